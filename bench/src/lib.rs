@@ -1,1 +1,140 @@
-//! (empty)
+//! Figures of Samite beside those of its peers.
+//!
+//! Every contestant is started once per placement and then waits in `read()`, so that all
+//! of them can be measured in turn on the same cores: ours, peer, ours, peer. A figure is
+//! the median of such interleaved repeats; the physical limit is measured among them.
+//!
+//! | file | what it holds |
+//! |---|---|
+//! | `case` | what is measured, its unit, and the bar it is held against |
+//! | `message`, `oversubscribed` | the lists of cases of the two benches |
+//! | `contestant` | processes that wait for commands on fifos |
+//! | `ucx` | `ucx_perftest`, which has to be started for every measurement |
+//! | `peers` | which peers there are, how they are built and started |
+//! | `placement` | the cores that the units of a case run on |
+//! | `plan` | calibration, interleaving, medians |
+//! | `figures`, `host` | the JSON object and the table |
+//!
+//! # Control protocol
+//!
+//! A contestant gets a control folder as its last argument, `SAMITE_BENCH_RANKS` and, where
+//! its ranks are to be pinned, `SAMITE_BENCH_CPUS` (`"0,1"`: rank r runs on entry r modulo
+//! the length). Rank r blocks in `read()` on the fifo `ctl.<r>`; every rank reads the same
+//! lines. Rank 0 first writes `ready` to the fifo `out` (when all ranks have opened theirs),
+//! then one line per command: a number, `unsupported`, or `error TEXT`. End of file on
+//! `ctl.<r>` means the same as `quit`.
+//!
+//! | command | number in the answer |
+//! |---|---|
+//! | `latency BYTES ITERS WARMUP` | seconds of ITERS round trips, send and receive buffer apart |
+//! | `bandwidth KIND BYTES ITERS WARMUP` | the same; KIND is `malloc`, `segment`, `hugepages` or `cold` (new buffers each round, the sender's touched, the receiver's not, only the exchange on the clock) |
+//! | `rate BYTES WINDOW ITERS WARMUP` | seconds of ITERS windows, each WINDOW messages to rank 1 and 4 bytes back |
+//! | `stream BYTES WINDOW ITERS WARMUP` | the same |
+//! | `alltoall BYTES ITERS WARMUP` | seconds of ITERS exchanges of BYTES between each pair of ranks |
+//! | `barrier ITERS WARMUP` | seconds of ITERS barriers |
+//! | `idle SECONDS` | processor seconds of rank 1, blocked in a receive for SECONDS |
+//! | `memory` | bytes of shared memory of one active pair |
+//! | `exchange ITERS` | (limit only) seconds of ITERS round trips of one cache line |
+//! | `memcpy BYTES ITERS` | (limit only) seconds of ITERS copies of BYTES, buffers warm |
+//!
+//! After the timed loop the contestant checks once that the data arrives whole.
+#![forbid(unsafe_code)]
+
+mod case;
+mod contestant;
+mod figures;
+mod host;
+mod message;
+mod oversubscribed;
+mod peers;
+mod placement;
+mod plan;
+mod ucx;
+
+use std::path::{Path, PathBuf};
+
+pub use case::{Bar, Better};
+pub use figures::{Figures, Row};
+pub use host::Host;
+
+use case::Case;
+
+/// The benches that [`run`] knows.
+pub const BENCHES: [&str; 2] = ["message", "oversubscribed"];
+
+/// How a bench is run.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Where the JSON object is written, besides the table.
+    pub json: Option<PathBuf>,
+    /// Interleaved repeats of each case; the figure is their median.
+    pub repeats: u32,
+    /// Shorter measurements, for a first look.
+    pub quick: bool,
+    /// The two cores to run on; chosen among the allowed ones where not given.
+    pub cpus: Option<Vec<usize>>,
+    /// Run only cases whose name contains this.
+    pub only: Option<String>,
+    /// Command that starts the ranks of Samite; `{ranks}` in an argument is replaced by their
+    /// number, and the control folder is appended. Without it only the peers are measured.
+    pub ours: Option<Vec<String>>,
+    /// Command of the contestant that measures the physical limits.
+    pub limit: Option<Vec<String>>,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Options {
+            json: None,
+            repeats: 11,
+            quick: false,
+            cpus: None,
+            only: None,
+            ours: None,
+            limit: None,
+        }
+    }
+}
+
+impl Options {
+    /// The benches of the `samite` command at `exe`: ours and the limit are its own
+    /// subcommands `bench-unit` and `bench-limit`.
+    pub fn of_command(exe: &Path) -> Self {
+        let command = |name: &str| Some(vec![exe.display().to_string(), name.to_owned()]);
+        Options {
+            ours: command("bench-unit"),
+            limit: command("bench-limit"),
+            ..Options::default()
+        }
+    }
+}
+
+/// Runs the bench `name`, shows its progress on the terminal, and writes the JSON object
+/// where one is wanted. The returned figures print as a table.
+pub fn run(name: &str, options: Options) -> anyhow::Result<Figures> {
+    let cases = cases(name, &options)?;
+    let figures = plan::measure(name, cases, &options)?;
+    if let Some(path) = &options.json {
+        figures.write_json(path)?;
+    }
+    Ok(figures)
+}
+
+fn cases(name: &str, options: &Options) -> anyhow::Result<Vec<Case>> {
+    let mut cases = match name {
+        "message" => message::cases(),
+        "oversubscribed" => oversubscribed::cases(options.quick),
+        _ => anyhow::bail!(
+            "there is no bench `{name}`; the benches are {}",
+            BENCHES.join(", ")
+        ),
+    };
+    if let Some(only) = &options.only {
+        cases.retain(|case| case.name.contains(only.as_str()));
+        anyhow::ensure!(
+            !cases.is_empty(),
+            "no case of the bench `{name}` contains `{only}`"
+        );
+    }
+    Ok(cases)
+}

@@ -1,1 +1,63 @@
-//! (empty)
+//! Floor 2: peers, segments, messages, one-sided operations, progress, membership, and the agent.
+//!
+//! # Core objects
+//! * [`Fabric`]: this process among its peers. One thread owns it (`!Sync`): whoever waits makes
+//!   progress, there is no hidden thread.
+//! * Messages: [`Fabric::send`], [`Fabric::recv`], their non-blocking forms in a [`Scope`] (borrowed
+//!   buffers) or owned, [`Fabric::recv_view`] (no copy at all), [`Fabric::probe`], cancel.
+//! * Active messages: [`Fabric::on`], [`Fabric::tell`], [`Fabric::request`].
+//! * One-sided: [`Segment`] (mine), [`Remote`] (somebody's): put, get, atomics.
+//! * [`agent::run`]: the process that owns a node's shared memory and watches its peers.
+//!
+//! # Files
+//! `fabric` (join, peers, waiting) · `message` · `segment` · `peer`, `config`, `error` ·
+//! `engine/` (takes frames, moves operations on) · `proto/` (one protocol per file) ·
+//! `matching` (tags, pure) · `ops` (operations in flight) · `wire` (what frames say) ·
+//! `transport/{shm, sim}` · `layout` (the fixed part of a node's arena) · `agent/`
+//!
+//! # Rules
+//! * No `unsafe`: what touches shared bytes is in `samite_mem`.
+//! * What a peer says is read once and checked; nonsense ends the connection with that peer only.
+//! * Every wait has a deadline and names whom it waits for.
+//! * A lost peer ends every operation that depends on it with [`Error::PeerLost`], in order, once.
+//!
+//! ```
+//! use samite_fabric::{Config, Fabric, Identity, Match};
+//! let fabric = Fabric::alone(Identity::by_hand("example"), Config::default())?;
+//! fabric.send(fabric.me(), 7, b"to myself")?;
+//! let mut buffer = [0; 16];
+//! let status = fabric.recv(Match::any(7), &mut buffer)?;
+//! assert_eq!(&buffer[..status.len as usize], b"to myself");
+//! # Ok::<(), samite_fabric::Error>(())
+//! ```
+
+#![forbid(unsafe_code)]
+
+pub mod agent;
+mod config;
+mod engine;
+mod error;
+mod fabric;
+mod layout;
+mod matching;
+mod message;
+mod ops;
+mod peer;
+mod proto;
+mod segment;
+pub mod transport;
+mod wire;
+
+pub use config::{Config, Mask};
+pub use error::{Error, ErrorCode, Whom};
+pub use fabric::Fabric;
+pub use matching::{Match, Matcher};
+pub use message::{Handle, Outcome, Received, Scope, Sent, View, test_all, wait_all};
+pub use ops::Status;
+pub use peer::{Identity, PeerId, PeerInfo};
+pub use proto::cost::{Choice, CostModel, Rate};
+pub use proto::rma_over_am::{Atomic, Width};
+pub use segment::{Remote, Segment, SegmentKey};
+
+/// Results of this crate.
+pub type Result<T, E = Error> = std::result::Result<T, E>;

@@ -1,1 +1,144 @@
-//! (empty)
+//! Floor 1: memory that several processes of one node write at the same time.
+//!
+//! This crate is the only home of `unsafe` on the way of a byte. It knows nothing of units, tags or
+//! protocols: it offers a mapping, bytes in it, rings, a doorbell and ways to copy, each safe to
+//! call whatever the process on the other side does.
+//!
+//! # Core objects
+//! * [`Arena`]: one sealed, sparse memfd per domain, mapped once by every process of the node. Its
+//!   size is the memory budget: nothing beyond it can ever be allocated.
+//! * [`SharedBytes`]: a range of the arena. Bytes are copied in and out or reached as atomics; there
+//!   is no `&[u8]` to what another process can write.
+//! * [`Heap`]: the blocks that one process has of the arena; grows by extents, gives them back.
+//! * [`ring`]: one producer, one consumer, frames of any size, one release store to publish.
+//! * [`Doorbell`]: how a consumer learns of news and how it sleeps without costing the producer.
+//! * [`copy`]: kernel copy, cooperative copy, streaming stores; [`copy::calibrate`] measures them.
+//! * [`lend`]: buffers of the caller that an operation in flight may touch.
+//!
+//! # Files
+//! `sync` (atomics, loom seam) · `arena` · `shared` · `heap` · `ring` · `doorbell` · `lend` ·
+//! `copy/{mod, kernel, cooperative, calibrate}` · `host` (facts of the machine) · `sys` (system calls)
+//!
+//! # Rules
+//! M1 A mapping lives until the last [`SharedBytes`] of it is gone; every pointer in this crate is
+//!    derived from a live mapping and stays inside it (checked when the range is made).
+//! M2 Shared bytes are read and written by atomics or by copies of plain bytes (`u8` has no invalid
+//!    value); a copy that races with another process yields unspecified bytes, never a reference.
+//! M3 The memfd is sealed against shrinking before its descriptor leaves the process, so that no page
+//!    of a mapping can vanish (no `SIGBUS`); pages are allocated before they are handed out.
+//! M4 A buffer lent to an operation is recalled before its borrow ends ([`lend`]).
+//! M5 What is read from a ring or a table of another process is copied once, then checked; a bad
+//!    value is [`Corrupt`], never a panic or an access out of range.
+//!
+//! ```
+//! use samite_mem::Arena;
+//! let arena = Arena::create(1 << 20).unwrap();
+//! let bytes = arena.bytes(4096, 64).unwrap();
+//! bytes.write(0, b"woven");
+//! let mut back = [0; 5];
+//! bytes.read(0, &mut back);
+//! assert_eq!(&back, b"woven");
+//! ```
+
+pub mod copy;
+#[cfg(not(loom))]
+mod arena;
+mod doorbell;
+#[cfg(not(loom))]
+mod heap;
+#[cfg(not(loom))]
+pub mod host;
+#[cfg(not(loom))]
+pub mod lend;
+pub mod ring;
+#[cfg(not(loom))]
+mod shared;
+pub mod sync;
+#[cfg(not(loom))]
+mod sys;
+
+#[cfg(not(loom))]
+pub use arena::Arena;
+pub use doorbell::{BellWords, DOORBELL_BYTES, Doorbell, NEWS_WORDS, PEERS_MAX};
+#[cfg(not(loom))]
+pub use heap::{Block, ExtentSource, Heap};
+#[cfg(not(loom))]
+pub use shared::SharedBytes;
+#[cfg(not(loom))]
+pub use sys::enable_asymmetric_fences;
+
+/// A cache line; two of them are one sector of the adjacent-line prefetcher.
+pub const LINE: u64 = 64;
+
+/// A range of an arena, in bytes from its start.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Span {
+    /// First byte.
+    pub offset: u64,
+    /// Length in bytes.
+    pub bytes: u64,
+}
+
+impl Span {
+    /// The first byte after the range.
+    pub fn end(&self) -> u64 {
+        self.offset.saturating_add(self.bytes)
+    }
+}
+
+/// What another process wrote makes no sense (rule M5).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{what} is {value}, which cannot be")]
+pub struct Corrupt {
+    /// Which field.
+    pub what: &'static str,
+    /// The value found.
+    pub value: u64,
+}
+
+/// Why memory could not be had.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The budget of the domain is reached.
+    #[error(
+        "{asked} bytes asked, but {used} of the budget of {budget} bytes are in use; \
+         free segments or raise memory.budget"
+    )]
+    Budget {
+        /// Bytes asked for.
+        asked: u64,
+        /// Bytes in use by all processes of the domain.
+        used: u64,
+        /// The budget, in bytes.
+        budget: u64,
+    },
+    /// A range reaches outside the arena or segment.
+    #[error("bytes {offset}..{end} lie outside a range of {bytes} bytes")]
+    OutOfRange {
+        /// First byte asked for.
+        offset: u64,
+        /// One past the last byte asked for.
+        end: u64,
+        /// Length of the range.
+        bytes: u64,
+    },
+    /// The kernel refused.
+    #[error("{call} failed: {source}")]
+    System {
+        /// The call.
+        call: &'static str,
+        /// What the kernel answered.
+        source: std::io::Error,
+    },
+    /// Whoever grants extents could not be asked.
+    #[error("no extent could be had: {0}")]
+    NoGrant(String),
+}
+
+impl Error {
+    #[cfg(not(loom))]
+    pub(crate) fn system(call: &'static str) -> impl Fn(rustix::io::Errno) -> Error {
+        move |errno| Error::System { call, source: errno.into() }
+    }
+}

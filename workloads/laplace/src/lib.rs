@@ -1,1 +1,83 @@
-//! (empty)
+//! The first real job of Samite: a Laplace solver, and a program that watches it.
+//!
+//! The problem is that of Burkardt's LAPLACE_MPI: a rectangle whose top side is held at 100 and
+//! whose other three sides are held at 0, solved by red-black over-relaxation. The units share the
+//! rectangle by bands of rows and exchange the rows at their borders twice per step; an analysis
+//! program reads every step straight out of their memory and computes its central moments.
+//!
+//! This library is everything of that job that needs no fabric: it moves no message, reads no clock
+//! and prints nothing. The programs of the job are thin around it.
+//!
+//! # Objects
+//!
+//! | file | holds |
+//! |---|---|
+//! | [`problem`] | [`Problem`]: the rectangle and its boundary; [`Part`]: the band of one unit |
+//! | [`rows`] | [`Rows`]: a field that other processes can see, by copies of rows; [`VecRows`] |
+//! | [`sor`] | [`Solver`]: one step of one unit; [`Halo`]: what it asks of its neighbours |
+//! | [`sequential`] | [`Sequential`]: the classic in-place solver that the job is compared with, bit by bit |
+//! | [`series`] | [`Series`]: the analytic solution; [`Samples`]: how far a field is from it |
+//! | [`residual`] | [`Residual`]: how far a field is from solving the discrete equations |
+//! | [`moments`] | [`Moments`]: count, mean and central moments, mergeable |
+//! | [`record`] | [`StepRecord`]: what is known of a step; [`Progress`] |
+//! | [`table`] | the table of moments on a terminal |
+//! | [`picture`], [`plot`], [`report`] | the HTML report and its pictures |
+//!
+//! # Rules
+//!
+//! * A row of a field is copied in or copied out, never referenced: another process may read it.
+//! * A step reads one buffer and writes the other, so whoever reads step *k* is not disturbed while
+//!   step *k + 1* is computed. The numbers are those of the in-place solver, bit by bit.
+//! * A field has the owned interior cells only. Boundary columns and halo rows are private to a
+//!   unit.
+//!
+//! # Example
+//!
+//! ```
+//! use samite_laplace::{NoNeighbours, Problem, Rows, Solver, VecRows};
+//!
+//! let problem = Problem::new(8, 8)?;
+//! let mut solver = Solver::new(problem, problem.part(0, 1)?);
+//! let (mut old, mut new) = (VecRows::new(8, 8), VecRows::new(8, 8));
+//! solver.fill_initial(&old);
+//! for _ in 0..200 {
+//!     let Ok(change) = solver.step(&old, &new, &mut NoNeighbours);
+//!     std::mem::swap(&mut old, &mut new);
+//!     if change.max < 1e-6 {
+//!         break;
+//!     }
+//! }
+//! let mut hot = [0.0; 8];
+//! old.load(0, &mut hot);
+//! assert!(hot[4] > 40.0);
+//! # Ok::<(), samite_laplace::Error>(())
+//! ```
+
+#![forbid(unsafe_code)]
+
+mod error;
+mod kernel;
+pub mod moments;
+pub mod picture;
+pub mod plot;
+pub mod problem;
+pub mod record;
+pub mod report;
+pub mod residual;
+pub mod rows;
+pub mod sequential;
+pub mod series;
+pub mod sor;
+pub mod table;
+
+pub use error::Error;
+pub use moments::Moments;
+pub use picture::Picture;
+pub use problem::{Part, Problem};
+pub use record::{Progress, StepRecord};
+pub use report::{Check, Fact, Report};
+pub use residual::Residual;
+pub use rows::{Rows, VecRows};
+pub use sequential::{Comparison, Sequential};
+pub use series::{Distance, Samples, Series};
+pub use sor::{Change, Halo, NoNeighbours, Solver};

@@ -1,0 +1,265 @@
+/* The MPI contestant of the benches: one source for Open MPI and MPICH.
+ *
+ * Every case: warm-up, barrier, timed loop on rank 0, then one more exchange
+ * outside the timed loop that carries a pattern and is checked.
+ */
+#include "peer.h"
+#include <limits.h>
+#include <mpi.h>
+
+enum { TAG = 7, VERDICT = 8 };
+
+static int rank, ranks;
+
+struct pair {
+    unsigned char *out, *in;
+};
+
+static unsigned char *take(const char *kind, size_t bytes)
+{
+    if (!strcmp(kind, "segment")) {
+        unsigned char *p;
+        MPI_Alloc_mem((MPI_Aint)bytes, MPI_INFO_NULL, &p);
+        memset(p, 1, bytes);
+        return p;
+    }
+    return strcmp(kind, "hugepages") ? take_pages(bytes) : take_huge_pages(bytes);
+}
+
+static void give_back(const char *kind, unsigned char *p)
+{
+    if (!strcmp(kind, "segment"))
+        MPI_Free_mem(p);
+    else
+        free(p);
+}
+
+static void ping_pong(struct pair b, int bytes, long rounds)
+{
+    if (rank == 0) {
+        for (long i = 0; i < rounds; i++) {
+            MPI_Send(b.out, bytes, MPI_BYTE, 1, TAG, MPI_COMM_WORLD);
+            MPI_Recv(b.in, bytes, MPI_BYTE, 1, TAG, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+        }
+    } else {
+        for (long i = 0; i < rounds; i++) {
+            MPI_Recv(b.in, bytes, MPI_BYTE, 0, TAG, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+            MPI_Send(b.out, bytes, MPI_BYTE, 0, TAG, MPI_COMM_WORLD);
+        }
+    }
+}
+
+/* Rank 0 learns whether all found their data whole. */
+static int all_intact(int mine)
+{
+    int all = 0;
+    MPI_Allreduce(&mine, &all, 1, MPI_INT, MPI_MIN, MPI_COMM_WORLD);
+    return all;
+}
+
+static int checked_round(struct pair b, int bytes)
+{
+    fill(b.out, bytes, (unsigned)rank);
+    memset(b.in, 0, bytes);
+    ping_pong(b, bytes, 1);
+    return all_intact(intact(b.in, bytes, (unsigned)(1 - rank)));
+}
+
+/* Latency and bandwidth: send and receive buffers are apart, as in the OSU tests. */
+static double warm_rounds(const struct command *k, int *good)
+{
+    struct pair b = { take(k->kind, k->bytes), take(k->kind, k->bytes) };
+    ping_pong(b, (int)k->bytes, k->warmup);
+    MPI_Barrier(MPI_COMM_WORLD);
+    double start = now();
+    ping_pong(b, (int)k->bytes, k->iters);
+    double elapsed = now() - start;
+    *good = checked_round(b, (int)k->bytes);
+    give_back(k->kind, b.out);
+    give_back(k->kind, b.in);
+    return elapsed;
+}
+
+/* New buffers every round; only the exchange itself is on the clock. */
+static double cold_rounds(const struct command *k, int *good)
+{
+    double elapsed = 0;
+    for (long i = -k->warmup; i <= k->iters; i++) {
+        struct pair b = { take_cold(k->bytes), take_cold(k->bytes) };
+        if (i == k->iters)
+            fill(b.out, k->bytes, (unsigned)rank);
+        else
+            memset(b.out, 1, k->bytes);
+        MPI_Barrier(MPI_COMM_WORLD);
+        double start = now();
+        ping_pong(b, (int)k->bytes, 1);
+        if (i >= 0 && i < k->iters)
+            elapsed += now() - start;
+        if (i == k->iters)
+            *good = all_intact(intact(b.in, k->bytes, (unsigned)(1 - rank)));
+        munmap(b.out, k->bytes);
+        munmap(b.in, k->bytes);
+    }
+    return elapsed;
+}
+
+static void windows(struct pair b, const struct command *k, MPI_Request *pending, long count)
+{
+    int ack = 0, bytes = (int)k->bytes, window = (int)k->window;
+    for (long i = 0; i < count; i++) {
+        if (rank == 0) {
+            for (int w = 0; w < window; w++)
+                MPI_Isend(b.out + (size_t)w * bytes, bytes, MPI_BYTE, 1, TAG, MPI_COMM_WORLD,
+                          &pending[w]);
+            MPI_Waitall(window, pending, MPI_STATUSES_IGNORE);
+            MPI_Recv(&ack, 1, MPI_INT, 1, TAG, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+        } else {
+            for (int w = 0; w < window; w++)
+                MPI_Irecv(b.in + (size_t)w * bytes, bytes, MPI_BYTE, 0, TAG, MPI_COMM_WORLD,
+                          &pending[w]);
+            MPI_Waitall(window, pending, MPI_STATUSES_IGNORE);
+            MPI_Send(&ack, 1, MPI_INT, 0, TAG, MPI_COMM_WORLD);
+        }
+    }
+}
+
+/* Rate and stream: one direction, `window` messages in flight, then a small answer. */
+static double window_rounds(const struct command *k, int *good)
+{
+    size_t size = (size_t)k->bytes * (size_t)k->window;
+    struct pair b = { take_pages(size), take_pages(size) };
+    MPI_Request *pending = malloc(sizeof *pending * (size_t)k->window);
+    fill(b.out, size, (unsigned)rank);
+    windows(b, k, pending, k->warmup);
+    MPI_Barrier(MPI_COMM_WORLD);
+    double start = now();
+    windows(b, k, pending, k->iters);
+    double elapsed = now() - start;
+    memset(b.in, 0, size);
+    windows(b, k, pending, 1);
+    *good = all_intact(rank == 0 || intact(b.in, size, 0));
+    free(pending);
+    free(b.out);
+    free(b.in);
+    return elapsed;
+}
+
+static double alltoall_rounds(const struct command *k, int *good)
+{
+    int bytes = (int)k->bytes, mine = 1;
+    struct pair b = { take_pages((size_t)bytes * ranks), take_pages((size_t)bytes * ranks) };
+    for (int to = 0; to < ranks; to++)
+        fill(b.out + (size_t)to * bytes, bytes, (unsigned)(rank * ranks + to));
+    double start = 0;
+    for (long i = -k->warmup; i < k->iters; i++) {
+        if (i == 0) {
+            MPI_Barrier(MPI_COMM_WORLD);
+            start = now();
+        }
+        MPI_Alltoall(b.out, bytes, MPI_BYTE, b.in, bytes, MPI_BYTE, MPI_COMM_WORLD);
+    }
+    double elapsed = now() - start;
+    memset(b.in, 0, (size_t)bytes * ranks);
+    MPI_Alltoall(b.out, bytes, MPI_BYTE, b.in, bytes, MPI_BYTE, MPI_COMM_WORLD);
+    for (int from = 0; from < ranks; from++)
+        mine &= intact(b.in + (size_t)from * bytes, bytes, (unsigned)(from * ranks + rank));
+    *good = all_intact(mine);
+    free(b.out);
+    free(b.in);
+    return elapsed;
+}
+
+static double barrier_rounds(const struct command *k)
+{
+    for (long i = 0; i < k->warmup; i++)
+        MPI_Barrier(MPI_COMM_WORLD);
+    double start = now();
+    for (long i = 0; i < k->iters; i++)
+        MPI_Barrier(MPI_COMM_WORLD);
+    return now() - start;
+}
+
+/* Processor seconds that rank 1 spends in a receive which rank 0 answers late. */
+static double idle(const struct command *k)
+{
+    double spent = 0;
+    char byte = 0;
+    MPI_Barrier(MPI_COMM_WORLD);
+    if (rank == 0) {
+        struct timespec t = { (time_t)k->seconds,
+                              (long)((k->seconds - (double)(time_t)k->seconds) * 1e9) };
+        nanosleep(&t, NULL);
+        MPI_Send(&byte, 1, MPI_BYTE, 1, TAG, MPI_COMM_WORLD);
+        MPI_Recv(&spent, 1, MPI_DOUBLE, 1, VERDICT, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+    } else {
+        double before = cpu_seconds();
+        MPI_Recv(&byte, 1, MPI_BYTE, 0, TAG, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+        spent = cpu_seconds() - before;
+        MPI_Send(&spent, 1, MPI_DOUBLE, 0, VERDICT, MPI_COMM_WORLD);
+    }
+    return spent;
+}
+
+static const char *refusal(const struct command *k)
+{
+    static const char *pairs[] = { "latency", "bandwidth", "rate", "stream", "idle" };
+    for (size_t i = 0; i < sizeof pairs / sizeof *pairs; i++)
+        if (!strcmp(k->name, pairs[i]))
+            return ranks == 2 ? NULL : "error this case needs two ranks";
+    if (!strcmp(k->name, "alltoall") || !strcmp(k->name, "barrier"))
+        return NULL;
+    return "unsupported";
+}
+
+static double run(const struct command *k, int *good)
+{
+    if (!strcmp(k->name, "rate") || !strcmp(k->name, "stream"))
+        return window_rounds(k, good);
+    if (!strcmp(k->name, "alltoall"))
+        return alltoall_rounds(k, good);
+    if (!strcmp(k->name, "barrier"))
+        return barrier_rounds(k);
+    if (!strcmp(k->name, "idle"))
+        return idle(k);
+    return strcmp(k->kind, "cold") ? warm_rounds(k, good) : cold_rounds(k, good);
+}
+
+/* Known before MPI_Init, so that the library's own memory is placed after pinning. */
+static int early_rank(void)
+{
+    const char *text = getenv("OMPI_COMM_WORLD_RANK");
+    if (!text)
+        text = getenv("PMI_RANK");
+    return text ? atoi(text) : 0;
+}
+
+int main(int argc, char **argv)
+{
+    if (argc != 2) {
+        fprintf(stderr, "usage: %s CONTROL_FOLDER\n", argv[0]);
+        return 2;
+    }
+    die_with_parent();
+    pin(early_rank());
+    MPI_Init(&argc, &argv);
+    MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+    MPI_Comm_size(MPI_COMM_WORLD, &ranks);
+    struct control c = control_open(argv[1], rank);
+    MPI_Barrier(MPI_COMM_WORLD);
+    answer(&c, "ready");
+    for (struct command k; next_command(&c, &k);) {
+        const char *no = k.bytes < INT_MAX ? refusal(&k) : "unsupported";
+        if (no) {
+            answer(&c, no);
+            continue;
+        }
+        int good = 1;
+        double value = run(&k, &good);
+        if (good)
+            answer_number(&c, value);
+        else
+            answer(&c, "error the data that arrived is not the data that was sent");
+    }
+    MPI_Finalize();
+    return 0;
+}

@@ -1,0 +1,252 @@
+//! The figures of a bench: one JSON object, one table.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::fs;
+use std::path::Path;
+
+use anyhow::{Context, Result};
+use comfy_table::{Cell, CellAlignment, Color, Table, presets};
+use serde::Serialize;
+
+use crate::case::{Bar, Better, Case};
+use crate::host::Host;
+
+/// What a bench found. Prints as a table.
+#[derive(Clone, Debug, Serialize)]
+pub struct Figures {
+    /// Name of the bench.
+    pub bench: String,
+    /// Where it ran.
+    pub host: Host,
+    /// One row per case.
+    pub rows: Vec<Row>,
+    /// Peers that are not installed, each with the command that would install it.
+    pub missing: BTreeMap<String, String>,
+    /// How each peer was built and started.
+    pub peer_settings: BTreeMap<String, String>,
+    /// Interleaved repeats behind each median.
+    pub repeats: u32,
+}
+
+/// The medians of one case.
+#[derive(Clone, Debug, Serialize)]
+pub struct Row {
+    /// Name of the case.
+    pub case: String,
+    /// Unit of all figures of the row.
+    pub unit: &'static str,
+    /// Which direction is an improvement.
+    pub better: Better,
+    /// Our figure.
+    pub ours: Option<f64>,
+    /// Figures of the peers that have this case.
+    pub peers: BTreeMap<String, f64>,
+    /// Physical floor or ceiling, measured in the same run.
+    pub limit: Option<f64>,
+    /// How many times better ours is than the best peer.
+    pub ratio: Option<f64>,
+    /// What is expected; absent where the case is only reported.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub bar: Option<Bar>,
+    /// Whether the bar was met.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub met: Option<bool>,
+}
+
+impl Row {
+    pub(crate) fn new(
+        case: &Case,
+        ours: Option<f64>,
+        peers: BTreeMap<String, f64>,
+        limit: Option<f64>,
+    ) -> Self {
+        let better = case.measure.better();
+        let ratio = ratio(better, ours, peers.values().copied());
+        Row {
+            case: case.name.clone(),
+            unit: case.measure.unit(),
+            better,
+            met: case.bar.met(ours, ratio, limit),
+            bar: (case.bar != Bar::default()).then_some(case.bar),
+            ours: ours.map(rounded),
+            peers: peers
+                .into_iter()
+                .map(|(name, figure)| (name, rounded(figure)))
+                .collect(),
+            limit: limit.map(rounded),
+            ratio: ratio.map(rounded),
+        }
+    }
+}
+
+impl Figures {
+    /// Whether no case fell short of its bar.
+    pub fn all_met(&self) -> bool {
+        self.rows.iter().all(|row| row.met != Some(false))
+    }
+
+    pub(crate) fn write_json(&self, path: &Path) -> Result<()> {
+        let text = serde_json::to_string_pretty(self)?;
+        fs::write(path, text + "\n").with_context(|| format!("cannot write {}", path.display()))
+    }
+
+    fn peers(&self) -> Vec<&str> {
+        let mut names: Vec<&str> = self
+            .rows
+            .iter()
+            .flat_map(|row| row.peers.keys().map(String::as_str))
+            .collect();
+        names.sort_unstable();
+        names.dedup();
+        names
+    }
+}
+
+impl fmt::Display for Figures {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let peers = self.peers();
+        let mut table = Table::new();
+        table.load_style(presets::UTF8_BORDERS_ONLY);
+        let head = ["case", "unit", "ours"]
+            .into_iter()
+            .chain(peers.iter().copied());
+        table.set_header(head.chain(["limit", "ratio", "bar", "met"]));
+        for row in &self.rows {
+            table.add_row(cells(row, &peers));
+        }
+        writeln!(f, "{table}")?;
+        writeln!(
+            f,
+            "{}, {} cores, Linux {}, load {} at the start; medians of {} interleaved repeats",
+            self.host.cpu, self.host.cores, self.host.kernel, self.host.load, self.repeats
+        )?;
+        for (peer, install) in &self.missing {
+            writeln!(f, "{peer} is not installed: {install}")?;
+        }
+        Ok(())
+    }
+}
+
+fn cells(row: &Row, peers: &[&str]) -> Vec<Cell> {
+    let number = |figure: Option<f64>| Cell::new(shown(figure)).set_alignment(CellAlignment::Right);
+    let mut cells = vec![Cell::new(&row.case), Cell::new(row.unit), number(row.ours)];
+    cells.extend(
+        peers
+            .iter()
+            .map(|&peer| number(row.peers.get(peer).copied())),
+    );
+    cells.extend([number(row.limit), number(row.ratio)]);
+    cells.push(Cell::new(row.bar.map(expectation).unwrap_or_default()));
+    cells.push(match row.met {
+        Some(true) => Cell::new("yes").fg(Color::Green),
+        Some(false) => Cell::new("no").fg(Color::Red),
+        None => Cell::new(""),
+    });
+    cells
+}
+
+fn expectation(bar: Bar) -> String {
+    let ratio = bar.ratio.map(|ratio| format!("ratio ≥ {ratio}"));
+    let limit = bar.of_limit.map(|factor| format!("≤ {factor} × limit"));
+    let most = bar.at_most.map(|figure| format!("≤ {figure}"));
+    [ratio, limit, most]
+        .into_iter()
+        .flatten()
+        .collect::<Vec<_>>()
+        .join(", ")
+}
+
+/// Three digits that matter.
+fn shown(figure: Option<f64>) -> String {
+    match figure {
+        None => String::new(),
+        Some(x) if x.abs() >= 100.0 => format!("{x:.0}"),
+        Some(x) if x.abs() >= 10.0 => format!("{x:.1}"),
+        Some(x) if x.abs() >= 1.0 || x == 0.0 => format!("{x:.2}"),
+        Some(x) => format!("{x:.3}"),
+    }
+}
+
+/// Four digits that matter; more would claim what a median of some repeats does not know.
+fn rounded(x: f64) -> f64 {
+    if x == 0.0 || !x.is_finite() {
+        return x;
+    }
+    let digits = (3 - x.abs().log10().floor() as i32).clamp(-300, 300);
+    // Through the power that is a whole number, so that the result prints short.
+    let scale = 10f64.powi(digits.abs());
+    if digits >= 0 {
+        (x * scale).round() / scale
+    } else {
+        (x / scale).round() * scale
+    }
+}
+
+fn ratio(better: Better, ours: Option<f64>, peers: impl Iterator<Item = f64>) -> Option<f64> {
+    let ours = ours?;
+    match better {
+        Better::Higher => peers.reduce(f64::max).map(|best| ours / best),
+        // What costs nothing is not infinitely better in any sense that helps a reader.
+        Better::Lower if ours <= 0.0 => None,
+        Better::Lower => peers.reduce(f64::min).map(|best| best / ours),
+    }
+}
+
+pub(crate) fn median(figures: &mut [f64]) -> Option<f64> {
+    figures.sort_unstable_by(f64::total_cmp);
+    let middle = figures.len() / 2;
+    match figures.len() {
+        0 => None,
+        n if n % 2 == 1 => Some(figures[middle]),
+        _ => Some((figures[middle - 1] + figures[middle]) / 2.0),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::case::Measure;
+
+    #[test]
+    fn the_ratio_is_taken_to_the_best_peer() {
+        assert_eq!(
+            ratio(Better::Higher, Some(30.0), [10.0, 15.0].into_iter()),
+            Some(2.0)
+        );
+        assert_eq!(
+            ratio(Better::Lower, Some(0.1), [0.2, 0.5].into_iter()),
+            Some(2.0)
+        );
+        assert_eq!(ratio(Better::Lower, Some(0.1), std::iter::empty()), None);
+        assert_eq!(ratio(Better::Lower, None, [0.2].into_iter()), None);
+    }
+
+    #[test]
+    fn medians() {
+        assert_eq!(median(&mut []), None);
+        assert_eq!(median(&mut [3.0, 1.0, 2.0]), Some(2.0));
+        assert_eq!(median(&mut [4.0, 1.0, 2.0, 3.0]), Some(2.5));
+    }
+
+    #[test]
+    fn figures_are_rounded_to_four_digits() {
+        assert_eq!(rounded(0.123_456), 0.1235);
+        assert_eq!(rounded(33.123_456), 33.12);
+        assert_eq!(rounded(20_345.6), 20_350.0);
+        assert_eq!(rounded(0.0), 0.0);
+    }
+
+    #[test]
+    fn the_json_has_the_fields_that_readers_rely_on() {
+        let case = Case::of(Measure::Latency { bytes: 8 }).bar(Bar::ratio(1.0));
+        let peers = BTreeMap::from([("openmpi".to_owned(), 0.2)]);
+        let row = serde_json::to_value(Row::new(&case, Some(0.1), peers, Some(0.08))).unwrap();
+        let expected = serde_json::json!({
+            "case": "latency/8B", "unit": "us", "better": "lower", "ours": 0.1,
+            "peers": {"openmpi": 0.2}, "limit": 0.08, "ratio": 2.0,
+            "bar": {"ratio": 1.0}, "met": true,
+        });
+        assert_eq!(row, expected);
+    }
+}

@@ -1,0 +1,250 @@
+//! `ucx_perftest` as a contestant. It cannot wait for commands, so server and client are
+//! started for every measurement.
+//!
+//! Its round-trip test (`tag_lat`) stands against our latencies and bandwidths, its window
+//! test (`tag_bw`) against rates and streams; the latter sends one buffer again and again
+//! where the others have one per message in flight.
+//!
+//! It allocates its own buffers; how is chosen by `UCX_ALLOC_PRIO` so that they match ours.
+//! It never writes its send buffer, which would therefore be the kernel's one page of zeros,
+//! always in the cache: `MALLOC_PERTURB_` makes malloc write it. Huge pages cannot be had
+//! in this way, so that case is left to the others.
+
+use std::net::TcpListener;
+use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use rustix::process::{Pid, Signal, kill_process_group};
+
+use crate::case::{Buffer, Measure};
+use crate::contestant::Answer;
+
+pub(crate) const NAME: &str = "ucx";
+pub(crate) const PROGRAM: &str = "ucx_perftest";
+/// From util-linux; lets the kernel end a process together with this one.
+pub(crate) const GUARD: &str = "setpriv";
+pub(crate) const SETTINGS: &str = "UCX_TLS=sm,self MALLOC_PERTURB_=165; tag_lat for latency and bandwidth, tag_bw for rate and stream";
+
+const CONNECT: Duration = Duration::from_secs(10);
+const RETRY: Duration = Duration::from_millis(10);
+
+/// Where the two processes run.
+#[derive(Debug)]
+pub(crate) struct Ucx {
+    cpus: Vec<usize>,
+}
+
+/// What to ask of `ucx_perftest` for a measure.
+struct Test {
+    name: &'static str,
+    bytes: u64,
+    messages: u64,
+    window: Option<u64>,
+    allocate: &'static str,
+}
+
+impl Ucx {
+    pub(crate) fn on(cpus: &[usize]) -> Self {
+        Ucx {
+            cpus: cpus.to_vec(),
+        }
+    }
+
+    /// Measures once; the answer has the meaning of the fifo protocol.
+    pub(crate) fn ask(&self, measure: &Measure, iters: u64, patience: Duration) -> Result<Answer> {
+        let Some(test) = test(measure, iters) else {
+            return Ok(Answer::Unsupported);
+        };
+        let line = self.run(&test, patience)?;
+        let figure = Printed::parse(&line)
+            .with_context(|| format!("{PROGRAM} printed `{line}` for {}", test.name))?;
+        Ok(Answer::Value(match test.window {
+            None => figure.latency_us * 1e-6 * 2.0 * iters as f64,
+            Some(_) => test.messages as f64 / figure.messages_per_second,
+        }))
+    }
+
+    fn run(&self, test: &Test, patience: Duration) -> Result<String> {
+        let port = free_port()?;
+        let server = Started::new(self.command(0, port, test))?;
+        let end = Instant::now() + CONNECT;
+        // The server says nothing when it listens, and the client does not try twice.
+        loop {
+            let mut command = self.command(1, port, test);
+            command.arg("127.0.0.1");
+            let output = Started::new(command)?.finish(patience)?;
+            if output.status.success() {
+                server.finish(patience)?;
+                return last_line(&output.stdout);
+            }
+            if Instant::now() > end {
+                let said = String::from_utf8_lossy(&output.stderr).into_owned();
+                bail!(
+                    "{PROGRAM} {} ended with {}: {said}",
+                    test.name,
+                    output.status
+                );
+            }
+            thread::sleep(RETRY);
+        }
+    }
+
+    fn command(&self, rank: usize, port: u16, test: &Test) -> Command {
+        // A server without its client would wait for ever if this process were killed.
+        let mut command = Command::new(GUARD);
+        command
+            .args(["--pdeathsig", "KILL", PROGRAM])
+            .env("UCX_TLS", "sm,self")
+            .env("UCX_ALLOC_PRIO", test.allocate)
+            .env("MALLOC_PERTURB_", "165")
+            .env("UCX_WARN_UNUSED_ENV_VARS", "n")
+            .args(["-f", "-v", "-t", test.name])
+            .args(["-p", &port.to_string(), "-s", &test.bytes.to_string()])
+            .args([
+                "-n",
+                &test.messages.to_string(),
+                "-w",
+                &(test.messages / 8 + 1).to_string(),
+            ]);
+        if let Some(window) = test.window {
+            command.args(["-O", &window.to_string()]);
+        }
+        if !self.cpus.is_empty() {
+            command.args(["-c", &self.cpus[rank % self.cpus.len()].to_string()]);
+        }
+        command
+    }
+}
+
+/// A process of its own group that does not outlive this value.
+struct Started(Option<Child>);
+
+impl Started {
+    fn new(mut command: Command) -> Result<Self> {
+        use std::os::unix::process::CommandExt;
+        let child = command
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .process_group(0)
+            .spawn()
+            .with_context(|| format!("cannot start {PROGRAM}"))?;
+        Ok(Started(Some(child)))
+    }
+
+    /// Its output; what it prints fits a pipe, so it cannot block on us.
+    fn finish(mut self, patience: Duration) -> Result<std::process::Output> {
+        let end = Instant::now() + patience;
+        while let Some(child) = &mut self.0 {
+            if child.try_wait()?.is_some() {
+                break;
+            }
+            if Instant::now() > end {
+                bail!("{PROGRAM} gave no answer within {patience:?}");
+            }
+            thread::sleep(Duration::from_millis(2));
+        }
+        let child = self
+            .0
+            .take()
+            .context("the process was already waited for")?;
+        Ok(child.wait_with_output()?)
+    }
+}
+
+impl Drop for Started {
+    fn drop(&mut self) {
+        if let Some(child) = &mut self.0 {
+            // It may be gone already, which is what we want.
+            let _ = kill_process_group(Pid::from_child(child), Signal::KILL);
+            let _ = child.wait();
+        }
+    }
+}
+
+fn test(measure: &Measure, iters: u64) -> Option<Test> {
+    const OWN: &str = "md:sysv,md:posix,huge,thp,md:*,mmap,heap"; // UCX's default
+    let round_trip = |bytes, allocate| {
+        Some(Test {
+            name: "tag_lat",
+            bytes,
+            messages: iters,
+            window: None,
+            allocate,
+        })
+    };
+    match *measure {
+        Measure::Latency { bytes } => round_trip(bytes, "heap"),
+        Measure::Bandwidth { buffer, bytes } => match buffer {
+            Buffer::Malloc => round_trip(bytes, "heap"),
+            Buffer::Segment => round_trip(bytes, OWN),
+            Buffer::HugePages | Buffer::Cold => None,
+        },
+        Measure::Rate { bytes, window } | Measure::Stream { bytes, window } => Some(Test {
+            name: "tag_bw",
+            bytes,
+            messages: iters * window,
+            window: Some(window),
+            allocate: "heap",
+        }),
+        _ => None,
+    }
+}
+
+/// The columns of `-f -v`: iterations, percentile, average and overall latency, average and
+/// overall bandwidth, average and overall message rate.
+#[derive(Debug, PartialEq)]
+struct Printed {
+    latency_us: f64,
+    messages_per_second: f64,
+}
+
+impl Printed {
+    fn parse(line: &str) -> Option<Self> {
+        let columns: Vec<f64> = line
+            .split(',')
+            .map(|text| text.trim().parse().ok())
+            .collect::<Option<_>>()?;
+        Some(Printed {
+            latency_us: *columns.get(3)?,
+            messages_per_second: *columns.get(7)?,
+        })
+    }
+}
+
+fn last_line(stdout: &[u8]) -> Result<String> {
+    let text = String::from_utf8_lossy(stdout);
+    let line = text.lines().rev().find(|line| !line.trim().is_empty());
+    Ok(line
+        .with_context(|| format!("{PROGRAM} printed nothing"))?
+        .to_owned())
+}
+
+/// A port that was free a moment ago; another process may take it, then the run fails by name.
+fn free_port() -> Result<u16> {
+    Ok(TcpListener::bind(("127.0.0.1", 0))?.local_addr()?.port())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_final_line_is_read() {
+        let line = "10000,3.776,3.812,3.813,16395.99,16396.00,262336,262337";
+        let printed = Printed::parse(line).unwrap();
+        assert_eq!(
+            printed,
+            Printed {
+                latency_us: 3.813,
+                messages_per_second: 262_337.0
+            }
+        );
+        assert_eq!(
+            Printed::parse("iterations,50.0_percentile_lat,avg_lat"),
+            None
+        );
+    }
+}

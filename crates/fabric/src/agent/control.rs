@@ -1,0 +1,232 @@
+//! How a process talks to the agent: one request, one answer, over a sequenced-packet Unix socket.
+//!
+//! The socket lives in the abstract namespace (`samite/<uid>/<domain>`): it has no file, so that
+//! nothing is left behind after `kill -9`. Both sides ask the kernel who the other one is
+//! (`SO_PEERCRED`) before the first byte and turn away other users. A connection lasts for one
+//! request: 32 units then cost the agent 32 pidfds and no sockets.
+
+use crate::{Error, Identity, PeerId, PeerInfo};
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
+};
+use samite_mem::{ExtentSource, Span};
+use serde::{Deserialize, Serialize};
+use std::io::{IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::time::{Duration, Instant};
+
+/// What a process asks.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) enum Request {
+    /// To become a peer. Answered by `Joined` and the arena's descriptor.
+    Join(Identity),
+    /// An extent of at least so many bytes.
+    Extent { peer: PeerId, incarnation: u32, bytes: u64 },
+    /// An extent is no longer needed.
+    GiveBack { peer: PeerId, incarnation: u32, offset: u64, bytes: u64 },
+    /// Leaves in order; from now on it counts as gone.
+    Leave { peer: PeerId, incarnation: u32 },
+    /// Who is there and how much memory is in use.
+    Facts,
+}
+
+/// What the agent answers.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) enum Answer {
+    Joined { peer: PeerId, incarnation: u32 },
+    Granted { offset: u64, bytes: u64 },
+    OverBudget { asked: u64, used: u64, budget: u64 },
+    Done,
+    Facts(DomainFacts),
+    Refused(String),
+}
+
+/// State of a domain, for `samite info`.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct DomainFacts {
+    /// Its name.
+    pub domain: String,
+    /// Process id of the agent.
+    pub agent_pid: i32,
+    /// Budget of shared memory, in bytes.
+    pub budget: u64,
+    /// Bytes in extents.
+    pub used: u64,
+    /// Bytes that have pages.
+    pub resident: u64,
+    /// Who lives.
+    pub peers: Vec<PeerInfo>,
+}
+
+/// A request or answer is never longer; what is longer is refused.
+const PACKET_MAX: usize = 256 << 10;
+
+pub(crate) fn address(domain: &str) -> Result<SocketAddrUnix, Error> {
+    let uid = rustix::process::getuid().as_raw();
+    SocketAddrUnix::new_abstract_name(format!("samite/{uid}/{domain}").as_bytes()).map_err(|_| {
+        Error::Join { domain: domain.to_owned(), why: "the name is too long; keep it below 90 bytes".into() }
+    })
+}
+
+pub(crate) fn socket() -> rustix::io::Result<OwnedFd> {
+    rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
+}
+
+pub(crate) fn send<T: Serialize>(
+    socket: BorrowedFd<'_>,
+    value: &T,
+    fd: Option<BorrowedFd<'_>>,
+) -> Result<(), String> {
+    let text = serde_json::to_vec(value).map_err(|e| e.to_string())?;
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut ancillary = SendAncillaryBuffer::new(&mut space);
+    let fds = fd.map(|fd| [fd]);
+    if let Some(fds) = &fds {
+        ancillary.push(SendAncillaryMessage::ScmRights(fds));
+    }
+    let flags = SendFlags::NOSIGNAL;
+    rustix::net::sendmsg(socket, &[IoSlice::new(&text)], &mut ancillary, flags)
+        .map(|_| ())
+        .map_err(|e| e.to_string())
+}
+
+pub(crate) fn receive<T: for<'a> Deserialize<'a>>(
+    socket: BorrowedFd<'_>,
+) -> Result<(T, Option<OwnedFd>), String> {
+    let mut bytes = vec![0; PACKET_MAX];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+    let slices = &mut [IoSliceMut::new(&mut bytes)];
+    let got = rustix::net::recvmsg(socket, slices, &mut ancillary, RecvFlags::CMSG_CLOEXEC)
+        .map_err(|e| e.to_string())?
+        .bytes;
+    if got == 0 {
+        return Err("the connection was closed".to_owned());
+    }
+    let mut fd = None;
+    for message in ancillary.drain() {
+        if let RecvAncillaryMessage::ScmRights(mut fds) = message {
+            fd = fds.next();
+        }
+    }
+    let value = serde_json::from_slice(&bytes[..got]).map_err(|e| e.to_string())?;
+    Ok((value, fd))
+}
+
+/// Whether the other end of a socket runs as the same user; its process id.
+pub(crate) fn check_credentials(socket: BorrowedFd<'_>) -> Result<i32, String> {
+    let credentials = rustix::net::sockopt::socket_peercred(socket).map_err(|e| e.to_string())?;
+    let (theirs, ours) = (credentials.uid, rustix::process::getuid());
+    if theirs != ours {
+        return Err(format!(
+            "the other side runs as user {}, this one as user {}; only the same user may join",
+            theirs.as_raw(),
+            ours.as_raw()
+        ));
+    }
+    Ok(credentials.pid.as_raw_nonzero().get())
+}
+
+pub(crate) fn set_timeout(socket: BorrowedFd<'_>, time: Duration) -> Result<(), String> {
+    use rustix::net::sockopt::{Timeout, set_socket_timeout};
+    for which in [Timeout::Recv, Timeout::Send] {
+        set_socket_timeout(socket, which, Some(time)).map_err(|e| e.to_string())?;
+    }
+    Ok(())
+}
+
+/// One request to the agent of `domain`.
+fn ask(domain: &str, request: &Request, deadline: Duration) -> Result<(Answer, Option<OwnedFd>), Error> {
+    let fail = |why: String| Error::Join { domain: domain.to_owned(), why };
+    let socket = socket().map_err(|e| fail(e.to_string()))?;
+    set_timeout(socket.as_fd(), deadline).map_err(fail)?;
+    rustix::net::connect(&socket, &address(domain)?).map_err(|e| match e {
+        rustix::io::Errno::CONNREFUSED => fail(
+            "no agent listens under this name for this user; start one with \
+             `samite agent --domain NAME` or let `samite run` do it"
+                .to_owned(),
+        ),
+        e => fail(e.to_string()),
+    })?;
+    check_credentials(socket.as_fd()).map_err(fail)?;
+    send(socket.as_fd(), request, None).map_err(fail)?;
+    receive(socket.as_fd()).map_err(fail)
+}
+
+fn refused(domain: &str, answer: Answer) -> Error {
+    match answer {
+        Answer::OverBudget { asked, used, budget } => Error::Budget { asked, used, budget },
+        Answer::Refused(why) => Error::Join { domain: domain.to_owned(), why },
+        other => Error::Join { domain: domain.to_owned(), why: format!("unexpected answer {other:?}") },
+    }
+}
+
+/// What joining gives: a number, its incarnation and the arena's descriptor.
+pub(crate) type Joined = (PeerId, u32, OwnedFd);
+
+pub(crate) fn join(domain: &str, identity: &Identity, deadline: Duration) -> Result<Joined, Error> {
+    match ask(domain, &Request::Join(identity.clone()), deadline)? {
+        (Answer::Joined { peer, incarnation }, Some(fd)) => Ok((peer, incarnation, fd)),
+        (answer, _) => Err(refused(domain, answer)),
+    }
+}
+
+/// Asks for the state of a domain.
+pub fn facts(domain: &str, deadline: Duration) -> Result<DomainFacts, Error> {
+    match ask(domain, &Request::Facts, deadline)? {
+        (Answer::Facts(facts), _) => Ok(facts),
+        (answer, _) => Err(refused(domain, answer)),
+    }
+}
+
+/// Waits until the agent of `domain` answers, at most `deadline`.
+pub fn join_retrying(domain: &str, deadline: Duration) -> Result<DomainFacts, Error> {
+    let start = Instant::now();
+    loop {
+        match facts(domain, deadline) {
+            Err(error) if start.elapsed() >= deadline => return Err(error),
+            Err(_) => std::thread::sleep(Duration::from_millis(1)),
+            done => return done,
+        }
+    }
+}
+
+pub(crate) fn leave(domain: &str, peer: PeerId, incarnation: u32) -> Result<(), Error> {
+    let request = Request::Leave { peer, incarnation };
+    ask(domain, &request, Duration::from_secs(5)).map(|_| ())
+}
+
+/// Extents granted by the agent of the node.
+#[derive(Debug)]
+pub(crate) struct AgentExtents {
+    pub(crate) domain: String,
+    pub(crate) peer: PeerId,
+    pub(crate) incarnation: u32,
+    pub(crate) deadline: Duration,
+}
+
+impl ExtentSource for AgentExtents {
+    fn grant(&mut self, bytes: u64) -> Result<Span, samite_mem::Error> {
+        let request = Request::Extent { peer: self.peer, incarnation: self.incarnation, bytes };
+        match ask(&self.domain, &request, self.deadline) {
+            Ok((Answer::Granted { offset, bytes }, _)) => Ok(Span { offset, bytes }),
+            Ok((Answer::OverBudget { asked, used, budget }, _)) => {
+                Err(samite_mem::Error::Budget { asked, used, budget })
+            }
+            Ok((answer, _)) => Err(samite_mem::Error::NoGrant(format!("{answer:?}"))),
+            Err(error) => Err(samite_mem::Error::NoGrant(error.to_string())),
+        }
+    }
+
+    fn give_back(&mut self, extent: Span) {
+        let (offset, bytes) = (extent.offset, extent.bytes);
+        let request =
+            Request::GiveBack { peer: self.peer, incarnation: self.incarnation, offset, bytes };
+        if let Err(error) = ask(&self.domain, &request, self.deadline) {
+            // The agent gives everything back when this process ends; until then it is counted.
+            tracing::warn!(%error, "an extent could not be given back");
+        }
+    }
+}

@@ -1,0 +1,21 @@
+//! The agent: the one Samite process per node and domain.
+//!
+//! It owns the arena (and thereby what dead processes committed), admits processes, grants extents
+//! against the budget, and watches every process by its pidfd: a death is in the table of peers, and
+//! every sleeper is awake, as soon as the kernel says so. No timer takes part in that.
+//!
+//! Its death is the single point of its node: running units keep their memory and their messages,
+//! but nobody joins, no extent is granted and no death is noticed any more. Units notice that
+//! ([`crate::Error::AgentLost`]) and `samite run` ends the job.
+//!
+//! # Files
+//! `control` (requests, socket, client) · `book` (extents and budget, pure) · `server` (the loop)
+
+mod book;
+pub(crate) mod control;
+mod server;
+
+pub use control::{DomainFacts, facts, join_retrying};
+pub use server::{AgentConfig, Node, run};
+pub(crate) use book::Book;
+pub(crate) use control::AgentExtents;

@@ -1,0 +1,323 @@
+//! The middle of the fabric: takes frames, moves operations on, says which frames to send.
+//!
+//! It never sees the transport while frames arrive ([`Sink`]): what it wants to send goes to the
+//! outboxes and leaves at the end of the turn. A message that finds its receive posted is copied once,
+//! straight from the frame.
+//!
+//! ```text
+//!   Core::turn:  transport.poll --frames--> Engine::frame   (match, copy, queue answers)
+//!                Engine::advance <--------- pieces of large messages
+//!                Engine::flush   --frames--> transport.push
+//! ```
+//!
+//! The protocols are in `proto/`, each file an `impl` of this type.
+
+mod outbox;
+
+use crate::matching::Matcher;
+use crate::ops::{ClaimWords, Key, Ops, Status, Work};
+use crate::transport::shm::Membership;
+use crate::transport::{Caps, Change, Class, Incoming, Sink};
+use crate::wire::kind;
+use crate::{CostModel, Error, PeerId, PeerInfo};
+use outbox::Outbox;
+pub(crate) use outbox::Queued;
+use samite_mem::Corrupt;
+use samite_mem::ring::Body;
+use std::collections::{HashMap, VecDeque};
+
+/// A handler of active messages: takes the sender and the bytes, may return a reply.
+pub(crate) type Handler = Box<dyn FnMut(PeerId, &[u8]) -> Option<Vec<u8>>>;
+
+/// A message that no receive was posted for.
+#[derive(Debug)]
+pub(crate) enum Arrived {
+    /// Its bytes are here.
+    Bytes(Vec<u8>),
+    /// Its bytes are with the sender.
+    Offer(crate::wire::Offer),
+}
+
+/// What is known of a peer.
+#[derive(Debug, Default)]
+pub(crate) struct Peer {
+    pub(crate) info: Option<PeerInfo>,
+    /// Why nothing can be asked of it any more.
+    pub(crate) gone: Option<Error>,
+    /// Whether the kernel copies between us; found out when first needed.
+    pub(crate) kernel: Option<bool>,
+    /// Requests on their way that will be answered: bounds the replies that can queue at the peer.
+    pub(crate) unanswered: u32,
+    pub(crate) outbox: Outbox,
+}
+
+/// A segment that this process offers, for peers that cannot map it.
+#[derive(Debug)]
+pub(crate) struct Offered {
+    pub(crate) generation: u32,
+    pub(crate) bytes: samite_mem::SharedBytes,
+}
+
+/// See the module's text.
+pub(crate) struct Engine {
+    pub(crate) me: PeerId,
+    pub(crate) caps: Caps,
+    pub(crate) cooperative: bool,
+    pub(crate) eager_max: u64,
+    pub(crate) costs: CostModel,
+    pub(crate) node: Membership,
+    pub(crate) ops: Ops,
+    pub(crate) words: ClaimWords,
+    pub(crate) matcher: Matcher<Key, Arrived>,
+    pub(crate) peers: Vec<Peer>,
+    pub(crate) active: VecDeque<Key>,
+    pub(crate) handlers: HashMap<u16, Handler>,
+    pub(crate) offered: HashMap<u32, Offered>,
+    pub(crate) agent_lost: bool,
+    signals: HashMap<(PeerId, u64), u64>,
+    dirty: Vec<PeerId>,
+}
+
+impl std::fmt::Debug for Engine {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Engine").field("me", &self.me).field("ops", &self.ops).finish_non_exhaustive()
+    }
+}
+
+impl Engine {
+    pub(crate) fn new(node: Membership, caps: Caps, config: &crate::Config) -> Engine {
+        let costs = config.costs.clone();
+        let eager_max = config.eager_max.unwrap_or(costs.eager_max).min(caps.body_max);
+        Engine {
+            me: node.me,
+            caps,
+            cooperative: !config.mask.cooperative,
+            eager_max,
+            costs,
+            node,
+            ops: Ops::default(),
+            words: ClaimWords::default(),
+            matcher: Matcher::default(),
+            peers: Vec::new(),
+            active: VecDeque::new(),
+            handlers: HashMap::new(),
+            offered: HashMap::new(),
+            agent_lost: false,
+            signals: HashMap::new(),
+            dirty: Vec::new(),
+        }
+    }
+
+    pub(crate) fn peer(&mut self, peer: PeerId) -> &mut Peer {
+        if self.peers.len() <= peer.index() {
+            self.peers.resize_with(peer.index() + 1, Peer::default);
+        }
+        &mut self.peers[peer.index()]
+    }
+
+    /// Why nothing can be asked of a peer, if so.
+    #[inline]
+    pub(crate) fn gone(&self, peer: PeerId) -> Option<Error> {
+        match self.peers.get(peer.index()) {
+            Some(Peer { gone: Some(error), .. }) => Some(error.clone()),
+            Some(Peer { info: Some(_), .. }) => None,
+            _ => Some(Error::NoSuchPeer(peer)),
+        }
+    }
+
+    /// A message has its receive: its payload is copied straight into the buffer.
+    #[inline]
+    pub(crate) fn deliver(&mut self, key: Key, from: PeerId, tag: u64, body: &Body<'_>) {
+        let status = Status { from, tag, len: body.len() };
+        let Some(op) = self.ops.get(key) else { return };
+        let result = match &mut op.work {
+            Work::Receive { buf } if buf.len() < status.len => {
+                Err(Error::Truncated { from, message: status.len, buffer: buf.len() })
+            }
+            Work::Receive { buf } => {
+                buf.fill(0, body);
+                let Work::Receive { buf } = std::mem::replace(&mut op.work, Work::None) else { return };
+                Ok(crate::ops::Outcome::Received(status, buf.into_owned()))
+            }
+            Work::ReceiveAny { .. } => {
+                let bytes = crate::ops::Viewed::Copied(body.to_vec());
+                Ok(crate::ops::Outcome::Viewed(status, bytes))
+            }
+            _ => return,
+        };
+        self.ops.finish(key, result);
+    }
+
+    /// Moves large messages on by a piece each; how many moved.
+    pub(crate) fn advance(&mut self, transport: &mut crate::transport::AnyTransport) -> usize {
+        let mut moved = 0;
+        for _ in 0..self.active.len() {
+            let Some(key) = self.active.pop_front() else { break };
+            let step = match self.ops.get(key).map(|op| &op.work) {
+                Some(Work::Stream { .. }) => self.stream(key, transport),
+                Some(Work::Assist { .. }) => self.assist(key),
+                Some(Work::Pull(_)) => self.pull(key),
+                _ => Step::Done,
+            };
+            match step {
+                Step::Moved => {
+                    moved += 1;
+                    self.active.push_back(key);
+                }
+                Step::Stuck => self.active.push_back(key),
+                Step::Done => moved += 1,
+            }
+        }
+        moved
+    }
+
+    /// A peer can no longer be asked for anything: ends, in order, what depends on it.
+    fn part(&mut self, peer: PeerId, error: Error) {
+        let state = self.peer(peer);
+        state.gone = Some(error.clone());
+        state.outbox = Outbox::default();
+        state.kernel = None;
+        state.unanswered = 0;
+        let alive = !matches!(error, Error::PeerLost { .. });
+        self.matcher.take_directed(peer);
+        self.matcher.drop_unexpected(peer, |arrived| matches!(arrived, Arrived::Offer(_)));
+        for key in self.ops.pending(|op| op.peer == Some(peer)) {
+            self.fail(key, error.clone(), alive);
+        }
+    }
+
+    /// Ends an operation early. `alive`: the peer may still touch what the operation shares with it.
+    pub(crate) fn fail(&mut self, key: Key, error: Error, alive: bool) {
+        let Some(op) = self.ops.get(key) else { return };
+        let word = match &mut op.work {
+            // The sender may be copying its last piece: the buffer is kept until it is quiet (C2).
+            Work::Pull(pull) if alive => {
+                pull.failing = Some(error);
+                return;
+            }
+            Work::Send { word, .. } | Work::Withdrawn { word } => word.take(),
+            Work::Assist { word, .. } => Some(*word),
+            _ => None,
+        };
+        match word {
+            // A living receiver may still look at the word: it is kept until `TAKEN` comes.
+            Some(word) if alive => {
+                use samite_mem::copy::cooperative::Claim;
+                Claim::new(self.words.word(word), 0).revoke();
+                let orphan = self.ops.add(None, "a withdrawn send", Work::Withdrawn { word: Some(word) });
+                self.ops.detach(orphan);
+                tracing::debug!(orphan, "a claim word stays taken until its receiver is gone");
+            }
+            Some(word) => self.words.give_back(word),
+            None => {}
+        }
+        self.ops.finish(key, Err(error));
+    }
+
+    fn joined(&mut self, info: PeerInfo) {
+        let peer = self.peer(info.peer);
+        *peer = Peer { info: Some(info), ..Peer::default() };
+    }
+
+    fn corrupt(&mut self, peer: PeerId, what: &'static str, value: u64) {
+        tracing::warn!(%peer, what, value, "a peer broke the rules; nothing more is taken from it");
+        self.part(peer, Error::PeerCorrupt { peer, what: Corrupt { what, value } });
+    }
+}
+
+/// What a step of a large message did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Step {
+    /// Something; there is more to do.
+    Moved,
+    /// Nothing: it waits for the other side.
+    Stuck,
+    /// It is complete.
+    Done,
+}
+
+impl Sink for Engine {
+    #[inline]
+    fn frame(&mut self, frame: Incoming<'_>) {
+        if frame.kind == kind::EAGER {
+            self.eager_arrived(&frame);
+            return;
+        }
+        // Frames are read once; one that makes no sense ends the connection with its sender.
+        if let Err(what) = self.control_frame(&frame) {
+            self.corrupt(frame.from, what, frame.kind as u64);
+        }
+    }
+
+    fn change(&mut self, change: Change) {
+        match change {
+            Change::Joined(info) => self.joined(info),
+            Change::Lost { peer, incarnation } => {
+                self.part(peer, Error::PeerLost { peer, incarnation });
+            }
+            Change::Corrupt { peer, what } => self.corrupt(peer, what.what, what.value),
+            Change::AgentLost => self.agent_lost = true,
+        }
+    }
+}
+
+impl Engine {
+    fn control_frame(&mut self, frame: &Incoming<'_>) -> Result<(), &'static str> {
+        match frame.kind {
+            kind::OFFER => self.offer_arrived(frame),
+            kind::STREAM => self.stream_wanted(frame),
+            kind::HELP => self.help_wanted(frame),
+            kind::DATA => self.data_arrived(frame),
+            kind::TAKEN => self.taken(frame),
+            kind::WITHDRAW => self.withdrawn(frame),
+            kind::ACTIVE => self.active_arrived(frame),
+            kind::ACTIVE_OFFER => self.active_offer_arrived(frame),
+            kind::REPLY => self.reply_arrived(frame),
+            kind::PUT => self.put_arrived(frame),
+            kind::GET => self.get_arrived(frame),
+            kind::GOT => self.got_arrived(frame),
+            kind::ATOMIC => self.atomic_arrived(frame),
+            kind::ANSWER => self.answer_arrived(frame),
+            kind::SIGNAL => {
+                *self.signals.entry((frame.from, frame.arg)).or_default() += 1;
+                Ok(())
+            }
+            _ => Err("the kind of a frame"),
+        }
+    }
+
+    /// Takes a signal, if one is there.
+    pub(crate) fn take_signal(&mut self, from: PeerId, key: u64) -> bool {
+        match self.signals.get_mut(&(from, key)) {
+            Some(count) if *count > 0 => {
+                *count -= 1;
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// Whether one more request that will be answered may be on its way to a peer.
+    pub(crate) fn has_credit(&mut self, to: PeerId) -> bool {
+        let peer = self.peer(to);
+        peer.unanswered < crate::proto::CREDITS && peer.outbox.len() < crate::proto::CREDITS as usize
+    }
+
+    /// Queues a frame that carries few bytes.
+    pub(crate) fn post(&mut self, to: PeerId, class: Class, kind: u8, arg: u64, inline: &[u8]) {
+        self.queue(to, class, Queued::frame(kind, arg, inline, None));
+    }
+
+    /// Queues a frame with a body.
+    pub(crate) fn post_body(
+        &mut self,
+        to: PeerId,
+        class: Class,
+        kind: u8,
+        arg: u64,
+        inline: &[u8],
+        body: Vec<u8>,
+    ) {
+        self.queue(to, class, Queued::frame(kind, arg, inline, Some(body)));
+    }
+}

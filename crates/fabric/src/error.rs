@@ -1,0 +1,184 @@
+//! What can go wrong in the fabric, said to a person.
+
+use crate::PeerId;
+use std::time::Duration;
+
+/// Whom a wait was for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Whom {
+    /// One peer.
+    Peer(PeerId),
+    /// Whoever sends first.
+    Any,
+    /// The agent of the node.
+    Agent,
+}
+
+impl std::fmt::Display for Whom {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Whom::Peer(peer) => write!(f, "{peer}"),
+            Whom::Any => f.write_str("any peer"),
+            Whom::Agent => f.write_str("the agent"),
+        }
+    }
+}
+
+/// Failures of the world; back-pressure is not among them.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The peer died (or left) before the operation was complete.
+    #[error("{peer} (incarnation {incarnation}) was lost before the operation was complete")]
+    PeerLost {
+        /// Who.
+        peer: PeerId,
+        /// Which life of the slot.
+        incarnation: u32,
+    },
+    /// Nobody with this number is in the domain.
+    #[error("{0} is not in the domain; `samite info` lists who is")]
+    NoSuchPeer(PeerId),
+    /// A wait went on beyond its deadline.
+    #[error("{what}: no answer from {whom} within {after:?}; is it stopped, or waiting for us?")]
+    Timeout {
+        /// What was waited for.
+        what: &'static str,
+        /// Whom it waited for.
+        whom: Whom,
+        /// How long.
+        after: Duration,
+    },
+    /// The message is longer than the buffer; the buffer holds its beginning or nothing.
+    #[error("a message of {message} bytes from {from} does not fit into a buffer of {buffer} bytes")]
+    Truncated {
+        /// The sender.
+        from: PeerId,
+        /// Length of the message.
+        message: u64,
+        /// Length of the buffer.
+        buffer: u64,
+    },
+    /// The operation was cancelled before it was matched, or its sender gave it up.
+    #[error("the operation was cancelled")]
+    Cancelled,
+    /// What a peer wrote into shared memory makes no sense; nothing more is taken from it.
+    #[error("{peer} wrote nonsense into shared memory: {what}; its connection is closed")]
+    PeerCorrupt {
+        /// Who.
+        peer: PeerId,
+        /// What was found.
+        what: samite_mem::Corrupt,
+    },
+    /// A range lies outside a segment.
+    #[error("bytes {offset}..{end} lie outside a segment of {bytes} bytes")]
+    OutOfRange {
+        /// First byte.
+        offset: u64,
+        /// One past the last byte.
+        end: u64,
+        /// Length of the segment.
+        bytes: u64,
+    },
+    /// The segment does not exist (any more), or is misaligned for the operation.
+    #[error("{peer} has no segment {segment} (any more)")]
+    NoSuchSegment {
+        /// The owner.
+        peer: PeerId,
+        /// Its number.
+        segment: u32,
+    },
+    /// An atomic needs an aligned offset.
+    #[error("offset {0} is not aligned for an atomic of this size")]
+    Misaligned(u64),
+    /// An active message names a handler that its receiver did not register.
+    #[error("{peer} has no handler {handler}")]
+    NoHandler {
+        /// The receiver.
+        peer: PeerId,
+        /// The handler's number.
+        handler: u16,
+    },
+    /// The budget of shared memory is reached.
+    #[error("shared memory: {0}")]
+    Memory(String),
+    /// The budget of shared memory is reached.
+    #[error(
+        "shared memory: {asked} bytes asked, {used} of the budget of {budget} are in use; \
+         free segments or raise memory.budget"
+    )]
+    Budget {
+        /// Bytes asked for.
+        asked: u64,
+        /// Bytes in use by the domain.
+        used: u64,
+        /// The budget.
+        budget: u64,
+    },
+    /// The domain could not be joined.
+    #[error("domain \"{domain}\" could not be joined: {why}")]
+    Join {
+        /// Its name.
+        domain: String,
+        /// What happened and what to do.
+        why: String,
+    },
+    /// The agent of the node is gone; who joins, dies or needs memory is no longer heard of.
+    #[error("the agent of domain \"{0}\" is gone; start the job again")]
+    AgentLost(String),
+}
+
+/// A stable number for each error, for C and Python.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u16)]
+#[expect(missing_docs, reason = "each names the variant of Error that it stands for")]
+pub enum ErrorCode {
+    PeerLost = 1,
+    NoSuchPeer = 2,
+    Timeout = 3,
+    Truncated = 4,
+    Cancelled = 5,
+    PeerCorrupt = 6,
+    OutOfRange = 7,
+    NoSuchSegment = 8,
+    Misaligned = 9,
+    NoHandler = 10,
+    Memory = 11,
+    Budget = 12,
+    Join = 13,
+    AgentLost = 14,
+}
+
+impl Error {
+    /// The stable number.
+    pub fn code(&self) -> ErrorCode {
+        match self {
+            Error::PeerLost { .. } => ErrorCode::PeerLost,
+            Error::NoSuchPeer(_) => ErrorCode::NoSuchPeer,
+            Error::Timeout { .. } => ErrorCode::Timeout,
+            Error::Truncated { .. } => ErrorCode::Truncated,
+            Error::Cancelled => ErrorCode::Cancelled,
+            Error::PeerCorrupt { .. } => ErrorCode::PeerCorrupt,
+            Error::OutOfRange { .. } => ErrorCode::OutOfRange,
+            Error::NoSuchSegment { .. } => ErrorCode::NoSuchSegment,
+            Error::Misaligned(_) => ErrorCode::Misaligned,
+            Error::NoHandler { .. } => ErrorCode::NoHandler,
+            Error::Memory(_) => ErrorCode::Memory,
+            Error::Budget { .. } => ErrorCode::Budget,
+            Error::Join { .. } => ErrorCode::Join,
+            Error::AgentLost(_) => ErrorCode::AgentLost,
+        }
+    }
+}
+
+impl From<samite_mem::Error> for Error {
+    fn from(error: samite_mem::Error) -> Self {
+        match error {
+            samite_mem::Error::Budget { asked, used, budget } => Error::Budget { asked, used, budget },
+            samite_mem::Error::OutOfRange { offset, end, bytes } => {
+                Error::OutOfRange { offset, end, bytes }
+            }
+            other => Error::Memory(other.to_string()),
+        }
+    }
+}

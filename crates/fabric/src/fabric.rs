@@ -1,0 +1,319 @@
+//! A process among its peers: joining, who is there, waiting.
+
+use crate::engine::Engine;
+use crate::ops::{Key, Outcome};
+use crate::transport::shm::Membership;
+use crate::transport::{AnyTransport, Class, Transport};
+use crate::wire::kind;
+use crate::{Config, Error, Identity, PeerId, PeerInfo, Result, Whom};
+use std::cell::{Cell, RefCell};
+use std::time::Duration;
+
+/// See the crate's text. Thread: one owner at a time.
+#[derive(Debug)]
+pub struct Fabric {
+    pub(crate) core: RefCell<Core>,
+    pub(crate) node: Membership,
+    identity: Identity,
+    domain: Option<String>,
+    deadline: Cell<Duration>,
+    spin: Option<Duration>,
+    /// Whether peers are found in the arena (they are not in a simulation).
+    pub(crate) shares_node: bool,
+    /// What peers read to find out whether the kernel copies between us.
+    _cookie: Box<[u8; 8]>,
+}
+
+#[derive(Debug)]
+pub(crate) struct Core {
+    pub(crate) transport: AnyTransport,
+    pub(crate) engine: Engine,
+}
+
+impl Core {
+    /// One turn: takes what arrived, moves large messages on, sends what waits.
+    #[inline]
+    pub(crate) fn turn(&mut self) -> usize {
+        let mut moved = self.transport.poll(&mut self.engine);
+        if !self.engine.active.is_empty() {
+            // What a frame just started goes out before the copying begins: the peer can help.
+            moved += self.engine.flush(&mut self.transport);
+            moved += self.engine.advance(&mut self.transport);
+        }
+        moved + self.engine.flush(&mut self.transport)
+    }
+}
+
+/// How long a wait spins on an idle machine before it yields and then sleeps.
+const SPIN: Duration = Duration::from_micros(50);
+/// How long it yields: long enough that a crowd on few cores gets round without a futex.
+const YIELD: Duration = Duration::from_micros(200);
+/// Polls between two looks at the clock.
+const POLLS_PER_LOOK: u32 = 64;
+
+impl Fabric {
+    /// Joins a domain on this node. Collective: no. Returns when this process is a peer.
+    pub fn join(domain: &str, identity: Identity, config: Config) -> Result<Fabric> {
+        let (node, shm) = crate::transport::shm::join_domain(domain, &identity, &config)?;
+        let transport = AnyTransport::Shm(Box::new(shm));
+        Ok(Fabric::assemble(node, transport, identity, Some(domain.to_owned()), config))
+    }
+
+    /// A domain of one process, which nobody can join.
+    pub fn alone(identity: Identity, config: Config) -> Result<Fabric> {
+        let (node, shm) = crate::transport::shm::start_alone(&identity, &config)?;
+        let transport = AnyTransport::Shm(Box::new(shm));
+        Ok(Fabric::assemble(node, transport, identity, None, config))
+    }
+
+    pub(crate) fn assemble(
+        node: Membership,
+        transport: AnyTransport,
+        identity: Identity,
+        domain: Option<String>,
+        config: Config,
+    ) -> Fabric {
+        let mut caps = transport.caps();
+        caps.map &= !config.mask.map;
+        caps.kernel_copy &= !config.mask.kernel_copy;
+        let cookie = Box::new((std::process::id() as u64 ^ 0x5a31_7e5a_0000_0000).to_le_bytes());
+        node.layout.set_cookie(node.me, cookie.as_ptr() as u64, u64::from_le_bytes(*cookie));
+        let shares_node = matches!(transport, AnyTransport::Shm(_));
+        let engine = Engine::new(node.clone(), caps, &config);
+        let fabric = Fabric {
+            core: RefCell::new(Core { transport, engine }),
+            node,
+            identity,
+            domain,
+            deadline: Cell::new(config.deadline),
+            spin: config.spin,
+            shares_node,
+            _cookie: cookie,
+        };
+        fabric.progress();
+        fabric
+    }
+
+    /// This process.
+    pub fn me(&self) -> PeerId {
+        self.node.me
+    }
+
+    /// What it said of itself.
+    pub fn identity(&self) -> &Identity {
+        &self.identity
+    }
+
+    /// Name of the domain; `None` in a domain of one.
+    pub fn domain(&self) -> Option<&str> {
+        self.domain.as_deref()
+    }
+
+    /// The deadline of waits.
+    pub fn deadline(&self) -> Duration {
+        self.deadline.get()
+    }
+
+    /// Changes the deadline of the waits that follow.
+    pub fn set_deadline(&self, deadline: Duration) {
+        self.deadline.set(deadline);
+    }
+
+    /// What the transport can do here, after the mask.
+    pub fn caps(&self) -> crate::transport::Caps {
+        self.core.borrow().engine.caps
+    }
+
+    /// Bytes of shared memory that this process has in blocks.
+    pub fn shared_bytes(&self) -> u64 {
+        self.node.heap.used()
+    }
+
+    /// Takes what has arrived and moves operations on; how much that was. Never blocks.
+    pub fn progress(&self) -> usize {
+        self.core.borrow_mut().turn()
+    }
+
+    /// Who is there now, by peer number.
+    pub fn peers(&self) -> Vec<PeerInfo> {
+        self.progress();
+        let core = self.core.borrow();
+        let alive = core.engine.peers.iter().filter(|peer| peer.gone.is_none());
+        alive.filter_map(|peer| peer.info.clone()).collect()
+    }
+
+    /// Waits until all units of a program are there (in this job if it has such a program, else in
+    /// the domain); their numbers by rank.
+    pub fn program(&self, name: &str) -> Result<Vec<PeerId>> {
+        let job = self.identity.job.clone();
+        self.wait("the units of a program", Whom::Any, |engine| {
+            let all = |same_job: bool| {
+                let mut found: Vec<&PeerInfo> = engine
+                    .peers
+                    .iter()
+                    .filter(|peer| peer.gone.is_none())
+                    .filter_map(|peer| peer.info.as_ref())
+                    .filter(|info| info.identity.program == name)
+                    .filter(|info| !same_job || info.identity.job == job)
+                    .collect();
+                found.sort_by_key(|info| info.identity.rank);
+                let size = found.first().map_or(u32::MAX, |info| info.identity.size) as usize;
+                (found.len() == size).then(|| found.iter().map(|info| info.peer).collect())
+            };
+            all(true).or_else(|| all(false))
+        })
+    }
+
+    /// Waits until all units of this job are there; their numbers by unit.
+    pub fn job(&self) -> Result<Vec<PeerId>> {
+        let (job, units) = (self.identity.job.clone(), self.identity.units as usize);
+        self.wait("the units of the job", Whom::Any, |engine| {
+            let mut found: Vec<(u32, PeerId)> = engine
+                .peers
+                .iter()
+                .filter(|peer| peer.gone.is_none())
+                .filter_map(|peer| peer.info.as_ref())
+                .filter(|info| info.identity.job == job)
+                .map(|info| (info.identity.unit, info.peer))
+                .collect();
+            found.sort_unstable();
+            (found.len() >= units).then(|| found.into_iter().map(|(_, peer)| peer).collect())
+        })
+    }
+
+    /// Waits until `done` answers. Progress is made here, by whoever waits: spin while that pays, let
+    /// others run, then sleep on the doorbell.
+    pub(crate) fn wait<T>(
+        &self,
+        what: &'static str,
+        whom: Whom,
+        mut done: impl FnMut(&mut Engine) -> Option<T>,
+    ) -> Result<T> {
+        let mut core = self.core.borrow_mut();
+        let core = &mut *core;
+        if let Some(value) = done(&mut core.engine) {
+            return Ok(value);
+        }
+        let deadline = self.deadline.get();
+        let mut patience = Patience::default();
+        loop {
+            if core.turn() > 0 {
+                patience.idle_since = None;
+            }
+            if let Some(value) = done(&mut core.engine) {
+                return Ok(value);
+            }
+            if core.engine.agent_lost && whom == Whom::Any {
+                return Err(Error::AgentLost(self.domain.clone().unwrap_or_default()));
+            }
+            if patience.rest(&mut core.transport, self.spin, deadline) {
+                return Err(Error::Timeout { what, whom, after: deadline });
+            }
+        }
+    }
+
+    /// Waits for an operation and takes its result.
+    #[inline]
+    pub(crate) fn wait_op(&self, key: Key) -> Result<Outcome> {
+        let (whom, what) = {
+            let mut core = self.core.borrow_mut();
+            if let Some(done) = core.engine.ops.take(key) {
+                return done;
+            }
+            match core.engine.ops.get(key) {
+                Some(op) => (op.peer, op.what),
+                None => return Err(Error::Cancelled),
+            }
+        };
+        let whom = whom.map_or(Whom::Any, Whom::Peer);
+        self.wait(what, whom, |engine| engine.ops.take(key))?
+    }
+
+    /// Tells a peer that something happened; counted, never lost, matched by nothing but its key.
+    pub fn signal(&self, to: PeerId, key: u64) -> Result<()> {
+        let mut core = self.core.borrow_mut();
+        if let Some(error) = core.engine.gone(to) {
+            return Err(error);
+        }
+        core.engine.post(to, Class::Request, kind::SIGNAL, key, &[]);
+        let core = &mut *core;
+        core.engine.flush(&mut core.transport);
+        Ok(())
+    }
+
+    /// Waits for a signal from a peer and takes it.
+    pub fn await_signal(&self, from: PeerId, key: u64) -> Result<()> {
+        self.wait("a signal", Whom::Peer(from), |engine| {
+            if engine.take_signal(from, key) {
+                return Some(Ok(()));
+            }
+            engine.gone(from).map(Err)
+        })?
+    }
+
+    /// Waits until all `members` have called this. Collective: every member with the same list.
+    /// One message to the first member and one back: on one node a tree would only add latency.
+    pub fn barrier(&self, members: &[PeerId]) -> Result<()> {
+        let Some((root, others)) = members.split_first() else { return Ok(()) };
+        if *root != self.me() {
+            self.signal(*root, BARRIER)?;
+            return self.await_signal(*root, BARRIER);
+        }
+        for other in others {
+            self.await_signal(*other, BARRIER)?;
+        }
+        others.iter().try_for_each(|other| self.signal(*other, BARRIER))
+    }
+}
+
+/// The signal of [`Fabric::barrier`]; keys of users should stay below.
+const BARRIER: u64 = u64::MAX;
+
+/// What a wait has done so far.
+#[derive(Debug, Default)]
+struct Patience {
+    polls: u32,
+    since: Option<Duration>,
+    idle_since: Option<Duration>,
+}
+
+impl Patience {
+    /// After a turn in which nothing came: spins, yields or sleeps. `true` when the deadline is over.
+    #[inline]
+    fn rest(&mut self, transport: &mut AnyTransport, spin: Option<Duration>, deadline: Duration) -> bool {
+        let crowded = transport.crowded();
+        self.polls = self.polls.wrapping_add(1);
+        if !crowded && self.polls % POLLS_PER_LOOK != 0 {
+            std::hint::spin_loop();
+            return false;
+        }
+        let now = transport.now();
+        let since = *self.since.get_or_insert(now);
+        let idle = now - *self.idle_since.get_or_insert(now);
+        let spin = spin.unwrap_or(if crowded { Duration::ZERO } else { SPIN });
+        if now - since >= deadline {
+            return true;
+        }
+        if idle < spin {
+            std::hint::spin_loop();
+        } else if idle < spin + YIELD {
+            transport.yield_now();
+        } else {
+            transport.idle(deadline - (now - since));
+        }
+        false
+    }
+}
+
+impl Drop for Fabric {
+    /// Leaves the domain: peers see this process as lost. What it still had to send is sent if there
+    /// is room now; a message that matters is one that was waited for.
+    fn drop(&mut self) {
+        self.progress();
+        if let Some(domain) = &self.domain {
+            if let Err(error) = crate::agent::control::leave(domain, self.node.me, self.node.incarnation) {
+                tracing::debug!(%error, "leaving was not heard; the agent notices the end of the process");
+            }
+        }
+    }
+}

@@ -1,0 +1,313 @@
+//! What lies where in the arena of a node.
+//!
+//! ```text
+//!   0        header: magic, version, fences, agent, membership epoch
+//!   4 KiB    table of peers, 512 bytes each                      (agent and owner write)
+//!   .        doorbells, 128 bytes each                           (owner and its senders write)
+//!   .        inbox[to][from]: offset of the ring                 (from writes)
+//!   .        directory[peer][segment]: {offset, bytes, generation | kind}   (owner writes)
+//!   32 MiB   extents: everything else
+//! ```
+//!
+//! All of it is sparse: a page exists once somebody wrote to it. Nothing here is trusted by a reader
+//! (rule M5 of `samite_mem`).
+
+use crate::{Error, Identity, PeerId, PeerInfo};
+use samite_mem::sync::Ordering;
+use samite_mem::{Arena, DOORBELL_BYTES, Doorbell, PEERS_MAX, SharedBytes, Span};
+
+const MAGIC: u64 = u64::from_le_bytes(*b"samite\0\x01");
+const HEADER: u64 = 0;
+const TABLE: u64 = 4096;
+const SLOT_BYTES: u64 = 512;
+const BELLS: u64 = TABLE + PEERS_MAX as u64 * SLOT_BYTES;
+const INBOX: u64 = (BELLS + PEERS_MAX as u64 * DOORBELL_BYTES).next_multiple_of(4096);
+const DIRECTORY: u64 = (INBOX + (PEERS_MAX * PEERS_MAX * 8) as u64).next_multiple_of(4096);
+const ENTRY_BYTES: u64 = 32;
+/// Segments that one peer can offer at a time.
+pub(crate) const SEGMENTS_MAX: u32 = 1024;
+const DIRECTORY_END: u64 = DIRECTORY + PEERS_MAX as u64 * SEGMENTS_MAX as u64 * ENTRY_BYTES;
+/// First byte of the extents.
+pub(crate) const EXTENTS: u64 = 32 << 20;
+const _: () = assert!(DIRECTORY_END <= EXTENTS);
+
+const FENCES: u64 = 8;
+const AGENT_PID: u64 = 16;
+const EPOCH: u64 = 128;
+const ALIVE: u64 = 136;
+
+const STATE: u64 = 0;
+const INCARNATION: u64 = 4;
+const PID: u64 = 8;
+const COOKIE_ADDRESS: u64 = 16;
+const COOKIE: u64 = 24;
+const SEEN_EPOCH: u64 = 32;
+const IDENTITY_LEN: u64 = 40;
+const IDENTITY: u64 = 48;
+const IDENTITY_MAX: usize = (SLOT_BYTES - IDENTITY) as usize;
+
+/// State of a slot of the table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum State {
+    /// Nobody.
+    Free = 0,
+    /// A process that joined and lives.
+    Alive = 1,
+    /// It died; what it had is given back when everybody has seen that.
+    Dead = 2,
+}
+
+/// An entry of a peer's directory of segments.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Entry {
+    /// Offset in the arena, or address in the owner's private memory.
+    pub(crate) place: u64,
+    /// Length in bytes.
+    pub(crate) bytes: u64,
+    /// Rises with every use of the entry.
+    pub(crate) generation: u32,
+    /// Whether `place` is a private address.
+    pub(crate) private: bool,
+}
+
+/// A word that divides the pieces of a message, found by its offset.
+#[derive(Debug)]
+pub(crate) struct ClaimWord(SharedBytes);
+
+impl std::ops::Deref for ClaimWord {
+    type Target = samite_mem::sync::AtomicU64;
+    fn deref(&self) -> &Self::Target {
+        self.0.u64(0)
+    }
+}
+
+/// A view of the fixed part of a node's arena.
+#[derive(Clone, Debug)]
+pub(crate) struct Layout {
+    arena: Arena,
+    fixed: SharedBytes,
+}
+
+impl Layout {
+    /// Writes the header of a fresh arena. Agent only.
+    pub(crate) fn create(arena: Arena, fences: bool) -> Result<Layout, Error> {
+        let fixed = arena.bytes(0, EXTENTS)?;
+        fixed.u64(HEADER + FENCES).store(fences as u64, Ordering::Relaxed);
+        fixed.u64(HEADER + AGENT_PID).store(std::process::id() as u64, Ordering::Relaxed);
+        // ORDERING: Release pairs with the Acquire load in `attach`.
+        fixed.u64(HEADER).store(MAGIC, Ordering::Release);
+        Ok(Layout { arena, fixed })
+    }
+
+    /// Views an arena that somebody else created.
+    pub(crate) fn attach(arena: Arena) -> Result<Layout, Error> {
+        let fixed = arena.bytes(0, EXTENTS)?;
+        // ORDERING: Acquire pairs with the Release store in `create`.
+        let magic = fixed.u64(HEADER).load(Ordering::Acquire);
+        if magic != MAGIC {
+            return Err(Error::Memory(format!("this is no arena of this version ({magic:#x})")));
+        }
+        Ok(Layout { arena, fixed })
+    }
+
+    /// The arena.
+    pub(crate) fn arena(&self) -> &Arena {
+        &self.arena
+    }
+
+    /// Whether senders rely on `membarrier` (all processes must agree).
+    pub(crate) fn fences(&self) -> bool {
+        self.fixed.u64(HEADER + FENCES).load(Ordering::Relaxed) != 0
+    }
+
+    /// Process id of the agent; the process itself in a domain of one.
+    pub(crate) fn agent_pid(&self) -> i32 {
+        self.fixed.u64(HEADER + AGENT_PID).load(Ordering::Relaxed) as i32
+    }
+
+    /// Rises with every join, leave and death.
+    #[inline(always)]
+    pub(crate) fn epoch(&self) -> u64 {
+        // ORDERING: Acquire pairs with the Release in `bump_epoch`.
+        self.fixed.u64(HEADER + EPOCH).load(Ordering::Acquire)
+    }
+
+    /// Agent: after the table changed.
+    pub(crate) fn bump_epoch(&self, alive: u64) {
+        self.fixed.u64(HEADER + ALIVE).store(alive, Ordering::Relaxed);
+        // ORDERING: Release pairs with the Acquire load in `epoch`.
+        self.fixed.u64(HEADER + EPOCH).fetch_add(1, Ordering::Release);
+    }
+
+    /// Processes that live.
+    pub(crate) fn alive(&self) -> u64 {
+        self.fixed.u64(HEADER + ALIVE).load(Ordering::Relaxed)
+    }
+
+    fn slot(peer: PeerId) -> u64 {
+        TABLE + peer.index() as u64 * SLOT_BYTES
+    }
+
+    /// State and incarnation of a slot.
+    pub(crate) fn state(&self, peer: PeerId) -> (State, u32) {
+        // ORDERING: Acquire pairs with the Release store in `set_state`.
+        let state = match self.fixed.u32(Self::slot(peer) + STATE).load(Ordering::Acquire) {
+            1 => State::Alive,
+            2 => State::Dead,
+            _ => State::Free,
+        };
+        (state, self.fixed.u32(Self::slot(peer) + INCARNATION).load(Ordering::Relaxed))
+    }
+
+    /// Agent: changes the state of a slot.
+    pub(crate) fn set_state(&self, peer: PeerId, state: State) {
+        // ORDERING: Release pairs with the Acquire load in `state`.
+        self.fixed.u32(Self::slot(peer) + STATE).store(state as u32, Ordering::Release);
+    }
+
+    /// Agent: fills a free slot for a new process; returns its incarnation. Not yet visible as alive.
+    pub(crate) fn admit(&self, peer: PeerId, pid: i32, identity: &Identity) -> Result<u32, Error> {
+        let text = serde_json::to_vec(identity).map_err(|e| Error::Memory(e.to_string()))?;
+        if text.len() > IDENTITY_MAX {
+            return Err(Error::Memory(format!(
+                "the names of job and program take {} bytes, {IDENTITY_MAX} are kept; shorten them",
+                text.len()
+            )));
+        }
+        let at = Self::slot(peer);
+        let incarnation = self.fixed.u32(at + INCARNATION).fetch_add(1, Ordering::Relaxed) + 1;
+        self.fixed.u64(at + PID).store(pid as u64, Ordering::Relaxed);
+        self.fixed.u64(at + COOKIE_ADDRESS).store(0, Ordering::Relaxed);
+        self.fixed.u64(at + SEEN_EPOCH).store(self.epoch(), Ordering::Relaxed);
+        self.fixed.u64(at + IDENTITY_LEN).store(text.len() as u64, Ordering::Relaxed);
+        self.fixed.write(at + IDENTITY, &text);
+        Ok(incarnation)
+    }
+
+    /// What a peer said of itself, if it lives or its slot was not reused.
+    pub(crate) fn info(&self, peer: PeerId) -> Option<PeerInfo> {
+        let (state, incarnation) = self.state(peer);
+        if state == State::Free {
+            return None;
+        }
+        let at = Self::slot(peer);
+        let len = self.fixed.u64(at + IDENTITY_LEN).load(Ordering::Relaxed) as usize;
+        let mut text = vec![0; len.min(IDENTITY_MAX)];
+        self.fixed.read(at + IDENTITY, &mut text);
+        let identity = serde_json::from_slice(&text).ok()?;
+        let pid = self.fixed.u64(at + PID).load(Ordering::Relaxed) as i32;
+        Some(PeerInfo { peer, incarnation, identity, pid })
+    }
+
+    /// Owner: where its cookie for the probe of the kernel copy lies.
+    pub(crate) fn set_cookie(&self, me: PeerId, address: u64, cookie: u64) {
+        let at = Self::slot(me);
+        self.fixed.u64(at + COOKIE).store(cookie, Ordering::Relaxed);
+        // ORDERING: Release pairs with the Acquire load in `cookie`.
+        self.fixed.u64(at + COOKIE_ADDRESS).store(address, Ordering::Release);
+    }
+
+    /// Process id, address and value of a peer's cookie.
+    pub(crate) fn cookie(&self, peer: PeerId) -> (i32, u64, u64) {
+        let at = Self::slot(peer);
+        // ORDERING: Acquire pairs with the Release store in `set_cookie`.
+        let address = self.fixed.u64(at + COOKIE_ADDRESS).load(Ordering::Acquire);
+        let pid = self.fixed.u64(at + PID).load(Ordering::Relaxed) as i32;
+        (pid, address, self.fixed.u64(at + COOKIE).load(Ordering::Relaxed))
+    }
+
+    /// Owner: has acted on all deaths up to this epoch; it will not touch what the dead had.
+    pub(crate) fn set_seen_epoch(&self, me: PeerId, epoch: u64) {
+        // ORDERING: Release pairs with the Acquire load in `seen_epoch`.
+        self.fixed.u64(Self::slot(me) + SEEN_EPOCH).store(epoch, Ordering::Release);
+    }
+
+    /// The epoch up to which a peer has acted.
+    pub(crate) fn seen_epoch(&self, peer: PeerId) -> u64 {
+        // ORDERING: Acquire pairs with the Release store in `set_seen_epoch`.
+        self.fixed.u64(Self::slot(peer) + SEEN_EPOCH).load(Ordering::Acquire)
+    }
+
+    /// A peer's doorbell.
+    pub(crate) fn doorbell(&self, peer: PeerId) -> Doorbell<SharedBytes> {
+        let at = BELLS + peer.index() as u64 * DOORBELL_BYTES;
+        match Doorbell::new(self.fixed.slice(at, DOORBELL_BYTES)) {
+            Ok(bell) => bell,
+            Err(_) => unreachable!("doorbells are aligned by the layout"),
+        }
+    }
+
+    /// The word that says where the ring from one peer to another is; 0 while there is none.
+    pub(crate) fn inbox(&self, to: PeerId, from: PeerId) -> &samite_mem::sync::AtomicU64 {
+        self.fixed.u64(INBOX + (to.index() * PEERS_MAX + from.index()) as u64 * 8)
+    }
+
+    fn entry_at(peer: PeerId, segment: u32) -> u64 {
+        DIRECTORY + (peer.index() as u64 * SEGMENTS_MAX as u64 + segment as u64) * ENTRY_BYTES
+    }
+
+    /// Owner: offers a segment; returns the generation of this use of the entry.
+    pub(crate) fn set_entry(&self, me: PeerId, segment: u32, place: u64, bytes: u64, private: bool) -> u32 {
+        let at = Self::entry_at(me, segment);
+        let last = self.fixed.u64(at + 16).load(Ordering::Relaxed) as u32;
+        let generation = (last & 0x7fff_ffff).wrapping_add(1) & 0x7fff_ffff;
+        self.fixed.u64(at).store(place, Ordering::Relaxed);
+        self.fixed.u64(at + 8).store(bytes, Ordering::Relaxed);
+        let word = generation as u64 | (private as u64) << 31 | 1 << 32;
+        // ORDERING: Release pairs with the Acquire load in `entry`.
+        self.fixed.u64(at + 16).store(word, Ordering::Release);
+        generation
+    }
+
+    /// Owner: withdraws a segment.
+    pub(crate) fn clear_entry(&self, me: PeerId, segment: u32) {
+        let word = self.fixed.u64(Self::entry_at(me, segment) + 16);
+        let last = word.load(Ordering::Relaxed);
+        // ORDERING: Release; later attaches miss it, earlier ones keep the mapping (and stale bytes).
+        word.store(last & !(1 << 32), Ordering::Release);
+    }
+
+    /// A peer's segment, checked against the arena.
+    pub(crate) fn entry(&self, peer: PeerId, segment: u32) -> Option<Entry> {
+        if segment >= SEGMENTS_MAX || peer.index() >= PEERS_MAX {
+            return None;
+        }
+        let at = Self::entry_at(peer, segment);
+        // ORDERING: Acquire pairs with the Release store in `set_entry`.
+        let word = self.fixed.u64(at + 16).load(Ordering::Acquire);
+        let private = word & 1 << 31 != 0;
+        let place = self.fixed.u64(at).load(Ordering::Relaxed);
+        let bytes = self.fixed.u64(at + 8).load(Ordering::Relaxed);
+        let inside = private || self.arena.bytes(place, bytes).is_ok();
+        (word & 1 << 32 != 0 && inside)
+            .then_some(Entry { place, bytes, generation: word as u32 & 0x7fff_ffff, private })
+    }
+
+    /// Agent: forgets the rings and segments of a dead peer before its slot is reused. Only the
+    /// first `peers` slots were ever used: looking at a page of the others would allocate it.
+    pub(crate) fn wipe(&self, peer: PeerId, peers: u32) -> Result<(), Error> {
+        for other in (0..peers).map(PeerId) {
+            self.inbox(peer, other).store(0, Ordering::Relaxed);
+            self.inbox(other, peer).store(0, Ordering::Relaxed);
+        }
+        let directory = Span {
+            offset: Self::entry_at(peer, 0),
+            bytes: SEGMENTS_MAX as u64 * ENTRY_BYTES,
+        };
+        self.arena.release(directory)?;
+        let bell = BELLS + peer.index() as u64 * DOORBELL_BYTES;
+        self.fixed.slice(bell, DOORBELL_BYTES).fill(0);
+        Ok(())
+    }
+
+    /// The claim word at an offset that another process told; `None` if it cannot be one.
+    pub(crate) fn claim_word(&self, offset: u64) -> Option<ClaimWord> {
+        let inside = offset >= EXTENTS && offset % samite_mem::LINE == 0;
+        inside.then(|| self.arena.bytes(offset, 8).ok()).flatten().map(ClaimWord)
+    }
+
+    /// The part of the arena that extents are cut from.
+    pub(crate) fn extents(&self) -> Span {
+        Span { offset: EXTENTS, bytes: self.arena.len() - EXTENTS }
+    }
+}

@@ -1,0 +1,268 @@
+//! Tag matching with the semantics of MX: a receive names a source (or any), a 64-bit tag and a mask;
+//! a message matches when the bits under the mask are equal. Messages of one pair match in the order
+//! in which they were sent, receives in the order in which they were posted.
+//!
+//! Pure: no IO, no bytes. Posted receives and unexpected messages are kept per source, so that the
+//! usual case (directed, few outstanding) looks at one short queue; a counter orders the queue of
+//! "any source" against the others.
+
+use crate::PeerId;
+use std::collections::VecDeque;
+
+/// What a receive asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Match {
+    /// From whom; `None` for any source.
+    pub source: Option<PeerId>,
+    /// The tag.
+    pub tag: u64,
+    /// Which bits of the tag count.
+    pub mask: u64,
+}
+
+impl Match {
+    /// A message with exactly this tag from this peer.
+    pub fn from(source: PeerId, tag: u64) -> Match {
+        Match { source: Some(source), tag, mask: u64::MAX }
+    }
+
+    /// A message with exactly this tag from anybody.
+    pub fn any(tag: u64) -> Match {
+        Match { source: None, tag, mask: u64::MAX }
+    }
+
+    /// Only the bits under `mask` count.
+    pub fn masked(self, mask: u64) -> Match {
+        Match { mask, ..self }
+    }
+
+    #[inline(always)]
+    fn accepts(&self, tag: u64) -> bool {
+        (self.tag ^ tag) & self.mask == 0
+    }
+}
+
+#[derive(Debug)]
+struct Posted<P> {
+    order: u64,
+    wants: Match,
+    item: P,
+}
+
+#[derive(Debug)]
+struct Unexpected<U> {
+    order: u64,
+    tag: u64,
+    item: U,
+}
+
+/// Receives that wait for messages, and messages that wait for receives.
+#[derive(Debug)]
+pub struct Matcher<P, U> {
+    directed: Vec<VecDeque<Posted<P>>>,
+    any: VecDeque<Posted<P>>,
+    unexpected: Vec<VecDeque<Unexpected<U>>>,
+    order: u64,
+}
+
+impl<P, U> Default for Matcher<P, U> {
+    fn default() -> Self {
+        Matcher { directed: Vec::new(), any: VecDeque::new(), unexpected: Vec::new(), order: 0 }
+    }
+}
+
+fn queue<T>(queues: &mut Vec<VecDeque<T>>, peer: PeerId) -> &mut VecDeque<T> {
+    if queues.len() <= peer.index() {
+        queues.resize_with(peer.index() + 1, VecDeque::new);
+    }
+    &mut queues[peer.index()]
+}
+
+impl<P, U> Matcher<P, U> {
+    fn next_order(&mut self) -> u64 {
+        self.order += 1;
+        self.order
+    }
+
+    /// Takes the oldest unexpected message that a receive wants: its source, tag and item.
+    pub fn take_unexpected(&mut self, wants: Match) -> Option<(PeerId, u64, U)> {
+        let (peer, index) = self.find_unexpected(wants)?;
+        let found = self.unexpected[peer.index()].remove(index)?;
+        Some((peer, found.tag, found.item))
+    }
+
+    /// Looks at the oldest unexpected message that a receive would take.
+    pub fn peek_unexpected(&self, wants: Match) -> Option<(PeerId, u64, &U)> {
+        let (peer, index) = self.find_unexpected(wants)?;
+        let found = &self.unexpected[peer.index()][index];
+        Some((peer, found.tag, &found.item))
+    }
+
+    fn find_unexpected(&self, wants: Match) -> Option<(PeerId, usize)> {
+        let in_queue = |peer: usize| {
+            let queue = self.unexpected.get(peer)?;
+            let index = queue.iter().position(|u| wants.accepts(u.tag))?;
+            Some((queue[index].order, PeerId(peer as u32), index))
+        };
+        match wants.source {
+            Some(peer) => in_queue(peer.index()).map(|(_, peer, index)| (peer, index)),
+            None => (0..self.unexpected.len())
+                .filter_map(in_queue)
+                .min_by_key(|(order, ..)| *order)
+                .map(|(_, peer, index)| (peer, index)),
+        }
+    }
+
+    /// Posts a receive for which no unexpected message is there.
+    pub fn post(&mut self, wants: Match, item: P) {
+        let posted = Posted { order: self.next_order(), wants, item };
+        match wants.source {
+            Some(peer) => queue(&mut self.directed, peer).push_back(posted),
+            None => self.any.push_back(posted),
+        }
+    }
+
+    /// Takes the oldest posted receive that a message from `from` with `tag` matches.
+    #[inline]
+    pub fn take_posted(&mut self, from: PeerId, tag: u64) -> Option<P> {
+        let oldest = |queue: &VecDeque<Posted<P>>| {
+            let index = queue.iter().position(|p| p.wants.accepts(tag))?;
+            Some((queue[index].order, index))
+        };
+        let directed = self.directed.get(from.index()).and_then(oldest);
+        let any = if self.any.is_empty() { None } else { oldest(&self.any) };
+        let taken = match (directed, any) {
+            (None, None) => return None,
+            (Some((d, index)), a) if a.is_none_or(|(a, _)| d < a) => {
+                self.directed[from.index()].remove(index)
+            }
+            (_, Some((_, index))) => self.any.remove(index),
+            (Some(_), None) => unreachable!("the guard above takes this case"),
+        };
+        taken.map(|posted| posted.item)
+    }
+
+    /// Keeps a message that no posted receive wants.
+    pub fn keep(&mut self, from: PeerId, tag: u64, item: U) {
+        let order = self.next_order();
+        queue(&mut self.unexpected, from).push_back(Unexpected { order, tag, item });
+    }
+
+    /// Withdraws a posted receive.
+    pub fn cancel(&mut self, mut is: impl FnMut(&P) -> bool) -> Option<P> {
+        for queue in self.directed.iter_mut().chain([&mut self.any]) {
+            if let Some(index) = queue.iter().position(|posted| is(&posted.item)) {
+                return queue.remove(index).map(|posted| posted.item);
+            }
+        }
+        None
+    }
+
+    /// Withdraws all receives that only this peer could have satisfied.
+    pub fn take_directed(&mut self, from: PeerId) -> Vec<P> {
+        let all = self.directed.get_mut(from.index()).map(std::mem::take).unwrap_or_default();
+        all.into_iter().map(|posted| posted.item).collect()
+    }
+
+    /// Drops the unexpected messages of a peer that `which` says.
+    pub fn drop_unexpected(&mut self, from: PeerId, mut which: impl FnMut(&U) -> bool) {
+        if let Some(queue) = self.unexpected.get_mut(from.index()) {
+            queue.retain(|unexpected| !which(&unexpected.item));
+        }
+    }
+
+    /// Unexpected messages kept.
+    pub fn unexpected_len(&self) -> usize {
+        self.unexpected.iter().map(VecDeque::len).sum()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// The simplest thing that is right: two lists in order.
+    #[derive(Default)]
+    struct Oracle {
+        posted: Vec<(Match, u32)>,
+        unexpected: Vec<(PeerId, u64, u32)>,
+    }
+
+    impl Oracle {
+        fn post(&mut self, wants: Match, item: u32) -> Option<u32> {
+            let fits = |(from, tag, _): &(PeerId, u64, u32)| {
+                wants.source.is_none_or(|s| s == *from) && (wants.tag ^ tag) & wants.mask == 0
+            };
+            match self.unexpected.iter().position(fits) {
+                Some(index) => Some(self.unexpected.remove(index).2),
+                None => {
+                    self.posted.push((wants, item));
+                    None
+                }
+            }
+        }
+        fn arrive(&mut self, from: PeerId, tag: u64, item: u32) -> Option<u32> {
+            let fits = |(wants, _): &(Match, u32)| {
+                wants.source.is_none_or(|s| s == from) && (wants.tag ^ tag) & wants.mask == 0
+            };
+            match self.posted.iter().position(fits) {
+                Some(index) => Some(self.posted.remove(index).1),
+                None => {
+                    self.unexpected.push((from, tag, item));
+                    None
+                }
+            }
+        }
+    }
+
+    #[derive(Clone, Debug)]
+    enum Op {
+        Post(Option<u32>, u64, u64),
+        Arrive(u32, u64),
+        Cancel(u32),
+    }
+
+    fn ops() -> impl Strategy<Value = Vec<Op>> {
+        let masks = prop_oneof![Just(u64::MAX), Just(1), Just(0), Just(2)];
+        let op = prop_oneof![
+            (proptest::option::of(0u32..3), 0u64..4, masks).prop_map(|(s, t, m)| Op::Post(s, t, m)),
+            (0u32..3, 0u64..4).prop_map(|(s, t)| Op::Arrive(s, t)),
+            (0u32..40).prop_map(Op::Cancel),
+        ];
+        proptest::collection::vec(op, 1..120)
+    }
+
+    proptest! {
+        #[test]
+        fn matches_like_two_lists(ops in ops()) {
+            let (mut matcher, mut oracle) = (Matcher::<u32, u32>::default(), Oracle::default());
+            for (item, op) in ops.into_iter().enumerate() {
+                let item = item as u32;
+                match op {
+                    Op::Post(source, tag, mask) => {
+                        let wants = Match { source: source.map(PeerId), tag, mask };
+                        let got = matcher.take_unexpected(wants).map(|(_, _, item)| item);
+                        if got.is_none() {
+                            matcher.post(wants, item);
+                        }
+                        prop_assert_eq!(got, oracle.post(wants, item));
+                    }
+                    Op::Arrive(from, tag) => {
+                        let got = matcher.take_posted(PeerId(from), tag);
+                        if got.is_none() {
+                            matcher.keep(PeerId(from), tag, item);
+                        }
+                        prop_assert_eq!(got, oracle.arrive(PeerId(from), tag, item));
+                    }
+                    Op::Cancel(item) => {
+                        let got = matcher.cancel(|posted| *posted == item);
+                        let index = oracle.posted.iter().position(|(_, i)| *i == item);
+                        prop_assert_eq!(got, index.map(|index| oracle.posted.remove(index).1));
+                    }
+                }
+                prop_assert_eq!(matcher.unexpected_len(), oracle.unexpected.len());
+            }
+        }
+    }
+}

@@ -1,0 +1,25 @@
+//! Eager: the whole message travels at once; the sender is done when it has left.
+//!
+//! Bytes: header and tag in the first line, up to 272 bytes inline, more in the bulk area. One frame,
+//! no answer. What is not expected is copied into private memory of the receiver.
+
+use crate::engine::{Arrived, Engine};
+use crate::transport::Incoming;
+use samite_mem::ring::Body;
+
+/// The payload of a frame that has no inline words of its own.
+#[inline(always)]
+pub(super) fn payload<'a>(frame: &'a Incoming<'a>, skip: usize) -> Body<'a> {
+    if frame.body.is_empty() { Body::Slice(frame.inline.get(skip..).unwrap_or_default()) } else { frame.body }
+}
+
+impl Engine {
+    #[inline]
+    pub(crate) fn eager_arrived(&mut self, frame: &Incoming<'_>) {
+        let body = payload(frame, 0);
+        match self.matcher.take_posted(frame.from, frame.arg) {
+            Some(key) => self.deliver(key, frame.from, frame.arg, &body),
+            None => self.matcher.keep(frame.from, frame.arg, Arrived::Bytes(body.to_vec())),
+        }
+    }
+}

@@ -1,0 +1,19 @@
+//! The protocols, one file each; every one is an `impl` of the engine.
+//!
+//! | file | for | messages |
+//! |---|---|---|
+//! | `eager` | small messages | EAGER |
+//! | `rendezvous` | large messages: offer, match, choose who copies | OFFER, STREAM, DATA, TAKEN, WITHDRAW |
+//! | `cooperative` | large private messages: both sides copy | HELP |
+//! | `active` | active messages | ACTIVE, ACTIVE_OFFER, REPLY |
+//! | `rma_over_am` | put, get and atomics where memory is not mapped | PUT, GET, GOT, ATOMIC, ANSWER |
+//! | `cost` | which of these is cheapest, pure | |
+
+mod active;
+mod cooperative;
+pub(crate) mod cost;
+mod eager;
+pub(crate) mod rendezvous;
+pub(crate) mod rma_over_am;
+
+pub(crate) use active::CREDITS;

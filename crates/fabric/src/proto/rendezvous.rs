@@ -1,0 +1,425 @@
+//! Rendezvous: a large message is offered, matched, and then moved by whatever is cheapest.
+//!
+//! ```text
+//!   sender                               receiver
+//!     OFFER {send, len, address, place, claim}  -->  matched (or kept, 40 bytes, until it is)
+//!                                              place mapped:  copy from the arena        (direct)
+//!                                              kernel:        process_vm_readv           (pull)
+//!     <-- HELP    both copy, divided by the claim word                                   (cooperative)
+//!     <-- STREAM  DATA DATA DATA -->           two copies through the ring, pipelined    (ring)
+//!     <-- TAKEN   the buffer is the sender's again
+//!     WITHDRAW --> (deadline of the sender)
+//! ```
+//!
+//! An offer is consumed at once, so that it never blocks the messages behind it.
+//!
+//! # Invariants
+//! V1 A message is moved only by who took its pieces from the claim word; a word that was revoked is
+//!    looked at *after* the last piece, so that bytes of a buffer that its owner already reuses are
+//!    never delivered.
+//! V2 A claim word is used again only after TAKEN, or after its receiver died.
+//! V3 If the kernel refuses, the message starts again as a stream: per message, same result.
+
+use crate::engine::{Arrived, Engine, Step};
+use crate::ops::{Key, Outcome, Pull, Source, Status, Then, Viewed, Work};
+use crate::proto::cost::Choice;
+use crate::transport::{AnyTransport, Class, Incoming, Outgoing, Push, Transport};
+use crate::wire::{Help, Offer, Words, kind};
+use crate::{Error, PeerId};
+use samite_mem::copy::cooperative::Claim;
+use samite_mem::lend::{ReadBuf, WriteBuf};
+use samite_mem::ring::Body;
+
+impl Engine {
+    /// Sends a message whole, or offers it. `Full` leaves everything as it was.
+    pub(crate) fn push_send(&mut self, key: Key, to: PeerId, transport: &mut AnyTransport) -> Push {
+        let (eager_max, inline_max) = (self.eager_max, self.caps.inline_max);
+        let map = self.caps.map;
+        let Some(op) = self.ops.get(key) else { return Push::Done };
+        let Work::Send { tag, buf, word } = &mut op.work else { return Push::Done };
+        let (tag, len) = (*tag, buf.len());
+        // What lies in a segment is offered: the receiver reads it where it is.
+        let offer_in_place = map && matches!(buf.body(0, len), Body::Shared { .. }) && len > inline_max;
+        if len <= eager_max && !offer_in_place {
+            let push = push_eager(transport, to, tag, &buf.body(0, len), inline_max);
+            if push == Push::Done {
+                let Work::Send { buf, .. } = std::mem::replace(&mut op.work, Work::None) else {
+                    return push;
+                };
+                self.ops.finish(key, Ok(Outcome::Sent(buf.into_owned())));
+            }
+            return push;
+        }
+        if word.is_none() && map {
+            *word = self.words.take(&self.node.heap);
+        }
+        let place = match buf.body(0, len) {
+            Body::Shared { bytes, .. } if map => self.node.layout.arena().offset_of(bytes.address()),
+            _ => None,
+        };
+        let offer = Offer {
+            send: key,
+            len,
+            address: buf.address(),
+            place: place.map_or(0, |place| place + 1),
+            claim: word.map_or(0, |word| self.words.offset(word) + 1),
+        };
+        let inline = offer.words().bytes();
+        let body = Body::Slice(&[]);
+        transport.push(to, &Outgoing { class: Class::Request, kind: kind::OFFER, arg: tag, inline: &inline, body })
+    }
+
+    pub(crate) fn offer_arrived(&mut self, frame: &Incoming<'_>) -> Result<(), &'static str> {
+        let offer = Offer::read(frame.inline).ok_or("an offer")?;
+        match self.matcher.take_posted(frame.from, frame.arg) {
+            Some(key) => self.accept(key, frame.from, frame.arg, offer),
+            None => self.matcher.keep(frame.from, frame.arg, Arrived::Offer(offer)),
+        }
+        Ok(())
+    }
+
+    /// An offered message has its receive: chooses who copies.
+    pub(crate) fn accept(&mut self, key: Key, from: PeerId, tag: u64, offer: Offer) {
+        let status = Status { from, tag, len: offer.len };
+        let Some(op) = self.ops.get(key) else { return };
+        op.peer = Some(from);
+        let place = self.mapped_place(&offer);
+        let Some(op) = self.ops.get(key) else { return };
+        let buf = match std::mem::replace(&mut op.work, Work::None) {
+            Work::Receive { buf } if buf.len() < offer.len => {
+                let error = Error::Truncated { from, message: offer.len, buffer: buf.len() };
+                drop(buf);
+                self.post(from, Class::Reply, kind::TAKEN, offer.send, &[]);
+                self.ops.finish(key, Err(error));
+                return;
+            }
+            Work::Receive { buf } => buf,
+            Work::ReceiveAny { view: true } if place.is_some() => {
+                let viewed = Viewed::InPlace { offset: offer.place - 1, send: offer.send };
+                self.ops.finish(key, Ok(Outcome::Viewed(status, viewed)));
+                return;
+            }
+            Work::ReceiveAny { .. } => WriteBuf::owned(vec![0; offer.len as usize]),
+            other => {
+                op.work = other;
+                return;
+            }
+        };
+        self.fetch(key, buf, status, offer, Then::Complete);
+    }
+
+    /// The place of an offered message in the arena, if it can be read where it lies.
+    fn mapped_place(&self, offer: &Offer) -> Option<u64> {
+        let place = offer.place.checked_sub(1).filter(|_| self.caps.map && offer.claim != 0)?;
+        self.node.layout.arena().bytes(place, offer.len).ok().map(|_| place)
+    }
+
+    /// Moves an offered message into `buf`.
+    pub(crate) fn fetch(&mut self, key: Key, mut buf: WriteBuf, status: Status, offer: Offer, then: Then) {
+        let from = status.from;
+        let claim = offer.claim.wrapping_sub(1);
+        // The word is read through the fixed bounds of the arena: a wrong one is no word at all.
+        let claimable = offer.claim != 0 && self.caps.map && self.node.layout.claim_word(claim).is_some();
+        let place = self.mapped_place(&offer).filter(|_| claimable);
+        let kernel = claimable && self.kernel_works(from);
+        let choice = match place {
+            Some(_) => Choice::Kernel,
+            None => self.costs.choose(offer.len, kernel, kernel && self.cooperative),
+        };
+        let (piece, source) = match (place, choice) {
+            (Some(place), _) => (self.costs.direct_piece(offer.len), Source::Arena(place)),
+            (None, Choice::Ring) => return self.collect(key, buf, status, offer.send, then),
+            (None, Choice::Kernel | Choice::Cooperative) => {
+                let pid = self.peer(from).info.as_ref().map_or(0, |info| info.pid);
+                let source = Source::Process { pid, address: offer.address };
+                (self.costs.piece(offer.len, choice), source)
+            }
+        };
+        if choice == Choice::Cooperative {
+            let help = Help { address: buf.address(), len: offer.len, piece };
+            self.post(from, Class::Reply, kind::HELP, offer.send, &help.words().bytes());
+        }
+        let pull = Pull { buf, status, send: offer.send, source, claim, piece, then, failing: None };
+        let Some(op) = self.ops.get(key) else { return };
+        op.work = Work::Pull(pull);
+        // Tell the sender before copying: it should be helping meanwhile.
+        self.active.push_back(key);
+    }
+
+    /// The message will come as data.
+    pub(crate) fn collect(&mut self, key: Key, buf: WriteBuf, status: Status, send: u64, then: Then) {
+        let Some(op) = self.ops.get(key) else { return };
+        op.work = Work::Collect { buf, status, send, got: 0, expected: status.len, then };
+        self.post(status.from, Class::Reply, kind::STREAM, send, &Words([key]).bytes());
+        if status.len == 0 {
+            self.complete(key);
+        }
+    }
+
+    /// A piece of a message that this side copies.
+    pub(crate) fn pull(&mut self, key: Key) -> Step {
+        let layout = self.node.layout.clone();
+        let Some(op) = self.ops.get(key) else { return Step::Done };
+        let Work::Pull(pull) = &mut op.work else { return Step::Done };
+        let Some(word) = layout.claim_word(pull.claim) else { return Step::Done };
+        let claim = Claim::new(&word, pull.status.len.div_ceil(pull.piece));
+        if let Some(error) = pull.failing.take() {
+            claim.revoke();
+            if !claim.quiet() {
+                pull.failing = Some(error);
+                return Step::Stuck;
+            }
+            return self.end_pull(key, Err(error));
+        }
+        let Some(piece) = claim.take_front() else {
+            if claim.spoilt() {
+                return self.refused(key, std::io::Error::other("the sender was refused"));
+            }
+            if claim.revoked() {
+                pull.failing = Some(Error::Cancelled);
+                return Step::Moved;
+            }
+            return if claim.finished() { self.end_pull(key, Ok(())) } else { Step::Stuck };
+        };
+        let offset = piece * pull.piece;
+        let len = pull.piece.min(pull.status.len - offset);
+        if let Err(error) = pull.copy(&layout, offset, len) {
+            return self.refused(key, error);
+        }
+        // V1: the last look at the word comes after the last byte.
+        if claim.finished() && !claim.revoked() { self.end_pull(key, Ok(())) } else { Step::Moved }
+    }
+
+    fn end_pull(&mut self, key: Key, result: Result<(), Error>) -> Step {
+        let Some(op) = self.ops.get(key) else { return Step::Done };
+        let Work::Pull(pull) = &op.work else { return Step::Done };
+        let (from, send) = (pull.status.from, pull.send);
+        self.post(from, Class::Reply, kind::TAKEN, send, &[]);
+        match result {
+            Ok(()) => self.complete(key),
+            Err(error) => self.ops.finish(key, Err(error)),
+        }
+        Step::Done
+    }
+
+    /// The kernel did not copy (EPERM in a container, a process that is just dying): starts again as a
+    /// stream (V3), once the sender no longer writes into the buffer.
+    fn refused(&mut self, key: Key, error: std::io::Error) -> Step {
+        let layout = self.node.layout.clone();
+        let Some(op) = self.ops.get(key) else { return Step::Done };
+        let Work::Pull(pull) = &op.work else { return Step::Done };
+        let (from, claim) = (pull.status.from, pull.claim);
+        tracing::warn!(%error, %from, "the kernel copy was refused; going on through the ring");
+        if let Some(word) = layout.claim_word(claim) {
+            let claim = Claim::new(&word, 0);
+            claim.revoke();
+            // The sender's piece is one bounded system call; it is not stopped inside it for long.
+            let start = std::time::Instant::now();
+            while !claim.quiet() {
+                std::thread::yield_now();
+                if start.elapsed() > std::time::Duration::from_secs(1) {
+                    if let Some(op) = self.ops.get(key) {
+                        if let Work::Pull(pull) = &mut op.work {
+                            pull.failing = Some(Error::Cancelled);
+                        }
+                    }
+                    return Step::Stuck;
+                }
+            }
+        }
+        self.peer(from).kernel = Some(false);
+        let Some(op) = self.ops.get(key) else { return Step::Done };
+        let Work::Pull(pull) = std::mem::replace(&mut op.work, Work::None) else { return Step::Done };
+        self.collect(key, pull.buf, pull.status, pull.send, pull.then);
+        Step::Done
+    }
+
+    /// Sender: the receiver wants the message as data.
+    pub(crate) fn stream_wanted(&mut self, frame: &Incoming<'_>) -> Result<(), &'static str> {
+        let Words([receive]) = Words::<1>::read(frame.inline).ok_or("a request for data")?;
+        let from = frame.from;
+        let Some(op) = self.ops.get(frame.arg).filter(|op| op.peer == Some(from)) else {
+            return Ok(()); // It was given up meanwhile; WITHDRAW is on its way.
+        };
+        let (buf, word) = match std::mem::replace(&mut op.work, Work::None) {
+            Work::Send { buf, word, .. } => (buf, word),
+            Work::Assist { buf, word, .. } => (buf, Some(word)),
+            other => {
+                op.work = other;
+                return Ok(());
+            }
+        };
+        op.work = Work::Stream { buf, receive, sent: 0 };
+        if let Some(word) = word {
+            self.words.give_back(word);
+        }
+        self.active.push_back(frame.arg);
+        Ok(())
+    }
+
+    /// Sends fragments while there is room.
+    pub(crate) fn stream(&mut self, key: Key, transport: &mut AnyTransport) -> Step {
+        let piece = self.costs.stream_piece.min(self.caps.body_max);
+        let Some(op) = self.ops.get(key) else { return Step::Done };
+        let (Some(to), Work::Stream { buf, receive, sent }) = (op.peer, &mut op.work) else {
+            return Step::Done;
+        };
+        let mut moved = false;
+        while *sent < buf.len() {
+            let len = piece.min(buf.len() - *sent);
+            let inline = Words([*sent]).bytes();
+            let frame = Outgoing {
+                class: Class::Request,
+                kind: kind::DATA,
+                arg: *receive,
+                inline: &inline,
+                body: buf.body(*sent, len),
+            };
+            match transport.push(to, &frame) {
+                Push::Done => *sent += len,
+                Push::Full => return if moved { Step::Moved } else { Step::Stuck },
+                Push::Gone => return Step::Done, // Its loss ends the operation.
+            }
+            moved = true;
+        }
+        if let Work::Stream { buf, .. } = std::mem::replace(&mut op.work, Work::None) {
+            self.ops.finish(key, Ok(Outcome::Sent(buf.into_owned())));
+        }
+        Step::Done
+    }
+
+    /// A fragment of a message arrived.
+    pub(crate) fn data_arrived(&mut self, frame: &Incoming<'_>) -> Result<(), &'static str> {
+        let Words([offset]) = Words::<1>::read(frame.inline).ok_or("a fragment")?;
+        let from = frame.from;
+        let Some(op) = self.ops.get(frame.arg).filter(|op| op.peer == Some(from)) else {
+            return Ok(()); // The receive was cancelled.
+        };
+        let Work::Collect { buf, got, expected, .. } = &mut op.work else { return Ok(()) };
+        let len = frame.body.len();
+        if offset != *got || len > *expected - *got {
+            return Err("the place of a fragment");
+        }
+        buf.fill(offset, &frame.body);
+        *got += len;
+        if *got == *expected {
+            self.complete(frame.arg);
+        }
+        Ok(())
+    }
+
+    /// A message is whole.
+    pub(crate) fn complete(&mut self, key: Key) {
+        let Some(op) = self.ops.get(key) else { return };
+        let (buf, status, then) = match std::mem::replace(&mut op.work, Work::None) {
+            Work::Pull(Pull { buf, status, then, .. }) | Work::Collect { buf, status, then, .. } => {
+                (buf, status, then)
+            }
+            other => {
+                op.work = other;
+                return;
+            }
+        };
+        match then {
+            Then::Complete => {
+                self.ops.finish(key, Ok(Outcome::Received(status, buf.into_owned())));
+            }
+            Then::Handle { handler, request } => {
+                self.ops.finish(key, Ok(Outcome::Sent(None)));
+                let bytes = buf.into_owned().unwrap_or_default();
+                self.handle(status.from, handler, request, &Body::Slice(&bytes));
+            }
+        }
+    }
+
+    /// Sender: the message was taken, its buffer is free.
+    pub(crate) fn taken(&mut self, frame: &Incoming<'_>) -> Result<(), &'static str> {
+        let from = frame.from;
+        let Some(op) = self.ops.get(frame.arg).filter(|op| op.peer == Some(from)) else {
+            return Ok(());
+        };
+        let (buf, word): (Option<ReadBuf>, _) = match std::mem::replace(&mut op.work, Work::None) {
+            Work::Send { buf, word, .. } => (Some(buf), word),
+            Work::Assist { buf, word, .. } => (Some(buf), Some(word)),
+            Work::Withdrawn { word } => (None, word),
+            other => {
+                op.work = other;
+                return Ok(());
+            }
+        };
+        if let Some(word) = word {
+            self.words.give_back(word);
+        }
+        self.ops.finish(frame.arg, Ok(Outcome::Sent(buf.and_then(ReadBuf::into_owned))));
+        Ok(())
+    }
+
+    /// The sender gave up an offer: forgets it if nothing was copied yet, and lets go of the claim.
+    pub(crate) fn withdrawn(&mut self, frame: &Incoming<'_>) -> Result<(), &'static str> {
+        let send = frame.arg;
+        let mut kept = false;
+        self.matcher.drop_unexpected(frame.from, |arrived| match arrived {
+            Arrived::Offer(offer) if offer.send == send => {
+                kept = true;
+                true
+            }
+            _ => false,
+        });
+        let from = frame.from;
+        let ours = self.ops.pending(|op| {
+            let theirs = match &op.work {
+                Work::Collect { send, .. } => *send,
+                Work::Pull(pull) => pull.send,
+                _ => return false,
+            };
+            op.peer == Some(from) && theirs == send
+        });
+        for key in ours {
+            self.fail(key, Error::Cancelled, true);
+        }
+        if kept {
+            self.post(from, Class::Reply, kind::TAKEN, send, &[]);
+        }
+        Ok(())
+    }
+}
+
+impl Pull {
+    /// Copies a piece.
+    fn copy(&mut self, layout: &crate::layout::Layout, offset: u64, len: u64) -> std::io::Result<()> {
+        match self.source {
+            Source::Arena(place) => {
+                let bytes = layout.arena().bytes(place, self.status.len).map_err(std::io::Error::other)?;
+                self.buf.fill(offset, &Body::Shared { bytes: &bytes, offset, len });
+                Ok(())
+            }
+            Source::Process { pid, address } => {
+                let mut done = 0;
+                while done < len {
+                    let at = offset + done;
+                    match self.buf.fill_from_process(at, len - done, pid, address + at)? {
+                        0 => return Err(std::io::ErrorKind::UnexpectedEof.into()),
+                        n => done += n,
+                    }
+                }
+                Ok(())
+            }
+        }
+    }
+}
+
+/// A message in one frame.
+#[inline]
+pub(crate) fn push_eager(
+    transport: &mut AnyTransport,
+    to: PeerId,
+    tag: u64,
+    body: &Body<'_>,
+    inline_max: u64,
+) -> Push {
+    let (inline, body): (&[u8], _) = match *body {
+        Body::Slice(slice) if slice.len() as u64 <= inline_max => (slice, Body::Slice(&[])),
+        body => (&[], body),
+    };
+    transport.push(to, &Outgoing { class: Class::Request, kind: kind::EAGER, arg: tag, inline, body })
+}

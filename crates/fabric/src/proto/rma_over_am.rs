@@ -1,0 +1,248 @@
+//! Put, get and atomics over messages, where the memory of the other side is not mapped: private
+//! memory that was registered, units on another node, or a mapping switched off by configuration.
+//!
+//! The owner's progress does the work. A put is remotely complete when its last ANSWER is here; an
+//! atomic is one operation at the owner and atomic against every other one on the same segment that
+//! goes this way; on mapped segments the owner uses the processor's atomics, so that both ways mix.
+
+use crate::engine::Engine;
+use crate::ops::{Key, Outcome, Work};
+use crate::transport::{Class, Incoming};
+use crate::wire::{Place, Words, kind};
+use crate::{Error, PeerId};
+use samite_mem::SharedBytes;
+use samite_mem::lend::WriteBuf;
+use samite_mem::ring::Body;
+use samite_mem::sync::Ordering;
+
+/// Operations on a word; the old value comes back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(missing_docs, reason = "named after what they do")]
+pub enum Atomic {
+    Load,
+    Add,
+    And,
+    Or,
+    Xor,
+    Swap,
+    Min,
+    Max,
+    CompareExchange,
+}
+
+const ATOMICS: [Atomic; 9] = [
+    Atomic::Load,
+    Atomic::Add,
+    Atomic::And,
+    Atomic::Or,
+    Atomic::Xor,
+    Atomic::Swap,
+    Atomic::Min,
+    Atomic::Max,
+    Atomic::CompareExchange,
+];
+
+/// Width of the word.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(missing_docs, reason = "named after what they are")]
+pub enum Width {
+    W32,
+    W64,
+}
+
+impl Width {
+    /// In bytes.
+    pub fn bytes(self) -> u64 {
+        match self {
+            Width::W32 => 4,
+            Width::W64 => 8,
+        }
+    }
+}
+
+/// Applies an atomic to mapped bytes; `offset` is in range and aligned. The old value.
+#[inline(always)]
+pub(crate) fn apply(bytes: &SharedBytes, offset: u64, op: Atomic, width: Width, a: u64, b: u64) -> u64 {
+    // ORDERING: AcqRel throughout: an atomic on shared memory orders the puts around it.
+    const O: Ordering = Ordering::AcqRel;
+    macro_rules! on {
+        ($word:expr, $int:ty) => {{
+            let word = $word;
+            let (a, b) = (a as $int, b as $int);
+            (match op {
+                Atomic::Load => word.load(Ordering::Acquire),
+                Atomic::Add => word.fetch_add(a, O),
+                Atomic::And => word.fetch_and(a, O),
+                Atomic::Or => word.fetch_or(a, O),
+                Atomic::Xor => word.fetch_xor(a, O),
+                Atomic::Swap => word.swap(a, O),
+                Atomic::Min => word.fetch_min(a, O),
+                Atomic::Max => word.fetch_max(a, O),
+                Atomic::CompareExchange => {
+                    word.compare_exchange(a, b, O, Ordering::Acquire).unwrap_or_else(|old| old)
+                }
+            }) as u64
+        }};
+    }
+    match width {
+        Width::W32 => on!(bytes.u32(offset), u32),
+        Width::W64 => on!(bytes.u64(offset), u64),
+    }
+}
+
+const OK: u64 = 0;
+const NO_SEGMENT: u64 = 1;
+const OUT_OF_RANGE: u64 = 2;
+
+impl Engine {
+    /// Puts `bytes` by messages; the operation ends when they are all in place.
+    pub(crate) fn put_over_am(&mut self, to: PeerId, place: Place, bytes: &[u8]) -> Key {
+        let limit = self.caps.body_max.max(1) as usize;
+        let left = bytes.len().div_ceil(limit).max(1) as u64;
+        let key = self.ops.add(Some(to), "put", Work::Answer { left });
+        self.peer(to).unanswered += 1;
+        let mut offset = place.offset;
+        for part in bytes.chunks(limit) {
+            let [a, b] = Place { offset, ..place }.words();
+            self.post_body(to, Class::Request, kind::PUT, key, &Words([a, b]).bytes(), part.to_vec());
+            offset += part.len() as u64;
+        }
+        if bytes.is_empty() {
+            let [a, b] = place.words();
+            self.post(to, Class::Request, kind::PUT, key, &Words([a, b]).bytes());
+        }
+        key
+    }
+
+    /// Gets bytes by messages.
+    pub(crate) fn get_over_am(&mut self, to: PeerId, place: Place, buf: WriteBuf) -> Key {
+        let len = buf.len();
+        let key = self.ops.add(Some(to), "get", Work::Get { buf, got: 0 });
+        self.peer(to).unanswered += 1;
+        let [a, b] = place.words();
+        self.post(to, Class::Request, kind::GET, key, &Words([a, b, len]).bytes());
+        key
+    }
+
+    /// One atomic by a message.
+    pub(crate) fn atomic_over_am(
+        &mut self,
+        to: PeerId,
+        place: Place,
+        (op, width): (Atomic, Width),
+        (a, b): (u64, u64),
+    ) -> Key {
+        let key = self.ops.add(Some(to), "atomic", Work::Answer { left: 1 });
+        self.peer(to).unanswered += 1;
+        let [place, offset] = place.words();
+        let op = ATOMICS.iter().position(|known| *known == op).unwrap_or(0) as u64;
+        let words = Words([place, offset, op | width.bytes() << 8, a, b]);
+        self.post(to, Class::Request, kind::ATOMIC, key, &words.bytes());
+        key
+    }
+
+    /// Owner: the bytes of a place that somebody names.
+    fn offered_bytes(&self, place: Place, len: u64) -> Result<&SharedBytes, u64> {
+        let offered = self.offered.get(&place.segment).filter(|o| o.generation == place.generation);
+        let bytes = &offered.ok_or(NO_SEGMENT)?.bytes;
+        bytes.contains(place.offset, len).then_some(bytes).ok_or(OUT_OF_RANGE)
+    }
+
+    fn answer(&mut self, to: PeerId, request: u64, status: u64, word: u64) {
+        self.post(to, Class::Reply, kind::ANSWER, request, &Words([status, word]).bytes());
+    }
+
+    pub(crate) fn put_arrived(&mut self, frame: &Incoming<'_>) -> Result<(), &'static str> {
+        let Words(words) = Words::<2>::read(frame.inline).ok_or("a put")?;
+        let place = Place::of(&words);
+        let status = match self.offered_bytes(place, frame.body.len()) {
+            Ok(bytes) => {
+                frame.body.copy_to_shared(bytes, place.offset);
+                OK
+            }
+            Err(status) => status,
+        };
+        self.answer(frame.from, frame.arg, status, 0);
+        Ok(())
+    }
+
+    pub(crate) fn get_arrived(&mut self, frame: &Incoming<'_>) -> Result<(), &'static str> {
+        let Words([a, b, len]) = Words::<3>::read(frame.inline).ok_or("a get")?;
+        let place = Place::of(&[a, b]);
+        let bytes = match self.offered_bytes(place, len) {
+            Ok(bytes) => bytes.clone(),
+            Err(status) => {
+                self.answer(frame.from, frame.arg, status, 0);
+                return Ok(());
+            }
+        };
+        let limit = self.caps.body_max.max(1);
+        let mut offset = 0;
+        loop {
+            let part = limit.min(len - offset);
+            let body = Body::Shared { bytes: &bytes, offset: place.offset + offset, len: part }.to_vec();
+            let words = Words([offset]).bytes();
+            self.post_body(frame.from, Class::Reply, kind::GOT, frame.arg, &words, body);
+            offset += part;
+            if offset >= len {
+                return Ok(());
+            }
+        }
+    }
+
+    pub(crate) fn got_arrived(&mut self, frame: &Incoming<'_>) -> Result<(), &'static str> {
+        let Words([offset]) = Words::<1>::read(frame.inline).ok_or("the bytes of a get")?;
+        let from = frame.from;
+        let Some(op) = self.ops.get(frame.arg).filter(|op| op.peer == Some(from)) else { return Ok(()) };
+        let Work::Get { buf, got } = &mut op.work else { return Ok(()) };
+        let len = frame.body.len();
+        if offset != *got || len > buf.len() - offset {
+            return Err("the place of the bytes of a get");
+        }
+        buf.fill(offset, &frame.body);
+        *got += len;
+        if *got == buf.len() {
+            let Work::Get { buf, .. } = std::mem::replace(&mut op.work, Work::None) else { return Ok(()) };
+            self.answered(from);
+            self.ops.finish(frame.arg, Ok(Outcome::Bytes(buf.into_owned().unwrap_or_default())));
+        }
+        Ok(())
+    }
+
+    pub(crate) fn atomic_arrived(&mut self, frame: &Incoming<'_>) -> Result<(), &'static str> {
+        let Words([place, offset, op, a, b]) = Words::<5>::read(frame.inline).ok_or("an atomic")?;
+        let place = Place::of(&[place, offset]);
+        let width = if op >> 8 == 4 { Width::W32 } else { Width::W64 };
+        let op = *ATOMICS.get((op & 0xff) as usize).ok_or("the operation of an atomic")?;
+        let aligned = place.offset % width.bytes() == 0;
+        let (status, word) = match self.offered_bytes(place, width.bytes()) {
+            Ok(bytes) if aligned => (OK, apply(bytes, place.offset, op, width, a, b)),
+            Ok(_) => (OUT_OF_RANGE, 0),
+            Err(status) => (status, 0),
+        };
+        self.answer(frame.from, frame.arg, status, word);
+        Ok(())
+    }
+
+    pub(crate) fn answer_arrived(&mut self, frame: &Incoming<'_>) -> Result<(), &'static str> {
+        let Words([status, word]) = Words::<2>::read(frame.inline).ok_or("an answer")?;
+        let from = frame.from;
+        let Some(op) = self.ops.get(frame.arg).filter(|op| op.peer == Some(from)) else { return Ok(()) };
+        match &mut op.work {
+            Work::Answer { left } if status == OK && *left > 1 => {
+                *left -= 1;
+                return Ok(());
+            }
+            Work::Answer { .. } | Work::Get { .. } => {}
+            _ => return Ok(()),
+        }
+        self.answered(from);
+        let result = match status {
+            OK => Ok(Outcome::Word(word)),
+            NO_SEGMENT => Err(Error::NoSuchSegment { peer: from, segment: 0 }),
+            _ => Err(Error::OutOfRange { offset: 0, end: 0, bytes: 0 }),
+        };
+        self.ops.finish(frame.arg, result);
+        Ok(())
+    }
+}

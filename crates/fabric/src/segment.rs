@@ -1,0 +1,329 @@
+//! Memory registered for remote access, and the one-sided operations on it.
+//!
+//! Peers on one node map each other's segments: put, get and atomics are then a bounds check and a
+//! load, a store or a memcpy, with no lock, no allocation and no system call. Otherwise they go by the
+//! kernel (registered private memory) or over messages. The result is the same.
+
+use crate::engine::Offered;
+use crate::fabric::Fabric;
+use crate::layout::SEGMENTS_MAX;
+use crate::ops::Outcome as Ended;
+use crate::proto::rma_over_am::apply;
+use crate::wire::Place;
+use crate::{Atomic, Error, Handle, PeerId, Result, Width};
+use samite_mem::lend::WriteBuf;
+use samite_mem::{Block, SharedBytes};
+use serde::{Deserialize, Serialize};
+
+/// What names a segment to others: send it in a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct SegmentKey {
+    /// The owner.
+    pub peer: PeerId,
+    /// Its number at the owner.
+    pub segment: u32,
+    /// Which use of the number: a key of a freed segment is refused.
+    pub generation: u32,
+    /// Length in bytes.
+    pub bytes: u64,
+}
+
+impl SegmentKey {
+    /// 24 bytes for a message.
+    pub fn to_bytes(self) -> [u8; 24] {
+        let mut bytes = [0; 24];
+        bytes[..4].copy_from_slice(&self.peer.0.to_le_bytes());
+        bytes[4..8].copy_from_slice(&self.segment.to_le_bytes());
+        bytes[8..12].copy_from_slice(&self.generation.to_le_bytes());
+        bytes[16..].copy_from_slice(&self.bytes.to_le_bytes());
+        bytes
+    }
+
+    /// The reverse.
+    pub fn from_bytes(bytes: &[u8; 24]) -> SegmentKey {
+        let word = |at: usize| u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
+        SegmentKey {
+            peer: PeerId(word(0)),
+            segment: word(4),
+            generation: word(8),
+            bytes: word(16) as u64 | (word(20) as u64) << 32,
+        }
+    }
+}
+
+/// A segment of this process; withdrawn and freed when dropped.
+#[derive(Debug)]
+pub struct Segment<'f> {
+    fabric: &'f Fabric,
+    key: SegmentKey,
+    bytes: SharedBytes,
+    /// The block that the bytes lie in; none for registered private memory.
+    _block: Option<Block>,
+}
+
+/// A segment of a peer, or of this process, as a target of one-sided operations.
+#[derive(Debug, Clone)]
+pub struct Remote<'f> {
+    fabric: &'f Fabric,
+    key: SegmentKey,
+    way: Way,
+}
+
+/// How the bytes of a remote segment are reached.
+#[derive(Debug, Clone)]
+enum Way {
+    Mapped(SharedBytes),
+    Kernel { pid: i32, address: u64 },
+    Messages,
+}
+
+impl Fabric {
+    /// Allocates a zeroed segment of shared memory. Local. Errors: [`Error::Budget`] with everything
+    /// else untouched.
+    pub fn allocate(&self, bytes: u64) -> Result<Segment<'_>> {
+        let block = self.node.heap.block(bytes)?;
+        let (place, shared) = (block.span().offset, block.bytes().clone());
+        self.offer(place, false, shared, Some(block))
+    }
+
+    /// Makes private memory of this process a segment: peers reach it through the kernel or by
+    /// messages. From now on it is read and written through the segment.
+    pub fn register(&self, bytes: Vec<u8>) -> Result<Segment<'_>> {
+        let shared = SharedBytes::adopt(bytes);
+        self.offer(shared.address(), true, shared, None)
+    }
+
+    fn offer(
+        &self,
+        place: u64,
+        private: bool,
+        bytes: SharedBytes,
+        block: Option<Block>,
+    ) -> Result<Segment<'_>> {
+        let engine = &mut self.core.borrow_mut().engine;
+        let free = (0..SEGMENTS_MAX).find(|segment| !engine.offered.contains_key(segment));
+        let segment = free.ok_or_else(|| {
+            Error::Memory(format!("{SEGMENTS_MAX} segments are in use; free some or make larger ones"))
+        })?;
+        let len = bytes.len();
+        let generation = self.node.layout.set_entry(self.me(), segment, place, len, private);
+        engine.offered.insert(segment, Offered { generation, bytes: bytes.clone() });
+        let key = SegmentKey { peer: self.me(), segment, generation, bytes: len };
+        Ok(Segment { fabric: self, key, bytes, _block: block })
+    }
+
+    /// Prepares one-sided operations on a segment. Local on one node; the key is checked against the
+    /// owner's directory.
+    pub fn attach(&self, key: SegmentKey) -> Result<Remote<'_>> {
+        let mut core = self.core.borrow_mut();
+        if let Some(error) = core.engine.gone(key.peer) {
+            return Err(error);
+        }
+        let mapped = core.engine.caps.map;
+        let entry = if self.shares_node { self.node.layout.entry(key.peer, key.segment) } else { None };
+        let way = match entry {
+            _ if !self.shares_node => Way::Messages,
+            Some(entry) if entry.generation == key.generation && entry.bytes == key.bytes => {
+                if !entry.private && mapped {
+                    Way::Mapped(self.node.layout.arena().bytes(entry.place, entry.bytes)?)
+                } else if entry.private && core.engine.kernel_works(key.peer) {
+                    let pid = core.engine.peer(key.peer).info.as_ref().map_or(0, |info| info.pid);
+                    Way::Kernel { pid, address: entry.place }
+                } else {
+                    Way::Messages
+                }
+            }
+            _ => return Err(Error::NoSuchSegment { peer: key.peer, segment: key.segment }),
+        };
+        Ok(Remote { fabric: self, key, way })
+    }
+}
+
+impl Segment<'_> {
+    /// What names it to others.
+    pub fn key(&self) -> SegmentKey {
+        self.key
+    }
+
+    /// Its bytes.
+    pub fn bytes(&self) -> &SharedBytes {
+        &self.bytes
+    }
+}
+
+impl Drop for Segment<'_> {
+    fn drop(&mut self) {
+        self.fabric.node.layout.clear_entry(self.key.peer, self.key.segment);
+        self.fabric.core.borrow_mut().engine.offered.remove(&self.key.segment);
+    }
+}
+
+impl<'f> Remote<'f> {
+    /// What names it.
+    pub fn key(&self) -> SegmentKey {
+        self.key
+    }
+
+    /// The bytes, if they are mapped here: reads and writes of them are one-sided operations.
+    pub fn mapped(&self) -> Option<&SharedBytes> {
+        match &self.way {
+            Way::Mapped(bytes) => Some(bytes),
+            _ => None,
+        }
+    }
+
+    #[inline(always)]
+    fn check(&self, offset: u64, len: u64) -> Result<()> {
+        match offset.checked_add(len) {
+            Some(end) if end <= self.key.bytes => Ok(()),
+            end => {
+                let end = end.unwrap_or(u64::MAX);
+                Err(Error::OutOfRange { offset, end, bytes: self.key.bytes })
+            }
+        }
+    }
+
+    fn place(&self, offset: u64) -> Place {
+        Place { segment: self.key.segment, generation: self.key.generation, offset }
+    }
+
+    /// Copies `from` to the segment. One-sided. Completion: remote (the bytes are there).
+    #[inline]
+    pub fn put(&self, offset: u64, from: &[u8]) -> Result<()> {
+        self.check(offset, from.len() as u64)?;
+        match &self.way {
+            Way::Mapped(bytes) => {
+                bytes.write(offset, from);
+                Ok(())
+            }
+            _ => self.put_far(offset, from)?.wait().map(|_| ()),
+        }
+    }
+
+    /// As [`Remote::put`], without waiting; the bytes are copied before it returns. Completion by the
+    /// handle: remote.
+    pub fn put_nb(&self, offset: u64, from: &[u8]) -> Result<Handle<'f, u64>> {
+        self.check(offset, from.len() as u64)?;
+        match &self.way {
+            Way::Mapped(bytes) => {
+                bytes.write(offset, from);
+                Ok(Handle::ended(self.fabric))
+            }
+            _ => self.put_far(offset, from),
+        }
+    }
+
+    fn put_far(&self, offset: u64, from: &[u8]) -> Result<Handle<'f, u64>> {
+        if let Way::Kernel { pid, address } = self.way {
+            if samite_mem::copy::kernel::write_exact(pid, address + offset, from).is_ok() {
+                return Ok(Handle::ended(self.fabric));
+            }
+        }
+        self.fabric.credit(self.key.peer)?;
+        let core = &mut *self.fabric.core.borrow_mut();
+        let key = core.engine.put_over_am(self.key.peer, self.place(offset), from);
+        core.engine.flush(&mut core.transport);
+        Ok(Handle::new(self.fabric, key))
+    }
+
+    /// Copies from the segment into `into`. One-sided. Completion: the bytes are here.
+    #[inline]
+    pub fn get(&self, offset: u64, into: &mut [u8]) -> Result<()> {
+        self.check(offset, into.len() as u64)?;
+        match &self.way {
+            Way::Mapped(bytes) => {
+                bytes.read(offset, into);
+                Ok(())
+            }
+            _ => {
+                let bytes = self.get_far(offset, into.len() as u64)?.wait()?;
+                into.copy_from_slice(&bytes);
+                Ok(())
+            }
+        }
+    }
+
+    /// Starts to copy `len` bytes out of the segment; the handle gives them.
+    pub fn get_nb(&self, offset: u64, len: u64) -> Result<Handle<'f, Vec<u8>>> {
+        self.check(offset, len)?;
+        self.get_far(offset, len)
+    }
+
+    fn get_far(&self, offset: u64, len: u64) -> Result<Handle<'f, Vec<u8>>> {
+        let mut bytes = vec![0; len as usize];
+        let here = match &self.way {
+            Way::Mapped(mapped) => {
+                mapped.read(offset, &mut bytes);
+                true
+            }
+            Way::Kernel { pid, address } => {
+                samite_mem::copy::kernel::read_exact(*pid, address + offset, &mut bytes).is_ok()
+            }
+            Way::Messages => false,
+        };
+        if here {
+            let engine = &mut self.fabric.core.borrow_mut().engine;
+            let key = engine.ops.add(None, "get", crate::ops::Work::None);
+            engine.ops.finish(key, Ok(Ended::Bytes(bytes)));
+            return Ok(Handle::new(self.fabric, key));
+        }
+        self.fabric.credit(self.key.peer)?;
+        let core = &mut *self.fabric.core.borrow_mut();
+        let key = core.engine.get_over_am(self.key.peer, self.place(offset), WriteBuf::owned(bytes));
+        core.engine.flush(&mut core.transport);
+        Ok(Handle::new(self.fabric, key))
+    }
+
+    /// One atomic operation on a word of the segment; the old value. One-sided. Completion: remote.
+    #[inline]
+    pub fn atomic(&self, offset: u64, op: Atomic, width: Width, a: u64, b: u64) -> Result<u64> {
+        self.check(offset, width.bytes())?;
+        if offset % width.bytes() != 0 {
+            return Err(Error::Misaligned(offset));
+        }
+        match &self.way {
+            Way::Mapped(bytes) => Ok(apply(bytes, offset, op, width, a, b)),
+            _ => self.atomic_far(offset, op, width, a, b)?.wait(),
+        }
+    }
+
+    /// As [`Remote::atomic`], without waiting.
+    pub fn atomic_nb(&self, offset: u64, op: Atomic, width: Width, a: u64, b: u64) -> Result<Handle<'f, u64>> {
+        self.check(offset, width.bytes())?;
+        if offset % width.bytes() != 0 {
+            return Err(Error::Misaligned(offset));
+        }
+        match &self.way {
+            Way::Mapped(bytes) => {
+                let old = apply(bytes, offset, op, width, a, b);
+                let engine = &mut self.fabric.core.borrow_mut().engine;
+                let key = engine.ops.add(None, "atomic", crate::ops::Work::None);
+                engine.ops.finish(key, Ok(Ended::Word(old)));
+                Ok(Handle::new(self.fabric, key))
+            }
+            _ => self.atomic_far(offset, op, width, a, b),
+        }
+    }
+
+    /// The kernel has no atomics on the memory of others: the owner does it.
+    fn atomic_far(&self, offset: u64, op: Atomic, width: Width, a: u64, b: u64) -> Result<Handle<'f, u64>> {
+        self.fabric.credit(self.key.peer)?;
+        let core = &mut *self.fabric.core.borrow_mut();
+        let place = self.place(offset);
+        let key = core.engine.atomic_over_am(self.key.peer, place, (op, width), (a, b));
+        core.engine.flush(&mut core.transport);
+        Ok(Handle::new(self.fabric, key))
+    }
+
+    /// Adds to a 64-bit word; the old value.
+    #[inline]
+    pub fn fetch_add(&self, offset: u64, value: u64) -> Result<u64> {
+        self.atomic(offset, Atomic::Add, Width::W64, value, 0)
+    }
+
+    /// Replaces a 64-bit word if it is `expected`; the old value.
+    #[inline]
+    pub fn compare_exchange(&self, offset: u64, expected: u64, new: u64) -> Result<u64> {
+        self.atomic(offset, Atomic::CompareExchange, Width::W64, expected, new)
+    }
+}

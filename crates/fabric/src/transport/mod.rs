@@ -1,0 +1,190 @@
+//! How frames travel between two peers. Everything above (tags, rendezvous, one-sided operations,
+//! active messages) is made of frames.
+//!
+//! Only frames are mandatory. A transport that can do more says so in [`Caps`]; what the layers above
+//! choose follows from that, and the contract suite checks the claims.
+//!
+//! # How to add one
+//! 1. A folder beside `shm`, with a type that implements [`Transport`].
+//! 2. A variant of `AnyTransport` below (a closed enum: one type in signatures, calls that inline).
+//! 3. One line in `tests/contract.rs` that runs the contract suite over it.
+//! 4. A sentence in `samite info` that says when it is chosen and what to install when it is missing.
+//!
+//! # What a transport promises
+//! T1 Frames of one class between two peers arrive once, whole, in the order of `push`.
+//! T2 `push` copies what it is given; a refused push ([`Push::Full`]) has no effect.
+//! T3 Replies find room even when no request does (separate credits).
+//! T4 A peer's frames are delivered before its loss is reported, and nothing of it afterwards.
+//! T5 `idle` returns when a frame or a change of membership may be there, or when the time is over.
+
+pub mod shm;
+pub mod sim;
+
+use crate::{PeerId, PeerInfo};
+use samite_mem::Corrupt;
+use samite_mem::ring::Body;
+use std::time::Duration;
+
+/// Which credits a frame uses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Class {
+    /// Starts something.
+    Request,
+    /// Answers a request; must always find room in the end.
+    Reply,
+}
+
+/// Whether a frame was taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Push {
+    /// Taken.
+    Done,
+    /// No room now; make progress and try again.
+    Full,
+    /// That peer is gone.
+    Gone,
+}
+
+/// A frame to send.
+#[derive(Clone, Copy, Debug)]
+pub struct Outgoing<'a> {
+    /// Which credits it uses.
+    pub class: Class,
+    /// What it is.
+    pub kind: u8,
+    /// One word.
+    pub arg: u64,
+    /// Few bytes, at most [`Caps::inline_max`].
+    pub inline: &'a [u8],
+    /// Many bytes, at most [`Caps::body_max`]; empty for none.
+    pub body: Body<'a>,
+}
+
+/// A frame that arrived.
+#[derive(Debug)]
+pub struct Incoming<'a> {
+    /// From whom.
+    pub from: PeerId,
+    /// What it is.
+    pub kind: u8,
+    /// One word.
+    pub arg: u64,
+    /// The inline bytes, a private copy.
+    pub inline: &'a [u8],
+    /// The body, perhaps in memory that the sender can still write: copied once, then checked.
+    pub body: Body<'a>,
+}
+
+/// What a transport can do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Caps {
+    /// Longest inline part of a frame without a body, in bytes.
+    pub inline_max: u64,
+    /// Longest body of a frame, in bytes.
+    pub body_max: u64,
+    /// Whether peers on this node map each other's memory (put, get and atomics are loads and stores).
+    pub map: bool,
+    /// Whether the kernel may copy between processes.
+    pub kernel_copy: bool,
+    /// Whether a waiting process sleeps without using the processor.
+    pub sleeps: bool,
+}
+
+/// A change of membership.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// A process is there.
+    Joined(PeerInfo),
+    /// A process is gone.
+    Lost {
+        /// Who.
+        peer: PeerId,
+        /// Which life.
+        incarnation: u32,
+    },
+    /// A peer broke the rules of the transport; nothing more is taken from it.
+    Corrupt {
+        /// Who.
+        peer: PeerId,
+        /// What was found.
+        what: Corrupt,
+    },
+    /// The agent of the node is gone.
+    AgentLost,
+}
+
+/// What the layer above does with arrivals. A trait and not a closure: called on the hot path, and
+/// it must not see the transport.
+pub trait Sink {
+    /// Takes one frame.
+    fn frame(&mut self, frame: Incoming<'_>);
+    /// Learns of a change.
+    fn change(&mut self, change: Change);
+}
+
+/// The contract; see the module's text.
+pub trait Transport {
+    /// Its name, as in configuration.
+    fn name(&self) -> &'static str;
+    /// What it can do.
+    fn caps(&self) -> Caps;
+    /// Time since some fixed moment; virtual in the simulated network.
+    fn now(&self) -> Duration;
+    /// Sends a frame.
+    fn push(&mut self, to: PeerId, frame: &Outgoing<'_>) -> Push;
+    /// Delivers what has arrived; how many frames and changes that was.
+    fn poll(&mut self, sink: &mut dyn Sink) -> usize;
+    /// Sleeps until something may have arrived (T5).
+    fn idle(&mut self, at_most: Duration);
+    /// Lets others run for a moment.
+    fn yield_now(&mut self);
+    /// Whether spinning would take the processor from whom we wait for.
+    fn crowded(&self) -> bool;
+}
+
+/// The transports that exist.
+#[derive(Debug)]
+pub(crate) enum AnyTransport {
+    Shm(Box<shm::Shm>),
+    Sim(sim::Sim),
+}
+
+/// One forwarding per verb, written by hand: the match disappears where the variant is known.
+macro_rules! forward {
+    ($self:ident . $verb:ident ( $($arg:expr),* )) => {
+        match $self {
+            AnyTransport::Shm(transport) => transport.$verb($($arg),*),
+            AnyTransport::Sim(transport) => transport.$verb($($arg),*),
+        }
+    };
+}
+
+impl Transport for AnyTransport {
+    fn name(&self) -> &'static str {
+        forward!(self.name())
+    }
+    fn caps(&self) -> Caps {
+        forward!(self.caps())
+    }
+    #[inline]
+    fn now(&self) -> Duration {
+        forward!(self.now())
+    }
+    #[inline]
+    fn push(&mut self, to: PeerId, frame: &Outgoing<'_>) -> Push {
+        forward!(self.push(to, frame))
+    }
+    #[inline]
+    fn poll(&mut self, sink: &mut dyn Sink) -> usize {
+        forward!(self.poll(sink))
+    }
+    fn idle(&mut self, at_most: Duration) {
+        forward!(self.idle(at_most));
+    }
+    fn yield_now(&mut self) {
+        forward!(self.yield_now());
+    }
+    fn crowded(&self) -> bool {
+        forward!(self.crowded())
+    }
+}

@@ -1,0 +1,191 @@
+//! Rings that others write into for this process.
+
+use super::Shm;
+use crate::PeerId;
+use crate::transport::{Change, Incoming, Sink};
+use samite_mem::ring::{Body, Consumer, RING_BYTES, SharedRing};
+use samite_mem::sync::Ordering;
+use samite_mem::{Corrupt, NEWS_WORDS};
+
+/// The reading end from one peer.
+#[derive(Debug)]
+pub(super) struct Inbound {
+    consumer: Consumer<SharedRing>,
+    idle: u32,
+}
+
+/// Frames taken from one ring before the next one gets its turn.
+const TURN: u32 = 32;
+/// A ring that was empty this often is no longer polled; its next frame sets the news bit again.
+const IDLE_MAX: u32 = 4096;
+/// With so few rings polling them all costs nothing, and nobody is forgotten.
+const ALWAYS: usize = 4;
+/// Empty polls between two looks at the news bits and at the agent.
+const LOOK: u32 = 16;
+
+impl Shm {
+    #[inline]
+    pub(super) fn poll_rings(&mut self, sink: &mut dyn Sink) -> usize {
+        let mut arrived = 0;
+        let mut index = 0;
+        while index < self.polled.len() {
+            let peer = PeerId(self.polled[index]);
+            let got = self.drain(peer, TURN, sink);
+            arrived += got;
+            if got == 0 && self.polled.len() > ALWAYS && self.forget_if_idle(peer) {
+                self.polled.swap_remove(index);
+                continue;
+            }
+            index += 1;
+        }
+        self.idle_polls = if arrived == 0 { self.idle_polls.wrapping_add(1) } else { 0 };
+        if self.idle_polls % LOOK == LOOK - 1 || self.polled.is_empty() {
+            arrived += self.look_for_news(sink);
+            // 64 rounds of LOOK polls: some microseconds when spinning, one look per sleep otherwise.
+            arrived += self.agent_lost(sink);
+        }
+        arrived
+    }
+
+    /// Delivers at most `limit` frames of one peer.
+    #[inline]
+    pub(super) fn drain(&mut self, from: PeerId, limit: u32, sink: &mut dyn Sink) -> usize {
+        let Some(Some(inbound)) = self.inbound.get_mut(from.index()) else { return 0 };
+        if !inbound.consumer.ready() {
+            inbound.idle += 1;
+            return 0;
+        }
+        inbound.idle = 0;
+        let mut taken = 0;
+        while taken < limit {
+            match inbound.take(from, &self.layout, sink) {
+                Ok(true) => taken += 1,
+                Ok(false) => break,
+                Err(what) => {
+                    self.drop_inbound(from);
+                    sink.change(Change::Corrupt { peer: from, what });
+                    return taken as usize + 1;
+                }
+            }
+        }
+        taken as usize
+    }
+
+    fn forget_if_idle(&mut self, peer: PeerId) -> bool {
+        let Some(Some(inbound)) = self.inbound.get_mut(peer.index()) else { return true };
+        if inbound.idle < IDLE_MAX {
+            return false;
+        }
+        self.bell.forget(peer.index());
+        if inbound.consumer.ready() {
+            self.bell.keep(peer.index());
+            inbound.idle = 0;
+            return false;
+        }
+        self.news_seen[peer.index() / 64] &= !(1 << (peer.index() % 64));
+        true
+    }
+
+    /// Begins to poll the rings whose news bits were set since the last look.
+    pub(super) fn look_for_news(&mut self, sink: &mut dyn Sink) -> usize {
+        let mut arrived = 0;
+        for word in 0..NEWS_WORDS {
+            let mut fresh = self.bell.news(word) & !self.news_seen[word];
+            while fresh != 0 {
+                let peer = PeerId(word as u32 * 64 + fresh.trailing_zeros());
+                fresh &= fresh - 1;
+                // Seen even if there is no ring: the bit of a peer that was turned away means nothing.
+                self.news_seen[word] |= 1 << (peer.index() % 64);
+                if self.look_for_ring(peer) {
+                    self.polled.push(peer.0);
+                    arrived += self.drain(peer, TURN, sink);
+                }
+            }
+        }
+        arrived
+    }
+
+    /// Views the ring of a peer that has published one.
+    pub(super) fn look_for_ring(&mut self, from: PeerId) -> bool {
+        if self.inbound.len() <= from.index() {
+            self.inbound.resize_with(from.index() + 1, || None);
+        }
+        if self.inbound[from.index()].is_some() {
+            return true;
+        }
+        // ORDERING: Acquire pairs with the Release store in `open`.
+        let offset = self.layout.inbox(self.me, from).load(Ordering::Acquire);
+        if offset == 0 {
+            return false;
+        }
+        let bytes = self.layout.arena().bytes(offset, RING_BYTES).ok();
+        let Some(ring) = bytes.and_then(|bytes| SharedRing::new(bytes).ok()) else {
+            return false;
+        };
+        self.inbound[from.index()] = Some(Inbound { consumer: Consumer::new(ring), idle: 0 });
+        true
+    }
+
+    pub(super) fn drop_inbound(&mut self, from: PeerId) {
+        if let Some(slot) = self.inbound.get_mut(from.index()) {
+            *slot = None;
+        }
+        self.layout.inbox(self.me, from).store(0, Ordering::Relaxed);
+        self.polled.retain(|peer| *peer != from.0);
+        // Clearing the bit without a second look: nothing of this life will be taken any more.
+        self.bell.forget(from.index());
+        self.news_seen[from.index() / 64] &= !(1 << (from.index() % 64));
+    }
+
+    /// Before sleeping: whether anything is there that nobody will ring for again.
+    pub(super) fn something_there(&self) -> bool {
+        let ready = |peer: &u32| {
+            let inbound = self.inbound.get(*peer as usize);
+            inbound.is_some_and(|i| i.as_ref().is_some_and(|i| i.consumer.ready()))
+        };
+        self.layout.epoch() != self.epoch_seen
+            || self.polled.iter().any(ready)
+            || (0..NEWS_WORDS).any(|word| self.bell.news(word) & !self.news_seen[word] != 0)
+    }
+}
+
+impl Inbound {
+    /// Delivers one frame.
+    #[inline]
+    fn take(
+        &mut self,
+        from: PeerId,
+        layout: &crate::layout::Layout,
+        sink: &mut dyn Sink,
+    ) -> Result<bool, Corrupt> {
+        // A body needs the bulk area, whose size bounds it; it is attached when a frame first has one.
+        let attached = self.consumer.bulk_bytes() != 0;
+        let plain = match self.consumer.peek() {
+            Ok(None) => return Ok(false),
+            Ok(Some(frame)) if frame.bulk.is_none() => {
+                let (kind, arg, inline) = (frame.kind, frame.arg, frame.inline);
+                sink.frame(Incoming { from, kind, arg, inline, body: Body::Slice(&[]) });
+                true
+            }
+            Ok(Some(_)) => false,
+            Err(what) if attached => return Err(what),
+            Err(_) => false,
+        };
+        if plain {
+            self.consumer.advance();
+            return Ok(true);
+        }
+        if !attached {
+            let bytes = self.consumer.medium.attach_bulk(layout.arena())?;
+            self.consumer.set_bulk_bytes(bytes);
+        }
+        let Some((frame, medium)) = self.consumer.peek_with_medium()? else { return Ok(false) };
+        let body = match frame.bulk {
+            Some((offset, bytes)) => medium.body(offset, bytes),
+            None => Body::Slice(&[]),
+        };
+        sink.frame(Incoming { from, kind: frame.kind, arg: frame.arg, inline: frame.inline, body });
+        self.consumer.advance();
+        Ok(true)
+    }
+}

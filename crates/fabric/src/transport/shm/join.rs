@@ -1,0 +1,112 @@
+//! Becoming a peer: of a domain that an agent keeps, or of one's own.
+
+use super::Shm;
+use crate::agent::{AgentExtents, Book, Node, control};
+use crate::layout::Layout;
+use crate::{Config, Error, Identity, PeerId};
+use rustix::event::{PollFd, PollFlags};
+use rustix::fd::OwnedFd;
+use rustix::process::{Pid, PidfdFlags};
+use samite_mem::{Arena, ExtentSource, Heap, Span};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+/// What a process is in its node: its number, the arena, its heap. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct Membership {
+    /// This process.
+    pub me: PeerId,
+    /// Which life of the number.
+    pub incarnation: u32,
+    /// The fixed part of the arena.
+    pub(crate) layout: Layout,
+    /// This process's blocks.
+    pub heap: Heap,
+}
+
+/// Notices that the agent died, without a system call per poll.
+#[derive(Debug)]
+pub(super) struct AgentWatch {
+    pidfd: OwnedFd,
+    last: Duration,
+    lost: bool,
+}
+
+impl AgentWatch {
+    const EVERY: Duration = Duration::from_millis(50);
+
+    /// Whether the agent was found dead just now.
+    pub(super) fn look(&mut self, now: Duration) -> bool {
+        if self.lost || now - self.last < Self::EVERY {
+            return false;
+        }
+        self.last = now;
+        let mut fds = [PollFd::new(&self.pidfd, PollFlags::IN)];
+        let zero = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };
+        self.lost = rustix::event::poll(&mut fds, Some(&zero)).is_ok_and(|n| n > 0);
+        self.lost
+    }
+}
+
+/// Joins the domain `name` on this node.
+pub(crate) fn join_domain(
+    name: &str,
+    identity: &Identity,
+    config: &Config,
+) -> Result<(Membership, Shm), Error> {
+    let fail = |why: &str| Error::Join { domain: name.to_owned(), why: why.to_owned() };
+    let (me, incarnation, fd) = control::join(name, identity, config.deadline)?;
+    let layout = Layout::attach(Arena::attach(fd)?)?;
+    if layout.fences() != samite_mem::enable_asymmetric_fences() {
+        return Err(fail("membarrier is allowed for the agent but not here; start both alike"));
+    }
+    let extents = AgentExtents { domain: name.to_owned(), peer: me, incarnation, deadline: config.deadline };
+    let heap = Heap::new(layout.arena().clone(), Box::new(extents), config.huge_pages);
+    let pidfd = Pid::from_raw(layout.agent_pid())
+        .and_then(|pid| rustix::process::pidfd_open(pid, PidfdFlags::empty()).ok())
+        .ok_or_else(|| fail("the agent cannot be watched; is it in another pid namespace?"))?;
+    let watch = AgentWatch { pidfd, last: Duration::ZERO, lost: false };
+    let membership = Membership { me, incarnation, layout, heap };
+    let shm = Shm::new(&membership, Some(watch));
+    Ok((membership, shm))
+}
+
+/// A domain of one: this process keeps the node itself and nobody can join.
+pub(crate) fn start_alone(identity: &Identity, config: &Config) -> Result<(Membership, Shm), Error> {
+    let rule = || samite_mem::host::Host::read().memory_total / 2;
+    let mut node = Node::create(config.budget.unwrap_or_else(rule))?;
+    let (me, incarnation) = node.admit(std::process::id() as i32, None, identity)?;
+    let layout = node.layout().clone();
+    let extents = OwnExtents { node: Arc::new(Mutex::new(node)), me };
+    let heap = Heap::new(layout.arena().clone(), Box::new(extents), config.huge_pages);
+    let membership = Membership { me, incarnation, layout, heap };
+    let shm = Shm::new(&membership, None);
+    Ok((membership, shm))
+}
+
+/// Extents of a domain of one.
+struct OwnExtents {
+    node: Arc<Mutex<Node>>,
+    me: PeerId,
+}
+
+impl ExtentSource for OwnExtents {
+    fn grant(&mut self, bytes: u64) -> Result<Span, samite_mem::Error> {
+        self.node.lock().unwrap_or_else(PoisonError::into_inner).grant(self.me, bytes)
+    }
+    fn give_back(&mut self, extent: Span) {
+        self.node.lock().unwrap_or_else(PoisonError::into_inner).give_back(self.me, extent);
+    }
+}
+
+/// Extents of a process of the simulated network, whose memory nobody shares.
+pub(crate) struct PrivateExtents(pub(crate) Book);
+
+impl ExtentSource for PrivateExtents {
+    fn grant(&mut self, bytes: u64) -> Result<Span, samite_mem::Error> {
+        self.0.grant(PeerId(0), bytes)
+    }
+    fn give_back(&mut self, extent: Span) {
+        self.0.give_back(PeerId(0), extent);
+    }
+}

@@ -1,0 +1,194 @@
+//! Frames through shared memory, on one node.
+//!
+//! ```text
+//!   push(to)                                      poll()
+//!     ring of the pair, in *our* heap  ------->     for every peer whose news bit is set:
+//!     doorbell of the receiver: one load              one load of the line of the next frame
+//! ```
+//!
+//! A ring is made by the sender when it first sends to somebody and published in the receiver's
+//! inbox; memory follows the pairs that talk. A body makes the ring's bulk area on first use.
+//!
+//! # Invariants
+//! H1 A ring belongs to one pair of incarnations. The agent does not reuse what a dead peer had
+//!    before every survivor has drained and dropped its rings (`Layout::set_seen_epoch`).
+//! H2 A ring that breaks its rules is dropped and its peer reported as corrupt, once; the others go on.
+//! H3 The news bit of a ring is cleared only after it was idle, and the ring is looked at once more
+//!    afterwards (D2 of `samite_mem`'s doorbell).
+//!
+//! # Files
+//! `mod` (the transport) · `inbound` (rings that others write) · `outbound` (rings that we write) ·
+//! `join` (becoming a peer)
+
+mod inbound;
+mod join;
+mod outbound;
+
+pub use join::Membership;
+pub(crate) use join::{PrivateExtents, join_domain, start_alone};
+
+use super::{Caps, Change, Outgoing, Push, Sink, Transport};
+use crate::PeerId;
+use crate::layout::{Layout, State};
+use inbound::Inbound;
+use outbound::Outbound;
+use samite_mem::{Doorbell, Heap, NEWS_WORDS, SharedBytes};
+use std::time::{Duration, Instant};
+
+/// Longest body of a frame: the piece of a streamed message.
+pub(crate) const BODY_MAX: u64 = 64 << 10;
+
+/// A sleeper looks for the agent this often; everything else wakes it at once.
+const AGENT_LOOK: Duration = Duration::from_millis(100);
+
+/// The transport; see the module's text.
+#[derive(Debug)]
+pub struct Shm {
+    me: PeerId,
+    layout: Layout,
+    heap: Heap,
+    bell: Doorbell<SharedBytes>,
+    inbound: Vec<Option<Inbound>>,
+    /// Peers whose rings are polled, in the order in which they began to talk.
+    polled: Vec<u32>,
+    news_seen: [u64; NEWS_WORDS],
+    outbound: Vec<Option<Outbound>>,
+    known: Vec<Option<u32>>,
+    epoch_seen: u64,
+    cores: u64,
+    start: Instant,
+    agent: Option<join::AgentWatch>,
+    idle_polls: u32,
+}
+
+impl Shm {
+    /// A transport of a process that has become peer `me` of the node behind `layout`.
+    fn new(membership: &Membership, agent: Option<join::AgentWatch>) -> Shm {
+        let Membership { me, incarnation: _, layout, heap } = membership.clone();
+        let cores = std::thread::available_parallelism().map_or(1, |n| n.get() as u64);
+        Shm {
+            me,
+            bell: layout.doorbell(me),
+            heap,
+            inbound: Vec::new(),
+            polled: Vec::new(),
+            news_seen: [0; NEWS_WORDS],
+            outbound: Vec::new(),
+            known: Vec::new(),
+            epoch_seen: 0,
+            cores,
+            start: Instant::now(),
+            agent,
+            idle_polls: 0,
+            layout,
+        }
+    }
+
+    /// Looks at the table of peers after the epoch changed.
+    fn membership(&mut self, sink: &mut dyn Sink) -> usize {
+        let epoch = self.layout.epoch();
+        let mut changes = 0;
+        for peer in (0..samite_mem::PEERS_MAX as u32).map(PeerId) {
+            let (state, incarnation) = self.layout.state(peer);
+            if incarnation == 0 {
+                break; // Slots are used from the lowest on: nobody was ever beyond this one.
+            }
+            if self.known.len() <= peer.index() {
+                self.known.resize(peer.index() + 1, None);
+            }
+            let before = self.known[peer.index()];
+            if before.is_some_and(|b| b != incarnation || state != State::Alive) {
+                changes += 1;
+                self.lose(peer, sink);
+            }
+            if state == State::Alive && self.known[peer.index()].is_none() {
+                let Some(info) = self.layout.info(peer) else { continue };
+                self.known[peer.index()] = Some(incarnation);
+                changes += 1;
+                sink.change(Change::Joined(info));
+            }
+        }
+        self.epoch_seen = epoch;
+        self.layout.set_seen_epoch(self.me, epoch);
+        changes
+    }
+
+    /// Delivers the last frames of a dead peer, then reports its loss (T4).
+    fn lose(&mut self, peer: PeerId, sink: &mut dyn Sink) {
+        let Some(incarnation) = self.known[peer.index()].take() else { return };
+        // It may have died before the news of its first frame was looked at.
+        self.look_for_ring(peer);
+        self.drain(peer, u32::MAX, sink);
+        self.drop_inbound(peer);
+        if let Some(slot) = self.outbound.get_mut(peer.index()) {
+            *slot = None;
+        }
+        sink.change(Change::Lost { peer, incarnation });
+    }
+
+    fn agent_lost(&mut self, sink: &mut dyn Sink) -> usize {
+        let lost = self.agent.as_mut().is_some_and(|agent| agent.look(self.start.elapsed()));
+        if lost {
+            sink.change(Change::AgentLost);
+        }
+        lost as usize
+    }
+}
+
+impl Transport for Shm {
+    fn name(&self) -> &'static str {
+        "shm"
+    }
+
+    fn caps(&self) -> Caps {
+        Caps {
+            inline_max: samite_mem::ring::INLINE_BYTES as u64,
+            body_max: BODY_MAX,
+            map: true,
+            kernel_copy: true,
+            sleeps: true,
+        }
+    }
+
+    #[inline]
+    fn now(&self) -> Duration {
+        self.start.elapsed()
+    }
+
+    #[inline]
+    fn push(&mut self, to: PeerId, frame: &Outgoing<'_>) -> Push {
+        if self.outbound.get(to.index()).is_none_or(Option::is_none) && !self.open(to) {
+            return Push::Gone;
+        }
+        match &mut self.outbound[to.index()] {
+            Some(outbound) => outbound.push(frame, self.me, &self.heap),
+            None => Push::Gone,
+        }
+    }
+
+    #[inline]
+    fn poll(&mut self, sink: &mut dyn Sink) -> usize {
+        let mut arrived = self.poll_rings(sink);
+        if self.layout.epoch() != self.epoch_seen {
+            arrived += self.membership(sink);
+        }
+        arrived
+    }
+
+    fn idle(&mut self, at_most: Duration) {
+        self.bell.doze();
+        if self.something_there() {
+            self.bell.rise();
+            return;
+        }
+        self.bell.sleep(at_most.min(AGENT_LOOK));
+    }
+
+    fn yield_now(&mut self) {
+        std::thread::yield_now();
+    }
+
+    fn crowded(&self) -> bool {
+        self.layout.alive() > self.cores
+    }
+}

@@ -1,0 +1,237 @@
+//! The network: time, what is under way, and whose turn it is.
+
+use super::{Parcel, Scenario};
+use crate::PeerId;
+use crate::transport::{Class, Outgoing, Push};
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+/// What a unit finds when it polls.
+#[derive(Debug)]
+pub(super) enum UnitEvent {
+    Frame(Parcel),
+    Lost(PeerId),
+    Killed,
+}
+
+/// What happens at some moment.
+#[derive(Debug)]
+enum Event {
+    Deliver { to: PeerId, parcel: Parcel },
+    Kill { unit: PeerId },
+    Tell { to: PeerId, lost: PeerId },
+}
+
+#[derive(Debug)]
+struct Unit {
+    inbox: VecDeque<UnitEvent>,
+    /// Until when it waits; `None`: it has ended.
+    wakes: Option<Duration>,
+    alive: bool,
+}
+
+#[derive(Debug)]
+struct State {
+    random: fastrand::Rng,
+    now: Duration,
+    /// By moment, then by the order in which they were made: deterministic.
+    events: BTreeMap<(Duration, u64), Event>,
+    made: u64,
+    units: Vec<Unit>,
+    /// When the last frame of a pair arrives: frames of a pair keep their order.
+    last: BTreeMap<(PeerId, PeerId), Duration>,
+    under_way: BTreeMap<(PeerId, PeerId), usize>,
+    running: Option<PeerId>,
+    entered: u32,
+}
+
+/// See the module's text.
+#[derive(Debug)]
+pub(super) struct Network {
+    scenario: Scenario,
+    state: Mutex<State>,
+    turn: Condvar,
+}
+
+/// News of a death arrives this much later than the death, at most.
+const NEWS_DELAY_MAX: u64 = 50_000;
+
+impl Network {
+    pub(super) fn new(scenario: &Scenario) -> Network {
+        let unit = |_| Unit { inbox: VecDeque::new(), wakes: Some(Duration::ZERO), alive: true };
+        let mut state = State {
+            random: fastrand::Rng::with_seed(scenario.seed),
+            now: Duration::ZERO,
+            events: BTreeMap::new(),
+            made: 0,
+            units: (0..scenario.units).map(unit).collect(),
+            last: BTreeMap::new(),
+            under_way: BTreeMap::new(),
+            running: None,
+            entered: 0,
+        };
+        for (unit, at) in &scenario.kills {
+            state.make(*at, Event::Kill { unit: PeerId(*unit) });
+        }
+        Network { scenario: scenario.clone(), state: Mutex::new(state), turn: Condvar::new() }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Called by a unit's thread first: waits for its first turn. The guard ends the unit.
+    pub(super) fn enter(&self, index: u32) -> Baton<'_> {
+        let mut state = self.lock();
+        state.entered += 1;
+        self.turn.notify_all();
+        drop(self.wait_turn(state, PeerId(index)));
+        Baton { network: self, unit: PeerId(index) }
+    }
+
+    /// Gives the first turn once all units are there.
+    pub(super) fn start(&self) {
+        let mut state = self.lock();
+        while state.entered < self.scenario.units {
+            state = self.turn.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+        state.pass_on();
+        self.turn.notify_all();
+    }
+
+    fn wait_turn<'a>(&self, mut state: MutexGuard<'a, State>, unit: PeerId) -> MutexGuard<'a, State> {
+        while state.running != Some(unit) {
+            state = self.turn.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+        state
+    }
+
+    pub(super) fn now(&self) -> Duration {
+        self.lock().now
+    }
+
+    pub(super) fn idle(&self, unit: PeerId, at_most: Duration) {
+        let mut state = self.lock();
+        let until = state.now + at_most.max(Duration::from_nanos(1));
+        state.units[unit.index()].wakes = Some(until);
+        state.pass_on();
+        self.turn.notify_all();
+        drop(self.wait_turn(state, unit));
+    }
+
+    pub(super) fn take(&self, unit: PeerId) -> Option<UnitEvent> {
+        self.lock().units[unit.index()].inbox.pop_front()
+    }
+
+    pub(super) fn push(&self, from: PeerId, to: PeerId, frame: &Outgoing<'_>) -> Push {
+        let mut state = self.lock();
+        if to.index() >= state.units.len() || !state.units[from.index()].alive {
+            return Push::Gone;
+        }
+        let under_way = state.under_way.entry((from, to)).or_default();
+        // Replies have twice the room: they never wait for requests.
+        let limit = match frame.class {
+            Class::Request => self.scenario.in_flight_max,
+            Class::Reply => self.scenario.in_flight_max * 2,
+        };
+        if *under_way >= limit {
+            return Push::Full;
+        }
+        *under_way += 1;
+        let parcel = Parcel::of(from, frame);
+        let latency = self.scenario.latency.clone();
+        let (low, high) = (latency.start.as_nanos() as u64, latency.end.as_nanos() as u64);
+        let flight = Duration::from_nanos(state.random.u64(low..high.max(low + 1)));
+        let wire = Duration::from_nanos(parcel.bytes() * 1_000_000_000 / self.scenario.bandwidth.max(1));
+        let last = state.last.get(&(from, to)).copied().unwrap_or_default();
+        let at = (state.now + flight).max(last) + wire;
+        state.last.insert((from, to), at);
+        state.make(at, Event::Deliver { to, parcel });
+        Push::Done
+    }
+}
+
+impl State {
+    fn make(&mut self, at: Duration, event: Event) {
+        self.made += 1;
+        self.events.insert((at, self.made), event);
+    }
+
+    /// Chooses who runs next; moves time when nobody can.
+    fn pass_on(&mut self) {
+        loop {
+            while let Some(entry) = self.events.first_entry() {
+                if entry.key().0 > self.now {
+                    break;
+                }
+                let event = entry.remove();
+                self.happen(event);
+            }
+            let now = self.now;
+            let can_run = |unit: &Unit| {
+                unit.wakes.is_some_and(|wakes| wakes <= now || !unit.inbox.is_empty())
+            };
+            let ready: Vec<usize> =
+                (0..self.units.len()).filter(|index| can_run(&self.units[*index])).collect();
+            if !ready.is_empty() {
+                let chosen = ready[self.random.usize(..ready.len())];
+                self.running = Some(PeerId(chosen as u32));
+                return;
+            }
+            let wakes = self.units.iter().filter_map(|unit| unit.wakes).min();
+            let event = self.events.first_key_value().map(|((at, _), _)| *at);
+            match [wakes, event].into_iter().flatten().min() {
+                Some(next) => self.now = self.now.max(next),
+                None => {
+                    self.running = None; // Everybody has ended.
+                    return;
+                }
+            }
+        }
+    }
+
+    fn happen(&mut self, event: Event) {
+        match event {
+            Event::Deliver { to, parcel } => {
+                if let Some(count) = self.under_way.get_mut(&(parcel.from, to)) {
+                    *count = count.saturating_sub(1);
+                }
+                if self.units[parcel.from.index()].alive && self.units[to.index()].alive {
+                    self.units[to.index()].inbox.push_back(UnitEvent::Frame(parcel));
+                }
+            }
+            Event::Kill { unit } => {
+                let dead = &mut self.units[unit.index()];
+                dead.alive = false;
+                dead.inbox.clear();
+                dead.inbox.push_back(UnitEvent::Killed);
+                for to in (0..self.units.len() as u32).map(PeerId).filter(|to| *to != unit) {
+                    let delay = Duration::from_nanos(self.random.u64(..NEWS_DELAY_MAX));
+                    self.make(self.now + delay, Event::Tell { to, lost: unit });
+                }
+            }
+            Event::Tell { to, lost } => {
+                if self.units[to.index()].alive {
+                    self.units[to.index()].inbox.push_back(UnitEvent::Lost(lost));
+                }
+            }
+        }
+    }
+}
+
+/// A unit's right to exist; its end lets the others go on.
+#[derive(Debug)]
+pub(super) struct Baton<'a> {
+    network: &'a Network,
+    unit: PeerId,
+}
+
+impl Drop for Baton<'_> {
+    fn drop(&mut self) {
+        let mut state = self.network.lock();
+        state.units[self.unit.index()].wakes = None;
+        state.pass_on();
+        self.network.turn.notify_all();
+    }
+}

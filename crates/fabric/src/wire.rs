@@ -1,0 +1,142 @@
+//! What frames say. Numbers are little-endian and of fixed width: units of different processors
+//! understand each other.
+
+/// Kinds of frames.
+pub(crate) mod kind {
+    /// A whole message: arg = tag, bytes inline or in the body.
+    pub(crate) const EAGER: u8 = 1;
+    /// A message is to be fetched: arg = tag, inline = [`super::Offer`].
+    pub(crate) const OFFER: u8 = 2;
+    /// Send it as data: arg = send, inline = receive.
+    pub(crate) const STREAM: u8 = 3;
+    /// Help copying: arg = send, inline = [`super::Help`].
+    pub(crate) const HELP: u8 = 4;
+    /// A fragment: arg = receive, inline = offset, body = bytes.
+    pub(crate) const DATA: u8 = 5;
+    /// The message was taken (or will never be): arg = send.
+    pub(crate) const TAKEN: u8 = 6;
+    /// The sender gave up: arg = send.
+    pub(crate) const WITHDRAW: u8 = 7;
+    /// An active message: arg = request (0: no reply), inline = handler, bytes inline or in the body.
+    pub(crate) const ACTIVE: u8 = 8;
+    /// A long active message is to be fetched: arg = request, inline = [`super::Offer`], handler.
+    pub(crate) const ACTIVE_OFFER: u8 = 9;
+    /// Its reply: arg = request, inline = status, bytes inline or in the body.
+    pub(crate) const REPLY: u8 = 10;
+    /// A put: arg = request, inline = [`super::Place`], body = bytes.
+    pub(crate) const PUT: u8 = 11;
+    /// A get: arg = request, inline = [`super::Place`], length.
+    pub(crate) const GET: u8 = 12;
+    /// Bytes of a get: arg = request, inline = offset in the request, body = bytes.
+    pub(crate) const GOT: u8 = 13;
+    /// An atomic: arg = request, inline = [`super::Place`], operation, two operands.
+    pub(crate) const ATOMIC: u8 = 14;
+    /// Answer to a put or atomic: arg = request, inline = status, word.
+    pub(crate) const ANSWER: u8 = 15;
+    /// Something happened: arg = key.
+    pub(crate) const SIGNAL: u8 = 16;
+}
+
+/// Inline bytes, written and read word by word.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Words<const N: usize>(pub(crate) [u64; N]);
+
+impl<const N: usize> Words<N> {
+    /// The bytes that travel.
+    pub(crate) fn bytes(&self) -> Inline {
+        const { assert!(N * 8 <= INLINE) };
+        let mut inline = Inline { bytes: [0; INLINE], len: N * 8 };
+        for (chunk, word) in inline.bytes.chunks_exact_mut(8).zip(&self.0) {
+            chunk.copy_from_slice(&word.to_le_bytes());
+        }
+        inline
+    }
+
+    /// Reads them; `None` if there are too few (the sender is broken).
+    pub(crate) fn read(bytes: &[u8]) -> Option<Self> {
+        let mut words = [0; N];
+        for (word, chunk) in words.iter_mut().zip(bytes.chunks_exact(8)) {
+            *word = u64::from_le_bytes(chunk.try_into().ok()?);
+        }
+        (bytes.len() >= N * 8).then_some(Words(words))
+    }
+}
+
+const INLINE: usize = 48;
+
+/// Few bytes on the way to a frame, without an allocation.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Inline {
+    bytes: [u8; INLINE],
+    len: usize,
+}
+
+impl std::ops::Deref for Inline {
+    type Target = [u8];
+    fn deref(&self) -> &[u8] {
+        &self.bytes[..self.len]
+    }
+}
+
+/// Where the bytes of a message are until they are taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Offer {
+    /// The send.
+    pub(crate) send: u64,
+    /// Length in bytes.
+    pub(crate) len: u64,
+    /// Address in the sender's memory.
+    pub(crate) address: u64,
+    /// Offset in the arena plus one; 0: the bytes are private.
+    pub(crate) place: u64,
+    /// Offset in the arena of the word that divides and revokes, plus one; 0: none.
+    pub(crate) claim: u64,
+}
+
+impl Offer {
+    pub(crate) fn words(&self) -> Words<5> {
+        Words([self.send, self.len, self.address, self.place, self.claim])
+    }
+    pub(crate) fn read(bytes: &[u8]) -> Option<Offer> {
+        let [send, len, address, place, claim] = Words::<5>::read(bytes)?.0;
+        Some(Offer { send, len, address, place, claim })
+    }
+}
+
+/// What a sender needs to copy from the back.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Help {
+    /// Address of the buffer in the receiver's memory.
+    pub(crate) address: u64,
+    /// Bytes of the message that the receiver takes.
+    pub(crate) len: u64,
+    /// Bytes of a piece.
+    pub(crate) piece: u64,
+}
+
+impl Help {
+    pub(crate) fn words(&self) -> Words<3> {
+        Words([self.address, self.len, self.piece])
+    }
+    pub(crate) fn read(bytes: &[u8]) -> Option<Help> {
+        let [address, len, piece] = Words::<3>::read(bytes)?.0;
+        (piece > 0).then_some(Help { address, len, piece })
+    }
+}
+
+/// A place in a segment of the receiver of the frame.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Place {
+    pub(crate) segment: u32,
+    pub(crate) generation: u32,
+    pub(crate) offset: u64,
+}
+
+impl Place {
+    pub(crate) fn words(&self) -> [u64; 2] {
+        [self.segment as u64 | (self.generation as u64) << 32, self.offset]
+    }
+    pub(crate) fn of(words: &[u64]) -> Place {
+        Place { segment: words[0] as u32, generation: (words[0] >> 32) as u32, offset: words[1] }
+    }
+}

@@ -1,0 +1,267 @@
+//! One sparse memfd, mapped whole by every process of a domain on this node.
+//!
+//! The file's size is the budget of the domain and is sealed: it can neither shrink (no `SIGBUS`)
+//! nor grow (no allocation beyond the budget). Address space is reserved, memory is not: a page
+//! exists once somebody allocated it ([`Arena::populate`]) and is gone after [`Arena::release`].
+//!
+//! # Invariants
+//! A1 `base..base+bytes` is one mapping of the memfd, readable and writable, until `Drop`.
+//! A2 The memfd carries `F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL`; its size is `bytes` (checked on
+//!    attach, since the descriptor may come from another process).
+//! A3 Adopted memory is one vector that nobody touches, so that it neither moves nor is freed.
+
+use crate::{Error, SharedBytes, Span};
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags};
+use rustix::mm::{MapFlags, ProtFlags};
+use std::sync::Arc;
+
+/// See the module's text. Cloning is cheap and keeps the mapping alive.
+#[derive(Clone, Debug)]
+pub struct Arena {
+    inner: Arc<Mapping>,
+}
+
+#[derive(Debug)]
+pub(crate) struct Mapping {
+    base: *mut u8,
+    bytes: usize,
+    backing: Backing,
+}
+
+/// What the bytes of a mapping are.
+#[derive(Debug)]
+pub(crate) enum Backing {
+    /// A memfd, mapped.
+    Memfd(OwnedFd),
+    /// Private memory of this process that was adopted: freed with the mapping.
+    Adopted(#[expect(dead_code, reason = "kept alive: the pointer is into it")] Vec<u8>),
+}
+
+impl Mapping {
+    /// Adopts private memory: from now on it is reached by copies and atomics only.
+    pub(crate) fn adopt(mut bytes: Vec<u8>) -> Mapping {
+        // A3: the buffer of a vector does not move while nobody touches the vector.
+        Mapping { base: bytes.as_mut_ptr(), bytes: bytes.len(), backing: Backing::Adopted(bytes) }
+    }
+
+    pub(crate) fn base(&self) -> *mut u8 {
+        self.base
+    }
+
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes
+    }
+}
+
+// SAFETY: the mapping is plain memory reached by copies and atomics only (M2); the pointer is valid
+// in every thread until `Drop` (A1), which runs when no clone is left.
+unsafe impl Send for Mapping {}
+// SAFETY: as above; no method hands out a reference to non-atomic shared bytes.
+unsafe impl Sync for Mapping {}
+
+const HUGE: u64 = 2 << 20;
+
+impl Arena {
+    /// Creates an arena of `bytes` (rounded up to 2 MiB), sparse, with no name anywhere.
+    pub fn create(bytes: u64) -> Result<Arena, Error> {
+        let bytes = bytes.max(1).next_multiple_of(HUGE);
+        let fd = rustix::fs::memfd_create("samite", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)
+            .map_err(Error::system("memfd_create"))?;
+        rustix::fs::ftruncate(&fd, bytes).map_err(Error::system("ftruncate"))?;
+        rustix::fs::fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)
+            .map_err(Error::system("fcntl(F_ADD_SEALS)"))?;
+        Self::map(fd, bytes)
+    }
+
+    /// Maps the arena behind a descriptor that another process sent; refuses one that could shrink.
+    pub fn attach(fd: OwnedFd) -> Result<Arena, Error> {
+        let seals = rustix::fs::fcntl_get_seals(&fd).map_err(Error::system("fcntl(F_GET_SEALS)"))?;
+        if !seals.contains(SealFlags::SHRINK | SealFlags::GROW) {
+            return Err(Error::System {
+                call: "attaching an arena",
+                source: std::io::Error::other("the descriptor is not sealed"),
+            });
+        }
+        let stat = rustix::fs::fstat(&fd).map_err(Error::system("fstat"))?;
+        Self::map(fd, stat.st_size as u64)
+    }
+
+    fn map(fd: OwnedFd, bytes: u64) -> Result<Arena, Error> {
+        let len = usize::try_from(bytes).map_err(|_| Error::System {
+            call: "mmap",
+            source: std::io::Error::other("the arena is larger than the address space"),
+        })?;
+        let reserve = len + HUGE as usize;
+        // SAFETY: a fresh reservation at an address of the kernel's choice; nothing else knows it.
+        let hint = unsafe {
+            rustix::mm::mmap_anonymous(
+                std::ptr::null_mut(),
+                reserve,
+                ProtFlags::empty(),
+                MapFlags::PRIVATE | MapFlags::NORESERVE,
+            )
+        }
+        .map_err(Error::system("mmap"))?;
+        let start = (hint as usize).next_multiple_of(HUGE as usize);
+        // SAFETY: replaces a part of the reservation made above, which nobody uses; the file has
+        // `len` bytes and cannot shrink (A2).
+        let base = unsafe {
+            rustix::mm::mmap(
+                start as *mut _,
+                len,
+                ProtFlags::READ | ProtFlags::WRITE,
+                MapFlags::SHARED | MapFlags::FIXED | MapFlags::NORESERVE,
+                &fd,
+                0,
+            )
+        }
+        .map_err(Error::system("mmap"))?;
+        // What the alignment left over on both sides goes back; failure only costs address space.
+        let (front, back) = (start - hint as usize, reserve - (start - hint as usize) - len);
+        // SAFETY: the two ranges belong to the reservation and lie outside `base..base+len`.
+        unsafe {
+            if front > 0 {
+                let _ = rustix::mm::munmap(hint, front);
+            }
+            if back > 0 {
+                let _ = rustix::mm::munmap((start + len) as *mut _, back);
+            }
+        }
+        Ok(Arena { inner: Arc::new(Mapping { base: base.cast(), bytes: len, backing: Backing::Memfd(fd) }) })
+    }
+
+    /// Size of the arena in bytes, which is the budget of the domain.
+    pub fn len(&self) -> u64 {
+        self.inner.bytes as u64
+    }
+
+    /// Never: an arena has at least one page.
+    pub fn is_empty(&self) -> bool {
+        false
+    }
+
+    /// The descriptor, to be sent to another process.
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        match &self.inner.backing {
+            Backing::Memfd(fd) => fd.as_fd(),
+            Backing::Adopted(_) => unreachable!("an arena is never made of adopted memory"),
+        }
+    }
+
+    /// The range `offset..offset + bytes`.
+    pub fn bytes(&self, offset: u64, bytes: u64) -> Result<SharedBytes, Error> {
+        let out_of_range =
+            Error::OutOfRange { offset, end: offset.saturating_add(bytes), bytes: self.len() };
+        match offset.checked_add(bytes) {
+            Some(end) if end <= self.len() => {}
+            _ => return Err(out_of_range),
+        }
+        // SAFETY: offset <= bytes of the mapping (checked above), A1.
+        let pointer = unsafe { self.inner.base.add(offset as usize) };
+        Ok(SharedBytes::new(self.inner.clone(), pointer, bytes as usize))
+    }
+
+    /// The range of a span.
+    pub fn span(&self, span: Span) -> Result<SharedBytes, Error> {
+        self.bytes(span.offset, span.bytes)
+    }
+
+    /// Offset in the arena of a private address, if it lies in the mapping: a buffer that is already
+    /// shared needs no copy to be seen by others.
+    pub fn offset_of(&self, address: u64) -> Option<u64> {
+        let start = self.inner.base as u64;
+        (address >= start && address < start + self.len()).then(|| address - start)
+    }
+
+    /// Allocates the pages of a span now, in the NUMA node of the caller (first touch by the owner),
+    /// so that a full machine is an error here and not a signal later.
+    pub fn populate(&self, span: Span) -> Result<(), Error> {
+        rustix::fs::fallocate(self.fd(), FallocateFlags::empty(), span.offset, span.bytes)
+            .map_err(Error::system("fallocate"))
+    }
+
+    /// Asks the kernel to back a populated span by huge pages. `MADV_COLLAPSE` works for shared
+    /// memory even where huge pages for it are off by default. Returns whether it did.
+    pub fn collapse(&self, span: Span) -> bool {
+        let first = span.offset.next_multiple_of(HUGE);
+        let last = span.end() & !(HUGE - 1);
+        if first >= last || span.end() > self.len() {
+            return false;
+        }
+        const MADV_COLLAPSE: libc::c_int = 25;
+        // SAFETY: the range lies in the mapping (checked above, A1); collapsing changes no content.
+        unsafe {
+            let start = self.inner.base.add(first as usize);
+            libc::madvise(start.cast(), (last - first) as usize, MADV_COLLAPSE) == 0
+        }
+    }
+
+    /// Gives the pages of a span back to the machine; the bytes read as zero afterwards.
+    pub fn release(&self, span: Span) -> Result<(), Error> {
+        let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        rustix::fs::fallocate(self.fd(), flags, span.offset, span.bytes)
+            .map_err(Error::system("fallocate(PUNCH_HOLE)"))
+    }
+
+    /// Bytes that really have pages now.
+    pub fn resident(&self) -> u64 {
+        rustix::fs::fstat(self.fd()).map_or(0, |stat| stat.st_blocks as u64 * 512)
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        if let Backing::Memfd(_) = self.backing {
+            // SAFETY: A1, and no clone is left, hence no pointer into the mapping.
+            unsafe {
+                let _ = rustix::mm::munmap(self.base.cast(), self.bytes);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_range_outside_is_refused() {
+        let arena = Arena::create(1).unwrap();
+        assert_eq!(arena.len(), HUGE);
+        assert!(arena.bytes(0, HUGE).is_ok());
+        assert!(matches!(arena.bytes(1, HUGE), Err(Error::OutOfRange { .. })));
+        assert!(matches!(arena.bytes(u64::MAX, 2), Err(Error::OutOfRange { .. })));
+    }
+
+    #[test]
+    fn an_unsealed_descriptor_is_refused() {
+        let fd = rustix::fs::memfd_create("x", MemfdFlags::CLOEXEC).unwrap();
+        rustix::fs::ftruncate(&fd, 4096).unwrap();
+        assert!(Arena::attach(fd).is_err());
+    }
+
+    #[test]
+    fn two_mappings_of_one_memfd_see_the_same_bytes() {
+        let one = Arena::create(1 << 21).unwrap();
+        let two = Arena::attach(one.fd().try_clone_to_owned().unwrap()).unwrap();
+        one.bytes(100, 3).unwrap().write(0, b"abc");
+        let mut seen = [0; 3];
+        two.bytes(100, 3).unwrap().read(0, &mut seen);
+        assert_eq!(&seen, b"abc");
+    }
+
+    #[test]
+    fn released_pages_leave_memory_and_read_as_zero() {
+        let arena = Arena::create(8 << 20).unwrap();
+        let span = Span { offset: 2 << 20, bytes: 4 << 20 };
+        arena.populate(span).unwrap();
+        assert!(arena.resident() >= span.bytes);
+        arena.span(span).unwrap().write(7, &[9]);
+        arena.release(span).unwrap();
+        assert_eq!(arena.resident(), 0);
+        let mut byte = [1];
+        arena.span(span).unwrap().read(7, &mut byte);
+        assert_eq!(byte, [0]);
+    }
+}

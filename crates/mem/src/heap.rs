@@ -1,0 +1,233 @@
+//! The part of an arena that one process has: extents granted by whoever owns the budget, blocks cut
+//! from them. Cold path: a lock is taken, nothing on the way of a message allocates here.
+
+use crate::{Arena, Error, SharedBytes, Span};
+use range_alloc::RangeAllocator;
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// Who grants extents: the agent of the node, or the process itself when it is alone.
+pub trait ExtentSource: Send {
+    /// An extent of at least `bytes`, aligned to 2 MiB.
+    fn grant(&mut self, bytes: u64) -> Result<Span, Error>;
+    /// Takes an extent back.
+    fn give_back(&mut self, extent: Span);
+}
+
+/// Extents are multiples of the huge page size, so that the kernel may use one.
+const EXTENT: u64 = 2 << 20;
+/// Blocks are multiples of two cache lines.
+const GRAIN: u64 = 128;
+const PAGE: u64 = 4096;
+
+/// Blocks of shared memory of this process.
+#[derive(Clone)]
+pub struct Heap {
+    arena: Arena,
+    huge: bool,
+    inner: Arc<Mutex<Inner>>,
+}
+
+struct Inner {
+    source: Box<dyn ExtentSource>,
+    extents: Vec<Extent>,
+    used: u64,
+}
+
+struct Extent {
+    span: Span,
+    free: RangeAllocator<u64>,
+    blocks: u64,
+}
+
+impl std::fmt::Debug for Heap {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Heap").field("used", &self.used()).finish_non_exhaustive()
+    }
+}
+
+impl Heap {
+    /// A heap that grows by what `source` grants. `huge` asks for huge pages for large blocks.
+    pub fn new(arena: Arena, source: Box<dyn ExtentSource>, huge: bool) -> Self {
+        let inner = Inner { source, extents: Vec::new(), used: 0 };
+        Heap { arena, huge, inner: Arc::new(Mutex::new(inner)) }
+    }
+
+    /// The arena that the blocks lie in.
+    pub fn arena(&self) -> &Arena {
+        &self.arena
+    }
+
+    /// Bytes in blocks.
+    pub fn used(&self) -> u64 {
+        self.lock().used
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A zeroed block of `bytes`, aligned to at least 128 bytes, its pages allocated. Local.
+    pub fn block(&self, bytes: u64) -> Result<Block, Error> {
+        let rounded = bytes.max(1).checked_next_multiple_of(GRAIN).unwrap_or(u64::MAX);
+        // Large blocks stand alone: page aligned, and given back as a whole.
+        let span = if rounded >= EXTENT { self.grant_alone(rounded)? } else { self.cut(rounded)? };
+        let block = Block { heap: self.clone(), span, bytes: self.arena.bytes(span.offset, bytes)? };
+        let huge = self.huge && span.bytes >= EXTENT && self.make_huge(span);
+        if !huge {
+            let first = span.offset / PAGE * PAGE;
+            let pages = Span { offset: first, bytes: span.end().next_multiple_of(PAGE) - first };
+            self.arena.populate(pages)?;
+        }
+        if rounded < EXTENT {
+            // Cut from an extent that other blocks used before; a block that stands alone is fresh.
+            block.bytes.fill(0);
+        }
+        Ok(block)
+    }
+
+    /// One touched page per huge page is what the kernel wants to see before it collapses.
+    fn make_huge(&self, span: Span) -> bool {
+        let Ok(bytes) = self.arena.span(span) else { return false };
+        for offset in (0..span.bytes).step_by(EXTENT as usize) {
+            if self.arena.populate(Span { offset: span.offset + offset, bytes: PAGE }).is_err() {
+                return false;
+            }
+            bytes.u64(offset).fetch_or(0, std::sync::atomic::Ordering::Relaxed);
+        }
+        self.arena.collapse(span) && self.arena.populate(span).is_ok()
+    }
+
+    fn grant_alone(&self, bytes: u64) -> Result<Span, Error> {
+        let mut inner = self.lock();
+        let bytes = bytes.checked_next_multiple_of(EXTENT).unwrap_or(u64::MAX);
+        let span = inner.source.grant(bytes)?;
+        let mut free = RangeAllocator::new(span.offset..span.end());
+        let _ = free.allocate_range(span.bytes);
+        inner.extents.push(Extent { span, free, blocks: 1 });
+        inner.used += span.bytes;
+        Ok(span)
+    }
+
+    fn cut(&self, bytes: u64) -> Result<Span, Error> {
+        let mut inner = self.lock();
+        for extent in &mut inner.extents {
+            if let Ok(range) = extent.free.allocate_range(bytes) {
+                extent.blocks += 1;
+                inner.used += bytes;
+                return Ok(Span { offset: range.start, bytes });
+            }
+        }
+        let span = inner.source.grant(EXTENT)?;
+        let mut free = RangeAllocator::new(span.offset..span.end());
+        let range = free.allocate_range(bytes).map_err(|_| Error::NoGrant(format!(
+            "an extent of {} bytes was granted for a block of {bytes}", span.bytes
+        )))?;
+        inner.extents.push(Extent { span, free, blocks: 1 });
+        inner.used += bytes;
+        Ok(Span { offset: range.start, bytes })
+    }
+
+    fn free(&self, span: Span) {
+        let mut inner = self.lock();
+        inner.used -= span.bytes;
+        let found = inner
+            .extents
+            .iter()
+            .position(|e| e.span.offset <= span.offset && span.end() <= e.span.end());
+        let Some(index) = found else { return };
+        let extent = &mut inner.extents[index];
+        extent.free.free_range(span.offset..span.end());
+        extent.blocks -= 1;
+        // The last small extent stays: a ring is made and dropped again soon.
+        let small_extents = inner.extents.iter().filter(|e| e.span.bytes == EXTENT).count();
+        let extent = &inner.extents[index];
+        if extent.blocks == 0 && (extent.span.bytes > EXTENT || small_extents > 1) {
+            let span = inner.extents.swap_remove(index).span;
+            inner.source.give_back(span);
+        }
+    }
+}
+
+/// A block of shared memory; given back when dropped.
+#[derive(Debug)]
+pub struct Block {
+    heap: Heap,
+    span: Span,
+    bytes: SharedBytes,
+}
+
+impl Block {
+    /// Where it is in the arena.
+    pub fn span(&self) -> Span {
+        Span { offset: self.span.offset, bytes: self.bytes.len() }
+    }
+
+    /// Its bytes.
+    pub fn bytes(&self) -> &SharedBytes {
+        &self.bytes
+    }
+}
+
+impl Drop for Block {
+    fn drop(&mut self) {
+        self.heap.free(self.span);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Bump {
+        next: u64,
+        end: u64,
+        out: u64,
+    }
+    impl ExtentSource for Bump {
+        fn grant(&mut self, bytes: u64) -> Result<Span, Error> {
+            if bytes > self.end - self.next {
+                return Err(Error::Budget { asked: bytes, used: self.next, budget: self.end });
+            }
+            self.next += bytes;
+            self.out += 1;
+            Ok(Span { offset: self.next - bytes, bytes })
+        }
+        fn give_back(&mut self, _: Span) {
+            self.out -= 1;
+        }
+    }
+
+    fn heap(bytes: u64) -> Heap {
+        let arena = Arena::create(bytes).unwrap();
+        Heap::new(arena.clone(), Box::new(Bump { next: 0, end: arena.len(), out: 0 }), true)
+    }
+
+    #[test]
+    fn blocks_do_not_overlap_and_are_reused() {
+        let heap = heap(8 << 20);
+        let one = heap.block(1000).unwrap();
+        let two = heap.block(1000).unwrap();
+        assert!(one.span().end() <= two.span().offset || two.span().end() <= one.span().offset);
+        let place = one.span();
+        one.bytes().fill(7);
+        drop(one);
+        let again = heap.block(1000).unwrap();
+        assert_eq!(again.span(), place);
+        let mut byte = [1];
+        again.bytes().read(0, &mut byte);
+        assert_eq!(byte, [0], "a reused block is zeroed");
+    }
+
+    #[test]
+    fn the_budget_is_a_typed_refusal_and_nothing_is_lost() {
+        let heap = heap(8 << 20);
+        let kept = heap.block(4 << 20).unwrap();
+        kept.bytes().write(5, b"kept");
+        assert!(matches!(heap.block(16 << 20), Err(Error::Budget { .. })));
+        assert!(matches!(heap.block(u64::MAX), Err(Error::Budget { .. })));
+        let mut seen = [0; 4];
+        kept.bytes().read(5, &mut seen);
+        assert_eq!(&seen, b"kept");
+        assert_eq!(heap.used(), 4 << 20);
+    }
+}

@@ -1,0 +1,325 @@
+//! Buffers of the caller that an operation in flight may touch.
+//!
+//! An operation that is still under way when its call returns needs its buffer for longer than a
+//! borrow lasts. Either it owns the buffer ([`ReadBuf::owned`], [`WriteBuf::owned`]; a forgotten
+//! handle then only leaks), or the buffer is lent inside a [`scope`] that does not end before every
+//! loan has come back, as in `std::thread::scope`.
+//!
+//! # Invariants
+//! L1 A loan's pointer and length are those of a borrow that outlives the scope (`'env`).
+//! L2 The scope returns only after the count of loans is zero. If the loans cannot be recalled (the
+//!    peer that may still write into the buffer neither acts nor dies) the process is aborted: a
+//!    buffer that somebody may write must not be handed back.
+//! L3 A [`WriteBuf`] is the only path to its bytes in this process while it lives (it was made from
+//!    `&mut`); other processes write disjoint pieces through the kernel.
+//! L4 Loans are neither `Send` nor `Sync`: the count is not atomic.
+
+use crate::SharedBytes;
+use crate::ring::Body;
+use std::cell::Cell;
+use std::marker::PhantomData;
+
+/// What to do about loans that are still out when a scope ends.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Recall {
+    /// Some time was spent on it; look again.
+    Again,
+    /// It is hopeless; the text says who holds the buffer. The process will be aborted.
+    Abort(String),
+}
+
+/// Lends buffers to operations; see [`scope`].
+#[derive(Debug)]
+pub struct Lender<'scope, 'env: 'scope> {
+    out: &'scope Cell<u64>,
+    scope: PhantomData<&'scope mut &'scope ()>,
+    env: PhantomData<&'env mut &'env ()>,
+}
+
+impl<'env> Lender<'_, 'env> {
+    /// Lends a buffer for reading.
+    pub fn read(&self, buffer: &'env [u8]) -> ReadBuf {
+        ReadBuf(Source::Lent(buffer.as_ptr(), buffer.len(), Loan::new(self.out)))
+    }
+
+    /// Lends a buffer for writing.
+    pub fn write(&self, buffer: &'env mut [u8]) -> WriteBuf {
+        WriteBuf(Target::Lent(buffer.as_mut_ptr(), buffer.len(), Loan::new(self.out)))
+    }
+}
+
+/// Runs `f` with a lender, then calls `recall` until every loan has come back.
+pub fn scope<'env, R>(
+    mut recall: impl FnMut() -> Recall,
+    f: impl for<'scope> FnOnce(&'scope Lender<'scope, 'env>) -> R,
+) -> R {
+    let out = Cell::new(0);
+    let lender = Lender { out: &out, scope: PhantomData, env: PhantomData };
+    let guard = Guard { out: &out, recall: &mut recall };
+    let result = f(&lender);
+    drop(guard);
+    result
+}
+
+/// Recalls also when `f` unwinds.
+struct Guard<'a> {
+    out: &'a Cell<u64>,
+    recall: &'a mut dyn FnMut() -> Recall,
+}
+
+impl Drop for Guard<'_> {
+    fn drop(&mut self) {
+        while self.out.get() != 0 {
+            if let Recall::Abort(why) = (self.recall)() {
+                // L2. There is no caller who could be told: this is the last thing said.
+                let _ = std::io::Write::write_all(
+                    &mut std::io::stderr(),
+                    format!("samite: aborting, a buffer cannot be taken back: {why}\n").as_bytes(),
+                );
+                std::process::abort();
+            }
+        }
+    }
+}
+
+/// One unit of the scope's count.
+#[derive(Debug)]
+struct Loan(*const Cell<u64>);
+
+impl Loan {
+    fn new(out: &Cell<u64>) -> Self {
+        out.set(out.get() + 1);
+        Loan(out)
+    }
+}
+
+impl Drop for Loan {
+    fn drop(&mut self) {
+        // SAFETY: the cell lives in `scope`'s frame, which cannot end before this count is gone (L2);
+        // same thread (L4, the raw pointer makes the type neither Send nor Sync).
+        let out = unsafe { &*self.0 };
+        out.set(out.get() - 1);
+    }
+}
+
+/// Bytes that an operation may read.
+#[derive(Debug)]
+pub struct ReadBuf(Source);
+
+#[derive(Debug)]
+enum Source {
+    Lent(*const u8, usize, #[expect(dead_code, reason = "counts until it is dropped")] Loan),
+    Owned(Vec<u8>),
+    Shared(SharedBytes),
+}
+
+impl ReadBuf {
+    /// A buffer that the operation owns.
+    pub fn owned(bytes: Vec<u8>) -> Self {
+        ReadBuf(Source::Owned(bytes))
+    }
+
+    /// Whether it is borrowed from the caller, in a [`scope`].
+    pub fn is_lent(&self) -> bool {
+        matches!(self.0, Source::Lent(..))
+    }
+
+    /// Bytes in shared memory.
+    pub fn shared(bytes: SharedBytes) -> Self {
+        ReadBuf(Source::Shared(bytes))
+    }
+
+    /// Length in bytes.
+    pub fn len(&self) -> u64 {
+        match &self.0 {
+            Source::Lent(_, len, _) => *len as u64,
+            Source::Owned(bytes) => bytes.len() as u64,
+            Source::Shared(bytes) => bytes.len(),
+        }
+    }
+
+    /// Whether there are no bytes.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Address in this process, for a kernel copy by the peer.
+    pub fn address(&self) -> u64 {
+        match &self.0 {
+            Source::Lent(pointer, ..) => *pointer as u64,
+            Source::Owned(bytes) => bytes.as_ptr() as u64,
+            Source::Shared(bytes) => bytes.address(),
+        }
+    }
+
+    /// A part of the bytes.
+    pub fn body(&self, offset: u64, len: u64) -> Body<'_> {
+        assert!(offset + len <= self.len(), "beyond the end of a buffer");
+        match &self.0 {
+            // SAFETY: L1 and L2: the borrow is alive while this value is; range checked above.
+            Source::Lent(pointer, ..) => Body::Slice(unsafe {
+                std::slice::from_raw_parts(pointer.add(offset as usize), len as usize)
+            }),
+            Source::Owned(bytes) => Body::Slice(&bytes[offset as usize..(offset + len) as usize]),
+            Source::Shared(bytes) => Body::Shared { bytes, offset, len },
+        }
+    }
+
+    /// The buffer, if the operation owned it.
+    pub fn into_owned(self) -> Option<Vec<u8>> {
+        match self.0 {
+            Source::Owned(bytes) => Some(bytes),
+            _ => None,
+        }
+    }
+
+    /// Kernel copy of a piece into another process; bytes copied.
+    pub fn copy_to_process(&self, offset: u64, len: u64, pid: i32, address: u64) -> std::io::Result<u64> {
+        match self.body(offset, len) {
+            Body::Slice(slice) => crate::sys::write_process(pid, address, slice).map(|n| n as u64),
+            Body::Shared { bytes, offset, len } => bytes.write_to_process(offset, len, pid, address),
+        }
+    }
+}
+
+/// Bytes that an operation may write.
+#[derive(Debug)]
+pub struct WriteBuf(Target);
+
+#[derive(Debug)]
+enum Target {
+    Lent(*mut u8, usize, #[expect(dead_code, reason = "counts until it is dropped")] Loan),
+    Owned(Vec<u8>),
+    Shared(SharedBytes),
+}
+
+impl WriteBuf {
+    /// A buffer that the operation owns.
+    pub fn owned(bytes: Vec<u8>) -> Self {
+        WriteBuf(Target::Owned(bytes))
+    }
+
+    /// Whether it is borrowed from the caller, in a [`scope`].
+    pub fn is_lent(&self) -> bool {
+        matches!(self.0, Target::Lent(..))
+    }
+
+    /// Bytes in shared memory.
+    pub fn shared(bytes: SharedBytes) -> Self {
+        WriteBuf(Target::Shared(bytes))
+    }
+
+    /// Length in bytes.
+    #[inline(always)]
+    pub fn len(&self) -> u64 {
+        match &self.0 {
+            Target::Lent(_, len, _) => *len as u64,
+            Target::Owned(bytes) => bytes.len() as u64,
+            Target::Shared(bytes) => bytes.len(),
+        }
+    }
+
+    /// Whether there is no room at all.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Address in this process, for a kernel copy by the peer.
+    pub fn address(&mut self) -> u64 {
+        match &mut self.0 {
+            Target::Lent(pointer, ..) => *pointer as u64,
+            Target::Owned(bytes) => bytes.as_mut_ptr() as u64,
+            Target::Shared(bytes) => bytes.address(),
+        }
+    }
+
+    /// The bytes, if they lie in shared memory: a peer that maps it may then write them directly.
+    pub fn as_shared(&self) -> Option<&SharedBytes> {
+        match &self.0 {
+            Target::Shared(bytes) => Some(bytes),
+            _ => None,
+        }
+    }
+
+    /// Fills a piece from a body.
+    #[inline(always)]
+    pub fn fill(&mut self, offset: u64, from: &Body<'_>) {
+        let len = from.len();
+        match self.private(offset, len) {
+            Ok(slice) => from.copy_to(0, slice),
+            Err(shared) => from.copy_to_shared(shared, offset),
+        }
+    }
+
+    /// Kernel copy of a piece out of another process; bytes copied.
+    pub fn fill_from_process(&mut self, offset: u64, len: u64, pid: i32, address: u64) -> std::io::Result<u64> {
+        match self.private(offset, len) {
+            Ok(slice) => crate::sys::read_process(pid, address, slice).map(|n| n as u64),
+            Err(shared) => shared.read_from_process(offset, len, pid, address),
+        }
+    }
+
+    /// The private bytes of a piece, or the shared range that the buffer is.
+    #[inline(always)]
+    fn private(&mut self, offset: u64, len: u64) -> Result<&mut [u8], &SharedBytes> {
+        let end = offset.checked_add(len).filter(|end| *end <= self.len());
+        assert!(end.is_some(), "bytes {offset}+{len} lie beyond the end of a buffer");
+        let (offset, len) = (offset as usize, len as usize);
+        match &mut self.0 {
+            // SAFETY: L1, L2, L3; range checked above.
+            Target::Lent(pointer, ..) => {
+                Ok(unsafe { std::slice::from_raw_parts_mut(pointer.add(offset), len) })
+            }
+            Target::Owned(bytes) => Ok(&mut bytes[offset..offset + len]),
+            Target::Shared(bytes) => Err(bytes),
+        }
+    }
+
+    /// The buffer, if the operation owned it.
+    pub fn into_owned(self) -> Option<Vec<u8>> {
+        match self.0 {
+            Target::Owned(bytes) => Some(bytes),
+            _ => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_scope_ends_only_when_every_loan_is_back() {
+        let mut buffer = [0u8; 4];
+        let held = Cell::new(None);
+        let recalls = Cell::new(0);
+        scope(
+            || {
+                recalls.set(recalls.get() + 1);
+                if recalls.get() == 3 {
+                    drop(held.take());
+                }
+                Recall::Again
+            },
+            |lender| {
+                let mut loan: WriteBuf = lender.write(&mut buffer);
+                loan.fill(1, &Body::Slice(b"ab"));
+                held.set(Some(loan));
+            },
+        );
+        assert_eq!((recalls.get(), buffer), (3, [0, b'a', b'b', 0]));
+    }
+
+    #[test]
+    fn owned_buffers_come_back() {
+        let mut buffer = WriteBuf::owned(vec![0; 3]);
+        buffer.fill(0, &Body::Slice(b"xyz"));
+        assert_eq!(buffer.into_owned().unwrap(), b"xyz");
+    }
+
+    #[test]
+    #[should_panic(expected = "beyond the end")]
+    fn a_piece_beyond_the_end_is_a_bug() {
+        WriteBuf::owned(vec![0; 3]).fill(2, &Body::Slice(b"xyz"));
+    }
+}

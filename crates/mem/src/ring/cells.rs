@@ -1,0 +1,309 @@
+//! The algorithm of the ring, over any [`Medium`]: shared memory in production, loom's cells in the
+//! model checker.
+
+use super::{CELLS, FIRST_BYTES, FRAME_CELLS, INLINE_BYTES, NEXT_BYTES};
+use crate::Corrupt;
+use crate::sync::{AtomicU64, Ordering};
+
+/// Where the cells of a ring are.
+pub trait Medium {
+    /// First word of a cell.
+    fn header(&self, cell: u64) -> &AtomicU64;
+    /// Cells consumed, written by the consumer.
+    fn head(&self) -> &AtomicU64;
+    /// Bulk bytes consumed, written by the consumer.
+    fn bulk_head(&self) -> &AtomicU64;
+    /// Writes bytes of a cell, `at` bytes from its start.
+    fn write(&self, cell: u64, at: usize, from: &[u8]);
+    /// Reads bytes of a cell.
+    fn read(&self, cell: u64, at: usize, into: &mut [u8]);
+    /// Asks for a cell that will be needed soon.
+    fn prefetch(&self, _cell: u64) {}
+}
+
+/// There is no room now; try again after the consumer went on. Not an error.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Full;
+
+/// A frame as the consumer sees it: private copies, checked.
+#[derive(Debug)]
+pub struct Frame<'a> {
+    /// What it is, for the layer above.
+    pub kind: u8,
+    /// One word of the layer above (a tag, an id).
+    pub arg: u64,
+    /// The bytes that travelled in the cells.
+    pub inline: &'a [u8],
+    /// Start and length of the body in the bulk area, if there is one.
+    pub bulk: Option<(u64, u64)>,
+}
+
+const BULK: u8 = 0x80;
+/// Bytes of the bulk reference that precede the inline bytes of a frame with a body.
+const BULK_REFERENCE: usize = 16;
+
+fn header(position: u64, kind: u8, cells: u8, bulk: bool, len: usize) -> u64 {
+    let shape = if bulk { cells | BULK } else { cells };
+    (sequence(position) as u64) << 32 | (kind as u64) << 24 | (shape as u64) << 16 | len as u64
+}
+
+fn sequence(position: u64) -> u32 {
+    (position as u32).wrapping_add(1)
+}
+
+#[inline(always)]
+fn cells_for(bytes: usize) -> usize {
+    if bytes <= FIRST_BYTES { 1 } else { 1 + (bytes - FIRST_BYTES).div_ceil(NEXT_BYTES) }
+}
+
+/// The writing end.
+#[derive(Debug)]
+pub struct Producer<M> {
+    /// Where the cells are.
+    pub medium: M,
+    tail: u64,
+    head_seen: u64,
+    bulk_tail: u64,
+    bulk_head_seen: u64,
+    bulk_bytes: u64,
+}
+
+impl<M: Medium> Producer<M> {
+    /// The writing end of a fresh ring.
+    pub fn new(medium: M) -> Self {
+        Producer { medium, tail: 0, head_seen: 0, bulk_tail: 0, bulk_head_seen: 0, bulk_bytes: 0 }
+    }
+
+    /// Tells the size of the bulk area, once it exists.
+    pub fn set_bulk_bytes(&mut self, bytes: u64) {
+        self.bulk_bytes = bytes;
+    }
+
+    /// Size of the bulk area in bytes; 0 while there is none.
+    pub fn bulk_bytes(&self) -> u64 {
+        self.bulk_bytes
+    }
+
+    /// Frames' cells published and perhaps not consumed yet.
+    pub fn in_flight(&mut self) -> u64 {
+        // ORDERING: Acquire pairs with the consumer's Release store of `head` (R2).
+        self.head_seen = self.medium.head().load(Ordering::Acquire);
+        self.tail.saturating_sub(self.head_seen)
+    }
+
+    /// Publishes a frame without a body; leaves at least `reserve` cells free.
+    #[inline]
+    pub fn push(&mut self, kind: u8, arg: u64, inline: &[u8], reserve: u64) -> Result<(), Full> {
+        self.publish(kind, arg, &[], inline, reserve)
+    }
+
+    /// Finds room for a frame with a body of `bytes`; where to write the body in the bulk area.
+    /// The body must then be published by [`Producer::push_bulk`] with the same position.
+    pub fn reserve_bulk(&mut self, inline: usize, bytes: u64, reserve: u64) -> Result<u64, Full> {
+        let cells = cells_for(BULK_REFERENCE + inline) as u64;
+        if bytes > self.bulk_bytes || !self.room(cells + reserve) {
+            return Err(Full);
+        }
+        let start = self.bulk_start(bytes);
+        if start + bytes - self.bulk_head_seen > self.bulk_bytes {
+            // ORDERING: Acquire pairs with the consumer's Release store of `bulk_head` (R5).
+            self.bulk_head_seen = self.medium.bulk_head().load(Ordering::Acquire);
+            if (start + bytes).wrapping_sub(self.bulk_head_seen) > self.bulk_bytes {
+                return Err(Full);
+            }
+        }
+        Ok(start)
+    }
+
+    /// Publishes a frame whose body was written at `start`, as [`Producer::reserve_bulk`] said.
+    pub fn push_bulk(&mut self, kind: u8, arg: u64, inline: &[u8], start: u64, bytes: u64) {
+        let mut reference = [0; BULK_REFERENCE];
+        reference[..8].copy_from_slice(&start.to_le_bytes());
+        reference[8..].copy_from_slice(&bytes.to_le_bytes());
+        let published = self.publish(kind, arg, &reference, inline, 0);
+        debug_assert_eq!(published, Ok(()), "room was reserved");
+        self.bulk_tail = start + bytes;
+    }
+
+    /// Position of a body that is not split by the end of the area.
+    fn bulk_start(&self, bytes: u64) -> u64 {
+        let left = self.bulk_bytes - self.bulk_tail % self.bulk_bytes;
+        // Bodies begin at a cache line: the two sides never share one.
+        let aligned = self.bulk_tail.next_multiple_of(crate::LINE);
+        if bytes <= left && aligned % self.bulk_bytes + bytes <= self.bulk_bytes && aligned - self.bulk_tail < left {
+            aligned
+        } else {
+            self.bulk_tail + left
+        }
+    }
+
+    #[inline(always)]
+    fn room(&mut self, cells: u64) -> bool {
+        if self.tail + cells - self.head_seen <= CELLS {
+            return true;
+        }
+        self.in_flight() + cells <= CELLS
+    }
+
+    #[inline]
+    fn publish(
+        &mut self,
+        kind: u8,
+        arg: u64,
+        reference: &[u8],
+        inline: &[u8],
+        reserve: u64,
+    ) -> Result<(), Full> {
+        let len = reference.len() + inline.len();
+        assert!(len <= INLINE_BYTES, "{len} bytes do not fit into the cells of one frame");
+        let cells = cells_for(len);
+        if !self.room(cells as u64 + reserve) {
+            return Err(Full);
+        }
+        let first = self.tail;
+        let mut rest = inline;
+        if cells > 1 {
+            let (head, tail) = rest.split_at(FIRST_BYTES - reference.len());
+            rest = head;
+            for (index, part) in tail.chunks(NEXT_BYTES).enumerate() {
+                let cell = (first + 1 + index as u64) % CELLS;
+                // R4. Relaxed: ordered before the first header by its Release.
+                self.medium.header(cell).store(0, Ordering::Relaxed);
+                self.medium.write(cell, 8, part);
+            }
+        }
+        let cell = first % CELLS;
+        self.medium.write(cell, 8, &arg.to_le_bytes());
+        if !reference.is_empty() {
+            self.medium.write(cell, 16, reference);
+        }
+        self.medium.write(cell, 16 + reference.len(), rest);
+        let word = header(first, kind, cells as u8, !reference.is_empty(), len);
+        // ORDERING: Release pairs with the Acquire load in `Consumer::peek` (R3).
+        self.medium.header(cell).store(word, Ordering::Release);
+        self.tail = first + cells as u64;
+        Ok(())
+    }
+}
+
+/// The reading end.
+#[derive(Debug)]
+pub struct Consumer<M> {
+    /// Where the cells are.
+    pub medium: M,
+    head: u64,
+    head_told: u64,
+    bulk_head: u64,
+    bulk_told: u64,
+    bulk_bytes: u64,
+    /// Cells and bulk position after the frame last peeked.
+    next: (u64, u64),
+    inline: [u8; INLINE_BYTES],
+}
+
+impl<M: Medium> Consumer<M> {
+    /// The reading end of a fresh ring.
+    pub fn new(medium: M) -> Self {
+        Consumer {
+            medium,
+            head: 0,
+            head_told: 0,
+            bulk_head: 0,
+            bulk_told: 0,
+            bulk_bytes: 0,
+            next: (0, 0),
+            inline: [0; INLINE_BYTES],
+        }
+    }
+
+    /// Tells the size of the bulk area, once it is known.
+    pub fn set_bulk_bytes(&mut self, bytes: u64) {
+        self.bulk_bytes = bytes;
+    }
+
+    /// Size of the bulk area as told; 0 while it is not known.
+    pub fn bulk_bytes(&self) -> u64 {
+        self.bulk_bytes
+    }
+
+    /// Whether a frame is waiting. One load of the line that the next frame will be in.
+    #[inline(always)]
+    pub fn ready(&self) -> bool {
+        // ORDERING: Relaxed is enough to look; `peek` loads again with Acquire.
+        let word = self.medium.header(self.head % CELLS).load(Ordering::Relaxed);
+        (word >> 32) as u32 == sequence(self.head)
+    }
+
+    /// The next frame, or `None`; [`Consumer::advance`] makes room for the producer.
+    #[inline]
+    pub fn peek(&mut self) -> Result<Option<Frame<'_>>, Corrupt> {
+        Ok(self.peek_with_medium()?.map(|(frame, _)| frame))
+    }
+
+    /// As [`Consumer::peek`], with the medium that a body lies in.
+    #[inline]
+    pub fn peek_with_medium(&mut self) -> Result<Option<(Frame<'_>, &M)>, Corrupt> {
+        let cell = self.head % CELLS;
+        // ORDERING: Acquire pairs with the producer's Release store of this header (R3).
+        let word = self.medium.header(cell).load(Ordering::Acquire);
+        if (word >> 32) as u32 != sequence(self.head) {
+            return Ok(None);
+        }
+        let (kind, shape, len) = ((word >> 24) as u8, (word >> 16) as u8, (word & 0xffff) as usize);
+        let (cells, has_bulk) = ((shape & !BULK) as usize, shape & BULK != 0);
+        if len > INLINE_BYTES || cells != cells_for(len) || cells > FRAME_CELLS {
+            return Err(Corrupt { what: "the length of a frame", value: word & 0xffff_ffff });
+        }
+        if has_bulk && len < BULK_REFERENCE {
+            return Err(Corrupt { what: "the length of a frame with a body", value: len as u64 });
+        }
+        let mut arg = [0; 8];
+        self.medium.read(cell, 8, &mut arg);
+        let first = len.min(FIRST_BYTES);
+        self.medium.read(cell, 16, &mut self.inline[..first]);
+        for (index, part) in self.inline[first..len].chunks_mut(NEXT_BYTES).enumerate() {
+            self.medium.read((self.head + 1 + index as u64) % CELLS, 8, part);
+        }
+        self.next = (self.head + cells as u64, self.bulk_head);
+        let bulk = if has_bulk { Some(self.bulk_reference()?) } else { None };
+        let inline = &self.inline[if has_bulk { BULK_REFERENCE } else { 0 }..len];
+        Ok(Some((Frame { kind, arg: u64::from_le_bytes(arg), inline, bulk }, &self.medium)))
+    }
+
+    /// Checks where the body of the frame at hand is said to be (R5).
+    fn bulk_reference(&mut self) -> Result<(u64, u64), Corrupt> {
+        let word = |at: usize| {
+            let mut bytes = [0; 8];
+            bytes.copy_from_slice(&self.inline[at..at + 8]);
+            u64::from_le_bytes(bytes)
+        };
+        let (start, bytes) = (word(0), word(8));
+        if bytes > self.bulk_bytes {
+            return Err(Corrupt { what: "the length of a body", value: bytes });
+        }
+        let skipped = start.wrapping_sub(self.bulk_head);
+        let inside = skipped <= self.bulk_bytes && start % self.bulk_bytes.max(1) + bytes <= self.bulk_bytes;
+        let Some(end) = start.checked_add(bytes).filter(|_| inside) else {
+            return Err(Corrupt { what: "the position of a body", value: start });
+        };
+        self.next.1 = end;
+        Ok((start % self.bulk_bytes.max(1), bytes))
+    }
+
+    /// Consumes the frame last peeked. Room is told to the producer in batches: a line that moves
+    /// per quarter of the ring instead of per frame.
+    #[inline]
+    pub fn advance(&mut self) {
+        (self.head, self.bulk_head) = self.next;
+        if self.head - self.head_told >= CELLS / 4 {
+            // ORDERING: Release pairs with the Acquire load in `Producer::in_flight` (R2).
+            self.medium.head().store(self.head, Ordering::Release);
+            self.head_told = self.head;
+        }
+        if self.bulk_head - self.bulk_told >= self.bulk_bytes / 8 && self.bulk_head != self.bulk_told {
+            // ORDERING: Release pairs with the Acquire load in `Producer::reserve_bulk` (R5).
+            self.medium.bulk_head().store(self.bulk_head, Ordering::Release);
+            self.bulk_told = self.bulk_head;
+        }
+    }
+}

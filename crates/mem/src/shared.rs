@@ -1,0 +1,179 @@
+//! A range of bytes that other processes can write.
+//!
+//! # Invariants
+//! B1 `pointer..pointer+len` lies in `mapping`, which is alive as long as this value (M1).
+//! B2 No reference to plain bytes ever leaves this file; atomics are handed out by reference because
+//!    that is how they are shared (M2).
+
+use crate::arena::Mapping;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+/// Bytes in an [`crate::Arena`]: copied in and out, or reached as atomics.
+///
+/// Every method panics when a range reaches outside: ranges that come from another process are
+/// checked before ([`SharedBytes::contains`]).
+#[derive(Clone, Debug)]
+pub struct SharedBytes {
+    mapping: Arc<Mapping>,
+    pointer: *mut u8,
+    len: usize,
+}
+
+// SAFETY: B1 and B2; the mapping itself may be used from every thread.
+unsafe impl Send for SharedBytes {}
+// SAFETY: as above.
+unsafe impl Sync for SharedBytes {}
+
+impl SharedBytes {
+    pub(crate) fn new(mapping: Arc<Mapping>, pointer: *mut u8, len: usize) -> Self {
+        SharedBytes { mapping, pointer, len }
+    }
+
+    /// Private memory of this process that others will reach through the kernel or by messages. It
+    /// is read and written by copies from now on, and freed with the last clone.
+    pub fn adopt(bytes: Vec<u8>) -> SharedBytes {
+        let mapping = Arc::new(Mapping::adopt(bytes));
+        let (pointer, len) = (mapping.base(), mapping.bytes());
+        SharedBytes { mapping, pointer, len }
+    }
+
+    /// Length in bytes.
+    pub fn len(&self) -> u64 {
+        self.len as u64
+    }
+
+    /// Whether the range is empty.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Whether `offset..offset + bytes` lies inside.
+    pub fn contains(&self, offset: u64, bytes: u64) -> bool {
+        offset.checked_add(bytes).is_some_and(|end| end <= self.len as u64)
+    }
+
+    #[inline(always)]
+    fn at(&self, offset: u64, bytes: u64) -> *mut u8 {
+        assert!(
+            self.contains(offset, bytes),
+            "bytes {offset}+{bytes} lie outside a range of {} bytes",
+            self.len
+        );
+        // SAFETY: B1 and the check above.
+        unsafe { self.pointer.add(offset as usize) }
+    }
+
+    /// A part of this range.
+    pub fn slice(&self, offset: u64, bytes: u64) -> SharedBytes {
+        let pointer = self.at(offset, bytes);
+        SharedBytes { mapping: self.mapping.clone(), pointer, len: bytes as usize }
+    }
+
+    /// Copies `into.len()` bytes out. A racing writer makes the bytes unspecified (M2).
+    #[inline]
+    pub fn read(&self, offset: u64, into: &mut [u8]) {
+        let from = self.at(offset, into.len() as u64);
+        // SAFETY: source in range (B1), target is a live slice; they cannot overlap, since no slice
+        // of plain bytes lies in an arena (B2).
+        unsafe { std::ptr::copy_nonoverlapping(from, into.as_mut_ptr(), into.len()) }
+    }
+
+    /// Copies `from` in.
+    #[inline]
+    pub fn write(&self, offset: u64, from: &[u8]) {
+        let to = self.at(offset, from.len() as u64);
+        // SAFETY: as in `read`, the other way round.
+        unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), to, from.len()) }
+    }
+
+    /// Copies between two shared ranges, which may overlap.
+    pub fn copy_from(&self, offset: u64, from: &SharedBytes, from_offset: u64, bytes: u64) {
+        let to = self.at(offset, bytes);
+        let source = from.at(from_offset, bytes);
+        // SAFETY: both in range (B1); `copy` allows overlap.
+        unsafe { std::ptr::copy(source, to, bytes as usize) }
+    }
+
+    /// Sets all bytes.
+    pub fn fill(&self, value: u8) {
+        // SAFETY: the whole range (B1).
+        unsafe { std::ptr::write_bytes(self.pointer, value, self.len) }
+    }
+
+    /// Copies `into.len()` doubles out, beginning at the double with this index.
+    #[inline]
+    pub fn read_f64s(&self, index: u64, into: &mut [f64]) {
+        let from = self.at(index * 8, into.len() as u64 * 8);
+        // SAFETY: as in `read`; every bit pattern is a double, and the bytes are copied as bytes.
+        unsafe { std::ptr::copy_nonoverlapping(from, into.as_mut_ptr().cast(), into.len() * 8) }
+    }
+
+    /// Copies doubles in, beginning at the double with this index.
+    #[inline]
+    pub fn write_f64s(&self, index: u64, from: &[f64]) {
+        let to = self.at(index * 8, from.len() as u64 * 8);
+        // SAFETY: as in `write`.
+        unsafe { std::ptr::copy_nonoverlapping(from.as_ptr().cast(), to, from.len() * 8) }
+    }
+
+    /// The 8 aligned bytes at `offset` as an atomic.
+    #[inline(always)]
+    pub fn u64(&self, offset: u64) -> &AtomicU64 {
+        let pointer = self.at(offset, 8);
+        assert!(pointer.addr() % 8 == 0, "a 64-bit atomic at a misaligned offset {offset}");
+        // SAFETY: in range, aligned, alive as long as `self` (B1); shared only as an atomic (B2).
+        unsafe { AtomicU64::from_ptr(pointer.cast()) }
+    }
+
+    /// The 4 aligned bytes at `offset` as an atomic.
+    #[inline(always)]
+    pub fn u32(&self, offset: u64) -> &AtomicU32 {
+        let pointer = self.at(offset, 4);
+        assert!(pointer.addr() % 4 == 0, "a 32-bit atomic at a misaligned offset {offset}");
+        // SAFETY: as in `u64`.
+        unsafe { AtomicU32::from_ptr(pointer.cast()) }
+    }
+
+    /// Copies from an address of another process into this range (kernel copy); bytes copied.
+    pub fn read_from_process(&self, offset: u64, bytes: u64, pid: i32, address: u64) -> std::io::Result<u64> {
+        let pointer = self.at(offset, bytes);
+        crate::sys::read_process_raw(pid, address, pointer, bytes as usize).map(|n| n as u64)
+    }
+
+    /// Copies from this range to an address of another process (kernel copy); bytes copied.
+    pub fn write_to_process(&self, offset: u64, bytes: u64, pid: i32, address: u64) -> std::io::Result<u64> {
+        let pointer = self.at(offset, bytes);
+        crate::sys::write_process_raw(pid, address, pointer, bytes as usize).map(|n| n as u64)
+    }
+
+    /// Address of the range in this process (for tests of who sees what, and for kernel copies).
+    pub fn address(&self) -> u64 {
+        self.pointer as u64
+    }
+
+    /// Asks the processor to fetch the line at `offset` for reading.
+    #[inline(always)]
+    pub fn prefetch(&self, offset: u64) {
+        #[cfg(target_arch = "x86_64")]
+        if offset < self.len as u64 {
+            // SAFETY: a prefetch never faults and the address is in range.
+            unsafe {
+                use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+                _mm_prefetch::<_MM_HINT_T0>(self.pointer.add(offset as usize).cast());
+            }
+        }
+        #[cfg(not(target_arch = "x86_64"))]
+        let _ = offset;
+    }
+
+    /// A sum of all bytes as 64-bit words, read once: proves that a view can be read where it lies.
+    pub fn checksum(&self) -> u64 {
+        let mut sum = 0u64;
+        let words = self.len as u64 / 8;
+        for word in 0..words {
+            sum = sum.wrapping_add(self.u64(word * 8).load(Ordering::Relaxed));
+        }
+        sum
+    }
+}

@@ -1,0 +1,82 @@
+//! The system calls for which there is no safe wrapper.
+//!
+//! # Invariants
+//! S1 Every pointer passed to the kernel comes from a live slice of the caller with its own length.
+//! S2 Addresses in *another* process are numbers: the kernel checks them, a wrong one is `EFAULT`.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+static ASYMMETRIC: AtomicBool = AtomicBool::new(false);
+
+// From <linux/membarrier.h>.
+const MEMBARRIER_CMD_GLOBAL_EXPEDITED: libc::c_int = 1 << 1;
+const MEMBARRIER_CMD_REGISTER_GLOBAL_EXPEDITED: libc::c_int = 1 << 2;
+
+fn call_membarrier(command: libc::c_int) -> bool {
+    // SAFETY: membarrier takes three integers and touches no memory of ours (S1 is empty).
+    unsafe { libc::syscall(libc::SYS_membarrier, command, 0, 0) == 0 }
+}
+
+/// Registers this process for expedited global memory barriers and from now on lets
+/// [`crate::sync::light_fence`] be free. Returns whether the kernel can; all processes that share
+/// doorbells must get the same answer (the fabric compares it when a unit joins).
+pub fn enable_asymmetric_fences() -> bool {
+    let able = call_membarrier(MEMBARRIER_CMD_REGISTER_GLOBAL_EXPEDITED)
+        && call_membarrier(MEMBARRIER_CMD_GLOBAL_EXPEDITED);
+    // ORDERING: Release pairs with the Relaxed load in `asymmetric`, which only needs the flag.
+    ASYMMETRIC.store(able, Ordering::Release);
+    able
+}
+
+#[inline(always)]
+pub(crate) fn asymmetric() -> bool {
+    ASYMMETRIC.load(Ordering::Relaxed)
+}
+
+pub(crate) fn membarrier() {
+    // It worked at registration; if it fails now (a filter installed later) only a full fence on the
+    // other side could help, which we cannot force: stop rather than lose a wake-up silently.
+    assert!(
+        call_membarrier(MEMBARRIER_CMD_GLOBAL_EXPEDITED),
+        "membarrier was taken away from this process after it had been granted"
+    );
+}
+
+/// Copies from `address` of process `pid` into `into`; returns the bytes copied.
+pub(crate) fn read_process(pid: i32, address: u64, into: &mut [u8]) -> std::io::Result<usize> {
+    read_process_raw(pid, address, into.as_mut_ptr(), into.len())
+}
+
+/// Copies `from` to `address` of process `pid`; returns the bytes copied.
+pub(crate) fn write_process(pid: i32, address: u64, from: &[u8]) -> std::io::Result<usize> {
+    write_process_raw(pid, address, from.as_ptr(), from.len())
+}
+
+/// As [`read_process`], into memory that only its pointer may stand for (shared bytes). A pointer
+/// that is not writable for `len` bytes is `EFAULT` or overwrites what the caller vouched for (S1).
+pub(crate) fn read_process_raw(
+    pid: i32,
+    address: u64,
+    into: *mut u8,
+    len: usize,
+) -> std::io::Result<usize> {
+    let local = libc::iovec { iov_base: into.cast(), iov_len: len };
+    let remote = libc::iovec { iov_base: address as *mut libc::c_void, iov_len: len };
+    // SAFETY: S1 for `local`: both callers derive it from a live range of `len` bytes; S2 for `remote`.
+    let n = unsafe { libc::process_vm_readv(pid, &local, 1, &remote, 1, 0) };
+    usize::try_from(n).map_err(|_| std::io::Error::last_os_error())
+}
+
+/// As [`write_process`], from shared bytes.
+pub(crate) fn write_process_raw(
+    pid: i32,
+    address: u64,
+    from: *const u8,
+    len: usize,
+) -> std::io::Result<usize> {
+    let local = libc::iovec { iov_base: from as *mut libc::c_void, iov_len: len };
+    let remote = libc::iovec { iov_base: address as *mut libc::c_void, iov_len: len };
+    // SAFETY: S1 for `local`, which the call only reads; S2 for `remote`.
+    let n = unsafe { libc::process_vm_writev(pid, &local, 1, &remote, 1, 0) };
+    usize::try_from(n).map_err(|_| std::io::Error::last_os_error())
+}

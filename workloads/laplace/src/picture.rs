@@ -1,0 +1,148 @@
+//! A picture of the field: averages over small squares, as colours.
+
+use colorgrad::Gradient;
+
+use crate::{Error, Problem};
+
+/// A field shrunk (never enlarged) to at most some pixels per side. Rows can come in any order,
+/// from any unit.
+#[derive(Clone, Debug)]
+pub struct Picture {
+    /// The field's size.
+    rows: usize,
+    cols: usize,
+    /// The picture's size.
+    width: usize,
+    height: usize,
+    /// Sum and number of the cells in each pixel.
+    sums: Vec<(f64, u32)>,
+}
+
+impl Picture {
+    /// An empty picture of `problem`, of at most `side x side` pixels.
+    pub fn new(problem: &Problem, side: usize) -> Self {
+        let (rows, cols) = (problem.rows(), problem.cols());
+        let longest = rows.max(cols);
+        let side = side.clamp(1, longest);
+        let (width, height) = (
+            (cols * side / longest).max(1),
+            (rows * side / longest).max(1),
+        );
+        Self {
+            rows,
+            cols,
+            width,
+            height,
+            sums: vec![(0.0, 0); width * height],
+        }
+    }
+
+    /// Adds one row of the whole rectangle.
+    pub fn add_row(&mut self, row: usize, cells: &[f64]) {
+        let start = row * self.height / self.rows * self.width;
+        let pixels = &mut self.sums[start..start + self.width];
+        for (col, &cell) in cells.iter().enumerate() {
+            let (sum, count) = &mut pixels[col * self.width / self.cols];
+            *sum += cell;
+            *count += 1;
+        }
+    }
+
+    /// The field's size: rows and columns.
+    pub fn field_size(&self) -> (usize, usize) {
+        (self.rows, self.cols)
+    }
+
+    /// The picture's size in pixels: width and height.
+    pub fn size(&self) -> (usize, usize) {
+        (self.width, self.height)
+    }
+
+    /// The average in one pixel; nothing if no row of it was added.
+    pub fn value(&self, x: usize, y: usize) -> Option<f64> {
+        let (sum, count) = self.sums[y * self.width + x];
+        (count > 0).then(|| sum / f64::from(count))
+    }
+
+    /// The picture as a PNG of [`LEVELS`] colours, `low` at one end of the scale and `high` at the
+    /// other. Pixels without a value are transparent.
+    pub fn png(&self, low: f64, high: f64) -> Result<Vec<u8>, Error> {
+        let level = |at: usize| {
+            let value = self.value(at % self.width, at / self.width)?;
+            Some(((value - low) / (high - low) * (LEVELS - 1) as f64).round() as u8)
+        };
+        let pixels: Vec<u8> = (0..self.sums.len())
+            .map(|at| level(at).map_or(UNKNOWN, |level| level.min(UNKNOWN - 1)))
+            .collect();
+        let mut bytes = Vec::new();
+        let mut encoder = png::Encoder::new(&mut bytes, self.width as u32, self.height as u32);
+        encoder.set_color(png::ColorType::Indexed);
+        encoder.set_palette(palette().concat());
+        encoder.set_trns([vec![u8::MAX; LEVELS], vec![0]].concat());
+        let mut writer = encoder.write_header()?;
+        writer.write_image_data(&pixels)?;
+        writer.finish()?;
+        Ok(bytes)
+    }
+}
+
+/// Colours of the scale.
+pub const LEVELS: usize = 255;
+/// The palette's entry after the scale.
+const UNKNOWN: u8 = LEVELS as u8;
+
+/// The scale's colours from low to high, then the one of pixels without a value: the map `inferno`,
+/// in which equal steps look equal, also in grey and to most colour-blind eyes.
+pub fn palette() -> Vec<[u8; 3]> {
+    let gradient = colorgrad::preset::inferno();
+    let colour = |level: usize| {
+        let [red, green, blue, _] = gradient.at(level as f32 / (LEVELS - 1) as f32).to_rgba8();
+        [red, green, blue]
+    };
+    (0..LEVELS).map(colour).chain([[0; 3]]).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pixels_are_averages_and_decode_to_the_scale() {
+        let problem = Problem::new(6, 4).unwrap();
+        let mut picture = Picture::new(&problem, 3);
+        assert_eq!(picture.size(), (2, 3));
+        for row in [5, 4, 1, 0] {
+            picture.add_row(row, &[row as f64, row as f64, 100.0, 100.0]);
+        }
+        assert_eq!(picture.value(0, 2), Some(4.5));
+        assert_eq!(picture.value(1, 0), Some(100.0));
+        assert_eq!(picture.value(0, 1), None);
+
+        let png = picture.png(0.0, 100.0).unwrap();
+        let mut decoder = png::Decoder::new(std::io::Cursor::new(png));
+        decoder.set_transformations(png::Transformations::IDENTITY);
+        let mut reader = decoder.read_info().unwrap();
+        let mut pixels = vec![0; reader.output_buffer_size().unwrap()];
+        reader.next_frame(&mut pixels).unwrap();
+        assert_eq!(pixels, [1, 254, 255, 255, 11, 254]);
+    }
+
+    #[test]
+    fn small_fields_are_not_enlarged_and_thin_ones_keep_a_pixel() {
+        assert_eq!(
+            Picture::new(&Problem::new(5, 7).unwrap(), 600).size(),
+            (7, 5)
+        );
+        assert_eq!(
+            Picture::new(&Problem::new(5000, 2).unwrap(), 100).size(),
+            (1, 100)
+        );
+    }
+
+    #[test]
+    fn values_outside_the_scale_stay_at_its_ends() {
+        let mut picture = Picture::new(&Problem::new(1, 2).unwrap(), 2);
+        picture.add_row(0, &[-5.0, 1e9]);
+        assert!(picture.png(0.0, 100.0).is_ok());
+    }
+}

@@ -1,0 +1,212 @@
+//! The rectangle, its boundary, and who owns which rows.
+//!
+//! Rows count downwards from the hot side, columns from left to right; both count interior cells
+//! from 0.
+//!
+//! ```text
+//!                 TOP = 100
+//!            +-----------------+
+//!            | row 0           |   unit 0
+//!   LEFT = 0 | ...             |            RIGHT = 0
+//!            +-----------------+
+//!            | first_row ...   |   unit 1
+//!            +-----------------+
+//!                BOTTOM = 0
+//! ```
+//!
+//! Burkardt's LAPLACE_MPI has the boundary values `bv = {100, 0, 0, 0}` for its row 0, last column,
+//! last row and column 0, starts every interior cell at their average (25), and relaxes with 1.2.
+//! It colours the quadrants of each task's block and so depends on the number of tasks; here cells
+//! are coloured like a checkerboard over the whole rectangle, so that any number of units computes
+//! the same bits.
+
+use crate::Error;
+
+/// Value on the side above row 0.
+pub const TOP: f64 = 100.0;
+/// Value on the right side.
+pub const RIGHT: f64 = 0.0;
+/// Value on the side below the last row.
+pub const BOTTOM: f64 = 0.0;
+/// Value on the left side.
+pub const LEFT: f64 = 0.0;
+/// Value of every interior cell before the first step: the average of the sides.
+pub const INITIAL: f64 = (TOP + RIGHT + BOTTOM + LEFT) / 4.0;
+/// Over-relaxation factor of LAPLACE_MPI.
+pub const OMEGA: f64 = 1.2;
+
+/// A Laplace problem on a rectangle of square cells.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Problem {
+    rows: usize,
+    cols: usize,
+    omega: f64,
+}
+
+impl Problem {
+    /// A rectangle of `rows x cols` interior cells, relaxed with [`OMEGA`].
+    pub fn new(rows: usize, cols: usize) -> Result<Self, Error> {
+        let bytes = (rows.checked_add(2))
+            .zip(cols.checked_add(2))
+            .and_then(|(padded_rows, padded_cols)| padded_rows.checked_mul(padded_cols))
+            .and_then(|cells| cells.checked_mul(size_of::<f64>()))
+            .filter(|&bytes| bytes <= isize::MAX as usize);
+        if rows == 0 || cols == 0 || bytes.is_none() {
+            return Err(Error::Size { rows, cols });
+        }
+        Ok(Self {
+            rows,
+            cols,
+            omega: OMEGA,
+        })
+    }
+
+    /// `units` squares of `size x size` cells, one below the other: each unit owns one.
+    pub fn stacked(size: usize, units: usize) -> Result<Self, Error> {
+        let rows = size.checked_mul(units).ok_or(Error::Size {
+            rows: usize::MAX,
+            cols: size,
+        })?;
+        Self::new(rows, size)
+    }
+
+    /// The same rectangle with another over-relaxation factor, strictly between 0 and 2.
+    pub fn with_omega(self, omega: f64) -> Result<Self, Error> {
+        if omega > 0.0 && omega < 2.0 {
+            Ok(Self { omega, ..self })
+        } else {
+            Err(Error::Omega { omega })
+        }
+    }
+
+    /// Interior rows of the whole rectangle.
+    pub fn rows(&self) -> usize {
+        self.rows
+    }
+
+    /// Interior columns.
+    pub fn cols(&self) -> usize {
+        self.cols
+    }
+
+    /// Interior cells of the whole rectangle.
+    pub fn cells(&self) -> u64 {
+        self.rows as u64 * self.cols as u64
+    }
+
+    /// Over-relaxation factor.
+    pub fn omega(&self) -> f64 {
+        self.omega
+    }
+
+    /// The rows of `unit` among `units`. Where the rows cannot be shared evenly, the first units
+    /// own one row more.
+    pub fn part(&self, unit: usize, units: usize) -> Result<Part, Error> {
+        if units == 0 || units > self.rows {
+            return Err(Error::Units {
+                units,
+                rows: self.rows,
+            });
+        }
+        if unit >= units {
+            return Err(Error::Unit { unit, units });
+        }
+        let (least, longer) = (self.rows / units, self.rows % units);
+        Ok(Part {
+            unit,
+            units,
+            first_row: unit * least + unit.min(longer),
+            rows: least + usize::from(unit < longer),
+        })
+    }
+
+    /// The parts of all `units`, from the top down.
+    pub fn parts(&self, units: usize) -> Result<Vec<Part>, Error> {
+        (0..units.max(1))
+            .map(|unit| self.part(unit, units))
+            .collect()
+    }
+}
+
+/// The band of rows that one unit owns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Part {
+    /// The owner.
+    pub unit: usize,
+    /// Units that share the problem.
+    pub units: usize,
+    /// The first owned row, counted over the whole rectangle.
+    pub first_row: usize,
+    /// Owned rows, at least 1.
+    pub rows: usize,
+}
+
+impl Part {
+    /// The unit above, unless this one is at the hot side.
+    pub fn above(&self) -> Option<usize> {
+        self.unit.checked_sub(1)
+    }
+
+    /// The unit below, unless this one is at the bottom.
+    pub fn below(&self) -> Option<usize> {
+        Some(self.unit + 1).filter(|&unit| unit < self.units)
+    }
+
+    /// The rows after the last owned one start here.
+    pub fn end_row(&self) -> usize {
+        self.first_row + self.rows
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn parts_cover_all_rows_once(rows in 1usize..5000, units in 1usize..300) {
+            let problem = Problem::new(rows, 3).unwrap();
+            let Ok(parts) = problem.parts(units) else {
+                prop_assert!(units > rows);
+                return Ok(());
+            };
+            let mut next = 0;
+            for (unit, part) in parts.iter().enumerate() {
+                prop_assert_eq!(part.first_row, next);
+                prop_assert!(part.rows == rows / units || part.rows == rows / units + 1);
+                prop_assert_eq!(part.above(), unit.checked_sub(1));
+                prop_assert_eq!(part.below().is_some(), unit + 1 < units);
+                next = part.end_row();
+            }
+            prop_assert_eq!(next, rows);
+        }
+    }
+
+    #[test]
+    fn impossible_problems_are_refused() {
+        assert!(matches!(Problem::new(0, 4), Err(Error::Size { .. })));
+        assert!(matches!(
+            Problem::new(usize::MAX, 4),
+            Err(Error::Size { .. })
+        ));
+        assert!(matches!(
+            Problem::stacked(1 << 40, 1 << 40),
+            Err(Error::Size { .. })
+        ));
+        let problem = Problem::stacked(4, 2).unwrap();
+        assert_eq!(
+            (problem.rows(), problem.cols(), problem.cells()),
+            (8, 4, 32)
+        );
+        assert!(matches!(problem.with_omega(2.0), Err(Error::Omega { .. })));
+        assert!(matches!(
+            problem.with_omega(f64::NAN),
+            Err(Error::Omega { .. })
+        ));
+        assert!(matches!(problem.part(0, 0), Err(Error::Units { .. })));
+        assert!(matches!(problem.part(0, 9), Err(Error::Units { .. })));
+        assert!(matches!(problem.part(2, 2), Err(Error::Unit { .. })));
+        assert!(matches!(problem.parts(0), Err(Error::Units { .. })));
+    }
+}

@@ -1,0 +1,60 @@
+//! Fields that other processes can see.
+
+use std::cell::RefCell;
+
+/// Rows of a field that other processes can see: rows are copied in and out, never referenced.
+///
+/// A field holds the interior cells of one part, `rows() x cols()` of them; boundary and halo cells
+/// are not in it.
+pub trait Rows {
+    /// Cells in a row.
+    fn cols(&self) -> usize;
+    /// Rows of the field.
+    fn rows(&self) -> usize;
+    /// Copies row `row` (counted from the first of this field) to `out`, which has `cols()` cells.
+    fn load(&self, row: usize, out: &mut [f64]);
+    /// Copies `from`, which has `cols()` cells, to row `row`.
+    fn store(&self, row: usize, from: &[f64]);
+}
+
+/// A field in private memory, for tests and for one process alone.
+#[derive(Clone, Debug)]
+pub struct VecRows {
+    cols: usize,
+    cells: RefCell<Vec<f64>>,
+}
+
+impl VecRows {
+    /// A field of `rows x cols` zeros.
+    pub fn new(rows: usize, cols: usize) -> Self {
+        Self {
+            cols,
+            cells: RefCell::new(vec![0.0; rows * cols]),
+        }
+    }
+
+    /// All cells, row by row.
+    pub fn to_vec(&self) -> Vec<f64> {
+        self.cells.borrow().clone()
+    }
+}
+
+impl Rows for VecRows {
+    fn cols(&self) -> usize {
+        self.cols
+    }
+
+    fn rows(&self) -> usize {
+        self.cells.borrow().len() / self.cols
+    }
+
+    fn load(&self, row: usize, out: &mut [f64]) {
+        let start = row * self.cols;
+        out.copy_from_slice(&self.cells.borrow()[start..start + self.cols]);
+    }
+
+    fn store(&self, row: usize, from: &[f64]) {
+        let start = row * self.cols;
+        self.cells.borrow_mut()[start..start + self.cols].copy_from_slice(from);
+    }
+}
