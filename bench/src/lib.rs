@@ -13,6 +13,8 @@
 //! | `peers` | which peers there are, how they are built and started |
 //! | `placement` | the cores that the units of a case run on |
 //! | `plan` | calibration, interleaving, medians |
+//! | `unit`, `limit` | our contestant, and the one that measures the physical limits |
+//! | `control` | their side of the protocol below |
 //! | `figures`, `host` | the JSON object and the table |
 //!
 //! # Control protocol
@@ -42,20 +44,25 @@
 
 mod case;
 mod contestant;
+mod control;
 mod figures;
 mod host;
+mod limit;
 mod message;
 mod oversubscribed;
 mod peers;
 mod placement;
 mod plan;
 mod ucx;
+mod unit;
 
 use std::path::{Path, PathBuf};
 
 pub use case::{Bar, Better};
 pub use figures::{Figures, Row};
 pub use host::Host;
+pub use limit::run_limit;
+pub use unit::run_unit;
 
 use case::Case;
 

@@ -1,2 +1,200 @@
 //! The samite command.
-fn main() {}
+#![forbid(unsafe_code)]
+
+mod agent;
+mod bench;
+mod border;
+mod doctor;
+mod info;
+mod program;
+mod run;
+mod screen;
+mod settings;
+
+use anyhow::{Context, Result};
+use clap::{ArgAction, Args, CommandFactory, FromArgMatches, Parser, Subcommand};
+use samite_launch::{ExecUnit, Workflow};
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+const EXAMPLES: &str = "\
+Examples:
+  samite run workflows/laplace.toml            run a workflow
+  samite run workflows/laplace.toml --help     what this workflow lets you change
+  samite run -n 4 ./program --its-option       four units of a program
+  samite doctor                                is this machine ready?
+  samite config show --origin                  all settings, and where each is from";
+
+/// One memory for many processes: runs programs that see each other's data.
+#[derive(Parser)]
+#[command(name = "samite", version, after_help = EXAMPLES)]
+struct Cli {
+    #[command(subcommand)]
+    command: Option<Command>,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Run a workflow, or N units of a program
+    Run(run::RunArgs),
+    /// Show transports, copy engines and memory, and why each is or is not chosen
+    Info(info::InfoArgs),
+    /// Check this machine, and say what to do about what is missing
+    Doctor {
+        /// A workflow that the machine should be able to run
+        file: Option<PathBuf>,
+    },
+    /// Show settings
+    #[command(subcommand)]
+    Config(ConfigCommand),
+    /// Measure Samite beside its peers
+    Bench(bench::BenchArgs),
+    /// A rank of our contestant (started by `samite bench`)
+    #[command(hide = true)]
+    BenchUnit(bench::RankArgs),
+    /// A rank of the contestant that measures limits (started by `samite bench`)
+    #[command(hide = true)]
+    BenchLimit(bench::RankArgs),
+    /// Hold the memory of a domain that programs join by hand (`samite run` starts its own)
+    Agent(agent::AgentArgs),
+    /// Become a unit (started by `samite run`)
+    #[command(hide = true)]
+    ExecUnit(ExecUnitArgs),
+    /// Run a built-in program as a unit (started by `samite run`)
+    #[command(hide = true)]
+    Unit {
+        /// The built-in program
+        name: String,
+        /// Its arguments
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        args: Vec<OsString>,
+    },
+}
+
+#[derive(Subcommand)]
+enum ConfigCommand {
+    /// Print all settings; what is printed can be used as a configuration file
+    Show {
+        /// Say where each value is from
+        #[arg(long)]
+        origin: bool,
+        /// A workflow whose settings count too
+        file: Option<PathBuf>,
+        /// A setting, as `samite run` takes it
+        #[arg(long, value_name = "NAME=VALUE", action = ArgAction::Append)]
+        config: Vec<String>,
+    },
+}
+
+#[derive(Args)]
+struct ExecUnitArgs {
+    /// Processors that the unit may use, like 0-3,8
+    #[arg(long)]
+    cpus: Option<String>,
+    /// The launcher; the unit ends when this is no longer its parent
+    #[arg(long)]
+    parent: Option<i32>,
+    /// The program and its arguments
+    #[arg(last = true, required = true)]
+    command: Vec<OsString>,
+}
+
+fn main() -> ExitCode {
+    match start() {
+        Ok(code) => code,
+        Err(error) => {
+            eprintln!("samite: {error:#}");
+            ExitCode::from(exit_code(&error))
+        }
+    }
+}
+
+fn start() -> Result<ExitCode> {
+    let arguments: Vec<OsString> = std::env::args_os().collect();
+    // The options of `run` depend on the workflow, so the workflow is read before the options are.
+    let workflow = run::workflow_of(&arguments)
+        .map(|path| Workflow::read(&path))
+        .transpose()?;
+    let mut command = Cli::command();
+    if let Some(workflow) = &workflow {
+        command = run::with_parameters(command, workflow)?;
+    }
+    let matches = command.clone().get_matches_from(arguments);
+    let given = matches
+        .subcommand_matches("run")
+        .map(|run| run::given_parameters(run, workflow.as_ref()));
+    let cli = Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
+    start_log();
+    let Some(chosen) = cli.command else {
+        command.print_help().context("cannot print the help")?;
+        return Ok(ExitCode::SUCCESS);
+    };
+    match chosen {
+        Command::Run(args) => run::run(&args, workflow, &given.unwrap_or_default()),
+        Command::Info(args) => info::run(&args),
+        Command::Doctor { file } => doctor::doctor(file.as_deref()),
+        Command::Config(ConfigCommand::Show {
+            origin,
+            file,
+            config,
+        }) => settings::show(origin, file.as_deref(), &config),
+        Command::Bench(args) => bench::run(&args),
+        Command::BenchUnit(args) => samite_bench::run_unit(args.folder()).map(|()| ExitCode::SUCCESS),
+        Command::BenchLimit(args) => samite_bench::run_limit(args.folder()).map(|()| ExitCode::SUCCESS),
+        Command::Agent(args) => agent::run(&args),
+        Command::ExecUnit(args) => exec_unit(args),
+        Command::Unit { name, args } => border::unit(&name, &args),
+    }
+}
+
+/// `SAMITE_LOG=debug`, or `SAMITE_LOG=samite_launch=trace`, shows on standard error what happens.
+fn start_log() {
+    let filter = tracing_subscriber::EnvFilter::try_from_env("SAMITE_LOG")
+        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("warn"));
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .init();
+}
+
+fn exec_unit(args: ExecUnitArgs) -> Result<ExitCode> {
+    let unit = ExecUnit {
+        cpus: args.cpus,
+        parent: args.parent,
+        command: args.command,
+    };
+    let error = unit.exec();
+    let program = unit
+        .command
+        .first()
+        .map(|program| program.to_string_lossy().into_owned());
+    eprintln!(
+        "samite: cannot run {}: {error}",
+        program.unwrap_or_default()
+    );
+    // As shells do for a program that is there but cannot be run.
+    Ok(ExitCode::from(126))
+}
+
+/// 2 when what was asked for is wrong, the unit's own code when a unit failed, otherwise 1.
+fn exit_code(error: &anyhow::Error) -> u8 {
+    if let Some(error) = error.downcast_ref::<samite_launch::Error>() {
+        return error.exit_code();
+    }
+    if error.is::<samite::config::ConfigError>() || error.is::<run::UsageError>() {
+        2
+    } else {
+        1
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_well_formed() {
+        Cli::command().debug_assert();
+    }
+}

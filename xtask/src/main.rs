@@ -1,2 +1,115 @@
-//! The developer commands.
-fn main() {}
+//! The developer's commands: `cargo xtask COMMAND`. Each prints the plain commands that it runs.
+#![forbid(unsafe_code)]
+
+mod arrows;
+mod command;
+mod parts;
+mod tests;
+mod tidy;
+
+use anyhow::{Result, bail};
+use clap::{Parser, Subcommand};
+use command::{cargo, cargo_with};
+use std::process::ExitCode;
+
+#[derive(Parser)]
+#[command(
+    name = "cargo xtask",
+    bin_name = "cargo xtask",
+    about = "The developer's commands"
+)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Run all tests; what needs a part that is missing is skipped by name
+    Test {
+        /// Fail when a part is missing, instead of skipping what needs it
+        #[arg(long)]
+        require_all: bool,
+        /// Only tests whose name contains this
+        filter: Option<String>,
+    },
+    /// Everything that a change is held against: fmt, clippy, tidy, doc, test
+    Ci {
+        /// As for `test`
+        #[arg(long)]
+        require_all: bool,
+    },
+    /// Model-check rings and doorbells: all interleavings of small cases
+    Loom {
+        /// Only models whose name contains this
+        filter: Option<String>,
+    },
+    /// Interpret the tests of `mem` and look for undefined behaviour
+    Miri {
+        /// Only tests whose name contains this
+        filter: Option<String>,
+    },
+    /// Run a bench of the release build
+    Bench {
+        /// Its name and options, as for `samite bench`
+        #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
+        arguments: Vec<String>,
+    },
+    /// Hold the source against the rules of the house
+    Tidy,
+}
+
+fn main() -> ExitCode {
+    match run(Cli::parse().command) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("xtask: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(command: Command) -> Result<()> {
+    match command {
+        Command::Test {
+            require_all,
+            filter,
+        } => tests::test(require_all, filter.as_deref()),
+        Command::Ci { require_all } => ci(require_all),
+        Command::Loom { filter } => tests::loom(filter.as_deref()),
+        Command::Miri { filter } => miri(filter.as_deref()),
+        Command::Bench { arguments } => {
+            let mut line = vec!["run", "--release", "--package", "samite-cli", "--", "bench"];
+            line.extend(arguments.iter().map(String::as_str));
+            cargo(&line)
+        }
+        Command::Tidy => tidy::tidy(),
+    }
+}
+
+fn ci(require_all: bool) -> Result<()> {
+    cargo(&["fmt", "--all", "--check"])?;
+    cargo(&[
+        "clippy",
+        "--workspace",
+        "--all-targets",
+        "--",
+        "-D",
+        "warnings",
+    ])?;
+    tidy::tidy()?;
+    cargo_with(
+        &[("RUSTDOCFLAGS", "-D warnings")],
+        &["doc", "--workspace", "--no-deps"],
+    )?;
+    tests::test(require_all, None)
+}
+
+fn miri(filter: Option<&str>) -> Result<()> {
+    if !command::succeeds("cargo", &["+nightly", "miri", "--version"]) {
+        bail!("Miri is not installed: rustup toolchain install nightly --component miri");
+    }
+    let mut line = vec!["+nightly", "miri", "test", "--package", "samite-mem"];
+    line.extend(filter);
+    cargo(&line)
+}

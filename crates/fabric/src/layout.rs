@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   0        header: magic, version, fences, agent, membership epoch
-//!   4 KiB    table of peers, 512 bytes each                      (agent and owner write)
+//!   4 KiB    table of peers, 1 KiB each                          (agent and owner write)
 //!   .        doorbells, 128 bytes each                           (owner and its senders write)
 //!   .        inbox[to][from]: offset of the ring                 (from writes)
 //!   .        directory[peer][segment]: {offset, bytes, generation | kind}   (owner writes)
@@ -19,7 +19,7 @@ use samite_mem::{Arena, DOORBELL_BYTES, Doorbell, PEERS_MAX, SharedBytes, Span};
 const MAGIC: u64 = u64::from_le_bytes(*b"samite\0\x01");
 const HEADER: u64 = 0;
 const TABLE: u64 = 4096;
-const SLOT_BYTES: u64 = 512;
+const SLOT_BYTES: u64 = 1024;
 const BELLS: u64 = TABLE + PEERS_MAX as u64 * SLOT_BYTES;
 const INBOX: u64 = (BELLS + PEERS_MAX as u64 * DOORBELL_BYTES).next_multiple_of(4096);
 const DIRECTORY: u64 = (INBOX + (PEERS_MAX * PEERS_MAX * 8) as u64).next_multiple_of(4096);
@@ -34,7 +34,6 @@ const _: () = assert!(DIRECTORY_END <= EXTENTS);
 const FENCES: u64 = 8;
 const AGENT_PID: u64 = 16;
 const EPOCH: u64 = 128;
-const ALIVE: u64 = 136;
 
 const STATE: u64 = 0;
 const INCARNATION: u64 = 4;
@@ -43,8 +42,26 @@ const COOKIE_ADDRESS: u64 = 16;
 const COOKIE: u64 = 24;
 const SEEN_EPOCH: u64 = 32;
 const IDENTITY_LEN: u64 = 40;
-const IDENTITY: u64 = 48;
+const CPUS: u64 = 48;
+const IDENTITY: u64 = CPUS + 8 * CPU_WORDS as u64;
 const IDENTITY_MAX: usize = (SLOT_BYTES - IDENTITY) as usize;
+
+/// Words of a set of processors.
+pub(crate) const CPU_WORDS: usize = 16;
+
+/// The processors that a process may run on, one bit each.
+pub(crate) type Cpus = [u64; CPU_WORDS];
+
+/// The processors of the calling thread.
+pub(crate) fn own_cpus() -> Cpus {
+    let mut cpus = [0; CPU_WORDS];
+    if let Ok(set) = rustix::thread::sched_getaffinity(None) {
+        for cpu in (0..CPU_WORDS * 64).filter(|cpu| set.is_set(*cpu)) {
+            cpus[cpu / 64] |= 1 << (cpu % 64);
+        }
+    }
+    cpus
+}
 
 /// State of a slot of the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -133,15 +150,9 @@ impl Layout {
     }
 
     /// Agent: after the table changed.
-    pub(crate) fn bump_epoch(&self, alive: u64) {
-        self.fixed.u64(HEADER + ALIVE).store(alive, Ordering::Relaxed);
+    pub(crate) fn bump_epoch(&self) {
         // ORDERING: Release pairs with the Acquire load in `epoch`.
         self.fixed.u64(HEADER + EPOCH).fetch_add(1, Ordering::Release);
-    }
-
-    /// Processes that live.
-    pub(crate) fn alive(&self) -> u64 {
-        self.fixed.u64(HEADER + ALIVE).load(Ordering::Relaxed)
     }
 
     fn slot(peer: PeerId) -> u64 {
@@ -166,7 +177,13 @@ impl Layout {
     }
 
     /// Agent: fills a free slot for a new process; returns its incarnation. Not yet visible as alive.
-    pub(crate) fn admit(&self, peer: PeerId, pid: i32, identity: &Identity) -> Result<u32, Error> {
+    pub(crate) fn admit(
+        &self,
+        peer: PeerId,
+        pid: i32,
+        cpus: &Cpus,
+        identity: &Identity,
+    ) -> Result<u32, Error> {
         let text = serde_json::to_vec(identity).map_err(|e| Error::Memory(e.to_string()))?;
         if text.len() > IDENTITY_MAX {
             return Err(Error::Memory(format!(
@@ -180,6 +197,9 @@ impl Layout {
         self.fixed.u64(at + COOKIE_ADDRESS).store(0, Ordering::Relaxed);
         self.fixed.u64(at + SEEN_EPOCH).store(self.epoch(), Ordering::Relaxed);
         self.fixed.u64(at + IDENTITY_LEN).store(text.len() as u64, Ordering::Relaxed);
+        for (index, word) in cpus.iter().enumerate() {
+            self.fixed.u64(at + CPUS + 8 * index as u64).store(*word, Ordering::Relaxed);
+        }
         self.fixed.write(at + IDENTITY, &text);
         Ok(incarnation)
     }
@@ -197,6 +217,15 @@ impl Layout {
         let identity = serde_json::from_slice(&text).ok()?;
         let pid = self.fixed.u64(at + PID).load(Ordering::Relaxed) as i32;
         Some(PeerInfo { peer, incarnation, identity, pid })
+    }
+
+    /// The processors that a peer may run on.
+    pub(crate) fn cpus(&self, peer: PeerId) -> Cpus {
+        let word = |index: usize| {
+            let at = Self::slot(peer) + CPUS + 8 * index as u64;
+            self.fixed.u64(at).load(Ordering::Relaxed)
+        };
+        std::array::from_fn(word)
     }
 
     /// Owner: where its cookie for the probe of the kernel copy lies.

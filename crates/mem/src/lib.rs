@@ -16,7 +16,7 @@
 //! * [`lend`]: buffers of the caller that an operation in flight may touch.
 //!
 //! # Files
-//! `sync` (atomics, loom seam) · `arena` · `shared` · `heap` · `ring` · `doorbell` · `lend` ·
+//! `sync` (atomics, loom seam) · `arena` · `shared` · `heap` · `ring` · `doorbell` · `lend` · `pages` ·
 //! `copy/{mod, kernel, cooperative, calibrate}` · `host` (facts of the machine) · `sys` (system calls)
 //!
 //! # Rules
@@ -50,6 +50,8 @@ mod heap;
 pub mod host;
 #[cfg(not(loom))]
 pub mod lend;
+#[cfg(not(loom))]
+mod pages;
 pub mod ring;
 #[cfg(not(loom))]
 mod shared;
@@ -62,6 +64,8 @@ pub use arena::Arena;
 pub use doorbell::{BellWords, DOORBELL_BYTES, Doorbell, NEWS_WORDS, PEERS_MAX};
 #[cfg(not(loom))]
 pub use heap::{Block, ExtentSource, Heap};
+#[cfg(not(loom))]
+pub use pages::Pages;
 #[cfg(not(loom))]
 pub use shared::SharedBytes;
 #[cfg(not(loom))]

@@ -1,1 +1,32 @@
-//! (empty)
+//! One memory for many processes.
+//!
+//! The one crate that a program depends on: it re-exports the layers and resolves the configuration
+//! once. A process started by `samite run` joins its domain by [`init`]; one started by hand joins by
+//! name with [`join`], or is a domain of one.
+//!
+//! ```
+//! let fabric = samite::init()?;
+//! let segment = fabric.allocate(4096)?;          // shared memory, named by a key
+//! let remote = fabric.attach(segment.key())?;    // any process of the domain can do this
+//! remote.put(0, b"woven")?;
+//! let old = remote.fetch_add(64, 1)?;
+//! assert_eq!(old, 0);
+//! # Ok::<(), samite::Error>(())
+//! ```
+//!
+//! # Files
+//! `unit` (what the launcher told a process) · `config/` (layers of settings) · `calibration` (what
+//! this host measured)
+#![forbid(unsafe_code)]
+
+pub mod calibration;
+pub mod config;
+mod unit;
+
+pub use samite_fabric::{
+    Atomic, Config as FabricConfig, CostModel, Error, ErrorCode, Fabric, Handle, Identity, Mask,
+    Match, PeerId, PeerInfo, Received, Remote, Result, Scope, Segment, SegmentKey, Sent, Status, View,
+    Whom, Width, agent, test_all, transport, wait_all,
+};
+pub use samite_mem::{Pages, SharedBytes, host};
+pub use unit::{fabric_config, init, init_with, join, variable};

@@ -5,6 +5,7 @@
 //! (`SO_PEERCRED`) before the first byte and turn away other users. A connection lasts for one
 //! request: 32 units then cost the agent 32 pidfds and no sockets.
 
+use crate::layout::{Cpus, own_cpus};
 use crate::{Error, Identity, PeerId, PeerInfo};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::net::{
@@ -21,7 +22,7 @@ use std::time::{Duration, Instant};
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum Request {
     /// To become a peer. Answered by `Joined` and the arena's descriptor.
-    Join(Identity),
+    Join { identity: Identity, cpus: Cpus },
     /// An extent of at least so many bytes.
     Extent { peer: PeerId, incarnation: u32, bytes: u64 },
     /// An extent is no longer needed.
@@ -167,7 +168,7 @@ fn refused(domain: &str, answer: Answer) -> Error {
 pub(crate) type Joined = (PeerId, u32, OwnedFd);
 
 pub(crate) fn join(domain: &str, identity: &Identity, deadline: Duration) -> Result<Joined, Error> {
-    match ask(domain, &Request::Join(identity.clone()), deadline)? {
+    match ask(domain, &Request::Join { identity: identity.clone(), cpus: own_cpus() }, deadline)? {
         (Answer::Joined { peer, incarnation }, Some(fd)) => Ok((peer, incarnation, fd)),
         (answer, _) => Err(refused(domain, answer)),
     }

@@ -2,7 +2,7 @@
 
 use super::Book;
 use super::control::{self, Answer, DomainFacts, Request};
-use crate::layout::{Layout, State};
+use crate::layout::{Cpus, Layout, State};
 use crate::{Error, Identity, PeerId};
 use rustix::event::{PollFd, PollFlags};
 use rustix::fd::{AsFd, OwnedFd};
@@ -62,13 +62,14 @@ impl Node {
         &mut self,
         pid: i32,
         pidfd: Option<OwnedFd>,
+        cpus: &Cpus,
         identity: &Identity,
     ) -> Result<(PeerId, u32), Error> {
         let free = (0..PEERS_MAX as u32).map(PeerId).find(|peer| self.layout.state(*peer).0 == State::Free);
         let Some(peer) = free else {
             return Err(Error::Memory(format!("the domain is full: {PEERS_MAX} processes")));
         };
-        let incarnation = self.layout.admit(peer, pid, identity)?;
+        let incarnation = self.layout.admit(peer, pid, cpus, identity)?;
         self.used_slots = self.used_slots.max(peer.0 + 1);
         self.members.push(Member { peer, incarnation, pidfd });
         self.layout.set_state(peer, State::Alive);
@@ -77,7 +78,7 @@ impl Node {
     }
 
     fn announce(&self) {
-        self.layout.bump_epoch(self.members.len() as u64);
+        self.layout.bump_epoch();
         samite_mem::sync::heavy_fence();
         for member in &self.members {
             self.layout.doorbell(member.peer).rouse();
@@ -150,7 +151,7 @@ impl Node {
             node.member(peer, incarnation).ok_or_else(|| format!("{peer} is not a member (any more)"))
         };
         match request {
-            Request::Join(identity) => {
+            Request::Join { identity, cpus } => {
                 let pidfd = Pid::from_raw(pid)
                     .ok_or("the process id of the other side is unknown here (another pid namespace)")
                     .and_then(|pid| {
@@ -158,7 +159,7 @@ impl Node {
                             .map_err(|_| "the process could not be watched (pidfd_open)")
                     })?;
                 let (peer, incarnation) =
-                    self.admit(pid, Some(pidfd), &identity).map_err(|e| e.to_string())?;
+                    self.admit(pid, Some(pidfd), &cpus, &identity).map_err(|e| e.to_string())?;
                 Ok(Answer::Joined { peer, incarnation })
             }
             Request::Extent { peer, incarnation, bytes } => {

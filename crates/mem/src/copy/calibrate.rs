@@ -1,1 +1,181 @@
-//! later
+//! Measures the copy engines of this host, so that the choice between them is a figure and not a
+//! constant.
+//!
+//! Two threads on two processors play sender and receiver; their private pages are pinned, copied
+//! and shared between caches as those of two processes are. Each engine moves the same bytes, in
+//! turn, several times; the median counts. With one processor there is nothing to overlap and the
+//! kernel copy is measured alone.
+
+use crate::copy::cooperative::Claim;
+use crate::ring::{Body, Consumer, Producer, RING_BYTES, SharedRing};
+use crate::sync::{AtomicU64, Ordering};
+use crate::{Arena, Error, Pages, SharedBytes, Span};
+use std::sync::Barrier;
+use std::time::Instant;
+
+/// Rates at one size, in bytes per microsecond.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Measured {
+    /// Size of the message, in bytes.
+    pub bytes: u64,
+    /// Through a ring.
+    pub ring: f64,
+    /// Kernel copy by the receiver.
+    pub kernel: f64,
+    /// Kernel copy by both.
+    pub cooperative: f64,
+}
+
+const SIZES: [u64; 6] = [16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20, 16 << 20];
+const REPEATS: usize = 7;
+const PIECE: u64 = 32 << 10;
+const BULK: u64 = 256 << 10;
+
+/// Measures every engine at several sizes; about half a second.
+pub fn measure() -> Result<Vec<Measured>, Error> {
+    SIZES.iter().map(|bytes| measure_size(*bytes)).collect()
+}
+
+fn measure_size(bytes: u64) -> Result<Measured, Error> {
+    let (mut from, mut to) = (Pages::new(bytes, false)?, Pages::new(bytes, false)?);
+    from.fill(1);
+    to.fill(2);
+    let address = to.as_ptr() as u64;
+    let ring = through_ring(&from, &mut to)?;
+    let kernel = median(|| by_kernel(from.as_ptr() as u64, &mut to));
+    let cooperative = cooperatively(&from, address, bytes);
+    Ok(Measured { bytes, ring: rate(bytes, ring), kernel: rate(bytes, kernel), cooperative: rate(bytes, cooperative) })
+}
+
+fn rate(bytes: u64, seconds: f64) -> f64 {
+    if seconds.is_finite() && seconds > 0.0 { bytes as f64 / seconds / 1e6 } else { 0.0 }
+}
+
+fn median(mut one: impl FnMut() -> f64) -> f64 {
+    let mut all: Vec<f64> = (0..REPEATS).map(|_| one()).collect();
+    all.sort_by(f64::total_cmp);
+    all[REPEATS / 2]
+}
+
+/// Seconds of a kernel copy; infinite where it is refused.
+fn by_kernel(address: u64, to: &mut [u8]) -> f64 {
+    let start = Instant::now();
+    match crate::copy::kernel::read_exact(std::process::id() as i32, address, to) {
+        Ok(()) => start.elapsed().as_secs_f64(),
+        Err(_) => f64::INFINITY,
+    }
+}
+
+/// Both threads copy one half each, piece by piece.
+fn cooperatively(from: &Pages, to: u64, bytes: u64) -> f64 {
+    let pid = std::process::id() as i32;
+    let piece = (bytes / 8).clamp(16 << 10, 512 << 10);
+    let pieces = bytes.div_ceil(piece);
+    let (word, start) = (AtomicU64::new(0), Barrier::new(2));
+    let copy = |index: u64| {
+        let offset = index * piece;
+        let len = piece.min(bytes - offset);
+        let part = &from[offset as usize..(offset + len) as usize];
+        crate::copy::kernel::write_exact(pid, to + offset, part).is_ok()
+    };
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for _ in 0..REPEATS {
+                start.wait();
+                let claim = Claim::new(&word, pieces);
+                while let Some(index) = claim.take_back() {
+                    copy(index);
+                    claim.done_back();
+                }
+                start.wait();
+            }
+        });
+        median(|| {
+            word.store(0, Ordering::Release);
+            start.wait();
+            let begin = Instant::now();
+            let claim = Claim::new(&word, pieces);
+            let mut worked = true;
+            while let Some(index) = claim.take_front() {
+                worked &= copy(index);
+            }
+            while !claim.finished() {
+                std::hint::spin_loop();
+            }
+            let seconds = begin.elapsed().as_secs_f64();
+            start.wait();
+            if worked { seconds } else { f64::INFINITY }
+        })
+    })
+}
+
+/// Two pipelined copies through a ring.
+fn through_ring(from: &Pages, to: &mut Pages) -> Result<f64, Error> {
+    let arena = Arena::create(4 << 20)?;
+    let (ring, bulk) = (Span { offset: 0, bytes: RING_BYTES }, Span { offset: 1 << 20, bytes: BULK });
+    arena.populate(ring)?;
+    arena.populate(bulk)?;
+    let view = |bytes: SharedBytes| SharedRing::new(bytes).map_err(|e| Error::NoGrant(e.to_string()));
+    let mut producer = Producer::new(view(arena.span(ring)?)?);
+    producer.medium.publish_bulk(bulk, arena.span(bulk)?);
+    producer.set_bulk_bytes(BULK);
+    let mut consumer = Consumer::new(view(arena.span(ring)?)?);
+    let attached = consumer.medium.attach_bulk(&arena).map_err(|e| Error::NoGrant(e.to_string()))?;
+    consumer.set_bulk_bytes(attached);
+    let start = Barrier::new(2);
+    Ok(std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for _ in 0..REPEATS {
+                start.wait();
+                for part in from.chunks(PIECE as usize) {
+                    send_piece(&mut producer, part);
+                }
+                start.wait();
+            }
+        });
+        median(|| {
+            start.wait();
+            let begin = Instant::now();
+            receive_all(&mut consumer, to);
+            let seconds = begin.elapsed().as_secs_f64();
+            start.wait();
+            seconds
+        })
+    }))
+}
+
+fn send_piece(producer: &mut Producer<SharedRing>, part: &[u8]) {
+    loop {
+        if let Ok(at) = producer.reserve_bulk(0, part.len() as u64, 0) {
+            producer.medium.write_body(at, &Body::Slice(part));
+            producer.push_bulk(1, 0, &[], at, part.len() as u64);
+            return;
+        }
+        std::hint::spin_loop();
+    }
+}
+
+fn receive_all(consumer: &mut Consumer<SharedRing>, to: &mut [u8]) {
+    let mut done = 0;
+    while done < to.len() {
+        let Ok(Some((frame, medium))) = consumer.peek_with_medium() else {
+            std::hint::spin_loop();
+            continue;
+        };
+        let (offset, len) = frame.bulk.unwrap_or_default();
+        medium.body(offset, len).copy_to(0, &mut to[done..done + len as usize]);
+        done += len as usize;
+        consumer.advance();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn every_engine_gets_a_rate() {
+        for measured in [super::measure_size(16 << 10).unwrap(), super::measure_size(256 << 10).unwrap()] {
+            assert!(measured.ring > 0.0, "{measured:?}");
+            assert!(measured.kernel >= 0.0 && measured.cooperative >= 0.0, "{measured:?}");
+        }
+    }
+}

@@ -2,7 +2,7 @@
 
 use super::Shm;
 use crate::agent::{AgentExtents, Book, Node, control};
-use crate::layout::Layout;
+use crate::layout::{Layout, own_cpus};
 use crate::{Config, Error, Identity, PeerId};
 use rustix::event::{PollFd, PollFlags};
 use rustix::fd::OwnedFd;
@@ -75,7 +75,7 @@ pub(crate) fn join_domain(
 pub(crate) fn start_alone(identity: &Identity, config: &Config) -> Result<(Membership, Shm), Error> {
     let rule = || samite_mem::host::Host::read().memory_total / 2;
     let mut node = Node::create(config.budget.unwrap_or_else(rule))?;
-    let (me, incarnation) = node.admit(std::process::id() as i32, None, identity)?;
+    let (me, incarnation) = node.admit(std::process::id() as i32, None, &own_cpus(), identity)?;
     let layout = node.layout().clone();
     let extents = OwnExtents { node: Arc::new(Mutex::new(node)), me };
     let heap = Heap::new(layout.arena().clone(), Box::new(extents), config.huge_pages);

@@ -55,7 +55,7 @@ pub struct Shm {
     outbound: Vec<Option<Outbound>>,
     known: Vec<Option<u32>>,
     epoch_seen: u64,
-    cores: u64,
+    crowded: bool,
     start: Instant,
     agent: Option<join::AgentWatch>,
     idle_polls: u32,
@@ -65,7 +65,6 @@ impl Shm {
     /// A transport of a process that has become peer `me` of the node behind `layout`.
     fn new(membership: &Membership, agent: Option<join::AgentWatch>) -> Shm {
         let Membership { me, incarnation: _, layout, heap } = membership.clone();
-        let cores = std::thread::available_parallelism().map_or(1, |n| n.get() as u64);
         Shm {
             me,
             bell: layout.doorbell(me),
@@ -76,7 +75,7 @@ impl Shm {
             outbound: Vec::new(),
             known: Vec::new(),
             epoch_seen: 0,
-            cores,
+            crowded: false,
             start: Instant::now(),
             agent,
             idle_polls: 0,
@@ -108,9 +107,28 @@ impl Shm {
                 sink.change(Change::Joined(info));
             }
         }
+        if changes > 0 {
+            self.crowded = self.count_crowd();
+        }
         self.epoch_seen = epoch;
         self.layout.set_seen_epoch(self.me, epoch);
         changes
+    }
+
+    /// Whether more processes of the domain want our processors than there are. One that may run on
+    /// n processors counts as 1/n on each: pinned pairs do not crowd each other.
+    fn count_crowd(&self) -> bool {
+        let ours = self.layout.cpus(self.me);
+        let count = |cpus: &[u64]| cpus.iter().map(|word| word.count_ones()).sum::<u32>() as f64;
+        let alive = (0..self.known.len()).filter(|peer| self.known[*peer].is_some());
+        let demand: f64 = alive
+            .map(|peer| {
+                let theirs = self.layout.cpus(PeerId(peer as u32));
+                let both: Vec<u64> = ours.iter().zip(&theirs).map(|(a, b)| a & b).collect();
+                count(&both) / count(&theirs).max(1.0)
+            })
+            .sum();
+        demand > count(&ours)
     }
 
     /// Delivers the last frames of a dead peer, then reports its loss (T4).
@@ -189,6 +207,6 @@ impl Transport for Shm {
     }
 
     fn crowded(&self) -> bool {
-        self.layout.alive() > self.cores
+        self.crowded
     }
 }

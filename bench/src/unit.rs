@@ -1,0 +1,352 @@
+//! Our contestant: a unit of Samite that runs the cases on command.
+//!
+//! The buffers are those of the peers: page-aligned private pages, written before the clock starts,
+//! send and receive apart. `segment` buffers lie in shared memory; the receiver views the message
+//! where it is (nothing is copied), which is what a program with its data in segments does.
+
+use crate::control::{Command, Control, pin};
+use anyhow::{Context, Result, ensure};
+use samite::{Fabric, Match, Pages, PeerId, SharedBytes};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+const TAG: u64 = 7;
+const ACK: u64 = 8;
+const VERDICT: u64 = 9;
+
+/// Runs a rank until it is told to quit.
+pub fn run_unit(folder: &Path) -> Result<()> {
+    let rank = std::env::var("SAMITE_UNIT").ok().and_then(|text| text.parse().ok()).unwrap_or(0);
+    pin(rank)?;
+    let fabric = samite::init()?;
+    let members = fabric.job()?;
+    let mut control = Control::open(folder, rank)?;
+    fabric.barrier(&members)?;
+    control.answer("ready")?;
+    let unit = Unit { fabric: &fabric, members, rank: rank as usize };
+    while let Some(command) = control.next()? {
+        let result = unit.run(&command);
+        control.answer_result(result)?;
+    }
+    Ok(())
+}
+
+struct Unit<'f> {
+    fabric: &'f Fabric,
+    members: Vec<PeerId>,
+    rank: usize,
+}
+
+/// Position-dependent bytes of a sender.
+fn fill(bytes: &mut [u8], seed: usize) {
+    for (index, byte) in bytes.iter_mut().enumerate() {
+        *byte = (index.wrapping_mul(31) ^ (index >> 8) ^ seed.wrapping_mul(97)) as u8;
+    }
+}
+
+fn check(bytes: &[u8], seed: usize) -> Result<()> {
+    let mut expected = vec![0; bytes.len()];
+    fill(&mut expected, seed);
+    ensure!(bytes == expected, "the data that arrived is not the data that was sent");
+    Ok(())
+}
+
+impl Unit<'_> {
+    fn run(&self, command: &Command) -> Result<Option<f64>> {
+        let number = |index| command.number(index);
+        match (command.name(), self.members.len()) {
+            ("latency", 2) => self.ping_pong(number(1)?, number(2)?, number(3)?, false).map(Some),
+            ("bandwidth", 2) => {
+                let (bytes, iters, warmup) = (number(2)?, number(3)?, number(4)?);
+                match command.word(1) {
+                    "malloc" => self.ping_pong(bytes, iters, warmup, false).map(Some),
+                    "hugepages" => self.ping_pong(bytes, iters, warmup, true).map(Some),
+                    "segment" => self.segments(bytes, iters, warmup).map(Some),
+                    "segment-copy" => self.segment_copies(bytes, iters, warmup).map(Some),
+                    "cold" => self.cold(bytes, iters, warmup).map(Some),
+                    _ => Ok(None),
+                }
+            }
+            ("rate" | "stream", 2) => {
+                self.windows(number(1)?, number(2)? as usize, number(3)?, number(4)?).map(Some)
+            }
+            ("alltoall", _) => self.alltoall(number(1)? as usize, number(2)?, number(3)?).map(Some),
+            ("barrier", _) => self.barriers(number(1)?, number(2)?).map(Some),
+            ("idle", 2) => self.idle(command.seconds(1)?).map(Some),
+            ("memory", 2) => self.memory().map(Some),
+            _ => Ok(None),
+        }
+    }
+
+    fn other(&self) -> PeerId {
+        self.members[1 - self.rank]
+    }
+
+    fn barrier(&self) -> Result<()> {
+        self.fabric.barrier(&self.members).context("barrier")
+    }
+
+    /// One round trip; rank 0 begins.
+    #[inline(always)]
+    fn round(&self, out: &[u8], into: &mut [u8]) -> Result<()> {
+        let (fabric, other) = (self.fabric, self.other());
+        if self.rank == 0 {
+            fabric.send(other, TAG, out)?;
+            fabric.recv(Match::from(other, TAG), into)?;
+        } else {
+            fabric.recv(Match::from(other, TAG), into)?;
+            fabric.send(other, TAG, out)?;
+        }
+        Ok(())
+    }
+
+    fn ping_pong(&self, bytes: u64, iters: u64, warmup: u64, huge: bool) -> Result<f64> {
+        let (mut out, mut into) = (Pages::new(bytes, huge)?, Pages::new(bytes, huge)?);
+        out.fill(1);
+        into.fill(2);
+        for _ in 0..warmup {
+            self.round(&out, &mut into)?;
+        }
+        self.barrier()?;
+        let start = Instant::now();
+        for _ in 0..iters {
+            self.round(&out, &mut into)?;
+        }
+        let elapsed = start.elapsed().as_secs_f64();
+        fill(&mut out, self.rank);
+        into.fill(0);
+        self.round(&out, &mut into)?;
+        check(&into, 1 - self.rank)?;
+        Ok(elapsed)
+    }
+
+    /// New buffers every round, the receiver's untouched; only the exchange is on the clock.
+    fn cold(&self, bytes: u64, iters: u64, warmup: u64) -> Result<f64> {
+        let mut elapsed = Duration::ZERO;
+        for round in 0..warmup + iters + 1 {
+            let (mut out, mut into) = (Pages::new(bytes, false)?, Pages::new(bytes, false)?);
+            let last = round == warmup + iters;
+            if last { fill(&mut out, self.rank) } else { out.fill(1) }
+            self.barrier()?;
+            let start = Instant::now();
+            self.round(&out, &mut into)?;
+            if round >= warmup && !last {
+                elapsed += start.elapsed();
+            }
+            if last {
+                check(&into, 1 - self.rank)?;
+            }
+        }
+        Ok(elapsed.as_secs_f64())
+    }
+
+    /// Messages that lie in segments and are read where they are.
+    fn segments(&self, bytes: u64, iters: u64, warmup: u64) -> Result<f64> {
+        let segment = self.fabric.allocate(bytes)?;
+        let mut pattern = vec![0; bytes as usize];
+        fill(&mut pattern, self.rank);
+        segment.bytes().write(0, &pattern);
+        let mut start = Instant::now();
+        for round in 0..warmup + iters {
+            if round == warmup {
+                self.barrier()?;
+                start = Instant::now();
+            }
+            self.view_round(segment.bytes(), false)?;
+        }
+        let elapsed = start.elapsed().as_secs_f64();
+        self.view_round(segment.bytes(), true)?;
+        Ok(elapsed)
+    }
+
+    fn view_round(&self, out: &SharedBytes, checked: bool) -> Result<()> {
+        let send = || self.fabric.isend_shared(self.other(), TAG, out.clone());
+        let receive = || -> Result<()> {
+            let view = self.fabric.recv_view(Match::from(self.other(), TAG))?;
+            if checked {
+                ensure!(view.in_place(), "the message was copied");
+                let mut bytes = vec![0; view.bytes().len() as usize];
+                view.bytes().read(0, &mut bytes);
+                check(&bytes, 1 - self.rank)?;
+            }
+            Ok(())
+        };
+        if self.rank == 0 {
+            let sent = send()?;
+            receive()?;
+            sent.wait()?;
+        } else {
+            receive()?;
+            send()?.wait()?;
+        }
+        Ok(())
+    }
+
+    /// Messages that lie in segments and are copied once, into private memory.
+    fn segment_copies(&self, bytes: u64, iters: u64, warmup: u64) -> Result<f64> {
+        let segment = self.fabric.allocate(bytes)?;
+        let mut pattern = vec![0; bytes as usize];
+        fill(&mut pattern, self.rank);
+        segment.bytes().write(0, &pattern);
+        let mut into = Pages::new(bytes, false)?;
+        into.fill(2);
+        let mut start = Instant::now();
+        for round in 0..warmup + iters {
+            if round == warmup {
+                self.barrier()?;
+                start = Instant::now();
+            }
+            self.copy_round(segment.bytes(), &mut into)?;
+        }
+        let elapsed = start.elapsed().as_secs_f64();
+        into.fill(0);
+        self.copy_round(segment.bytes(), &mut into)?;
+        check(&into, 1 - self.rank)?;
+        Ok(elapsed)
+    }
+
+    fn copy_round(&self, out: &SharedBytes, into: &mut [u8]) -> Result<()> {
+        let wants = Match::from(self.other(), TAG);
+        if self.rank == 0 {
+            let sent = self.fabric.isend_shared(self.other(), TAG, out.clone())?;
+            self.fabric.recv(wants, into)?;
+            sent.wait()?;
+        } else {
+            self.fabric.recv(wants, into)?;
+            self.fabric.isend_shared(self.other(), TAG, out.clone())?.wait()?;
+        }
+        Ok(())
+    }
+
+    /// One direction, `window` messages in flight, then a small answer.
+    fn windows(&self, bytes: u64, window: usize, iters: u64, warmup: u64) -> Result<f64> {
+        let size = bytes * window as u64;
+        let mut buffer = Pages::new(size, false)?;
+        fill(&mut buffer, self.rank);
+        let mut start = Instant::now();
+        for round in 0..warmup + iters {
+            if round == warmup {
+                self.barrier()?;
+                start = Instant::now();
+            }
+            self.window(&mut buffer, bytes as usize)?;
+        }
+        let elapsed = start.elapsed().as_secs_f64();
+        if self.rank == 1 {
+            buffer.fill(0);
+        }
+        self.window(&mut buffer, bytes as usize)?;
+        if self.rank == 1 {
+            check(&buffer, 0)?;
+        }
+        Ok(elapsed)
+    }
+
+    fn window(&self, buffer: &mut [u8], bytes: usize) -> Result<()> {
+        let (fabric, other) = (self.fabric, self.other());
+        let mut ack = [0; 4];
+        if self.rank == 0 {
+            fabric.scope(|scope| -> samite::Result<()> {
+                for part in buffer.chunks(bytes) {
+                    drop(scope.isend(other, TAG, part)?);
+                }
+                Ok(())
+            })?;
+            fabric.recv(Match::from(other, ACK), &mut ack)?;
+        } else {
+            fabric.scope(|scope| -> samite::Result<()> {
+                for part in buffer.chunks_mut(bytes) {
+                    drop(scope.irecv(Match::from(other, TAG), part)?);
+                }
+                Ok(())
+            })?;
+            fabric.send(other, ACK, &ack)?;
+        }
+        Ok(())
+    }
+
+    /// Everybody sends a part to everybody.
+    fn alltoall(&self, bytes: usize, iters: u64, warmup: u64) -> Result<f64> {
+        let ranks = self.members.len();
+        let mut out = vec![0; bytes * ranks];
+        for (to, part) in out.chunks_mut(bytes).enumerate() {
+            fill(part, self.rank * ranks + to);
+        }
+        let mut into = vec![0; bytes * ranks];
+        let mut start = Instant::now();
+        for round in 0..warmup + iters {
+            if round == warmup {
+                self.barrier()?;
+                start = Instant::now();
+            }
+            self.exchange(&out, &mut into, bytes)?;
+        }
+        let elapsed = start.elapsed().as_secs_f64();
+        into.fill(0);
+        self.exchange(&out, &mut into, bytes)?;
+        for (from, part) in into.chunks(bytes).enumerate() {
+            check(part, from * ranks + self.rank)?;
+        }
+        Ok(elapsed)
+    }
+
+    fn exchange(&self, out: &[u8], into: &mut [u8], bytes: usize) -> Result<()> {
+        let fabric = self.fabric;
+        fabric.scope(|scope| -> samite::Result<()> {
+            for (from, part) in into.chunks_mut(bytes).enumerate() {
+                drop(scope.irecv(Match::from(self.members[from], TAG), part)?);
+            }
+            for step in 0..self.members.len() {
+                let to = (self.rank + step) % self.members.len();
+                drop(scope.isend(self.members[to], TAG, &out[to * bytes..(to + 1) * bytes])?);
+            }
+            Ok(())
+        })?;
+        Ok(())
+    }
+
+    fn barriers(&self, iters: u64, warmup: u64) -> Result<f64> {
+        let mut start = Instant::now();
+        for round in 0..warmup + iters {
+            if round == warmup {
+                start = Instant::now();
+            }
+            self.barrier()?;
+        }
+        Ok(start.elapsed().as_secs_f64())
+    }
+
+    /// Processor seconds that rank 1 spends in a receive which rank 0 answers late.
+    fn idle(&self, seconds: f64) -> Result<f64> {
+        self.barrier()?;
+        let (fabric, other) = (self.fabric, self.other());
+        let mut word = [0; 8];
+        if self.rank == 0 {
+            std::thread::sleep(Duration::from_secs_f64(seconds));
+            fabric.send(other, TAG, &[0])?;
+            fabric.recv(Match::from(other, VERDICT), &mut word)?;
+        } else {
+            let before = cpu_seconds();
+            fabric.recv(Match::from(other, TAG), &mut word[..1])?;
+            word = (cpu_seconds() - before).to_le_bytes();
+            fabric.send(other, VERDICT, &word)?;
+        }
+        Ok(f64::from_le_bytes(word))
+    }
+
+    /// Shared memory of this pair: what both ends have in blocks after small and large messages.
+    fn memory(&self) -> Result<f64> {
+        let (mut small, mut large) = ([0; 8], vec![0; 4096]);
+        self.round(&[1; 8], &mut small)?;
+        self.round(&vec![1; 4096], &mut large)?;
+        let mine = self.fabric.shared_bytes();
+        let mut theirs = [0; 8];
+        self.round(&mine.to_le_bytes(), &mut theirs)?;
+        Ok((mine + u64::from_le_bytes(theirs)) as f64)
+    }
+}
+
+fn cpu_seconds() -> f64 {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
+    time.tv_sec as f64 + time.tv_nsec as f64 * 1e-9
+}

@@ -1,0 +1,65 @@
+//! `samite bench`: our figures beside those of the peers.
+
+use anyhow::{Context, Result};
+use samite_bench::Options;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+/// Options of `samite bench`.
+#[derive(clap::Args)]
+pub(crate) struct BenchArgs {
+    /// Which bench
+    #[arg(value_parser = samite_bench::BENCHES)]
+    name: String,
+    /// Write the figures to this file, too
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// Shorter measurements: for a look, not for a comparison
+    #[arg(long)]
+    quick: bool,
+    /// Only the cases whose names contain this
+    #[arg(long, value_name = "TEXT")]
+    only: Option<String>,
+    /// Interleaved repeats of each case; the figure is their median
+    #[arg(long, default_value_t = Options::default().repeats)]
+    repeats: u32,
+    /// The two cores to run on
+    #[arg(long, value_delimiter = ',', value_name = "A,B")]
+    cpus: Option<Vec<usize>>,
+}
+
+/// What a bench starts as its contestants (hidden commands).
+#[derive(clap::Args)]
+pub(crate) struct RankArgs {
+    /// The control folder
+    folder: PathBuf,
+}
+
+impl RankArgs {
+    /// Where the fifos are.
+    pub(crate) fn folder(&self) -> &std::path::Path {
+        &self.folder
+    }
+}
+
+/// Runs a bench and prints its table.
+pub(crate) fn run(args: &BenchArgs) -> Result<ExitCode> {
+    let exe = std::env::current_exe().context("cannot find this executable")?;
+    let exe = exe.display().to_string();
+    let job = |role: &str| {
+        let words = [&exe, "run", "-n", "{ranks}", &exe, role];
+        Some(words.iter().map(|word| (*word).to_owned()).collect())
+    };
+    let options = Options {
+        json: args.json.clone(),
+        repeats: args.repeats,
+        quick: args.quick,
+        cpus: args.cpus.clone(),
+        only: args.only.clone(),
+        ours: job("bench-unit"),
+        limit: job("bench-limit"),
+    };
+    let figures = samite_bench::run(&args.name, options)?;
+    println!("{figures}");
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,150 @@
+//! `samite info`: what the machine and the fabric can do, and what was chosen.
+
+use crate::agent::budget_by_rule;
+use anyhow::Result;
+use bytesize::ByteSize;
+use comfy_table::{Table, presets};
+use samite::host::Host;
+use samite::{CostModel, FabricConfig, Identity};
+use std::process::ExitCode;
+use std::time::Duration;
+
+/// Options of `samite info`.
+#[derive(clap::Args)]
+pub(crate) struct InfoArgs {
+    /// Measure the copy engines now and keep the figures
+    #[arg(long)]
+    calibrate: bool,
+    /// Show who is in this domain, too
+    #[arg(long)]
+    domain: Option<String>,
+}
+
+fn size(bytes: u64) -> String {
+    ByteSize::b(bytes).display().iec().to_string()
+}
+
+fn table(header: &[&str]) -> Table {
+    let mut table = Table::new();
+    table.load_style(presets::UTF8_HORIZONTAL_ONLY).set_header(header);
+    table
+}
+
+/// Prints all of it.
+pub(crate) fn run(args: &InfoArgs) -> Result<ExitCode> {
+    let host = Host::read();
+    println!("samite {}\n\n{}", env!("CARGO_PKG_VERSION"), machine(&host));
+    println!("\n{}", transports(&host));
+    let (model, origin) = costs(args.calibrate)?;
+    println!("\n{}", engines(&model, origin)?);
+    if let Some(domain) = &args.domain {
+        println!("\n{}", members(domain)?);
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn machine(host: &Host) -> Table {
+    let mut rows = table(&["machine", ""]);
+    let caches: Vec<String> =
+        host.caches.iter().map(|(level, bytes)| format!("L{level} {}", size(*bytes))).collect();
+    rows.add_row(["processor", &host.cpu]);
+    rows.add_row(["cores", &host.cores.to_string()]);
+    rows.add_row(["caches", &caches.join(", ")]);
+    rows.add_row(["kernel", &host.kernel]);
+    rows.add_row(["page", &size(host.page_bytes)]);
+    rows.add_row(["huge pages, private memory", &host.huge_private]);
+    let shared = match host.huge_shared.as_str() {
+        "never" => "off by default (never); segments of 2 MiB and more are collapsed on request",
+        other => other,
+    };
+    rows.add_row(["huge pages, shared memory", shared]);
+    let memory = format!("{} of {}", size(host.memory_available), size(host.memory_total));
+    rows.add_row(["memory available", &memory]);
+    rows.add_row(["budget of a domain, by rule", &size(budget_by_rule())]);
+    rows
+}
+
+fn transports(host: &Host) -> Table {
+    let mut rows = table(&["transport", "chosen", "why"]);
+    rows.add_row(["shm", "yes", "all units are on this node: rings, mapped segments, kernel copy"]);
+    rows.add_row(["sim", "no", "a simulated network for tests; never chosen for a job"]);
+    let fences = match samite_mem::enable_asymmetric_fences() {
+        true => "yes: a sender pays nothing for a receiver that may sleep",
+        false => "no: every send costs a full fence; the kernel refuses membarrier",
+    };
+    rows.add_row(["  membarrier", if fences.starts_with("yes") { "yes" } else { "no" }, fences]);
+    let spin = format!("spin 50 us, yield 200 us, sleep; no spin when more than {} units run", host.cores);
+    rows.add_row(["  waiting", "", &spin]);
+    rows
+}
+
+/// The figures and where they are from.
+fn costs(calibrate: bool) -> Result<(CostModel, &'static str)> {
+    if calibrate {
+        let model = samite::calibration::measure()?;
+        samite::calibration::save(&model)?;
+        return Ok((model, "measured now"));
+    }
+    Ok(match samite::calibration::load() {
+        Some(model) => (model, "measured on this host"),
+        None => (CostModel::default(), "a guess; `samite info --calibrate` measures"),
+    })
+}
+
+fn engines(model: &CostModel, origin: &str) -> Result<String> {
+    let alone = samite::Fabric::alone(Identity::by_hand("info"), FabricConfig::default())?;
+    let kernel = copies_by_kernel();
+    let caps = alone.caps();
+    let mut rows = table(&["message of private memory", "ring", "kernel", "cooperative", "chosen"]);
+    for rate in &model.rates {
+        let rates = [rate.ring, rate.kernel, rate.cooperative].map(|rate| format!("{:.1} GB/s", rate / 1e3));
+        let chosen = model.choose(rate.bytes, kernel.is_ok(), kernel.is_ok());
+        let [ring, kernel, cooperative] = rates;
+        rows.add_row([size(rate.bytes), ring, kernel, cooperative, format!("{chosen:?}").to_lowercase()]);
+    }
+    let refused = kernel.err().map_or(String::new(), |why| format!("\nkernel copy: not chosen: {why}"));
+    Ok(format!(
+        "{rows}\nfigures: {origin}\n\
+         up to {}: inside the cells of the ring\n\
+         up to {}: at once (eager), through the bulk area of the ring\n\
+         above: offered, then moved as the table says\n\
+         from or to a segment: direct, one copy at memory speed, or none for a view{refused}",
+        size(caps.inline_max),
+        size(model.eager_max),
+    ))
+}
+
+fn members(domain: &str) -> Result<String> {
+    let facts = samite::agent::facts(domain, Duration::from_secs(2))?;
+    let mut rows = table(&["peer", "incarnation", "job", "program", "rank", "pid"]);
+    for peer in &facts.peers {
+        let identity = &peer.identity;
+        rows.add_row([
+            peer.peer.0.to_string(),
+            peer.incarnation.to_string(),
+            identity.job.clone(),
+            identity.program.clone(),
+            format!("{} of {}", identity.rank, identity.size),
+            peer.pid.to_string(),
+        ]);
+    }
+    let memory = format!(
+        "domain {}: agent {}, {} of {} granted, {} resident",
+        facts.domain,
+        facts.agent_pid,
+        size(facts.used),
+        size(facts.budget),
+        size(facts.resident)
+    );
+    Ok(format!("{memory}\n{rows}"))
+}
+
+/// Whether the kernel copies between processes of this user: tried on this process itself.
+pub(crate) fn copies_by_kernel() -> Result<(), String> {
+    let word = Box::new(0x5a31_7e5a_u64.to_le_bytes());
+    let pid = std::process::id() as i32;
+    let mut seen = [0; 8];
+    samite_mem::copy::kernel::read_exact(pid, word.as_ptr() as u64, &mut seen)
+        .map_err(|error| format!("process_vm_readv: {error}"))?;
+    if seen == *word { Ok(()) } else { Err("process_vm_readv read something else".to_owned()) }
+}

@@ -1,0 +1,208 @@
+//! `samite run`: from the command line to a plan, and the plan to its end.
+
+use crate::program::{first_word, is_workflow};
+use crate::screen::Screen;
+use crate::{border, settings};
+use anyhow::{Context, Result};
+use clap::parser::ValueSource;
+use clap::{Arg, ArgAction, ArgMatches, Args, ValueEnum};
+use samite_launch::{Builtins, Interrupts, Plan, Program, Workflow, find_program};
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+/// Options of `samite run`; a workflow adds its own.
+#[derive(Args)]
+pub(crate) struct RunArgs {
+    /// Units of PROGRAM to start
+    #[arg(short = 'n', value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    units: Option<u32>,
+    /// Name under which the processes find each other [default: the job's name and a number]
+    #[arg(long, value_name = "NAME")]
+    domain: Option<String>,
+    /// Change a setting; `samite config show` prints them all
+    #[arg(long, value_name = "NAME=VALUE", action = ArgAction::Append)]
+    config: Vec<String>,
+    /// Change the workflow: a parameter, or program.NAME.units (cpus, command, prefix, env.VARIABLE)
+    #[arg(long, value_name = "NAME=VALUE", action = ArgAction::Append)]
+    set: Vec<String>,
+    /// Show which unit printed a line
+    #[arg(
+        long,
+        value_name = "YES|NO",
+        default_value = "yes",
+        hide_possible_values = true
+    )]
+    tag_output: YesNo,
+    /// A workflow FILE.toml, or a program and its arguments
+    #[arg(
+        required = true,
+        value_name = "FILE.toml | PROGRAM ARGS",
+        trailing_var_arg = true,
+        allow_hyphen_values = true
+    )]
+    target: Vec<OsString>,
+}
+
+#[derive(Clone, Copy, PartialEq, ValueEnum)]
+enum YesNo {
+    Yes,
+    No,
+}
+
+/// What was asked for cannot be meant.
+#[derive(Debug)]
+pub(crate) struct UsageError(String);
+
+impl std::fmt::Display for UsageError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for UsageError {}
+
+/// The workflow file that the command line names, if it is `samite run FILE.toml`.
+pub(crate) fn workflow_of(arguments: &[OsString]) -> Option<PathBuf> {
+    let rest = arguments
+        .get(1..)
+        .filter(|rest| rest.first().is_some_and(|word| word == "run"))?;
+    first_word(&rest[1..]).filter(|path| is_workflow(path.as_os_str()))
+}
+
+/// Adds the parameters of a workflow to the options of `run`.
+pub(crate) fn with_parameters(
+    command: clap::Command,
+    workflow: &Workflow,
+) -> Result<clap::Command> {
+    let own = [
+        "domain",
+        "config",
+        "set",
+        "tag-output",
+        "help",
+        "target",
+        "units-of-program",
+    ];
+    let parameters = workflow.parameters();
+    if let Some(clash) = parameters
+        .iter()
+        .find(|parameter| own.contains(&parameter.name.as_str()))
+    {
+        let message = format!(
+            "{}: the parameter `{}` is an option of `samite run` already; give it another name",
+            workflow.path().display(),
+            clash.name
+        );
+        return Err(UsageError(message).into());
+    }
+    let heading = format!("Parameters of {}", workflow.path().display());
+    let option = |parameter: samite_launch::Parameter| {
+        Arg::new(parameter_id(&parameter.name))
+            .long(parameter.name)
+            .value_name("VALUE")
+            .help(
+                format!("{} [default: {}]", parameter.help, parameter.default)
+                    .trim_start()
+                    .to_owned(),
+            )
+            .help_heading(heading.clone())
+            .allow_hyphen_values(true)
+    };
+    let options: Vec<Arg> = parameters.into_iter().map(option).collect();
+    Ok(command.mut_subcommand("run", |run| {
+        // What follows the file is for us, not for a program.
+        run.mut_arg("target", |target| {
+            target
+                .trailing_var_arg(false)
+                .allow_hyphen_values(false)
+                .num_args(1)
+                .value_name("FILE.toml")
+                .help("The workflow")
+        })
+        .mut_arg("units", |units| units.hide(true))
+        .args(options)
+    }))
+}
+
+/// Parameters live beside our own options, which have other ids.
+fn parameter_id(name: &str) -> String {
+    format!("parameter {name}")
+}
+
+/// The parameters that the command line gives, as `NAME=VALUE`.
+pub(crate) fn given_parameters(matches: &ArgMatches, workflow: Option<&Workflow>) -> Vec<String> {
+    let parameters = workflow.map(Workflow::parameters).unwrap_or_default();
+    let given = |name: &String| {
+        let id = parameter_id(name);
+        let on_line = matches.value_source(&id) == Some(ValueSource::CommandLine);
+        let value = on_line.then(|| matches.get_one::<String>(&id)).flatten()?;
+        Some(format!("{name}={value}"))
+    };
+    parameters
+        .iter()
+        .filter_map(|parameter| given(&parameter.name))
+        .collect()
+}
+
+pub(crate) fn run(
+    args: &RunArgs,
+    workflow: Option<Workflow>,
+    parameters: &[String],
+) -> Result<ExitCode> {
+    let executable = std::env::current_exe().context("cannot find the samite executable")?;
+    let (mut plan, settings) = match workflow {
+        Some(mut workflow) => {
+            for assignment in parameters.iter().chain(&args.set) {
+                workflow.set(assignment)?;
+            }
+            let mut plan = Plan::new(workflow.job());
+            plan.programs = workflow.programs(&Builtins {
+                executable: executable.clone(),
+                names: border::BUILTINS,
+            })?;
+            (plan, settings::resolve(Some(&workflow), &args.config)?)
+        }
+        None => (
+            plan_of_program(args)?,
+            settings::resolve(None, &args.config)?,
+        ),
+    };
+    plan.domain = match &args.domain {
+        Some(domain) => domain.clone(),
+        // A job of its own, unless somebody asked for a name to be shared.
+        None => format!("{}-{}", plan.job, std::process::id()),
+    };
+    plan.agent = crate::agent::command(&executable, &plan.domain);
+    plan.starter = Some(executable);
+    plan.config = settings.config.to_toml();
+    plan.grace = settings.config.launch.grace.get();
+
+    let interrupts = Interrupts::install()?;
+    let mut screen = Screen::new(args.tag_output == YesNo::Yes);
+    let result = samite_launch::run(&plan, Some(&interrupts), &mut |event| screen.show(&event));
+    screen.close();
+    result?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The plan of `samite run -n N PROGRAM ARGS`.
+fn plan_of_program(args: &RunArgs) -> Result<Plan> {
+    if !args.set.is_empty() {
+        return Err(UsageError("--set changes a workflow, and this is a program".into()).into());
+    }
+    let (command, arguments) = args.target.split_first().context("no program was given")?;
+    let command_text = command.to_string_lossy();
+    let name = Path::new(command).file_name().map_or_else(
+        || command_text.clone().into_owned(),
+        |name| name.to_string_lossy().into_owned(),
+    );
+    let path = find_program(&name, &command_text, Path::new(""))?;
+    let mut plan = Plan::new(name.clone());
+    plan.programs.push(
+        Program::new(name, path)
+            .units(args.units.unwrap_or(1))
+            .args(arguments),
+    );
+    Ok(plan)
+}

@@ -1,0 +1,78 @@
+//! What a person sees while a job runs: lines of units, and a bar for each program that reports.
+
+use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
+use samite_launch::{Event, Line, Progress, Stream};
+use std::collections::BTreeMap;
+use std::io::{self, Write};
+
+/// The terminal of a running job.
+pub(crate) struct Screen {
+    tag_output: bool,
+    bars: MultiProgress,
+    programs: BTreeMap<String, ProgressBar>,
+}
+
+impl Screen {
+    pub(crate) fn new(tag_output: bool) -> Self {
+        Self {
+            tag_output,
+            bars: MultiProgress::new(),
+            programs: BTreeMap::new(),
+        }
+    }
+
+    pub(crate) fn show(&mut self, event: &Event<'_>) {
+        match event {
+            Event::Line(line) => {
+                let line = Line {
+                    prefix: line.prefix && self.tag_output,
+                    ..*line
+                };
+                // Whoever reads our output may stop reading: the job goes on all the same.
+                let _ = self.bars.suspend(|| print(&line));
+            }
+            Event::Progress { name, progress } => self.progress(name.program(), progress),
+            _ => {}
+        }
+    }
+
+    /// Takes the bars away, so that what comes next starts on a clean line.
+    pub(crate) fn close(&self) {
+        for bar in self.programs.values() {
+            bar.finish_and_clear();
+        }
+    }
+
+    /// A program has one bar; of its units the one that is furthest moves it.
+    fn progress(&mut self, program: &str, progress: &Progress) {
+        let bar = self.programs.entry(program.to_owned()).or_insert_with(|| {
+            let bar = self.bars.add(ProgressBar::no_length());
+            bar.set_prefix(program.to_owned());
+            bar.set_style(style("{prefix} {pos} {wide_msg}"));
+            bar
+        });
+        if let Some(steps) = progress.of.filter(|_| bar.length().is_none()) {
+            bar.set_length(steps);
+            bar.set_style(style("{prefix} {wide_bar} {pos}/{len} eta {eta} {msg}"));
+        }
+        bar.set_position(bar.position().max(progress.step));
+        if let Some(note) = &progress.note {
+            bar.set_message(note.clone());
+        }
+    }
+}
+
+fn style(template: &str) -> ProgressStyle {
+    ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar())
+}
+
+fn print(line: &Line<'_>) -> io::Result<()> {
+    match line.stream {
+        Stream::Stdout => {
+            let mut out = io::stdout().lock();
+            line.write_to(&mut out)?;
+            out.flush()
+        }
+        Stream::Stderr => line.write_to(&mut io::stderr().lock()),
+    }
+}

@@ -1,0 +1,403 @@
+//! `samite run` as a person meets it: whole processes, good days and bad ones.
+
+use rustix::process::{Pid, Signal, kill_process, test_kill_process};
+use std::io::{BufRead, BufReader, Read};
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::Path;
+use std::process::{Child, Command, Output, Stdio};
+
+fn samite() -> Command {
+    isolated(Command::new(env!("CARGO_BIN_EXE_samite")))
+}
+
+/// Without the settings of whoever runs the tests.
+fn isolated(mut command: Command) -> Command {
+    command
+        .env("XDG_CONFIG_HOME", "/nonexistent")
+        .env_remove("SAMITE_LOG");
+    command
+}
+
+fn output(arguments: &[&str]) -> Output {
+    samite()
+        .args(arguments)
+        .output()
+        .expect("samite can be started")
+}
+
+fn stdout(output: &Output) -> String {
+    String::from_utf8(output.stdout.clone()).expect("units print ASCII")
+}
+
+fn stderr(output: &Output) -> String {
+    String::from_utf8(output.stderr.clone()).expect("messages are text")
+}
+
+fn workflow(folder: &Path, text: &str) -> String {
+    let path = folder.join("flow.toml");
+    std::fs::write(&path, text).expect("a scratch folder can be written");
+    path.display().to_string()
+}
+
+/// A running job whose units have each printed their process id.
+fn start(units: &str, script: &str) -> (Child, Vec<Pid>, impl Read) {
+    let mut child = samite()
+        .args([
+            "run",
+            "--config",
+            "launch.grace=60 s",
+            "-n",
+            units,
+            "sh",
+            "-c",
+            script,
+        ])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("samite can be started");
+    let mut lines = BufReader::new(child.stdout.take().expect("it is a pipe"));
+    let pid = |_| {
+        let mut line = String::new();
+        lines.read_line(&mut line).expect("units print");
+        let number = line
+            .rsplit(' ')
+            .next()
+            .expect("a word")
+            .trim()
+            .parse()
+            .expect("a process id");
+        Pid::from_raw(number).expect("not zero")
+    };
+    let count: usize = units.parse().expect("a number");
+    let pids = (0..count).map(pid).collect();
+    (child, pids, lines)
+}
+
+fn send(child: &Child, signal: Signal) {
+    kill_process(Pid::from_child(child), signal).expect("samite is running");
+}
+
+fn wait_until_gone(pids: &[Pid]) {
+    for &pid in pids {
+        // Killed processes of a dead launcher are reaped by the system, in its own time.
+        let zombie = || {
+            std::fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero()))
+                .is_ok_and(|stat| stat.contains(") Z "))
+        };
+        while test_kill_process(pid).is_ok() && !zombie() {
+            std::thread::yield_now();
+        }
+    }
+}
+
+#[test]
+fn units_of_a_program() {
+    let output = output(&["run", "-n", "4", "/bin/echo", "hi", "--there"]);
+    let mut lines: Vec<_> = stdout(&output).lines().map(str::to_owned).collect();
+    lines.sort();
+    let expected: Vec<_> = (0..4)
+        .map(|rank| format!("[echo.{rank}] hi --there"))
+        .collect();
+    assert_eq!(lines, expected);
+    assert!(output.status.success());
+}
+
+#[test]
+fn lines_can_be_shown_without_names() {
+    let output = output(&["run", "--tag-output", "no", "echo", "hi"]);
+    assert_eq!(stdout(&output), "hi\n");
+}
+
+#[test]
+fn a_workflow_takes_its_parameters_as_options() {
+    let folder = tempfile::tempdir().expect("a scratch folder");
+    let file = workflow(
+        folder.path(),
+        r#"
+        parameters = { size = { default = 8, help = "rows" }, units = 1 }
+        [[program]]
+        name = "a"
+        command = "sh"
+        args = ["-c", "echo $SAMITE_SIZE {size}; echo \"$SAMITE_CONFIG\" | grep deadline"]
+        units = "{units}"
+        prefix = false
+        [config.fabric]
+        deadline = "7s"
+        "#,
+    );
+    let shown = |arguments: &[&str]| {
+        let arguments: Vec<_> = ["run"].iter().chain(arguments).copied().collect();
+        let output = output(&arguments);
+        assert!(output.status.success(), "{}", stderr(&output));
+        stdout(&output)
+    };
+    let from_file = "deadline = \"7s\"\n";
+    assert_eq!(shown(&[&file]), format!("1 8\n{from_file}"));
+    assert_eq!(shown(&[&file, "--size", "9"]), format!("1 9\n{from_file}"));
+    assert_eq!(shown(&["--size=9", &file]), format!("1 9\n{from_file}"));
+    assert_eq!(
+        shown(&[&file, "--set", "size=10"]),
+        format!("1 10\n{from_file}")
+    );
+    assert_eq!(
+        shown(&[&file, "--config", "fabric.deadline=9s"]),
+        "1 8\ndeadline = \"9s\"\n"
+    );
+    assert!(shown(&[&file, "--units", "2"]).contains("2 8\n"));
+    assert!(shown(&[&file, "--help"]).contains("rows [default: 8]"));
+    let wrong = output(&["run", &file, "--sise", "9"]);
+    assert_eq!(wrong.status.code(), Some(2));
+    assert!(stderr(&wrong).contains("--size"), "{}", stderr(&wrong));
+}
+
+#[test]
+fn mistakes_in_files_and_names_are_explained() {
+    let folder = tempfile::tempdir().expect("a scratch folder");
+    let refused = |text: &str, expected: &str| {
+        let file = workflow(folder.path(), text);
+        let output = output(&["run", &file]);
+        assert_eq!(output.status.code(), Some(2), "{}", stderr(&output));
+        assert!(stderr(&output).contains(expected), "{}", stderr(&output));
+        assert!(stdout(&output).is_empty());
+    };
+    let program = "[[program]]\nname = \"a\"\ncommand = \"echo\"\n";
+    refused(
+        &format!("{program}unit = 2\n"),
+        "flow.toml:4: [[program]] has no key `unit`; did you mean `units`?",
+    );
+    refused(
+        &format!("{program}[config.fabric]\ndeadlin = \"1s\"\n"),
+        "flow.toml:5: there is no setting `fabric.deadlin`; did you mean `fabric.deadline`?",
+    );
+    // The first program must not run when the second does not exist.
+    refused(
+        &format!("{program}[[program]]\nname = \"b\"\ncommand = \"laplace-solvr\"\n"),
+        "b: there is no program `laplace-solvr` (looked in PATH, did you mean `laplace-solver`?); nothing was started",
+    );
+    let missing = output(&["run", "nowhere.toml"]);
+    assert!(
+        stderr(&missing).contains("cannot read the workflow nowhere.toml"),
+        "{}",
+        stderr(&missing)
+    );
+    assert_eq!(missing.status.code(), Some(2));
+    let variable = samite()
+        .args(["run", "true"])
+        .env("SAMITE_FABRIC_EAGER", "1 KiB")
+        .output();
+    let variable = variable.expect("samite can be started");
+    assert_eq!(variable.status.code(), Some(2));
+    assert!(
+        stderr(&variable).contains("SAMITE_FABRIC_EAGER"),
+        "{}",
+        stderr(&variable)
+    );
+}
+
+#[test]
+fn the_exit_code_is_that_of_the_unit_that_failed() {
+    let output = output(&[
+        "run",
+        "-n",
+        "3",
+        "sh",
+        "-c",
+        "[ $SAMITE_RANK = 1 ] && { echo bye >&2; exit 42; }; exec sleep 1000",
+    ]);
+    assert_eq!(output.status.code(), Some(42));
+    let message = "samite: sh.1 ended with exit code 42; the last thing it said: bye; the other units were ended";
+    assert!(stderr(&output).contains(message), "{}", stderr(&output));
+}
+
+#[test]
+fn a_killed_unit_is_named_with_its_signal() {
+    let (child, pids, _lines) = start("2", "echo $$; exec sleep 1000");
+    kill_process(pids[0], Signal::KILL).expect("the unit is running");
+    let output = child.wait_with_output().expect("samite ends");
+    assert_eq!(output.status.code(), Some(137));
+    assert!(
+        stderr(&output).contains("was killed by signal 9 (SIGKILL)"),
+        "{}",
+        stderr(&output)
+    );
+    wait_until_gone(&pids);
+}
+
+#[test]
+fn ctrl_c_asks_and_a_second_one_kills() {
+    let (child, pids, _lines) = start(
+        "2",
+        "trap 'exit 0' TERM; echo $$; while :; do sleep 0.01; done",
+    );
+    send(&child, Signal::INT);
+    let output = child.wait_with_output().expect("samite ends");
+    assert_eq!(output.status.code(), Some(130), "{}", stderr(&output));
+    wait_until_gone(&pids);
+
+    let (child, pids, mut lines) = start(
+        "1",
+        "trap 'echo no' TERM; echo $$; while :; do sleep 0.01; done",
+    );
+    send(&child, Signal::INT);
+    // The unit has heard the first one and stays, for all of the grace of a minute.
+    let mut heard = [0; 9];
+    lines.read_exact(&mut heard).expect("the unit prints");
+    assert_eq!(&heard, b"[sh.0] no");
+    send(&child, Signal::INT);
+    assert_eq!(
+        child.wait_with_output().expect("samite ends").status.code(),
+        Some(130)
+    );
+    wait_until_gone(&pids);
+}
+
+#[test]
+fn units_die_with_a_launcher_that_is_killed() {
+    let (mut child, pids, _lines) = start("4", "echo $$; exec sleep 1000");
+    send(&child, Signal::KILL);
+    child.wait().expect("it was killed");
+    wait_until_gone(&pids);
+}
+
+#[test]
+fn thirty_two_units_fit_into_sixty_four_descriptors() {
+    let mut command = isolated(Command::new("sh"));
+    command.args([
+        "-c",
+        r#"ulimit -n 64; exec "$0" run -n 32 sh -c 'echo out; echo err >&2'"#,
+    ]);
+    let output = command
+        .arg(env!("CARGO_BIN_EXE_samite"))
+        .output()
+        .expect("sh can be started");
+    assert!(output.status.success(), "{}", stderr(&output));
+    let lines = stdout(&output) + &stderr(&output);
+    for rank in 0..32 {
+        for text in ["out", "err"] {
+            assert!(
+                lines.contains(&format!("[sh.{rank}] {text}\n")),
+                "{rank} {text} in {lines}"
+            );
+        }
+    }
+}
+
+#[test]
+fn more_units_than_descriptors_are_refused() {
+    let mut command = isolated(Command::new("sh"));
+    command.args(["-c", r#"ulimit -n 64; exec "$0" run -n 64 true"#]);
+    let output = command
+        .arg(env!("CARGO_BIN_EXE_samite"))
+        .output()
+        .expect("sh can be started");
+    assert_eq!(output.status.code(), Some(1));
+    assert!(
+        stderr(&output).contains("64 units need 88 file descriptors and the limit is 64"),
+        "{}",
+        stderr(&output)
+    );
+}
+
+/// The process limit does not bind root, so root runs this as a user that nobody else is.
+#[test]
+fn more_units_than_processes_are_refused_and_none_stays() {
+    const NOBODY_ELSE: u32 = 54_321;
+    let folder = tempfile::tempdir().expect("a scratch folder");
+    let everybody = std::fs::Permissions::from_mode(0o755);
+    std::fs::set_permissions(folder.path(), everybody).expect("it is ours");
+    // Where the build folder is, another user may not look.
+    let copy = folder.path().join("samite");
+    // By `cp`: a file that this process has open for writing may not be executed.
+    let copied = Command::new("cp")
+        .arg(env!("CARGO_BIN_EXE_samite"))
+        .arg(&copy)
+        .status();
+    assert!(copied.expect("cp can be started").success());
+    let root = rustix::process::getuid().is_root();
+    let mut command = isolated(Command::new("prlimit"));
+    if root {
+        let id = NOBODY_ELSE.to_string();
+        command.args([
+            "--nproc=9",
+            "setpriv",
+            "--reuid",
+            &id,
+            "--regid",
+            &id,
+            "--clear-groups",
+        ]);
+    } else {
+        command.arg("--nproc=1");
+    }
+    command
+        .arg(&copy)
+        .args(["run", "-n", "40", "sleep", "1000"])
+        .current_dir("/");
+    let output = command
+        .output()
+        .expect("prlimit, of util-linux, can be started");
+    assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));
+    assert!(
+        stderr(&output).contains("the system allows no further process after "),
+        "{}",
+        stderr(&output)
+    );
+    if root {
+        let left = std::fs::read_dir("/proc")
+            .expect("/proc is there")
+            .flatten();
+        let left =
+            left.filter(|entry| entry.metadata().is_ok_and(|data| data.uid() == NOBODY_ELSE));
+        assert_eq!(left.count(), 0, "processes are left");
+    }
+}
+
+#[test]
+fn a_unit_stays_on_its_processors() {
+    let folder = tempfile::tempdir().expect("a scratch folder");
+    let text = "[[program]]\nname = \"a\"\ncommand = \"sh\"\nprefix = false\ncpus = \"0\"\n\
+                args = [\"-c\", \"grep Cpus_allowed_list /proc/self/status\"]\n";
+    let output = output(&["run", &workflow(folder.path(), text)]);
+    assert_eq!(
+        stdout(&output).split_whitespace().last(),
+        Some("0"),
+        "{}",
+        stderr(&output)
+    );
+}
+
+#[test]
+fn settings_are_shown_with_their_origin_and_read_back() {
+    let folder = tempfile::tempdir().expect("a scratch folder");
+    let show = |home: &Path| {
+        let mut command = samite();
+        command.args(["config", "show", "--origin", "--config", "launch.grace=3s"]);
+        let output = command
+            .env("XDG_CONFIG_HOME", home)
+            .env("SAMITE_FABRIC_EAGER_MAX", "16 KiB")
+            .output()
+            .expect("samite can be started");
+        stdout(&output)
+    };
+    let shown = show(folder.path());
+    assert!(
+        shown.contains("# SAMITE_FABRIC_EAGER_MAX") && shown.contains("# --config"),
+        "{shown}"
+    );
+    std::fs::create_dir(folder.path().join("samite")).expect("a scratch folder can be written");
+    std::fs::write(folder.path().join("samite/config.toml"), &shown).expect("it can be written");
+    let values = |text: &str| -> Vec<String> {
+        text.lines()
+            .map(|line| line.split('#').next().unwrap_or("").trim().to_owned())
+            .collect()
+    };
+    assert_eq!(values(&show(folder.path())), values(&shown));
+}
+
+#[test]
+fn without_arguments_there_is_help() {
+    let output = output(&[]);
+    assert!(output.status.success());
+    assert!(stdout(&output).contains("samite run workflows/laplace.toml"));
+}

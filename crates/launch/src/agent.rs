@@ -1,0 +1,124 @@
+//! The start of the agent: no unit runs before it said that it is ready.
+
+use crate::error::{Error, Exit};
+use crate::output::Event;
+use crate::plan::Plan;
+use crate::signals::{ChildWatch, Interrupts};
+use crate::spawn::Process;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::Signal;
+use std::ffi::OsString;
+use std::io::{PipeReader, Read};
+use std::os::fd::AsFd;
+use std::time::{Duration, Instant};
+
+/// Far longer than an agent needs, even on a machine that is busy with something else.
+const READY_DEADLINE: Duration = Duration::from_secs(30);
+/// How long an agent may take to end after it closed its standard output without `ready`.
+const LAST_PATIENCE: Timespec = Timespec {
+    tv_sec: 1,
+    tv_nsec: 0,
+};
+
+/// Starts the agent and waits for its line `ready`.
+pub(crate) fn start(
+    plan: &Plan,
+    argv: &[OsString],
+    children: &ChildWatch,
+    interrupts: Option<&Interrupts>,
+    on_event: &mut dyn FnMut(Event<'_>),
+) -> Result<Process, Error> {
+    let (mut agent, stdout) = Process::start_agent(plan, argv)?;
+    on_event(Event::Started {
+        name: &agent.name,
+        pid: agent.pid(),
+    });
+    match wait_until_ready(&mut agent, stdout, interrupts, on_event)? {
+        Readiness::Ready => Ok(agent),
+        Readiness::Closed => {
+            let exit = end(&mut agent, children, on_event);
+            Err(Error::AgentStart {
+                exit,
+                said: agent.output.last_words(),
+            })
+        }
+        Readiness::Late => {
+            agent.output.finish(&agent.name, on_event);
+            let said = agent.output.last_words();
+            Err(Error::AgentSilent {
+                seconds: READY_DEADLINE.as_secs(),
+                said,
+            })
+        }
+    }
+}
+
+enum Readiness {
+    Ready,
+    Closed,
+    Late,
+}
+
+fn wait_until_ready(
+    agent: &mut Process,
+    mut stdout: PipeReader,
+    interrupts: Option<&Interrupts>,
+    on_event: &mut dyn FnMut(Event<'_>),
+) -> Result<Readiness, Error> {
+    let deadline = Instant::now() + READY_DEADLINE;
+    let mut said = Vec::new();
+    loop {
+        if let Some((_, signal)) = interrupts.and_then(Interrupts::take) {
+            return Err(Error::Interrupted { signal });
+        }
+        let left = deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Ok(Readiness::Late);
+        }
+        let mut fds = vec![PollFd::new(&stdout, PollFlags::IN)];
+        fds.extend(
+            agent
+                .output
+                .readers()
+                .map(|reader| PollFd::new(reader, PollFlags::IN)),
+        );
+        if let Some(interrupts) = interrupts {
+            fds.push(PollFd::from_borrowed_fd(interrupts.as_fd(), PollFlags::IN));
+        }
+        let timeout = Timespec::try_from(left).ok();
+        match poll(&mut fds, timeout.as_ref()) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => {}
+            Err(source) => return Err(Error::system("wait for the agent", source)),
+        }
+        let ready: Vec<bool> = fds.iter().map(|fd| !fd.revents().is_empty()).collect();
+        drop(fds);
+        agent.output.read(&agent.name, &ready[1..], on_event);
+        if ready[0] {
+            let mut bytes = [0; 256];
+            match stdout.read(&mut bytes) {
+                Ok(0) | Err(_) => return Ok(Readiness::Closed),
+                Ok(count) => said.extend_from_slice(&bytes[..count]),
+            }
+            if said.starts_with(b"ready\n") {
+                return Ok(Readiness::Ready);
+            }
+        }
+    }
+}
+
+/// The agent closed its output without a word: it is about to end, or is of no use and is killed.
+fn end(agent: &mut Process, children: &ChildWatch, on_event: &mut dyn FnMut(Event<'_>)) -> Exit {
+    let mut patience = Some(LAST_PATIENCE);
+    loop {
+        children.clear();
+        if let Some(exit) = agent.reap() {
+            agent.output.finish(&agent.name, on_event);
+            return exit;
+        }
+        let mut fds = [PollFd::new(children, PollFlags::IN)];
+        if let Ok(0) = poll(&mut fds, patience.as_ref()) {
+            agent.signal(Signal::KILL);
+            patience = None;
+        }
+    }
+}

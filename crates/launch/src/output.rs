@@ -1,0 +1,399 @@
+//! Lines out of the pipes of many processes.
+//!
+//! Bytes of one pipe become lines before anybody sees them, so lines of different units are never
+//! mixed. A line that ends without a newline is shown when its pipe ends; a very long one in pieces.
+
+use crate::plan::Name;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use serde::Deserialize;
+use std::collections::VecDeque;
+use std::io::{self, PipeReader, Read, Write};
+
+/// A line longer than this is shown in pieces, so that a unit cannot make the launcher grow.
+const LONGEST_LINE: usize = 64 * 1024;
+/// How many lines are remembered as a unit's last words.
+const LAST_WORDS: usize = 4;
+/// Starts a line that is meant for the launcher.
+const MARKER: &[u8] = b"\x1eprogress ";
+
+/// What happens while a job runs.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum Event<'a> {
+    /// A process was started.
+    Started {
+        /// The process.
+        name: &'a Name,
+        /// Its process id, which is also that of its group.
+        pid: u32,
+    },
+    /// A process printed a line.
+    Line(Line<'a>),
+    /// A unit reports how far it is.
+    Progress {
+        /// The unit.
+        name: &'a Name,
+        /// What it reports.
+        progress: Progress,
+    },
+    /// A process ended.
+    Ended {
+        /// The process.
+        name: &'a Name,
+        /// How.
+        exit: crate::Exit,
+    },
+}
+
+/// A line of output.
+#[derive(Debug, Clone, Copy)]
+pub struct Line<'a> {
+    /// Who printed it.
+    pub name: &'a Name,
+    /// Where; all is [`Stream::Stdout`] when descriptors are too few to tell.
+    pub stream: Stream,
+    /// Whether it is to be shown with the name in front.
+    pub prefix: bool,
+    /// The bytes without the newline.
+    pub text: &'a [u8],
+    /// False for the end of a line that has no newline and for a piece of a long one.
+    pub complete: bool,
+}
+
+impl Line<'_> {
+    /// Writes the line as a person reads it: `[solver.0] text`, in one write.
+    ///
+    /// # Errors
+    /// Those of `out`.
+    pub fn write_to(&self, out: &mut impl Write) -> io::Result<()> {
+        let mut bytes = Vec::with_capacity(self.text.len() + 32);
+        if self.prefix {
+            write!(bytes, "[{}] ", self.name)?;
+        }
+        bytes.extend_from_slice(self.text);
+        if self.prefix || self.complete {
+            bytes.push(b'\n');
+        }
+        out.write_all(&bytes)
+    }
+}
+
+/// A standard stream of a unit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Stream {
+    /// Standard output.
+    Stdout,
+    /// Standard error.
+    Stderr,
+}
+
+/// A progress report of a unit.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+pub struct Progress {
+    /// Steps that are done.
+    pub step: u64,
+    /// Steps in all, if the unit knows.
+    #[serde(default)]
+    pub of: Option<u64>,
+    /// A few words about the last step.
+    #[serde(default)]
+    pub note: Option<String>,
+}
+
+/// The pipes of one process and what it said last.
+#[derive(Debug)]
+pub(crate) struct Output {
+    prefix: bool,
+    pipes: Vec<Pipe>,
+    last: VecDeque<String>,
+}
+
+#[derive(Debug)]
+struct Pipe {
+    stream: Stream,
+    reader: PipeReader,
+    lines: LineSplitter,
+}
+
+impl Output {
+    pub(crate) fn new(prefix: bool, readers: Vec<(Stream, PipeReader)>) -> Self {
+        let pipe = |(stream, reader)| Pipe {
+            stream,
+            reader,
+            lines: LineSplitter::default(),
+        };
+        Self {
+            prefix,
+            pipes: readers.into_iter().map(pipe).collect(),
+            last: VecDeque::new(),
+        }
+    }
+
+    /// The pipes that are still open, in order.
+    pub(crate) fn readers(&self) -> impl Iterator<Item = &PipeReader> {
+        self.pipes.iter().map(|pipe| &pipe.reader)
+    }
+
+    /// Reads once from each pipe whose entry in `ready` is true; forgets pipes that ended.
+    pub(crate) fn read(
+        &mut self,
+        name: &Name,
+        ready: &[bool],
+        on_event: &mut dyn FnMut(Event<'_>),
+    ) {
+        let Self {
+            prefix,
+            pipes,
+            last,
+        } = self;
+        let mut sink = Sink {
+            name,
+            prefix: *prefix,
+            last,
+            on_event,
+        };
+        let mut ready = ready.iter().copied();
+        pipes.retain_mut(|pipe| !ready.next().unwrap_or(false) || pipe.read(&mut sink));
+    }
+
+    /// Reads what is there without waiting for more, and shows unfinished lines.
+    pub(crate) fn finish(&mut self, name: &Name, on_event: &mut dyn FnMut(Event<'_>)) {
+        let Self {
+            prefix,
+            pipes,
+            last,
+        } = self;
+        let mut sink = Sink {
+            name,
+            prefix: *prefix,
+            last,
+            on_event,
+        };
+        for mut pipe in pipes.drain(..) {
+            while is_readable(&pipe.reader) {
+                if !pipe.read(&mut sink) {
+                    break;
+                }
+            }
+            pipe.end(&mut sink);
+        }
+    }
+
+    /// The last lines, oldest first.
+    pub(crate) fn last_words(&self) -> Vec<String> {
+        self.last.iter().cloned().collect()
+    }
+}
+
+impl Pipe {
+    /// One read; false at the end.
+    fn read(&mut self, sink: &mut Sink<'_, '_>) -> bool {
+        let mut bytes = [0; 16 * 1024];
+        match self.reader.read(&mut bytes) {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => true,
+            Ok(0) | Err(_) => {
+                self.end(sink);
+                false
+            }
+            Ok(count) => {
+                let stream = self.stream;
+                self.lines.push(&bytes[..count], |text, complete| {
+                    sink.line(stream, text, complete)
+                });
+                true
+            }
+        }
+    }
+
+    fn end(&mut self, sink: &mut Sink<'_, '_>) {
+        let stream = self.stream;
+        self.lines
+            .finish(|text, complete| sink.line(stream, text, complete));
+    }
+}
+
+fn is_readable(reader: &PipeReader) -> bool {
+    let mut fds = [PollFd::new(reader, PollFlags::IN)];
+    matches!(poll(&mut fds, Some(&Timespec::default())), Ok(1..))
+}
+
+/// Where the lines of one process go.
+struct Sink<'a, 'f> {
+    name: &'a Name,
+    prefix: bool,
+    last: &'a mut VecDeque<String>,
+    on_event: &'a mut (dyn FnMut(Event<'_>) + 'f),
+}
+
+impl Sink<'_, '_> {
+    fn line(&mut self, stream: Stream, text: &[u8], complete: bool) {
+        if let Some(progress) = progress_report(text) {
+            (self.on_event)(Event::Progress {
+                name: self.name,
+                progress,
+            });
+            return;
+        }
+        if !text.trim_ascii().is_empty() {
+            if self.last.len() == LAST_WORDS {
+                self.last.pop_front();
+            }
+            self.last
+                .push_back(String::from_utf8_lossy(&text[..text.len().min(400)]).into_owned());
+        }
+        let (name, prefix) = (self.name, self.prefix);
+        (self.on_event)(Event::Line(Line {
+            name,
+            stream,
+            prefix,
+            text,
+            complete,
+        }));
+    }
+}
+
+/// The report in a marked line; a line that only looks like one is shown as it is.
+fn progress_report(text: &[u8]) -> Option<Progress> {
+    serde_json::from_slice(text.strip_prefix(MARKER)?).ok()
+}
+
+/// Cuts a stream of bytes at its newlines, whatever pieces it comes in.
+#[derive(Debug, Default)]
+struct LineSplitter {
+    partial: Vec<u8>,
+}
+
+impl LineSplitter {
+    /// Gives each line to `emit`, without its newline; `complete` is false for a piece of a line
+    /// that is too long.
+    fn push(&mut self, mut bytes: &[u8], mut emit: impl FnMut(&[u8], bool)) {
+        while let Some(end) = bytes.iter().position(|&byte| byte == b'\n') {
+            self.extend(&bytes[..end], &mut emit);
+            emit(&self.partial, true);
+            self.partial.clear();
+            bytes = &bytes[end + 1..];
+        }
+        self.extend(bytes, &mut emit);
+    }
+
+    /// The stream has ended: gives what has no newline.
+    fn finish(&mut self, mut emit: impl FnMut(&[u8], bool)) {
+        if !self.partial.is_empty() {
+            emit(&self.partial, false);
+            self.partial.clear();
+        }
+    }
+
+    fn extend(&mut self, mut bytes: &[u8], emit: &mut impl FnMut(&[u8], bool)) {
+        while self.partial.len() + bytes.len() > LONGEST_LINE {
+            let (head, tail) = bytes.split_at(LONGEST_LINE - self.partial.len());
+            self.partial.extend_from_slice(head);
+            emit(&self.partial, false);
+            self.partial.clear();
+            bytes = tail;
+        }
+        self.partial.extend_from_slice(bytes);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn split(pieces: &[Vec<u8>]) -> Vec<(Vec<u8>, bool)> {
+        let mut lines = Vec::new();
+        let mut splitter = LineSplitter::default();
+        let mut emit = |text: &[u8], complete| lines.push((text.to_vec(), complete));
+        for piece in pieces {
+            splitter.push(piece, &mut emit);
+        }
+        splitter.finish(&mut emit);
+        lines
+    }
+
+    proptest! {
+        /// However the bytes are cut into reads, the lines are those of the whole text.
+        #[test]
+        fn lines_do_not_depend_on_the_cuts(
+            pieces in prop::collection::vec(prop::collection::vec(prop_oneof![Just(b'\n'), any::<u8>()], 0..40), 0..20)
+        ) {
+            let lines = split(&pieces);
+            let whole = pieces.concat();
+            let mut again = Vec::new();
+            for (text, complete) in &lines {
+                prop_assert!(!text.contains(&b'\n'));
+                again.extend_from_slice(text);
+                if *complete { again.push(b'\n'); }
+            }
+            prop_assert_eq!(&again, &whole);
+            prop_assert_eq!(lines, split(&[whole]));
+        }
+    }
+
+    #[test]
+    fn a_long_line_comes_in_pieces() {
+        let mut text = vec![b'x'; 2 * LONGEST_LINE + 5];
+        text.push(b'\n');
+        let lines: Vec<(usize, bool)> = split(&[text])
+            .into_iter()
+            .map(|(text, complete)| (text.len(), complete))
+            .collect();
+        assert_eq!(
+            lines,
+            [(LONGEST_LINE, false), (LONGEST_LINE, false), (5, true)]
+        );
+    }
+
+    #[test]
+    fn progress_reports_are_recognised() {
+        let report = progress_report(b"\x1eprogress {\"step\":3,\"of\":100,\"note\":\"fine\"}");
+        assert_eq!(
+            report,
+            Some(Progress {
+                step: 3,
+                of: Some(100),
+                note: Some("fine".into())
+            })
+        );
+        assert_eq!(
+            progress_report(b"\x1eprogress {\"step\":1}").map(|report| report.step),
+            Some(1)
+        );
+        assert_eq!(progress_report(b"\x1eprogress rubbish"), None);
+        assert_eq!(progress_report(b"progress {\"step\":1}"), None);
+    }
+
+    #[test]
+    fn lines_are_shown_with_or_without_a_name() {
+        let name = Name::unit("solver", 0);
+        let mut line = Line {
+            name: &name,
+            stream: Stream::Stdout,
+            prefix: true,
+            text: b"hi",
+            complete: false,
+        };
+        let shown = |line: &Line<'_>| {
+            let mut out = Vec::new();
+            line.write_to(&mut out).expect("a Vec takes everything");
+            out
+        };
+        assert_eq!(shown(&line), b"[solver.0] hi\n");
+        line.prefix = false;
+        assert_eq!(shown(&line), b"hi");
+        line.complete = true;
+        assert_eq!(shown(&line), b"hi\n");
+    }
+
+    #[test]
+    fn last_words_are_the_last_lines() {
+        let (reader, mut writer) = io::pipe().expect("a pipe");
+        writer
+            .write_all(b"1\n2\n\n3\n4\n5\n6")
+            .expect("it fits into the pipe");
+        let mut output = Output::new(true, vec![(Stream::Stdout, reader)]);
+        output.finish(&Name::unit("a", 0), &mut |_| {});
+        assert_eq!(output.last_words(), ["3", "4", "5", "6"]);
+    }
+}

@@ -1,0 +1,236 @@
+//! A job with all questions answered: which executables, how many units, which configuration.
+
+use crate::Error;
+use rustix::fs::Access;
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// Everything that [`crate::run`] needs to know.
+#[derive(Debug, Clone)]
+pub struct Plan {
+    /// Name of the job, for people.
+    pub job: String,
+    /// Name under which the processes find each other.
+    pub domain: String,
+    /// The programs, in the order in which their units are numbered.
+    pub programs: Vec<Program>,
+    /// Command of the agent; it prints `ready` and closes its standard output. None: no agent.
+    pub agent: Option<Vec<OsString>>,
+    /// The `samite` executable; each process is started as `STARTER exec-unit --parent PID
+    /// [--cpus LIST] -- COMMAND ARGS`, so that it dies with the launcher. None: started directly.
+    pub starter: Option<PathBuf>,
+    /// The resolved configuration, as TOML, for all units alike.
+    pub config: String,
+    /// How long a process may take to end after SIGTERM.
+    pub grace: Duration,
+}
+
+impl Plan {
+    /// A job without programs, in a domain of the same name.
+    pub fn new(job: impl Into<String>) -> Self {
+        let job = job.into();
+        Self {
+            domain: job.clone(),
+            job,
+            programs: Vec::new(),
+            agent: None,
+            starter: None,
+            config: String::new(),
+            grace: Duration::from_secs(5),
+        }
+    }
+
+    /// Units in the whole job.
+    pub fn units(&self) -> usize {
+        self.programs
+            .iter()
+            .map(|program| program.units as usize)
+            .sum()
+    }
+}
+
+/// One program of a job.
+#[derive(Debug, Clone)]
+pub struct Program {
+    /// Its name in the job; units are called `name.rank`.
+    pub name: String,
+    /// The executable.
+    pub command: PathBuf,
+    /// Its arguments.
+    pub args: Vec<OsString>,
+    /// How many processes run it.
+    pub units: u32,
+    /// Environment variables beside the launcher's own.
+    pub env: BTreeMap<String, String>,
+    /// The processors that its units may use.
+    pub cpus: Cpus,
+    /// Whether its lines are shown with the unit's name in front.
+    pub prefix: bool,
+}
+
+impl Program {
+    /// One unit of `command`, without arguments.
+    pub fn new(name: impl Into<String>, command: impl Into<PathBuf>) -> Self {
+        Self {
+            name: name.into(),
+            command: command.into(),
+            args: Vec::new(),
+            units: 1,
+            env: BTreeMap::new(),
+            cpus: Cpus::Any,
+            prefix: true,
+        }
+    }
+
+    /// Sets the number of units.
+    pub fn units(mut self, units: u32) -> Self {
+        self.units = units;
+        self
+    }
+
+    /// Sets the arguments.
+    pub fn args(mut self, args: impl IntoIterator<Item = impl Into<OsString>>) -> Self {
+        self.args = args.into_iter().map(Into::into).collect();
+        self
+    }
+}
+
+/// The processors that the units of a program may use, as lists like `0-3,8`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Cpus {
+    /// Whatever the launcher may use.
+    Any,
+    /// The same processors for all units.
+    Same(String),
+    /// One list per unit, used in turn when there are more units than lists.
+    PerUnit(Vec<String>),
+}
+
+impl Cpus {
+    /// The list of the unit with this rank.
+    pub(crate) fn of(&self, rank: u32) -> Option<&str> {
+        match self {
+            Self::Any => None,
+            Self::Same(list) => Some(list),
+            Self::PerUnit(lists) if lists.is_empty() => None,
+            Self::PerUnit(lists) => Some(&lists[rank as usize % lists.len()]),
+        }
+    }
+}
+
+/// The name of a process of the job: `solver.0`, or `agent`.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Name {
+    program: String,
+    rank: Option<u32>,
+}
+
+impl Name {
+    /// The unit of `program` with this rank.
+    pub fn unit(program: &str, rank: u32) -> Self {
+        Self {
+            program: program.to_owned(),
+            rank: Some(rank),
+        }
+    }
+
+    /// The agent.
+    pub fn agent() -> Self {
+        Self {
+            program: "agent".to_owned(),
+            rank: None,
+        }
+    }
+
+    /// The program's name in the job.
+    pub fn program(&self) -> &str {
+        &self.program
+    }
+
+    /// The unit's index in its program; none for the agent.
+    pub fn rank(&self) -> Option<u32> {
+        self.rank
+    }
+}
+
+impl fmt::Display for Name {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.rank {
+            Some(rank) => write!(f, "{}.{rank}", self.program),
+            None => f.write_str(&self.program),
+        }
+    }
+}
+
+/// The executable that `command` means: a path as it is (relative to `folder`), or a name looked for
+/// in `PATH`.
+///
+/// # Errors
+/// [`Error::NoSuchProgram`] and [`Error::NotExecutable`], which name `program`.
+pub fn find_program(program: &str, command: &str, folder: &Path) -> Result<PathBuf, Error> {
+    let missing = |looked: String| Error::NoSuchProgram {
+        program: program.to_owned(),
+        command: command.to_owned(),
+        looked,
+    };
+    if command.contains('/') {
+        let path = folder.join(command);
+        if !path.is_file() {
+            return Err(missing(format!("looked at {}", path.display())));
+        }
+        if !is_executable(&path) {
+            return Err(Error::NotExecutable {
+                program: program.to_owned(),
+                path,
+            });
+        }
+        return Ok(path);
+    }
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path)
+        .map(|folder| folder.join(command))
+        .find(|candidate| is_executable(candidate))
+        .ok_or_else(|| missing("looked in PATH".to_owned()))
+}
+
+fn is_executable(path: &Path) -> bool {
+    path.is_file() && rustix::fs::access(path, Access::EXEC_OK).is_ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn programs_are_found_by_name_and_by_path() {
+        let here = Path::new("/");
+        assert!(find_program("a", "sh", here).is_ok());
+        assert_eq!(
+            find_program("a", "/bin/sh", here).expect("sh exists"),
+            Path::new("/bin/sh")
+        );
+        assert_eq!(
+            find_program("a", "bin/sh", here).expect("sh exists"),
+            Path::new("/bin/sh")
+        );
+        let error = find_program("solver", "no-such-thing", here).expect_err("does not exist");
+        assert!(error.to_string().contains("no-such-thing"), "{error}");
+        assert!(matches!(
+            find_program("a", "/etc/passwd", here),
+            Err(Error::NotExecutable { .. })
+        ));
+    }
+
+    #[test]
+    fn lists_of_processors_are_used_in_turn() {
+        let cpus = Cpus::PerUnit(vec!["0".into(), "1".into()]);
+        assert_eq!(
+            (cpus.of(0), cpus.of(1), cpus.of(2)),
+            (Some("0"), Some("1"), Some("0"))
+        );
+        assert_eq!(Cpus::Any.of(3), None);
+    }
+}

@@ -1,0 +1,197 @@
+//! One process of a job: its start, its signals, its end.
+
+use crate::error::{Error, Exit};
+use crate::limits::{self, Pipes};
+use crate::output::{Event, Output, Stream};
+use crate::plan::{Name, Plan};
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process_group, waitid};
+use std::ffi::{OsStr, OsString};
+use std::io::{self, PipeReader};
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command, Stdio};
+
+/// A process that was started, leads its own group, and is killed and reaped when dropped.
+#[derive(Debug)]
+pub(crate) struct Process {
+    pub(crate) name: Name,
+    pub(crate) output: Output,
+    child: Child,
+    exit: Option<Exit>,
+}
+
+impl Process {
+    /// Starts all units of the plan, in order; when one cannot be started, all are ended.
+    pub(crate) fn start_units(
+        plan: &Plan,
+        pipes: Pipes,
+        on_event: &mut dyn FnMut(Event<'_>),
+    ) -> Result<Vec<Self>, Error> {
+        let wanted = plan.units();
+        let mut units = Vec::with_capacity(wanted);
+        for program in &plan.programs {
+            for rank in 0..program.units {
+                let name = Name::unit(&program.name, rank);
+                let mut command = command(
+                    plan,
+                    program.cpus.of(rank),
+                    program.command.as_os_str(),
+                    &program.args,
+                );
+                command
+                    .envs(&program.env)
+                    .env("SAMITE_PROGRAM", &program.name)
+                    .env("SAMITE_RANK", rank.to_string())
+                    .env("SAMITE_SIZE", program.units.to_string())
+                    .env("SAMITE_UNIT", units.len().to_string())
+                    .env("SAMITE_UNITS", wanted.to_string());
+                let unit = start_unit(command, name.clone(), pipes, program.prefix)
+                    .map_err(|source| spawn_error(name, units.len(), wanted, source))?;
+                on_event(Event::Started {
+                    name: &unit.name,
+                    pid: unit.child.id(),
+                });
+                units.push(unit);
+            }
+        }
+        Ok(units)
+    }
+
+    /// Starts the agent; its standard output is returned, its standard error is its output.
+    pub(crate) fn start_agent(plan: &Plan, argv: &[OsString]) -> Result<(Self, PipeReader), Error> {
+        let name = Name::agent();
+        let start = || {
+            let (program, args) = argv
+                .split_first()
+                .ok_or_else(|| io::Error::other("its command is empty"))?;
+            let mut command = command(plan, None, program, args);
+            let (ready, stdout) = io::pipe()?;
+            let (reader, stderr) = io::pipe()?;
+            let child = command.stdout(stdout).stderr(stderr).spawn()?;
+            let output = Output::new(true, vec![(Stream::Stderr, reader)]);
+            Ok((
+                Self {
+                    name: Name::agent(),
+                    output,
+                    child,
+                    exit: None,
+                },
+                ready,
+            ))
+        };
+        start().map_err(|source| Error::Spawn { name, source })
+    }
+
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    pub(crate) fn has_ended(&self) -> bool {
+        self.exit.is_some()
+    }
+
+    /// Sends a signal to the process and everything that it started.
+    pub(crate) fn signal(&self, signal: Signal) {
+        if self.exit.is_none() {
+            // The group may have ended a moment ago: then there is nothing to tell.
+            let _ = kill_process_group(self.group(), signal);
+        }
+    }
+
+    /// Looks whether the process has ended; if so, kills what it left behind and reaps it.
+    ///
+    /// Returns how it ended, once.
+    pub(crate) fn reap(&mut self) -> Option<Exit> {
+        if self.exit.is_some() {
+            return None;
+        }
+        // Not reaped yet, so its number cannot have been given to another process: the group that is
+        // killed is its own.
+        let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
+        if let Ok(None) = waitid(WaitId::Pid(self.group()), options) {
+            return None;
+        }
+        self.signal(Signal::KILL);
+        let exit = match self.child.wait() {
+            Ok(status) => Exit::from(status),
+            // Somebody else reaped it, which nobody may; all that is known is that it ended.
+            Err(_) => Exit::Code(1),
+        };
+        self.exit = Some(exit);
+        self.exit
+    }
+
+    fn group(&self) -> Pid {
+        Pid::from_child(&self.child)
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        if self.exit.is_none() {
+            self.signal(Signal::KILL);
+            let _ = self.child.wait();
+        }
+    }
+}
+
+/// The command of a process: through the starter if there is one, in a group of its own, with the
+/// part of the environment that all processes share.
+fn command(plan: &Plan, cpus: Option<&str>, program: &OsStr, args: &[OsString]) -> Command {
+    let mut command = match &plan.starter {
+        Some(starter) => {
+            let mut command = Command::new(starter);
+            command
+                .arg("exec-unit")
+                .arg("--parent")
+                .arg(std::process::id().to_string());
+            if let Some(cpus) = cpus {
+                command.arg("--cpus").arg(cpus);
+            }
+            command.arg("--").arg(program);
+            command
+        }
+        None => Command::new(program),
+    };
+    command
+        .args(args)
+        .env("SAMITE_DOMAIN", &plan.domain)
+        .env("SAMITE_JOB", &plan.job)
+        .env("SAMITE_CONFIG", &plan.config)
+        // In its own group a unit could not read from the terminal anyway: it would be stopped.
+        .stdin(Stdio::null())
+        .process_group(0);
+    command
+}
+
+fn start_unit(mut command: Command, name: Name, pipes: Pipes, prefix: bool) -> io::Result<Process> {
+    let (stdout, out) = io::pipe()?;
+    let mut readers = vec![(Stream::Stdout, stdout)];
+    match pipes {
+        Pipes::Merged => command.stderr(out.try_clone()?),
+        Pipes::Separate => {
+            let (stderr, err) = io::pipe()?;
+            readers.push((Stream::Stderr, stderr));
+            command.stderr(err)
+        }
+    };
+    let child = command.stdout(out).spawn()?;
+    Ok(Process {
+        name,
+        output: Output::new(prefix, readers),
+        child,
+        exit: None,
+    })
+}
+
+fn spawn_error(unit: Name, started: usize, wanted: usize, source: io::Error) -> Error {
+    if source.raw_os_error() == Some(rustix::io::Errno::AGAIN.raw_os_error()) {
+        Error::ProcessLimit {
+            unit,
+            started,
+            wanted,
+            limit: limits::processes(),
+        }
+    } else {
+        Error::Spawn { name: unit, source }
+    }
+}

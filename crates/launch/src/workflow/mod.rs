@@ -1,0 +1,280 @@
+//! A workflow file: which programs make up a job.
+//!
+//! ```toml
+//! [job]
+//! name = "laplace"                  # default: the file's name
+//!
+//! [parameters]                      # `{size}` below; `samite run FILE --size 512` overrides
+//! size = { default = 2048, help = "rows and columns of each unit's part" }
+//! units = 2                         # short for { default = 2 }
+//!
+//! [[program]]
+//! name = "solver"                   # units are called solver.0, solver.1 …
+//! command = "laplace-solver"        # a built-in, a name looked for in PATH, or a path from this file
+//! args = ["--size", "{size}"]
+//! units = "{units}"                 # default 1
+//! cpus = ["0", "1"]                 # one list for each unit in turn, or one for all: "0-3"
+//! env = { OMP_NUM_THREADS = "1" }
+//! prefix = false                    # show its lines without `[solver.0]` in front; default true
+//!
+//! [config]                          # settings, as in the user's configuration file
+//! fabric.eager_max = "8 KiB"
+//! ```
+
+mod file;
+
+use crate::error::Error;
+use crate::exec::is_cpu_list;
+use crate::parameters::{Parameter, fill_in};
+use crate::plan::{Cpus, Program, find_program};
+use crate::source::{SourceText, suggestion};
+use file::{CpuEntry, Declared, File, ProgramEntry};
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use toml::Spanned;
+
+/// Most units that a program can have; ranks fit every wire format.
+const MOST_UNITS: u32 = 1 << 16;
+
+/// The programs that are part of an executable: `EXECUTABLE unit NAME ARGS`.
+#[derive(Debug, Clone)]
+pub struct Builtins<'a> {
+    /// The executable.
+    pub executable: PathBuf,
+    /// The names.
+    pub names: &'a [&'a str],
+}
+
+/// A workflow file that was read and is well-formed.
+#[derive(Debug, Clone)]
+pub struct Workflow {
+    source: SourceText,
+    file: File,
+    values: BTreeMap<String, String>,
+}
+
+impl Workflow {
+    /// Reads a workflow file.
+    ///
+    /// # Errors
+    /// [`Error::ReadWorkflow`], or [`Error::Workflow`] with the line that is wrong.
+    pub fn read(path: &Path) -> Result<Self, Error> {
+        let text = std::fs::read_to_string(path).map_err(|source| Error::ReadWorkflow {
+            path: path.to_path_buf(),
+            source,
+        })?;
+        Self::parse(path, text)
+    }
+
+    /// Reads the text of a workflow; `path` is where it would be.
+    ///
+    /// # Errors
+    /// [`Error::Workflow`] with the line that is wrong.
+    pub fn parse(path: &Path, text: String) -> Result<Self, Error> {
+        let source = SourceText::new(path, text);
+        let file = File::parse(&source)?;
+        let values = file
+            .parameters
+            .iter()
+            .map(|(name, declared)| (name.get_ref().clone(), declared.default().text()))
+            .collect();
+        Ok(Self {
+            source,
+            file,
+            values,
+        })
+    }
+
+    /// The file.
+    pub fn path(&self) -> &Path {
+        self.source.path()
+    }
+
+    /// Its text; the table `[config]` in it holds settings.
+    pub fn text(&self) -> &str {
+        self.source.text()
+    }
+
+    /// The name of the job: as the file says, or the file's own name.
+    pub fn job(&self) -> String {
+        let stem = || {
+            self.path()
+                .file_stem()
+                .map(|stem| stem.to_string_lossy().into_owned())
+        };
+        self.file
+            .job
+            .name
+            .clone()
+            .or_else(stem)
+            .unwrap_or_else(|| "job".to_owned())
+    }
+
+    /// The declared parameters with the values of the file.
+    pub fn parameters(&self) -> Vec<Parameter> {
+        let parameter = |(name, declared): (&Spanned<String>, &Declared)| Parameter {
+            name: name.get_ref().clone(),
+            default: declared.default().text(),
+            help: declared.help().to_owned(),
+        };
+        self.file.parameters.iter().map(parameter).collect()
+    }
+
+    /// Overrides a value: `NAME=VALUE` for a parameter, or `program.NAME.KEY=VALUE` for `units`,
+    /// `cpus`, `command`, `prefix` or `env.VARIABLE` of a program.
+    ///
+    /// # Errors
+    /// [`Error::Setting`] when there is no such parameter, program or key.
+    pub fn set(&mut self, assignment: &str) -> Result<(), Error> {
+        self.try_set(assignment)
+            .map_err(|reason| Error::Setting(format!("--set {assignment}: {reason}")))
+    }
+
+    fn try_set(&mut self, assignment: &str) -> Result<(), String> {
+        let (key, value) = assignment
+            .split_once('=')
+            .ok_or("write it as NAME=VALUE or program.NAME.KEY=VALUE")?;
+        let Some((name, key)) = key
+            .strip_prefix("program.")
+            .and_then(|key| key.split_once('.'))
+        else {
+            let known: Vec<&str> = self.values.keys().map(String::as_str).collect();
+            let hint = suggestion(key, &known);
+            let slot = self.values.get_mut(key).ok_or_else(|| {
+                format!(
+                    "{} has no parameter `{key}`{hint}",
+                    self.source.path().display()
+                )
+            })?;
+            *slot = value.to_owned();
+            return Ok(());
+        };
+        let known: Vec<&str> = self
+            .file
+            .program
+            .iter()
+            .map(|entry| entry.name.get_ref().as_str())
+            .collect();
+        let hint = suggestion(name, &known);
+        let entry = self
+            .file
+            .program
+            .iter_mut()
+            .find(|entry| entry.name.get_ref() == name)
+            .ok_or_else(|| format!("there is no program `{name}`{hint}"))?;
+        entry.set(key, value)
+    }
+
+    /// The programs of the job, found and counted.
+    ///
+    /// # Errors
+    /// [`Error::Workflow`], [`Error::NoSuchProgram`] or [`Error::NotExecutable`].
+    pub fn programs(&self, builtins: &Builtins<'_>) -> Result<Vec<Program>, Error> {
+        self.file
+            .program
+            .iter()
+            .map(|entry| self.program(entry, builtins))
+            .collect()
+    }
+
+    fn program(&self, entry: &ProgramEntry, builtins: &Builtins<'_>) -> Result<Program, Error> {
+        let fill = |text: &Spanned<String>| {
+            fill_in(text.get_ref(), &self.values)
+                .map_err(|message| self.source.error(text.span(), message))
+        };
+        let name = entry.name.get_ref();
+        let command = fill(&entry.command)?;
+        let mut args: Vec<OsString> = Vec::new();
+        let executable = if builtins.names.contains(&command.as_str()) {
+            args.extend(["unit".into(), command.into()]);
+            builtins.executable.clone()
+        } else {
+            let folder = self.path().parent().unwrap_or(Path::new("."));
+            find_program(name, &command, folder).map_err(|error| self.with_hint(error, builtins))?
+        };
+        for arg in &entry.args {
+            args.push(fill(arg)?.into());
+        }
+        let env = entry
+            .env
+            .iter()
+            .map(|(key, value)| Ok((key.clone(), fill(value)?)))
+            .collect::<Result<_, Error>>()?;
+        let (units, cpus) = (self.units(entry)?, self.cpus(entry)?);
+        let prefix = entry.prefix.unwrap_or(true);
+        Ok(Program {
+            name: name.clone(),
+            command: executable,
+            args,
+            units,
+            env,
+            cpus,
+            prefix,
+        })
+    }
+
+    fn units(&self, entry: &ProgramEntry) -> Result<u32, Error> {
+        let Some(units) = &entry.units else {
+            return Ok(1);
+        };
+        let error = |message| self.source.error(units.span(), message);
+        let text = fill_in(&units.get_ref().text(), &self.values).map_err(error)?;
+        text.parse()
+            .ok()
+            .filter(|units| (1..=MOST_UNITS).contains(units))
+            .ok_or_else(|| {
+                error(format!(
+                    "`{}` has `{text}` units; it needs 1 to {MOST_UNITS}",
+                    entry.name.get_ref()
+                ))
+            })
+    }
+
+    fn cpus(&self, entry: &ProgramEntry) -> Result<Cpus, Error> {
+        let Some(cpus) = &entry.cpus else {
+            return Ok(Cpus::Any);
+        };
+        let error = |message| self.source.error(cpus.span(), message);
+        let list = |text: &String| {
+            let list = fill_in(text, &self.values).map_err(error)?;
+            if !is_cpu_list(&list) {
+                return Err(error(format!(
+                    "`{list}` is not a list of processors; write it like 0-3,8"
+                )));
+            }
+            Ok(list)
+        };
+        match cpus.get_ref() {
+            CpuEntry::Same(text) => list(text).map(Cpus::Same),
+            CpuEntry::PerUnit(texts) => texts
+                .iter()
+                .map(list)
+                .collect::<Result<_, _>>()
+                .map(Cpus::PerUnit),
+        }
+    }
+
+    /// A command that is almost a built-in was probably meant to be one.
+    fn with_hint(&self, error: Error, builtins: &Builtins<'_>) -> Error {
+        match error {
+            Error::NoSuchProgram {
+                program,
+                command,
+                looked,
+            } => {
+                let near = crate::nearest(&command, builtins.names.iter().copied());
+                let hint = near.map_or(String::new(), |near| format!(", did you mean `{near}`?"));
+                Error::NoSuchProgram {
+                    program,
+                    command,
+                    looked: looked + &hint,
+                }
+            }
+            other => other,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,177 @@
+//! Tests of workflow files.
+
+use super::*;
+
+const SAMPLE: &str = r#"
+[job]
+name = "sample"
+
+[parameters]
+size = { default = 64, help = "rows" }
+units = 2
+
+[[program]]
+name = "solver"
+command = "builtin-solver"
+args = ["--size", "{size}"]
+units = "{units}"
+env = { THREADS = "{units}" }
+cpus = ["0", "1"]
+
+[[program]]
+name = "viewer"
+command = "sh"
+prefix = false
+
+[config]
+fabric.eager_max = "8 KiB"
+"#;
+
+fn parse(text: &str) -> Result<Workflow, Error> {
+    Workflow::parse(Path::new("sample.toml"), text.to_owned())
+}
+
+fn programs(workflow: &Workflow) -> Result<Vec<Program>, Error> {
+    workflow.programs(&Builtins {
+        executable: "/bin/true".into(),
+        names: &["builtin-solver"],
+    })
+}
+
+fn message(text: &str) -> String {
+    match parse(text).and_then(|workflow| programs(&workflow)) {
+        Ok(programs) => panic!("{programs:?} should be refused"),
+        Err(error) => error.to_string(),
+    }
+}
+
+#[test]
+fn a_workflow_becomes_programs() {
+    let workflow = parse(SAMPLE).expect("well-formed");
+    assert_eq!(workflow.job(), "sample");
+    let programs = programs(&workflow).expect("all there");
+    let solver = &programs[0];
+    assert_eq!(solver.command, Path::new("/bin/true"));
+    assert_eq!(solver.args, ["unit", "builtin-solver", "--size", "64"]);
+    assert_eq!((solver.units, solver.prefix), (2, true));
+    assert_eq!(solver.env["THREADS"], "2");
+    assert_eq!(solver.cpus, Cpus::PerUnit(vec!["0".into(), "1".into()]));
+    assert_eq!((programs[1].units, programs[1].prefix), (1, false));
+}
+
+#[test]
+fn parameters_and_keys_of_programs_can_be_set() {
+    let mut workflow = parse(SAMPLE).expect("well-formed");
+    for setting in [
+        "size=8",
+        "program.solver.units=3",
+        "program.viewer.env.A=b",
+        "program.solver.cpus=0",
+    ] {
+        workflow.set(setting).expect(setting);
+    }
+    let programs = programs(&workflow).expect("all there");
+    assert_eq!(programs[0].args[3], "8");
+    assert_eq!(programs[0].units, 3);
+    assert_eq!(programs[1].env["A"], "b");
+    assert_eq!(programs[0].cpus, Cpus::Same("0".into()));
+}
+
+#[test]
+fn settings_that_do_not_fit_name_the_nearest() {
+    let mut workflow = parse(SAMPLE).expect("well-formed");
+    for (setting, expected) in [
+        ("sise=8", "did you mean `size`"),
+        ("program.solvr.units=3", "did you mean `solver`"),
+        ("program.solver.unit=3", "did you mean `units`"),
+        ("size", "NAME=VALUE"),
+    ] {
+        let error = workflow.set(setting).expect_err(setting).to_string();
+        assert!(error.contains(expected), "{setting}: {error}");
+    }
+}
+
+#[test]
+fn misspelt_keys_name_their_line_and_the_nearest_key() {
+    let program = "[[program]]\nname = \"a\"\ncommand = \"sh\"\n";
+    for (text, expected) in [
+        (
+            format!("{program}unit = 2\n"),
+            "sample.toml:4: [[program]] has no key `unit`; did you mean `units`?",
+        ),
+        (
+            format!("[jobs]\n{program}"),
+            "sample.toml:1: a workflow has no key `jobs`; did you mean `job`?",
+        ),
+        (
+            format!("[job]\nnam = \"a\"\n{program}"),
+            "sample.toml:2: [job] has no key `nam`; did you mean `name`?",
+        ),
+        (
+            format!("[parameters]\nsize = {{ defualt = 1 }}\n{program}"),
+            "sample.toml:2: a parameter has no key `defualt`; did you mean `default`?",
+        ),
+    ] {
+        assert_eq!(message(&text), expected);
+    }
+}
+
+#[test]
+fn other_mistakes_name_their_line_too() {
+    let program = "[[program]]\nname = \"a\"\ncommand = \"sh\"\n";
+    for (text, expected) in [
+        (
+            "".to_owned(),
+            "sample.toml:1: the workflow has no [[program]]",
+        ),
+        ("[job\n".to_owned(), "sample.toml:1: "),
+        (
+            "[[program]]\nname = \"a\"\n".to_owned(),
+            "sample.toml:1: missing field `command`",
+        ),
+        (
+            format!("{program}units = 0\n"),
+            "sample.toml:4: `a` has `0` units",
+        ),
+        (
+            format!("{program}units = \"{{unit}}\"\n"),
+            "sample.toml:4: `{unit}` is not in [parameters]",
+        ),
+        (
+            format!("{program}cpus = \"x\"\n"),
+            "sample.toml:4: `x` is not a list of processors",
+        ),
+        (
+            format!("{program}args = [\"{{size}}\"]\n"),
+            "sample.toml:4: `{size}` is not in [parameters]",
+        ),
+        (format!("{program}args = 3\n"), "sample.toml:4: "),
+        (
+            format!("{program}{program}"),
+            "sample.toml:5: there are two programs called `a`",
+        ),
+        (
+            format!("[parameters]\n\"A b\" = 1\n{program}"),
+            "sample.toml:2: `A b` cannot name a parameter",
+        ),
+    ] {
+        let message = message(&text);
+        assert!(message.starts_with(expected), "{message}");
+    }
+}
+
+#[test]
+fn a_program_that_is_not_there_is_named() {
+    let text = "[[program]]\nname = \"solver\"\ncommand = \"builtin-solve\"\n";
+    let message = message(text);
+    assert!(
+        message.starts_with("solver: there is no program `builtin-solve`"),
+        "{message}"
+    );
+    assert!(
+        message.contains("did you mean `builtin-solver`?"),
+        "{message}"
+    );
+    let error = Workflow::read(Path::new("/does/not/exist.toml")).expect_err("not there");
+    assert_eq!(error.exit_code(), 2);
+}

@@ -1,0 +1,72 @@
+//! Private memory in whole pages, as a program would allocate large buffers.
+
+use crate::Error;
+use rustix::mm::{Advice, MapFlags, ProtFlags};
+
+/// Zeroed private pages; a slice of bytes.
+///
+/// # Invariants
+/// P1 `base..base+bytes` is a private anonymous mapping of this value alone, until `Drop`.
+#[derive(Debug)]
+pub struct Pages {
+    base: *mut u8,
+    bytes: usize,
+    mapped: (usize, usize),
+}
+
+// SAFETY: plain private memory with one owner (P1).
+unsafe impl Send for Pages {}
+// SAFETY: as above; `&Pages` only reads.
+unsafe impl Sync for Pages {}
+
+impl Pages {
+    /// `bytes` of fresh memory, not touched yet. `huge` aligns them to 2 MiB and asks for huge pages.
+    pub fn new(bytes: u64, huge: bool) -> Result<Pages, Error> {
+        const HUGE: usize = 2 << 20;
+        let len = (bytes as usize).max(1).next_multiple_of(4096);
+        let mapped = if huge { len.next_multiple_of(HUGE) + HUGE } else { len };
+        // SAFETY: a fresh private mapping at an address of the kernel's choice.
+        let start = unsafe {
+            rustix::mm::mmap_anonymous(
+                std::ptr::null_mut(),
+                mapped,
+                ProtFlags::READ | ProtFlags::WRITE,
+                MapFlags::PRIVATE,
+            )
+        }
+        .map_err(Error::system("mmap"))? as usize;
+        let base = if huge { start.next_multiple_of(HUGE) } else { start };
+        if huge {
+            // SAFETY: inside the mapping made above; the advice changes no content.
+            let advised = unsafe {
+                rustix::mm::madvise(base as *mut _, len.next_multiple_of(HUGE), Advice::LinuxHugepage)
+            };
+            advised.map_err(Error::system("madvise(MADV_HUGEPAGE)"))?;
+        }
+        Ok(Pages { base: base as *mut u8, bytes: bytes as usize, mapped: (start, mapped) })
+    }
+}
+
+impl std::ops::Deref for Pages {
+    type Target = [u8];
+    fn deref(&self) -> &[u8] {
+        // SAFETY: P1; `bytes` is not longer than the mapping, which is zeroed or written through us.
+        unsafe { std::slice::from_raw_parts(self.base, self.bytes) }
+    }
+}
+
+impl std::ops::DerefMut for Pages {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as above, and `&mut self` is the only way in.
+        unsafe { std::slice::from_raw_parts_mut(self.base, self.bytes) }
+    }
+}
+
+impl Drop for Pages {
+    fn drop(&mut self) {
+        // SAFETY: the mapping of P1, to which no reference is left.
+        unsafe {
+            let _ = rustix::mm::munmap(self.mapped.0 as *mut _, self.mapped.1);
+        }
+    }
+}

@@ -1,0 +1,345 @@
+//! Layers of settings and how they merge.
+//!
+//! Each layer remembers where its values are from, so that an error, and `config show --origin`, can
+//! name a line of a file, a variable or an option. The merge itself is figment's.
+
+use super::{Config, ConfigError};
+use figment::value::{Dict, Map};
+use figment::{Figment, Metadata, Profile, Provider};
+use serde::Deserialize;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use toml::Spanned;
+use toml::de::{DeTable, DeValue};
+
+/// Variables that the launcher, the benches and the tests use; they are no settings.
+const RESERVED: &[&str] = &[
+    "DOMAIN", "JOB", "PROGRAM", "RANK", "SIZE", "UNIT", "UNITS", "CONFIG", "LOG",
+];
+const RESERVED_FAMILIES: &[&str] = &["BENCH_", "TEST_"];
+
+/// Layers of settings, each above those that were added before it.
+#[derive(Debug, Default)]
+pub struct Layers {
+    layers: Vec<Layer>,
+}
+
+/// The settings of one place.
+#[derive(Debug)]
+struct Layer {
+    values: Dict,
+    /// For each setting, what to call its place: a file with a line, a variable, an option.
+    origins: BTreeMap<String, String>,
+}
+
+impl Layers {
+    /// Adds the user's file, if there is one: `samite/config.toml` in `$XDG_CONFIG_HOME`, else in
+    /// `~/.config`.
+    ///
+    /// # Errors
+    /// Those of [`Layers::file`], and [`ConfigError::Read`].
+    pub fn user_file(self) -> Result<Self, ConfigError> {
+        let Some(path) = user_file_path() else {
+            return Ok(self);
+        };
+        match std::fs::read_to_string(&path) {
+            Ok(text) => self.file(&path, &text),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(self),
+            Err(source) => Err(ConfigError::Read { path, source }),
+        }
+    }
+
+    /// Adds the settings of a file; `path` is only for messages.
+    ///
+    /// # Errors
+    /// The text is not TOML, or has a name that is no setting.
+    pub fn file(mut self, path: &Path, text: &str) -> Result<Self, ConfigError> {
+        let source = File { path, text };
+        let table = source.parse()?;
+        self.layers.push(source.layer(table.get_ref())?);
+        Ok(self)
+    }
+
+    /// Adds the table `[config]` of a workflow file.
+    ///
+    /// # Errors
+    /// As [`Layers::file`].
+    pub fn workflow(mut self, path: &Path, text: &str) -> Result<Self, ConfigError> {
+        let source = File { path, text };
+        let table = source.parse()?;
+        if let Some(config) = table.get_ref().get("config") {
+            let DeValue::Table(settings) = config.get_ref() else {
+                let origin = source.at(config.span().start);
+                return Err(ConfigError::Syntax {
+                    origin,
+                    message: "`config` has to be a table".into(),
+                });
+            };
+            self.layers.push(source.layer(settings)?);
+        }
+        Ok(self)
+    }
+
+    /// Adds those of `variables` that start with `SAMITE_`.
+    ///
+    /// # Errors
+    /// A variable starts with `SAMITE_` and is neither a setting nor one of the launcher's own.
+    pub fn environment(
+        mut self,
+        variables: impl IntoIterator<Item = (String, String)>,
+    ) -> Result<Self, ConfigError> {
+        let known: Vec<(String, String)> = known_names()
+            .into_iter()
+            .map(|name| {
+                (
+                    format!("SAMITE_{}", name.replace('.', "_").to_uppercase()),
+                    name,
+                )
+            })
+            .collect();
+        for (variable, value) in variables {
+            let Some(rest) = variable.strip_prefix("SAMITE_") else {
+                continue;
+            };
+            if RESERVED.contains(&rest)
+                || RESERVED_FAMILIES
+                    .iter()
+                    .any(|family| rest.starts_with(family))
+            {
+                continue;
+            }
+            match known.iter().find(|(known, _)| *known == variable) {
+                Some((_, name)) => self.layers.push(Layer::single(name, &value, variable)),
+                None => {
+                    let hint = hint(&variable, known.iter().map(|(known, _)| known.as_str()));
+                    let origin = "environment".to_owned();
+                    return Err(ConfigError::Unknown {
+                        origin,
+                        name: variable,
+                        hint,
+                    });
+                }
+            }
+        }
+        Ok(self)
+    }
+
+    /// Adds one setting from the command line: `fabric.deadline=2s`.
+    ///
+    /// # Errors
+    /// It has no `=`, or there is no such setting.
+    pub fn assignment(mut self, assignment: &str) -> Result<Self, ConfigError> {
+        let (name, value) = assignment
+            .split_once('=')
+            .ok_or_else(|| ConfigError::Assignment(assignment.to_owned()))?;
+        let known = known_names();
+        if !known.iter().any(|known| known == name) {
+            return Err(ConfigError::Unknown {
+                origin: "--config".to_owned(),
+                name: name.to_owned(),
+                hint: hint(name, known.iter().map(String::as_str)),
+            });
+        }
+        self.layers
+            .push(Layer::single(name, value, "--config".to_owned()));
+        Ok(self)
+    }
+
+    /// Merges the layers.
+    ///
+    /// # Errors
+    /// [`ConfigError::Value`] for a value that its setting cannot have, with the place it is from.
+    pub fn resolve(self) -> Result<Resolved, ConfigError> {
+        let mut origins: BTreeMap<String, String> = known_names()
+            .into_iter()
+            .map(|name| (name, "default".to_owned()))
+            .collect();
+        let mut merged = Figment::new();
+        for layer in &self.layers {
+            merged = merged.merge(layer);
+            origins.extend(layer.origins.clone());
+        }
+        match merged.extract() {
+            Ok(config) => Ok(Resolved { config, origins }),
+            Err(error) => {
+                let name = error.path.join(".");
+                let origin = origins.get(&name).or_else(|| nested(&origins, &name));
+                Err(ConfigError::Value {
+                    origin: origin.cloned().unwrap_or_else(|| "settings".to_owned()),
+                    message: error.kind.to_string(),
+                    name,
+                })
+            }
+        }
+    }
+}
+
+/// The origin of the setting that a path inside it (`fabric.mask.0`) belongs to.
+fn nested<'a>(origins: &'a BTreeMap<String, String>, path: &str) -> Option<&'a String> {
+    let inside = |name: &str| {
+        path.strip_prefix(name)
+            .is_some_and(|rest| rest.starts_with('.'))
+    };
+    origins
+        .iter()
+        .find(|(name, _)| inside(name))
+        .map(|(_, origin)| origin)
+}
+
+/// Settings with the place that each value is from.
+#[derive(Debug, Clone)]
+pub struct Resolved {
+    /// The settings.
+    pub config: Config,
+    origins: BTreeMap<String, String>,
+}
+
+impl Resolved {
+    /// The settings as TOML with the origin of each as a comment; the text is valid input.
+    pub fn to_toml_with_origin(&self) -> String {
+        let text = self.config.to_toml();
+        let width = text.lines().map(str::len).max().unwrap_or(0);
+        let mut section = String::new();
+        let mut commented = String::new();
+        for line in text.lines() {
+            commented.push_str(line);
+            if let Some(name) = line
+                .strip_prefix('[')
+                .and_then(|rest| rest.strip_suffix(']'))
+            {
+                section = name.to_owned();
+            } else if let Some((key, _)) = line.split_once(" = ")
+                && let Some(origin) = self.origins.get(&format!("{section}.{key}"))
+            {
+                commented.push_str(&format!("{:1$}  # {origin}", "", width - line.len()));
+            }
+            commented.push('\n');
+        }
+        commented
+    }
+}
+
+impl Layer {
+    fn single(name: &str, value: &str, origin: String) -> Self {
+        let value = value.parse().expect("any text is a value");
+        Self {
+            values: figment::util::nest(name, value)
+                .into_dict()
+                .expect("settings are in sections"),
+            origins: BTreeMap::from([(name.to_owned(), origin)]),
+        }
+    }
+}
+
+impl Provider for &Layer {
+    fn metadata(&self) -> Metadata {
+        Metadata::named("settings")
+    }
+
+    fn data(&self) -> figment::Result<Map<Profile, Dict>> {
+        Ok(Map::from([(Profile::Default, self.values.clone())]))
+    }
+}
+
+/// A file with settings, for messages that name a line.
+struct File<'a> {
+    path: &'a Path,
+    text: &'a str,
+}
+
+impl File<'_> {
+    fn at(&self, offset: usize) -> String {
+        let before = &self.text.as_bytes()[..offset.min(self.text.len())];
+        let line = 1 + before.iter().filter(|&&byte| byte == b'\n').count();
+        format!("{}:{line}", self.path.display())
+    }
+
+    fn parse(&self) -> Result<Spanned<DeTable<'_>>, ConfigError> {
+        DeTable::parse(self.text).map_err(|error| self.syntax(&error))
+    }
+
+    fn syntax(&self, error: &toml::de::Error) -> ConfigError {
+        ConfigError::Syntax {
+            origin: self.at(error.span().map_or(0, |span| span.start)),
+            message: error.message().to_owned(),
+        }
+    }
+
+    /// The settings of `table`, all of which exist.
+    fn layer(&self, table: &DeTable<'_>) -> Result<Layer, ConfigError> {
+        let mut origins = BTreeMap::new();
+        let known = known_names();
+        for (section, keys) in table {
+            let name = section.get_ref().to_string();
+            let at = section.span().start;
+            match keys.get_ref() {
+                DeValue::Table(keys) => {
+                    for key in keys.keys() {
+                        let name = format!("{name}.{}", key.get_ref());
+                        self.check(&name, &known, key.span().start)?;
+                        origins.insert(name, self.at(key.span().start));
+                    }
+                    if keys.is_empty()
+                        && !known
+                            .iter()
+                            .any(|known| known.starts_with(&format!("{name}.")))
+                    {
+                        self.check(&name, &known, at)?;
+                    }
+                }
+                _ => self.check(&name, &known, at)?,
+            }
+        }
+        // The spans are read; the values are taken by the same route as those of other layers.
+        let deserializer =
+            toml::de::ValueDeserializer::from(Spanned::new(0..0, DeValue::Table(table.clone())));
+        let values = Dict::deserialize(deserializer).map_err(|error| self.syntax(&error))?;
+        Ok(Layer { values, origins })
+    }
+
+    fn check(&self, name: &str, known: &[String], offset: usize) -> Result<(), ConfigError> {
+        if known.iter().any(|known| known == name) {
+            return Ok(());
+        }
+        let hint = hint(name, known.iter().map(String::as_str));
+        Err(ConfigError::Unknown {
+            origin: self.at(offset),
+            name: name.to_owned(),
+            hint,
+        })
+    }
+}
+
+/// `section.key` of every setting.
+fn known_names() -> Vec<String> {
+    let table = toml::Table::try_from(Config::default()).expect("settings are tables");
+    let keys = |(section, keys): (&String, &toml::Value)| -> Vec<String> {
+        let keys = keys
+            .as_table()
+            .expect("every setting is in a section")
+            .keys();
+        keys.map(|key| format!("{section}.{key}")).collect()
+    };
+    table.iter().flat_map(keys).collect()
+}
+
+fn hint<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> String {
+    let limit = (name.chars().count() / 3).max(2);
+    known
+        .map(|known| (strsim::damerau_levenshtein(name, known), known))
+        .filter(|(distance, _)| *distance <= limit)
+        .min()
+        .map_or(
+            "; `samite config show` prints all settings".to_owned(),
+            |(_, near)| format!("; did you mean `{near}`?"),
+        )
+}
+
+fn user_file_path() -> Option<PathBuf> {
+    let folder = std::env::var_os("XDG_CONFIG_HOME").filter(|folder| !folder.is_empty());
+    let home = || std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".config"));
+    folder
+        .map(PathBuf::from)
+        .or_else(home)
+        .map(|folder| folder.join("samite/config.toml"))
+}

@@ -1,0 +1,193 @@
+//! Settings: what there is to set, and how layers of them become one [`Config`].
+//!
+//! From low to high: default, user file, `[config]` of the workflow, environment, `--config`. Names
+//! map mechanically: `eager_max` in `[fabric]` is `SAMITE_FABRIC_EAGER_MAX` in the environment and
+//! `--config fabric.eager_max=…` on the command line. An unknown name is an error wherever it is.
+//!
+//! The launcher resolves once and gives every unit the same text ([`Config::to_toml`] in
+//! `SAMITE_CONFIG`, read back by [`Config::from_toml`]).
+//!
+//! ```
+//! use samite::config::Layers;
+//!
+//! let resolved = Layers::default()
+//!     .environment([("SAMITE_FABRIC_DEADLINE".into(), "2 s".into())])?
+//!     .assignment("fabric.eager_max=16 KiB")?
+//!     .resolve()?;
+//! assert_eq!(resolved.config.fabric.eager_max.get(), 16 * 1024);
+//! assert!(resolved.to_toml_with_origin().contains("SAMITE_FABRIC_DEADLINE"));
+//! # Ok::<(), samite::config::ConfigError>(())
+//! ```
+
+mod layers;
+mod quantity;
+
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+pub use layers::{Layers, Resolved};
+pub use quantity::{Auto, Bytes, Span};
+
+/// All settings.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Config {
+    /// How units talk.
+    pub fabric: FabricConfig,
+    /// How much memory they share.
+    pub memory: MemoryConfig,
+    /// How a job starts and ends.
+    pub launch: LaunchConfig,
+}
+
+/// How units talk.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct FabricConfig {
+    /// What carries messages between units.
+    pub transport: TransportName,
+    /// Longest message that is sent without asking the receiver first; `auto`: as measured.
+    pub eager_max: Auto<Bytes>,
+    /// Longest wait for another unit before the wait ends with an error.
+    pub deadline: Span,
+    /// How long a wait spins before it yields and then sleeps; `auto` follows units and cores.
+    pub spin: Auto<Span>,
+    /// Abilities that are not used even where the machine has them.
+    pub mask: BTreeSet<Ability>,
+    /// Whether segments ask for huge pages.
+    pub huge_pages: HugePages,
+}
+
+impl Default for FabricConfig {
+    fn default() -> Self {
+        Self {
+            transport: TransportName::Shm,
+            eager_max: Auto::Auto,
+            deadline: Span::from_secs(30),
+            spin: Auto::Auto,
+            mask: BTreeSet::new(),
+            huge_pages: HugePages::Auto,
+        }
+    }
+}
+
+/// How much memory units share.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct MemoryConfig {
+    /// Most bytes of shared memory in the domain on this node; `auto` follows the machine.
+    pub budget: Auto<Bytes>,
+}
+
+/// How a job starts and ends.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct LaunchConfig {
+    /// How long a unit may take to end after it was asked to.
+    pub grace: Span,
+}
+
+impl Default for LaunchConfig {
+    fn default() -> Self {
+        Self {
+            grace: Span::from_secs(5),
+        }
+    }
+}
+
+/// A transport by its name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum TransportName {
+    /// Shared memory of one machine.
+    Shm,
+}
+
+/// An ability of a transport that configuration can hide.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Ability {
+    /// Mapping another unit's segments.
+    Map,
+    /// Copying from another unit's private memory by the kernel.
+    KernelCopy,
+    /// Copying one message from both ends at once.
+    Cooperative,
+}
+
+/// Whether segments ask for huge pages.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum HugePages {
+    /// Where the kernel gives them.
+    Auto,
+    /// Not at all.
+    Never,
+}
+
+/// Why settings cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ConfigError {
+    /// A file is there, but cannot be read.
+    #[error("cannot read the settings in {}", path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// What the system says.
+        source: std::io::Error,
+    },
+    /// A file is not TOML.
+    #[error("{origin}: {message}")]
+    Syntax {
+        /// File and line.
+        origin: String,
+        /// What the parser says.
+        message: String,
+    },
+    /// A name that is no setting.
+    #[error("{origin}: there is no setting `{name}`{hint}")]
+    Unknown {
+        /// Where it stands.
+        origin: String,
+        /// The name, as written there.
+        name: String,
+        /// The nearest name, or what to do to see all.
+        hint: String,
+    },
+    /// A value that the setting cannot have.
+    #[error("{origin}: {name}: {message}")]
+    Value {
+        /// Where it stands.
+        origin: String,
+        /// The setting.
+        name: String,
+        /// What is wrong and what to write instead.
+        message: String,
+    },
+    /// A `--config` that is not `NAME=VALUE`.
+    #[error("--config {0}: write it as NAME=VALUE, for example fabric.deadline=2s")]
+    Assignment(String),
+}
+
+impl Config {
+    /// The settings as TOML, each with its value.
+    pub fn to_toml(&self) -> String {
+        toml::to_string(self).expect("settings are tables of texts and lists of texts")
+    }
+
+    /// Reads what [`Config::to_toml`] wrote.
+    ///
+    /// # Errors
+    /// Those of a file with the same text.
+    pub fn from_toml(text: &str) -> Result<Self, ConfigError> {
+        Ok(Layers::default()
+            .file(Path::new("SAMITE_CONFIG"), text)?
+            .resolve()?
+            .config)
+    }
+}
+
+#[cfg(test)]
+mod tests;

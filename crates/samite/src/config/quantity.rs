@@ -1,0 +1,260 @@
+//! Sizes and times that carry their unit: "8 KiB", "50 ms", or "auto".
+
+use serde::de::{self, Deserialize, Deserializer, Visitor};
+use serde::{Serialize, Serializer};
+use std::fmt;
+use std::marker::PhantomData;
+use std::str::FromStr;
+use std::time::Duration;
+
+/// A number of bytes, written with a unit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Bytes(u64);
+
+impl Bytes {
+    /// So many bytes.
+    pub const fn new(bytes: u64) -> Self {
+        Self(bytes)
+    }
+
+    /// The number.
+    pub const fn get(self) -> u64 {
+        self.0
+    }
+}
+
+/// A length of time, written with a unit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Span(Duration);
+
+impl Span {
+    /// So long.
+    pub const fn new(duration: Duration) -> Self {
+        Self(duration)
+    }
+
+    /// So many seconds.
+    pub const fn from_secs(seconds: u64) -> Self {
+        Self(Duration::from_secs(seconds))
+    }
+
+    /// The length.
+    pub const fn get(self) -> Duration {
+        self.0
+    }
+}
+
+/// A value, or the word `auto` for one that Samite finds by itself.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Auto<T> {
+    /// Samite finds it.
+    #[default]
+    Auto,
+    /// This one.
+    Is(T),
+}
+
+impl<T> Auto<T> {
+    /// The value that was set, if one was.
+    pub fn set(self) -> Option<T> {
+        match self {
+            Self::Auto => None,
+            Self::Is(value) => Some(value),
+        }
+    }
+}
+
+/// What a value looks like, for messages.
+trait Form {
+    const FORM: &'static str;
+}
+
+impl Form for Bytes {
+    const FORM: &'static str = "a size with its unit, like \"8 KiB\"";
+}
+
+impl Form for Span {
+    const FORM: &'static str = "a time with its unit, like \"50 ms\"";
+}
+
+impl FromStr for Bytes {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        // A bare number is refused: it is the usual way to be wrong by a factor of 1024.
+        let bytes = if text
+            .trim_end()
+            .ends_with(|last: char| last.is_ascii_alphabetic())
+        {
+            text.parse::<bytesize::ByteSize>().ok()
+        } else {
+            None
+        };
+        bytes
+            .map(|bytes| Self(bytes.as_u64()))
+            .ok_or_else(|| format!("`{text}` is not {}", Self::FORM))
+    }
+}
+
+impl FromStr for Span {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let spelt = text.ends_with(|last: char| last.is_ascii_alphabetic());
+        let span = if spelt {
+            humantime::parse_duration(text).ok()
+        } else {
+            None
+        };
+        span.map(Self)
+            .ok_or_else(|| format!("`{text}` is not {}", Self::FORM))
+    }
+}
+
+impl<T: FromStr<Err = String>> FromStr for Auto<T> {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if text == "auto" {
+            return Ok(Self::Auto);
+        }
+        text.parse()
+            .map(Self::Is)
+            .map_err(|error| format!("{error} or \"auto\""))
+    }
+}
+
+impl fmt::Display for Bytes {
+    /// In the largest unit that gives a whole number, so that nothing is rounded.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let units = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
+        let whole = |power: &usize| self.0 != 0 && self.0.trailing_zeros() as usize >= 10 * power;
+        let power = (0..units.len()).rev().find(whole).unwrap_or(0);
+        write!(f, "{} {}", self.0 >> (10 * power), units[power])
+    }
+}
+
+impl fmt::Display for Span {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        humantime::format_duration(self.0).fmt(f)
+    }
+}
+
+impl<T: fmt::Display> fmt::Display for Auto<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Auto => f.write_str("auto"),
+            Self::Is(value) => value.fmt(f),
+        }
+    }
+}
+
+/// Reads a value from text and refuses everything else with the form that it should have.
+struct FromText<T>(&'static str, PhantomData<T>);
+
+impl<T: FromStr<Err = String>> Visitor<'_> for FromText<T> {
+    type Value = T;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.0)
+    }
+
+    fn visit_str<E: de::Error>(self, text: &str) -> Result<T, E> {
+        text.parse().map_err(E::custom)
+    }
+}
+
+impl<'de> Deserialize<'de> for Bytes {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_str(FromText(Self::FORM, PhantomData))
+    }
+}
+
+impl<'de> Deserialize<'de> for Span {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_str(FromText(Self::FORM, PhantomData))
+    }
+}
+
+impl<'de, T: FromStr<Err = String> + Form> Deserialize<'de> for Auto<T> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_str(FromText(T::FORM, PhantomData))
+    }
+}
+
+impl Serialize for Bytes {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl Serialize for Span {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<T: fmt::Display> Serialize for Auto<T> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_written_is_read_back() {
+        for bytes in [
+            0,
+            1,
+            1023,
+            1024,
+            8 << 10,
+            (1 << 20) + 1,
+            3 << 30,
+            5 << 40,
+            1 << 62,
+            u64::MAX,
+        ] {
+            let text = Bytes::new(bytes).to_string();
+            // bytesize computes in f64: sizes above 2^53 that are no round number are rounded.
+            if bytes < 1 << 53 || bytes.is_power_of_two() {
+                assert_eq!(text.parse(), Ok(Bytes::new(bytes)), "{text}");
+            }
+        }
+        for nanos in [
+            0,
+            1,
+            999,
+            1_000,
+            50_000_000,
+            1_500_000_000,
+            90_000_000_000,
+            u64::from(u32::MAX),
+        ] {
+            let span = Span::new(Duration::from_nanos(nanos));
+            assert_eq!(span.to_string().parse(), Ok(span), "{span}");
+        }
+        assert_eq!("auto".parse(), Ok(Auto::<Bytes>::Auto));
+        assert_eq!("1 GiB".parse(), Ok(Auto::Is(Bytes::new(1 << 30))));
+    }
+
+    #[test]
+    fn units_are_wanted() {
+        assert_eq!("8 KiB".parse(), Ok(Bytes::new(8192)));
+        assert_eq!("8KiB".parse(), Ok(Bytes::new(8192)));
+        assert_eq!("50 ms".parse(), Ok(Span::new(Duration::from_millis(50))));
+        assert_eq!("50ms".parse(), Ok(Span::new(Duration::from_millis(50))));
+        for bad in ["8192", "8 potatoes", "", "-1 KiB"] {
+            assert!(bad.parse::<Bytes>().is_err(), "{bad:?}");
+            assert!(bad.parse::<Span>().is_err(), "{bad:?}");
+        }
+        let error = "soon".parse::<Auto<Span>>().expect_err("no time");
+        assert_eq!(
+            error,
+            "`soon` is not a time with its unit, like \"50 ms\" or \"auto\""
+        );
+    }
+}

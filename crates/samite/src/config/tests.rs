@@ -1,0 +1,156 @@
+//! Tests of layered settings.
+
+use super::*;
+
+fn file(text: &str) -> Result<Resolved, ConfigError> {
+    Layers::default()
+        .file(Path::new("config.toml"), text)?
+        .resolve()
+}
+
+fn variables(list: &[(&str, &str)]) -> Vec<(String, String)> {
+    list.iter()
+        .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()))
+        .collect()
+}
+
+fn message(result: Result<impl std::fmt::Debug, ConfigError>) -> String {
+    result.expect_err("should be refused").to_string()
+}
+
+#[test]
+fn a_higher_layer_wins_and_is_named_as_the_origin() {
+    let resolved = Layers::default()
+        .file(Path::new("user.toml"), "[fabric]\neager_max = \"1 KiB\"\ndeadline = \"1 s\"\nspin = \"1 us\"\n[launch]\ngrace = \"1 s\"\n")
+        .and_then(|layers| layers.workflow(Path::new("w.toml"), "[job]\n[config.fabric]\ndeadline = \"2 s\"\nspin = \"2 us\"\n"))
+        .and_then(|layers| layers.environment(variables(&[("SAMITE_FABRIC_SPIN", "3 us"), ("HOME", "/"), ("SAMITE_RANK", "0")])))
+        .and_then(|layers| layers.assignment("memory.budget=1 GiB"))
+        .and_then(Layers::resolve)
+        .expect("all fine");
+    let fabric = &resolved.config.fabric;
+    assert_eq!(fabric.eager_max, Auto::Is(Bytes::new(1024)));
+    assert_eq!(fabric.deadline, Span::from_secs(2));
+    assert_eq!(fabric.spin.map_to_nanos(), Some(3000));
+    assert_eq!(resolved.config.memory.budget, Auto::Is(Bytes::new(1 << 30)));
+    assert_eq!(resolved.config.launch.grace, Span::from_secs(1));
+    let text = resolved.to_toml_with_origin();
+    for (key, origin) in [
+        ("transport", "default"),
+        ("eager_max", "user.toml:2"),
+        ("deadline", "w.toml:3"),
+        ("spin", "SAMITE_FABRIC_SPIN"),
+        ("budget", "--config"),
+        ("grace", "user.toml:6"),
+    ] {
+        let line = text
+            .lines()
+            .find(|line| line.starts_with(key))
+            .unwrap_or_else(|| panic!("{key} in {text}"));
+        assert!(line.ends_with(&format!("# {origin}")), "{line}");
+    }
+}
+
+impl Auto<Span> {
+    fn map_to_nanos(self) -> Option<u128> {
+        self.set().map(|span| span.get().as_nanos())
+    }
+}
+
+#[test]
+fn what_is_shown_is_valid_input() {
+    let resolved = Layers::default()
+        .assignment("fabric.mask=[map, kernel_copy]")
+        .and_then(|layers| layers.assignment("fabric.huge_pages=never"))
+        .and_then(|layers| layers.assignment("fabric.spin=1500 ns"))
+        .and_then(Layers::resolve)
+        .expect("all fine");
+    assert_eq!(
+        resolved.config.fabric.mask,
+        BTreeSet::from([Ability::Map, Ability::KernelCopy])
+    );
+    let again = file(&resolved.to_toml_with_origin()).expect("its own output");
+    assert_eq!(again.config, resolved.config);
+    assert_eq!(
+        Config::from_toml(&resolved.config.to_toml()).expect("its own output"),
+        resolved.config
+    );
+    assert_eq!(
+        Config::from_toml("").expect("nothing is set"),
+        Config::default()
+    );
+}
+
+#[test]
+fn unknown_names_are_refused_with_the_nearest() {
+    assert_eq!(
+        message(file("[fabric]\n\neager_mx = \"8 KiB\"\n")),
+        "config.toml:3: there is no setting `fabric.eager_mx`; did you mean `fabric.eager_max`?"
+    );
+    assert_eq!(
+        message(file("[fabrik]\neager_max = \"8 KiB\"\n")),
+        "config.toml:2: there is no setting `fabrik.eager_max`; did you mean `fabric.eager_max`?"
+    );
+    assert!(message(file("colour = \"red\"\n")).contains("samite config show"));
+    assert!(
+        message(file("[colours]\n")).starts_with("config.toml:1: there is no setting `colours`")
+    );
+    assert_eq!(
+        message(Layers::default().environment(variables(&[("SAMITE_FABRIC_EAGERMAX", "1 KiB")]))),
+        "environment: there is no setting `SAMITE_FABRIC_EAGERMAX`; did you mean `SAMITE_FABRIC_EAGER_MAX`?"
+    );
+    assert_eq!(
+        message(Layers::default().assignment("fabric.deadlin=1s")),
+        "--config: there is no setting `fabric.deadlin`; did you mean `fabric.deadline`?"
+    );
+    assert!(
+        message(Layers::default().workflow(Path::new("w.toml"), "[config]\nx = 1\n"))
+            .starts_with("w.toml:2")
+    );
+}
+
+#[test]
+fn values_that_do_not_fit_name_their_origin() {
+    for (text, expected) in [
+        (
+            "[fabric]\neager_max = 8192\n",
+            "config.toml:2: fabric.eager_max: ",
+        ),
+        (
+            "[fabric]\neager_max = \"8192\"\n",
+            "config.toml:2: fabric.eager_max: `8192` is not a size with its unit, like \"8 KiB\"",
+        ),
+        (
+            "[fabric]\ntransport = \"pigeon\"\n",
+            "config.toml:2: fabric.transport: ",
+        ),
+        (
+            "[fabric]\nmask = [\"map\", \"mop\"]\n",
+            "config.toml:2: fabric.mask",
+        ),
+        ("[fabric\n", "config.toml:1: "),
+    ] {
+        let message = message(file(text));
+        assert!(message.starts_with(expected), "{message}");
+    }
+    let environment = Layers::default().environment(variables(&[("SAMITE_FABRIC_DEADLINE", "5")]));
+    assert!(
+        message(environment.and_then(Layers::resolve))
+            .starts_with("SAMITE_FABRIC_DEADLINE: fabric.deadline: ")
+    );
+}
+
+#[test]
+fn the_launchers_own_variables_are_no_settings() {
+    let own = [
+        "SAMITE_DOMAIN",
+        "SAMITE_UNITS",
+        "SAMITE_CONFIG",
+        "SAMITE_LOG",
+        "SAMITE_BENCH_PEERS",
+        "SAMITE_TEST_HAVE",
+    ];
+    let list: Vec<_> = own.iter().map(|name| (*name, "x")).collect();
+    Layers::default()
+        .environment(variables(&list))
+        .expect("they are known");
+}

@@ -1,0 +1,105 @@
+//! How a process becomes a unit: what the launcher told it, or nothing.
+
+use crate::config::{Ability, Config as Settings, HugePages, Layers};
+use samite_fabric::{Config, Error, Fabric, Identity, Mask, Result};
+use std::env;
+
+/// The environment by which a launcher tells a process who it is.
+pub mod variable {
+    /// Name of the domain to join.
+    pub const DOMAIN: &str = "SAMITE_DOMAIN";
+    /// Name of the job.
+    pub const JOB: &str = "SAMITE_JOB";
+    /// Name of the program within the workflow.
+    pub const PROGRAM: &str = "SAMITE_PROGRAM";
+    /// Index among the units of the program.
+    pub const RANK: &str = "SAMITE_RANK";
+    /// Units of the program.
+    pub const SIZE: &str = "SAMITE_SIZE";
+    /// Index among the units of the job.
+    pub const UNIT: &str = "SAMITE_UNIT";
+    /// Units of the job.
+    pub const UNITS: &str = "SAMITE_UNITS";
+    /// The resolved configuration, as TOML.
+    pub const CONFIG: &str = "SAMITE_CONFIG";
+}
+
+fn number(name: &str, default: u32) -> Result<u32> {
+    match env::var(name) {
+        Err(_) => Ok(default),
+        Ok(text) => text.parse().map_err(|_| Error::Join {
+            domain: env::var(variable::DOMAIN).unwrap_or_default(),
+            why: format!("{name} is \"{text}\", which is no number; start units with `samite run`"),
+        }),
+    }
+}
+
+/// What the launcher said of this process; a job of its own if nobody did.
+fn identity() -> Result<Identity> {
+    let program = env::current_exe().ok();
+    let program = program.as_ref().and_then(|path| path.file_name()).map(|name| name.to_string_lossy());
+    let by_hand = Identity::by_hand(&program.unwrap_or("program".into()));
+    Ok(Identity {
+        job: env::var(variable::JOB).unwrap_or(by_hand.job),
+        program: env::var(variable::PROGRAM).unwrap_or(by_hand.program),
+        rank: number(variable::RANK, 0)?,
+        size: number(variable::SIZE, 1)?,
+        unit: number(variable::UNIT, 0)?,
+        units: number(variable::UNITS, 1)?,
+    })
+}
+
+/// The settings of the fabric, from resolved configuration and what this host measured.
+pub fn fabric_config(config: &Settings) -> Config {
+    let fabric = &config.fabric;
+    let hides = |ability| fabric.mask.contains(&ability);
+    let mask = Mask {
+        map: hides(Ability::Map),
+        kernel_copy: hides(Ability::KernelCopy),
+        cooperative: hides(Ability::Cooperative),
+    };
+    Config {
+        deadline: fabric.deadline.get(),
+        spin: fabric.spin.set().map(|spin| spin.get()),
+        eager_max: fabric.eager_max.set().map(|bytes| bytes.get()),
+        mask,
+        huge_pages: fabric.huge_pages == HugePages::Auto,
+        budget: config.memory.budget.set().map(|bytes| bytes.get()),
+        costs: crate::calibration::load().unwrap_or_default(),
+    }
+}
+
+/// What the launcher resolved; without a launcher the user's file and the environment.
+fn of_environment() -> Result<Config> {
+    let settings = match env::var(variable::CONFIG) {
+        Ok(text) => Settings::from_toml(&text),
+        Err(_) => Layers::default()
+            .user_file()
+            .and_then(|layers| layers.environment(env::vars()))
+            .and_then(|layers| layers.resolve())
+            .map(|resolved| resolved.config),
+    };
+    settings.map(|settings| fabric_config(&settings)).map_err(|error| Error::Join {
+        domain: env::var(variable::DOMAIN).unwrap_or_else(|_| "of one".to_owned()),
+        why: error.to_string(),
+    })
+}
+
+/// Joins the domain that the launcher names; without one, or without a launcher, the process is a
+/// domain of one.
+pub fn init() -> Result<Fabric> {
+    init_with(of_environment()?)
+}
+
+/// As [`init`], with settings of the program's own.
+pub fn init_with(config: Config) -> Result<Fabric> {
+    match env::var(variable::DOMAIN) {
+        Ok(domain) => Fabric::join(&domain, identity()?, config),
+        Err(_) => Fabric::alone(identity()?, config),
+    }
+}
+
+/// Joins a running domain by name, from a program started by hand.
+pub fn join(domain: &str) -> Result<Fabric> {
+    Fabric::join(domain, identity()?, of_environment()?)
+}

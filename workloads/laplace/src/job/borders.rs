@@ -1,0 +1,104 @@
+//! The exchange of border rows between neighbours, by messages out of and into the segments.
+
+use std::time::{Duration, Instant};
+
+use samite::{Fabric, Match, PeerId, SharedBytes};
+
+use super::field::Layout;
+use super::protocol::{Doing, solver_name, tag};
+use crate::{Error, Halo, Part};
+
+/// A neighbour and the two rows that travel between it and this unit.
+#[derive(Debug)]
+struct Side {
+    peer: PeerId,
+    rank: usize,
+    ours: SharedBytes,
+    theirs: SharedBytes,
+}
+
+/// The neighbours of one unit.
+///
+/// Rows are put into the segment and sent from there: a neighbour that maps it copies each once,
+/// straight into its own.
+#[derive(Debug)]
+pub(crate) struct Borders<'f> {
+    fabric: &'f Fabric,
+    above: Option<Side>,
+    below: Option<Side>,
+    /// Time spent here.
+    pub(crate) spent: Duration,
+}
+
+impl<'f> Borders<'f> {
+    /// `solvers` are all units by rank.
+    pub(crate) fn new(
+        fabric: &'f Fabric,
+        solvers: &[PeerId],
+        part: Part,
+        segment: &SharedBytes,
+        layout: Layout,
+    ) -> Self {
+        let row = |which| segment.slice(layout.border(which), layout.row_bytes());
+        let side = |rank: usize, first: u64| Side {
+            peer: solvers[rank],
+            rank,
+            ours: row(first),
+            theirs: row(first + 1),
+        };
+        Self {
+            fabric,
+            above: part.above().map(|rank| side(rank, 0)),
+            below: part.below().map(|rank| side(rank, 2)),
+            spent: Duration::ZERO,
+        }
+    }
+}
+
+impl Halo for Borders<'_> {
+    type Error = Error;
+
+    fn exchange(
+        &mut self,
+        top_row: &[f64],
+        bottom_row: &[f64],
+        halo_top: &mut [f64],
+        halo_bottom: &mut [f64],
+    ) -> Result<(), Error> {
+        let start = Instant::now();
+        let sides = || [&self.above, &self.below].into_iter().flatten();
+        let with = |side: &Side| format!("exchanging borders with {}", solver_name(side.rank));
+        let receives = sides()
+            .map(|side| {
+                let wants = Match::from(side.peer, tag::BORDER);
+                self.fabric
+                    .irecv_shared(wants, side.theirs.clone())
+                    .doing(|| with(side))
+            })
+            .collect::<Result<Vec<_>, _>>()?;
+        for (side, row) in [(&self.above, top_row), (&self.below, bottom_row)] {
+            let Some(side) = side else { continue };
+            side.ours.write_f64s(0, row);
+        }
+        let sends = sides()
+            .map(|side| {
+                self.fabric
+                    .isend_shared(side.peer, tag::BORDER, side.ours.clone())
+                    .doing(|| with(side))
+            })
+            .collect::<Result<Vec<_>, _>>()?;
+        for (side, receive) in sides().zip(receives) {
+            receive.wait().doing(|| with(side))?;
+        }
+        for (side, send) in sides().zip(sends) {
+            send.wait().doing(|| with(side))?;
+        }
+        for (side, halo) in [(&self.above, halo_top), (&self.below, halo_bottom)] {
+            if let Some(side) = side {
+                side.theirs.read_f64s(0, halo);
+            }
+        }
+        self.spent += start.elapsed();
+        Ok(())
+    }
+}

@@ -1,0 +1,120 @@
+//! Which crate may use which: an arrow only ever points to a lower floor.
+
+use crate::command::output;
+use anyhow::{Context, Result};
+use serde::Deserialize;
+use std::collections::BTreeMap;
+
+/// The part of `cargo metadata` that the arrows need.
+#[derive(Deserialize)]
+pub(crate) struct Metadata {
+    packages: Vec<Package>,
+    pub(crate) target_directory: String,
+    workspace_root: String,
+}
+
+#[derive(Deserialize)]
+struct Package {
+    name: String,
+    manifest_path: String,
+    dependencies: Vec<Dependency>,
+}
+
+#[derive(Deserialize)]
+struct Dependency {
+    name: String,
+    kind: Option<String>,
+}
+
+/// Where a package lives.
+#[derive(Clone, Copy, PartialEq, Debug)]
+enum Place {
+    Floor(u8),
+    /// Used by the tests of every floor, and by nothing else.
+    Testkit,
+    /// The developer's commands: outside the house.
+    Xtask,
+}
+
+pub(crate) fn metadata() -> Result<Metadata> {
+    let text = output("cargo", &["metadata", "--no-deps", "--format-version", "1"])?;
+    serde_json::from_str(&text).context("cargo metadata cannot be read")
+}
+
+/// One sentence for each arrow that points up or sideways, and for each crate without a floor.
+pub(crate) fn wrong_arrows() -> Result<Vec<String>> {
+    let metadata = metadata()?;
+    let mut places = BTreeMap::new();
+    let mut wrong = Vec::new();
+    for package in &metadata.packages {
+        let path = package.manifest_path.strip_prefix(&metadata.workspace_root);
+        match place(path.unwrap_or(&package.manifest_path)) {
+            Some(place) => _ = places.insert(package.name.as_str(), place),
+            None => wrong.push(format!(
+                "{}: has no floor; give it one in xtask/src/arrows.rs",
+                package.name
+            )),
+        }
+    }
+    for package in &metadata.packages {
+        for dependency in &package.dependencies {
+            let arrow = (
+                places.get(package.name.as_str()),
+                places.get(dependency.name.as_str()),
+            );
+            let (Some(&from), Some(&to)) = arrow else {
+                continue;
+            };
+            let test_only = dependency.kind.as_deref() == Some("dev");
+            if !is_allowed(from, to, test_only) {
+                wrong.push(format!(
+                    "{} ({from:?}) uses {} ({to:?}); arrows point to lower floors only",
+                    package.name, dependency.name
+                ));
+            }
+        }
+    }
+    Ok(wrong)
+}
+
+/// The floor of a manifest, by its path within the workspace.
+fn place(path: &str) -> Option<Place> {
+    let mut folders = path.trim_start_matches('/').split('/');
+    Some(match (folders.next()?, folders.next()?) {
+        ("crates", "mem") => Place::Floor(1),
+        ("crates", "fabric") => Place::Floor(2),
+        ("crates", "pgas" | "dsm" | "stage" | "mobile" | "launch") => Place::Floor(3),
+        ("crates", "samite") => Place::Floor(4),
+        ("crates", "testkit") => Place::Testkit,
+        ("workloads" | "bench" | "bindings", _) => Place::Floor(5),
+        ("cli", _) => Place::Floor(6),
+        ("xtask", _) => Place::Xtask,
+        _ => return None,
+    })
+}
+
+fn is_allowed(from: Place, to: Place, test_only: bool) -> bool {
+    match (from, to) {
+        (Place::Floor(from), Place::Floor(to)) => to < from,
+        (_, Place::Testkit) => test_only,
+        (Place::Testkit, Place::Floor(_)) => true,
+        (Place::Xtask, _) | (_, Place::Xtask) => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn arrows_point_down() {
+        let room = |name| place(&format!("/crates/{name}/Cargo.toml")).expect("known");
+        let (fabric, stage, dsm) = (room("fabric"), room("stage"), room("dsm"));
+        assert!(is_allowed(stage, fabric, false));
+        assert!(!is_allowed(fabric, stage, true));
+        assert!(!is_allowed(stage, dsm, false));
+        assert!(is_allowed(stage, Place::Testkit, true));
+        assert!(!is_allowed(stage, Place::Testkit, false));
+        assert_eq!(place("/crates/stray/Cargo.toml"), None);
+    }
+}

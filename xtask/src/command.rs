@@ -1,0 +1,64 @@
+//! Runs commands and shows them, so that they can be repeated by hand.
+
+use anyhow::{Context, Result, bail};
+use std::process::{Command, Stdio};
+
+/// Runs `cargo` and shows what it prints.
+pub(crate) fn cargo(arguments: &[&str]) -> Result<()> {
+    cargo_with(&[], arguments)
+}
+
+/// Runs `cargo` with more in its environment.
+pub(crate) fn cargo_with(environment: &[(&str, &str)], arguments: &[&str]) -> Result<()> {
+    let mut line = String::from("+");
+    for (name, value) in environment {
+        line.push_str(&format!(" {name}={}", quoted(value)));
+    }
+    line.push_str(" cargo");
+    for argument in arguments {
+        line.push_str(&format!(" {}", quoted(argument)));
+    }
+    eprintln!("{line}");
+    // The plain name: a toolchain that `cargo +nightly` asks for is found by rustup's own.
+    let status = Command::new("cargo")
+        .args(arguments)
+        .envs(environment.iter().copied())
+        .status()
+        .context("cargo cannot be started")?;
+    if !status.success() {
+        bail!("`cargo {}` failed", arguments.join(" "));
+    }
+    Ok(())
+}
+
+/// Whether a command can be run and ends well; it prints nothing.
+pub(crate) fn succeeds(program: &str, arguments: &[&str]) -> bool {
+    let mut command = Command::new(program);
+    command
+        .args(arguments)
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null());
+    command.status().is_ok_and(|status| status.success())
+}
+
+/// What a command prints.
+pub(crate) fn output(program: &str, arguments: &[&str]) -> Result<String> {
+    let output = Command::new(program)
+        .args(arguments)
+        .stderr(Stdio::inherit())
+        .output()
+        .with_context(|| format!("{program} cannot be started"))?;
+    if !output.status.success() {
+        bail!("`{program} {}` failed", arguments.join(" "));
+    }
+    String::from_utf8(output.stdout).with_context(|| format!("{program} prints no text"))
+}
+
+fn quoted(word: &str) -> String {
+    if word.contains(' ') {
+        format!("'{word}'")
+    } else {
+        word.to_owned()
+    }
+}

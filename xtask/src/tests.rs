@@ -1,0 +1,56 @@
+//! `cargo xtask test` and `cargo xtask loom`.
+
+use crate::arrows;
+use crate::command::cargo_with;
+use crate::parts::{PARTS, Part};
+use anyhow::{Result, bail};
+
+/// Loom first and the workspace last, so that the last lines are those of the whole.
+pub(crate) fn test(require_all: bool, filter: Option<&str>) -> Result<()> {
+    let (present, missing): (Vec<&Part>, Vec<&Part>) =
+        PARTS.iter().partition(|part| part.is_present());
+    for part in &missing {
+        println!(
+            "skipped: {}, {} (install: {})",
+            part.name, part.purpose, part.install
+        );
+    }
+    if require_all && !missing.is_empty() {
+        let names: Vec<_> = missing.iter().map(|part| part.name).collect();
+        bail!("--require-all, and missing: {}", names.join(", "));
+    }
+    let have = present
+        .iter()
+        .map(|part| part.name)
+        .collect::<Vec<_>>()
+        .join(",");
+    loom(filter)?;
+    let mut environment = vec![("SAMITE_TEST_HAVE", have.as_str())];
+    if require_all {
+        environment.push(("SAMITE_TEST_REQUIRE_ALL", "1"));
+    }
+    let mut line = vec!["test", "--workspace"];
+    line.extend(filter);
+    cargo_with(&environment, &line)
+}
+
+/// Loom replaces the atomics of a whole build, so it has a build folder of its own.
+pub(crate) fn loom(filter: Option<&str>) -> Result<()> {
+    let flags = format!(
+        "{} --cfg loom",
+        std::env::var("RUSTFLAGS").unwrap_or_default()
+    );
+    let folder = format!("{}/loom", arrows::metadata()?.target_directory);
+    let mut line = vec![
+        "test",
+        "--package",
+        "samite-mem",
+        "--release",
+        "--test",
+        "loom",
+        "--target-dir",
+        &folder,
+    ];
+    line.extend(filter);
+    cargo_with(&[("RUSTFLAGS", flags.trim())], &line)
+}
