@@ -1,15 +1,32 @@
-//! The commands that other floors fill: each function here hands over to one of them.
+//! The programs that are part of this executable.
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
+use clap::Parser;
+use samite_laplace::job::{analysis, solver};
 use std::ffi::OsString;
 use std::process::ExitCode;
 
-/// Programs that are part of this executable.
+/// Their names, as a workflow's `command` knows them.
 pub(crate) const BUILTINS: &[&str] = &["laplace-solver", "laplace-analysis"];
 
 /// Runs a built-in program as a unit.
 pub(crate) fn unit(name: &str, args: &[OsString]) -> Result<ExitCode> {
-    // BORDER(workloads): dispatch on the names in BUILTINS.
-    let _ = args;
-    bail!("the built-in program {name} is not in this build")
+    let args = std::iter::once(OsString::from(name)).chain(args.iter().cloned());
+    let out = &mut std::io::stdout();
+    match name {
+        "laplace-solver" => {
+            let args = solver::Args::parse_from(args);
+            solver::run(&join()?, &args, out)?;
+        }
+        "laplace-analysis" => {
+            let args = analysis::Args::parse_from(args);
+            analysis::run(&join()?, &args, out)?;
+        }
+        _ => bail!("there is no built-in program {name}; there are {}", BUILTINS.join(" and ")),
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn join() -> Result<samite::Fabric> {
+    samite::init().context("this process could not become a unit")
 }

@@ -48,12 +48,12 @@ impl Screen {
         let bar = self.programs.entry(program.to_owned()).or_insert_with(|| {
             let bar = self.bars.add(ProgressBar::no_length());
             bar.set_prefix(program.to_owned());
-            bar.set_style(style("{prefix} {pos} {wide_msg}"));
+            bar.set_style(style("{prefix:10} {pos} {wide_msg}"));
             bar
         });
         if let Some(steps) = progress.of.filter(|_| bar.length().is_none()) {
             bar.set_length(steps);
-            bar.set_style(style("{prefix} {wide_bar} {pos}/{len} eta {eta} {msg}"));
+            bar.set_style(style("{prefix:10} {wide_bar} {pos}/{len} eta {eta} {msg}"));
         }
         bar.set_position(bar.position().max(progress.step));
         if let Some(note) = &progress.note {

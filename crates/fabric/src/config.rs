@@ -42,7 +42,7 @@ impl Mask {
 impl Default for Config {
     fn default() -> Self {
         Config {
-            deadline: Duration::from_secs(60),
+            deadline: Duration::from_secs(30),
             spin: None,
             eager_max: None,
             mask: Mask::default(),

@@ -48,6 +48,12 @@ impl Core {
 const SPIN: Duration = Duration::from_micros(50);
 /// How long it yields: long enough that a crowd on few cores gets round without a futex.
 const YIELD: Duration = Duration::from_micros(200);
+/// The longest sleep without a look at the deadline.
+const NAP: Duration = Duration::from_secs(1);
+/// Nobody rings when a full ring has room again, or when a helper has copied its last piece.
+const BUSY_NAP: Duration = Duration::from_micros(500);
+/// How long a process that leaves tries to get rid of what it still had to send.
+const LINGER: Duration = Duration::from_secs(1);
 /// Polls between two looks at the clock.
 const POLLS_PER_LOOK: u32 = 64;
 
@@ -114,6 +120,10 @@ impl Fabric {
         self.deadline.get()
     }
 
+    pub(crate) fn spin(&self) -> Option<Duration> {
+        self.spin
+    }
+
     /// Changes the deadline of the waits that follow.
     pub fn set_deadline(&self, deadline: Duration) {
         self.deadline.set(deadline);
@@ -142,25 +152,27 @@ impl Fabric {
         alive.filter_map(|peer| peer.info.clone()).collect()
     }
 
-    /// Waits until all units of a program are there (in this job if it has such a program, else in
-    /// the domain); their numbers by rank.
+    /// Waits until all units of a program are there; their numbers by rank. The program of this job,
+    /// or, if the job is complete and has no such program, of the first job of the domain that has.
     pub fn program(&self, name: &str) -> Result<Vec<PeerId>> {
-        let job = self.identity.job.clone();
+        let own = &self.identity;
         self.wait("the units of a program", Whom::Any, |engine| {
-            let all = |same_job: bool| {
-                let mut found: Vec<&PeerInfo> = engine
-                    .peers
-                    .iter()
-                    .filter(|peer| peer.gone.is_none())
-                    .filter_map(|peer| peer.info.as_ref())
-                    .filter(|info| info.identity.program == name)
-                    .filter(|info| !same_job || info.identity.job == job)
-                    .collect();
+            let all = engine.peers.iter().filter(|peer| peer.gone.is_none());
+            let all: Vec<&PeerInfo> = all.filter_map(|peer| peer.info.as_ref()).collect();
+            let of_job = |job: &str| {
+                let same = |info: &&&PeerInfo| info.identity.program == name && info.identity.job == job;
+                let mut found: Vec<&PeerInfo> = all.iter().filter(same).copied().collect();
                 found.sort_by_key(|info| info.identity.rank);
                 let size = found.first().map_or(u32::MAX, |info| info.identity.size) as usize;
-                (found.len() == size).then(|| found.iter().map(|info| info.peer).collect())
+                let peers = || found.iter().map(|info| info.peer).collect::<Vec<_>>();
+                (found.len() == size).then(peers)
             };
-            all(true).or_else(|| all(false))
+            let here = all.iter().filter(|info| info.identity.job == own.job);
+            let has = here.clone().any(|info| info.identity.program == name);
+            if has || here.count() < own.units as usize {
+                return of_job(&own.job);
+            }
+            all.iter().find_map(|info| of_job(&info.identity.job))
         })
     }
 
@@ -198,7 +210,7 @@ impl Fabric {
         let mut patience = Patience::default();
         loop {
             if core.turn() > 0 {
-                patience.idle_since = None;
+                patience.moved();
             }
             if let Some(value) = done(&mut core.engine) {
                 return Ok(value);
@@ -206,7 +218,7 @@ impl Fabric {
             if core.engine.agent_lost && whom == Whom::Any {
                 return Err(Error::AgentLost(self.domain.clone().unwrap_or_default()));
             }
-            if patience.rest(&mut core.transport, self.spin, deadline) {
+            if patience.rest(core, self.spin, deadline) {
                 return Err(Error::Timeout { what, whom, after: deadline });
             }
         }
@@ -271,16 +283,39 @@ const BARRIER: u64 = u64::MAX;
 
 /// What a wait has done so far.
 #[derive(Debug, Default)]
-struct Patience {
+pub(crate) struct Patience {
     polls: u32,
     since: Option<Duration>,
     idle_since: Option<Duration>,
+    now: Duration,
 }
 
 impl Patience {
+    /// Something came: it may go on like this.
+    #[inline(always)]
+    pub(crate) fn moved(&mut self) {
+        self.idle_since = None;
+    }
+
+    /// The clock, as last looked at.
+    pub(crate) fn now(&self) -> Duration {
+        self.now
+    }
+
+    /// How long it has been waiting, as last looked at.
+    pub(crate) fn waited(&self) -> Duration {
+        self.since.map_or(Duration::ZERO, |since| self.now - since)
+    }
+
     /// After a turn in which nothing came: spins, yields or sleeps. `true` when the deadline is over.
     #[inline]
-    fn rest(&mut self, transport: &mut AnyTransport, spin: Option<Duration>, deadline: Duration) -> bool {
+    pub(crate) fn rest(
+        &mut self,
+        core: &mut Core,
+        spin: Option<Duration>,
+        deadline: Duration,
+    ) -> bool {
+        let transport = &mut core.transport;
         let crowded = transport.crowded();
         self.polls = self.polls.wrapping_add(1);
         if !crowded && self.polls % POLLS_PER_LOOK != 0 {
@@ -288,6 +323,7 @@ impl Patience {
             return false;
         }
         let now = transport.now();
+        self.now = now;
         let since = *self.since.get_or_insert(now);
         let idle = now - *self.idle_since.get_or_insert(now);
         let spin = spin.unwrap_or(if crowded { Duration::ZERO } else { SPIN });
@@ -299,7 +335,8 @@ impl Patience {
         } else if idle < spin + YIELD {
             transport.yield_now();
         } else {
-            transport.idle(deadline - (now - since));
+            let nap = if core.engine.is_busy() { BUSY_NAP } else { NAP };
+            transport.idle((deadline - (now - since)).min(nap));
         }
         false
     }
@@ -307,9 +344,14 @@ impl Patience {
 
 impl Drop for Fabric {
     /// Leaves the domain: peers see this process as lost. What it still had to send is sent if there
-    /// is room now; a message that matters is one that was waited for.
+    /// is room soon; a message that matters is one that was waited for.
     fn drop(&mut self) {
-        self.progress();
+        let core = self.core.get_mut();
+        let mut patience = Patience::default();
+        core.turn();
+        while core.engine.has_unsent() && !patience.rest(core, self.spin, LINGER) {
+            core.turn();
+        }
         if let Some(domain) = &self.domain {
             if let Err(error) = crate::agent::control::leave(domain, self.node.me, self.node.incarnation) {
                 tracing::debug!(%error, "leaving was not heard; the agent notices the end of the process");

@@ -296,6 +296,19 @@ impl Layout {
         word.store(last & !(1 << 32), Ordering::Release);
     }
 
+    /// The word of a directory's entry that says whether, and which use of it, is offered.
+    pub(crate) fn entry_word(&self, peer: PeerId, segment: u32) -> SharedBytes {
+        self.fixed.slice(Self::entry_at(peer, segment) + 16, 8)
+    }
+
+    /// Whether a word of [`Layout::entry_word`] offers this generation.
+    #[inline(always)]
+    pub(crate) fn offers(word: &SharedBytes, generation: u32) -> bool {
+        // ORDERING: Relaxed: a hint for users who free too early, not a synchronisation.
+        let word = word.u64(0).load(Ordering::Relaxed);
+        word & 1 << 32 != 0 && word as u32 & 0x7fff_ffff == generation
+    }
+
     /// A peer's segment, checked against the arena.
     pub(crate) fn entry(&self, peer: PeerId, segment: u32) -> Option<Entry> {
         if segment >= SEGMENTS_MAX || peer.index() >= PEERS_MAX {

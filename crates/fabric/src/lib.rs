@@ -12,7 +12,7 @@
 //! # Files
 //! `fabric` (join, peers, waiting) · `message` · `segment` · `peer`, `config`, `error` ·
 //! `engine/` (takes frames, moves operations on) · `proto/` (one protocol per file) ·
-//! `matching` (tags, pure) · `ops` (operations in flight) · `wire` (what frames say) ·
+//! `matching` (tags, pure) · `ops` (operations in flight) · `hold` (memory of the dead) · `wire` (what frames say) ·
 //! `transport/{shm, sim}` · `layout` (the fixed part of a node's arena) · `agent/`
 //!
 //! # Rules
@@ -38,6 +38,7 @@ mod config;
 mod engine;
 mod error;
 mod fabric;
+mod hold;
 mod layout;
 mod matching;
 mod message;

@@ -37,8 +37,14 @@ impl Match {
     }
 
     #[inline(always)]
-    fn accepts(&self, tag: u64) -> bool {
+    fn accepts_tag(&self, tag: u64) -> bool {
         (self.tag ^ tag) & self.mask == 0
+    }
+
+    /// Whether a message matches.
+    #[inline(always)]
+    pub fn accepts(&self, from: PeerId, tag: u64) -> bool {
+        self.accepts_tag(tag) && self.source.is_none_or(|source| source == from)
     }
 }
 
@@ -63,12 +69,27 @@ pub struct Matcher<P, U> {
     any: VecDeque<Posted<P>>,
     unexpected: Vec<VecDeque<Unexpected<U>>>,
     order: u64,
+    posted_len: usize,
+    unexpected_len: usize,
 }
 
 impl<P, U> Default for Matcher<P, U> {
     fn default() -> Self {
-        Matcher { directed: Vec::new(), any: VecDeque::new(), unexpected: Vec::new(), order: 0 }
+        Matcher {
+            directed: Vec::new(),
+            any: VecDeque::new(),
+            unexpected: Vec::new(),
+            order: 0,
+            posted_len: 0,
+            unexpected_len: 0,
+        }
     }
+}
+
+/// The usual case is the front.
+#[inline(always)]
+fn take<T>(queue: &mut VecDeque<T>, index: usize) -> Option<T> {
+    if index == 0 { queue.pop_front() } else { queue.remove(index) }
 }
 
 fn queue<T>(queues: &mut Vec<VecDeque<T>>, peer: PeerId) -> &mut VecDeque<T> {
@@ -87,7 +108,8 @@ impl<P, U> Matcher<P, U> {
     /// Takes the oldest unexpected message that a receive wants: its source, tag and item.
     pub fn take_unexpected(&mut self, wants: Match) -> Option<(PeerId, u64, U)> {
         let (peer, index) = self.find_unexpected(wants)?;
-        let found = self.unexpected[peer.index()].remove(index)?;
+        let found = take(&mut self.unexpected[peer.index()], index)?;
+        self.unexpected_len -= 1;
         Some((peer, found.tag, found.item))
     }
 
@@ -98,10 +120,14 @@ impl<P, U> Matcher<P, U> {
         Some((peer, found.tag, &found.item))
     }
 
+    #[inline]
     fn find_unexpected(&self, wants: Match) -> Option<(PeerId, usize)> {
+        if self.unexpected_len == 0 {
+            return None;
+        }
         let in_queue = |peer: usize| {
             let queue = self.unexpected.get(peer)?;
-            let index = queue.iter().position(|u| wants.accepts(u.tag))?;
+            let index = queue.iter().position(|u| wants.accepts_tag(u.tag))?;
             Some((queue[index].order, PeerId(peer as u32), index))
         };
         match wants.source {
@@ -116,6 +142,7 @@ impl<P, U> Matcher<P, U> {
     /// Posts a receive for which no unexpected message is there.
     pub fn post(&mut self, wants: Match, item: P) {
         let posted = Posted { order: self.next_order(), wants, item };
+        self.posted_len += 1;
         match wants.source {
             Some(peer) => queue(&mut self.directed, peer).push_back(posted),
             None => self.any.push_back(posted),
@@ -126,7 +153,7 @@ impl<P, U> Matcher<P, U> {
     #[inline]
     pub fn take_posted(&mut self, from: PeerId, tag: u64) -> Option<P> {
         let oldest = |queue: &VecDeque<Posted<P>>| {
-            let index = queue.iter().position(|p| p.wants.accepts(tag))?;
+            let index = queue.iter().position(|p| p.wants.accepts_tag(tag))?;
             Some((queue[index].order, index))
         };
         let directed = self.directed.get(from.index()).and_then(oldest);
@@ -134,17 +161,19 @@ impl<P, U> Matcher<P, U> {
         let taken = match (directed, any) {
             (None, None) => return None,
             (Some((d, index)), a) if a.is_none_or(|(a, _)| d < a) => {
-                self.directed[from.index()].remove(index)
+                take(&mut self.directed[from.index()], index)
             }
-            (_, Some((_, index))) => self.any.remove(index),
+            (_, Some((_, index))) => take(&mut self.any, index),
             (Some(_), None) => unreachable!("the guard above takes this case"),
         };
+        self.posted_len -= 1;
         taken.map(|posted| posted.item)
     }
 
     /// Keeps a message that no posted receive wants.
     pub fn keep(&mut self, from: PeerId, tag: u64, item: U) {
         let order = self.next_order();
+        self.unexpected_len += 1;
         queue(&mut self.unexpected, from).push_back(Unexpected { order, tag, item });
     }
 
@@ -152,6 +181,7 @@ impl<P, U> Matcher<P, U> {
     pub fn cancel(&mut self, mut is: impl FnMut(&P) -> bool) -> Option<P> {
         for queue in self.directed.iter_mut().chain([&mut self.any]) {
             if let Some(index) = queue.iter().position(|posted| is(&posted.item)) {
+                self.posted_len -= 1;
                 return queue.remove(index).map(|posted| posted.item);
             }
         }
@@ -161,19 +191,29 @@ impl<P, U> Matcher<P, U> {
     /// Withdraws all receives that only this peer could have satisfied.
     pub fn take_directed(&mut self, from: PeerId) -> Vec<P> {
         let all = self.directed.get_mut(from.index()).map(std::mem::take).unwrap_or_default();
+        self.posted_len -= all.len();
         all.into_iter().map(|posted| posted.item).collect()
     }
 
     /// Drops the unexpected messages of a peer that `which` says.
     pub fn drop_unexpected(&mut self, from: PeerId, mut which: impl FnMut(&U) -> bool) {
         if let Some(queue) = self.unexpected.get_mut(from.index()) {
+            let before = queue.len();
             queue.retain(|unexpected| !which(&unexpected.item));
+            self.unexpected_len -= before - queue.len();
         }
     }
 
     /// Unexpected messages kept.
+    #[inline(always)]
     pub fn unexpected_len(&self) -> usize {
-        self.unexpected.iter().map(VecDeque::len).sum()
+        self.unexpected_len
+    }
+
+    /// Whether receives are posted.
+    #[inline(always)]
+    pub fn has_posted(&self) -> bool {
+        self.posted_len > 0
     }
 }
 

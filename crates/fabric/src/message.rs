@@ -1,10 +1,11 @@
 //! Messages: blocking, borrowed in a scope, owned, in place, active.
 
 use crate::engine::Arrived;
-use crate::fabric::{Core, Fabric};
+use crate::hold::Hold;
+use crate::fabric::{Core, Fabric, Patience};
 use crate::ops::{Key, Outcome as Ended, Status, Viewed, Work};
 use crate::proto::rendezvous::push_eager;
-use crate::transport::{Class, Push};
+use crate::transport::{Change, Class, Incoming, Push, Sink, Transport};
 use crate::wire::kind;
 use crate::{Error, Match, PeerId, Result, Whom};
 use samite_mem::lend::{self, Lender, ReadBuf, Recall, WriteBuf};
@@ -22,17 +23,8 @@ impl Fabric {
     /// been taken by the receiver. Errors: [`Error::PeerLost`], [`Error::Timeout`].
     #[inline]
     pub fn send(&self, to: PeerId, tag: u64, bytes: &[u8]) -> Result<()> {
-        {
-            let core = &mut *self.core.borrow_mut();
-            if let Some(error) = core.engine.gone(to) {
-                return Err(error);
-            }
-            let (eager_max, inline_max) = (core.engine.eager_max, core.engine.caps.inline_max);
-            let eager = bytes.len() as u64 <= eager_max && core.engine.peers[to.index()].outbox.is_empty();
-            let body = Body::Slice(bytes);
-            if eager && push_eager(&mut core.transport, to, tag, &body, inline_max) == Push::Done {
-                return Ok(());
-            }
+        if self.send_now(to, tag, bytes)? {
+            return Ok(());
         }
         self.lending(|lender| {
             let key = self.start_send(to, tag, lender.read(bytes))?;
@@ -40,11 +32,29 @@ impl Fabric {
         })
     }
 
+    /// Sends a message that fits into one frame, if nothing waits before it and there is room.
+    #[inline]
+    fn send_now(&self, to: PeerId, tag: u64, bytes: &[u8]) -> Result<bool> {
+        let core = &mut *self.core.borrow_mut();
+        if let Some(error) = core.engine.gone(to) {
+            return Err(error);
+        }
+        let (eager_max, inline_max) = (core.engine.eager_max, core.engine.caps.inline_max);
+        if bytes.len() as u64 > eager_max || !core.engine.peers[to.index()].outbox.is_empty() {
+            return Ok(false);
+        }
+        let body = Body::Slice(bytes);
+        Ok(push_eager(&mut core.transport, to, tag, &body, inline_max) == Push::Done)
+    }
+
     /// Receives a message into `buffer`. Completion: the bytes are there. Errors:
     /// [`Error::Truncated`] (the message is consumed), [`Error::PeerLost`] for a directed receive,
     /// [`Error::Timeout`].
     #[inline]
     pub fn recv(&self, wants: Match, buffer: &mut [u8]) -> Result<Status> {
+        if let Some(result) = self.core.borrow_mut().recv_now(wants, buffer) {
+            return result;
+        }
         self.lending(|lender| {
             let key = self.start_recv(wants, Work::Receive { buf: lender.write(buffer) })?;
             match self.finish(key)? {
@@ -70,8 +80,8 @@ impl Fabric {
     pub fn recv_view(&self, wants: Match) -> Result<View<'_>> {
         let key = self.start_recv(wants, Work::ReceiveAny { view: true })?;
         let (status, bytes, send) = match self.finish(key)? {
-            Ended::Viewed(status, Viewed::InPlace { offset, send }) => {
-                (status, self.node.layout.arena().bytes(offset, status.len)?, Some(send))
+            Ended::Viewed(status, Viewed::InPlace { offset, send, hold }) => {
+                (status, self.node.layout.arena().bytes(offset, status.len)?, Some((send, hold)))
             }
             Ended::Viewed(status, Viewed::Copied(bytes)) | Ended::Received(status, Some(bytes)) => {
                 (status, SharedBytes::adopt(bytes), None)
@@ -125,17 +135,18 @@ impl Fabric {
 
     /// Lends buffers; at the end takes back what is still lent.
     fn lending<'env, R>(&self, f: impl for<'s> FnOnce(&'s Lender<'s, 'env>) -> R) -> R {
-        let mut started = None;
+        let mut patience = Patience::default();
         let mut given_up = None;
         let recall = || {
             let mut core = self.core.borrow_mut();
-            let now = crate::transport::Transport::now(&core.transport);
-            let since = *started.get_or_insert(now);
-            if core.turn() == 0 {
-                let transport = &mut core.transport;
-                crate::transport::Transport::yield_now(transport);
+            let core = &mut *core;
+            if core.turn() > 0 {
+                patience.moved();
+            } else {
+                patience.rest(core, self.spin(), Duration::MAX);
             }
-            if now - since >= self.deadline() && given_up.is_none() {
+            let now = patience.now();
+            if patience.waited() >= self.deadline() && given_up.is_none() {
                 given_up = Some(now);
                 core.give_up_lent();
             }
@@ -231,13 +242,84 @@ impl Fabric {
     }
 }
 
+/// Polls in which a blocking receive looks for its message before it is posted: some microseconds.
+const DIRECT_POLLS: u32 = 2000;
+
+/// Takes frames for the engine, and the one message that a blocking receive is waiting for straight
+/// into its buffer: no operation, no queue.
+struct Direct<'a> {
+    engine: &'a mut crate::engine::Engine,
+    wants: Match,
+    buffer: &'a mut [u8],
+    got: Option<Result<Status>>,
+    /// Something that may be the message is kept by the engine, or the world has changed.
+    look: bool,
+}
+
+impl Sink for Direct<'_> {
+    #[inline(always)]
+    fn frame(&mut self, frame: Incoming<'_>) {
+        let ours = frame.kind == kind::EAGER
+            && self.got.is_none()
+            && !self.look
+            && self.wants.accepts(frame.from, frame.arg)
+            // Receives posted before this one go first.
+            && !self.engine.matcher.has_posted();
+        if !ours {
+            self.look |= frame.kind != kind::EAGER || self.wants.accepts(frame.from, frame.arg);
+            self.engine.frame(frame);
+            return;
+        }
+        let body = crate::proto::payload(&frame, 0);
+        let (message, buffer) = (body.len(), self.buffer.len() as u64);
+        self.got = Some(if message > buffer {
+            Err(Error::Truncated { from: frame.from, message, buffer })
+        } else {
+            body.copy_to(0, &mut self.buffer[..message as usize]);
+            Ok(Status { from: frame.from, tag: frame.arg, len: message })
+        });
+    }
+
+    fn change(&mut self, change: Change) {
+        self.look = true;
+        self.engine.change(change);
+    }
+
+    #[inline(always)]
+    fn satisfied(&self) -> bool {
+        self.got.is_some()
+    }
+}
+
 impl Core {
+    /// A blocking receive whose message is the next thing to arrive. `None`: post it and wait.
+    #[inline]
+    fn recv_now(&mut self, wants: Match, buffer: &mut [u8]) -> Option<Result<Status>> {
+        if self.engine.is_busy() || self.engine.matcher.unexpected_len() > 0 {
+            return None;
+        }
+        let polls = if self.transport.crowded() { 1 } else { DIRECT_POLLS };
+        let mut sink = Direct { engine: &mut self.engine, wants, buffer, got: None, look: false };
+        for _ in 0..polls {
+            self.transport.poll(&mut sink);
+            if sink.got.is_some() {
+                return sink.got;
+            }
+            if sink.look {
+                return None;
+            }
+            std::hint::spin_loop();
+        }
+        None
+    }
+
     /// The deadline of a scope is over: gives up every operation that holds a lent buffer. It cannot
     /// tell them from others of the same kind, which is right too: the scope's thread owns them all.
     fn give_up_lent(&mut self) {
         let lent = |op: &crate::ops::Op| match &op.work {
             Work::Send { buf, .. } | Work::Stream { buf, .. } | Work::Assist { buf, .. } => buf.is_lent(),
-            Work::Receive { buf } | Work::Collect { buf, .. } => buf.is_lent(),
+            Work::Receive { buf } => buf.is_lent(),
+            Work::Collect(collect) => collect.buf.is_lent(),
             Work::Pull(pull) => pull.buf.is_lent(),
             _ => false,
         };
@@ -280,7 +362,8 @@ pub struct View<'f> {
     fabric: &'f Fabric,
     status: Status,
     bytes: SharedBytes,
-    send: Option<u64>,
+    /// The send to be told, and what keeps its memory.
+    send: Option<(u64, Hold)>,
 }
 
 impl View<'_> {
@@ -302,7 +385,7 @@ impl View<'_> {
 
 impl Drop for View<'_> {
     fn drop(&mut self) {
-        let Some(send) = self.send else { return };
+        let Some((send, _hold)) = self.send.take() else { return };
         let core = &mut *self.fabric.core.borrow_mut();
         core.engine.post(self.status.from, Class::Reply, kind::TAKEN, send, &[]);
         core.engine.flush(&mut core.transport);
@@ -318,7 +401,11 @@ pub struct Scope<'s, 'env, 'f> {
 
 impl<'env, 'f> Scope<'_, 'env, 'f> {
     /// Starts to send a borrowed buffer.
+    #[inline]
     pub fn isend(&self, to: PeerId, tag: u64, bytes: &'env [u8]) -> Result<Handle<'f, Sent>> {
+        if self.fabric.send_now(to, tag, bytes)? {
+            return Ok(Handle::ended(self.fabric));
+        }
         let key = self.fabric.start_send(to, tag, self.lender.read(bytes))?;
         Ok(Handle::new(self.fabric, key))
     }
@@ -346,10 +433,15 @@ mod sealed {
     pub trait From: Sized {
         fn from(ended: Ended) -> Self;
     }
+
+    /// How an operation ends that never had a place in the table.
+    pub(super) const AT_ONCE: Ended = Ended::Word(0);
+
     impl From for super::Sent {
         fn from(ended: Ended) -> Self {
             match ended {
                 Ended::Sent(buffer) => buffer,
+                Ended::Word(_) => None,
                 other => unreachable!("a send ended as {other:?}"),
             }
         }
@@ -407,13 +499,13 @@ impl<'f, T: Outcome> Handle<'f, T> {
         Handle::new(fabric, ENDED)
     }
 
-    /// Waits for the end.
+    /// Waits for the end. An operation whose deadline is over is given up.
     #[inline]
     pub fn wait(self) -> Result<T> {
         if self.key == ENDED {
-            return Ok(sealed::From::from(Ended::Word(0)));
+            return Ok(sealed::From::from(sealed::AT_ONCE));
         }
-        let ended = self.fabric.wait_op(self.key)?;
+        let ended = self.fabric.finish(self.key)?;
         Ok(sealed::From::from(ended))
     }
 
@@ -430,7 +522,7 @@ impl<'f, T: Outcome> Handle<'f, T> {
     /// The result, if it has ended; makes some progress.
     pub fn test(&mut self) -> Option<Result<T>> {
         if self.key == ENDED {
-            return Some(Ok(sealed::From::from(Ended::Word(0))));
+            return Some(Ok(sealed::From::from(sealed::AT_ONCE)));
         }
         self.fabric.progress();
         let ended = self.fabric.core.borrow_mut().engine.ops.take(self.key)?;

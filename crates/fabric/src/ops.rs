@@ -36,7 +36,7 @@ pub(crate) enum Outcome {
 #[derive(Debug)]
 pub(crate) enum Viewed {
     /// In the sender's segment: offset in the arena, and the send to be told.
-    InPlace { offset: u64, send: u64 },
+    InPlace { offset: u64, send: u64, hold: crate::hold::Hold },
     /// In a private copy.
     Copied(Vec<u8>),
 }
@@ -55,9 +55,9 @@ pub(crate) enum Work {
     /// Waits for a message of any length; `view` leaves it where it is if that can be.
     ReceiveAny { view: bool },
     /// Copies a matched message out of the sender's memory.
-    Pull(Pull),
+    Pull(Box<Pull>),
     /// Takes fragments of a matched message.
-    Collect { buf: WriteBuf, status: Status, send: u64, got: u64, expected: u64, then: Then },
+    Collect(Box<Collect>),
     /// Waits for a reply to an active message.
     Reply,
     /// Waits for the rest of a long reply.
@@ -66,10 +66,28 @@ pub(crate) enum Work {
     Get { buf: WriteBuf, got: u64 },
     /// Waits for the answers to a put (one per fragment) or an atomic.
     Answer { left: u64 },
-    /// Was given up; waits until the receiver has let go of its claim word.
-    Withdrawn { word: Option<u32> },
+    /// A send that was given up; waits until the receiver has let go of its claim word.
+    Withdrawn { word: u32, send: Key },
     /// Nothing: it is done, or only waits to be told so.
     None,
+}
+
+/// A message that comes in fragments.
+#[derive(Debug)]
+pub(crate) struct Collect {
+    pub(crate) buf: WriteBuf,
+    pub(crate) status: Status,
+    /// The sender's operation.
+    pub(crate) send: u64,
+    pub(crate) got: u64,
+    pub(crate) then: Then,
+}
+
+impl Work {
+    /// Whether it is a request whose answer is awaited: one of the credits of its peer.
+    pub(crate) fn takes_credit(&self) -> bool {
+        matches!(self, Work::Reply | Work::ReplyParts { .. } | Work::Get { .. } | Work::Answer { .. })
+    }
 }
 
 /// A message being copied by this side, perhaps with the sender's help.
@@ -119,6 +137,9 @@ pub(crate) struct Op {
     pub(crate) work: Work,
     pub(crate) done: Option<Result<Outcome, Error>>,
 }
+
+// Operations are moved into and out of the table on the way of every posted receive.
+const _: () = assert!(size_of::<Op>() <= 192);
 
 /// Index and order of an operation; what travels as "send" or "request".
 pub(crate) type Key = u64;

@@ -6,7 +6,8 @@
 
 use crate::engine::Offered;
 use crate::fabric::Fabric;
-use crate::layout::SEGMENTS_MAX;
+use crate::hold::Hold;
+use crate::layout::{Layout, SEGMENTS_MAX};
 use crate::ops::Outcome as Ended;
 use crate::proto::rma_over_am::apply;
 use crate::wire::Place;
@@ -22,6 +23,8 @@ pub struct SegmentKey {
     pub peer: PeerId,
     /// Its number at the owner.
     pub segment: u32,
+    /// Which life of the owner.
+    pub incarnation: u32,
     /// Which use of the number: a key of a freed segment is refused.
     pub generation: u32,
     /// Length in bytes.
@@ -35,6 +38,7 @@ impl SegmentKey {
         bytes[..4].copy_from_slice(&self.peer.0.to_le_bytes());
         bytes[4..8].copy_from_slice(&self.segment.to_le_bytes());
         bytes[8..12].copy_from_slice(&self.generation.to_le_bytes());
+        bytes[12..16].copy_from_slice(&self.incarnation.to_le_bytes());
         bytes[16..].copy_from_slice(&self.bytes.to_le_bytes());
         bytes
     }
@@ -46,6 +50,7 @@ impl SegmentKey {
             peer: PeerId(word(0)),
             segment: word(4),
             generation: word(8),
+            incarnation: word(12),
             bytes: word(16) as u64 | (word(20) as u64) << 32,
         }
     }
@@ -72,7 +77,8 @@ pub struct Remote<'f> {
 /// How the bytes of a remote segment are reached.
 #[derive(Debug, Clone)]
 enum Way {
-    Mapped(SharedBytes),
+    /// Mapped here. The word of the owner's directory says whether it is still offered.
+    Mapped { bytes: SharedBytes, offered: SharedBytes, _hold: Hold },
     Kernel { pid: i32, address: u64 },
     Messages,
 }
@@ -108,7 +114,13 @@ impl Fabric {
         let len = bytes.len();
         let generation = self.node.layout.set_entry(self.me(), segment, place, len, private);
         engine.offered.insert(segment, Offered { generation, bytes: bytes.clone() });
-        let key = SegmentKey { peer: self.me(), segment, generation, bytes: len };
+        let key = SegmentKey {
+            peer: self.me(),
+            segment,
+            incarnation: self.node.incarnation,
+            generation,
+            bytes: len,
+        };
         Ok(Segment { fabric: self, key, bytes, _block: block })
     }
 
@@ -119,13 +131,19 @@ impl Fabric {
         if let Some(error) = core.engine.gone(key.peer) {
             return Err(error);
         }
+        let lives = core.engine.peer(key.peer).info.as_ref().map(|info| info.incarnation);
+        if lives != Some(key.incarnation) {
+            return Err(Error::PeerLost { peer: key.peer, incarnation: key.incarnation });
+        }
         let mapped = core.engine.caps.map;
         let entry = if self.shares_node { self.node.layout.entry(key.peer, key.segment) } else { None };
         let way = match entry {
             _ if !self.shares_node => Way::Messages,
             Some(entry) if entry.generation == key.generation && entry.bytes == key.bytes => {
                 if !entry.private && mapped {
-                    Way::Mapped(self.node.layout.arena().bytes(entry.place, entry.bytes)?)
+                    let bytes = self.node.layout.arena().bytes(entry.place, entry.bytes)?;
+                    let offered = self.node.layout.entry_word(key.peer, key.segment);
+                    Way::Mapped { bytes, offered, _hold: self.node.holds.hold(key.peer) }
                 } else if entry.private && core.engine.kernel_works(key.peer) {
                     let pid = core.engine.peer(key.peer).info.as_ref().map_or(0, |info| info.pid);
                     Way::Kernel { pid, address: entry.place }
@@ -167,7 +185,7 @@ impl<'f> Remote<'f> {
     /// The bytes, if they are mapped here: reads and writes of them are one-sided operations.
     pub fn mapped(&self) -> Option<&SharedBytes> {
         match &self.way {
-            Way::Mapped(bytes) => Some(bytes),
+            Way::Mapped { bytes, .. } => Some(bytes),
             _ => None,
         }
     }
@@ -183,6 +201,18 @@ impl<'f> Remote<'f> {
         }
     }
 
+    /// One load of a line that changes only when the owner frees the segment. Its memory may then be
+    /// used for something else; the memory of a dead owner is kept as long as this value ([`Hold`]).
+    #[inline(always)]
+    fn still_offered(&self) -> Result<()> {
+        match &self.way {
+            Way::Mapped { offered, .. } if !Layout::offers(offered, self.key.generation) => {
+                Err(Error::NoSuchSegment { peer: self.key.peer, segment: self.key.segment })
+            }
+            _ => Ok(()),
+        }
+    }
+
     fn place(&self, offset: u64) -> Place {
         Place { segment: self.key.segment, generation: self.key.generation, offset }
     }
@@ -192,7 +222,8 @@ impl<'f> Remote<'f> {
     pub fn put(&self, offset: u64, from: &[u8]) -> Result<()> {
         self.check(offset, from.len() as u64)?;
         match &self.way {
-            Way::Mapped(bytes) => {
+            Way::Mapped { bytes, .. } => {
+                self.still_offered()?;
                 bytes.write(offset, from);
                 Ok(())
             }
@@ -205,7 +236,8 @@ impl<'f> Remote<'f> {
     pub fn put_nb(&self, offset: u64, from: &[u8]) -> Result<Handle<'f, u64>> {
         self.check(offset, from.len() as u64)?;
         match &self.way {
-            Way::Mapped(bytes) => {
+            Way::Mapped { bytes, .. } => {
+                self.still_offered()?;
                 bytes.write(offset, from);
                 Ok(Handle::ended(self.fabric))
             }
@@ -231,7 +263,8 @@ impl<'f> Remote<'f> {
     pub fn get(&self, offset: u64, into: &mut [u8]) -> Result<()> {
         self.check(offset, into.len() as u64)?;
         match &self.way {
-            Way::Mapped(bytes) => {
+            Way::Mapped { bytes, .. } => {
+                self.still_offered()?;
                 bytes.read(offset, into);
                 Ok(())
             }
@@ -252,7 +285,8 @@ impl<'f> Remote<'f> {
     fn get_far(&self, offset: u64, len: u64) -> Result<Handle<'f, Vec<u8>>> {
         let mut bytes = vec![0; len as usize];
         let here = match &self.way {
-            Way::Mapped(mapped) => {
+            Way::Mapped { bytes: mapped, .. } => {
+                self.still_offered()?;
                 mapped.read(offset, &mut bytes);
                 true
             }
@@ -282,7 +316,10 @@ impl<'f> Remote<'f> {
             return Err(Error::Misaligned(offset));
         }
         match &self.way {
-            Way::Mapped(bytes) => Ok(apply(bytes, offset, op, width, a, b)),
+            Way::Mapped { bytes, .. } => {
+                self.still_offered()?;
+                Ok(apply(bytes, offset, op, width, a, b))
+            }
             _ => self.atomic_far(offset, op, width, a, b)?.wait(),
         }
     }
@@ -294,7 +331,8 @@ impl<'f> Remote<'f> {
             return Err(Error::Misaligned(offset));
         }
         match &self.way {
-            Way::Mapped(bytes) => {
+            Way::Mapped { bytes, .. } => {
+                self.still_offered()?;
                 let old = apply(bytes, offset, op, width, a, b);
                 let engine = &mut self.fabric.core.borrow_mut().engine;
                 let key = engine.ops.add(None, "atomic", crate::ops::Work::None);

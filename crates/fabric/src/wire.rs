@@ -120,7 +120,8 @@ impl Help {
     }
     pub(crate) fn read(bytes: &[u8]) -> Option<Help> {
         let [address, len, piece] = Words::<3>::read(bytes)?.0;
-        (piece > 0).then_some(Help { address, len, piece })
+        let countable = piece > 0 && len.div_ceil(piece) <= samite_mem::copy::cooperative::PIECES_MAX;
+        countable.then_some(Help { address, len, piece })
     }
 }
 

@@ -12,7 +12,7 @@
 //! * [`Heap`]: the blocks that one process has of the arena; grows by extents, gives them back.
 //! * [`ring`]: one producer, one consumer, frames of any size, one release store to publish.
 //! * [`Doorbell`]: how a consumer learns of news and how it sleeps without costing the producer.
-//! * [`copy`]: kernel copy, cooperative copy, streaming stores; [`copy::calibrate`] measures them.
+//! * [`copy`]: kernel copy, cooperative copy; [`copy::calibrate`] measures them.
 //! * [`lend`]: buffers of the caller that an operation in flight may touch.
 //!
 //! # Files
@@ -69,7 +69,7 @@ pub use pages::Pages;
 #[cfg(not(loom))]
 pub use shared::SharedBytes;
 #[cfg(not(loom))]
-pub use sys::enable_asymmetric_fences;
+pub use sys::{allow_kernel_copies, enable_asymmetric_fences};
 
 /// A cache line; two of them are one sector of the adjacent-line prefetcher.
 pub const LINE: u64 = 64;

@@ -152,19 +152,45 @@ impl SharedBytes {
         self.pointer as u64
     }
 
-    /// Asks the processor to fetch the line at `offset` for reading.
+    /// Asks the processor for the line at `offset`, to be read soon. Never faults.
     #[inline(always)]
     pub fn prefetch(&self, offset: u64) {
-        #[cfg(target_arch = "x86_64")]
         if offset < self.len as u64 {
-            // SAFETY: a prefetch never faults and the address is in range.
-            unsafe {
-                use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-                _mm_prefetch::<_MM_HINT_T0>(self.pointer.add(offset as usize).cast());
-            }
+            // SAFETY: in range (B1); a prefetch reads nothing and cannot fault.
+            unsafe { prefetch::read(self.pointer.add(offset as usize)) }
         }
-        #[cfg(not(target_arch = "x86_64"))]
-        let _ = offset;
+    }
+
+    /// Asks for all lines of a range, to be read soon. They go to the second-level cache: it takes
+    /// more requests at a time than the first.
+    #[inline(always)]
+    pub fn prefetch_range(&self, offset: u64, bytes: u64) {
+        let start = self.at(offset, bytes);
+        for line in (0..bytes as usize).step_by(crate::LINE as usize) {
+            // SAFETY: in range (checked by `at`); a prefetch reads nothing and cannot fault.
+            unsafe { prefetch::read_second_level(start.add(line)) }
+        }
+    }
+
+    /// Asks for all lines of a range, to be written soon.
+    #[inline(always)]
+    pub fn prefetch_write_range(&self, offset: u64, bytes: u64) {
+        let start = self.at(offset, bytes);
+        for line in (0..bytes as usize).step_by(crate::LINE as usize) {
+            // SAFETY: in range (checked by `at`); a prefetch writes nothing and cannot fault.
+            unsafe { prefetch::write(start.add(line)) }
+        }
+    }
+
+    /// Pushes written lines out of this core's caches, to where another core finds them sooner. A
+    /// hint; the bytes do not change.
+    #[inline(always)]
+    pub fn demote_range(&self, offset: u64, bytes: u64) {
+        let start = self.at(offset, bytes);
+        for line in (0..bytes as usize).step_by(crate::LINE as usize) {
+            // SAFETY: in range (checked by `at`); a hint changes nothing and cannot fault.
+            unsafe { prefetch::demote(start.add(line)) }
+        }
     }
 
     /// A sum of all bytes as 64-bit words, read once: proves that a view can be read where it lies.
@@ -175,5 +201,58 @@ impl SharedBytes {
             sum = sum.wrapping_add(self.u64(word * 8).load(Ordering::Relaxed));
         }
         sum
+    }
+}
+
+/// Hints; elsewhere than on x86-64 the hardware prefetcher has to do.
+mod prefetch {
+    #[cfg(target_arch = "x86_64")]
+    use std::arch::x86_64::{_MM_HINT_T0, _MM_HINT_T1, _mm_prefetch};
+
+    #[inline(always)]
+    pub(super) unsafe fn read(line: *const u8) {
+        // SAFETY: a hint; the caller's pointer is in range.
+        #[cfg(target_arch = "x86_64")]
+        unsafe {
+            _mm_prefetch::<_MM_HINT_T0>(line.cast());
+        }
+        #[cfg(not(target_arch = "x86_64"))]
+        let _ = line;
+    }
+
+    #[inline(always)]
+    pub(super) unsafe fn read_second_level(line: *const u8) {
+        // SAFETY: as in `read`.
+        #[cfg(target_arch = "x86_64")]
+        unsafe {
+            _mm_prefetch::<_MM_HINT_T1>(line.cast());
+        }
+        #[cfg(not(target_arch = "x86_64"))]
+        let _ = line;
+    }
+
+    #[inline(always)]
+    pub(super) unsafe fn write(line: *const u8) {
+        // The intrinsic for this hint becomes a prefetch for reading where the compiler does not know
+        // the processor; every x86-64 of the last decade has the instruction, older ones ignore it.
+        // SAFETY: as in `read`.
+        #[cfg(all(target_arch = "x86_64", not(miri)))]
+        unsafe {
+            std::arch::asm!("prefetchw [{0}]", in(reg) line, options(nostack, preserves_flags, readonly));
+        }
+        #[cfg(not(all(target_arch = "x86_64", not(miri))))]
+        let _ = line;
+    }
+
+    #[inline(always)]
+    pub(super) unsafe fn demote(line: *const u8) {
+        // CLDEMOTE is encoded in the space of hints: a processor without it does nothing.
+        // SAFETY: as in `read`.
+        #[cfg(all(target_arch = "x86_64", not(miri)))]
+        unsafe {
+            std::arch::asm!("cldemote [{0}]", in(reg) line, options(nostack, preserves_flags, readonly));
+        }
+        #[cfg(not(all(target_arch = "x86_64", not(miri))))]
+        let _ = line;
     }
 }

@@ -31,8 +31,40 @@ pub fn measure() -> Result<CostModel, samite_mem::Error> {
         kernel: m.kernel,
         cooperative: m.cooperative,
     };
+    let rates: Vec<Rate> = measured.iter().map(rate).collect();
     let guess = CostModel::default();
-    Ok(CostModel { host: Host::read().key(), rates: measured.iter().map(rate).collect(), ..guess })
+    let eager_max = eager_max(&rates).unwrap_or(guess.eager_max);
+    Ok(CostModel { host: Host::read().key(), eager_max, rates, ..guess })
+}
+
+/// What asking the receiver first costs: two more small messages on the way, in microseconds.
+const HANDSHAKE: f64 = 0.5;
+
+/// The largest measured size at which sending at once beats asking first.
+fn eager_max(rates: &[Rate]) -> Option<u64> {
+    let at_once = |rate: &&Rate| {
+        let asked = rate.kernel.max(rate.cooperative);
+        let bytes = rate.bytes as f64;
+        asked == 0.0 || bytes / rate.ring <= bytes / asked + HANDSHAKE
+    };
+    rates.iter().take_while(at_once).map(|rate| rate.bytes).last()
+}
+
+/// The kept figures; measures and keeps them first if there are none. `said` hears about it.
+pub fn load_or_measure(said: impl FnOnce(&str)) -> CostModel {
+    if let Some(model) = load() {
+        return model;
+    }
+    said("measuring the copy engines of this host, once");
+    match measure() {
+        Ok(model) => {
+            if let Err(error) = save(&model) {
+                tracing::warn!(%error, "the figures could not be kept; they are measured again next time");
+            }
+            model
+        }
+        Err(_) => CostModel::default(),
+    }
 }
 
 /// Keeps figures for later runs.

@@ -1,1 +1,35 @@
-//! (empty)
+//! What Samite's tests are made of: real processes, a simulated network, checkers, contract suites.
+//!
+//! # Core objects
+//! * [`units`]: runs a closure of a test in several processes of a fresh domain, with its agent. The
+//!   test binary executes itself again; the same test function then runs the closure instead.
+//! * [`Cast`]: those processes, for a test that stops or kills them at a named [`point`].
+//! * [`simulate`]: the same closure on the simulated network, once per seed.
+//! * [`contract`]: what every transport is held to, as cases that run on all of them.
+//!
+//! # Files
+//! `units` (what to run) · `cast` (the running processes, watchdog) · `child` (inside a process) ·
+//! `leftovers` (nothing stays behind) · `simulated` · `outcome` (how a body fails) ·
+//! `pattern` (bytes that know their place) · `contract/` (cases by subject)
+//!
+//! # Rules
+//! * No test sleeps to get a moment right: processes announce points, the test waits for them.
+//! * No upper bound on time is asserted, except the watchdog's, which says what everybody was doing.
+//! * Every test has its own domain: all of them run in parallel.
+
+#![forbid(unsafe_code)]
+
+mod cast;
+mod child;
+pub mod contract;
+mod leftovers;
+mod outcome;
+pub mod pattern;
+mod simulated;
+mod units;
+
+pub use cast::{Cast, Who};
+pub use child::{Unit, pause, point, say};
+pub use outcome::{Failed, Outcome};
+pub use simulated::{seeds, simulate};
+pub use units::{Units, require, units};

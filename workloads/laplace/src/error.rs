@@ -45,4 +45,83 @@ pub enum Error {
         /// What the drawing library says.
         reason: String,
     },
+    /// The fabric could not do what the job needed of it.
+    #[error("{doing}")]
+    Fabric {
+        /// What was being done, and with whom.
+        doing: String,
+        /// Why it ended.
+        source: samite::Error,
+    },
+    /// The moments are gathered by one process.
+    #[error("the job has {units} units of the analysis; start one")]
+    Analyses {
+        /// Units of the analysis.
+        units: usize,
+    },
+    /// Solver units were started with different arguments.
+    #[error(
+        "solver.{unit} has another size or number of steps than solver.0; start all units with the same arguments"
+    )]
+    Disagreement {
+        /// The unit.
+        unit: usize,
+    },
+    /// A unit announced a step that does not follow the last one.
+    #[error(
+        "solver.{unit} announced step {announced} where step {expected} was next: a step was lost"
+    )]
+    Gap {
+        /// The unit.
+        unit: usize,
+        /// The step that was next.
+        expected: u64,
+        /// The step that was announced.
+        announced: u64,
+    },
+    /// A buffer did not hold the announced step from the beginning to the end of a reading.
+    #[error("step {step} of solver.{unit} was torn: its buffer held {} while it was read", step_or_nothing(*found))]
+    Torn {
+        /// The unit.
+        unit: usize,
+        /// The step that was read.
+        step: u64,
+        /// The step that was found; nothing in a buffer that was never written.
+        found: Option<u64>,
+    },
+    /// A program of the job said something that its partner does not understand.
+    #[error("a program of the job was not understood: are all of them of one build?")]
+    Said {
+        /// What is wrong with it.
+        source: serde_json::Error,
+    },
+    /// The result is not that of the sequential solver.
+    #[error(
+        "{different} of {cells} cells differ from the sequential solver, the first one in row {row}, column {col}"
+    )]
+    Wrong {
+        /// Cells of which at least one bit differs.
+        different: u64,
+        /// Cells compared.
+        cells: u64,
+        /// Row of the first one.
+        row: usize,
+        /// Column of the first one.
+        col: usize,
+    },
+    /// The report could not be written.
+    #[error("the report {} could not be written", path.display())]
+    Report {
+        /// The file.
+        path: std::path::PathBuf,
+        /// What the system says.
+        source: std::io::Error,
+    },
+    /// Nobody reads what the program prints.
+    #[error("the standard output could not be written")]
+    Output(#[from] std::io::Error),
+}
+
+fn step_or_nothing(step: Option<u64>) -> String {
+    step.map_or_else(|| "no step".into(), |step| format!("step {step}"))
 }

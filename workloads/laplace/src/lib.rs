@@ -5,8 +5,8 @@
 //! rectangle by bands of rows and exchange the rows at their borders twice per step; an analysis
 //! program reads every step straight out of their memory and computes its central moments.
 //!
-//! This library is everything of that job that needs no fabric: it moves no message, reads no clock
-//! and prints nothing. The programs of the job are thin around it.
+//! The two programs of the job are in [`job`]; everything else is what they compute, and needs no
+//! fabric: it moves no message, reads no clock and prints nothing.
 //!
 //! # Objects
 //!
@@ -22,6 +22,7 @@
 //! | [`record`] | [`StepRecord`]: what is known of a step; [`Progress`] |
 //! | [`table`] | the table of moments on a terminal |
 //! | [`picture`], [`plot`], [`report`] | the HTML report and its pictures |
+//! | [`job`] | the solver and the analysis as programs: who says what to whom, and what is promised |
 //!
 //! # Rules
 //!
@@ -56,6 +57,7 @@
 #![forbid(unsafe_code)]
 
 mod error;
+pub mod job;
 mod kernel;
 pub mod moments;
 pub mod picture;

@@ -153,7 +153,7 @@ impl Report<'_> {
             (cols as f64 * scale).max(40.0),
             (rows as f64 * scale).max(40.0),
         );
-        let (left, top) = (58.0, 26.0);
+        let (left, top) = (66.0, 26.0);
         let legend = left + width + 28.0;
         let (x, y) = (
             |col: f64| left + col / cols as f64 * width,

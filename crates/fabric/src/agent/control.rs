@@ -57,6 +57,8 @@ pub struct DomainFacts {
     pub used: u64,
     /// Bytes that have pages.
     pub resident: u64,
+    /// The dead whose memory is kept, because not every survivor has seen their death yet.
+    pub reclaiming: usize,
     /// Who lives.
     pub peers: Vec<PeerInfo>,
 }

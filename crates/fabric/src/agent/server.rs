@@ -142,6 +142,7 @@ impl Node {
             budget: self.book.budget(),
             used: self.book.used(),
             resident: self.layout.arena().resident(),
+            reclaiming: self.dying.len(),
             peers: self.members.iter().filter_map(|m| self.layout.info(m.peer)).collect(),
         }
     }

@@ -24,6 +24,7 @@ use outbox::Outbox;
 pub(crate) use outbox::Queued;
 use samite_mem::Corrupt;
 use samite_mem::ring::Body;
+use smallvec::SmallVec;
 use std::collections::{HashMap, VecDeque};
 
 /// A handler of active messages: takes the sender and the bytes, may return a reply.
@@ -32,8 +33,8 @@ pub(crate) type Handler = Box<dyn FnMut(PeerId, &[u8]) -> Option<Vec<u8>>>;
 /// A message that no receive was posted for.
 #[derive(Debug)]
 pub(crate) enum Arrived {
-    /// Its bytes are here.
-    Bytes(Vec<u8>),
+    /// Its bytes are here; few of them without an allocation.
+    Bytes(SmallVec<[u8; 64]>),
     /// Its bytes are with the sender.
     Offer(crate::wire::Offer),
 }
@@ -74,6 +75,8 @@ pub(crate) struct Engine {
     pub(crate) handlers: HashMap<u16, Handler>,
     pub(crate) offered: HashMap<u32, Offered>,
     pub(crate) agent_lost: bool,
+    /// Somebody broke the rules: from now on frames are checked for whose they are.
+    shut: bool,
     signals: HashMap<(PeerId, u64), u64>,
     dirty: Vec<PeerId>,
 }
@@ -103,6 +106,7 @@ impl Engine {
             handlers: HashMap::new(),
             offered: HashMap::new(),
             agent_lost: false,
+            shut: false,
             signals: HashMap::new(),
             dirty: Vec::new(),
         }
@@ -148,6 +152,17 @@ impl Engine {
         self.ops.finish(key, result);
     }
 
+    /// Whether something waits to be sent or moved on.
+    #[inline(always)]
+    pub(crate) fn is_busy(&self) -> bool {
+        !self.active.is_empty() || !self.dirty.is_empty()
+    }
+
+    /// Whether something waits in an outbox.
+    pub(crate) fn has_unsent(&self) -> bool {
+        !self.dirty.is_empty()
+    }
+
     /// Moves large messages on by a piece each; how many moved.
     pub(crate) fn advance(&mut self, transport: &mut crate::transport::AnyTransport) -> usize {
         let mut moved = 0;
@@ -188,6 +203,12 @@ impl Engine {
 
     /// Ends an operation early. `alive`: the peer may still touch what the operation shares with it.
     pub(crate) fn fail(&mut self, key: Key, error: Error, alive: bool) {
+        let Some(op) = self.ops.get(key).filter(|op| op.done.is_none()) else { return };
+        let peer = op.peer;
+        if op.work.takes_credit() {
+            // Its answer, if one comes, finds no operation any more.
+            peer.into_iter().for_each(|peer| self.answered(peer));
+        }
         let Some(op) = self.ops.get(key) else { return };
         let word = match &mut op.work {
             // The sender may be copying its last piece: the buffer is kept until it is quiet (C2).
@@ -195,7 +216,8 @@ impl Engine {
                 pull.failing = Some(error);
                 return;
             }
-            Work::Send { word, .. } | Work::Withdrawn { word } => word.take(),
+            Work::Send { word, .. } => word.take(),
+            Work::Withdrawn { word, .. } => Some(*word),
             Work::Assist { word, .. } => Some(*word),
             _ => None,
         };
@@ -204,9 +226,9 @@ impl Engine {
             Some(word) if alive => {
                 use samite_mem::copy::cooperative::Claim;
                 Claim::new(self.words.word(word), 0).revoke();
-                let orphan = self.ops.add(None, "a withdrawn send", Work::Withdrawn { word: Some(word) });
+                let withdrawn = Work::Withdrawn { word, send: key };
+                let orphan = self.ops.add(peer, "a withdrawn send", withdrawn);
                 self.ops.detach(orphan);
-                tracing::debug!(orphan, "a claim word stays taken until its receiver is gone");
             }
             Some(word) => self.words.give_back(word),
             None => {}
@@ -215,12 +237,16 @@ impl Engine {
     }
 
     fn joined(&mut self, info: PeerInfo) {
-        let peer = self.peer(info.peer);
-        *peer = Peer { info: Some(info), ..Peer::default() };
+        let id = info.peer;
+        *self.peer(id) = Peer { info: Some(info), ..Peer::default() };
+        // What an earlier life of this number said is not said by this one.
+        self.signals.retain(|(from, _), _| *from != id);
+        self.matcher.drop_unexpected(id, |_| true);
     }
 
     fn corrupt(&mut self, peer: PeerId, what: &'static str, value: u64) {
         tracing::warn!(%peer, what, value, "a peer broke the rules; nothing more is taken from it");
+        self.shut = true;
         self.part(peer, Error::PeerCorrupt { peer, what: Corrupt { what, value } });
     }
 }
@@ -239,6 +265,9 @@ pub(crate) enum Step {
 impl Sink for Engine {
     #[inline]
     fn frame(&mut self, frame: Incoming<'_>) {
+        if self.shut && matches!(self.peer(frame.from).gone, Some(Error::PeerCorrupt { .. })) {
+            return;
+        }
         if frame.kind == kind::EAGER {
             self.eager_arrived(&frame);
             return;

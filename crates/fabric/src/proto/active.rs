@@ -56,9 +56,10 @@ impl Engine {
         let then = Then::Handle { handler: offer.place as u16, request: frame.arg };
         let offer = Offer { place: 0, ..offer };
         let status = Status { from: frame.from, tag: 0, len: offer.len };
+        let bytes = super::rendezvous::zeroed(offer.len).ok_or("the length of a long active message")?;
         let key = self.ops.add(Some(frame.from), "long active message", Work::None);
         self.ops.detach(key);
-        self.fetch(key, WriteBuf::owned(vec![0; offer.len as usize]), status, offer, then);
+        self.fetch(key, WriteBuf::owned(bytes), status, offer, then);
         Ok(())
     }
 
@@ -119,7 +120,7 @@ impl Engine {
         Ok(())
     }
 
-    pub(super) fn answered(&mut self, from: PeerId) {
+    pub(crate) fn answered(&mut self, from: PeerId) {
         let peer = self.peer(from);
         peer.unanswered = peer.unanswered.saturating_sub(1);
     }

@@ -13,7 +13,8 @@ use samite_mem::copy::cooperative::Claim;
 impl Engine {
     /// Whether the kernel copies between a peer and this process; asked once, by doing it.
     pub(crate) fn kernel_works(&mut self, peer: crate::PeerId) -> bool {
-        if !self.caps.kernel_copy {
+        // To itself a process sends through its ring: the kernel must not write behind borrows.
+        if !self.caps.kernel_copy || peer == self.me {
             return false;
         }
         if let Some(known) = self.peer(peer).kernel {

@@ -9,7 +9,7 @@ use samite_mem::ring::Body;
 
 /// The payload of a frame that has no inline words of its own.
 #[inline(always)]
-pub(super) fn payload<'a>(frame: &'a Incoming<'a>, skip: usize) -> Body<'a> {
+pub(crate) fn payload<'a>(frame: &'a Incoming<'a>, skip: usize) -> Body<'a> {
     if frame.body.is_empty() { Body::Slice(frame.inline.get(skip..).unwrap_or_default()) } else { frame.body }
 }
 
@@ -19,7 +19,11 @@ impl Engine {
         let body = payload(frame, 0);
         match self.matcher.take_posted(frame.from, frame.arg) {
             Some(key) => self.deliver(key, frame.from, frame.arg, &body),
-            None => self.matcher.keep(frame.from, frame.arg, Arrived::Bytes(body.to_vec())),
+            None => {
+                let mut bytes = smallvec::SmallVec::from_elem(0, body.len() as usize);
+                body.copy_to(0, &mut bytes);
+                self.matcher.keep(frame.from, frame.arg, Arrived::Bytes(bytes));
+            }
         }
     }
 }

@@ -17,3 +17,4 @@ pub(crate) mod rendezvous;
 pub(crate) mod rma_over_am;
 
 pub(crate) use active::CREDITS;
+pub(crate) use eager::payload;

@@ -21,7 +21,7 @@
 //! V3 If the kernel refuses, the message starts again as a stream: per message, same result.
 
 use crate::engine::{Arrived, Engine, Step};
-use crate::ops::{Key, Outcome, Pull, Source, Status, Then, Viewed, Work};
+use crate::ops::{Collect, Key, Outcome, Pull, Source, Status, Then, Viewed, Work};
 use crate::proto::cost::Choice;
 use crate::transport::{AnyTransport, Class, Incoming, Outgoing, Push, Transport};
 use crate::wire::{Help, Offer, Words, kind};
@@ -95,11 +95,20 @@ impl Engine {
             }
             Work::Receive { buf } => buf,
             Work::ReceiveAny { view: true } if place.is_some() => {
-                let viewed = Viewed::InPlace { offset: offer.place - 1, send: offer.send };
+                let hold = self.node.holds.hold(from);
+                let viewed = Viewed::InPlace { offset: offer.place - 1, send: offer.send, hold };
                 self.ops.finish(key, Ok(Outcome::Viewed(status, viewed)));
                 return;
             }
-            Work::ReceiveAny { .. } => WriteBuf::owned(vec![0; offer.len as usize]),
+            Work::ReceiveAny { .. } => match zeroed(offer.len) {
+                Some(bytes) => WriteBuf::owned(bytes),
+                None => {
+                    self.post(from, Class::Reply, kind::TAKEN, offer.send, &[]);
+                    let why = format!("no memory for a message of {} bytes from {from}", offer.len);
+                    self.ops.finish(key, Err(Error::Memory(why)));
+                    return;
+                }
+            },
             other => {
                 op.work = other;
                 return;
@@ -141,7 +150,7 @@ impl Engine {
         }
         let pull = Pull { buf, status, send: offer.send, source, claim, piece, then, failing: None };
         let Some(op) = self.ops.get(key) else { return };
-        op.work = Work::Pull(pull);
+        op.work = Work::Pull(Box::new(pull));
         // Tell the sender before copying: it should be helping meanwhile.
         self.active.push_back(key);
     }
@@ -149,7 +158,7 @@ impl Engine {
     /// The message will come as data.
     pub(crate) fn collect(&mut self, key: Key, buf: WriteBuf, status: Status, send: u64, then: Then) {
         let Some(op) = self.ops.get(key) else { return };
-        op.work = Work::Collect { buf, status, send, got: 0, expected: status.len, then };
+        op.work = Work::Collect(Box::new(Collect { buf, status, send, got: 0, then }));
         self.post(status.from, Class::Reply, kind::STREAM, send, &Words([key]).bytes());
         if status.len == 0 {
             self.complete(key);
@@ -295,14 +304,14 @@ impl Engine {
         let Some(op) = self.ops.get(frame.arg).filter(|op| op.peer == Some(from)) else {
             return Ok(()); // The receive was cancelled.
         };
-        let Work::Collect { buf, got, expected, .. } = &mut op.work else { return Ok(()) };
+        let Work::Collect(collect) = &mut op.work else { return Ok(()) };
         let len = frame.body.len();
-        if offset != *got || len > *expected - *got {
+        if offset != collect.got || len > collect.status.len - collect.got {
             return Err("the place of a fragment");
         }
-        buf.fill(offset, &frame.body);
-        *got += len;
-        if *got == *expected {
+        collect.buf.fill(offset, &frame.body);
+        collect.got += len;
+        if collect.got == collect.status.len {
             self.complete(frame.arg);
         }
         Ok(())
@@ -312,9 +321,8 @@ impl Engine {
     pub(crate) fn complete(&mut self, key: Key) {
         let Some(op) = self.ops.get(key) else { return };
         let (buf, status, then) = match std::mem::replace(&mut op.work, Work::None) {
-            Work::Pull(Pull { buf, status, then, .. }) | Work::Collect { buf, status, then, .. } => {
-                (buf, status, then)
-            }
+            Work::Pull(pull) => (pull.buf, pull.status, pull.then),
+            Work::Collect(collect) => (collect.buf, collect.status, collect.then),
             other => {
                 op.work = other;
                 return;
@@ -336,12 +344,12 @@ impl Engine {
     pub(crate) fn taken(&mut self, frame: &Incoming<'_>) -> Result<(), &'static str> {
         let from = frame.from;
         let Some(op) = self.ops.get(frame.arg).filter(|op| op.peer == Some(from)) else {
+            self.let_go(from, frame.arg);
             return Ok(());
         };
         let (buf, word): (Option<ReadBuf>, _) = match std::mem::replace(&mut op.work, Work::None) {
             Work::Send { buf, word, .. } => (Some(buf), word),
             Work::Assist { buf, word, .. } => (Some(buf), Some(word)),
-            Work::Withdrawn { word } => (None, word),
             other => {
                 op.work = other;
                 return Ok(());
@@ -354,30 +362,39 @@ impl Engine {
         Ok(())
     }
 
+    /// The receiver of a withdrawn send is done with its claim word (V2).
+    fn let_go(&mut self, from: PeerId, send: Key) {
+        let ours = |work: &Work| matches!(work, Work::Withdrawn { send: s, .. } if *s == send);
+        for key in self.ops.pending(|op| op.peer == Some(from) && ours(&op.work)) {
+            if let Some(Work::Withdrawn { word, .. }) = self.ops.get(key).map(|op| &op.work) {
+                self.words.give_back(*word);
+            }
+            self.ops.finish(key, Err(Error::Cancelled));
+        }
+    }
+
     /// The sender gave up an offer: forgets it if nothing was copied yet, and lets go of the claim.
     pub(crate) fn withdrawn(&mut self, frame: &Incoming<'_>) -> Result<(), &'static str> {
         let send = frame.arg;
-        let mut kept = false;
-        self.matcher.drop_unexpected(frame.from, |arrived| match arrived {
-            Arrived::Offer(offer) if offer.send == send => {
-                kept = true;
-                true
-            }
-            _ => false,
+        self.matcher.drop_unexpected(frame.from, |arrived| {
+            matches!(arrived, Arrived::Offer(offer) if offer.send == send)
         });
         let from = frame.from;
         let ours = self.ops.pending(|op| {
             let theirs = match &op.work {
-                Work::Collect { send, .. } => *send,
+                Work::Collect(collect) => collect.send,
                 Work::Pull(pull) => pull.send,
                 _ => return false,
             };
             op.peer == Some(from) && theirs == send
         });
+        let mut copying = false;
         for key in ours {
+            copying |= matches!(self.ops.get(key).map(|op| &op.work), Some(Work::Pull(_)));
             self.fail(key, Error::Cancelled, true);
         }
-        if kept {
+        // One that is being copied is let go when both sides are quiet.
+        if !copying {
             self.post(from, Class::Reply, kind::TAKEN, send, &[]);
         }
         Ok(())
@@ -406,6 +423,13 @@ impl Pull {
             }
         }
     }
+}
+
+/// Memory for as many bytes as a peer says, if that many can be had: its word is not trusted.
+pub(crate) fn zeroed(len: u64) -> Option<Vec<u8>> {
+    let len = usize::try_from(len).ok()?;
+    Vec::<u8>::new().try_reserve_exact(len).ok()?;
+    Some(vec![0; len])
 }
 
 /// A message in one frame.

@@ -162,7 +162,7 @@ impl Engine {
             }
             Err(status) => status,
         };
-        self.answer(frame.from, frame.arg, status, 0);
+        self.answer(frame.from, frame.arg, status, place.segment as u64);
         Ok(())
     }
 
@@ -172,7 +172,7 @@ impl Engine {
         let bytes = match self.offered_bytes(place, len) {
             Ok(bytes) => bytes.clone(),
             Err(status) => {
-                self.answer(frame.from, frame.arg, status, 0);
+                self.answer(frame.from, frame.arg, status, place.segment as u64);
                 return Ok(());
             }
         };
@@ -218,7 +218,7 @@ impl Engine {
         let (status, word) = match self.offered_bytes(place, width.bytes()) {
             Ok(bytes) if aligned => (OK, apply(bytes, place.offset, op, width, a, b)),
             Ok(_) => (OUT_OF_RANGE, 0),
-            Err(status) => (status, 0),
+            Err(status) => (status, place.segment as u64),
         };
         self.answer(frame.from, frame.arg, status, word);
         Ok(())
@@ -239,7 +239,7 @@ impl Engine {
         self.answered(from);
         let result = match status {
             OK => Ok(Outcome::Word(word)),
-            NO_SEGMENT => Err(Error::NoSuchSegment { peer: from, segment: 0 }),
+            NO_SEGMENT => Err(Error::NoSuchSegment { peer: from, segment: word as u32 }),
             _ => Err(Error::OutOfRange { offset: 0, end: 0, bytes: 0 }),
         };
         self.ops.finish(frame.arg, result);

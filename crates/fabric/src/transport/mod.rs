@@ -113,13 +113,18 @@ pub enum Change {
     AgentLost,
 }
 
-/// What the layer above does with arrivals. A trait and not a closure: called on the hot path, and
-/// it must not see the transport.
+/// What the layer above does with arrivals. It does not see the transport: what it wants to send
+/// waits until the poll is over.
 pub trait Sink {
     /// Takes one frame.
     fn frame(&mut self, frame: Incoming<'_>);
     /// Learns of a change.
     fn change(&mut self, change: Change);
+    /// Whether it has what it waited for: the poll should end now.
+    #[inline(always)]
+    fn satisfied(&self) -> bool {
+        false
+    }
 }
 
 /// The contract; see the module's text.
@@ -133,7 +138,7 @@ pub trait Transport {
     /// Sends a frame.
     fn push(&mut self, to: PeerId, frame: &Outgoing<'_>) -> Push;
     /// Delivers what has arrived; how many frames and changes that was.
-    fn poll(&mut self, sink: &mut dyn Sink) -> usize;
+    fn poll<S: Sink>(&mut self, sink: &mut S) -> usize;
     /// Sleeps until something may have arrived (T5).
     fn idle(&mut self, at_most: Duration);
     /// Lets others run for a moment.
@@ -175,7 +180,7 @@ impl Transport for AnyTransport {
         forward!(self.push(to, frame))
     }
     #[inline]
-    fn poll(&mut self, sink: &mut dyn Sink) -> usize {
+    fn poll<S: Sink>(&mut self, sink: &mut S) -> usize {
         forward!(self.poll(sink))
     }
     fn idle(&mut self, at_most: Duration) {

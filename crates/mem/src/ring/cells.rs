@@ -19,6 +19,8 @@ pub trait Medium {
     fn read(&self, cell: u64, at: usize, into: &mut [u8]);
     /// Asks for a cell that will be needed soon.
     fn prefetch(&self, _cell: u64) {}
+    /// Asks for a cell that will be written soon.
+    fn prefetch_write(&self, _cell: u64) {}
 }
 
 /// There is no room now; try again after the consumer went on. Not an error.
@@ -47,14 +49,16 @@ fn header(position: u64, kind: u8, cells: u8, bulk: bool, len: usize) -> u64 {
     (sequence(position) as u64) << 32 | (kind as u64) << 24 | (shape as u64) << 16 | len as u64
 }
 
+/// Never zero, which is what fresh and continuation cells have (R4), also after 2^32 cells.
 fn sequence(position: u64) -> u32 {
-    (position as u32).wrapping_add(1)
+    position as u32 | 1 << 31
 }
 
 #[inline(always)]
 fn cells_for(bytes: usize) -> usize {
     if bytes <= FIRST_BYTES { 1 } else { 1 + (bytes - FIRST_BYTES).div_ceil(NEXT_BYTES) }
 }
+
 
 /// The writing end.
 #[derive(Debug)]
@@ -66,12 +70,14 @@ pub struct Producer<M> {
     bulk_tail: u64,
     bulk_head_seen: u64,
     bulk_bytes: u64,
+    /// Cells of the last frame.
+    last_cells: u64,
 }
 
 impl<M: Medium> Producer<M> {
     /// The writing end of a fresh ring.
     pub fn new(medium: M) -> Self {
-        Producer { medium, tail: 0, head_seen: 0, bulk_tail: 0, bulk_head_seen: 0, bulk_bytes: 0 }
+        Producer { medium, tail: 0, head_seen: 0, bulk_tail: 0, bulk_head_seen: 0, bulk_bytes: 0, last_cells: 1 }
     }
 
     /// Tells the size of the bulk area, once it exists.
@@ -105,7 +111,8 @@ impl<M: Medium> Producer<M> {
             return Err(Full);
         }
         let start = self.bulk_start(bytes);
-        if start + bytes - self.bulk_head_seen > self.bulk_bytes {
+        // Wrapping: what the consumer says of its progress may be nonsense (it then hurts itself only).
+        if (start + bytes).wrapping_sub(self.bulk_head_seen) > self.bulk_bytes {
             // ORDERING: Acquire pairs with the consumer's Release store of `bulk_head` (R5).
             self.bulk_head_seen = self.medium.bulk_head().load(Ordering::Acquire);
             if (start + bytes).wrapping_sub(self.bulk_head_seen) > self.bulk_bytes {
@@ -125,6 +132,17 @@ impl<M: Medium> Producer<M> {
         self.bulk_tail = start + bytes;
     }
 
+    /// Where the next body of this size would go, if there is room for it now: to be asked for in
+    /// advance.
+    #[inline]
+    pub fn next_bulk(&self, bytes: u64) -> Option<u64> {
+        if bytes == 0 || bytes > self.bulk_bytes {
+            return None;
+        }
+        let start = self.bulk_start(bytes);
+        ((start + bytes).wrapping_sub(self.bulk_head_seen) <= self.bulk_bytes).then_some(start)
+    }
+
     /// Position of a body that is not split by the end of the area.
     fn bulk_start(&self, bytes: u64) -> u64 {
         let left = self.bulk_bytes - self.bulk_tail % self.bulk_bytes;
@@ -137,9 +155,23 @@ impl<M: Medium> Producer<M> {
         }
     }
 
+    /// After a frame of several cells, takes the lines of the further cells of a next one like it: the
+    /// consumer has them from the last lap, and getting a line back costs a trip to the other core,
+    /// which is better made while nobody waits for it. Not the first cell: that one the consumer is
+    /// looking at.
+    #[inline(always)]
+    pub fn warm(&mut self) {
+        if self.last_cells == 1 || self.tail + self.last_cells > self.head_seen + CELLS {
+            return;
+        }
+        for cell in 1..self.last_cells {
+            self.medium.prefetch_write((self.tail + cell) % CELLS);
+        }
+    }
+
     #[inline(always)]
     fn room(&mut self, cells: u64) -> bool {
-        if self.tail + cells - self.head_seen <= CELLS {
+        if (self.tail + cells).wrapping_sub(self.head_seen) <= CELLS {
             return true;
         }
         self.in_flight() + cells <= CELLS
@@ -182,6 +214,7 @@ impl<M: Medium> Producer<M> {
         // ORDERING: Release pairs with the Acquire load in `Consumer::peek` (R3).
         self.medium.header(cell).store(word, Ordering::Release);
         self.tail = first + cells as u64;
+        self.last_cells = cells as u64;
         Ok(())
     }
 }
@@ -256,6 +289,10 @@ impl<M: Medium> Consumer<M> {
         }
         if has_bulk && len < BULK_REFERENCE {
             return Err(Corrupt { what: "the length of a frame with a body", value: len as u64 });
+        }
+        // The further cells first: their lines travel while the first one is read.
+        for next in 1..cells as u64 {
+            self.medium.prefetch((self.head + next) % CELLS);
         }
         let mut arg = [0; 8];
         self.medium.read(cell, 8, &mut arg);

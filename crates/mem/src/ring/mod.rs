@@ -3,7 +3,7 @@
 //! ```text
 //!            head (consumer)          tail (producer, private)
 //!              v                        v
-//!   cells |....|####|####|####|####|....|....|      cell i is readable iff its header says i + 1
+//!   cells |....|####|####|####|####|....|....|      cell i is readable iff its header says i
 //!
 //!   one cell, one cache line:
 //!     0        8              16                                            64

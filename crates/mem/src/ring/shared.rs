@@ -76,6 +76,22 @@ impl SharedRing {
         }
     }
 
+    /// Consumer: asks for the lines of a body.
+    #[inline]
+    pub fn prefetch_body(&self, offset: u64, bytes: u64) {
+        if let Some(bulk) = &self.bulk {
+            bulk.prefetch_range(offset, bytes);
+        }
+    }
+
+    /// Producer: asks for the lines that the next body will be written to.
+    #[inline]
+    pub fn prefetch_next(&self, position: u64, bytes: u64) {
+        if let Some(bulk) = &self.bulk {
+            bulk.prefetch_write_range(position % bulk.len(), bytes);
+        }
+    }
+
     /// Writes a body into the bulk area at a position of the producer.
     pub fn write_body(&self, position: u64, body: &Body<'_>) {
         if let Some(bulk) = &self.bulk {
@@ -100,6 +116,14 @@ impl Medium for SharedRing {
     #[inline(always)]
     fn write(&self, cell: u64, at: usize, from: &[u8]) {
         self.bytes.write(FIRST_CELL + cell * LINE + at as u64, from);
+    }
+    #[inline(always)]
+    fn prefetch(&self, cell: u64) {
+        self.bytes.prefetch(FIRST_CELL + cell * LINE);
+    }
+    #[inline(always)]
+    fn prefetch_write(&self, cell: u64) {
+        self.bytes.prefetch_write_range(FIRST_CELL + cell * LINE, LINE);
     }
     #[inline(always)]
     fn read(&self, cell: u64, at: usize, into: &mut [u8]) {

@@ -16,7 +16,7 @@ use toml::de::{DeTable, DeValue};
 const RESERVED: &[&str] = &[
     "DOMAIN", "JOB", "PROGRAM", "RANK", "SIZE", "UNIT", "UNITS", "CONFIG", "LOG",
 ];
-const RESERVED_FAMILIES: &[&str] = &["BENCH_", "TEST_"];
+const RESERVED_FAMILIES: &[&str] = &["BENCH_", "SIM_", "TEST_"];
 
 /// Layers of settings, each above those that were added before it.
 #[derive(Debug, Default)]

@@ -1,7 +1,7 @@
 //! The two programs of the job, on a fabric: [`solver`] (any number of units) and [`analysis`] (one).
 //!
 //! Each solver unit has one segment: its field twice, and beside each of the two buffers a stamp that
-//! says which step is in it ([`field`]). It tells the analysis the segment's key once. From then on
+//! says which step is in it (`field`). It tells the analysis the segment's key once. From then on
 //! only notices travel, never cells:
 //!
 //! ```text

@@ -1,10 +1,11 @@
 //! A solver unit as the analysis sees it: announcements, and the rows of a step where they lie.
 
 use std::collections::VecDeque;
+use std::sync::atomic::{Ordering, fence};
 
 use samite::{Atomic, Fabric, Match, PeerId, Remote, SharedBytes, Width};
 
-use super::field::{Field, Layout, Stamp};
+use super::field::{Field, Layout, is_of};
 use super::protocol::{self, Announcement, Doing, Hello, RELEASED, Times, solver_name, tag};
 use crate::{Change, Error, Part, Problem, Rows};
 
@@ -26,6 +27,7 @@ pub(crate) struct Source<'f> {
 /// All solver units by rank, and what they work on.
 #[derive(Debug)]
 pub(crate) struct Sources<'f> {
+    fabric: &'f Fabric,
     pub(crate) problem: Problem,
     pub(crate) steps: u64,
     pub(crate) units: Vec<Source<'f>>,
@@ -52,17 +54,32 @@ impl<'f> Sources<'f> {
             })
             .collect::<Result<_, _>>()?;
         Ok(Self {
+            fabric,
             problem,
             steps: hellos[0].steps,
             units,
         })
     }
 
+    /// Adds to an error which units are gone: the one that was waited for may have ended only because
+    /// another one had.
+    pub(crate) fn explain(&self, error: Error) -> Error {
+        let Error::Fabric { doing, source } = error else {
+            return error;
+        };
+        let here: Vec<_> = self.fabric.peers().iter().map(|info| info.peer).collect();
+        let gone = self.units.iter().filter(|unit| !here.contains(&unit.peer));
+        let gone: Vec<_> = gone.map(Source::name).collect();
+        let doing = match gone.is_empty() {
+            true => doing,
+            false => format!("{doing} (gone: {})", gone.join(", ")),
+        };
+        Error::Fabric { doing, source }
+    }
+
     /// Whether all steps are read where they lie.
     pub(crate) fn in_place(&self) -> bool {
-        self.units
-            .iter()
-            .all(|unit| unit.remote.mapped().is_some())
+        self.units.iter().all(|unit| unit.remote.mapped().is_some())
     }
 }
 
@@ -114,28 +131,27 @@ impl<'f> Source<'f> {
     }
 
     /// Gives each row of a step to `look`, from the top down: its number in the whole rectangle, and
-    /// its cells, copied once into a row that stays in the first cache. `row` has the field's width.
+    /// its cells. `row` has the field's width; a row is copied there and stays in the first cache.
     pub(crate) fn read(
         &self,
         step: u64,
         row: &mut [f64],
         mut look: impl FnMut(usize, &[f64]),
     ) -> Result<(), Error> {
-        let Some(segment) = self.remote.mapped() else {
-            return self.read_by_messages(step, row, &mut look);
-        };
-        let stamp = Stamp::of(segment, self.layout, step);
-        let torn = |found| self.torn(step, found);
-        stamp.whole_before().map_err(torn)?;
-        let field = Field::of(segment, self.layout, step);
-        for at in 0..field.rows() {
-            field.load(at, row);
-            look(self.part.first_row + at, row);
+        self.check(step, self.layout.ended(step))?;
+        match self.remote.mapped() {
+            Some(segment) => {
+                let field = Field::of(segment, self.layout, step);
+                self.look_at(0, &field, row, &mut look);
+            }
+            None => self.read_by_messages(step, row, &mut look)?,
         }
-        stamp.whole_after().map_err(torn)
+        // ORDERING: Acquire, pairs with the Release fence in `Stamp::begin`.
+        fence(Ordering::Acquire);
+        self.check(step, self.layout.begun(step))
     }
 
-    /// The same without a mapping: the rows come in pieces, several of which are on their way.
+    /// Without a mapping: the rows come in pieces, several of which are on their way.
     fn read_by_messages(
         &self,
         step: u64,
@@ -143,8 +159,6 @@ impl<'f> Source<'f> {
         look: &mut impl FnMut(usize, &[f64]),
     ) -> Result<(), Error> {
         let doing = || format!("getting step {step} from {}", self.name());
-        let torn = |found| self.torn(step, found);
-        self.stamp_by_messages(step)?.whole_before().map_err(torn)?;
         let (start, row_bytes) = (self.layout.field_of(step), self.layout.row_bytes());
         let rows_per_piece = (PIECE / row_bytes).max(1) as usize;
         let mut firsts = (0..self.layout.rows).step_by(rows_per_piece);
@@ -159,38 +173,41 @@ impl<'f> Source<'f> {
                 asked.push_back((first, rows, get.doing(doing)?));
             }
             let Some((first, rows, get)) = asked.pop_front() else {
-                break;
+                return Ok(());
             };
             let piece = SharedBytes::adopt(get.wait().doing(doing)?);
             let piece = Field::new(piece, rows, self.layout.cols);
-            for at in 0..rows {
-                piece.load(at, row);
-                look(self.part.first_row + first + at, row);
-            }
+            self.look_at(first, &piece, row, look);
         }
-        self.stamp_by_messages(step)?.whole_after().map_err(torn)
     }
 
-    /// A copy of the stamp as it is now.
-    fn stamp_by_messages(&self, step: u64) -> Result<Stamp, Error> {
-        let copy = Stamp::none(step);
-        for word in Stamp::WORDS {
-            let at = self.layout.stamp_of(step) + word;
-            let value = self
-                .remote
-                .atomic(at, Atomic::Load, Width::W64, 0, 0)
-                .doing(|| format!("getting the stamp of step {step} from {}", self.name()))?;
-            copy.set(word, value);
+    /// All rows of `field`, of which the first is row `first` of the unit.
+    fn look_at(
+        &self,
+        first: usize,
+        field: &Field,
+        row: &mut [f64],
+        look: &mut impl FnMut(usize, &[f64]),
+    ) {
+        for at in 0..field.rows() {
+            field.load(at, row);
+            look(self.part.first_row + first + at, row);
         }
-        Ok(copy)
     }
 
-    fn torn(&self, step: u64, found: Option<u64>) -> Error {
-        Error::Torn {
+    /// Whether a word of the stamp is that of `step`.
+    fn check(&self, step: u64, word: u64) -> Result<(), Error> {
+        // The load is an Acquire where the segment is mapped; an answer by message comes after the
+        // cells that were asked for before it.
+        let word = self
+            .remote
+            .atomic(word, Atomic::Load, Width::W64, 0, 0)
+            .doing(|| format!("getting the stamp of step {step} from {}", self.name()))?;
+        is_of(step, word).map_err(|found| Error::Torn {
             unit: self.part.unit,
             step,
             found,
-        }
+        })
     }
 
     /// The unit may overwrite the step that was read last.
@@ -214,5 +231,108 @@ impl<'f> Source<'f> {
         self.fabric
             .send(self.peer, tag::END, word)
             .doing(|| format!("telling {} about the end", self.name()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use samite::{FabricConfig, Identity, Segment};
+
+    use super::*;
+    use crate::job::field::Stamp;
+
+    /// A unit that is its own analysis.
+    fn alone(map: bool) -> Fabric {
+        let mut config = FabricConfig::default();
+        config.mask.map = !map;
+        Fabric::alone(Identity::by_hand("laplace"), config).unwrap()
+    }
+
+    fn unit<'f>(fabric: &'f Fabric, problem: &Problem) -> (Source<'f>, Segment<'f>) {
+        let part = problem.part(0, 1).unwrap();
+        let segment = fabric.allocate(Layout::new(problem, part).bytes()).unwrap();
+        let hello = Hello {
+            rows: problem.rows(),
+            cols: problem.cols(),
+            steps: 9,
+            segment: segment.key(),
+        };
+        let source = Source::new(fabric, problem, part, &hello, fabric.me(), &hello).unwrap();
+        (source, segment)
+    }
+
+    fn publish(source: &Source<'_>, segment: &Segment<'_>, step: u64) {
+        let stamp = Stamp::of(segment.bytes(), source.layout, step);
+        stamp.begin();
+        let field = Field::of(segment.bytes(), source.layout, step);
+        (0..field.rows()).for_each(|row| field.store(row, &[step as f64; 6]));
+        stamp.end();
+    }
+
+    #[test]
+    fn a_step_that_is_overwritten_while_it_is_read_is_torn() {
+        for map in [true, false] {
+            let (fabric, problem) = (alone(map), Problem::new(4, 6).unwrap());
+            let (source, segment) = unit(&fabric, &problem);
+            assert_eq!(source.remote.mapped().is_some(), map);
+            let mut row = [0.0; 6];
+            let early = source.read(0, &mut row, |_, _| {});
+            assert!(matches!(early, Err(Error::Torn { found: None, .. })));
+
+            publish(&source, &segment, 0);
+            publish(&source, &segment, 1);
+            let mut rows = Vec::new();
+            source
+                .read(1, &mut row, |at, cells| rows.push((at, cells[5])))
+                .unwrap();
+            assert_eq!(rows, [(0, 1.0), (1, 1.0), (2, 1.0), (3, 1.0)]);
+
+            let torn = source.read(0, &mut row, |at, _| {
+                if at == 1 {
+                    publish(&source, &segment, 2);
+                }
+            });
+            let found = Some(2);
+            assert!(matches!(torn, Err(Error::Torn { unit: 0, step: 0, found: f }) if f == found));
+            assert!(torn.unwrap_err().to_string().contains("held step 2"));
+        }
+    }
+
+    #[test]
+    fn a_step_that_was_not_announced_is_missed() {
+        let (fabric, problem) = (alone(true), Problem::new(4, 6).unwrap());
+        let (source, _segment) = unit(&fabric, &problem);
+        for step in [0, 2] {
+            let change = Change::default();
+            let announcement = Announcement { step, change };
+            fabric
+                .send(fabric.me(), tag::STEP, &announcement.to_bytes())
+                .unwrap();
+        }
+        source.await_step(0).unwrap();
+        let gap = source.await_step(1);
+        assert!(matches!(
+            gap,
+            Err(Error::Gap {
+                expected: 1,
+                announced: 2,
+                ..
+            })
+        ));
+    }
+
+    #[test]
+    fn a_segment_of_another_size_is_refused() {
+        let (fabric, problem) = (alone(true), Problem::new(4, 6).unwrap());
+        let segment = fabric.allocate(64).unwrap();
+        let hello = Hello {
+            rows: 4,
+            cols: 6,
+            steps: 9,
+            segment: segment.key(),
+        };
+        let part = problem.part(0, 1).unwrap();
+        let refused = Source::new(&fabric, &problem, part, &hello, fabric.me(), &hello);
+        assert!(matches!(refused, Err(Error::Disagreement { unit: 0 })));
     }
 }

@@ -20,36 +20,41 @@ const TURN: u32 = 32;
 const IDLE_MAX: u32 = 4096;
 /// With so few rings polling them all costs nothing, and nobody is forgotten.
 const ALWAYS: usize = 4;
-/// Empty polls between two looks at the news bits and at the agent.
+/// Polls between two looks at the news bits and at the agent.
 const LOOK: u32 = 16;
 
 impl Shm {
     #[inline]
-    pub(super) fn poll_rings(&mut self, sink: &mut dyn Sink) -> usize {
+    pub(super) fn poll_rings<S: Sink>(&mut self, sink: &mut S) -> usize {
         let mut arrived = 0;
         let mut index = 0;
         while index < self.polled.len() {
             let peer = PeerId(self.polled[index]);
             let got = self.drain(peer, TURN, sink);
             arrived += got;
+            if sink.satisfied() {
+                return arrived;
+            }
             if got == 0 && self.polled.len() > ALWAYS && self.forget_if_idle(peer) {
                 self.polled.swap_remove(index);
                 continue;
             }
             index += 1;
         }
-        self.idle_polls = if arrived == 0 { self.idle_polls.wrapping_add(1) } else { 0 };
-        if self.idle_polls % LOOK == LOOK - 1 || self.polled.is_empty() {
+        // Counted also while something arrives: a peer that talks all the time hides no newcomer.
+        self.polls = self.polls.wrapping_add(1);
+        if self.polls % LOOK == 0 || self.polled.is_empty() {
             arrived += self.look_for_news(sink);
             // 64 rounds of LOOK polls: some microseconds when spinning, one look per sleep otherwise.
             arrived += self.agent_lost(sink);
+            self.tell_seen();
         }
         arrived
     }
 
     /// Delivers at most `limit` frames of one peer.
     #[inline]
-    pub(super) fn drain(&mut self, from: PeerId, limit: u32, sink: &mut dyn Sink) -> usize {
+    pub(super) fn drain<S: Sink>(&mut self, from: PeerId, limit: u32, sink: &mut S) -> usize {
         let Some(Some(inbound)) = self.inbound.get_mut(from.index()) else { return 0 };
         if !inbound.consumer.ready() {
             inbound.idle += 1;
@@ -59,7 +64,12 @@ impl Shm {
         let mut taken = 0;
         while taken < limit {
             match inbound.take(from, &self.layout, sink) {
-                Ok(true) => taken += 1,
+                Ok(true) => {
+                    taken += 1;
+                    if sink.satisfied() {
+                        break;
+                    }
+                }
                 Ok(false) => break,
                 Err(what) => {
                     self.drop_inbound(from);
@@ -87,7 +97,7 @@ impl Shm {
     }
 
     /// Begins to poll the rings whose news bits were set since the last look.
-    pub(super) fn look_for_news(&mut self, sink: &mut dyn Sink) -> usize {
+    pub(super) fn look_for_news<S: Sink>(&mut self, sink: &mut S) -> usize {
         let mut arrived = 0;
         for word in 0..NEWS_WORDS {
             let mut fresh = self.bell.news(word) & !self.news_seen[word];
@@ -96,7 +106,11 @@ impl Shm {
                 fresh &= fresh - 1;
                 // Seen even if there is no ring: the bit of a peer that was turned away means nothing.
                 self.news_seen[word] |= 1 << (peer.index() % 64);
-                if self.look_for_ring(peer) {
+                if self.known.get(peer.index()).is_none_or(Option::is_none) {
+                    // It joined before it sent: its join is heard before its first frame.
+                    arrived += self.membership(sink);
+                }
+                if self.known.get(peer.index()).is_some_and(Option::is_some) && self.look_for_ring(peer) {
                     self.polled.push(peer.0);
                     arrived += self.drain(peer, TURN, sink);
                 }
@@ -181,7 +195,10 @@ impl Inbound {
         }
         let Some((frame, medium)) = self.consumer.peek_with_medium()? else { return Ok(false) };
         let body = match frame.bulk {
-            Some((offset, bytes)) => medium.body(offset, bytes),
+            Some((offset, bytes)) => {
+                medium.prefetch_body(offset, bytes);
+                medium.body(offset, bytes)
+            }
             None => Body::Slice(&[]),
         };
         sink.frame(Incoming { from, kind: frame.kind, arg: frame.arg, inline: frame.inline, body });

@@ -2,6 +2,7 @@
 
 use super::Shm;
 use crate::agent::{AgentExtents, Book, Node, control};
+use crate::hold::Holds;
 use crate::layout::{Layout, own_cpus};
 use crate::{Config, Error, Identity, PeerId};
 use rustix::event::{PollFd, PollFlags};
@@ -22,6 +23,8 @@ pub struct Membership {
     pub(crate) layout: Layout,
     /// This process's blocks.
     pub heap: Heap,
+    /// Who still reads memory of others.
+    pub(crate) holds: Holds,
 }
 
 /// Notices that the agent died, without a system call per poll.
@@ -56,6 +59,9 @@ pub(crate) fn join_domain(
 ) -> Result<(Membership, Shm), Error> {
     let fail = |why: &str| Error::Join { domain: name.to_owned(), why: why.to_owned() };
     let (me, incarnation, fd) = control::join(name, identity, config.deadline)?;
+    if !config.mask.kernel_copy {
+        samite_mem::allow_kernel_copies();
+    }
     let layout = Layout::attach(Arena::attach(fd)?)?;
     if layout.fences() != samite_mem::enable_asymmetric_fences() {
         return Err(fail("membarrier is allowed for the agent but not here; start both alike"));
@@ -66,7 +72,7 @@ pub(crate) fn join_domain(
         .and_then(|pid| rustix::process::pidfd_open(pid, PidfdFlags::empty()).ok())
         .ok_or_else(|| fail("the agent cannot be watched; is it in another pid namespace?"))?;
     let watch = AgentWatch { pidfd, last: Duration::ZERO, lost: false };
-    let membership = Membership { me, incarnation, layout, heap };
+    let membership = Membership { me, incarnation, layout, heap, holds: Holds::default() };
     let shm = Shm::new(&membership, Some(watch));
     Ok((membership, shm))
 }
@@ -79,7 +85,7 @@ pub(crate) fn start_alone(identity: &Identity, config: &Config) -> Result<(Membe
     let layout = node.layout().clone();
     let extents = OwnExtents { node: Arc::new(Mutex::new(node)), me };
     let heap = Heap::new(layout.arena().clone(), Box::new(extents), config.huge_pages);
-    let membership = Membership { me, incarnation, layout, heap };
+    let membership = Membership { me, incarnation, layout, heap, holds: Holds::default() };
     let shm = Shm::new(&membership, None);
     Ok((membership, shm))
 }
@@ -100,7 +106,7 @@ impl ExtentSource for OwnExtents {
 }
 
 /// Extents of a process of the simulated network, whose memory nobody shares.
-pub(crate) struct PrivateExtents(pub(crate) Book);
+pub(crate) struct PrivateExtents(pub(crate) Book, pub(crate) Arena);
 
 impl ExtentSource for PrivateExtents {
     fn grant(&mut self, bytes: u64) -> Result<Span, samite_mem::Error> {
@@ -108,5 +114,8 @@ impl ExtentSource for PrivateExtents {
     }
     fn give_back(&mut self, extent: Span) {
         self.0.give_back(PeerId(0), extent);
+        if let Err(error) = self.1.release(extent) {
+            tracing::error!(%error, "pages could not be given back");
+        }
     }
 }

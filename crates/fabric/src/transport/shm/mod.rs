@@ -29,6 +29,7 @@ pub(crate) use join::{PrivateExtents, join_domain, start_alone};
 
 use super::{Caps, Change, Outgoing, Push, Sink, Transport};
 use crate::PeerId;
+use crate::hold::Holds;
 use crate::layout::{Layout, State};
 use inbound::Inbound;
 use outbound::Outbound;
@@ -55,16 +56,18 @@ pub struct Shm {
     outbound: Vec<Option<Outbound>>,
     known: Vec<Option<u32>>,
     epoch_seen: u64,
+    epoch_told: u64,
+    holds: Holds,
     crowded: bool,
     start: Instant,
     agent: Option<join::AgentWatch>,
-    idle_polls: u32,
+    polls: u32,
 }
 
 impl Shm {
     /// A transport of a process that has become peer `me` of the node behind `layout`.
     fn new(membership: &Membership, agent: Option<join::AgentWatch>) -> Shm {
-        let Membership { me, incarnation: _, layout, heap } = membership.clone();
+        let Membership { me, incarnation: _, layout, heap, holds } = membership.clone();
         Shm {
             me,
             bell: layout.doorbell(me),
@@ -75,16 +78,18 @@ impl Shm {
             outbound: Vec::new(),
             known: Vec::new(),
             epoch_seen: 0,
+            epoch_told: 0,
+            holds,
             crowded: false,
             start: Instant::now(),
             agent,
-            idle_polls: 0,
+            polls: 0,
             layout,
         }
     }
 
     /// Looks at the table of peers after the epoch changed.
-    fn membership(&mut self, sink: &mut dyn Sink) -> usize {
+    pub(super) fn membership<S: Sink>(&mut self, sink: &mut S) -> usize {
         let epoch = self.layout.epoch();
         let mut changes = 0;
         for peer in (0..samite_mem::PEERS_MAX as u32).map(PeerId) {
@@ -100,19 +105,35 @@ impl Shm {
                 changes += 1;
                 self.lose(peer, sink);
             }
-            if state == State::Alive && self.known[peer.index()].is_none() {
+            // One that came, sent and died between two looks still has its say (T4).
+            let had_its_say = state == State::Dead && self.look_for_ring(peer);
+            if (state == State::Alive || had_its_say) && self.known[peer.index()].is_none() {
                 let Some(info) = self.layout.info(peer) else { continue };
                 self.known[peer.index()] = Some(incarnation);
                 changes += 1;
+                // A bit that was seen of an earlier life is looked at again.
+                self.news_seen[peer.index() / 64] &= !(1 << (peer.index() % 64));
                 sink.change(Change::Joined(info));
+            }
+            if had_its_say {
+                self.lose(peer, sink);
             }
         }
         if changes > 0 {
             self.crowded = self.count_crowd();
         }
         self.epoch_seen = epoch;
-        self.layout.set_seen_epoch(self.me, epoch);
+        self.tell_seen();
         changes
+    }
+
+    /// Lets the agent give away what the dead had, unless somebody here may still read it (H1).
+    pub(super) fn tell_seen(&mut self) {
+        let dead = |peer: PeerId| self.known.get(peer.index()).is_none_or(Option::is_none);
+        if self.epoch_told != self.epoch_seen && !self.holds.any(dead) {
+            self.layout.set_seen_epoch(self.me, self.epoch_seen);
+            self.epoch_told = self.epoch_seen;
+        }
     }
 
     /// Whether more processes of the domain want our processors than there are. One that may run on
@@ -132,7 +153,7 @@ impl Shm {
     }
 
     /// Delivers the last frames of a dead peer, then reports its loss (T4).
-    fn lose(&mut self, peer: PeerId, sink: &mut dyn Sink) {
+    fn lose<S: Sink>(&mut self, peer: PeerId, sink: &mut S) {
         let Some(incarnation) = self.known[peer.index()].take() else { return };
         // It may have died before the news of its first frame was looked at.
         self.look_for_ring(peer);
@@ -144,7 +165,7 @@ impl Shm {
         sink.change(Change::Lost { peer, incarnation });
     }
 
-    fn agent_lost(&mut self, sink: &mut dyn Sink) -> usize {
+    fn agent_lost<S: Sink>(&mut self, sink: &mut S) -> usize {
         let lost = self.agent.as_mut().is_some_and(|agent| agent.look(self.start.elapsed()));
         if lost {
             sink.change(Change::AgentLost);
@@ -175,8 +196,11 @@ impl Transport for Shm {
 
     #[inline]
     fn push(&mut self, to: PeerId, frame: &Outgoing<'_>) -> Push {
-        if self.outbound.get(to.index()).is_none_or(Option::is_none) && !self.open(to) {
-            return Push::Gone;
+        if self.outbound.get(to.index()).is_none_or(Option::is_none) {
+            match self.open(to) {
+                Push::Done => {}
+                refused => return refused,
+            }
         }
         match &mut self.outbound[to.index()] {
             Some(outbound) => outbound.push(frame, self.me, &self.heap),
@@ -185,7 +209,7 @@ impl Transport for Shm {
     }
 
     #[inline]
-    fn poll(&mut self, sink: &mut dyn Sink) -> usize {
+    fn poll<S: Sink>(&mut self, sink: &mut S) -> usize {
         let mut arrived = self.poll_rings(sink);
         if self.layout.epoch() != self.epoch_seen {
             arrived += self.membership(sink);

@@ -6,7 +6,14 @@ use crate::layout::State;
 use crate::transport::{Class, Outgoing, Push};
 use samite_mem::ring::{Producer, REPLY_CELLS, RING_BYTES, SharedRing, bulk_bytes};
 use samite_mem::sync::Ordering;
+use std::time::{Duration, Instant};
 use samite_mem::{Block, Doorbell, Heap, SharedBytes};
+
+/// After a refusal of memory the agent is left in peace for so long.
+const PAUSE: Duration = Duration::from_millis(5);
+
+/// Larger bodies are fetched by the hardware while they are written.
+const WARM_MAX: u64 = 8 << 10;
 
 /// The writing end to one peer.
 #[derive(Debug)]
@@ -16,6 +23,8 @@ pub(super) struct Outbound {
     /// What the ring and its bulk area lie in; given back when the peer is gone.
     _ring: Block,
     _bulk: Option<Block>,
+    /// When memory for the bulk area was last refused.
+    refused: Option<Instant>,
 }
 
 impl Outbound {
@@ -40,15 +49,32 @@ impl Outbound {
         match pushed {
             Ok(()) => {
                 self.bell.ring(me.index());
+                self.producer.warm();
+                self.warm(frame.body.len());
                 Push::Done
             }
             Err(samite_mem::ring::Full) => Push::Full,
         }
     }
 
+    /// Takes the lines that a next body of this size will be written to, now that this one is on its
+    /// way: the receiver has them from the last lap, and getting them back costs a trip per line.
+    #[inline]
+    fn warm(&self, bytes: u64) {
+        if bytes == 0 || bytes > WARM_MAX {
+            return;
+        }
+        if let Some(position) = self.producer.next_bulk(bytes) {
+            self.producer.medium.prefetch_next(position, bytes);
+        }
+    }
+
     /// The bulk area, when a body first needs it. Without memory for it the frame waits: that is
     /// back-pressure, and ends when somebody frees memory or the deadline of the operation is over.
     fn make_bulk(&mut self, heap: &Heap) -> bool {
+        if self.refused.is_some_and(|at| at.elapsed() < PAUSE) {
+            return false;
+        }
         match heap.block(bulk_bytes(BODY_MAX)) {
             Ok(block) => {
                 self.producer.medium.publish_bulk(block.span(), block.bytes().clone());
@@ -58,6 +84,7 @@ impl Outbound {
             }
             Err(error) => {
                 tracing::warn!(%error, "no memory for the bulk area of a ring");
+                self.refused = Some(Instant::now());
                 false
             }
         }
@@ -65,10 +92,10 @@ impl Outbound {
 }
 
 impl Shm {
-    /// Makes the ring to a peer; `false` if it is not there or there is no memory.
-    pub(super) fn open(&mut self, to: PeerId) -> bool {
+    /// Makes the ring to a peer. Without memory for it the frame waits, as for a bulk area.
+    pub(super) fn open(&mut self, to: PeerId) -> Push {
         if to.index() >= samite_mem::PEERS_MAX || self.layout.state(to).0 != State::Alive {
-            return false;
+            return Push::Gone;
         }
         let made = self.heap.block(RING_BYTES).and_then(|block| {
             let ring = SharedRing::new(block.bytes().clone());
@@ -78,7 +105,7 @@ impl Shm {
             Ok(made) => made,
             Err(error) => {
                 tracing::warn!(%error, %to, "no memory for a ring");
-                return false;
+                return Push::Full;
             }
         };
         // ORDERING: Release pairs with the Acquire load in `look_for_ring`: the block is zeroed.
@@ -91,7 +118,8 @@ impl Shm {
             bell: self.layout.doorbell(to),
             _ring: block,
             _bulk: None,
+            refused: None,
         });
-        true
+        Push::Done
     }
 }

@@ -115,9 +115,9 @@ impl Scenario {
         let me = PeerId(index);
         let arena = Arena::create(crate::layout::EXTENTS + PRIVATE)?;
         let layout = Layout::create(arena.clone(), false)?;
-        let extents = PrivateExtents(crate::agent::Book::new(layout.extents()));
+        let extents = PrivateExtents(crate::agent::Book::new(layout.extents()), arena.clone());
         let heap = Heap::new(arena, Box::new(extents), false);
-        let node = Membership { me, incarnation: 1, layout, heap };
+        let node = Membership { me, incarnation: 1, layout, heap, holds: Default::default() };
         let identity = self.identity(index);
         let transport = AnyTransport::Sim(Sim { me, network, greeted: false, empty_polls: 0, scenario: self.clone() });
         Ok(Fabric::assemble(node, transport, identity, None, self.config.clone()))
@@ -162,7 +162,7 @@ impl Transport for Sim {
         self.network.push(self.me, to, frame)
     }
 
-    fn poll(&mut self, sink: &mut dyn Sink) -> usize {
+    fn poll<S: Sink>(&mut self, sink: &mut S) -> usize {
         if !std::mem::replace(&mut self.greeted, true) {
             for index in 0..self.scenario.units {
                 let identity = self.scenario.identity(index);

@@ -191,6 +191,18 @@ impl State {
         }
     }
 
+    /// A unit has ended: the others hear of it after its last frames.
+    fn leave(&mut self, unit: PeerId) {
+        if !self.units[unit.index()].alive {
+            return; // It was killed: everybody is told already.
+        }
+        for to in (0..self.units.len() as u32).map(PeerId).filter(|to| *to != unit) {
+            let last = self.last.get(&(unit, to)).copied().unwrap_or_default().max(self.now);
+            let delay = Duration::from_nanos(self.random.u64(..NEWS_DELAY_MAX));
+            self.make(last + delay, Event::Tell { to, lost: unit });
+        }
+    }
+
     fn happen(&mut self, event: Event) {
         match event {
             Event::Deliver { to, parcel } => {
@@ -231,6 +243,7 @@ impl Drop for Baton<'_> {
     fn drop(&mut self) {
         let mut state = self.network.lock();
         state.units[self.unit.index()].wakes = None;
+        state.leave(self.unit);
         state.pass_on();
         self.network.turn.notify_all();
     }

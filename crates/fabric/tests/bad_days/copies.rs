@@ -1,0 +1,225 @@
+//! kill -9 in the middle of each copy path. The first two units stream large messages to each other
+//! until one is killed; what the other one got before is whole, then it sees the loss, once, and goes
+//! on with the third.
+
+use samite_fabric::{Config, Error, Fabric, Mask, Match, PeerId, Segment};
+use samite_testkit::pattern::{pattern, verify};
+use samite_testkit::{Cast, Failed, Outcome, Who, matches_or_fail, pause, point, same, units};
+
+const SIZE: usize = (8 << 20) + 5;
+/// The victim says where it is after so many messages: it is then in the middle of one.
+const WARM: u64 = 3;
+
+/// How the bytes travel.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Path {
+    Ring,
+    Kernel,
+    Cooperative,
+    Direct,
+    View,
+}
+
+impl Path {
+    fn mask(self) -> Mask {
+        match self {
+            Path::Ring => Mask::MESSAGES_ONLY,
+            Path::Kernel => Mask { cooperative: true, ..Mask::default() },
+            Path::Cooperative | Path::Direct | Path::View => Mask::default(),
+        }
+    }
+
+    fn config(self, config: &mut Config) {
+        config.mask = self.mask();
+        // The path is what is tested, not the choice of it.
+        for rate in &mut config.costs.rates {
+            rate.ring = 1.0;
+            rate.kernel = 2.0;
+            rate.cooperative = 3.0;
+        }
+    }
+}
+
+fn send(fabric: &Fabric, to: PeerId, path: Path, segment: &Segment<'_>, bytes: &[u8]) -> Result<(), Error> {
+    match path {
+        Path::Direct | Path::View => {
+            segment.bytes().write(0, bytes);
+            fabric.isend_shared(to, 1, segment.bytes().slice(0, SIZE as u64))?.wait().map(|_| ())
+        }
+        _ => fabric.send(to, 1, bytes),
+    }
+}
+
+fn receive(fabric: &Fabric, from: PeerId, path: Path, buffer: &mut [u8]) -> Result<(), Error> {
+    match path {
+        Path::View => {
+            let view = fabric.recv_view(Match::from(from, 1))?;
+            view.bytes().read(0, buffer);
+            Ok(())
+        }
+        _ => fabric.recv(Match::from(from, 1), buffer).map(|_| ()),
+    }
+}
+
+/// Streams until the other side is gone; the error.
+fn stream(fabric: &Fabric, members: &[PeerId], sender: bool, path: Path) -> Outcome<Error> {
+    let other = members[usize::from(sender)];
+    let bytes = pattern(7, SIZE);
+    let segment = fabric.allocate(SIZE as u64)?;
+    let mut buffer = vec![0; SIZE];
+    let mut count = 0;
+    loop {
+        let ended = match sender {
+            true => send(fabric, other, path, &segment, &bytes),
+            false => receive(fabric, other, path, &mut buffer),
+        };
+        if let Err(error) = ended {
+            return Ok(error);
+        }
+        if !sender {
+            verify(7, &buffer)?;
+            buffer.fill(0);
+        }
+        count += 1;
+        if count == WARM {
+            point("in the middle");
+        }
+    }
+}
+
+fn killed(name: &str, path: Path, victim: u32) {
+    let body = |fabric: &Fabric, members: &[PeerId]| -> Outcome {
+        let rank = members.iter().position(|member| *member == fabric.me());
+        match rank {
+            Some(2) => {}
+            Some(rank) => {
+                let error = stream(fabric, members, rank == 0, path)?;
+                let dead = members[victim as usize];
+                matches_or_fail!(error, Error::PeerLost { peer, .. } if *peer == dead);
+            }
+            None => return Err(Failed::new("no member")),
+        }
+        // The survivors go on.
+        let others = [members[1 - victim as usize], members[2]];
+        for to in others {
+            fabric.send(to, 2, &pattern(9, 1000))?;
+        }
+        for from in others {
+            let mut buffer = [0; 1000];
+            fabric.recv(Match::from(from, 2), &mut buffer)?;
+            verify(9, &buffer)?;
+        }
+        Ok(fabric.barrier(&others)?)
+    };
+    units(3).config(|config| path.config(config)).conduct(name, body, |cast: &mut Cast| {
+        cast.wait_point(Who::Unit(victim), "in the middle");
+        cast.kill(Who::Unit(victim));
+    });
+}
+
+macro_rules! kills {
+    ($($name:ident: $path:ident, $victim:expr;)*) => {
+        $(
+            #[test]
+            fn $name() {
+                killed(concat!("copies::", stringify!($name)), Path::$path, $victim);
+            }
+        )*
+    };
+}
+
+kills! {
+    ring_sender: Ring, 0;
+    ring_receiver: Ring, 1;
+    kernel_sender: Kernel, 0;
+    kernel_receiver: Kernel, 1;
+    cooperative_sender: Cooperative, 0;
+    cooperative_receiver: Cooperative, 1;
+    direct_sender: Direct, 0;
+    direct_receiver: Direct, 1;
+    view_sender: View, 0;
+    view_receiver: View, 1;
+}
+
+/// The receiver dies while it holds a view: the sender's operation ends with the loss.
+#[test]
+fn a_view_dies_with_its_holder() {
+    let body = |fabric: &Fabric, members: &[PeerId]| -> Outcome {
+        if fabric.me() == members[1] {
+            let _view = fabric.recv_view(Match::any(1))?;
+            pause("holding");
+        } else {
+            let segment = fabric.allocate(1 << 20)?;
+            let sent = fabric.isend_shared(members[1], 1, segment.bytes().clone())?.wait();
+            matches_or_fail!(sent, Err(Error::PeerLost { .. }));
+        }
+        Ok(())
+    };
+    units(2).conduct("copies::a_view_dies_with_its_holder", body, |cast| {
+        cast.wait_point(Who::Unit(1), "holding");
+        cast.kill(Who::Unit(1));
+    });
+}
+
+/// The sender dies while its message is being viewed: the bytes stay until the view is dropped, also
+/// when others take all the memory that there is; then the memory is there for others.
+#[test]
+fn a_view_outlives_its_sender() {
+    const BYTES: u64 = 8 << 20;
+    let body = |fabric: &Fabric, members: &[PeerId]| -> Outcome {
+        let rank = members.iter().position(|member| *member == fabric.me());
+        fabric.barrier(members)?; // There are rings before there is no memory for them.
+        for to in members {
+            fabric.signal(*to, 0)?;
+        }
+        if rank == Some(0) {
+            let segment = fabric.allocate(BYTES)?;
+            segment.bytes().write(0, &pattern(3, BYTES as usize));
+            fabric.isend_shared(members[1], 1, segment.bytes().clone())?.wait()?;
+            return Ok(());
+        }
+        let take_everything = || {
+            let mut all = Vec::new();
+            while let Ok(segment) = fabric.allocate(2 << 20) {
+                segment.bytes().fill(0xdd);
+                all.push(segment);
+            }
+            all
+        };
+        if rank == Some(1) {
+            let view = fabric.recv_view(Match::from(members[0], 1))?;
+            same!(view.in_place(), true);
+            point("viewing");
+            while fabric.peers().iter().any(|info| info.peer == members[0]) {}
+            fabric.signal(members[2], 1)?;
+            fabric.await_signal(members[2], 2)?;
+            let mut bytes = vec![0; BYTES as usize];
+            view.bytes().read(0, &mut bytes);
+            verify(3, &bytes)?;
+            drop(view);
+            fabric.signal(members[2], 3)?;
+            return Ok(fabric.await_signal(members[2], 4)?);
+        }
+        fabric.await_signal(members[1], 1)?;
+        let all = take_everything();
+        let before = all.len();
+        fabric.signal(members[1], 2)?;
+        fabric.await_signal(members[1], 3)?;
+        // The agent gives it back as soon as it learns that nobody looks at it any more.
+        let mut more = Vec::new();
+        let start = std::time::Instant::now();
+        while more.len() < (BYTES >> 21) as usize && start.elapsed() < fabric.deadline() {
+            fabric.progress();
+            match fabric.allocate(2 << 20) {
+                Ok(segment) => more.push(segment),
+                Err(error) => matches_or_fail!(error, Error::Budget { .. }),
+            }
+        }
+        same!((before > 0, more.len()), (true, (BYTES >> 21) as usize));
+        Ok(fabric.signal(members[1], 4)?)
+    };
+    units(3).budget(32 << 20).conduct("copies::a_view_outlives_its_sender", body, |cast| {
+        cast.wait_point(Who::Unit(1), "viewing");
+        cast.kill(Who::Unit(0));
+    });
+}

@@ -1,0 +1,15 @@
+//! Bad days, with real processes: death at any point, stopped peers, nonsense in shared memory, a
+//! kernel that refuses, strangers, too little of everything. Each test also checks that nothing is
+//! left behind.
+//!
+//! # Files
+//! `copies` (kill -9 in the middle of each copy path, both roles) · `deaths` (of the agent, of whom
+//! somebody waits for, of a number that is used again) · `stopped` · `nonsense` (in a ring) ·
+//! `refused` (the kernel copy, another user) · `scarce` (descriptors, memory)
+
+mod copies;
+mod deaths;
+mod nonsense;
+mod refused;
+mod scarce;
+mod stopped;

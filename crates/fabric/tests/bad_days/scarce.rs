@@ -1,0 +1,150 @@
+//! Too little of everything: descriptors, shared memory.
+
+use rustix::process::{Resource, Rlimit, setrlimit};
+use samite_fabric::{Error, Fabric, Match, PeerId, wait_all};
+use samite_testkit::pattern::{pattern, verify};
+use samite_testkit::{Outcome, Who, check, matches_or_fail, pause, point, same, say, units};
+use std::time::Duration;
+
+fn open_descriptors() -> usize {
+    std::fs::read_dir("/proc/self/fd").map_or(0, Iterator::count)
+}
+
+/// 64 descriptors are enough for 32 units on a node and their agent, when all talk to all.
+#[test]
+fn sixty_four_descriptors_for_thirty_two_units() {
+    let body = |fabric: &Fabric, members: &[PeerId]| -> Outcome {
+        let me = members.iter().position(|member| *member == fabric.me()).unwrap_or(0);
+        let mut sends = Vec::new();
+        for (rank, to) in members.iter().enumerate() {
+            let seed = (me * 100 + rank) as u64;
+            sends.push(fabric.isend(*to, 1, pattern(seed, 1000))?);
+            if (me + rank) % 8 == 0 {
+                sends.push(fabric.isend(*to, 2, pattern(seed, 100_000))?);
+            }
+        }
+        for (rank, from) in members.iter().enumerate() {
+            let seed = (rank * 100 + me) as u64;
+            verify(seed, &fabric.recv_vec(Match::from(*from, 1))?.1)?;
+            if (me + rank) % 8 == 0 {
+                verify(seed, &fabric.recv_vec(Match::from(*from, 2))?.1)?;
+            }
+        }
+        wait_all(sends)?;
+        if me == 0 {
+            say(&format!("a unit has {} descriptors", open_descriptors()));
+        }
+        Ok(fabric.barrier(members)?)
+    };
+    let before = |_: Who| {
+        let limit = Rlimit { current: Some(64), maximum: Some(64) };
+        setrlimit(Resource::Nofile, limit).expect("a limit may be lowered");
+    };
+    let name = "scarce::sixty_four_descriptors_for_thirty_two_units";
+    // Bodies of 32 x 32 pairs: a quarter of a MiB each.
+    units(32).budget(1 << 30).before(before).run(name, body);
+}
+
+/// Far more bytes than the budget go through it; the receiver looks only when all were sent.
+#[test]
+fn more_messages_than_memory() {
+    const COUNT: u64 = 6000;
+    const SIZE: usize = 10_000;
+    let body = |fabric: &Fabric, members: &[PeerId]| -> Outcome {
+        if fabric.me() == members[0] {
+            let sends: Result<Vec<_>, _> =
+                (0..COUNT).map(|n| fabric.isend(members[1], n, pattern(n, SIZE))).collect();
+            wait_all(sends?)?;
+            fabric.signal(members[1], 1)?;
+        } else {
+            fabric.await_signal(members[0], 1)?;
+            let mut buffer = vec![0; SIZE];
+            for number in 0..COUNT {
+                fabric.recv(Match::from(members[0], number), &mut buffer)?;
+                verify(number, &buffer)?;
+            }
+        }
+        Ok(fabric.barrier(members)?)
+    };
+    units(2).budget(4 << 20).run("scarce::more_messages_than_memory", body);
+}
+
+/// No memory even for a ring: messages wait and say so at their deadline; they leave when somebody
+/// frees memory. Nothing is lost.
+#[test]
+fn no_memory_for_a_ring() {
+    let body = |fabric: &Fabric, members: &[PeerId]| -> Outcome {
+        let (zero, one) = (members[0], members[1]);
+        if fabric.me() == zero {
+            fabric.signal(one, 1)?; // Our ring to the other one is made.
+            let mut all = Vec::new();
+            let refusal = loop {
+                match fabric.allocate(2 << 20) {
+                    Ok(segment) => all.push(segment),
+                    Err(error) => break error,
+                }
+            };
+            matches_or_fail!(refusal, Error::Budget { .. });
+            check!(!all.is_empty(), "there was no memory from the start");
+            fabric.signal(one, 2)?;
+            pause("full");
+            drop(all);
+            same!(fabric.recv(Match::from(one, 1), &mut [0; 8])?.len, 5);
+            verify(2, &fabric.recv_vec(Match::from(one, 2))?.1)?;
+            fabric.await_signal(one, 3)?;
+        } else {
+            fabric.await_signal(zero, 1)?;
+            fabric.await_signal(zero, 2)?;
+            matches_or_fail!(fabric.allocate(100).map(|_| ()), Err(Error::Budget { .. }));
+            fabric.set_deadline(Duration::from_millis(50));
+            let first = fabric.isend(zero, 1, b"first".to_vec())?;
+            let second = fabric.isend(zero, 2, pattern(2, 300_000))?;
+            fabric.signal(zero, 3)?;
+            let lost = fabric.send(zero, 1, b"never");
+            matches_or_fail!(lost, Err(Error::Timeout { .. }));
+            fabric.set_deadline(Duration::from_secs(30));
+            point("stuck");
+            first.wait()?;
+            second.wait()?;
+        }
+        Ok(fabric.barrier(members)?)
+    };
+    units(2).budget(16 << 20).conduct("scarce::no_memory_for_a_ring", body, |cast| {
+        cast.wait_point(Who::Unit(0), "full");
+        cast.wait_point(Who::Unit(1), "stuck");
+        cast.release(Who::Unit(0));
+    });
+}
+
+/// What a dead unit had is there for the others.
+#[test]
+fn memory_of_the_dead_comes_back() {
+    let body = |fabric: &Fabric, members: &[PeerId]| -> Outcome {
+        if fabric.me() == members[1] {
+            let _all = fabric.allocate(24 << 20)?;
+            pause("full");
+            return Ok(());
+        }
+        pause("waiting");
+        let start = std::time::Instant::now();
+        loop {
+            fabric.progress();
+            match fabric.allocate(24 << 20) {
+                Ok(segment) => {
+                    let mut bytes = vec![1; 24 << 20];
+                    segment.bytes().read(0, &mut bytes);
+                    check!(bytes.iter().all(|byte| *byte == 0), "memory of the dead is not zeroed");
+                    return Ok(());
+                }
+                Err(error) => matches_or_fail!(error, Error::Budget { .. }),
+            }
+            check!(start.elapsed() < fabric.deadline(), "memory of the dead never came back");
+        }
+    };
+    units(2).budget(32 << 20).conduct("scarce::memory_of_the_dead_comes_back", body, |cast| {
+        cast.wait_point(Who::Unit(1), "full");
+        cast.wait_point(Who::Unit(0), "waiting");
+        cast.kill(Who::Unit(1));
+        cast.release(Who::Unit(0));
+    });
+}

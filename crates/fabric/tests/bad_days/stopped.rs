@@ -1,0 +1,115 @@
+//! A peer that is stopped is not dead: waits for it end at their deadline and name it; when it goes
+//! on, so does everything.
+
+use samite_fabric::{Error, Fabric, Match, PeerId, Whom};
+use samite_testkit::pattern::{pattern, verify};
+use samite_testkit::{Outcome, Who, matches_or_fail, pause, point, same, units};
+use std::time::Duration;
+
+/// Every kind of wait names the stopped peer; the messages of before and after arrive.
+#[test]
+fn a_deadline_names_who_is_stopped() {
+    let body = |fabric: &Fabric, members: &[PeerId]| -> Outcome {
+        let (zero, one) = (members[0], members[1]);
+        if fabric.me() == one {
+            let mut bytes = [0; 8];
+            point("running");
+            same!(fabric.recv(Match::from(zero, 1), &mut bytes)?.len, 5);
+            fabric.send(zero, 2, &pattern(2, 300_000))?;
+            return Ok(fabric.barrier(members)?);
+        }
+        pause("go");
+        fabric.set_deadline(Duration::from_millis(100));
+        let late = fabric.recv(Match::from(one, 2), &mut [0; 8]);
+        matches_or_fail!(late, Err(Error::Timeout { whom: Whom::Peer(peer), .. }) if *peer == one);
+        let late = fabric.send(one, 3, &pattern(1, 1 << 20));
+        matches_or_fail!(late, Err(Error::Timeout { whom: Whom::Peer(peer), .. }) if *peer == one);
+        let late = fabric.barrier(members);
+        matches_or_fail!(late, Err(Error::Timeout { whom: Whom::Peer(peer), .. }) if *peer == one);
+        fabric.set_deadline(Duration::from_secs(30));
+        fabric.send(one, 1, b"hello")?; // It fits into the ring: done without the other side.
+        point("said");
+        verify(2, &fabric.recv_vec(Match::from(one, 2))?.1)?;
+        Ok(fabric.barrier(members)?)
+    };
+    units(2).conduct("stopped::a_deadline_names_who_is_stopped", body, |cast| {
+        cast.wait_point(Who::Unit(1), "running");
+        cast.wait_point(Who::Unit(0), "go");
+        cast.stop(Who::Unit(1));
+        cast.release(Who::Unit(0));
+        cast.wait_point(Who::Unit(0), "said");
+        cast.go_on(Who::Unit(1));
+    });
+}
+
+/// Stopped and continued many times in the middle of a stream of large messages: nothing is lost.
+#[test]
+fn a_stream_survives_stops() {
+    const COUNT: u64 = 60;
+    const SIZE: usize = 2 << 20;
+    let body = |fabric: &Fabric, members: &[PeerId]| -> Outcome {
+        let mut buffer = vec![0; SIZE];
+        for round in 0..COUNT {
+            if fabric.me() == members[0] {
+                fabric.send(members[1], round, &pattern(round, SIZE))?;
+            } else {
+                fabric.recv(Match::from(members[0], round), &mut buffer)?;
+                verify(round, &buffer)?;
+            }
+            if round % 6 == 0 && round < 48 {
+                point("flowing");
+            }
+        }
+        Ok(fabric.barrier(members)?)
+    };
+    units(2).conduct("stopped::a_stream_survives_stops", body, |cast| {
+        for round in 0..8 {
+            let who = Who::Unit(round % 2);
+            cast.wait_point(who, "flowing");
+            cast.stop(who);
+            // The other one runs dry: it waits, asleep, for the stopped one.
+            cast.wait_asleep(Who::Unit(1 - round % 2));
+            cast.go_on(who);
+        }
+    });
+}
+
+/// The agent is stopped: what needs no agent goes on; a death is heard when the agent goes on.
+#[test]
+fn a_stopped_agent_delays_and_loses_nothing() {
+    let body = |fabric: &Fabric, members: &[PeerId]| -> Outcome {
+        if fabric.me() == members[2] {
+            pause("running");
+            pause("to die");
+            return Ok(());
+        }
+        let pair = &members[..2];
+        let talk = || -> Outcome {
+            for size in [8, 5000, 100_000, 1 << 20] {
+                let receive = fabric.irecv(Match::any(1), vec![0; size])?;
+                let other = pair[usize::from(fabric.me() == pair[0])];
+                fabric.send(other, 1, &pattern(1, size))?;
+                verify(1, &receive.wait()?.1.unwrap_or_default())?;
+                fabric.barrier(pair)?;
+            }
+            Ok(())
+        };
+        talk()?; // Whoever talks for the first time needs the agent, for memory.
+        pause("running");
+        talk()?;
+        point("waiting");
+        let lost = fabric.recv(Match::from(members[2], 1), &mut [0]);
+        matches_or_fail!(lost, Err(Error::PeerLost { .. }));
+        Ok(fabric.barrier(pair)?)
+    };
+    units(3).conduct("stopped::a_stopped_agent_delays_and_loses_nothing", body, |cast| {
+        cast.wait_all("running");
+        cast.stop(Who::Agent);
+        (0..3).for_each(|rank| cast.release(Who::Unit(rank)));
+        cast.wait_point(Who::Unit(2), "to die");
+        cast.wait_point(Who::Unit(0), "waiting");
+        cast.wait_point(Who::Unit(1), "waiting");
+        cast.kill(Who::Unit(2));
+        cast.go_on(Who::Agent);
+    });
+}

@@ -1,0 +1,137 @@
+//! What only the simulated network can do: repeat a run, kill at any moment, be slow and narrow.
+//!
+//! `SAMITE_SIM_SEED=N` repeats one seed of any of these.
+
+use samite_fabric::transport::sim::Scenario;
+use samite_fabric::{Error, Fabric, Match, PeerId, wait_all};
+use samite_testkit::contract::{Case, active, onesided, order, sizes, waiting};
+use samite_testkit::pattern::{pattern, verify};
+use samite_testkit::{Failed, Outcome, seeds};
+use std::time::Duration;
+
+/// Everybody talks to everybody; in which order one hears the others.
+fn hear(fabric: &Fabric) -> Outcome<Vec<(u32, u64)>> {
+    let members = fabric.job()?;
+    let mut sends = Vec::new();
+    for number in 0..40 {
+        for to in &members {
+            sends.push(fabric.isend(*to, number, vec![1; (number as usize * 300) % 9000])?);
+        }
+    }
+    let mut heard = Vec::new();
+    for _ in 0..40 * members.len() {
+        let (status, _) = fabric.recv_vec(Match::any(0).masked(0))?;
+        heard.push((status.from.0, status.tag));
+    }
+    wait_all(sends)?;
+    fabric.barrier(&members)?;
+    Ok(heard)
+}
+
+/// The same seed gives the same run, message by message; other seeds give others.
+#[test]
+fn a_seed_is_a_run() {
+    let run = |seed| -> Vec<Vec<(u32, u64)>> {
+        let heard = Scenario::new(seed, 4).run(hear);
+        heard.into_iter().map(|heard| heard.unwrap_or_else(|why| panic!("seed {seed}: {why}"))).collect()
+    };
+    let runs: Vec<_> = (0..4).map(run).collect();
+    for (seed, heard) in runs.iter().enumerate() {
+        assert_eq!(*heard, run(seed as u64), "seed {seed} gave two different runs");
+    }
+    assert!(runs.iter().any(|heard| *heard != runs[0]), "all seeds gave the same run");
+}
+
+/// Talks to all others, small and large, until everybody has seen the victim's death.
+fn until_the_death(fabric: &Fabric, victim: PeerId) -> Outcome {
+    let members = fabric.job()?;
+    let others: Vec<PeerId> = members.iter().copied().filter(|to| *to != fabric.me()).collect();
+    let mut seen = false;
+    let lost = |error: Error| match error {
+        Error::PeerLost { peer, .. } if peer == victim => Ok(()),
+        other => Err(Failed::new(other)),
+    };
+    for round in 0..30u64 {
+        let len = if round % 4 == 3 { 50_000 } else { 100 };
+        let mut receives = Vec::new();
+        for from in &others {
+            match fabric.irecv(Match::from(*from, round), vec![0; len]) {
+                Ok(handle) => receives.push(handle),
+                Err(error) => lost(error)?,
+            }
+        }
+        let mut sends = Vec::new();
+        for to in &others {
+            match fabric.isend(*to, round, pattern(round, len)) {
+                Ok(handle) => sends.push(handle),
+                Err(error) => lost(error)?,
+            }
+        }
+        for handle in receives {
+            match handle.wait() {
+                Ok((_, bytes)) => verify(round, &bytes.unwrap_or_default())?,
+                Err(error) => {
+                    seen = true;
+                    lost(error)?;
+                }
+            }
+        }
+        for handle in sends {
+            handle.wait().map(|_| ()).or_else(lost)?;
+        }
+    }
+    if !seen {
+        // It was to die after all this: then that is waited for.
+        match fabric.recv(Match::from(victim, 1 << 40), &mut [0]) {
+            Ok(_) => return Err(Failed::new("a message that nobody sent")),
+            Err(error) => lost(error)?,
+        }
+    }
+    let rest: Vec<PeerId> = members.into_iter().filter(|member| *member != victim).collect();
+    Ok(fabric.barrier(&rest)?)
+}
+
+/// Death at many moments: each pending operation ends, what arrived is whole, the others go on.
+#[test]
+fn death_at_any_moment() {
+    for seed in seeds(0..60) {
+        let at = Duration::from_micros(seed * seed % 1500);
+        let ended = Scenario::new(seed, 4).kill(3, at).run(|fabric| until_the_death(fabric, PeerId(3)));
+        for (unit, end) in ended.into_iter().take(3).enumerate() {
+            if let Err(why) = end {
+                panic!(
+                    "seed {seed}, death at {at:?}, unit {unit}: {why}\n  repeat it with: SAMITE_SIM_SEED={seed} \
+                     cargo test -p samite-fabric --test simulated death_at_any_moment"
+                );
+            }
+        }
+    }
+}
+
+/// Slow, narrow, with hardly any room: what is refused for now is tried again, and nothing else changes.
+#[test]
+fn a_narrow_network() {
+    let cases: [(&str, Case); 7] = [
+        ("order", order::messages_of_a_pair_stay_in_order),
+        ("cancel", order::a_receive_is_cancelled_while_it_is_filled),
+        ("head of line", order::large_messages_do_not_block_small_ones),
+        ("sizes", sizes::every_size_between_all_kinds_of_buffers),
+        ("long requests", active::long_requests_and_long_replies),
+        ("puts", onesided::everybody_puts_at_once),
+        ("barriers", waiting::nobody_passes_a_barrier_early),
+    ];
+    for seed in seeds(0..2) {
+        for (name, case) in cases {
+            let mut scenario = Scenario::new(seed, 3);
+            scenario.latency = Duration::from_micros(10)..Duration::from_millis(2);
+            scenario.bandwidth = 200_000_000;
+            scenario.in_flight_max = 2;
+            scenario.body_max = 700;
+            scenario.config.deadline = Duration::from_secs(3600);
+            let ended = scenario.run(|fabric| case(fabric, &fabric.job()?));
+            for (unit, end) in ended.into_iter().enumerate() {
+                end.unwrap_or_else(|why| panic!("seed {seed}, {name}, unit {unit}: {why}"));
+            }
+        }
+    }
+}

@@ -1,0 +1,94 @@
+//! What every transport is held to. A case is a function that all members of a job run; it knows
+//! nothing of the transport below.
+//!
+//! ```ignore
+//! samite_testkit::contract!(shm, |name, case| samite_testkit::units(3).run(name, case));
+//! ```
+//!
+//! # Files
+//! `order` (order, tags, probe, cancel, truncation) · `sizes` (every size class, every kind of buffer,
+//! full rings) · `active` (active messages, credits) · `onesided` (put, get, atomics, refusals) ·
+//! `waiting` (deadlines, signals, handles, claims of `Caps`) · `loss` (a member that leaves)
+
+pub mod active;
+pub mod loss;
+pub mod onesided;
+pub mod order;
+pub mod sizes;
+pub mod waiting;
+
+use crate::{Failed, Outcome};
+use samite_fabric::{Fabric, PeerId};
+
+/// A case of the suite. All members run it with the same list; there are at least three.
+pub type Case = fn(&Fabric, &[PeerId]) -> Outcome;
+
+/// Index of this process among the members.
+pub fn index(fabric: &Fabric, members: &[PeerId]) -> Outcome<usize> {
+    let found = members.iter().position(|member| *member == fabric.me());
+    found.ok_or_else(|| Failed::new("this process is not among the members"))
+}
+
+/// One test per case: `$run` is called with the full name of the test and the case.
+#[macro_export]
+macro_rules! contract {
+    ($suite:ident, $run:expr) => {
+        $crate::contract!(@ $suite, $run,
+            order::messages_of_a_pair_stay_in_order,
+            order::any_source_takes_from_everybody,
+            order::tags_and_masks_choose,
+            order::probe_looks_and_leaves,
+            order::a_receive_is_cancelled_before_it_matches,
+            order::a_finished_receive_cannot_be_cancelled,
+            order::a_receive_is_cancelled_while_it_is_filled,
+            order::a_send_is_cancelled,
+            order::a_message_that_does_not_fit_is_consumed,
+            order::empty_messages_arrive,
+            order::messages_to_oneself_arrive,
+            order::large_messages_do_not_block_small_ones,
+            sizes::every_size_between_all_kinds_of_buffers,
+            sizes::large_sizes_between_all_kinds_of_buffers,
+            sizes::full_rings_in_both_directions,
+            sizes::large_messages_in_both_directions,
+            active::handlers_run_and_answer,
+            active::long_requests_and_long_replies,
+            active::an_unknown_handler_is_an_error,
+            active::ten_thousand_requests,
+            active::a_cancelled_request_gives_its_credit_back,
+            onesided::what_is_put_is_got,
+            onesided::everybody_puts_at_once,
+            onesided::atomics_do_what_they_say,
+            onesided::concurrent_atomics_lose_nothing,
+            onesided::registered_private_memory,
+            onesided::a_freed_segment_is_refused,
+            onesided::places_outside_and_misaligned_are_refused,
+            onesided::the_budget_is_a_refusal,
+            onesided::a_fresh_segment_is_zero,
+            waiting::signals_are_counted,
+            waiting::nobody_passes_a_barrier_early,
+            waiting::a_deadline_names_whom,
+            waiting::handles_can_be_awaited,
+            waiting::many_handles_at_once,
+            waiting::who_waits_sleeps,
+            waiting::mapped_means_mapped,
+            loss::who_leaves_ends_what_depends_on_it,
+            loss::last_words_arrive,
+            loss::a_lost_owner_is_an_error,
+        );
+    };
+    (@ $suite:ident, $run:expr, $($file:ident :: $case:ident),* $(,)?) => {
+        mod $suite {
+            use super::*;
+            $(
+                #[test]
+                fn $case() {
+                    let run: fn(&str, $crate::contract::Case) = $run;
+                    run(
+                        concat!(stringify!($suite), "::", stringify!($case)),
+                        $crate::contract::$file::$case,
+                    );
+                }
+            )*
+        }
+    };
+}

@@ -1,0 +1,41 @@
+//! A body on the simulated network, once per seed.
+
+use crate::Outcome;
+use samite_fabric::transport::sim::Scenario;
+use samite_fabric::{Fabric, PeerId};
+use std::ops::Range;
+
+/// These seeds, or the one in `SAMITE_SIM_SEED`.
+pub fn seeds(otherwise: Range<u64>) -> Range<u64> {
+    let Ok(text) = std::env::var("SAMITE_SIM_SEED") else { return otherwise };
+    match text.parse::<u64>() {
+        Ok(seed) => seed..seed + 1,
+        Err(_) => panic!("SAMITE_SIM_SEED is \"{text}\", which is no number"),
+    }
+}
+
+/// Runs `body` in `units` simulated units for every seed, or for the one in `SAMITE_SIM_SEED`. A
+/// failure says the seed and the command that repeats it. `name` is the full name of the test.
+pub fn simulate(
+    name: &str,
+    units: u32,
+    seeds: Range<u64>,
+    body: impl Fn(&Fabric, &[PeerId]) -> Outcome + Sync,
+) {
+    for seed in self::seeds(seeds) {
+        let ended = Scenario::new(seed, units).run(|fabric| {
+            let members = fabric.job()?;
+            body(fabric, &members)
+        });
+        let failures: Vec<String> = ended
+            .into_iter()
+            .enumerate()
+            .filter_map(|(unit, end)| end.err().map(|why| format!("  unit {unit}: {why}")))
+            .collect();
+        assert!(
+            failures.is_empty(),
+            "seed {seed}:\n{}\nrepeat it with: SAMITE_SIM_SEED={seed} cargo test -p samite-fabric -- --exact {name}",
+            failures.join("\n"),
+        );
+    }
+}

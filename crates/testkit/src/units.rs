@@ -1,0 +1,123 @@
+//! What a test runs in several processes.
+
+use crate::{Cast, Outcome, Unit, Who, child};
+use samite_fabric::{Config, Fabric, Mask, PeerId};
+use std::time::Duration;
+
+/// How many units a test runs, and how.
+#[derive(Clone, Debug)]
+pub struct Units {
+    pub(crate) count: u32,
+    pub(crate) budget: u64,
+    pub(crate) config: Config,
+    pub(crate) before: Option<fn(Who)>,
+    pub(crate) patience: Duration,
+}
+
+/// `count` units of a fresh domain with its agent.
+pub fn units(count: u32) -> Units {
+    Units {
+        count,
+        budget: 256 << 20,
+        config: Config { deadline: Duration::from_secs(30), ..Config::default() },
+        before: None,
+        patience: Duration::from_secs(60),
+    }
+}
+
+/// In the children: which test they are part of, and as what.
+pub(crate) const NAME: &str = "SAMITE_TEST_NAME";
+pub(crate) const ROLE: &str = "SAMITE_TEST_ROLE";
+
+impl Units {
+    /// The domain's budget of shared memory, in bytes.
+    pub fn budget(self, bytes: u64) -> Units {
+        Units { budget: bytes, ..self }
+    }
+
+    /// Changes the settings of all units.
+    pub fn config(mut self, change: impl FnOnce(&mut Config)) -> Units {
+        change(&mut self.config);
+        self
+    }
+
+    /// What the units must not use.
+    pub fn mask(self, mask: Mask) -> Units {
+        self.config(|config| config.mask = mask)
+    }
+
+    /// What every process does first (limits, another user).
+    pub fn before(self, before: fn(Who)) -> Units {
+        Units { before: Some(before), ..self }
+    }
+
+    /// How long the watchdog waits.
+    pub fn patience(self, patience: Duration) -> Units {
+        Units { patience, ..self }
+    }
+
+    /// Runs `body` in every unit, which has joined and knows the members by rank. All must succeed.
+    /// `name` is the full name of the test that calls this.
+    pub fn run(self, name: &str, body: impl Fn(&Fabric, &[PeerId]) -> Outcome) {
+        self.conduct(name, body, Cast::all_end);
+    }
+
+    /// As [`Units::run`]; meanwhile `conductor` runs in the test itself and may stop and kill. Units
+    /// that it killed are not asked how they ended, all others must succeed.
+    pub fn conduct(
+        self,
+        name: &str,
+        body: impl Fn(&Fabric, &[PeerId]) -> Outcome,
+        conductor: impl FnOnce(&mut Cast),
+    ) {
+        let joined = |unit: &Unit| {
+            let fabric = unit.join()?;
+            let members = fabric.job()?;
+            body(&fabric, &members)
+        };
+        self.conduct_bare(name, joined, conductor);
+    }
+
+    /// As [`Units::conduct`], for bodies that join by themselves, or not at all.
+    pub fn conduct_bare(
+        self,
+        name: &str,
+        body: impl Fn(&Unit) -> Outcome,
+        conductor: impl FnOnce(&mut Cast),
+    ) {
+        if std::env::var(NAME).as_deref() == Ok(name) {
+            self.be_a_child(body);
+        }
+        let mut cast = Cast::start(name, &self);
+        conductor(&mut cast);
+        cast.all_end();
+        cast.close();
+    }
+
+    fn be_a_child(self, body: impl Fn(&Unit) -> Outcome) -> ! {
+        let before = |who| {
+            if let Some(before) = self.before {
+                before(who);
+            }
+        };
+        if std::env::var(ROLE).as_deref() == Ok("agent") {
+            child::run_agent(self.budget, || before(Who::Agent));
+        }
+        child::run_unit(self.config.clone(), |unit| {
+            before(Who::Unit(unit.rank));
+            body(unit)
+        })
+    }
+}
+
+/// Whether a test can run here. If not it is skipped by name, with what would make it run;
+/// `SAMITE_TEST_REQUIRE_ALL=1` turns the skip into a failure.
+pub fn require(test: &str, condition: bool, otherwise: &str) -> bool {
+    if condition {
+        return true;
+    }
+    let strict = std::env::var("SAMITE_TEST_REQUIRE_ALL").is_ok_and(|value| value == "1");
+    assert!(!strict, "{test} cannot run here: {otherwise}");
+    println!("skipped: {test}: {otherwise}");
+    false
+}
