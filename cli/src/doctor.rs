@@ -1,6 +1,6 @@
 //! `samite doctor`: is this machine ready, and what to do about what is not.
 
-use crate::{border, settings};
+use crate::{builtin, settings};
 use anyhow::Result;
 use bytesize::ByteSize;
 use comfy_table::{ContentArrangement, Table, presets};
@@ -88,7 +88,7 @@ fn units_of(workflow: &Workflow) -> Result<u64> {
     let executable = std::env::current_exe()?;
     let programs = workflow.programs(&Builtins {
         executable,
-        names: border::BUILTINS,
+        names: builtin::BUILTINS,
     })?;
     Ok(programs
         .iter()

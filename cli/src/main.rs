@@ -3,7 +3,7 @@
 
 mod agent;
 mod bench;
-mod border;
+mod builtin;
 mod doctor;
 mod info;
 mod program;
@@ -144,7 +144,7 @@ fn start() -> Result<ExitCode> {
         Command::BenchLimit(args) => samite_bench::run_limit(args.folder()).map(|()| ExitCode::SUCCESS),
         Command::Agent(args) => agent::run(&args),
         Command::ExecUnit(args) => exec_unit(args),
-        Command::Unit { name, args } => border::unit(&name, &args),
+        Command::Unit { name, args } => builtin::unit(&name, &args),
     }
 }
 

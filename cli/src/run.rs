@@ -2,7 +2,7 @@
 
 use crate::program::{first_word, is_workflow};
 use crate::screen::Screen;
-use crate::{border, settings};
+use crate::{builtin, settings};
 use anyhow::{Context, Result};
 use clap::parser::ValueSource;
 use clap::{Arg, ArgAction, ArgMatches, Args, ValueEnum};
@@ -159,7 +159,7 @@ pub(crate) fn run(
             let mut plan = Plan::new(workflow.job());
             plan.programs = workflow.programs(&Builtins {
                 executable: executable.clone(),
-                names: border::BUILTINS,
+                names: builtin::BUILTINS,
             })?;
             (plan, settings::resolve(Some(&workflow), &args.config)?)
         }
@@ -174,6 +174,8 @@ pub(crate) fn run(
         None => format!("{}-{}", plan.job, std::process::id()),
     };
     plan.agent = crate::agent::command(&executable, &plan.domain);
+    // The units read what is kept; whoever starts them first on a host measures.
+    samite::calibration::load_or_measure(|what| eprintln!("samite: {what}"));
     plan.starter = Some(executable);
     plan.config = settings.config.to_toml();
     plan.grace = settings.config.launch.grace.get();

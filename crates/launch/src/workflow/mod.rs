@@ -196,6 +196,10 @@ impl Workflow {
         for arg in &entry.args {
             args.push(fill(arg)?.into());
         }
+        if let Some((key, value)) = entry.env.iter().find(|(key, _)| key.starts_with("SAMITE_")) {
+            let message = format!("{key} is what the launcher tells units; settings go into [config]");
+            return Err(self.source.error(value.span(), message));
+        }
         let env = entry
             .env
             .iter()
