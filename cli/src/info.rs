@@ -26,7 +26,7 @@ fn size(bytes: u64) -> String {
 
 fn table(header: &[&str]) -> Table {
     let mut table = Table::new();
-    table.load_style(presets::UTF8_HORIZONTAL_ONLY).set_header(header);
+    table.load_style(presets::UTF8_BORDERS_ONLY).set_header(header);
     table
 }
 
@@ -85,10 +85,9 @@ fn costs(calibrate: bool) -> Result<(CostModel, &'static str)> {
         samite::calibration::save(&model)?;
         return Ok((model, "measured now"));
     }
-    Ok(match samite::calibration::load() {
-        Some(model) => (model, "measured on this host"),
-        None => (CostModel::default(), "a guess; `samite info --calibrate` measures"),
-    })
+    let model = samite::calibration::load_or_measure(|what| eprintln!("samite: {what}"));
+    let origin = if model.host.is_empty() { "a guess: measuring failed" } else { "measured on this host" };
+    Ok((model, origin))
 }
 
 fn engines(model: &CostModel, origin: &str) -> Result<String> {

@@ -128,7 +128,7 @@ mod shared {
     impl Doorbell<SharedBytes> {
         /// The doorbell in these bytes.
         pub fn new(bytes: SharedBytes) -> Result<Self, Corrupt> {
-            if bytes.len() != DOORBELL_BYTES || bytes.address() % 64 != 0 {
+            if bytes.len() != DOORBELL_BYTES || !bytes.address().is_multiple_of(64) {
                 return Err(Corrupt { what: "the place of a doorbell", value: bytes.address() });
             }
             Ok(Doorbell(bytes))

@@ -266,8 +266,8 @@ impl WriteBuf {
         assert!(end.is_some(), "bytes {offset}+{len} lie beyond the end of a buffer");
         let (offset, len) = (offset as usize, len as usize);
         match &mut self.0 {
-            // SAFETY: L1, L2, L3; range checked above.
             Target::Lent(pointer, ..) => {
+                // SAFETY: L1, L2, L3; range checked above.
                 Ok(unsafe { std::slice::from_raw_parts_mut(pointer.add(offset), len) })
             }
             Target::Owned(bytes) => Ok(&mut bytes[offset..offset + len]),

@@ -121,7 +121,7 @@ impl SharedBytes {
     #[inline(always)]
     pub fn u64(&self, offset: u64) -> &AtomicU64 {
         let pointer = self.at(offset, 8);
-        assert!(pointer.addr() % 8 == 0, "a 64-bit atomic at a misaligned offset {offset}");
+        assert!(pointer.addr().is_multiple_of(8), "a 64-bit atomic at a misaligned offset {offset}");
         // SAFETY: in range, aligned, alive as long as `self` (B1); shared only as an atomic (B2).
         unsafe { AtomicU64::from_ptr(pointer.cast()) }
     }
@@ -130,7 +130,7 @@ impl SharedBytes {
     #[inline(always)]
     pub fn u32(&self, offset: u64) -> &AtomicU32 {
         let pointer = self.at(offset, 4);
-        assert!(pointer.addr() % 4 == 0, "a 32-bit atomic at a misaligned offset {offset}");
+        assert!(pointer.addr().is_multiple_of(4), "a 32-bit atomic at a misaligned offset {offset}");
         // SAFETY: as in `u64`.
         unsafe { AtomicU32::from_ptr(pointer.cast()) }
     }

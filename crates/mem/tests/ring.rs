@@ -164,7 +164,7 @@ proptest! {
 fn two_threads_see_a_queue() {
     const COUNT: u64 = 60_000;
     let make = |number: u64| {
-        let body = if number % 5 == 0 { (number * 37) as usize % BODY_MAX } else { 0 };
+        let body = if number.is_multiple_of(5) { (number * 37) as usize % BODY_MAX } else { 0 };
         let inline = (number * 11) as usize % INLINE_MAX;
         Message { kind: number as u8, arg: number, inline: bytes(number, inline), body: bytes(!number, body) }
     };

@@ -10,7 +10,6 @@ use crate::copy::cooperative::Claim;
 use crate::ring::{Body, Consumer, Producer, RING_BYTES, SharedRing};
 use crate::sync::{AtomicU64, Ordering};
 use crate::{Arena, Error, Pages, SharedBytes, Span};
-use std::sync::Barrier;
 use std::time::Instant;
 
 /// Rates at one size, in bytes per microsecond.
@@ -33,16 +32,39 @@ const BULK: u64 = 256 << 10;
 
 /// Measures every engine at several sizes; about half a second.
 pub fn measure() -> Result<Vec<Measured>, Error> {
-    SIZES.iter().map(|bytes| measure_size(*bytes)).collect()
+    // A thread of its own: the caller keeps the processors that it may run on.
+    let all = || {
+        let cpus = own_cpus();
+        pin(&cpus, 0);
+        SIZES.iter().map(|bytes| measure_size(*bytes, &cpus)).collect()
+    };
+    std::thread::scope(|scope| match scope.spawn(all).join() {
+        Ok(measured) => measured,
+        Err(_) => Err(Error::NoGrant("the measurement failed".to_owned())),
+    })
 }
 
-fn measure_size(bytes: u64) -> Result<Measured, Error> {
+/// The processors that this thread may run on.
+fn own_cpus() -> Vec<usize> {
+    use rustix::thread::{CpuSet, sched_getaffinity};
+    let Ok(allowed) = sched_getaffinity(None) else { return vec![0] };
+    (0..CpuSet::MAX_CPU).filter(|cpu| allowed.is_set(*cpu)).collect()
+}
+
+/// Pins the calling thread. Best effort: a container may forbid it, or have only one processor.
+fn pin(cpus: &[usize], index: usize) {
+    let mut one = rustix::thread::CpuSet::new();
+    one.set(cpus[index % cpus.len()]);
+    let _ = rustix::thread::sched_setaffinity(None, &one);
+}
+
+fn measure_size(bytes: u64, cpus: &[usize]) -> Result<Measured, Error> {
     let (mut from, mut to) = (Pages::new(bytes, false)?, Pages::new(bytes, false)?);
     from.fill(1);
     to.fill(2);
-    let ring = through_ring(&from, &mut to)?;
+    let ring = through_ring(&from, &mut to, cpus)?;
     let kernel = best(|| by_kernel(from.as_ptr() as u64, &mut to));
-    let cooperative = cooperatively(&from, &Target(to));
+    let cooperative = cooperatively(&from, &Target(to), cpus);
     Ok(Measured { bytes, ring: rate(bytes, ring), kernel: rate(bytes, kernel), cooperative: rate(bytes, cooperative) })
 }
 
@@ -63,6 +85,38 @@ fn by_kernel(address: u64, to: &mut [u8]) -> f64 {
     }
 }
 
+/// Where both threads start together: the clock of the leader is read before the follower goes.
+#[derive(Default)]
+struct StartLine {
+    waiting: AtomicU64,
+    gone: AtomicU64,
+}
+
+impl StartLine {
+    fn follow(&self, round: u64) {
+        self.waiting.store(round, Ordering::Release);
+        let mut looks = 0u32;
+        while self.gone.load(Ordering::Acquire) < round {
+            std::hint::spin_loop();
+            looks = looks.wrapping_add(1);
+            if looks % 4096 == 0 {
+                std::thread::yield_now(); // There may be only one processor for both.
+            }
+        }
+    }
+
+    fn lead(&self, prepare: impl FnOnce()) -> Instant {
+        let round = self.gone.load(Ordering::Relaxed) + 1;
+        while self.waiting.load(Ordering::Acquire) < round {
+            std::thread::yield_now();
+        }
+        prepare();
+        let begin = Instant::now();
+        self.gone.store(round, Ordering::Release);
+        begin
+    }
+}
+
 /// Pages that only the kernel writes while both threads measure.
 pub(crate) struct Target(Pages);
 
@@ -75,11 +129,11 @@ impl Target {
 }
 
 /// Both threads copy one half each, piece by piece.
-fn cooperatively(from: &Pages, to: &Target) -> f64 {
+fn cooperatively(from: &Pages, to: &Target, cpus: &[usize]) -> f64 {
     let bytes = from.len() as u64;
     let piece = (bytes / 8).clamp(16 << 10, 512 << 10);
     let pieces = bytes.div_ceil(piece);
-    let (word, start) = (AtomicU64::new(0), Barrier::new(2));
+    let (word, line) = (AtomicU64::new(0), StartLine::default());
     let copy = |index: u64| {
         let offset = index * piece;
         let len = piece.min(bytes - offset);
@@ -88,20 +142,18 @@ fn cooperatively(from: &Pages, to: &Target) -> f64 {
     };
     std::thread::scope(|scope| {
         scope.spawn(|| {
-            for _ in 0..REPEATS {
-                start.wait();
+            pin(cpus, 1);
+            for round in 1..=REPEATS as u64 {
+                line.follow(round);
                 let claim = Claim::new(&word, pieces);
                 while let Some(index) = claim.take_back() {
                     copy(index);
                     claim.done_back();
                 }
-                start.wait();
             }
         });
         best(|| {
-            word.store(0, Ordering::Release);
-            start.wait();
-            let begin = Instant::now();
+            let begin = line.lead(|| word.store(0, Ordering::Release));
             let claim = Claim::new(&word, pieces);
             let mut worked = true;
             while let Some(index) = claim.take_front() {
@@ -110,15 +162,13 @@ fn cooperatively(from: &Pages, to: &Target) -> f64 {
             while !claim.finished() {
                 std::hint::spin_loop();
             }
-            let seconds = begin.elapsed().as_secs_f64();
-            start.wait();
-            if worked { seconds } else { f64::INFINITY }
+            if worked { begin.elapsed().as_secs_f64() } else { f64::INFINITY }
         })
     })
 }
 
 /// Two pipelined copies through a ring.
-fn through_ring(from: &Pages, to: &mut Pages) -> Result<f64, Error> {
+fn through_ring(from: &Pages, to: &mut Pages, cpus: &[usize]) -> Result<f64, Error> {
     let arena = Arena::create(4 << 20)?;
     let (ring, bulk) = (Span { offset: 0, bytes: RING_BYTES }, Span { offset: 1 << 20, bytes: BULK });
     arena.populate(ring)?;
@@ -130,24 +180,21 @@ fn through_ring(from: &Pages, to: &mut Pages) -> Result<f64, Error> {
     let mut consumer = Consumer::new(view(arena.span(ring)?)?);
     let attached = consumer.medium.attach_bulk(&arena).map_err(|e| Error::NoGrant(e.to_string()))?;
     consumer.set_bulk_bytes(attached);
-    let start = Barrier::new(2);
+    let line = StartLine::default();
     Ok(std::thread::scope(|scope| {
         scope.spawn(|| {
-            for _ in 0..REPEATS {
-                start.wait();
+            pin(cpus, 1);
+            for round in 1..=REPEATS as u64 {
+                line.follow(round);
                 for part in from.chunks(PIECE as usize) {
                     send_piece(&mut producer, part);
                 }
-                start.wait();
             }
         });
         best(|| {
-            start.wait();
-            let begin = Instant::now();
+            let begin = line.lead(|| ());
             receive_all(&mut consumer, to);
-            let seconds = begin.elapsed().as_secs_f64();
-            start.wait();
-            seconds
+            begin.elapsed().as_secs_f64()
         })
     }))
 }
@@ -181,7 +228,8 @@ fn receive_all(consumer: &mut Consumer<SharedRing>, to: &mut [u8]) {
 mod tests {
     #[test]
     fn every_engine_gets_a_rate() {
-        for measured in [super::measure_size(16 << 10).unwrap(), super::measure_size(256 << 10).unwrap()] {
+        for bytes in [16 << 10, 256 << 10] {
+            let measured = super::measure_size(bytes, &super::own_cpus()).unwrap();
             assert!(measured.ring > 0.0, "{measured:?}");
             assert!(measured.kernel >= 0.0 && measured.cooperative >= 0.0, "{measured:?}");
         }

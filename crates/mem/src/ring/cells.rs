@@ -344,3 +344,32 @@ impl<M: Medium> Consumer<M> {
         }
     }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::Arena;
+    use crate::ring::{RING_BYTES, SharedRing};
+
+    /// After 2^32 cells a continuation cell (zero) must not look like the frame of that position.
+    #[test]
+    fn the_sequence_wraps() {
+        let arena = Arena::create(RING_BYTES).unwrap();
+        let ring = || SharedRing::new(arena.bytes(0, RING_BYTES).unwrap()).unwrap();
+        let (mut producer, mut consumer) = (Producer::new(ring()), Consumer::new(ring()));
+        for wrap in [31, 32] {
+            let start = (1u64 << wrap) - 2 * CELLS;
+            (producer.tail, producer.head_seen) = (start, start);
+            (consumer.head, consumer.head_told, consumer.next.0) = (start, start, start);
+            consumer.medium.head().store(start, Ordering::Relaxed);
+            for number in 0..4 * CELLS {
+                assert!(!consumer.ready() && consumer.peek().unwrap().is_none());
+                let len = (number * 7) as usize % INLINE_BYTES;
+                producer.push(1, number, &vec![number as u8; len], 0).unwrap();
+                let frame = consumer.peek().unwrap().expect("it was published");
+                assert_eq!((frame.arg, frame.inline), (number, &vec![number as u8; len][..]));
+                consumer.advance();
+            }
+        }
+    }
+}

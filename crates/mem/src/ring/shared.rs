@@ -36,7 +36,7 @@ impl SharedRing {
     /// Views a ring; `bytes` must be [`RING_BYTES`] long and aligned to a line (checked: the place
     /// may have been told by another process).
     pub fn new(bytes: SharedBytes) -> Result<Self, Corrupt> {
-        if bytes.len() != RING_BYTES || bytes.address() % LINE != 0 {
+        if bytes.len() != RING_BYTES || !bytes.address().is_multiple_of(LINE) {
             return Err(Corrupt { what: "the place of a ring", value: bytes.address() });
         }
         Ok(SharedRing { bytes, bulk: None })

@@ -129,6 +129,9 @@ impl Scenario {
     }
 }
 
+/// How far time goes on at most when a unit lets others run.
+const YIELD: Duration = Duration::from_micros(20);
+
 /// One unit's end of the network.
 #[derive(Debug)]
 pub(crate) struct Sim {
@@ -198,7 +201,7 @@ impl Transport for Sim {
     }
 
     fn yield_now(&mut self) {
-        self.network.idle(self.me, Duration::from_micros(1));
+        self.network.idle(self.me, YIELD);
     }
 
     fn crowded(&self) -> bool {

@@ -51,7 +51,10 @@ struct State {
 pub(super) struct Network {
     scenario: Scenario,
     state: Mutex<State>,
-    turn: Condvar,
+    /// Signalled when all units are there.
+    complete: Condvar,
+    /// One per unit: signalled when it is its turn.
+    turns: Vec<Condvar>,
 }
 
 /// News of a death arrives this much later than the death, at most.
@@ -74,7 +77,9 @@ impl Network {
         for (unit, at) in &scenario.kills {
             state.make(*at, Event::Kill { unit: PeerId(*unit) });
         }
-        Network { scenario: scenario.clone(), state: Mutex::new(state), turn: Condvar::new() }
+        let turns = (0..scenario.units).map(|_| Condvar::new()).collect();
+        let (scenario, state) = (scenario.clone(), Mutex::new(state));
+        Network { scenario, state, complete: Condvar::new(), turns }
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -85,7 +90,7 @@ impl Network {
     pub(super) fn enter(&self, index: u32) -> Baton<'_> {
         let mut state = self.lock();
         state.entered += 1;
-        self.turn.notify_all();
+        self.complete.notify_all();
         drop(self.wait_turn(state, PeerId(index)));
         Baton { network: self, unit: PeerId(index) }
     }
@@ -94,15 +99,22 @@ impl Network {
     pub(super) fn start(&self) {
         let mut state = self.lock();
         while state.entered < self.scenario.units {
-            state = self.turn.wait(state).unwrap_or_else(PoisonError::into_inner);
+            state = self.complete.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
+        self.pass_on(&mut state);
+    }
+
+    /// Chooses who runs next and tells it.
+    fn pass_on(&self, state: &mut State) {
         state.pass_on();
-        self.turn.notify_all();
+        if let Some(next) = state.running {
+            self.turns[next.index()].notify_one();
+        }
     }
 
     fn wait_turn<'a>(&self, mut state: MutexGuard<'a, State>, unit: PeerId) -> MutexGuard<'a, State> {
         while state.running != Some(unit) {
-            state = self.turn.wait(state).unwrap_or_else(PoisonError::into_inner);
+            state = self.turns[unit.index()].wait(state).unwrap_or_else(PoisonError::into_inner);
         }
         state
     }
@@ -115,8 +127,7 @@ impl Network {
         let mut state = self.lock();
         let until = state.now + at_most.max(Duration::from_nanos(1));
         state.units[unit.index()].wakes = Some(until);
-        state.pass_on();
-        self.turn.notify_all();
+        self.pass_on(&mut state);
         drop(self.wait_turn(state, unit));
     }
 
@@ -244,7 +255,6 @@ impl Drop for Baton<'_> {
         let mut state = self.network.lock();
         state.units[self.unit.index()].wakes = None;
         state.leave(self.unit);
-        state.pass_on();
-        self.network.turn.notify_all();
+        self.network.pass_on(&mut state);
     }
 }
