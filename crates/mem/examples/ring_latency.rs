@@ -37,7 +37,7 @@ fn send(producer: &mut Producer<SharedRing>, bytes: &[u8]) {
             producer.medium.prefetch_next(next, len);
         }
     }
-    producer.warm();
+    producer.warm(false);
 }
 
 fn receive(consumer: &mut Consumer<SharedRing>, into: &mut [u8]) {

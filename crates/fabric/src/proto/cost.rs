@@ -79,12 +79,11 @@ impl CostModel {
         best.1
     }
 
-    /// Bytes that one side copies between two looks at everything else. Both sides need a few pieces
-    /// each, or the slower one decides; a system call per piece should not be felt.
+    /// Bytes that one side copies between two looks at everything else.
     pub fn piece(&self, bytes: u64, choice: Choice) -> u64 {
         let floor = (bytes / samite_mem::copy::cooperative::PIECES_MAX + 1).next_multiple_of(4096);
         let wanted = match choice {
-            Choice::Cooperative => (bytes / 8).clamp(16 << 10, 512 << 10),
+            Choice::Cooperative => samite_mem::copy::cooperative::piece(bytes),
             Choice::Kernel | Choice::Ring => 1 << 20,
         };
         wanted.next_multiple_of(4096).max(floor)

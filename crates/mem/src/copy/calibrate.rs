@@ -6,7 +6,7 @@
 //! turn, several times; the best counts, since whatever else runs here only ever adds. With one processor there is nothing to overlap and the
 //! kernel copy is measured alone.
 
-use crate::copy::cooperative::Claim;
+use crate::copy::cooperative::{self, Claim};
 use crate::ring::{Body, Consumer, Producer, RING_BYTES, SharedRing};
 use crate::sync::{AtomicU64, Ordering};
 use crate::{Arena, Error, Pages, SharedBytes, Span};
@@ -131,7 +131,7 @@ impl Target {
 /// Both threads copy one half each, piece by piece.
 fn cooperatively(from: &Pages, to: &Target, cpus: &[usize]) -> f64 {
     let bytes = from.len() as u64;
-    let piece = (bytes / 8).clamp(16 << 10, 512 << 10);
+    let piece = cooperative::piece(bytes);
     let pieces = bytes.div_ceil(piece);
     let (word, line) = (AtomicU64::new(0), StartLine::default());
     let copy = |index: u64| {
@@ -173,6 +173,7 @@ fn through_ring(from: &Pages, to: &mut Pages, cpus: &[usize]) -> Result<f64, Err
     let (ring, bulk) = (Span { offset: 0, bytes: RING_BYTES }, Span { offset: 1 << 20, bytes: BULK });
     arena.populate(ring)?;
     arena.populate(bulk)?;
+    arena.span(bulk)?.fill(0); // Page faults are not what is measured.
     let view = |bytes: SharedBytes| SharedRing::new(bytes).map_err(|e| Error::NoGrant(e.to_string()));
     let mut producer = Producer::new(view(arena.span(ring)?)?);
     producer.medium.publish_bulk(bulk, arena.span(bulk)?);

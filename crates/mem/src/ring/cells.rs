@@ -60,6 +60,11 @@ fn cells_for(bytes: usize) -> usize {
 }
 
 
+/// How many cells ahead a run of frames is asked for.
+const LOOK_AHEAD: u64 = 4;
+/// How many cells ahead a burst of frames takes lines.
+const BURST_CELLS: u64 = 12;
+
 /// The writing end.
 #[derive(Debug)]
 pub struct Producer<M> {
@@ -72,12 +77,14 @@ pub struct Producer<M> {
     bulk_bytes: u64,
     /// Cells of the last frame.
     last_cells: u64,
+    /// Cells whose lines were taken in advance.
+    warmed: u64,
 }
 
 impl<M: Medium> Producer<M> {
     /// The writing end of a fresh ring.
     pub fn new(medium: M) -> Self {
-        Producer { medium, tail: 0, head_seen: 0, bulk_tail: 0, bulk_head_seen: 0, bulk_bytes: 0, last_cells: 1 }
+        Producer { medium, tail: 0, head_seen: 0, bulk_tail: 0, bulk_head_seen: 0, bulk_bytes: 0, last_cells: 1, warmed: 0 }
     }
 
     /// Tells the size of the bulk area, once it exists.
@@ -155,18 +162,21 @@ impl<M: Medium> Producer<M> {
         }
     }
 
-    /// After a frame of several cells, takes the lines of the further cells of a next one like it: the
-    /// consumer has them from the last lap, and getting a line back costs a trip to the other core,
-    /// which is better made while nobody waits for it. Not the first cell: that one the consumer is
-    /// looking at.
+    /// Takes lines that will be written soon: the consumer has them from the last lap, and getting a
+    /// line back costs a trip to the other core, which is better made while nobody waits for it.
+    /// After a frame of several cells those are the further cells of a next one like it, but not its
+    /// first cell, which the consumer is looking at. In a `burst` of frames they are the cells ahead.
     #[inline(always)]
-    pub fn warm(&mut self) {
-        if self.last_cells == 1 || self.tail + self.last_cells > self.head_seen + CELLS {
+    pub fn warm(&mut self, burst: bool) {
+        let ahead = if burst { BURST_CELLS } else { self.last_cells };
+        if self.tail + ahead > self.head_seen + CELLS {
             return;
         }
-        for cell in 1..self.last_cells {
-            self.medium.prefetch_write((self.tail + cell) % CELLS);
+        let from = if burst { self.warmed.max(self.tail + 1) } else { self.tail + 1 };
+        for position in from..self.tail + ahead {
+            self.medium.prefetch_write(position % CELLS);
         }
+        self.warmed = self.tail + ahead;
     }
 
     #[inline(always)]
@@ -257,6 +267,12 @@ impl<M: Medium> Consumer<M> {
     /// Size of the bulk area as told; 0 while it is not known.
     pub fn bulk_bytes(&self) -> u64 {
         self.bulk_bytes
+    }
+
+    /// In a run of frames: asks for a cell that the producer has probably written already.
+    #[inline(always)]
+    pub fn look_ahead(&self) {
+        self.medium.prefetch((self.head + LOOK_AHEAD) % CELLS);
     }
 
     /// Whether a frame is waiting. One load of the line that the next frame will be in.

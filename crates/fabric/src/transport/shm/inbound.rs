@@ -61,11 +61,17 @@ impl Shm {
             return 0;
         }
         inbound.idle = 0;
+        if let Some(Some(outbound)) = self.outbound.get_mut(from.index()) {
+            outbound.answered();
+        }
         let mut taken = 0;
         while taken < limit {
             match inbound.take(from, &self.layout, sink) {
                 Ok(true) => {
                     taken += 1;
+                    if taken > 1 {
+                        inbound.consumer.look_ahead();
+                    }
                     if sink.satisfied() {
                         break;
                     }

@@ -9,6 +9,9 @@ use samite_mem::sync::Ordering;
 use std::time::{Duration, Instant};
 use samite_mem::{Block, Doorbell, Heap, SharedBytes};
 
+/// More frames than this one way are a burst: the next ones are prepared for.
+const BURST: u32 = 4;
+
 /// After a refusal of memory the agent is left in peace for so long.
 const PAUSE: Duration = Duration::from_millis(5);
 
@@ -23,11 +26,19 @@ pub(super) struct Outbound {
     /// What the ring and its bulk area lie in; given back when the peer is gone.
     _ring: Block,
     _bulk: Option<Block>,
+    /// Frames sent since one came back.
+    burst: u32,
     /// When memory for the bulk area was last refused.
     refused: Option<Instant>,
 }
 
 impl Outbound {
+    /// A frame came back from this peer.
+    #[inline(always)]
+    pub(super) fn answered(&mut self) {
+        self.burst = 0;
+    }
+
     #[inline]
     pub(super) fn push(&mut self, frame: &Outgoing<'_>, me: PeerId, heap: &Heap) -> Push {
         let reserve = match frame.class {
@@ -49,7 +60,8 @@ impl Outbound {
         match pushed {
             Ok(()) => {
                 self.bell.ring(me.index());
-                self.producer.warm();
+                self.burst += 1;
+                self.producer.warm(self.burst > BURST);
                 self.warm(frame.body.len());
                 Push::Done
             }
@@ -119,6 +131,7 @@ impl Shm {
             _ring: block,
             _bulk: None,
             refused: None,
+            burst: 0,
         });
         Push::Done
     }
