@@ -22,12 +22,16 @@ impl Control {
     /// Opens the fifos of `rank` in the control folder.
     pub(crate) fn open(folder: &Path, rank: u32) -> Result<Control> {
         let path = folder.join(format!("ctl.{rank}"));
-        let commands = File::open(&path).with_context(|| format!("cannot open {}", path.display()))?;
+        let commands =
+            File::open(&path).with_context(|| format!("cannot open {}", path.display()))?;
         let answers = match rank {
             0 => Some(OpenOptions::new().write(true).open(folder.join("out"))?),
             _ => None,
         };
-        Ok(Control { commands: BufReader::new(commands), answers })
+        Ok(Control {
+            commands: BufReader::new(commands),
+            answers,
+        })
     }
 
     /// Blocks in `read()` until the next command; `None` at the end.
@@ -36,7 +40,9 @@ impl Control {
         if self.commands.read_line(&mut line)? == 0 || line.trim() == "quit" {
             return Ok(None);
         }
-        Ok(Some(Command { words: line.split_whitespace().map(str::to_owned).collect() }))
+        Ok(Some(Command {
+            words: line.split_whitespace().map(str::to_owned).collect(),
+        }))
     }
 
     /// Rank 0 answers; the others have nothing to say.
@@ -69,22 +75,34 @@ impl Command {
 
     /// The number at a place of the line.
     pub(crate) fn number(&self, index: usize) -> Result<u64> {
-        let Some(word) = self.words.get(index) else { bail!("{:?} lacks a number", self.words) };
+        let Some(word) = self.words.get(index) else {
+            bail!("{:?} lacks a number", self.words)
+        };
         word.parse().with_context(|| format!("{word} is no number"))
     }
 
     /// The seconds at a place of the line.
     pub(crate) fn seconds(&self, index: usize) -> Result<f64> {
-        self.word(index).parse().with_context(|| format!("{} is no time", self.word(index)))
+        self.word(index)
+            .parse()
+            .with_context(|| format!("{} is no time", self.word(index)))
     }
 }
 
 /// Pins this process to the entry of its rank in `SAMITE_BENCH_CPUS`, if there is one.
 pub(crate) fn pin(rank: u32) -> Result<()> {
-    let Ok(list) = std::env::var("SAMITE_BENCH_CPUS") else { return Ok(()) };
-    let cpus: Vec<usize> = list.split(',').filter_map(|cpu| cpu.trim().parse().ok()).collect();
-    let Some(cpu) = cpus.get(rank as usize % cpus.len().max(1)) else { return Ok(()) };
+    let Ok(list) = std::env::var("SAMITE_BENCH_CPUS") else {
+        return Ok(());
+    };
+    let cpus: Vec<usize> = list
+        .split(',')
+        .filter_map(|cpu| cpu.trim().parse().ok())
+        .collect();
+    let Some(cpu) = cpus.get(rank as usize % cpus.len().max(1)) else {
+        return Ok(());
+    };
     let mut set = rustix::thread::CpuSet::new();
     set.set(*cpu);
-    rustix::thread::sched_setaffinity(None, &set).with_context(|| format!("cannot pin to core {cpu}"))
+    rustix::thread::sched_setaffinity(None, &set)
+        .with_context(|| format!("cannot pin to core {cpu}"))
 }

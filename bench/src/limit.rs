@@ -11,7 +11,10 @@ use std::time::Instant;
 
 /// Runs a rank until it is told to quit.
 pub fn run_limit(folder: &Path) -> Result<()> {
-    let rank = std::env::var("SAMITE_UNIT").ok().and_then(|text| text.parse().ok()).unwrap_or(0);
+    let rank = std::env::var("SAMITE_UNIT")
+        .ok()
+        .and_then(|text| text.parse().ok())
+        .unwrap_or(0);
     pin(rank)?;
     let fabric = samite::init()?;
     let members = fabric.job()?;
@@ -25,7 +28,9 @@ pub fn run_limit(folder: &Path) -> Result<()> {
         fabric.recv(Match::from(members[0], 1), &mut key)?;
     }
     let remote = fabric.attach(samite::SegmentKey::from_bytes(&key))?;
-    let lines = remote.mapped().ok_or_else(|| anyhow::anyhow!("the segment is not mapped"))?;
+    let lines = remote
+        .mapped()
+        .ok_or_else(|| anyhow::anyhow!("the segment is not mapped"))?;
     let mut control = Control::open(folder, rank)?;
     fabric.barrier(&members)?;
     control.answer("ready")?;
@@ -39,7 +44,11 @@ pub fn run_limit(folder: &Path) -> Result<()> {
 fn measure(command: &Command, rank: u32, lines: &SharedBytes) -> Result<Option<f64>> {
     match command.name() {
         "exchange" => exchange(command.number(1)?, rank, lines).map(Some),
-        "memcpy" => Ok(Some(if rank == 0 { memcpy(command.number(1)?, command.number(2)?) } else { 0.0 })),
+        "memcpy" => Ok(Some(if rank == 0 {
+            memcpy(command.number(1)?, command.number(2)?)
+        } else {
+            0.0
+        })),
         _ => Ok(None),
     }
 }

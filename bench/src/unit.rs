@@ -16,14 +16,21 @@ const VERDICT: u64 = 9;
 
 /// Runs a rank until it is told to quit.
 pub fn run_unit(folder: &Path) -> Result<()> {
-    let rank = std::env::var("SAMITE_UNIT").ok().and_then(|text| text.parse().ok()).unwrap_or(0);
+    let rank = std::env::var("SAMITE_UNIT")
+        .ok()
+        .and_then(|text| text.parse().ok())
+        .unwrap_or(0);
     pin(rank)?;
     let fabric = samite::init()?;
     let members = fabric.job()?;
     let mut control = Control::open(folder, rank)?;
     fabric.barrier(&members)?;
     control.answer("ready")?;
-    let unit = Unit { fabric: &fabric, members, rank: rank as usize };
+    let unit = Unit {
+        fabric: &fabric,
+        members,
+        rank: rank as usize,
+    };
     while let Some(command) = control.next()? {
         let result = unit.run(&command);
         control.answer_result(result)?;
@@ -47,7 +54,10 @@ fn fill(bytes: &mut [u8], seed: usize) {
 fn check(bytes: &[u8], seed: usize) -> Result<()> {
     let mut expected = vec![0; bytes.len()];
     fill(&mut expected, seed);
-    ensure!(bytes == expected, "the data that arrived is not the data that was sent");
+    ensure!(
+        bytes == expected,
+        "the data that arrived is not the data that was sent"
+    );
     Ok(())
 }
 
@@ -55,7 +65,9 @@ impl Unit<'_> {
     fn run(&self, command: &Command) -> Result<Option<f64>> {
         let number = |index| command.number(index);
         match (command.name(), self.members.len()) {
-            ("latency", 2) => self.ping_pong(number(1)?, number(2)?, number(3)?, false).map(Some),
+            ("latency", 2) => self
+                .ping_pong(number(1)?, number(2)?, number(3)?, false)
+                .map(Some),
             ("bandwidth", 2) => {
                 let (bytes, iters, warmup) = (number(2)?, number(3)?, number(4)?);
                 match command.word(1) {
@@ -67,10 +79,12 @@ impl Unit<'_> {
                     _ => Ok(None),
                 }
             }
-            ("rate" | "stream", 2) => {
-                self.windows(number(1)?, number(2)? as usize, number(3)?, number(4)?).map(Some)
-            }
-            ("alltoall", _) => self.alltoall(number(1)? as usize, number(2)?, number(3)?).map(Some),
+            ("rate" | "stream", 2) => self
+                .windows(number(1)?, number(2)? as usize, number(3)?, number(4)?)
+                .map(Some),
+            ("alltoall", _) => self
+                .alltoall(number(1)? as usize, number(2)?, number(3)?)
+                .map(Some),
             ("barrier", _) => self.barriers(number(1)?, number(2)?).map(Some),
             ("idle", 2) => self.idle(command.seconds(1)?).map(Some),
             ("memory", 2) => self.memory().map(Some),
@@ -126,7 +140,11 @@ impl Unit<'_> {
         for round in 0..warmup + iters + 1 {
             let (mut out, mut into) = (Pages::new(bytes, false)?, Pages::new(bytes, false)?);
             let last = round == warmup + iters;
-            if last { fill(&mut out, self.rank) } else { out.fill(1) }
+            if last {
+                fill(&mut out, self.rank)
+            } else {
+                out.fill(1)
+            }
             self.barrier()?;
             let start = Instant::now();
             self.round(&out, &mut into)?;
@@ -213,7 +231,9 @@ impl Unit<'_> {
             sent.wait()?;
         } else {
             self.fabric.recv(wants, into)?;
-            self.fabric.isend_shared(self.other(), TAG, out.clone())?.wait()?;
+            self.fabric
+                .isend_shared(self.other(), TAG, out.clone())?
+                .wait()?;
         }
         Ok(())
     }

@@ -23,17 +23,35 @@ pub(crate) fn command(executable: &Path, domain: &str) -> Option<Vec<OsString>> 
     if agent::facts(domain, patience).is_ok() {
         return None;
     }
-    Some(vec![executable.into(), "agent".into(), "--domain".into(), domain.into()])
+    Some(vec![
+        executable.into(),
+        "agent".into(),
+        "--domain".into(),
+        domain.into(),
+    ])
 }
 
 /// Runs the agent of a domain until it is told to stop. Prints `ready` once it can be reached.
 pub(crate) fn run(args: &AgentArgs) -> Result<ExitCode> {
     let settings = match std::env::var(samite::variable::CONFIG) {
         Ok(text) => Config::from_toml(&text)?,
-        Err(_) => Layers::default().user_file()?.environment(std::env::vars())?.resolve()?.config,
+        Err(_) => {
+            Layers::default()
+                .user_file()?
+                .environment(std::env::vars())?
+                .resolve()?
+                .config
+        }
     };
-    let budget = settings.memory.budget.set().map_or_else(budget_by_rule, |bytes| bytes.get());
-    let config = AgentConfig { domain: args.domain.clone(), budget };
+    let budget = settings
+        .memory
+        .budget
+        .set()
+        .map_or_else(budget_by_rule, |bytes| bytes.get());
+    let config = AgentConfig {
+        domain: args.domain.clone(),
+        budget,
+    };
     agent::run(&config, || {
         println!("ready");
         let _ = std::io::stdout().flush();

@@ -22,7 +22,10 @@ pub(crate) fn unit(name: &str, args: &[OsString]) -> Result<ExitCode> {
             let args = analysis::Args::parse_from(args);
             analysis::run(&join()?, &args, out)?;
         }
-        _ => bail!("there is no built-in program {name}; there are {}", BUILTINS.join(" and ")),
+        _ => bail!(
+            "there is no built-in program {name}; there are {}",
+            BUILTINS.join(" and ")
+        ),
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -26,7 +26,9 @@ fn size(bytes: u64) -> String {
 
 fn table(header: &[&str]) -> Table {
     let mut table = Table::new();
-    table.load_style(presets::UTF8_BORDERS_ONLY).set_header(header);
+    table
+        .load_style(presets::UTF8_BORDERS_ONLY)
+        .set_header(header);
     table
 }
 
@@ -45,8 +47,11 @@ pub(crate) fn run(args: &InfoArgs) -> Result<ExitCode> {
 
 fn machine(host: &Host) -> Table {
     let mut rows = table(&["machine", ""]);
-    let caches: Vec<String> =
-        host.caches.iter().map(|(level, bytes)| format!("L{level} {}", size(*bytes))).collect();
+    let caches: Vec<String> = host
+        .caches
+        .iter()
+        .map(|(level, bytes)| format!("L{level} {}", size(*bytes)))
+        .collect();
     rows.add_row(["processor", &host.cpu]);
     rows.add_row(["cores", &host.cores.to_string()]);
     rows.add_row(["caches", &caches.join(", ")]);
@@ -58,7 +63,11 @@ fn machine(host: &Host) -> Table {
         other => other,
     };
     rows.add_row(["huge pages, shared memory", shared]);
-    let memory = format!("{} of {}", size(host.memory_available), size(host.memory_total));
+    let memory = format!(
+        "{} of {}",
+        size(host.memory_available),
+        size(host.memory_total)
+    );
     rows.add_row(["memory available", &memory]);
     rows.add_row(["budget of a domain, by rule", &size(budget_by_rule())]);
     rows
@@ -66,14 +75,33 @@ fn machine(host: &Host) -> Table {
 
 fn transports(host: &Host) -> Table {
     let mut rows = table(&["transport", "chosen", "why"]);
-    rows.add_row(["shm", "yes", "all units are on this node: rings, mapped segments, kernel copy"]);
-    rows.add_row(["sim", "no", "a simulated network for tests; never chosen for a job"]);
+    rows.add_row([
+        "shm",
+        "yes",
+        "all units are on this node: rings, mapped segments, kernel copy",
+    ]);
+    rows.add_row([
+        "sim",
+        "no",
+        "a simulated network for tests; never chosen for a job",
+    ]);
     let fences = match samite_mem::enable_asymmetric_fences() {
         true => "yes: a sender pays nothing for a receiver that may sleep",
         false => "no: every send costs a full fence; the kernel refuses membarrier",
     };
-    rows.add_row(["  membarrier", if fences.starts_with("yes") { "yes" } else { "no" }, fences]);
-    let spin = format!("spin 50 us, yield 200 us, sleep; no spin when more than {} units run", host.cores);
+    rows.add_row([
+        "  membarrier",
+        if fences.starts_with("yes") {
+            "yes"
+        } else {
+            "no"
+        },
+        fences,
+    ]);
+    let spin = format!(
+        "spin 50 us, yield 200 us, sleep; no spin when more than {} units run",
+        host.cores
+    );
     rows.add_row(["  waiting", "", &spin]);
     rows
 }
@@ -86,7 +114,11 @@ fn costs(calibrate: bool) -> Result<(CostModel, &'static str)> {
         return Ok((model, "measured now"));
     }
     let model = samite::calibration::load_or_measure(|what| eprintln!("samite: {what}"));
-    let origin = if model.host.is_empty() { "a guess: measuring failed" } else { "measured on this host" };
+    let origin = if model.host.is_empty() {
+        "a guess: measuring failed"
+    } else {
+        "measured on this host"
+    };
     Ok((model, origin))
 }
 
@@ -94,14 +126,29 @@ fn engines(model: &CostModel, origin: &str) -> Result<String> {
     let alone = samite::Fabric::alone(Identity::by_hand("info"), FabricConfig::default())?;
     let kernel = copies_by_kernel();
     let caps = alone.caps();
-    let mut rows = table(&["message of private memory", "ring", "kernel", "cooperative", "chosen"]);
+    let mut rows = table(&[
+        "message of private memory",
+        "ring",
+        "kernel",
+        "cooperative",
+        "chosen",
+    ]);
     for rate in &model.rates {
-        let rates = [rate.ring, rate.kernel, rate.cooperative].map(|rate| format!("{:.1} GB/s", rate / 1e3));
+        let rates = [rate.ring, rate.kernel, rate.cooperative]
+            .map(|rate| format!("{:.1} GB/s", rate / 1e3));
         let chosen = model.choose(rate.bytes, kernel.is_ok(), kernel.is_ok());
         let [ring, kernel, cooperative] = rates;
-        rows.add_row([size(rate.bytes), ring, kernel, cooperative, format!("{chosen:?}").to_lowercase()]);
+        rows.add_row([
+            size(rate.bytes),
+            ring,
+            kernel,
+            cooperative,
+            format!("{chosen:?}").to_lowercase(),
+        ]);
     }
-    let refused = kernel.err().map_or(String::new(), |why| format!("\nkernel copy: not chosen: {why}"));
+    let refused = kernel.err().map_or(String::new(), |why| {
+        format!("\nkernel copy: not chosen: {why}")
+    });
     Ok(format!(
         "{rows}\nfigures: {origin}\n\
          up to {}: inside the cells of the ring\n\
@@ -145,5 +192,9 @@ pub(crate) fn copies_by_kernel() -> Result<(), String> {
     let mut seen = [0; 8];
     samite_mem::copy::kernel::read_exact(pid, word.as_ptr() as u64, &mut seen)
         .map_err(|error| format!("process_vm_readv: {error}"))?;
-    if seen == *word { Ok(()) } else { Err("process_vm_readv read something else".to_owned()) }
+    if seen == *word {
+        Ok(())
+    } else {
+        Err("process_vm_readv read something else".to_owned())
+    }
 }

@@ -140,8 +140,12 @@ fn start() -> Result<ExitCode> {
             config,
         }) => settings::show(origin, file.as_deref(), &config),
         Command::Bench(args) => bench::run(&args),
-        Command::BenchUnit(args) => samite_bench::run_unit(args.folder()).map(|()| ExitCode::SUCCESS),
-        Command::BenchLimit(args) => samite_bench::run_limit(args.folder()).map(|()| ExitCode::SUCCESS),
+        Command::BenchUnit(args) => {
+            samite_bench::run_unit(args.folder()).map(|()| ExitCode::SUCCESS)
+        }
+        Command::BenchLimit(args) => {
+            samite_bench::run_limit(args.folder()).map(|()| ExitCode::SUCCESS)
+        }
         Command::Agent(args) => agent::run(&args),
         Command::ExecUnit(args) => exec_unit(args),
         Command::Unit { name, args } => builtin::unit(&name, &args),

@@ -36,7 +36,11 @@ pub struct Mask {
 
 impl Mask {
     /// Only messages are left.
-    pub const MESSAGES_ONLY: Mask = Mask { map: true, kernel_copy: true, cooperative: true };
+    pub const MESSAGES_ONLY: Mask = Mask {
+        map: true,
+        kernel_copy: true,
+        cooperative: true,
+    };
 }
 
 impl Default for Config {

@@ -50,7 +50,9 @@ pub enum Error {
         after: Duration,
     },
     /// The message is longer than the buffer; the buffer holds its beginning or nothing.
-    #[error("a message of {message} bytes from {from} does not fit into a buffer of {buffer} bytes")]
+    #[error(
+        "a message of {message} bytes from {from} does not fit into a buffer of {buffer} bytes"
+    )]
     Truncated {
         /// The sender.
         from: PeerId,
@@ -131,7 +133,10 @@ pub enum Error {
 /// A stable number for each error, for C and Python.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u16)]
-#[expect(missing_docs, reason = "each names the variant of Error that it stands for")]
+#[expect(
+    missing_docs,
+    reason = "each names the variant of Error that it stands for"
+)]
 pub enum ErrorCode {
     PeerLost = 1,
     NoSuchPeer = 2,
@@ -174,7 +179,15 @@ impl Error {
 impl From<samite_mem::Error> for Error {
     fn from(error: samite_mem::Error) -> Self {
         match error {
-            samite_mem::Error::Budget { asked, used, budget } => Error::Budget { asked, used, budget },
+            samite_mem::Error::Budget {
+                asked,
+                used,
+                budget,
+            } => Error::Budget {
+                asked,
+                used,
+                budget,
+            },
             samite_mem::Error::OutOfRange { offset, end, bytes } => {
                 Error::OutOfRange { offset, end, bytes }
             }

@@ -62,7 +62,13 @@ impl Fabric {
     pub fn join(domain: &str, identity: Identity, config: Config) -> Result<Fabric> {
         let (node, shm) = crate::transport::shm::join_domain(domain, &identity, &config)?;
         let transport = AnyTransport::Shm(Box::new(shm));
-        Ok(Fabric::assemble(node, transport, identity, Some(domain.to_owned()), config))
+        Ok(Fabric::assemble(
+            node,
+            transport,
+            identity,
+            Some(domain.to_owned()),
+            config,
+        ))
     }
 
     /// A domain of one process, which nobody can join.
@@ -83,7 +89,8 @@ impl Fabric {
         caps.map &= !config.mask.map;
         caps.kernel_copy &= !config.mask.kernel_copy;
         let cookie = Box::new((std::process::id() as u64 ^ 0x5a31_7e5a_0000_0000).to_le_bytes());
-        node.layout.set_cookie(node.me, cookie.as_ptr() as u64, u64::from_le_bytes(*cookie));
+        node.layout
+            .set_cookie(node.me, cookie.as_ptr() as u64, u64::from_le_bytes(*cookie));
         let shares_node = matches!(transport, AnyTransport::Shm(_));
         let engine = Engine::new(node.clone(), caps, &config);
         let fabric = Fabric {
@@ -160,7 +167,8 @@ impl Fabric {
             let all = engine.peers.iter().filter(|peer| peer.gone.is_none());
             let all: Vec<&PeerInfo> = all.filter_map(|peer| peer.info.as_ref()).collect();
             let of_job = |job: &str| {
-                let same = |info: &&&PeerInfo| info.identity.program == name && info.identity.job == job;
+                let same =
+                    |info: &&&PeerInfo| info.identity.program == name && info.identity.job == job;
                 let mut found: Vec<&PeerInfo> = all.iter().filter(same).copied().collect();
                 found.sort_by_key(|info| info.identity.rank);
                 let size = found.first().map_or(u32::MAX, |info| info.identity.size) as usize;
@@ -219,7 +227,11 @@ impl Fabric {
                 return Err(Error::AgentLost(self.domain.clone().unwrap_or_default()));
             }
             if patience.rest(core, self.spin, deadline) {
-                return Err(Error::Timeout { what, whom, after: deadline });
+                return Err(Error::Timeout {
+                    what,
+                    whom,
+                    after: deadline,
+                });
             }
         }
     }
@@ -266,7 +278,9 @@ impl Fabric {
     /// Waits until all `members` have called this. Collective: every member with the same list.
     /// One message to the first member and one back: on one node a tree would only add latency.
     pub fn barrier(&self, members: &[PeerId]) -> Result<()> {
-        let Some((root, others)) = members.split_first() else { return Ok(()) };
+        let Some((root, others)) = members.split_first() else {
+            return Ok(());
+        };
         if *root != self.me() {
             self.signal(*root, BARRIER)?;
             return self.await_signal(*root, BARRIER);
@@ -274,7 +288,9 @@ impl Fabric {
         for other in others {
             self.await_signal(*other, BARRIER)?;
         }
-        others.iter().try_for_each(|other| self.signal(*other, BARRIER))
+        others
+            .iter()
+            .try_for_each(|other| self.signal(*other, BARRIER))
     }
 }
 
@@ -353,7 +369,9 @@ impl Drop for Fabric {
             core.turn();
         }
         if let Some(domain) = &self.domain {
-            if let Err(error) = crate::agent::control::leave(domain, self.node.me, self.node.incarnation) {
+            if let Err(error) =
+                crate::agent::control::leave(domain, self.node.me, self.node.incarnation)
+            {
                 tracing::debug!(%error, "leaving was not heard; the agent notices the end of the process");
             }
         }

@@ -20,13 +20,19 @@ impl Holds {
             counts.resize(peer.index() + 1, 0);
         }
         counts[peer.index()] += 1;
-        Hold { holds: self.clone(), peer }
+        Hold {
+            holds: self.clone(),
+            peer,
+        }
     }
 
     /// Whether some peer that `which` says is held.
     pub(crate) fn any(&self, which: impl Fn(PeerId) -> bool) -> bool {
         let counts = self.0.borrow();
-        counts.iter().enumerate().any(|(peer, count)| *count > 0 && which(PeerId(peer as u32)))
+        counts
+            .iter()
+            .enumerate()
+            .any(|(peer, count)| *count > 0 && which(PeerId(peer as u32)))
     }
 }
 

@@ -109,8 +109,12 @@ impl Layout {
     /// Writes the header of a fresh arena. Agent only.
     pub(crate) fn create(arena: Arena, fences: bool) -> Result<Layout, Error> {
         let fixed = arena.bytes(0, EXTENTS)?;
-        fixed.u64(HEADER + FENCES).store(fences as u64, Ordering::Relaxed);
-        fixed.u64(HEADER + AGENT_PID).store(std::process::id() as u64, Ordering::Relaxed);
+        fixed
+            .u64(HEADER + FENCES)
+            .store(fences as u64, Ordering::Relaxed);
+        fixed
+            .u64(HEADER + AGENT_PID)
+            .store(std::process::id() as u64, Ordering::Relaxed);
         // ORDERING: Release pairs with the Acquire load in `attach`.
         fixed.u64(HEADER).store(MAGIC, Ordering::Release);
         Ok(Layout { arena, fixed })
@@ -122,7 +126,9 @@ impl Layout {
         // ORDERING: Acquire pairs with the Release store in `create`.
         let magic = fixed.u64(HEADER).load(Ordering::Acquire);
         if magic != MAGIC {
-            return Err(Error::Memory(format!("this is no arena of this version ({magic:#x})")));
+            return Err(Error::Memory(format!(
+                "this is no arena of this version ({magic:#x})"
+            )));
         }
         Ok(Layout { arena, fixed })
     }
@@ -152,7 +158,9 @@ impl Layout {
     /// Agent: after the table changed.
     pub(crate) fn bump_epoch(&self) {
         // ORDERING: Release pairs with the Acquire load in `epoch`.
-        self.fixed.u64(HEADER + EPOCH).fetch_add(1, Ordering::Release);
+        self.fixed
+            .u64(HEADER + EPOCH)
+            .fetch_add(1, Ordering::Release);
     }
 
     fn slot(peer: PeerId) -> u64 {
@@ -162,18 +170,29 @@ impl Layout {
     /// State and incarnation of a slot.
     pub(crate) fn state(&self, peer: PeerId) -> (State, u32) {
         // ORDERING: Acquire pairs with the Release store in `set_state`.
-        let state = match self.fixed.u32(Self::slot(peer) + STATE).load(Ordering::Acquire) {
+        let state = match self
+            .fixed
+            .u32(Self::slot(peer) + STATE)
+            .load(Ordering::Acquire)
+        {
             1 => State::Alive,
             2 => State::Dead,
             _ => State::Free,
         };
-        (state, self.fixed.u32(Self::slot(peer) + INCARNATION).load(Ordering::Relaxed))
+        (
+            state,
+            self.fixed
+                .u32(Self::slot(peer) + INCARNATION)
+                .load(Ordering::Relaxed),
+        )
     }
 
     /// Agent: changes the state of a slot.
     pub(crate) fn set_state(&self, peer: PeerId, state: State) {
         // ORDERING: Release pairs with the Acquire load in `state`.
-        self.fixed.u32(Self::slot(peer) + STATE).store(state as u32, Ordering::Release);
+        self.fixed
+            .u32(Self::slot(peer) + STATE)
+            .store(state as u32, Ordering::Release);
     }
 
     /// Agent: fills a free slot for a new process; returns its incarnation. Not yet visible as alive.
@@ -192,13 +211,27 @@ impl Layout {
             )));
         }
         let at = Self::slot(peer);
-        let incarnation = self.fixed.u32(at + INCARNATION).fetch_add(1, Ordering::Relaxed) + 1;
-        self.fixed.u64(at + PID).store(pid as u64, Ordering::Relaxed);
-        self.fixed.u64(at + COOKIE_ADDRESS).store(0, Ordering::Relaxed);
-        self.fixed.u64(at + SEEN_EPOCH).store(self.epoch(), Ordering::Relaxed);
-        self.fixed.u64(at + IDENTITY_LEN).store(text.len() as u64, Ordering::Relaxed);
+        let incarnation = self
+            .fixed
+            .u32(at + INCARNATION)
+            .fetch_add(1, Ordering::Relaxed)
+            + 1;
+        self.fixed
+            .u64(at + PID)
+            .store(pid as u64, Ordering::Relaxed);
+        self.fixed
+            .u64(at + COOKIE_ADDRESS)
+            .store(0, Ordering::Relaxed);
+        self.fixed
+            .u64(at + SEEN_EPOCH)
+            .store(self.epoch(), Ordering::Relaxed);
+        self.fixed
+            .u64(at + IDENTITY_LEN)
+            .store(text.len() as u64, Ordering::Relaxed);
         for (index, word) in cpus.iter().enumerate() {
-            self.fixed.u64(at + CPUS + 8 * index as u64).store(*word, Ordering::Relaxed);
+            self.fixed
+                .u64(at + CPUS + 8 * index as u64)
+                .store(*word, Ordering::Relaxed);
         }
         self.fixed.write(at + IDENTITY, &text);
         Ok(incarnation)
@@ -216,7 +249,12 @@ impl Layout {
         self.fixed.read(at + IDENTITY, &mut text);
         let identity = serde_json::from_slice(&text).ok()?;
         let pid = self.fixed.u64(at + PID).load(Ordering::Relaxed) as i32;
-        Some(PeerInfo { peer, incarnation, identity, pid })
+        Some(PeerInfo {
+            peer,
+            incarnation,
+            identity,
+            pid,
+        })
     }
 
     /// The processors that a peer may run on.
@@ -233,7 +271,9 @@ impl Layout {
         let at = Self::slot(me);
         self.fixed.u64(at + COOKIE).store(cookie, Ordering::Relaxed);
         // ORDERING: Release pairs with the Acquire load in `cookie`.
-        self.fixed.u64(at + COOKIE_ADDRESS).store(address, Ordering::Release);
+        self.fixed
+            .u64(at + COOKIE_ADDRESS)
+            .store(address, Ordering::Release);
     }
 
     /// Process id, address and value of a peer's cookie.
@@ -242,19 +282,27 @@ impl Layout {
         // ORDERING: Acquire pairs with the Release store in `set_cookie`.
         let address = self.fixed.u64(at + COOKIE_ADDRESS).load(Ordering::Acquire);
         let pid = self.fixed.u64(at + PID).load(Ordering::Relaxed) as i32;
-        (pid, address, self.fixed.u64(at + COOKIE).load(Ordering::Relaxed))
+        (
+            pid,
+            address,
+            self.fixed.u64(at + COOKIE).load(Ordering::Relaxed),
+        )
     }
 
     /// Owner: has acted on all deaths up to this epoch; it will not touch what the dead had.
     pub(crate) fn set_seen_epoch(&self, me: PeerId, epoch: u64) {
         // ORDERING: Release pairs with the Acquire load in `seen_epoch`.
-        self.fixed.u64(Self::slot(me) + SEEN_EPOCH).store(epoch, Ordering::Release);
+        self.fixed
+            .u64(Self::slot(me) + SEEN_EPOCH)
+            .store(epoch, Ordering::Release);
     }
 
     /// The epoch up to which a peer has acted.
     pub(crate) fn seen_epoch(&self, peer: PeerId) -> u64 {
         // ORDERING: Acquire pairs with the Release store in `set_seen_epoch`.
-        self.fixed.u64(Self::slot(peer) + SEEN_EPOCH).load(Ordering::Acquire)
+        self.fixed
+            .u64(Self::slot(peer) + SEEN_EPOCH)
+            .load(Ordering::Acquire)
     }
 
     /// A peer's doorbell.
@@ -268,7 +316,8 @@ impl Layout {
 
     /// The word that says where the ring from one peer to another is; 0 while there is none.
     pub(crate) fn inbox(&self, to: PeerId, from: PeerId) -> &samite_mem::sync::AtomicU64 {
-        self.fixed.u64(INBOX + (to.index() * PEERS_MAX + from.index()) as u64 * 8)
+        self.fixed
+            .u64(INBOX + (to.index() * PEERS_MAX + from.index()) as u64 * 8)
     }
 
     fn entry_at(peer: PeerId, segment: u32) -> u64 {
@@ -276,7 +325,14 @@ impl Layout {
     }
 
     /// Owner: offers a segment; returns the generation of this use of the entry.
-    pub(crate) fn set_entry(&self, me: PeerId, segment: u32, place: u64, bytes: u64, private: bool) -> u32 {
+    pub(crate) fn set_entry(
+        &self,
+        me: PeerId,
+        segment: u32,
+        place: u64,
+        bytes: u64,
+        private: bool,
+    ) -> u32 {
         let at = Self::entry_at(me, segment);
         let last = self.fixed.u64(at + 16).load(Ordering::Relaxed) as u32;
         let generation = (last & 0x7fff_ffff).wrapping_add(1) & 0x7fff_ffff;
@@ -321,8 +377,12 @@ impl Layout {
         let place = self.fixed.u64(at).load(Ordering::Relaxed);
         let bytes = self.fixed.u64(at + 8).load(Ordering::Relaxed);
         let inside = private || self.arena.bytes(place, bytes).is_ok();
-        (word & 1 << 32 != 0 && inside)
-            .then_some(Entry { place, bytes, generation: word as u32 & 0x7fff_ffff, private })
+        (word & 1 << 32 != 0 && inside).then_some(Entry {
+            place,
+            bytes,
+            generation: word as u32 & 0x7fff_ffff,
+            private,
+        })
     }
 
     /// Agent: forgets the rings and segments of a dead peer before its slot is reused. Only the
@@ -345,11 +405,17 @@ impl Layout {
     /// The claim word at an offset that another process told; `None` if it cannot be one.
     pub(crate) fn claim_word(&self, offset: u64) -> Option<ClaimWord> {
         let inside = offset >= EXTENTS && offset % samite_mem::LINE == 0;
-        inside.then(|| self.arena.bytes(offset, 8).ok()).flatten().map(ClaimWord)
+        inside
+            .then(|| self.arena.bytes(offset, 8).ok())
+            .flatten()
+            .map(ClaimWord)
     }
 
     /// The part of the arena that extents are cut from.
     pub(crate) fn extents(&self) -> Span {
-        Span { offset: EXTENTS, bytes: self.arena.len() - EXTENTS }
+        Span {
+            offset: EXTENTS,
+            bytes: self.arena.len() - EXTENTS,
+        }
     }
 }

@@ -23,12 +23,20 @@ pub struct Match {
 impl Match {
     /// A message with exactly this tag from this peer.
     pub fn from(source: PeerId, tag: u64) -> Match {
-        Match { source: Some(source), tag, mask: u64::MAX }
+        Match {
+            source: Some(source),
+            tag,
+            mask: u64::MAX,
+        }
     }
 
     /// A message with exactly this tag from anybody.
     pub fn any(tag: u64) -> Match {
-        Match { source: None, tag, mask: u64::MAX }
+        Match {
+            source: None,
+            tag,
+            mask: u64::MAX,
+        }
     }
 
     /// Only the bits under `mask` count.
@@ -89,7 +97,11 @@ impl<P, U> Default for Matcher<P, U> {
 /// The usual case is the front.
 #[inline(always)]
 fn take<T>(queue: &mut VecDeque<T>, index: usize) -> Option<T> {
-    if index == 0 { queue.pop_front() } else { queue.remove(index) }
+    if index == 0 {
+        queue.pop_front()
+    } else {
+        queue.remove(index)
+    }
 }
 
 fn queue<T>(queues: &mut Vec<VecDeque<T>>, peer: PeerId) -> &mut VecDeque<T> {
@@ -141,7 +153,11 @@ impl<P, U> Matcher<P, U> {
 
     /// Posts a receive for which no unexpected message is there.
     pub fn post(&mut self, wants: Match, item: P) {
-        let posted = Posted { order: self.next_order(), wants, item };
+        let posted = Posted {
+            order: self.next_order(),
+            wants,
+            item,
+        };
         self.posted_len += 1;
         match wants.source {
             Some(peer) => queue(&mut self.directed, peer).push_back(posted),
@@ -157,7 +173,11 @@ impl<P, U> Matcher<P, U> {
             Some((queue[index].order, index))
         };
         let directed = self.directed.get(from.index()).and_then(oldest);
-        let any = if self.any.is_empty() { None } else { oldest(&self.any) };
+        let any = if self.any.is_empty() {
+            None
+        } else {
+            oldest(&self.any)
+        };
         let taken = match (directed, any) {
             (None, None) => return None,
             (Some((d, index)), a) if a.is_none_or(|(a, _)| d < a) => {
@@ -190,7 +210,11 @@ impl<P, U> Matcher<P, U> {
 
     /// Withdraws all receives that only this peer could have satisfied.
     pub fn take_directed(&mut self, from: PeerId) -> Vec<P> {
-        let all = self.directed.get_mut(from.index()).map(std::mem::take).unwrap_or_default();
+        let all = self
+            .directed
+            .get_mut(from.index())
+            .map(std::mem::take)
+            .unwrap_or_default();
         self.posted_len -= all.len();
         all.into_iter().map(|posted| posted.item).collect()
     }

@@ -45,7 +45,9 @@ impl SegmentKey {
 
     /// The reverse.
     pub fn from_bytes(bytes: &[u8; 24]) -> SegmentKey {
-        let word = |at: usize| u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
+        let word = |at: usize| {
+            u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
+        };
         SegmentKey {
             peer: PeerId(word(0)),
             segment: word(4),
@@ -78,8 +80,15 @@ pub struct Remote<'f> {
 #[derive(Debug, Clone)]
 enum Way {
     /// Mapped here. The word of the owner's directory says whether it is still offered.
-    Mapped { bytes: SharedBytes, offered: SharedBytes, _hold: Hold },
-    Kernel { pid: i32, address: u64 },
+    Mapped {
+        bytes: SharedBytes,
+        offered: SharedBytes,
+        _hold: Hold,
+    },
+    Kernel {
+        pid: i32,
+        address: u64,
+    },
     Messages,
 }
 
@@ -109,11 +118,22 @@ impl Fabric {
         let engine = &mut self.core.borrow_mut().engine;
         let free = (0..SEGMENTS_MAX).find(|segment| !engine.offered.contains_key(segment));
         let segment = free.ok_or_else(|| {
-            Error::Memory(format!("{SEGMENTS_MAX} segments are in use; free some or make larger ones"))
+            Error::Memory(format!(
+                "{SEGMENTS_MAX} segments are in use; free some or make larger ones"
+            ))
         })?;
         let len = bytes.len();
-        let generation = self.node.layout.set_entry(self.me(), segment, place, len, private);
-        engine.offered.insert(segment, Offered { generation, bytes: bytes.clone() });
+        let generation = self
+            .node
+            .layout
+            .set_entry(self.me(), segment, place, len, private);
+        engine.offered.insert(
+            segment,
+            Offered {
+                generation,
+                bytes: bytes.clone(),
+            },
+        );
         let key = SegmentKey {
             peer: self.me(),
             segment,
@@ -121,7 +141,12 @@ impl Fabric {
             generation,
             bytes: len,
         };
-        Ok(Segment { fabric: self, key, bytes, _block: block })
+        Ok(Segment {
+            fabric: self,
+            key,
+            bytes,
+            _block: block,
+        })
     }
 
     /// Prepares one-sided operations on a segment. Local on one node; the key is checked against the
@@ -131,29 +156,62 @@ impl Fabric {
         if let Some(error) = core.engine.gone(key.peer) {
             return Err(error);
         }
-        let lives = core.engine.peer(key.peer).info.as_ref().map(|info| info.incarnation);
+        let lives = core
+            .engine
+            .peer(key.peer)
+            .info
+            .as_ref()
+            .map(|info| info.incarnation);
         if lives != Some(key.incarnation) {
-            return Err(Error::PeerLost { peer: key.peer, incarnation: key.incarnation });
+            return Err(Error::PeerLost {
+                peer: key.peer,
+                incarnation: key.incarnation,
+            });
         }
         let mapped = core.engine.caps.map;
-        let entry = if self.shares_node { self.node.layout.entry(key.peer, key.segment) } else { None };
+        let entry = if self.shares_node {
+            self.node.layout.entry(key.peer, key.segment)
+        } else {
+            None
+        };
         let way = match entry {
             _ if !self.shares_node => Way::Messages,
             Some(entry) if entry.generation == key.generation && entry.bytes == key.bytes => {
                 if !entry.private && mapped {
                     let bytes = self.node.layout.arena().bytes(entry.place, entry.bytes)?;
                     let offered = self.node.layout.entry_word(key.peer, key.segment);
-                    Way::Mapped { bytes, offered, _hold: self.node.holds.hold(key.peer) }
+                    Way::Mapped {
+                        bytes,
+                        offered,
+                        _hold: self.node.holds.hold(key.peer),
+                    }
                 } else if entry.private && core.engine.kernel_works(key.peer) {
-                    let pid = core.engine.peer(key.peer).info.as_ref().map_or(0, |info| info.pid);
-                    Way::Kernel { pid, address: entry.place }
+                    let pid = core
+                        .engine
+                        .peer(key.peer)
+                        .info
+                        .as_ref()
+                        .map_or(0, |info| info.pid);
+                    Way::Kernel {
+                        pid,
+                        address: entry.place,
+                    }
                 } else {
                     Way::Messages
                 }
             }
-            _ => return Err(Error::NoSuchSegment { peer: key.peer, segment: key.segment }),
+            _ => {
+                return Err(Error::NoSuchSegment {
+                    peer: key.peer,
+                    segment: key.segment,
+                });
+            }
         };
-        Ok(Remote { fabric: self, key, way })
+        Ok(Remote {
+            fabric: self,
+            key,
+            way,
+        })
     }
 }
 
@@ -171,8 +229,16 @@ impl Segment<'_> {
 
 impl Drop for Segment<'_> {
     fn drop(&mut self) {
-        self.fabric.node.layout.clear_entry(self.key.peer, self.key.segment);
-        self.fabric.core.borrow_mut().engine.offered.remove(&self.key.segment);
+        self.fabric
+            .node
+            .layout
+            .clear_entry(self.key.peer, self.key.segment);
+        self.fabric
+            .core
+            .borrow_mut()
+            .engine
+            .offered
+            .remove(&self.key.segment);
     }
 }
 
@@ -196,7 +262,11 @@ impl<'f> Remote<'f> {
             Some(end) if end <= self.key.bytes => Ok(()),
             end => {
                 let end = end.unwrap_or(u64::MAX);
-                Err(Error::OutOfRange { offset, end, bytes: self.key.bytes })
+                Err(Error::OutOfRange {
+                    offset,
+                    end,
+                    bytes: self.key.bytes,
+                })
             }
         }
     }
@@ -207,14 +277,21 @@ impl<'f> Remote<'f> {
     fn still_offered(&self) -> Result<()> {
         match &self.way {
             Way::Mapped { offered, .. } if !Layout::offers(offered, self.key.generation) => {
-                Err(Error::NoSuchSegment { peer: self.key.peer, segment: self.key.segment })
+                Err(Error::NoSuchSegment {
+                    peer: self.key.peer,
+                    segment: self.key.segment,
+                })
             }
             _ => Ok(()),
         }
     }
 
     fn place(&self, offset: u64) -> Place {
-        Place { segment: self.key.segment, generation: self.key.generation, offset }
+        Place {
+            segment: self.key.segment,
+            generation: self.key.generation,
+            offset,
+        }
     }
 
     /// Copies `from` to the segment. One-sided. Completion: remote (the bytes are there).
@@ -253,7 +330,9 @@ impl<'f> Remote<'f> {
         }
         self.fabric.credit(self.key.peer)?;
         let core = &mut *self.fabric.core.borrow_mut();
-        let key = core.engine.put_over_am(self.key.peer, self.place(offset), from);
+        let key = core
+            .engine
+            .put_over_am(self.key.peer, self.place(offset), from);
         core.engine.flush(&mut core.transport);
         Ok(Handle::new(self.fabric, key))
     }
@@ -303,7 +382,9 @@ impl<'f> Remote<'f> {
         }
         self.fabric.credit(self.key.peer)?;
         let core = &mut *self.fabric.core.borrow_mut();
-        let key = core.engine.get_over_am(self.key.peer, self.place(offset), WriteBuf::owned(bytes));
+        let key =
+            core.engine
+                .get_over_am(self.key.peer, self.place(offset), WriteBuf::owned(bytes));
         core.engine.flush(&mut core.transport);
         Ok(Handle::new(self.fabric, key))
     }
@@ -325,7 +406,14 @@ impl<'f> Remote<'f> {
     }
 
     /// As [`Remote::atomic`], without waiting.
-    pub fn atomic_nb(&self, offset: u64, op: Atomic, width: Width, a: u64, b: u64) -> Result<Handle<'f, u64>> {
+    pub fn atomic_nb(
+        &self,
+        offset: u64,
+        op: Atomic,
+        width: Width,
+        a: u64,
+        b: u64,
+    ) -> Result<Handle<'f, u64>> {
         self.check(offset, width.bytes())?;
         if offset % width.bytes() != 0 {
             return Err(Error::Misaligned(offset));
@@ -344,11 +432,20 @@ impl<'f> Remote<'f> {
     }
 
     /// The kernel has no atomics on the memory of others: the owner does it.
-    fn atomic_far(&self, offset: u64, op: Atomic, width: Width, a: u64, b: u64) -> Result<Handle<'f, u64>> {
+    fn atomic_far(
+        &self,
+        offset: u64,
+        op: Atomic,
+        width: Width,
+        a: u64,
+        b: u64,
+    ) -> Result<Handle<'f, u64>> {
         self.fabric.credit(self.key.peer)?;
         let core = &mut *self.fabric.core.borrow_mut();
         let place = self.place(offset);
-        let key = core.engine.atomic_over_am(self.key.peer, place, (op, width), (a, b));
+        let key = core
+            .engine
+            .atomic_over_am(self.key.peer, place, (op, width), (a, b));
         core.engine.flush(&mut core.transport);
         Ok(Handle::new(self.fabric, key))
     }

@@ -45,7 +45,10 @@ impl<const N: usize> Words<N> {
     /// The bytes that travel.
     pub(crate) fn bytes(&self) -> Inline {
         const { assert!(N * 8 <= INLINE) };
-        let mut inline = Inline { bytes: [0; INLINE], len: N * 8 };
+        let mut inline = Inline {
+            bytes: [0; INLINE],
+            len: N * 8,
+        };
         for (chunk, word) in inline.bytes.chunks_exact_mut(8).zip(&self.0) {
             chunk.copy_from_slice(&word.to_le_bytes());
         }
@@ -99,7 +102,13 @@ impl Offer {
     }
     pub(crate) fn read(bytes: &[u8]) -> Option<Offer> {
         let [send, len, address, place, claim] = Words::<5>::read(bytes)?.0;
-        Some(Offer { send, len, address, place, claim })
+        Some(Offer {
+            send,
+            len,
+            address,
+            place,
+            claim,
+        })
     }
 }
 
@@ -120,8 +129,13 @@ impl Help {
     }
     pub(crate) fn read(bytes: &[u8]) -> Option<Help> {
         let [address, len, piece] = Words::<3>::read(bytes)?.0;
-        let countable = piece > 0 && len.div_ceil(piece) <= samite_mem::copy::cooperative::PIECES_MAX;
-        countable.then_some(Help { address, len, piece })
+        let countable =
+            piece > 0 && len.div_ceil(piece) <= samite_mem::copy::cooperative::PIECES_MAX;
+        countable.then_some(Help {
+            address,
+            len,
+            piece,
+        })
     }
 }
 
@@ -135,9 +149,16 @@ pub(crate) struct Place {
 
 impl Place {
     pub(crate) fn words(&self) -> [u64; 2] {
-        [self.segment as u64 | (self.generation as u64) << 32, self.offset]
+        [
+            self.segment as u64 | (self.generation as u64) << 32,
+            self.offset,
+        ]
     }
     pub(crate) fn of(words: &[u64]) -> Place {
-        Place { segment: words[0] as u32, generation: (words[0] >> 32) as u32, offset: words[1] }
+        Place {
+            segment: words[0] as u32,
+            generation: (words[0] >> 32) as u32,
+            offset: words[1],
+        }
     }
 }

@@ -33,19 +33,33 @@ fn hear(fabric: &Fabric) -> Outcome<Vec<(u32, u64)>> {
 fn a_seed_is_a_run() {
     let run = |seed| -> Vec<Vec<(u32, u64)>> {
         let heard = Scenario::new(seed, 4).run(hear);
-        heard.into_iter().map(|heard| heard.unwrap_or_else(|why| panic!("seed {seed}: {why}"))).collect()
+        heard
+            .into_iter()
+            .map(|heard| heard.unwrap_or_else(|why| panic!("seed {seed}: {why}")))
+            .collect()
     };
     let runs: Vec<_> = (0..4).map(run).collect();
     for (seed, heard) in runs.iter().enumerate() {
-        assert_eq!(*heard, run(seed as u64), "seed {seed} gave two different runs");
+        assert_eq!(
+            *heard,
+            run(seed as u64),
+            "seed {seed} gave two different runs"
+        );
     }
-    assert!(runs.iter().any(|heard| *heard != runs[0]), "all seeds gave the same run");
+    assert!(
+        runs.iter().any(|heard| *heard != runs[0]),
+        "all seeds gave the same run"
+    );
 }
 
 /// Talks to all others, small and large, until everybody has seen the victim's death.
 fn until_the_death(fabric: &Fabric, victim: PeerId) -> Outcome {
     let members = fabric.job()?;
-    let others: Vec<PeerId> = members.iter().copied().filter(|to| *to != fabric.me()).collect();
+    let others: Vec<PeerId> = members
+        .iter()
+        .copied()
+        .filter(|to| *to != fabric.me())
+        .collect();
     let mut seen = false;
     let lost = |error: Error| match error {
         Error::PeerLost { peer, .. } if peer == victim => Ok(()),
@@ -87,7 +101,10 @@ fn until_the_death(fabric: &Fabric, victim: PeerId) -> Outcome {
             Err(error) => lost(error)?,
         }
     }
-    let rest: Vec<PeerId> = members.into_iter().filter(|member| *member != victim).collect();
+    let rest: Vec<PeerId> = members
+        .into_iter()
+        .filter(|member| *member != victim)
+        .collect();
     Ok(fabric.barrier(&rest)?)
 }
 
@@ -96,7 +113,9 @@ fn until_the_death(fabric: &Fabric, victim: PeerId) -> Outcome {
 fn death_at_any_moment() {
     for seed in seeds(0..60) {
         let at = Duration::from_micros(seed * seed % 1500);
-        let ended = Scenario::new(seed, 4).kill(3, at).run(|fabric| until_the_death(fabric, PeerId(3)));
+        let ended = Scenario::new(seed, 4)
+            .kill(3, at)
+            .run(|fabric| until_the_death(fabric, PeerId(3)));
         for (unit, end) in ended.into_iter().take(3).enumerate() {
             if let Err(why) = end {
                 panic!(
@@ -113,7 +132,10 @@ fn death_at_any_moment() {
 fn a_narrow_network() {
     let cases: [(&str, Case); 6] = [
         ("order", order::messages_of_a_pair_stay_in_order),
-        ("head of line", order::large_messages_do_not_block_small_ones),
+        (
+            "head of line",
+            order::large_messages_do_not_block_small_ones,
+        ),
         ("sizes", sizes::every_size_between_all_kinds_of_buffers),
         ("long requests", active::long_requests_and_long_replies),
         ("puts", onesided::everybody_puts_at_once),

@@ -1,6 +1,8 @@
 //! Half round trips through two rings between two pinned threads, by size: the floor under the
 //! fabric's latency, for tuning. `cargo run --release -p samite-mem --example ring_latency`
-use samite_mem::ring::{Body, Consumer, INLINE_BYTES, Producer, RING_BYTES, SharedRing, bulk_bytes};
+use samite_mem::ring::{
+    Body, Consumer, INLINE_BYTES, Producer, RING_BYTES, SharedRing, bulk_bytes,
+};
 use samite_mem::{Arena, Span};
 use std::time::Instant;
 
@@ -12,9 +14,14 @@ fn pin(cpu: usize) {
 
 fn pair(arena: &Arena, at: u64) -> (Producer<SharedRing>, Consumer<SharedRing>) {
     let ring = || SharedRing::new(arena.bytes(at, RING_BYTES).unwrap()).unwrap();
-    let span = Span { offset: at + (1 << 20), bytes: bulk_bytes(64 << 10) };
+    let span = Span {
+        offset: at + (1 << 20),
+        bytes: bulk_bytes(64 << 10),
+    };
     let (mut producer, mut consumer) = (Producer::new(ring()), Consumer::new(ring()));
-    producer.medium.publish_bulk(span, arena.span(span).unwrap());
+    producer
+        .medium
+        .publish_bulk(span, arena.span(span).unwrap());
     producer.set_bulk_bytes(span.bytes);
     let bytes = consumer.medium.attach_bulk(arena).unwrap();
     consumer.set_bulk_bytes(bytes);
@@ -46,11 +53,12 @@ fn receive(consumer: &mut Consumer<SharedRing>, into: &mut [u8]) {
             std::hint::spin_loop();
             continue;
         }
-        let Some((frame, medium)) = consumer.peek_with_medium().unwrap() else { continue };
+        let Some((frame, medium)) = consumer.peek_with_medium().unwrap() else {
+            continue;
+        };
         match frame.bulk {
             None => into.copy_from_slice(frame.inline),
             Some((at, len)) => {
-                medium.prefetch_body(at, len);
                 medium.body(at, len).copy_to(0, into);
             }
         }
@@ -61,12 +69,19 @@ fn receive(consumer: &mut Consumer<SharedRing>, into: &mut [u8]) {
 
 fn main() {
     let arena = Arena::create(8 << 20).unwrap();
-    arena.populate(Span { offset: 0, bytes: 8 << 20 }).unwrap();
+    arena
+        .populate(Span {
+            offset: 0,
+            bytes: 8 << 20,
+        })
+        .unwrap();
     let (mut there, mut there_end) = pair(&arena, 0);
     let (mut back, mut back_end) = pair(&arena, 4 << 20);
     const ROUNDS: u32 = 3_000;
     const REPEATS: u32 = 15;
-    let sizes = [8usize, 48, 64, 104, 160, 256, 272, 512, 1024, 2048, 4096, 8192, 16384];
+    let sizes = [
+        8usize, 48, 64, 104, 160, 256, 272, 512, 1024, 2048, 4096, 8192, 16384,
+    ];
     std::thread::scope(|scope| {
         scope.spawn(|| {
             pin(1);

@@ -42,7 +42,11 @@ impl Mapping {
     /// Adopts private memory: from now on it is reached by copies and atomics only.
     pub(crate) fn adopt(mut bytes: Vec<u8>) -> Mapping {
         // A3: the buffer of a vector does not move while nobody touches the vector.
-        Mapping { base: bytes.as_mut_ptr(), bytes: bytes.len(), backing: Backing::Adopted(bytes) }
+        Mapping {
+            base: bytes.as_mut_ptr(),
+            bytes: bytes.len(),
+            backing: Backing::Adopted(bytes),
+        }
     }
 
     pub(crate) fn base(&self) -> *mut u8 {
@@ -66,8 +70,9 @@ impl Arena {
     /// Creates an arena of `bytes` (rounded up to 2 MiB), sparse, with no name anywhere.
     pub fn create(bytes: u64) -> Result<Arena, Error> {
         let bytes = bytes.max(1).next_multiple_of(HUGE);
-        let fd = rustix::fs::memfd_create("samite", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)
-            .map_err(Error::system("memfd_create"))?;
+        let fd =
+            rustix::fs::memfd_create("samite", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)
+                .map_err(Error::system("memfd_create"))?;
         rustix::fs::ftruncate(&fd, bytes).map_err(Error::system("ftruncate"))?;
         rustix::fs::fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)
             .map_err(Error::system("fcntl(F_ADD_SEALS)"))?;
@@ -76,7 +81,8 @@ impl Arena {
 
     /// Maps the arena behind a descriptor that another process sent; refuses one that could shrink.
     pub fn attach(fd: OwnedFd) -> Result<Arena, Error> {
-        let seals = rustix::fs::fcntl_get_seals(&fd).map_err(Error::system("fcntl(F_GET_SEALS)"))?;
+        let seals =
+            rustix::fs::fcntl_get_seals(&fd).map_err(Error::system("fcntl(F_GET_SEALS)"))?;
         if !seals.contains(SealFlags::SHRINK | SealFlags::GROW) {
             return Err(Error::System {
                 call: "attaching an arena",
@@ -118,7 +124,10 @@ impl Arena {
         }
         .map_err(Error::system("mmap"))?;
         // What the alignment left over on both sides goes back; failure only costs address space.
-        let (front, back) = (start - hint as usize, reserve - (start - hint as usize) - len);
+        let (front, back) = (
+            start - hint as usize,
+            reserve - (start - hint as usize) - len,
+        );
         // SAFETY: the two ranges belong to the reservation and lie outside `base..base+len`.
         unsafe {
             if front > 0 {
@@ -128,7 +137,13 @@ impl Arena {
                 let _ = rustix::mm::munmap((start + len) as *mut _, back);
             }
         }
-        Ok(Arena { inner: Arc::new(Mapping { base: base.cast(), bytes: len, backing: Backing::Memfd(fd) }) })
+        Ok(Arena {
+            inner: Arc::new(Mapping {
+                base: base.cast(),
+                bytes: len,
+                backing: Backing::Memfd(fd),
+            }),
+        })
     }
 
     /// Size of the arena in bytes, which is the budget of the domain.
@@ -151,15 +166,22 @@ impl Arena {
 
     /// The range `offset..offset + bytes`.
     pub fn bytes(&self, offset: u64, bytes: u64) -> Result<SharedBytes, Error> {
-        let out_of_range =
-            Error::OutOfRange { offset, end: offset.saturating_add(bytes), bytes: self.len() };
+        let out_of_range = Error::OutOfRange {
+            offset,
+            end: offset.saturating_add(bytes),
+            bytes: self.len(),
+        };
         match offset.checked_add(bytes) {
             Some(end) if end <= self.len() => {}
             _ => return Err(out_of_range),
         }
         // SAFETY: offset <= bytes of the mapping (checked above), A1.
         let pointer = unsafe { self.inner.base.add(offset as usize) };
-        Ok(SharedBytes::new(self.inner.clone(), pointer, bytes as usize))
+        Ok(SharedBytes::new(
+            self.inner.clone(),
+            pointer,
+            bytes as usize,
+        ))
     }
 
     /// The range of a span.
@@ -230,8 +252,14 @@ mod tests {
         let arena = Arena::create(1).unwrap();
         assert_eq!(arena.len(), HUGE);
         assert!(arena.bytes(0, HUGE).is_ok());
-        assert!(matches!(arena.bytes(1, HUGE), Err(Error::OutOfRange { .. })));
-        assert!(matches!(arena.bytes(u64::MAX, 2), Err(Error::OutOfRange { .. })));
+        assert!(matches!(
+            arena.bytes(1, HUGE),
+            Err(Error::OutOfRange { .. })
+        ));
+        assert!(matches!(
+            arena.bytes(u64::MAX, 2),
+            Err(Error::OutOfRange { .. })
+        ));
     }
 
     #[test]
@@ -254,7 +282,10 @@ mod tests {
     #[test]
     fn released_pages_leave_memory_and_read_as_zero() {
         let arena = Arena::create(8 << 20).unwrap();
-        let span = Span { offset: 2 << 20, bytes: 4 << 20 };
+        let span = Span {
+            offset: 2 << 20,
+            bytes: 4 << 20,
+        };
         arena.populate(span).unwrap();
         assert!(arena.resident() >= span.bytes);
         arena.span(span).unwrap().write(7, &[9]);

@@ -78,13 +78,17 @@ impl<W: BellWords> Doorbell<W> {
     /// Owner: stops polling a ring. It must look at the ring once more afterwards (D2) and call
     /// [`Doorbell::keep`] if it found something.
     pub fn forget(&self, peer: usize) {
-        self.0.news(peer / 64).fetch_and(!(1 << (peer % 64)), Ordering::AcqRel);
+        self.0
+            .news(peer / 64)
+            .fetch_and(!(1 << (peer % 64)), Ordering::AcqRel);
         heavy_fence();
     }
 
     /// Owner: goes on polling a ring.
     pub fn keep(&self, peer: usize) {
-        self.0.news(peer / 64).fetch_or(1 << (peer % 64), Ordering::AcqRel);
+        self.0
+            .news(peer / 64)
+            .fetch_or(1 << (peer % 64), Ordering::AcqRel);
     }
 
     /// Owner: announces that it will sleep. It must look at everything once more before it does.
@@ -129,7 +133,10 @@ mod shared {
         /// The doorbell in these bytes.
         pub fn new(bytes: SharedBytes) -> Result<Self, Corrupt> {
             if bytes.len() != DOORBELL_BYTES || !bytes.address().is_multiple_of(64) {
-                return Err(Corrupt { what: "the place of a doorbell", value: bytes.address() });
+                return Err(Corrupt {
+                    what: "the place of a doorbell",
+                    value: bytes.address(),
+                });
             }
             Ok(Doorbell(bytes))
         }

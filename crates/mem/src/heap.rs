@@ -41,15 +41,25 @@ struct Extent {
 
 impl std::fmt::Debug for Heap {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Heap").field("used", &self.used()).finish_non_exhaustive()
+        f.debug_struct("Heap")
+            .field("used", &self.used())
+            .finish_non_exhaustive()
     }
 }
 
 impl Heap {
     /// A heap that grows by what `source` grants. `huge` asks for huge pages for large blocks.
     pub fn new(arena: Arena, source: Box<dyn ExtentSource>, huge: bool) -> Self {
-        let inner = Inner { source, extents: Vec::new(), used: 0 };
-        Heap { arena, huge, inner: Arc::new(Mutex::new(inner)) }
+        let inner = Inner {
+            source,
+            extents: Vec::new(),
+            used: 0,
+        };
+        Heap {
+            arena,
+            huge,
+            inner: Arc::new(Mutex::new(inner)),
+        }
     }
 
     /// The arena that the blocks lie in.
@@ -68,14 +78,28 @@ impl Heap {
 
     /// A zeroed block of `bytes`, aligned to at least 128 bytes, its pages allocated. Local.
     pub fn block(&self, bytes: u64) -> Result<Block, Error> {
-        let rounded = bytes.max(1).checked_next_multiple_of(GRAIN).unwrap_or(u64::MAX);
+        let rounded = bytes
+            .max(1)
+            .checked_next_multiple_of(GRAIN)
+            .unwrap_or(u64::MAX);
         // Large blocks stand alone: page aligned, and given back as a whole.
-        let span = if rounded >= EXTENT { self.grant_alone(rounded)? } else { self.cut(rounded)? };
-        let block = Block { heap: self.clone(), span, bytes: self.arena.bytes(span.offset, bytes)? };
+        let span = if rounded >= EXTENT {
+            self.grant_alone(rounded)?
+        } else {
+            self.cut(rounded)?
+        };
+        let block = Block {
+            heap: self.clone(),
+            span,
+            bytes: self.arena.bytes(span.offset, bytes)?,
+        };
         let huge = self.huge && span.bytes >= EXTENT && self.make_huge(span);
         if !huge {
             let first = span.offset / PAGE * PAGE;
-            let pages = Span { offset: first, bytes: span.end().next_multiple_of(PAGE) - first };
+            let pages = Span {
+                offset: first,
+                bytes: span.end().next_multiple_of(PAGE) - first,
+            };
             self.arena.populate(pages)?;
         }
         if rounded < EXTENT {
@@ -87,12 +111,23 @@ impl Heap {
 
     /// One touched page per huge page is what the kernel wants to see before it collapses.
     fn make_huge(&self, span: Span) -> bool {
-        let Ok(bytes) = self.arena.span(span) else { return false };
+        let Ok(bytes) = self.arena.span(span) else {
+            return false;
+        };
         for offset in (0..span.bytes).step_by(EXTENT as usize) {
-            if self.arena.populate(Span { offset: span.offset + offset, bytes: PAGE }).is_err() {
+            if self
+                .arena
+                .populate(Span {
+                    offset: span.offset + offset,
+                    bytes: PAGE,
+                })
+                .is_err()
+            {
                 return false;
             }
-            bytes.u64(offset).fetch_or(0, std::sync::atomic::Ordering::Relaxed);
+            bytes
+                .u64(offset)
+                .fetch_or(0, std::sync::atomic::Ordering::Relaxed);
         }
         self.arena.collapse(span) && self.arena.populate(span).is_ok()
     }
@@ -103,7 +138,11 @@ impl Heap {
         let span = inner.source.grant(bytes)?;
         let mut free = RangeAllocator::new(span.offset..span.end());
         let _ = free.allocate_range(span.bytes);
-        inner.extents.push(Extent { span, free, blocks: 1 });
+        inner.extents.push(Extent {
+            span,
+            free,
+            blocks: 1,
+        });
         inner.used += span.bytes;
         Ok(span)
     }
@@ -114,17 +153,30 @@ impl Heap {
             if let Ok(range) = extent.free.allocate_range(bytes) {
                 extent.blocks += 1;
                 inner.used += bytes;
-                return Ok(Span { offset: range.start, bytes });
+                return Ok(Span {
+                    offset: range.start,
+                    bytes,
+                });
             }
         }
         let span = inner.source.grant(EXTENT)?;
         let mut free = RangeAllocator::new(span.offset..span.end());
-        let range = free.allocate_range(bytes).map_err(|_| Error::NoGrant(format!(
-            "an extent of {} bytes was granted for a block of {bytes}", span.bytes
-        )))?;
-        inner.extents.push(Extent { span, free, blocks: 1 });
+        let range = free.allocate_range(bytes).map_err(|_| {
+            Error::NoGrant(format!(
+                "an extent of {} bytes was granted for a block of {bytes}",
+                span.bytes
+            ))
+        })?;
+        inner.extents.push(Extent {
+            span,
+            free,
+            blocks: 1,
+        });
         inner.used += bytes;
-        Ok(Span { offset: range.start, bytes })
+        Ok(Span {
+            offset: range.start,
+            bytes,
+        })
     }
 
     fn free(&self, span: Span) {
@@ -139,7 +191,11 @@ impl Heap {
         extent.free.free_range(span.offset..span.end());
         extent.blocks -= 1;
         // The last small extent stays: a ring is made and dropped again soon.
-        let small_extents = inner.extents.iter().filter(|e| e.span.bytes == EXTENT).count();
+        let small_extents = inner
+            .extents
+            .iter()
+            .filter(|e| e.span.bytes == EXTENT)
+            .count();
         let extent = &inner.extents[index];
         if extent.blocks == 0 && (extent.span.bytes > EXTENT || small_extents > 1) {
             let span = inner.extents.swap_remove(index).span;
@@ -159,7 +215,10 @@ pub struct Block {
 impl Block {
     /// Where it is in the arena.
     pub fn span(&self) -> Span {
-        Span { offset: self.span.offset, bytes: self.bytes.len() }
+        Span {
+            offset: self.span.offset,
+            bytes: self.bytes.len(),
+        }
     }
 
     /// Its bytes.
@@ -186,11 +245,18 @@ mod tests {
     impl ExtentSource for Bump {
         fn grant(&mut self, bytes: u64) -> Result<Span, Error> {
             if bytes > self.end - self.next {
-                return Err(Error::Budget { asked: bytes, used: self.next, budget: self.end });
+                return Err(Error::Budget {
+                    asked: bytes,
+                    used: self.next,
+                    budget: self.end,
+                });
             }
             self.next += bytes;
             self.out += 1;
-            Ok(Span { offset: self.next - bytes, bytes })
+            Ok(Span {
+                offset: self.next - bytes,
+                bytes,
+            })
         }
         fn give_back(&mut self, _: Span) {
             self.out -= 1;
@@ -199,7 +265,15 @@ mod tests {
 
     fn heap(bytes: u64) -> Heap {
         let arena = Arena::create(bytes).unwrap();
-        Heap::new(arena.clone(), Box::new(Bump { next: 0, end: arena.len(), out: 0 }), true)
+        Heap::new(
+            arena.clone(),
+            Box::new(Bump {
+                next: 0,
+                end: arena.len(),
+                out: 0,
+            }),
+            true,
+        )
     }
 
     #[test]

@@ -26,20 +26,27 @@ pub struct Host {
 }
 
 fn read(path: &str) -> String {
-    fs::read_to_string(path).map(|text| text.trim().to_owned()).unwrap_or_default()
+    fs::read_to_string(path)
+        .map(|text| text.trim().to_owned())
+        .unwrap_or_default()
 }
 
 /// The choice in brackets of a sysfs file such as `always [madvise] never`.
 fn chosen(path: &str) -> String {
     let text = read(path);
-    let choice = text.split('[').nth(1).and_then(|rest| rest.split(']').next());
+    let choice = text
+        .split('[')
+        .nth(1)
+        .and_then(|rest| rest.split(']').next());
     choice.unwrap_or("unknown").to_owned()
 }
 
 fn meminfo(key: &str) -> u64 {
     let text = read("/proc/meminfo");
     let line = text.lines().find(|line| line.starts_with(key));
-    let kib = line.and_then(|line| line.split_whitespace().nth(1)).and_then(|n| n.parse::<u64>().ok());
+    let kib = line
+        .and_then(|line| line.split_whitespace().nth(1))
+        .and_then(|n| n.parse::<u64>().ok());
     kib.unwrap_or(0) * 1024
 }
 
@@ -47,10 +54,16 @@ impl Host {
     /// Reads the facts; what cannot be read is empty or zero.
     pub fn read() -> Host {
         let cpuinfo = read("/proc/cpuinfo");
-        let model = cpuinfo.lines().find(|l| l.starts_with("model name") || l.starts_with("CPU part"));
+        let model = cpuinfo
+            .lines()
+            .find(|l| l.starts_with("model name") || l.starts_with("CPU part"));
         let mut caches = Vec::new();
         for index in 0..8 {
-            let at = |file: &str| read(&format!("/sys/devices/system/cpu/cpu0/cache/index{index}/{file}"));
+            let at = |file: &str| {
+                read(&format!(
+                    "/sys/devices/system/cpu/cpu0/cache/index{index}/{file}"
+                ))
+            };
             let size = at("size");
             if size.is_empty() || at("type") == "Instruction" {
                 continue;
@@ -59,7 +72,11 @@ impl Host {
             caches.push((at("level").parse().unwrap_or(0), kib * 1024));
         }
         Host {
-            cpu: model.and_then(|l| l.split(':').nth(1)).unwrap_or("unknown").trim().to_owned(),
+            cpu: model
+                .and_then(|l| l.split(':').nth(1))
+                .unwrap_or("unknown")
+                .trim()
+                .to_owned(),
             cores: std::thread::available_parallelism().map_or(1, usize::from),
             kernel: read("/proc/sys/kernel/osrelease"),
             page_bytes: rustix::param::page_size() as u64,

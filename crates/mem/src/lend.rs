@@ -38,13 +38,23 @@ pub struct Lender<'scope, 'env: 'scope> {
 
 impl<'env> Lender<'_, 'env> {
     /// Lends a buffer for reading.
+    #[inline(always)]
     pub fn read(&self, buffer: &'env [u8]) -> ReadBuf {
-        ReadBuf(Source::Lent(buffer.as_ptr(), buffer.len(), Loan::new(self.out)))
+        ReadBuf(Source::Lent(
+            buffer.as_ptr(),
+            buffer.len(),
+            Loan::new(self.out),
+        ))
     }
 
     /// Lends a buffer for writing.
+    #[inline(always)]
     pub fn write(&self, buffer: &'env mut [u8]) -> WriteBuf {
-        WriteBuf(Target::Lent(buffer.as_mut_ptr(), buffer.len(), Loan::new(self.out)))
+        WriteBuf(Target::Lent(
+            buffer.as_mut_ptr(),
+            buffer.len(),
+            Loan::new(self.out),
+        ))
     }
 }
 
@@ -54,8 +64,15 @@ pub fn scope<'env, R>(
     f: impl for<'scope> FnOnce(&'scope Lender<'scope, 'env>) -> R,
 ) -> R {
     let out = Cell::new(0);
-    let lender = Lender { out: &out, scope: PhantomData, env: PhantomData };
-    let guard = Guard { out: &out, recall: &mut recall };
+    let lender = Lender {
+        out: &out,
+        scope: PhantomData,
+        env: PhantomData,
+    };
+    let guard = Guard {
+        out: &out,
+        recall: &mut recall,
+    };
     let result = f(&lender);
     drop(guard);
     result
@@ -87,6 +104,7 @@ impl Drop for Guard<'_> {
 struct Loan(*const Cell<u64>);
 
 impl Loan {
+    #[inline(always)]
     fn new(out: &Cell<u64>) -> Self {
         out.set(out.get() + 1);
         Loan(out)
@@ -94,6 +112,7 @@ impl Loan {
 }
 
 impl Drop for Loan {
+    #[inline(always)]
     fn drop(&mut self) {
         // SAFETY: the cell lives in `scope`'s frame, which cannot end before this count is gone (L2);
         // same thread (L4, the raw pointer makes the type neither Send nor Sync).
@@ -108,7 +127,11 @@ pub struct ReadBuf(Source);
 
 #[derive(Debug)]
 enum Source {
-    Lent(*const u8, usize, #[expect(dead_code, reason = "counts until it is dropped")] Loan),
+    Lent(
+        *const u8,
+        usize,
+        #[expect(dead_code, reason = "counts until it is dropped")] Loan,
+    ),
     Owned(Vec<u8>),
     Shared(SharedBytes),
 }
@@ -174,10 +197,18 @@ impl ReadBuf {
     }
 
     /// Kernel copy of a piece into another process; bytes copied.
-    pub fn copy_to_process(&self, offset: u64, len: u64, pid: i32, address: u64) -> std::io::Result<u64> {
+    pub fn copy_to_process(
+        &self,
+        offset: u64,
+        len: u64,
+        pid: i32,
+        address: u64,
+    ) -> std::io::Result<u64> {
         match self.body(offset, len) {
             Body::Slice(slice) => crate::sys::write_process(pid, address, slice).map(|n| n as u64),
-            Body::Shared { bytes, offset, len } => bytes.write_to_process(offset, len, pid, address),
+            Body::Shared { bytes, offset, len } => {
+                bytes.write_to_process(offset, len, pid, address)
+            }
         }
     }
 }
@@ -188,7 +219,11 @@ pub struct WriteBuf(Target);
 
 #[derive(Debug)]
 enum Target {
-    Lent(*mut u8, usize, #[expect(dead_code, reason = "counts until it is dropped")] Loan),
+    Lent(
+        *mut u8,
+        usize,
+        #[expect(dead_code, reason = "counts until it is dropped")] Loan,
+    ),
     Owned(Vec<u8>),
     Shared(SharedBytes),
 }
@@ -252,7 +287,13 @@ impl WriteBuf {
     }
 
     /// Kernel copy of a piece out of another process; bytes copied.
-    pub fn fill_from_process(&mut self, offset: u64, len: u64, pid: i32, address: u64) -> std::io::Result<u64> {
+    pub fn fill_from_process(
+        &mut self,
+        offset: u64,
+        len: u64,
+        pid: i32,
+        address: u64,
+    ) -> std::io::Result<u64> {
         match self.private(offset, len) {
             Ok(slice) => crate::sys::read_process(pid, address, slice).map(|n| n as u64),
             Err(shared) => shared.read_from_process(offset, len, pid, address),
@@ -263,7 +304,10 @@ impl WriteBuf {
     #[inline(always)]
     fn private(&mut self, offset: u64, len: u64) -> Result<&mut [u8], &SharedBytes> {
         let end = offset.checked_add(len).filter(|end| *end <= self.len());
-        assert!(end.is_some(), "bytes {offset}+{len} lie beyond the end of a buffer");
+        assert!(
+            end.is_some(),
+            "bytes {offset}+{len} lie beyond the end of a buffer"
+        );
         let (offset, len) = (offset as usize, len as usize);
         match &mut self.0 {
             Target::Lent(pointer, ..) => {

@@ -40,9 +40,9 @@
 //! assert_eq!(&back, b"woven");
 //! ```
 
-pub mod copy;
 #[cfg(not(loom))]
 mod arena;
+pub mod copy;
 mod doorbell;
 #[cfg(not(loom))]
 mod heap;
@@ -143,6 +143,9 @@ pub enum Error {
 impl Error {
     #[cfg(not(loom))]
     pub(crate) fn system(call: &'static str) -> impl Fn(rustix::io::Errno) -> Error {
-        move |errno| Error::System { call, source: errno.into() }
+        move |errno| Error::System {
+            call,
+            source: errno.into(),
+        }
     }
 }

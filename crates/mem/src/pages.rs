@@ -24,7 +24,11 @@ impl Pages {
     pub fn new(bytes: u64, huge: bool) -> Result<Pages, Error> {
         const HUGE: usize = 2 << 20;
         let len = (bytes as usize).max(1).next_multiple_of(4096);
-        let mapped = if huge { len.next_multiple_of(HUGE) + HUGE } else { len };
+        let mapped = if huge {
+            len.next_multiple_of(HUGE) + HUGE
+        } else {
+            len
+        };
         // SAFETY: a fresh private mapping at an address of the kernel's choice.
         let start = unsafe {
             rustix::mm::mmap_anonymous(
@@ -35,15 +39,27 @@ impl Pages {
             )
         }
         .map_err(Error::system("mmap"))? as usize;
-        let base = if huge { start.next_multiple_of(HUGE) } else { start };
+        let base = if huge {
+            start.next_multiple_of(HUGE)
+        } else {
+            start
+        };
         if huge {
             // SAFETY: inside the mapping made above; the advice changes no content.
             let advised = unsafe {
-                rustix::mm::madvise(base as *mut _, len.next_multiple_of(HUGE), Advice::LinuxHugepage)
+                rustix::mm::madvise(
+                    base as *mut _,
+                    len.next_multiple_of(HUGE),
+                    Advice::LinuxHugepage,
+                )
             };
             advised.map_err(Error::system("madvise(MADV_HUGEPAGE)"))?;
         }
-        Ok(Pages { base: base as *mut u8, bytes: bytes as usize, mapped: (start, mapped) })
+        Ok(Pages {
+            base: base as *mut u8,
+            bytes: bytes as usize,
+            mapped: (start, mapped),
+        })
     }
 }
 

@@ -7,7 +7,7 @@
 
 use crate::arena::Mapping;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64};
 
 /// Bytes in an [`crate::Arena`]: copied in and out, or reached as atomics.
 ///
@@ -27,7 +27,11 @@ unsafe impl Sync for SharedBytes {}
 
 impl SharedBytes {
     pub(crate) fn new(mapping: Arc<Mapping>, pointer: *mut u8, len: usize) -> Self {
-        SharedBytes { mapping, pointer, len }
+        SharedBytes {
+            mapping,
+            pointer,
+            len,
+        }
     }
 
     /// Private memory of this process that others will reach through the kernel or by messages. It
@@ -35,7 +39,11 @@ impl SharedBytes {
     pub fn adopt(bytes: Vec<u8>) -> SharedBytes {
         let mapping = Arc::new(Mapping::adopt(bytes));
         let (pointer, len) = (mapping.base(), mapping.bytes());
-        SharedBytes { mapping, pointer, len }
+        SharedBytes {
+            mapping,
+            pointer,
+            len,
+        }
     }
 
     /// Length in bytes.
@@ -50,7 +58,9 @@ impl SharedBytes {
 
     /// Whether `offset..offset + bytes` lies inside.
     pub fn contains(&self, offset: u64, bytes: u64) -> bool {
-        offset.checked_add(bytes).is_some_and(|end| end <= self.len as u64)
+        offset
+            .checked_add(bytes)
+            .is_some_and(|end| end <= self.len as u64)
     }
 
     #[inline(always)]
@@ -67,7 +77,11 @@ impl SharedBytes {
     /// A part of this range.
     pub fn slice(&self, offset: u64, bytes: u64) -> SharedBytes {
         let pointer = self.at(offset, bytes);
-        SharedBytes { mapping: self.mapping.clone(), pointer, len: bytes as usize }
+        SharedBytes {
+            mapping: self.mapping.clone(),
+            pointer,
+            len: bytes as usize,
+        }
     }
 
     /// Copies `into.len()` bytes out. A racing writer makes the bytes unspecified (M2).
@@ -121,7 +135,10 @@ impl SharedBytes {
     #[inline(always)]
     pub fn u64(&self, offset: u64) -> &AtomicU64 {
         let pointer = self.at(offset, 8);
-        assert!(pointer.addr().is_multiple_of(8), "a 64-bit atomic at a misaligned offset {offset}");
+        assert!(
+            pointer.addr().is_multiple_of(8),
+            "a 64-bit atomic at a misaligned offset {offset}"
+        );
         // SAFETY: in range, aligned, alive as long as `self` (B1); shared only as an atomic (B2).
         unsafe { AtomicU64::from_ptr(pointer.cast()) }
     }
@@ -130,19 +147,34 @@ impl SharedBytes {
     #[inline(always)]
     pub fn u32(&self, offset: u64) -> &AtomicU32 {
         let pointer = self.at(offset, 4);
-        assert!(pointer.addr().is_multiple_of(4), "a 32-bit atomic at a misaligned offset {offset}");
+        assert!(
+            pointer.addr().is_multiple_of(4),
+            "a 32-bit atomic at a misaligned offset {offset}"
+        );
         // SAFETY: as in `u64`.
         unsafe { AtomicU32::from_ptr(pointer.cast()) }
     }
 
     /// Copies from an address of another process into this range (kernel copy); bytes copied.
-    pub fn read_from_process(&self, offset: u64, bytes: u64, pid: i32, address: u64) -> std::io::Result<u64> {
+    pub fn read_from_process(
+        &self,
+        offset: u64,
+        bytes: u64,
+        pid: i32,
+        address: u64,
+    ) -> std::io::Result<u64> {
         let pointer = self.at(offset, bytes);
         crate::sys::read_process_raw(pid, address, pointer, bytes as usize).map(|n| n as u64)
     }
 
     /// Copies from this range to an address of another process (kernel copy); bytes copied.
-    pub fn write_to_process(&self, offset: u64, bytes: u64, pid: i32, address: u64) -> std::io::Result<u64> {
+    pub fn write_to_process(
+        &self,
+        offset: u64,
+        bytes: u64,
+        pid: i32,
+        address: u64,
+    ) -> std::io::Result<u64> {
         let pointer = self.at(offset, bytes);
         crate::sys::write_process_raw(pid, address, pointer, bytes as usize).map(|n| n as u64)
     }
@@ -161,17 +193,6 @@ impl SharedBytes {
         }
     }
 
-    /// Asks for all lines of a range, to be read soon. They go to the second-level cache: it takes
-    /// more requests at a time than the first.
-    #[inline(always)]
-    pub fn prefetch_range(&self, offset: u64, bytes: u64) {
-        let start = self.at(offset, bytes);
-        for line in (0..bytes as usize).step_by(crate::LINE as usize) {
-            // SAFETY: in range (checked by `at`); a prefetch reads nothing and cannot fault.
-            unsafe { prefetch::read_second_level(start.add(line)) }
-        }
-    }
-
     /// Asks for all lines of a range, to be written soon.
     #[inline(always)]
     pub fn prefetch_write_range(&self, offset: u64, bytes: u64) {
@@ -181,33 +202,12 @@ impl SharedBytes {
             unsafe { prefetch::write(start.add(line)) }
         }
     }
-
-    /// Pushes written lines out of this core's caches, to where another core finds them sooner. A
-    /// hint; the bytes do not change.
-    #[inline(always)]
-    pub fn demote_range(&self, offset: u64, bytes: u64) {
-        let start = self.at(offset, bytes);
-        for line in (0..bytes as usize).step_by(crate::LINE as usize) {
-            // SAFETY: in range (checked by `at`); a hint changes nothing and cannot fault.
-            unsafe { prefetch::demote(start.add(line)) }
-        }
-    }
-
-    /// A sum of all bytes as 64-bit words, read once: proves that a view can be read where it lies.
-    pub fn checksum(&self) -> u64 {
-        let mut sum = 0u64;
-        let words = self.len as u64 / 8;
-        for word in 0..words {
-            sum = sum.wrapping_add(self.u64(word * 8).load(Ordering::Relaxed));
-        }
-        sum
-    }
 }
 
 /// Hints; elsewhere than on x86-64 the hardware prefetcher has to do.
 mod prefetch {
     #[cfg(target_arch = "x86_64")]
-    use std::arch::x86_64::{_MM_HINT_T0, _MM_HINT_T1, _mm_prefetch};
+    use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
 
     #[inline(always)]
     pub(super) unsafe fn read(line: *const u8) {
@@ -221,17 +221,6 @@ mod prefetch {
     }
 
     #[inline(always)]
-    pub(super) unsafe fn read_second_level(line: *const u8) {
-        // SAFETY: as in `read`.
-        #[cfg(target_arch = "x86_64")]
-        unsafe {
-            _mm_prefetch::<_MM_HINT_T1>(line.cast());
-        }
-        #[cfg(not(target_arch = "x86_64"))]
-        let _ = line;
-    }
-
-    #[inline(always)]
     pub(super) unsafe fn write(line: *const u8) {
         // The intrinsic for this hint becomes a prefetch for reading where the compiler does not know
         // the processor; every x86-64 of the last decade has the instruction, older ones ignore it.
@@ -239,18 +228,6 @@ mod prefetch {
         #[cfg(all(target_arch = "x86_64", not(miri)))]
         unsafe {
             std::arch::asm!("prefetchw [{0}]", in(reg) line, options(nostack, preserves_flags, readonly));
-        }
-        #[cfg(not(all(target_arch = "x86_64", not(miri))))]
-        let _ = line;
-    }
-
-    #[inline(always)]
-    pub(super) unsafe fn demote(line: *const u8) {
-        // CLDEMOTE is encoded in the space of hints: a processor without it does nothing.
-        // SAFETY: as in `read`.
-        #[cfg(all(target_arch = "x86_64", not(miri)))]
-        unsafe {
-            std::arch::asm!("cldemote [{0}]", in(reg) line, options(nostack, preserves_flags, readonly));
         }
         #[cfg(not(all(target_arch = "x86_64", not(miri))))]
         let _ = line;

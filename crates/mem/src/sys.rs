@@ -61,8 +61,14 @@ pub(crate) fn read_process_raw(
     into: *mut u8,
     len: usize,
 ) -> std::io::Result<usize> {
-    let local = libc::iovec { iov_base: into.cast(), iov_len: len };
-    let remote = libc::iovec { iov_base: address as *mut libc::c_void, iov_len: len };
+    let local = libc::iovec {
+        iov_base: into.cast(),
+        iov_len: len,
+    };
+    let remote = libc::iovec {
+        iov_base: address as *mut libc::c_void,
+        iov_len: len,
+    };
     // SAFETY: S1 for `local`: both callers derive it from a live range of `len` bytes; S2 for `remote`.
     let n = unsafe { libc::process_vm_readv(pid, &local, 1, &remote, 1, 0) };
     usize::try_from(n).map_err(|_| std::io::Error::last_os_error())
@@ -82,7 +88,11 @@ pub(crate) fn write_process_raw(
 }
 
 /// Writes to pages of this process that the caller owns, as if they were another's: calibration.
-pub(crate) fn write_own_pages(to: &crate::copy::calibrate::Target, offset: u64, from: &[u8]) -> bool {
+pub(crate) fn write_own_pages(
+    to: &crate::copy::calibrate::Target,
+    offset: u64,
+    from: &[u8],
+) -> bool {
     let pid = std::process::id() as i32;
     let address = to.address(offset, from.len() as u64);
     write_anywhere(pid, address, from.as_ptr(), from.len()).is_ok_and(|n| n == from.len())
@@ -99,8 +109,14 @@ pub fn allow_kernel_copies() {
 }
 
 fn write_anywhere(pid: i32, address: u64, from: *const u8, len: usize) -> std::io::Result<usize> {
-    let local = libc::iovec { iov_base: from as *mut libc::c_void, iov_len: len };
-    let remote = libc::iovec { iov_base: address as *mut libc::c_void, iov_len: len };
+    let local = libc::iovec {
+        iov_base: from as *mut libc::c_void,
+        iov_len: len,
+    };
+    let remote = libc::iovec {
+        iov_base: address as *mut libc::c_void,
+        iov_len: len,
+    };
     // SAFETY: S1 for `local`, which the call only reads; S2 for `remote`.
     let n = unsafe { libc::process_vm_writev(pid, &local, 1, &remote, 1, 0) };
     usize::try_from(n).map_err(|_| std::io::Error::last_os_error())

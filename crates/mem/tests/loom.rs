@@ -85,7 +85,9 @@ impl Medium for End {
 }
 
 fn content(number: u64, len: usize) -> Vec<u8> {
-    (0..len).map(|at| (number as u8).wrapping_mul(31).wrapping_add(at as u8)).collect()
+    (0..len)
+        .map(|at| (number as u8).wrapping_mul(31).wrapping_add(at as u8))
+        .collect()
 }
 
 /// Frames of one and two cells, one and a half laps: all arrive, whole and in order.
@@ -178,7 +180,9 @@ impl Bell {
     fn new(news: u64) -> Arc<Bell> {
         Arc::new(Bell {
             asleep: AtomicU32::new(0),
-            news: (0..NEWS_WORDS).map(|word| AtomicU64::new(if word == 0 { news } else { 0 })).collect(),
+            news: (0..NEWS_WORDS)
+                .map(|word| AtomicU64::new(if word == 0 { news } else { 0 }))
+                .collect(),
             kernel: Mutex::new(()),
             woken: Condvar::new(),
         })
@@ -283,7 +287,9 @@ fn two_peers_ring_at_once() {
             }
             mine.rise();
         }
-        senders.into_iter().for_each(|sender| sender.join().unwrap());
+        senders
+            .into_iter()
+            .for_each(|sender| sender.join().unwrap());
     });
 }
 
@@ -369,7 +375,10 @@ fn a_withdrawn_message_is_not_delivered() {
             let copied = source.load(Ordering::Acquire);
             // V1 of the rendezvous: the last look at the word comes after the last byte.
             if claim.finished() && !claim.revoked() {
-                assert_eq!(copied, 1, "bytes of a buffer that its owner uses again were delivered");
+                assert_eq!(
+                    copied, 1,
+                    "bytes of a buffer that its owner uses again were delivered"
+                );
             }
         } else {
             assert!(claim.revoked());

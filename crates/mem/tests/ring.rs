@@ -3,12 +3,17 @@
 #![cfg(not(loom))]
 
 use proptest::prelude::*;
-use samite_mem::ring::{Body, CELLS, Consumer, INLINE_BYTES, Medium, Producer, RING_BYTES, SharedRing};
+use samite_mem::ring::{
+    Body, CELLS, Consumer, INLINE_BYTES, Medium, Producer, RING_BYTES, SharedRing,
+};
 use samite_mem::{Arena, Span};
 use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
 
-const BULK: Span = Span { offset: 1 << 20, bytes: 16 << 10 };
+const BULK: Span = Span {
+    offset: 1 << 20,
+    bytes: 16 << 10,
+};
 const BODY_MAX: usize = BULK.bytes as usize / 4;
 /// The bulk reference takes 16 bytes of the cells.
 const INLINE_MAX: usize = INLINE_BYTES - 16;
@@ -37,26 +42,46 @@ struct Message {
 
 fn bytes(seed: u64, len: usize) -> Vec<u8> {
     let mixed = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    (0..len as u64).map(|at| (mixed.wrapping_add(at * 7) >> 3) as u8).collect()
+    (0..len as u64)
+        .map(|at| (mixed.wrapping_add(at * 7) >> 3) as u8)
+        .collect()
 }
 
 fn message() -> impl Strategy<Value = Message> {
-    let edge = prop_oneof![Just(0), Just(1), Just(47), Just(48), Just(49), Just(104), Just(105)];
+    let edge = prop_oneof![
+        Just(0),
+        Just(1),
+        Just(47),
+        Just(48),
+        Just(49),
+        Just(104),
+        Just(105)
+    ];
     let inline = prop_oneof![edge, 0..=INLINE_MAX];
     let body = prop_oneof![3 => Just(0), 1 => 1..200usize, 1 => (BODY_MAX - 70)..=BODY_MAX];
-    (any::<u8>(), any::<u64>(), inline, body).prop_map(|(kind, arg, inline, body)| {
-        Message { kind, arg, inline: bytes(arg, inline), body: bytes(!arg, body) }
+    (any::<u8>(), any::<u64>(), inline, body).prop_map(|(kind, arg, inline, body)| Message {
+        kind,
+        arg,
+        inline: bytes(arg, inline),
+        body: bytes(!arg, body),
     })
 }
 
 /// Publishes a message; `false` if there is no room.
 fn push(producer: &mut Producer<SharedRing>, message: &Message, reserve: u64) -> bool {
-    let Message { kind, arg, inline, body } = message;
+    let Message {
+        kind,
+        arg,
+        inline,
+        body,
+    } = message;
     if body.is_empty() {
         return producer.push(*kind, *arg, inline, reserve).is_ok();
     }
     let len = body.len() as u64;
-    let Ok(start) = producer.reserve_bulk(inline.len(), len, reserve) else { return false };
+    let Ok(start) = producer.reserve_bulk(inline.len(), len, reserve) else {
+        return false;
+    };
     producer.medium.write_body(start, &Body::Slice(body));
     producer.push_bulk(*kind, *arg, inline, start, len);
     true
@@ -65,9 +90,16 @@ fn push(producer: &mut Producer<SharedRing>, message: &Message, reserve: u64) ->
 fn pop(consumer: &mut Consumer<SharedRing>) -> Option<Message> {
     let message = {
         let (frame, medium) = consumer.peek_with_medium().unwrap()?;
-        let body = frame.bulk.map(|(offset, len)| medium.body(offset, len).to_vec());
+        let body = frame
+            .bulk
+            .map(|(offset, len)| medium.body(offset, len).to_vec());
         let (kind, arg, inline) = (frame.kind, frame.arg, frame.inline.to_vec());
-        Message { kind, arg, inline, body: body.unwrap_or_default() }
+        Message {
+            kind,
+            arg,
+            inline,
+            body: body.unwrap_or_default(),
+        }
     };
     consumer.advance();
     Some(message)
@@ -164,9 +196,18 @@ proptest! {
 fn two_threads_see_a_queue() {
     const COUNT: u64 = 60_000;
     let make = |number: u64| {
-        let body = if number.is_multiple_of(5) { (number * 37) as usize % BODY_MAX } else { 0 };
+        let body = if number.is_multiple_of(5) {
+            (number * 37) as usize % BODY_MAX
+        } else {
+            0
+        };
         let inline = (number * 11) as usize % INLINE_MAX;
-        Message { kind: number as u8, arg: number, inline: bytes(number, inline), body: bytes(!number, body) }
+        Message {
+            kind: number as u8,
+            arg: number,
+            inline: bytes(number, inline),
+            body: bytes(!number, body),
+        }
     };
     let (mut producer, mut consumer) = ends();
     std::thread::scope(|scope| {

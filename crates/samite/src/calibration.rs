@@ -11,7 +11,8 @@ use std::path::PathBuf;
 /// Where the figures are kept; `None` without a home.
 pub fn path() -> Option<PathBuf> {
     let cache = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from);
-    let cache = cache.or_else(|| std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".cache")));
+    let cache =
+        cache.or_else(|| std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".cache")));
     cache.map(|cache| cache.join("samite").join("calibration.toml"))
 }
 
@@ -34,7 +35,12 @@ pub fn measure() -> Result<CostModel, samite_mem::Error> {
     let rates: Vec<Rate> = measured.iter().map(rate).collect();
     let guess = CostModel::default();
     let eager_max = eager_max(&rates).unwrap_or(guess.eager_max);
-    Ok(CostModel { host: Host::read().key(), eager_max, rates, ..guess })
+    Ok(CostModel {
+        host: Host::read().key(),
+        eager_max,
+        rates,
+        ..guess
+    })
 }
 
 /// What asking the receiver first costs: two more small messages on the way, in microseconds.
@@ -47,7 +53,11 @@ fn eager_max(rates: &[Rate]) -> Option<u64> {
         let bytes = rate.bytes as f64;
         asked == 0.0 || bytes / rate.ring <= bytes / asked + HANDSHAKE
     };
-    rates.iter().take_while(at_once).map(|rate| rate.bytes).last()
+    rates
+        .iter()
+        .take_while(at_once)
+        .map(|rate| rate.bytes)
+        .last()
 }
 
 /// The kept figures; measures and keeps them first if there are none. `said` hears about it.

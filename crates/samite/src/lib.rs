@@ -25,8 +25,8 @@ mod unit;
 
 pub use samite_fabric::{
     Atomic, Config as FabricConfig, CostModel, Error, ErrorCode, Fabric, Handle, Identity, Mask,
-    Match, PeerId, PeerInfo, Received, Remote, Result, Scope, Segment, SegmentKey, Sent, Status, View,
-    Whom, Width, agent, test_all, transport, wait_all,
+    Match, PeerId, PeerInfo, Received, Remote, Result, Scope, Segment, SegmentKey, Sent, Status,
+    View, Whom, Width, agent, test_all, transport, wait_all,
 };
 pub use samite_mem::{Pages, SharedBytes, host};
 pub use unit::{fabric_config, init, init_with, join, variable};

@@ -37,7 +37,10 @@ fn number(name: &str, default: u32) -> Result<u32> {
 /// What the launcher said of this process; a job of its own if nobody did.
 fn identity() -> Result<Identity> {
     let program = env::current_exe().ok();
-    let program = program.as_ref().and_then(|path| path.file_name()).map(|name| name.to_string_lossy());
+    let program = program
+        .as_ref()
+        .and_then(|path| path.file_name())
+        .map(|name| name.to_string_lossy());
     let by_hand = Identity::by_hand(&program.unwrap_or("program".into()));
     Ok(Identity {
         job: env::var(variable::JOB).unwrap_or(by_hand.job),
@@ -79,10 +82,12 @@ fn of_environment() -> Result<Config> {
             .and_then(|layers| layers.resolve())
             .map(|resolved| resolved.config),
     };
-    settings.map(|settings| fabric_config(&settings)).map_err(|error| Error::Join {
-        domain: env::var(variable::DOMAIN).unwrap_or_else(|_| "of one".to_owned()),
-        why: error.to_string(),
-    })
+    settings
+        .map(|settings| fabric_config(&settings))
+        .map_err(|error| Error::Join {
+            domain: env::var(variable::DOMAIN).unwrap_or_else(|_| "of one".to_owned()),
+            why: error.to_string(),
+        })
 }
 
 /// Joins the domain that the launcher names; without one, or without a launcher, the process is a

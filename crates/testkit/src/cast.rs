@@ -1,7 +1,7 @@
 //! The processes of a running test: what they say, how they end, who is killed when.
 
-use crate::units::{NAME, ROLE, Units};
 use crate::leftovers;
+use crate::units::{NAME, ROLE, Units};
 use rustix::process::{Pid, Signal, kill_process};
 use std::collections::HashSet;
 use std::io::{BufRead, BufReader, Write};
@@ -60,7 +60,15 @@ impl Cast {
         let (send, lines) = channel();
         let bound = Instant::now() + units.patience;
         let (name, players, killed) = (name.to_owned(), Vec::new(), HashSet::new());
-        let mut cast = Cast { name, domain, players, killed, lines, send, bound };
+        let mut cast = Cast {
+            name,
+            domain,
+            players,
+            killed,
+            lines,
+            send,
+            bound,
+        };
         cast.spawn(Who::Agent, units.count);
         cast.wait_point(Who::Agent, "ready");
         for rank in 0..units.count {
@@ -74,7 +82,13 @@ impl Cast {
         let binary = std::env::current_exe().expect("a test binary has a path");
         let mut command = Command::new(binary);
         command
-            .args(["--exact", &self.name, "--nocapture", "--include-ignored", "--test-threads=1"])
+            .args([
+                "--exact",
+                &self.name,
+                "--nocapture",
+                "--include-ignored",
+                "--test-threads=1",
+            ])
             .env(NAME, &self.name)
             .env("SAMITE_DOMAIN", &self.domain)
             .env("RUST_BACKTRACE", "0")
@@ -102,7 +116,14 @@ impl Cast {
             let _ = send.send((index, None));
         });
         let (lines, points) = (Vec::new(), Vec::new());
-        self.players.push(Player { who, process, lines, points, closed: false, ended: None });
+        self.players.push(Player {
+            who,
+            process,
+            lines,
+            points,
+            closed: false,
+            ended: None,
+        });
     }
 
     /// The domain of the test.
@@ -129,7 +150,11 @@ impl Cast {
     pub fn wait_point(&mut self, who: Who, name: &str) {
         let index = self.index(who);
         loop {
-            if let Some(at) = self.players[index].points.iter().position(|point| point == name) {
+            if let Some(at) = self.players[index]
+                .points
+                .iter()
+                .position(|point| point == name)
+            {
                 self.players[index].points.remove(at);
                 return;
             }
@@ -143,7 +168,12 @@ impl Cast {
     /// Waits until all units say that they are at this point.
     pub fn wait_all(&mut self, name: &str) {
         let asked = |who: &Who| *who != Who::Agent && !self.killed.contains(who);
-        let all: Vec<Who> = self.players.iter().map(|player| player.who).filter(asked).collect();
+        let all: Vec<Who> = self
+            .players
+            .iter()
+            .map(|player| player.who)
+            .filter(asked)
+            .collect();
         for who in all {
             self.wait_point(who, name);
         }
@@ -159,7 +189,8 @@ impl Cast {
 
     fn signal(&mut self, who: Who, signal: Signal) {
         let pid = Pid::from_raw(self.pid(who)).expect("a process has an id");
-        kill_process(pid, signal).unwrap_or_else(|error| panic!("{who} could not be signalled: {error}"));
+        kill_process(pid, signal)
+            .unwrap_or_else(|error| panic!("{who} could not be signalled: {error}"));
     }
 
     /// `kill -9`.
@@ -200,7 +231,8 @@ impl Cast {
     /// Waits until the agent counts so many members and has given back what the others had.
     pub fn wait_members(&mut self, count: usize) {
         let members = || {
-            let facts = samite_fabric::agent::facts(&self.domain, std::time::Duration::from_secs(5));
+            let facts =
+                samite_fabric::agent::facts(&self.domain, std::time::Duration::from_secs(5));
             facts.map(|facts| (facts.peers.len(), facts.reclaiming))
         };
         while members().ok() != Some((count, 0)) {
@@ -221,7 +253,9 @@ impl Cast {
         let left = self.bound.saturating_duration_since(Instant::now());
         let heard = self.lines.recv_timeout(left);
         let Ok((index, line)) = heard else {
-            self.give_up(&format!("nothing happened for too long; the test waits for {wanted}"));
+            self.give_up(&format!(
+                "nothing happened for too long; the test waits for {wanted}"
+            ));
         };
         let player = &mut self.players[index];
         let Some(line) = line else {
@@ -242,10 +276,17 @@ impl Cast {
     /// Waits until every unit has ended; those that were not killed must have succeeded. What the
     /// agent thinks of it is asked at the end.
     pub fn all_end(&mut self) {
-        while self.players.iter().any(|p| p.who != Who::Agent && !p.closed) {
+        while self
+            .players
+            .iter()
+            .any(|p| p.who != Who::Agent && !p.closed)
+        {
             self.listen("all units to end");
         }
-        let failed = self.players.iter().find(|p| p.who != Who::Agent && !self.well(p));
+        let failed = self
+            .players
+            .iter()
+            .find(|p| p.who != Who::Agent && !self.well(p));
         if let Some(who) = failed.map(|player| player.who) {
             self.give_up(&format!("{who} failed"));
         }
@@ -254,7 +295,8 @@ impl Cast {
     fn well(&self, player: &Player) -> bool {
         // An exit status of 0 is not enough: a misspelt name runs no test at all, successfully.
         let done = player.lines.iter().any(|line| line.starts_with("@done"));
-        self.killed.contains(&player.who) || (done && player.ended.is_some_and(|status| status.success()))
+        self.killed.contains(&player.who)
+            || (done && player.ended.is_some_and(|status| status.success()))
     }
 
     /// Ends the agent and looks for leftovers.
@@ -276,7 +318,9 @@ impl Cast {
     /// Says what everybody is doing, ends them all and fails the test.
     fn give_up(&mut self, why: &str) -> ! {
         while let Ok((index, line)) = self.lines.try_recv() {
-            self.players[index].lines.extend(line.filter(|line| !line.is_empty()));
+            self.players[index]
+                .lines
+                .extend(line.filter(|line| !line.is_empty()));
         }
         let mut report = format!("{}: {why}\n", self.name);
         for player in &mut self.players {
@@ -303,7 +347,10 @@ impl Drop for Cast {
 
 /// What each thread of a process does: its state, and where in the kernel it waits.
 fn threads(pid: i32) -> Vec<(String, String)> {
-    let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+    let tasks = std::fs::read_dir(format!("/proc/{pid}/task"))
+        .into_iter()
+        .flatten()
+        .flatten();
     tasks
         .map(|task| {
             let read = |file| std::fs::read_to_string(task.path().join(file)).unwrap_or_default();
@@ -322,17 +369,25 @@ fn all_are(pid: i32, state: &str) -> bool {
 fn describe(player: &mut Player) -> String {
     const LAST: usize = 12;
     let pid = player.process.id() as i32;
-    let ended = player.ended.or_else(|| player.process.try_wait().ok().flatten());
+    let ended = player
+        .ended
+        .or_else(|| player.process.try_wait().ok().flatten());
     let now = match ended {
         Some(status) => status.to_string(),
         None => {
-            let threads: Vec<String> =
-                threads(pid).into_iter().map(|(state, place)| format!("{state} in {place}")).collect();
+            let threads: Vec<String> = threads(pid)
+                .into_iter()
+                .map(|(state, place)| format!("{state} in {place}"))
+                .collect();
             format!("alive, threads: {}", threads.join(", "))
         }
     };
     let mut text = format!("  {} (pid {pid}): {now}\n", player.who);
-    for line in player.lines.iter().skip(player.lines.len().saturating_sub(LAST)) {
+    for line in player
+        .lines
+        .iter()
+        .skip(player.lines.len().saturating_sub(LAST))
+    {
         text += &format!("    | {line}\n");
     }
     text

@@ -56,13 +56,18 @@ impl Unit {
 
     /// Joins the domain of the test.
     pub fn join(&self) -> Outcome<Fabric> {
-        Ok(Fabric::join(&self.domain, self.identity(), self.config.clone())?)
+        Ok(Fabric::join(
+            &self.domain,
+            self.identity(),
+            self.config.clone(),
+        )?)
     }
 }
 
 fn number(variable: &str) -> u32 {
     let text = std::env::var(variable).unwrap_or_default();
-    text.parse().unwrap_or_else(|_| panic!("{variable} is \"{text}\": a unit is started by its test"))
+    text.parse()
+        .unwrap_or_else(|_| panic!("{variable} is \"{text}\": a unit is started by its test"))
 }
 
 /// Ends with the parent: a test that was killed leaves nothing behind.

@@ -10,7 +10,11 @@ pub(crate) fn of(domain: &str) -> Vec<String> {
     found.extend(
         sockets
             .lines()
-            .filter(|line| line.split_whitespace().last().is_some_and(|name| name.ends_with(&ours)))
+            .filter(|line| {
+                line.split_whitespace()
+                    .last()
+                    .is_some_and(|name| name.ends_with(&ours))
+            })
             .map(|line| format!("socket {line}")),
     );
     found
@@ -24,7 +28,9 @@ fn processes(domain: &str) -> Vec<String> {
     let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
     pids.filter(|pid| {
         let environment = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
-        environment.split(|byte| *byte == 0).any(|variable| variable == ours.as_bytes())
+        environment
+            .split(|byte| *byte == 0)
+            .any(|variable| variable == ours.as_bytes())
     })
     .map(|pid| format!("process {pid}"))
     .collect()

@@ -67,7 +67,9 @@ macro_rules! same {
         let (left, right) = (&$left, &$right);
         if left != right {
             return Err($crate::Failed::new(format!(
-                "{} is {left:?}, {} is {right:?}", stringify!($left), stringify!($right)
+                "{} is {left:?}, {} is {right:?}",
+                stringify!($left),
+                stringify!($right)
             )));
         }
     }};

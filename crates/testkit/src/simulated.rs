@@ -7,7 +7,9 @@ use std::ops::Range;
 
 /// These seeds, or the one in `SAMITE_SIM_SEED`.
 pub fn seeds(otherwise: Range<u64>) -> Range<u64> {
-    let Ok(text) = std::env::var("SAMITE_SIM_SEED") else { return otherwise };
+    let Ok(text) = std::env::var("SAMITE_SIM_SEED") else {
+        return otherwise;
+    };
     match text.parse::<u64>() {
         Ok(seed) => seed..seed + 1,
         Err(_) => panic!("SAMITE_SIM_SEED is \"{text}\", which is no number"),

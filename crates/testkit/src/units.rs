@@ -19,7 +19,10 @@ pub fn units(count: u32) -> Units {
     Units {
         count,
         budget: 256 << 20,
-        config: Config { deadline: Duration::from_secs(30), ..Config::default() },
+        config: Config {
+            deadline: Duration::from_secs(30),
+            ..Config::default()
+        },
         before: None,
         patience: Duration::from_secs(60),
     }
@@ -32,7 +35,10 @@ pub(crate) const ROLE: &str = "SAMITE_TEST_ROLE";
 impl Units {
     /// The domain's budget of shared memory, in bytes.
     pub fn budget(self, bytes: u64) -> Units {
-        Units { budget: bytes, ..self }
+        Units {
+            budget: bytes,
+            ..self
+        }
     }
 
     /// Changes the settings of all units.
@@ -48,7 +54,10 @@ impl Units {
 
     /// What every process does first (limits, another user).
     pub fn before(self, before: fn(Who)) -> Units {
-        Units { before: Some(before), ..self }
+        Units {
+            before: Some(before),
+            ..self
+        }
     }
 
     /// How long the watchdog waits.

@@ -12,7 +12,9 @@ fn a_hang_is_reported() {
             std::thread::park();
         }
     };
-    units(2).patience(Duration::from_secs(2)).run("a_hang_is_reported", hang);
+    units(2)
+        .patience(Duration::from_secs(2))
+        .run("a_hang_is_reported", hang);
 }
 
 /// The words of a unit that failed are in the report.
@@ -47,12 +49,16 @@ fn a_misspelt_name_is_reported() {
 #[test]
 #[should_panic(expected = "repeat it with: SAMITE_SIM_SEED=3 cargo test")]
 fn a_seed_is_reported() {
-    simulate("a_seed_is_reported", 2, 3..4, |_, _| Err(Failed::new("on purpose")));
+    simulate("a_seed_is_reported", 2, 3..4, |_, _| {
+        Err(Failed::new("on purpose"))
+    });
 }
 
 /// A unit that was killed without being asked to is a failure.
 #[test]
 #[should_panic(expected = "unit 0 failed")]
 fn a_death_of_its_own_is_reported() {
-    units(1).run("a_death_of_its_own_is_reported", |_, _| std::process::abort());
+    units(1).run("a_death_of_its_own_is_reported", |_, _| {
+        std::process::abort()
+    });
 }

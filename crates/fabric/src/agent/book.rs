@@ -20,7 +20,12 @@ impl Book {
     /// All of `extents` is free; together they are the budget.
     pub(crate) fn new(extents: Span) -> Self {
         let free = RangeAllocator::new(extents.offset..extents.end());
-        Book { free, taken: Vec::new(), budget: extents.bytes, used: 0 }
+        Book {
+            free,
+            taken: Vec::new(),
+            budget: extents.bytes,
+            used: 0,
+        }
     }
 
     pub(crate) fn budget(&self) -> u64 {
@@ -32,13 +37,22 @@ impl Book {
     }
 
     pub(crate) fn grant(&mut self, to: PeerId, bytes: u64) -> Result<Span, Error> {
-        let refusal = Error::Budget { asked: bytes, used: self.used, budget: self.budget };
-        let Some(rounded) = bytes.max(1).checked_next_multiple_of(GRAIN) else { return Err(refusal) };
+        let refusal = Error::Budget {
+            asked: bytes,
+            used: self.used,
+            budget: self.budget,
+        };
+        let Some(rounded) = bytes.max(1).checked_next_multiple_of(GRAIN) else {
+            return Err(refusal);
+        };
         if rounded > self.budget - self.used {
             return Err(refusal);
         }
         let range = self.free.allocate_range(rounded).map_err(|_| refusal)?;
-        let span = Span { offset: range.start, bytes: rounded };
+        let span = Span {
+            offset: range.start,
+            bytes: rounded,
+        };
         self.taken.push((to, span));
         self.used += rounded;
         Ok(span)
@@ -57,7 +71,11 @@ impl Book {
 
     /// The extents of one peer.
     pub(crate) fn of(&self, peer: PeerId) -> Vec<Span> {
-        self.taken.iter().filter(|(owner, _)| *owner == peer).map(|(_, span)| *span).collect()
+        self.taken
+            .iter()
+            .filter(|(owner, _)| *owner == peer)
+            .map(|(_, span)| *span)
+            .collect()
     }
 }
 
@@ -92,7 +110,13 @@ mod tests {
 
     #[test]
     fn an_absurd_request_is_a_refusal() {
-        let mut book = Book::new(Span { offset: 0, bytes: 64 << 20 });
-        assert!(matches!(book.grant(PeerId(0), u64::MAX), Err(Error::Budget { .. })));
+        let mut book = Book::new(Span {
+            offset: 0,
+            bytes: 64 << 20,
+        });
+        assert!(matches!(
+            book.grant(PeerId(0), u64::MAX),
+            Err(Error::Budget { .. })
+        ));
     }
 }

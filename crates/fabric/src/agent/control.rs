@@ -24,9 +24,18 @@ pub(crate) enum Request {
     /// To become a peer. Answered by `Joined` and the arena's descriptor.
     Join { identity: Identity, cpus: Cpus },
     /// An extent of at least so many bytes.
-    Extent { peer: PeerId, incarnation: u32, bytes: u64 },
+    Extent {
+        peer: PeerId,
+        incarnation: u32,
+        bytes: u64,
+    },
     /// An extent is no longer needed.
-    GiveBack { peer: PeerId, incarnation: u32, offset: u64, bytes: u64 },
+    GiveBack {
+        peer: PeerId,
+        incarnation: u32,
+        offset: u64,
+        bytes: u64,
+    },
     /// Leaves in order; from now on it counts as gone.
     Leave { peer: PeerId, incarnation: u32 },
     /// Who is there and how much memory is in use.
@@ -69,12 +78,20 @@ const PACKET_MAX: usize = 256 << 10;
 pub(crate) fn address(domain: &str) -> Result<SocketAddrUnix, Error> {
     let uid = rustix::process::getuid().as_raw();
     SocketAddrUnix::new_abstract_name(format!("samite/{uid}/{domain}").as_bytes()).map_err(|_| {
-        Error::Join { domain: domain.to_owned(), why: "the name is too long; keep it below 90 bytes".into() }
+        Error::Join {
+            domain: domain.to_owned(),
+            why: "the name is too long; keep it below 90 bytes".into(),
+        }
     })
 }
 
 pub(crate) fn socket() -> rustix::io::Result<OwnedFd> {
-    rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
+    rustix::net::socket_with(
+        AddressFamily::UNIX,
+        SocketType::SEQPACKET,
+        SocketFlags::CLOEXEC,
+        None,
+    )
 }
 
 pub(crate) fn send<T: Serialize>(
@@ -141,8 +158,15 @@ pub(crate) fn set_timeout(socket: BorrowedFd<'_>, time: Duration) -> Result<(), 
 }
 
 /// One request to the agent of `domain`.
-fn ask(domain: &str, request: &Request, deadline: Duration) -> Result<(Answer, Option<OwnedFd>), Error> {
-    let fail = |why: String| Error::Join { domain: domain.to_owned(), why };
+fn ask(
+    domain: &str,
+    request: &Request,
+    deadline: Duration,
+) -> Result<(Answer, Option<OwnedFd>), Error> {
+    let fail = |why: String| Error::Join {
+        domain: domain.to_owned(),
+        why,
+    };
     let socket = socket().map_err(|e| fail(e.to_string()))?;
     set_timeout(socket.as_fd(), deadline).map_err(fail)?;
     rustix::net::connect(&socket, &address(domain)?).map_err(|e| match e {
@@ -160,9 +184,23 @@ fn ask(domain: &str, request: &Request, deadline: Duration) -> Result<(Answer, O
 
 fn refused(domain: &str, answer: Answer) -> Error {
     match answer {
-        Answer::OverBudget { asked, used, budget } => Error::Budget { asked, used, budget },
-        Answer::Refused(why) => Error::Join { domain: domain.to_owned(), why },
-        other => Error::Join { domain: domain.to_owned(), why: format!("unexpected answer {other:?}") },
+        Answer::OverBudget {
+            asked,
+            used,
+            budget,
+        } => Error::Budget {
+            asked,
+            used,
+            budget,
+        },
+        Answer::Refused(why) => Error::Join {
+            domain: domain.to_owned(),
+            why,
+        },
+        other => Error::Join {
+            domain: domain.to_owned(),
+            why: format!("unexpected answer {other:?}"),
+        },
     }
 }
 
@@ -170,7 +208,14 @@ fn refused(domain: &str, answer: Answer) -> Error {
 pub(crate) type Joined = (PeerId, u32, OwnedFd);
 
 pub(crate) fn join(domain: &str, identity: &Identity, deadline: Duration) -> Result<Joined, Error> {
-    match ask(domain, &Request::Join { identity: identity.clone(), cpus: own_cpus() }, deadline)? {
+    match ask(
+        domain,
+        &Request::Join {
+            identity: identity.clone(),
+            cpus: own_cpus(),
+        },
+        deadline,
+    )? {
         (Answer::Joined { peer, incarnation }, Some(fd)) => Ok((peer, incarnation, fd)),
         (answer, _) => Err(refused(domain, answer)),
     }
@@ -212,12 +257,25 @@ pub(crate) struct AgentExtents {
 
 impl ExtentSource for AgentExtents {
     fn grant(&mut self, bytes: u64) -> Result<Span, samite_mem::Error> {
-        let request = Request::Extent { peer: self.peer, incarnation: self.incarnation, bytes };
+        let request = Request::Extent {
+            peer: self.peer,
+            incarnation: self.incarnation,
+            bytes,
+        };
         match ask(&self.domain, &request, self.deadline) {
             Ok((Answer::Granted { offset, bytes }, _)) => Ok(Span { offset, bytes }),
-            Ok((Answer::OverBudget { asked, used, budget }, _)) => {
-                Err(samite_mem::Error::Budget { asked, used, budget })
-            }
+            Ok((
+                Answer::OverBudget {
+                    asked,
+                    used,
+                    budget,
+                },
+                _,
+            )) => Err(samite_mem::Error::Budget {
+                asked,
+                used,
+                budget,
+            }),
             Ok((answer, _)) => Err(samite_mem::Error::NoGrant(format!("{answer:?}"))),
             Err(error) => Err(samite_mem::Error::NoGrant(error.to_string())),
         }
@@ -225,8 +283,12 @@ impl ExtentSource for AgentExtents {
 
     fn give_back(&mut self, extent: Span) {
         let (offset, bytes) = (extent.offset, extent.bytes);
-        let request =
-            Request::GiveBack { peer: self.peer, incarnation: self.incarnation, offset, bytes };
+        let request = Request::GiveBack {
+            peer: self.peer,
+            incarnation: self.incarnation,
+            offset,
+            bytes,
+        };
         if let Err(error) = ask(&self.domain, &request, self.deadline) {
             // The agent gives everything back when this process ends; until then it is counted.
             tracing::warn!(%error, "an extent could not be given back");

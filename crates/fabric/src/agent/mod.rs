@@ -15,7 +15,7 @@ mod book;
 pub(crate) mod control;
 mod server;
 
-pub use control::{DomainFacts, facts, join_retrying};
-pub use server::{AgentConfig, Node, run};
 pub(crate) use book::Book;
 pub(crate) use control::AgentExtents;
+pub use control::{DomainFacts, facts, join_retrying};
+pub use server::{AgentConfig, Node, run};

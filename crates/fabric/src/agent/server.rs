@@ -50,7 +50,13 @@ impl Node {
         let arena = Arena::create(crate::layout::EXTENTS + budget.max(1))?;
         let layout = Layout::create(arena, samite_mem::enable_asymmetric_fences())?;
         let book = Book::new(layout.extents());
-        Ok(Node { layout, book, members: Vec::new(), dying: Vec::new(), used_slots: 0 })
+        Ok(Node {
+            layout,
+            book,
+            members: Vec::new(),
+            dying: Vec::new(),
+            used_slots: 0,
+        })
     }
 
     pub(crate) fn layout(&self) -> &Layout {
@@ -65,13 +71,21 @@ impl Node {
         cpus: &Cpus,
         identity: &Identity,
     ) -> Result<(PeerId, u32), Error> {
-        let free = (0..PEERS_MAX as u32).map(PeerId).find(|peer| self.layout.state(*peer).0 == State::Free);
+        let free = (0..PEERS_MAX as u32)
+            .map(PeerId)
+            .find(|peer| self.layout.state(*peer).0 == State::Free);
         let Some(peer) = free else {
-            return Err(Error::Memory(format!("the domain is full: {PEERS_MAX} processes")));
+            return Err(Error::Memory(format!(
+                "the domain is full: {PEERS_MAX} processes"
+            )));
         };
         let incarnation = self.layout.admit(peer, pid, cpus, identity)?;
         self.used_slots = self.used_slots.max(peer.0 + 1);
-        self.members.push(Member { peer, incarnation, pidfd });
+        self.members.push(Member {
+            peer,
+            incarnation,
+            pidfd,
+        });
         self.layout.set_state(peer, State::Alive);
         self.announce();
         Ok((peer, incarnation))
@@ -86,7 +100,9 @@ impl Node {
     }
 
     fn member(&self, peer: PeerId, incarnation: u32) -> Option<usize> {
-        self.members.iter().position(|m| m.peer == peer && m.incarnation == incarnation)
+        self.members
+            .iter()
+            .position(|m| m.peer == peer && m.incarnation == incarnation)
     }
 
     /// A process died or left.
@@ -94,16 +110,25 @@ impl Node {
         let member = self.members.swap_remove(index);
         self.layout.set_state(member.peer, State::Dead);
         self.announce();
-        self.dying.push(Dying { peer: member.peer, epoch: self.layout.epoch() });
+        self.dying.push(Dying {
+            peer: member.peer,
+            epoch: self.layout.epoch(),
+        });
         self.reclaim();
     }
 
     /// Gives back what the dead had, once every survivor has seen the death: until then somebody may
     /// be reading a last message out of it.
     pub(crate) fn reclaim(&mut self) {
-        let seen = self.members.iter().map(|m| self.layout.seen_epoch(m.peer)).min();
-        let (ready, waiting): (Vec<_>, Vec<_>) =
-            self.dying.drain(..).partition(|dying| seen.is_none_or(|seen| seen >= dying.epoch));
+        let seen = self
+            .members
+            .iter()
+            .map(|m| self.layout.seen_epoch(m.peer))
+            .min();
+        let (ready, waiting): (Vec<_>, Vec<_>) = self
+            .dying
+            .drain(..)
+            .partition(|dying| seen.is_none_or(|seen| seen >= dying.epoch));
         self.dying = waiting;
         for Dying { peer, .. } in ready {
             for span in self.book.of(peer) {
@@ -143,37 +168,63 @@ impl Node {
             used: self.book.used(),
             resident: self.layout.arena().resident(),
             reclaiming: self.dying.len(),
-            peers: self.members.iter().filter_map(|m| self.layout.info(m.peer)).collect(),
+            peers: self
+                .members
+                .iter()
+                .filter_map(|m| self.layout.info(m.peer))
+                .collect(),
         }
     }
 
     fn answer(&mut self, domain: &str, request: Request, pid: i32) -> Result<Answer, String> {
         let known = |node: &Node, peer, incarnation| {
-            node.member(peer, incarnation).ok_or_else(|| format!("{peer} is not a member (any more)"))
+            node.member(peer, incarnation)
+                .ok_or_else(|| format!("{peer} is not a member (any more)"))
         };
         match request {
             Request::Join { identity, cpus } => {
                 let pidfd = Pid::from_raw(pid)
-                    .ok_or("the process id of the other side is unknown here (another pid namespace)")
+                    .ok_or(
+                        "the process id of the other side is unknown here (another pid namespace)",
+                    )
                     .and_then(|pid| {
                         rustix::process::pidfd_open(pid, PidfdFlags::empty())
                             .map_err(|_| "the process could not be watched (pidfd_open)")
                     })?;
-                let (peer, incarnation) =
-                    self.admit(pid, Some(pidfd), &cpus, &identity).map_err(|e| e.to_string())?;
+                let (peer, incarnation) = self
+                    .admit(pid, Some(pidfd), &cpus, &identity)
+                    .map_err(|e| e.to_string())?;
                 Ok(Answer::Joined { peer, incarnation })
             }
-            Request::Extent { peer, incarnation, bytes } => {
+            Request::Extent {
+                peer,
+                incarnation,
+                bytes,
+            } => {
                 known(self, peer, incarnation)?;
                 match self.grant(peer, bytes) {
-                    Ok(span) => Ok(Answer::Granted { offset: span.offset, bytes: span.bytes }),
-                    Err(samite_mem::Error::Budget { asked, used, budget }) => {
-                        Ok(Answer::OverBudget { asked, used, budget })
-                    }
+                    Ok(span) => Ok(Answer::Granted {
+                        offset: span.offset,
+                        bytes: span.bytes,
+                    }),
+                    Err(samite_mem::Error::Budget {
+                        asked,
+                        used,
+                        budget,
+                    }) => Ok(Answer::OverBudget {
+                        asked,
+                        used,
+                        budget,
+                    }),
                     Err(error) => Err(error.to_string()),
                 }
             }
-            Request::GiveBack { peer, incarnation, offset, bytes } => {
+            Request::GiveBack {
+                peer,
+                incarnation,
+                offset,
+                bytes,
+            } => {
                 known(self, peer, incarnation)?;
                 if self.give_back(peer, Span { offset, bytes }) {
                     Ok(Answer::Done)
@@ -194,20 +245,28 @@ impl Node {
 /// Runs the agent of a domain until it is told to stop (SIGTERM) or `samite run` ends. Calls `ready`
 /// once it can be reached.
 pub fn run(config: &AgentConfig, ready: impl FnOnce()) -> Result<(), Error> {
-    let fail = |why: String| Error::Join { domain: config.domain.clone(), why };
+    let fail = |why: String| Error::Join {
+        domain: config.domain.clone(),
+        why,
+    };
     let mut node = Node::create(config.budget)?;
     let listener = control::socket().map_err(|e| fail(e.to_string()))?;
     rustix::net::bind(&listener, &control::address(&config.domain)?).map_err(|e| match e {
-        rustix::io::Errno::ADDRINUSE => {
-            fail("an agent with this name is already running; join it or choose another name".into())
-        }
+        rustix::io::Errno::ADDRINUSE => fail(
+            "an agent with this name is already running; join it or choose another name".into(),
+        ),
         e => fail(e.to_string()),
     })?;
     rustix::net::listen(&listener, 128).map_err(|e| fail(e.to_string()))?;
     ready();
-    tracing::info!(domain = config.domain, budget = config.budget, "agent ready");
+    tracing::info!(
+        domain = config.domain,
+        budget = config.budget,
+        "agent ready"
+    );
     loop {
-        node.turn(&config.domain, &listener).map_err(|e| fail(e.to_string()))?;
+        node.turn(&config.domain, &listener)
+            .map_err(|e| fail(e.to_string()))?;
     }
 }
 
@@ -223,7 +282,10 @@ impl Node {
             }
         }
         // Only reclamation is retried by time: survivors tell through memory that they have seen.
-        let retry = rustix::event::Timespec { tv_sec: 0, tv_nsec: 20_000_000 };
+        let retry = rustix::event::Timespec {
+            tv_sec: 0,
+            tv_nsec: 20_000_000,
+        };
         let timeout = (!self.dying.is_empty()).then_some(&retry);
         match rustix::event::poll(&mut fds, timeout) {
             Ok(_) | Err(rustix::io::Errno::INTR) => {}
@@ -253,7 +315,9 @@ impl Node {
     /// this much and no more.
     fn serve(&mut self, domain: &str, listener: &OwnedFd) {
         const PATIENCE: Duration = Duration::from_millis(500);
-        let Ok(socket) = rustix::net::accept_with(listener, SocketFlags::CLOEXEC) else { return };
+        let Ok(socket) = rustix::net::accept_with(listener, SocketFlags::CLOEXEC) else {
+            return;
+        };
         let outcome = control::set_timeout(socket.as_fd(), PATIENCE)
             .and_then(|()| control::check_credentials(socket.as_fd()))
             .and_then(|pid| Ok((pid, control::receive::<Request>(socket.as_fd())?.0)))

@@ -83,14 +83,20 @@ pub(crate) struct Engine {
 
 impl std::fmt::Debug for Engine {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Engine").field("me", &self.me).field("ops", &self.ops).finish_non_exhaustive()
+        f.debug_struct("Engine")
+            .field("me", &self.me)
+            .field("ops", &self.ops)
+            .finish_non_exhaustive()
     }
 }
 
 impl Engine {
     pub(crate) fn new(node: Membership, caps: Caps, config: &crate::Config) -> Engine {
         let costs = config.costs.clone();
-        let eager_max = config.eager_max.unwrap_or(costs.eager_max).min(caps.body_max);
+        let eager_max = config
+            .eager_max
+            .unwrap_or(costs.eager_max)
+            .min(caps.body_max);
         Engine {
             me: node.me,
             caps,
@@ -123,24 +129,38 @@ impl Engine {
     #[inline]
     pub(crate) fn gone(&self, peer: PeerId) -> Option<Error> {
         match self.peers.get(peer.index()) {
-            Some(Peer { gone: Some(error), .. }) => Some(error.clone()),
+            Some(Peer {
+                gone: Some(error), ..
+            }) => Some(error.clone()),
             Some(Peer { info: Some(_), .. }) => None,
             _ => Some(Error::NoSuchPeer(peer)),
         }
     }
 
     /// A message has its receive: its payload is copied straight into the buffer.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn deliver(&mut self, key: Key, from: PeerId, tag: u64, body: &Body<'_>) {
-        let status = Status { from, tag, len: body.len() };
+        let status = Status {
+            from,
+            tag,
+            len: body.len(),
+        };
         let Some(op) = self.ops.get(key) else { return };
         let result = match &mut op.work {
-            Work::Receive { buf } if buf.len() < status.len => {
-                Err(Error::Truncated { from, message: status.len, buffer: buf.len() })
-            }
+            Work::Receive { buf } if buf.len() < status.len => Err(Error::Truncated {
+                from,
+                message: status.len,
+                buffer: buf.len(),
+            }),
             Work::Receive { buf } => {
                 buf.fill(0, body);
-                let Work::Receive { buf } = std::mem::replace(&mut op.work, Work::None) else { return };
+                if op.detached {
+                    self.ops.forget(key); // Nobody asks how it ended: the loan comes back.
+                    return;
+                }
+                let Work::Receive { buf } = std::mem::replace(&mut op.work, Work::None) else {
+                    return;
+                };
                 Ok(crate::ops::Outcome::Received(status, buf.into_owned()))
             }
             Work::ReceiveAny { .. } => {
@@ -167,7 +187,9 @@ impl Engine {
     pub(crate) fn advance(&mut self, transport: &mut crate::transport::AnyTransport) -> usize {
         let mut moved = 0;
         for _ in 0..self.active.len() {
-            let Some(key) = self.active.pop_front() else { break };
+            let Some(key) = self.active.pop_front() else {
+                break;
+            };
             let step = match self.ops.get(key).map(|op| &op.work) {
                 Some(Work::Stream { .. }) => self.stream(key, transport),
                 Some(Work::Assist { .. }) => self.assist(key),
@@ -195,7 +217,8 @@ impl Engine {
         state.unanswered = 0;
         let alive = !matches!(error, Error::PeerLost { .. });
         self.matcher.take_directed(peer);
-        self.matcher.drop_unexpected(peer, |arrived| matches!(arrived, Arrived::Offer(_)));
+        self.matcher
+            .drop_unexpected(peer, |arrived| matches!(arrived, Arrived::Offer(_)));
         for key in self.ops.pending(|op| op.peer == Some(peer)) {
             self.fail(key, error.clone(), alive);
         }
@@ -203,7 +226,9 @@ impl Engine {
 
     /// Ends an operation early. `alive`: the peer may still touch what the operation shares with it.
     pub(crate) fn fail(&mut self, key: Key, error: Error, alive: bool) {
-        let Some(op) = self.ops.get(key).filter(|op| op.done.is_none()) else { return };
+        let Some(op) = self.ops.get(key).filter(|op| !op.has_ended()) else {
+            return;
+        };
         let peer = op.peer;
         if op.work.takes_credit() {
             // Its answer, if one comes, finds no operation any more.
@@ -238,7 +263,10 @@ impl Engine {
 
     fn joined(&mut self, info: PeerInfo) {
         let id = info.peer;
-        *self.peer(id) = Peer { info: Some(info), ..Peer::default() };
+        *self.peer(id) = Peer {
+            info: Some(info),
+            ..Peer::default()
+        };
         // What an earlier life of this number said is not said by this one.
         self.signals.retain(|(from, _), _| *from != id);
         self.matcher.drop_unexpected(id, |_| true);
@@ -247,7 +275,13 @@ impl Engine {
     fn corrupt(&mut self, peer: PeerId, what: &'static str, value: u64) {
         tracing::warn!(%peer, what, value, "a peer broke the rules; nothing more is taken from it");
         self.shut = true;
-        self.part(peer, Error::PeerCorrupt { peer, what: Corrupt { what, value } });
+        self.part(
+            peer,
+            Error::PeerCorrupt {
+                peer,
+                what: Corrupt { what, value },
+            },
+        );
     }
 }
 
@@ -263,7 +297,7 @@ pub(crate) enum Step {
 }
 
 impl Sink for Engine {
-    #[inline]
+    #[inline(always)]
     fn frame(&mut self, frame: Incoming<'_>) {
         if self.shut && matches!(self.peer(frame.from).gone, Some(Error::PeerCorrupt { .. })) {
             return;
@@ -329,7 +363,8 @@ impl Engine {
     /// Whether one more request that will be answered may be on its way to a peer.
     pub(crate) fn has_credit(&mut self, to: PeerId) -> bool {
         let peer = self.peer(to);
-        peer.unanswered < crate::proto::CREDITS && peer.outbox.len() < crate::proto::CREDITS as usize
+        peer.unanswered < crate::proto::CREDITS
+            && peer.outbox.len() < crate::proto::CREDITS as usize
     }
 
     /// Queues a frame that carries few bytes.

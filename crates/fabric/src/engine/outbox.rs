@@ -27,7 +27,12 @@ pub(crate) enum Queued {
 
 impl Queued {
     pub(super) fn frame(kind: u8, arg: u64, inline: &[u8], body: Option<Vec<u8>>) -> Queued {
-        Queued::Frame { kind, arg, inline: inline.to_vec(), body }
+        Queued::Frame {
+            kind,
+            arg,
+            inline: inline.to_vec(),
+            body,
+        }
     }
 }
 
@@ -94,12 +99,28 @@ impl Engine {
                 Class::Reply => &mut outbox.replies,
                 Class::Request => &mut outbox.requests,
             };
-            let Some(queued) = queue.pop_front() else { return sent };
+            let Some(queued) = queue.pop_front() else {
+                return sent;
+            };
             let push = match &queued {
-                Queued::Frame { kind, arg, inline, body } => {
+                Queued::Frame {
+                    kind,
+                    arg,
+                    inline,
+                    body,
+                } => {
                     let body = Body::Slice(body.as_deref().unwrap_or_default());
                     let (kind, arg) = (*kind, *arg);
-                    transport.push(to, &Outgoing { class, kind, arg, inline, body })
+                    transport.push(
+                        to,
+                        &Outgoing {
+                            class,
+                            kind,
+                            arg,
+                            inline,
+                            body,
+                        },
+                    )
                 }
                 Queued::Send(key) => self.push_send(*key, to, transport),
             };

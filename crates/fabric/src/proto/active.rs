@@ -22,23 +22,55 @@ const NO_HANDLER: u64 = 1;
 
 impl Engine {
     /// Sends an active message; the operation of its reply, if one is wanted.
-    pub(crate) fn send_active(&mut self, to: PeerId, handler: u16, bytes: &[u8], reply: bool) -> u64 {
-        let request = if reply { self.ops.add(Some(to), "active message", Work::Reply) } else { 0 };
+    pub(crate) fn send_active(
+        &mut self,
+        to: PeerId,
+        handler: u16,
+        bytes: &[u8],
+        reply: bool,
+    ) -> u64 {
+        let request = if reply {
+            self.ops.add(Some(to), "active message", Work::Reply)
+        } else {
+            0
+        };
         if reply {
             self.peer(to).unanswered += 1;
         }
         if bytes.len() as u64 <= self.caps.body_max {
             let words = Words([handler as u64]).bytes();
-            self.post_body(to, Class::Request, kind::ACTIVE, request, &words, bytes.to_vec());
+            self.post_body(
+                to,
+                Class::Request,
+                kind::ACTIVE,
+                request,
+                &words,
+                bytes.to_vec(),
+            );
             return request;
         }
         let buf = ReadBuf::owned(bytes.to_vec());
         let (address, len) = (buf.address(), buf.len());
-        let word = if self.caps.map { self.words.take(&self.node.heap) } else { None };
-        let send = self.ops.add(Some(to), "long active message", Work::Send { tag: 0, buf, word });
+        let word = if self.caps.map {
+            self.words.take(&self.node.heap)
+        } else {
+            None
+        };
+        let send = self.ops.add(
+            Some(to),
+            "long active message",
+            Work::Send { tag: 0, buf, word },
+        );
         self.ops.detach(send);
         let claim = word.map_or(0, |word| self.words.offset(word) + 1);
-        let Words([a, b, c, _, e]) = Offer { send, len, address, place: 0, claim }.words();
+        let Words([a, b, c, _, e]) = Offer {
+            send,
+            len,
+            address,
+            place: 0,
+            claim,
+        }
+        .words();
         // The place is never used (the bytes are private): its word carries the handler.
         let words = Words([a, b, c, handler as u64, e]).bytes();
         self.post(to, Class::Request, kind::ACTIVE_OFFER, request, &words);
@@ -47,17 +79,35 @@ impl Engine {
 
     pub(crate) fn active_arrived(&mut self, frame: &Incoming<'_>) -> Result<(), &'static str> {
         let Words([handler]) = Words::<1>::read(frame.inline).ok_or("an active message")?;
-        self.handle(frame.from, handler as u16, frame.arg, &super::eager::payload(frame, 8));
+        self.handle(
+            frame.from,
+            handler as u16,
+            frame.arg,
+            &super::eager::payload(frame, 8),
+        );
         Ok(())
     }
 
-    pub(crate) fn active_offer_arrived(&mut self, frame: &Incoming<'_>) -> Result<(), &'static str> {
+    pub(crate) fn active_offer_arrived(
+        &mut self,
+        frame: &Incoming<'_>,
+    ) -> Result<(), &'static str> {
         let offer = Offer::read(frame.inline).ok_or("a long active message")?;
-        let then = Then::Handle { handler: offer.place as u16, request: frame.arg };
+        let then = Then::Handle {
+            handler: offer.place as u16,
+            request: frame.arg,
+        };
         let offer = Offer { place: 0, ..offer };
-        let status = Status { from: frame.from, tag: 0, len: offer.len };
-        let bytes = super::rendezvous::zeroed(offer.len).ok_or("the length of a long active message")?;
-        let key = self.ops.add(Some(frame.from), "long active message", Work::None);
+        let status = Status {
+            from: frame.from,
+            tag: 0,
+            len: offer.len,
+        };
+        let bytes =
+            super::rendezvous::zeroed(offer.len).ok_or("the length of a long active message")?;
+        let key = self
+            .ops
+            .add(Some(frame.from), "long active message", Work::None);
         self.ops.detach(key);
         self.fetch(key, WriteBuf::owned(bytes), status, offer, then);
         Ok(())
@@ -76,7 +126,11 @@ impl Engine {
             }
             return;
         }
-        let status = if reply.is_ok() { OK } else { NO_HANDLER | (handler as u64) << 16 };
+        let status = if reply.is_ok() {
+            OK
+        } else {
+            NO_HANDLER | (handler as u64) << 16
+        };
         let bytes = reply.ok().flatten().unwrap_or_default();
         let limit = self.caps.body_max as usize;
         let (total, mut parts) = (bytes.len(), bytes.chunks(limit.max(1)));
@@ -86,7 +140,14 @@ impl Engine {
             let part = parts.next().unwrap_or_default();
             sent += part.len();
             let words = Words([status, total as u64]).bytes();
-            self.post_body(from, Class::Reply, kind::REPLY, request, &words, part.to_vec());
+            self.post_body(
+                from,
+                Class::Reply,
+                kind::REPLY,
+                request,
+                &words,
+                part.to_vec(),
+            );
             if sent >= total {
                 return;
             }
@@ -96,7 +157,9 @@ impl Engine {
     pub(crate) fn reply_arrived(&mut self, frame: &Incoming<'_>) -> Result<(), &'static str> {
         let Words([status, total]) = Words::<2>::read(frame.inline).ok_or("a reply")?;
         let from = frame.from;
-        let Some(op) = self.ops.get(frame.arg).filter(|op| op.peer == Some(from)) else { return Ok(()) };
+        let Some(op) = self.ops.get(frame.arg).filter(|op| op.peer == Some(from)) else {
+            return Ok(());
+        };
         let body = super::eager::payload(frame, 16);
         let mut bytes = match std::mem::replace(&mut op.work, Work::None) {
             Work::Reply => Vec::new(),
@@ -113,7 +176,10 @@ impl Engine {
         }
         let result = match status & 0xffff {
             OK => Ok(Outcome::Bytes(bytes)),
-            _ => Err(Error::NoHandler { peer: from, handler: (status >> 16) as u16 }),
+            _ => Err(Error::NoHandler {
+                peer: from,
+                handler: (status >> 16) as u16,
+            }),
         };
         self.answered(from);
         self.ops.finish(frame.arg, result);

@@ -37,7 +37,11 @@ impl Engine {
             return Ok(());
         };
         match std::mem::replace(&mut op.work, Work::None) {
-            Work::Send { buf, word: Some(word), .. } if help.len <= buf.len() => {
+            Work::Send {
+                buf,
+                word: Some(word),
+                ..
+            } if help.len <= buf.len() => {
                 op.work = Work::Assist { buf, word, help };
                 self.active.push_back(frame.arg);
             }
@@ -48,18 +52,27 @@ impl Engine {
 
     /// Sender: copies a piece from the back.
     pub(crate) fn assist(&mut self, key: Key) -> Step {
-        let Some(op) = self.ops.get(key) else { return Step::Done };
+        let Some(op) = self.ops.get(key) else {
+            return Step::Done;
+        };
         let (Some(to), Work::Assist { buf, word, help }) = (op.peer, &op.work) else {
             return Step::Done;
         };
-        let pid = self.peers.get(to.index()).and_then(|p| p.info.as_ref()).map_or(0, |info| info.pid);
+        let pid = self
+            .peers
+            .get(to.index())
+            .and_then(|p| p.info.as_ref())
+            .map_or(0, |info| info.pid);
         let claim = Claim::new(self.words.word(*word), help.len.div_ceil(help.piece));
-        let Some(piece) = claim.take_back() else { return Step::Done };
+        let Some(piece) = claim.take_back() else {
+            return Step::Done;
+        };
         let offset = piece * help.piece;
         let len = help.piece.min(help.len - offset);
         let mut done = 0;
         while done < len {
-            match buf.copy_to_process(offset + done, len - done, pid, help.address + offset + done) {
+            match buf.copy_to_process(offset + done, len - done, pid, help.address + offset + done)
+            {
                 Ok(n) if n > 0 => done += n,
                 refusal => {
                     // The piece is lost to the receiver: it must start again as a stream (V3).

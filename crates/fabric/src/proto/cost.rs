@@ -45,7 +45,12 @@ pub struct CostModel {
 impl Default for CostModel {
     /// A guess for a current x86-64 machine with pages of 4 KiB.
     fn default() -> Self {
-        let rate = |bytes, ring, kernel, cooperative| Rate { bytes, ring, kernel, cooperative };
+        let rate = |bytes, ring, kernel, cooperative| Rate {
+            bytes,
+            ring,
+            kernel,
+            cooperative,
+        };
         CostModel {
             host: String::new(),
             eager_max: 16 << 10,
@@ -68,7 +73,9 @@ impl CostModel {
             let (a, b) = (rate.bytes.max(1).ilog2(), bytes.max(1).ilog2());
             a.abs_diff(b)
         };
-        let Some(rate) = self.rates.iter().min_by_key(distance) else { return Choice::Ring };
+        let Some(rate) = self.rates.iter().min_by_key(distance) else {
+            return Choice::Ring;
+        };
         let mut best = (rate.ring, Choice::Ring);
         if kernel && rate.kernel > best.0 {
             best = (rate.kernel, Choice::Kernel);
@@ -102,8 +109,16 @@ mod tests {
 
     #[test]
     fn the_fastest_engine_that_may_be_used_wins() {
-        let rate = Rate { bytes: 1 << 20, ring: 10.0, kernel: 20.0, cooperative: 30.0 };
-        let model = CostModel { rates: vec![rate], ..CostModel::default() };
+        let rate = Rate {
+            bytes: 1 << 20,
+            ring: 10.0,
+            kernel: 20.0,
+            cooperative: 30.0,
+        };
+        let model = CostModel {
+            rates: vec![rate],
+            ..CostModel::default()
+        };
         assert_eq!(model.choose(1 << 20, true, true), Choice::Cooperative);
         assert_eq!(model.choose(1 << 20, true, false), Choice::Kernel);
         assert_eq!(model.choose(1 << 20, false, false), Choice::Ring);
@@ -117,7 +132,10 @@ mod tests {
                 let pieces = u64::div_ceil(bytes, model.piece(bytes, choice));
                 assert!(pieces <= samite_mem::copy::cooperative::PIECES_MAX);
             }
-            assert!(bytes.div_ceil(model.direct_piece(bytes)) <= samite_mem::copy::cooperative::PIECES_MAX);
+            assert!(
+                bytes.div_ceil(model.direct_piece(bytes))
+                    <= samite_mem::copy::cooperative::PIECES_MAX
+            );
         }
     }
 }

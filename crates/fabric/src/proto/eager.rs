@@ -10,11 +10,15 @@ use samite_mem::ring::Body;
 /// The payload of a frame that has no inline words of its own.
 #[inline(always)]
 pub(crate) fn payload<'a>(frame: &'a Incoming<'a>, skip: usize) -> Body<'a> {
-    if frame.body.is_empty() { Body::Slice(frame.inline.get(skip..).unwrap_or_default()) } else { frame.body }
+    if frame.body.is_empty() {
+        Body::Slice(frame.inline.get(skip..).unwrap_or_default())
+    } else {
+        frame.body
+    }
 }
 
 impl Engine {
-    #[inline]
+    #[inline(always)]
     pub(crate) fn eager_arrived(&mut self, frame: &Incoming<'_>) {
         let body = payload(frame, 0);
         match self.matcher.take_posted(frame.from, frame.arg) {
@@ -22,7 +26,8 @@ impl Engine {
             None => {
                 let mut bytes = smallvec::SmallVec::from_elem(0, body.len() as usize);
                 body.copy_to(0, &mut bytes);
-                self.matcher.keep(frame.from, frame.arg, Arrived::Bytes(bytes));
+                self.matcher
+                    .keep(frame.from, frame.arg, Arrived::Bytes(bytes));
             }
         }
     }

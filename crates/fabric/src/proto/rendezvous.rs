@@ -35,11 +35,16 @@ impl Engine {
     pub(crate) fn push_send(&mut self, key: Key, to: PeerId, transport: &mut AnyTransport) -> Push {
         let (eager_max, inline_max) = (self.eager_max, self.caps.inline_max);
         let map = self.caps.map;
-        let Some(op) = self.ops.get(key) else { return Push::Done };
-        let Work::Send { tag, buf, word } = &mut op.work else { return Push::Done };
+        let Some(op) = self.ops.get(key) else {
+            return Push::Done;
+        };
+        let Work::Send { tag, buf, word } = &mut op.work else {
+            return Push::Done;
+        };
         let (tag, len) = (*tag, buf.len());
         // What lies in a segment is offered: the receiver reads it where it is.
-        let offer_in_place = map && matches!(buf.body(0, len), Body::Shared { .. }) && len > inline_max;
+        let offer_in_place =
+            map && matches!(buf.body(0, len), Body::Shared { .. }) && len > inline_max;
         if len <= eager_max && !offer_in_place {
             let push = push_eager(transport, to, tag, &buf.body(0, len), inline_max);
             if push == Push::Done {
@@ -54,7 +59,9 @@ impl Engine {
             *word = self.words.take(&self.node.heap);
         }
         let place = match buf.body(0, len) {
-            Body::Shared { bytes, .. } if map => self.node.layout.arena().offset_of(bytes.address()),
+            Body::Shared { bytes, .. } if map => {
+                self.node.layout.arena().offset_of(bytes.address())
+            }
             _ => None,
         };
         let offer = Offer {
@@ -66,28 +73,47 @@ impl Engine {
         };
         let inline = offer.words().bytes();
         let body = Body::Slice(&[]);
-        transport.push(to, &Outgoing { class: Class::Request, kind: kind::OFFER, arg: tag, inline: &inline, body })
+        transport.push(
+            to,
+            &Outgoing {
+                class: Class::Request,
+                kind: kind::OFFER,
+                arg: tag,
+                inline: &inline,
+                body,
+            },
+        )
     }
 
     pub(crate) fn offer_arrived(&mut self, frame: &Incoming<'_>) -> Result<(), &'static str> {
         let offer = Offer::read(frame.inline).ok_or("an offer")?;
         match self.matcher.take_posted(frame.from, frame.arg) {
             Some(key) => self.accept(key, frame.from, frame.arg, offer),
-            None => self.matcher.keep(frame.from, frame.arg, Arrived::Offer(offer)),
+            None => self
+                .matcher
+                .keep(frame.from, frame.arg, Arrived::Offer(offer)),
         }
         Ok(())
     }
 
     /// An offered message has its receive: chooses who copies.
     pub(crate) fn accept(&mut self, key: Key, from: PeerId, tag: u64, offer: Offer) {
-        let status = Status { from, tag, len: offer.len };
+        let status = Status {
+            from,
+            tag,
+            len: offer.len,
+        };
         let Some(op) = self.ops.get(key) else { return };
         op.peer = Some(from);
         let place = self.mapped_place(&offer);
         let Some(op) = self.ops.get(key) else { return };
         let buf = match std::mem::replace(&mut op.work, Work::None) {
             Work::Receive { buf } if buf.len() < offer.len => {
-                let error = Error::Truncated { from, message: offer.len, buffer: buf.len() };
+                let error = Error::Truncated {
+                    from,
+                    message: offer.len,
+                    buffer: buf.len(),
+                };
                 drop(buf);
                 self.post(from, Class::Reply, kind::TAKEN, offer.send, &[]);
                 self.ops.finish(key, Err(error));
@@ -96,7 +122,11 @@ impl Engine {
             Work::Receive { buf } => buf,
             Work::ReceiveAny { view: true } if place.is_some() => {
                 let hold = self.node.holds.hold(from);
-                let viewed = Viewed::InPlace { offset: offer.place - 1, send: offer.send, hold };
+                let viewed = Viewed::InPlace {
+                    offset: offer.place - 1,
+                    send: offer.send,
+                    hold,
+                };
                 self.ops.finish(key, Ok(Outcome::Viewed(status, viewed)));
                 return;
             }
@@ -119,36 +149,76 @@ impl Engine {
 
     /// The place of an offered message in the arena, if it can be read where it lies.
     fn mapped_place(&self, offer: &Offer) -> Option<u64> {
-        let place = offer.place.checked_sub(1).filter(|_| self.caps.map && offer.claim != 0)?;
-        self.node.layout.arena().bytes(place, offer.len).ok().map(|_| place)
+        let place = offer
+            .place
+            .checked_sub(1)
+            .filter(|_| self.caps.map && offer.claim != 0)?;
+        self.node
+            .layout
+            .arena()
+            .bytes(place, offer.len)
+            .ok()
+            .map(|_| place)
     }
 
     /// Moves an offered message into `buf`.
-    pub(crate) fn fetch(&mut self, key: Key, mut buf: WriteBuf, status: Status, offer: Offer, then: Then) {
+    pub(crate) fn fetch(
+        &mut self,
+        key: Key,
+        mut buf: WriteBuf,
+        status: Status,
+        offer: Offer,
+        then: Then,
+    ) {
         let from = status.from;
         let claim = offer.claim.wrapping_sub(1);
         // The word is read through the fixed bounds of the arena: a wrong one is no word at all.
-        let claimable = offer.claim != 0 && self.caps.map && self.node.layout.claim_word(claim).is_some();
+        let claimable =
+            offer.claim != 0 && self.caps.map && self.node.layout.claim_word(claim).is_some();
         let place = self.mapped_place(&offer).filter(|_| claimable);
         let kernel = claimable && self.kernel_works(from);
         let choice = match place {
             Some(_) => Choice::Kernel,
-            None => self.costs.choose(offer.len, kernel, kernel && self.cooperative),
+            None => self
+                .costs
+                .choose(offer.len, kernel, kernel && self.cooperative),
         };
         let (piece, source) = match (place, choice) {
             (Some(place), _) => (self.costs.direct_piece(offer.len), Source::Arena(place)),
             (None, Choice::Ring) => return self.collect(key, buf, status, offer.send, then),
             (None, Choice::Kernel | Choice::Cooperative) => {
                 let pid = self.peer(from).info.as_ref().map_or(0, |info| info.pid);
-                let source = Source::Process { pid, address: offer.address };
+                let source = Source::Process {
+                    pid,
+                    address: offer.address,
+                };
                 (self.costs.piece(offer.len, choice), source)
             }
         };
         if choice == Choice::Cooperative {
-            let help = Help { address: buf.address(), len: offer.len, piece };
-            self.post(from, Class::Reply, kind::HELP, offer.send, &help.words().bytes());
+            let help = Help {
+                address: buf.address(),
+                len: offer.len,
+                piece,
+            };
+            self.post(
+                from,
+                Class::Reply,
+                kind::HELP,
+                offer.send,
+                &help.words().bytes(),
+            );
         }
-        let pull = Pull { buf, status, send: offer.send, source, claim, piece, then, failing: None };
+        let pull = Pull {
+            buf,
+            status,
+            send: offer.send,
+            source,
+            claim,
+            piece,
+            then,
+            failing: None,
+        };
         let Some(op) = self.ops.get(key) else { return };
         op.work = Work::Pull(Box::new(pull));
         // Tell the sender before copying: it should be helping meanwhile.
@@ -156,10 +226,29 @@ impl Engine {
     }
 
     /// The message will come as data.
-    pub(crate) fn collect(&mut self, key: Key, buf: WriteBuf, status: Status, send: u64, then: Then) {
+    pub(crate) fn collect(
+        &mut self,
+        key: Key,
+        buf: WriteBuf,
+        status: Status,
+        send: u64,
+        then: Then,
+    ) {
         let Some(op) = self.ops.get(key) else { return };
-        op.work = Work::Collect(Box::new(Collect { buf, status, send, got: 0, then }));
-        self.post(status.from, Class::Reply, kind::STREAM, send, &Words([key]).bytes());
+        op.work = Work::Collect(Box::new(Collect {
+            buf,
+            status,
+            send,
+            got: 0,
+            then,
+        }));
+        self.post(
+            status.from,
+            Class::Reply,
+            kind::STREAM,
+            send,
+            &Words([key]).bytes(),
+        );
         if status.len == 0 {
             self.complete(key);
         }
@@ -168,9 +257,15 @@ impl Engine {
     /// A piece of a message that this side copies.
     pub(crate) fn pull(&mut self, key: Key) -> Step {
         let layout = self.node.layout.clone();
-        let Some(op) = self.ops.get(key) else { return Step::Done };
-        let Work::Pull(pull) = &mut op.work else { return Step::Done };
-        let Some(word) = layout.claim_word(pull.claim) else { return Step::Done };
+        let Some(op) = self.ops.get(key) else {
+            return Step::Done;
+        };
+        let Work::Pull(pull) = &mut op.work else {
+            return Step::Done;
+        };
+        let Some(word) = layout.claim_word(pull.claim) else {
+            return Step::Done;
+        };
         let claim = Claim::new(&word, pull.status.len.div_ceil(pull.piece));
         if let Some(error) = pull.failing.take() {
             claim.revoke();
@@ -188,7 +283,11 @@ impl Engine {
                 pull.failing = Some(Error::Cancelled);
                 return Step::Moved;
             }
-            return if claim.finished() { self.end_pull(key, Ok(())) } else { Step::Stuck };
+            return if claim.finished() {
+                self.end_pull(key, Ok(()))
+            } else {
+                Step::Stuck
+            };
         };
         let offset = piece * pull.piece;
         let len = pull.piece.min(pull.status.len - offset);
@@ -196,12 +295,20 @@ impl Engine {
             return self.refused(key, error);
         }
         // V1: the last look at the word comes after the last byte.
-        if claim.finished() && !claim.revoked() { self.end_pull(key, Ok(())) } else { Step::Moved }
+        if claim.finished() && !claim.revoked() {
+            self.end_pull(key, Ok(()))
+        } else {
+            Step::Moved
+        }
     }
 
     fn end_pull(&mut self, key: Key, result: Result<(), Error>) -> Step {
-        let Some(op) = self.ops.get(key) else { return Step::Done };
-        let Work::Pull(pull) = &op.work else { return Step::Done };
+        let Some(op) = self.ops.get(key) else {
+            return Step::Done;
+        };
+        let Work::Pull(pull) = &op.work else {
+            return Step::Done;
+        };
         let (from, send) = (pull.status.from, pull.send);
         self.post(from, Class::Reply, kind::TAKEN, send, &[]);
         match result {
@@ -215,8 +322,12 @@ impl Engine {
     /// stream (V3), once the sender no longer writes into the buffer.
     fn refused(&mut self, key: Key, error: std::io::Error) -> Step {
         let layout = self.node.layout.clone();
-        let Some(op) = self.ops.get(key) else { return Step::Done };
-        let Work::Pull(pull) = &op.work else { return Step::Done };
+        let Some(op) = self.ops.get(key) else {
+            return Step::Done;
+        };
+        let Work::Pull(pull) = &op.work else {
+            return Step::Done;
+        };
         let (from, claim) = (pull.status.from, pull.claim);
         tracing::warn!(%error, %from, "the kernel copy was refused; going on through the ring");
         if let Some(word) = layout.claim_word(claim) {
@@ -237,8 +348,12 @@ impl Engine {
             }
         }
         self.peer(from).kernel = Some(false);
-        let Some(op) = self.ops.get(key) else { return Step::Done };
-        let Work::Pull(pull) = std::mem::replace(&mut op.work, Work::None) else { return Step::Done };
+        let Some(op) = self.ops.get(key) else {
+            return Step::Done;
+        };
+        let Work::Pull(pull) = std::mem::replace(&mut op.work, Work::None) else {
+            return Step::Done;
+        };
         self.collect(key, pull.buf, pull.status, pull.send, pull.then);
         Step::Done
     }
@@ -258,7 +373,11 @@ impl Engine {
                 return Ok(());
             }
         };
-        op.work = Work::Stream { buf, receive, sent: 0 };
+        op.work = Work::Stream {
+            buf,
+            receive,
+            sent: 0,
+        };
         if let Some(word) = word {
             self.words.give_back(word);
         }
@@ -269,7 +388,9 @@ impl Engine {
     /// Sends fragments while there is room.
     pub(crate) fn stream(&mut self, key: Key, transport: &mut AnyTransport) -> Step {
         let piece = self.costs.stream_piece.min(self.caps.body_max);
-        let Some(op) = self.ops.get(key) else { return Step::Done };
+        let Some(op) = self.ops.get(key) else {
+            return Step::Done;
+        };
         let (Some(to), Work::Stream { buf, receive, sent }) = (op.peer, &mut op.work) else {
             return Step::Done;
         };
@@ -304,7 +425,9 @@ impl Engine {
         let Some(op) = self.ops.get(frame.arg).filter(|op| op.peer == Some(from)) else {
             return Ok(()); // The receive was cancelled.
         };
-        let Work::Collect(collect) = &mut op.work else { return Ok(()) };
+        let Work::Collect(collect) = &mut op.work else {
+            return Ok(());
+        };
         let len = frame.body.len();
         if offset != collect.got || len > collect.status.len - collect.got {
             return Err("the place of a fragment");
@@ -330,7 +453,8 @@ impl Engine {
         };
         match then {
             Then::Complete => {
-                self.ops.finish(key, Ok(Outcome::Received(status, buf.into_owned())));
+                self.ops
+                    .finish(key, Ok(Outcome::Received(status, buf.into_owned())));
             }
             Then::Handle { handler, request } => {
                 self.ops.finish(key, Ok(Outcome::Sent(None)));
@@ -358,14 +482,20 @@ impl Engine {
         if let Some(word) = word {
             self.words.give_back(word);
         }
-        self.ops.finish(frame.arg, Ok(Outcome::Sent(buf.and_then(ReadBuf::into_owned))));
+        self.ops.finish(
+            frame.arg,
+            Ok(Outcome::Sent(buf.and_then(ReadBuf::into_owned))),
+        );
         Ok(())
     }
 
     /// The receiver of a withdrawn send is done with its claim word (V2).
     fn let_go(&mut self, from: PeerId, send: Key) {
         let ours = |work: &Work| matches!(work, Work::Withdrawn { send: s, .. } if *s == send);
-        for key in self.ops.pending(|op| op.peer == Some(from) && ours(&op.work)) {
+        for key in self
+            .ops
+            .pending(|op| op.peer == Some(from) && ours(&op.work))
+        {
             if let Some(Work::Withdrawn { word, .. }) = self.ops.get(key).map(|op| &op.work) {
                 self.words.give_back(*word);
             }
@@ -376,9 +506,10 @@ impl Engine {
     /// The sender gave up an offer: forgets it if nothing was copied yet, and lets go of the claim.
     pub(crate) fn withdrawn(&mut self, frame: &Incoming<'_>) -> Result<(), &'static str> {
         let send = frame.arg;
-        self.matcher.drop_unexpected(frame.from, |arrived| {
-            matches!(arrived, Arrived::Offer(offer) if offer.send == send)
-        });
+        self.matcher.drop_unexpected(
+            frame.from,
+            |arrived| matches!(arrived, Arrived::Offer(offer) if offer.send == send),
+        );
         let from = frame.from;
         let ours = self.ops.pending(|op| {
             let theirs = match &op.work {
@@ -403,18 +534,36 @@ impl Engine {
 
 impl Pull {
     /// Copies a piece.
-    fn copy(&mut self, layout: &crate::layout::Layout, offset: u64, len: u64) -> std::io::Result<()> {
+    fn copy(
+        &mut self,
+        layout: &crate::layout::Layout,
+        offset: u64,
+        len: u64,
+    ) -> std::io::Result<()> {
         match self.source {
             Source::Arena(place) => {
-                let bytes = layout.arena().bytes(place, self.status.len).map_err(std::io::Error::other)?;
-                self.buf.fill(offset, &Body::Shared { bytes: &bytes, offset, len });
+                let bytes = layout
+                    .arena()
+                    .bytes(place, self.status.len)
+                    .map_err(std::io::Error::other)?;
+                self.buf.fill(
+                    offset,
+                    &Body::Shared {
+                        bytes: &bytes,
+                        offset,
+                        len,
+                    },
+                );
                 Ok(())
             }
             Source::Process { pid, address } => {
                 let mut done = 0;
                 while done < len {
                     let at = offset + done;
-                    match self.buf.fill_from_process(at, len - done, pid, address + at)? {
+                    match self
+                        .buf
+                        .fill_from_process(at, len - done, pid, address + at)?
+                    {
                         0 => return Err(std::io::ErrorKind::UnexpectedEof.into()),
                         n => done += n,
                     }
@@ -445,5 +594,14 @@ pub(crate) fn push_eager(
         Body::Slice(slice) if slice.len() as u64 <= inline_max => (slice, Body::Slice(&[])),
         body => (&[], body),
     };
-    transport.push(to, &Outgoing { class: Class::Request, kind: kind::EAGER, arg: tag, inline, body })
+    transport.push(
+        to,
+        &Outgoing {
+            class: Class::Request,
+            kind: kind::EAGER,
+            arg: tag,
+            inline,
+            body,
+        },
+    )
 }

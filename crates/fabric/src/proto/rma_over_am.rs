@@ -62,7 +62,14 @@ impl Width {
 
 /// Applies an atomic to mapped bytes; `offset` is in range and aligned. The old value.
 #[inline(always)]
-pub(crate) fn apply(bytes: &SharedBytes, offset: u64, op: Atomic, width: Width, a: u64, b: u64) -> u64 {
+pub(crate) fn apply(
+    bytes: &SharedBytes,
+    offset: u64,
+    op: Atomic,
+    width: Width,
+    a: u64,
+    b: u64,
+) -> u64 {
     // ORDERING: AcqRel throughout: an atomic on shared memory orders the puts around it.
     const O: Ordering = Ordering::AcqRel;
     macro_rules! on {
@@ -78,9 +85,9 @@ pub(crate) fn apply(bytes: &SharedBytes, offset: u64, op: Atomic, width: Width, 
                 Atomic::Swap => word.swap(a, O),
                 Atomic::Min => word.fetch_min(a, O),
                 Atomic::Max => word.fetch_max(a, O),
-                Atomic::CompareExchange => {
-                    word.compare_exchange(a, b, O, Ordering::Acquire).unwrap_or_else(|old| old)
-                }
+                Atomic::CompareExchange => word
+                    .compare_exchange(a, b, O, Ordering::Acquire)
+                    .unwrap_or_else(|old| old),
             }) as u64
         }};
     }
@@ -104,7 +111,14 @@ impl Engine {
         let mut offset = place.offset;
         for part in bytes.chunks(limit) {
             let [a, b] = Place { offset, ..place }.words();
-            self.post_body(to, Class::Request, kind::PUT, key, &Words([a, b]).bytes(), part.to_vec());
+            self.post_body(
+                to,
+                Class::Request,
+                kind::PUT,
+                key,
+                &Words([a, b]).bytes(),
+                part.to_vec(),
+            );
             offset += part.len() as u64;
         }
         if bytes.is_empty() {
@@ -120,7 +134,13 @@ impl Engine {
         let key = self.ops.add(Some(to), "get", Work::Get { buf, got: 0 });
         self.peer(to).unanswered += 1;
         let [a, b] = place.words();
-        self.post(to, Class::Request, kind::GET, key, &Words([a, b, len]).bytes());
+        self.post(
+            to,
+            Class::Request,
+            kind::GET,
+            key,
+            &Words([a, b, len]).bytes(),
+        );
         key
     }
 
@@ -143,13 +163,25 @@ impl Engine {
 
     /// Owner: the bytes of a place that somebody names.
     fn offered_bytes(&self, place: Place, len: u64) -> Result<&SharedBytes, u64> {
-        let offered = self.offered.get(&place.segment).filter(|o| o.generation == place.generation);
+        let offered = self
+            .offered
+            .get(&place.segment)
+            .filter(|o| o.generation == place.generation);
         let bytes = &offered.ok_or(NO_SEGMENT)?.bytes;
-        bytes.contains(place.offset, len).then_some(bytes).ok_or(OUT_OF_RANGE)
+        bytes
+            .contains(place.offset, len)
+            .then_some(bytes)
+            .ok_or(OUT_OF_RANGE)
     }
 
     fn answer(&mut self, to: PeerId, request: u64, status: u64, word: u64) {
-        self.post(to, Class::Reply, kind::ANSWER, request, &Words([status, word]).bytes());
+        self.post(
+            to,
+            Class::Reply,
+            kind::ANSWER,
+            request,
+            &Words([status, word]).bytes(),
+        );
     }
 
     pub(crate) fn put_arrived(&mut self, frame: &Incoming<'_>) -> Result<(), &'static str> {
@@ -180,7 +212,12 @@ impl Engine {
         let mut offset = 0;
         loop {
             let part = limit.min(len - offset);
-            let body = Body::Shared { bytes: &bytes, offset: place.offset + offset, len: part }.to_vec();
+            let body = Body::Shared {
+                bytes: &bytes,
+                offset: place.offset + offset,
+                len: part,
+            }
+            .to_vec();
             let words = Words([offset]).bytes();
             self.post_body(frame.from, Class::Reply, kind::GOT, frame.arg, &words, body);
             offset += part;
@@ -193,8 +230,12 @@ impl Engine {
     pub(crate) fn got_arrived(&mut self, frame: &Incoming<'_>) -> Result<(), &'static str> {
         let Words([offset]) = Words::<1>::read(frame.inline).ok_or("the bytes of a get")?;
         let from = frame.from;
-        let Some(op) = self.ops.get(frame.arg).filter(|op| op.peer == Some(from)) else { return Ok(()) };
-        let Work::Get { buf, got } = &mut op.work else { return Ok(()) };
+        let Some(op) = self.ops.get(frame.arg).filter(|op| op.peer == Some(from)) else {
+            return Ok(());
+        };
+        let Work::Get { buf, got } = &mut op.work else {
+            return Ok(());
+        };
         let len = frame.body.len();
         if offset != *got || len > buf.len() - offset {
             return Err("the place of the bytes of a get");
@@ -202,9 +243,14 @@ impl Engine {
         buf.fill(offset, &frame.body);
         *got += len;
         if *got == buf.len() {
-            let Work::Get { buf, .. } = std::mem::replace(&mut op.work, Work::None) else { return Ok(()) };
+            let Work::Get { buf, .. } = std::mem::replace(&mut op.work, Work::None) else {
+                return Ok(());
+            };
             self.answered(from);
-            self.ops.finish(frame.arg, Ok(Outcome::Bytes(buf.into_owned().unwrap_or_default())));
+            self.ops.finish(
+                frame.arg,
+                Ok(Outcome::Bytes(buf.into_owned().unwrap_or_default())),
+            );
         }
         Ok(())
     }
@@ -213,7 +259,9 @@ impl Engine {
         let Words([place, offset, op, a, b]) = Words::<5>::read(frame.inline).ok_or("an atomic")?;
         let place = Place::of(&[place, offset]);
         let width = if op >> 8 == 4 { Width::W32 } else { Width::W64 };
-        let op = *ATOMICS.get((op & 0xff) as usize).ok_or("the operation of an atomic")?;
+        let op = *ATOMICS
+            .get((op & 0xff) as usize)
+            .ok_or("the operation of an atomic")?;
         let aligned = place.offset % width.bytes() == 0;
         let (status, word) = match self.offered_bytes(place, width.bytes()) {
             Ok(bytes) if aligned => (OK, apply(bytes, place.offset, op, width, a, b)),
@@ -227,7 +275,9 @@ impl Engine {
     pub(crate) fn answer_arrived(&mut self, frame: &Incoming<'_>) -> Result<(), &'static str> {
         let Words([status, word]) = Words::<2>::read(frame.inline).ok_or("an answer")?;
         let from = frame.from;
-        let Some(op) = self.ops.get(frame.arg).filter(|op| op.peer == Some(from)) else { return Ok(()) };
+        let Some(op) = self.ops.get(frame.arg).filter(|op| op.peer == Some(from)) else {
+            return Ok(());
+        };
         match &mut op.work {
             Work::Answer { left } if status == OK && *left > 1 => {
                 *left -= 1;
@@ -239,8 +289,15 @@ impl Engine {
         self.answered(from);
         let result = match status {
             OK => Ok(Outcome::Word(word)),
-            NO_SEGMENT => Err(Error::NoSuchSegment { peer: from, segment: word as u32 }),
-            _ => Err(Error::OutOfRange { offset: 0, end: 0, bytes: 0 }),
+            NO_SEGMENT => Err(Error::NoSuchSegment {
+                peer: from,
+                segment: word as u32,
+            }),
+            _ => Err(Error::OutOfRange {
+                offset: 0,
+                end: 0,
+                bytes: 0,
+            }),
         };
         self.ops.finish(frame.arg, result);
         Ok(())

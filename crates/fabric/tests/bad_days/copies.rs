@@ -24,7 +24,10 @@ impl Path {
     fn mask(self) -> Mask {
         match self {
             Path::Ring => Mask::MESSAGES_ONLY,
-            Path::Kernel => Mask { cooperative: true, ..Mask::default() },
+            Path::Kernel => Mask {
+                cooperative: true,
+                ..Mask::default()
+            },
             Path::Cooperative | Path::Direct | Path::View => Mask::default(),
         }
     }
@@ -40,11 +43,20 @@ impl Path {
     }
 }
 
-fn send(fabric: &Fabric, to: PeerId, path: Path, segment: &Segment<'_>, bytes: &[u8]) -> Result<(), Error> {
+fn send(
+    fabric: &Fabric,
+    to: PeerId,
+    path: Path,
+    segment: &Segment<'_>,
+    bytes: &[u8],
+) -> Result<(), Error> {
     match path {
         Path::Direct | Path::View => {
             segment.bytes().write(0, bytes);
-            fabric.isend_shared(to, 1, segment.bytes().slice(0, SIZE as u64))?.wait().map(|_| ())
+            fabric
+                .isend_shared(to, 1, segment.bytes().slice(0, SIZE as u64))?
+                .wait()
+                .map(|_| ())
         }
         _ => fabric.send(to, 1, bytes),
     }
@@ -111,10 +123,12 @@ fn killed(name: &str, path: Path, victim: u32) {
         }
         Ok(fabric.barrier(&others)?)
     };
-    units(3).config(|config| path.config(config)).conduct(name, body, |cast: &mut Cast| {
-        cast.wait_point(Who::Unit(victim), "in the middle");
-        cast.kill(Who::Unit(victim));
-    });
+    units(3)
+        .config(|config| path.config(config))
+        .conduct(name, body, |cast: &mut Cast| {
+            cast.wait_point(Who::Unit(victim), "in the middle");
+            cast.kill(Who::Unit(victim));
+        });
 }
 
 macro_rules! kills {
@@ -150,7 +164,9 @@ fn a_view_dies_with_its_holder() {
             pause("holding");
         } else {
             let segment = fabric.allocate(1 << 20)?;
-            let sent = fabric.isend_shared(members[1], 1, segment.bytes().clone())?.wait();
+            let sent = fabric
+                .isend_shared(members[1], 1, segment.bytes().clone())?
+                .wait();
             matches_or_fail!(sent, Err(Error::PeerLost { .. }));
         }
         Ok(())
@@ -175,7 +191,9 @@ fn a_view_outlives_its_sender() {
         if rank == Some(0) {
             let segment = fabric.allocate(BYTES)?;
             segment.bytes().write(0, &pattern(3, BYTES as usize));
-            fabric.isend_shared(members[1], 1, segment.bytes().clone())?.wait()?;
+            fabric
+                .isend_shared(members[1], 1, segment.bytes().clone())?
+                .wait()?;
             return Ok(());
         }
         let take_everything = || {
@@ -218,8 +236,10 @@ fn a_view_outlives_its_sender() {
         same!((before > 0, more.len()), (true, (BYTES >> 21) as usize));
         Ok(fabric.signal(members[1], 4)?)
     };
-    units(3).budget(32 << 20).conduct("copies::a_view_outlives_its_sender", body, |cast| {
-        cast.wait_point(Who::Unit(1), "viewing");
-        cast.kill(Who::Unit(0));
-    });
+    units(3)
+        .budget(32 << 20)
+        .conduct("copies::a_view_outlives_its_sender", body, |cast| {
+            cast.wait_point(Who::Unit(1), "viewing");
+            cast.kill(Who::Unit(0));
+        });
 }

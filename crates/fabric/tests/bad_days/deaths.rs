@@ -2,7 +2,9 @@
 
 use samite_fabric::{Error, Fabric, Match, PeerId, Whom};
 use samite_testkit::pattern::{pattern, verify};
-use samite_testkit::{Failed, Outcome, Unit, Who, check, matches_or_fail, pause, point, same, units};
+use samite_testkit::{
+    Failed, Outcome, Unit, Who, check, matches_or_fail, pause, point, same, units,
+};
 use std::time::Duration;
 
 /// Nanoseconds of the clock that all processes of the machine share.
@@ -28,7 +30,10 @@ fn a_sleeper_is_woken_by_a_death() {
         matches_or_fail!(lost, Err(Error::PeerLost { peer, incarnation: 1 }) if *peer == members[1]);
         matches_or_fail!(receive.wait(), Err(Error::PeerLost { .. }));
         matches_or_fail!(send.wait(), Err(Error::PeerLost { .. }));
-        matches_or_fail!(fabric.await_signal(members[1], 1), Err(Error::PeerLost { .. }));
+        matches_or_fail!(
+            fabric.await_signal(members[1], 1),
+            Err(Error::PeerLost { .. })
+        );
         point(&format!("lost at {at}"));
         Ok(())
     };
@@ -39,9 +44,17 @@ fn a_sleeper_is_woken_by_a_death() {
         let start = now();
         cast.kill(Who::Unit(1));
         cast.all_end();
-        let lost = cast.lines(Who::Unit(0)).iter().find_map(|line| line.strip_prefix("@point lost at "));
-        let at: u64 = lost.and_then(|at| at.parse().ok()).expect("the survivor says when");
-        println!("PeerLost {} us after kill -9", (at.saturating_sub(start)) / 1000);
+        let lost = cast
+            .lines(Who::Unit(0))
+            .iter()
+            .find_map(|line| line.strip_prefix("@point lost at "));
+        let at: u64 = lost
+            .and_then(|at| at.parse().ok())
+            .expect("the survivor says when");
+        println!(
+            "PeerLost {} us after kill -9",
+            (at.saturating_sub(start)) / 1000
+        );
     });
 }
 
@@ -49,7 +62,10 @@ fn a_sleeper_is_woken_by_a_death() {
 #[test]
 fn the_agent_is_killed() {
     let body = |fabric: &Fabric, members: &[PeerId]| -> Outcome {
-        let me = members.iter().position(|member| *member == fabric.me()).unwrap_or(0);
+        let me = members
+            .iter()
+            .position(|member| *member == fabric.me())
+            .unwrap_or(0);
         let segment = fabric.allocate(3 << 20)?;
         segment.bytes().write(0, &pattern(me as u64, 3 << 20));
         let other = members[1 - me];
@@ -63,7 +79,10 @@ fn the_agent_is_killed() {
         let start = std::time::Instant::now();
         let any = fabric.recv(Match::any(9), &mut [0; 8]);
         matches_or_fail!(any, Err(Error::AgentLost(domain)) if Some(domain.as_str()) == fabric.domain());
-        check!(start.elapsed() < fabric.deadline(), "the loss of the agent was not noticed");
+        check!(
+            start.elapsed() < fabric.deadline(),
+            "the loss of the agent was not noticed"
+        );
         let refused = fabric.allocate(16 << 20).map(|_| ());
         matches_or_fail!(refused, Err(Error::Memory(_) | Error::AgentLost(_)));
         let mut bytes = vec![0; 3 << 20];
@@ -77,7 +96,11 @@ fn the_agent_is_killed() {
             send.wait()?;
         }
         let identity = samite_fabric::Identity::by_hand("late");
-        let late = Fabric::join(fabric.domain().unwrap_or_default(), identity, Default::default());
+        let late = Fabric::join(
+            fabric.domain().unwrap_or_default(),
+            identity,
+            Default::default(),
+        );
         matches_or_fail!(late.map(|_| ()), Err(Error::Join { .. }));
         Ok(fabric.barrier(members)?)
     };
@@ -122,7 +145,13 @@ fn a_number_is_used_again() {
                 let second = rank_of(&fabric, 2)?;
                 same!(second, first);
                 let infos = fabric.peers();
-                same!(infos.iter().find(|i| i.peer == second).map(|i| i.incarnation), Some(2));
+                same!(
+                    infos
+                        .iter()
+                        .find(|i| i.peer == second)
+                        .map(|i| i.incarnation),
+                    Some(2)
+                );
                 for size in [8, 5000, 1 << 20] {
                     let got = fabric.recv_vec(Match::from(second, 5))?.1;
                     same!(got.len(), size);
@@ -131,7 +160,13 @@ fn a_number_is_used_again() {
                 }
                 fabric.set_deadline(Duration::from_millis(50));
                 let stale = fabric.await_signal(second, 8);
-                matches_or_fail!(stale, Err(Error::Timeout { whom: Whom::Peer(_), .. }));
+                matches_or_fail!(
+                    stale,
+                    Err(Error::Timeout {
+                        whom: Whom::Peer(_),
+                        ..
+                    })
+                );
                 fabric.set_deadline(Duration::from_secs(30));
                 fabric.signal(second, 1)?;
                 let last = fabric.recv(Match::from(second, 7), &mut [0; 8]);
@@ -184,7 +219,10 @@ fn a_short_visit_is_noticed() {
         let mut bytes = [0; 16];
         let status = fabric.recv(Match::any(1), &mut bytes)?;
         same!(&bytes[..status.len as usize], b"I was here");
-        matches_or_fail!(fabric.send(status.from, 1, b"?"), Err(Error::PeerLost { .. }));
+        matches_or_fail!(
+            fabric.send(status.from, 1, b"?"),
+            Err(Error::PeerLost { .. })
+        );
         Ok(())
     };
     units(2).conduct_bare("deaths::a_short_visit_is_noticed", body, |cast| {
@@ -201,7 +239,10 @@ fn a_short_visit_is_noticed() {
 fn half_of_them_die_at_once() {
     const ROUNDS: u64 = 400;
     let body = |fabric: &Fabric, members: &[PeerId]| -> Outcome {
-        let me = members.iter().position(|member| *member == fabric.me()).unwrap_or(0);
+        let me = members
+            .iter()
+            .position(|member| *member == fabric.me())
+            .unwrap_or(0);
         let mut buffer = vec![0; 20_000];
         let mut lost = 0;
         for round in 0..ROUNDS {

@@ -13,9 +13,14 @@ fn arena() -> Outcome<SharedBytes> {
     for entry in std::fs::read_dir("/proc/self/fd")?.flatten() {
         let link = std::fs::read_link(entry.path()).unwrap_or_default();
         if link.to_string_lossy().contains("memfd:samite") {
-            let file = std::fs::OpenOptions::new().read(true).write(true).open(entry.path())?;
+            let file = std::fs::OpenOptions::new()
+                .read(true)
+                .write(true)
+                .open(entry.path())?;
             let arena = Arena::attach(file.into()).map_err(|error| Failed::new(error))?;
-            return arena.bytes(0, arena.len()).map_err(|error| Failed::new(error));
+            return arena
+                .bytes(0, arena.len())
+                .map_err(|error| Failed::new(error));
         }
     }
     Err(Failed::new("this process has no arena"))
@@ -43,21 +48,25 @@ fn scribble(arena: &SharedBytes, mine: u64, rank: u32) {
     let position = (arena.u64(mine).load(Ordering::Acquire) >> 32) & 0x7fff_ffff;
     let next = mine + CELL;
     let (kind, shape, len) = match rank {
-        1 => (1, 1, 0xffff),    // Longer than any frame.
-        2 => (1, 0, 8),         // In no cell at all.
-        3 => (1, 0x7f, 272),    // In more cells than there may be.
-        4 => (1, 0x81, 16),     // A body at a place that cannot be.
-        5 => (1, 0x81, 3),      // A body without a place.
-        6 => (0xee, 1, 8),      // Of no kind.
-        7 => (2, 1, 8),         // An offer that is too short.
-        8 => (11, 1, 8),        // A put that is too short.
-        _ => (14, 1, 40),       // An atomic that does not exist.
+        1 => (1, 1, 0xffff), // Longer than any frame.
+        2 => (1, 0, 8),      // In no cell at all.
+        3 => (1, 0x7f, 272), // In more cells than there may be.
+        4 => (1, 0x81, 16),  // A body at a place that cannot be.
+        5 => (1, 0x81, 3),   // A body without a place.
+        6 => (0xee, 1, 8),   // Of no kind.
+        7 => (2, 1, 8),      // An offer that is too short.
+        8 => (11, 1, 8),     // A put that is too short.
+        _ => (14, 1, 40),    // An atomic that does not exist.
     };
     arena.u64(next + 8).store(u64::MAX, Ordering::Relaxed);
     for word in 2..8 {
-        arena.u64(next + word * 8).store(u64::MAX - 7 * word, Ordering::Relaxed);
+        arena
+            .u64(next + word * 8)
+            .store(u64::MAX - 7 * word, Ordering::Relaxed);
     }
-    arena.u64(next).store(header(position + 1, kind, shape, len), Ordering::Release);
+    arena
+        .u64(next)
+        .store(header(position + 1, kind, shape, len), Ordering::Release);
 }
 
 /// Ranks of the scribblers; the last unit is honest.
@@ -67,7 +76,10 @@ const SCRIBBLERS: std::ops::Range<usize> = 1..10;
 fn nonsense_in_a_ring_ends_that_connection_only() {
     let body = |fabric: &Fabric, members: &[PeerId]| -> Outcome {
         let zero = members[0];
-        let rank = members.iter().position(|member| *member == fabric.me()).unwrap_or(0);
+        let rank = members
+            .iter()
+            .position(|member| *member == fabric.me())
+            .unwrap_or(0);
         let last = members.len() - 1;
         if rank == 0 {
             for scribbler in SCRIBBLERS {
@@ -85,7 +97,10 @@ fn nonsense_in_a_ring_ends_that_connection_only() {
                 check().map_err(at)?;
                 // The others go on.
                 fabric.send(members[last], 3, b"still there?")?;
-                same!(fabric.recv(Match::from(members[last], 3), &mut [0; 8])?.len, 3);
+                same!(
+                    fabric.recv(Match::from(members[last], 3), &mut [0; 8])?.len,
+                    3
+                );
             }
             let honest = [zero, members[last]];
             return Ok(fabric.barrier(&honest)?);
@@ -103,10 +118,16 @@ fn nonsense_in_a_ring_ends_that_connection_only() {
         fabric.await_signal(zero, 1)?;
         scribble(&arena, cell_of(&arena, &payload)?, rank as u32);
         // It stays until it is turned away: its death is not what the other one is to see.
-        matches_or_fail!(fabric.recv(Match::from(zero, 9), &mut [0]), Err(Error::PeerLost { .. }));
+        matches_or_fail!(
+            fabric.recv(Match::from(zero, 9), &mut [0]),
+            Err(Error::PeerLost { .. })
+        );
         Ok(())
     };
-    units(11).budget(32 << 20).run("nonsense::nonsense_in_a_ring_ends_that_connection_only", body);
+    units(11).budget(32 << 20).run(
+        "nonsense::nonsense_in_a_ring_ends_that_connection_only",
+        body,
+    );
 }
 
 /// What a receiver says of its own progress may be nonsense too: the sender is not hurt by it.
@@ -122,7 +143,9 @@ fn nonsense_about_progress_hurts_nobody_else() {
             fabric.set_deadline(std::time::Duration::from_millis(50));
             for round in 0..2000usize {
                 // Whether they arrive is not asked.
-                let _ = fabric.isend(scribbler, 2, vec![2; 8 + round % 3 * 3000])?.has_ended();
+                let _ = fabric
+                    .isend(scribbler, 2, vec![2; 8 + round % 3 * 3000])?
+                    .has_ended();
             }
             fabric.set_deadline(std::time::Duration::from_secs(30));
             fabric.send(honest, 3, b"fine")?;
@@ -152,5 +175,7 @@ fn nonsense_about_progress_hurts_nobody_else() {
         }
         Ok(())
     };
-    units(3).budget(32 << 20).run("nonsense::nonsense_about_progress_hurts_nobody_else", body);
+    units(3)
+        .budget(32 << 20)
+        .run("nonsense::nonsense_about_progress_hurts_nobody_else", body);
 }

@@ -23,18 +23,28 @@ fn refuse_kernel_copies() {
 /// Proves that the kernel really refuses, by trying.
 fn kernel_refuses(fabric: &Fabric, peer: PeerId) -> Outcome {
     let word = 0u64;
-    let pid = fabric.peers().iter().find(|info| info.peer == peer).map_or(0, |info| info.pid);
+    let pid = fabric
+        .peers()
+        .iter()
+        .find(|info| info.peer == peer)
+        .map_or(0, |info| info.pid);
     let address = std::ptr::from_ref(&word) as u64;
     let tried = samite_mem::copy::kernel::read_exact(pid, address, &mut [0; 8]);
     let errno = tried.err().and_then(|error| error.raw_os_error());
-    check!(errno == Some(rustix::io::Errno::PERM.raw_os_error()), "the kernel answered {errno:?}");
+    check!(
+        errno == Some(rustix::io::Errno::PERM.raw_os_error()),
+        "the kernel answered {errno:?}"
+    );
     Ok(())
 }
 
 /// Switched off by configuration.
 #[test]
 fn by_choice() {
-    let mask = Mask { kernel_copy: true, ..Mask::default() };
+    let mask = Mask {
+        kernel_copy: true,
+        ..Mask::default()
+    };
     let body = sizes::large_sizes_between_all_kinds_of_buffers;
     units(3).mask(mask).run("refused::by_choice", body);
 }
@@ -43,7 +53,10 @@ fn by_choice() {
 #[test]
 fn by_the_kernel() {
     let body = |fabric: &Fabric, members: &[PeerId]| -> Outcome {
-        kernel_refuses(fabric, members[(index(fabric, members)? + 1) % members.len()])?;
+        kernel_refuses(
+            fabric,
+            members[(index(fabric, members)? + 1) % members.len()],
+        )?;
         sizes::large_sizes_between_all_kinds_of_buffers(fabric, members)
     };
     let before = |who| {
@@ -67,7 +80,10 @@ fn by_the_kernel_later() {
             }
             let receive = fabric.irecv(Match::from(other, round), vec![0; SIZE])?;
             let send = fabric.isend(other, round, pattern(round * 2 + me as u64, SIZE))?;
-            verify(round * 2 + 1 - me as u64, &receive.wait()?.1.unwrap_or_default())?;
+            verify(
+                round * 2 + 1 - me as u64,
+                &receive.wait()?.1.unwrap_or_default(),
+            )?;
             send.wait()?;
         }
         fabric.barrier(members)?;
@@ -77,7 +93,9 @@ fn by_the_kernel_later() {
         let mut key = [0; 24];
         fabric.recv(Match::from(other, 100), &mut key)?;
         let mut bytes = vec![0; SIZE];
-        fabric.attach(samite_fabric::SegmentKey::from_bytes(&key))?.get(0, &mut bytes)?;
+        fabric
+            .attach(samite_fabric::SegmentKey::from_bytes(&key))?
+            .get(0, &mut bytes)?;
         verify(5, &bytes)?;
         Ok(fabric.barrier(members)?)
     };
@@ -89,7 +107,11 @@ fn by_the_kernel_later() {
 #[test]
 fn another_user() {
     const NAME: &str = "refused::another_user";
-    if !require(NAME, rustix::process::getuid().is_root(), "run it as root (it becomes another user)") {
+    if !require(
+        NAME,
+        rustix::process::getuid().is_root(),
+        "run it as root (it becomes another user)",
+    ) {
         return;
     }
     let body = |unit: &Unit| -> Outcome {
@@ -99,11 +121,14 @@ fn another_user() {
         rustix::thread::set_thread_res_uid(user, user, user).map_err(std::io::Error::from)?;
         let joined = unit.join().map(|_| ());
         check!(
-            joined.as_ref().is_err_and(|why| why.0.contains("no agent listens under this name for this user")),
+            joined.as_ref().is_err_and(|why| why
+                .0
+                .contains("no agent listens under this name for this user")),
             "joining as another user: {joined:?}"
         );
         let name = format!("samite/{owner}/{}", unit.domain);
-        let address = SocketAddrUnix::new_abstract_name(name.as_bytes()).map_err(std::io::Error::from)?;
+        let address =
+            SocketAddrUnix::new_abstract_name(name.as_bytes()).map_err(std::io::Error::from)?;
         let socket = rustix::net::socket(AddressFamily::UNIX, SocketType::SEQPACKET, None)
             .map_err(std::io::Error::from)?;
         rustix::net::connect(&socket, &address).map_err(std::io::Error::from)?;
@@ -112,7 +137,10 @@ fn another_user() {
         let (got, _) = rustix::net::recv(&socket, &mut answer, RecvFlags::empty())
             .map_err(std::io::Error::from)?;
         let answer = String::from_utf8_lossy(&answer[..got]).into_owned();
-        check!(answer.contains("Refused") && answer.contains("only the same user"), "{answer}");
+        check!(
+            answer.contains("Refused") && answer.contains("only the same user"),
+            "{answer}"
+        );
         Ok(())
     };
     units(1).conduct_bare(NAME, body, |_| {});
@@ -121,10 +149,14 @@ fn another_user() {
 /// The name of a domain that is not there, and one that is too long, are clear errors.
 #[test]
 fn a_domain_that_is_not_there() {
-    for (name, why) in [("no-such-domain", "no agent listens"), (&"x".repeat(200), "too long")] {
+    for (name, why) in [
+        ("no-such-domain", "no agent listens"),
+        (&"x".repeat(200), "too long"),
+    ] {
         let identity = samite_fabric::Identity::by_hand("test");
         let joined = Fabric::join(name, identity, Default::default()).map(|_| ());
-        let expected = |error: &Error| matches!(error, Error::Join { .. }) && error.to_string().contains(why);
+        let expected =
+            |error: &Error| matches!(error, Error::Join { .. }) && error.to_string().contains(why);
         let body = || -> Outcome {
             matches_or_fail!(joined, Err(error) if expected(error));
             Ok(())

@@ -14,7 +14,10 @@ fn open_descriptors() -> usize {
 #[test]
 fn sixty_four_descriptors_for_thirty_two_units() {
     let body = |fabric: &Fabric, members: &[PeerId]| -> Outcome {
-        let me = members.iter().position(|member| *member == fabric.me()).unwrap_or(0);
+        let me = members
+            .iter()
+            .position(|member| *member == fabric.me())
+            .unwrap_or(0);
         let mut sends = Vec::new();
         for (rank, to) in members.iter().enumerate() {
             let seed = (me * 100 + rank) as u64;
@@ -37,7 +40,10 @@ fn sixty_four_descriptors_for_thirty_two_units() {
         Ok(fabric.barrier(members)?)
     };
     let before = |_: Who| {
-        let limit = Rlimit { current: Some(64), maximum: Some(64) };
+        let limit = Rlimit {
+            current: Some(64),
+            maximum: Some(64),
+        };
         setrlimit(Resource::Nofile, limit).expect("a limit may be lowered");
     };
     let name = "scarce::sixty_four_descriptors_for_thirty_two_units";
@@ -52,8 +58,9 @@ fn more_messages_than_memory() {
     const SIZE: usize = 10_000;
     let body = |fabric: &Fabric, members: &[PeerId]| -> Outcome {
         if fabric.me() == members[0] {
-            let sends: Result<Vec<_>, _> =
-                (0..COUNT).map(|n| fabric.isend(members[1], n, pattern(n, SIZE))).collect();
+            let sends: Result<Vec<_>, _> = (0..COUNT)
+                .map(|n| fabric.isend(members[1], n, pattern(n, SIZE)))
+                .collect();
             wait_all(sends?)?;
             fabric.signal(members[1], 1)?;
         } else {
@@ -66,7 +73,9 @@ fn more_messages_than_memory() {
         }
         Ok(fabric.barrier(members)?)
     };
-    units(2).budget(4 << 20).run("scarce::more_messages_than_memory", body);
+    units(2)
+        .budget(4 << 20)
+        .run("scarce::more_messages_than_memory", body);
 }
 
 /// No memory even for a ring: messages wait and say so at their deadline; they leave when somebody
@@ -109,11 +118,13 @@ fn no_memory_for_a_ring() {
         }
         Ok(fabric.barrier(members)?)
     };
-    units(2).budget(16 << 20).conduct("scarce::no_memory_for_a_ring", body, |cast| {
-        cast.wait_point(Who::Unit(0), "full");
-        cast.wait_point(Who::Unit(1), "stuck");
-        cast.release(Who::Unit(0));
-    });
+    units(2)
+        .budget(16 << 20)
+        .conduct("scarce::no_memory_for_a_ring", body, |cast| {
+            cast.wait_point(Who::Unit(0), "full");
+            cast.wait_point(Who::Unit(1), "stuck");
+            cast.release(Who::Unit(0));
+        });
 }
 
 /// What a dead unit had is there for the others.
@@ -133,18 +144,26 @@ fn memory_of_the_dead_comes_back() {
                 Ok(segment) => {
                     let mut bytes = vec![1; 24 << 20];
                     segment.bytes().read(0, &mut bytes);
-                    check!(bytes.iter().all(|byte| *byte == 0), "memory of the dead is not zeroed");
+                    check!(
+                        bytes.iter().all(|byte| *byte == 0),
+                        "memory of the dead is not zeroed"
+                    );
                     return Ok(());
                 }
                 Err(error) => matches_or_fail!(error, Error::Budget { .. }),
             }
-            check!(start.elapsed() < fabric.deadline(), "memory of the dead never came back");
+            check!(
+                start.elapsed() < fabric.deadline(),
+                "memory of the dead never came back"
+            );
         }
     };
-    units(2).budget(32 << 20).conduct("scarce::memory_of_the_dead_comes_back", body, |cast| {
-        cast.wait_point(Who::Unit(1), "full");
-        cast.wait_point(Who::Unit(0), "waiting");
-        cast.kill(Who::Unit(1));
-        cast.release(Who::Unit(0));
-    });
+    units(2)
+        .budget(32 << 20)
+        .conduct("scarce::memory_of_the_dead_comes_back", body, |cast| {
+            cast.wait_point(Who::Unit(1), "full");
+            cast.wait_point(Who::Unit(0), "waiting");
+            cast.kill(Who::Unit(1));
+            cast.release(Who::Unit(0));
+        });
 }

@@ -102,14 +102,18 @@ fn a_stopped_agent_delays_and_loses_nothing() {
         matches_or_fail!(lost, Err(Error::PeerLost { .. }));
         Ok(fabric.barrier(pair)?)
     };
-    units(3).conduct("stopped::a_stopped_agent_delays_and_loses_nothing", body, |cast| {
-        cast.wait_all("running");
-        cast.stop(Who::Agent);
-        (0..3).for_each(|rank| cast.release(Who::Unit(rank)));
-        cast.wait_point(Who::Unit(2), "to die");
-        cast.wait_point(Who::Unit(0), "waiting");
-        cast.wait_point(Who::Unit(1), "waiting");
-        cast.kill(Who::Unit(2));
-        cast.go_on(Who::Agent);
-    });
+    units(3).conduct(
+        "stopped::a_stopped_agent_delays_and_loses_nothing",
+        body,
+        |cast| {
+            cast.wait_all("running");
+            cast.stop(Who::Agent);
+            (0..3).for_each(|rank| cast.release(Who::Unit(rank)));
+            cast.wait_point(Who::Unit(2), "to die");
+            cast.wait_point(Who::Unit(0), "waiting");
+            cast.wait_point(Who::Unit(1), "waiting");
+            cast.kill(Who::Unit(2));
+            cast.go_on(Who::Agent);
+        },
+    );
 }

@@ -197,7 +197,8 @@ impl Workflow {
             args.push(fill(arg)?.into());
         }
         if let Some((key, value)) = entry.env.iter().find(|(key, _)| key.starts_with("SAMITE_")) {
-            let message = format!("{key} is what the launcher tells units; settings go into [config]");
+            let message =
+                format!("{key} is what the launcher tells units; settings go into [config]");
             return Err(self.source.error(value.span(), message));
         }
         let env = entry

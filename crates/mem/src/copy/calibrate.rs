@@ -25,7 +25,16 @@ pub struct Measured {
     pub cooperative: f64,
 }
 
-const SIZES: [u64; 8] = [4 << 10, 8 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20, 16 << 20];
+const SIZES: [u64; 8] = [
+    4 << 10,
+    8 << 10,
+    16 << 10,
+    64 << 10,
+    256 << 10,
+    1 << 20,
+    4 << 20,
+    16 << 20,
+];
 const REPEATS: usize = 9;
 const PIECE: u64 = 32 << 10;
 const BULK: u64 = 256 << 10;
@@ -36,7 +45,10 @@ pub fn measure() -> Result<Vec<Measured>, Error> {
     let all = || {
         let cpus = own_cpus();
         pin(&cpus, 0);
-        SIZES.iter().map(|bytes| measure_size(*bytes, &cpus)).collect()
+        SIZES
+            .iter()
+            .map(|bytes| measure_size(*bytes, &cpus))
+            .collect()
     };
     std::thread::scope(|scope| match scope.spawn(all).join() {
         Ok(measured) => measured,
@@ -47,8 +59,12 @@ pub fn measure() -> Result<Vec<Measured>, Error> {
 /// The processors that this thread may run on.
 fn own_cpus() -> Vec<usize> {
     use rustix::thread::{CpuSet, sched_getaffinity};
-    let Ok(allowed) = sched_getaffinity(None) else { return vec![0] };
-    (0..CpuSet::MAX_CPU).filter(|cpu| allowed.is_set(*cpu)).collect()
+    let Ok(allowed) = sched_getaffinity(None) else {
+        return vec![0];
+    };
+    (0..CpuSet::MAX_CPU)
+        .filter(|cpu| allowed.is_set(*cpu))
+        .collect()
 }
 
 /// Pins the calling thread. Best effort: a container may forbid it, or have only one processor.
@@ -65,11 +81,20 @@ fn measure_size(bytes: u64, cpus: &[usize]) -> Result<Measured, Error> {
     let ring = through_ring(&from, &mut to, cpus)?;
     let kernel = best(|| by_kernel(from.as_ptr() as u64, &mut to));
     let cooperative = cooperatively(&from, &Target(to), cpus);
-    Ok(Measured { bytes, ring: rate(bytes, ring), kernel: rate(bytes, kernel), cooperative: rate(bytes, cooperative) })
+    Ok(Measured {
+        bytes,
+        ring: rate(bytes, ring),
+        kernel: rate(bytes, kernel),
+        cooperative: rate(bytes, cooperative),
+    })
 }
 
 fn rate(bytes: u64, seconds: f64) -> f64 {
-    if seconds.is_finite() && seconds > 0.0 { bytes as f64 / seconds / 1e6 } else { 0.0 }
+    if seconds.is_finite() && seconds > 0.0 {
+        bytes as f64 / seconds / 1e6
+    } else {
+        0.0
+    }
 }
 
 fn best(mut one: impl FnMut() -> f64) -> f64 {
@@ -123,7 +148,10 @@ pub(crate) struct Target(Pages);
 impl Target {
     /// Address of a piece, which lies inside.
     pub(crate) fn address(&self, offset: u64, bytes: u64) -> u64 {
-        assert!(offset + bytes <= self.0.len() as u64, "a piece beyond the end");
+        assert!(
+            offset + bytes <= self.0.len() as u64,
+            "a piece beyond the end"
+        );
         self.0.as_ptr() as u64 + offset
     }
 }
@@ -162,7 +190,11 @@ fn cooperatively(from: &Pages, to: &Target, cpus: &[usize]) -> f64 {
             while !claim.finished() {
                 std::hint::spin_loop();
             }
-            if worked { begin.elapsed().as_secs_f64() } else { f64::INFINITY }
+            if worked {
+                begin.elapsed().as_secs_f64()
+            } else {
+                f64::INFINITY
+            }
         })
     })
 }
@@ -170,16 +202,29 @@ fn cooperatively(from: &Pages, to: &Target, cpus: &[usize]) -> f64 {
 /// Two pipelined copies through a ring.
 fn through_ring(from: &Pages, to: &mut Pages, cpus: &[usize]) -> Result<f64, Error> {
     let arena = Arena::create(4 << 20)?;
-    let (ring, bulk) = (Span { offset: 0, bytes: RING_BYTES }, Span { offset: 1 << 20, bytes: BULK });
+    let (ring, bulk) = (
+        Span {
+            offset: 0,
+            bytes: RING_BYTES,
+        },
+        Span {
+            offset: 1 << 20,
+            bytes: BULK,
+        },
+    );
     arena.populate(ring)?;
     arena.populate(bulk)?;
     arena.span(bulk)?.fill(0); // Page faults are not what is measured.
-    let view = |bytes: SharedBytes| SharedRing::new(bytes).map_err(|e| Error::NoGrant(e.to_string()));
+    let view =
+        |bytes: SharedBytes| SharedRing::new(bytes).map_err(|e| Error::NoGrant(e.to_string()));
     let mut producer = Producer::new(view(arena.span(ring)?)?);
     producer.medium.publish_bulk(bulk, arena.span(bulk)?);
     producer.set_bulk_bytes(BULK);
     let mut consumer = Consumer::new(view(arena.span(ring)?)?);
-    let attached = consumer.medium.attach_bulk(&arena).map_err(|e| Error::NoGrant(e.to_string()))?;
+    let attached = consumer
+        .medium
+        .attach_bulk(&arena)
+        .map_err(|e| Error::NoGrant(e.to_string()))?;
     consumer.set_bulk_bytes(attached);
     let line = StartLine::default();
     Ok(std::thread::scope(|scope| {
@@ -219,7 +264,9 @@ fn receive_all(consumer: &mut Consumer<SharedRing>, to: &mut [u8]) {
             continue;
         };
         let (offset, len) = frame.bulk.unwrap_or_default();
-        medium.body(offset, len).copy_to(0, &mut to[done..done + len as usize]);
+        medium
+            .body(offset, len)
+            .copy_to(0, &mut to[done..done + len as usize]);
         done += len as usize;
         consumer.advance();
     }
@@ -232,7 +279,10 @@ mod tests {
         for bytes in [16 << 10, 256 << 10] {
             let measured = super::measure_size(bytes, &super::own_cpus()).unwrap();
             assert!(measured.ring > 0.0, "{measured:?}");
-            assert!(measured.kernel >= 0.0 && measured.cooperative >= 0.0, "{measured:?}");
+            assert!(
+                measured.kernel >= 0.0 && measured.cooperative >= 0.0,
+                "{measured:?}"
+            );
         }
     }
 }

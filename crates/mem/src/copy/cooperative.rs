@@ -61,7 +61,10 @@ fn back_done(word: u64) -> u64 {
 impl<'a> Claim<'a> {
     /// A view of the word of a message of `pieces` pieces; the word starts as zero.
     pub fn new(word: &'a AtomicU64, pieces: u64) -> Self {
-        assert!(pieces <= PIECES_MAX, "a message is divided into at most {PIECES_MAX} pieces");
+        assert!(
+            pieces <= PIECES_MAX,
+            "a message is divided into at most {PIECES_MAX} pieces"
+        );
         Claim { word, pieces }
     }
 
@@ -72,7 +75,10 @@ impl<'a> Claim<'a> {
                 return None;
             }
             // ORDERING: AcqRel; the winners of the two sides are ordered by this word (C1).
-            match self.word.compare_exchange(seen, seen + step, Ordering::AcqRel, Ordering::Acquire) {
+            match self
+                .word
+                .compare_exchange(seen, seen + step, Ordering::AcqRel, Ordering::Acquire)
+            {
                 Ok(_) => return Some(seen),
                 Err(now) => seen = now,
             }

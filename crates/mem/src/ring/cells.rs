@@ -56,9 +56,12 @@ fn sequence(position: u64) -> u32 {
 
 #[inline(always)]
 fn cells_for(bytes: usize) -> usize {
-    if bytes <= FIRST_BYTES { 1 } else { 1 + (bytes - FIRST_BYTES).div_ceil(NEXT_BYTES) }
+    if bytes <= FIRST_BYTES {
+        1
+    } else {
+        1 + (bytes - FIRST_BYTES).div_ceil(NEXT_BYTES)
+    }
 }
-
 
 /// How many cells ahead a run of frames is asked for.
 const LOOK_AHEAD: u64 = 4;
@@ -84,7 +87,16 @@ pub struct Producer<M> {
 impl<M: Medium> Producer<M> {
     /// The writing end of a fresh ring.
     pub fn new(medium: M) -> Self {
-        Producer { medium, tail: 0, head_seen: 0, bulk_tail: 0, bulk_head_seen: 0, bulk_bytes: 0, last_cells: 1, warmed: 0 }
+        Producer {
+            medium,
+            tail: 0,
+            head_seen: 0,
+            bulk_tail: 0,
+            bulk_head_seen: 0,
+            bulk_bytes: 0,
+            last_cells: 1,
+            warmed: 0,
+        }
     }
 
     /// Tells the size of the bulk area, once it exists.
@@ -155,7 +167,10 @@ impl<M: Medium> Producer<M> {
         let left = self.bulk_bytes - self.bulk_tail % self.bulk_bytes;
         // Bodies begin at a cache line: the two sides never share one.
         let aligned = self.bulk_tail.next_multiple_of(crate::LINE);
-        if bytes <= left && aligned % self.bulk_bytes + bytes <= self.bulk_bytes && aligned - self.bulk_tail < left {
+        if bytes <= left
+            && aligned % self.bulk_bytes + bytes <= self.bulk_bytes
+            && aligned - self.bulk_tail < left
+        {
             aligned
         } else {
             self.bulk_tail + left
@@ -172,7 +187,11 @@ impl<M: Medium> Producer<M> {
         if self.tail + ahead > self.head_seen + CELLS {
             return;
         }
-        let from = if burst { self.warmed.max(self.tail + 1) } else { self.tail + 1 };
+        let from = if burst {
+            self.warmed.max(self.tail + 1)
+        } else {
+            self.tail + 1
+        };
         for position in from..self.tail + ahead {
             self.medium.prefetch_write(position % CELLS);
         }
@@ -197,7 +216,10 @@ impl<M: Medium> Producer<M> {
         reserve: u64,
     ) -> Result<(), Full> {
         let len = reference.len() + inline.len();
-        assert!(len <= INLINE_BYTES, "{len} bytes do not fit into the cells of one frame");
+        assert!(
+            len <= INLINE_BYTES,
+            "{len} bytes do not fit into the cells of one frame"
+        );
         let cells = cells_for(len);
         if !self.room(cells as u64 + reserve) {
             return Err(Full);
@@ -279,8 +301,22 @@ impl<M: Medium> Consumer<M> {
     #[inline(always)]
     pub fn ready(&self) -> bool {
         // ORDERING: Relaxed is enough to look; `peek` loads again with Acquire.
-        let word = self.medium.header(self.head % CELLS).load(Ordering::Relaxed);
+        let word = self
+            .medium
+            .header(self.head % CELLS)
+            .load(Ordering::Relaxed);
         (word >> 32) as u32 == sequence(self.head)
+    }
+
+    /// Whether the frame that is waiting has a body: the bulk area must be known before it is peeked.
+    #[inline(always)]
+    pub fn next_has_body(&self) -> bool {
+        // ORDERING: Relaxed is enough to look; `peek` loads again with Acquire.
+        let word = self
+            .medium
+            .header(self.head % CELLS)
+            .load(Ordering::Relaxed);
+        (word >> 16) as u8 & BULK != 0
     }
 
     /// The next frame, or `None`; [`Consumer::advance`] makes room for the producer.
@@ -290,7 +326,7 @@ impl<M: Medium> Consumer<M> {
     }
 
     /// As [`Consumer::peek`], with the medium that a body lies in.
-    #[inline]
+    #[inline(always)]
     pub fn peek_with_medium(&mut self) -> Result<Option<(Frame<'_>, &M)>, Corrupt> {
         let cell = self.head % CELLS;
         // ORDERING: Acquire pairs with the producer's Release store of this header (R3).
@@ -298,13 +334,23 @@ impl<M: Medium> Consumer<M> {
         if (word >> 32) as u32 != sequence(self.head) {
             return Ok(None);
         }
-        let (kind, shape, len) = ((word >> 24) as u8, (word >> 16) as u8, (word & 0xffff) as usize);
+        let (kind, shape, len) = (
+            (word >> 24) as u8,
+            (word >> 16) as u8,
+            (word & 0xffff) as usize,
+        );
         let (cells, has_bulk) = ((shape & !BULK) as usize, shape & BULK != 0);
         if len > INLINE_BYTES || cells != cells_for(len) || cells > FRAME_CELLS {
-            return Err(Corrupt { what: "the length of a frame", value: word & 0xffff_ffff });
+            return Err(Corrupt {
+                what: "the length of a frame",
+                value: word & 0xffff_ffff,
+            });
         }
         if has_bulk && len < BULK_REFERENCE {
-            return Err(Corrupt { what: "the length of a frame with a body", value: len as u64 });
+            return Err(Corrupt {
+                what: "the length of a frame with a body",
+                value: len as u64,
+            });
         }
         // The further cells first: their lines travel while the first one is read.
         for next in 1..cells as u64 {
@@ -315,12 +361,25 @@ impl<M: Medium> Consumer<M> {
         let first = len.min(FIRST_BYTES);
         self.medium.read(cell, 16, &mut self.inline[..first]);
         for (index, part) in self.inline[first..len].chunks_mut(NEXT_BYTES).enumerate() {
-            self.medium.read((self.head + 1 + index as u64) % CELLS, 8, part);
+            self.medium
+                .read((self.head + 1 + index as u64) % CELLS, 8, part);
         }
         self.next = (self.head + cells as u64, self.bulk_head);
-        let bulk = if has_bulk { Some(self.bulk_reference()?) } else { None };
+        let bulk = if has_bulk {
+            Some(self.bulk_reference()?)
+        } else {
+            None
+        };
         let inline = &self.inline[if has_bulk { BULK_REFERENCE } else { 0 }..len];
-        Ok(Some((Frame { kind, arg: u64::from_le_bytes(arg), inline, bulk }, &self.medium)))
+        Ok(Some((
+            Frame {
+                kind,
+                arg: u64::from_le_bytes(arg),
+                inline,
+                bulk,
+            },
+            &self.medium,
+        )))
     }
 
     /// Checks where the body of the frame at hand is said to be (R5).
@@ -332,12 +391,19 @@ impl<M: Medium> Consumer<M> {
         };
         let (start, bytes) = (word(0), word(8));
         if bytes > self.bulk_bytes {
-            return Err(Corrupt { what: "the length of a body", value: bytes });
+            return Err(Corrupt {
+                what: "the length of a body",
+                value: bytes,
+            });
         }
         let skipped = start.wrapping_sub(self.bulk_head);
-        let inside = skipped <= self.bulk_bytes && start % self.bulk_bytes.max(1) + bytes <= self.bulk_bytes;
+        let inside =
+            skipped <= self.bulk_bytes && start % self.bulk_bytes.max(1) + bytes <= self.bulk_bytes;
         let Some(end) = start.checked_add(bytes).filter(|_| inside) else {
-            return Err(Corrupt { what: "the position of a body", value: start });
+            return Err(Corrupt {
+                what: "the position of a body",
+                value: start,
+            });
         };
         self.next.1 = end;
         Ok((start % self.bulk_bytes.max(1), bytes))
@@ -353,9 +419,13 @@ impl<M: Medium> Consumer<M> {
             self.medium.head().store(self.head, Ordering::Release);
             self.head_told = self.head;
         }
-        if self.bulk_head - self.bulk_told >= self.bulk_bytes / 8 && self.bulk_head != self.bulk_told {
+        if self.bulk_head - self.bulk_told >= self.bulk_bytes / 8
+            && self.bulk_head != self.bulk_told
+        {
             // ORDERING: Release pairs with the Acquire load in `Producer::reserve_bulk` (R5).
-            self.medium.bulk_head().store(self.bulk_head, Ordering::Release);
+            self.medium
+                .bulk_head()
+                .store(self.bulk_head, Ordering::Release);
             self.bulk_told = self.bulk_head;
         }
     }
@@ -381,9 +451,14 @@ mod tests {
             for number in 0..4 * CELLS {
                 assert!(!consumer.ready() && consumer.peek().unwrap().is_none());
                 let len = (number * 7) as usize % INLINE_BYTES;
-                producer.push(1, number, &vec![number as u8; len], 0).unwrap();
+                producer
+                    .push(1, number, &vec![number as u8; len], 0)
+                    .unwrap();
                 let frame = consumer.peek().unwrap().expect("it was published");
-                assert_eq!((frame.arg, frame.inline), (number, &vec![number as u8; len][..]));
+                assert_eq!(
+                    (frame.arg, frame.inline),
+                    (number, &vec![number as u8; len][..])
+                );
                 consumer.advance();
             }
         }

@@ -37,16 +37,23 @@ impl SharedRing {
     /// may have been told by another process).
     pub fn new(bytes: SharedBytes) -> Result<Self, Corrupt> {
         if bytes.len() != RING_BYTES || !bytes.address().is_multiple_of(LINE) {
-            return Err(Corrupt { what: "the place of a ring", value: bytes.address() });
+            return Err(Corrupt {
+                what: "the place of a ring",
+                value: bytes.address(),
+            });
         }
         Ok(SharedRing { bytes, bulk: None })
     }
 
     /// Producer: publishes where the bulk area is; done before the first body is.
     pub fn publish_bulk(&mut self, span: Span, bulk: SharedBytes) {
-        self.bytes.u64(BULK_OFFSET).store(span.offset, Ordering::Relaxed);
+        self.bytes
+            .u64(BULK_OFFSET)
+            .store(span.offset, Ordering::Relaxed);
         // ORDERING: Release pairs with the Acquire load in `attach_bulk`.
-        self.bytes.u64(BULK_BYTES).store(span.bytes, Ordering::Release);
+        self.bytes
+            .u64(BULK_BYTES)
+            .store(span.bytes, Ordering::Release);
         self.bulk = Some(bulk);
     }
 
@@ -61,9 +68,10 @@ impl SharedRing {
         if bytes == 0 {
             return Ok(0);
         }
-        let bulk = arena
-            .bytes(offset, bytes)
-            .map_err(|_| Corrupt { what: "the place of a bulk area", value: offset })?;
+        let bulk = arena.bytes(offset, bytes).map_err(|_| Corrupt {
+            what: "the place of a bulk area",
+            value: offset,
+        })?;
         self.bulk = Some(bulk);
         Ok(bytes)
     }
@@ -71,16 +79,12 @@ impl SharedRing {
     /// A body in the bulk area.
     pub fn body(&self, offset: u64, bytes: u64) -> Body<'_> {
         match &self.bulk {
-            Some(bulk) => Body::Shared { bytes: bulk, offset, len: bytes },
+            Some(bulk) => Body::Shared {
+                bytes: bulk,
+                offset,
+                len: bytes,
+            },
             None => Body::Slice(&[]),
-        }
-    }
-
-    /// Consumer: asks for the lines of a body.
-    #[inline]
-    pub fn prefetch_body(&self, offset: u64, bytes: u64) {
-        if let Some(bulk) = &self.bulk {
-            bulk.prefetch_range(offset, bytes);
         }
     }
 
@@ -123,7 +127,8 @@ impl Medium for SharedRing {
     }
     #[inline(always)]
     fn prefetch_write(&self, cell: u64) {
-        self.bytes.prefetch_write_range(FIRST_CELL + cell * LINE, LINE);
+        self.bytes
+            .prefetch_write_range(FIRST_CELL + cell * LINE, LINE);
     }
     #[inline(always)]
     fn read(&self, cell: u64, at: usize, into: &mut [u8]) {
@@ -169,8 +174,15 @@ impl Body<'_> {
             Body::Slice(slice) => {
                 into.copy_from_slice(&slice[offset as usize..offset as usize + into.len()]);
             }
-            Body::Shared { bytes, offset: start, len } => {
-                assert!(offset + into.len() as u64 <= *len, "beyond the end of a body");
+            Body::Shared {
+                bytes,
+                offset: start,
+                len,
+            } => {
+                assert!(
+                    offset + into.len() as u64 <= *len,
+                    "beyond the end of a body"
+                );
                 bytes.read(start + offset, into);
             }
         }
@@ -180,7 +192,11 @@ impl Body<'_> {
     pub fn copy_to_shared(&self, to: &SharedBytes, offset: u64) {
         match self {
             Body::Slice(slice) => to.write(offset, slice),
-            Body::Shared { bytes, offset: start, len } => to.copy_from(offset, bytes, *start, *len),
+            Body::Shared {
+                bytes,
+                offset: start,
+                len,
+            } => to.copy_from(offset, bytes, *start, *len),
         }
     }
 

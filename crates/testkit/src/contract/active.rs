@@ -19,22 +19,33 @@ pub fn handlers_run_and_answer(fabric: &Fabric, members: &[PeerId]) -> Outcome {
         keep.borrow_mut().push((from, bytes.to_vec()));
         None
     });
-    fabric.on(ECHO, |from, bytes| Some([&from.0.to_le_bytes(), bytes].concat()));
+    fabric.on(ECHO, |from, bytes| {
+        Some([&from.0.to_le_bytes(), bytes].concat())
+    });
     fabric.barrier(members)?;
     for to in members {
         fabric.tell(*to, KEEP, format!("from {me}").as_bytes())?;
         for len in [0, 1, 32, 500, 4000] {
-            let reply = fabric.request(*to, ECHO, &pattern(len, len as usize))?.wait()?;
+            let reply = fabric
+                .request(*to, ECHO, &pattern(len, len as usize))?
+                .wait()?;
             same!(reply[..4], fabric.me().0.to_le_bytes());
             verify(len, &reply[4..])?;
         }
         let reply = fabric.request(*to, KEEP, b"silent")?.wait()?;
-        check!(reply.is_empty(), "a handler without a reply answered {reply:?}");
+        check!(
+            reply.is_empty(),
+            "a handler without a reply answered {reply:?}"
+        );
     }
     fabric.barrier(members)?;
     let kept = kept.borrow();
     for (rank, member) in members.iter().enumerate() {
-        let theirs: Vec<_> = kept.iter().filter(|(from, _)| from == member).map(|(_, b)| b).collect();
+        let theirs: Vec<_> = kept
+            .iter()
+            .filter(|(from, _)| from == member)
+            .map(|(_, b)| b)
+            .collect();
         let told = format!("from {rank}").into_bytes();
         same!(theirs, [&told, &b"silent".to_vec()]);
     }
@@ -48,8 +59,10 @@ pub fn long_requests_and_long_replies(fabric: &Fabric, members: &[PeerId]) -> Ou
     fabric.barrier(members)?;
     let sizes = [body - 1, body, body + 1, 2 * body, 300_001, (2 << 20) + 7];
     for to in members {
-        let requests: Result<Vec<_>, _> =
-            sizes.iter().map(|size| fabric.request(*to, ECHO, &pattern(*size as u64, *size))).collect();
+        let requests: Result<Vec<_>, _> = sizes
+            .iter()
+            .map(|size| fabric.request(*to, ECHO, &pattern(*size as u64, *size)))
+            .collect();
         for (size, request) in sizes.iter().zip(requests?) {
             let mut reply = request.wait()?;
             same!(reply.len(), *size);
@@ -68,7 +81,13 @@ pub fn an_unknown_handler_is_an_error(fabric: &Fabric, members: &[PeerId]) -> Ou
         for len in [3, 200_000] {
             fabric.tell(*to, 99, &pattern(1, len))?;
             let refused = fabric.request(*to, 99, &pattern(1, len))?.wait();
-            same!(refused, Err(Error::NoHandler { peer: *to, handler: 99 }));
+            same!(
+                refused,
+                Err(Error::NoHandler {
+                    peer: *to,
+                    handler: 99
+                })
+            );
         }
         same!(fabric.request(*to, ECHO, b"still")?.wait()?, b"still");
     }

@@ -12,7 +12,9 @@ pub fn who_leaves_ends_what_depends_on_it(fabric: &Fabric, members: &[PeerId]) -
     let (leaver, rest) = (members[members.len() - 1], &members[..members.len() - 1]);
     fabric.barrier(members)?;
     if fabric.me() == leaver {
-        return rest.iter().try_for_each(|member| Ok(fabric.await_signal(*member, 1)?));
+        return rest
+            .iter()
+            .try_for_each(|member| Ok(fabric.await_signal(*member, 1)?));
     }
     let lost = |error: &Error| matches!(error, Error::PeerLost { peer, incarnation } if *peer == leaver && *incarnation > 0);
     let mut receives = Vec::new();
@@ -60,7 +62,10 @@ pub fn last_words_arrive(fabric: &Fabric, members: &[PeerId]) -> Outcome {
         fabric.recv(Match::from(leaver, 1), &mut bytes)?;
         same!(u64::from_le_bytes(bytes), word);
     }
-    matches_or_fail!(fabric.recv(Match::from(leaver, 1), &mut [0; 8]), Err(Error::PeerLost { .. }));
+    matches_or_fail!(
+        fabric.recv(Match::from(leaver, 1), &mut [0; 8]),
+        Err(Error::PeerLost { .. })
+    );
     Ok(fabric.barrier(rest)?)
 }
 

@@ -18,7 +18,11 @@ const ATOMICS: [Atomic; 9] = [
 ];
 
 /// Tells everybody the key of a segment; the keys of all by rank. Collective.
-pub(super) fn exchange(fabric: &Fabric, members: &[PeerId], key: SegmentKey) -> Outcome<Vec<SegmentKey>> {
+pub(super) fn exchange(
+    fabric: &Fabric,
+    members: &[PeerId],
+    key: SegmentKey,
+) -> Outcome<Vec<SegmentKey>> {
     const KEYS: u64 = 0x6b65_7973;
     for to in members {
         fabric.send(*to, KEYS, &key.to_bytes())?;
@@ -41,13 +45,18 @@ pub fn what_is_put_is_got(fabric: &Fabric, members: &[PeerId]) -> Outcome {
     let base = (me * BYTES) as u64;
     for key in &keys {
         let remote = fabric.attach(*key)?;
-        for (round, len) in [0, 1, 8, 63, 4096, 70_000, (1 << 20) + 3].into_iter().enumerate() {
+        for (round, len) in [0, 1, 8, 63, 4096, 70_000, (1 << 20) + 3]
+            .into_iter()
+            .enumerate()
+        {
             let (seed, offset) = (round as u64, base + round as u64 * 13);
             remote.put(offset, &pattern(seed, len))?;
             let mut back = vec![0; len];
             remote.get(offset, &mut back)?;
             verify(seed, &back)?;
-            remote.put_nb(offset + 1, &pattern(seed + 50, len))?.wait()?;
+            remote
+                .put_nb(offset + 1, &pattern(seed + 50, len))?
+                .wait()?;
             verify(seed + 50, &remote.get_nb(offset + 1, len as u64)?.wait()?)?;
         }
     }
@@ -66,7 +75,11 @@ pub fn everybody_puts_at_once(fabric: &Fabric, members: &[PeerId]) -> Outcome {
         for (owner, key) in keys.iter().enumerate() {
             let offset = (part * members.len() + me) * PART;
             let seed = (owner * 1000 + part * 10 + me) as u64;
-            puts.push(fabric.attach(*key)?.put_nb(offset as u64, &pattern(seed, PART))?);
+            puts.push(
+                fabric
+                    .attach(*key)?
+                    .put_nb(offset as u64, &pattern(seed, PART))?,
+            );
         }
     }
     wait_all(puts)?;
@@ -74,7 +87,9 @@ pub fn everybody_puts_at_once(fabric: &Fabric, members: &[PeerId]) -> Outcome {
     let mut bytes = vec![0; PART];
     for part in 0..PARTS {
         for writer in 0..members.len() {
-            segment.bytes().read(((part * members.len() + writer) * PART) as u64, &mut bytes);
+            segment
+                .bytes()
+                .read(((part * members.len() + writer) * PART) as u64, &mut bytes);
             verify((me * 1000 + part * 10 + writer) as u64, &bytes)?;
         }
     }
@@ -104,10 +119,21 @@ pub fn atomics_do_what_they_say(fabric: &Fabric, members: &[PeerId]) -> Outcome 
     let keys = exchange(fabric, members, segment.key())?;
     let remote = fabric.attach(keys[(me + 1) % members.len()])?;
     let base = 64 * me as u64;
-    let values = [0, 1, u64::MAX, 0x8000_0000, 0x8000_0000_0000_0000, 0x1234_5678_9abc_def0];
+    let values = [
+        0,
+        1,
+        u64::MAX,
+        0x8000_0000,
+        0x8000_0000_0000_0000,
+        0x1234_5678_9abc_def0,
+    ];
     for (width, mask) in [(Width::W32, 0xffff_ffff), (Width::W64, u64::MAX)] {
         for op in ATOMICS {
-            for (round, (old, a)) in values.iter().flat_map(|o| values.map(|a| (*o, a))).enumerate() {
+            for (round, (old, a)) in values
+                .iter()
+                .flat_map(|o| values.map(|a| (*o, a)))
+                .enumerate()
+            {
                 let b = values[round % values.len()];
                 remote.put(base, &[0x5a; 24])?;
                 remote.put(base + 8, &old.to_le_bytes()[..width.bytes() as usize])?;
@@ -121,7 +147,8 @@ pub fn atomics_do_what_they_say(fabric: &Fabric, members: &[PeerId]) -> Outcome 
                 remote.get(base, &mut after)?;
                 let mut expected = [0x5a; 24];
                 let new = model(op, old, a, b, mask).to_le_bytes();
-                expected[8..8 + width.bytes() as usize].copy_from_slice(&new[..width.bytes() as usize]);
+                expected[8..8 + width.bytes() as usize]
+                    .copy_from_slice(&new[..width.bytes() as usize]);
                 same!((op, after), (op, expected));
             }
         }
@@ -153,9 +180,18 @@ pub fn concurrent_atomics_lose_nothing(fabric: &Fabric, members: &[PeerId]) -> O
     }
     fabric.barrier(members)?;
     let n = members.len() as u64;
-    same!(remote.atomic(0, Atomic::Load, Width::W64, 0, 0)?, COUNT * n * 3);
-    same!(remote.atomic(8, Atomic::Load, Width::W32, 0, 0)?, COUNT * n * 5);
-    same!(remote.atomic(16, Atomic::Load, Width::W64, 0, 0)?, COUNT * n * 7);
+    same!(
+        remote.atomic(0, Atomic::Load, Width::W64, 0, 0)?,
+        COUNT * n * 3
+    );
+    same!(
+        remote.atomic(8, Atomic::Load, Width::W32, 0, 0)?,
+        COUNT * n * 5
+    );
+    same!(
+        remote.atomic(16, Atomic::Load, Width::W64, 0, 0)?,
+        COUNT * n * 7
+    );
     Ok(fabric.barrier(members)?)
 }
 
@@ -167,7 +203,10 @@ pub fn registered_private_memory(fabric: &Fabric, members: &[PeerId]) -> Outcome
     let keys = exchange(fabric, members, segment.key())?;
     let next = (me + 1) % members.len();
     let remote = fabric.attach(keys[next])?;
-    check!(remote.mapped().is_none(), "private memory of another process cannot be mapped");
+    check!(
+        remote.mapped().is_none(),
+        "private memory of another process cannot be mapped"
+    );
     let mut bytes = vec![0; BYTES];
     remote.get(0, &mut bytes)?;
     verify(next as u64, &bytes)?;
@@ -180,7 +219,10 @@ pub fn registered_private_memory(fabric: &Fabric, members: &[PeerId]) -> Outcome
     let previous = (me + members.len() - 1) % members.len();
     same!(bytes[..8], 111u64.to_le_bytes());
     verify(90 + previous as u64, &bytes[8..])?;
-    let all: Result<Vec<_>, _> = keys.iter().map(|key| fabric.attach(*key)?.get_nb(0, 8)?.wait()).collect();
+    let all: Result<Vec<_>, _> = keys
+        .iter()
+        .map(|key| fabric.attach(*key)?.get_nb(0, 8)?.wait())
+        .collect();
     same!(all?, vec![111u64.to_le_bytes().to_vec(); members.len()]);
     Ok(fabric.barrier(members)?)
 }
@@ -198,7 +240,9 @@ pub fn a_freed_segment_is_refused(fabric: &Fabric, members: &[PeerId]) -> Outcom
     fabric.barrier(members)?;
     let refused = |key: SegmentKey| -> Outcome {
         // Whether it is refused when attached or when used is the transport's business.
-        let got = fabric.attach(key).and_then(|remote| remote.get(0, &mut [0; 8]));
+        let got = fabric
+            .attach(key)
+            .and_then(|remote| remote.get(0, &mut [0; 8]));
         matches_or_fail!(got, Err(Error::NoSuchSegment { peer, segment })
             if (*peer, *segment) == (key.peer, key.segment));
         let put = fabric.attach(key).and_then(|remote| remote.put(0, &[0; 8]));
@@ -212,7 +256,10 @@ pub fn a_freed_segment_is_refused(fabric: &Fabric, members: &[PeerId]) -> Outcom
     same!(again.key().segment, keys[me].segment);
     fabric.barrier(members)?;
     refused(keys[next])?;
-    refused(SegmentKey { segment: 77, ..keys[next] })?;
+    refused(SegmentKey {
+        segment: 77,
+        ..keys[next]
+    })?;
     if early.mapped().is_none() {
         matches_or_fail!(early.put(0, b"after"), Err(Error::NoSuchSegment { .. }));
     }
@@ -226,22 +273,42 @@ pub fn places_outside_and_misaligned_are_refused(fabric: &Fabric, members: &[Pee
     let segment = fabric.allocate(BYTES)?;
     let keys = exchange(fabric, members, segment.key())?;
     let remote = fabric.attach(keys[(me + 1) % members.len()])?;
-    for (offset, len) in [(BYTES, 1), (BYTES - 3, 4), (u64::MAX, 2), (0, BYTES as usize + 1)] {
-        matches_or_fail!(remote.put(offset, &vec![1; len]), Err(Error::OutOfRange { bytes: BYTES, .. }));
-        matches_or_fail!(remote.get(offset, &mut vec![1; len]), Err(Error::OutOfRange { bytes: BYTES, .. }));
+    for (offset, len) in [
+        (BYTES, 1),
+        (BYTES - 3, 4),
+        (u64::MAX, 2),
+        (0, BYTES as usize + 1),
+    ] {
+        matches_or_fail!(
+            remote.put(offset, &vec![1; len]),
+            Err(Error::OutOfRange { bytes: BYTES, .. })
+        );
+        matches_or_fail!(
+            remote.get(offset, &mut vec![1; len]),
+            Err(Error::OutOfRange { bytes: BYTES, .. })
+        );
         check!(remote.put_nb(offset, &vec![1; len]).is_err());
         check!(remote.get_nb(offset, len as u64).is_err());
     }
-    matches_or_fail!(remote.fetch_add(BYTES - 4, 1), Err(Error::OutOfRange { .. }));
+    matches_or_fail!(
+        remote.fetch_add(BYTES - 4, 1),
+        Err(Error::OutOfRange { .. })
+    );
     for offset in [1, 4, 7] {
         same!(remote.fetch_add(offset, 1), Err(Error::Misaligned(offset)));
     }
-    same!(remote.atomic(6, Atomic::Add, Width::W32, 1, 0), Err(Error::Misaligned(6)));
+    same!(
+        remote.atomic(6, Atomic::Add, Width::W32, 1, 0),
+        Err(Error::Misaligned(6))
+    );
     remote.put(BYTES, &[])?;
     fabric.barrier(members)?;
     let mut bytes = vec![1; BYTES as usize];
     segment.bytes().read(0, &mut bytes);
-    check!(bytes.iter().all(|byte| *byte == 0), "a refused operation wrote");
+    check!(
+        bytes.iter().all(|byte| *byte == 0),
+        "a refused operation wrote"
+    );
     Ok(fabric.barrier(members)?)
 }
 
@@ -260,12 +327,17 @@ pub fn the_budget_is_a_refusal(fabric: &Fabric, members: &[PeerId]) -> Outcome {
         let error = loop {
             match fabric.allocate(PIECE) {
                 Ok(segment) => {
-                    segment.bytes().write(PIECE - 8, &(all.len() as u64).to_le_bytes());
+                    segment
+                        .bytes()
+                        .write(PIECE - 8, &(all.len() as u64).to_le_bytes());
                     all.push(segment);
                 }
                 Err(error) => break error,
             }
-            check!(all.len() < 1000, "the budget of a test is small, but this was granted");
+            check!(
+                all.len() < 1000,
+                "the budget of a test is small, but this was granted"
+            );
         };
         matches_or_fail!(error, Error::Budget { used, budget, .. } if used <= budget);
         for (number, segment) in all.iter().enumerate() {
@@ -294,7 +366,9 @@ pub fn a_fresh_segment_is_zero(fabric: &Fabric, members: &[PeerId]) -> Outcome {
             segment.bytes().read(0, &mut content);
             let dirty = content.iter().position(|byte| *byte != 0);
             if let Some(at) = dirty {
-                return Err(Failed::new(format!("byte {at} of a fresh segment of {bytes} is not zero")));
+                return Err(Failed::new(format!(
+                    "byte {at} of a fresh segment of {bytes} is not zero"
+                )));
             }
             segment.bytes().fill(0xff);
         }

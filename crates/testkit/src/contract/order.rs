@@ -11,7 +11,13 @@ const LARGE: usize = 300_000;
 /// Everybody sends to everybody, small and large mixed; each pair's messages arrive in order.
 pub fn messages_of_a_pair_stay_in_order(fabric: &Fabric, members: &[PeerId]) -> Outcome {
     const COUNT: usize = 300;
-    let len = |number: usize| if number % 60 == 59 { LARGE } else { 8 + number % 400 };
+    let len = |number: usize| {
+        if number % 60 == 59 {
+            LARGE
+        } else {
+            8 + number % 400
+        }
+    };
     let mut sends = Vec::new();
     for number in 0..COUNT {
         for to in members.iter().filter(|to| **to != fabric.me()) {
@@ -42,7 +48,11 @@ pub fn any_source_takes_from_everybody(fabric: &Fabric, members: &[PeerId]) -> O
             let mut bytes = [0; 8];
             let status = fabric.recv(Match::any(1), &mut bytes)?;
             let from = members.iter().position(|member| *member == status.from);
-            check!(from.is_some(), "a message from {}, who is no member", status.from);
+            check!(
+                from.is_some(),
+                "a message from {}, who is no member",
+                status.from
+            );
             let from = from.unwrap_or(0);
             same!(u64::from_le_bytes(bytes), next[from]);
             next[from] += 1;
@@ -59,7 +69,11 @@ pub fn any_source_takes_from_everybody(fabric: &Fabric, members: &[PeerId]) -> O
 /// A receive takes the oldest message whose tag is equal under the mask, and no other.
 pub fn tags_and_masks_choose(fabric: &Fabric, members: &[PeerId]) -> Outcome {
     let me = index(fabric, members)?;
-    let from = Match { source: Some(members[1]), tag: 0, mask: u64::MAX };
+    let from = Match {
+        source: Some(members[1]),
+        tag: 0,
+        mask: u64::MAX,
+    };
     let tags = [1, 2, 0x1_0000_0005, 0x2_0000_0005, 3, u64::MAX];
     if me == 1 {
         for tag in tags {
@@ -80,17 +94,41 @@ pub fn tags_and_masks_choose(fabric: &Fabric, members: &[PeerId]) -> Outcome {
             Ok(status.tag)
         };
         same!(take(Match { tag: 3, ..from })?, 3);
-        same!(take(Match { tag: 5, mask: 0xffff_ffff, ..from })?, 0x1_0000_0005);
-        same!(take(Match { tag: 0x2_0000_0000, mask: !0xffff_ffff, ..from })?, 0x2_0000_0005);
+        same!(
+            take(Match {
+                tag: 5,
+                mask: 0xffff_ffff,
+                ..from
+            })?,
+            0x1_0000_0005
+        );
+        same!(
+            take(Match {
+                tag: 0x2_0000_0000,
+                mask: !0xffff_ffff,
+                ..from
+            })?,
+            0x2_0000_0005
+        );
         same!(take(Match { mask: 0, ..from })?, 1);
         same!(take(Match::any(u64::MAX))?, u64::MAX);
         same!(take(Match::any(0).masked(0))?, 2);
-        let handle = fabric.irecv(Match { tag: 0x7700, mask: 0xff00, ..from }, vec![0; 8])?;
+        let handle = fabric.irecv(
+            Match {
+                tag: 0x7700,
+                mask: 0xff00,
+                ..from
+            },
+            vec![0; 8],
+        )?;
         fabric.signal(members[1], 2)?;
         let (status, bytes) = handle.wait()?;
         same!((status.tag, status.len), (0x7788, 3));
         check!(bytes.is_some_and(|bytes| bytes.starts_with(b"yes")));
-        same!(fabric.recv(Match { tag: 0x77, ..from }, &mut [0; 2])?.len, 2);
+        same!(
+            fabric.recv(Match { tag: 0x77, ..from }, &mut [0; 2])?.len,
+            2
+        );
     }
     Ok(fabric.barrier(members)?)
 }
@@ -253,7 +291,11 @@ pub fn a_message_that_does_not_fit_is_consumed(fabric: &Fabric, members: &[PeerI
             }
             let mut buffer = vec![0; size - 1];
             let (from, message, length) = (members[1], size as u64, size as u64 - 1);
-            let expected = Error::Truncated { from, message, buffer: length };
+            let expected = Error::Truncated {
+                from,
+                message,
+                buffer: length,
+            };
             same!(fabric.recv(Match::any(1), &mut buffer), Err(expected));
             let mut next = [0; 4];
             fabric.recv(Match::any(2), &mut next)?;
@@ -271,7 +313,9 @@ pub fn empty_messages_arrive(fabric: &Fabric, members: &[PeerId]) -> Outcome {
         let segment = fabric.allocate(64)?;
         fabric.send(members[0], 1, &[])?;
         fabric.isend(members[0], 2, Vec::new())?.wait()?;
-        fabric.isend_shared(members[0], 3, segment.bytes().slice(0, 0))?.wait()?;
+        fabric
+            .isend_shared(members[0], 3, segment.bytes().slice(0, 0))?
+            .wait()?;
         fabric.send(members[0], 4, &[])?;
     }
     if me == 0 {
@@ -302,8 +346,9 @@ pub fn large_messages_do_not_block_small_ones(fabric: &Fabric, members: &[PeerId
     const COUNT: u64 = 20;
     let me = index(fabric, members)?;
     if me == 1 {
-        let large: Result<Vec<_>, _> =
-            (0..COUNT).map(|n| fabric.isend(members[0], n, pattern(n, LARGE))).collect();
+        let large: Result<Vec<_>, _> = (0..COUNT)
+            .map(|n| fabric.isend(members[0], n, pattern(n, LARGE)))
+            .collect();
         for number in 0..COUNT {
             fabric.send(members[0], 1000 + number, &number.to_le_bytes())?;
         }

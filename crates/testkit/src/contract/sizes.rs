@@ -26,7 +26,14 @@ enum Into {
 }
 
 const FROM: [From; 4] = [From::Lent, From::Owned, From::Segment, From::Scope];
-const INTO: [Into; 6] = [Into::Lent, Into::Owned, Into::Segment, Into::Any, Into::View, Into::Scope];
+const INTO: [Into; 6] = [
+    Into::Lent,
+    Into::Owned,
+    Into::Segment,
+    Into::Any,
+    Into::View,
+    Into::Scope,
+];
 
 fn send(fabric: &Fabric, to: PeerId, how: From, segment: &Segment<'_>, bytes: Vec<u8>) -> Outcome {
     match how {
@@ -47,7 +54,13 @@ fn send(fabric: &Fabric, to: PeerId, how: From, segment: &Segment<'_>, bytes: Ve
     Ok(())
 }
 
-fn receive(fabric: &Fabric, from: PeerId, how: Into, segment: &Segment<'_>, len: usize) -> Outcome<Vec<u8>> {
+fn receive(
+    fabric: &Fabric,
+    from: PeerId,
+    how: Into,
+    segment: &Segment<'_>,
+    len: usize,
+) -> Outcome<Vec<u8>> {
     let wants = Match::from(from, 1);
     let exactly = |got: u64, bytes: Vec<u8>| -> Outcome<Vec<u8>> {
         same!(got, len as u64);
@@ -62,7 +75,8 @@ fn receive(fabric: &Fabric, from: PeerId, how: Into, segment: &Segment<'_>, len:
         Into::Owned => {
             // Longer than needed: what is behind stays as it was.
             let (status, buffer) = fabric.irecv(wants, vec![0xee; len + 9])?.wait()?;
-            let mut buffer = buffer.ok_or_else(|| Failed::new("an owned buffer did not come back"))?;
+            let mut buffer =
+                buffer.ok_or_else(|| Failed::new("an owned buffer did not come back"))?;
             same!(buffer.split_off(len), vec![0xee; 9]);
             exactly(status.len, buffer)
         }
@@ -85,7 +99,9 @@ fn receive(fabric: &Fabric, from: PeerId, how: Into, segment: &Segment<'_>, len:
         }
         Into::Scope => {
             let mut buffer = vec![0; len];
-            let status = fabric.scope(|scope| scope.irecv(wants, &mut buffer)?.wait())?.0;
+            let status = fabric
+                .scope(|scope| scope.irecv(wants, &mut buffer)?.wait())?
+                .0;
             exactly(status.len, buffer)
         }
     }
@@ -98,7 +114,11 @@ fn all_kinds(fabric: &Fabric, members: &[PeerId], sizes: &[usize]) -> Outcome {
         let largest = sizes.iter().copied().max().unwrap_or(0) as u64;
         let segment = fabric.allocate(largest + 256)?;
         for (round, size) in sizes.iter().copied().enumerate() {
-            for (kind, how) in FROM.into_iter().flat_map(|f| INTO.map(|i| (f, i))).enumerate() {
+            for (kind, how) in FROM
+                .into_iter()
+                .flat_map(|f| INTO.map(|i| (f, i)))
+                .enumerate()
+            {
                 let seed = (round * 100 + kind) as u64;
                 let other = members[1 - me];
                 let at = |why: Failed| Failed(format!("{size} bytes, {how:?}: {why}"));
@@ -119,15 +139,45 @@ pub fn every_size_between_all_kinds_of_buffers(fabric: &Fabric, members: &[PeerI
     let eager = samite_fabric::CostModel::default().eager_max as usize;
     let body = fabric.caps().body_max as usize;
     let sizes = [
-        0, 1, 7, 8, 47, 48, 49, 103, 104, 105, 255, 256, 257, 271, 272, 273, 4095, 4096, 4097,
-        eager - 1, eager, eager + 1, body - 1, body, body + 1, (64 << 10) - 1, 64 << 10, (64 << 10) + 1,
+        0,
+        1,
+        7,
+        8,
+        47,
+        48,
+        49,
+        103,
+        104,
+        105,
+        255,
+        256,
+        257,
+        271,
+        272,
+        273,
+        4095,
+        4096,
+        4097,
+        eager - 1,
+        eager,
+        eager + 1,
+        body - 1,
+        body,
+        body + 1,
+        (64 << 10) - 1,
+        64 << 10,
+        (64 << 10) + 1,
     ];
     all_kinds(fabric, members, &sizes)
 }
 
 /// The sizes at which several pieces are copied, by one side or by both.
 pub fn large_sizes_between_all_kinds_of_buffers(fabric: &Fabric, members: &[PeerId]) -> Outcome {
-    all_kinds(fabric, members, &[(256 << 10) + 1, (1 << 20) + 3, (8 << 20) + 5])
+    all_kinds(
+        fabric,
+        members,
+        &[(256 << 10) + 1, (1 << 20) + 3, (8 << 20) + 5],
+    )
 }
 
 /// More messages than a ring holds, in both directions, before anybody receives.
@@ -139,7 +189,11 @@ pub fn full_rings_in_both_directions(fabric: &Fabric, members: &[PeerId]) -> Out
         let mut sends = Vec::new();
         for number in 0..count {
             for to in &others {
-                sends.push(fabric.isend(members[*to], number as u64, pattern(seed(me, number), size))?);
+                sends.push(fabric.isend(
+                    members[*to],
+                    number as u64,
+                    pattern(seed(me, number), size),
+                )?);
             }
         }
         // From the last to the first: every message but one is unexpected.
@@ -178,7 +232,11 @@ pub fn large_messages_in_both_directions(fabric: &Fabric, members: &[PeerId]) ->
         }
         for tag in 0..COUNT {
             for to in &others {
-                sends.push(fabric.isend(members[*to], tag, pattern(me as u64 * 100 + tag, SIZE))?);
+                sends.push(fabric.isend(
+                    members[*to],
+                    tag,
+                    pattern(me as u64 * 100 + tag, SIZE),
+                )?);
             }
         }
         if !receive_first {

@@ -29,7 +29,13 @@ pub fn signals_are_counted(fabric: &Fabric, members: &[PeerId]) -> Outcome {
     if me == 0 {
         fabric.set_deadline(Duration::from_millis(20));
         let extra = fabric.await_signal(members[1], 0);
-        matches_or_fail!(extra, Err(Error::Timeout { whom: Whom::Peer(_), .. }));
+        matches_or_fail!(
+            extra,
+            Err(Error::Timeout {
+                whom: Whom::Peer(_),
+                ..
+            })
+        );
         fabric.set_deadline(Duration::from_secs(30));
     }
     Ok(fabric.barrier(members)?)
@@ -63,7 +69,13 @@ pub fn a_deadline_names_whom(fabric: &Fabric, members: &[PeerId]) -> Outcome {
         let late = fabric.recv(Match::from(members[1], 1), &mut buffer);
         matches_or_fail!(late, Err(Error::Timeout { whom, after: SHORT, .. }) if *whom == peer);
         let late = fabric.recv(Match::any(1), &mut buffer);
-        matches_or_fail!(late, Err(Error::Timeout { whom: Whom::Any, .. }));
+        matches_or_fail!(
+            late,
+            Err(Error::Timeout {
+                whom: Whom::Any,
+                ..
+            })
+        );
         let late = fabric.recv_vec(Match::from(members[1], 1));
         matches_or_fail!(late, Err(Error::Timeout { whom, .. }) if *whom == peer);
         // Nobody receives this one. It is withdrawn: its buffer is ours again.
@@ -98,7 +110,10 @@ fn block_on<T>(future: impl Future<Output = T>) -> T {
 /// A handle is a future.
 pub fn handles_can_be_awaited(fabric: &Fabric, members: &[PeerId]) -> Outcome {
     let me = index(fabric, members)?;
-    let (next, last) = (members[(me + 1) % members.len()], members[(me + members.len() - 1) % members.len()]);
+    let (next, last) = (
+        members[(me + 1) % members.len()],
+        members[(me + members.len() - 1) % members.len()],
+    );
     for size in [8, 5000, 200_000] {
         let got: Outcome<Vec<u8>> = block_on(async {
             let receive = fabric.irecv(Match::from(last, 3), vec![0; size])?;
@@ -160,7 +175,10 @@ pub fn who_waits_sleeps(fabric: &Fabric, members: &[PeerId]) -> Outcome {
     let late = fabric.recv(Match::any(1), &mut [0; 8]);
     let used = processor_time() - start;
     matches_or_fail!(late, Err(Error::Timeout { .. }));
-    check!(used < Duration::from_millis(100), "a second of waiting took {used:?} of the processor");
+    check!(
+        used < Duration::from_millis(100),
+        "a second of waiting took {used:?} of the processor"
+    );
     fabric.set_deadline(before);
     Ok(fabric.barrier(members)?)
 }
@@ -175,10 +193,17 @@ pub fn mapped_means_mapped(fabric: &Fabric, members: &[PeerId]) -> Outcome {
     let remote = fabric.attach(keys[next])?;
     same!(remote.mapped().is_some(), fabric.caps().map);
     if let Some(mapped) = remote.mapped() {
-        mapped.u64(8).store(me as u64 + 1, std::sync::atomic::Ordering::Release);
+        mapped
+            .u64(8)
+            .store(me as u64 + 1, std::sync::atomic::Ordering::Release);
         // Without a single turn of progress on either side.
         let previous = (me + members.len() - 1) % members.len();
-        let seen = || segment.bytes().u64(8).load(std::sync::atomic::Ordering::Acquire);
+        let seen = || {
+            segment
+                .bytes()
+                .u64(8)
+                .load(std::sync::atomic::Ordering::Acquire)
+        };
         let start = std::time::Instant::now();
         while seen() == 0 && start.elapsed() < fabric.deadline() {
             std::thread::yield_now();
@@ -187,8 +212,17 @@ pub fn mapped_means_mapped(fabric: &Fabric, members: &[PeerId]) -> Outcome {
         let view = {
             let send = fabric.isend_shared(members[next], 1, segment.bytes().slice(0, 4096))?;
             let view = fabric.recv_view(Match::any(1))?;
-            check!(view.in_place(), "a message out of a mapped segment was copied");
-            same!(view.bytes().u64(8).load(std::sync::atomic::Ordering::Acquire) > 0, true);
+            check!(
+                view.in_place(),
+                "a message out of a mapped segment was copied"
+            );
+            same!(
+                view.bytes()
+                    .u64(8)
+                    .load(std::sync::atomic::Ordering::Acquire)
+                    > 0,
+                true
+            );
             drop(view);
             send
         };

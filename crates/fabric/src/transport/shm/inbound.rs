@@ -55,7 +55,9 @@ impl Shm {
     /// Delivers at most `limit` frames of one peer.
     #[inline]
     pub(super) fn drain<S: Sink>(&mut self, from: PeerId, limit: u32, sink: &mut S) -> usize {
-        let Some(Some(inbound)) = self.inbound.get_mut(from.index()) else { return 0 };
+        let Some(Some(inbound)) = self.inbound.get_mut(from.index()) else {
+            return 0;
+        };
         if !inbound.consumer.ready() {
             inbound.idle += 1;
             return 0;
@@ -88,7 +90,9 @@ impl Shm {
     }
 
     fn forget_if_idle(&mut self, peer: PeerId) -> bool {
-        let Some(Some(inbound)) = self.inbound.get_mut(peer.index()) else { return true };
+        let Some(Some(inbound)) = self.inbound.get_mut(peer.index()) else {
+            return true;
+        };
         if inbound.idle < IDLE_MAX {
             return false;
         }
@@ -116,7 +120,9 @@ impl Shm {
                     // It joined before it sent: its join is heard before its first frame.
                     arrived += self.membership(sink);
                 }
-                if self.known.get(peer.index()).is_some_and(Option::is_some) && self.look_for_ring(peer) {
+                if self.known.get(peer.index()).is_some_and(Option::is_some)
+                    && self.look_for_ring(peer)
+                {
                     self.polled.push(peer.0);
                     arrived += self.drain(peer, TURN, sink);
                 }
@@ -142,7 +148,10 @@ impl Shm {
         let Some(ring) = bytes.and_then(|bytes| SharedRing::new(bytes).ok()) else {
             return false;
         };
-        self.inbound[from.index()] = Some(Inbound { consumer: Consumer::new(ring), idle: 0 });
+        self.inbound[from.index()] = Some(Inbound {
+            consumer: Consumer::new(ring),
+            idle: 0,
+        });
         true
     }
 
@@ -172,42 +181,31 @@ impl Shm {
 impl Inbound {
     /// Delivers one frame.
     #[inline]
-    fn take(
+    fn take<S: Sink>(
         &mut self,
         from: PeerId,
         layout: &crate::layout::Layout,
-        sink: &mut dyn Sink,
+        sink: &mut S,
     ) -> Result<bool, Corrupt> {
         // A body needs the bulk area, whose size bounds it; it is attached when a frame first has one.
-        let attached = self.consumer.bulk_bytes() != 0;
-        let plain = match self.consumer.peek() {
-            Ok(None) => return Ok(false),
-            Ok(Some(frame)) if frame.bulk.is_none() => {
-                let (kind, arg, inline) = (frame.kind, frame.arg, frame.inline);
-                sink.frame(Incoming { from, kind, arg, inline, body: Body::Slice(&[]) });
-                true
-            }
-            Ok(Some(_)) => false,
-            Err(what) if attached => return Err(what),
-            Err(_) => false,
-        };
-        if plain {
-            self.consumer.advance();
-            return Ok(true);
-        }
-        if !attached {
+        if self.consumer.bulk_bytes() == 0 && self.consumer.next_has_body() {
             let bytes = self.consumer.medium.attach_bulk(layout.arena())?;
             self.consumer.set_bulk_bytes(bytes);
         }
-        let Some((frame, medium)) = self.consumer.peek_with_medium()? else { return Ok(false) };
+        let Some((frame, medium)) = self.consumer.peek_with_medium()? else {
+            return Ok(false);
+        };
         let body = match frame.bulk {
-            Some((offset, bytes)) => {
-                medium.prefetch_body(offset, bytes);
-                medium.body(offset, bytes)
-            }
+            Some((offset, bytes)) => medium.body(offset, bytes),
             None => Body::Slice(&[]),
         };
-        sink.frame(Incoming { from, kind: frame.kind, arg: frame.arg, inline: frame.inline, body });
+        sink.frame(Incoming {
+            from,
+            kind: frame.kind,
+            arg: frame.arg,
+            inline: frame.inline,
+            body,
+        });
         self.consumer.advance();
         Ok(true)
     }

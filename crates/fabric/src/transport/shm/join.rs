@@ -45,7 +45,10 @@ impl AgentWatch {
         }
         self.last = now;
         let mut fds = [PollFd::new(&self.pidfd, PollFlags::IN)];
-        let zero = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };
+        let zero = rustix::event::Timespec {
+            tv_sec: 0,
+            tv_nsec: 0,
+        };
         self.lost = rustix::event::poll(&mut fds, Some(&zero)).is_ok_and(|n| n > 0);
         self.lost
     }
@@ -57,35 +60,67 @@ pub(crate) fn join_domain(
     identity: &Identity,
     config: &Config,
 ) -> Result<(Membership, Shm), Error> {
-    let fail = |why: &str| Error::Join { domain: name.to_owned(), why: why.to_owned() };
+    let fail = |why: &str| Error::Join {
+        domain: name.to_owned(),
+        why: why.to_owned(),
+    };
     let (me, incarnation, fd) = control::join(name, identity, config.deadline)?;
     if !config.mask.kernel_copy {
         samite_mem::allow_kernel_copies();
     }
     let layout = Layout::attach(Arena::attach(fd)?)?;
     if layout.fences() != samite_mem::enable_asymmetric_fences() {
-        return Err(fail("membarrier is allowed for the agent but not here; start both alike"));
+        return Err(fail(
+            "membarrier is allowed for the agent but not here; start both alike",
+        ));
     }
-    let extents = AgentExtents { domain: name.to_owned(), peer: me, incarnation, deadline: config.deadline };
+    let extents = AgentExtents {
+        domain: name.to_owned(),
+        peer: me,
+        incarnation,
+        deadline: config.deadline,
+    };
     let heap = Heap::new(layout.arena().clone(), Box::new(extents), config.huge_pages);
     let pidfd = Pid::from_raw(layout.agent_pid())
         .and_then(|pid| rustix::process::pidfd_open(pid, PidfdFlags::empty()).ok())
         .ok_or_else(|| fail("the agent cannot be watched; is it in another pid namespace?"))?;
-    let watch = AgentWatch { pidfd, last: Duration::ZERO, lost: false };
-    let membership = Membership { me, incarnation, layout, heap, holds: Holds::default() };
+    let watch = AgentWatch {
+        pidfd,
+        last: Duration::ZERO,
+        lost: false,
+    };
+    let membership = Membership {
+        me,
+        incarnation,
+        layout,
+        heap,
+        holds: Holds::default(),
+    };
     let shm = Shm::new(&membership, Some(watch));
     Ok((membership, shm))
 }
 
 /// A domain of one: this process keeps the node itself and nobody can join.
-pub(crate) fn start_alone(identity: &Identity, config: &Config) -> Result<(Membership, Shm), Error> {
+pub(crate) fn start_alone(
+    identity: &Identity,
+    config: &Config,
+) -> Result<(Membership, Shm), Error> {
     let rule = || samite_mem::host::Host::read().memory_total / 2;
     let mut node = Node::create(config.budget.unwrap_or_else(rule))?;
     let (me, incarnation) = node.admit(std::process::id() as i32, None, &own_cpus(), identity)?;
     let layout = node.layout().clone();
-    let extents = OwnExtents { node: Arc::new(Mutex::new(node)), me };
+    let extents = OwnExtents {
+        node: Arc::new(Mutex::new(node)),
+        me,
+    };
     let heap = Heap::new(layout.arena().clone(), Box::new(extents), config.huge_pages);
-    let membership = Membership { me, incarnation, layout, heap, holds: Holds::default() };
+    let membership = Membership {
+        me,
+        incarnation,
+        layout,
+        heap,
+        holds: Holds::default(),
+    };
     let shm = Shm::new(&membership, None);
     Ok((membership, shm))
 }
@@ -98,10 +133,16 @@ struct OwnExtents {
 
 impl ExtentSource for OwnExtents {
     fn grant(&mut self, bytes: u64) -> Result<Span, samite_mem::Error> {
-        self.node.lock().unwrap_or_else(PoisonError::into_inner).grant(self.me, bytes)
+        self.node
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .grant(self.me, bytes)
     }
     fn give_back(&mut self, extent: Span) {
-        self.node.lock().unwrap_or_else(PoisonError::into_inner).give_back(self.me, extent);
+        self.node
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .give_back(self.me, extent);
     }
 }
 

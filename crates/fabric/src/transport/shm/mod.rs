@@ -67,7 +67,13 @@ pub struct Shm {
 impl Shm {
     /// A transport of a process that has become peer `me` of the node behind `layout`.
     fn new(membership: &Membership, agent: Option<join::AgentWatch>) -> Shm {
-        let Membership { me, incarnation: _, layout, heap, holds } = membership.clone();
+        let Membership {
+            me,
+            incarnation: _,
+            layout,
+            heap,
+            holds,
+        } = membership.clone();
         Shm {
             me,
             bell: layout.doorbell(me),
@@ -108,7 +114,9 @@ impl Shm {
             // One that came, sent and died between two looks still has its say (T4).
             let had_its_say = state == State::Dead && self.look_for_ring(peer);
             if (state == State::Alive || had_its_say) && self.known[peer.index()].is_none() {
-                let Some(info) = self.layout.info(peer) else { continue };
+                let Some(info) = self.layout.info(peer) else {
+                    continue;
+                };
                 self.known[peer.index()] = Some(incarnation);
                 changes += 1;
                 // A bit that was seen of an earlier life is looked at again.
@@ -154,7 +162,9 @@ impl Shm {
 
     /// Delivers the last frames of a dead peer, then reports its loss (T4).
     fn lose<S: Sink>(&mut self, peer: PeerId, sink: &mut S) {
-        let Some(incarnation) = self.known[peer.index()].take() else { return };
+        let Some(incarnation) = self.known[peer.index()].take() else {
+            return;
+        };
         // It may have died before the news of its first frame was looked at.
         self.look_for_ring(peer);
         self.drain(peer, u32::MAX, sink);
@@ -166,7 +176,10 @@ impl Shm {
     }
 
     fn agent_lost<S: Sink>(&mut self, sink: &mut S) -> usize {
-        let lost = self.agent.as_mut().is_some_and(|agent| agent.look(self.start.elapsed()));
+        let lost = self
+            .agent
+            .as_mut()
+            .is_some_and(|agent| agent.look(self.start.elapsed()));
         if lost {
             sink.change(Change::AgentLost);
         }

@@ -6,8 +6,8 @@ use crate::layout::State;
 use crate::transport::{Class, Outgoing, Push};
 use samite_mem::ring::{Producer, REPLY_CELLS, RING_BYTES, SharedRing, bulk_bytes};
 use samite_mem::sync::Ordering;
-use std::time::{Duration, Instant};
 use samite_mem::{Block, Doorbell, Heap, SharedBytes};
+use std::time::{Duration, Instant};
 
 /// More frames than this one way are a burst: the next ones are prepared for.
 const BURST: u32 = 4;
@@ -46,16 +46,20 @@ impl Outbound {
             Class::Reply => 0,
         };
         let pushed = if frame.body.is_empty() {
-            self.producer.push(frame.kind, frame.arg, frame.inline, reserve)
+            self.producer
+                .push(frame.kind, frame.arg, frame.inline, reserve)
         } else {
             if self._bulk.is_none() && !self.make_bulk(heap) {
                 return Push::Full;
             }
             let (inline, bytes) = (frame.inline.len(), frame.body.len());
-            self.producer.reserve_bulk(inline, bytes, reserve).map(|start| {
-                self.producer.medium.write_body(start, &frame.body);
-                self.producer.push_bulk(frame.kind, frame.arg, frame.inline, start, bytes);
-            })
+            self.producer
+                .reserve_bulk(inline, bytes, reserve)
+                .map(|start| {
+                    self.producer.medium.write_body(start, &frame.body);
+                    self.producer
+                        .push_bulk(frame.kind, frame.arg, frame.inline, start, bytes);
+                })
         };
         match pushed {
             Ok(()) => {
@@ -89,7 +93,9 @@ impl Outbound {
         }
         match heap.block(bulk_bytes(BODY_MAX)) {
             Ok(block) => {
-                self.producer.medium.publish_bulk(block.span(), block.bytes().clone());
+                self.producer
+                    .medium
+                    .publish_bulk(block.span(), block.bytes().clone());
                 self.producer.set_bulk_bytes(block.span().bytes);
                 self._bulk = Some(block);
                 true
@@ -111,7 +117,8 @@ impl Shm {
         }
         let made = self.heap.block(RING_BYTES).and_then(|block| {
             let ring = SharedRing::new(block.bytes().clone());
-            ring.map(|ring| (block, ring)).map_err(|e| samite_mem::Error::NoGrant(e.to_string()))
+            ring.map(|ring| (block, ring))
+                .map_err(|e| samite_mem::Error::NoGrant(e.to_string()))
         });
         let (block, ring) = match made {
             Ok(made) => made,
@@ -121,7 +128,9 @@ impl Shm {
             }
         };
         // ORDERING: Release pairs with the Acquire load in `look_for_ring`: the block is zeroed.
-        self.layout.inbox(to, self.me).store(block.span().offset, Ordering::Release);
+        self.layout
+            .inbox(to, self.me)
+            .store(block.span().offset, Ordering::Release);
         if self.outbound.len() <= to.index() {
             self.outbound.resize_with(to.index() + 1, || None);
         }

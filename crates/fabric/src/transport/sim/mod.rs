@@ -67,7 +67,10 @@ impl Scenario {
             in_flight_max: 64,
             body_max: 4096,
             kills: Vec::new(),
-            config: Config { deadline: Duration::from_secs(10), ..Config::default() },
+            config: Config {
+                deadline: Duration::from_secs(10),
+                ..Config::default()
+            },
         }
     }
 
@@ -84,7 +87,9 @@ impl Scenario {
         let (network, unit) = (&network, &unit);
         let run_unit = |index: u32| {
             let _baton = network.enter(index);
-            let fabric = self.fabric(index, network.clone()).map_err(|error| error.to_string());
+            let fabric = self
+                .fabric(index, network.clone())
+                .map_err(|error| error.to_string());
             match fabric {
                 Ok(fabric) => unit(&fabric),
                 Err(error) => panic!("a simulated unit could not start: {error}"),
@@ -92,18 +97,23 @@ impl Scenario {
         };
         let run_unit = &run_unit;
         let ended: Vec<_> = std::thread::scope(|scope| {
-            let threads: Vec<_> =
-                (0..self.units).map(|index| scope.spawn(move || run_unit(index))).collect();
+            let threads: Vec<_> = (0..self.units)
+                .map(|index| scope.spawn(move || run_unit(index)))
+                .collect();
             network.start();
             threads.into_iter().map(|thread| thread.join()).collect()
         });
         let ended = ended.into_iter().enumerate();
-        ended.map(|(index, end)| end.unwrap_or_else(|panic| self.explain(index, panic.as_ref()))).collect()
+        ended
+            .map(|(index, end)| end.unwrap_or_else(|panic| self.explain(index, panic.as_ref())))
+            .collect()
     }
 
     fn explain(&self, unit: usize, panic: &(dyn std::any::Any + Send)) -> ! {
         let text = panic.downcast_ref::<String>().map(String::as_str);
-        let text = text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("a panic");
+        let text = text
+            .or_else(|| panic.downcast_ref::<&str>().copied())
+            .unwrap_or("a panic");
         panic!(
             "seed {seed}, unit {unit}: {text}\n  repeat it with: SAMITE_SIM_SEED={seed} cargo test",
             seed = self.seed
@@ -117,15 +127,40 @@ impl Scenario {
         let layout = Layout::create(arena.clone(), false)?;
         let extents = PrivateExtents(crate::agent::Book::new(layout.extents()), arena.clone());
         let heap = Heap::new(arena, Box::new(extents), false);
-        let node = Membership { me, incarnation: 1, layout, heap, holds: Default::default() };
+        let node = Membership {
+            me,
+            incarnation: 1,
+            layout,
+            heap,
+            holds: Default::default(),
+        };
         let identity = self.identity(index);
-        let transport = AnyTransport::Sim(Sim { me, network, greeted: false, empty_polls: 0, scenario: self.clone() });
-        Ok(Fabric::assemble(node, transport, identity, None, self.config.clone()))
+        let transport = AnyTransport::Sim(Sim {
+            me,
+            network,
+            greeted: false,
+            empty_polls: 0,
+            scenario: self.clone(),
+        });
+        Ok(Fabric::assemble(
+            node,
+            transport,
+            identity,
+            None,
+            self.config.clone(),
+        ))
     }
 
     fn identity(&self, index: u32) -> Identity {
         let (job, program) = ("simulation".to_owned(), "unit".to_owned());
-        Identity { job, program, rank: index, size: self.units, unit: index, units: self.units }
+        Identity {
+            job,
+            program,
+            rank: index,
+            size: self.units,
+            unit: index,
+            units: self.units,
+        }
     }
 }
 
@@ -169,7 +204,12 @@ impl Transport for Sim {
         if !std::mem::replace(&mut self.greeted, true) {
             for index in 0..self.scenario.units {
                 let identity = self.scenario.identity(index);
-                let info = PeerInfo { peer: PeerId(index), incarnation: 1, identity, pid: 0 };
+                let info = PeerInfo {
+                    peer: PeerId(index),
+                    incarnation: 1,
+                    identity,
+                    pid: 0,
+                };
                 sink.change(Change::Joined(info));
             }
         }
@@ -178,17 +218,27 @@ impl Transport for Sim {
             arrived += 1;
             match event {
                 UnitEvent::Frame(frame) => sink.frame(frame.incoming()),
-                UnitEvent::Lost(peer) => sink.change(Change::Lost { peer, incarnation: 1 }),
+                UnitEvent::Lost(peer) => sink.change(Change::Lost {
+                    peer,
+                    incarnation: 1,
+                }),
                 UnitEvent::Killed => {
                     for peer in (0..self.scenario.units).map(PeerId) {
-                        sink.change(Change::Lost { peer, incarnation: 1 });
+                        sink.change(Change::Lost {
+                            peer,
+                            incarnation: 1,
+                        });
                     }
                     sink.change(Change::AgentLost);
                 }
             }
         }
         // A program that only polls must not stop time.
-        self.empty_polls = if arrived == 0 { self.empty_polls + 1 } else { 0 };
+        self.empty_polls = if arrived == 0 {
+            self.empty_polls + 1
+        } else {
+            0
+        };
         if self.empty_polls >= 16 {
             self.yield_now();
             self.empty_polls = 0;
@@ -222,7 +272,13 @@ pub(crate) struct Parcel {
 impl Parcel {
     fn of(from: PeerId, frame: &Outgoing<'_>) -> Parcel {
         let (kind, arg) = (frame.kind, frame.arg);
-        Parcel { from, kind, arg, inline: frame.inline.to_vec(), body: frame.body.to_vec() }
+        Parcel {
+            from,
+            kind,
+            arg,
+            inline: frame.inline.to_vec(),
+            body: frame.body.to_vec(),
+        }
     }
 
     fn bytes(&self) -> u64 {

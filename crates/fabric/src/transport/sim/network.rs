@@ -62,7 +62,11 @@ const NEWS_DELAY_MAX: u64 = 50_000;
 
 impl Network {
     pub(super) fn new(scenario: &Scenario) -> Network {
-        let unit = |_| Unit { inbox: VecDeque::new(), wakes: Some(Duration::ZERO), alive: true };
+        let unit = |_| Unit {
+            inbox: VecDeque::new(),
+            wakes: Some(Duration::ZERO),
+            alive: true,
+        };
         let mut state = State {
             random: fastrand::Rng::with_seed(scenario.seed),
             now: Duration::ZERO,
@@ -75,11 +79,21 @@ impl Network {
             entered: 0,
         };
         for (unit, at) in &scenario.kills {
-            state.make(*at, Event::Kill { unit: PeerId(*unit) });
+            state.make(
+                *at,
+                Event::Kill {
+                    unit: PeerId(*unit),
+                },
+            );
         }
         let turns = (0..scenario.units).map(|_| Condvar::new()).collect();
         let (scenario, state) = (scenario.clone(), Mutex::new(state));
-        Network { scenario, state, complete: Condvar::new(), turns }
+        Network {
+            scenario,
+            state,
+            complete: Condvar::new(),
+            turns,
+        }
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -92,14 +106,20 @@ impl Network {
         state.entered += 1;
         self.complete.notify_all();
         drop(self.wait_turn(state, PeerId(index)));
-        Baton { network: self, unit: PeerId(index) }
+        Baton {
+            network: self,
+            unit: PeerId(index),
+        }
     }
 
     /// Gives the first turn once all units are there.
     pub(super) fn start(&self) {
         let mut state = self.lock();
         while state.entered < self.scenario.units {
-            state = self.complete.wait(state).unwrap_or_else(PoisonError::into_inner);
+            state = self
+                .complete
+                .wait(state)
+                .unwrap_or_else(PoisonError::into_inner);
         }
         self.pass_on(&mut state);
     }
@@ -112,9 +132,15 @@ impl Network {
         }
     }
 
-    fn wait_turn<'a>(&self, mut state: MutexGuard<'a, State>, unit: PeerId) -> MutexGuard<'a, State> {
+    fn wait_turn<'a>(
+        &self,
+        mut state: MutexGuard<'a, State>,
+        unit: PeerId,
+    ) -> MutexGuard<'a, State> {
         while state.running != Some(unit) {
-            state = self.turns[unit.index()].wait(state).unwrap_or_else(PoisonError::into_inner);
+            state = self.turns[unit.index()]
+                .wait(state)
+                .unwrap_or_else(PoisonError::into_inner);
         }
         state
     }
@@ -152,9 +178,13 @@ impl Network {
         *under_way += 1;
         let parcel = Parcel::of(from, frame);
         let latency = self.scenario.latency.clone();
-        let (low, high) = (latency.start.as_nanos() as u64, latency.end.as_nanos() as u64);
+        let (low, high) = (
+            latency.start.as_nanos() as u64,
+            latency.end.as_nanos() as u64,
+        );
         let flight = Duration::from_nanos(state.random.u64(low..high.max(low + 1)));
-        let wire = Duration::from_nanos(parcel.bytes() * 1_000_000_000 / self.scenario.bandwidth.max(1));
+        let wire =
+            Duration::from_nanos(parcel.bytes() * 1_000_000_000 / self.scenario.bandwidth.max(1));
         let last = state.last.get(&(from, to)).copied().unwrap_or_default();
         let at = (state.now + flight).max(last) + wire;
         state.last.insert((from, to), at);
@@ -181,10 +211,12 @@ impl State {
             }
             let now = self.now;
             let can_run = |unit: &Unit| {
-                unit.wakes.is_some_and(|wakes| wakes <= now || !unit.inbox.is_empty())
+                unit.wakes
+                    .is_some_and(|wakes| wakes <= now || !unit.inbox.is_empty())
             };
-            let ready: Vec<usize> =
-                (0..self.units.len()).filter(|index| can_run(&self.units[*index])).collect();
+            let ready: Vec<usize> = (0..self.units.len())
+                .filter(|index| can_run(&self.units[*index]))
+                .collect();
             if !ready.is_empty() {
                 let chosen = ready[self.random.usize(..ready.len())];
                 self.running = Some(PeerId(chosen as u32));
@@ -207,8 +239,16 @@ impl State {
         if !self.units[unit.index()].alive {
             return; // It was killed: everybody is told already.
         }
-        for to in (0..self.units.len() as u32).map(PeerId).filter(|to| *to != unit) {
-            let last = self.last.get(&(unit, to)).copied().unwrap_or_default().max(self.now);
+        for to in (0..self.units.len() as u32)
+            .map(PeerId)
+            .filter(|to| *to != unit)
+        {
+            let last = self
+                .last
+                .get(&(unit, to))
+                .copied()
+                .unwrap_or_default()
+                .max(self.now);
             let delay = Duration::from_nanos(self.random.u64(..NEWS_DELAY_MAX));
             self.make(last + delay, Event::Tell { to, lost: unit });
         }
@@ -221,7 +261,9 @@ impl State {
                     *count = count.saturating_sub(1);
                 }
                 if self.units[parcel.from.index()].alive && self.units[to.index()].alive {
-                    self.units[to.index()].inbox.push_back(UnitEvent::Frame(parcel));
+                    self.units[to.index()]
+                        .inbox
+                        .push_back(UnitEvent::Frame(parcel));
                 }
             }
             Event::Kill { unit } => {
@@ -229,14 +271,19 @@ impl State {
                 dead.alive = false;
                 dead.inbox.clear();
                 dead.inbox.push_back(UnitEvent::Killed);
-                for to in (0..self.units.len() as u32).map(PeerId).filter(|to| *to != unit) {
+                for to in (0..self.units.len() as u32)
+                    .map(PeerId)
+                    .filter(|to| *to != unit)
+                {
                     let delay = Duration::from_nanos(self.random.u64(..NEWS_DELAY_MAX));
                     self.make(self.now + delay, Event::Tell { to, lost: unit });
                 }
             }
             Event::Tell { to, lost } => {
                 if self.units[to.index()].alive {
-                    self.units[to.index()].inbox.push_back(UnitEvent::Lost(lost));
+                    self.units[to.index()]
+                        .inbox
+                        .push_back(UnitEvent::Lost(lost));
                 }
             }
         }
