@@ -17,7 +17,7 @@ struct pair {
 
 static unsigned char *take(const char *kind, size_t bytes)
 {
-    if (!strcmp(kind, "segment")) {
+    if (!strncmp(kind, "segment", 7)) {
         unsigned char *p;
         MPI_Alloc_mem((MPI_Aint)bytes, MPI_INFO_NULL, &p);
         memset(p, 1, bytes);
@@ -28,7 +28,7 @@ static unsigned char *take(const char *kind, size_t bytes)
 
 static void give_back(const char *kind, unsigned char *p)
 {
-    if (!strcmp(kind, "segment"))
+    if (!strncmp(kind, "segment", 7))
         MPI_Free_mem(p);
     else
         free(p);

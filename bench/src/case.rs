@@ -46,8 +46,10 @@ impl Case {
 pub(crate) enum Buffer {
     /// Private pages, used again and again.
     Malloc,
-    /// Memory of the library: `MPI_Alloc_mem`, our segments.
+    /// Memory of the library: `MPI_Alloc_mem`, our segments (which the receiver reads in place).
     Segment,
+    /// The same, copied once into private memory of the receiver; the peers copy in any case.
+    SegmentCopy,
     /// Private memory for which huge pages were asked.
     HugePages,
     /// New buffers for every message.
@@ -59,6 +61,7 @@ impl Buffer {
         match self {
             Buffer::Malloc => "malloc",
             Buffer::Segment => "segment",
+            Buffer::SegmentCopy => "segment-copy",
             Buffer::HugePages => "hugepages",
             Buffer::Cold => "cold",
         }

@@ -81,11 +81,6 @@ impl Row {
 }
 
 impl Figures {
-    /// Whether no case fell short of its bar.
-    pub fn all_met(&self) -> bool {
-        self.rows.iter().all(|row| row.met != Some(false))
-    }
-
     pub(crate) fn write_json(&self, path: &Path) -> Result<()> {
         let text = serde_json::to_string_pretty(self)?;
         fs::write(path, text + "\n").with_context(|| format!("cannot write {}", path.display()))

@@ -29,7 +29,7 @@
 //! | command | number in the answer |
 //! |---|---|
 //! | `latency BYTES ITERS WARMUP` | seconds of ITERS round trips, send and receive buffer apart |
-//! | `bandwidth KIND BYTES ITERS WARMUP` | the same; KIND is `malloc`, `segment`, `hugepages` or `cold` (new buffers each round, the sender's touched, the receiver's not, only the exchange on the clock) |
+//! | `bandwidth KIND BYTES ITERS WARMUP` | the same; KIND is `malloc`, `segment`, `segment-copy`, `hugepages` or `cold` (new buffers each round, the sender's touched, the receiver's not, only the exchange on the clock) |
 //! | `rate BYTES WINDOW ITERS WARMUP` | seconds of ITERS windows, each WINDOW messages to rank 1 and 4 bytes back |
 //! | `stream BYTES WINDOW ITERS WARMUP` | the same |
 //! | `alltoall BYTES ITERS WARMUP` | seconds of ITERS exchanges of BYTES between each pair of ranks |
@@ -56,7 +56,7 @@ mod plan;
 mod ucx;
 mod unit;
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 pub use case::{Bar, Better};
 pub use figures::{Figures, Row};
@@ -99,19 +99,6 @@ impl Default for Options {
             only: None,
             ours: None,
             limit: None,
-        }
-    }
-}
-
-impl Options {
-    /// The benches of the `samite` command at `exe`: ours and the limit are its own
-    /// subcommands `bench-unit` and `bench-limit`.
-    pub fn of_command(exe: &Path) -> Self {
-        let command = |name: &str| Some(vec![exe.display().to_string(), name.to_owned()]);
-        Options {
-            ours: command("bench-unit"),
-            limit: command("bench-limit"),
-            ..Options::default()
         }
     }
 }

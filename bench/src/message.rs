@@ -48,6 +48,8 @@ fn held() -> Vec<Case> {
 /// The cases that are reported without a bar.
 fn reported() -> Vec<Case> {
     vec![
+        bandwidth(Buffer::SegmentCopy, 64 * KIB),
+        bandwidth(Buffer::SegmentCopy, MIB),
         bandwidth(Buffer::HugePages, MIB),
         bandwidth(Buffer::HugePages, 16 * MIB),
         bandwidth(Buffer::Cold, 64 * KIB),

@@ -180,7 +180,7 @@ fn test(measure: &Measure, iters: u64) -> Option<Test> {
         Measure::Bandwidth { buffer, bytes } => match buffer {
             Buffer::Malloc => round_trip(bytes, "heap"),
             Buffer::Segment => round_trip(bytes, OWN),
-            Buffer::HugePages | Buffer::Cold => None,
+            Buffer::SegmentCopy | Buffer::HugePages | Buffer::Cold => None,
         },
         Measure::Rate { bytes, window } | Measure::Stream { bytes, window } => Some(Test {
             name: "tag_bw",

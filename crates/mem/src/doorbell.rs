@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   one line per peer, read by everybody who sends to it, written rarely:
-//!     | asleep (futex) | members | news: one bit per peer on the node                  |
+//!     | asleep (futex) | - | news: one bit per peer on the node                        |
 //! ```
 //!
 //! *News.* A set bit says "the owner polls your ring". A producer looks at its bit after each

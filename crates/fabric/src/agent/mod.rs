@@ -1,6 +1,6 @@
 //! The agent: the one Samite process per node and domain.
 //!
-//! It owns the arena (and thereby what dead processes committed), admits processes, grants extents
+//! It owns the arena (so that the bytes of a dead process outlive it), admits processes, grants extents
 //! against the budget, and watches every process by its pidfd: a death is in the table of peers, and
 //! every sleeper is awake, as soon as the kernel says so. No timer takes part in that.
 //!

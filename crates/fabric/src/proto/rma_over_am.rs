@@ -289,14 +289,10 @@ impl Engine {
         self.answered(from);
         let result = match status {
             OK => Ok(Outcome::Word(word)),
-            NO_SEGMENT => Err(Error::NoSuchSegment {
+            // The range was checked against the key: one that does not fit names another segment.
+            _ => Err(Error::NoSuchSegment {
                 peer: from,
                 segment: word as u32,
-            }),
-            _ => Err(Error::OutOfRange {
-                offset: 0,
-                end: 0,
-                bytes: 0,
             }),
         };
         self.ops.finish(frame.arg, result);

@@ -151,7 +151,7 @@ pub trait Transport {
 #[derive(Debug)]
 pub(crate) enum AnyTransport {
     Shm(Box<shm::Shm>),
-    Sim(sim::Sim),
+    Sim(Box<sim::Sim>),
 }
 
 /// One forwarding per verb, written by hand: the match disappears where the variant is known.

@@ -14,7 +14,7 @@
 //!     .environment([("SAMITE_FABRIC_DEADLINE".into(), "2 s".into())])?
 //!     .assignment("fabric.eager_max=16 KiB")?
 //!     .resolve()?;
-//! assert_eq!(resolved.config.fabric.eager_max.get(), 16 * 1024);
+//! assert_eq!(resolved.config.fabric.eager_max.set().map(|bytes| bytes.get()), Some(16 * 1024));
 //! assert!(resolved.to_toml_with_origin().contains("SAMITE_FABRIC_DEADLINE"));
 //! # Ok::<(), samite::config::ConfigError>(())
 //! ```

@@ -135,7 +135,7 @@ impl Scenario {
             holds: Default::default(),
         };
         let identity = self.identity(index);
-        let transport = AnyTransport::Sim(Sim {
+        let transport = AnyTransport::Sim(Box::new(Sim {
             me,
             network,
             greeted: false,
