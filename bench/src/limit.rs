@@ -63,12 +63,14 @@ fn exchange(iters: u64, rank: u32, lines: &SharedBytes) -> Result<f64> {
         return Ok(0.0);
     }
     let warmup = iters / 10 + 1;
+    // ORDERING: Acquire pairs with the Release stores of rank 1 below.
     let first = back.load(Ordering::Acquire) + 1;
     let mut start = Instant::now();
     for count in first..first + warmup + iters {
         if count == first + warmup {
             start = Instant::now();
         }
+        // ORDERING: each side's Release pairs with the other side's Acquire: the exchange itself.
         if rank == 0 {
             there.store(count, Ordering::Release);
             while back.load(Ordering::Acquire) != count {

@@ -334,7 +334,7 @@ impl Patience {
         let transport = &mut core.transport;
         let crowded = transport.crowded();
         self.polls = self.polls.wrapping_add(1);
-        if !crowded && self.polls % POLLS_PER_LOOK != 0 {
+        if !crowded && !self.polls.is_multiple_of(POLLS_PER_LOOK) {
             std::hint::spin_loop();
             return false;
         }
@@ -368,12 +368,11 @@ impl Drop for Fabric {
         while core.engine.has_unsent() && !patience.rest(core, self.spin, LINGER) {
             core.turn();
         }
-        if let Some(domain) = &self.domain {
-            if let Err(error) =
+        if let Some(domain) = &self.domain
+            && let Err(error) =
                 crate::agent::control::leave(domain, self.node.me, self.node.incarnation)
-            {
-                tracing::debug!(%error, "leaving was not heard; the agent notices the end of the process");
-            }
+        {
+            tracing::debug!(%error, "leaving was not heard; the agent notices the end of the process");
         }
     }
 }

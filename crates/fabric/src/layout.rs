@@ -404,7 +404,7 @@ impl Layout {
 
     /// The claim word at an offset that another process told; `None` if it cannot be one.
     pub(crate) fn claim_word(&self, offset: u64) -> Option<ClaimWord> {
-        let inside = offset >= EXTENTS && offset % samite_mem::LINE == 0;
+        let inside = offset >= EXTENTS && offset.is_multiple_of(samite_mem::LINE);
         inside
             .then(|| self.arena.bytes(offset, 8).ok())
             .flatten()

@@ -10,7 +10,7 @@
 //! * [`agent::run`]: the process that owns a node's shared memory and watches its peers.
 //!
 //! # Files
-//! `fabric` (join, peers, waiting) · `message` · `segment` · `peer`, `config`, `error` ·
+//! `fabric` (join, peers, waiting) · `message`, `handle`, `direct` · `segment` · `peer`, `config`, `error` ·
 //! `engine/` (takes frames, moves operations on) · `proto/` (one protocol per file) ·
 //! `matching` (tags, pure) · `ops` (operations in flight) · `hold` (memory of the dead) · `wire` (what frames say) ·
 //! `transport/{shm, sim}` · `layout` (the fixed part of a node's arena) · `agent/`
@@ -35,9 +35,11 @@
 
 pub mod agent;
 mod config;
+mod direct;
 mod engine;
 mod error;
 mod fabric;
+mod handle;
 mod hold;
 mod layout;
 mod matching;
@@ -52,8 +54,9 @@ mod wire;
 pub use config::{Config, Mask};
 pub use error::{Error, ErrorCode, Whom};
 pub use fabric::Fabric;
+pub use handle::{Handle, Outcome, Received, Sent, test_all, wait_all};
 pub use matching::{Match, Matcher};
-pub use message::{Handle, Outcome, Received, Scope, Sent, View, test_all, wait_all};
+pub use message::{Scope, View};
 pub use ops::Status;
 pub use peer::{Identity, PeerId, PeerInfo};
 pub use proto::cost::{Choice, CostModel, Rate};

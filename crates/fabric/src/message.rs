@@ -2,16 +2,16 @@
 
 use crate::engine::Arrived;
 use crate::fabric::{Core, Fabric, Patience};
+use crate::handle::{Handle, Received, Sent};
 use crate::hold::Hold;
 use crate::ops::{Key, Outcome as Ended, Status, Viewed, Work};
 use crate::proto::rendezvous::push_eager;
-use crate::transport::{Change, Class, Incoming, Push, Sink, Transport};
+use crate::transport::{Class, Push};
 use crate::wire::kind;
 use crate::{Error, Match, PeerId, Result, Whom};
 use samite_mem::SharedBytes;
 use samite_mem::lend::{self, Lender, ReadBuf, Recall, WriteBuf};
 use samite_mem::ring::Body;
-use std::marker::PhantomData;
 use std::time::Duration;
 
 /// How long a process that gave up waits for a peer that still holds one of its buffers before it
@@ -241,7 +241,7 @@ impl Fabric {
 
     /// Waits for an operation; one that timed out is given up before the error is returned.
     #[inline]
-    fn finish(&self, key: Key) -> Result<Ended> {
+    pub(crate) fn finish(&self, key: Key) -> Result<Ended> {
         let result = self.wait_op(key);
         if matches!(result, Err(Error::Timeout { .. } | Error::AgentLost(_))) {
             let core = &mut *self.core.borrow_mut();
@@ -293,95 +293,7 @@ impl Fabric {
     }
 }
 
-/// Polls in which a blocking receive looks for its message before it is posted: some microseconds.
-const DIRECT_POLLS: u32 = 2000;
-
-/// Takes frames for the engine, and the one message that a blocking receive is waiting for straight
-/// into its buffer: no operation, no queue.
-struct Direct<'a> {
-    engine: &'a mut crate::engine::Engine,
-    wants: Match,
-    buffer: &'a mut [u8],
-    got: Option<Result<Status>>,
-    /// Something that may be the message is kept by the engine, or the world has changed.
-    look: bool,
-}
-
-impl Sink for Direct<'_> {
-    #[inline(always)]
-    fn frame(&mut self, frame: Incoming<'_>) {
-        let ours = frame.kind == kind::EAGER
-            && self.got.is_none()
-            && !self.look
-            && self.wants.accepts(frame.from, frame.arg)
-            // Receives posted before this one go first.
-            && !self.engine.matcher.has_posted();
-        if !ours {
-            self.look |= frame.kind != kind::EAGER || self.wants.accepts(frame.from, frame.arg);
-            self.engine.frame(frame);
-            return;
-        }
-        let body = crate::proto::payload(&frame, 0);
-        let (message, buffer) = (body.len(), self.buffer.len() as u64);
-        self.got = Some(if message > buffer {
-            Err(Error::Truncated {
-                from: frame.from,
-                message,
-                buffer,
-            })
-        } else {
-            body.copy_to(0, &mut self.buffer[..message as usize]);
-            Ok(Status {
-                from: frame.from,
-                tag: frame.arg,
-                len: message,
-            })
-        });
-    }
-
-    fn change(&mut self, change: Change) {
-        self.look = true;
-        self.engine.change(change);
-    }
-
-    #[inline(always)]
-    fn satisfied(&self) -> bool {
-        self.got.is_some()
-    }
-}
-
 impl Core {
-    /// A blocking receive whose message is the next thing to arrive. `None`: post it and wait.
-    #[inline]
-    fn recv_now(&mut self, wants: Match, buffer: &mut [u8]) -> Option<Result<Status>> {
-        if self.engine.is_busy() || self.engine.matcher.unexpected_len() > 0 {
-            return None;
-        }
-        let polls = if self.transport.crowded() {
-            1
-        } else {
-            DIRECT_POLLS
-        };
-        let mut sink = Direct {
-            engine: &mut self.engine,
-            wants,
-            buffer,
-            got: None,
-            look: false,
-        };
-        for _ in 0..polls {
-            self.transport.poll(&mut sink);
-            if sink.got.is_some() {
-                return sink.got;
-            }
-            if sink.look {
-                return None;
-            }
-            std::hint::spin_loop();
-        }
-        None
-    }
-
     /// The deadline of a scope is over: gives up every operation that holds a lent buffer. It cannot
     /// tell them from others of the same kind, which is right too: the scope's thread owns them all.
     fn give_up_lent(&mut self) {
@@ -503,172 +415,5 @@ impl<'env, 'f> Scope<'_, 'env, 'f> {
             self.fabric,
             self.fabric.start_recv(wants, work)?,
         ))
-    }
-}
-
-/// A send has ended; the buffer, if the operation owned it.
-pub type Sent = Option<Vec<u8>>;
-/// A receive has ended; its status and the buffer, if the operation owned it.
-pub type Received = (Status, Option<Vec<u8>>);
-
-/// How the end of an operation becomes a value.
-pub trait Outcome: Sized + sealed::From {}
-impl<T: sealed::From> Outcome for T {}
-
-#[expect(
-    private_interfaces,
-    reason = "sealed: nobody else implements or calls it"
-)]
-mod sealed {
-    use crate::ops::{Outcome as Ended, Viewed};
-
-    pub trait From: Sized {
-        fn from(ended: Ended) -> Self;
-    }
-
-    /// How an operation ends that never had a place in the table.
-    pub(super) const AT_ONCE: Ended = Ended::Word(0);
-
-    impl From for super::Sent {
-        fn from(ended: Ended) -> Self {
-            match ended {
-                Ended::Sent(buffer) => buffer,
-                Ended::Word(_) => None,
-                other => unreachable!("a send ended as {other:?}"),
-            }
-        }
-    }
-    impl From for super::Received {
-        fn from(ended: Ended) -> Self {
-            match ended {
-                Ended::Received(status, buffer) => (status, buffer),
-                Ended::Viewed(status, Viewed::Copied(bytes)) => (status, Some(bytes)),
-                other => unreachable!("a receive ended as {other:?}"),
-            }
-        }
-    }
-    impl From for Vec<u8> {
-        fn from(ended: Ended) -> Self {
-            match ended {
-                Ended::Bytes(bytes) => bytes,
-                other => unreachable!("a request ended as {other:?}"),
-            }
-        }
-    }
-    impl From for u64 {
-        fn from(ended: Ended) -> Self {
-            match ended {
-                Ended::Word(word) => word,
-                Ended::Bytes(_) => 0,
-                other => unreachable!("a one-sided operation ended as {other:?}"),
-            }
-        }
-    }
-}
-
-/// An operation in flight: 16 bytes. Dropping it detaches: the operation goes on, its result is not
-/// asked for. Wait, test, or `.await`.
-#[derive(Debug)]
-#[must_use = "an operation that nobody waits for ends whenever it likes"]
-pub struct Handle<'f, T> {
-    fabric: &'f Fabric,
-    key: Key,
-    kind: PhantomData<fn() -> T>,
-}
-
-const _: () = assert!(size_of::<Handle<'_, Sent>>() == 16);
-
-/// No operation has this key: orders begin at 1.
-const ENDED: Key = 0;
-
-impl<'f, T: Outcome> Handle<'f, T> {
-    pub(crate) fn new(fabric: &'f Fabric, key: Key) -> Self {
-        Handle {
-            fabric,
-            key,
-            kind: PhantomData,
-        }
-    }
-
-    /// An operation that has ended already, without a place in the table.
-    pub(crate) fn ended(fabric: &'f Fabric) -> Self {
-        Handle::new(fabric, ENDED)
-    }
-
-    /// Waits for the end. An operation whose deadline is over is given up.
-    #[inline]
-    pub fn wait(self) -> Result<T> {
-        if self.key == ENDED {
-            return Ok(sealed::From::from(sealed::AT_ONCE));
-        }
-        let ended = self.fabric.finish(self.key)?;
-        Ok(sealed::From::from(ended))
-    }
-
-    /// Whether it has ended; makes some progress, and leaves the result for [`Handle::wait`].
-    pub fn has_ended(&self) -> bool {
-        if self.key == ENDED {
-            return true;
-        }
-        self.fabric.progress();
-        let ops = &mut self.fabric.core.borrow_mut().engine.ops;
-        ops.get(self.key).is_none_or(|op| op.has_ended())
-    }
-
-    /// The result, if it has ended; makes some progress.
-    pub fn test(&mut self) -> Option<Result<T>> {
-        if self.key == ENDED {
-            return Some(Ok(sealed::From::from(sealed::AT_ONCE)));
-        }
-        self.fabric.progress();
-        let ended = self.fabric.core.borrow_mut().engine.ops.take(self.key)?;
-        Some(ended.map(sealed::From::from))
-    }
-
-    /// Gives the operation up. A receive that was not matched ends with [`Error::Cancelled`]; one that
-    /// is being copied ends as soon as the other side is quiet. Wait for the handle to learn which.
-    pub fn cancel(&mut self) {
-        let core = &mut *self.fabric.core.borrow_mut();
-        core.engine.give_up(self.key);
-        core.engine.flush(&mut core.transport);
-    }
-}
-
-/// Waits for all; the first error, after all have ended.
-pub fn wait_all<'f, T: Outcome>(
-    handles: impl IntoIterator<Item = Handle<'f, T>>,
-) -> Result<Vec<T>> {
-    let ended: Vec<_> = handles.into_iter().map(Handle::wait).collect();
-    ended.into_iter().collect()
-}
-
-/// Whether all have ended; makes some progress.
-pub fn test_all<T: Outcome>(handles: &[Handle<'_, T>]) -> bool {
-    handles.iter().all(Handle::has_ended)
-}
-
-impl<T> Drop for Handle<'_, T> {
-    fn drop(&mut self) {
-        if self.key != ENDED {
-            self.fabric.core.borrow_mut().engine.ops.detach(self.key);
-        }
-    }
-}
-
-impl<T: Outcome> std::future::Future for Handle<'_, T> {
-    type Output = Result<T>;
-
-    /// Makes progress itself and asks to be polled again: there is no hidden thread to wake it.
-    fn poll(
-        mut self: std::pin::Pin<&mut Self>,
-        context: &mut std::task::Context<'_>,
-    ) -> std::task::Poll<Self::Output> {
-        match self.test() {
-            Some(result) => std::task::Poll::Ready(result),
-            None => {
-                context.waker().wake_by_ref();
-                std::task::Poll::Pending
-            }
-        }
     }
 }

@@ -292,6 +292,7 @@ impl ClaimWords {
             self.free.extend((first..first + Self::PER_BLOCK).rev());
         }
         let index = self.free.pop()?;
+        // ORDERING: Release pairs with the Acquire of the receiver that takes its first piece.
         self.word(index)
             .store(0, samite_mem::sync::Ordering::Release);
         Some(index)

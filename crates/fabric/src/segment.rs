@@ -323,10 +323,10 @@ impl<'f> Remote<'f> {
     }
 
     fn put_far(&self, offset: u64, from: &[u8]) -> Result<Handle<'f, u64>> {
-        if let Way::Kernel { pid, address } = self.way {
-            if samite_mem::copy::kernel::write_exact(pid, address + offset, from).is_ok() {
-                return Ok(Handle::ended(self.fabric));
-            }
+        if let Way::Kernel { pid, address } = self.way
+            && samite_mem::copy::kernel::write_exact(pid, address + offset, from).is_ok()
+        {
+            return Ok(Handle::ended(self.fabric));
         }
         self.fabric.credit(self.key.peer)?;
         let core = &mut *self.fabric.core.borrow_mut();
@@ -393,7 +393,7 @@ impl<'f> Remote<'f> {
     #[inline]
     pub fn atomic(&self, offset: u64, op: Atomic, width: Width, a: u64, b: u64) -> Result<u64> {
         self.check(offset, width.bytes())?;
-        if offset % width.bytes() != 0 {
+        if !offset.is_multiple_of(width.bytes()) {
             return Err(Error::Misaligned(offset));
         }
         match &self.way {
@@ -415,7 +415,7 @@ impl<'f> Remote<'f> {
         b: u64,
     ) -> Result<Handle<'f, u64>> {
         self.check(offset, width.bytes())?;
-        if offset % width.bytes() != 0 {
+        if !offset.is_multiple_of(width.bytes()) {
             return Err(Error::Misaligned(offset));
         }
         match &self.way {

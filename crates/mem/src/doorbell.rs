@@ -86,6 +86,7 @@ impl<W: BellWords> Doorbell<W> {
 
     /// Owner: goes on polling a ring.
     pub fn keep(&self, peer: usize) {
+        // ORDERING: AcqRel pairs with the loads and the `fetch_or` of `ring`.
         self.0
             .news(peer / 64)
             .fetch_or(1 << (peer % 64), Ordering::AcqRel);

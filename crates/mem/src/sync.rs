@@ -12,9 +12,11 @@ pub use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 pub fn light_fence() {
     #[cfg(not(loom))]
     if crate::sys::asymmetric() {
+        // ORDERING: the processor's half is done by the membarrier of `heavy_fence`.
         std::sync::atomic::compiler_fence(Ordering::SeqCst);
         return;
     }
+    // ORDERING: SeqCst fences on both sides: one of the two is first.
     fence(Ordering::SeqCst);
 }
 
@@ -26,5 +28,6 @@ pub fn heavy_fence() {
         crate::sys::membarrier();
         return;
     }
+    // ORDERING: SeqCst fences on both sides: one of the two is first.
     fence(Ordering::SeqCst);
 }

@@ -144,10 +144,8 @@ impl Node {
 
     fn release(&mut self, peer: PeerId, span: Span) -> bool {
         let known = self.book.give_back(peer, span);
-        if known {
-            if let Err(error) = self.layout.arena().release(span) {
-                tracing::error!(%error, "pages could not be given back");
-            }
+        if known && let Err(error) = self.layout.arena().release(span) {
+            tracing::error!(%error, "pages could not be given back");
         }
         known
     }

@@ -3,7 +3,8 @@
 //! | file | for | messages |
 //! |---|---|---|
 //! | `eager` | small messages | EAGER |
-//! | `rendezvous` | large messages: offer, match, choose who copies | OFFER, STREAM, DATA, TAKEN, WITHDRAW |
+//! | `rendezvous` | large messages: offer, match, choose who copies | OFFER, TAKEN, WITHDRAW |
+//! | `stream` | large messages as fragments | STREAM, DATA |
 //! | `cooperative` | large private messages: both sides copy | HELP |
 //! | `active` | active messages | ACTIVE, ACTIVE_OFFER, REPLY |
 //! | `rma_over_am` | put, get and atomics where memory is not mapped | PUT, GET, GOT, ATOMIC, ANSWER |
@@ -15,6 +16,7 @@ pub(crate) mod cost;
 mod eager;
 pub(crate) mod rendezvous;
 pub(crate) mod rma_over_am;
+mod stream;
 
 pub(crate) use active::CREDITS;
 pub(crate) use eager::payload;

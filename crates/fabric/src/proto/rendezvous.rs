@@ -21,10 +21,10 @@
 //! V3 If the kernel refuses, the message starts again as a stream: per message, same result.
 
 use crate::engine::{Arrived, Engine, Step};
-use crate::ops::{Collect, Key, Outcome, Pull, Source, Status, Then, Viewed, Work};
+use crate::ops::{Key, Outcome, Pull, Source, Status, Then, Viewed, Work};
 use crate::proto::cost::Choice;
 use crate::transport::{AnyTransport, Class, Incoming, Outgoing, Push, Transport};
-use crate::wire::{Help, Offer, Words, kind};
+use crate::wire::{Help, Offer, kind};
 use crate::{Error, PeerId};
 use samite_mem::copy::cooperative::Claim;
 use samite_mem::lend::{ReadBuf, WriteBuf};
@@ -225,35 +225,6 @@ impl Engine {
         self.active.push_back(key);
     }
 
-    /// The message will come as data.
-    pub(crate) fn collect(
-        &mut self,
-        key: Key,
-        buf: WriteBuf,
-        status: Status,
-        send: u64,
-        then: Then,
-    ) {
-        let Some(op) = self.ops.get(key) else { return };
-        op.work = Work::Collect(Box::new(Collect {
-            buf,
-            status,
-            send,
-            got: 0,
-            then,
-        }));
-        self.post(
-            status.from,
-            Class::Reply,
-            kind::STREAM,
-            send,
-            &Words([key]).bytes(),
-        );
-        if status.len == 0 {
-            self.complete(key);
-        }
-    }
-
     /// A piece of a message that this side copies.
     pub(crate) fn pull(&mut self, key: Key) -> Step {
         let layout = self.node.layout.clone();
@@ -338,10 +309,10 @@ impl Engine {
             while !claim.quiet() {
                 std::thread::yield_now();
                 if start.elapsed() > std::time::Duration::from_secs(1) {
-                    if let Some(op) = self.ops.get(key) {
-                        if let Work::Pull(pull) = &mut op.work {
-                            pull.failing = Some(Error::Cancelled);
-                        }
+                    if let Some(op) = self.ops.get(key)
+                        && let Work::Pull(pull) = &mut op.work
+                    {
+                        pull.failing = Some(Error::Cancelled);
                     }
                     return Step::Stuck;
                 }
@@ -356,88 +327,6 @@ impl Engine {
         };
         self.collect(key, pull.buf, pull.status, pull.send, pull.then);
         Step::Done
-    }
-
-    /// Sender: the receiver wants the message as data.
-    pub(crate) fn stream_wanted(&mut self, frame: &Incoming<'_>) -> Result<(), &'static str> {
-        let Words([receive]) = Words::<1>::read(frame.inline).ok_or("a request for data")?;
-        let from = frame.from;
-        let Some(op) = self.ops.get(frame.arg).filter(|op| op.peer == Some(from)) else {
-            return Ok(()); // It was given up meanwhile; WITHDRAW is on its way.
-        };
-        let (buf, word) = match std::mem::replace(&mut op.work, Work::None) {
-            Work::Send { buf, word, .. } => (buf, word),
-            Work::Assist { buf, word, .. } => (buf, Some(word)),
-            other => {
-                op.work = other;
-                return Ok(());
-            }
-        };
-        op.work = Work::Stream {
-            buf,
-            receive,
-            sent: 0,
-        };
-        if let Some(word) = word {
-            self.words.give_back(word);
-        }
-        self.active.push_back(frame.arg);
-        Ok(())
-    }
-
-    /// Sends fragments while there is room.
-    pub(crate) fn stream(&mut self, key: Key, transport: &mut AnyTransport) -> Step {
-        let piece = self.costs.stream_piece.min(self.caps.body_max);
-        let Some(op) = self.ops.get(key) else {
-            return Step::Done;
-        };
-        let (Some(to), Work::Stream { buf, receive, sent }) = (op.peer, &mut op.work) else {
-            return Step::Done;
-        };
-        let mut moved = false;
-        while *sent < buf.len() {
-            let len = piece.min(buf.len() - *sent);
-            let inline = Words([*sent]).bytes();
-            let frame = Outgoing {
-                class: Class::Request,
-                kind: kind::DATA,
-                arg: *receive,
-                inline: &inline,
-                body: buf.body(*sent, len),
-            };
-            match transport.push(to, &frame) {
-                Push::Done => *sent += len,
-                Push::Full => return if moved { Step::Moved } else { Step::Stuck },
-                Push::Gone => return Step::Done, // Its loss ends the operation.
-            }
-            moved = true;
-        }
-        if let Work::Stream { buf, .. } = std::mem::replace(&mut op.work, Work::None) {
-            self.ops.finish(key, Ok(Outcome::Sent(buf.into_owned())));
-        }
-        Step::Done
-    }
-
-    /// A fragment of a message arrived.
-    pub(crate) fn data_arrived(&mut self, frame: &Incoming<'_>) -> Result<(), &'static str> {
-        let Words([offset]) = Words::<1>::read(frame.inline).ok_or("a fragment")?;
-        let from = frame.from;
-        let Some(op) = self.ops.get(frame.arg).filter(|op| op.peer == Some(from)) else {
-            return Ok(()); // The receive was cancelled.
-        };
-        let Work::Collect(collect) = &mut op.work else {
-            return Ok(());
-        };
-        let len = frame.body.len();
-        if offset != collect.got || len > collect.status.len - collect.got {
-            return Err("the place of a fragment");
-        }
-        collect.buf.fill(offset, &frame.body);
-        collect.got += len;
-        if collect.got == collect.status.len {
-            self.complete(frame.arg);
-        }
-        Ok(())
     }
 
     /// A message is whole.

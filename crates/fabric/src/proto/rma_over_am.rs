@@ -85,6 +85,7 @@ pub(crate) fn apply(
                 Atomic::Swap => word.swap(a, O),
                 Atomic::Min => word.fetch_min(a, O),
                 Atomic::Max => word.fetch_max(a, O),
+                // ORDERING: as O; a failed exchange reads with Acquire, as a load does.
                 Atomic::CompareExchange => word
                     .compare_exchange(a, b, O, Ordering::Acquire)
                     .unwrap_or_else(|old| old),
@@ -262,7 +263,7 @@ impl Engine {
         let op = *ATOMICS
             .get((op & 0xff) as usize)
             .ok_or("the operation of an atomic")?;
-        let aligned = place.offset % width.bytes() == 0;
+        let aligned = place.offset.is_multiple_of(width.bytes());
         let (status, word) = match self.offered_bytes(place, width.bytes()) {
             Ok(bytes) if aligned => (OK, apply(bytes, place.offset, op, width, a, b)),
             Ok(_) => (OUT_OF_RANGE, 0),

@@ -119,18 +119,20 @@ struct StartLine {
 
 impl StartLine {
     fn follow(&self, round: u64) {
+        // ORDERING: Release pairs with the Acquire in `lead`; the loop's Acquire with its Release.
         self.waiting.store(round, Ordering::Release);
         let mut looks = 0u32;
         while self.gone.load(Ordering::Acquire) < round {
             std::hint::spin_loop();
             looks = looks.wrapping_add(1);
-            if looks % 4096 == 0 {
+            if looks.is_multiple_of(4096) {
                 std::thread::yield_now(); // There may be only one processor for both.
             }
         }
     }
 
     fn lead(&self, prepare: impl FnOnce()) -> Instant {
+        // ORDERING: Relaxed: only this side writes it; then Acquire and Release pair with `follow`.
         let round = self.gone.load(Ordering::Relaxed) + 1;
         while self.waiting.load(Ordering::Acquire) < round {
             std::thread::yield_now();
@@ -181,6 +183,7 @@ fn cooperatively(from: &Pages, to: &Target, cpus: &[usize]) -> f64 {
             }
         });
         best(|| {
+            // ORDERING: Release pairs with the Acquire of whoever takes the first piece.
             let begin = line.lead(|| word.store(0, Ordering::Release));
             let claim = Claim::new(&word, pieces);
             let mut worked = true;

@@ -69,6 +69,7 @@ impl<'a> Claim<'a> {
     }
 
     fn take(&self, step: u64) -> Option<u64> {
+        // ORDERING: Acquire pairs with the AcqRel changes of the other side, as in every load here.
         let mut seen = self.word.load(Ordering::Acquire);
         loop {
             if seen & (REVOKED | SPOILT) != 0 || front(seen) + back(seen) >= self.pieces {
@@ -113,22 +114,26 @@ impl<'a> Claim<'a> {
 
     /// Nobody takes further pieces (C4).
     pub fn revoke(&self) {
+        // ORDERING: AcqRel pairs with the Acquire loads of `take` and `revoked`.
         self.word.fetch_or(REVOKED, Ordering::AcqRel);
     }
 
     /// Whether the message was given up before all pieces were taken.
     pub fn revoked(&self) -> bool {
+        // ORDERING: Acquire pairs with `revoke`.
         self.word.load(Ordering::Acquire) & REVOKED != 0
     }
 
     /// Receiver: whether no piece of the sender is under way (C2).
     pub fn quiet(&self) -> bool {
+        // ORDERING: Acquire pairs with `done_back`: the sender's bytes are there.
         let seen = self.word.load(Ordering::Acquire);
         back_done(seen) == back(seen)
     }
 
     /// Receiver: whether all pieces are copied (C2).
     pub fn finished(&self) -> bool {
+        // ORDERING: Acquire pairs with `done_back`: the sender's bytes are there.
         let seen = self.word.load(Ordering::Acquire);
         seen & SPOILT == 0
             && front(seen) + back(seen) == self.pieces

@@ -193,6 +193,7 @@ pub fn mapped_means_mapped(fabric: &Fabric, members: &[PeerId]) -> Outcome {
     let remote = fabric.attach(keys[next])?;
     same!(remote.mapped().is_some(), fabric.caps().map);
     if let Some(mapped) = remote.mapped() {
+        // ORDERING: Release pairs with the Acquire loads of the members below.
         mapped
             .u64(8)
             .store(me as u64 + 1, std::sync::atomic::Ordering::Release);
@@ -217,6 +218,7 @@ pub fn mapped_means_mapped(fabric: &Fabric, members: &[PeerId]) -> Outcome {
                 "a message out of a mapped segment was copied"
             );
             same!(
+                // ORDERING: Acquire pairs with the Release store of the member above.
                 view.bytes()
                     .u64(8)
                     .load(std::sync::atomic::Ordering::Acquire)

@@ -43,7 +43,7 @@ impl Shm {
         }
         // Counted also while something arrives: a peer that talks all the time hides no newcomer.
         self.polls = self.polls.wrapping_add(1);
-        if self.polls % LOOK == 0 || self.polled.is_empty() {
+        if self.polls.is_multiple_of(LOOK) || self.polled.is_empty() {
             arrived += self.look_for_news(sink);
             // 64 rounds of LOOK polls: some microseconds when spinning, one look per sleep otherwise.
             arrived += self.agent_lost(sink);

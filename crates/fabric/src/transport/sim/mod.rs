@@ -141,7 +141,7 @@ impl Scenario {
             greeted: false,
             empty_polls: 0,
             scenario: self.clone(),
-        });
+        }));
         Ok(Fabric::assemble(
             node,
             transport,

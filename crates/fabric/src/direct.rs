@@ -1,0 +1,98 @@
+//! A blocking receive whose message is the next thing to arrive: no operation, no queue, one copy from
+//! the ring into the caller's buffer. Whatever else arrives meanwhile goes to the engine as usual.
+
+use crate::engine::Engine;
+use crate::fabric::Core;
+use crate::transport::{Change, Incoming, Sink, Transport};
+use crate::wire::kind;
+use crate::{Error, Match, Result, Status};
+
+/// Polls in which a blocking receive looks for its message before it is posted: some microseconds.
+const DIRECT_POLLS: u32 = 2000;
+
+/// Takes frames for the engine, and the one message that a blocking receive is waiting for straight
+/// into its buffer: no operation, no queue.
+struct Direct<'a> {
+    engine: &'a mut Engine,
+    wants: Match,
+    buffer: &'a mut [u8],
+    got: Option<Result<Status>>,
+    /// Something that may be the message is kept by the engine, or the world has changed.
+    look: bool,
+}
+
+impl Sink for Direct<'_> {
+    #[inline(always)]
+    fn frame(&mut self, frame: Incoming<'_>) {
+        let ours = frame.kind == kind::EAGER
+            && self.got.is_none()
+            && !self.look
+            && self.wants.accepts(frame.from, frame.arg)
+            // Receives posted before this one go first.
+            && !self.engine.matcher.has_posted();
+        if !ours {
+            self.look |= frame.kind != kind::EAGER || self.wants.accepts(frame.from, frame.arg);
+            self.engine.frame(frame);
+            return;
+        }
+        let body = crate::proto::payload(&frame, 0);
+        let (message, buffer) = (body.len(), self.buffer.len() as u64);
+        self.got = Some(if message > buffer {
+            Err(Error::Truncated {
+                from: frame.from,
+                message,
+                buffer,
+            })
+        } else {
+            body.copy_to(0, &mut self.buffer[..message as usize]);
+            Ok(Status {
+                from: frame.from,
+                tag: frame.arg,
+                len: message,
+            })
+        });
+    }
+
+    fn change(&mut self, change: Change) {
+        self.look = true;
+        self.engine.change(change);
+    }
+
+    #[inline(always)]
+    fn satisfied(&self) -> bool {
+        self.got.is_some()
+    }
+}
+
+impl Core {
+    /// A blocking receive whose message is the next thing to arrive. `None`: post it and wait.
+    #[inline]
+    pub(crate) fn recv_now(&mut self, wants: Match, buffer: &mut [u8]) -> Option<Result<Status>> {
+        if self.engine.is_busy() || self.engine.matcher.unexpected_len() > 0 {
+            return None;
+        }
+        let polls = if self.transport.crowded() {
+            1
+        } else {
+            DIRECT_POLLS
+        };
+        let mut sink = Direct {
+            engine: &mut self.engine,
+            wants,
+            buffer,
+            got: None,
+            look: false,
+        };
+        for _ in 0..polls {
+            self.transport.poll(&mut sink);
+            if sink.got.is_some() {
+                return sink.got;
+            }
+            if sink.look {
+                return None;
+            }
+            std::hint::spin_loop();
+        }
+        None
+    }
+}
