@@ -3,9 +3,10 @@
 use crate::engine::Engine;
 use crate::ops::{Key, Outcome};
 use crate::transport::shm::Membership;
-use crate::transport::{AnyTransport, Class, Transport};
+use crate::transport::{AnyTransport, Class, Outgoing, Push, Transport};
 use crate::wire::kind;
 use crate::{Config, Error, Identity, PeerId, PeerInfo, Result, Whom};
+use samite_mem::ring::Body;
 use std::cell::{Cell, RefCell};
 use std::time::Duration;
 
@@ -259,9 +260,19 @@ impl Fabric {
         if let Some(error) = core.engine.gone(to) {
             return Err(error);
         }
-        core.engine.post(to, Class::Request, kind::SIGNAL, key, &[]);
         let core = &mut *core;
-        core.engine.flush(&mut core.transport);
+        let frame = Outgoing {
+            class: Class::Request,
+            kind: kind::SIGNAL,
+            arg: key,
+            inline: &[],
+            body: Body::Slice(&[]),
+        };
+        // Behind what already waits, else at once.
+        if !core.engine.peer(to).outbox.is_empty() || core.transport.push(to, &frame) == Push::Full
+        {
+            core.engine.post(to, Class::Request, kind::SIGNAL, key, &[]);
+        }
         Ok(())
     }
 

@@ -63,6 +63,13 @@ fn cells_for(bytes: usize) -> usize {
     }
 }
 
+/// Bodies up to this size, in bytes, go round in the first [`SMALL_LAP`] bytes of the area.
+const SMALL_BODY: u64 = 4 << 10;
+const SMALL_LAP: u64 = 16 << 10;
+/// Bytes that the consumer takes out of the area before it tells the producer.
+const TELL: u64 = 4 << 10;
+const _: () = assert!(TELL + SMALL_BODY <= SMALL_LAP - SMALL_BODY);
+
 /// How many cells ahead a run of frames is asked for.
 const LOOK_AHEAD: u64 = 4;
 /// How many cells ahead a burst of frames takes lines.
@@ -162,18 +169,21 @@ impl<M: Medium> Producer<M> {
         ((start + bytes).wrapping_sub(self.bulk_head_seen) <= self.bulk_bytes).then_some(start)
     }
 
-    /// Position of a body that is not split by the end of the area.
+    /// Position of a body that is not split by the end of the area. Small bodies use only the
+    /// beginning of it and skip the rest of the lap: what many pairs use by turns stays in the cache.
     fn bulk_start(&self, bytes: u64) -> u64 {
-        let left = self.bulk_bytes - self.bulk_tail % self.bulk_bytes;
+        let lap = self.bulk_bytes;
+        let end = if bytes <= SMALL_BODY {
+            lap.min(SMALL_LAP)
+        } else {
+            lap
+        };
         // Bodies begin at a cache line: the two sides never share one.
         let aligned = self.bulk_tail.next_multiple_of(crate::LINE);
-        if bytes <= left
-            && aligned % self.bulk_bytes + bytes <= self.bulk_bytes
-            && aligned - self.bulk_tail < left
-        {
+        if aligned % lap + bytes <= end {
             aligned
         } else {
-            self.bulk_tail + left
+            (aligned / lap + 1) * lap
         }
     }
 
@@ -419,9 +429,9 @@ impl<M: Medium> Consumer<M> {
             self.medium.head().store(self.head, Ordering::Release);
             self.head_told = self.head;
         }
-        if self.bulk_head - self.bulk_told >= self.bulk_bytes / 8
-            && self.bulk_head != self.bulk_told
-        {
+        // So often that a producer which skipped to the next lap never waits for a told head that a
+        // consumer with nothing left to do will not tell: the lag stays below SMALL_LAP - 2 SMALL_BODY.
+        if self.bulk_head - self.bulk_told >= TELL.min(self.bulk_bytes / 8).max(1) {
             // ORDERING: Release pairs with the Acquire load in `Producer::reserve_bulk` (R5).
             self.medium
                 .bulk_head()
