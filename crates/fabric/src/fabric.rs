@@ -35,6 +35,7 @@ impl Core {
     /// One turn: takes what arrived, moves large messages on, sends what waits.
     #[inline]
     pub(crate) fn turn(&mut self) -> usize {
+        self.engine.fulfilled = false;
         let mut moved = self.transport.poll(&mut self.engine);
         if !self.engine.active.is_empty() {
             // What a frame just started goes out before the copying begins: the peer can help.

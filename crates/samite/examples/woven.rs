@@ -16,7 +16,9 @@ fn main() -> samite::Result<()> {
         println!("{}", String::from_utf8_lossy(&bytes[..5]));
     } else {
         fabric.recv(Match::from(units[0], 1), &mut bytes)?;
-        fabric.attach(SegmentKey::from_bytes(&bytes))?.put(0, b"woven")?;
+        fabric
+            .attach(SegmentKey::from_bytes(&bytes))?
+            .put(0, b"woven")?;
         fabric.signal(units[0], 2)?;
     }
     Ok(())

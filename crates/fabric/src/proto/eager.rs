@@ -22,7 +22,10 @@ impl Engine {
     pub(crate) fn eager_arrived(&mut self, frame: &Incoming<'_>) {
         let body = payload(frame, 0);
         match self.matcher.take_posted(frame.from, frame.arg) {
-            Some(key) => self.deliver(key, frame.from, frame.arg, &body),
+            Some(key) => {
+                self.fulfilled = true;
+                self.deliver(key, frame.from, frame.arg, &body);
+            }
             None => {
                 let mut bytes = smallvec::SmallVec::from_elem(0, body.len() as usize);
                 body.copy_to(0, &mut bytes);
