@@ -5,7 +5,8 @@ use crate::command::cargo_with;
 use crate::parts::{PARTS, Part};
 use anyhow::{Result, bail};
 
-/// Loom first and the workspace last, so that the last lines are those of the whole.
+/// Loom and the examples in the documentation first, the tests of the workspace last: the summary at
+/// the end is that of tests that ran.
 pub(crate) fn test(require_all: bool, filter: Option<&str>) -> Result<()> {
     let (present, missing): (Vec<&Part>, Vec<&Part>) =
         PARTS.iter().partition(|part| part.is_present());
@@ -29,9 +30,14 @@ pub(crate) fn test(require_all: bool, filter: Option<&str>) -> Result<()> {
     if require_all {
         environment.push(("SAMITE_TEST_REQUIRE_ALL", "1"));
     }
-    let mut line = vec!["test", "--workspace"];
-    line.extend(filter);
-    cargo_with(&environment, &line)
+    let run = |targets: &[&str]| {
+        let mut line = vec!["test", "--workspace"];
+        line.extend(targets);
+        line.extend(filter);
+        cargo_with(&environment, &line)
+    };
+    run(&["--doc"])?;
+    run(&["--lib", "--bins", "--tests", "--examples"])
 }
 
 /// Loom replaces the atomics of a whole build, so it has a build folder of its own.
