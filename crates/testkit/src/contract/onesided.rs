@@ -252,7 +252,20 @@ pub fn a_freed_segment_is_refused(fabric: &Fabric, members: &[PeerId]) -> Outcom
         Ok(())
     };
     refused(keys[next])?;
+    // What was attached before notices, too: its memory may be something else by now.
+    matches_or_fail!(early.put(0, b"late"), Err(Error::NoSuchSegment { .. }));
+    matches_or_fail!(early.get(0, &mut [0; 8]), Err(Error::NoSuchSegment { .. }));
+    matches_or_fail!(early.fetch_add(0, 1), Err(Error::NoSuchSegment { .. }));
     let again = fabric.allocate(4096)?;
+    // A key of another life of its owner names nothing of this one.
+    let earlier = SegmentKey {
+        incarnation: again.key().incarnation + 1,
+        ..again.key()
+    };
+    matches_or_fail!(
+        fabric.attach(earlier).map(|_| ()),
+        Err(Error::PeerLost { .. })
+    );
     same!(again.key().segment, keys[me].segment);
     fabric.barrier(members)?;
     refused(keys[next])?;
