@@ -99,13 +99,21 @@ impl Job<'_> {
 
     /// The units are gone; the agent has nothing left to serve.
     fn end_agent(&mut self, on_event: &mut dyn FnMut(Event<'_>)) -> Result<(), Error> {
-        self.ending = None;
-        if self.processes.iter().any(|process| !process.has_ended()) {
+        if !matches!(self.ending, Some(Ending::Killed)) {
             self.ask_to_end();
         }
         while self.processes.iter().any(|process| !process.has_ended()) {
             self.wait(on_event)?;
-            self.reap(on_event);
+            let ended = self.reap(on_event);
+            // Units may fail of its loss before it can be reaped: its files close first. Asked to
+            // end it may end as it likes, but not by a signal that nobody here sent.
+            let killed =
+                |exit| matches!(exit, Exit::Signal(signal) if signal != Signal::TERM.as_raw());
+            if self.failure.is_some() && ended.iter().any(|&(_, exit)| killed(exit)) {
+                self.judge(&ended)
+                    .into_iter()
+                    .for_each(|error| self.fail(error));
+            }
             self.hear_interrupts();
             self.lose_patience();
         }
@@ -199,9 +207,18 @@ impl Job<'_> {
         })
     }
 
-    /// Remembers the first failure and asks the others to end.
+    /// Remembers the first failure and asks the others to end. The loss of the agent, unless it was
+    /// killed from here, is the cause even of failures that were seen before it.
     fn fail(&mut self, error: Error) {
-        if self.failure.is_none() {
+        let killed = matches!(self.ending, Some(Ending::Killed));
+        let is_cause = match &self.failure {
+            None => true,
+            Some(Error::UnitFailed { exit, .. }) => {
+                matches!(exit, Exit::Code(_)) && matches!(error, Error::AgentLost { .. }) && !killed
+            }
+            Some(_) => false,
+        };
+        if is_cause {
             self.failure = Some(error);
         }
         if self.ending.is_none() {
