@@ -228,7 +228,7 @@ impl Fabric {
             if core.engine.agent_lost && whom == Whom::Any {
                 return Err(Error::AgentLost(self.domain.clone().unwrap_or_default()));
             }
-            if patience.rest(core, self.spin, deadline) {
+            if patience.rest(core, self.spin, deadline, &mut || false) {
                 return Err(Error::Timeout {
                     what,
                     whom,
@@ -336,12 +336,14 @@ impl Patience {
     }
 
     /// After a turn in which nothing came: spins, yields or sleeps. `true` when the deadline is over.
+    /// `there` is asked once more before a sleep: what other units store without a frame.
     #[inline]
     pub(crate) fn rest(
         &mut self,
         core: &mut Core,
         spin: Option<Duration>,
         deadline: Duration,
+        there: &mut dyn FnMut() -> bool,
     ) -> bool {
         let transport = &mut core.transport;
         let crowded = transport.crowded();
@@ -364,7 +366,7 @@ impl Patience {
             transport.yield_now();
         } else {
             let nap = if core.engine.is_busy() { BUSY_NAP } else { NAP };
-            transport.idle((deadline - (now - since)).min(nap));
+            transport.idle((deadline - (now - since)).min(nap), there);
         }
         false
     }
@@ -377,7 +379,7 @@ impl Drop for Fabric {
         let core = self.core.get_mut();
         let mut patience = Patience::default();
         core.turn();
-        while core.engine.has_unsent() && !patience.rest(core, self.spin, LINGER) {
+        while core.engine.has_unsent() && !patience.rest(core, self.spin, LINGER, &mut || false) {
             core.turn();
         }
         if let Some(domain) = &self.domain

@@ -114,6 +114,12 @@ impl<'f, T: Outcome> Handle<'f, T> {
         ops.get(self.key).is_none_or(|op| op.has_ended())
     }
 
+    /// Whether it had ended when it was made: nothing is in flight.
+    #[inline]
+    pub fn is_complete(&self) -> bool {
+        self.key == ENDED
+    }
+
     /// The result, if it has ended; makes some progress.
     pub fn test(&mut self) -> Option<Result<T>> {
         if self.key == ENDED {

@@ -6,7 +6,7 @@
 //!   .        doorbells, 128 bytes each                           (owner and its senders write)
 //!   .        inbox[to][from]: offset of the ring                 (from writes)
 //!   .        directory[peer][segment]: {offset, bytes, generation | kind}   (owner writes)
-//!   32 MiB   extents: everything else
+//!   64 MiB   extents: everything else
 //! ```
 //!
 //! All of it is sparse: a page exists once somebody wrote to it. Nothing here is trusted by a reader
@@ -25,10 +25,10 @@ const INBOX: u64 = (BELLS + PEERS_MAX as u64 * DOORBELL_BYTES).next_multiple_of(
 const DIRECTORY: u64 = (INBOX + (PEERS_MAX * PEERS_MAX * 8) as u64).next_multiple_of(4096);
 const ENTRY_BYTES: u64 = 32;
 /// Segments that one peer can offer at a time.
-pub(crate) const SEGMENTS_MAX: u32 = 1024;
+pub(crate) const SEGMENTS_MAX: u32 = 4096;
 const DIRECTORY_END: u64 = DIRECTORY + PEERS_MAX as u64 * SEGMENTS_MAX as u64 * ENTRY_BYTES;
 /// First byte of the extents.
-pub(crate) const EXTENTS: u64 = 32 << 20;
+pub(crate) const EXTENTS: u64 = 64 << 20;
 const _: () = assert!(DIRECTORY_END <= EXTENTS);
 
 const FENCES: u64 = 8;

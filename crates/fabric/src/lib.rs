@@ -10,7 +10,7 @@
 //! * [`agent::run`]: the process that owns a node's shared memory and watches its peers.
 //!
 //! # Files
-//! `fabric` (join, peers, waiting) · `message`, `handle`, `direct` · `segment` · `peer`, `config`, `error` ·
+//! `fabric` (join, peers, waiting) · `watch` (waiting for words) · `message`, `handle`, `direct` · `segment` · `peer`, `config`, `error` ·
 //! `engine/` (takes frames, moves operations on) · `proto/` (one protocol per file) ·
 //! `matching` (tags, pure) · `ops` (operations in flight) · `hold` (memory of the dead) · `wire` (what frames say) ·
 //! `transport/{shm, sim}` · `layout` (the fixed part of a node's arena) · `agent/`
@@ -49,6 +49,7 @@ mod peer;
 mod proto;
 mod segment;
 pub mod transport;
+mod watch;
 mod wire;
 
 pub use config::{Config, Mask};
@@ -62,6 +63,7 @@ pub use peer::{Identity, PeerId, PeerInfo};
 pub use proto::cost::{Choice, CostModel, Rate};
 pub use proto::rma_over_am::{Atomic, Width};
 pub use segment::{Remote, Segment, SegmentKey};
+pub use watch::Bell;
 
 /// Results of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;

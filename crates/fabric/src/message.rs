@@ -157,7 +157,7 @@ impl Fabric {
 
     /// Runs `f`, in which operations may borrow buffers of the caller; returns when all of them have
     /// ended. After the deadline what is left is given up.
-    pub fn scope<'env, R>(&self, f: impl for<'s> FnOnce(&Scope<'s, 'env, '_>) -> R) -> R {
+    pub fn scope<'f, 'env, R>(&'f self, f: impl for<'s> FnOnce(&Scope<'s, 'env, 'f>) -> R) -> R {
         self.lending(|lender| {
             f(&Scope {
                 fabric: self,
@@ -176,7 +176,7 @@ impl Fabric {
             if core.turn() > 0 {
                 patience.moved();
             } else {
-                patience.rest(core, self.spin(), Duration::MAX);
+                patience.rest(core, self.spin(), Duration::MAX, &mut || false);
             }
             let now = patience.now();
             if patience.waited() >= self.deadline() && given_up.is_none() {
@@ -301,7 +301,7 @@ impl Core {
             Work::Send { buf, .. } | Work::Stream { buf, .. } | Work::Assist { buf, .. } => {
                 buf.is_lent()
             }
-            Work::Receive { buf } => buf.is_lent(),
+            Work::Receive { buf } | Work::Get { buf, .. } => buf.is_lent(),
             Work::Collect(collect) => collect.buf.is_lent(),
             Work::Pull(pull) => pull.buf.is_lent(),
             _ => false,
@@ -403,6 +403,19 @@ impl<'env, 'f> Scope<'_, 'env, 'f> {
         }
         let key = self.fabric.start_send(to, tag, self.lender.read(bytes))?;
         Ok(Handle::new(self.fabric, key))
+    }
+
+    /// As [`crate::Remote::get`], without waiting: the scope ends when the bytes are there.
+    pub fn get(
+        &self,
+        remote: &crate::Remote<'f>,
+        offset: u64,
+        into: &'env mut [u8],
+    ) -> Result<Handle<'f, u64>> {
+        if remote.get_at_once(offset, into)? {
+            return Ok(Handle::ended(self.fabric));
+        }
+        remote.ask(offset, self.lender.write(into))
     }
 
     /// Starts to receive into a borrowed buffer.

@@ -9,9 +9,10 @@ use crate::fabric::Fabric;
 use crate::hold::Hold;
 use crate::layout::{Layout, SEGMENTS_MAX};
 use crate::ops::Outcome as Ended;
+use crate::proto::active::LOOK_UP;
 use crate::proto::rma_over_am::apply;
 use crate::wire::Place;
-use crate::{Atomic, Error, Handle, PeerId, Result, Width};
+use crate::{Atomic, Error, Handle, Outcome, PeerId, Result, Width};
 use samite_mem::lend::WriteBuf;
 use samite_mem::{Block, SharedBytes};
 use serde::{Deserialize, Serialize};
@@ -96,32 +97,80 @@ impl Fabric {
     /// Allocates a zeroed segment of shared memory. Local. Errors: [`Error::Budget`] with everything
     /// else untouched.
     pub fn allocate(&self, bytes: u64) -> Result<Segment<'_>> {
+        self.allocate_as(self.free_segment()?, bytes)
+    }
+
+    /// As [`Fabric::allocate`], with a number that is not in use ([`Fabric::free_segments`]): several
+    /// peers can so agree on one.
+    pub fn allocate_as(&self, segment: u32, bytes: u64) -> Result<Segment<'_>> {
         let block = self.node.heap.block(bytes)?;
         let (place, shared) = (block.span().offset, block.bytes().clone());
-        self.offer(place, false, shared, Some(block))
+        self.offer(segment, place, false, shared, Some(block))
     }
 
     /// Makes private memory of this process a segment: peers reach it through the kernel or by
     /// messages. From now on it is read and written through the segment.
     pub fn register(&self, bytes: Vec<u8>) -> Result<Segment<'_>> {
+        self.register_as(self.free_segment()?, bytes)
+    }
+
+    /// As [`Fabric::register`], with a number that is not in use.
+    pub fn register_as(&self, segment: u32, bytes: Vec<u8>) -> Result<Segment<'_>> {
         let shared = SharedBytes::adopt(bytes);
-        self.offer(shared.address(), true, shared, None)
+        self.offer(segment, shared.address(), true, shared, None)
+    }
+
+    /// Which numbers of segments are not in use here: one bit each, the lowest first.
+    pub fn free_segments(&self) -> Vec<u64> {
+        let mut free = vec![u64::MAX; SEGMENTS_MAX as usize / 64];
+        for segment in self.core.borrow().engine.offered.keys() {
+            free[*segment as usize / 64] &= !(1 << (segment % 64));
+        }
+        free
+    }
+
+    fn free_segment(&self) -> Result<u32> {
+        let offered = &self.core.borrow().engine.offered;
+        let mut numbers = 0..SEGMENTS_MAX;
+        numbers
+            .find(|segment| !offered.contains_key(segment))
+            .ok_or_else(no_number)
+    }
+
+    /// The key of a peer's segment; `None` where there is no such segment. Local on one node, where it is
+    /// in the owner's directory; else the owner is asked.
+    pub fn look_up(&self, peer: PeerId, segment: u32) -> Result<Option<SegmentKey>> {
+        if !self.shares_node {
+            let asked = self.request(peer, LOOK_UP, &segment.to_le_bytes())?;
+            return Ok(asked.wait()?.first_chunk().map(SegmentKey::from_bytes));
+        }
+        let core = self.core.borrow();
+        if let Some(error) = core.engine.gone(peer) {
+            return Err(error);
+        }
+        let entry = self.node.layout.entry(peer, segment);
+        let info = core.engine.peers[peer.index()].info.as_ref();
+        Ok(entry.zip(info).map(|(entry, info)| SegmentKey {
+            peer,
+            segment,
+            incarnation: info.incarnation,
+            generation: entry.generation,
+            bytes: entry.bytes,
+        }))
     }
 
     fn offer(
         &self,
+        segment: u32,
         place: u64,
         private: bool,
         bytes: SharedBytes,
         block: Option<Block>,
     ) -> Result<Segment<'_>> {
         let engine = &mut self.core.borrow_mut().engine;
-        let free = (0..SEGMENTS_MAX).find(|segment| !engine.offered.contains_key(segment));
-        let segment = free.ok_or_else(|| {
-            Error::Memory(format!(
-                "{SEGMENTS_MAX} segments are in use; free some or make larger ones"
-            ))
-        })?;
+        if segment >= SEGMENTS_MAX || engine.offered.contains_key(&segment) {
+            return Err(no_number());
+        }
         let len = bytes.len();
         let generation = self
             .node
@@ -215,6 +264,12 @@ impl Fabric {
     }
 }
 
+fn no_number() -> Error {
+    Error::Memory(format!(
+        "this number of a segment is in use, or all {SEGMENTS_MAX} are; free some or make larger ones"
+    ))
+}
+
 impl Segment<'_> {
     /// What names it to others.
     pub fn key(&self) -> SegmentKey {
@@ -254,6 +309,12 @@ impl<'f> Remote<'f> {
             Way::Mapped { bytes, .. } => Some(bytes),
             _ => None,
         }
+    }
+
+    /// Whether its owner still offers it, as far as that can be seen from here.
+    #[inline]
+    pub fn is_offered(&self) -> bool {
+        self.still_offered().is_ok()
     }
 
     #[inline(always)]
@@ -340,51 +401,51 @@ impl<'f> Remote<'f> {
     /// Copies from the segment into `into`. One-sided. Completion: the bytes are here.
     #[inline]
     pub fn get(&self, offset: u64, into: &mut [u8]) -> Result<()> {
-        self.check(offset, into.len() as u64)?;
-        match &self.way {
-            Way::Mapped { bytes, .. } => {
-                self.still_offered()?;
-                bytes.read(offset, into);
-                Ok(())
-            }
-            _ => {
-                let bytes = self.get_far(offset, into.len() as u64)?.wait()?;
-                into.copy_from_slice(&bytes);
-                Ok(())
-            }
+        if !self.get_at_once(offset, into)? {
+            let bytes = vec![0; into.len()];
+            let got: Handle<'_, Vec<u8>> = self.ask(offset, WriteBuf::owned(bytes))?;
+            into.copy_from_slice(&got.wait()?);
         }
+        Ok(())
     }
 
     /// Starts to copy `len` bytes out of the segment; the handle gives them.
     pub fn get_nb(&self, offset: u64, len: u64) -> Result<Handle<'f, Vec<u8>>> {
         self.check(offset, len)?;
-        self.get_far(offset, len)
+        let mut bytes = vec![0; len as usize];
+        if !self.get_at_once(offset, &mut bytes)? {
+            return self.ask(offset, WriteBuf::owned(bytes));
+        }
+        let engine = &mut self.fabric.core.borrow_mut().engine;
+        let key = engine.ops.add(None, "get", crate::ops::Work::None);
+        engine.ops.finish(key, Ok(Ended::Bytes(bytes)));
+        Ok(Handle::new(self.fabric, key))
     }
 
-    fn get_far(&self, offset: u64, len: u64) -> Result<Handle<'f, Vec<u8>>> {
-        let mut bytes = vec![0; len as usize];
-        let here = match &self.way {
-            Way::Mapped { bytes: mapped, .. } => {
+    /// Copies what can be had without its owner; `false` if the owner must be asked.
+    #[inline]
+    pub(crate) fn get_at_once(&self, offset: u64, into: &mut [u8]) -> Result<bool> {
+        self.check(offset, into.len() as u64)?;
+        match &self.way {
+            Way::Mapped { bytes, .. } => {
                 self.still_offered()?;
-                mapped.read(offset, &mut bytes);
-                true
+                bytes.read(offset, into);
+                Ok(true)
             }
             Way::Kernel { pid, address } => {
-                samite_mem::copy::kernel::read_exact(*pid, address + offset, &mut bytes).is_ok()
+                Ok(samite_mem::copy::kernel::read_exact(*pid, address + offset, into).is_ok())
             }
-            Way::Messages => false,
-        };
-        if here {
-            let engine = &mut self.fabric.core.borrow_mut().engine;
-            let key = engine.ops.add(None, "get", crate::ops::Work::None);
-            engine.ops.finish(key, Ok(Ended::Bytes(bytes)));
-            return Ok(Handle::new(self.fabric, key));
+            Way::Messages => Ok(false),
         }
+    }
+
+    /// Asks the owner for bytes of a range that was checked.
+    pub(crate) fn ask<T: Outcome>(&self, offset: u64, into: WriteBuf) -> Result<Handle<'f, T>> {
         self.fabric.credit(self.key.peer)?;
         let core = &mut *self.fabric.core.borrow_mut();
-        let key =
-            core.engine
-                .get_over_am(self.key.peer, self.place(offset), WriteBuf::owned(bytes));
+        let key = core
+            .engine
+            .get_over_am(self.key.peer, self.place(offset), into);
         core.engine.flush(&mut core.transport);
         Ok(Handle::new(self.fabric, key))
     }

@@ -38,7 +38,7 @@ pub trait BellWords {
 }
 
 /// A doorbell; the owner and the producers use the same type.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Doorbell<W>(pub W);
 
 impl<W: BellWords> Doorbell<W> {
@@ -54,6 +54,14 @@ impl<W: BellWords> Doorbell<W> {
             // The owner may have looked at its news and gone to sleep before this bit was set.
             light_fence();
         }
+        self.rouse();
+    }
+
+    /// After a store into a word that the owner may be waiting for: wakes it if it sleeps. The owner
+    /// looks at the word once more after [`Doorbell::doze`].
+    #[inline(always)]
+    pub fn nudge(&self) {
+        light_fence();
         self.rouse();
     }
 

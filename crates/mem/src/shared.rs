@@ -89,16 +89,29 @@ impl SharedBytes {
     pub fn read(&self, offset: u64, into: &mut [u8]) {
         let from = self.at(offset, into.len() as u64);
         // SAFETY: source in range (B1), target is a live slice; they cannot overlap, since no slice
-        // of plain bytes lies in an arena (B2).
-        unsafe { std::ptr::copy_nonoverlapping(from, into.as_mut_ptr(), into.len()) }
+        // of plain bytes lies in an arena (B2). One word is a load, and not a call of memcpy.
+        unsafe {
+            match into.len() {
+                8 => std::ptr::copy_nonoverlapping(from, into.as_mut_ptr(), 8),
+                len => std::ptr::copy_nonoverlapping(from, into.as_mut_ptr(), len),
+            }
+        }
     }
 
     /// Copies `from` in.
     #[inline]
     pub fn write(&self, offset: u64, from: &[u8]) {
         let to = self.at(offset, from.len() as u64);
-        // SAFETY: as in `read`, the other way round.
-        unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), to, from.len()) }
+        // SAFETY: as in `read`, the other way round. One word is the usual case of a small put: a
+        // store, and not a call of memcpy.
+        unsafe {
+            match from.first_chunk::<8>() {
+                Some(word) if from.len() == 8 => {
+                    std::ptr::copy_nonoverlapping(word.as_ptr(), to, 8)
+                }
+                _ => std::ptr::copy_nonoverlapping(from.as_ptr(), to, from.len()),
+            }
+        }
     }
 
     /// Copies between two shared ranges, which may overlap.

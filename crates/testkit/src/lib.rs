@@ -5,11 +5,12 @@
 //!   test binary executes itself again; the same test function then runs the closure instead.
 //! * [`Cast`]: those processes, for a test that stops or kills them at a named [`point`].
 //! * [`simulate`]: the same closure on the simulated network, once per seed.
+//! * [`everywhere!`]: one body as three tests: mapped memory, messages only, simulated.
 //! * [`contract`]: what every transport is held to, as cases that run on all of them.
 //!
 //! # Files
 //! `units` (what to run) · `cast` (the running processes, watchdog) · `child` (inside a process) ·
-//! `leftovers` (nothing stays behind) · `simulated` · `outcome` (how a body fails) ·
+//! `everywhere` (one body, three tests) · `leftovers` (nothing stays behind) · `simulated` · `outcome` (how a body fails) ·
 //! `pattern` (bytes that know their place) · `contract/` (cases by subject)
 //!
 //! # Rules
@@ -22,6 +23,7 @@
 mod cast;
 mod child;
 pub mod contract;
+mod everywhere;
 mod leftovers;
 mod outcome;
 pub mod pattern;
@@ -30,6 +32,10 @@ mod units;
 
 pub use cast::{Cast, Who};
 pub use child::{Unit, pause, point, say};
+pub use everywhere::full_name;
 pub use outcome::{Failed, Outcome};
 pub use simulated::{seeds, simulate};
 pub use units::{Units, require, units};
+
+/// What units that share no memory must not use.
+pub const MESSAGES_ONLY: samite_fabric::Mask = samite_fabric::Mask::MESSAGES_ONLY;

@@ -24,24 +24,10 @@ impl Failed {
     }
 }
 
-impl From<samite_fabric::Error> for Failed {
+impl<E: std::error::Error> From<E> for Failed {
     #[track_caller]
-    fn from(error: samite_fabric::Error) -> Failed {
+    fn from(error: E) -> Failed {
         Failed::new(error)
-    }
-}
-
-impl From<std::io::Error> for Failed {
-    #[track_caller]
-    fn from(error: std::io::Error) -> Failed {
-        Failed::new(error)
-    }
-}
-
-impl From<String> for Failed {
-    #[track_caller]
-    fn from(why: String) -> Failed {
-        Failed::new(why)
     }
 }
 

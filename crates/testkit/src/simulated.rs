@@ -34,9 +34,10 @@ pub fn simulate(
             .enumerate()
             .filter_map(|(unit, end)| end.err().map(|why| format!("  unit {unit}: {why}")))
             .collect();
+        let package = std::env::var("CARGO_PKG_NAME").unwrap_or_default();
         assert!(
             failures.is_empty(),
-            "seed {seed}:\n{}\nrepeat it with: SAMITE_SIM_SEED={seed} cargo test -p samite-fabric -- --exact {name}",
+            "seed {seed}:\n{}\nrepeat it with: SAMITE_SIM_SEED={seed} cargo test -p {package} -- --exact {name}",
             failures.join("\n"),
         );
     }

@@ -75,6 +75,8 @@ pub(crate) struct Engine {
     pub(crate) handlers: HashMap<u16, Handler>,
     pub(crate) offered: HashMap<u32, Offered>,
     pub(crate) agent_lost: bool,
+    /// How many changes of membership it has heard of.
+    pub(crate) changes: u64,
     /// A posted receive got its message in this turn.
     pub(crate) fulfilled: bool,
     /// Somebody broke the rules: from now on frames are checked for whose they are.
@@ -114,6 +116,7 @@ impl Engine {
             handlers: HashMap::new(),
             offered: HashMap::new(),
             agent_lost: false,
+            changes: 0,
             fulfilled: false,
             shut: false,
             signals: HashMap::new(),
@@ -324,6 +327,7 @@ impl Sink for Engine {
     }
 
     fn change(&mut self, change: Change) {
+        self.changes += 1;
         match change {
             Change::Joined(info) => self.joined(info),
             Change::Lost { peer, incarnation } => {

@@ -10,7 +10,7 @@ use crate::engine::Engine;
 use crate::ops::{Outcome, Status, Then, Work};
 use crate::transport::{Class, Incoming};
 use crate::wire::{Offer, Words, kind};
-use crate::{Error, PeerId};
+use crate::{Error, PeerId, SegmentKey};
 use samite_mem::lend::{ReadBuf, WriteBuf};
 use samite_mem::ring::Body;
 
@@ -19,6 +19,9 @@ pub(crate) const CREDITS: u32 = 256;
 
 const OK: u64 = 0;
 const NO_HANDLER: u64 = 1;
+
+/// The handler that every process has: it tells the key of a segment ([`crate::Fabric::look_up`]).
+pub(crate) const LOOK_UP: u16 = u16::MAX;
 
 impl Engine {
     /// Sends an active message; the operation of its reply, if one is wanted.
@@ -113,9 +116,24 @@ impl Engine {
         Ok(())
     }
 
+    /// The key of a segment of this process that a peer asks for by its number; no bytes for none.
+    fn key_of(&self, number: &[u8]) -> Option<Vec<u8>> {
+        let segment = u32::from_le_bytes(*number.first_chunk()?);
+        let offered = self.offered.get(&segment)?;
+        let key = SegmentKey {
+            peer: self.me,
+            segment,
+            incarnation: self.node.incarnation,
+            generation: offered.generation,
+            bytes: offered.bytes.len(),
+        };
+        Some(key.to_bytes().to_vec())
+    }
+
     /// Runs a handler and queues its reply.
     pub(crate) fn handle(&mut self, from: PeerId, handler: u16, request: u64, body: &Body<'_>) {
         let reply = match (self.handlers.get_mut(&handler), body) {
+            _ if handler == LOOK_UP => Ok(self.key_of(&body.to_vec())),
             (Some(run), Body::Slice(bytes)) => Ok(run(from, bytes)),
             (Some(run), body) => Ok(run(from, &body.to_vec())),
             (None, _) => Err(()),

@@ -10,7 +10,7 @@
 //! | `rma_over_am` | put, get and atomics where memory is not mapped | PUT, GET, GOT, ATOMIC, ANSWER |
 //! | `cost` | which of these is cheapest, pure | |
 
-mod active;
+pub(crate) mod active;
 mod cooperative;
 pub(crate) mod cost;
 mod eager;

@@ -15,7 +15,8 @@
 //! T2 `push` copies what it is given; a refused push ([`Push::Full`]) has no effect.
 //! T3 Replies find room even when no request does (separate credits).
 //! T4 A peer's frames are delivered before its loss is reported, and nothing of it afterwards.
-//! T5 `idle` returns when a frame or a change of membership may be there, or when the time is over.
+//! T5 `idle` returns when a frame or a change of membership may be there, when what its caller waits
+//!    for is there (asked once more after the sleep was announced), or when the time is over.
 
 pub mod shm;
 pub mod sim;
@@ -140,7 +141,7 @@ pub trait Transport {
     /// Delivers what has arrived; how many frames and changes that was.
     fn poll<S: Sink>(&mut self, sink: &mut S) -> usize;
     /// Sleeps until something may have arrived (T5).
-    fn idle(&mut self, at_most: Duration);
+    fn idle(&mut self, at_most: Duration, there: &mut dyn FnMut() -> bool);
     /// Lets others run for a moment.
     fn yield_now(&mut self);
     /// Whether spinning would take the processor from whom we wait for.
@@ -183,8 +184,8 @@ impl Transport for AnyTransport {
     fn poll<S: Sink>(&mut self, sink: &mut S) -> usize {
         forward!(self.poll(sink))
     }
-    fn idle(&mut self, at_most: Duration) {
-        forward!(self.idle(at_most));
+    fn idle(&mut self, at_most: Duration, there: &mut dyn FnMut() -> bool) {
+        forward!(self.idle(at_most, there));
     }
     fn yield_now(&mut self) {
         forward!(self.yield_now());

@@ -230,9 +230,9 @@ impl Transport for Shm {
         arrived
     }
 
-    fn idle(&mut self, at_most: Duration) {
+    fn idle(&mut self, at_most: Duration, there: &mut dyn FnMut() -> bool) {
         self.bell.doze();
-        if self.something_there() {
+        if self.something_there() || there() {
             self.bell.rise();
             return;
         }

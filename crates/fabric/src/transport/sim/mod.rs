@@ -246,7 +246,8 @@ impl Transport for Sim {
         arrived
     }
 
-    fn idle(&mut self, at_most: Duration) {
+    /// Nobody stores into the memory of others here, so there is nothing to ask again.
+    fn idle(&mut self, at_most: Duration, _there: &mut dyn FnMut() -> bool) {
         self.network.idle(self.me, at_most);
     }
 

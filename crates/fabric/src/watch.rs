@@ -1,0 +1,106 @@
+//! Waiting for a word that other units store into, without a frame: flags of collectives, queue locks,
+//! signals.
+//!
+//! The storing side: store with Release, then [`Bell::nudge`]. The waiting side: [`Fabric::wait_until`],
+//! whose condition loads with Acquire. Where units share no memory the store is a put, and the owner's
+//! progress inside the wait brings it; `nudge` then has nothing to do.
+
+use crate::fabric::{Fabric, Patience};
+use crate::transport::Transport;
+use crate::{Error, PeerId, Result, Whom};
+use samite_mem::{Doorbell, SharedBytes};
+
+/// Wakes one peer after a store that it may be waiting for.
+#[derive(Clone, Debug)]
+pub struct Bell(Option<Doorbell<SharedBytes>>);
+
+impl Bell {
+    /// Tells the peer that a word changed. One load while it is awake; never blocks.
+    #[inline(always)]
+    pub fn nudge(&self) {
+        if let Some(bell) = &self.0 {
+            bell.nudge();
+        }
+    }
+}
+
+/// Looks at the condition between two turns of the engine: a store of a neighbour comes back from its
+/// line in less time than a turn takes.
+const LOOKS: u32 = 16;
+
+impl Fabric {
+    /// The bell of a peer.
+    pub fn bell(&self, peer: PeerId) -> Bell {
+        Bell(self.shares_node.then(|| self.node.layout.doorbell(peer)))
+    }
+
+    /// Whether a peer is gone: then the error that operations to it end with.
+    pub fn lost(&self, peer: PeerId) -> Option<Error> {
+        self.core.borrow().engine.gone(peer)
+    }
+
+    /// Waits until `done` answers. It depends on `whom`: when one of them is lost, and `done` still has
+    /// no answer then, the wait ends with [`Error::PeerLost`]. `done` must not use the fabric.
+    ///
+    /// # Errors
+    /// [`Error::PeerLost`]; [`Error::Timeout`], which names the first of `whom`.
+    #[inline]
+    pub fn wait_until<T>(
+        &self,
+        what: &'static str,
+        whom: &[PeerId],
+        mut done: impl FnMut() -> Option<T>,
+    ) -> Result<T> {
+        if let Some(value) = done() {
+            return Ok(value);
+        }
+        self.wait_long(what, whom, &mut done)
+    }
+
+    fn wait_long<T>(
+        &self,
+        what: &'static str,
+        whom: &[PeerId],
+        done: &mut dyn FnMut() -> Option<T>,
+    ) -> Result<T> {
+        let core = &mut *self.core.borrow_mut();
+        let deadline = self.deadline();
+        let mut patience = Patience::default();
+        let looks = if core.transport.crowded() { 1 } else { LOOKS };
+        let mut changes = None;
+        loop {
+            for _ in 0..looks {
+                if let Some(value) = done() {
+                    return Ok(value);
+                }
+                std::hint::spin_loop();
+            }
+            if core.turn() > 0 {
+                patience.moved();
+            }
+            if changes != Some(core.engine.changes) {
+                changes = Some(core.engine.changes);
+                if let Some(error) = whom.iter().find_map(|peer| core.engine.gone(*peer)) {
+                    // What it did before it died counts.
+                    return done().ok_or(error);
+                }
+            }
+            let mut value = None;
+            let over = patience.rest(core, self.spin(), deadline, &mut || {
+                value = done();
+                value.is_some()
+            });
+            if let Some(value) = value {
+                return Ok(value);
+            }
+            if over {
+                let whom = whom.first().map_or(Whom::Any, |peer| Whom::Peer(*peer));
+                return Err(Error::Timeout {
+                    what,
+                    whom,
+                    after: deadline,
+                });
+            }
+        }
+    }
+}

@@ -1,0 +1,219 @@
+//! Atomic operations on elements in global memory.
+//!
+//! All of them are atomic with each other on the same element, whoever does them and however they travel,
+//! and they are in one order that every unit sees (sequentially consistent). Integers of 32 and 64 bits have
+//! most operations natively: on mapped memory one instruction, else one message and its answer. The rest
+//! (products, floats, signed minima, 8 and 16 bits) exchange the word that the element lies in until nobody
+//! came between.
+
+use crate::{Elem, Result};
+use samite_fabric::{Atomic, Error as Below, Remote, Width};
+
+/// What an update does to an element: `new = old op value`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Update {
+    /// `old + value`; integers wrap.
+    Sum,
+    /// `old * value`; integers wrap.
+    Prod,
+    /// The smaller one.
+    Min,
+    /// The larger one.
+    Max,
+    /// Bits in both. Integers only.
+    BitAnd,
+    /// Bits in one or the other. Integers only.
+    BitOr,
+    /// Bits in exactly one. Integers only.
+    BitXor,
+    /// `value`.
+    Replace,
+}
+
+/// Elements that updates are defined for: integers of all widths and floats. Sealed.
+pub trait AtomicElem: Elem + PartialEq + sealed::Word {}
+impl<T: Elem + PartialEq + sealed::Word> AtomicElem for T {}
+
+pub(crate) mod sealed {
+    use super::Update;
+    use samite_fabric::Atomic;
+
+    pub trait Word: Copy {
+        /// As the low bits of a word.
+        fn to_word(self) -> u64;
+        fn from_word(word: u64) -> Self;
+        /// The operation of the fabric that does the same on the whole word, if there is one.
+        fn native(update: Update) -> Option<Atomic>;
+        /// `None` where the type has no such operation.
+        fn apply(self, update: Update, value: Self) -> Option<Self>;
+    }
+}
+
+macro_rules! integers {
+    ($($int:ty, $unsigned:ty, $ordered:expr;)*) => {$(
+        impl sealed::Word for $int {
+            #[inline(always)]
+            fn to_word(self) -> u64 {
+                self as $unsigned as u64
+            }
+            #[inline(always)]
+            fn from_word(word: u64) -> Self {
+                word as $int
+            }
+            #[inline(always)]
+            fn native(update: Update) -> Option<Atomic> {
+                Some(match update {
+                    _ if size_of::<$int>() < 4 => return None,
+                    Update::Sum => Atomic::Add,
+                    // The fabric compares words without a sign.
+                    Update::Min if $ordered => Atomic::Min,
+                    Update::Max if $ordered => Atomic::Max,
+                    Update::BitAnd => Atomic::And,
+                    Update::BitOr => Atomic::Or,
+                    Update::BitXor => Atomic::Xor,
+                    Update::Replace => Atomic::Swap,
+                    _ => return None,
+                })
+            }
+            #[inline(always)]
+            fn apply(self, update: Update, value: Self) -> Option<Self> {
+                Some(match update {
+                    Update::Sum => self.wrapping_add(value),
+                    Update::Prod => self.wrapping_mul(value),
+                    Update::Min => self.min(value),
+                    Update::Max => self.max(value),
+                    Update::BitAnd => self & value,
+                    Update::BitOr => self | value,
+                    Update::BitXor => self ^ value,
+                    Update::Replace => value,
+                })
+            }
+        }
+    )*};
+}
+
+integers! {
+    u8, u8, true; u16, u16, true; u32, u32, true; u64, u64, true; usize, usize, true;
+    i8, u8, false; i16, u16, false; i32, u32, false; i64, u64, false; isize, usize, false;
+}
+
+macro_rules! floats {
+    ($($float:ty;)*) => {$(
+        impl sealed::Word for $float {
+            #[inline(always)]
+            fn to_word(self) -> u64 {
+                u64::from(self.to_bits())
+            }
+            #[inline(always)]
+            fn from_word(word: u64) -> Self {
+                Self::from_bits(word as _)
+            }
+            #[inline(always)]
+            fn native(update: Update) -> Option<Atomic> {
+                (update == Update::Replace).then_some(Atomic::Swap)
+            }
+            #[inline(always)]
+            fn apply(self, update: Update, value: Self) -> Option<Self> {
+                Some(match update {
+                    Update::Sum => self + value,
+                    Update::Prod => self * value,
+                    Update::Min => self.min(value),
+                    Update::Max => self.max(value),
+                    Update::Replace => value,
+                    Update::BitAnd | Update::BitOr | Update::BitXor => return None,
+                })
+            }
+        }
+    )*};
+}
+
+floats! { f32; f64; }
+
+/// `old op value` at a byte offset of a segment; the old value.
+#[inline]
+pub(crate) fn fetch_op<T: AtomicElem>(
+    remote: &Remote<'_>,
+    offset: u64,
+    update: Update,
+    value: T,
+) -> Result<T> {
+    if let Some(op) = T::native(update) {
+        let old = remote.atomic(offset, op, width::<T>(), value.to_word(), 0)?;
+        return Ok(T::from_word(old));
+    }
+    exchange(remote, offset, |old: T| old.apply(update, value))
+}
+
+/// Replaces an element that is bitwise `expected`; the old value.
+#[inline]
+pub(crate) fn compare_swap<T: AtomicElem>(
+    remote: &Remote<'_>,
+    offset: u64,
+    expected: T,
+    new: T,
+) -> Result<T> {
+    let (expected, new) = (expected.to_word(), new.to_word());
+    if size_of::<T>() >= 4 {
+        let op = Atomic::CompareExchange;
+        let old = remote.atomic(offset, op, width::<T>(), expected, new)?;
+        return Ok(T::from_word(old));
+    }
+    exchange(remote, offset, |old: T| {
+        Some(if old.to_word() == expected {
+            T::from_word(new)
+        } else {
+            old
+        })
+    })
+}
+
+/// The element, as one value that was there at some time.
+#[inline]
+pub(crate) fn load<T: AtomicElem>(remote: &Remote<'_>, offset: u64) -> Result<T> {
+    let (at, shift) = place::<T>(offset)?;
+    let word = remote.atomic(at, Atomic::Load, width::<T>(), 0, 0)?;
+    Ok(T::from_word(word >> shift))
+}
+
+/// Replaces the element by what `change` makes of it, until nobody came between; the old value.
+fn exchange<T: AtomicElem>(
+    remote: &Remote<'_>,
+    offset: u64,
+    change: impl Fn(T) -> Option<T>,
+) -> Result<T> {
+    let (at, shift) = place::<T>(offset)?;
+    let width = width::<T>();
+    let mask = u64::MAX >> (64 - 8 * size_of::<T>()) << shift;
+    let mut word = remote.atomic(at, Atomic::Load, width, 0, 0)?;
+    loop {
+        let old = T::from_word(word >> shift);
+        let new = change(old).ok_or(crate::Error::NoSuchUpdate(std::any::type_name::<T>()))?;
+        let wanted = word & !mask | new.to_word() << shift & mask;
+        let found = remote.atomic(at, Atomic::CompareExchange, width, word, wanted)?;
+        if found == word {
+            return Ok(old);
+        }
+        word = found;
+    }
+}
+
+/// Where the word of an element begins, and how far up the element lies in it.
+#[inline(always)]
+fn place<T>(offset: u64) -> Result<(u64, u64)> {
+    if !offset.is_multiple_of(size_of::<T>() as u64) {
+        return Err(Below::Misaligned(offset).into());
+    }
+    let word = (size_of::<T>() as u64).max(4);
+    let at = offset / word * word;
+    // Numbers in memory are little endian, here and in what travels.
+    Ok((at, (offset - at) * 8))
+}
+
+#[inline(always)]
+fn width<T>() -> Width {
+    if size_of::<T>() == 8 {
+        Width::W64
+    } else {
+        Width::W32
+    }
+}

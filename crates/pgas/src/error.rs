@@ -1,0 +1,92 @@
+//! What can go wrong in global memory, said to a person.
+
+use crate::Unit;
+
+/// Failures of the world and of calls that do not fit the memory they name.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The fabric below: a lost peer, a deadline, the budget.
+    #[error(transparent)]
+    Fabric(#[from] samite_fabric::Error),
+    /// A unit of the team or job died, and the call depends on it.
+    #[error("{unit} was lost while {what}")]
+    UnitLost {
+        /// Who.
+        unit: Unit,
+        /// What was under way.
+        what: &'static str,
+    },
+    /// Elements outside of the memory.
+    #[error("elements {first}..{end} lie outside of {len} elements of {unit}")]
+    OutOfRange {
+        /// Whose memory.
+        unit: Unit,
+        /// First element.
+        first: u64,
+        /// One past the last element.
+        end: u64,
+        /// How many there are.
+        len: u64,
+    },
+    /// A rank that the team does not have.
+    #[error("rank {rank} is outside of a team of {size}")]
+    NoSuchRank {
+        /// The rank.
+        rank: u32,
+        /// Size of the team.
+        size: u32,
+    },
+    /// A unit that the job or the team does not have.
+    #[error("{0} is not a member")]
+    NotAMember(Unit),
+    /// A pointer to memory that was freed, or that never was.
+    #[error("the pointer ({pointer}) names memory that is freed or was never allocated")]
+    BadPointer {
+        /// The pointer in words.
+        pointer: String,
+    },
+    /// A size that no address space holds.
+    #[error("{count} elements of {size} bytes are more than 2^63 bytes")]
+    TooLarge {
+        /// Elements.
+        count: u64,
+        /// Bytes of one.
+        size: u64,
+    },
+    /// An update that the type of the elements does not have.
+    #[error("elements of type {0} have no such update (bitwise ones are for integers)")]
+    NoSuchUpdate(&'static str),
+    /// Buffers of one call that do not fit together.
+    #[error("{what}: {expected} elements are expected and {found} were given")]
+    WrongLength {
+        /// Which buffer.
+        what: &'static str,
+        /// Elements that are needed.
+        expected: u64,
+        /// Elements that were given.
+        found: u64,
+    },
+    /// The members of a team called different collectives, or one with different arguments.
+    #[error(
+        "{unit} called a collective with other arguments: {what} ({theirs} there, {ours} here)"
+    )]
+    Mismatch {
+        /// Who differs from this unit.
+        unit: Unit,
+        /// Which argument.
+        what: &'static str,
+        /// Its value there.
+        theirs: u64,
+        /// Its value here.
+        ours: u64,
+    },
+    /// A member could not get the memory for its part.
+    #[error("{0} could not get the memory for its part; its own error says why")]
+    NoMemory(Unit),
+    /// No number is free at all members of the team at once.
+    #[error(
+        "no number of a segment is free at all members; free some segments or allocate larger ones"
+    )]
+    NoSegment,
+}

@@ -1,0 +1,188 @@
+//! Sets of units: local values, always sorted by unit.
+//!
+//! Source: groups of DART (Zhou et al., PGAS 2014, IV-B1): members ascend by their absolute number, and
+//! a union merges.
+
+use crate::Unit;
+
+/// A set of units, ascending. Local: nobody else is told.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Group(Vec<Unit>);
+
+impl Group {
+    /// The empty group.
+    pub fn new() -> Group {
+        Group::default()
+    }
+
+    /// Units `0..count`.
+    pub fn first(count: u32) -> Group {
+        Group((0..count).map(Unit).collect())
+    }
+
+    /// How many.
+    pub fn len(&self) -> u64 {
+        self.0.len() as u64
+    }
+
+    /// Whether nobody is in it.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// The members, ascending.
+    pub fn members(&self) -> &[Unit] {
+        &self.0
+    }
+
+    /// Whether a unit is in it. O(log n).
+    pub fn contains(&self, unit: Unit) -> bool {
+        self.0.binary_search(&unit).is_ok()
+    }
+
+    /// Its place among the members. O(log n).
+    pub fn position(&self, unit: Unit) -> Option<u32> {
+        self.0.binary_search(&unit).ok().map(|at| at as u32)
+    }
+
+    /// Adds a unit; whether it was new.
+    pub fn add(&mut self, unit: Unit) -> bool {
+        match self.0.binary_search(&unit) {
+            Ok(_) => false,
+            Err(at) => {
+                self.0.insert(at, unit);
+                true
+            }
+        }
+    }
+
+    /// Removes a unit; whether it was there.
+    pub fn remove(&mut self, unit: Unit) -> bool {
+        match self.0.binary_search(&unit) {
+            Ok(at) => {
+                self.0.remove(at);
+                true
+            }
+            Err(_) => false,
+        }
+    }
+
+    /// Who is in one or the other: one merge.
+    pub fn union(&self, other: &Group) -> Group {
+        let mut merged = Vec::with_capacity(self.0.len() + other.0.len());
+        let (mut left, mut right) = (self.0.as_slice(), other.0.as_slice());
+        while let (Some(a), Some(b)) = (left.first(), right.first()) {
+            merged.push(*a.min(b));
+            left = &left[usize::from(a <= b)..];
+            right = &right[usize::from(b <= a)..];
+        }
+        merged.extend_from_slice(left);
+        merged.extend_from_slice(right);
+        Group(merged)
+    }
+
+    /// Who is in both.
+    pub fn intersection(&self, other: &Group) -> Group {
+        let both = self.0.iter().filter(|unit| other.contains(**unit));
+        Group(both.copied().collect())
+    }
+
+    /// Who is in this one only.
+    pub fn difference(&self, other: &Group) -> Group {
+        let only = self.0.iter().filter(|unit| !other.contains(**unit));
+        Group(only.copied().collect())
+    }
+
+    /// `parts` groups of consecutive members whose sizes differ by one at most, the larger ones first.
+    /// Groups are empty when there are more parts than members; none for zero parts.
+    pub fn split(&self, parts: u32) -> Vec<Group> {
+        let (members, parts) = (self.0.len(), parts as usize);
+        let start = |part: usize| part * (members / parts) + part.min(members % parts);
+        let part = |part: usize| Group(self.0[start(part)..start(part + 1)].to_vec());
+        (0..parts).map(part).collect()
+    }
+
+    /// Groups of equal `key`, in the order of the keys. With the node of a unit as the key this is the
+    /// split by node ([`crate::Pgas::node_of`]).
+    pub fn split_by<K: Ord>(&self, mut key: impl FnMut(Unit) -> K) -> Vec<Group> {
+        let mut groups = std::collections::BTreeMap::<K, Group>::new();
+        for unit in &self.0 {
+            groups.entry(key(*unit)).or_default().0.push(*unit);
+        }
+        groups.into_values().collect()
+    }
+}
+
+impl FromIterator<Unit> for Group {
+    fn from_iter<I: IntoIterator<Item = Unit>>(units: I) -> Group {
+        let mut members: Vec<Unit> = units.into_iter().collect();
+        members.sort_unstable();
+        members.dedup();
+        Group(members)
+    }
+}
+
+impl<'a> IntoIterator for &'a Group {
+    type Item = Unit;
+    type IntoIter = std::iter::Copied<std::slice::Iter<'a, Unit>>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.0.iter().copied()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::BTreeSet;
+
+    fn sets() -> impl Strategy<Value = BTreeSet<u32>> {
+        proptest::collection::btree_set(0u32..64, 0..40)
+    }
+
+    fn group(set: &BTreeSet<u32>) -> Group {
+        set.iter().copied().map(Unit).collect()
+    }
+
+    proptest! {
+        #[test]
+        fn it_is_a_sorted_set(a in sets(), b in sets(), unit in 0u32..64) {
+            let (x, y) = (group(&a), group(&b));
+            prop_assert_eq!(x.union(&y), group(&a.union(&b).copied().collect()));
+            prop_assert_eq!(x.intersection(&y), group(&a.intersection(&b).copied().collect()));
+            prop_assert_eq!(x.difference(&y), group(&a.difference(&b).copied().collect()));
+            prop_assert_eq!(x.contains(Unit(unit)), a.contains(&unit));
+            prop_assert_eq!(x.position(Unit(unit)).is_some(), a.contains(&unit));
+            let (mut x, mut a) = (x, a);
+            prop_assert_eq!(x.add(Unit(unit)), a.insert(unit));
+            prop_assert_eq!(&x, &group(&a));
+            prop_assert_eq!(x.remove(Unit(unit)), a.remove(&unit));
+            prop_assert_eq!(&x, &group(&a));
+            prop_assert!(!x.remove(Unit(unit)));
+        }
+
+        #[test]
+        fn parts_are_nearly_equal_and_in_order(a in sets(), parts in 0u32..50) {
+            let whole = group(&a);
+            let split = whole.split(parts);
+            prop_assert_eq!(split.len(), parts as usize);
+            if parts > 0 {
+                let together: Vec<Unit> = split.iter().flatten().collect();
+                prop_assert_eq!(together, whole.members().to_vec());
+                let sizes: Vec<u64> = split.iter().map(Group::len).collect();
+                prop_assert!(sizes[0] - sizes[sizes.len() - 1] <= 1);
+            }
+        }
+    }
+
+    #[test]
+    fn a_split_by_key_keeps_the_order_of_keys() {
+        let groups = Group::first(5).split_by(|unit| unit.0 % 2);
+        let expected: [Group; 2] = [
+            [Unit(0), Unit(2), Unit(4)].into_iter().collect(),
+            [Unit(1), Unit(3)].into_iter().collect(),
+        ];
+        assert_eq!(groups, expected);
+    }
+}

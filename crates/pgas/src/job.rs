@@ -1,0 +1,306 @@
+//! This unit among the units of its job: who they are, and how a global pointer becomes memory.
+
+use crate::local::{self, LocalHeap};
+use crate::pointer::Origin;
+use crate::{Elem, Error, GlobalPtr, Group, Result, Team, Unit};
+use samite_fabric::{Bell, Fabric, Handle, PeerId, Remote};
+use samite_mem::SharedBytes;
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+
+/// Global memory of a job; see the crate's text. One thread owns it, as it owns the fabric.
+#[derive(Debug)]
+pub struct Pgas<'f> {
+    job: Rc<Job<'f>>,
+    world: Team<'f>,
+}
+
+/// What teams and segments share.
+#[derive(Debug)]
+pub(crate) struct Job<'f> {
+    pub(crate) fabric: &'f Fabric,
+    pub(crate) me: Unit,
+    /// By unit.
+    pub(crate) peers: Vec<PeerId>,
+    /// By unit.
+    pub(crate) bells: Vec<Bell>,
+    pub(crate) heap: RefCell<LocalHeap<'f>>,
+    /// Segments of others that pointers led to: by unit, then by number.
+    attached: RefCell<Vec<Vec<Option<Remote<'f>>>>>,
+    /// Operations that were started without a handle, with whom they go to.
+    implicit: RefCell<Vec<(Unit, Handle<'f, u64>)>>,
+    /// Teams that this unit gave a number.
+    pub(crate) teams_named: Cell<u32>,
+}
+
+impl<'f> Pgas<'f> {
+    /// Begins: agrees with the other units of the job. Collective over the job. It can be ended (dropped by
+    /// all) and begun anew any number of times.
+    ///
+    /// # Errors
+    /// A unit that does not come within the fabric's deadline, or is lost.
+    pub fn new(fabric: &'f Fabric) -> Result<Pgas<'f>> {
+        let peers = fabric.job()?;
+        let me = peers.iter().position(|peer| *peer == fabric.me());
+        let me = Unit(me.unwrap_or(0) as u32);
+        let units = peers.len();
+        let job = Rc::new(Job {
+            fabric,
+            me,
+            bells: peers.iter().map(|peer| fabric.bell(*peer)).collect(),
+            peers,
+            heap: RefCell::new(LocalHeap::default()),
+            attached: RefCell::new((0..units).map(|_| Vec::new()).collect()),
+            implicit: RefCell::default(),
+            teams_named: Cell::new(0),
+        });
+        let world = Team::world(&job)?;
+        Ok(Pgas { job, world })
+    }
+
+    /// This unit.
+    pub fn me(&self) -> Unit {
+        self.job.me
+    }
+
+    /// How many units the job has.
+    pub fn units(&self) -> u32 {
+        self.job.peers.len() as u32
+    }
+
+    /// The team of all units; ranks are units.
+    pub fn world(&self) -> &Team<'f> {
+        &self.world
+    }
+
+    /// All units.
+    pub fn group(&self) -> Group {
+        Group::first(self.units())
+    }
+
+    /// The fabric below.
+    pub fn fabric(&self) -> &'f Fabric {
+        self.job.fabric
+    }
+
+    /// Which node a unit is on: equal for units that share memory.
+    pub fn node_of(&self, unit: Unit) -> Result<u32> {
+        self.job.peer(unit)?;
+        // One domain is one node as yet; where peers share no memory each is a node of its own.
+        Ok(if self.fabric().caps().map { 0 } else { unit.0 })
+    }
+
+    /// Allocates `count` elements in this unit's memory, reachable by every unit that gets the pointer.
+    /// Local; zeroed; aligned to 64 bytes. The heap grows as needed, within the budget.
+    pub fn allocate<T: Elem>(&self, count: u64) -> Result<GlobalPtr<T>> {
+        self.job.allocate(count)
+    }
+
+    /// Frees memory that this unit allocated by [`Pgas::allocate`]. Local. Others must not use it any
+    /// more; debug builds notice when they do.
+    pub fn free<T>(&self, pointer: GlobalPtr<T>) -> Result<()> {
+        self.job.free(pointer)
+    }
+
+    /// Copies `from` to the memory at `to`. One-sided; complete here and there.
+    #[inline]
+    pub fn put<T: Elem>(&self, to: GlobalPtr<T>, from: &[T]) -> Result<()> {
+        let bytes = crate::bytes_of(from);
+        self.job.with_remote(to, bytes.len() as u64, |remote| {
+            remote.put(to.offset(), bytes)
+        })
+    }
+
+    /// Copies the memory at `from` to `into`. One-sided; complete.
+    #[inline]
+    pub fn get<T: Elem>(&self, from: GlobalPtr<T>, into: &mut [T]) -> Result<()> {
+        let bytes = crate::bytes_of_mut(into);
+        let len = bytes.len() as u64;
+        self.job
+            .with_remote(from, len, |remote| remote.get(from.offset(), bytes))
+    }
+
+    /// As [`Pgas::put`], without waiting: `from` is copied before it returns (locally complete); the handle
+    /// ends when the bytes are there.
+    #[inline]
+    pub fn put_nb<T: Elem>(&self, to: GlobalPtr<T>, from: &[T]) -> Result<Handle<'f, u64>> {
+        let bytes = crate::bytes_of(from);
+        self.job.with_remote(to, bytes.len() as u64, |remote| {
+            remote.put_nb(to.offset(), bytes)
+        })
+    }
+
+    /// As [`Pgas::put_nb`]; its end is waited for by [`Pgas::flush`].
+    #[inline]
+    pub fn put_implicit<T: Elem>(&self, to: GlobalPtr<T>, from: &[T]) -> Result<()> {
+        let handle = self.put_nb(to, from)?;
+        self.job.leave_to_flush(to.unit(), handle);
+        Ok(())
+    }
+
+    /// Waits until every implicit operation to a unit is complete there.
+    pub fn flush(&self, unit: Unit) -> Result<()> {
+        self.job.flush(Some(unit))
+    }
+
+    /// Waits until every implicit operation is complete.
+    pub fn flush_all(&self) -> Result<()> {
+        self.job.flush(None)
+    }
+
+    /// Waits until the sources of all implicit operations may be used again. They are copied when an
+    /// operation starts, so there is nothing to wait for: it only makes progress.
+    pub fn flush_local(&self) {
+        self.job.fabric.progress();
+    }
+
+    #[inline]
+    pub(crate) fn with<T, R>(
+        &self,
+        at: GlobalPtr<T>,
+        access: impl FnOnce(&Remote<'f>) -> Result<R>,
+    ) -> Result<R> {
+        self.job.with_remote(at, size_of::<T>() as u64, access)
+    }
+
+    /// Makes progress for others: where units share no memory, whoever computes for long calls this now
+    /// and then.
+    pub fn progress(&self) {
+        self.job.fabric.progress();
+    }
+}
+
+impl<'f> Job<'f> {
+    pub(crate) fn peer(&self, unit: Unit) -> Result<PeerId> {
+        let peer = self.peers.get(unit.index());
+        peer.copied().ok_or(Error::NotAMember(unit))
+    }
+
+    pub(crate) fn allocate<T: Elem>(&self, count: u64) -> Result<GlobalPtr<T>> {
+        let bytes = crate::bytes_for::<T>(count)?;
+        let pointer = self
+            .heap
+            .borrow_mut()
+            .allocate(self.fabric, self.me, bytes)?;
+        Ok(pointer.cast())
+    }
+
+    pub(crate) fn free<T>(&self, pointer: GlobalPtr<T>) -> Result<()> {
+        let mine = pointer.unit() == self.me && self.heap.borrow_mut().free(pointer.cast());
+        mine.then_some(()).ok_or_else(|| bad(pointer))
+    }
+
+    /// Runs `access` on the segment that a pointer names. Attaches to it when that was not done yet, and
+    /// once more when the number has a new meaning since.
+    #[inline]
+    pub(crate) fn with_remote<T, R, E: Into<Error>>(
+        &self,
+        pointer: GlobalPtr<T>,
+        bytes: u64,
+        access: impl FnOnce(&Remote<'f>) -> Result<R, E>,
+    ) -> Result<R> {
+        let (unit, segment) = (pointer.unit().index(), pointer.segment() as usize);
+        let attached = self.attached.borrow();
+        let known = attached.get(unit).and_then(|of| of.get(segment));
+        if let Some(Some(remote)) = known
+            && remote.is_offered()
+        {
+            check(remote, pointer, bytes)?;
+            return access(remote).map_err(|error| clarify(error, pointer));
+        }
+        drop(attached);
+        let remote = self.attach(pointer)?;
+        check(&remote, pointer, bytes)?;
+        let result = access(&remote).map_err(|error| clarify(error, pointer));
+        self.remember(pointer.unit(), pointer.segment(), Some(remote));
+        result
+    }
+
+    /// Keeps a segment for pointers into it.
+    pub(crate) fn remember(&self, unit: Unit, segment: u16, remote: Option<Remote<'f>>) {
+        let of = &mut self.attached.borrow_mut()[unit.index()];
+        if of.len() <= segment as usize {
+            of.resize_with(segment as usize + 1, || None);
+        }
+        of[segment as usize] = remote;
+    }
+
+    #[cold]
+    fn attach<T>(&self, pointer: GlobalPtr<T>) -> Result<Remote<'f>> {
+        if pointer.is_null() {
+            return Err(bad(pointer));
+        }
+        let peer = self.peer(pointer.unit())?;
+        let key = self.fabric.look_up(peer, pointer.segment().into())?;
+        let remote = key.map(|key| self.fabric.attach(key)).transpose()?;
+        remote.ok_or_else(|| bad(pointer))
+    }
+
+    /// The bytes at a pointer, if they are mapped here.
+    pub(crate) fn mapped<T>(
+        &self,
+        pointer: GlobalPtr<T>,
+        bytes: u64,
+    ) -> Result<Option<SharedBytes>> {
+        self.with_remote(pointer, bytes, |remote| {
+            let mapped = remote.mapped();
+            Ok::<_, Error>(mapped.map(|all| all.slice(pointer.offset(), bytes)))
+        })
+    }
+
+    pub(crate) fn leave_to_flush(&self, unit: Unit, handle: Handle<'f, u64>) {
+        if !handle.is_complete() {
+            self.implicit.borrow_mut().push((unit, handle));
+        }
+    }
+
+    pub(crate) fn flush(&self, of: Option<Unit>) -> Result<()> {
+        // ORDERING: SeqCst: what was stored before is visible to everybody before what comes after.
+        samite_mem::sync::fence(samite_mem::sync::Ordering::SeqCst);
+        let mut pending = self.implicit.take();
+        let wanted = pending.extract_if(.., |(unit, _)| of.is_none_or(|of| *unit == of));
+        let handles: Vec<_> = wanted.map(|(_, handle)| handle).collect();
+        self.implicit.borrow_mut().append(&mut pending);
+        samite_fabric::wait_all(handles)?;
+        Ok(())
+    }
+}
+
+/// Whether the memory is still that of the pointer's allocation. The pieces of a unit's own heap are
+/// looked at in debug builds only: that is one more access.
+#[inline]
+fn check<T>(remote: &Remote<'_>, pointer: GlobalPtr<T>, bytes: u64) -> Result<()> {
+    let (key, offset) = (remote.key(), pointer.offset());
+    let generation = pointer.flags().generation();
+    if pointer.flags().origin() != Origin::Local {
+        let same = key.generation as u8 == generation;
+        return same.then_some(()).ok_or_else(|| bad(pointer));
+    }
+    let end = offset.saturating_add(bytes);
+    if end > local::data_bytes(key.bytes) {
+        return Err(bad(pointer));
+    }
+    if cfg!(debug_assertions) && bytes > 0 {
+        for at in [offset, end - 1] {
+            let mut found = [0];
+            remote.get(local::generation_at(key.bytes, at), &mut found)?;
+            if found[0] != generation {
+                return Err(bad(pointer));
+            }
+        }
+    }
+    Ok(())
+}
+
+pub(crate) fn bad<T>(pointer: GlobalPtr<T>) -> Error {
+    Error::BadPointer {
+        pointer: pointer.to_string(),
+    }
+}
+
+fn clarify<T>(error: impl Into<Error>, pointer: GlobalPtr<T>) -> Error {
+    match error.into() {
+        Error::Fabric(samite_fabric::Error::NoSuchSegment { .. }) => bad(pointer),
+        other => other,
+    }
+}

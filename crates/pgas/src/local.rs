@@ -1,0 +1,120 @@
+//! Memory that one unit allocates by itself and that every unit can reach: pieces of segments that are
+//! added as needed. Cold path.
+//!
+//! ```text
+//!   a chunk:  | pieces, each a multiple of 64 bytes          | generation: one byte per 64 bytes |
+//! ```
+//! The byte is 0 where nothing is allocated. Debug builds of any unit compare it with the generation in
+//! the pointer, and so notice the use of freed memory.
+
+use crate::pointer::{Flags, Origin};
+use crate::{GlobalPtr, Result, Unit};
+use range_alloc::RangeAllocator;
+use samite_fabric::{Fabric, Segment};
+use std::collections::HashMap;
+
+/// A chunk is at least this long: few segments, and others attach to each of them once.
+const CHUNK: u64 = 1 << 20;
+/// Pieces begin at a cache line of their own.
+const GRAIN: u64 = 64;
+
+/// Bytes for pieces in a chunk of this length; the generations follow.
+pub(crate) fn data_bytes(chunk: u64) -> u64 {
+    chunk / (GRAIN + 1) * GRAIN
+}
+
+/// Where the generation of the piece at `offset` is kept in a chunk of this length.
+pub(crate) fn generation_at(chunk: u64, offset: u64) -> u64 {
+    data_bytes(chunk) + offset / GRAIN
+}
+
+/// The pieces of this unit.
+#[derive(Debug, Default)]
+pub(crate) struct LocalHeap<'f> {
+    chunks: Vec<Chunk<'f>>,
+    /// Length by (segment, offset).
+    pieces: HashMap<(u16, u64), u64>,
+    /// 1 to 255, of the last piece.
+    generation: u8,
+}
+
+#[derive(Debug)]
+struct Chunk<'f> {
+    segment: Segment<'f>,
+    free: RangeAllocator<u64>,
+}
+
+impl<'f> LocalHeap<'f> {
+    /// A zeroed piece. Errors: the budget, the number of segments.
+    pub(crate) fn allocate(
+        &mut self,
+        fabric: &'f Fabric,
+        me: Unit,
+        bytes: u64,
+    ) -> Result<GlobalPtr<u8>> {
+        let rounded = bytes
+            .max(1)
+            .checked_next_multiple_of(GRAIN)
+            .unwrap_or(u64::MAX);
+        let cut = |chunk: &mut Chunk<'_>| chunk.free.allocate_range(rounded).ok();
+        let found = self
+            .chunks
+            .iter_mut()
+            .find_map(|chunk| Some((cut(chunk)?.start, chunk)));
+        let (offset, chunk) = match found {
+            Some(found) => found,
+            None => (0, self.grow(fabric, rounded)?),
+        };
+        let segment = chunk.segment.key().segment as u16;
+        chunk.segment.bytes().slice(offset, rounded).fill(0);
+        self.generation = self.generation.checked_add(1).unwrap_or(1);
+        self.pieces.insert((segment, offset), rounded);
+        self.mark(segment, offset, rounded, self.generation);
+        let flags = Flags::of(Origin::Local, self.generation.into());
+        Ok(GlobalPtr::new(me, segment, flags, offset))
+    }
+
+    /// Writes the generation of a piece; 0 for none.
+    fn mark(&self, segment: u16, offset: u64, bytes: u64, generation: u8) {
+        let of = |chunk: &&Chunk<'_>| chunk.segment.key().segment == u32::from(segment);
+        if let Some(chunk) = self.chunks.iter().find(of) {
+            let key = chunk.segment.key();
+            let at = generation_at(key.bytes, offset);
+            chunk
+                .segment
+                .bytes()
+                .slice(at, bytes / GRAIN)
+                .fill(generation);
+        }
+    }
+
+    fn grow(&mut self, fabric: &'f Fabric, bytes: u64) -> Result<&mut Chunk<'f>> {
+        let with_generations = (bytes / GRAIN).saturating_mul(GRAIN + 1);
+        let segment = fabric.allocate(with_generations.max(CHUNK))?;
+        let mut free = RangeAllocator::new(0..data_bytes(segment.key().bytes));
+        // A fresh range that is long enough.
+        let _ = free.allocate_range(bytes);
+        self.chunks.push(Chunk { segment, free });
+        let last = self.chunks.len() - 1;
+        Ok(&mut self.chunks[last])
+    }
+
+    /// Frees a piece; whether it was one. A chunk that is empty then is given back, unless it is the last.
+    pub(crate) fn free(&mut self, pointer: GlobalPtr<u8>) -> bool {
+        let place = (pointer.segment(), pointer.offset());
+        let Some(bytes) = self.pieces.remove(&place) else {
+            return false;
+        };
+        let of = |chunk: &Chunk<'_>| chunk.segment.key().segment == u32::from(place.0);
+        let Some(at) = self.chunks.iter().position(of) else {
+            return false;
+        };
+        self.mark(place.0, place.1, bytes, 0);
+        let chunk = &mut self.chunks[at];
+        chunk.free.free_range(place.1..place.1 + bytes);
+        if chunk.free.is_empty() && self.chunks.len() > 1 {
+            self.chunks.swap_remove(at);
+        }
+        true
+    }
+}

@@ -1,0 +1,106 @@
+//! Atomic updates of elements; see [`crate::atomic`].
+
+use super::{Segment, Shared};
+use crate::atomic::{self, AtomicElem, Update};
+use crate::{GlobalPtr, Pgas, Result};
+use samite_fabric::Width;
+
+impl<'f, T: AtomicElem> Segment<'f, T, Shared> {
+    /// `element = element op value`; the old element. One-sided, atomic, complete when it returns.
+    ///
+    /// # Errors
+    /// [`crate::Error::NoSuchUpdate`] for bitwise updates of floats; out of range; a lost unit.
+    #[inline]
+    pub fn fetch_op(&self, rank: u32, index: u64, update: Update, value: T) -> Result<T> {
+        let remote = self.part_of(rank, index, 1)?;
+        let offset = self.offset(index);
+        atomic::fetch_op(remote, offset, update, value)
+            .map_err(|error| self.say_one(error, rank, index))
+    }
+
+    /// Adds to an element; the old one. Integers wrap.
+    #[inline]
+    pub fn fetch_add(&self, rank: u32, index: u64, value: T) -> Result<T> {
+        self.fetch_op(rank, index, Update::Sum, value)
+    }
+
+    /// Replaces an element; the old one.
+    #[inline]
+    pub fn swap(&self, rank: u32, index: u64, value: T) -> Result<T> {
+        self.fetch_op(rank, index, Update::Replace, value)
+    }
+
+    /// Replaces an element if it is, bit by bit, `expected`; the old one.
+    #[inline]
+    pub fn compare_swap(&self, rank: u32, index: u64, expected: T, new: T) -> Result<T> {
+        let remote = self.part_of(rank, index, 1)?;
+        let offset = self.offset(index);
+        atomic::compare_swap(remote, offset, expected, new)
+            .map_err(|error| self.say_one(error, rank, index))
+    }
+
+    /// An element, atomically.
+    #[inline]
+    pub fn load(&self, rank: u32, index: u64) -> Result<T> {
+        let remote = self.part_of(rank, index, 1)?;
+        atomic::load(remote, self.offset(index)).map_err(|error| self.say_one(error, rank, index))
+    }
+
+    /// Updates consecutive elements, each atomically, in no order among them. One-sided; complete when it
+    /// returns. Over messages the updates that a word has natively are all on their way at once.
+    pub fn accumulate(&self, rank: u32, index: u64, values: &[T], update: Update) -> Result<()> {
+        let remote = self.part_of(rank, index, values.len())?;
+        let offset = |at: usize| self.offset(index.saturating_add(at as u64));
+        let native = T::native(update).filter(|_| remote.mapped().is_none());
+        let Some(op) = native else {
+            for (at, value) in values.iter().enumerate() {
+                atomic::fetch_op(remote, offset(at), update, *value)
+                    .map_err(|error| self.say_one(error, rank, index.saturating_add(at as u64)))?;
+            }
+            return Ok(());
+        };
+        let width = if size_of::<T>() == 8 {
+            Width::W64
+        } else {
+            Width::W32
+        };
+        let mut pending = Vec::with_capacity(values.len());
+        for (at, value) in values.iter().enumerate() {
+            let started = remote.atomic_nb(offset(at), op, width, value.to_word(), 0);
+            pending.push(started.map_err(|error| self.say(error, rank, index, values.len()))?);
+        }
+        samite_fabric::wait_all(pending)?;
+        Ok(())
+    }
+
+    fn say_one(&self, error: crate::Error, rank: u32, index: u64) -> crate::Error {
+        match error {
+            crate::Error::Fabric(error) => self.say(error, rank, index, 1),
+            other => other,
+        }
+    }
+}
+
+impl Pgas<'_> {
+    /// As [`Segment::fetch_op`], on the element that a pointer names.
+    #[inline]
+    pub fn fetch_op<T: AtomicElem>(&self, at: GlobalPtr<T>, update: Update, value: T) -> Result<T> {
+        self.with(at, |remote| {
+            atomic::fetch_op(remote, at.offset(), update, value)
+        })
+    }
+
+    /// As [`Segment::compare_swap`], on the element that a pointer names.
+    #[inline]
+    pub fn compare_swap<T: AtomicElem>(&self, at: GlobalPtr<T>, expected: T, new: T) -> Result<T> {
+        self.with(at, |remote| {
+            atomic::compare_swap(remote, at.offset(), expected, new)
+        })
+    }
+
+    /// As [`Segment::load`], of the element that a pointer names.
+    #[inline]
+    pub fn load<T: AtomicElem>(&self, at: GlobalPtr<T>) -> Result<T> {
+        self.with(at, |remote| atomic::load(remote, at.offset()))
+    }
+}

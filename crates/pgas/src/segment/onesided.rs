@@ -1,0 +1,155 @@
+//! Put and get of consecutive elements.
+//!
+//! On one node each is a bounds check, one load that says whether the owner still offers the memory, and a
+//! memcpy. Elsewhere they are messages, which the owner's progress answers.
+
+use super::{Segment, Shared, out_of_range};
+use crate::{Elem, Result};
+use samite_fabric::{Error as Below, Handle, Scope};
+use std::marker::PhantomData;
+
+/// Elements that were asked for.
+#[derive(Debug)]
+#[must_use = "elements that nobody waits for were asked for in vain"]
+pub struct Fetch<'f, T>(Source<'f, T>);
+
+#[derive(Debug)]
+enum Source<'f, T> {
+    Here(Vec<T>),
+    Coming(Handle<'f, Vec<u8>>, PhantomData<fn() -> T>),
+}
+
+impl<T: Elem> Fetch<'_, T> {
+    /// Waits for the elements.
+    pub fn wait(self) -> Result<Vec<T>> {
+        match self.0 {
+            Source::Here(elements) => Ok(elements),
+            Source::Coming(handle, _) => {
+                Ok(bytemuck::allocation::pod_collect_to_vec(&handle.wait()?))
+            }
+        }
+    }
+
+    /// Whether they are here; makes some progress.
+    pub fn has_ended(&self) -> bool {
+        match &self.0 {
+            Source::Here(_) => true,
+            Source::Coming(handle, _) => handle.has_ended(),
+        }
+    }
+}
+
+impl<'f, T: Elem> Segment<'f, T, Shared> {
+    /// Copies `from` to the part of `rank`, from the element `index` on. One-sided. Complete here and
+    /// there when it returns.
+    ///
+    /// # Errors
+    /// [`crate::Error::OutOfRange`], [`crate::Error::NoSuchRank`]; a lost unit.
+    #[inline]
+    pub fn put(&self, rank: u32, index: u64, from: &[T]) -> Result<()> {
+        let remote = self.part_of(rank, index, from.len())?;
+        let offset = self.offset(index);
+        remote
+            .put(offset, crate::bytes_of(from))
+            .map_err(|error| self.say(error, rank, index, from.len()))
+    }
+
+    /// Copies elements of the part of `rank`, from the element `index` on, to `into`. One-sided.
+    #[inline]
+    pub fn get(&self, rank: u32, index: u64, into: &mut [T]) -> Result<()> {
+        let count = into.len();
+        let remote = self.part_of(rank, index, count)?;
+        let offset = self.offset(index);
+        remote
+            .get(offset, crate::bytes_of_mut(into))
+            .map_err(|error| self.say(error, rank, index, count))
+    }
+
+    /// Puts one element.
+    #[inline]
+    pub fn put_value(&self, rank: u32, index: u64, value: T) -> Result<()> {
+        self.put(rank, index, std::slice::from_ref(&value))
+    }
+
+    /// Gets one element.
+    #[inline]
+    pub fn get_value(&self, rank: u32, index: u64) -> Result<T> {
+        let mut value = T::zeroed();
+        self.get(rank, index, std::slice::from_mut(&mut value))?;
+        Ok(value)
+    }
+
+    /// As [`Segment::put`], without waiting. `from` is copied (or sent) before it returns, so it is locally
+    /// complete at once; the handle ends when the elements are there.
+    #[inline]
+    pub fn put_nb(&self, rank: u32, index: u64, from: &[T]) -> Result<Handle<'f, u64>> {
+        let remote = self.part_of(rank, index, from.len())?;
+        let offset = self.offset(index);
+        remote
+            .put_nb(offset, crate::bytes_of(from))
+            .map_err(|error| self.say(error, rank, index, from.len()))
+    }
+
+    /// Starts to copy `count` elements of the part of `rank`; the handle gives them.
+    pub fn get_nb(&self, rank: u32, index: u64, count: u64) -> Result<Fetch<'f, T>> {
+        let remote = self.part_of(rank, index, count as usize)?;
+        let bytes = crate::bytes_for::<T>(count)?;
+        let offset = self.offset(index);
+        let wrong = |error| self.say(error, rank, index, count as usize);
+        if remote.mapped().is_some() {
+            let mut elements = vec![T::zeroed(); count as usize];
+            let into = crate::bytes_of_mut(&mut elements);
+            remote.get(offset, into).map_err(wrong)?;
+            return Ok(Fetch(Source::Here(elements)));
+        }
+        let handle = remote.get_nb(offset, bytes).map_err(wrong)?;
+        Ok(Fetch(Source::Coming(handle, PhantomData)))
+    }
+
+    /// As [`Segment::get`], without waiting, inside a [`Fabric::scope`](samite_fabric::Fabric::scope), which
+    /// does not end before the elements are there.
+    pub fn get_in<'env>(
+        &self,
+        scope: &Scope<'_, 'env, 'f>,
+        rank: u32,
+        index: u64,
+        into: &'env mut [T],
+    ) -> Result<Handle<'f, u64>> {
+        let count = into.len();
+        let remote = self.part_of(rank, index, count)?;
+        let started = scope.get(remote, self.offset(index), crate::bytes_of_mut(into));
+        started.map_err(|error| self.say(error, rank, index, count))
+    }
+
+    /// As [`Segment::put_nb`]; its end is waited for by [`crate::Pgas::flush`].
+    #[inline]
+    pub fn put_implicit(&self, rank: u32, index: u64, from: &[T]) -> Result<()> {
+        let handle = self.put_nb(rank, index, from)?;
+        if !handle.is_complete() {
+            let unit = self.team.unit(rank)?;
+            self.team.0.job.leave_to_flush(unit, handle);
+        }
+        Ok(())
+    }
+
+    /// Copies elements of this unit's own part.
+    pub fn read_local(&self, index: u64, into: &mut [T]) -> Result<()> {
+        self.get(self.team.rank(), index, into)
+    }
+
+    /// Copies elements to this unit's own part.
+    pub fn write_local(&self, index: u64, from: &[T]) -> Result<()> {
+        self.put(self.team.rank(), index, from)
+    }
+
+    /// What the fabric said in bytes, in elements.
+    #[cold]
+    pub(super) fn say(&self, error: Below, rank: u32, index: u64, count: usize) -> crate::Error {
+        match (error, self.team.unit(rank), self.len_of(rank)) {
+            (Below::OutOfRange { .. }, Ok(unit), Ok(len)) => {
+                out_of_range(unit, index, count as u64, len)
+            }
+            (error, ..) => error.into(),
+        }
+    }
+}

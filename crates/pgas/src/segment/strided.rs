@@ -1,0 +1,163 @@
+//! Elements that do not follow each other: blocks at a constant distance, and elements by a list.
+//!
+//! On mapped memory a loop over blocks. Elsewhere one message per block, all of them on their way before
+//! the first answer is waited for; the fabric bounds how many a peer may have unanswered.
+
+use super::{Segment, Shared};
+use crate::{Elem, Error, Result};
+
+/// Where blocks of elements lie: `count` blocks of `block` elements, each `stride` elements after the one
+/// before, the first at `first`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Strided {
+    /// Index of the first element.
+    pub first: u64,
+    /// Blocks.
+    pub count: u64,
+    /// Elements of a block.
+    pub block: u64,
+    /// Elements from the start of one block to the start of the next.
+    pub stride: u64,
+}
+
+impl Strided {
+    /// Elements altogether.
+    pub fn elements(&self) -> u64 {
+        self.count.saturating_mul(self.block)
+    }
+}
+
+impl<'f, T: Elem> Segment<'f, T, Shared> {
+    /// Copies `from`, which lies together, to blocks of the part of `rank`. One-sided; complete here and
+    /// there when it returns.
+    ///
+    /// # Errors
+    /// [`Error::WrongLength`], [`Error::OutOfRange`] (before anything is written); a lost unit.
+    pub fn put_strided(&self, rank: u32, place: Strided, from: &[T]) -> Result<()> {
+        self.check_strided(rank, place, from.len())?;
+        let blocks = from.chunks(place.block.max(1) as usize);
+        self.put_blocks(
+            rank,
+            blocks
+                .enumerate()
+                .map(|(at, block)| (place.index(at), block)),
+        )
+    }
+
+    /// Copies blocks of the part of `rank` to `into`, where they lie together.
+    pub fn get_strided(&self, rank: u32, place: Strided, into: &mut [T]) -> Result<()> {
+        self.check_strided(rank, place, into.len())?;
+        let blocks = into.chunks_mut(place.block.max(1) as usize);
+        self.get_blocks(
+            rank,
+            blocks
+                .enumerate()
+                .map(|(at, block)| (place.index(at), block)),
+        )
+    }
+
+    /// Copies `from[i]` to the element `indices[i]` of the part of `rank`. One-sided; complete when it
+    /// returns. An index that occurs twice gets one of its values.
+    pub fn put_indexed(&self, rank: u32, indices: &[u64], from: &[T]) -> Result<()> {
+        same_length(indices.len(), from.len())?;
+        let elements = indices.iter().zip(from);
+        self.put_blocks(
+            rank,
+            elements.map(|(index, value)| (*index, std::slice::from_ref(value))),
+        )
+    }
+
+    /// Copies the element `indices[i]` of the part of `rank` to `into[i]`.
+    pub fn get_indexed(&self, rank: u32, indices: &[u64], into: &mut [T]) -> Result<()> {
+        same_length(indices.len(), into.len())?;
+        let elements = indices.iter().zip(into);
+        self.get_blocks(
+            rank,
+            elements.map(|(index, value)| (*index, std::slice::from_mut(value))),
+        )
+    }
+
+    fn put_blocks<'b>(
+        &self,
+        rank: u32,
+        blocks: impl Iterator<Item = (u64, &'b [T])>,
+    ) -> Result<()> {
+        let mut pending = Vec::new();
+        for (index, block) in blocks {
+            let remote = self.part_of(rank, index, block.len())?;
+            let started = remote.put_nb(self.offset(index), crate::bytes_of(block));
+            let handle = started.map_err(|error| self.say(error, rank, index, block.len()))?;
+            if !handle.is_complete() {
+                pending.push(handle);
+            }
+        }
+        samite_fabric::wait_all(pending)?;
+        Ok(())
+    }
+
+    fn get_blocks<'b>(
+        &self,
+        rank: u32,
+        blocks: impl Iterator<Item = (u64, &'b mut [T])>,
+    ) -> Result<()> {
+        self.team.fabric().scope(|scope| {
+            let mut pending = Vec::new();
+            for (index, block) in blocks {
+                let count = block.len();
+                let remote = self.part_of(rank, index, count)?;
+                let started = scope.get(remote, self.offset(index), crate::bytes_of_mut(block));
+                let handle = started.map_err(|error| self.say(error, rank, index, count))?;
+                if !handle.is_complete() {
+                    pending.push(handle);
+                }
+            }
+            samite_fabric::wait_all(pending)?;
+            Ok(())
+        })
+    }
+
+    fn check_strided(&self, rank: u32, place: Strided, given: usize) -> Result<()> {
+        if place.elements() != given as u64 {
+            return Err(Error::WrongLength {
+                what: "the elements of a strided copy",
+                expected: place.elements(),
+                found: given as u64,
+            });
+        }
+        let Some(last) = place.count.checked_sub(1) else {
+            return Ok(());
+        };
+        let (len, unit) = (self.len_of(rank)?, self.team.unit(rank)?);
+        let start = last
+            .checked_mul(place.stride)
+            .and_then(|past| past.checked_add(place.first));
+        let end = start.and_then(|start| start.checked_add(place.block));
+        match end {
+            Some(end) if end <= len => Ok(()),
+            _ => Err(super::out_of_range(
+                unit,
+                place.first,
+                place.elements(),
+                len,
+            )),
+        }
+    }
+}
+
+impl Strided {
+    #[inline(always)]
+    fn index(&self, block: usize) -> u64 {
+        self.first + block as u64 * self.stride
+    }
+}
+
+fn same_length(indices: usize, elements: usize) -> Result<()> {
+    if indices == elements {
+        return Ok(());
+    }
+    Err(Error::WrongLength {
+        what: "one element for each index",
+        expected: indices as u64,
+        found: elements as u64,
+    })
+}

@@ -1,0 +1,94 @@
+//! Teams: units that call collectives together.
+
+mod create;
+
+use crate::job::Job;
+use crate::{Error, Group, Result, Unit};
+use samite_fabric::{Fabric, PeerId};
+use std::cell::Cell;
+use std::rc::Rc;
+
+/// Names a team: the unit that led its creation and how many it had led before. Never used again, and the
+/// same at all members.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct TeamId(pub u64);
+
+/// A team, as one of its members sees it. Ranks ascend with units. Cheap to clone; a clone is the same team
+/// ([`Team::duplicate`] makes another one of the same members).
+#[derive(Clone, Debug)]
+pub struct Team<'f>(pub(crate) Rc<Inner<'f>>);
+
+/// What the clones of a team share.
+#[derive(Debug)]
+pub(crate) struct Inner<'f> {
+    pub(crate) job: Rc<Job<'f>>,
+    pub(crate) id: TeamId,
+    pub(crate) rank: u32,
+    pub(crate) group: Group,
+    /// By rank.
+    pub(crate) peers: Vec<PeerId>,
+    /// Collectives that were called: their messages are told apart by it.
+    pub(crate) calls: Cell<u64>,
+}
+
+impl<'f> Team<'f> {
+    /// What names it.
+    pub fn id(&self) -> TeamId {
+        self.0.id
+    }
+
+    /// This unit's rank, `0..size`.
+    pub fn rank(&self) -> u32 {
+        self.0.rank
+    }
+
+    /// How many members.
+    pub fn size(&self) -> u32 {
+        self.0.peers.len() as u32
+    }
+
+    /// Its members.
+    pub fn group(&self) -> &Group {
+        &self.0.group
+    }
+
+    /// The unit with a rank. O(1).
+    pub fn unit(&self, rank: u32) -> Result<Unit> {
+        let unit = self.0.group.members().get(rank as usize);
+        unit.copied().ok_or(Error::NoSuchRank {
+            rank,
+            size: self.size(),
+        })
+    }
+
+    /// The rank of a unit; `None` if it is not a member. O(log n).
+    pub fn rank_of(&self, unit: Unit) -> Option<u32> {
+        self.0.group.position(unit)
+    }
+
+    /// The fabric below.
+    pub fn fabric(&self) -> &'f Fabric {
+        self.0.job.fabric
+    }
+
+    /// The fabric's number of a member.
+    pub fn peer(&self, rank: u32) -> Result<PeerId> {
+        let peer = self.0.peers.get(rank as usize);
+        peer.copied().ok_or(Error::NoSuchRank {
+            rank,
+            size: self.size(),
+        })
+    }
+
+    /// The fabric's numbers of all members, by rank.
+    pub fn peers(&self) -> &[PeerId] {
+        &self.0.peers
+    }
+}
+
+impl PartialEq for Team<'_> {
+    /// The same team, not merely the same members.
+    fn eq(&self, other: &Self) -> bool {
+        self.0.id == other.0.id
+    }
+}
