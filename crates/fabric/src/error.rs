@@ -90,6 +90,22 @@ pub enum Error {
         /// Its number.
         segment: u32,
     },
+    /// The owner has the segment for itself, or lets it be read only.
+    #[error("{peer} does not let segment {segment} be used like this now")]
+    WrongPhase {
+        /// The owner.
+        peer: PeerId,
+        /// Its number.
+        segment: u32,
+    },
+    /// The segment cannot change its phase while others use it.
+    #[error("segment {segment} is still in use {users} times; drop what is attached to it first")]
+    InUse {
+        /// Its number.
+        segment: u32,
+        /// How many are attached.
+        users: u64,
+    },
     /// An atomic needs an aligned offset.
     #[error("offset {0} is not aligned for an atomic of this size")]
     Misaligned(u64),
@@ -152,6 +168,8 @@ pub enum ErrorCode {
     Budget = 12,
     Join = 13,
     AgentLost = 14,
+    WrongPhase = 15,
+    InUse = 16,
 }
 
 impl Error {
@@ -166,6 +184,8 @@ impl Error {
             Error::PeerCorrupt { .. } => ErrorCode::PeerCorrupt,
             Error::OutOfRange { .. } => ErrorCode::OutOfRange,
             Error::NoSuchSegment { .. } => ErrorCode::NoSuchSegment,
+            Error::WrongPhase { .. } => ErrorCode::WrongPhase,
+            Error::InUse { .. } => ErrorCode::InUse,
             Error::Misaligned(_) => ErrorCode::Misaligned,
             Error::NoHandler { .. } => ErrorCode::NoHandler,
             Error::Memory(_) => ErrorCode::Memory,

@@ -114,6 +114,12 @@ impl<'f, T: Outcome> Handle<'f, T> {
         ops.get(self.key).is_none_or(|op| op.has_ended())
     }
 
+    /// Whether it has ended, as far as is known: makes no progress, for whoever looks at many.
+    pub fn is_over(&self) -> bool {
+        let ops = &mut self.fabric.core.borrow_mut().engine.ops;
+        self.key == ENDED || ops.get(self.key).is_none_or(|op| op.has_ended())
+    }
+
     /// Whether it had ended when it was made: nothing is in flight.
     #[inline]
     pub fn is_complete(&self) -> bool {

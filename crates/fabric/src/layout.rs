@@ -5,7 +5,7 @@
 //!   4 KiB    table of peers, 1 KiB each                          (agent and owner write)
 //!   .        doorbells, 128 bytes each                           (owner and its senders write)
 //!   .        inbox[to][from]: offset of the ring                 (from writes)
-//!   .        directory[peer][segment]: {offset, bytes, generation | kind}   (owner writes)
+//!   .        directory[peer][segment]: {offset, bytes, generation | kind}   (owner writes), gate
 //!   64 MiB   extents: everything else
 //! ```
 //!
@@ -13,6 +13,7 @@
 //! (rule M5 of `samite_mem`).
 
 use crate::{Error, Identity, PeerId, PeerInfo};
+use samite_mem::gate::Gate;
 use samite_mem::sync::Ordering;
 use samite_mem::{Arena, DOORBELL_BYTES, Doorbell, PEERS_MAX, SharedBytes, Span};
 
@@ -74,6 +75,21 @@ pub(crate) enum State {
     Dead = 2,
 }
 
+/// What a segment is, as a bit of its entry's word.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u64)]
+pub(crate) enum Kind {
+    /// A block of the arena.
+    Plain = 0,
+    /// The owner's private memory.
+    Private = 1 << 31,
+    /// A block of the arena behind a gate.
+    Gated = 1 << 33,
+}
+
+/// The bit of an entry's word that says that the segment is offered.
+const OFFERED: u64 = 1 << 32;
+
 /// An entry of a peer's directory of segments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Entry {
@@ -85,6 +101,8 @@ pub(crate) struct Entry {
     pub(crate) generation: u32,
     /// Whether `place` is a private address.
     pub(crate) private: bool,
+    /// Whether it lies behind a gate.
+    pub(crate) gated: bool,
 }
 
 /// A word that divides the pieces of a message, found by its offset.
@@ -324,6 +342,12 @@ impl Layout {
         DIRECTORY + (peer.index() as u64 * SEGMENTS_MAX as u64 + segment as u64) * ENTRY_BYTES
     }
 
+    /// Owner: the generation that the next use of a number will have.
+    pub(crate) fn next_generation(&self, me: PeerId, segment: u32) -> u32 {
+        let word = self.fixed.u64(Self::entry_at(me, segment) + 16);
+        (word.load(Ordering::Relaxed) as u32).wrapping_add(1) & 0x7fff_ffff
+    }
+
     /// Owner: offers a segment; returns the generation of this use of the entry.
     pub(crate) fn set_entry(
         &self,
@@ -331,14 +355,13 @@ impl Layout {
         segment: u32,
         place: u64,
         bytes: u64,
-        private: bool,
+        kind: Kind,
     ) -> u32 {
         let at = Self::entry_at(me, segment);
-        let last = self.fixed.u64(at + 16).load(Ordering::Relaxed) as u32;
-        let generation = (last & 0x7fff_ffff).wrapping_add(1) & 0x7fff_ffff;
+        let generation = self.next_generation(me, segment);
         self.fixed.u64(at).store(place, Ordering::Relaxed);
         self.fixed.u64(at + 8).store(bytes, Ordering::Relaxed);
-        let word = generation as u64 | (private as u64) << 31 | 1 << 32;
+        let word = generation as u64 | kind as u64 | OFFERED;
         // ORDERING: Release pairs with the Acquire load in `entry`.
         self.fixed.u64(at + 16).store(word, Ordering::Release);
         generation
@@ -349,7 +372,20 @@ impl Layout {
         let word = self.fixed.u64(Self::entry_at(me, segment) + 16);
         let last = word.load(Ordering::Relaxed);
         // ORDERING: Release; later attaches miss it, earlier ones keep the mapping (and stale bytes).
-        word.store(last & !(1 << 32), Ordering::Release);
+        word.store(last & !OFFERED, Ordering::Release);
+    }
+
+    /// Owner: offers a segment again that it withdrew for a while: the same generation.
+    pub(crate) fn offer_again(&self, me: PeerId, segment: u32) {
+        let word = self.fixed.u64(Self::entry_at(me, segment) + 16);
+        // ORDERING: Release pairs with the Acquire load in `entry`.
+        word.fetch_or(OFFERED, Ordering::Release);
+    }
+
+    /// The gate in front of a use of a segment's number.
+    pub(crate) fn gate(&self, peer: PeerId, segment: u32, generation: u32) -> Gate {
+        let word = self.fixed.slice(Self::entry_at(peer, segment) + 24, 8);
+        Gate::new(word, generation)
     }
 
     /// The word of a directory's entry that says whether, and which use of it, is offered.
@@ -362,7 +398,7 @@ impl Layout {
     pub(crate) fn offers(word: &SharedBytes, generation: u32) -> bool {
         // ORDERING: Relaxed: a hint for users who free too early, not a synchronisation.
         let word = word.u64(0).load(Ordering::Relaxed);
-        word & 1 << 32 != 0 && word as u32 & 0x7fff_ffff == generation
+        word & OFFERED != 0 && word as u32 & 0x7fff_ffff == generation
     }
 
     /// A peer's segment, checked against the arena.
@@ -373,15 +409,16 @@ impl Layout {
         let at = Self::entry_at(peer, segment);
         // ORDERING: Acquire pairs with the Release store in `set_entry`.
         let word = self.fixed.u64(at + 16).load(Ordering::Acquire);
-        let private = word & 1 << 31 != 0;
+        let private = word & Kind::Private as u64 != 0;
         let place = self.fixed.u64(at).load(Ordering::Relaxed);
         let bytes = self.fixed.u64(at + 8).load(Ordering::Relaxed);
         let inside = private || self.arena.bytes(place, bytes).is_ok();
-        (word & 1 << 32 != 0 && inside).then_some(Entry {
+        (word & OFFERED != 0 && inside).then_some(Entry {
             place,
             bytes,
             generation: word as u32 & 0x7fff_ffff,
             private,
+            gated: word & Kind::Gated as u64 != 0,
         })
     }
 

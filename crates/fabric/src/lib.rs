@@ -10,7 +10,7 @@
 //! * [`agent::run`]: the process that owns a node's shared memory and watches its peers.
 //!
 //! # Files
-//! `fabric` (join, peers, waiting) · `watch` (waiting for words) · `message`, `handle`, `direct` · `segment` · `peer`, `config`, `error` ·
+//! `fabric` (join, peers, waiting) · `watch` (waiting for words) · `message`, `handle`, `direct` · `segment`, `gated` · `peer`, `config`, `error` ·
 //! `engine/` (takes frames, moves operations on) · `proto/` (one protocol per file) ·
 //! `matching` (tags, pure) · `ops` (operations in flight) · `hold` (memory of the dead) · `wire` (what frames say) ·
 //! `transport/{shm, sim}` · `layout` (the fixed part of a node's arena) · `agent/`
@@ -39,6 +39,7 @@ mod direct;
 mod engine;
 mod error;
 mod fabric;
+mod gated;
 mod handle;
 mod hold;
 mod layout;
@@ -55,6 +56,7 @@ mod wire;
 pub use config::{Config, Mask};
 pub use error::{Error, ErrorCode, Whom};
 pub use fabric::Fabric;
+pub use gated::{Gated, Owned};
 pub use handle::{Handle, Outcome, Received, Sent, test_all, wait_all};
 pub use matching::{Match, Matcher};
 pub use message::{Scope, View};

@@ -4,17 +4,18 @@
 //! load, a store or a memcpy, with no lock, no allocation and no system call. Otherwise they go by the
 //! kernel (registered private memory) or over messages. The result is the same.
 
-use crate::engine::Offered;
+use crate::engine::{Access, Engine, Offered};
 use crate::fabric::Fabric;
 use crate::hold::Hold;
-use crate::layout::{Layout, SEGMENTS_MAX};
+use crate::layout::{Entry, Kind, Layout, SEGMENTS_MAX};
 use crate::ops::Outcome as Ended;
 use crate::proto::active::LOOK_UP;
 use crate::proto::rma_over_am::apply;
 use crate::wire::Place;
 use crate::{Atomic, Error, Handle, Outcome, PeerId, Result, Width};
+use samite_mem::gate::Readable;
 use samite_mem::lend::WriteBuf;
-use samite_mem::{Block, SharedBytes};
+use samite_mem::{Block, SharedBytes, Span};
 use serde::{Deserialize, Serialize};
 
 /// What names a segment to others: send it in a message.
@@ -86,6 +87,11 @@ enum Way {
         offered: SharedBytes,
         _hold: Hold,
     },
+    /// Mapped here, and nobody writes it.
+    Reading {
+        bytes: Readable,
+        _hold: Hold,
+    },
     Kernel {
         pid: i32,
         address: u64,
@@ -105,7 +111,8 @@ impl Fabric {
     pub fn allocate_as(&self, segment: u32, bytes: u64) -> Result<Segment<'_>> {
         let block = self.node.heap.block(bytes)?;
         let (place, shared) = (block.span().offset, block.bytes().clone());
-        self.offer(segment, place, false, shared, Some(block))
+        let generation = self.offer(segment, place, Kind::Plain, Access::Shared(shared.clone()))?;
+        Ok(self.segment(segment, generation, shared, Some(block)))
     }
 
     /// Makes private memory of this process a segment: peers reach it through the kernel or by
@@ -117,7 +124,9 @@ impl Fabric {
     /// As [`Fabric::register`], with a number that is not in use.
     pub fn register_as(&self, segment: u32, bytes: Vec<u8>) -> Result<Segment<'_>> {
         let shared = SharedBytes::adopt(bytes);
-        self.offer(segment, shared.address(), true, shared, None)
+        let (place, access) = (shared.address(), Access::Shared(shared.clone()));
+        let generation = self.offer(segment, place, Kind::Private, access)?;
+        Ok(self.segment(segment, generation, shared, None))
     }
 
     /// Which numbers of segments are not in use here: one bit each, the lowest first.
@@ -159,43 +168,49 @@ impl Fabric {
         }))
     }
 
-    fn offer(
-        &self,
-        segment: u32,
-        place: u64,
-        private: bool,
-        bytes: SharedBytes,
-        block: Option<Block>,
-    ) -> Result<Segment<'_>> {
+    /// Writes a segment into the directory; its generation.
+    pub(crate) fn offer(&self, segment: u32, place: u64, kind: Kind, bytes: Access) -> Result<u32> {
         let engine = &mut self.core.borrow_mut().engine;
-        if segment >= SEGMENTS_MAX || engine.offered.contains_key(&segment) {
+        if !engine.is_free(segment) {
             return Err(no_number());
         }
-        let len = bytes.len();
-        let generation = self
-            .node
-            .layout
-            .set_entry(self.me(), segment, place, len, private);
-        engine.offered.insert(
-            segment,
-            Offered {
-                generation,
-                bytes: bytes.clone(),
-            },
-        );
-        let key = SegmentKey {
+        let layout = &self.node.layout;
+        let generation = layout.set_entry(self.me(), segment, place, bytes.len(), kind);
+        engine
+            .offered
+            .insert(segment, Offered { generation, bytes });
+        Ok(generation)
+    }
+
+    /// Takes a segment out of the directory.
+    pub(crate) fn withdraw(&self, segment: u32) {
+        self.node.layout.clear_entry(self.me(), segment);
+        self.core.borrow_mut().engine.offered.remove(&segment);
+    }
+
+    pub(crate) fn own_key(&self, segment: u32, generation: u32, bytes: u64) -> SegmentKey {
+        SegmentKey {
             peer: self.me(),
             segment,
             incarnation: self.node.incarnation,
             generation,
-            bytes: len,
-        };
-        Ok(Segment {
+            bytes,
+        }
+    }
+
+    fn segment(
+        &self,
+        segment: u32,
+        generation: u32,
+        bytes: SharedBytes,
+        block: Option<Block>,
+    ) -> Segment<'_> {
+        Segment {
             fabric: self,
-            key,
+            key: self.own_key(segment, generation, bytes.len()),
             bytes,
             _block: block,
-        })
+        }
     }
 
     /// Prepares one-sided operations on a segment. Local on one node; the key is checked against the
@@ -217,44 +232,21 @@ impl Fabric {
                 incarnation: key.incarnation,
             });
         }
-        let mapped = core.engine.caps.map;
-        let entry = if self.shares_node {
-            self.node.layout.entry(key.peer, key.segment)
-        } else {
-            None
+        let own = key.peer == self.me();
+        let entry = match self.shares_node || own {
+            true => Some(self.node.layout.entry(key.peer, key.segment)),
+            false => None,
+        };
+        let refused = Error::NoSuchSegment {
+            peer: key.peer,
+            segment: key.segment,
         };
         let way = match entry {
-            _ if !self.shares_node => Way::Messages,
-            Some(entry) if entry.generation == key.generation && entry.bytes == key.bytes => {
-                if !entry.private && mapped {
-                    let bytes = self.node.layout.arena().bytes(entry.place, entry.bytes)?;
-                    let offered = self.node.layout.entry_word(key.peer, key.segment);
-                    Way::Mapped {
-                        bytes,
-                        offered,
-                        _hold: self.node.holds.hold(key.peer),
-                    }
-                } else if entry.private && core.engine.kernel_works(key.peer) {
-                    let pid = core
-                        .engine
-                        .peer(key.peer)
-                        .info
-                        .as_ref()
-                        .map_or(0, |info| info.pid);
-                    Way::Kernel {
-                        pid,
-                        address: entry.place,
-                    }
-                } else {
-                    Way::Messages
-                }
+            None => Way::Messages,
+            Some(Some(entry)) if entry.generation == key.generation && entry.bytes == key.bytes => {
+                self.way(&mut core.engine, key, entry)?
             }
-            _ => {
-                return Err(Error::NoSuchSegment {
-                    peer: key.peer,
-                    segment: key.segment,
-                });
-            }
+            Some(_) => return Err(refused),
         };
         Ok(Remote {
             fabric: self,
@@ -262,9 +254,66 @@ impl Fabric {
             way,
         })
     }
+
+    /// How an entry of a directory is reached.
+    fn way(&self, engine: &mut Engine, key: SegmentKey, entry: Entry) -> Result<Way> {
+        let (layout, own) = (&self.node.layout, key.peer == self.me());
+        let offered = || layout.entry_word(key.peer, key.segment);
+        let span = Span {
+            offset: entry.place,
+            bytes: entry.bytes,
+        };
+        if entry.private {
+            // Its own private memory is as near as any other.
+            if let Some(Offered {
+                bytes: Access::Shared(bytes),
+                ..
+            }) = engine.offered.get(&key.segment).filter(|_| own)
+            {
+                return Ok(Way::Mapped {
+                    bytes: bytes.clone(),
+                    offered: offered(),
+                    _hold: self.node.holds.hold(key.peer),
+                });
+            }
+            if !engine.kernel_works(key.peer) {
+                return Ok(Way::Messages);
+            }
+            let info = engine.peer(key.peer).info.as_ref();
+            return Ok(Way::Kernel {
+                pid: info.map_or(0, |info| info.pid),
+                address: entry.place,
+            });
+        }
+        if !engine.caps.map && !own {
+            return Ok(Way::Messages);
+        }
+        let hold = self.node.holds.hold(key.peer);
+        let arena = layout.arena();
+        if !entry.gated {
+            return Ok(Way::Mapped {
+                bytes: arena.bytes(entry.place, entry.bytes)?,
+                offered: offered(),
+                _hold: hold,
+            });
+        }
+        let gate = layout.gate(key.peer, key.segment, key.generation);
+        if let Some(bytes) = gate.share(arena, span)? {
+            return Ok(Way::Mapped {
+                bytes,
+                offered: offered(),
+                _hold: hold,
+            });
+        }
+        let bytes = gate.read(arena, span)?.ok_or(Error::WrongPhase {
+            peer: key.peer,
+            segment: key.segment,
+        })?;
+        Ok(Way::Reading { bytes, _hold: hold })
+    }
 }
 
-fn no_number() -> Error {
+pub(crate) fn no_number() -> Error {
     Error::Memory(format!(
         "this number of a segment is in use, or all {SEGMENTS_MAX} are; free some or make larger ones"
     ))
@@ -284,16 +333,7 @@ impl Segment<'_> {
 
 impl Drop for Segment<'_> {
     fn drop(&mut self) {
-        self.fabric
-            .node
-            .layout
-            .clear_entry(self.key.peer, self.key.segment);
-        self.fabric
-            .core
-            .borrow_mut()
-            .engine
-            .offered
-            .remove(&self.key.segment);
+        self.fabric.withdraw(self.key.segment);
     }
 }
 
@@ -315,6 +355,14 @@ impl<'f> Remote<'f> {
     #[inline]
     pub fn is_offered(&self) -> bool {
         self.still_offered().is_ok()
+    }
+
+    /// The bytes, if they are mapped here and nobody writes them.
+    pub fn readable(&self) -> Option<&Readable> {
+        match &self.way {
+            Way::Reading { bytes, .. } => Some(bytes),
+            _ => None,
+        }
     }
 
     #[inline(always)]
@@ -347,6 +395,14 @@ impl<'f> Remote<'f> {
         }
     }
 
+    #[cold]
+    fn read_only(&self) -> Error {
+        Error::WrongPhase {
+            peer: self.key.peer,
+            segment: self.key.segment,
+        }
+    }
+
     fn place(&self, offset: u64) -> Place {
         Place {
             segment: self.key.segment,
@@ -365,6 +421,7 @@ impl<'f> Remote<'f> {
                 bytes.write(offset, from);
                 Ok(())
             }
+            Way::Reading { .. } => Err(self.read_only()),
             _ => self.put_far(offset, from)?.wait().map(|_| ()),
         }
     }
@@ -379,6 +436,7 @@ impl<'f> Remote<'f> {
                 bytes.write(offset, from);
                 Ok(Handle::ended(self.fabric))
             }
+            Way::Reading { .. } => Err(self.read_only()),
             _ => self.put_far(offset, from),
         }
     }
@@ -432,6 +490,11 @@ impl<'f> Remote<'f> {
                 bytes.read(offset, into);
                 Ok(true)
             }
+            Way::Reading { bytes, .. } => {
+                let start = offset as usize;
+                into.copy_from_slice(&bytes.as_slice::<u8>()[start..start + into.len()]);
+                Ok(true)
+            }
             Way::Kernel { pid, address } => {
                 Ok(samite_mem::copy::kernel::read_exact(*pid, address + offset, into).is_ok())
             }
@@ -462,6 +525,7 @@ impl<'f> Remote<'f> {
                 self.still_offered()?;
                 Ok(apply(bytes, offset, op, width, a, b))
             }
+            Way::Reading { .. } => Err(self.read_only()),
             _ => self.atomic_far(offset, op, width, a, b)?.wait(),
         }
     }
@@ -488,6 +552,7 @@ impl<'f> Remote<'f> {
                 engine.ops.finish(key, Ok(Ended::Word(old)));
                 Ok(Handle::new(self.fabric, key))
             }
+            Way::Reading { .. } => Err(self.read_only()),
             _ => self.atomic_far(offset, op, width, a, b),
         }
     }

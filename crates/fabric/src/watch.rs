@@ -57,6 +57,40 @@ impl Fabric {
         self.wait_long(what, whom, &mut done)
     }
 
+    /// As [`Fabric::wait_until`], for whoever has operations of its own to move on meanwhile: `step` is
+    /// called once per turn and may use the fabric. `there` is asked once more before a sleep, where news
+    /// come without a frame; it must not use the fabric.
+    pub fn wait_stepping<T>(
+        &self,
+        what: &'static str,
+        whom: &[PeerId],
+        mut step: impl FnMut() -> Option<T>,
+        mut there: impl FnMut() -> bool,
+    ) -> Result<T> {
+        let deadline = self.deadline();
+        let mut patience = Patience::default();
+        loop {
+            if let Some(value) = step() {
+                return Ok(value);
+            }
+            let core = &mut *self.core.borrow_mut();
+            if core.turn() > 0 {
+                patience.moved();
+            }
+            if let Some(error) = whom.iter().find_map(|peer| core.engine.gone(*peer)) {
+                return Err(error);
+            }
+            if patience.rest(core, self.spin(), deadline, &mut there) {
+                let whom = whom.first().map_or(Whom::Any, |peer| Whom::Peer(*peer));
+                return Err(Error::Timeout {
+                    what,
+                    whom,
+                    after: deadline,
+                });
+            }
+        }
+    }
+
     fn wait_long<T>(
         &self,
         what: &'static str,

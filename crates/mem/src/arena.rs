@@ -10,6 +10,7 @@
 //!    attach, since the descriptor may come from another process).
 //! A3 Adopted memory is one vector that nobody touches, so that it neither moves nor is freed.
 
+use crate::gate::Pass;
 use crate::{Error, SharedBytes, Span};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags};
@@ -36,6 +37,11 @@ pub(crate) enum Backing {
     Memfd(OwnedFd),
     /// Private memory of this process that was adopted: freed with the mapping.
     Adopted(#[expect(dead_code, reason = "kept alive: the pointer is into it")] Vec<u8>),
+    /// Another mapping, and the pass that lets one use a block of it.
+    Passed(
+        #[expect(dead_code, reason = "kept alive: the pointer is into it")] Arc<Mapping>,
+        #[expect(dead_code, reason = "leaves when it is dropped")] Pass,
+    ),
 }
 
 impl Mapping {
@@ -46,6 +52,15 @@ impl Mapping {
             base: bytes.as_mut_ptr(),
             bytes: bytes.len(),
             backing: Backing::Adopted(bytes),
+        }
+    }
+
+    /// A mapping that is used with a pass, which it gives back when the last range of it is gone.
+    pub(crate) fn with_pass(mapping: Arc<Mapping>, pass: Pass) -> Mapping {
+        Mapping {
+            base: mapping.base,
+            bytes: mapping.bytes,
+            backing: Backing::Passed(mapping, pass),
         }
     }
 
@@ -160,7 +175,9 @@ impl Arena {
     pub fn fd(&self) -> BorrowedFd<'_> {
         match &self.inner.backing {
             Backing::Memfd(fd) => fd.as_fd(),
-            Backing::Adopted(_) => unreachable!("an arena is never made of adopted memory"),
+            Backing::Adopted(_) | Backing::Passed(..) => {
+                unreachable!("an arena is a memfd of its own")
+            }
         }
     }
 

@@ -234,7 +234,7 @@ impl Drop for Block {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
 
     struct Bump {
@@ -263,7 +263,7 @@ mod tests {
         }
     }
 
-    fn heap(bytes: u64) -> Heap {
+    pub(crate) fn heap(bytes: u64) -> Heap {
         let arena = Arena::create(bytes).unwrap();
         Heap::new(
             arena.clone(),

@@ -13,17 +13,19 @@
 //! * [`ring`]: one producer, one consumer, frames of any size, one release store to publish.
 //! * [`Doorbell`]: how a consumer learns of news and how it sleeps without costing the producer.
 //! * [`copy`]: kernel copy, cooperative copy; [`copy::calibrate`] measures them.
+//! * [`gate`]: a borrow that holds across processes: `&mut [T]` for the owner, `&[T]` for readers.
 //! * [`lend`]: buffers of the caller that an operation in flight may touch.
 //!
 //! # Files
-//! `sync` (atomics, loom seam) · `arena` · `shared` · `heap` · `ring` · `doorbell` · `lend` · `pages` ·
+//! `sync` (atomics, loom seam) · `arena` · `shared` · `heap` · `ring` · `doorbell` · `gate` · `lend` · `pages` ·
 //! `copy/{mod, kernel, cooperative, calibrate}` · `host` (facts of the machine) · `sys` (system calls)
 //!
 //! # Rules
 //! M1 A mapping lives until the last [`SharedBytes`] of it is gone; every pointer in this crate is
 //!    derived from a live mapping and stays inside it (checked when the range is made).
 //! M2 Shared bytes are read and written by atomics or by copies of plain bytes (`u8` has no invalid
-//!    value); a copy that races with another process yields unspecified bytes, never a reference.
+//!    value); a copy that races with another process yields unspecified bytes, never a reference. The
+//!    one exception is behind a [`gate`], which proves that nobody else writes.
 //! M3 The memfd is sealed against shrinking before its descriptor leaves the process, so that no page
 //!    of a mapping can vanish (no `SIGBUS`); pages are allocated before they are handed out.
 //! M4 A buffer lent to an operation is recalled before its borrow ends ([`lend`]).
@@ -44,6 +46,7 @@
 mod arena;
 pub mod copy;
 mod doorbell;
+pub mod gate;
 #[cfg(not(loom))]
 mod heap;
 #[cfg(not(loom))]

@@ -6,6 +6,7 @@
 //!    that is how they are shared (M2).
 
 use crate::arena::Mapping;
+use crate::gate::Pass;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64};
 
@@ -44,6 +45,19 @@ impl SharedBytes {
             pointer,
             len,
         }
+    }
+
+    /// The same range, which keeps a pass from now on (G1 of [`crate::gate`]).
+    pub(crate) fn with_pass(self, pass: Pass) -> SharedBytes {
+        SharedBytes {
+            mapping: Arc::new(Mapping::with_pass(self.mapping, pass)),
+            ..self
+        }
+    }
+
+    /// The first byte. For references that a gate guards.
+    pub(crate) fn pointer(&self) -> *mut u8 {
+        self.pointer
     }
 
     /// Length in bytes.

@@ -418,3 +418,53 @@ fn a_spoilt_message_is_never_finished() {
         assert_eq!((claim.finished(), taken == PIECES), (!spoilt, !spoilt));
     });
 }
+
+/// Nobody is inside while the owner has the block for itself, and what was written on one side of the
+/// gate is ordered before what is read on the other.
+#[test]
+fn a_gate_keeps_the_owner_alone() {
+    use samite_mem::gate::{GateWord, Mode};
+    struct Block {
+        word: AtomicU64,
+        bytes: UnsafeCell<u64>,
+    }
+    model(4, || {
+        let block = Arc::new(Block {
+            word: AtomicU64::new(0),
+            bytes: UnsafeCell::new(0),
+        });
+        GateWord(&block.word, 1).set_up();
+        let users: Vec<_> = (0..2)
+            .map(|user| {
+                let block = block.clone();
+                thread::spawn(move || {
+                    let gate = GateWord(&block.word, 1);
+                    if user == 0 && gate.enter(Mode::Open) {
+                        block.bytes.with_mut(|bytes| unsafe { *bytes += 1 });
+                        gate.leave();
+                    }
+                    if gate.enter(Mode::Reading) {
+                        block.bytes.with(|bytes| unsafe { *bytes });
+                        gate.leave();
+                    }
+                    // Of an earlier block in this place: it counts nowhere.
+                    GateWord(&block.word, 0).leave();
+                })
+            })
+            .collect();
+        let gate = GateWord(&block.word, 1);
+        if gate.turn(Mode::Open, Mode::Closed).is_ok() {
+            block.bytes.with_mut(|bytes| unsafe { *bytes += 10 });
+            gate.turn(Mode::Closed, Mode::Reading)
+                .expect("nobody gets in");
+        }
+        for user in users {
+            user.join().unwrap();
+        }
+        let from = match gate.turn(Mode::Reading, Mode::Closed) {
+            Ok(()) => true,
+            Err(_) => gate.turn(Mode::Open, Mode::Closed).is_ok(),
+        };
+        assert!(from, "everybody left, so it turns");
+    });
+}

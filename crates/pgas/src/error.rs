@@ -84,9 +84,18 @@ pub enum Error {
     /// A member could not get the memory for its part.
     #[error("{0} could not get the memory for its part; its own error says why")]
     NoMemory(Unit),
+    /// A part could not change its phase: somebody is attached to it otherwise.
+    #[error("the part of {0} could not change its phase; its own error says why")]
+    NoPhase(Unit),
+    /// Registered memory has no phases.
+    #[error("registered memory stays shared; allocate memory that is to change its phase")]
+    AlwaysShared,
     /// No number is free at all members of the team at once.
     #[error(
         "no number of a segment is free at all members; free some segments or allocate larger ones"
     )]
     NoSegment,
+    /// A distributed array or map.
+    #[error(transparent)]
+    Array(#[from] crate::array::ArrayError),
 }

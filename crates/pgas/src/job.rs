@@ -31,6 +31,7 @@ pub(crate) struct Job<'f> {
     implicit: RefCell<Vec<(Unit, Handle<'f, u64>)>>,
     /// Teams that this unit gave a number.
     pub(crate) teams_named: Cell<u32>,
+    pub(crate) collectives: crate::collective::State<'f>,
 }
 
 impl<'f> Pgas<'f> {
@@ -53,6 +54,7 @@ impl<'f> Pgas<'f> {
             attached: RefCell::new((0..units).map(|_| Vec::new()).collect()),
             implicit: RefCell::default(),
             teams_named: Cell::new(0),
+            collectives: crate::collective::State::new(fabric),
         });
         let world = Team::world(&job)?;
         Ok(Pgas { job, world })

@@ -5,6 +5,7 @@
 //! `local` (memory of one unit) · `segment` (memory of a team) · `collective/` · `array/`
 #![forbid(unsafe_code)]
 
+pub mod array;
 mod atomic;
 mod collective;
 mod error;
@@ -23,7 +24,9 @@ pub use group::Group;
 pub use job::Pgas;
 pub use pointer::{DartPtr, Flags, GlobalPtr, Origin};
 pub use samite_fabric::{Handle, wait_all};
-pub use segment::{Fetch, Segment, Shared, Signal, SignalOp, Strided, Wanted};
+pub use segment::{
+    Fetch, Local, Phase, ReadOnly, Segment, Shared, Signal, SignalOp, Strided, Wanted,
+};
 pub use team::{Team, TeamId};
 pub use unit::{Elem, Unit};
 

@@ -56,7 +56,28 @@ pub(crate) struct Peer {
 #[derive(Debug)]
 pub(crate) struct Offered {
     pub(crate) generation: u32,
-    pub(crate) bytes: samite_mem::SharedBytes,
+    pub(crate) bytes: Access,
+}
+
+/// What peers may do with it.
+#[derive(Debug)]
+pub(crate) enum Access {
+    /// Put, get and atomics.
+    Shared(samite_mem::SharedBytes),
+    /// Gets only.
+    Reading(samite_mem::gate::Readable),
+    /// Nothing: its owner has it for itself. The length.
+    Withdrawn(u64),
+}
+
+impl Access {
+    pub(crate) fn len(&self) -> u64 {
+        match self {
+            Access::Shared(bytes) => bytes.len(),
+            Access::Reading(bytes) => bytes.len(),
+            Access::Withdrawn(bytes) => *bytes,
+        }
+    }
 }
 
 /// See the module's text.
@@ -122,6 +143,11 @@ impl Engine {
             signals: HashMap::new(),
             dirty: Vec::new(),
         }
+    }
+
+    /// Whether a number of a segment is not in use.
+    pub(crate) fn is_free(&self, segment: u32) -> bool {
+        segment < crate::layout::SEGMENTS_MAX && !self.offered.contains_key(&segment)
     }
 
     pub(crate) fn peer(&mut self, peer: PeerId) -> &mut Peer {

@@ -5,7 +5,7 @@
 //! atomic is one operation at the owner and atomic against every other one on the same segment that
 //! goes this way; on mapped segments the owner uses the processor's atomics, so that both ways mix.
 
-use crate::engine::Engine;
+use crate::engine::{Access, Engine};
 use crate::ops::{Key, Outcome, Work};
 use crate::transport::{Class, Incoming};
 use crate::wire::{Place, Words, kind};
@@ -101,6 +101,7 @@ pub(crate) fn apply(
 const OK: u64 = 0;
 const NO_SEGMENT: u64 = 1;
 const OUT_OF_RANGE: u64 = 2;
+const NOT_NOW: u64 = 3;
 
 impl Engine {
     /// Puts `bytes` by messages; the operation ends when they are all in place.
@@ -162,17 +163,25 @@ impl Engine {
         key
     }
 
-    /// Owner: the bytes of a place that somebody names.
+    /// Owner: the bytes of a place that somebody names, to be written.
     fn offered_bytes(&self, place: Place, len: u64) -> Result<&SharedBytes, u64> {
+        match self.offered_access(place, len)? {
+            Access::Shared(bytes) => Ok(bytes),
+            Access::Reading(_) | Access::Withdrawn(_) => Err(NOT_NOW),
+        }
+    }
+
+    fn offered_access(&self, place: Place, len: u64) -> Result<&Access, u64> {
         let offered = self
             .offered
             .get(&place.segment)
             .filter(|o| o.generation == place.generation);
-        let bytes = &offered.ok_or(NO_SEGMENT)?.bytes;
-        bytes
-            .contains(place.offset, len)
-            .then_some(bytes)
-            .ok_or(OUT_OF_RANGE)
+        let access = &offered.ok_or(NO_SEGMENT)?.bytes;
+        let end = place.offset.checked_add(len);
+        match end {
+            Some(end) if end <= access.len() => Ok(access),
+            _ => Err(OUT_OF_RANGE),
+        }
     }
 
     fn answer(&mut self, to: PeerId, request: u64, status: u64, word: u64) {
@@ -202,8 +211,14 @@ impl Engine {
     pub(crate) fn get_arrived(&mut self, frame: &Incoming<'_>) -> Result<(), &'static str> {
         let Words([a, b, len]) = Words::<3>::read(frame.inline).ok_or("a get")?;
         let place = Place::of(&[a, b]);
-        let bytes = match self.offered_bytes(place, len) {
-            Ok(bytes) => bytes.clone(),
+        let bytes = match self.offered_access(place, len) {
+            Ok(Access::Shared(bytes)) => Ok(Access::Shared(bytes.clone())),
+            Ok(Access::Reading(bytes)) => Ok(Access::Reading(bytes.clone())),
+            Ok(Access::Withdrawn(_)) => Err(NOT_NOW),
+            Err(status) => Err(status),
+        };
+        let bytes = match bytes {
+            Ok(bytes) => bytes,
             Err(status) => {
                 self.answer(frame.from, frame.arg, status, place.segment as u64);
                 return Ok(());
@@ -213,12 +228,17 @@ impl Engine {
         let mut offset = 0;
         loop {
             let part = limit.min(len - offset);
-            let body = Body::Shared {
-                bytes: &bytes,
-                offset: place.offset + offset,
-                len: part,
-            }
-            .to_vec();
+            let at = place.offset + offset;
+            let body = match &bytes {
+                Access::Shared(bytes) => {
+                    let (offset, len) = (at, part);
+                    Body::Shared { bytes, offset, len }.to_vec()
+                }
+                Access::Reading(bytes) => {
+                    bytes.as_slice::<u8>()[at as usize..(at + part) as usize].to_vec()
+                }
+                Access::Withdrawn(_) => Vec::new(),
+            };
             let words = Words([offset]).bytes();
             self.post_body(frame.from, Class::Reply, kind::GOT, frame.arg, &words, body);
             offset += part;
@@ -290,6 +310,10 @@ impl Engine {
         self.answered(from);
         let result = match status {
             OK => Ok(Outcome::Word(word)),
+            NOT_NOW => Err(Error::WrongPhase {
+                peer: from,
+                segment: word as u32,
+            }),
             // The range was checked against the key: one that does not fit names another segment.
             _ => Err(Error::NoSuchSegment {
                 peer: from,

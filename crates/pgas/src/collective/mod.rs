@@ -23,3 +23,17 @@ impl Team<'_> {
         Ok(())
     }
 }
+
+/// What the collectives of a job share.
+#[derive(Debug)]
+pub(crate) struct State<'f>(std::marker::PhantomData<&'f ()>);
+
+impl<'f> State<'f> {
+    pub(crate) fn new(_: &'f samite_fabric::Fabric) -> Self {
+        State(std::marker::PhantomData)
+    }
+}
+
+/// What the members of a team share in memory.
+#[derive(Debug)]
+pub(crate) struct Board;

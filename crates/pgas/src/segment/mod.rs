@@ -2,33 +2,38 @@
 
 mod atomics;
 mod onesided;
+mod phase;
 mod signal;
 mod strided;
 
 use crate::pointer::{Flags, Origin};
 use crate::{Elem, Error, GlobalPtr, Result, Team, Unit};
+use phase::Own;
 use samite_fabric::{Remote, SegmentKey};
 use std::marker::PhantomData;
 
 pub use onesided::Fetch;
+pub use phase::{Local, Phase, ReadOnly, Shared};
 pub use signal::{Signal, SignalOp, Wanted};
 pub use strided::Strided;
 
-/// The phase in which everybody may put, get and use atomics, and nobody has a reference to the memory.
+/// A collective allocation: elements of `T` at each member of a team, in a phase ([`phase`](crate::Shared)).
 #[derive(Debug)]
-pub enum Shared {}
+pub struct Segment<'f, T, P: Phase = Shared> {
+    parts: Parts<'f>,
+    state: P::State<'f>,
+    kind: PhantomData<fn() -> T>,
+}
 
-/// A collective allocation: `len` elements of `T` at each member of a team.
+/// What a segment is in every phase.
 #[derive(Debug)]
-pub struct Segment<'f, T, P = Shared> {
+struct Parts<'f> {
     team: Team<'f>,
-    own: samite_fabric::Segment<'f>,
-    /// By rank.
-    remotes: Vec<Remote<'f>>,
     /// Elements, by rank.
     counts: Vec<u64>,
+    /// What names the parts, by rank.
+    keys: Vec<SegmentKey>,
     origin: Origin,
-    kind: PhantomData<(fn() -> T, P)>,
 }
 
 impl<'f> Team<'f> {
@@ -42,15 +47,16 @@ impl<'f> Team<'f> {
     pub fn allocate<T: Elem>(&self, count: u64) -> Result<Segment<'f, T>> {
         let bytes = padded(crate::bytes_for::<T>(count)?);
         let number = self.agree_on_number()?;
-        let own = self.fabric().allocate_as(number, bytes);
+        let own = self.fabric().allocate_gated(number, bytes).map(Own::Gated);
         let segment = self.assemble_segment(own, count, Origin::Collective)?;
-        let differs = segment.counts.iter().position(|theirs| *theirs != count);
+        let counts = &segment.parts.counts;
+        let differs = counts.iter().position(|theirs| *theirs != count);
         match differs {
             None => Ok(segment),
             Some(rank) => Err(Error::Mismatch {
                 unit: self.unit(rank as u32)?,
                 what: "elements of an allocation",
-                theirs: segment.counts[rank],
+                theirs: counts[rank],
                 ours: count,
             }),
         }
@@ -62,7 +68,10 @@ impl<'f> Team<'f> {
         let number = self.agree_on_number()?;
         let mut bytes = crate::bytes_of(&elements).to_vec();
         bytes.resize(padded(bytes.len() as u64) as usize, 0);
-        let own = self.fabric().register_as(number, bytes);
+        let own = self
+            .fabric()
+            .register_as(number, bytes)
+            .map(Own::Registered);
         self.assemble_segment(own, elements.len() as u64, Origin::Registered)
     }
 
@@ -88,7 +97,7 @@ impl<'f> Team<'f> {
     /// Tells the others of this unit's part, or that it has none, and learns of theirs.
     fn assemble_segment<T: Elem>(
         &self,
-        own: samite_fabric::Result<samite_fabric::Segment<'f>>,
+        own: samite_fabric::Result<Own<'f>>,
         count: u64,
         origin: Origin,
     ) -> Result<Segment<'f, T>> {
@@ -102,7 +111,7 @@ impl<'f> Team<'f> {
         let mut told = vec![0; KEY * self.size() as usize];
         self.all_gather(&mine[..], &mut told[..])?;
         let own = own?;
-        let (mut remotes, mut counts) = (Vec::new(), Vec::new());
+        let (mut keys, mut counts) = (Vec::new(), Vec::new());
         for (rank, told) in told.as_chunks::<KEY>().0.iter().enumerate() {
             let (Some(key), Some(count)) = (told.first_chunk(), told.last_chunk()) else {
                 continue;
@@ -110,35 +119,28 @@ impl<'f> Team<'f> {
             if *told == NONE {
                 return Err(Error::NoMemory(self.unit(rank as u32)?));
             }
-            remotes.push(self.fabric().attach(SegmentKey::from_bytes(key))?);
+            keys.push(SegmentKey::from_bytes(key));
             counts.push(u64::from_le_bytes(*count));
         }
-        for (remote, unit) in remotes.iter().zip(self.group()) {
-            let number = remote.key().segment as u16;
-            self.0.job.remember(unit, number, Some(remote.clone()));
-        }
-        // Nobody goes on, and perhaps frees its part again, before everybody is attached.
-        self.barrier()?;
-        Ok(Segment {
+        let parts = Parts {
             team: self.clone(),
-            own,
-            remotes,
             counts,
+            keys,
             origin,
-            kind: PhantomData,
-        })
+        };
+        Segment::share(parts, own)
     }
 }
 
-impl<'f, T: Elem, P> Segment<'f, T, P> {
+impl<'f, T: Elem, P: Phase> Segment<'f, T, P> {
     /// Whose memory it is.
     pub fn team(&self) -> &Team<'f> {
-        &self.team
+        &self.parts.team
     }
 
     /// Elements of this unit's part.
     pub fn len(&self) -> u64 {
-        self.counts[self.team.rank() as usize]
+        self.parts.counts[self.team().rank() as usize]
     }
 
     /// Whether this unit's part has no elements.
@@ -148,18 +150,17 @@ impl<'f, T: Elem, P> Segment<'f, T, P> {
 
     /// Elements of the part of a member.
     pub fn len_of(&self, rank: u32) -> Result<u64> {
-        self.remote(rank)?;
-        Ok(self.counts[rank as usize])
+        self.parts.len_of(rank)
     }
 
     /// Names an element. Local.
     pub fn pointer(&self, rank: u32, index: u64) -> Result<GlobalPtr<T>> {
-        let (key, unit) = (self.remote(rank)?.key(), self.team.unit(rank)?);
-        let len = self.counts[rank as usize];
+        let (len, unit) = (self.len_of(rank)?, self.team().unit(rank)?);
+        let key = self.parts.keys[rank as usize];
         if index > len {
             return Err(out_of_range(unit, index, 0, len));
         }
-        let flags = Flags::of(self.origin, key.generation);
+        let flags = Flags::of(self.parts.origin, key.generation);
         let offset = index * size_of::<T>() as u64;
         Ok(GlobalPtr::new(unit, key.segment as u16, flags, offset))
     }
@@ -167,7 +168,40 @@ impl<'f, T: Elem, P> Segment<'f, T, P> {
     /// Frees it. Collective: when it returns nobody uses it any more. Dropping it frees this unit's part
     /// without asking the others.
     pub fn free(self) -> Result<()> {
-        self.team.barrier()
+        self.team().barrier()
+    }
+}
+
+impl Parts<'_> {
+    fn len_of(&self, rank: u32) -> Result<u64> {
+        let count = self.counts.get(rank as usize);
+        count.copied().ok_or(Error::NoSuchRank {
+            rank,
+            size: self.team.size(),
+        })
+    }
+
+    /// Forgets what pointers into the parts led to: a remote that is kept is a user of the memory.
+    fn forget_remotes(&self) {
+        for (key, unit) in self.keys.iter().zip(self.team.group()) {
+            self.team.0.job.remember(unit, key.segment as u16, None);
+        }
+    }
+}
+
+impl<'f, T: Elem> Segment<'f, T, Shared> {
+    #[inline(always)]
+    fn remote(&self, rank: u32) -> Result<&Remote<'f>> {
+        let remote = self.state.remotes.get(rank as usize);
+        remote.ok_or_else(|| self.no_such_rank(rank))
+    }
+
+    #[cold]
+    fn no_such_rank(&self, rank: u32) -> Error {
+        Error::NoSuchRank {
+            rank,
+            size: self.team().size(),
+        }
     }
 
     /// A member's part, for an access to `count` elements from `index` on.
@@ -176,11 +210,11 @@ impl<'f, T: Elem, P> Segment<'f, T, P> {
         let remote = self.remote(rank)?;
         // The fabric checks bytes. That is exact, but for elements whose part is padded.
         if size_of::<T>() < 4 {
-            let len = self.counts[rank as usize];
+            let len = self.parts.counts[rank as usize];
             let end = index.saturating_add(count as u64);
             if end > len {
                 return Err(out_of_range(
-                    self.team.unit(rank)?,
+                    self.team().unit(rank)?,
                     index,
                     count as u64,
                     len,
@@ -194,14 +228,6 @@ impl<'f, T: Elem, P> Segment<'f, T, P> {
     #[inline(always)]
     fn offset(&self, index: u64) -> u64 {
         index.saturating_mul(size_of::<T>() as u64)
-    }
-
-    #[inline(always)]
-    fn remote(&self, rank: u32) -> Result<&Remote<'f>> {
-        self.remotes.get(rank as usize).ok_or(Error::NoSuchRank {
-            rank,
-            size: self.remotes.len() as u32,
-        })
     }
 }
 

@@ -126,26 +126,26 @@ impl<'f, T: Elem> Segment<'f, T, Shared> {
     pub fn put_implicit(&self, rank: u32, index: u64, from: &[T]) -> Result<()> {
         let handle = self.put_nb(rank, index, from)?;
         if !handle.is_complete() {
-            let unit = self.team.unit(rank)?;
-            self.team.0.job.leave_to_flush(unit, handle);
+            let unit = self.team().unit(rank)?;
+            self.team().0.job.leave_to_flush(unit, handle);
         }
         Ok(())
     }
 
     /// Copies elements of this unit's own part.
     pub fn read_local(&self, index: u64, into: &mut [T]) -> Result<()> {
-        self.get(self.team.rank(), index, into)
+        self.get(self.team().rank(), index, into)
     }
 
     /// Copies elements to this unit's own part.
     pub fn write_local(&self, index: u64, from: &[T]) -> Result<()> {
-        self.put(self.team.rank(), index, from)
+        self.put(self.team().rank(), index, from)
     }
 
     /// What the fabric said in bytes, in elements.
     #[cold]
     pub(super) fn say(&self, error: Below, rank: u32, index: u64, count: usize) -> crate::Error {
-        match (error, self.team.unit(rank), self.len_of(rank)) {
+        match (error, self.team().unit(rank), self.len_of(rank)) {
             (Below::OutOfRange { .. }, Ok(unit), Ok(len)) => {
                 out_of_range(unit, index, count as u64, len)
             }

@@ -83,12 +83,12 @@ impl Segment<'_, u64, Shared> {
     /// that this unit put to the member before is visible to whoever sees the change.
     pub fn signal(&self, rank: u32, signal: Signal) -> Result<()> {
         let Signal { index, op, value } = signal;
-        let (remote, unit) = (self.remote(rank)?, self.team.unit(rank)?);
+        let (remote, unit) = (self.remote(rank)?, self.team().unit(rank)?);
         let op = match op {
             SignalOp::Set => Atomic::Swap,
             SignalOp::Add => Atomic::Add,
         };
-        let (offset, job) = (self.offset(index), &self.team.0.job);
+        let (offset, job) = (self.offset(index), &self.team().0.job);
         let wrong = |error| self.say(error, rank, index, 1);
         if remote.mapped().is_some() {
             remote
@@ -108,23 +108,23 @@ impl Segment<'_, u64, Shared> {
     /// # Errors
     /// [`crate::Error::OutOfRange`]; a lost member; the deadline.
     pub fn wait_until(&self, index: u64, wanted: Wanted) -> Result<u64> {
-        self.wait_from(index, wanted, self.team.peers())
+        self.wait_from(index, wanted, self.team().peers())
     }
 
     /// As [`Segment::wait_until`], for a signal that only one member sends.
     pub fn wait_until_from(&self, index: u64, wanted: Wanted, from: u32) -> Result<u64> {
-        let peer = self.team.peer(from)?;
+        let peer = self.team().peer(from)?;
         self.wait_from(index, wanted, &[peer])
     }
 
     fn wait_from(&self, index: u64, wanted: Wanted, whom: &[samite_fabric::PeerId]) -> Result<u64> {
-        let (bytes, offset) = (self.own.bytes(), self.offset(index));
+        let (bytes, offset) = (&self.state.bytes, self.offset(index));
         if !bytes.contains(offset, 8) {
-            let unit: Unit = self.team.0.job.me;
+            let unit: Unit = self.team().0.job.me;
             return Err(super::out_of_range(unit, index, 1, self.len()));
         }
         let word = bytes.u64(offset);
-        let seen = self.team.fabric().wait_until("a signal", whom, || {
+        let seen = self.team().fabric().wait_until("a signal", whom, || {
             // ORDERING: Acquire pairs with the signal's atomic: what was put before it is visible.
             let word = word.load(Ordering::Acquire);
             wanted.holds(word).then_some(word)
@@ -134,7 +134,7 @@ impl Segment<'_, u64, Shared> {
 
     /// Whether a word of this unit's own part is as wanted; makes some progress.
     pub fn test_signal(&self, index: u64, wanted: Wanted) -> Result<bool> {
-        self.team.fabric().progress();
-        Ok(wanted.holds(self.load(self.team.rank(), index)?))
+        self.team().fabric().progress();
+        Ok(wanted.holds(self.load(self.team().rank(), index)?))
     }
 }

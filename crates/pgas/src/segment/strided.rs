@@ -100,7 +100,7 @@ impl<'f, T: Elem> Segment<'f, T, Shared> {
         rank: u32,
         blocks: impl Iterator<Item = (u64, &'b mut [T])>,
     ) -> Result<()> {
-        self.team.fabric().scope(|scope| {
+        self.team().fabric().scope(|scope| {
             let mut pending = Vec::new();
             for (index, block) in blocks {
                 let count = block.len();
@@ -127,7 +127,7 @@ impl<'f, T: Elem> Segment<'f, T, Shared> {
         let Some(last) = place.count.checked_sub(1) else {
             return Ok(());
         };
-        let (len, unit) = (self.len_of(rank)?, self.team.unit(rank)?);
+        let (len, unit) = (self.len_of(rank)?, self.team().unit(rank)?);
         let start = last
             .checked_mul(place.stride)
             .and_then(|past| past.checked_add(place.first));

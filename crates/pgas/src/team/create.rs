@@ -3,7 +3,7 @@
 use super::{Inner, Team, TeamId};
 use crate::job::Job;
 use crate::{Error, Group, Result};
-use std::cell::Cell;
+use std::cell::{Cell, OnceCell};
 use std::rc::Rc;
 
 impl<'f> Team<'f> {
@@ -24,6 +24,7 @@ impl<'f> Team<'f> {
             peers: peers.collect(),
             group,
             calls: Cell::new(0),
+            board: OnceCell::new(),
         }))
     }
 

@@ -2,10 +2,11 @@
 
 mod create;
 
+use crate::collective::Board;
 use crate::job::Job;
 use crate::{Error, Group, Result, Unit};
 use samite_fabric::{Fabric, PeerId};
-use std::cell::Cell;
+use std::cell::{Cell, OnceCell};
 use std::rc::Rc;
 
 /// Names a team: the unit that led its creation and how many it had led before. Never used again, and the
@@ -26,9 +27,11 @@ pub(crate) struct Inner<'f> {
     pub(crate) rank: u32,
     pub(crate) group: Group,
     /// By rank.
-    pub(crate) peers: Vec<PeerId>,
+    pub(crate) peers: Rc<[PeerId]>,
     /// Collectives that were called: their messages are told apart by it.
     pub(crate) calls: Cell<u64>,
+    /// What its members share in memory; made by the first collective that can use it.
+    pub(crate) board: OnceCell<Option<Board>>,
 }
 
 impl<'f> Team<'f> {

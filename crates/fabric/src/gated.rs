@@ -1,0 +1,188 @@
+//! Segments that their owner sometimes has for itself: a gate stands before them.
+//!
+//! ```text
+//!   open      attached by anybody: put, get, atomics
+//!   reading   attached by anybody: get, and `&[T]` where it is mapped
+//!   closed    nobody is attached; the owner has `&mut [T]`
+//! ```
+//! The gate turns only when nobody is attached: those who use a segment agree on when they detach (drop
+//! their [`crate::Remote`]s), and then the owner turns it. If somebody did not, that is
+//! [`Error::InUse`], and nothing has changed. Over messages the owner itself answers, so there it is the
+//! engine of the owner that lets nobody in.
+
+use crate::engine::{Access, Offered};
+use crate::fabric::Fabric;
+use crate::layout::Kind;
+use crate::{Error, Result, SegmentKey};
+use samite_mem::SharedBytes;
+use samite_mem::gate::{Exclusive, GatedBlock, Mode};
+
+/// A segment of this process behind a gate, open or reading; withdrawn and freed when dropped.
+#[derive(Debug)]
+pub struct Gated<'f> {
+    fabric: &'f Fabric,
+    key: SegmentKey,
+    mode: Mode,
+    /// `None` only while the gate turns.
+    block: Option<GatedBlock>,
+}
+
+/// A gated segment that this process has for itself.
+#[derive(Debug)]
+pub struct Owned<'f> {
+    exclusive: Exclusive,
+    gated: Gated<'f>,
+}
+
+impl Fabric {
+    /// Allocates a zeroed segment behind an open gate. `segment`: a number that is not in use. Local.
+    pub fn allocate_gated(&self, segment: u32, bytes: u64) -> Result<Gated<'_>> {
+        if !self.core.borrow().engine.is_free(segment) {
+            return Err(crate::segment::no_number());
+        }
+        let layout = &self.node.layout;
+        let generation = layout.next_generation(self.me(), segment);
+        let gate = layout.gate(self.me(), segment, generation);
+        let block = GatedBlock::new(&self.node.heap, bytes, gate)?;
+        let place = block.span().offset;
+        let generation = self.offer(segment, place, Kind::Gated, Access::Withdrawn(bytes))?;
+        let gated = Gated {
+            fabric: self,
+            key: self.own_key(segment, generation, bytes),
+            mode: Mode::Open,
+            block: Some(block),
+        };
+        gated.let_in()?;
+        Ok(gated)
+    }
+}
+
+impl<'f> Gated<'f> {
+    /// What names it to others.
+    pub fn key(&self) -> SegmentKey {
+        self.key
+    }
+
+    /// Its bytes, while the gate is open. Who has them is inside.
+    pub fn bytes(&self) -> Result<SharedBytes> {
+        let (arena, block) = (self.fabric.node.layout.arena(), self.block.as_ref());
+        let block = block.ok_or_else(|| self.wrong_phase())?;
+        let bytes = block.gate().share(arena, block.span())?;
+        bytes.ok_or_else(|| self.wrong_phase())
+    }
+
+    fn wrong_phase(&self) -> Error {
+        Error::WrongPhase {
+            peer: self.key.peer,
+            segment: self.key.segment,
+        }
+    }
+
+    /// Lets the engine answer those who reach it by messages.
+    fn let_in(&self) -> Result<()> {
+        let (arena, block) = (self.fabric.node.layout.arena(), self.block.as_ref());
+        let block = block.ok_or_else(|| self.wrong_phase())?;
+        let reading = block.gate().read(arena, block.span())?.map(Access::Reading);
+        let access = match reading {
+            Some(reading) => reading,
+            None => Access::Shared(self.bytes()?),
+        };
+        self.set_access(access);
+        Ok(())
+    }
+
+    fn set_access(&self, bytes: Access) {
+        let generation = self.key.generation;
+        let offered = &mut self.fabric.core.borrow_mut().engine.offered;
+        offered.insert(self.key.segment, Offered { generation, bytes });
+    }
+
+    /// Takes it out of the directory and out of the hands of the engine: nobody attaches from now on.
+    /// Those who are attached still are. The first step of a turn.
+    pub fn shut(&self) {
+        self.set_access(Access::Withdrawn(self.key.bytes));
+        let layout = &self.fabric.node.layout;
+        layout.clear_entry(self.key.peer, self.key.segment);
+    }
+
+    /// Has it for this process alone. After [`Gated::shut`], and when everybody has detached.
+    ///
+    /// # Errors
+    /// [`Error::InUse`], with the segment shut as before.
+    pub fn own(mut self) -> Result<Owned<'f>, Box<(Gated<'f>, Error)>> {
+        let Some(block) = self.block.take() else {
+            let error = self.wrong_phase();
+            return Err(Box::new((self, error)));
+        };
+        match block.close(self.mode) {
+            Ok(exclusive) => Ok(Owned {
+                exclusive,
+                gated: self,
+            }),
+            Err((block, users)) => {
+                self.block = Some(block);
+                let error = self.in_use(users);
+                Err(Box::new((self, error)))
+            }
+        }
+    }
+
+    /// From open to reading or back, without having it in between. Conditions and errors as [`Gated::own`].
+    pub fn turn(&mut self, reading: bool) -> Result<()> {
+        let to = if reading { Mode::Reading } else { Mode::Open };
+        if let Some(block) = &self.block {
+            block
+                .turn(self.mode, to)
+                .map_err(|users| self.in_use(users))?;
+        }
+        self.mode = to;
+        self.offer_again()
+    }
+
+    fn in_use(&self, users: u64) -> Error {
+        Error::InUse {
+            segment: self.key.segment,
+            users,
+        }
+    }
+
+    fn offer_again(&self) -> Result<()> {
+        self.let_in()?;
+        let layout = &self.fabric.node.layout;
+        layout.offer_again(self.key.peer, self.key.segment);
+        Ok(())
+    }
+}
+
+impl Drop for Gated<'_> {
+    fn drop(&mut self) {
+        self.fabric.withdraw(self.key.segment);
+    }
+}
+
+impl<'f> Owned<'f> {
+    /// What names it to others.
+    pub fn key(&self) -> SegmentKey {
+        self.gated.key
+    }
+
+    /// The memory.
+    pub fn memory(&self) -> &Exclusive {
+        &self.exclusive
+    }
+
+    /// The memory, to be changed.
+    pub fn memory_mut(&mut self) -> &mut Exclusive {
+        &mut self.exclusive
+    }
+
+    /// Lets others in again, to write or only to read.
+    pub fn give(self, reading: bool) -> Result<Gated<'f>> {
+        let mode = if reading { Mode::Reading } else { Mode::Open };
+        let mut gated = self.gated;
+        gated.block = Some(self.exclusive.open(mode));
+        gated.mode = mode;
+        gated.offer_again()?;
+        Ok(gated)
+    }
+}

@@ -1,0 +1,229 @@
+//! Algorithms over a whole array. All are collective: every member of the team calls, each works on its own
+//! elements, and what has to be known to all is gathered.
+//!
+//! Source: the algorithms of DASH, which are those of the C++ library on distributed ranges.
+
+use super::view::Own;
+use super::{Array, ArrayError, Bounds};
+use crate::{Elem, Result, Segment, wait_all};
+use std::cmp::Ordering;
+
+/// The place of nothing: no element has it.
+const NOWHERE: u64 = u64::MAX;
+/// Puts of a copy that are under way at a time.
+const FLIGHTS: usize = 256;
+
+impl<'f, T: Elem, const D: usize, P: crate::Phase> Array<'f, T, D, P>
+where
+    Segment<'f, T, P>: Own<T>,
+{
+    /// Sets all elements to `value`. Collective.
+    pub fn fill(&mut self, value: T) -> Result<()> {
+        self.change(|_, elements, _| elements.fill(value))
+    }
+
+    /// Sets every element to `of(index)`. Collective.
+    pub fn fill_with(&mut self, mut of: impl FnMut([u64; D]) -> T) -> Result<()> {
+        self.transform(|index, _| of(index))
+    }
+
+    /// Replaces every element by `of(index, element)`. Collective.
+    pub fn transform(&mut self, mut of: impl FnMut([u64; D], T) -> T) -> Result<()> {
+        self.change(|mut index, elements, _| {
+            for element in elements {
+                *element = of(index, *element);
+                step(&mut index);
+            }
+        })
+    }
+
+    /// Replaces every element by `of(element, element of other)`. Collective; no element moves.
+    ///
+    /// # Errors
+    /// [`ArrayError::OtherPattern`] where the arrays are not distributed alike.
+    pub fn combine<U: Elem>(
+        &mut self,
+        other: &Array<'f, U, D, P>,
+        mut of: impl FnMut(T, U) -> T,
+    ) -> Result<()>
+    where
+        Segment<'f, U, P>: Own<U>,
+    {
+        if self.pattern != other.pattern || self.team() != other.team() {
+            return Err(ArrayError::OtherPattern.into());
+        }
+        let mut theirs = Vec::new();
+        let mut read = Ok(());
+        self.change(|_, elements, offset| {
+            theirs.resize(elements.len(), U::zeroed());
+            let got = other.segment.read_own(offset, &mut theirs);
+            if got.is_err() && read.is_ok() {
+                read = got;
+            }
+            for (element, their) in elements.iter_mut().zip(&theirs) {
+                *element = of(*element, *their);
+            }
+        })?;
+        read
+    }
+
+    /// Calls `see(index, element)` for this unit's elements, in the order of its memory. Collective.
+    pub fn for_each(&self, mut see: impl FnMut([u64; D], T)) -> Result<()> {
+        self.segment.settle()?;
+        self.see(|run, elements| {
+            let mut index = run.index;
+            for element in elements {
+                see(index, *element);
+                step(&mut index);
+            }
+        })?;
+        self.segment.settle()
+    }
+
+    /// Folds all elements into one by `of`, which is associative and commutative; the same at every member.
+    /// `None` for an array without elements. Collective.
+    pub fn reduce(&self, mut of: impl FnMut(T, T) -> T) -> Result<Option<T>> {
+        let mut own = None;
+        self.for_each(|_, element| {
+            own = Some(own.map_or(element, |so_far| of(so_far, element)));
+        })?;
+        let all = self.gather(own, u64::from(own.is_some()))?;
+        let there = all.into_iter().filter(|(_, there)| *there > 0);
+        Ok(there.map(|(part, _)| part).reduce(of))
+    }
+
+    /// The smallest element and its index, the first in row-major order among equals; the same at every
+    /// member. Elements that do not compare with themselves (NaN) are passed over. `None` if that leaves
+    /// nothing. Collective.
+    pub fn min_element(&self) -> Result<Option<(T, [u64; D])>>
+    where
+        T: PartialOrd,
+    {
+        self.extreme(Ordering::Less)
+    }
+
+    /// The largest element and its index; otherwise as [`Array::min_element`].
+    pub fn max_element(&self) -> Result<Option<(T, [u64; D])>>
+    where
+        T: PartialOrd,
+    {
+        self.extreme(Ordering::Greater)
+    }
+
+    fn extreme(&self, wanted: Ordering) -> Result<Option<(T, [u64; D])>>
+    where
+        T: PartialOrd,
+    {
+        let bounds = self.pattern.bounds();
+        let better = |new: &(T, u64), old: &(T, u64)| match new.0.partial_cmp(&old.0) {
+            Some(Ordering::Equal) => new.1 < old.1,
+            order => order == Some(wanted),
+        };
+        let mut own: Option<(T, u64)> = None;
+        self.for_each(|index, element| {
+            let new = (element, bounds.linear(index));
+            let compares = element.partial_cmp(&element).is_some();
+            if compares && own.as_ref().is_none_or(|old| better(&new, old)) {
+                own = Some(new);
+            }
+        })?;
+        let all = self.gather(own.map(|own| own.0), own.map_or(NOWHERE, |own| own.1))?;
+        let there = all.into_iter().filter(|(_, place)| *place != NOWHERE);
+        let best = there.reduce(|old, new| if better(&new, &old) { new } else { old });
+        Ok(best.map(|(element, place)| (element, bounds.index(place))))
+    }
+
+    /// The first index, in row-major order, whose element fulfils `is`; the same at every member. Collective.
+    pub fn find(&self, mut is: impl FnMut(T) -> bool) -> Result<Option<[u64; D]>> {
+        let bounds = self.pattern.bounds();
+        let mut first = NOWHERE;
+        self.for_each(|index, element| {
+            let place = bounds.linear(index);
+            if place < first && is(element) {
+                first = place;
+            }
+        })?;
+        let all = self.gather(None, first)?;
+        let first = all.into_iter().map(|(_, place)| place).min();
+        let found = first.filter(|place| *place != NOWHERE);
+        Ok(found.map(|place| bounds.index(place)))
+    }
+
+    /// How many elements fulfil `is`; the same at every member. Collective.
+    pub fn count(&self, mut is: impl FnMut(T) -> bool) -> Result<u64> {
+        let mut own = 0;
+        self.for_each(|_, element| own += u64::from(is(element)))?;
+        let all = self.gather(None, own)?;
+        Ok(all.into_iter().map(|(_, count)| count).sum())
+    }
+
+    /// Changes own elements: `by(index of the first, elements, offset of the first)`.
+    fn change(&mut self, mut by: impl FnMut([u64; D], &mut [T], u64)) -> Result<()> {
+        self.segment.settle()?;
+        self.edit(|run, elements| by(run.index, elements, run.offset))?;
+        self.segment.settle()
+    }
+
+    /// What every member has: an element and a word.
+    fn gather(&self, element: Option<T>, word: u64) -> Result<Vec<(T, u64)>> {
+        let (team, ranks) = (self.team(), self.team().size() as usize);
+        let mut words = vec![0; ranks];
+        team.all_gather(&[word], &mut words)?;
+        let mut elements = vec![T::zeroed(); ranks];
+        team.all_gather(&[element.unwrap_or(T::zeroed())], &mut elements)?;
+        Ok(elements.into_iter().zip(words).collect())
+    }
+}
+
+impl<'f, T: Elem, const D: usize> Array<'f, T, D> {
+    /// Copies the box `from` of `source` to the box `to` of this array; they may be distributed differently.
+    /// Collective over the members of both arrays, which are the same; every member puts what it has.
+    ///
+    /// # Errors
+    /// [`ArrayError::OtherShape`], [`ArrayError::OtherUnits`], [`ArrayError::Outside`].
+    pub fn copy_from(
+        &mut self,
+        to: impl Into<Bounds<D>>,
+        source: &Array<'f, T, D>,
+        from: impl Into<Bounds<D>>,
+    ) -> Result<()> {
+        let (to, from) = (to.into(), from.into());
+        if source.team().group() != self.team().group() {
+            return Err(ArrayError::OtherUnits.into());
+        }
+        if to.extents() != from.extents() {
+            return Err(ArrayError::OtherShape {
+                to: to.extents().to_vec(),
+                from: from.extents().to_vec(),
+            }
+            .into());
+        }
+        self.check(to)?;
+        source.check(from)?;
+        source.team().barrier()?;
+        let (mut handles, mut row) = (Vec::new(), Vec::new());
+        for run in source.pattern.runs(source.rank(), from) {
+            row.resize(run.len as usize, T::zeroed());
+            source.segment.read_local(run.offset, &mut row)?;
+            let lo = std::array::from_fn(|d| run.index[d] - from.lo[d] + to.lo[d]);
+            let mut line = Bounds { lo, hi: lo };
+            for d in 0..D {
+                line.hi[d] += if d + 1 == D { run.len } else { 1 };
+            }
+            self.start_put(line, &row, &mut handles)?;
+            if handles.len() >= FLIGHTS {
+                wait_all(handles.drain(..))?;
+            }
+        }
+        wait_all(handles)?;
+        source.team().barrier()
+    }
+}
+
+/// The next index along the last dimension.
+#[inline(always)]
+fn step<const D: usize>(index: &mut [u64; D]) {
+    if let Some(last) = index.last_mut() {
+        *last += 1;
+    }
+}

@@ -1,0 +1,92 @@
+//! What can be wrong with a distributed array or map, said to a person.
+
+use crate::Unit;
+
+/// Shapes, distributions and indices that cannot be.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ArrayError {
+    /// A grid without ranks, or with more than 2^32 - 1.
+    #[error("a grid of {0:?} ranks: every dimension needs one, and there can be 2^32 - 1 in all")]
+    Grid(Vec<u32>),
+    /// Several ranks along dimensions that are not cut.
+    #[error(
+        "{ranks} ranks along dimensions that are `Whole`; cut one of them, or use 1 rank there"
+    )]
+    NothingToCut {
+        /// Ranks to deal out to.
+        ranks: u32,
+    },
+    /// The grid does not fit the team.
+    #[error("the grid has {grid} ranks and the team {team}")]
+    OtherTeam {
+        /// Ranks of the grid.
+        grid: u32,
+        /// Members of the team.
+        team: u32,
+    },
+    /// Blocks or tiles of length 0.
+    #[error("blocks of length 0 along dimension {dimension}")]
+    EmptyBlock {
+        /// Which dimension.
+        dimension: usize,
+    },
+    /// More elements than 2^64.
+    #[error("an array of {0:?} elements has more than 2^64, with its ghost cells")]
+    TooLarge(Vec<u64>),
+    /// Ghost cells around blocks that are dealt out.
+    #[error("ghost cells along dimension {dimension} need a distribution `Block` or `Whole`")]
+    ScatteredHalo {
+        /// Which dimension.
+        dimension: usize,
+    },
+    /// More ghost cells than the neighbour has elements.
+    #[error(
+        "ghost cells of width {width} along dimension {dimension}, where a rank has {block} elements; \
+         use fewer ranks or narrower ones"
+    )]
+    WideHalo {
+        /// Which dimension.
+        dimension: usize,
+        /// Asked for.
+        width: u64,
+        /// Elements of the shortest block.
+        block: u64,
+    },
+    /// Indices that the array does not have.
+    #[error("{what} lies outside of an array of {extents:?} elements")]
+    Outside {
+        /// The index or box.
+        what: String,
+        /// The extents of the array.
+        extents: Vec<u64>,
+    },
+    /// Two arrays that are not distributed alike.
+    #[error("the arrays are not distributed alike; copy one into an array of the other's pattern")]
+    OtherPattern,
+    /// Two arrays over different units.
+    #[error("the arrays lie over different units; copy boxes with `get` and `put`")]
+    OtherUnits,
+    /// Boxes of a copy that do not fit together.
+    #[error("a box of {to:?} elements cannot take one of {from:?}")]
+    OtherShape {
+        /// Extents of the box that is written.
+        to: Vec<u64>,
+        /// Extents of the box that is read.
+        from: Vec<u64>,
+    },
+    /// An algorithm for consecutive blocks.
+    #[error("only an array that is distributed in blocks can be sorted; copy it into one")]
+    NotInBlocks,
+    /// An exchange of ghost cells was started and not finished, or finished and not started.
+    #[error("an exchange of ghost cells {0}")]
+    Exchange(&'static str),
+    /// No slot is free at the unit that a key belongs to.
+    #[error("all {slots} slots of {unit} are taken; make the map with more, or remove entries")]
+    MapFull {
+        /// Whose slots.
+        unit: Unit,
+        /// How many it has.
+        slots: u64,
+    },
+}

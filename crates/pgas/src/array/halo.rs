@@ -1,0 +1,260 @@
+//! Ghost cells: copies of the neighbours' elements around the block of a rank.
+//!
+//! A *direction* is a step of -1, 0 or 1 along every dimension; a face has one that is not 0, an edge or
+//! corner more. Cells that go in a direction lie at that side of the sender's block and become ghost cells
+//! at the opposite side of the receiver's. They are packed and put into a *slot* of the receiver's landing
+//! segment, which has two per direction, used in turn, and a word that says which round has landed.
+//!
+//! Nobody waits for anybody but his neighbours, and two slots are enough: who puts round `r + 2` has
+//! finished round `r + 1`, for which its neighbour had to start it, for which the neighbour had to finish
+//! round `r`.
+
+use super::view::Own;
+use super::{Array, ArrayError, Bounds, Pattern};
+use crate::{Elem, Result, Segment, Signal, SignalOp, Team, Wanted};
+
+/// The ghost cells of a pattern: how many, and whose copies they are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Halo<const D: usize> {
+    /// Ghost cells on either side of the block, per dimension.
+    pub widths: [u64; D],
+    /// Whether the array is closed to a ring along a dimension. Where it is not, the ghost cells at its ends
+    /// are nobody's copies: they keep what was written there.
+    pub periodic: [bool; D],
+    /// Whether the ghost cells beside edges and corners are exchanged as well. A stencil that only looks
+    /// along the dimensions needs none.
+    pub corners: bool,
+}
+
+impl<const D: usize> Halo<D> {
+    /// Faces only, not periodic.
+    pub const fn new(widths: [u64; D]) -> Halo<D> {
+        Halo {
+            widths,
+            periodic: [false; D],
+            corners: false,
+        }
+    }
+
+    /// Closed to a ring along these dimensions.
+    #[must_use]
+    pub const fn periodic(self, periodic: [bool; D]) -> Halo<D> {
+        Halo { periodic, ..self }
+    }
+
+    /// With edges and corners.
+    #[must_use]
+    pub const fn with_corners(self) -> Halo<D> {
+        Halo {
+            corners: true,
+            ..self
+        }
+    }
+
+    /// The directions in which cells go.
+    fn directions(self) -> impl Iterator<Item = [i8; D]> {
+        let all = Bounds::whole([3; D]).indices();
+        let steps = all.map(|index: [u64; D]| index.map(|i| i as i8 - 1));
+        steps.filter(move |step| {
+            let moves = step.iter().filter(|step| **step != 0).count();
+            let has_cells = (0..D).all(|d| step[d] == 0 || self.widths[d] > 0);
+            has_cells && (moves == 1 || moves > 1 && self.corners)
+        })
+    }
+}
+
+/// What an array needs to exchange its ghost cells.
+#[derive(Debug)]
+pub(super) struct Exchange<'f, T, const D: usize> {
+    landing: Segment<'f, T>,
+    /// Per direction: the last round that has landed.
+    landed: Segment<'f, u64>,
+    directions: Vec<Direction<D>>,
+    /// Elements of the slots of one round.
+    room: u64,
+    round: u64,
+    under_way: bool,
+    packed: Vec<T>,
+}
+
+/// What goes in one direction: from here, and to here.
+#[derive(Clone, Copy, Debug)]
+struct Direction<const D: usize> {
+    /// Whom this unit puts its cells to, and which.
+    to: Option<(u32, Bounds<D>)>,
+    /// Who puts cells here, and which ghost cells they become.
+    from: Option<(u32, Bounds<D>)>,
+    /// First element of the slot of even rounds.
+    slot: u64,
+}
+
+impl<'f, T: Elem, const D: usize> Exchange<'f, T, D> {
+    /// Collective. `None` where there is nothing to exchange.
+    pub(super) fn new(team: &Team<'f>, pattern: &Pattern<D>) -> Result<Option<Self>> {
+        let halo = pattern.halo();
+        let largest = pattern.local_extents(0);
+        let mut room = 0;
+        let mut directions = Vec::new();
+        for step in halo.directions() {
+            let edge = |d: usize| match step[d] {
+                0 => largest[d],
+                _ => halo.widths[d],
+            };
+            let back = step.map(|step: i8| -step);
+            let cells = |towards| cells(pattern, team.rank(), towards);
+            directions.push(Direction {
+                to: pattern
+                    .neighbour(team.rank(), step)
+                    .map(|rank| (rank, cells(step).own)),
+                from: pattern
+                    .neighbour(team.rank(), back)
+                    .map(|rank| (rank, cells(back).ghosts)),
+                slot: room,
+            });
+            room += (0..D).map(edge).product::<u64>();
+        }
+        if directions.is_empty() {
+            return Ok(None);
+        }
+        Ok(Some(Exchange {
+            landing: team.allocate(2 * room)?,
+            landed: team.allocate(directions.len() as u64)?,
+            directions,
+            room,
+            round: 0,
+            under_way: false,
+            packed: Vec::new(),
+        }))
+    }
+
+    fn slot(&self, direction: &Direction<D>) -> u64 {
+        direction.slot + self.round % 2 * self.room
+    }
+}
+
+/// Cells at a side of a block, in coordinates of its memory.
+struct Cells<const D: usize> {
+    /// The outermost elements.
+    own: Bounds<D>,
+    /// The ghost cells beyond them.
+    ghosts: Bounds<D>,
+}
+
+fn cells<const D: usize>(pattern: &Pattern<D>, rank: u32, towards: [i8; D]) -> Cells<D> {
+    let (len, widths) = (pattern.local_extents(rank), pattern.halo().widths);
+    let ranges = |d: usize| {
+        let (width, end) = (widths[d], widths[d] + len[d]);
+        match towards[d] {
+            0 => [width..end, width..end],
+            1.. => [end.saturating_sub(width)..end, end..end + width],
+            _ => [width..2 * width, 0..width],
+        }
+    };
+    Cells {
+        own: Bounds::from(std::array::from_fn(|d| ranges(d)[0].clone())),
+        ghosts: Bounds::from(std::array::from_fn(|d| ranges(d)[1].clone())),
+    }
+}
+
+impl<'f, T: Elem, const D: usize, P: crate::Phase> Array<'f, T, D, P>
+where
+    Segment<'f, T, P>: Own<T>,
+{
+    /// Fills the ghost cells with the neighbours' elements as they are at their calls. Collective: every
+    /// member calls it, and waits for its neighbours only. Needs no other synchronisation.
+    ///
+    /// # Errors
+    /// [`ArrayError::Exchange`] while one is under way; a lost neighbour, the deadline.
+    pub fn exchange_halo(&mut self) -> Result<()> {
+        self.start_halo()?;
+        self.finish_halo()
+    }
+
+    /// Sends this unit's border elements to its neighbours. Collective, does not wait. The elements may be
+    /// changed at once; the ghost cells are the neighbours' after [`Array::finish_halo`], and untouched
+    /// until then.
+    ///
+    /// # Errors
+    /// [`ArrayError::Exchange`] while one is under way; a lost neighbour.
+    pub fn start_halo(&mut self) -> Result<()> {
+        let layout = self.own_layout();
+        let Some(exchange) = &mut self.exchange else {
+            return Ok(());
+        };
+        if exchange.under_way {
+            return Err(ArrayError::Exchange("is under way already; finish it first").into());
+        }
+        // The puts of the last round have arrived: its signals were answered by this unit's neighbours.
+        exchange.landing.team().0.job.flush(None)?;
+        exchange.under_way = true;
+        exchange.round += 1;
+        let mut packed = std::mem::take(&mut exchange.packed);
+        for (number, direction) in exchange.directions.iter().enumerate() {
+            let Some((neighbour, cells)) = direction.to else {
+                continue;
+            };
+            packed.resize(cells.len() as usize, T::zeroed());
+            let mut rest = &mut packed[..];
+            for line in layout.lines(cells) {
+                let (part, tail) = rest.split_at_mut(line.len as usize);
+                rest = tail;
+                match self.segment.own() {
+                    Some(own) => part.copy_from_slice(&own[line.offset as usize..][..part.len()]),
+                    None => self.segment.read_own(line.offset, part)?,
+                }
+            }
+            exchange.landing.put_signal(
+                neighbour,
+                exchange.slot(direction),
+                &packed,
+                &exchange.landed,
+                Signal {
+                    index: number as u64,
+                    op: SignalOp::Set,
+                    value: exchange.round,
+                },
+            )?;
+        }
+        exchange.packed = packed;
+        Ok(())
+    }
+
+    /// Waits for the neighbours' elements and puts them into the ghost cells. Collective.
+    ///
+    /// # Errors
+    /// [`ArrayError::Exchange`] if none was started; a lost neighbour, the deadline.
+    pub fn finish_halo(&mut self) -> Result<()> {
+        let layout = self.own_layout();
+        let Some(exchange) = &mut self.exchange else {
+            return Ok(());
+        };
+        if !exchange.under_way {
+            return Err(ArrayError::Exchange("was not started").into());
+        }
+        let mut packed = std::mem::take(&mut exchange.packed);
+        for (number, direction) in exchange.directions.iter().enumerate() {
+            let Some((neighbour, ghosts)) = direction.from else {
+                continue;
+            };
+            let round = Wanted::AtLeast(exchange.round);
+            exchange
+                .landed
+                .wait_until_from(number as u64, round, neighbour)?;
+            packed.resize(ghosts.len() as usize, T::zeroed());
+            let slot = exchange.slot(direction);
+            exchange.landing.read_local(slot, &mut packed)?;
+            let mut rest = &packed[..];
+            for line in layout.lines(ghosts) {
+                let (part, tail) = rest.split_at(line.len as usize);
+                rest = tail;
+                match self.segment.own_mut() {
+                    Some(own) => own[line.offset as usize..][..part.len()].copy_from_slice(part),
+                    None => self.segment.write_own(line.offset, part)?,
+                }
+            }
+        }
+        exchange.packed = packed;
+        exchange.under_way = false;
+        Ok(())
+    }
+}

@@ -1,0 +1,439 @@
+//! A hash table over a team.
+//!
+//! Every member keeps the same number of *slots*; the hash of a key says which member has it and at which
+//! of its slots, its *home*, the search begins. Slots are tried one after the other (linear probing) up to
+//! an empty one, which ends the *chain*. Whoever asks does all the work, by atomics on the words of the
+//! slots and by puts and gets of the entries; the owner does nothing (over messages: its progress does).
+//!
+//! # Protocol
+//! * The entry of a busy slot belongs to the unit that made it busy. Taking a free slot, or a full one to
+//!   change it, is one compare-and-swap; giving it back is one addition.
+//! * A reader looks at the word, gets the entry, looks at the word again: unchanged and full means that
+//!   what it got was whole (a sequence lock; Boehm, Can Seqlocks Get Along With Programming Language Memory
+//!   Models?, MSPC 2012).
+//! * A key is added only by the unit that holds the chain of its home, after it has searched the whole
+//!   chain: a key is never there twice, although slots of removed entries are used again. Holding is a bit of the
+//!   word of the home slot, so in the common case (the home is empty) taking the slot takes the chain too.
+//! * A slot never becomes empty again, so a search does not end before a key that is there.
+//!
+//! # What it does not guarantee
+//! A unit that dies while a slot is busy leaves it so: who needs the slot gets a timeout. Slots of
+//! removed entries make searches for absent keys longer until they are used again.
+
+mod slot;
+
+use super::ArrayError;
+use crate::{Elem, Error, Result, Segment, Team, Update, bytes_of};
+use samite_fabric::Whom;
+use slot::{EMPTY_OUT, FILL, Kind, RELEASE, State};
+use smallvec::{SmallVec, smallvec};
+use std::marker::PhantomData;
+use std::sync::atomic::{Ordering, fence};
+use std::time::Instant;
+use xxhash_rust::xxh3::xxh3_128;
+
+/// Keys and values, distributed over a team by the hash of the key. Two keys are the same if their bytes
+/// are (0.0 and -0.0 are two). All operations but those that say so are one-sided and atomic: of two units
+/// that change an entry at the same time one is first.
+#[derive(Debug)]
+pub struct Map<'f, K, V> {
+    /// Per slot: the word, the key, the value, each in whole words.
+    words: Segment<'f, u64>,
+    slots: u64,
+    kind: PhantomData<fn(K) -> V>,
+}
+
+/// Words of an entry.
+type Words = SmallVec<[u64; 14]>;
+
+/// A key, and where its search begins.
+struct Search {
+    key: Words,
+    rank: u32,
+    home: u64,
+    tag: u32,
+}
+
+/// Where a key was found.
+struct Found {
+    slot: u64,
+    state: State,
+    entry: Words,
+}
+
+impl<'f, K: Elem, V: Elem> Map<'f, K, V> {
+    /// A map with `slots` slots at every member, which is all that it will ever have. Searches are short as
+    /// long as two thirds are taken at most. Collective, with the same number.
+    ///
+    /// # Errors
+    /// The budget; [`Error::Mismatch`].
+    pub fn new(team: &Team<'f>, slots: u64) -> Result<Map<'f, K, V>> {
+        let count = u64::from(Self::STRIDE).checked_mul(slots);
+        let count = count.ok_or(Error::TooLarge {
+            count: slots,
+            size: 8 * u64::from(Self::STRIDE),
+        })?;
+        super::agree(team, "the size of the entries of a map", &Self::ENTRY)?;
+        Ok(Map {
+            words: team.allocate(count)?,
+            slots,
+            kind: PhantomData,
+        })
+    }
+
+    /// Words of a key, of a value.
+    const KEY: usize = size_of::<K>().div_ceil(8);
+    const ENTRY: usize = Self::KEY + size_of::<V>().div_ceil(8);
+    /// Words from slot to slot: small ones do not straddle cache lines.
+    const STRIDE: u32 = match Self::ENTRY as u32 + 1 {
+        words @ ..=8 => words.next_power_of_two(),
+        words => words.next_multiple_of(8),
+    };
+
+    /// Whose map it is.
+    pub fn team(&self) -> &Team<'f> {
+        self.words.team()
+    }
+
+    /// Slots of every member.
+    pub fn slots(&self) -> u64 {
+        self.slots
+    }
+
+    /// The rank that has, or would have, the entry of a key. Local.
+    pub fn owner(&self, key: &K) -> u32 {
+        self.search(key).rank
+    }
+
+    /// The value of a key.
+    pub fn get(&self, key: &K) -> Result<Option<V>> {
+        let search = self.search(key);
+        let found = self.find(&search, &mut Patience::default())?;
+        Ok(found.map(|found| Self::value(&found.entry)))
+    }
+
+    /// Sets the value of a key; the one that it had.
+    ///
+    /// # Errors
+    /// [`ArrayError::MapFull`]: the key is new and its owner has no slot left.
+    pub fn insert(&self, key: K, value: V) -> Result<Option<V>> {
+        self.alter(&key, |_| value)
+    }
+
+    /// Replaces the value of a key, if it has one, by `of(value)`, otherwise adds `of(None)`; the new value.
+    /// Nobody else changes the entry in between. `of` is called once and must not use the map.
+    ///
+    /// # Errors
+    /// As [`Map::insert`].
+    pub fn update(&self, key: K, mut of: impl FnMut(Option<V>) -> V) -> Result<V> {
+        let mut new = V::zeroed();
+        self.alter(&key, |old| {
+            new = of(old);
+            new
+        })?;
+        Ok(new)
+    }
+
+    /// Removes a key; the value that it had.
+    pub fn remove(&self, key: &K) -> Result<Option<V>> {
+        let search = self.search(key);
+        let mut patience = Patience::default();
+        loop {
+            let Some(found) = self.find(&search, &mut patience)? else {
+                return Ok(None);
+            };
+            if self.change(&search, &found, |_| None)? {
+                return Ok(Some(Self::value(&found.entry)));
+            }
+        }
+    }
+
+    /// Calls `see` for the entries that this unit keeps. Local. Others may use the map meanwhile: an entry that
+    /// is there all the time is seen once, with one of its values.
+    pub fn for_each_local(&self, mut see: impl FnMut(K, V)) -> Result<()> {
+        let (rank, mut patience) = (self.team().rank(), Patience::default());
+        for slot in 0..self.slots {
+            loop {
+                let state = self.state(rank, slot)?;
+                match state.kind() {
+                    Kind::Empty | Kind::Gone => break,
+                    Kind::Busy => patience.rest(self)?,
+                    Kind::Full => {
+                        let Some(entry) = self.read(rank, slot, state)? else {
+                            continue;
+                        };
+                        see(from_words(&entry[..Self::KEY]), Self::value(&entry));
+                        break;
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// How many entries this unit keeps. Local.
+    pub fn local_len(&self) -> Result<u64> {
+        let mut count = 0;
+        self.for_each_local(|_, _| count += 1)?;
+        Ok(count)
+    }
+
+    /// How many entries there are. Collective: sees what any member did before it called.
+    pub fn len(&self) -> Result<u64> {
+        self.team().barrier()?;
+        let mut all = vec![0; self.team().size() as usize];
+        self.team().all_gather(&[self.local_len()?], &mut all)?;
+        Ok(all.iter().sum())
+    }
+
+    /// Frees it. Collective: when it returns nobody uses it any more.
+    pub fn free(self) -> Result<()> {
+        self.words.free()
+    }
+
+    fn search(&self, key: &K) -> Search {
+        let hash = xxh3_128(bytes_of(std::slice::from_ref(key)));
+        let (high, low) = ((hash >> 64) as u64, hash as u64);
+        // A multiplication maps a hash to a range as evenly as a division, for less.
+        let below = |hash: u64, n: u64| (u128::from(hash) * u128::from(n) >> 64) as u64;
+        Search {
+            key: to_words(key),
+            rank: below(high, u64::from(self.team().size())) as u32,
+            home: below(low, self.slots),
+            tag: high as u32,
+        }
+    }
+
+    fn value(entry: &Words) -> V {
+        from_words(&entry[Self::KEY..])
+    }
+
+    /// Adds a key, or changes its value; the old one. `of` is called once.
+    fn alter(&self, key: &K, mut of: impl FnMut(Option<V>) -> V) -> Result<Option<V>> {
+        let search = self.search(key);
+        let mut patience = Patience::default();
+        loop {
+            if let Some(found) = self.find(&search, &mut patience)? {
+                if self.change(&search, &found, |old| Some(of(Some(old))))? {
+                    return Ok(Some(Self::value(&found.entry)));
+                }
+            } else if self.add(&search, || of(None), &mut patience)? {
+                return Ok(None);
+            }
+        }
+    }
+
+    /// Searches a key.
+    fn find(&self, search: &Search, patience: &mut Patience) -> Result<Option<Found>> {
+        for slot in self.chain(search) {
+            loop {
+                let state = self.state(search.rank, slot)?;
+                match state.kind() {
+                    Kind::Empty => return Ok(None),
+                    Kind::Gone => break,
+                    _ if !state.has_tag(search.tag) => break,
+                    Kind::Busy => patience.rest(self)?,
+                    Kind::Full => {
+                        let Some(entry) = self.read(search.rank, slot, state)? else {
+                            continue;
+                        };
+                        if entry[..Self::KEY] == search.key[..] {
+                            return Ok(Some(Found { slot, state, entry }));
+                        }
+                        break;
+                    }
+                }
+            }
+        }
+        Ok(None)
+    }
+
+    /// Changes an entry that was found, unless it changed since; whether that worked. `of` is called if so.
+    fn change(
+        &self,
+        search: &Search,
+        found: &Found,
+        of: impl FnOnce(V) -> Option<V>,
+    ) -> Result<bool> {
+        let rank = search.rank;
+        if !self.take(rank, found.slot, found.state, found.state.busy())? {
+            return Ok(false);
+        }
+        match of(Self::value(&found.entry)) {
+            Some(value) => {
+                let place = self.place(found.slot) + 1 + Self::KEY as u64;
+                self.words.put(rank, place, &to_words(&value))?;
+                self.give_back(rank, found.slot, FILL)?;
+            }
+            None => self.give_back(rank, found.slot, EMPTY_OUT)?,
+        }
+        Ok(true)
+    }
+
+    /// Adds a key that was not found, unless somebody is adding to its chain or did; whether it is settled.
+    /// `of` is called if so.
+    fn add(
+        &self,
+        search: &Search,
+        of: impl FnOnce() -> V,
+        patience: &mut Patience,
+    ) -> Result<bool> {
+        let rank = search.rank;
+        if self.slots == 0 {
+            return Err(self.full(rank));
+        }
+        let home = self.state(rank, search.home)?;
+        if home.is_held() {
+            patience.rest(self)?;
+            return Ok(false);
+        }
+        // Nothing is behind an empty home.
+        let slot = if home.kind() == Kind::Empty {
+            if !self.take(rank, search.home, home, home.taken(search.tag).held())? {
+                return Ok(false);
+            }
+            search.home
+        } else {
+            if !self.take(rank, search.home, home, home.held())? {
+                return Ok(false);
+            }
+            // Held from here on: every way out releases.
+            let slot = match self.find(search, patience)? {
+                Some(_) => Err(None),
+                None => self.take_free(search)?.ok_or_else(|| Some(self.full(rank))),
+            };
+            match slot {
+                Ok(slot) => slot,
+                Err(why) => {
+                    self.give_back(rank, search.home, RELEASE)?;
+                    return why.map_or(Ok(false), Err);
+                }
+            }
+        };
+        let mut entry = search.key.clone();
+        entry.extend(to_words(&of()));
+        self.words.put(rank, self.place(slot) + 1, &entry)?;
+        if slot == search.home {
+            self.give_back(rank, slot, FILL.wrapping_add(RELEASE))?;
+        } else {
+            self.give_back(rank, slot, FILL)?;
+            self.give_back(rank, search.home, RELEASE)?;
+        }
+        Ok(true)
+    }
+
+    /// Takes the first free slot of a chain that is held.
+    fn take_free(&self, search: &Search) -> Result<Option<u64>> {
+        for slot in self.chain(search) {
+            let mut state = self.state(search.rank, slot)?;
+            while matches!(state.kind(), Kind::Empty | Kind::Gone) {
+                if self.take(search.rank, slot, state, state.taken(search.tag))? {
+                    return Ok(Some(slot));
+                }
+                state = self.state(search.rank, slot)?;
+            }
+        }
+        Ok(None)
+    }
+
+    /// The slots that a key may be in, in the order of the search.
+    fn chain(&self, search: &Search) -> impl Iterator<Item = u64> + use<K, V> {
+        (search.home..self.slots).chain(0..search.home)
+    }
+
+    /// First word of a slot.
+    fn place(&self, slot: u64) -> u64 {
+        slot * u64::from(Self::STRIDE)
+    }
+
+    fn state(&self, rank: u32, slot: u64) -> Result<State> {
+        Ok(State(self.words.load(rank, self.place(slot))?))
+    }
+
+    /// Gets the entry of a slot that was full; `None` if it changed meanwhile.
+    fn read(&self, rank: u32, slot: u64, state: State) -> Result<Option<Words>> {
+        let mut entry: Words = smallvec![0; Self::ENTRY];
+        self.words.get(rank, self.place(slot) + 1, &mut entry)?;
+        // ORDERING: Acquire: the second look comes after the copy. Pairs with the Release in `take`: bytes
+        // of a later writer are seen together with its busy word.
+        fence(Ordering::Acquire);
+        let later = self.state(rank, slot)?;
+        Ok(state.is_unchanged(later).then_some(entry))
+    }
+
+    /// Changes the word of a slot, if it is still `from`; whether it was.
+    fn take(&self, rank: u32, slot: u64, from: State, to: State) -> Result<bool> {
+        let place = self.place(slot);
+        let taken = self.words.compare_swap(rank, place, from.0, to.0)? == from.0;
+        // ORDERING: Release: the busy word is visible before the bytes that follow. Pairs with the Acquire
+        // in `read`.
+        fence(Ordering::Release);
+        Ok(taken)
+    }
+
+    /// Adds to the word of a slot: its end is visible after what was put to the entry, because the update
+    /// releases and the put is complete.
+    fn give_back(&self, rank: u32, slot: u64, change: u64) -> Result<()> {
+        let place = self.place(slot);
+        self.words.fetch_op(rank, place, Update::Sum, change)?;
+        Ok(())
+    }
+
+    #[cold]
+    fn full(&self, rank: u32) -> Error {
+        match self.team().unit(rank) {
+            Ok(unit) => ArrayError::MapFull {
+                unit,
+                slots: self.slots,
+            }
+            .into(),
+            Err(error) => error,
+        }
+    }
+}
+
+/// Waits for a slot that somebody else has: a few operations long, as a rule.
+#[derive(Default)]
+struct Patience {
+    turns: u32,
+    since: Option<Instant>,
+}
+
+impl Patience {
+    /// Lets others get on. Errors: the fabric's deadline, counted from the first rest.
+    fn rest<K: Elem, V: Elem>(&mut self, map: &Map<'_, K, V>) -> Result<()> {
+        const SPINS: u32 = 64;
+        let fabric = map.team().fabric();
+        fabric.progress();
+        self.turns += 1;
+        if self.turns < SPINS {
+            std::hint::spin_loop();
+            return Ok(());
+        }
+        std::thread::yield_now();
+        let since = *self.since.get_or_insert_with(Instant::now);
+        if since.elapsed() < fabric.deadline() {
+            return Ok(());
+        }
+        Err(Error::Fabric(samite_fabric::Error::Timeout {
+            what: "a busy slot of a map",
+            whom: Whom::Any,
+            after: fabric.deadline(),
+        }))
+    }
+}
+
+/// The bytes of a value in whole words; the rest is zero.
+fn to_words<T: Elem>(value: &T) -> Words {
+    let bytes = bytes_of(std::slice::from_ref(value));
+    let mut words: Words = smallvec![0; bytes.len().div_ceil(8)];
+    crate::bytes_of_mut(&mut words)[..bytes.len()].copy_from_slice(bytes);
+    words
+}
+
+fn from_words<T: Elem>(words: &[u64]) -> T {
+    let mut value = T::zeroed();
+    let bytes = crate::bytes_of_mut(std::slice::from_mut(&mut value));
+    bytes.copy_from_slice(&bytes_of(words)[..bytes.len()]);
+    value
+}

@@ -1,0 +1,494 @@
+//! Patterns: which rank has which element, and where. Pure arithmetic, the same at every unit.
+//!
+//! ```text
+//!   index [i, j] ── per dimension ──> coordinates in the grid of ranks ──> rank
+//!                                     and the how-many-eth index it is of that rank (local coordinates)
+//!                                                        │ tile after tile, row-major, ghost cells around
+//!                                                        └──> offset in the rank's memory
+//! ```
+//! Local coordinates ascend with the index in every distribution, so what a box and a rank have in common
+//! is a box of local coordinates as well. The elements of a rank lie without holes: a tile at the upper
+//! edge is shorter, and the offset of a tile follows from the tiles before it without a table.
+//!
+//! Source: patterns of DASH (Fürlinger et al., HPCC 2016, section III-C).
+
+use super::dist::Axis;
+use super::layout::{Layout, Line};
+use super::{ArrayError, Bounds, Dist, Grid, Halo};
+
+/// Distribution of the elements of a `D`-dimensional array over ranks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Pattern<const D: usize> {
+    axes: [Axis; D],
+    grid: Grid<D>,
+    halo: Halo<D>,
+}
+
+/// Where an element is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Place {
+    /// Whose memory.
+    pub rank: u32,
+    /// Which element of it.
+    pub offset: u64,
+}
+
+/// Elements that follow each other along the last dimension and in the memory of their owner.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Run<const D: usize> {
+    /// Index of the first one.
+    pub index: [u64; D],
+    /// Its offset in the owner's memory.
+    pub offset: u64,
+    /// How many.
+    pub len: u64,
+}
+
+impl<const D: usize> Pattern<D> {
+    /// `extents` elements per dimension, cut as `dists` say, over a grid of ranks.
+    ///
+    /// # Errors
+    /// More than 2^64 elements, blocks of length 0, a dimension that is `Whole` with several ranks.
+    pub fn new(
+        extents: [u64; D],
+        dists: [Dist; D],
+        grid: Grid<D>,
+    ) -> Result<Pattern<D>, ArrayError> {
+        let shape = grid.shape();
+        for d in 0..D {
+            match dists[d] {
+                Dist::Whole if shape[d] > 1 => {
+                    return Err(ArrayError::NothingToCut { ranks: shape[d] });
+                }
+                Dist::BlockCyclic(0) | Dist::Tiled(0) => {
+                    return Err(ArrayError::EmptyBlock { dimension: d });
+                }
+                _ => {}
+            }
+        }
+        let axes = std::array::from_fn(|d| Axis::new(extents[d], dists[d], shape[d]));
+        let halo = Halo::new([0; D]);
+        let pattern = Pattern { axes, grid, halo };
+        pattern.check_size()?;
+        Ok(pattern)
+    }
+
+    /// The same over a grid of `ranks` that is as square as it can be ([`Grid::balanced`]).
+    pub fn balanced(
+        extents: [u64; D],
+        dists: [Dist; D],
+        ranks: u32,
+    ) -> Result<Pattern<D>, ArrayError> {
+        let cut = |d: usize| (dists[d] != Dist::Whole).then_some(extents[d]);
+        let grid = Grid::balanced(ranks, std::array::from_fn(cut))?;
+        Pattern::new(extents, dists, grid)
+    }
+
+    /// Blocks in every dimension over a balanced grid.
+    pub fn block(extents: [u64; D], ranks: u32) -> Result<Pattern<D>, ArrayError> {
+        Pattern::balanced(extents, [Dist::Block; D], ranks)
+    }
+
+    /// With ghost cells around the block of every rank. They lie in the same memory, so that a stencil runs
+    /// over one array.
+    ///
+    /// # Errors
+    /// Ghost cells along a dimension that is dealt out in several blocks per rank; a width above the
+    /// shortest block, whose neighbour's neighbour would be needed.
+    pub fn with_halo(mut self, halo: Halo<D>) -> Result<Pattern<D>, ArrayError> {
+        self.halo = halo;
+        for (d, axis) in self.axes.iter_mut().enumerate() {
+            let width = halo.widths[d];
+            if width > 0 && !matches!(axis.dist, Dist::Whole | Dist::Block) {
+                return Err(ArrayError::ScatteredHalo { dimension: d });
+            }
+            // Only the last parts of a dimension can be without elements.
+            let shortest = (axis.extent / u64::from(axis.parts)).max(1);
+            if width > shortest {
+                return Err(ArrayError::WideHalo {
+                    dimension: d,
+                    width,
+                    block: shortest,
+                });
+            }
+            axis.halo = width;
+        }
+        self.check_size()?;
+        Ok(self)
+    }
+
+    fn check_size(&self) -> Result<(), ArrayError> {
+        let product = |mut edges: [u64; D]| {
+            // An empty dimension makes the array empty, however long the others are.
+            if edges.contains(&0) {
+                edges = [0; D];
+            }
+            edges.iter().try_fold(1u64, |all, n| all.checked_mul(*n))
+        };
+        let stored = product(std::array::from_fn(|d| self.axes[d].stored(0)));
+        match product(self.extents()).and(stored) {
+            Some(_) => Ok(()),
+            None => Err(ArrayError::TooLarge(self.extents().to_vec())),
+        }
+    }
+
+    /// Elements along each dimension.
+    pub fn extents(&self) -> [u64; D] {
+        self.axes.map(|axis| axis.extent)
+    }
+
+    /// How many elements there are.
+    pub fn len(&self) -> u64 {
+        self.bounds().len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// All indices.
+    pub fn bounds(&self) -> Bounds<D> {
+        Bounds::whole(self.extents())
+    }
+
+    /// How the dimensions are cut.
+    pub fn dists(&self) -> [Dist; D] {
+        self.axes.map(|axis| axis.dist)
+    }
+
+    /// The grid of ranks.
+    pub fn grid(&self) -> Grid<D> {
+        self.grid
+    }
+
+    /// The ghost cells.
+    pub fn halo(&self) -> Halo<D> {
+        self.halo
+    }
+
+    /// Whether there is an element with this index.
+    #[inline]
+    pub fn contains(&self, index: [u64; D]) -> bool {
+        (0..D).all(|d| index[d] < self.axes[d].extent)
+    }
+
+    /// Elements that a rank has along each dimension, without ghost cells.
+    pub fn local_extents(&self, rank: u32) -> [u64; D] {
+        let at = self.grid.coordinates(rank);
+        std::array::from_fn(|d| self.axes[d].len(at[d]))
+    }
+
+    /// How many elements a rank has, without ghost cells.
+    pub fn local_len(&self, rank: u32) -> u64 {
+        self.local_extents(rank).iter().product()
+    }
+
+    /// Elements of memory that a rank uses along each dimension, with ghost cells: the shape of its local
+    /// memory (row-major, if no dimension is tiled).
+    pub fn stored_extents(&self, rank: u32) -> [u64; D] {
+        let at = self.grid.coordinates(rank);
+        let stored: [u64; D] = std::array::from_fn(|d| self.axes[d].stored(at[d]));
+        // A rank without elements along one dimension stores nothing.
+        if stored.contains(&0) { [0; D] } else { stored }
+    }
+
+    /// Elements of memory that a rank uses.
+    pub fn stored_len(&self, rank: u32) -> u64 {
+        self.stored_extents(rank).iter().product()
+    }
+
+    /// Elements of memory that every rank needs in a symmetric allocation: those of rank 0, which has most.
+    pub fn capacity(&self) -> u64 {
+        self.stored_len(0)
+    }
+
+    /// Where an element is. The index must be inside.
+    #[inline]
+    pub fn locate(&self, index: [u64; D]) -> Place {
+        let (mut at, mut local) = ([0; D], [0; D]);
+        for d in 0..D {
+            (at[d], local[d]) = self.axes[d].locate(index[d]);
+        }
+        let stored = std::array::from_fn(|d| local[d] + self.axes[d].halo);
+        Place {
+            rank: self.grid.rank(at),
+            offset: self.layout(at).offset(stored),
+        }
+    }
+
+    /// Which element lies at an offset of a rank's memory; `None` for a ghost cell and beyond the end. The
+    /// reverse of [`Pattern::locate`].
+    pub fn index(&self, place: Place) -> Option<[u64; D]> {
+        let at = self.grid.coordinates(place.rank);
+        let layout = self.layout(at);
+        if place.offset >= layout.len() {
+            return None;
+        }
+        let mut index = layout.coordinates(place.offset);
+        for d in 0..D {
+            let axis = &self.axes[d];
+            let local = index[d].checked_sub(axis.halo);
+            let local = local.filter(|local| *local < axis.len(at[d]))?;
+            index[d] = axis.index(at[d], local);
+        }
+        Some(index)
+    }
+
+    /// Memory of the rank with these coordinates in the grid.
+    #[inline]
+    pub(crate) fn layout(&self, at: [u32; D]) -> Layout<D> {
+        let extents: [u64; D] = std::array::from_fn(|d| self.axes[d].stored(at[d]));
+        Layout {
+            extents,
+            edges: std::array::from_fn(|d| self.axes[d].tile(extents[d])),
+        }
+    }
+
+    /// The rank that has the elements one step away along every dimension where `step` is not 0, for a rank
+    /// and dimensions in blocks. `None` beyond the ends, and for a rank without elements.
+    pub(crate) fn neighbour(&self, rank: u32, step: [i8; D]) -> Option<u32> {
+        if self.local_len(rank) == 0 {
+            return None;
+        }
+        let mut at = self.grid.coordinates(rank);
+        for d in 0..D {
+            let axis = &self.axes[d];
+            // Only the last parts of a dimension can be without elements.
+            let parts = u64::from(axis.parts).min(axis.extent) as i64;
+            let mut next = i64::from(at[d]) + i64::from(step[d]);
+            if self.halo.periodic[d] {
+                next = next.rem_euclid(parts);
+            }
+            at[d] = u32::try_from(next)
+                .ok()
+                .filter(|at| i64::from(*at) < parts)?;
+        }
+        Some(self.grid.rank(at))
+    }
+
+    /// The ranks that have elements of a box, each once.
+    pub fn ranks(&self, bounds: Bounds<D>) -> impl Iterator<Item = u32> + use<D> {
+        let grid = self.grid;
+        let touched = |d: usize| self.axes[d].touched(bounds.lo[d], bounds.hi[d]);
+        let touched: [Vec<u32>; D] = std::array::from_fn(|d| touched(d).collect());
+        let counts: [u64; D] = std::array::from_fn(|d| touched[d].len() as u64);
+        let steps = Bounds::whole(counts).indices();
+        steps.map(move |step: [u64; D]| {
+            grid.rank(std::array::from_fn(|d| touched[d][step[d] as usize]))
+        })
+    }
+
+    /// What a rank has of a box that is inside, as runs in the order of its memory.
+    pub fn runs(&self, rank: u32, bounds: Bounds<D>) -> impl Iterator<Item = Run<D>> + use<'_, D> {
+        let at = self.grid.coordinates(rank);
+        let stored = |d: usize, index| self.axes[d].below(at[d], index) + self.axes[d].halo;
+        let own = Bounds {
+            lo: std::array::from_fn(|d| stored(d, bounds.lo[d])),
+            hi: std::array::from_fn(|d| stored(d, bounds.hi[d])),
+        };
+        self.layout(at)
+            .lines(own)
+            .flat_map(move |line: Line<D>| self.split(at, line))
+    }
+
+    /// The runs of a line that has no ghost cells: as long as their indices are consecutive.
+    fn split(&self, at: [u32; D], line: Line<D>) -> impl Iterator<Item = Run<D>> + use<'_, D> {
+        let first = std::array::from_fn(|d| line.at[d] - self.axes[d].halo);
+        let mut done = 0;
+        std::iter::from_fn(move || {
+            let left = line.len - done;
+            if left == 0 {
+                return None;
+            }
+            let mut local: [u64; D] = first;
+            let len = match local.last_mut() {
+                None => 1,
+                Some(last) => {
+                    *last += done;
+                    self.axes[D - 1].run(at[D - 1], *last).min(left)
+                }
+            };
+            let offset = line.offset + done;
+            done += len;
+            Some(Run {
+                index: std::array::from_fn(|d| self.axes[d].index(at[d], local[d])),
+                offset,
+                len,
+            })
+        })
+    }
+
+    /// All elements of a rank, as runs in the order of its memory.
+    pub fn local_runs(&self, rank: u32) -> impl Iterator<Item = Run<D>> + use<'_, D> {
+        self.runs(rank, self.bounds())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::dist::tests::dists;
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::HashSet;
+
+    fn patterns() -> impl Strategy<Value = Pattern<3>> {
+        let cut = [dists(), dists(), dists()];
+        let shape = [1u32..4, 1u32..4, 1u32..4];
+        let halo = [0u64..3, 0u64..3, 0u64..3];
+        ([0u64..9, 0u64..9, 0u64..9], cut, shape, halo).prop_map(
+            |(extents, cut, mut shape, halo)| {
+                for d in 0..3 {
+                    if cut[d] == Dist::Whole {
+                        shape[d] = 1;
+                    }
+                }
+                let pattern = Pattern::new(extents, cut, Grid::new(shape).unwrap()).unwrap();
+                pattern.with_halo(Halo::new(halo)).unwrap_or(pattern)
+            },
+        )
+    }
+
+    proptest! {
+        #[test]
+        fn elements_are_one_to_one_with_places(pattern in patterns()) {
+            let mut counts = vec![0; pattern.grid().ranks() as usize];
+            let mut places = HashSet::new();
+            for index in pattern.bounds().indices() {
+                let place = pattern.locate(index);
+                prop_assert!(place.offset < pattern.stored_len(place.rank));
+                prop_assert!(places.insert(place));
+                prop_assert_eq!(pattern.index(place), Some(index));
+                counts[place.rank as usize] += 1;
+            }
+            for rank in 0..pattern.grid().ranks() {
+                prop_assert_eq!(pattern.local_len(rank), counts[rank as usize]);
+                prop_assert!(pattern.stored_len(rank) <= pattern.capacity());
+                // What is not an element is a ghost cell.
+                let offsets = 0..pattern.capacity() + 2;
+                let found = offsets.filter(|offset| pattern.index(Place { rank, offset: *offset }).is_some());
+                prop_assert_eq!(found.count() as u64, counts[rank as usize]);
+                if pattern.halo() == Halo::new([0; 3]) {
+                    prop_assert_eq!(pattern.local_len(rank), pattern.stored_len(rank));
+                }
+            }
+        }
+
+        #[test]
+        fn runs_of_a_box_are_its_elements(
+            pattern in patterns(), a in [0u64..9, 0u64..9, 0u64..9], b in [0u64..9, 0u64..9, 0u64..9]
+        ) {
+            let extents = pattern.extents();
+            let bounds = Bounds {
+                lo: std::array::from_fn(|d| a[d].min(b[d]).min(extents[d])),
+                hi: std::array::from_fn(|d| a[d].max(b[d]).min(extents[d])),
+            };
+            let mut left: HashSet<_> = bounds.indices().collect();
+            let mut ranks = HashSet::new();
+            for rank in pattern.ranks(bounds) {
+                prop_assert!(ranks.insert(rank));
+                let mut end = 0;
+                for run in pattern.runs(rank, bounds) {
+                    prop_assert!(run.offset >= end && run.len > 0);
+                    end = run.offset + run.len;
+                    for step in 0..run.len {
+                        let [i, j, k] = run.index;
+                        let index = [i, j, k + step];
+                        prop_assert_eq!(pattern.locate(index), Place { rank, offset: run.offset + step });
+                        prop_assert!(left.remove(&index));
+                    }
+                }
+                prop_assert!(end > 0, "a rank that has nothing");
+            }
+            prop_assert!(left.is_empty());
+            for rank in (0..pattern.grid().ranks()).filter(|rank| !ranks.contains(rank)) {
+                prop_assert_eq!(pattern.runs(rank, bounds).count(), 0);
+            }
+        }
+
+        #[test]
+        fn sizes_beyond_2_to_the_32(
+            index in [0u64..1 << 33, 0u64..1 << 30],
+            cut in prop_oneof![Just(Dist::Block), Just(Dist::Cyclic), Just(Dist::Tiled(1 << 20)),
+                Just(Dist::BlockCyclic((1 << 32) + 1))],
+        ) {
+            let pattern = Pattern::balanced([1 << 33, 1 << 30], [cut, Dist::Block], 12).unwrap();
+            let place = pattern.locate(index);
+            prop_assert_eq!(pattern.index(place), Some(index));
+            let stored: u64 = (0..12).map(|rank| pattern.stored_len(rank)).sum();
+            prop_assert_eq!(stored, pattern.len());
+            let one = Bounds { lo: index, hi: index.map(|i| i + 1) };
+            prop_assert_eq!(pattern.ranks(one).collect::<Vec<_>>(), vec![place.rank]);
+            let run = Run { index, offset: place.offset, len: 1 };
+            prop_assert_eq!(pattern.runs(place.rank, one).collect::<Vec<_>>(), vec![run]);
+        }
+    }
+
+    #[test]
+    fn tiles_lie_one_after_the_other() {
+        let tiles = [Dist::Tiled(2), Dist::Tiled(3)];
+        let pattern = Pattern::new([3, 4], tiles, Grid::new([1, 1]).unwrap()).unwrap();
+        let offsets: Vec<u64> = pattern
+            .bounds()
+            .indices()
+            .map(|i| pattern.locate(i).offset)
+            .collect();
+        assert_eq!(offsets, [0, 1, 2, 6, 3, 4, 5, 7, 8, 9, 10, 11]);
+        let runs: Vec<u64> = pattern.local_runs(0).map(|run| run.len).collect();
+        assert_eq!(runs, [3, 3, 1, 1, 3, 1]);
+    }
+
+    #[test]
+    fn more_ranks_than_elements() {
+        let pattern = Pattern::block([3], 5).unwrap();
+        let sizes: Vec<u64> = (0..5).map(|rank| pattern.local_len(rank)).collect();
+        assert_eq!(sizes, [1, 1, 1, 0, 0]);
+        let pattern = Pattern::block([3], 5)
+            .unwrap()
+            .with_halo(Halo::new([1]))
+            .unwrap();
+        let stored: Vec<u64> = (0..5).map(|rank| pattern.stored_len(rank)).collect();
+        assert_eq!(stored, [3, 3, 3, 0, 0]);
+    }
+
+    #[test]
+    fn what_cannot_be_is_refused() {
+        let grid = Grid::new([2, 1]).unwrap();
+        let new = |extents, cut| Pattern::new(extents, cut, grid);
+        let both = [Dist::Block, Dist::Block];
+        assert_eq!(
+            new([4, 4], [Dist::Whole, Dist::Block]),
+            Err(ArrayError::NothingToCut { ranks: 2 })
+        );
+        assert_eq!(
+            new([4, 4], [Dist::Block, Dist::Tiled(0)]),
+            Err(ArrayError::EmptyBlock { dimension: 1 })
+        );
+        assert_eq!(
+            new([1 << 40, 1 << 40], both),
+            Err(ArrayError::TooLarge(vec![1 << 40, 1 << 40]))
+        );
+        assert!(new([1 << 40, 1 << 40], both).is_err());
+        assert!(new([u64::MAX, 0], both).unwrap().is_empty());
+        let pattern = new([4, 4], [Dist::Cyclic, Dist::Block]).unwrap();
+        assert_eq!(
+            pattern.with_halo(Halo::new([1, 1])),
+            Err(ArrayError::ScatteredHalo { dimension: 0 })
+        );
+        let wide = ArrayError::WideHalo {
+            dimension: 0,
+            width: 3,
+            block: 2,
+        };
+        assert_eq!(
+            new([4, 4], both).unwrap().with_halo(Halo::new([3, 1])),
+            Err(wide)
+        );
+        assert!(
+            new([u64::MAX, 1], both)
+                .unwrap()
+                .with_halo(Halo::new([1, 1]))
+                .is_err()
+        );
+    }
+}

@@ -1,0 +1,207 @@
+//! Sorting a distributed array.
+//!
+//! Every member sorts its block. Then the places at which the sorted blocks have to be cut, so that every
+//! member gets exactly as many elements as it has room for, are found by weighted medians; every member
+//! gets its pieces, which are sorted already, and merges them. Each element moves once.
+//!
+//! The cuts: for the first element of a rank, every member keeps an interval of its block in which its cut
+//! lies, and proposes the middle one. The median of the proposals, each weighing as much as its interval is
+//! long, is the pivot; its position among all elements is counted, and what lies on the wrong side of it is
+//! dropped: at least a quarter per round. Equal elements are ordered by rank and place, so that all are
+//! different, duplicates cost nothing, and the whole sort is stable.
+//!
+//! Source: Cheng, Edelman, Gilbert, Shah: A Novel Parallel Sorting Algorithm for Contemporary
+//! Architectures, 2006 (exact splitters); Kowalewski, Jungblut, Fürlinger: Engineering a Distributed
+//! Histogram Sort, CLUSTER 2019 (why the balance should be exact).
+
+use super::{Array, ArrayError, Dist};
+use crate::{Elem, Result, Team};
+use std::cmp::Ordering;
+
+impl<T: Elem> Array<'_, T, 1> {
+    /// Sorts the array: ascending, stable, every member keeps as many elements as it had. Collective.
+    /// Memory: two more copies of this unit's elements meanwhile.
+    ///
+    /// # Errors
+    /// [`ArrayError::NotInBlocks`].
+    pub fn sort(&mut self) -> Result<()>
+    where
+        T: Ord,
+    {
+        self.sort_by(T::cmp)
+    }
+
+    /// As [`Array::sort`], by an order of one's own, which must be the same total order at every member
+    /// (`f64::total_cmp`).
+    pub fn sort_by(&mut self, compare: impl Fn(&T, &T) -> Ordering) -> Result<()> {
+        if !matches!(self.pattern.dists(), [Dist::Block | Dist::Whole]) {
+            return Err(ArrayError::NotInBlocks.into());
+        }
+        let (team, rank) = (self.team().clone(), self.rank());
+        team.barrier()?;
+        let first = self.local_runs().next().map_or(0, |run| run.offset);
+        let mut own = vec![T::zeroed(); self.local_len() as usize];
+        self.segment.read_local(first, &mut own)?;
+        own.sort_by(&compare);
+        self.segment.write_local(first, &own)?;
+
+        let lens: Vec<u64> = (0..team.size())
+            .map(|rank| self.pattern.local_len(rank))
+            .collect();
+        let cuts = Cutting::new(&team, &own, &lens).run(&compare)?;
+        drop(own);
+        // Row by rank: where its block is cut, with its ends.
+        let width = cuts.len();
+        let mut all = vec![0; width * team.size() as usize];
+        // Nobody's block is read before it is sorted: gathering waits for it.
+        team.all_gather(&cuts, &mut all)?;
+
+        let mut got = vec![T::zeroed(); self.local_len() as usize];
+        let mut rest = &mut got[..];
+        for (from, cuts) in all.chunks_exact(width).enumerate() {
+            let (lo, hi) = (cuts[rank as usize], cuts[rank as usize + 1]);
+            let (piece, after) = rest.split_at_mut((hi - lo) as usize);
+            let from = from as u32;
+            let first = self
+                .pattern
+                .local_runs(from)
+                .next()
+                .map_or(0, |run| run.offset);
+            if !piece.is_empty() {
+                self.segment.get(from, first + lo, piece)?;
+            }
+            rest = after;
+        }
+        // Runs that are sorted already are found and merged.
+        got.sort_by(&compare);
+        team.barrier()?;
+        self.segment.write_local(first, &got)?;
+        team.barrier()
+    }
+}
+
+/// Looks for the cuts.
+struct Cutting<'a, 'f, T> {
+    team: &'a Team<'f>,
+    own: &'a [T],
+    /// Per rank but the first: how many elements of all come before its first one.
+    targets: Vec<u64>,
+    /// Per target: where in `own` its cut can be.
+    intervals: Vec<(u64, u64)>,
+}
+
+/// The element that a member proposes for a target.
+struct Proposal<T> {
+    element: T,
+    rank: usize,
+    place: u64,
+    weight: u64,
+}
+
+impl<'a, 'f, T: Elem> Cutting<'a, 'f, T> {
+    fn new(team: &'a Team<'f>, own: &'a [T], lens: &[u64]) -> Self {
+        let mut before = 0;
+        let sums = lens.iter().map(|len| {
+            before += len;
+            before
+        });
+        let targets: Vec<u64> = sums.take(lens.len() - 1).collect();
+        Cutting {
+            team,
+            own,
+            intervals: vec![(0, own.len() as u64); targets.len()],
+            targets,
+        }
+    }
+
+    /// The cuts of the own block, with its two ends: `cuts[r]..cuts[r + 1]` goes to rank `r`.
+    fn run(mut self, compare: &impl Fn(&T, &T) -> Ordering) -> Result<Vec<u64>> {
+        while self.round(compare)? {}
+        let mut cuts = vec![0];
+        cuts.extend(self.intervals.iter().map(|interval| interval.0));
+        cuts.push(self.own.len() as u64);
+        Ok(cuts)
+    }
+
+    /// Narrows all intervals; whether there was something to narrow at any member.
+    fn round(&mut self, compare: &impl Fn(&T, &T) -> Ordering) -> Result<bool> {
+        let proposals = self.propose()?;
+        let pivots: Vec<Option<Proposal<T>>> = proposals
+            .into_iter()
+            .map(|proposals| weighted_median(proposals, compare))
+            .collect();
+        if pivots.iter().all(Option::is_none) {
+            return Ok(false);
+        }
+        let rank = self.team.rank() as usize;
+        let below = |pivot: &Option<Proposal<T>>| match pivot {
+            None => 0,
+            Some(pivot) if pivot.rank == rank => pivot.place,
+            Some(pivot) => self.own.partition_point(|element| {
+                let order = compare(element, &pivot.element);
+                order.then(rank.cmp(&pivot.rank)) == Ordering::Less
+            }) as u64,
+        };
+        let own: Vec<u64> = pivots.iter().map(below).collect();
+        let counts = self.gather(&own)?;
+        for (target, pivot) in pivots.iter().enumerate() {
+            let Some(pivot) = pivot else { continue };
+            let count = own[target];
+            let position: u64 = counts.iter().skip(target).step_by(own.len()).sum();
+            let (lo, hi) = &mut self.intervals[target];
+            match position.cmp(&self.targets[target]) {
+                Ordering::Equal => (*lo, *hi) = (count, count),
+                Ordering::Greater => *hi = count.min(*hi),
+                Ordering::Less => *lo = (count + u64::from(pivot.rank == rank)).max(*lo),
+            }
+        }
+        Ok(true)
+    }
+
+    /// Per target: the middle elements of the intervals that are not empty.
+    fn propose(&self) -> Result<Vec<Vec<Proposal<T>>>> {
+        let middle = |(lo, hi): &(u64, u64)| lo + (hi - lo) / 2;
+        let element = |interval| self.own.get(middle(interval) as usize).copied();
+        let elements = self.intervals.iter().map(element);
+        let elements: Vec<T> = elements.map(|found| found.unwrap_or(T::zeroed())).collect();
+        let elements = self.gather(&elements)?;
+        let words = self.intervals.iter().flat_map(|i| [middle(i), i.1 - i.0]);
+        let words = self.gather(&words.collect::<Vec<u64>>())?;
+        let count = self.targets.len();
+        let of = |target: usize| {
+            let all = elements.iter().zip(words.as_chunks().0).enumerate();
+            all.skip(target)
+                .step_by(count)
+                .map(|(at, (element, [place, weight]))| Proposal {
+                    element: *element,
+                    rank: at / count,
+                    place: *place,
+                    weight: *weight,
+                })
+                .filter(|proposal| proposal.weight > 0)
+                .collect()
+        };
+        Ok((0..count).map(of).collect())
+    }
+
+    fn gather<U: Elem>(&self, own: &[U]) -> Result<Vec<U>> {
+        let mut all = vec![U::zeroed(); own.len() * self.team.size() as usize];
+        self.team.all_gather(own, &mut all)?;
+        Ok(all)
+    }
+}
+
+/// The proposal before which, and behind which, at most half of the weight lies.
+fn weighted_median<T>(
+    mut proposals: Vec<Proposal<T>>,
+    compare: &impl Fn(&T, &T) -> Ordering,
+) -> Option<Proposal<T>> {
+    // Stable: equal elements stay in the order of their ranks.
+    proposals.sort_by(|a, b| compare(&a.element, &b.element));
+    let total: u64 = proposals.iter().map(|proposal| proposal.weight).sum();
+    let mut before = 0;
+    proposals.into_iter().find(|proposal| {
+        before += proposal.weight;
+        before >= total.div_ceil(2)
+    })
+}

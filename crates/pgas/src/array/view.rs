@@ -1,0 +1,226 @@
+//! Own elements, in every phase, and all elements one after the other.
+
+use super::{Array, Bounds, Run};
+use crate::{Elem, Result, Segment, Shared};
+
+/// This unit's part of a segment, in the phases in which it may be read and written here.
+pub trait Own<T: Elem> {
+    /// Copies own elements.
+    fn read_own(&self, offset: u64, into: &mut [T]) -> Result<()>;
+    /// Copies to own elements.
+    fn write_own(&mut self, offset: u64, from: &[T]) -> Result<()>;
+    /// The elements themselves, in a phase in which nobody else has them.
+    fn own(&self) -> Option<&[T]>;
+    /// The elements themselves, to be changed.
+    fn own_mut(&mut self) -> Option<&mut [T]>;
+    /// Before and after a collective algorithm: nobody is still at the elements, or yet.
+    fn settle(&self) -> Result<()>;
+}
+
+impl<T: Elem> Own<T> for Segment<'_, T, Shared> {
+    fn read_own(&self, offset: u64, into: &mut [T]) -> Result<()> {
+        self.read_local(offset, into)
+    }
+
+    fn write_own(&mut self, offset: u64, from: &[T]) -> Result<()> {
+        self.write_local(offset, from)
+    }
+
+    fn own(&self) -> Option<&[T]> {
+        None
+    }
+
+    fn own_mut(&mut self) -> Option<&mut [T]> {
+        None
+    }
+
+    fn settle(&self) -> Result<()> {
+        self.team().barrier()
+    }
+}
+
+/// Elements that go through a buffer at a time where there is no reference to them: a part of the nearest
+/// cache.
+fn window<T>() -> u64 {
+    ((16 << 10) / size_of::<T>().max(1) as u64).max(1)
+}
+
+/// Cuts runs that ascend in memory at the borders of windows.
+struct Cutter<I, const D: usize> {
+    runs: I,
+    rest: Option<Run<D>>,
+}
+
+impl<I: Iterator<Item = Run<D>>, const D: usize> Cutter<I, D> {
+    fn new(runs: I) -> Self {
+        Cutter { runs, rest: None }
+    }
+
+    /// The next run, or what is left of it, as far as it lies below `end`.
+    fn below(&mut self, end: u64) -> Option<Run<D>> {
+        let mut run = self.rest.take().or_else(|| self.runs.next())?;
+        if run.offset >= end {
+            self.rest = Some(run);
+            return None;
+        }
+        let len = run.len.min(end - run.offset);
+        if len < run.len {
+            let mut rest = run;
+            rest.index[D - 1] += len;
+            rest.offset += len;
+            rest.len -= len;
+            self.rest = Some(rest);
+        }
+        run.len = len;
+        Some(run)
+    }
+}
+
+impl<'f, T: Elem, const D: usize, P: crate::Phase> Array<'f, T, D, P> {
+    /// This unit's elements: runs of consecutive indices, with their offsets in its memory.
+    pub fn local_runs(&self) -> impl Iterator<Item = Run<D>> + use<'_, 'f, T, D, P> {
+        self.pattern.local_runs(self.rank())
+    }
+
+    /// How many elements this unit has.
+    pub fn local_len(&self) -> u64 {
+        self.pattern.local_len(self.rank())
+    }
+
+    /// Elements of memory that this unit uses along each dimension, with ghost cells.
+    pub fn stored_extents(&self) -> [u64; D] {
+        self.pattern.stored_extents(self.rank())
+    }
+
+    /// Elements of memory that this unit uses.
+    pub fn stored_len(&self) -> u64 {
+        self.pattern.stored_len(self.rank())
+    }
+}
+
+impl<'f, T: Elem, const D: usize, P: crate::Phase> Array<'f, T, D, P>
+where
+    Segment<'f, T, P>: Own<T>,
+{
+    /// Copies this unit's memory from `offset` on, in the order of [`Array::local_runs`]. Local.
+    pub fn read_local(&self, offset: u64, into: &mut [T]) -> Result<()> {
+        self.segment.read_own(offset, into)
+    }
+
+    /// Copies to this unit's memory. Local.
+    pub fn write_local(&mut self, offset: u64, from: &[T]) -> Result<()> {
+        self.segment.write_own(offset, from)
+    }
+
+    /// Shows all own elements, run by run.
+    pub(super) fn see(&self, mut show: impl FnMut(Run<D>, &[T])) -> Result<()> {
+        let mut runs = Cutter::new(self.local_runs());
+        let stored = self.stored_len();
+        let mut each = |first: u64, elements: &[T]| {
+            while let Some(run) = runs.below(first + elements.len() as u64) {
+                let at = (run.offset - first) as usize;
+                show(run, &elements[at..at + run.len as usize]);
+            }
+        };
+        if let Some(own) = self.segment.own() {
+            each(0, &own[..stored as usize]);
+            return Ok(());
+        }
+        let mut buffer = vec![T::zeroed(); window::<T>().min(stored) as usize];
+        for first in (0..stored).step_by(buffer.len().max(1)) {
+            let part = &mut buffer[..window::<T>().min(stored - first) as usize];
+            self.segment.read_own(first, part)?;
+            each(first, part);
+        }
+        Ok(())
+    }
+
+    /// Lets all own elements be changed, run by run.
+    pub(super) fn edit(&mut self, mut change: impl FnMut(Run<D>, &mut [T])) -> Result<()> {
+        let pattern = self.pattern;
+        let mut runs = Cutter::new(pattern.local_runs(self.rank()));
+        let stored = self.stored_len();
+        let mut each = |first: u64, elements: &mut [T]| {
+            while let Some(run) = runs.below(first + elements.len() as u64) {
+                let at = (run.offset - first) as usize;
+                change(run, &mut elements[at..at + run.len as usize]);
+            }
+        };
+        if let Some(own) = self.segment.own_mut() {
+            each(0, &mut own[..stored as usize]);
+            return Ok(());
+        }
+        let mut buffer = vec![T::zeroed(); window::<T>().min(stored) as usize];
+        for first in (0..stored).step_by(buffer.len().max(1)) {
+            let part = &mut buffer[..window::<T>().min(stored - first) as usize];
+            self.segment.read_own(first, part)?;
+            each(first, part);
+            self.segment.write_own(first, part)?;
+        }
+        Ok(())
+    }
+}
+
+impl<'f, T: Elem, const D: usize> Array<'f, T, D> {
+    /// All elements of the array in row-major order, wherever they are. One-sided; got in large pieces.
+    pub fn elements(&self) -> Elements<'_, 'f, T, D> {
+        Elements {
+            array: self,
+            next: 0,
+            got: Vec::new().into_iter(),
+        }
+    }
+}
+
+/// See [`Array::elements`]. After an error it goes on behind the elements that could not be had.
+#[derive(Debug)]
+pub struct Elements<'a, 'f, T, const D: usize> {
+    array: &'a Array<'f, T, D>,
+    /// The first element, in row-major order, that was not asked for.
+    next: u64,
+    got: std::vec::IntoIter<T>,
+}
+
+impl<T: Elem, const D: usize> Elements<'_, '_, T, D> {
+    /// The box of the next elements: the rest of a row, or rows, or planes, as many as a window takes.
+    fn advance(&mut self) -> Bounds<D> {
+        let whole = self.array.pattern.bounds();
+        let extents = whole.extents();
+        let lo = whole.index(self.next);
+        let mut bounds = Bounds {
+            lo,
+            hi: lo.map(|index| index + 1),
+        };
+        let mut count = 1;
+        for d in (0..D).rev() {
+            let rows = (window::<T>() / count).max(1).min(extents[d] - lo[d]);
+            bounds.hi[d] = lo[d] + rows;
+            count *= rows;
+            if count < extents[d..].iter().product() {
+                break;
+            }
+        }
+        self.next += count;
+        bounds
+    }
+}
+
+impl<T: Elem, const D: usize> Iterator for Elements<'_, '_, T, D> {
+    type Item = Result<T>;
+
+    fn next(&mut self) -> Option<Result<T>> {
+        if let Some(element) = self.got.next() {
+            return Some(Ok(element));
+        }
+        if self.next >= self.array.len() {
+            return None;
+        }
+        let bounds = self.advance();
+        let mut got = vec![T::zeroed(); bounds.len() as usize];
+        if let Err(error) = self.array.get(bounds, &mut got) {
+            return Some(Err(error));
+        }
+        self.got = got.into_iter();
+        self.got.next().map(Ok)
+    }
+}

@@ -1,0 +1,199 @@
+//! The distributed hash map, against the library's.
+
+use samite_pgas::array::{ArrayError, Map};
+use samite_pgas::{Error, Pgas};
+use samite_testkit::{Outcome, everywhere, units};
+use std::collections::HashMap;
+
+fn random(seed: u64) -> u64 {
+    let mut x = seed.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    x = (x ^ x >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    x ^ x >> 29
+}
+
+/// Entries of all units, gathered by reading every key.
+fn local_entries(map: &Map<'_, u64, [u64; 3]>) -> Outcome<HashMap<u64, [u64; 3]>> {
+    let mut all = HashMap::new();
+    let mut twice = 0;
+    map.for_each_local(|key, value| twice += usize::from(all.insert(key, value).is_some()))?;
+    assert_eq!(twice, 0, "a key is there twice");
+    Ok(all)
+}
+
+everywhere!(one_unit_against_a_model, 2, |fabric, _| {
+    let pgas = &Pgas::new(fabric)?;
+    let me = u64::from(pgas.me().0);
+    // Few slots, so that chains are long and slots are used again.
+    let map = Map::<u64, [u64; 3]>::new(pgas.world(), 40)?;
+    let mut model = HashMap::new();
+    for step in 0..600 {
+        let dice = random(step * 2 + me);
+        // Keys of one unit are not those of another.
+        let key = dice % 25 * 2 + me;
+        let value = [dice, step, me];
+        match dice >> 32 & 3 {
+            0 => assert_eq!(map.remove(&key)?, model.remove(&key)),
+            1 => {
+                let new =
+                    map.update(key, |old| old.map_or(value, |[a, b, c]| [a ^ b, b + 1, c]))?;
+                let old = model.get(&key).copied();
+                let expected = old.map_or(value, |[a, b, c]: [u64; 3]| [a ^ b, b + 1, c]);
+                assert_eq!(new, expected);
+                model.insert(key, new);
+            }
+            2 => assert_eq!(map.insert(key, value)?, model.insert(key, value)),
+            _ => assert_eq!(map.get(&key)?, model.get(&key).copied()),
+        }
+    }
+    for key in (0..50).filter(|key| key % 2 == me) {
+        assert_eq!(map.get(&key)?, model.get(&key).copied());
+    }
+    let mut counts = [0; 2];
+    pgas.world()
+        .all_gather(&[model.len() as u64][..], &mut counts[..])?;
+    assert_eq!(map.len()?, counts[0] + counts[1]);
+    local_entries(&map)?;
+    Ok(map.free()?)
+});
+
+fn histogram(pgas: &Pgas<'_>, samples: u64, keys: u64, slots: u64) -> Outcome {
+    let map = Map::<u64, u64>::new(pgas.world(), slots)?;
+    let (me, size) = (u64::from(pgas.me().0), u64::from(pgas.units()));
+    for sample in 0..samples {
+        map.update(random(sample * size + me) % keys, |count| {
+            count.unwrap_or(0) + 1
+        })?;
+    }
+    pgas.world().barrier()?;
+    let mut model = HashMap::new();
+    for sample in 0..samples * size {
+        *model.entry(random(sample) % keys).or_insert(0) += 1;
+    }
+    for (key, count) in &model {
+        assert_eq!(map.get(key)?, Some(*count), "key {key}");
+    }
+    let mut own = HashMap::new();
+    map.for_each_local(|key, count| {
+        assert_eq!(own.insert(key, count), None, "a key is there twice");
+    })?;
+    for (key, count) in &own {
+        assert_eq!(model.get(key), Some(count));
+        assert_eq!(map.owner(key), pgas.me().0);
+    }
+    assert_eq!(map.local_len()?, own.len() as u64);
+    assert_eq!(map.len()?, model.len() as u64);
+    Ok(map.free()?)
+}
+
+everywhere!(all_units_count_into_the_same_keys, 4, |fabric, _| {
+    let pgas = &Pgas::new(fabric)?;
+    // Many updates of few keys, then few of many, in tables that are nearly full.
+    histogram(pgas, 150, 8, 9)?;
+    histogram(pgas, 100, 1000, 140)
+});
+
+#[test]
+fn a_long_fight_for_few_keys() {
+    units(4).run("a_long_fight_for_few_keys", |fabric, _| {
+        let pgas = &Pgas::new(fabric)?;
+        histogram(pgas, 20_000, 3, 4)?;
+        histogram(pgas, 20_000, 3000, 1200)
+    });
+}
+
+everywhere!(adding_and_removing_leaves_no_double, 4, |fabric, _| {
+    let pgas = &Pgas::new(fabric)?;
+    let me = u64::from(pgas.me().0);
+    // All units add and remove the same few keys in slots that hardly suffice: chains overlap.
+    let map = Map::<u64, [u64; 3]>::new(pgas.world(), 12)?;
+    for step in 0..150 {
+        let dice = random(4 * step + me);
+        let key = dice % 12;
+        if dice & 1 << 40 == 0 {
+            map.insert(key, [key, step, key ^ step])?;
+        } else if let Some([a, b, c]) = map.remove(&key)? {
+            assert_eq!((a, c), (key, a ^ b), "a value is whole");
+        }
+        if let Some([a, b, c]) = map.get(&(dice >> 20 & 7))? {
+            assert_eq!((a, c), (dice >> 20 & 7, a ^ b), "a value is whole");
+        }
+    }
+    pgas.world().barrier()?;
+    let own = local_entries(&map)?;
+    for (key, value) in own {
+        assert_eq!(map.get(&key)?, Some(value));
+    }
+    // Nobody is left in the way.
+    for key in 0..12 {
+        map.remove(&key)?;
+    }
+    assert_eq!(map.len()?, 0);
+    Ok(map.free()?)
+});
+
+everywhere!(a_full_map_says_so, 2, |fabric, _| {
+    let pgas = &Pgas::new(fabric)?;
+    let map = Map::<u32, u8>::new(pgas.world(), 5)?;
+    if pgas.me().0 == 0 {
+        let mut added = Vec::new();
+        let mut refused = 0;
+        for key in 0..40 {
+            match map.insert(key, key as u8) {
+                Ok(old) => {
+                    assert_eq!(old, None);
+                    added.push(key);
+                }
+                Err(error) => {
+                    let unit = pgas.world().unit(map.owner(&key))?;
+                    assert_eq!(error, Error::Array(ArrayError::MapFull { unit, slots: 5 }));
+                    refused += 1;
+                }
+            }
+        }
+        assert_eq!((added.len(), refused), (10, 30));
+        for key in &added {
+            assert_eq!(
+                map.insert(*key, 1)?,
+                Some(*key as u8),
+                "what is there can change"
+            );
+        }
+        // A slot that is given back is used again.
+        map.remove(&added[0])?;
+        let owner = map.owner(&added[0]);
+        let another = (100..).find(|key| map.owner(key) == owner).unwrap_or(100);
+        assert_eq!(map.insert(another, 9)?, None);
+        assert_eq!(map.get(&another)?, Some(9));
+        assert_eq!(map.get(&added[0])?, None);
+    }
+    assert_eq!(map.len()?, 10);
+    map.free()?;
+    let none = Map::<u32, u8>::new(pgas.world(), 0)?;
+    assert_eq!(none.get(&1)?, None);
+    assert!(matches!(
+        none.insert(1, 1),
+        Err(Error::Array(ArrayError::MapFull { .. }))
+    ));
+    Ok(none.free()?)
+});
+
+everywhere!(keys_and_values_of_any_size, 2, |fabric, _| {
+    let pgas = &Pgas::new(fabric)?;
+    let me = pgas.me().0;
+    let words = Map::<[u8; 13], [u16; 100]>::new(pgas.world(), 8)?;
+    let key = |unit: u32| [unit as u8; 13];
+    words.insert(key(me), [me as u16; 100])?;
+    pgas.world().barrier()?;
+    assert_eq!(words.get(&key(1 - me))?, Some([1 - me as u16; 100]));
+    words.free()?;
+    // A set, and a map with one possible key.
+    let set = Map::<u128, ()>::new(pgas.world(), 8)?;
+    set.insert(u128::MAX - u128::from(me), ())?;
+    assert_eq!(set.len()?, 2);
+    set.free()?;
+    let one = Map::<(), u64>::new(pgas.world(), 1)?;
+    one.update((), |old| old.unwrap_or(0) + 1)?;
+    pgas.world().barrier()?;
+    assert_eq!(one.get(&())?, Some(2));
+    Ok(one.free()?)
+});
