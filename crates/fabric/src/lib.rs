@@ -62,6 +62,7 @@ pub use matching::{Match, Matcher};
 pub use message::{Scope, View};
 pub use ops::Status;
 pub use peer::{Identity, PeerId, PeerInfo};
+pub use proto::batch::WordUpdate;
 pub use proto::cost::{Choice, CostModel, Rate};
 pub use proto::rma_over_am::{Atomic, Width};
 pub use segment::{Remote, Segment, SegmentKey};

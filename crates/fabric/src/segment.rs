@@ -12,7 +12,7 @@ use crate::ops::Outcome as Ended;
 use crate::proto::active::LOOK_UP;
 use crate::proto::rma_over_am::apply;
 use crate::wire::Place;
-use crate::{Atomic, Error, Handle, Outcome, PeerId, Result, Width};
+use crate::{Atomic, Error, Handle, Outcome, PeerId, Result, Width, WordUpdate};
 use samite_mem::gate::Readable;
 use samite_mem::lend::WriteBuf;
 use samite_mem::{Block, SharedBytes, Span};
@@ -555,6 +555,62 @@ impl<'f> Remote<'f> {
             Way::Reading { .. } => Err(self.read_only()),
             _ => self.atomic_far(offset, op, width, a, b),
         }
+    }
+
+    /// Many atomic updates of words, in no order among them; no old values. One-sided. Where the memory is
+    /// mapped they are done when this returns, else the handle tells. Every place is checked first.
+    #[inline]
+    pub fn update_batch(
+        &self,
+        op: Atomic,
+        width: Width,
+        updates: &[WordUpdate],
+    ) -> Result<Handle<'f, u64>> {
+        for update in updates {
+            self.check(update.offset, width.bytes())?;
+            if !update.offset.is_multiple_of(width.bytes()) {
+                return Err(Error::Misaligned(update.offset));
+            }
+        }
+        match &self.way {
+            Way::Mapped { bytes, .. } => {
+                self.still_offered()?;
+                for update in updates {
+                    apply(bytes, update.offset, op, width, update.value, 0);
+                }
+                Ok(Handle::ended(self.fabric))
+            }
+            Way::Reading { .. } => Err(self.read_only()),
+            _ if updates.is_empty() => Ok(Handle::ended(self.fabric)),
+            _ => {
+                self.fabric.credit(self.key.peer)?;
+                let core = &mut *self.fabric.core.borrow_mut();
+                let place = self.place(0);
+                let key = core
+                    .engine
+                    .updates_over_am(self.key.peer, place, (op, width), updates);
+                core.engine.flush(&mut core.transport);
+                Ok(Handle::new(self.fabric, key))
+            }
+        }
+    }
+
+    /// Copies elements of `size` bytes at `offsets`, one behind the other; the handle gives them. One-sided.
+    /// For memory that is not mapped here: they travel together.
+    pub fn get_batch(&self, size: u64, offsets: &[u64]) -> Result<Handle<'f, Vec<u8>>> {
+        for offset in offsets {
+            self.check(*offset, size)?;
+        }
+        let bytes = vec![0; offsets.len() * size as usize];
+        if offsets.is_empty() || size == 0 {
+            return self.get_nb(0, 0);
+        }
+        self.fabric.credit(self.key.peer)?;
+        let core = &mut *self.fabric.core.borrow_mut();
+        let (peer, place, buf) = (self.key.peer, self.place(0), WriteBuf::owned(bytes));
+        let key = core.engine.gather_over_am(peer, place, size, offsets, buf);
+        core.engine.flush(&mut core.transport);
+        Ok(Handle::new(self.fabric, key))
     }
 
     /// The kernel has no atomics on the memory of others: the owner does it.

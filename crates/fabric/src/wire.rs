@@ -35,6 +35,10 @@ pub(crate) mod kind {
     pub(crate) const ANSWER: u8 = 15;
     /// Something happened: arg = key.
     pub(crate) const SIGNAL: u8 = 16;
+    /// Updates of words: arg = request, inline = segment, operation, body = pairs of offset and operand.
+    pub(crate) const UPDATES: u8 = 17;
+    /// Gets of elements: arg = request, inline = segment, size, offset in the request, body = offsets.
+    pub(crate) const GATHER: u8 = 18;
 }
 
 /// Inline bytes, written and read word by word.

@@ -209,8 +209,9 @@ fn place<T>(offset: u64) -> Result<(u64, u64)> {
     Ok((at, (offset - at) * 8))
 }
 
+/// The word that an element lies in.
 #[inline(always)]
-fn width<T>() -> Width {
+pub(crate) fn width<T>() -> Width {
     if size_of::<T>() == 8 {
         Width::W64
     } else {

@@ -25,7 +25,8 @@ pub use job::Pgas;
 pub use pointer::{DartPtr, Flags, GlobalPtr, Origin};
 pub use samite_fabric::{Handle, wait_all};
 pub use segment::{
-    Fetch, Local, Phase, ReadOnly, Segment, Shared, Signal, SignalOp, Strided, Wanted,
+    Fetch, Local, Phase, Place, ReadOnly, Segment, Shared, Signal, SignalOp, Strided, Updates,
+    Wanted,
 };
 pub use team::{Team, TeamId};
 pub use unit::{Elem, Unit};

@@ -1,6 +1,8 @@
 //! Teams, allocation, put and get, in real processes, with and without shared memory.
 
-use samite_pgas::{Error, GlobalPtr, Group, Pgas, Signal, SignalOp, Strided, Unit, Update, Wanted};
+use samite_pgas::{
+    Error, GlobalPtr, Group, Pgas, Place, Signal, SignalOp, Strided, Unit, Update, Wanted,
+};
 use samite_testkit::everywhere;
 
 everywhere!(put_and_get, 3, |fabric, _| {
@@ -310,6 +312,55 @@ everywhere!(atomics_of_all_types, 3, |fabric, _| {
     assert!(matches!(
         float.fetch_op(0, 0, Update::BitAnd, 1.0),
         Err(Error::NoSuchUpdate("f64"))
+    ));
+    Ok(world.barrier()?)
+});
+
+everywhere!(irregular_access, 3, |fabric, _| {
+    let pgas = &Pgas::new(fabric)?;
+    let world = pgas.world();
+    let segment = world.allocate::<u64>(100)?;
+    let small = world.allocate::<u32>(5)?;
+    let (rank, size) = (world.rank(), world.size());
+    // Enough for several batches without an answer.
+    let mut updates = segment.updates(Update::Sum);
+    for at in 0..30_000u64 {
+        updates.push((at % 3) as u32, at % 100, at)?;
+    }
+    updates.finish()?;
+    let mut or = small.updates(Update::BitOr);
+    for other in 0..size {
+        or.push(other, 4, 1 << rank)?;
+    }
+    or.finish()?;
+    world.barrier()?;
+    let places: Vec<Place> = (0..20_000u64)
+        .map(|at| Place {
+            rank: (at % 3) as u32,
+            index: at * 7 % 100,
+        })
+        .collect();
+    let mut values = vec![0; places.len()];
+    segment.get_scattered(&places, &mut values)?;
+    let mut sums = [[0; 100]; 3];
+    (0..30_000).for_each(|at| sums[at % 3][at % 100] += at as u64);
+    for (place, value) in places.iter().zip(&values) {
+        let sum = sums[place.rank as usize][place.index as usize];
+        assert_eq!(*value, sum * u64::from(size), "{place:?}");
+    }
+    assert_eq!(small.load(rank, 4)?, 0b111);
+    let mut wrong = segment.updates(Update::BitXor);
+    assert!(matches!(
+        wrong.push(0, 100, 1).and_then(|()| wrong.finish()),
+        Err(_)
+    ));
+    let outside = [Place {
+        rank: 0,
+        index: 100,
+    }];
+    assert!(matches!(
+        segment.get_scattered(&outside, &mut [0]),
+        Err(Error::OutOfRange { .. } | Error::Fabric(_))
     ));
     Ok(world.barrier()?)
 });

@@ -382,6 +382,8 @@ impl Engine {
             kind::GOT => self.got_arrived(frame),
             kind::ATOMIC => self.atomic_arrived(frame),
             kind::ANSWER => self.answer_arrived(frame),
+            kind::UPDATES => self.updates_arrived(frame),
+            kind::GATHER => self.gather_arrived(frame),
             kind::SIGNAL => {
                 *self.signals.entry((frame.from, frame.arg)).or_default() += 1;
                 Ok(())

@@ -11,6 +11,7 @@
 //! | `cost` | which of these is cheapest, pure | |
 
 pub(crate) mod active;
+pub(crate) mod batch;
 mod cooperative;
 pub(crate) mod cost;
 mod eager;

@@ -98,10 +98,25 @@ pub(crate) fn apply(
     }
 }
 
-const OK: u64 = 0;
-const NO_SEGMENT: u64 = 1;
-const OUT_OF_RANGE: u64 = 2;
-const NOT_NOW: u64 = 3;
+pub(super) const OK: u64 = 0;
+pub(super) const NO_SEGMENT: u64 = 1;
+pub(super) const OUT_OF_RANGE: u64 = 2;
+pub(super) const NOT_NOW: u64 = 3;
+
+/// An operation as one word of a frame.
+pub(super) fn atomic_code(op: Atomic, width: Width) -> u64 {
+    let op = ATOMICS.iter().position(|known| *known == op).unwrap_or(0) as u64;
+    op | width.bytes() << 8
+}
+
+pub(super) fn atomic_of(code: u64) -> Option<(Atomic, Width)> {
+    let width = if code >> 8 == 4 {
+        Width::W32
+    } else {
+        Width::W64
+    };
+    Some((*ATOMICS.get((code & 0xff) as usize)?, width))
+}
 
 impl Engine {
     /// Puts `bytes` by messages; the operation ends when they are all in place.
@@ -157,21 +172,20 @@ impl Engine {
         let key = self.ops.add(Some(to), "atomic", Work::Answer { left: 1 });
         self.peer(to).unanswered += 1;
         let [place, offset] = place.words();
-        let op = ATOMICS.iter().position(|known| *known == op).unwrap_or(0) as u64;
-        let words = Words([place, offset, op | width.bytes() << 8, a, b]);
+        let words = Words([place, offset, atomic_code(op, width), a, b]);
         self.post(to, Class::Request, kind::ATOMIC, key, &words.bytes());
         key
     }
 
     /// Owner: the bytes of a place that somebody names, to be written.
-    fn offered_bytes(&self, place: Place, len: u64) -> Result<&SharedBytes, u64> {
+    pub(super) fn offered_bytes(&self, place: Place, len: u64) -> Result<&SharedBytes, u64> {
         match self.offered_access(place, len)? {
             Access::Shared(bytes) => Ok(bytes),
             Access::Reading(_) | Access::Withdrawn(_) => Err(NOT_NOW),
         }
     }
 
-    fn offered_access(&self, place: Place, len: u64) -> Result<&Access, u64> {
+    pub(super) fn offered_access(&self, place: Place, len: u64) -> Result<&Access, u64> {
         let offered = self
             .offered
             .get(&place.segment)
@@ -184,7 +198,7 @@ impl Engine {
         }
     }
 
-    fn answer(&mut self, to: PeerId, request: u64, status: u64, word: u64) {
+    pub(super) fn answer(&mut self, to: PeerId, request: u64, status: u64, word: u64) {
         self.post(
             to,
             Class::Reply,
@@ -279,10 +293,7 @@ impl Engine {
     pub(crate) fn atomic_arrived(&mut self, frame: &Incoming<'_>) -> Result<(), &'static str> {
         let Words([place, offset, op, a, b]) = Words::<5>::read(frame.inline).ok_or("an atomic")?;
         let place = Place::of(&[place, offset]);
-        let width = if op >> 8 == 4 { Width::W32 } else { Width::W64 };
-        let op = *ATOMICS
-            .get((op & 0xff) as usize)
-            .ok_or("the operation of an atomic")?;
+        let (op, width) = atomic_of(op).ok_or("the operation of an atomic")?;
         let aligned = place.offset.is_multiple_of(width.bytes());
         let (status, word) = match self.offered_bytes(place, width.bytes()) {
             Ok(bytes) if aligned => (OK, apply(bytes, place.offset, op, width, a, b)),

@@ -1,9 +1,8 @@
 //! Atomic updates of elements; see [`crate::atomic`].
 
 use super::{Segment, Shared};
-use crate::atomic::{self, AtomicElem, Update};
+use crate::atomic::{self, AtomicElem, Update, width};
 use crate::{GlobalPtr, Pgas, Result};
-use samite_fabric::Width;
 
 impl<'f, T: AtomicElem> Segment<'f, T, Shared> {
     /// `element = element op value`; the old element. One-sided, atomic, complete when it returns.
@@ -59,14 +58,9 @@ impl<'f, T: AtomicElem> Segment<'f, T, Shared> {
             }
             return Ok(());
         };
-        let width = if size_of::<T>() == 8 {
-            Width::W64
-        } else {
-            Width::W32
-        };
         let mut pending = Vec::with_capacity(values.len());
         for (at, value) in values.iter().enumerate() {
-            let started = remote.atomic_nb(offset(at), op, width, value.to_word(), 0);
+            let started = remote.atomic_nb(offset(at), op, width::<T>(), value.to_word(), 0);
             pending.push(started.map_err(|error| self.say(error, rank, index, values.len()))?);
         }
         samite_fabric::wait_all(pending)?;

@@ -1,5 +1,6 @@
 //! Memory of a team: the same number of elements at every member, reached by rank and index.
 
+mod aggregate;
 mod atomics;
 mod onesided;
 mod phase;
@@ -12,6 +13,7 @@ use phase::Own;
 use samite_fabric::{Remote, SegmentKey};
 use std::marker::PhantomData;
 
+pub use aggregate::{Place, Updates};
 pub use onesided::Fetch;
 pub use phase::{Local, Phase, ReadOnly, Shared};
 pub use signal::{Signal, SignalOp, Wanted};

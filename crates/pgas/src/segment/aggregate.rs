@@ -1,0 +1,211 @@
+//! Irregular access, element by element, without a round trip for each.
+//!
+//! On mapped memory the cost of a random element is the trip of its line: each element's line is asked for
+//! when it is named and used some elements later, so that many trips are under way at once. Over messages
+//! the elements for one member are collected and travel together, and no more than [`IN_FLIGHT`] batches
+//! are unanswered: whoever asks faster than the others answer waits.
+//!
+//! Source: exstack and conveyors of the bale programs (Maley and DeVinney, IA^3 2019).
+
+use super::{Segment, Shared, out_of_range};
+use crate::atomic::{self, AtomicElem, Update, width};
+use crate::{Elem, Error, Result};
+use samite_fabric::{Atomic, Handle, Remote, WordUpdate};
+use std::collections::VecDeque;
+
+/// Elements whose lines are under way at once: about what a core can have in flight, and more while some
+/// of them hit.
+const AHEAD: usize = 64;
+/// Elements of one member that travel together.
+const BATCH: usize = 1024;
+/// Batches without an answer.
+const IN_FLIGHT: usize = 8;
+
+/// An element of a segment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Place {
+    /// The member.
+    pub rank: u32,
+    /// The element.
+    pub index: u64,
+}
+
+/// Updates on their way; see [`Segment::updates`].
+#[derive(Debug)]
+#[must_use = "call finish: updates that are still collected are not done before"]
+pub struct Updates<'s, 'f, T> {
+    segment: &'s Segment<'f, T, Shared>,
+    update: Update,
+    native: Option<Atomic>,
+    /// On mapped memory: what was asked for and is not done yet.
+    near: Vec<(u32, WordUpdate)>,
+    /// By rank: what is collected for it.
+    far: Vec<Vec<WordUpdate>>,
+    in_flight: VecDeque<Handle<'f, u64>>,
+}
+
+impl<'f, T: AtomicElem> Segment<'f, T, Shared> {
+    /// Begins many updates of elements anywhere, all of the same kind: `element = element op value`, each
+    /// atomic, in no order. Local. They are done when [`Updates::finish`] returns.
+    pub fn updates(&self, update: Update) -> Updates<'_, 'f, T> {
+        Updates {
+            segment: self,
+            update,
+            native: T::native(update),
+            near: Vec::with_capacity(AHEAD),
+            far: vec![Vec::new(); self.state.remotes.len()],
+            in_flight: VecDeque::new(),
+        }
+    }
+}
+
+impl<T: AtomicElem> Updates<'_, '_, T> {
+    /// Updates one element, some time until [`Updates::finish`]. Waits while too much is unanswered.
+    ///
+    /// # Errors
+    /// Out of range; [`Error::NoSuchUpdate`]; a lost unit.
+    #[inline]
+    pub fn push(&mut self, rank: u32, index: u64, value: T) -> Result<()> {
+        let remote = self.segment.part_of(rank, index, 1)?;
+        let offset = self.segment.offset(index);
+        let Some(op) = self.native else {
+            // Not one operation anywhere: there is nothing that could travel together.
+            atomic::fetch_op(remote, offset, self.update, value)?;
+            return Ok(());
+        };
+        let word = WordUpdate {
+            offset,
+            value: value.to_word(),
+        };
+        match remote.mapped() {
+            Some(bytes) => {
+                if !bytes.contains(offset, size_of::<T>() as u64) {
+                    let len = self.segment.len_of(rank)?;
+                    return Err(out_of_range(self.segment.team().unit(rank)?, index, 1, len));
+                }
+                bytes.prefetch_write_range(offset, 1);
+                self.near.push((rank, word));
+                if self.near.len() == AHEAD {
+                    self.do_near(op)?;
+                }
+            }
+            None => {
+                let batch = &mut self.far[rank as usize];
+                batch.push(word);
+                if batch.len() == BATCH {
+                    self.send(rank, op)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn do_near(&mut self, op: Atomic) -> Result<()> {
+        for (rank, word) in self.near.drain(..) {
+            let remote = self.segment.remote(rank)?;
+            remote.atomic(word.offset, op, width::<T>(), word.value, 0)?;
+        }
+        Ok(())
+    }
+
+    #[cold]
+    fn send(&mut self, rank: u32, op: Atomic) -> Result<()> {
+        let batch = std::mem::take(&mut self.far[rank as usize]);
+        let remote = self.segment.remote(rank)?;
+        let handle = remote.update_batch(op, width::<T>(), &batch)?;
+        self.in_flight.push_back(handle);
+        if self.in_flight.len() > IN_FLIGHT
+            && let Some(oldest) = self.in_flight.pop_front()
+        {
+            oldest.wait()?;
+        }
+        Ok(())
+    }
+
+    /// Returns when every update is done, at all members. One-sided.
+    pub fn finish(mut self) -> Result<()> {
+        if let Some(op) = self.native {
+            self.do_near(op)?;
+            for rank in 0..self.far.len() as u32 {
+                if !self.far[rank as usize].is_empty() {
+                    self.send(rank, op)?;
+                }
+            }
+        }
+        samite_fabric::wait_all(self.in_flight.drain(..))?;
+        Ok(())
+    }
+}
+
+impl<'f, T: Elem> Segment<'f, T, Shared> {
+    /// Copies the elements at `places`, anywhere in the segment, to `into`. One-sided; complete when it
+    /// returns.
+    pub fn get_scattered(&self, places: &[Place], into: &mut [T]) -> Result<()> {
+        if places.len() != into.len() {
+            return Err(Error::WrongLength {
+                what: "one element for each place",
+                expected: places.len() as u64,
+                found: into.len() as u64,
+            });
+        }
+        let mut far: Vec<Vec<usize>> = vec![Vec::new(); self.state.remotes.len()];
+        for (at, place) in places.iter().enumerate() {
+            if let Some(next) = places.get(at + AHEAD / 2) {
+                self.ask_for_line(*next);
+            }
+            let remote = self.part_of(place.rank, place.index, 1)?;
+            if remote.mapped().is_some() {
+                let into = std::slice::from_mut(&mut into[at]);
+                let offset = self.offset(place.index);
+                remote
+                    .get(offset, crate::bytes_of_mut(into))
+                    .map_err(|error| self.say(error, place.rank, place.index, 1))?;
+            } else {
+                far[place.rank as usize].push(at);
+            }
+        }
+        self.get_far(places, &far, into)
+    }
+
+    #[inline(always)]
+    fn ask_for_line(&self, place: Place) {
+        let remote = self.state.remotes.get(place.rank as usize);
+        if let Some(bytes) = remote.and_then(Remote::mapped) {
+            bytes.prefetch(self.offset(place.index));
+        }
+    }
+
+    /// The elements `far[rank]` of `places`, in batches that go to all members at once.
+    fn get_far(&self, places: &[Place], far: &[Vec<usize>], into: &mut [T]) -> Result<()> {
+        let size = size_of::<T>() as u64;
+        let mut in_flight: VecDeque<(&[usize], Handle<'_, Vec<u8>>)> = VecDeque::new();
+        let longest = far.iter().map(Vec::len).max().unwrap_or(0);
+        let mut take = |which: &[usize], handle: Handle<'_, Vec<u8>>| -> Result<()> {
+            let elements = bytemuck::allocation::pod_collect_to_vec::<u8, T>(&handle.wait()?);
+            for (at, element) in which.iter().zip(elements) {
+                into[*at] = element;
+            }
+            Ok(())
+        };
+        for start in (0..longest).step_by(BATCH) {
+            for (remote, which) in self.state.remotes.iter().zip(far) {
+                let end = which.len().min(start + BATCH);
+                let Some(batch) = which.get(start..end).filter(|batch| !batch.is_empty()) else {
+                    continue;
+                };
+                let offset = |at: &usize| self.offset(places[*at].index);
+                let offsets: Vec<u64> = batch.iter().map(offset).collect();
+                in_flight.push_back((batch, remote.get_batch(size, &offsets)?));
+                if in_flight.len() > IN_FLIGHT
+                    && let Some((which, handle)) = in_flight.pop_front()
+                {
+                    take(which, handle)?;
+                }
+            }
+        }
+        for (which, handle) in in_flight {
+            take(which, handle)?;
+        }
+        Ok(())
+    }
+}
