@@ -13,6 +13,7 @@ use crate::proto::active::LOOK_UP;
 use crate::proto::rma_over_am::apply;
 use crate::wire::Place;
 use crate::{Atomic, Error, Handle, Outcome, PeerId, Result, Width, WordUpdate};
+use bytemuck::Pod;
 use samite_mem::gate::Readable;
 use samite_mem::lend::WriteBuf;
 use samite_mem::{Block, SharedBytes, Span};
@@ -117,13 +118,17 @@ impl Fabric {
 
     /// Makes private memory of this process a segment: peers reach it through the kernel or by
     /// messages. From now on it is read and written through the segment.
-    pub fn register(&self, bytes: Vec<u8>) -> Result<Segment<'_>> {
-        self.register_as(self.free_segment()?, bytes)
+    pub fn register<T: Pod + Send>(&self, elements: Vec<T>) -> Result<Segment<'_>> {
+        self.register_as(self.free_segment()?, elements)
     }
 
     /// As [`Fabric::register`], with a number that is not in use.
-    pub fn register_as(&self, segment: u32, bytes: Vec<u8>) -> Result<Segment<'_>> {
-        let shared = SharedBytes::adopt(bytes);
+    pub fn register_as<T: Pod + Send>(
+        &self,
+        segment: u32,
+        elements: Vec<T>,
+    ) -> Result<Segment<'_>> {
+        let shared = SharedBytes::adopt(elements);
         let (place, access) = (shared.address(), Access::Shared(shared.clone()));
         let generation = self.offer(segment, place, Kind::Private, access)?;
         Ok(self.segment(segment, generation, shared, None))

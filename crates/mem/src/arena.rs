@@ -12,9 +12,11 @@
 
 use crate::gate::Pass;
 use crate::{Error, SharedBytes, Span};
+use bytemuck::Pod;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags};
 use rustix::mm::{MapFlags, ProtFlags};
+use std::any::Any;
 use std::sync::Arc;
 
 /// See the module's text. Cloning is cheap and keeps the mapping alive.
@@ -36,7 +38,9 @@ pub(crate) enum Backing {
     /// A memfd, mapped.
     Memfd(OwnedFd),
     /// Private memory of this process that was adopted: freed with the mapping.
-    Adopted(#[expect(dead_code, reason = "kept alive: the pointer is into it")] Vec<u8>),
+    Adopted(
+        #[expect(dead_code, reason = "kept alive: the pointer is into it")] Box<dyn Any + Send>,
+    ),
     /// Another mapping, and the pass that lets one use a block of it.
     Passed(
         #[expect(dead_code, reason = "kept alive: the pointer is into it")] Arc<Mapping>,
@@ -46,12 +50,12 @@ pub(crate) enum Backing {
 
 impl Mapping {
     /// Adopts private memory: from now on it is reached by copies and atomics only.
-    pub(crate) fn adopt(mut bytes: Vec<u8>) -> Mapping {
+    pub(crate) fn adopt<T: Pod + Send>(mut elements: Vec<T>) -> Mapping {
         // A3: the buffer of a vector does not move while nobody touches the vector.
         Mapping {
-            base: bytes.as_mut_ptr(),
-            bytes: bytes.len(),
-            backing: Backing::Adopted(bytes),
+            base: elements.as_mut_ptr().cast(),
+            bytes: std::mem::size_of_val(elements.as_slice()),
+            backing: Backing::Adopted(Box::new(elements)),
         }
     }
 

@@ -37,8 +37,8 @@ impl SharedBytes {
 
     /// Private memory of this process that others will reach through the kernel or by messages. It
     /// is read and written by copies from now on, and freed with the last clone.
-    pub fn adopt(bytes: Vec<u8>) -> SharedBytes {
-        let mapping = Arc::new(Mapping::adopt(bytes));
+    pub fn adopt<T: bytemuck::Pod + Send>(elements: Vec<T>) -> SharedBytes {
+        let mapping = Arc::new(Mapping::adopt(elements));
         let (pointer, len) = (mapping.base(), mapping.bytes());
         SharedBytes {
             mapping,

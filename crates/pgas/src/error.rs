@@ -84,6 +84,9 @@ pub enum Error {
     /// A member could not get the memory for its part.
     #[error("{0} could not get the memory for its part; its own error says why")]
     NoMemory(Unit),
+    /// A member could not take part in a collective, which therefore ended at all others.
+    #[error("{0} could not take part in a collective; its own error says why")]
+    Refused(Unit),
     /// A part could not change its phase: somebody is attached to it otherwise.
     #[error("the part of {0} could not change its phase; its own error says why")]
     NoPhase(Unit),

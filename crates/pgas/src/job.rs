@@ -1,11 +1,12 @@
 //! This unit among the units of its job: who they are, and how a global pointer becomes memory.
 
 use crate::local::{self, LocalHeap};
-use crate::pointer::Origin;
+use crate::pointer::{Flags, Origin};
 use crate::{Elem, Error, GlobalPtr, Group, Result, Team, Unit};
-use samite_fabric::{Bell, Fabric, Handle, PeerId, Remote};
+use samite_fabric::{Bell, Fabric, Handle, PeerId, Remote, Segment};
 use samite_mem::SharedBytes;
 use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
 use std::rc::Rc;
 
 /// Global memory of a job; see the crate's text. One thread owns it, as it owns the fabric.
@@ -25,6 +26,8 @@ pub(crate) struct Job<'f> {
     /// By unit.
     pub(crate) bells: Vec<Bell>,
     pub(crate) heap: RefCell<LocalHeap<'f>>,
+    /// This unit's registered memory, by number.
+    registered: RefCell<HashMap<u16, Segment<'f>>>,
     /// Segments of others that pointers led to: by unit, then by number.
     attached: RefCell<Vec<Vec<Option<Remote<'f>>>>>,
     /// Operations that were started without a handle, with whom they go to.
@@ -51,6 +54,7 @@ impl<'f> Pgas<'f> {
             bells: peers.iter().map(|peer| fabric.bell(*peer)).collect(),
             peers,
             heap: RefCell::new(LocalHeap::default()),
+            registered: RefCell::default(),
             attached: RefCell::new((0..units).map(|_| Vec::new()).collect()),
             implicit: RefCell::default(),
             teams_named: Cell::new(0),
@@ -102,6 +106,34 @@ impl<'f> Pgas<'f> {
     /// more; debug builds notice when they do.
     pub fn free<T>(&self, pointer: GlobalPtr<T>) -> Result<()> {
         self.job.free(pointer)
+    }
+
+    /// Makes this unit's own memory reachable by every unit that gets the pointer. Local; the elements stay
+    /// where they are. Elements of other sizes than 4 and 8 bytes: see [`Team::register`].
+    pub fn register<T: Elem>(&self, elements: Vec<T>) -> Result<GlobalPtr<T>> {
+        let fabric = self.job.fabric;
+        let segment = fabric.register(crate::segment::whole_words(elements))?;
+        let key = segment.key();
+        let (number, flags) = (
+            key.segment as u16,
+            Flags::of(Origin::Registered, key.generation),
+        );
+        self.job.registered.borrow_mut().insert(number, segment);
+        Ok(GlobalPtr::new(self.job.me, number, flags, 0))
+    }
+
+    /// Ends a registration; the first `count` elements as they are now. Local. Others must not use it any
+    /// more, and notice when they do.
+    pub fn unregister<T: Elem>(&self, pointer: GlobalPtr<T>, count: u64) -> Result<Vec<T>> {
+        let number = pointer.segment();
+        if pointer.unit() != self.job.me || !self.job.registered.borrow().contains_key(&number) {
+            return Err(bad(pointer));
+        }
+        let mut elements = vec![T::zeroed(); count as usize];
+        self.get(pointer, &mut elements)?;
+        self.job.remember(self.job.me, number, None);
+        self.job.registered.borrow_mut().remove(&number);
+        Ok(elements)
     }
 
     /// Copies `from` to the memory at `to`. One-sided; complete here and there.

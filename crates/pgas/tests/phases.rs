@@ -1,6 +1,6 @@
 //! Phases of a segment: references while nobody else writes, on every transport.
 
-use samite_pgas::{Error, Pgas};
+use samite_pgas::{Error, GlobalPtr, Pgas};
 use samite_testkit::everywhere;
 
 everywhere!(
@@ -89,6 +89,31 @@ everywhere!(
         let mut back = vec![0; registered.len() as usize];
         registered.read_local(0, &mut back)?;
         assert_eq!(back[2], world.rank() as u16 + 10);
+        let own = pgas.register(vec![1.5f32 * (1 + world.rank()) as f32; 10])?;
+        let mut pointers = [0; 2];
+        world.all_gather(&[own.to_bits()][..], &mut pointers[..])?;
+        let theirs = GlobalPtr::<f32>::from_bits(pointers[there as usize]);
+        let mut got = [0.0; 2];
+        pgas.get(theirs.add(8), &mut got)?;
+        assert_eq!(got, [1.5 * (1 + there) as f32; 2]);
+        pgas.put(theirs.add(9), &[7.0])?;
+        assert!(
+            pgas.put(theirs.add(9), &[7.0, 8.0]).is_err(),
+            "beyond its end"
+        );
+        world.barrier()?;
+        assert!(matches!(
+            pgas.unregister(theirs, 1),
+            Err(Error::BadPointer { .. })
+        ));
+        let back = pgas.unregister(own, 10)?;
+        assert_eq!(back[8..], [1.5 * (1 + world.rank()) as f32, 7.0]);
+        world.barrier()?;
+        assert!(matches!(
+            pgas.get(theirs, &mut got),
+            Err(Error::BadPointer { .. })
+        ));
+        world.barrier()?;
         assert_eq!(registered.into_local().err(), Some(Error::AlwaysShared));
         Ok(world.barrier()?)
     }

@@ -64,17 +64,14 @@ impl<'f> Team<'f> {
         }
     }
 
-    /// Makes the members' own memory a segment. Collective; the lengths may differ. The elements are kept
-    /// as they are; they come back with [`Segment::read_local`].
+    /// Makes the members' own memory a segment. Collective; the lengths may differ. The elements stay where
+    /// they are and as they are, but for a vector of small elements that has to grow by a few bytes to whole
+    /// words; they come back with [`Segment::read_local`].
     pub fn register<T: Elem>(&self, elements: Vec<T>) -> Result<Segment<'f, T>> {
         let number = self.agree_on_number()?;
-        let mut bytes = crate::bytes_of(&elements).to_vec();
-        bytes.resize(padded(bytes.len() as u64) as usize, 0);
-        let own = self
-            .fabric()
-            .register_as(number, bytes)
-            .map(Own::Registered);
-        self.assemble_segment(own, elements.len() as u64, Origin::Registered)
+        let count = elements.len() as u64;
+        let own = self.fabric().register_as(number, whole_words(elements));
+        self.assemble_segment(own.map(Own::Registered), count, Origin::Registered)
     }
 
     /// A number of a segment that is free at all members.
@@ -235,6 +232,15 @@ impl<'f, T: Elem> Segment<'f, T, Shared> {
 
 /// Bytes that a member tells of its part: the key and the count.
 const KEY: usize = 32;
+
+/// The same elements and perhaps some more, so that they end with a whole word.
+pub(crate) fn whole_words<T: Elem>(mut elements: Vec<T>) -> Vec<T> {
+    let bytes = size_of_val(elements.as_slice()) as u64;
+    if let Some(more) = (padded(bytes) - bytes).checked_div(size_of::<T>() as u64) {
+        elements.resize(elements.len() + more as usize, T::zeroed());
+    }
+    elements
+}
 
 /// Atomics on small elements exchange the word that they lie in: parts end with a whole one.
 fn padded(bytes: u64) -> u64 {
