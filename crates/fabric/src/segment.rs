@@ -96,6 +96,7 @@ enum Way {
     Kernel {
         pid: i32,
         address: u64,
+        offered: SharedBytes,
     },
     Messages,
 }
@@ -288,6 +289,7 @@ impl Fabric {
             return Ok(Way::Kernel {
                 pid: info.map_or(0, |info| info.pid),
                 address: entry.place,
+                offered: offered(),
             });
         }
         if !engine.caps.map && !own {
@@ -390,7 +392,9 @@ impl<'f> Remote<'f> {
     #[inline(always)]
     fn still_offered(&self) -> Result<()> {
         match &self.way {
-            Way::Mapped { offered, .. } if !Layout::offers(offered, self.key.generation) => {
+            Way::Mapped { offered, .. } | Way::Kernel { offered, .. }
+                if !Layout::offers(offered, self.key.generation) =>
+            {
                 Err(Error::NoSuchSegment {
                     peer: self.key.peer,
                     segment: self.key.segment,
@@ -447,8 +451,9 @@ impl<'f> Remote<'f> {
     }
 
     fn put_far(&self, offset: u64, from: &[u8]) -> Result<Handle<'f, u64>> {
-        if let Way::Kernel { pid, address } = self.way
-            && samite_mem::copy::kernel::write_exact(pid, address + offset, from).is_ok()
+        self.still_offered()?;
+        if let Way::Kernel { pid, address, .. } = &self.way
+            && samite_mem::copy::kernel::write_exact(*pid, address + offset, from).is_ok()
         {
             return Ok(Handle::ended(self.fabric));
         }
@@ -500,7 +505,8 @@ impl<'f> Remote<'f> {
                 into.copy_from_slice(&bytes.as_slice::<u8>()[start..start + into.len()]);
                 Ok(true)
             }
-            Way::Kernel { pid, address } => {
+            Way::Kernel { pid, address, .. } => {
+                self.still_offered()?;
                 Ok(samite_mem::copy::kernel::read_exact(*pid, address + offset, into).is_ok())
             }
             Way::Messages => Ok(false),
