@@ -93,6 +93,18 @@ pub enum Error {
     /// Registered memory has no phases.
     #[error("registered memory stays shared; allocate memory that is to change its phase")]
     AlwaysShared,
+    /// A unit died while it held a lock.
+    #[error(
+        "{unit} died while it held the lock, and may have left half changed what the lock guards; \
+         `recover` takes the lock, to repair it"
+    )]
+    HolderLost {
+        /// Who.
+        unit: Unit,
+    },
+    /// A lock was asked for by the unit that holds it: locks are not recursive.
+    #[error("this unit holds the lock already; locks are not recursive")]
+    AlreadyHeld,
     /// No number is free at all members of the team at once.
     #[error(
         "no number of a segment is free at all members; free some segments or allocate larger ones"

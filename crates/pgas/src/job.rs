@@ -2,12 +2,13 @@
 
 use crate::local::{self, LocalHeap};
 use crate::pointer::{Flags, Origin};
+use crate::team::{self, TeamId};
 use crate::{Elem, Error, GlobalPtr, Group, Result, Team, Unit};
 use samite_fabric::{Bell, Fabric, Handle, PeerId, Remote, Segment};
 use samite_mem::SharedBytes;
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 
 /// Global memory of a job; see the crate's text. One thread owns it, as it owns the fabric.
 #[derive(Debug)]
@@ -34,6 +35,8 @@ pub(crate) struct Job<'f> {
     implicit: RefCell<Vec<(Unit, Handle<'f, u64>)>>,
     /// Teams that this unit gave a number.
     pub(crate) teams_named: Cell<u32>,
+    /// The teams that this unit is a member of.
+    pub(crate) teams: RefCell<HashMap<TeamId, Weak<team::Inner<'f>>>>,
     pub(crate) collectives: crate::collective::State<'f>,
 }
 
@@ -58,6 +61,7 @@ impl<'f> Pgas<'f> {
             attached: RefCell::new((0..units).map(|_| Vec::new()).collect()),
             implicit: RefCell::default(),
             teams_named: Cell::new(0),
+            teams: RefCell::default(),
             collectives: crate::collective::State::new(fabric),
         });
         let world = Team::world(&job)?;
@@ -77,6 +81,12 @@ impl<'f> Pgas<'f> {
     /// The team of all units; ranks are units.
     pub fn world(&self) -> &Team<'f> {
         &self.world
+    }
+
+    /// The team with this id, if this unit is a member of it and has a clone of it somewhere. O(1).
+    pub fn team(&self, id: TeamId) -> Option<Team<'f>> {
+        let teams = self.job.teams.borrow();
+        teams.get(&id).and_then(Weak::upgrade).map(Team)
     }
 
     /// All units.
@@ -286,6 +296,15 @@ impl<'f> Job<'f> {
         if !handle.is_complete() {
             self.implicit.borrow_mut().push((unit, handle));
         }
+    }
+
+    /// Completes what was started without a handle, if there is any. Who orders by an atomic needs no fence.
+    #[inline]
+    pub(crate) fn complete_implicit(&self) -> Result<()> {
+        if self.implicit.borrow().is_empty() {
+            return Ok(());
+        }
+        self.flush(None)
     }
 
     pub(crate) fn flush(&self, of: Option<Unit>) -> Result<()> {

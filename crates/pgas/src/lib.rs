@@ -12,6 +12,7 @@ mod error;
 mod group;
 mod job;
 mod local;
+mod lock;
 mod pointer;
 mod segment;
 mod team;
@@ -22,8 +23,9 @@ pub use bytemuck::{Pod, Zeroable};
 pub use error::Error;
 pub use group::Group;
 pub use job::Pgas;
+pub use lock::{GlobalGuard, GlobalLock, Guard, Lock};
 pub use pointer::{DartPtr, Flags, GlobalPtr, Origin};
-pub use samite_fabric::{Handle, wait_all};
+pub use samite_fabric::{Handle, test_all, wait_all};
 pub use segment::{
     Fetch, Local, Phase, Place, ReadOnly, Segment, Shared, Signal, SignalOp, Strided, Updates,
     Wanted,

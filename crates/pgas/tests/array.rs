@@ -235,6 +235,40 @@ everywhere!(other_dimensions, 4, |fabric, _| {
     Ok(point.free()?)
 });
 
+everywhere!(algorithms_on_slices, 2, |fabric, _| {
+    let pgas = &Pgas::new(fabric)?;
+    for pattern in patterns(pgas.units()) {
+        let mut array = Array::<u64, 2>::new(pgas.world(), pattern)?.into_local()?;
+        array.fill_with(value)?;
+        array.transform(|[i, _], x| x + i)?;
+        let of = |[i, j]: [u64; 2]| value([i, j]) + i;
+        let own = array.local_runs().flat_map(|run| {
+            let elements = &array.as_slice()[run.offset as usize..][..run.len as usize];
+            let [i, j] = run.index;
+            (j..).zip(elements).map(move |(j, x)| ([i, j], *x))
+        });
+        let own: Vec<_> = own.collect();
+        assert_eq!(own.len() as u64, array.local_len());
+        assert!(own.into_iter().all(|(index, x)| x == of(index)));
+        let model: Vec<u64> = pattern.bounds().indices().map(of).collect();
+        assert_eq!(
+            array.max_element()?.map(|max| max.0),
+            model.iter().max().copied()
+        );
+        array.write_local(array.stored_len(), &[])?;
+        let capacity = pattern.capacity();
+        assert!(matches!(
+            array.write_local(capacity, &[1]),
+            Err(Error::OutOfRange { .. })
+        ));
+        let array = array.into_shared()?;
+        let all = array.elements().collect::<Result<Vec<_>, _>>()?;
+        assert_eq!(all, model);
+        array.free()?;
+    }
+    Ok(())
+});
+
 everywhere!(many_elements_pass_through_windows, 2, |fabric, _| {
     let pgas = &Pgas::new(fabric)?;
     for cut in [Dist::Block, Dist::BlockCyclic(3000)] {
@@ -260,6 +294,9 @@ everywhere!(elements_without_bytes, 2, |fabric, _| {
     array.get(0..5, &mut got)?;
     assert_eq!(array.count(|()| true)?, 5);
     assert_eq!(array.elements().count(), 5);
+    let mut array = array.into_local()?;
+    array.fill(())?;
+    assert_eq!(array.as_slice().len() as u64, array.local_len());
     Ok(array.free()?)
 });
 

@@ -1,7 +1,6 @@
 //! Exchange of ghost cells, against the whole array.
 
 use samite_pgas::Pgas;
-use samite_pgas::Segment;
 use samite_pgas::array::{Array, ArrayError, Dist, Grid, Halo, Own, Pattern};
 use samite_testkit::{Outcome, everywhere};
 
@@ -40,10 +39,7 @@ fn expected<const D: usize>(pattern: &Pattern<D>, rank: u32, round: u64, cell: [
     }
 }
 
-fn check<const D: usize, P>(array: &Array<'_, u64, D, P>, round: u64) -> Outcome
-where
-    for<'f> Segment<'f, u64, P>: Own<u64>,
-{
+fn check<const D: usize, P: Own>(array: &Array<'_, u64, D, P>, round: u64) -> Outcome {
     let (pattern, rank) = (array.pattern(), array.team().rank());
     let cells = samite_pgas::array::Bounds::whole(array.stored_extents());
     let mut memory = vec![0; array.stored_len() as usize];
@@ -125,6 +121,55 @@ everywhere!(spaces, 4, |fabric, _| {
         let halo = halo.periodic([false, true, true]);
         exchanges(pgas, Pattern::block([4, 3, 5], 4)?.with_halo(halo)?)?;
     }
+    Ok(())
+});
+
+/// One step of a smoothing of a plane whose memory has `columns` columns, one ghost cell around.
+fn smooth(old: &[u64], new: &mut [u64], columns: usize) {
+    for row in 1..old.len() / columns - 1 {
+        for at in row * columns + 1..(row + 1) * columns - 1 {
+            let beside = old[at - 1] + old[at + 1] + old[at - columns] + old[at + columns];
+            new[at] = (4 * old[at] + beside) / 8;
+        }
+    }
+}
+
+everywhere!(a_stencil_over_slices, 4, |fabric, _| {
+    let pgas = &Pgas::new(fabric)?;
+    let (rows, columns) = (13, 10);
+    let start = |i: u64, j: u64| (i * 7919 + j * 104_729) % 100_000;
+    let pattern = Pattern::block([rows, columns], 4)?.with_halo(Halo::new([1, 1]))?;
+    let plane = || Array::<u64, 2>::new(pgas.world(), pattern);
+    let mut shared = plane()?;
+    shared.fill_with(|[i, j]| start(i, j))?;
+    let (mut old, mut new) = (shared.into_local()?, plane()?.into_local()?);
+    let width = old.stored_extents()[1] as usize;
+
+    // The whole plane with a border of zeros, as the ghost cells at the ends are.
+    let all = columns as usize + 2;
+    let mut model = vec![0; (rows as usize + 2) * all];
+    for [i, j] in pattern.bounds().indices() {
+        model[(i as usize + 1) * all + j as usize + 1] = start(i, j);
+    }
+    for _ in 0..20 {
+        old.start_halo()?;
+        old.finish_halo()?;
+        smooth(old.as_slice(), new.as_mut_slice(), width);
+        std::mem::swap(&mut old, &mut new);
+        let before = model.clone();
+        smooth(&before, &mut model, all);
+    }
+    assert_eq!(
+        old.reduce(|a, b| a.max(b))?,
+        model.iter().max().copied(),
+        "algorithms work in this phase too"
+    );
+    let shared = old.into_shared()?;
+    for [i, j] in pattern.bounds().indices() {
+        let expected = model[(i as usize + 1) * all + j as usize + 1];
+        assert_eq!(shared.get_value([i, j])?, expected, "at {i}, {j}");
+    }
+    pgas.world().barrier()?;
     Ok(())
 });
 

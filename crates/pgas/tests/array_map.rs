@@ -131,6 +131,57 @@ everywhere!(adding_and_removing_leaves_no_double, 4, |fabric, _| {
     Ok(map.free()?)
 });
 
+everywhere!(
+    the_same_keys_added_at_once_are_there_once,
+    4,
+    |fabric, _| {
+        let pgas = &Pgas::new(fabric)?;
+        let (me, size) = (u64::from(pgas.me().0), u64::from(pgas.units()));
+        let map = Map::<u64, u64>::new(pgas.world(), 12)?;
+        for round in 0..20 {
+            // In the same order, so that all are at the same key most of the time.
+            let keys = || (0..24).map(|key| random(round) % 1000 * 100 + key);
+            let mut old = Vec::new();
+            for key in keys() {
+                old.extend(map.insert(key, me)?);
+            }
+            assert_eq!(map.len()?, 24);
+            // Each insertion but the first of a key found another one's value.
+            let mut counts = vec![0; size as usize];
+            pgas.world()
+                .all_gather(&[old.len() as u64][..], &mut counts[..])?;
+            assert_eq!(counts.iter().sum::<u64>(), 24 * (size - 1));
+            for key in keys().filter(|key| key % size == me) {
+                assert!(map.remove(&key)?.is_some());
+            }
+            assert_eq!(map.len()?, 0);
+        }
+        Ok(map.free()?)
+    }
+);
+
+everywhere!(what_is_read_is_whole, 2, |fabric, _| {
+    let pgas = &Pgas::new(fabric)?;
+    let map = Map::<u64, [u64; 512]>::new(pgas.world(), 1)?;
+    // Longer where a step takes less.
+    let steps = if fabric.caps().map { 30_000 } else { 50 };
+    if pgas.me().0 == 0 {
+        for step in 1..=steps {
+            map.insert(0, [step; 512])?;
+        }
+    } else {
+        let mut last = 0;
+        while last < steps {
+            if let Some(value) = map.get(&0)? {
+                assert_eq!(value, [value[0]; 512], "half of two values");
+                assert!(value[0] >= last, "an older value after a newer one");
+                last = value[0];
+            }
+        }
+    }
+    Ok(map.free()?)
+});
+
 everywhere!(a_full_map_says_so, 2, |fabric, _| {
     let pgas = &Pgas::new(fabric)?;
     let map = Map::<u32, u8>::new(pgas.world(), 5)?;
@@ -180,11 +231,11 @@ everywhere!(a_full_map_says_so, 2, |fabric, _| {
 everywhere!(keys_and_values_of_any_size, 2, |fabric, _| {
     let pgas = &Pgas::new(fabric)?;
     let me = pgas.me().0;
-    let words = Map::<[u8; 13], [u16; 100]>::new(pgas.world(), 8)?;
+    let words = Map::<[u8; 13], [u16; 64]>::new(pgas.world(), 8)?;
     let key = |unit: u32| [unit as u8; 13];
-    words.insert(key(me), [me as u16; 100])?;
+    words.insert(key(me), [me as u16; 64])?;
     pgas.world().barrier()?;
-    assert_eq!(words.get(&key(1 - me))?, Some([1 - me as u16; 100]));
+    assert_eq!(words.get(&key(1 - me))?, Some([1 - me as u16; 64]));
     words.free()?;
     // A set, and a map with one possible key.
     let set = Map::<u128, ()>::new(pgas.world(), 8)?;

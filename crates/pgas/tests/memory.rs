@@ -107,7 +107,10 @@ everywhere!(teams_of_teams, 4, |fabric, _| {
             Some(Error::NotAMember(Unit(3)))
         );
         assert_ne!(first.id(), world.id());
+        assert_eq!(pgas.team(first.id()).as_ref(), Some(&first));
+        let id = first.id();
         first.destroy()?;
+        assert_eq!(pgas.team(id), None);
     }
     Ok(world.barrier()?)
 });

@@ -1,7 +1,8 @@
 //! Elements and boxes, wherever they are.
 
+use super::phase::Reach;
 use super::{Array, ArrayError, Bounds, Pattern};
-use crate::{Elem, Error, GlobalPtr, Handle, Result, wait_all};
+use crate::{Elem, Error, GlobalPtr, Handle, Phase, Result, wait_all};
 
 /// Elements that are consecutive in the memory of their owner and in the caller's buffer.
 #[derive(Clone, Copy, Debug)]
@@ -54,21 +55,6 @@ impl<'f, T: Elem, const D: usize> Array<'f, T, D> {
         self.segment.put_value(place.rank, place.offset, value)
     }
 
-    /// Reads one element. One-sided.
-    #[inline]
-    pub fn get_value(&self, index: [u64; D]) -> Result<T> {
-        self.check_index(index)?;
-        let place = self.pattern.locate(index);
-        self.segment.get_value(place.rank, place.offset)
-    }
-
-    /// Names an element. Local.
-    pub fn pointer(&self, index: [u64; D]) -> Result<GlobalPtr<T>> {
-        self.check_index(index)?;
-        let place = self.pattern.locate(index);
-        self.segment.pointer(place.rank, place.offset)
-    }
-
     /// Writes a box: `from` has its elements in row-major order. One-sided; complete here and at all owners
     /// when it returns.
     ///
@@ -78,6 +64,9 @@ impl<'f, T: Elem, const D: usize> Array<'f, T, D> {
         let bounds = bounds.into();
         self.check(bounds)?;
         same_length(bounds, from.len())?;
+        if let Some(place) = self.pattern.in_one_run(bounds) {
+            return self.segment.put(place.rank, place.offset, from);
+        }
         let mut handles = Vec::new();
         self.start_put(bounds, from, &mut handles)?;
         wait_all(handles)?;
@@ -113,6 +102,19 @@ impl<'f, T: Elem, const D: usize> Array<'f, T, D> {
         }
         Ok(())
     }
+}
+
+impl<T: Elem, const D: usize, P: Reach> Array<'_, T, D, P> {
+    /// Reads one element. One-sided.
+    #[inline]
+    pub fn get_value(&self, index: [u64; D]) -> Result<T> {
+        self.check_index(index)?;
+        let place = self.pattern.locate(index);
+        let mut value = T::zeroed();
+        let into = std::slice::from_mut(&mut value);
+        P::get(&self.segment, place.rank, place.offset, into)?;
+        Ok(value)
+    }
 
     /// Reads a box into `into`, in row-major order. One-sided; complete.
     ///
@@ -122,6 +124,9 @@ impl<'f, T: Elem, const D: usize> Array<'f, T, D> {
         let bounds = bounds.into();
         self.check(bounds)?;
         same_length(bounds, into.len())?;
+        if let Some(place) = self.pattern.in_one_run(bounds) {
+            return P::get(&self.segment, place.rank, place.offset, into);
+        }
         // What lies together here as well is got into its place, the rest into `packed` first.
         let (mut straight, mut scattered) = (Vec::new(), Vec::new());
         for rank in self.pattern.ranks(bounds) {
@@ -145,19 +150,15 @@ impl<'f, T: Elem, const D: usize> Array<'f, T, D> {
                 let (_, tail) = rest.split_at_mut(piece.at - taken);
                 let (part, tail) = tail.split_at_mut(piece.len);
                 (rest, taken) = (tail, piece.at + piece.len);
-                let got = self.segment.get_in(scope, *rank, piece.offset, part)?;
-                if !got.is_complete() {
-                    handles.push(got);
-                }
+                let got = P::start_get(&self.segment, scope, *rank, piece.offset, part)?;
+                handles.extend(got);
             }
             let mut rest = &mut packed[..];
             for (rank, stretch) in &scattered {
                 let (part, tail) = rest.split_at_mut(len(stretch));
                 rest = tail;
-                let got = self.segment.get_in(scope, *rank, stretch[0].offset, part)?;
-                if !got.is_complete() {
-                    handles.push(got);
-                }
+                let got = P::start_get(&self.segment, scope, *rank, stretch[0].offset, part)?;
+                handles.extend(got);
             }
             wait_all(handles).map_err(Error::from)
         })?;
@@ -168,6 +169,15 @@ impl<'f, T: Elem, const D: usize> Array<'f, T, D> {
             rest = tail;
         }
         Ok(())
+    }
+}
+
+impl<T: Elem, const D: usize, P: Phase> Array<'_, T, D, P> {
+    /// Names an element. Local.
+    pub fn pointer(&self, index: [u64; D]) -> Result<GlobalPtr<T>> {
+        self.check_index(index)?;
+        let place = self.pattern.locate(index);
+        self.segment.pointer(place.rank, place.offset)
     }
 
     /// Whether a box is inside.

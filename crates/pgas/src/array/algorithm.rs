@@ -3,9 +3,9 @@
 //!
 //! Source: the algorithms of DASH, which are those of the C++ library on distributed ranges.
 
-use super::view::Own;
+use super::phase::{Own, OwnMut};
 use super::{Array, ArrayError, Bounds};
-use crate::{Elem, Result, Segment, wait_all};
+use crate::{Elem, Result, wait_all};
 use std::cmp::Ordering;
 
 /// The place of nothing: no element has it.
@@ -13,10 +13,7 @@ const NOWHERE: u64 = u64::MAX;
 /// Puts of a copy that are under way at a time.
 const FLIGHTS: usize = 256;
 
-impl<'f, T: Elem, const D: usize, P: crate::Phase> Array<'f, T, D, P>
-where
-    Segment<'f, T, P>: Own<T>,
-{
+impl<'f, T: Elem, const D: usize, P: OwnMut> Array<'f, T, D, P> {
     /// Sets all elements to `value`. Collective.
     pub fn fill(&mut self, value: T) -> Result<()> {
         self.change(|_, elements, _| elements.fill(value))
@@ -45,10 +42,7 @@ where
         &mut self,
         other: &Array<'f, U, D, P>,
         mut of: impl FnMut(T, U) -> T,
-    ) -> Result<()>
-    where
-        Segment<'f, U, P>: Own<U>,
-    {
+    ) -> Result<()> {
         if self.pattern != other.pattern || self.team() != other.team() {
             return Err(ArrayError::OtherPattern.into());
         }
@@ -56,7 +50,7 @@ where
         let mut read = Ok(());
         self.change(|_, elements, offset| {
             theirs.resize(elements.len(), U::zeroed());
-            let got = other.segment.read_own(offset, &mut theirs);
+            let got = P::read(&other.segment, offset, &mut theirs);
             if got.is_err() && read.is_ok() {
                 read = got;
             }
@@ -67,9 +61,18 @@ where
         read
     }
 
+    /// Changes own elements: `by(index of the first, elements, offset of the first)`.
+    fn change(&mut self, mut by: impl FnMut([u64; D], &mut [T], u64)) -> Result<()> {
+        P::settle(self.team())?;
+        self.edit(|run, elements| by(run.index, elements, run.offset))?;
+        P::settle(self.team())
+    }
+}
+
+impl<T: Elem, const D: usize, P: Own> Array<'_, T, D, P> {
     /// Calls `see(index, element)` for this unit's elements, in the order of its memory. Collective.
     pub fn for_each(&self, mut see: impl FnMut([u64; D], T)) -> Result<()> {
-        self.segment.settle()?;
+        P::settle(self.team())?;
         self.see(|run, elements| {
             let mut index = run.index;
             for element in elements {
@@ -77,7 +80,7 @@ where
                 step(&mut index);
             }
         })?;
-        self.segment.settle()
+        P::settle(self.team())
     }
 
     /// Folds all elements into one by `of`, which is associative and commutative; the same at every member.
@@ -155,13 +158,6 @@ where
         self.for_each(|_, element| own += u64::from(is(element)))?;
         let all = self.gather(None, own)?;
         Ok(all.into_iter().map(|(_, count)| count).sum())
-    }
-
-    /// Changes own elements: `by(index of the first, elements, offset of the first)`.
-    fn change(&mut self, mut by: impl FnMut([u64; D], &mut [T], u64)) -> Result<()> {
-        self.segment.settle()?;
-        self.edit(|run, elements| by(run.index, elements, run.offset))?;
-        self.segment.settle()
     }
 
     /// What every member has: an element and a word.

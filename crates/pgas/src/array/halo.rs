@@ -9,7 +9,7 @@
 //! finished round `r + 1`, for which its neighbour had to start it, for which the neighbour had to finish
 //! round `r`.
 
-use super::view::Own;
+use super::phase::OwnMut;
 use super::{Array, ArrayError, Bounds, Pattern};
 use crate::{Elem, Result, Segment, Signal, SignalOp, Team, Wanted};
 
@@ -156,10 +156,7 @@ fn cells<const D: usize>(pattern: &Pattern<D>, rank: u32, towards: [i8; D]) -> C
     }
 }
 
-impl<'f, T: Elem, const D: usize, P: crate::Phase> Array<'f, T, D, P>
-where
-    Segment<'f, T, P>: Own<T>,
-{
+impl<'f, T: Elem, const D: usize, P: OwnMut> Array<'f, T, D, P> {
     /// Fills the ghost cells with the neighbours' elements as they are at their calls. Collective: every
     /// member calls it, and waits for its neighbours only. Needs no other synchronisation.
     ///
@@ -198,9 +195,9 @@ where
             for line in layout.lines(cells) {
                 let (part, tail) = rest.split_at_mut(line.len as usize);
                 rest = tail;
-                match self.segment.own() {
+                match P::elements(&self.segment) {
                     Some(own) => part.copy_from_slice(&own[line.offset as usize..][..part.len()]),
-                    None => self.segment.read_own(line.offset, part)?,
+                    None => P::read(&self.segment, line.offset, part)?,
                 }
             }
             exchange.landing.put_signal(
@@ -247,9 +244,9 @@ where
             for line in layout.lines(ghosts) {
                 let (part, tail) = rest.split_at(line.len as usize);
                 rest = tail;
-                match self.segment.own_mut() {
+                match P::elements_mut(&mut self.segment) {
                     Some(own) => own[line.offset as usize..][..part.len()].copy_from_slice(part),
-                    None => self.segment.write_own(line.offset, part)?,
+                    None => P::write(&mut self.segment, line.offset, part)?,
                 }
             }
         }

@@ -8,9 +8,9 @@
 //! * [`Map`]: a hash table over a team, one-sided as well.
 //!
 //! # Files
-//! `dist` (one dimension), `grid`, `bounds`, `layout` (memory of a rank), `pattern` (all pure) · `access` (elements and boxes of
-//! others) · `view` (own elements, all elements) · `algorithm`, `sort` (collective) · `halo` (ghost
-//! cells) · `map/` · `error`
+//! `dist` (one dimension), `grid`, `bounds`, `layout` (memory of a rank), `pattern` (all pure) · `phase` ·
+//! `access` (elements and boxes of others) · `view` (own elements, all elements) · `algorithm`, `sort`
+//! (collective) · `halo` (ghost cells) · `map/` · `error`
 //!
 //! # Rules
 //! * A box is half-open, its elements are in row-major order in the buffers of a call, indices are `u64`.
@@ -44,6 +44,7 @@ mod halo;
 mod layout;
 mod map;
 mod pattern;
+mod phase;
 mod sort;
 mod view;
 
@@ -54,9 +55,10 @@ pub use grid::Grid;
 pub use halo::Halo;
 pub use map::Map;
 pub use pattern::{Pattern, Place, Run};
-pub use view::{Elements, Own};
+pub use phase::{Own, OwnMut, Reach};
+pub use view::Elements;
 
-use crate::{Elem, Error, Result, Segment, Shared, Team};
+use crate::{Elem, Error, Phase, Result, Segment, Shared, Team};
 use halo::Exchange;
 use layout::Layout;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -64,7 +66,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 /// An array of `D` dimensions whose elements are distributed over a team. `P` is the phase of its memory,
 /// as that of a [`Segment`].
 #[derive(Debug)]
-pub struct Array<'f, T, const D: usize, P: crate::Phase = Shared> {
+pub struct Array<'f, T, const D: usize, P: Phase = Shared> {
     segment: Segment<'f, T, P>,
     pattern: Pattern<D>,
     exchange: Option<Exchange<'f, T, D>>,
@@ -89,7 +91,7 @@ impl<'f, T: Elem, const D: usize> Array<'f, T, D> {
     }
 }
 
-impl<'f, T: Elem, const D: usize, P: crate::Phase> Array<'f, T, D, P> {
+impl<'f, T: Elem, const D: usize, P: Phase> Array<'f, T, D, P> {
     /// Who has which element.
     pub fn pattern(&self) -> &Pattern<D> {
         &self.pattern

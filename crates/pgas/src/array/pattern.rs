@@ -245,6 +245,21 @@ impl<const D: usize> Pattern<D> {
         }
     }
 
+    /// Where a box begins whose elements all follow each other in the memory of one rank; `None` where it is
+    /// not plain that they do.
+    #[inline]
+    pub(crate) fn in_one_run(&self, bounds: Bounds<D>) -> Option<Place> {
+        let last = D.checked_sub(1)?;
+        let row = (0..last).all(|d| bounds.hi[d] - bounds.lo[d] == 1);
+        let len = bounds.hi[last] - bounds.lo[last];
+        if !row || len == 0 {
+            return None;
+        }
+        let (part, local) = self.axes[last].locate(bounds.lo[last]);
+        let run = self.axes[last].run(part, local);
+        (len <= run).then(|| self.locate(bounds.lo))
+    }
+
     /// The rank that has the elements one step away along every dimension where `step` is not 0, for a rank
     /// and dimensions in blocks. `None` beyond the ends, and for a rank without elements.
     pub(crate) fn neighbour(&self, rank: u32, step: [i8; D]) -> Option<u32> {

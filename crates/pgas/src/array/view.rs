@@ -1,43 +1,8 @@
 //! Own elements, in every phase, and all elements one after the other.
 
+use super::phase::{Own, OwnMut, Reach};
 use super::{Array, Bounds, Run};
-use crate::{Elem, Result, Segment, Shared};
-
-/// This unit's part of a segment, in the phases in which it may be read and written here.
-pub trait Own<T: Elem> {
-    /// Copies own elements.
-    fn read_own(&self, offset: u64, into: &mut [T]) -> Result<()>;
-    /// Copies to own elements.
-    fn write_own(&mut self, offset: u64, from: &[T]) -> Result<()>;
-    /// The elements themselves, in a phase in which nobody else has them.
-    fn own(&self) -> Option<&[T]>;
-    /// The elements themselves, to be changed.
-    fn own_mut(&mut self) -> Option<&mut [T]>;
-    /// Before and after a collective algorithm: nobody is still at the elements, or yet.
-    fn settle(&self) -> Result<()>;
-}
-
-impl<T: Elem> Own<T> for Segment<'_, T, Shared> {
-    fn read_own(&self, offset: u64, into: &mut [T]) -> Result<()> {
-        self.read_local(offset, into)
-    }
-
-    fn write_own(&mut self, offset: u64, from: &[T]) -> Result<()> {
-        self.write_local(offset, from)
-    }
-
-    fn own(&self) -> Option<&[T]> {
-        None
-    }
-
-    fn own_mut(&mut self) -> Option<&mut [T]> {
-        None
-    }
-
-    fn settle(&self) -> Result<()> {
-        self.team().barrier()
-    }
-}
+use crate::{Elem, Phase, Result};
 
 /// Elements that go through a buffer at a time where there is no reference to them: a part of the nearest
 /// cache.
@@ -76,7 +41,7 @@ impl<I: Iterator<Item = Run<D>>, const D: usize> Cutter<I, D> {
     }
 }
 
-impl<'f, T: Elem, const D: usize, P: crate::Phase> Array<'f, T, D, P> {
+impl<'f, T: Elem, const D: usize, P: Phase> Array<'f, T, D, P> {
     /// This unit's elements: runs of consecutive indices, with their offsets in its memory.
     pub fn local_runs(&self) -> impl Iterator<Item = Run<D>> + use<'_, 'f, T, D, P> {
         self.pattern.local_runs(self.rank())
@@ -98,18 +63,10 @@ impl<'f, T: Elem, const D: usize, P: crate::Phase> Array<'f, T, D, P> {
     }
 }
 
-impl<'f, T: Elem, const D: usize, P: crate::Phase> Array<'f, T, D, P>
-where
-    Segment<'f, T, P>: Own<T>,
-{
+impl<T: Elem, const D: usize, P: Own> Array<'_, T, D, P> {
     /// Copies this unit's memory from `offset` on, in the order of [`Array::local_runs`]. Local.
     pub fn read_local(&self, offset: u64, into: &mut [T]) -> Result<()> {
-        self.segment.read_own(offset, into)
-    }
-
-    /// Copies to this unit's memory. Local.
-    pub fn write_local(&mut self, offset: u64, from: &[T]) -> Result<()> {
-        self.segment.write_own(offset, from)
+        P::read(&self.segment, offset, into)
     }
 
     /// Shows all own elements, run by run.
@@ -122,17 +79,24 @@ where
                 show(run, &elements[at..at + run.len as usize]);
             }
         };
-        if let Some(own) = self.segment.own() {
+        if let Some(own) = P::elements(&self.segment) {
             each(0, &own[..stored as usize]);
             return Ok(());
         }
         let mut buffer = vec![T::zeroed(); window::<T>().min(stored) as usize];
         for first in (0..stored).step_by(buffer.len().max(1)) {
             let part = &mut buffer[..window::<T>().min(stored - first) as usize];
-            self.segment.read_own(first, part)?;
+            P::read(&self.segment, first, part)?;
             each(first, part);
         }
         Ok(())
+    }
+}
+
+impl<T: Elem, const D: usize, P: OwnMut> Array<'_, T, D, P> {
+    /// Copies to this unit's memory. Local.
+    pub fn write_local(&mut self, offset: u64, from: &[T]) -> Result<()> {
+        P::write(&mut self.segment, offset, from)
     }
 
     /// Lets all own elements be changed, run by run.
@@ -146,24 +110,24 @@ where
                 change(run, &mut elements[at..at + run.len as usize]);
             }
         };
-        if let Some(own) = self.segment.own_mut() {
+        if let Some(own) = P::elements_mut(&mut self.segment) {
             each(0, &mut own[..stored as usize]);
             return Ok(());
         }
         let mut buffer = vec![T::zeroed(); window::<T>().min(stored) as usize];
         for first in (0..stored).step_by(buffer.len().max(1)) {
             let part = &mut buffer[..window::<T>().min(stored - first) as usize];
-            self.segment.read_own(first, part)?;
+            P::read(&self.segment, first, part)?;
             each(first, part);
-            self.segment.write_own(first, part)?;
+            P::write(&mut self.segment, first, part)?;
         }
         Ok(())
     }
 }
 
-impl<'f, T: Elem, const D: usize> Array<'f, T, D> {
+impl<'f, T: Elem, const D: usize, P: Reach> Array<'f, T, D, P> {
     /// All elements of the array in row-major order, wherever they are. One-sided; got in large pieces.
-    pub fn elements(&self) -> Elements<'_, 'f, T, D> {
+    pub fn elements(&self) -> Elements<'_, 'f, T, D, P> {
         Elements {
             array: self,
             next: 0,
@@ -174,14 +138,14 @@ impl<'f, T: Elem, const D: usize> Array<'f, T, D> {
 
 /// See [`Array::elements`]. After an error it goes on behind the elements that could not be had.
 #[derive(Debug)]
-pub struct Elements<'a, 'f, T, const D: usize> {
-    array: &'a Array<'f, T, D>,
+pub struct Elements<'a, 'f, T, const D: usize, P: Phase> {
+    array: &'a Array<'f, T, D, P>,
     /// The first element, in row-major order, that was not asked for.
     next: u64,
     got: std::vec::IntoIter<T>,
 }
 
-impl<T: Elem, const D: usize> Elements<'_, '_, T, D> {
+impl<T: Elem, const D: usize, P: Reach> Elements<'_, '_, T, D, P> {
     /// The box of the next elements: the rest of a row, or rows, or planes, as many as a window takes.
     fn advance(&mut self) -> Bounds<D> {
         let whole = self.array.pattern.bounds();
@@ -205,7 +169,7 @@ impl<T: Elem, const D: usize> Elements<'_, '_, T, D> {
     }
 }
 
-impl<T: Elem, const D: usize> Iterator for Elements<'_, '_, T, D> {
+impl<T: Elem, const D: usize, P: Reach> Iterator for Elements<'_, '_, T, D, P> {
     type Item = Result<T>;
 
     fn next(&mut self) -> Option<Result<T>> {

@@ -15,6 +15,7 @@ use std::marker::PhantomData;
 
 pub use aggregate::{Place, Updates};
 pub use onesided::Fetch;
+pub(crate) use phase::Open;
 pub use phase::{Local, Phase, ReadOnly, Shared};
 pub use signal::{Signal, SignalOp, Wanted};
 pub use strided::Strided;

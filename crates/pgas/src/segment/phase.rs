@@ -79,9 +79,9 @@ impl<'f> Own<'f> {
 pub struct Open<'f> {
     own: Own<'f>,
     /// This unit's own bytes.
-    pub(super) bytes: SharedBytes,
+    pub(crate) bytes: SharedBytes,
     /// By rank.
-    pub(super) remotes: Vec<Remote<'f>>,
+    pub(crate) remotes: Vec<Remote<'f>>,
 }
 
 /// What a member has of a segment while it is read.
@@ -135,6 +135,11 @@ impl<'f, T: Elem> Segment<'f, T, Shared> {
             },
             kind: PhantomData,
         })
+    }
+
+    /// What this unit has of it, without its team: for what a team keeps.
+    pub(crate) fn into_open(self) -> Open<'f> {
+        self.state
     }
 
     /// Detaches from all parts, with everybody: behind the barrier nobody uses them. Nobody attaches until

@@ -3,7 +3,7 @@
 use super::{Inner, Team, TeamId};
 use crate::job::Job;
 use crate::{Error, Group, Result};
-use std::cell::{Cell, OnceCell};
+use std::cell::{Cell, OnceCell, RefCell};
 use std::rc::Rc;
 
 impl<'f> Team<'f> {
@@ -17,7 +17,7 @@ impl<'f> Team<'f> {
     fn assemble(job: &Rc<Job<'f>>, id: TeamId, group: Group) -> Team<'f> {
         let rank = group.position(job.me).unwrap_or(0);
         let peers = group.into_iter().map(|unit| job.peers[unit.index()]);
-        Team(Rc::new(Inner {
+        let inner = Rc::new(Inner {
             job: job.clone(),
             id,
             rank,
@@ -25,7 +25,10 @@ impl<'f> Team<'f> {
             group,
             calls: Cell::new(0),
             board: OnceCell::new(),
-        }))
+            locks: RefCell::default(),
+        });
+        job.teams.borrow_mut().insert(id, Rc::downgrade(&inner));
+        Team(inner)
     }
 
     /// A team of the units in `group`. Collective over this team, also for those that are not in `group`
@@ -77,5 +80,11 @@ impl<'f> Team<'f> {
     /// what it has here without asking the others.
     pub fn destroy(self) -> Result<()> {
         self.barrier()
+    }
+}
+
+impl Drop for Inner<'_> {
+    fn drop(&mut self) {
+        self.job.teams.borrow_mut().remove(&self.id);
     }
 }

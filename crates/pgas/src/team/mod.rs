@@ -6,7 +6,7 @@ use crate::collective::Board;
 use crate::job::Job;
 use crate::{Error, Group, Result, Unit};
 use samite_fabric::{Fabric, PeerId};
-use std::cell::{Cell, OnceCell};
+use std::cell::{Cell, OnceCell, RefCell};
 use std::rc::Rc;
 
 /// Names a team: the unit that led its creation and how many it had led before. Never used again, and the
@@ -32,6 +32,7 @@ pub(crate) struct Inner<'f> {
     pub(crate) calls: Cell<u64>,
     /// What its members share in memory; made by the first collective that can use it.
     pub(crate) board: OnceCell<Option<Board>>,
+    pub(crate) locks: RefCell<crate::lock::Table<'f>>,
 }
 
 impl<'f> Team<'f> {

@@ -195,7 +195,7 @@ impl<'f, K: Elem, V: Elem> Map<'f, K, V> {
         let hash = xxh3_128(bytes_of(std::slice::from_ref(key)));
         let (high, low) = ((hash >> 64) as u64, hash as u64);
         // A multiplication maps a hash to a range as evenly as a division, for less.
-        let below = |hash: u64, n: u64| (u128::from(hash) * u128::from(n) >> 64) as u64;
+        let below = |hash: u64, n: u64| ((u128::from(hash) * u128::from(n)) >> 64) as u64;
         Search {
             key: to_words(key),
             rank: below(high, u64::from(self.team().size())) as u32,

@@ -1,0 +1,252 @@
+//! What may be done with an array in which phase of its memory, and the ways from one to another.
+//!
+//! | | own elements | elements of all |
+//! |---|---|---|
+//! | [`Shared`] | copied | got and put |
+//! | [`Local`] | in place | |
+//! | [`ReadOnly`] | in place, not changed | got; on a node in place |
+
+use super::Array;
+use crate::{Elem, Error, Local, Phase, ReadOnly, Result, Segment, Shared, Team};
+use samite_fabric::{Handle, Scope};
+
+/// A phase in which a unit may read its own elements.
+pub trait Own: Phase + Sized {
+    /// Copies own elements.
+    #[doc(hidden)]
+    fn read<T: Elem>(segment: &Segment<'_, T, Self>, offset: u64, into: &mut [T]) -> Result<()>;
+    /// The elements themselves, if nobody writes to them.
+    #[doc(hidden)]
+    fn elements<'a, T: Elem>(segment: &'a Segment<'_, T, Self>) -> Option<&'a [T]>;
+    /// Before and after a collective algorithm: nobody is still at the elements, or yet.
+    #[doc(hidden)]
+    fn settle(team: &Team<'_>) -> Result<()>;
+}
+
+/// A phase in which a unit may change its own elements.
+pub trait OwnMut: Own {
+    /// Copies to own elements.
+    #[doc(hidden)]
+    fn write<T: Elem>(segment: &mut Segment<'_, T, Self>, offset: u64, from: &[T]) -> Result<()>;
+    /// The elements themselves, if nobody else has them.
+    #[doc(hidden)]
+    fn elements_mut<'a, T: Elem>(segment: &'a mut Segment<'_, T, Self>) -> Option<&'a mut [T]>;
+}
+
+/// A phase in which everybody may get everybody's elements.
+pub trait Reach: Own {
+    /// Gets elements.
+    #[doc(hidden)]
+    fn get<T: Elem>(
+        segment: &Segment<'_, T, Self>,
+        rank: u32,
+        index: u64,
+        into: &mut [T],
+    ) -> Result<()>;
+    /// Starts to get elements; `None` when they are there already.
+    #[doc(hidden)]
+    fn start_get<'f, 'env, T: Elem>(
+        segment: &Segment<'f, T, Self>,
+        scope: &Scope<'_, 'env, 'f>,
+        rank: u32,
+        index: u64,
+        into: &'env mut [T],
+    ) -> Result<Option<Handle<'f, u64>>>;
+}
+
+impl Own for Shared {
+    fn read<T: Elem>(segment: &Segment<'_, T>, offset: u64, into: &mut [T]) -> Result<()> {
+        segment.read_local(offset, into)
+    }
+
+    fn elements<'a, T: Elem>(_: &'a Segment<'_, T>) -> Option<&'a [T]> {
+        None
+    }
+
+    fn settle(team: &Team<'_>) -> Result<()> {
+        team.barrier()
+    }
+}
+
+impl OwnMut for Shared {
+    fn write<T: Elem>(segment: &mut Segment<'_, T>, offset: u64, from: &[T]) -> Result<()> {
+        segment.write_local(offset, from)
+    }
+
+    fn elements_mut<'a, T: Elem>(_: &'a mut Segment<'_, T>) -> Option<&'a mut [T]> {
+        None
+    }
+}
+
+impl Reach for Shared {
+    #[inline]
+    fn get<T: Elem>(segment: &Segment<'_, T>, rank: u32, index: u64, into: &mut [T]) -> Result<()> {
+        segment.get(rank, index, into)
+    }
+
+    fn start_get<'f, 'env, T: Elem>(
+        segment: &Segment<'f, T>,
+        scope: &Scope<'_, 'env, 'f>,
+        rank: u32,
+        index: u64,
+        into: &'env mut [T],
+    ) -> Result<Option<Handle<'f, u64>>> {
+        let handle = segment.get_in(scope, rank, index, into)?;
+        Ok(Some(handle).filter(|handle| !handle.is_complete()))
+    }
+}
+
+impl Own for Local {
+    fn read<T: Elem>(segment: &Segment<'_, T, Local>, offset: u64, into: &mut [T]) -> Result<()> {
+        check(segment, offset, into.len())?;
+        into.copy_from_slice(&segment.as_slice()[offset as usize..][..into.len()]);
+        Ok(())
+    }
+
+    fn elements<'a, T: Elem>(segment: &'a Segment<'_, T, Local>) -> Option<&'a [T]> {
+        Some(segment.as_slice())
+    }
+
+    /// A change of the phase comes before and after.
+    fn settle(_: &Team<'_>) -> Result<()> {
+        Ok(())
+    }
+}
+
+impl OwnMut for Local {
+    fn write<T: Elem>(segment: &mut Segment<'_, T, Local>, offset: u64, from: &[T]) -> Result<()> {
+        check(segment, offset, from.len())?;
+        segment.as_mut_slice()[offset as usize..][..from.len()].copy_from_slice(from);
+        Ok(())
+    }
+
+    fn elements_mut<'a, T: Elem>(segment: &'a mut Segment<'_, T, Local>) -> Option<&'a mut [T]> {
+        Some(segment.as_mut_slice())
+    }
+}
+
+impl Own for ReadOnly {
+    fn read<T: Elem>(
+        segment: &Segment<'_, T, ReadOnly>,
+        offset: u64,
+        into: &mut [T],
+    ) -> Result<()> {
+        segment.get(segment.team().rank(), offset, into)
+    }
+
+    fn elements<'a, T: Elem>(segment: &'a Segment<'_, T, ReadOnly>) -> Option<&'a [T]> {
+        segment.slice(segment.team().rank()).ok().flatten()
+    }
+
+    /// Nothing changes.
+    fn settle(_: &Team<'_>) -> Result<()> {
+        Ok(())
+    }
+}
+
+impl Reach for ReadOnly {
+    #[inline]
+    fn get<T: Elem>(
+        segment: &Segment<'_, T, ReadOnly>,
+        rank: u32,
+        index: u64,
+        into: &mut [T],
+    ) -> Result<()> {
+        segment.get(rank, index, into)
+    }
+
+    fn start_get<'f, 'env, T: Elem>(
+        segment: &Segment<'f, T, ReadOnly>,
+        _: &Scope<'_, 'env, 'f>,
+        rank: u32,
+        index: u64,
+        into: &'env mut [T],
+    ) -> Result<Option<Handle<'f, u64>>> {
+        segment.get(rank, index, into)?;
+        Ok(None)
+    }
+}
+
+/// Whether elements are inside of this unit's part.
+fn check<T: Elem>(segment: &Segment<'_, T, Local>, first: u64, count: usize) -> Result<()> {
+    let (len, end) = (segment.len(), first.saturating_add(count as u64));
+    if end <= len {
+        return Ok(());
+    }
+    let unit = segment.team().unit(segment.team().rank())?;
+    Err(Error::OutOfRange {
+        unit,
+        first,
+        end,
+        len,
+    })
+}
+
+impl<'f, T: Elem, const D: usize, P: Phase> Array<'f, T, D, P> {
+    /// The same array in another phase.
+    fn turn<Q: Phase>(
+        self,
+        turn: impl FnOnce(Segment<'f, T, P>) -> Result<Segment<'f, T, Q>>,
+    ) -> Result<Array<'f, T, D, Q>> {
+        Ok(Array {
+            segment: turn(self.segment)?,
+            pattern: self.pattern,
+            exchange: self.exchange,
+        })
+    }
+}
+
+impl<'f, T: Elem, const D: usize> Array<'f, T, D> {
+    /// Each member gets its own elements in place. Collective; see [`Segment::into_local`].
+    pub fn into_local(self) -> Result<Array<'f, T, D, Local>> {
+        self.turn(Segment::<T, Shared>::into_local)
+    }
+
+    /// Everybody may only read. Collective; see [`Segment::into_read_only`].
+    pub fn into_read_only(self) -> Result<Array<'f, T, D, ReadOnly>> {
+        self.turn(Segment::<T, Shared>::into_read_only)
+    }
+}
+
+impl<'f, T: Elem, const D: usize> Array<'f, T, D, Local> {
+    /// Everybody may put and get again. Collective.
+    pub fn into_shared(self) -> Result<Array<'f, T, D>> {
+        self.turn(Segment::<T, Local>::into_shared)
+    }
+
+    /// Everybody may only read. Collective.
+    pub fn into_read_only(self) -> Result<Array<'f, T, D, ReadOnly>> {
+        self.turn(Segment::<T, Local>::into_read_only)
+    }
+
+    /// This unit's memory: elements and ghost cells, in the order of [`Array::local_runs`]. Without tiles it
+    /// is row-major, [`Array::stored_extents`] being its shape.
+    pub fn as_slice(&self) -> &[T] {
+        &self.segment.as_slice()[..self.stored_len() as usize]
+    }
+
+    /// This unit's memory, to be changed.
+    pub fn as_mut_slice(&mut self) -> &mut [T] {
+        let stored = self.stored_len() as usize;
+        &mut self.segment.as_mut_slice()[..stored]
+    }
+}
+
+impl<'f, T: Elem, const D: usize> Array<'f, T, D, ReadOnly> {
+    /// Everybody may put and get again. Collective.
+    pub fn into_shared(self) -> Result<Array<'f, T, D>> {
+        self.turn(Segment::<T, ReadOnly>::into_shared)
+    }
+
+    /// Each member gets its own elements in place. Collective.
+    pub fn into_local(self) -> Result<Array<'f, T, D, Local>> {
+        self.turn(Segment::<T, ReadOnly>::into_local)
+    }
+
+    /// Memory of a member, in place: [`Pattern::local_runs`](super::Pattern::local_runs) says what is where.
+    /// `None` where it is not mapped here; then [`Array::get`].
+    pub fn slice(&self, rank: u32) -> Result<Option<&[T]>> {
+        let whole = self.segment.slice(rank)?;
+        Ok(whole.map(|whole| &whole[..self.pattern.stored_len(rank) as usize]))
+    }
+}

@@ -1,0 +1,440 @@
+//! Locks of a team: a queue in global memory, first come, first served.
+//!
+//! A lock lives at one member, its *home*; the locks of a team are spread over its members. On mapped memory
+//! an uncontended lock costs one compare-exchange to take and one to give back. Who has to wait looks at a
+//! line that only it and its predecessor touch, and goes on as soon as the predecessor writes there: one
+//! line transfer. Over messages the same words are reached by messages, and a waiter is woken by a word that
+//! the predecessor puts into its memory.
+//!
+//! # Deaths
+//! * Of a waiter: those behind it go on as if it had never been there.
+//! * Of the holder: whoever asks for the lock, and whoever waits for it, gets
+//!   [`Error::HolderLost`]: what the lock guards may be half changed. [`Lock::recover`] takes the lock all
+//!   the same; its guard repairs, and gives back a lock like any other.
+//! * Of the home: [`Error::UnitLost`] for everybody, for good.
+//!
+//! # Files
+//! `protocol` (the queue as state machines, words, invariants) · `model` (every order of their steps, with
+//! deaths) · `table` (where the words are) · `guarded` (a lock with what it guards)
+
+mod guarded;
+#[cfg(test)]
+mod model;
+mod protocol;
+mod table;
+
+pub use guarded::{GlobalGuard, GlobalLock};
+pub(crate) use table::Table;
+
+use crate::{Error, Result, Team, Unit};
+use protocol::{Acquire, End, Release, Step, Ticket, Wait, Wish, Word};
+use samite_fabric::Error as Below;
+use samite_mem::sync::Ordering;
+use std::cell::{Cell, RefCell};
+use table::Words;
+
+/// A lock of a team, as one of its members sees it. Not recursive.
+///
+/// ```
+/// # use samite_fabric::{Config, Fabric, Identity};
+/// # let fabric = Fabric::alone(Identity::by_hand("example"), Config::default())?;
+/// let pgas = samite_pgas::Pgas::new(&fabric)?;
+/// let lock = pgas.world().lock()?;
+/// let guard = lock.acquire()?;
+/// assert_eq!(lock.try_acquire().err(), Some(samite_pgas::Error::AlreadyHeld));
+/// drop(guard);
+/// # Ok::<(), samite_pgas::Error>(())
+/// ```
+#[derive(Debug)]
+pub struct Lock<'f> {
+    team: Team<'f>,
+    number: u64,
+    words: Words<'f>,
+    /// Of this unit's next stay in the queue, or of this one.
+    ticket: Cell<Ticket>,
+    state: Cell<State>,
+    left: RefCell<Option<Left>>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Idle,
+    Held,
+    /// A call ended before it had its answer.
+    Left,
+}
+
+/// What a call left behind that ended at the deadline.
+#[derive(Debug)]
+enum Left {
+    /// A place in the queue.
+    Waiting(Acquire),
+    /// Nobody knows whether its last operation took place.
+    Unknown(Error),
+}
+
+/// The lock is held as long as this lives; dropping it gives the lock back.
+///
+/// It belongs to the thread that owns the fabric:
+/// ```compile_fail
+/// fn send(guard: samite_pgas::Guard<'static, 'static>) {
+///     std::thread::spawn(move || drop(guard));
+/// }
+/// ```
+#[derive(Debug)]
+#[must_use = "a guard that is dropped at once gives the lock back at once"]
+pub struct Guard<'l, 'f> {
+    lock: &'l Lock<'f>,
+    lost: Option<Unit>,
+}
+
+impl<'f> Team<'f> {
+    /// A lock of this team. Collective: all members make their locks in the same order. It costs nothing to
+    /// have many: only some of these calls (the 1st, the 65th, the 193rd, ...) allocate memory.
+    ///
+    /// # Errors
+    /// Those of [`Team::allocate`].
+    pub fn lock(&self) -> Result<Lock<'f>> {
+        let (number, page) = Table::make(self)?;
+        Ok(Lock {
+            team: self.clone(),
+            number,
+            words: Words::new(page, number),
+            ticket: Cell::new(Ticket::new(self.rank(), 1)),
+            state: Cell::new(State::Idle),
+            left: RefCell::new(None),
+        })
+    }
+}
+
+impl<'f> Lock<'f> {
+    /// Waits until all who asked before have had the lock, and takes it. What they did under the lock, and
+    /// completed, is visible.
+    ///
+    /// # Errors
+    /// * [`Error::HolderLost`]: a holder died. The lock is not held.
+    /// * [`Error::UnitLost`]: the lock's home died.
+    /// * [`Error::AlreadyHeld`].
+    /// * The deadline: this unit keeps its place in the queue, and the next call goes on with it. Until then
+    ///   those behind it wait. (Over messages the deadline may also end an access to the home; then it is
+    ///   not known what became of it, and this lock gives this unit the same error from then on.)
+    #[inline]
+    pub fn acquire(&self) -> Result<Guard<'_, 'f>> {
+        match self.take(Wish::Wait)? {
+            End::Held { broken: false } => Ok(Guard {
+                lock: self,
+                lost: None,
+            }),
+            end => Err(self.turn_away(end)),
+        }
+    }
+
+    /// Takes the lock if nobody holds it or waits for it. Errors as for [`Lock::acquire`].
+    #[inline]
+    pub fn try_acquire(&self) -> Result<Option<Guard<'_, 'f>>> {
+        match self.take(Wish::Try)? {
+            End::Held { broken: false } => Ok(Some(Guard {
+                lock: self,
+                lost: None,
+            })),
+            End::Busy => Ok(None),
+            end => Err(self.turn_away(end)),
+        }
+    }
+
+    /// Takes the lock whether or not a holder died ([`Guard::lost_holder`]), after waiting as
+    /// [`Lock::acquire`] does. When the guard is dropped the lock is as good as new: whoever recovers
+    /// it has to bring what it guards into order first. Any unit may do it.
+    pub fn recover(&self) -> Result<Guard<'_, 'f>> {
+        let end = self.take(Wish::Repair)?;
+        let broken = matches!(end, End::Held { broken: true });
+        let lost = if broken {
+            Some(self.lost_unit()?)
+        } else {
+            None
+        };
+        Ok(Guard { lock: self, lost })
+    }
+
+    /// Who holds the lock and who waits for it, in the order in which they get it, as it was at some moment
+    /// or other. For people and tests.
+    pub fn queue(&self) -> Result<Vec<Unit>> {
+        let say = |error| self.say(error);
+        let mut units = Vec::new();
+        let mut next = protocol::ticket(self.words.load(Word::Tail).map_err(say)?);
+        while let Some(ticket) = next.filter(|_| units.len() < self.team.size() as usize) {
+            let link = self.words.load(Word::Link(ticket.member())).map_err(say)?;
+            if ticket.is_released(link) {
+                break;
+            }
+            units.push(self.team.unit(ticket.member())?);
+            let previous = Word::Previous(ticket.member());
+            next = protocol::ticket(self.words.load(previous).map_err(say)?);
+        }
+        units.reverse();
+        Ok(units)
+    }
+
+    /// Ends the lock. Collective: when it returns nobody uses it any more. The memory of a lock that is only
+    /// dropped is the team's until the team ends.
+    pub fn free(self) -> Result<()> {
+        let done = self.team.barrier();
+        // All members count alike, whatever became of the barrier.
+        Table::free(&self.team, self.number);
+        done
+    }
+
+    /// The rank of its home.
+    pub fn home(&self) -> u32 {
+        self.words.home()
+    }
+
+    /// The team it belongs to.
+    pub fn team(&self) -> &Team<'f> {
+        &self.team
+    }
+
+    #[inline(always)]
+    fn take(&self, wish: Wish) -> Result<End> {
+        let (machine, step) = match self.state.get() {
+            State::Idle => {
+                let far = self.words.near().is_none();
+                let mut machine = Acquire::new(self.ticket.get(), far, wish);
+                let step = machine.step(0);
+                (machine, step)
+            }
+            State::Held => return Err(Error::AlreadyHeld),
+            State::Left => self.go_on()?,
+        };
+        let home = self.home_peer();
+        if let Some(lost) = self.team.fabric().lost(home) {
+            return Err(self.say(lost.into()));
+        }
+        if !self.words.is_there() {
+            return Err(self.gone());
+        }
+        let end = self.drive(machine, step, wish)?;
+        if let End::Held { .. } = end {
+            self.state.set(State::Held);
+        }
+        Ok(end)
+    }
+
+    #[inline(always)]
+    fn drive(&self, mut machine: Acquire, mut step: Step, wish: Wish) -> Result<End> {
+        loop {
+            let answer = match step {
+                Step::Ended(end) => return Ok(end),
+                Step::Await(behind) => match self.wait(behind, wish) {
+                    Ok(Some(wait)) => wait.answer(),
+                    Ok(None) => {
+                        self.leave(Left::Waiting(machine));
+                        return Ok(End::Busy);
+                    }
+                    Err(error) => {
+                        if let Error::Fabric(Below::Timeout { .. }) = error {
+                            self.leave(Left::Waiting(machine));
+                        }
+                        return Err(error);
+                    }
+                },
+                step => self.carry_out(step)?,
+            };
+            step = machine.step(answer);
+        }
+    }
+
+    /// One step that is no wait; its answer.
+    #[inline(always)]
+    fn carry_out(&self, step: Step) -> Result<u64> {
+        let done = match step {
+            Step::Load(word) => self.words.load(word),
+            Step::Store(word, value) => self.words.store(word, value).map(|()| 0),
+            Step::Exchange {
+                word,
+                expected,
+                new,
+            } => self.words.exchange(word, expected, new),
+            Step::Swap(word, new) => self.words.swap(word, new),
+            Step::AskLost(member) => {
+                let peer = self.team.peers()[member as usize];
+                Ok(u64::from(self.team.fabric().lost(peer).is_some()))
+            }
+            Step::Wake { member, far, word } => {
+                self.wake(member, far, word);
+                Ok(0)
+            }
+            Step::Await(_) | Step::Ended(_) => Ok(0),
+        };
+        done.map_err(|error| {
+            let error = self.say(error);
+            if let Error::Fabric(Below::Timeout { .. }) = error {
+                self.leave(Left::Unknown(error.clone()));
+            }
+            error
+        })
+    }
+
+    /// Waits for a predecessor. `None`: it would have to wait, but only tries.
+    fn wait(&self, behind: Ticket, wish: Wish) -> Result<Option<Wait>> {
+        let peer = self.team.peers()[behind.member() as usize];
+        let whom = [self.home_peer(), peer];
+        let fabric = self.team.fabric();
+        let own;
+        let look: &dyn Fn() -> Option<Wait> = if let Some(bytes) = self.words.near() {
+            let link = bytes.u64(self.words.offset(Word::Link(behind.member())));
+            // ORDERING: Acquire pairs with the swap of the release.
+            &move || behind.look(link.load(Ordering::Acquire))
+        } else {
+            own = self.words.own_wake();
+            // ORDERING: Acquire: the word comes by this unit's own progress.
+            &|| behind.woken_by(own.u64(0).load(Ordering::Acquire))
+        };
+        if wish == Wish::Try {
+            fabric.progress();
+            let lost = || fabric.lost(peer).map(|_| Wait::Lost);
+            return Ok(look().or_else(lost));
+        }
+        match fabric.wait_until("a lock", &whom, look) {
+            Ok(wait) => Ok(Some(wait)),
+            Err(Below::PeerLost { peer, .. }) if peer != whom[0] => Ok(Some(Wait::Lost)),
+            Err(error) => Err(self.say(error.into())),
+        }
+    }
+
+    /// What is left of a call that ended at the deadline.
+    #[cold]
+    fn go_on(&self) -> Result<(Acquire, Step)> {
+        match &*self.left.borrow() {
+            Some(Left::Unknown(error)) => Err(error.clone()),
+            Some(Left::Waiting(machine)) => {
+                let behind = machine.waits_behind().unwrap_or(self.ticket.get());
+                Ok((*machine, Step::Await(behind)))
+            }
+            None => Err(Error::AlreadyHeld),
+        }
+    }
+
+    #[cold]
+    fn leave(&self, left: Left) {
+        self.state.set(State::Left);
+        *self.left.borrow_mut() = Some(left);
+    }
+
+    fn wake(&self, member: u32, far: bool, word: u64) {
+        if far {
+            if let Err(error) = self.words.wake(member, word) {
+                tracing::debug!(%error, member, "whoever waited for the lock is not there any more");
+            }
+        } else if let Ok(unit) = self.team.unit(member) {
+            self.team.0.job.bells[unit.index()].nudge();
+        }
+    }
+
+    /// Gives the lock back; `broken`: to somebody who must know that a holder died.
+    #[inline(always)]
+    fn give(&self, broken: bool) -> Result<()> {
+        self.state.set(State::Idle);
+        let look = self.words.near().is_some();
+        let mut machine = Release::new(self.ticket.get(), look, broken);
+        let mut step = machine.step(0);
+        loop {
+            if let Step::Ended(end) = step {
+                if end == (End::Released { used: true }) {
+                    self.ticket.set(self.ticket.get().next());
+                }
+                return Ok(());
+            }
+            step = machine.step(self.carry_out(step)?);
+        }
+    }
+
+    /// What somebody is told who does not get the lock.
+    #[cold]
+    fn turn_away(&self, end: End) -> Error {
+        let lost = self.lost_unit();
+        let given = match end {
+            End::Held { broken } => self.give(broken),
+            _ => Ok(()),
+        };
+        match (lost, given) {
+            (Ok(unit), Ok(())) => Error::HolderLost { unit },
+            (Err(error), _) | (_, Err(error)) => error,
+        }
+    }
+
+    /// Who died as the holder.
+    fn lost_unit(&self) -> Result<Unit> {
+        let word = self
+            .words
+            .load(Word::Lost)
+            .map_err(|error| self.say(error))?;
+        self.team.unit(word.saturating_sub(1) as u32)
+    }
+
+    fn home_peer(&self) -> samite_fabric::PeerId {
+        self.team.peers()[self.words.home() as usize]
+    }
+
+    fn home_unit(&self) -> Result<Unit> {
+        self.team.unit(self.words.home())
+    }
+
+    /// The loss of the home, in the words of this crate.
+    #[cold]
+    fn say(&self, error: Error) -> Error {
+        match (error, self.home_unit()) {
+            (Error::Fabric(Below::PeerLost { peer, .. }), Ok(unit)) if peer == self.home_peer() => {
+                let what = "it was the home of a lock";
+                Error::UnitLost { unit, what }
+            }
+            (error, _) => error,
+        }
+    }
+
+    /// The home has dropped the team.
+    #[cold]
+    fn gone(&self) -> Error {
+        let what = "it was the home of a lock";
+        match self.home_unit() {
+            Ok(unit) => Error::UnitLost { unit, what },
+            Err(error) => error,
+        }
+    }
+}
+
+impl Guard<'_, '_> {
+    /// Which holder died before this one: only after [`Lock::recover`].
+    pub fn lost_holder(&self) -> Option<Unit> {
+        self.lost
+    }
+
+    /// Gives the lock back. What this unit started without a handle is complete before; whoever gets
+    /// the lock next sees everything. Dropping the guard does the same, and logs the errors.
+    ///
+    /// # Errors
+    /// A lost unit that an operation went to, or the loss of the home; the lock is given back all the same
+    /// where that is possible.
+    pub fn release(self) -> Result<()> {
+        let lock = self.lock;
+        std::mem::forget(self);
+        lock.complete_and_give()
+    }
+}
+
+impl Lock<'_> {
+    #[inline(always)]
+    fn complete_and_give(&self) -> Result<()> {
+        let complete = self.team.0.job.complete_implicit();
+        self.give(false).and(complete)
+    }
+}
+
+impl Drop for Guard<'_, '_> {
+    #[inline]
+    fn drop(&mut self) {
+        if let Err(error) = self.lock.complete_and_give() {
+            tracing::warn!(%error, "a lock was given back with an error");
+        }
+    }
+}

@@ -1,0 +1,478 @@
+//! The queue of a lock, as two state machines: no memory, no clock, no IO. Each step is one operation on
+//! one word, or a wait; whoever drives the machine carries it out and comes back with the answer. The same
+//! machines run here, over messages, and in the model checker (`model`).
+//!
+//! # Words, all of them in the memory of the lock's home
+//! ```text
+//!   tail         0: free   1: free, and broken   else the ticket of the last in the queue
+//!   previous[m]  0: m holds the lock (or is not in the queue)   else the ticket that m waits behind
+//!   link[m]      released:42 | broken:1 | far:1 | announced:20
+//! ```
+//! A *ticket* names one stay of a member in the queue: its number and a count. `link[m]` says which of m's
+//! tickets are released, and who comes after the one that is not. A member takes a new ticket only when
+//! somebody came after the old one, so an uncontended lock costs one exchange to take and one to give back.
+//!
+//! # Invariants
+//! L1 `previous[m]` is written before the ticket of m gets into the queue, by the exchange of the tail that
+//!    expects just that predecessor. So the queue can be walked from the tail at any time, whoever dies.
+//! L2 A link changes by exchange or swap only. An announcement expects the ticket to be unreleased: either
+//!    it comes first and the release finds it, or the release comes first and the announcer sees that.
+//! L3 A member that was waiting writes `previous[m] = 0` before it touches what the lock guards. Hence a
+//!    dead one with 0 may have left it half changed, and a dead one with a ticket has not.
+//! L4 Who finds its predecessor dead waits behind the predecessor of that one. A late write of the dead
+//!    changes its own `previous`, or is an exchange that finds nothing it expects.
+//!
+//! Source: the queue lock of Mellor-Crummey and Scott (TOCS 1991), with the words of the waiters at the home
+//! instead of in their own memory, so that the queue outlives them (in the manner of recoverable mutual
+//! exclusion, Golab and Ramaraju, PODC 2016). The swap of the tail is a compare-exchange here: that is L1.
+//! The order of the queue is that in which the exchanges succeed.
+
+const SEQUENCE: u32 = 22;
+const MEMBER: u64 = (1 << 20) - 1;
+const FAR: u64 = 1 << 20;
+const BROKEN: u64 = 1 << 21;
+
+/// Members that a team with locks can have.
+pub(super) const MEMBERS_MAX: u32 = MEMBER as u32 - 1;
+
+/// The tail of a lock that is free, but whose last holder died.
+const FREE_BROKEN: u64 = 1;
+
+/// One stay of one member in the queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Ticket(u64);
+
+impl Ticket {
+    pub(super) fn new(member: u32, sequence: u64) -> Ticket {
+        Ticket(sequence << SEQUENCE | (u64::from(member) + 1) << 1)
+    }
+
+    pub(super) fn member(self) -> u32 {
+        (self.0 >> 1 & MEMBER) as u32 - 1
+    }
+
+    fn sequence(self) -> u64 {
+        self.0 >> SEQUENCE
+    }
+
+    /// What a link says before anybody announced itself behind this ticket.
+    fn fresh_link(self) -> u64 {
+        self.sequence().wrapping_sub(1) << SEQUENCE
+    }
+
+    /// What it says afterwards, for whoever is next.
+    fn released_link(self, broken: bool) -> u64 {
+        self.sequence() << SEQUENCE | if broken { BROKEN } else { 0 }
+    }
+
+    /// The next ticket of the same member.
+    pub(super) fn next(self) -> Ticket {
+        Ticket::new(self.member(), self.sequence().wrapping_add(1))
+    }
+
+    /// Whether this ticket is released, by the link of its member.
+    pub(super) fn is_released(self, link: u64) -> bool {
+        // Counts may wrap; nobody is half a circle late.
+        let since = (link >> SEQUENCE).wrapping_sub(self.sequence()) << SEQUENCE;
+        since >> 63 == 0
+    }
+
+    /// The word that a far waiter is woken by.
+    pub(super) fn wake(self, broken: bool) -> u64 {
+        self.0 | u64::from(broken)
+    }
+
+    /// Whether a far waiter behind this ticket is woken by this word, and how it finds the lock.
+    pub(super) fn woken_by(self, word: u64) -> Option<Wait> {
+        let broken = word & 1 == 1;
+        (word & !1 == self.0).then_some(Wait::Released { broken })
+    }
+
+    /// Whether a near waiter behind this ticket may go on, by the link it looks at.
+    #[inline(always)]
+    pub(super) fn look(self, link: u64) -> Option<Wait> {
+        let broken = link & BROKEN != 0;
+        self.is_released(link).then_some(Wait::Released { broken })
+    }
+}
+
+/// The ticket in a word, if there is one.
+pub(super) fn ticket(word: u64) -> Option<Ticket> {
+    (word & !1 != 0).then_some(Ticket(word & !1))
+}
+
+/// A word of the lock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Word {
+    Tail,
+    Previous(u32),
+    Link(u32),
+    /// Which member died as the holder, plus one. For people.
+    Lost,
+}
+
+/// How a wait behind a ticket ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Wait {
+    Released { broken: bool },
+    Lost,
+}
+
+impl Wait {
+    /// As the answer to [`Step::Await`].
+    #[inline(always)]
+    pub(super) fn answer(self) -> u64 {
+        match self {
+            Wait::Released { broken } => u64::from(broken),
+            Wait::Lost => 2,
+        }
+    }
+
+    fn of(answer: u64) -> Wait {
+        match answer {
+            2 => Wait::Lost,
+            broken => Wait::Released {
+                broken: broken == 1,
+            },
+        }
+    }
+}
+
+/// What is to be done next. The answer is the value loaded, or the value found by an exchange or swap; it is
+/// ignored after a store and a wake.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Step {
+    Load(Word),
+    Store(Word, u64),
+    Exchange {
+        word: Word,
+        expected: u64,
+        new: u64,
+    },
+    Swap(Word, u64),
+    /// Wait until the ticket is released or its member is lost; the answer is that of [`Wait`].
+    Await(Ticket),
+    /// The answer is 1 if the member is known to be lost.
+    AskLost(u32),
+    /// Wakes a waiter; one that is far by this word.
+    Wake {
+        member: u32,
+        far: bool,
+        word: u64,
+    },
+    Ended(End),
+}
+
+/// How a machine ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum End {
+    /// The lock is held. Broken: a holder died before.
+    Held { broken: bool },
+    /// It is free and broken, and who asked does not repair it.
+    Broken,
+    /// It is held by somebody else, and who asked does not wait.
+    Busy,
+    /// It is given back; whether somebody came after, so that the ticket is used up.
+    Released { used: bool },
+}
+
+/// What an acquisition is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Wish {
+    /// To hold the lock, after waiting.
+    Wait,
+    /// To hold it now or not at all.
+    Try,
+    /// To hold it, after waiting, even if it is broken.
+    Repair,
+}
+
+/// Takes the lock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Acquire {
+    me: Ticket,
+    /// The waiter cannot look at the home: it is woken by a word in its own memory.
+    far: bool,
+    wish: Wish,
+    at: Taking,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Taking {
+    Begin,
+    /// The predecessor is written down; next the tail.
+    Ready {
+        expected: u64,
+    },
+    Joining {
+        expected: u64,
+    },
+    Announcing {
+        behind: Ticket,
+        expected: u64,
+    },
+    Waiting {
+        behind: Ticket,
+    },
+    /// The predecessor is lost. Was it released before?
+    LostLink {
+        dead: Ticket,
+    },
+    /// Did it hold the lock?
+    LostPrevious {
+        dead: Ticket,
+    },
+    Passing {
+        behind: Ticket,
+    },
+    /// The dead one's name is written down; next this unit enters.
+    Named,
+    Entering {
+        broken: bool,
+    },
+    /// Who only tries looks whether everybody in the queue is dead.
+    TryLost {
+        tail: Ticket,
+        at: Ticket,
+    },
+    TryPrevious {
+        tail: Ticket,
+        at: Ticket,
+    },
+    TryLink {
+        tail: Ticket,
+        at: Ticket,
+    },
+}
+
+impl Acquire {
+    #[inline(always)]
+    pub(super) fn new(me: Ticket, far: bool, wish: Wish) -> Acquire {
+        let at = Taking::Begin;
+        Acquire { me, far, wish, at }
+    }
+
+    /// Whether it waits behind a ticket: then it can be left, and gone on with later.
+    pub(super) fn waits_behind(&self) -> Option<Ticket> {
+        match self.at {
+            Taking::Waiting { behind } => Some(behind),
+            _ => None,
+        }
+    }
+
+    /// The next step, after the answer to the last one (anything, for the first).
+    #[inline(always)]
+    pub(super) fn step(&mut self, answer: u64) -> Step {
+        match self.at {
+            Taking::Begin => self.join(0),
+            Taking::Ready { expected } => {
+                self.at = Taking::Joining { expected };
+                let new = self.me.0;
+                Step::Exchange {
+                    word: Word::Tail,
+                    expected,
+                    new,
+                }
+            }
+            Taking::Joining { expected } if answer == expected => match ticket(expected) {
+                None => Step::Ended(End::Held {
+                    broken: expected == FREE_BROKEN,
+                }),
+                Some(behind) => self.announce(behind, behind.fresh_link()),
+            },
+            _ => self.step_in_queue(answer),
+        }
+    }
+
+    fn step_in_queue(&mut self, answer: u64) -> Step {
+        match self.at {
+            Taking::Begin | Taking::Ready { .. } => self.join(0),
+            Taking::Joining { .. } => match (self.wish, ticket(answer)) {
+                (Wish::Wait | Wish::Try, None) if answer == FREE_BROKEN => Step::Ended(End::Broken),
+                (Wish::Try, Some(tail)) => {
+                    self.at = Taking::TryLost { tail, at: tail };
+                    Step::AskLost(tail.member())
+                }
+                _ => self.join(answer),
+            },
+            Taking::Announcing { behind, expected } => match behind.look(answer) {
+                Some(Wait::Released { broken }) => self.enter(broken),
+                _ if answer == expected => {
+                    self.at = Taking::Waiting { behind };
+                    Step::Await(behind)
+                }
+                // Somebody announced itself who is dead since.
+                _ => self.announce(behind, answer),
+            },
+            Taking::Waiting { behind } => match Wait::of(answer) {
+                Wait::Released { broken } => self.enter(broken),
+                Wait::Lost => {
+                    self.at = Taking::LostLink { dead: behind };
+                    Step::Load(Word::Link(behind.member()))
+                }
+            },
+            Taking::LostLink { dead } => match dead.look(answer) {
+                Some(Wait::Released { broken }) => self.enter(broken),
+                _ => {
+                    self.at = Taking::LostPrevious { dead };
+                    Step::Load(Word::Previous(dead.member()))
+                }
+            },
+            Taking::LostPrevious { dead } => match ticket(answer) {
+                None => {
+                    self.at = Taking::Named;
+                    Step::Store(Word::Lost, u64::from(dead.member()) + 1)
+                }
+                Some(behind) => {
+                    self.at = Taking::Passing { behind };
+                    Step::Store(self.previous(), answer)
+                }
+            },
+            Taking::Passing { behind } => self.announce(behind, behind.fresh_link()),
+            Taking::Named => self.enter(true),
+            Taking::Entering { broken } => Step::Ended(End::Held { broken }),
+            Taking::TryLost { at, .. } if answer == 0 => {
+                debug_assert_ne!(at, self.me, "this unit is alive");
+                Step::Ended(End::Busy)
+            }
+            Taking::TryLost { tail, at } => {
+                self.at = Taking::TryPrevious { tail, at };
+                Step::Load(Word::Previous(at.member()))
+            }
+            Taking::TryPrevious { tail, .. } => match ticket(answer) {
+                None => self.join(tail.0),
+                Some(at) => {
+                    self.at = Taking::TryLink { tail, at };
+                    Step::Load(Word::Link(at.member()))
+                }
+            },
+            Taking::TryLink { tail, at } if at.is_released(answer) => self.join(tail.0),
+            Taking::TryLink { tail, at } => {
+                self.at = Taking::TryLost { tail, at };
+                Step::AskLost(at.member())
+            }
+        }
+    }
+
+    /// Writes the predecessor down (L1), then tries to become the tail.
+    #[inline(always)]
+    fn join(&mut self, expected: u64) -> Step {
+        self.at = Taking::Ready { expected };
+        Step::Store(self.previous(), expected & !FREE_BROKEN)
+    }
+
+    fn announce(&mut self, behind: Ticket, expected: u64) -> Step {
+        self.at = Taking::Announcing { behind, expected };
+        let far = if self.far { FAR } else { 0 };
+        let new = expected & !(MEMBER | FAR) | far | (u64::from(self.me.member()) + 1);
+        Step::Exchange {
+            word: Word::Link(behind.member()),
+            expected,
+            new,
+        }
+    }
+
+    fn enter(&mut self, broken: bool) -> Step {
+        self.at = Taking::Entering { broken };
+        Step::Store(self.previous(), 0)
+    }
+
+    fn previous(&self) -> Word {
+        Word::Previous(self.me.member())
+    }
+}
+
+/// Gives the lock back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Release {
+    me: Ticket,
+    broken: bool,
+    at: Giving,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Giving {
+    /// Looks first whether somebody came after: where that is cheap.
+    Look,
+    Looking,
+    Leave,
+    Leaving,
+    Passing,
+    Woken,
+}
+
+impl Release {
+    /// `look`: a load of the home's memory costs little. `broken`: whoever is next must know.
+    #[inline(always)]
+    pub(super) fn new(me: Ticket, look: bool, broken: bool) -> Release {
+        let at = if look { Giving::Look } else { Giving::Leave };
+        Release { me, broken, at }
+    }
+
+    /// The next step, after the answer to the last one.
+    #[inline(always)]
+    pub(super) fn step(&mut self, answer: u64) -> Step {
+        let link = Word::Link(self.me.member());
+        match self.at {
+            Giving::Look => {
+                self.at = Giving::Looking;
+                Step::Load(link)
+            }
+            Giving::Looking if answer & MEMBER != 0 => self.pass(),
+            Giving::Looking | Giving::Leave => {
+                self.at = Giving::Leaving;
+                Step::Exchange {
+                    word: Word::Tail,
+                    expected: self.me.0,
+                    new: if self.broken { FREE_BROKEN } else { 0 },
+                }
+            }
+            Giving::Leaving if answer == self.me.0 => Step::Ended(End::Released { used: false }),
+            Giving::Leaving => self.pass(),
+            Giving::Passing => match answer & MEMBER {
+                // Whoever comes finds the ticket released.
+                0 => Step::Ended(End::Released { used: true }),
+                next => {
+                    self.at = Giving::Woken;
+                    Step::Wake {
+                        member: next as u32 - 1,
+                        far: answer & FAR != 0,
+                        word: self.me.wake(self.broken),
+                    }
+                }
+            },
+            Giving::Woken => Step::Ended(End::Released { used: true }),
+        }
+    }
+
+    fn pass(&mut self) -> Step {
+        self.at = Giving::Passing;
+        let word = Word::Link(self.me.member());
+        Step::Swap(word, self.me.released_link(self.broken))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn released_tickets_are_known_around_the_circle() {
+        let last = u64::MAX >> SEQUENCE;
+        for sequence in [1, 2, 1 << 41, last - 1, last, 0] {
+            let ticket = Ticket::new(5, sequence);
+            assert_eq!(ticket.member(), 5);
+            assert!(!ticket.is_released(ticket.fresh_link()));
+            assert!(!ticket.is_released(ticket.fresh_link() | FAR | 7));
+            assert!(ticket.is_released(ticket.released_link(true)));
+            assert!(ticket.is_released(ticket.next().fresh_link() | 3));
+            assert!(ticket.is_released(ticket.next().released_link(false)));
+            assert!(!ticket.next().is_released(ticket.released_link(false)));
+            assert_eq!(ticket.next().fresh_link(), ticket.released_link(false));
+            assert_eq!(ticket.woken_by(ticket.next().wake(false)), None);
+        }
+        assert_eq!(Ticket::new(MEMBERS_MAX - 1, 3).member(), MEMBERS_MAX - 1);
+        assert_eq!(ticket(0), None);
+        assert_eq!(ticket(FREE_BROKEN), None);
+    }
+}

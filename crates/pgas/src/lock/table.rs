@@ -1,0 +1,236 @@
+//! Where the locks of a team lie, and how their words are reached.
+//!
+//! Locks are numbered as they are made, by the same calls at all members, so that only every 64th and later
+//! has to be agreed upon: it brings a *page*, a segment of the team with room for many.
+//! ```text
+//!   a member's part of a page:
+//!     wake      one word for each lock of the page: this member is woken by it, over messages
+//!     records   for each lock that is at home here:
+//!                 line 0:      tail, lost
+//!                 line 1 + m:  link, previous of the member m: m and the one behind it use this line, nobody else
+//! ```
+//! Neighbouring locks have different homes.
+
+use super::protocol::{MEMBERS_MAX, Word};
+use crate::segment::Open;
+use crate::{Result, Team};
+use samite_fabric::{Atomic, Remote, Width};
+use samite_mem::sync::Ordering;
+use samite_mem::{LINE, PEERS_MAX, SharedBytes};
+use std::rc::Rc;
+
+const _: () = assert!(PEERS_MAX < MEMBERS_MAX as usize);
+
+/// Locks of the first page; each further one has twice as many, up to the largest.
+const FIRST_PAGE: u64 = 64;
+const LAST_PAGE: u64 = 4096;
+const WORD: u64 = 8;
+
+/// The locks of a team.
+#[derive(Debug, Default)]
+pub(crate) struct Table<'f> {
+    pages: Vec<(Rc<Page<'f>>, Freed)>,
+    /// Locks that were made.
+    made: u64,
+}
+
+/// Locks of a page that are freed.
+type Freed = u64;
+
+/// Room for some locks.
+#[derive(Debug)]
+pub(super) struct Page<'f> {
+    open: Open<'f>,
+    /// Number of its first lock.
+    first: u64,
+    locks: u64,
+    /// Home of its first lock.
+    home: u32,
+    members: u32,
+}
+
+impl<'f> Table<'f> {
+    /// The number of the next lock and its page. Collective: all members call it in the same order.
+    pub(super) fn make(team: &Team<'f>) -> Result<(u64, Rc<Page<'f>>)> {
+        let (number, last) = {
+            let table = team.0.locks.borrow();
+            (table.made, table.pages.last().map(|(page, _)| page.clone()))
+        };
+        let page = match last {
+            Some(page) if number < page.end() => page,
+            last => {
+                let locks = last.map_or(FIRST_PAGE, |page| (2 * page.locks).min(LAST_PAGE));
+                let page = Rc::new(Page::new(team, number, locks)?);
+                team.0.locks.borrow_mut().pages.push((page.clone(), 0));
+                page
+            }
+        };
+        team.0.locks.borrow_mut().made += 1;
+        Ok((number, page))
+    }
+
+    /// A lock is needed no more: a page all of whose locks are freed goes.
+    pub(super) fn free(team: &Team<'f>, number: u64) {
+        let pages = &mut team.0.locks.borrow_mut().pages;
+        for (page, freed) in pages.iter_mut() {
+            *freed += u64::from((page.first..page.end()).contains(&number));
+        }
+        pages.retain(|(page, freed)| *freed < page.locks);
+    }
+}
+
+impl<'f> Page<'f> {
+    fn new(team: &Team<'f>, first: u64, locks: u64) -> Result<Page<'f>> {
+        let members = team.size();
+        let records = locks.div_ceil(u64::from(members)) * record(members);
+        let bytes = wake_bytes(locks) + records;
+        let open = team.allocate::<u64>(bytes / WORD)?.into_open();
+        // Locks of the same number in different teams have different homes, too.
+        let spread = team.id().0.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
+        let home = (first.wrapping_add(spread) % u64::from(members)) as u32;
+        Ok(Page {
+            open,
+            first,
+            locks,
+            home,
+            members,
+        })
+    }
+
+    fn end(&self) -> u64 {
+        self.first + self.locks
+    }
+}
+
+/// Bytes of the record of a lock.
+fn record(members: u32) -> u64 {
+    LINE * (1 + u64::from(members))
+}
+
+fn wake_bytes(locks: u64) -> u64 {
+    (locks * WORD).next_multiple_of(LINE)
+}
+
+/// The words of one lock.
+#[derive(Debug)]
+pub(super) struct Words<'f> {
+    page: Rc<Page<'f>>,
+    /// Rank of the member that has them.
+    home: u32,
+    /// Where its record begins there.
+    record: u64,
+    /// Where the words for waking are, at all members.
+    wake: u64,
+}
+
+impl<'f> Words<'f> {
+    pub(super) fn new(page: Rc<Page<'f>>, number: u64) -> Words<'f> {
+        let (index, members) = (number - page.first, u64::from(page.members));
+        let home = ((u64::from(page.home) + index) % members) as u32;
+        let record = wake_bytes(page.locks) + index / members * record(page.members);
+        let wake = index * WORD;
+        Words {
+            page,
+            home,
+            record,
+            wake,
+        }
+    }
+
+    pub(super) fn home(&self) -> u32 {
+        self.home
+    }
+
+    #[inline(always)]
+    fn remote(&self) -> &Remote<'f> {
+        &self.page.open.remotes[self.home as usize]
+    }
+
+    /// The home's memory, if it is mapped here.
+    #[inline(always)]
+    pub(super) fn near(&self) -> Option<&SharedBytes> {
+        self.remote().mapped()
+    }
+
+    /// Whether the home still has them.
+    #[inline(always)]
+    pub(super) fn is_there(&self) -> bool {
+        self.remote().is_offered()
+    }
+
+    #[inline(always)]
+    pub(super) fn offset(&self, word: Word) -> u64 {
+        let member = |member: u32| self.record + LINE * (1 + u64::from(member));
+        match word {
+            Word::Tail => self.record,
+            Word::Lost => self.record + WORD,
+            Word::Link(of) => member(of),
+            Word::Previous(of) => member(of) + WORD,
+        }
+    }
+
+    #[inline(always)]
+    pub(super) fn load(&self, word: Word) -> Result<u64> {
+        let offset = self.offset(word);
+        match self.near() {
+            // ORDERING: Acquire: pairs with the exchange, swap or store of whoever wrote the word.
+            Some(bytes) => Ok(bytes.u64(offset).load(Ordering::Acquire)),
+            None => Ok(self
+                .remote()
+                .atomic(offset, Atomic::Load, Width::W64, 0, 0)?),
+        }
+    }
+
+    #[inline(always)]
+    pub(super) fn store(&self, word: Word, value: u64) -> Result<()> {
+        let offset = self.offset(word);
+        match self.near() {
+            // ORDERING: Release: the exchange that follows a store publishes it (L1), whoever walks the
+            // queue later loads it with Acquire.
+            Some(bytes) => bytes.u64(offset).store(value, Ordering::Release),
+            None => self.remote().put(offset, &value.to_le_bytes())?,
+        }
+        Ok(())
+    }
+
+    /// The value found.
+    #[inline(always)]
+    pub(super) fn exchange(&self, word: Word, expected: u64, new: u64) -> Result<u64> {
+        let offset = self.offset(word);
+        match self.near() {
+            Some(bytes) => {
+                // ORDERING: SeqCst, as every atomic of global memory: what was done under the lock comes
+                // before whatever the next holder does.
+                const O: Ordering = Ordering::SeqCst;
+                let found = bytes.u64(offset).compare_exchange(expected, new, O, O);
+                Ok(found.unwrap_or_else(|found| found))
+            }
+            None => Ok(self.remote().compare_exchange(offset, expected, new)?),
+        }
+    }
+
+    /// The value found.
+    #[inline(always)]
+    pub(super) fn swap(&self, word: Word, new: u64) -> Result<u64> {
+        let offset = self.offset(word);
+        match self.near() {
+            // ORDERING: as in `exchange`.
+            Some(bytes) => Ok(bytes.u64(offset).swap(new, Ordering::SeqCst)),
+            None => Ok(self
+                .remote()
+                .atomic(offset, Atomic::Swap, Width::W64, new, 0)?),
+        }
+    }
+
+    /// The word that this unit is woken by, over messages.
+    pub(super) fn own_wake(&self) -> SharedBytes {
+        self.page.open.bytes.slice(self.wake, WORD)
+    }
+
+    /// Writes it at another member. Nobody waits for it: a member that is lost needs it no more.
+    pub(super) fn wake(&self, member: u32, word: u64) -> Result<()> {
+        let remote = &self.page.open.remotes[member as usize];
+        drop(remote.put_nb(self.wake, &word.to_le_bytes())?);
+        Ok(())
+    }
+}

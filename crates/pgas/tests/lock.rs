@@ -1,0 +1,467 @@
+//! Locks: exclusion, order, waiting, and deaths at every place of the queue.
+
+use samite_fabric::{Config, Fabric};
+use samite_pgas::{Error, Group, Lock, Pgas, Segment, Signal, SignalOp, Team, Unit, Wanted};
+use samite_testkit::{Cast, MESSAGES_ONLY, Outcome, Who, check, everywhere, pause, point, same, units};
+use std::time::Duration;
+
+everywhere!(nothing_is_lost_under_a_lock, 3, |fabric, _| {
+    let pgas = &Pgas::new(fabric)?;
+    let world = pgas.world();
+    let counters = world.allocate::<u64>(4)?;
+    for _ in 0..3 {
+        // Each home in turn.
+        let lock = world.lock()?;
+        for _ in 0..100 {
+            let guard = lock.acquire()?;
+            let mut values = [0; 4];
+            counters.get(0, 0, &mut values)?;
+            same!(values, [values[0]; 4]);
+            // Not complete when the guard goes: the lock sees to that.
+            counters.put_implicit(0, 0, &[values[0] + 1; 2])?;
+            counters.put(0, 2, &[values[0] + 1; 2])?;
+            guard.release()?;
+        }
+        world.barrier()?;
+        same!(lock.queue()?, []);
+        lock.free()?;
+    }
+    same!(counters.get_value(0, 0)?, 900);
+    Ok(world.barrier()?)
+});
+
+/// Waits until so many are in the queue.
+fn until_queued(lock: &Lock<'_>, count: usize) -> Outcome {
+    while lock.queue()?.len() < count {
+        lock.team().fabric().progress();
+    }
+    Ok(())
+}
+
+everywhere!(first_come_first_served, 4, |fabric, _| {
+    let pgas = &Pgas::new(fabric)?;
+    let world = pgas.world();
+    let (rank, size) = (world.rank(), world.size());
+    let lock = world.lock()?;
+    let order = world.allocate::<u64>(1 + u64::from(size))?;
+    for first in 0..size {
+        // They come in the order first, first + 1, ...
+        let place = (rank + size - first) % size;
+        until_queued(&lock, place as usize)?;
+        let guard = lock.acquire()?;
+        if place == 0 {
+            until_queued(&lock, size as usize)?;
+            let units = (0..size).map(|at| Unit((first + at) % size)).collect::<Vec<_>>();
+            same!(lock.queue()?, units);
+        }
+        let turn = order.get_value(0, 0)?;
+        order.put(0, 1 + turn, &[u64::from(rank)])?;
+        order.put_value(0, 0, turn + 1)?;
+        guard.release()?;
+        world.barrier()?;
+        let mut served = vec![0; size as usize];
+        order.get(0, 1, &mut served)?;
+        same!(served, (0..size).map(|at| u64::from((first + at) % size)).collect::<Vec<_>>());
+        world.barrier()?;
+        order.put_value(0, 0, 0)?;
+        world.barrier()?;
+    }
+    Ok(world.barrier()?)
+});
+
+everywhere!(who_tries_does_not_wait, 2, |fabric, _| {
+    let pgas = &Pgas::new(fabric)?;
+    let world = pgas.world();
+    let lock = world.lock()?;
+    for holder in 0..2 {
+        if world.rank() == holder {
+            let guard = lock.try_acquire()?;
+            check!(guard.is_some());
+            same!(lock.try_acquire().err(), Some(Error::AlreadyHeld));
+            same!(lock.acquire().err(), Some(Error::AlreadyHeld));
+            same!(lock.recover().err(), Some(Error::AlreadyHeld));
+            world.barrier()?;
+            world.barrier()?;
+        } else {
+            world.barrier()?;
+            check!(lock.try_acquire()?.is_none());
+            world.barrier()?;
+        }
+        world.barrier()?;
+        check!(lock.recover()?.lost_holder().is_none(), "nothing is broken");
+        world.barrier()?;
+    }
+    Ok(())
+});
+
+everywhere!(many_locks, 3, |fabric, _| {
+    let pgas = &Pgas::new(fabric)?;
+    let world = pgas.world();
+    let before = fabric.shared_bytes();
+    let locks = (0..500).map(|_| world.lock()).collect::<Result<Vec<_>, _>>()?;
+    let mut homes = [0; 3];
+    for lock in &locks {
+        homes[lock.home() as usize] += 1;
+    }
+    check!(homes.iter().all(|of| (166..=167).contains(of)), "{homes:?}");
+    let own = u64::from(world.rank());
+    let guards = locks.iter().skip(world.rank() as usize).step_by(3);
+    let guards = guards.map(Lock::acquire).collect::<Result<Vec<_>, _>>()?;
+    check!(guards.len() as u64 == 167 - own / 2, "{}", guards.len());
+    world.barrier()?;
+    let (mut mine, mut others) = (0, 0);
+    for lock in &locks {
+        match lock.try_acquire() {
+            Err(Error::AlreadyHeld) => mine += 1,
+            Ok(None) => others += 1,
+            other => check!(false, "{other:?}"),
+        }
+    }
+    same!((mine, mine + others), (guards.len(), 500));
+    world.barrier()?;
+    drop(guards);
+    let ends = locks.into_iter().map(Lock::free);
+    ends.collect::<Result<Vec<_>, _>>()?;
+    // Only the page that is not used up yet is left.
+    check!(fabric.shared_bytes() <= before + (64 << 10));
+    Ok(world.barrier()?)
+});
+
+everywhere!(a_value_with_its_lock, 3, |fabric, _| {
+    let pgas = &Pgas::new(fabric)?;
+    let world = pgas.world();
+    let value = world.global_lock([5_u32, 0, 0])?;
+    for _ in 0..50 {
+        let mut value = value.acquire()?;
+        value[1] += 1;
+        value[2] = value[1] * 2;
+        value.release()?;
+    }
+    world.barrier()?;
+    if world.rank() == 1 {
+        let mut guard = value.try_acquire()?.ok_or_else(|| samite_testkit::Failed::new("it is free"))?;
+        same!(*guard, [5, 150, 300]);
+        check!(guard.lost_holder().is_none());
+        guard[0] = 6;
+    }
+    world.barrier()?;
+    same!(*value.recover()?, [6, 150, 300]);
+    world.barrier()?;
+    world.global_lock(())?.free()?;
+    Ok(value.free()?)
+});
+
+everywhere!(a_deadline_keeps_the_place, 3, |fabric, _| {
+    let pgas = &Pgas::new(fabric)?;
+    let world = pgas.world();
+    let lock = world.lock()?;
+    let words = world.allocate::<u64>(1)?;
+    let go = |rank| words.signal(rank, Signal { index: 0, op: SignalOp::Add, value: 1 });
+    match world.rank() {
+        0 => {
+            let guard = lock.acquire()?;
+            go(1)?;
+            words.wait_until(0, Wanted::Equal(1))?;
+            go(2)?;
+            until_queued(&lock, 3)?;
+            guard.release()?;
+        }
+        1 => {
+            words.wait_until(0, Wanted::Equal(1))?;
+            let before = fabric.deadline();
+            fabric.set_deadline(Duration::from_millis(30));
+            let over = lock.acquire();
+            let timeout = |error: &Error| matches!(error, Error::Fabric(samite_fabric::Error::Timeout { .. }));
+            check!(over.as_ref().is_err_and(timeout), "{over:?}");
+            drop(over);
+            check!(lock.try_acquire()?.is_none());
+            fabric.set_deadline(before);
+            go(0)?;
+            until_queued(&lock, 3)?;
+            let guard = lock.acquire()?;
+            same!(lock.queue()?, [Unit(1), Unit(2)]);
+            guard.release()?;
+        }
+        _ => {
+            words.wait_until(0, Wanted::Equal(1))?;
+            until_queued(&lock, 2)?;
+            drop(lock.acquire()?);
+        }
+    }
+    Ok(world.barrier()?)
+});
+
+#[test]
+fn more_units_than_cores_wait() {
+    units(8).run("more_units_than_cores_wait", |fabric, _| {
+        let pgas = &Pgas::new(fabric)?;
+        let value = pgas.world().global_lock(0_u64)?;
+        for _ in 0..200 {
+            *value.acquire()? += 1;
+        }
+        pgas.world().barrier()?;
+        same!(*value.acquire()?, 1600);
+        Ok(pgas.world().barrier()?)
+    });
+}
+
+/// A body with deaths, on mapped memory and over messages.
+fn with_deaths(
+    name: &str,
+    count: u32,
+    body: impl Fn(&Fabric, &Team<'_>, &Team<'_>) -> Outcome,
+    conductor: impl Fn(&mut Cast),
+) {
+    let mapped = Config::default().mask;
+    for (way, mask) in [("mapped", mapped), ("messages", MESSAGES_ONLY)] {
+        let full = format!("{name}::{way}");
+        if std::thread::current().name() != Some(&full) {
+            continue;
+        }
+        let run = |fabric: &Fabric, _: &[samite_fabric::PeerId]| {
+            let pgas = Pgas::new(fabric)?;
+            let world = pgas.world();
+            // Unit 1 is the one that dies.
+            let others: Group = world.group().into_iter().filter(|unit| unit.0 != 1).collect();
+            let mine = if pgas.me() == Unit(1) { Group::first(2).difference(&others) } else { others };
+            let Some(survivors) = world.create(&mine)? else {
+                return Err(samite_testkit::Failed::new("every unit is in one of the teams"));
+            };
+            body(fabric, world, &survivors)?;
+            Ok(survivors.barrier()?)
+        };
+        units(count).mask(mask).conduct(&full, run, &conductor);
+    }
+}
+
+/// The test twice, mapped and over messages.
+macro_rules! deaths {
+    ($name:ident, $units:expr, $body:expr, $conductor:expr) => {
+        mod $name {
+            use super::*;
+
+            #[test]
+            fn mapped() {
+                with_deaths(stringify!($name), $units, $body, $conductor);
+            }
+
+            #[test]
+            fn messages() {
+                with_deaths(stringify!($name), $units, $body, $conductor);
+            }
+        }
+    };
+}
+
+/// A lock that does not live at unit 1.
+fn safe_lock<'f>(team: &Team<'f>) -> Outcome<Lock<'f>> {
+    loop {
+        let lock = team.lock()?;
+        if lock.home() != 1 {
+            return Ok(lock);
+        }
+    }
+}
+
+deaths!(
+    a_waiter_dies,
+    4,
+    |_, world, _| {
+        let lock = safe_lock(world)?;
+        // 0 holds, then come 1, which dies, 2, and 3.
+        until_queued(&lock, world.rank() as usize)?;
+        let guard = lock.acquire()?;
+        if world.rank() == 0 {
+            until_queued(&lock, 4)?;
+            pause("all wait");
+        }
+        let still = (world.rank().max(1)..4).filter(|unit| *unit > 1).map(Unit);
+        if world.rank() != 0 {
+            same!(lock.queue()?, still.collect::<Vec<_>>());
+        }
+        guard.release()?;
+        // And once more, through what the dead left behind.
+        drop(lock.acquire()?);
+        Ok(())
+    },
+    |cast: &mut Cast| {
+        cast.wait_point(Who::Unit(0), "all wait");
+        cast.kill(Who::Unit(1));
+        cast.wait_gone(Who::Unit(1));
+        cast.release(Who::Unit(0));
+    }
+);
+
+deaths!(
+    the_last_waiter_dies,
+    3,
+    |fabric, world, survivors| {
+        let lock = safe_lock(world)?;
+        match world.rank() {
+            0 => {
+                let guard = lock.acquire()?;
+                until_queued(&lock, 2)?;
+                pause("it waits");
+                guard.release()?;
+                survivors.barrier()?;
+            }
+            1 => {
+                until_queued(&lock, 1)?;
+                drop(lock.acquire()?);
+            }
+            _ => {
+                survivors.barrier()?;
+                // Whoever only tries finds nobody alive in its way, once it has heard of the death.
+                while fabric.lost(world.peer(1)?).is_none() {
+                    fabric.progress();
+                }
+                check!(lock.try_acquire()?.is_some());
+                check!(lock.recover()?.lost_holder().is_none(), "it was no holder");
+            }
+        }
+        survivors.barrier()?;
+        drop(lock.acquire()?);
+        Ok(())
+    },
+    |cast: &mut Cast| {
+        cast.wait_point(Who::Unit(0), "it waits");
+        cast.kill(Who::Unit(1));
+        cast.wait_gone(Who::Unit(1));
+        cast.release(Who::Unit(0));
+    }
+);
+
+deaths!(
+    the_holder_dies,
+    3,
+    |_, world, survivors| {
+        let lock = safe_lock(world)?;
+        let value = world.global_lock(7_u64)?;
+        if world.rank() == 1 {
+            let _guard = lock.acquire()?;
+            let mut seven = value.lock().home() != 1;
+            let guard = value.acquire()?;
+            seven &= *guard == 7;
+            check!(seven || value.lock().home() == 1);
+            until_queued(&lock, 3)?;
+            pause("all wait");
+            return Ok(());
+        }
+        until_queued(&lock, 1)?;
+        let lost = Error::HolderLost { unit: Unit(1) };
+        same!(lock.acquire().err(), Some(lost.clone()));
+        survivors.barrier()?;
+        same!(lock.acquire().err(), Some(lost.clone()));
+        same!(lock.try_acquire().err(), Some(lost.clone()));
+        survivors.barrier()?;
+        if world.rank() == 0 {
+            let guard = lock.recover()?;
+            same!(guard.lost_holder(), Some(Unit(1)));
+            guard.release()?;
+        }
+        survivors.barrier()?;
+        drop(lock.acquire()?);
+        survivors.barrier()?;
+        check!(lock.recover()?.lost_holder().is_none(), "it is repaired");
+        let other = value.acquire().err();
+        match value.lock().home() {
+            1 => check!(matches!(other, Some(Error::UnitLost { unit: Unit(1), .. })), "{other:?}"),
+            _ => same!(other, Some(lost)),
+        }
+        Ok(())
+    },
+    |cast: &mut Cast| {
+        cast.wait_point(Who::Unit(1), "all wait");
+        cast.kill(Who::Unit(1));
+        cast.wait_gone(Who::Unit(1));
+    }
+);
+
+deaths!(
+    the_home_dies,
+    3,
+    |_, world, survivors| {
+        let lock = loop {
+            let lock = world.lock()?;
+            if lock.home() == 1 {
+                break lock;
+            }
+        };
+        let lost = |error: Option<Error>| matches!(error, Some(Error::UnitLost { unit: Unit(1), .. }));
+        match world.rank() {
+            0 => {
+                let guard = lock.acquire()?;
+                until_queued(&lock, 2)?;
+                point("it waits");
+                survivors.barrier()?;
+                // Whether the release can still reach the memory is the transport's affair.
+                drop(guard);
+            }
+            1 => {
+                // Its progress is needed over messages.
+                loop {
+                    world.fabric().progress();
+                }
+            }
+            _ => {
+                until_queued(&lock, 1)?;
+                check!(lost(lock.acquire().err()));
+                survivors.barrier()?;
+            }
+        }
+        check!(lost(lock.acquire().err()));
+        check!(lost(lock.try_acquire().err()));
+        check!(lost(lock.recover().err()));
+        Ok(())
+    },
+    |cast: &mut Cast| {
+        cast.wait_point(Who::Unit(0), "it waits");
+        cast.kill(Who::Unit(1));
+        cast.wait_gone(Who::Unit(1));
+    }
+);
+
+/// Takes the lock, whatever happened to it.
+fn insist(lock: &Lock<'_>, both: &Segment<'_, u64>, turn: u64) -> Outcome {
+    let (home, mut found) = (lock.home(), [0; 2]);
+    let guard = match lock.acquire() {
+        Ok(guard) => {
+            both.get(home, 0, &mut found)?;
+            same!(found[0], found[1]);
+            guard
+        }
+        Err(Error::HolderLost { unit: Unit(1) }) => lock.recover()?,
+        Err(other) => return Err(other.into()),
+    };
+    both.put_value(home, 0, turn)?;
+    both.put_value(home, 1, turn)?;
+    Ok(guard.release()?)
+}
+
+deaths!(
+    one_dies_in_the_crowd,
+    4,
+    |fabric, world, survivors| {
+        let lock = safe_lock(world)?;
+        let both = world.allocate::<u64>(2)?;
+        let mut turn = u64::from(world.rank());
+        if world.rank() == 1 {
+            point("in the crowd");
+        }
+        // Until some time after everybody has heard of it.
+        let mut left = 200;
+        while left > 0 {
+            turn += 4;
+            insist(&lock, &both, turn)?;
+            left -= u32::from(fabric.lost(world.peer(1)?).is_some());
+        }
+        survivors.barrier()?;
+        same!(lock.queue()?, []);
+        Ok(())
+    },
+    |cast: &mut Cast| {
+        cast.wait_point(Who::Unit(1), "in the crowd");
+        cast.kill(Who::Unit(1));
+        cast.wait_gone(Who::Unit(1));
+    }
+);
