@@ -211,6 +211,7 @@ impl<'f> Pgas<'f> {
     /// and then.
     pub fn progress(&self) {
         self.job.fabric.progress();
+        self.job.collectives.step();
     }
 }
 

@@ -20,6 +20,10 @@ mod unit;
 
 pub use atomic::{AtomicElem, Update};
 pub use bytemuck::{Pod, Zeroable};
+pub use collective::{
+    BitAnd, BitOr, BitXor, Located, LogicalAnd, LogicalOr, Max, MaxLoc, Min, MinLoc, Op, Operator,
+    Pending, Prod, Source, Sum, Target,
+};
 pub use error::Error;
 pub use group::Group;
 pub use job::Pgas;
@@ -27,8 +31,8 @@ pub use lock::{GlobalGuard, GlobalLock, Guard, Lock};
 pub use pointer::{DartPtr, Flags, GlobalPtr, Origin};
 pub use samite_fabric::{Handle, test_all, wait_all};
 pub use segment::{
-    Fetch, Local, Phase, Place, ReadOnly, Segment, Shared, Signal, SignalOp, Strided, Updates,
-    Wanted,
+    Fetch, Local, Part, Phase, Place, ReadOnly, Segment, Shared, Signal, SignalOp, Strided,
+    Updates, Wanted,
 };
 pub use team::{Team, TeamId};
 pub use unit::{Elem, Unit};

@@ -90,7 +90,8 @@ impl<'f> LocalHeap<'f> {
 
     fn grow(&mut self, fabric: &'f Fabric, bytes: u64) -> Result<&mut Chunk<'f>> {
         let with_generations = (bytes / GRAIN).saturating_mul(GRAIN + 1);
-        let segment = fabric.allocate(with_generations.max(CHUNK))?;
+        let number = highest_free(&fabric.free_segments()).ok_or(crate::Error::NoSegment)?;
+        let segment = fabric.allocate_as(number, with_generations.max(CHUNK))?;
         let mut free = RangeAllocator::new(0..data_bytes(segment.key().bytes));
         // A fresh range that is long enough.
         let _ = free.allocate_range(bytes);
@@ -117,4 +118,11 @@ impl<'f> LocalHeap<'f> {
         }
         true
     }
+}
+
+/// Chunks take their numbers from the top. Teams agree on the lowest one that is free at all members, and
+/// the memory by which they agree may itself be a new chunk.
+fn highest_free(free: &[u64]) -> Option<u32> {
+    let word = free.iter().rposition(|bits| *bits != 0)?;
+    Some(word as u32 * 64 + free[word].ilog2())
 }

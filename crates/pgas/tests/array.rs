@@ -269,6 +269,42 @@ everywhere!(algorithms_on_slices, 2, |fabric, _| {
     Ok(())
 });
 
+everywhere!(reading_in_place, 3, |fabric, _| {
+    let pgas = &Pgas::new(fabric)?;
+    for pattern in patterns(pgas.units()).into_iter().step_by(4) {
+        let mut array = Array::<u64, 2>::new(pgas.world(), pattern)?;
+        array.fill_with(value)?;
+        let array = array.into_read_only()?;
+        for rank in 0..pgas.units() {
+            let Some(memory) = array.slice(rank)? else {
+                assert!(!fabric.caps().map || rank == pgas.me().0);
+                continue;
+            };
+            for run in pattern.local_runs(rank) {
+                let [i, j] = run.index;
+                let elements = &memory[run.offset as usize..][..run.len as usize];
+                assert!(elements.iter().zip(j..).all(|(x, j)| *x == value([i, j])));
+            }
+        }
+        for bounds in boxes(pattern.extents()) {
+            let mut got = vec![0; bounds.len() as usize];
+            array.get(bounds, &mut got)?;
+            assert!(got.into_iter().eq(bounds.indices().map(value)));
+        }
+        let all = array.elements().collect::<Result<Vec<_>, _>>()?;
+        let model: Vec<u64> = pattern.bounds().indices().map(value).collect();
+        assert_eq!(all, model);
+        assert_eq!(
+            array.max_element()?.map(|max| max.0),
+            model.iter().max().copied()
+        );
+        let mut array = array.into_local()?;
+        array.fill(1)?;
+        array.into_read_only()?.into_shared()?.free()?;
+    }
+    Ok(())
+});
+
 everywhere!(many_elements_pass_through_windows, 2, |fabric, _| {
     let pgas = &Pgas::new(fabric)?;
     for cut in [Dist::Block, Dist::BlockCyclic(3000)] {

@@ -1,9 +1,11 @@
 //! The distributed hash map, against the library's.
 
+use samite_fabric::{Error as Below, Fabric, PeerId};
 use samite_pgas::array::{ArrayError, Map};
 use samite_pgas::{Error, Pgas};
-use samite_testkit::{Outcome, everywhere, units};
+use samite_testkit::{Failed, Outcome, Who, everywhere, pause, units};
 use std::collections::HashMap;
+use std::time::Duration;
 
 fn random(seed: u64) -> u64 {
     let mut x = seed.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
@@ -51,7 +53,7 @@ everywhere!(one_unit_against_a_model, 2, |fabric, _| {
     let mut counts = [0; 2];
     pgas.world()
         .all_gather(&[model.len() as u64][..], &mut counts[..])?;
-    assert_eq!(map.len()?, counts[0] + counts[1]);
+    assert_eq!(map.total_len()?, counts[0] + counts[1]);
     local_entries(&map)?;
     Ok(map.free()?)
 });
@@ -81,7 +83,7 @@ fn histogram(pgas: &Pgas<'_>, samples: u64, keys: u64, slots: u64) -> Outcome {
         assert_eq!(map.owner(key), pgas.me().0);
     }
     assert_eq!(map.local_len()?, own.len() as u64);
-    assert_eq!(map.len()?, model.len() as u64);
+    assert_eq!(map.total_len()?, model.len() as u64);
     Ok(map.free()?)
 }
 
@@ -123,11 +125,12 @@ everywhere!(adding_and_removing_leaves_no_double, 4, |fabric, _| {
     for (key, value) in own {
         assert_eq!(map.get(&key)?, Some(value));
     }
+    pgas.world().barrier()?;
     // Nobody is left in the way.
     for key in 0..12 {
         map.remove(&key)?;
     }
-    assert_eq!(map.len()?, 0);
+    assert_eq!(map.total_len()?, 0);
     Ok(map.free()?)
 });
 
@@ -145,7 +148,7 @@ everywhere!(
             for key in keys() {
                 old.extend(map.insert(key, me)?);
             }
-            assert_eq!(map.len()?, 24);
+            assert_eq!(map.total_len()?, 24);
             // Each insertion but the first of a key found another one's value.
             let mut counts = vec![0; size as usize];
             pgas.world()
@@ -154,7 +157,7 @@ everywhere!(
             for key in keys().filter(|key| key % size == me) {
                 assert!(map.remove(&key)?.is_some());
             }
-            assert_eq!(map.len()?, 0);
+            assert_eq!(map.total_len()?, 0);
         }
         Ok(map.free()?)
     }
@@ -217,7 +220,7 @@ everywhere!(a_full_map_says_so, 2, |fabric, _| {
         assert_eq!(map.get(&another)?, Some(9));
         assert_eq!(map.get(&added[0])?, None);
     }
-    assert_eq!(map.len()?, 10);
+    assert_eq!(map.total_len()?, 10);
     map.free()?;
     let none = Map::<u32, u8>::new(pgas.world(), 0)?;
     assert_eq!(none.get(&1)?, None);
@@ -227,6 +230,46 @@ everywhere!(a_full_map_says_so, 2, |fabric, _| {
     ));
     Ok(none.free()?)
 });
+
+#[test]
+fn a_holder_that_dies_ends_in_a_timeout() {
+    let name = "a_holder_that_dies_ends_in_a_timeout";
+    let body = |fabric: &Fabric, _: &[PeerId]| {
+        let pgas = &Pgas::new(fabric)?;
+        let map = Map::<u64, u64>::new(pgas.world(), 8)?;
+        let mut keys = (0..).filter(|key| map.owner(key) == 1);
+        let (held, other) = (keys.next().unwrap(), keys.next().unwrap());
+        map.update(held, |old| old.unwrap_or(0))?;
+        pgas.world().barrier()?;
+        if pgas.me().0 == 0 {
+            map.update(held, |_| {
+                pause("holds");
+                1
+            })?;
+            return Err(Failed::new("it was not killed"));
+        }
+        pause("waits");
+        fabric.set_deadline(Duration::from_millis(100));
+        let timeout = |error| matches!(error, Err(Error::Fabric(Below::Timeout { .. })));
+        assert!(timeout(map.get(&held)));
+        assert!(timeout(map.insert(held, 2)));
+        fabric.set_deadline(Duration::from_secs(30));
+        map.insert(other, 3)?;
+        assert_eq!(
+            map.get(&other)?,
+            Some(3),
+            "the rest of the map is as before"
+        );
+        Ok(())
+    };
+    units(2).conduct(name, body, |cast| {
+        cast.wait_point(Who::Unit(0), "holds");
+        cast.wait_point(Who::Unit(1), "waits");
+        cast.kill(Who::Unit(0));
+        cast.wait_gone(Who::Unit(0));
+        cast.release(Who::Unit(1));
+    });
+}
 
 everywhere!(keys_and_values_of_any_size, 2, |fabric, _| {
     let pgas = &Pgas::new(fabric)?;
@@ -240,7 +283,7 @@ everywhere!(keys_and_values_of_any_size, 2, |fabric, _| {
     // A set, and a map with one possible key.
     let set = Map::<u128, ()>::new(pgas.world(), 8)?;
     set.insert(u128::MAX - u128::from(me), ())?;
-    assert_eq!(set.len()?, 2);
+    assert_eq!(set.total_len()?, 2);
     set.free()?;
     let one = Map::<(), u64>::new(pgas.world(), 1)?;
     one.update((), |old| old.unwrap_or(0) + 1)?;

@@ -123,10 +123,13 @@ impl<T: Elem, const D: usize, P: Own> Array<'_, T, D, P> {
             order => order == Some(wanted),
         };
         let mut own: Option<(T, u64)> = None;
-        self.for_each(|index, element| {
-            let new = (element, bounds.linear(index));
-            let compares = element.partial_cmp(&element).is_some();
-            if compares && own.as_ref().is_none_or(|old| better(&new, old)) {
+        self.places(|element, place| {
+            let new = (element, place);
+            let takes = match &own {
+                Some(old) => better(&new, old),
+                None => element.partial_cmp(&element).is_some(),
+            };
+            if takes {
                 own = Some(new);
             }
         })?;
@@ -140,8 +143,7 @@ impl<T: Elem, const D: usize, P: Own> Array<'_, T, D, P> {
     pub fn find(&self, mut is: impl FnMut(T) -> bool) -> Result<Option<[u64; D]>> {
         let bounds = self.pattern.bounds();
         let mut first = NOWHERE;
-        self.for_each(|index, element| {
-            let place = bounds.linear(index);
+        self.places(|element, place| {
             if place < first && is(element) {
                 first = place;
             }
@@ -158,6 +160,19 @@ impl<T: Elem, const D: usize, P: Own> Array<'_, T, D, P> {
         self.for_each(|_, element| own += u64::from(is(element)))?;
         let all = self.gather(None, own)?;
         Ok(all.into_iter().map(|(_, count)| count).sum())
+    }
+
+    /// Shows own elements with their places in row-major order.
+    fn places(&self, mut see: impl FnMut(T, u64)) -> Result<()> {
+        let bounds = self.pattern.bounds();
+        P::settle(self.team())?;
+        self.see(|run, elements| {
+            let first = bounds.linear(run.index);
+            for (element, place) in elements.iter().zip(first..) {
+                see(*element, place);
+            }
+        })?;
+        P::settle(self.team())
     }
 
     /// What every member has: an element and a word.

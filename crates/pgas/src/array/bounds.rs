@@ -53,8 +53,8 @@ impl<const D: usize> Bounds<D> {
     #[inline]
     pub fn linear(&self, index: [u64; D]) -> u64 {
         let mut place = 0;
-        for d in 0..D {
-            place = place * (self.hi[d] - self.lo[d]) + (index[d] - self.lo[d]);
+        for (d, index) in index.iter().enumerate() {
+            place = place * (self.hi[d] - self.lo[d]) + (index - self.lo[d]);
         }
         place
     }

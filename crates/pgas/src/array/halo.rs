@@ -9,9 +9,11 @@
 //! finished round `r + 1`, for which its neighbour had to start it, for which the neighbour had to finish
 //! round `r`.
 
+use super::layout::Layout;
 use super::phase::OwnMut;
 use super::{Array, ArrayError, Bounds, Pattern};
 use crate::{Elem, Result, Segment, Signal, SignalOp, Team, Wanted};
+use std::ops::Range;
 
 /// The ghost cells of a pattern: how many, and whose copies they are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -191,14 +193,14 @@ impl<'f, T: Elem, const D: usize, P: OwnMut> Array<'f, T, D, P> {
                 continue;
             };
             packed.resize(cells.len() as usize, T::zeroed());
-            let mut rest = &mut packed[..];
-            for line in layout.lines(cells) {
-                let (part, tail) = rest.split_at_mut(line.len as usize);
-                rest = tail;
-                match P::elements(&self.segment) {
-                    Some(own) => part.copy_from_slice(&own[line.offset as usize..][..part.len()]),
-                    None => P::read(&self.segment, line.offset, part)?,
-                }
+            match P::elements(&self.segment) {
+                Some(own) => pieces(&layout, cells, |at, line| {
+                    copy(&mut packed[at], &own[line]);
+                    Ok(())
+                })?,
+                None => pieces(&layout, cells, |at, line| {
+                    P::read(&self.segment, line.start as u64, &mut packed[at])
+                })?,
             }
             exchange.landing.put_signal(
                 neighbour,
@@ -240,18 +242,41 @@ impl<'f, T: Elem, const D: usize, P: OwnMut> Array<'f, T, D, P> {
             packed.resize(ghosts.len() as usize, T::zeroed());
             let slot = exchange.slot(direction);
             exchange.landing.read_local(slot, &mut packed)?;
-            let mut rest = &packed[..];
-            for line in layout.lines(ghosts) {
-                let (part, tail) = rest.split_at(line.len as usize);
-                rest = tail;
-                match P::elements_mut(&mut self.segment) {
-                    Some(own) => own[line.offset as usize..][..part.len()].copy_from_slice(part),
-                    None => P::write(&mut self.segment, line.offset, part)?,
-                }
+            match P::elements_mut(&mut self.segment) {
+                Some(own) => pieces(&layout, ghosts, |at, line| {
+                    copy(&mut own[line], &packed[at]);
+                    Ok(())
+                })?,
+                None => pieces(&layout, ghosts, |at, line| {
+                    P::write(&mut self.segment, line.start as u64, &packed[at])
+                })?,
             }
         }
         exchange.packed = packed;
         exchange.under_way = false;
         Ok(())
+    }
+}
+
+/// Calls `each(place in a packed buffer, place in memory)` for the lines of a box.
+fn pieces<const D: usize>(
+    layout: &Layout<D>,
+    cells: Bounds<D>,
+    mut each: impl FnMut(Range<usize>, Range<usize>) -> Result<()>,
+) -> Result<()> {
+    let mut packed = 0;
+    layout.lines(cells).try_for_each(|line| {
+        let (first, len) = (line.offset as usize, line.len as usize);
+        packed += len;
+        each(packed - len..packed, first..first + len)
+    })
+}
+
+/// Lines across a dimension are as short as the halo is wide: a call would take longer than the copy.
+#[inline]
+fn copy<T: Copy>(to: &mut [T], from: &[T]) {
+    match (to, from) {
+        ([to], [from]) => *to = *from,
+        (to, from) => to.copy_from_slice(from),
     }
 }

@@ -114,8 +114,8 @@ impl<const D: usize> Tile<D> {
     #[inline]
     fn offset(&self, at: [u64; D]) -> u64 {
         let mut within = 0;
-        for d in 0..D {
-            within = within * self.extents[d] + (at[d] - self.first[d]);
+        for (d, at) in at.iter().enumerate() {
+            within = within * self.extents[d] + (at - self.first[d]);
         }
         self.before + within
     }

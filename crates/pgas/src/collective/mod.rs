@@ -1,39 +1,106 @@
-//! Collectives of a team.
+//! Collectives of a team, blocking and non-blocking, with 64-bit counts.
+//!
+//! # How a call runs
+//! ```text
+//!   Team::all_reduce(from, into, Sum)      arguments are checked, and become
+//!     Call                                 what all members must say alike
+//!     Moves or Combine                     who gives what to whom (`shape`)
+//!     Input, Output                        bytes: private, or in symmetric memory (`buffer`)
+//!   then one of two engines, which all members choose alike:
+//!     shared/    blocking, all members map each other: meetings and copies
+//!     machine    everything else: schedules of messages
+//! ```
+//!
+//! # Rules
+//! * Every member calls the same collectives of a team in the same order. A member that calls another one,
+//!   or with another root, count, type or operator, ends the call with [`Error::Mismatch`] at whoever
+//!   notices and at everybody who depends on it; the team can be used again. A member whose own arguments
+//!   do not fit together gets that error, the others [`Error::Refused`].
+//! * A member that dies inside ends the call with [`Error::UnitLost`] at all who depend on it.
+//! * A collective ends at a member when its result is there and its buffers are its own again. Only a
+//!   barrier, and what needs something of everybody, tells that the others came. Blocking calls may wait
+//!   for others also where the result does not need it.
+//! * What was put before a barrier (with its handle waited for, or flushed) is seen after it by all.
+//! * Blocking and non-blocking calls do not match each other.
+//!
+//! # Files
+//! `blocking`, `nonblocking` (the calls) · `pending` (a call in flight) · `op` (operators) · `buffer`
+//! (arguments) · `call` (descriptors, failures) · `shape` (meaning) · `combining` (loops) · `run` (choice
+//! of the engine) · `shared/` · `machine`, `schedule/`
 
-use crate::{Elem, Result, Team};
-use samite_fabric::Match;
+mod blocking;
+mod buffer;
+mod call;
+mod combining;
+mod machine;
+mod nonblocking;
+mod op;
+mod pending;
+mod run;
+mod schedule;
+mod shape;
+mod shared;
 
-impl Team<'_> {
-    /// Waits until all members have called it.
-    pub fn barrier(&self) -> Result<()> {
-        Ok(self.fabric().barrier(self.peers())?)
-    }
+pub(crate) use buffer::{Input, Output};
+pub use buffer::{Source, Target};
+pub use op::{
+    BitAnd, BitOr, BitXor, Located, LogicalAnd, LogicalOr, Max, MaxLoc, Min, MinLoc, Op, Operator,
+    Prod, Sum,
+};
+pub use pending::Pending;
+pub(crate) use shared::Board;
 
-    /// Every member gets what all give, by rank.
-    pub fn all_gather<T: Elem>(&self, from: &[T], into: &mut [T]) -> Result<()> {
-        let tag = 0xd5 << 56 | self.0.id.0 << 8 & 0x00ff_ffff_ffff_ff00;
-        for peer in self.peers() {
-            self.fabric().send(*peer, tag, crate::bytes_of(from))?;
-        }
-        for (rank, peer) in self.peers().iter().enumerate() {
-            let part = &mut into[rank * from.len()..(rank + 1) * from.len()];
-            self.fabric()
-                .recv(Match::from(*peer, tag), crate::bytes_of_mut(part))?;
-        }
-        Ok(())
-    }
-}
+use machine::Ends;
+use pending::InFlight;
+use samite_fabric::Fabric;
+use shared::Staging;
+use std::cell::{Cell, RefCell};
+
+#[cfg(doc)]
+use crate::Error;
 
 /// What the collectives of a job share.
 #[derive(Debug)]
-pub(crate) struct State<'f>(std::marker::PhantomData<&'f ()>);
-
-impl<'f> State<'f> {
-    pub(crate) fn new(_: &'f samite_fabric::Fabric) -> Self {
-        State(std::marker::PhantomData)
-    }
+pub(crate) struct State<'f> {
+    ends: Ends,
+    in_flight: RefCell<Vec<InFlight<'f>>>,
+    staging: RefCell<Option<Staging>>,
+    left_behind: Cell<bool>,
 }
 
-/// What the members of a team share in memory.
-#[derive(Debug)]
-pub(crate) struct Board;
+impl<'f> State<'f> {
+    pub(crate) fn new(fabric: &Fabric) -> State<'f> {
+        State {
+            ends: machine::listen(fabric),
+            in_flight: RefCell::default(),
+            staging: RefCell::default(),
+            left_behind: Cell::new(false),
+        }
+    }
+
+    /// Whether nothing is in flight.
+    fn is_idle(&self) -> bool {
+        self.in_flight.borrow().is_empty()
+    }
+
+    /// Moves on what is in flight, without waiting.
+    pub(crate) fn step(&self) {
+        let going_on = |call: &mut InFlight<'f>| match call.try_borrow_mut() {
+            Ok(mut call) => call.step().is_none(),
+            Err(_) => true,
+        };
+        if let Ok(mut in_flight) = self.in_flight.try_borrow_mut() {
+            in_flight.retain_mut(going_on);
+        }
+    }
+
+    /// A unit was lost in a collective: others may still write into memory of this job.
+    fn leave_behind(&self) {
+        self.left_behind.set(true);
+    }
+
+    /// Whether the heap of the job must not be used again.
+    pub(crate) fn leaves_behind(&self) -> bool {
+        self.left_behind.get()
+    }
+}

@@ -210,6 +210,10 @@ impl<'f> Lock<'f> {
         if let Some(lost) = self.team.fabric().lost(home) {
             return Err(self.say(lost.into()));
         }
+        if self.words.needs_progress() {
+            // Whoever takes locks in a loop may be the home that others wait for.
+            self.team.fabric().progress();
+        }
         if !self.words.is_there() {
             return Err(self.gone());
         }

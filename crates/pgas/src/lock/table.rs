@@ -47,6 +47,8 @@ pub(super) struct Page<'f> {
     /// Home of its first lock.
     home: u32,
     members: u32,
+    /// Some members reach each other by messages only: then homes have to make progress.
+    needs_progress: bool,
 }
 
 impl<'f> Table<'f> {
@@ -88,8 +90,10 @@ impl<'f> Page<'f> {
         // Locks of the same number in different teams have different homes, too.
         let spread = team.id().0.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
         let home = (first.wrapping_add(spread) % u64::from(members)) as u32;
+        let needs_progress = open.remotes.iter().any(|remote| remote.mapped().is_none());
         Ok(Page {
             open,
+            needs_progress,
             first,
             locks,
             home,
@@ -144,6 +148,11 @@ impl<'f> Words<'f> {
     #[inline(always)]
     fn remote(&self) -> &Remote<'f> {
         &self.page.open.remotes[self.home as usize]
+    }
+
+    #[inline(always)]
+    pub(super) fn needs_progress(&self) -> bool {
+        self.page.needs_progress
     }
 
     /// The home's memory, if it is mapped here.

@@ -3,6 +3,7 @@
 mod aggregate;
 mod atomics;
 mod onesided;
+mod part;
 mod phase;
 mod signal;
 mod strided;
@@ -15,6 +16,7 @@ use std::marker::PhantomData;
 
 pub use aggregate::{Place, Updates};
 pub use onesided::Fetch;
+pub use part::Part;
 pub(crate) use phase::Open;
 pub use phase::{Local, Phase, ReadOnly, Shared};
 pub use signal::{Signal, SignalOp, Wanted};

@@ -91,6 +91,8 @@ impl Segment<'_, u64, Shared> {
         let (offset, job) = (self.offset(index), &self.team().0.job);
         let wrong = |error| self.say(error, rank, index, 1);
         if remote.mapped().is_some() {
+            // Messages to the member that are under way (its own memory, registered) come first.
+            job.complete_implicit()?;
             remote
                 .atomic(offset, op, Width::W64, value, 0)
                 .map_err(wrong)?;

@@ -79,12 +79,15 @@ impl<'f> Team<'f> {
     /// Ends the team. Collective: when it returns nobody uses it any more. Dropping the last clone frees
     /// what it has here without asking the others.
     pub fn destroy(self) -> Result<()> {
-        self.barrier()
+        self.farewell()
     }
 }
 
 impl Drop for Inner<'_> {
     fn drop(&mut self) {
         self.job.teams.borrow_mut().remove(&self.id);
+        if let Some(Some(board)) = self.board.get() {
+            board.free(&self.job);
+        }
     }
 }

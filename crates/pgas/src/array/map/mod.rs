@@ -179,7 +179,7 @@ impl<'f, K: Elem, V: Elem> Map<'f, K, V> {
     }
 
     /// How many entries there are. Collective: sees what any member did before it called.
-    pub fn len(&self) -> Result<u64> {
+    pub fn total_len(&self) -> Result<u64> {
         self.team().barrier()?;
         let mut all = vec![0; self.team().size() as usize];
         self.team().all_gather(&[self.local_len()?], &mut all)?;

@@ -1,0 +1,351 @@
+//! Runs a schedule over messages: step by step for a non-blocking call, to its end for a blocking one.
+//!
+//! # Messages
+//! ```text
+//!   tag:   0xD5 | leader of the team: 12 | its number: 24 | call: 19 | descriptor: 1
+//! ```
+//! The steps of one call need no numbers: messages of a pair arrive in order, and both sides list theirs
+//! in the same order. Bits that do not fit are cut off: of two calls or teams that are in use at the same
+//! time between the same units, 2^19 calls and 2^24 teams of one leader may lie between them.
+//!
+//! # Who calls something else
+//! Each member sends its descriptor to the next rank and ends only when that of the rank before is there
+//! and equal. Equality is transitive around the ring: if anybody differs, somebody finds out. Who finds
+//! out, or loses a member, tells all others by an active message, and their calls end as well.
+//!
+//! # Ownership
+//! Messages in flight own their memory (clones of [`SharedBytes`]), so a machine that is forgotten, or
+//! dropped too early, leaves nothing behind that could be freed too early. Receives into the caller's
+//! symmetric memory are cancelled, and waited for, before a failed call returns.
+
+use super::call::{Call, Failure};
+use super::combining::Combiner;
+use super::schedule::{Schedule, Span, Step};
+use crate::Error;
+use crate::team::Inner;
+use samite_fabric::{Fabric, Handle, Match, PeerId, Received, Sent};
+use samite_mem::SharedBytes;
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+/// The active message by which a member ends the calls of the others: team, call, [`Failure::words`].
+const END: u16 = 0xd500;
+
+/// Failures that others told, by team and call.
+pub(super) type Ends = Rc<RefCell<BTreeMap<(u64, u64), (PeerId, [u64; 4])>>>;
+
+/// Told failures that nobody asked for are kept up to this many.
+const ENDS_MAX: usize = 1024;
+
+/// Listens to what others tell of failures.
+pub(super) fn listen(fabric: &Fabric) -> Ends {
+    let ends = Ends::default();
+    let kept = ends.clone();
+    fabric.on(END, move |from, bytes| {
+        let (words, []) = bytes.as_chunks::<8>() else {
+            return None;
+        };
+        let mut words = words.iter().map(|word| u64::from_le_bytes(*word));
+        let mut next = || words.next().unwrap_or(0);
+        let (call, why) = ((next(), next()), [next(), next(), next(), next()]);
+        let mut kept = kept.borrow_mut();
+        kept.entry(call).or_insert((from, why));
+        if kept.len() > ENDS_MAX {
+            kept.pop_first();
+        }
+        None
+    });
+    ends
+}
+
+/// What a machine knows of its team; it does not keep the team alive.
+#[derive(Clone, Debug)]
+struct Place {
+    team: u64,
+    rank: u32,
+    peers: Rc<[PeerId]>,
+}
+
+/// A message on its way to this member.
+#[derive(Debug)]
+struct Expected<'f> {
+    handle: Handle<'f, Received>,
+    from: u32,
+    len: u64,
+}
+
+/// See the module's text.
+#[derive(Debug)]
+pub(crate) struct Machine<'f> {
+    fabric: &'f Fabric,
+    place: Place,
+    call: Call,
+    tag: u64,
+    ends: Ends,
+    schedule: Schedule,
+    next: usize,
+    memory: Vec<SharedBytes>,
+    sends: Vec<(Handle<'f, Sent>, u32)>,
+    receives: Vec<Expected<'f>>,
+    /// The descriptor of the rank before.
+    descriptor: Option<Handle<'f, Received>>,
+    result: Option<Result<(), Failure>>,
+}
+
+impl<'f> Machine<'f> {
+    /// `memory`: what the member gives, and where it gets; the scratch is made here.
+    pub(super) fn start(
+        team: &Inner<'f>,
+        call: Call,
+        schedule: Schedule,
+        memory: (SharedBytes, SharedBytes),
+    ) -> Machine<'f> {
+        let mut machine = Machine::new(team, call, schedule, memory);
+        if let Err(failure) = machine.introduce() {
+            machine.fail(failure);
+        }
+        machine
+    }
+
+    /// Ends a call at all others that this member cannot take part in.
+    pub(super) fn refuse(team: &Inner<'f>, call: Call, failure: Failure) {
+        let nothing = || SharedBytes::adopt(Vec::<u8>::new());
+        let memory = (nothing(), nothing());
+        Machine::new(team, call, Schedule::default(), memory).fail(failure);
+    }
+
+    fn new(
+        team: &Inner<'f>,
+        call: Call,
+        schedule: Schedule,
+        (input, output): (SharedBytes, SharedBytes),
+    ) -> Machine<'f> {
+        let job = &team.job;
+        let scratch = schedule.scratch.iter();
+        let scratch = scratch.map(|bytes| SharedBytes::adopt(vec![0; *bytes as usize]));
+        let memory = [input, output].into_iter().chain(scratch).collect();
+        let team_bits = (team.id.0 >> 32 & 0xfff) << 24 | team.id.0 & 0xff_ffff;
+        Machine {
+            fabric: job.fabric,
+            place: Place {
+                team: team.id.0,
+                rank: team.rank,
+                peers: team.peers.clone(),
+            },
+            call,
+            tag: 0xd5 << 56 | team_bits << 20 | (call.number & 0x7_ffff) << 1,
+            ends: job.collectives.ends.clone(),
+            schedule,
+            next: 0,
+            memory,
+            sends: Vec::new(),
+            receives: Vec::new(),
+            descriptor: None,
+            result: None,
+        }
+    }
+
+    fn size(&self) -> u32 {
+        self.place.peers.len() as u32
+    }
+
+    /// Sends the descriptor to the next rank and asks for that of the one before.
+    fn introduce(&mut self) -> Result<(), Failure> {
+        let (rank, size) = (self.place.rank, self.size());
+        if size == 1 {
+            return Ok(());
+        }
+        let (before, next) = ((rank + size - 1) % size, (rank + 1) % size);
+        let own = self.call.words().map(u64::to_le_bytes).concat();
+        let peer = |rank: u32| self.place.peers[rank as usize];
+        let tag = self.tag | 1;
+        let expected = self
+            .fabric
+            .irecv(Match::from(peer(before), tag), vec![0; own.len()]);
+        self.descriptor = Some(expected.map_err(|error| Failure::below(error, before))?);
+        let send = self.fabric.isend(peer(next), tag, own);
+        let send = send.map_err(|error| Failure::below(error, next))?;
+        self.sends.push((send, next));
+        Ok(())
+    }
+
+    /// Moves on as far as it can without waiting; the result, once it has ended.
+    pub(super) fn step(&mut self, combiner: Option<&dyn Combiner>) -> Option<&Result<(), Failure>> {
+        if self.result.is_none() {
+            match self.go_on(combiner) {
+                Ok(false) => {}
+                Ok(true) => self.result = Some(Ok(())),
+                Err(failure) => self.fail(failure),
+            }
+        }
+        self.result.as_ref()
+    }
+
+    fn go_on(&mut self, combiner: Option<&dyn Combiner>) -> Result<bool, Failure> {
+        self.hear()?;
+        loop {
+            if !self.fence()? {
+                return Ok(false);
+            }
+            if self.next == self.schedule.steps.len() {
+                return Ok(self.descriptor.is_none());
+            }
+            while let Some(step) = self.schedule.steps.get(self.next).copied() {
+                self.next += 1;
+                match step {
+                    Step::Fence => break,
+                    step => self.take(step, combiner)?,
+                }
+            }
+        }
+    }
+
+    /// Whether another member ended the call, or called something else.
+    fn hear(&mut self) -> Result<(), Failure> {
+        if !self.ends.borrow().is_empty() {
+            let key = (self.place.team, self.call.number);
+            let told = self.ends.borrow_mut().remove(&key);
+            if let Some((from, why)) = told {
+                let teller = self.place.peers.iter().position(|peer| *peer == from);
+                let teller = teller.unwrap_or(0) as u32;
+                return Err(Failure::from_words(why, teller, self.size()));
+            }
+        }
+        let Some(descriptor) = self.descriptor.take_if(|handle| handle.is_over()) else {
+            return Ok(());
+        };
+        let before = (self.place.rank + self.size() - 1) % self.size();
+        let told = descriptor
+            .wait()
+            .map_err(|error| Failure::below(error, before))?;
+        let words = told.1.unwrap_or_default();
+        let (words, _) = words.as_chunks::<8>();
+        let words = [0, 1, 2].map(|at| words.get(at).map_or(0, |word| u64::from_le_bytes(*word)));
+        self.call.compare(words, before)
+    }
+
+    /// Whether everything that was started has ended.
+    fn fence(&mut self) -> Result<bool, Failure> {
+        let mut at = 0;
+        while let Some(expected) = self.receives.get(at) {
+            if !expected.handle.is_over() {
+                at += 1;
+                continue;
+            }
+            let Expected { handle, from, len } = self.receives.swap_remove(at);
+            let ended = handle.wait();
+            let (status, _) = ended.map_err(|error| Failure::below(error, from))?;
+            if status.len != len {
+                return Err(Failure::bytes(from, status.len, len));
+            }
+        }
+        at = 0;
+        while let Some((handle, _)) = self.sends.get(at) {
+            if !handle.is_over() {
+                at += 1;
+                continue;
+            }
+            let (handle, to) = self.sends.swap_remove(at);
+            let ended = handle.wait();
+            ended.map_err(|error| Failure::below(error, to))?;
+        }
+        Ok(self.receives.is_empty() && self.sends.is_empty())
+    }
+
+    fn at(&self, span: Span) -> SharedBytes {
+        self.memory[span.memory as usize].slice(span.offset, span.len)
+    }
+
+    fn take(&mut self, step: Step, combiner: Option<&dyn Combiner>) -> Result<(), Failure> {
+        match step {
+            Step::Fence => {}
+            Step::Send { to, from } => {
+                let peer = self.place.peers[to as usize];
+                let handle = self.fabric.isend_shared(peer, self.tag, self.at(from));
+                let handle = handle.map_err(|error| Failure::below(error, to))?;
+                self.sends.push((handle, to));
+            }
+            Step::Recv { from, into } => {
+                let wants = Match::from(self.place.peers[from as usize], self.tag);
+                let handle = self.fabric.irecv_shared(wants, self.at(into));
+                let handle = handle.map_err(|error| Failure::below(error, from))?;
+                let len = into.len;
+                self.receives.push(Expected { handle, from, len });
+            }
+            Step::Copy { from, into } => {
+                let (from, into) = (self.at(from), self.at(into));
+                into.copy_from(0, &from, 0, into.len());
+            }
+            Step::Combine {
+                with,
+                into,
+                with_first,
+            } => {
+                if let Some(combiner) = combiner {
+                    combiner.combine(&self.at(with), &self.at(into), with_first);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Ends early: tells the others, unless they know, and takes back what is in flight.
+    fn fail(&mut self, failure: Failure) {
+        let mut telling = vec![self.place.team, self.call.number];
+        telling.extend(failure.words(self.place.rank));
+        let telling: Vec<u8> = telling.into_iter().flat_map(u64::to_le_bytes).collect();
+        let others = self.place.peers.iter().zip(0..);
+        for (peer, _) in others.filter(|(_, rank)| *rank != self.place.rank) {
+            // Who is gone need not hear it.
+            let _ = self.fabric.tell(*peer, END, &telling);
+        }
+        self.withdraw();
+        self.result = Some(Err(failure));
+    }
+
+    fn withdraw(&mut self) {
+        for mut expected in self.receives.drain(..) {
+            expected.handle.cancel();
+            let _ = expected.handle.wait();
+        }
+        for (mut handle, _) in self.sends.drain(..) {
+            handle.cancel();
+        }
+        if let Some(mut descriptor) = self.descriptor.take() {
+            descriptor.cancel();
+        }
+    }
+
+    /// The first of whom something is expected.
+    fn awaited(&self) -> Option<PeerId> {
+        let receives = self.receives.iter().map(|expected| expected.from);
+        let rank = receives.chain(self.sends.iter().map(|(_, to)| *to)).next();
+        rank.map(|rank| self.place.peers[rank as usize])
+    }
+
+    /// Ends as a wait that was too long.
+    pub(super) fn time_out(&mut self, error: samite_fabric::Error) -> Failure {
+        let error = match (error, self.awaited()) {
+            (samite_fabric::Error::Timeout { what, after, .. }, Some(peer)) => {
+                let whom = samite_fabric::Whom::Peer(peer);
+                samite_fabric::Error::Timeout { what, whom, after }
+            }
+            (error, _) => error,
+        };
+        let failure = Failure::Own(Error::Fabric(error));
+        self.fail(failure.clone());
+        failure
+    }
+
+    /// What the member gets.
+    pub(super) fn output(&self) -> &SharedBytes {
+        &self.memory[super::schedule::OUTPUT as usize]
+    }
+}
+
+impl Drop for Machine<'_> {
+    fn drop(&mut self) {
+        self.withdraw();
+    }
+}

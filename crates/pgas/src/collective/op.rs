@@ -1,0 +1,239 @@
+//! Operators of reductions: the usual ones, the pair of a value and its place, and the user's own.
+//!
+//! An operator must be associative. The members' elements are combined in the order of their ranks, in
+//! groups that may differ from call to call with the size and the team, so sums of floating-point
+//! numbers may differ in the last bits between teams and sizes; all members of one call get the same bits.
+
+use crate::Elem;
+
+/// Combines two elements; associative. It must not use the fabric or call collectives.
+pub trait Operator<T: Elem>: 'static {
+    /// The elements of lower ranks are on the left.
+    fn apply(&self, left: T, right: T) -> T;
+
+    /// Whether the order of the two does not matter. If it does, they are combined strictly by rank.
+    fn commutes(&self) -> bool {
+        true
+    }
+
+    /// Names it, so that members that call with different operators hear of it. All operators of users
+    /// have the same name.
+    fn code(&self) -> u8 {
+        USER
+    }
+}
+
+const USER: u8 = 0xff;
+
+/// Sum. Integers wrap around.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Sum;
+/// Product. Integers wrap around.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Prod;
+/// Least. Of a number and a NaN it is the number.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Min;
+/// Greatest. Of a number and a NaN it is the number.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Max;
+/// Bits that are set in all.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct BitAnd;
+/// Bits that are set in any.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct BitOr;
+/// Bits that are set in an odd number.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct BitXor;
+/// 1 if none is 0, else 0.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct LogicalAnd;
+/// 0 if all are 0, else 1.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct LogicalOr;
+/// Least value, with its place; of equal ones the lowest place. On [`Located`].
+#[derive(Clone, Copy, Debug, Default)]
+pub struct MinLoc;
+/// Greatest value, with its place; of equal ones the lowest place. On [`Located`].
+#[derive(Clone, Copy, Debug, Default)]
+pub struct MaxLoc;
+
+/// A value and where it is: a rank, an index, whatever the user says.
+#[derive(Clone, Copy, Debug, Default, PartialEq, bytemuck::Pod, bytemuck::Zeroable)]
+#[repr(C, packed)]
+pub struct Located<V> {
+    value: V,
+    place: u64,
+}
+
+impl<V: Copy> Located<V> {
+    /// The value at a place.
+    pub fn new(value: V, place: u64) -> Self {
+        Located { value, place }
+    }
+
+    /// The value.
+    pub fn value(&self) -> V {
+        self.value
+    }
+
+    /// Where it is.
+    pub fn place(&self) -> u64 {
+        self.place
+    }
+}
+
+/// The user's operator.
+#[derive(Clone, Copy, Debug)]
+pub struct Op<F> {
+    apply: F,
+    commutes: bool,
+}
+
+impl<F> Op<F> {
+    /// An operator for which the order does not matter.
+    pub fn new<T: Elem>(apply: F) -> Self
+    where
+        F: Fn(T, T) -> T + 'static,
+    {
+        Op {
+            apply,
+            commutes: true,
+        }
+    }
+
+    /// An operator whose left argument must come from the lower ranks.
+    pub fn ordered<T: Elem>(apply: F) -> Self
+    where
+        F: Fn(T, T) -> T + 'static,
+    {
+        Op {
+            apply,
+            commutes: false,
+        }
+    }
+}
+
+impl<T: Elem, F: Fn(T, T) -> T + 'static> Operator<T> for Op<F> {
+    #[inline(always)]
+    fn apply(&self, left: T, right: T) -> T {
+        (self.apply)(left, right)
+    }
+    fn commutes(&self) -> bool {
+        self.commutes
+    }
+}
+
+/// `operator for types: code, expression`, by hand once.
+macro_rules! operators {
+    ($($operator:ty, $code:expr, for $($t:ty)+: |$a:ident, $b:ident| $value:expr;)+) => {
+        $($(impl Operator<$t> for $operator {
+            #[inline(always)]
+            fn apply(&self, $a: $t, $b: $t) -> $t {
+                $value
+            }
+            fn code(&self) -> u8 {
+                $code
+            }
+        })+)+
+    };
+}
+
+operators! {
+    Sum, 1, for i8 i16 i32 i64 i128 isize u8 u16 u32 u64 u128 usize: |a, b| a.wrapping_add(b);
+    Sum, 1, for f32 f64: |a, b| a + b;
+    Prod, 2, for i8 i16 i32 i64 i128 isize u8 u16 u32 u64 u128 usize: |a, b| a.wrapping_mul(b);
+    Prod, 2, for f32 f64: |a, b| a * b;
+    Min, 3, for i8 i16 i32 i64 i128 isize u8 u16 u32 u64 u128 usize f32 f64: |a, b| a.min(b);
+    Max, 4, for i8 i16 i32 i64 i128 isize u8 u16 u32 u64 u128 usize f32 f64: |a, b| a.max(b);
+    BitAnd, 5, for i8 i16 i32 i64 i128 isize u8 u16 u32 u64 u128 usize: |a, b| a & b;
+    BitOr, 6, for i8 i16 i32 i64 i128 isize u8 u16 u32 u64 u128 usize: |a, b| a | b;
+    BitXor, 7, for i8 i16 i32 i64 i128 isize u8 u16 u32 u64 u128 usize: |a, b| a ^ b;
+    LogicalAnd, 8, for i8 i16 i32 i64 i128 isize u8 u16 u32 u64 u128 usize:
+        |a, b| (a != 0 && b != 0).into();
+    LogicalOr, 9, for i8 i16 i32 i64 i128 isize u8 u16 u32 u64 u128 usize:
+        |a, b| (a != 0 || b != 0).into();
+}
+
+/// Whether `b` is taken: its value is better, or as good at a lower place.
+#[inline(always)]
+fn takes<V: Copy + PartialOrd>(a: Located<V>, b: Located<V>, better: bool) -> bool {
+    better || (a.value() == b.value() && b.place() < a.place())
+}
+
+impl<V: PartialOrd + Copy + 'static> Operator<Located<V>> for MinLoc
+where
+    Located<V>: Elem,
+{
+    #[inline(always)]
+    fn apply(&self, a: Located<V>, b: Located<V>) -> Located<V> {
+        if takes(a, b, b.value() < a.value()) {
+            b
+        } else {
+            a
+        }
+    }
+    fn code(&self) -> u8 {
+        10
+    }
+}
+
+impl<V: PartialOrd + Copy + 'static> Operator<Located<V>> for MaxLoc
+where
+    Located<V>: Elem,
+{
+    #[inline(always)]
+    fn apply(&self, a: Located<V>, b: Located<V>) -> Located<V> {
+        if takes(a, b, b.value() > a.value()) {
+            b
+        } else {
+            a
+        }
+    }
+    fn code(&self) -> u8 {
+        11
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_usual_ones() {
+        assert_eq!(Sum.apply(u8::MAX, 2), 1);
+        assert_eq!(Prod.apply(i32::MAX, 2), -2);
+        assert_eq!(Min.apply(f64::NAN, 2.0), 2.0);
+        assert_eq!(Max.apply(-3i8, 2), 2);
+        assert_eq!(BitAnd.apply(6u64, 3), 2);
+        assert_eq!(BitOr.apply(6u64, 3), 7);
+        assert_eq!(BitXor.apply(6u64, 3), 5);
+        assert_eq!(
+            (LogicalAnd.apply(6i32, 3), LogicalAnd.apply(6i32, 0)),
+            (1, 0)
+        );
+        assert_eq!((LogicalOr.apply(0u8, 3), LogicalOr.apply(0u8, 0)), (1, 0));
+    }
+
+    #[test]
+    fn of_equal_values_the_lowest_place() {
+        fn at<V: Copy>(value: V, place: u64) -> Located<V> {
+            Located::new(value, place)
+        }
+        assert_eq!(MinLoc.apply(at(1.5, 7), at(1.5, 3)), at(1.5, 3));
+        assert_eq!(MinLoc.apply(at(1.0, 7), at(1.5, 3)), at(1.0, 7));
+        assert_eq!(MaxLoc.apply(at(1, 7), at(2, 9)), at(2, 9));
+        assert_eq!(MaxLoc.apply(at(2u8, 7), at(2, 9)), at(2, 7));
+    }
+
+    #[test]
+    fn users_say_whether_order_matters() {
+        let first = Op::ordered(|left: u32, _: u32| left);
+        assert_eq!(Operator::<u32>::apply(&first, 1, 2), 1);
+        assert!(!Operator::<u32>::commutes(&first));
+        let larger = Op::new(|a: u32, b: u32| a.max(b));
+        assert!(Operator::<u32>::commutes(&larger));
+        assert_eq!(Operator::<u32>::code(&larger), USER);
+    }
+}

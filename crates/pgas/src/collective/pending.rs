@@ -1,0 +1,131 @@
+//! A non-blocking collective in flight.
+
+use super::call::{Failure, Kind};
+use super::combining::Combiner;
+use super::machine::Machine;
+use crate::team::Team;
+use crate::{Elem, Result};
+use samite_mem::SharedBytes;
+use std::cell::RefCell;
+use std::rc::Rc;
+
+/// A machine with what it combines by.
+pub(super) struct Flying<'f> {
+    pub(super) machine: Machine<'f>,
+    pub(super) combiner: Option<Box<dyn Combiner>>,
+}
+
+pub(super) type InFlight<'f> = Rc<RefCell<Flying<'f>>>;
+
+impl std::fmt::Debug for Flying<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.machine.fmt(f)
+    }
+}
+
+impl Flying<'_> {
+    pub(super) fn step(&mut self) -> Option<&Result<(), Failure>> {
+        self.machine.step(self.combiner.as_deref())
+    }
+}
+
+/// A non-blocking collective. It owns its buffers; [`Pending::wait`] gives the result. Wait, test, or
+/// `.await`.
+///
+/// It moves on whenever this unit waits in a collective, tests or waits for any of its pending ones, or
+/// calls [`crate::Pgas::progress`]. Dropped or forgotten it goes on in the same way, and only its result
+/// is lost.
+#[derive(Debug)]
+#[must_use = "a collective that nobody waits for ends whenever it likes"]
+pub struct Pending<'f, R> {
+    team: Team<'f>,
+    kind: Kind,
+    flying: InFlight<'f>,
+    result: fn(&SharedBytes, u64) -> R,
+    /// Elements of the result.
+    count: u64,
+}
+
+impl<'f, R> Pending<'f, R> {
+    pub(super) fn start(
+        team: &Team<'f>,
+        kind: Kind,
+        flying: Flying<'f>,
+        (result, count): (fn(&SharedBytes, u64) -> R, u64),
+    ) -> Self {
+        let flying = Rc::new(RefCell::new(flying));
+        if flying.borrow_mut().step().is_none() {
+            let collectives = &team.0.job.collectives;
+            collectives.in_flight.borrow_mut().push(flying.clone());
+        }
+        Pending {
+            team: team.clone(),
+            kind,
+            flying,
+            result,
+            count,
+        }
+    }
+
+    fn look(&self) -> Option<Result<R>> {
+        let mut flying = self.flying.borrow_mut();
+        let ended = flying.step()?.clone();
+        let error = |failure: Failure| failure.error(&self.team.0, self.kind.name());
+        Some(match ended {
+            Ok(()) => Ok((self.result)(flying.machine.output(), self.count)),
+            Err(failure) => Err(error(failure)),
+        })
+    }
+
+    /// The result, if it has ended; makes some progress. Asked again it answers again.
+    pub fn test(&mut self) -> Option<Result<R>> {
+        self.team.fabric().progress();
+        self.team.0.job.collectives.step();
+        self.look()
+    }
+
+    /// Waits for the end.
+    ///
+    /// # Errors
+    /// Those of the blocking form; a wait that is over ends the collective here.
+    pub fn wait(self) -> Result<R> {
+        let step = || {
+            self.team.0.job.collectives.step();
+            self.look()
+        };
+        let what = self.kind.name();
+        let waited = self.team.fabric().wait_stepping(what, &[], step, || false);
+        waited.unwrap_or_else(|error| {
+            let failure = self.flying.borrow_mut().machine.time_out(error);
+            Err(failure.error(&self.team.0, what))
+        })
+    }
+}
+
+impl<R> std::future::Future for Pending<'_, R> {
+    type Output = Result<R>;
+
+    /// Makes progress itself and asks to be polled again: there is no hidden thread to wake it.
+    fn poll(
+        mut self: std::pin::Pin<&mut Self>,
+        context: &mut std::task::Context<'_>,
+    ) -> std::task::Poll<Self::Output> {
+        match self.test() {
+            Some(result) => std::task::Poll::Ready(result),
+            None => {
+                context.waker().wake_by_ref();
+                std::task::Poll::Pending
+            }
+        }
+    }
+}
+
+/// The result of a collective that only synchronises.
+pub(super) fn nothing(_: &SharedBytes, _: u64) {}
+
+/// The result of all others.
+pub(super) fn elements<T: Elem>(bytes: &SharedBytes, count: u64) -> Vec<T> {
+    let mut elements = vec![T::zeroed(); count as usize];
+    bytes.read(0, crate::bytes_of_mut(&mut elements));
+    elements
+}

@@ -1,0 +1,192 @@
+//! Schedules of reductions and scans.
+//!
+//! | collective | few bytes | many bytes |
+//! |---|---|---|
+//! | reduce | binomial tree | reduce-scatter, then gather |
+//! | all-reduce | recursive doubling | reduce-scatter, then ring (Rabenseifner) |
+//! | reduce-scatter | pairwise: each gets its block of all and combines them by rank | the same |
+//! | scan, exscan | doubling distances, log P rounds (Hillis, Steele 1986) | the same |
+//!
+//! The order of the ranks is kept everywhere but in the tree of an operator that commutes, whose root may
+//! be any rank. Where two members compute the same thing they do it in the same order, so that all of
+//! them get the same bits.
+
+use super::{Builder, INPUT, OUTPUT, Schedule, shares, span};
+use crate::collective::shape::Combine;
+
+/// From here on the time of a message is that of its bytes.
+const MANY: u64 = 32 << 10;
+
+/// What the member `rank` of `size` does. `bytes` of elements of `element` bytes.
+pub(crate) fn combines(
+    combine: Combine,
+    (rank, size): (u32, u32),
+    (bytes, element): (u64, u64),
+    commutes: bool,
+) -> Schedule {
+    let mut builder = Builder::new(rank, size);
+    let many = bytes >= MANY && size > 2;
+    let share = shares(bytes, element, size);
+    match combine {
+        Combine::Reduce { root } if many => {
+            let parts = builder.scratch(share(rank).1);
+            builder.reduce_scatter(&share, (parts, 0));
+            if rank == root {
+                for by in 1..size {
+                    let from = builder.up(by);
+                    let (at, len) = share(from);
+                    builder.recv(from, span(OUTPUT, at, len));
+                }
+                let (at, len) = share(rank);
+                builder.copy(span(parts, 0, len), span(OUTPUT, at, len));
+            } else {
+                builder.send(root, span(parts, 0, share(rank).1));
+            }
+            builder.fence();
+        }
+        Combine::Reduce { root } => builder.reduce_tree(root, bytes, commutes),
+        Combine::AllReduce if many => {
+            builder.reduce_scatter(&share, (OUTPUT, share(rank).0));
+            builder.ring(share);
+        }
+        Combine::AllReduce => builder.double(bytes),
+        Combine::ReduceScatter => {
+            builder.reduce_scatter(&|rank| (u64::from(rank) * bytes, bytes), (OUTPUT, 0));
+        }
+        Combine::Scan => builder.scan(bytes, false),
+        Combine::ExScan => builder.scan(bytes, true),
+    }
+    builder.schedule
+}
+
+impl Builder {
+    fn reduce_tree(&mut self, root: u32, bytes: u64, commutes: bool) {
+        // Strictly by rank only the rank 0 can be the root of the tree.
+        let top = if commutes { root } else { 0 };
+        let place = self.down(top);
+        let (sum, more) = (self.scratch(bytes), self.scratch(bytes));
+        let (sum, more) = (span(sum, 0, bytes), span(more, 0, bytes));
+        self.copy(span(INPUT, 0, bytes), sum);
+        let mut mask = 1;
+        while mask < self.size {
+            if place & mask != 0 {
+                self.send((place - mask + top) % self.size, sum);
+                self.fence();
+                break;
+            }
+            if place + mask < self.size {
+                self.recv(self.up(mask), more);
+                self.fence();
+                self.combine(more, sum, false);
+            }
+            mask *= 2;
+        }
+        let result = span(OUTPUT, 0, bytes);
+        match (self.rank == top, self.rank == root) {
+            (true, true) => self.copy(sum, result),
+            (true, false) => self.send(root, sum),
+            (false, true) => self.recv(top, result),
+            (false, false) => {}
+        }
+        self.fence();
+    }
+
+    /// Recursive doubling. Of the first ranks, as many as a power of two is exceeded by, each second one
+    /// gives what it has to its neighbour and gets the result in the end.
+    fn double(&mut self, bytes: u64) {
+        let (sum, more) = (span(OUTPUT, 0, bytes), self.scratch(bytes));
+        let more = span(more, 0, bytes);
+        self.copy(span(INPUT, 0, bytes), sum);
+        let power = 1 << self.size.ilog2();
+        let extra = self.size - power;
+        let paired = self.rank < 2 * extra;
+        if paired && self.rank % 2 == 0 {
+            self.send(self.rank + 1, sum);
+            self.fence();
+            self.recv(self.rank + 1, sum);
+            return self.fence();
+        }
+        if paired {
+            self.recv(self.rank - 1, more);
+            self.fence();
+            self.combine(more, sum, true);
+        }
+        let place = match paired {
+            true => self.rank / 2,
+            false => self.rank - extra,
+        };
+        let rank_of = |place: u32| match place < extra {
+            true => 2 * place + 1,
+            false => place + extra,
+        };
+        let mut mask = 1;
+        while mask < power {
+            let partner = place ^ mask;
+            self.recv(rank_of(partner), more);
+            self.send(rank_of(partner), sum);
+            self.fence();
+            self.combine(more, sum, partner < place);
+            mask *= 2;
+        }
+        if paired {
+            self.send(self.rank - 1, sum);
+            self.fence();
+        }
+    }
+
+    /// Each member gets its block of everybody and combines them by rank, into the memory and offset
+    /// `into`.
+    fn reduce_scatter(&mut self, block: &impl Fn(u32) -> (u64, u64), into: (u8, u64)) {
+        let (at, len) = block(self.rank);
+        let blocks = self.scratch(u64::from(self.size) * len);
+        for by in 1..self.size {
+            let (there, here) = (self.up(by), self.down(by));
+            self.recv(here, span(blocks, u64::from(here) * len, len));
+            let (at, len) = block(there);
+            self.send(there, span(INPUT, at, len));
+            self.fence();
+        }
+        let into = span(into.0, into.1, len);
+        for rank in 0..self.size {
+            let with = match rank == self.rank {
+                true => span(INPUT, at, len),
+                false => span(blocks, u64::from(rank) * len, len),
+            };
+            match rank {
+                0 => self.copy(with, into),
+                _ => self.combine(with, into, false),
+            }
+        }
+    }
+
+    /// After the round with distance `d` a member has combined the `2d` ranks up to itself.
+    fn scan(&mut self, bytes: u64, exclusive: bool) {
+        let result = span(OUTPUT, 0, bytes);
+        let more = span(self.scratch(bytes), 0, bytes);
+        let sum = match exclusive {
+            true => span(self.scratch(bytes), 0, bytes),
+            false => result,
+        };
+        self.copy(span(INPUT, 0, bytes), sum);
+        let mut distance = 1;
+        while distance < self.size {
+            let below = self.rank >= distance;
+            if below {
+                self.recv(self.rank - distance, more);
+            }
+            if self.rank + distance < self.size {
+                self.send(self.rank + distance, sum);
+            }
+            self.fence();
+            if below {
+                match (exclusive, distance) {
+                    (true, 1) => self.copy(more, result),
+                    (true, _) => self.combine(more, result, true),
+                    (false, _) => {}
+                }
+                self.combine(more, sum, true);
+            }
+            distance *= 2;
+        }
+    }
+}

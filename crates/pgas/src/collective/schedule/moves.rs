@@ -1,0 +1,306 @@
+//! Schedules of the collectives that only move bytes.
+//!
+//! | collective | few bytes | many bytes, or blocks of different lengths |
+//! |---|---|---|
+//! | barrier | dissemination, log P rounds (Hensgen, Finkel, Manber 1988) | |
+//! | broadcast | binomial tree | scatter, then ring (van de Geijn) |
+//! | scatter, gather | binomial tree | the root and each |
+//! | all-gather | Bruck, log P rounds | ring |
+//! | all-to-all | Bruck (Bruck et al. 1997) | pairwise, P - 1 rounds |
+//!
+//! The choices are those of Thakur, Rabenseifner and Gropp (2005).
+
+use super::{Builder, INPUT, OUTPUT, Schedule, span};
+use crate::collective::shape::{Blocks, Moves};
+
+/// From here on the time of a message is that of its bytes.
+const MANY: u64 = 32 << 10;
+/// Blocks of an all-to-all that are worth being copied log P times.
+const TINY: u64 = 256;
+
+/// What the member `rank` of `size` does.
+pub(crate) fn moves(moves: &Moves, rank: u32, size: u32) -> Schedule {
+    let mut builder = Builder::new(rank, size);
+    match moves {
+        Moves::Barrier => builder.barrier(),
+        Moves::Broadcast { root, bytes } => builder.broadcast(*root, *bytes),
+        Moves::Scatter { root, from, mine } => match from {
+            Blocks::Equal(bytes) if *bytes < MANY => builder.scatter_tree(*root, *bytes),
+            _ => builder.scatter_each(*root, from, *mine),
+        },
+        Moves::Gather { root, into, mine } => match into {
+            Blocks::Equal(bytes) if *bytes < MANY => builder.gather_tree(*root, *bytes),
+            _ => builder.gather_each(*root, into, *mine),
+        },
+        Moves::AllGather { blocks } => match blocks {
+            Blocks::Equal(bytes) if *bytes < MANY => builder.all_gather_bruck(*bytes),
+            _ => {
+                let (at, len) = blocks.at(rank);
+                builder.copy(span(INPUT, 0, len), span(OUTPUT, at, len));
+                builder.ring(|rank| blocks.at(rank));
+            }
+        },
+        Moves::AllToAll { from, into } => match from {
+            Blocks::Equal(bytes) if *bytes <= TINY && size > 4 => builder.all_to_all_bruck(*bytes),
+            _ => builder.pairwise(from, into),
+        },
+    }
+    builder.schedule
+}
+
+impl Builder {
+    fn barrier(&mut self) {
+        let nothing = span(INPUT, 0, 0);
+        let mut distance = 1;
+        while distance < self.size {
+            self.recv(self.down(distance), nothing);
+            self.send(self.up(distance), nothing);
+            self.fence();
+            distance *= 2;
+        }
+    }
+
+    /// The root's bytes lie in its output.
+    fn broadcast(&mut self, root: u32, bytes: u64) {
+        let place = self.down(root);
+        if bytes < MANY || self.size == 2 {
+            return self.broadcast_tree(root, place, span(OUTPUT, 0, bytes));
+        }
+        // Parts by place; the root has all of them.
+        let part = super::shares(bytes, 1, self.size);
+        let here = |place: u32| {
+            let (at, len) = part(place);
+            span(OUTPUT, at, len)
+        };
+        if place == 0 {
+            for to in 1..self.size {
+                self.send(self.up(to), here(to));
+            }
+        } else {
+            self.recv(root, here(place));
+        }
+        self.fence();
+        for round in 0..self.size - 1 {
+            let size = self.size;
+            let behind = |by: u32| (place + size - by % size) % size;
+            // Nobody sends to the root.
+            if place != 0 {
+                self.recv(self.down(1), here(behind(round + 1)));
+            }
+            if place + 1 != self.size {
+                self.send(self.up(1), here(behind(round)));
+            }
+            self.fence();
+        }
+    }
+
+    fn broadcast_tree(&mut self, root: u32, place: u32, all: super::Span) {
+        let mut mask = 1;
+        while mask < self.size && place & mask == 0 {
+            mask *= 2;
+        }
+        if mask < self.size {
+            self.recv((place - mask + root) % self.size, all);
+            self.fence();
+        }
+        while mask > 1 {
+            mask /= 2;
+            if place + mask < self.size {
+                self.send(self.up(mask), all);
+            }
+        }
+        self.fence();
+    }
+
+    /// Blocks of all places below `place` in the tree travel together, ordered by place.
+    fn scatter_tree(&mut self, root: u32, bytes: u64) {
+        let place = self.down(root);
+        let mut mask = 1;
+        while mask < self.size && place & mask == 0 {
+            mask *= 2;
+        }
+        let count = u64::from(mask.min(self.size - place));
+        let tree = self.scratch(count * bytes);
+        if place == 0 {
+            // The root's blocks are ordered by rank: rotate.
+            let (before, after) = (u64::from(root) * bytes, u64::from(self.size - root) * bytes);
+            self.copy(span(INPUT, before, after), span(tree, 0, after));
+            self.copy(span(INPUT, 0, before), span(tree, after, before));
+        } else {
+            self.recv(
+                (place - mask + root) % self.size,
+                span(tree, 0, count * bytes),
+            );
+            self.fence();
+        }
+        while mask > 1 {
+            mask /= 2;
+            if place + mask < self.size {
+                let count = u64::from(mask.min(self.size - place - mask));
+                self.send(
+                    self.up(mask),
+                    span(tree, u64::from(mask) * bytes, count * bytes),
+                );
+            }
+        }
+        self.copy(span(tree, 0, bytes), span(OUTPUT, 0, bytes));
+        self.fence();
+    }
+
+    fn scatter_each(&mut self, root: u32, from: &Blocks, mine: u64) {
+        if self.rank != root {
+            self.recv(root, span(OUTPUT, 0, mine));
+            return self.fence();
+        }
+        for by in 1..self.size {
+            let to = self.up(by);
+            let (at, len) = from.at(to);
+            self.send(to, span(INPUT, at, len));
+        }
+        let (at, len) = from.at(root);
+        self.copy(span(INPUT, at, len), span(OUTPUT, 0, len));
+        self.fence();
+    }
+
+    /// The tree of the scatter, upwards.
+    fn gather_tree(&mut self, root: u32, bytes: u64) {
+        let place = self.down(root);
+        let mut mask = 1;
+        while mask < self.size && place & mask == 0 {
+            mask *= 2;
+        }
+        let count = u64::from(mask.min(self.size - place));
+        let tree = self.scratch(count * bytes);
+        self.copy(span(INPUT, 0, bytes), span(tree, 0, bytes));
+        let mut below = 1;
+        while below < mask && place + below < self.size {
+            let count = u64::from(below.min(self.size - place - below));
+            self.recv(
+                self.up(below),
+                span(tree, u64::from(below) * bytes, count * bytes),
+            );
+            below *= 2;
+        }
+        self.fence();
+        if place != 0 {
+            self.send(
+                (place - mask + root) % self.size,
+                span(tree, 0, count * bytes),
+            );
+            return self.fence();
+        }
+        let (before, after) = (u64::from(root) * bytes, u64::from(self.size - root) * bytes);
+        self.copy(span(tree, 0, after), span(OUTPUT, before, after));
+        self.copy(span(tree, after, before), span(OUTPUT, 0, before));
+    }
+
+    fn gather_each(&mut self, root: u32, into: &Blocks, mine: u64) {
+        if self.rank != root {
+            self.send(root, span(INPUT, 0, mine));
+            return self.fence();
+        }
+        for by in 1..self.size {
+            let from = self.up(by);
+            let (at, len) = into.at(from);
+            self.recv(from, span(OUTPUT, at, len));
+        }
+        let (at, len) = into.at(root);
+        self.copy(span(INPUT, 0, len), span(OUTPUT, at, len));
+        self.fence();
+    }
+
+    /// Every round doubles what everybody has, in the order of the ring from itself on.
+    fn all_gather_bruck(&mut self, bytes: u64) {
+        let all = self.scratch(u64::from(self.size) * bytes);
+        self.copy(span(INPUT, 0, bytes), span(all, 0, bytes));
+        let mut have = 1;
+        while have < self.size {
+            let more = u64::from(have.min(self.size - have)) * bytes;
+            self.recv(self.up(have), span(all, u64::from(have) * bytes, more));
+            self.send(self.down(have), span(all, 0, more));
+            self.fence();
+            have *= 2;
+        }
+        let (before, after) = (
+            u64::from(self.rank) * bytes,
+            u64::from(self.size - self.rank) * bytes,
+        );
+        self.copy(span(all, 0, after), span(OUTPUT, before, after));
+        self.copy(span(all, after, before), span(OUTPUT, 0, before));
+    }
+
+    /// Everybody has its own block of the output; in the end everybody has all.
+    pub(super) fn ring(&mut self, block: impl Fn(u32) -> (u64, u64)) {
+        let here = |rank: u32| {
+            let (at, len) = block(rank);
+            span(OUTPUT, at, len)
+        };
+        for round in 0..self.size - 1 {
+            self.recv(self.down(1), here(self.down(round + 1)));
+            self.send(self.up(1), here(self.down(round)));
+            self.fence();
+        }
+    }
+
+    /// Block `i` of the scratch is for the member `i` places further on. In round `k` all blocks whose
+    /// number has bit `k` travel `2^k` places.
+    fn all_to_all_bruck(&mut self, bytes: u64) {
+        let total = u64::from(self.size) * bytes;
+        let (all, out, back) = (
+            self.scratch(total),
+            self.scratch(total),
+            self.scratch(total),
+        );
+        let (before, after) = (
+            u64::from(self.rank) * bytes,
+            u64::from(self.size - self.rank) * bytes,
+        );
+        self.copy(span(INPUT, before, after), span(all, 0, after));
+        self.copy(span(INPUT, 0, before), span(all, after, before));
+        let mut distance = 1;
+        while distance < self.size {
+            let travel: Vec<u64> = (0..self.size)
+                .filter(|block| block & distance != 0)
+                .map(u64::from)
+                .collect();
+            let places = || travel.iter().zip(0u64..);
+            for (block, place) in places() {
+                self.copy(
+                    span(all, block * bytes, bytes),
+                    span(out, place * bytes, bytes),
+                );
+            }
+            let packed = travel.len() as u64 * bytes;
+            self.recv(self.down(distance), span(back, 0, packed));
+            self.send(self.up(distance), span(out, 0, packed));
+            self.fence();
+            for (block, place) in places() {
+                self.copy(
+                    span(back, place * bytes, bytes),
+                    span(all, block * bytes, bytes),
+                );
+            }
+            distance *= 2;
+        }
+        for by in 0..self.size {
+            let from = u64::from(self.down(by));
+            self.copy(
+                span(all, u64::from(by) * bytes, bytes),
+                span(OUTPUT, from * bytes, bytes),
+            );
+        }
+    }
+
+    fn pairwise(&mut self, from: &Blocks, into: &Blocks) {
+        let ((at, len), (to, _)) = (from.at(self.rank), into.at(self.rank));
+        self.copy(span(INPUT, at, len), span(OUTPUT, to, len));
+        for by in 1..self.size {
+            let (there, here) = (self.up(by), self.down(by));
+            let (at, len) = into.at(here);
+            self.recv(here, span(OUTPUT, at, len));
+            let (at, len) = from.at(there);
+            self.send(there, span(INPUT, at, len));
+            self.fence();
+        }
+    }
+}
