@@ -1,8 +1,44 @@
-//! Floor 3: global memory. Units, groups, teams, global pointers, collectives, locks, distributed data.
+//! Floor 3: one memory out of the segments of a job.
+//!
+//! Source: DART (Zhou et al., PGAS 2014) for units, groups, teams, pointers and locks; OpenSHMEM 1.5 for signals;
+//! the phases, and what is sound about them, are our own.
+//!
+//! # Core objects
+//! * [`Pgas`]: this unit among the units of its job. Local allocation, access by pointer, flush.
+//! * [`Group`], [`Team`]: sets of units; units that call collectives together.
+//! * [`Segment`]: elements at every member of a team, by rank and index, in a phase: [`Shared`] (put, get,
+//!   updates, signals), [`Local`] (`&mut [T]` for the owner), [`ReadOnly`] (`&[T]` for all).
+//! * [`GlobalPtr`]: 16 bytes that name an element anywhere.
+//! * Collectives: [`Team::barrier`], [`Team::all_reduce`] and their kind, blocking and as [`Pending`].
+//! * [`Lock`], [`GlobalLock`]: queue locks; [`array`]: distributed arrays and maps.
 //!
 //! # Files
-//! `unit`, `group`, `team/` (who) · `pointer` (names of bytes) · `job` (names become memory) ·
-//! `local` (memory of one unit) · `segment` (memory of a team) · `collective/` · `array/`
+//! `unit`, `group`, `team/` (who) · `pointer` (names of bytes) · `job` (names become memory) · `local` (memory
+//! of one unit) · `segment/` (memory of a team, and all access to it) · `atomic` (updates) · `collective/` ·
+//! `lock/` · `array/` · `check/` (finds races) · `error`
+//!
+//! # Rules
+//! * No `unsafe`, and no reference to memory that others may write: phases prove that they do not.
+//! * What is mapped is reached by a load, a store or a memcpy; all else has a path over messages, and every
+//!   test runs on both.
+//! * Whatever waits has a deadline, makes progress, and ends when a unit that it depends on is lost.
+//!
+//! ```
+//! # use samite_fabric::{Config, Fabric, Identity};
+//! use samite_pgas::{Pgas, Sum};
+//! # let fabric = Fabric::alone(Identity::by_hand("example"), Config::default())?;
+//! let pgas = Pgas::new(&fabric)?; // a job of one here; `samite run -n 4` makes it four
+//! let world = pgas.world();
+//! let mut part = world.allocate::<f64>(100)?.into_local()?;
+//! part.as_mut_slice().fill(0.5);
+//! let part = part.into_shared()?;
+//! let neighbour = (world.rank() + 1) % world.size();
+//! let mut total = [0.0];
+//! world.all_reduce(&[part.get_value(neighbour, 99)?], &mut total, Sum)?;
+//! assert_eq!(total[0], 0.5 * f64::from(world.size()));
+//! part.free()?;
+//! # Ok::<(), samite_pgas::Error>(())
+//! ```
 #![forbid(unsafe_code)]
 
 pub mod array;

@@ -14,10 +14,10 @@ use samite_testkit::{Outcome, Who, check, everywhere, pause, point, same, units}
 /// As many rounds as take no time worth speaking of.
 fn rounds(fabric: &Fabric) -> u64 {
     match (fabric.caps().map, fabric.domain()) {
-        (true, _) => 1000,
-        (false, Some(_)) => 200,
+        (true, _) => 500,
+        (false, Some(_)) => 100,
         // Simulated.
-        (false, None) => 25,
+        (false, None) => 20,
     }
 }
 
@@ -210,7 +210,8 @@ fn observe<'f>(
 everywhere!(store_buffering, 2, |fabric, _| {
     let pgas = &Pgas::new(fabric)?;
     let world = pgas.world();
-    let rounds = rounds(fabric);
+    // The window is small.
+    let rounds = 4 * rounds(fabric);
     let words = &world.allocate::<u64>(rounds)?;
     let (mine, other) = (world.rank(), 1 - world.rank());
     let seen = observe(world, rounds, |round| {
@@ -229,8 +230,7 @@ everywhere!(store_buffering, 2, |fabric, _| {
 everywhere!(independent_reads_of_independent_writes, 4, |fabric, _| {
     let pgas = &Pgas::new(fabric)?;
     let world = pgas.world();
-    // Four units on two processors: fewer rounds do.
-    let rounds = rounds(fabric) / 4;
+    let rounds = rounds(fabric);
     let (x, y) = (
         &world.allocate::<u64>(rounds)?,
         &world.allocate::<u64>(rounds)?,

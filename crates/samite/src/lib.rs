@@ -16,11 +16,12 @@
 //!
 //! # Files
 //! `unit` (what the launcher told a process) · `config/` (layers of settings) · `calibration` (what
-//! this host measured)
+//! this host measured) · `program` (what a program says of its run)
 #![forbid(unsafe_code)]
 
 pub mod calibration;
 pub mod config;
+pub mod program;
 mod unit;
 
 pub use samite_fabric::{
@@ -29,4 +30,5 @@ pub use samite_fabric::{
     View, Whom, Width, agent, test_all, transport, wait_all,
 };
 pub use samite_mem::{Pages, SharedBytes, host};
+pub use samite_pgas as pgas;
 pub use unit::{fabric_config, init, init_with, join, variable};

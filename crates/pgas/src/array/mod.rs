@@ -8,7 +8,7 @@
 //! * [`Map`]: a hash table over a team, one-sided as well.
 //!
 //! # Files
-//! `dist` (one dimension), `grid`, `bounds`, `layout` (memory of a rank), `pattern` (all pure) · `phase` ·
+//! `dist` (one dimension), `grid`, `bounds`, `layout` (memory of a rank), `pattern/` (all pure) · `phase` ·
 //! `access` (elements and boxes of others) · `view` (own elements, all elements) · `algorithm`, `sort`
 //! (collective) · `halo` (ghost cells) · `map/` · `error`
 //!

@@ -1,0 +1,20 @@
+//! Global memory in twenty lines: each unit has a part, and everybody reaches every part.
+
+use samite::pgas::{Pgas, Sum};
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let fabric = samite::init()?;
+    let pgas = Pgas::new(&fabric)?; //                 this unit among the units of its job
+    let world = pgas.world();
+    let (rank, size) = (world.rank(), world.size());
+    let mut cells = world.allocate::<f64>(1000)?.into_local()?; // 1000 doubles at each unit
+    cells.as_mut_slice().fill(f64::from(rank)); //     a plain slice: nobody else writes it now
+    let cells = cells.into_shared()?; //               from here on everybody reaches every part
+    let right = cells.get_value((rank + 1) % size, 0)?; // one load from the neighbour's memory
+    let mut sum = [0.0];
+    world.all_reduce(&[right], &mut sum, Sum)?;
+    if rank == 0 {
+        println!("{size} units; their neighbours' cells add up to {}", sum[0]);
+    }
+    Ok(cells.free()?)
+}

@@ -1,0 +1,139 @@
+//! What a program of a job says while it runs and when it is done.
+//!
+//! * [`Reporter`]: how far it is, in the form that `samite run` makes a progress bar of.
+//! * [`Summary`]: what came out, for a person: names and values in two columns.
+
+use std::fmt::{Display, Formatter};
+use std::io::{Result, Write};
+use std::time::{Duration, Instant};
+
+use serde::Serialize;
+
+/// Between two reports: faster than an eye follows is of no use.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// Writes a report now and then.
+pub struct Reporter<'a> {
+    out: &'a mut dyn Write,
+    of: u64,
+    last: Option<Instant>,
+}
+
+/// One line for the launcher.
+#[derive(Serialize)]
+struct Line {
+    step: u64,
+    of: u64,
+    note: String,
+}
+
+impl<'a> Reporter<'a> {
+    /// For a run of `of` steps.
+    pub fn new(out: &'a mut dyn Write, of: u64) -> Self {
+        Self {
+            out,
+            of,
+            last: None,
+        }
+    }
+
+    /// Reports a step if the last report is long enough ago, or if it is the last step. `note` is shown
+    /// beside the bar.
+    pub fn report(&mut self, step: u64, note: impl FnOnce() -> String) -> Result<()> {
+        let due = self.last.is_none_or(|last| last.elapsed() >= PAUSE);
+        if !due && step < self.of {
+            return Ok(());
+        }
+        self.last = Some(Instant::now());
+        let line = Line {
+            step,
+            of: self.of,
+            note: note(),
+        };
+        let json = serde_json::to_string(&line)?;
+        writeln!(self.out, "\u{1e}progress {json}")?;
+        self.out.flush()
+    }
+}
+
+impl std::fmt::Debug for Reporter<'_> {
+    fn fmt(&self, f: &mut Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Reporter(of {})", self.of)
+    }
+}
+
+/// Names and values, one pair per line, under a title.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Summary {
+    title: String,
+    rows: Vec<(String, String)>,
+}
+
+impl Summary {
+    /// Nothing but a title.
+    pub fn new(title: impl Display) -> Summary {
+        Summary {
+            title: title.to_string(),
+            rows: Vec::new(),
+        }
+    }
+
+    /// With one more row.
+    #[must_use]
+    pub fn row(mut self, name: impl Display, value: impl Display) -> Summary {
+        self.rows.push((name.to_string(), value.to_string()));
+        self
+    }
+
+    /// With the row that says whether the result is right, in the words of the NAS benchmarks.
+    #[must_use]
+    pub fn verification(self, right: bool, detail: impl Display) -> Summary {
+        let word = if right { "SUCCESSFUL" } else { "FAILED" };
+        self.row("verification", format_args!("{word}: {detail}"))
+    }
+}
+
+impl Display for Summary {
+    fn fmt(&self, f: &mut Formatter<'_>) -> std::fmt::Result {
+        writeln!(f, "{}", self.title)?;
+        let names = self.rows.iter().map(|(name, _)| name.chars().count());
+        let width = names.max().unwrap_or(0);
+        for (name, value) in &self.rows {
+            writeln!(f, "  {name:width$}  {value}")?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_and_the_last_step_are_reported() {
+        let mut out = Vec::new();
+        let mut reporter = Reporter::new(&mut out, 1000);
+        for step in 1..=1000 {
+            reporter.report(step, || "fine".into()).unwrap();
+        }
+        let text = String::from_utf8(out).unwrap();
+        assert!(text.starts_with("\u{1e}progress {\"step\":1,\"of\":1000,\"note\":\"fine\"}\n"));
+        assert!(text.ends_with("\"step\":1000,\"of\":1000,\"note\":\"fine\"}\n"));
+        assert!(text.lines().count() < 1000);
+    }
+
+    #[test]
+    fn values_stand_in_one_column() {
+        let summary = Summary::new("a run")
+            .row("units", 2)
+            .verification(true, "all");
+        let text = "a run\n  units         2\n  verification  SUCCESSFUL: all\n";
+        assert_eq!(summary.to_string(), text);
+        assert!(
+            Summary::new("")
+                .verification(false, 1)
+                .to_string()
+                .contains("FAILED: 1")
+        );
+    }
+}
