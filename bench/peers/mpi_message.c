@@ -3,13 +3,9 @@
  * Every case: warm-up, barrier, timed loop on rank 0, then one more exchange
  * outside the timed loop that carries a pattern and is checked.
  */
-#include "peer.h"
-#include <limits.h>
-#include <mpi.h>
+#include "mpi_peer.h"
 
 enum { TAG = 7, VERDICT = 8 };
-
-static int rank, ranks;
 
 struct pair {
     unsigned char *out, *in;
@@ -47,14 +43,6 @@ static void ping_pong(struct pair b, int bytes, long rounds)
             MPI_Send(b.out, bytes, MPI_BYTE, 0, TAG, MPI_COMM_WORLD);
         }
     }
-}
-
-/* Rank 0 learns whether all found their data whole. */
-static int all_intact(int mine)
-{
-    int all = 0;
-    MPI_Allreduce(&mine, &all, 1, MPI_INT, MPI_MIN, MPI_COMM_WORLD);
-    return all;
 }
 
 static int checked_round(struct pair b, int bytes)
@@ -224,42 +212,6 @@ static double run(const struct command *k, int *good)
     return strcmp(k->kind, "cold") ? warm_rounds(k, good) : cold_rounds(k, good);
 }
 
-/* Known before MPI_Init, so that the library's own memory is placed after pinning. */
-static int early_rank(void)
+static void let_go(void)
 {
-    const char *text = getenv("OMPI_COMM_WORLD_RANK");
-    if (!text)
-        text = getenv("PMI_RANK");
-    return text ? atoi(text) : 0;
-}
-
-int main(int argc, char **argv)
-{
-    if (argc != 2) {
-        fprintf(stderr, "usage: %s CONTROL_FOLDER\n", argv[0]);
-        return 2;
-    }
-    die_with_parent();
-    pin(early_rank());
-    MPI_Init(&argc, &argv);
-    MPI_Comm_rank(MPI_COMM_WORLD, &rank);
-    MPI_Comm_size(MPI_COMM_WORLD, &ranks);
-    struct control c = control_open(argv[1], rank);
-    MPI_Barrier(MPI_COMM_WORLD);
-    answer(&c, "ready");
-    for (struct command k; next_command(&c, &k);) {
-        const char *no = k.bytes < INT_MAX ? refusal(&k) : "unsupported";
-        if (no) {
-            answer(&c, no);
-            continue;
-        }
-        int good = 1;
-        double value = run(&k, &good);
-        if (good)
-            answer_number(&c, value);
-        else
-            answer(&c, "error the data that arrived is not the data that was sent");
-    }
-    MPI_Finalize();
-    return 0;
 }

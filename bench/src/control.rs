@@ -40,9 +40,7 @@ impl Control {
         if self.commands.read_line(&mut line)? == 0 || line.trim() == "quit" {
             return Ok(None);
         }
-        Ok(Some(Command {
-            words: line.split_whitespace().map(str::to_owned).collect(),
-        }))
+        Ok(Some(Command::of(&line)))
     }
 
     /// Rank 0 answers; the others have nothing to say.
@@ -65,6 +63,13 @@ impl Control {
 }
 
 impl Command {
+    /// Reads a line.
+    pub(crate) fn of(line: &str) -> Command {
+        Command {
+            words: line.split_whitespace().map(str::to_owned).collect(),
+        }
+    }
+
     pub(crate) fn name(&self) -> &str {
         self.words.first().map_or("", String::as_str)
     }

@@ -9,8 +9,10 @@ use anyhow::{Context, Result};
 use comfy_table::{Cell, CellAlignment, Color, Table, presets};
 use serde::Serialize;
 
-use crate::case::{Bar, Better, Case};
+use crate::case::{Bar, Case};
 use crate::host::Host;
+use crate::measure::{Better, Figure};
+use crate::overhead::{self, Overhead};
 
 /// What a bench found. Prints as a table.
 #[derive(Clone, Debug, Serialize)]
@@ -21,7 +23,10 @@ pub struct Figures {
     pub host: Host,
     /// One row per case.
     pub rows: Vec<Row>,
-    /// Peers that are not installed, each with the command that would install it.
+    /// What operations cost beside the copy of their bytes, where the bench models that.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub overheads: Vec<Overhead>,
+    /// Peers that did not take part, each with what would change it.
     pub missing: BTreeMap<String, String>,
     /// How each peer was built and started.
     pub peer_settings: BTreeMap<String, String>,
@@ -61,13 +66,13 @@ impl Row {
         peers: BTreeMap<String, f64>,
         limit: Option<f64>,
     ) -> Self {
-        let better = case.measure.better();
+        let Figure { unit, better, .. } = case.measure.figure;
         let ratio = ratio(better, ours, peers.values().copied());
         Row {
             case: case.name.clone(),
-            unit: case.measure.unit(),
+            unit,
             better,
-            met: case.bar.met(ours, ratio, limit),
+            met: case.bar.met(better, ours, ratio, limit),
             bar: (case.bar != Bar::default()).then_some(case.bar),
             ours: ours.map(rounded),
             peers: peers
@@ -111,13 +116,16 @@ impl fmt::Display for Figures {
             table.add_row(cells(row, &peers));
         }
         writeln!(f, "{table}")?;
+        if !self.overheads.is_empty() {
+            writeln!(f, "{}", overhead::table(&self.overheads))?;
+        }
         writeln!(
             f,
             "{}, {} cores, Linux {}, load {} at the start; medians of {} interleaved repeats",
             self.host.cpu, self.host.cores, self.host.kernel, self.host.load, self.repeats
         )?;
         for (peer, install) in &self.missing {
-            writeln!(f, "{peer} is not installed: {install}")?;
+            writeln!(f, "without {peer}: {install}")?;
         }
         Ok(())
     }
@@ -132,7 +140,8 @@ fn cells(row: &Row, peers: &[&str]) -> Vec<Cell> {
             .map(|&peer| number(row.peers.get(peer).copied())),
     );
     cells.extend([number(row.limit), number(row.ratio)]);
-    cells.push(Cell::new(row.bar.map(expectation).unwrap_or_default()));
+    let expected = row.bar.map(|bar| expectation(bar, row.better));
+    cells.push(Cell::new(expected.unwrap_or_default()));
     cells.push(match row.met {
         Some(true) => Cell::new("yes").fg(Color::Green),
         Some(false) => Cell::new("no").fg(Color::Red),
@@ -141,11 +150,15 @@ fn cells(row: &Row, peers: &[&str]) -> Vec<Cell> {
     cells
 }
 
-fn expectation(bar: Bar) -> String {
+fn expectation(bar: Bar, better: Better) -> String {
     let ratio = bar.ratio.map(|ratio| format!("ratio ≥ {ratio}"));
-    let limit = bar.of_limit.map(|factor| format!("≤ {factor} × limit"));
+    let limit = bar.of_limit.map(|factor| match better {
+        Better::Lower => format!("≤ {factor} × limit"),
+        Better::Higher => format!("≥ {factor} × limit"),
+    });
+    let above = bar.above_limit.map(|more| format!("≤ limit + {more}"));
     let most = bar.at_most.map(|figure| format!("≤ {figure}"));
-    [ratio, limit, most]
+    [ratio, limit, above, most]
         .into_iter()
         .flatten()
         .collect::<Vec<_>>()
@@ -153,18 +166,20 @@ fn expectation(bar: Bar) -> String {
 }
 
 /// Three digits that matter.
-fn shown(figure: Option<f64>) -> String {
-    match figure {
-        None => String::new(),
-        Some(x) if x.abs() >= 100.0 => format!("{x:.0}"),
-        Some(x) if x.abs() >= 10.0 => format!("{x:.1}"),
-        Some(x) if x.abs() >= 1.0 || x == 0.0 => format!("{x:.2}"),
-        Some(x) => format!("{x:.3}"),
-    }
+pub(crate) fn shown(figure: Option<f64>) -> String {
+    let Some(x) = figure else {
+        return String::new();
+    };
+    let digits = if x == 0.0 {
+        2.0
+    } else {
+        2.0 - x.abs().log10().floor()
+    };
+    format!("{x:.*}", digits.clamp(0.0, 9.0) as usize)
 }
 
 /// Four digits that matter; more would claim what a median of some repeats does not know.
-fn rounded(x: f64) -> f64 {
+pub(crate) fn rounded(x: f64) -> f64 {
     if x == 0.0 || !x.is_finite() {
         return x;
     }
@@ -201,7 +216,7 @@ pub(crate) fn median(figures: &mut [f64]) -> Option<f64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::case::Measure;
+    use crate::measure::Measure;
 
     #[test]
     fn the_ratio_is_taken_to_the_best_peer() {
@@ -225,6 +240,16 @@ mod tests {
     }
 
     #[test]
+    fn figures_are_shown_with_three_digits() {
+        let shown = [20_345.6, 33.123, 1.0, 0.123_456, 0.000_412_3, 0.0].map(|x| shown(Some(x)));
+        assert_eq!(
+            shown,
+            ["20346", "33.1", "1.00", "0.123", "0.000412", "0.00"]
+        );
+        assert_eq!(super::shown(None), "");
+    }
+
+    #[test]
     fn figures_are_rounded_to_four_digits() {
         assert_eq!(rounded(0.123_456), 0.1235);
         assert_eq!(rounded(33.123_456), 33.12);
@@ -234,7 +259,8 @@ mod tests {
 
     #[test]
     fn the_json_has_the_fields_that_readers_rely_on() {
-        let case = Case::of(Measure::Latency { bytes: 8 }).bar(Bar::ratio(1.0));
+        let case =
+            Case::of(Measure::new("latency/8B", "latency 8", Figure::us(2.0))).bar(Bar::ratio(1.0));
         let peers = BTreeMap::from([("openmpi".to_owned(), 0.2)]);
         let row = serde_json::to_value(Row::new(&case, Some(0.1), peers, Some(0.08))).unwrap();
         let expected = serde_json::json!({

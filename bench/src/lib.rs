@@ -6,14 +6,15 @@
 //!
 //! | file | what it holds |
 //! |---|---|
-//! | `case` | what is measured, its unit, and the bar it is held against |
-//! | `message`, `oversubscribed` | the lists of cases of the two benches |
+//! | `measure`, `case` | what is asked, what the answer means, the bar it is held against |
+//! | `message`, `oversubscribed`, `onesided`, `collectives`, `lock`, `gups` | the cases of the benches |
 //! | `contestant` | processes that wait for commands on fifos |
 //! | `ucx` | `ucx_perftest`, which has to be started for every measurement |
-//! | `peers` | which peers there are, how they are built and started |
+//! | `peers/` | which peers there are, how they are built and started |
 //! | `placement` | the cores that the units of a case run on |
 //! | `plan` | calibration, interleaving, medians |
-//! | `unit`, `limit` | our contestant, and the one that measures the physical limits |
+//! | `overhead` | the model t = t_raw + c |
+//! | `unit/`, `limit` | our contestant, and the one that measures the physical limits |
 //! | `control` | their side of the protocol below |
 //! | `figures`, `host` | the JSON object and the table |
 //!
@@ -36,19 +37,35 @@
 //! | `barrier ITERS WARMUP` | seconds of ITERS barriers |
 //! | `idle SECONDS` | processor seconds of rank 1, blocked in a receive for SECONDS |
 //! | `memory` | bytes of shared memory of one active pair |
-//! | `exchange ITERS` | (limit only) seconds of ITERS round trips of one cache line |
-//! | `memcpy BYTES ITERS` | (limit only) seconds of ITERS copies of BYTES, buffers warm |
+//! | `put BYTES ITERS WARMUP`, `get …` | seconds of ITERS blocking operations of rank 0 on the memory of rank 1, complete at both ends |
+//! | `put_nb BYTES ITERS WARMUP` | seconds of ITERS puts that are started and then waited for |
+//! | `strided BLOCKS BYTES ITERS WARMUP` | seconds of ITERS puts of BLOCKS blocks; blocks of BYTES, which lie together here, go to every second block there |
+//! | `atomic KIND ITERS WARMUP` | seconds of ITERS fetch-and-adds on a word of rank 1: by rank 0 (`single`), or by both (`contended`) |
+//! | `collective OPERATION KIND BYTES ITERS WARMUP` | seconds of ITERS of `barrier`, `allreduce` (sum of doubles), `bcast` (from rank 0), `alltoall` (BYTES per pair); KIND is `segment` or `private` |
+//! | `lock KIND ITERS WARMUP` | seconds in which the last rank (`uncontended`) or every rank (`contended`) takes a lock ITERS times and increases a counter |
+//! | `gups KIND ITERS WARMUP` | seconds in which every rank makes ITERS random updates: one by one (`plain`) or collected (`aggregated`), 1024 of a rank on their way at most |
+//! | `is CLASS` | seconds of the ten iterations of NPB IS |
+//! | `exchange ITERS WARMUP` | (limit only) seconds of ITERS round trips of one cache line |
+//! | `memcpy BYTES ITERS WARMUP` | (limit only) seconds of ITERS copies of BYTES, buffers warm |
+//! | `raw OPERATION BYTES ITERS WARMUP` | (limit only) the same between private and shared memory: `put`, `get` |
+//! | `raw OPERATION ITERS WARMUP` | (limit only) seconds of ITERS accesses to a word of shared memory: `store`, `load` |
 //!
 //! After the timed loop the contestant checks once that the data arrives whole.
 #![forbid(unsafe_code)]
 
 mod case;
+mod collectives;
 mod contestant;
 mod control;
 mod figures;
+mod gups;
 mod host;
 mod limit;
+mod lock;
+mod measure;
 mod message;
+mod onesided;
+mod overhead;
 mod oversubscribed;
 mod peers;
 mod placement;
@@ -58,16 +75,26 @@ mod unit;
 
 use std::path::PathBuf;
 
-pub use case::{Bar, Better};
+pub use case::Bar;
 pub use figures::{Figures, Row};
 pub use host::Host;
 pub use limit::run_limit;
-pub use unit::run_unit;
+pub use measure::Better;
+pub use overhead::Overhead;
+pub use unit::{Programs, run_unit};
 
 use case::Case;
 
 /// The benches that [`run`] knows.
-pub const BENCHES: [&str; 2] = ["message", "oversubscribed"];
+pub const BENCHES: [&str; 7] = [
+    "message",
+    "oversubscribed",
+    "onesided",
+    "collectives",
+    "lock",
+    "gups",
+    "is",
+];
 
 /// How a bench is run.
 #[derive(Clone, Debug)]
@@ -118,6 +145,11 @@ fn cases(name: &str, options: &Options) -> anyhow::Result<Vec<Case>> {
     let mut cases = match name {
         "message" => message::cases(),
         "oversubscribed" => oversubscribed::cases(options.quick),
+        "onesided" => onesided::cases(),
+        "collectives" => collectives::cases(),
+        "lock" => lock::cases(),
+        "gups" => gups::cases(),
+        "is" => gups::sorts(),
         _ => anyhow::bail!(
             "there is no bench `{name}`; the benches are {}",
             BENCHES.join(", ")

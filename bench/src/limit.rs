@@ -1,13 +1,20 @@
-//! The physical limits: one cache line going back and forth between two processes, and memcpy.
+//! The physical limits: one cache line going back and forth between two processes, memcpy, and bare
+//! accesses to memory that other processes map.
 //!
-//! The two processes are units like ours and share a segment; nothing of the fabric is on the clock.
+//! The processes are units like ours and share segments; nothing of ours is on the clock but the slices and
+//! the words that it lends.
 
 use crate::control::{Command, Control, pin};
 use anyhow::Result;
-use samite::{Match, SharedBytes};
+use samite::pgas::{Local, Pgas, Segment};
+use samite::{Match, Pages, SharedBytes};
+use std::hint::black_box;
 use std::path::Path;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
+
+/// The largest transfer that is measured.
+const MOST_BYTES: u64 = 16 << 20;
 
 /// Runs a rank until it is told to quit.
 pub fn run_limit(folder: &Path) -> Result<()> {
@@ -31,11 +38,19 @@ pub fn run_limit(folder: &Path) -> Result<()> {
     let lines = remote
         .mapped()
         .ok_or_else(|| anyhow::anyhow!("the segment is not mapped"))?;
+    let pgas = Pgas::new(&fabric)?;
+    let mut mapped: Segment<'_, u8, Local> = pgas.world().allocate(MOST_BYTES)?.into_local()?;
+    mapped.as_mut_slice().fill(1);
+    let mut private = Pages::new(MOST_BYTES, false)?;
+    private.fill(2);
     let mut control = Control::open(folder, rank)?;
     fabric.barrier(&members)?;
     control.answer("ready")?;
     while let Some(command) = control.next()? {
-        let result = measure(&command, rank, lines);
+        let result = match (command.name(), rank) {
+            ("raw", 0) => raw(&command, lines, mapped.as_mut_slice(), &mut private),
+            _ => measure(&command, rank, lines),
+        };
         control.answer_result(result)?;
     }
     Ok(())
@@ -45,12 +60,59 @@ fn measure(command: &Command, rank: u32, lines: &SharedBytes) -> Result<Option<f
     match command.name() {
         "exchange" => exchange(command.number(1)?, rank, lines).map(Some),
         "memcpy" => Ok(Some(if rank == 0 {
-            memcpy(command.number(1)?, command.number(2)?)
+            memcpy(command.number(1)?, command.number(2)?, command.number(3)?)
         } else {
             0.0
         })),
         _ => Ok(None),
     }
+}
+
+/// Accesses of this process to mapped memory, as good as the processor has them.
+fn raw(
+    command: &Command,
+    lines: &SharedBytes,
+    mapped: &mut [u8],
+    private: &mut [u8],
+) -> Result<Option<f64>> {
+    let word = lines.u64(0);
+    let number = |index| command.number(index);
+    // ORDERING: Release and Acquire for what they cost; nobody else looks at the word.
+    Ok(Some(match command.word(1) {
+        "store" => timed(number(2)?, number(3)?, |value| {
+            word.store(black_box(value), Ordering::Release);
+        }),
+        "load" => timed(number(2)?, number(3)?, |_| {
+            black_box(word.load(Ordering::Acquire));
+        }),
+        "put" => {
+            let bytes = number(2)? as usize;
+            let (from, to) = (&private[..bytes], &mut mapped[..bytes]);
+            timed(number(3)?, number(4)?, |_| {
+                black_box(&mut *to).copy_from_slice(black_box(from));
+            })
+        }
+        "get" => {
+            let bytes = number(2)? as usize;
+            let (from, to) = (&mapped[..bytes], &mut private[..bytes]);
+            timed(number(3)?, number(4)?, |_| {
+                black_box(&mut *to).copy_from_slice(black_box(from));
+            })
+        }
+        _ => return Ok(None),
+    }))
+}
+
+/// Seconds of `iters` calls.
+fn timed(iters: u64, warmup: u64, mut once: impl FnMut(u64)) -> f64 {
+    for round in 0..warmup {
+        once(round);
+    }
+    let start = Instant::now();
+    for round in 0..iters {
+        once(round);
+    }
+    start.elapsed().as_secs_f64()
 }
 
 /// Round trips between ranks 0 and 1: one line there, one line back.
@@ -86,15 +148,9 @@ fn exchange(iters: u64, rank: u32, lines: &SharedBytes) -> Result<f64> {
     Ok(start.elapsed().as_secs_f64())
 }
 
-fn memcpy(bytes: u64, iters: u64) -> f64 {
+fn memcpy(bytes: u64, iters: u64, warmup: u64) -> f64 {
     let (from, mut to) = (vec![1u8; bytes as usize], vec![2u8; bytes as usize]);
-    let mut start = Instant::now();
-    for round in 0..iters + 2 {
-        if round == 2 {
-            start = Instant::now();
-        }
-        to.copy_from_slice(std::hint::black_box(&from));
-        std::hint::black_box(&mut to);
-    }
-    start.elapsed().as_secs_f64()
+    timed(iters, warmup, |_| {
+        black_box(&mut to).copy_from_slice(black_box(&from));
+    })
 }

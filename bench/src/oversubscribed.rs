@@ -1,33 +1,38 @@
 //! `samite bench oversubscribed`: more units than cores, and units that only wait.
 
-use crate::case::{Bar, Case, Measure};
+use crate::case::{Bar, Case};
+use crate::measure::{Figure, Measure, Pace};
 use crate::placement::Placement;
+use std::time::Duration;
 
 const RANKS: u32 = 8;
 
 pub(crate) fn cases(quick: bool) -> Vec<Case> {
-    let alltoall = crowded(Measure::Alltoall {
-        ranks: RANKS,
-        bytes: 1024,
-    });
-    let barrier = crowded(Measure::Barrier { ranks: RANKS });
-    let idle = Case::of(Measure::Idle {
-        seconds: if quick { 1 } else { 10 },
-    });
+    let alltoall = crowded("alltoall/8x1KiB", "alltoall 1024");
+    let barrier = crowded("barrier/8", "barrier");
+    let seconds = if quick { 1 } else { 10 };
+    let idle = Measure::new(
+        format!("idle/{seconds}s"),
+        format!("idle {seconds}"),
+        Figure::lower("% of a core", 100.0 / seconds as f64),
+    );
+    let idle = idle.at_pace(Pace::Once(Duration::from_secs(seconds)));
     vec![
         alltoall.placed(Placement::Free),
         barrier.placed(Placement::Free),
         alltoall.bar(Bar::ratio(1.5)),
         barrier.bar(Bar::ratio(1.5)),
-        idle.bar(Bar::at_most(1.0)),
+        Case::of(idle).bar(Bar::at_most(1.0)),
     ]
 }
 
-fn crowded(measure: Measure) -> Case {
-    let case = Case::of(measure);
+fn crowded(name: &str, command: &str) -> Case {
     Case {
-        name: format!("oversubscribed/{}", case.name),
         ranks: RANKS,
-        ..case
+        ..Case::of(Measure::new(
+            format!("oversubscribed/{name}"),
+            command,
+            Figure::us(1.0),
+        ))
     }
 }

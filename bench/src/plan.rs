@@ -9,10 +9,12 @@ use anyhow::Result;
 use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::Options;
-use crate::case::{Case, Measure};
+use crate::case::Case;
 use crate::contestant::{Answer, Contestant, Launch};
 use crate::figures::{Figures, Row, median};
 use crate::host::{Host, cores};
+use crate::measure::{Measure, Pace};
+use crate::overhead;
 use crate::peers::Peers;
 use crate::placement::Placement;
 use crate::ucx::{self, Ucx};
@@ -21,7 +23,7 @@ use crate::ucx::{self, Ucx};
 /// for many turns.
 const TARGET: Duration = Duration::from_millis(30);
 const TARGET_QUICK: Duration = Duration::from_millis(10);
-/// No measurement of a case may take longer (besides the time that an idle case sleeps).
+/// No measurement of a case may take longer (besides the time that it is known to last).
 const PATIENCE: Duration = Duration::from_secs(120);
 const MOST_ITERS: u64 = 1 << 30;
 
@@ -52,7 +54,7 @@ struct Turn {
 }
 
 pub(crate) fn measure(bench: &str, cases: Vec<Case>, options: &Options) -> Result<Figures> {
-    let peers = Peers::find()?;
+    let peers = Peers::find(bench, options.quick)?;
     let cpus = options.cpus.as_deref();
     let host = Host::here(Placement::Apart.cpus(cpus).unwrap_or_default());
     let total = cases
@@ -60,7 +62,7 @@ pub(crate) fn measure(bench: &str, cases: Vec<Case>, options: &Options) -> Resul
         .map(|case| u64::from(repeats(case, options)))
         .sum();
     let progress = progress(total);
-    let mut rows = Vec::new();
+    let (mut rows, mut points) = (Vec::new(), Vec::new());
     for group in cases.chunk_by(|a, b| (a.ranks, a.placement) == (b.ranks, b.placement)) {
         let Some(pinned) = group[0].placement.cpus(cpus) else {
             continue;
@@ -68,7 +70,11 @@ pub(crate) fn measure(bench: &str, cases: Vec<Case>, options: &Options) -> Resul
         let mut entrants = start(&peers, group[0].ranks, &pinned, options)?;
         for case in group {
             progress.set_message(case.name.clone());
-            rows.push(row(case, &mut entrants, options, &progress)?);
+            let row = row(case, &mut entrants, options, &progress)?;
+            match case.point {
+                None => rows.push(row),
+                Some(point) => points.push((point, case.placement, row)),
+            }
         }
     }
     progress.finish_and_clear();
@@ -76,6 +82,7 @@ pub(crate) fn measure(bench: &str, cases: Vec<Case>, options: &Options) -> Resul
         bench: bench.to_owned(),
         host,
         rows,
+        overheads: overhead::fit(&points),
         missing: peers.missing,
         peer_settings: peers.settings,
         repeats: options.repeats,
@@ -102,10 +109,7 @@ fn start(peers: &Peers, ranks: u32, cpus: &[usize], options: &Options) -> Result
         }
     }
     for launch in peers.launches(ranks, cores()) {
-        // A pair of sockets has two ends.
-        if ranks == 2 || !launch.each_rank {
-            wanted.push((Role::Peer(launch.name.clone()), launch));
-        }
+        wanted.push((Role::Peer(launch.name.clone()), launch));
     }
     let mut entrants = Vec::new();
     for (role, launch) in wanted {
@@ -131,11 +135,15 @@ fn row(
     let mut turns = Vec::new();
     for (entrant, contestant) in entrants.iter_mut().enumerate() {
         let measure = match contestant.role {
-            Role::Limit => case.measure.limit(),
+            Role::Limit => case.measure.limit.as_deref().cloned(),
             _ => Some(case.measure.clone()),
         };
         let Some(measure) = measure else { continue };
-        if let Some(iters) = contestant.calibrate(&measure, options.quick)? {
+        let target = match case.point {
+            None if !options.quick => TARGET,
+            _ => TARGET_QUICK,
+        };
+        if let Some(iters) = contestant.calibrate(&measure, target)? {
             turns.push(Turn {
                 entrant,
                 measure,
@@ -150,7 +158,8 @@ fn row(
             let turn = &mut turns[(repeat + place) % count];
             let asked = entrants[turn.entrant].ask(&turn.measure, turn.iters)?;
             if let Answer::Value(answer) = asked {
-                turn.figures.push(turn.measure.figure(answer, turn.iters));
+                turn.figures
+                    .push(turn.measure.figure.of(answer, turn.iters));
             }
         }
         progress.inc(1);
@@ -176,32 +185,32 @@ fn summary(case: &Case, entrants: &[Entrant], turns: Vec<Turn>) -> Row {
 }
 
 fn repeats(case: &Case, options: &Options) -> u32 {
-    if case.measure.repeats() {
-        options.repeats.max(1)
-    } else {
-        1
+    match case.measure.pace {
+        Pace::Once(_) => 1,
+        _ => options.repeats.max(1),
     }
 }
 
 impl Entrant {
     fn ask(&mut self, measure: &Measure, iters: u64) -> Result<Answer> {
-        let patience = match measure {
-            Measure::Idle { seconds } => PATIENCE + Duration::from_secs(*seconds),
+        let patience = match measure.pace {
+            Pace::Once(lasts) => PATIENCE + lasts,
             _ => PATIENCE,
         };
+        let line = measure.line(iters);
         match &mut self.runner {
-            Runner::Standing(contestant) => contestant.ask(&measure.command(iters), patience),
-            Runner::Ucx(ucx) => ucx.ask(measure, iters, patience),
+            Runner::Standing(contestant) => contestant.ask(&line, patience),
+            Runner::Ucx(ucx) => ucx.ask(&line, patience),
         }
     }
 
     /// The iterations that take about the target time; `None` where the contestant does not
     /// have this measure.
-    fn calibrate(&mut self, measure: &Measure, quick: bool) -> Result<Option<u64>> {
-        if !measure.repeats() {
+    fn calibrate(&mut self, measure: &Measure, target: Duration) -> Result<Option<u64>> {
+        if measure.pace != Pace::Iterations {
             return Ok(Some(1));
         }
-        let target = if quick { TARGET_QUICK } else { TARGET }.as_secs_f64();
+        let target = target.as_secs_f64();
         let mut iters: u64 = 1;
         loop {
             let Answer::Value(seconds) = self.ask(measure, iters)? else {

@@ -18,10 +18,11 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use rustix::process::{Pid, Signal, kill_process_group};
 
-use crate::case::{Buffer, Measure};
 use crate::contestant::Answer;
 
 pub(crate) const NAME: &str = "ucx";
+/// The bench that it takes part in.
+pub(crate) const BENCH: &str = "message";
 pub(crate) const PROGRAM: &str = "ucx_perftest";
 /// From util-linux; lets the kernel end a process together with this one.
 pub(crate) const GUARD: &str = "setpriv";
@@ -37,6 +38,7 @@ pub(crate) struct Ucx {
 }
 
 /// What to ask of `ucx_perftest` for a measure.
+#[derive(Debug, PartialEq)]
 struct Test {
     name: &'static str,
     bytes: u64,
@@ -52,9 +54,9 @@ impl Ucx {
         }
     }
 
-    /// Measures once; the answer has the meaning of the fifo protocol.
-    pub(crate) fn ask(&self, measure: &Measure, iters: u64, patience: Duration) -> Result<Answer> {
-        let Some(test) = test(measure, iters) else {
+    /// Runs a command of the fifo protocol; the answer has its meaning.
+    pub(crate) fn ask(&self, line: &str, patience: Duration) -> Result<Answer> {
+        let Some((test, iters)) = test(line) else {
             return Ok(Answer::Unsupported);
         };
         let line = self.run(&test, patience)?;
@@ -164,31 +166,36 @@ impl Drop for Started {
     }
 }
 
-fn test(measure: &Measure, iters: u64) -> Option<Test> {
+/// The test that stands for a command, and the command's iterations.
+fn test(line: &str) -> Option<(Test, u64)> {
     const OWN: &str = "md:sysv,md:posix,huge,thp,md:*,mmap,heap"; // UCX's default
-    let round_trip = |bytes, allocate| {
-        Some(Test {
+    let words: Vec<&str> = line.split(' ').collect();
+    let number = |index: usize| words.get(index)?.parse::<u64>().ok();
+    let round_trip = |bytes, iters, allocate| {
+        let test = Test {
             name: "tag_lat",
             bytes,
             messages: iters,
             window: None,
             allocate,
-        })
+        };
+        Some((test, iters))
     };
-    match *measure {
-        Measure::Latency { bytes } => round_trip(bytes, "heap"),
-        Measure::Bandwidth { buffer, bytes } => match buffer {
-            Buffer::Malloc => round_trip(bytes, "heap"),
-            Buffer::Segment => round_trip(bytes, OWN),
-            Buffer::SegmentCopy | Buffer::HugePages | Buffer::Cold => None,
-        },
-        Measure::Rate { bytes, window } | Measure::Stream { bytes, window } => Some(Test {
-            name: "tag_bw",
-            bytes,
-            messages: iters * window,
-            window: Some(window),
-            allocate: "heap",
-        }),
+    match words[..] {
+        ["latency", ..] => round_trip(number(1)?, number(2)?, "heap"),
+        ["bandwidth", "malloc", ..] => round_trip(number(2)?, number(3)?, "heap"),
+        ["bandwidth", "segment", ..] => round_trip(number(2)?, number(3)?, OWN),
+        ["rate" | "stream", ..] => {
+            let (bytes, window, iters) = (number(1)?, number(2)?, number(3)?);
+            let test = Test {
+                name: "tag_bw",
+                bytes,
+                messages: iters * window,
+                window: Some(window),
+                allocate: "heap",
+            };
+            Some((test, iters))
+        }
         _ => None,
     }
 }
@@ -230,6 +237,16 @@ fn free_port() -> Result<u16> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn commands_become_tests() {
+        let (latency, iters) = test("latency 8 1000 126").unwrap();
+        assert_eq!((latency.name, latency.bytes, iters), ("tag_lat", 8, 1000));
+        let (rate, iters) = test("rate 8 64 10 2").unwrap();
+        assert_eq!((rate.name, rate.messages, iters), ("tag_bw", 640, 10));
+        assert_eq!(test("bandwidth cold 1024 10 2"), None);
+        assert_eq!(test("barrier 10 2"), None);
+    }
 
     #[test]
     fn the_final_line_is_read() {

@@ -1,7 +1,11 @@
 //! `samite bench`: our figures beside those of the peers.
 
-use anyhow::{Context, Result};
-use samite_bench::Options;
+use anyhow::{Context, Result, ensure};
+use clap::ValueEnum;
+use samite::pgas::Pgas;
+use samite_bench::{Options, Programs};
+use samite_nas::Class;
+use samite_nas::is::Problem;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -40,6 +44,19 @@ impl RankArgs {
     pub(crate) fn folder(&self) -> &std::path::Path {
         &self.folder
     }
+}
+
+/// The programs of this executable that benches measure.
+pub(crate) const PROGRAMS: Programs = Programs { is };
+
+/// Sorts the integers of a class of NPB IS; the seconds of the timed passes.
+fn is(pgas: &Pgas<'_>, class: &str) -> Result<Option<f64>> {
+    let Ok(class) = Class::from_str(class, true) else {
+        return Ok(None);
+    };
+    let outcome = samite_nas::is::run(pgas, Problem::new(class), |_, _| Ok(()))?;
+    ensure!(outcome.is_verified(), "the keys are not in order");
+    Ok(Some(outcome.time.as_secs_f64()))
 }
 
 /// Runs a bench and prints its table.

@@ -2,34 +2,58 @@
 
 use anyhow::{Context, Result, bail};
 use clap::Parser;
-use samite_laplace::job::{analysis, solver};
+use samite::Fabric;
+use samite_kernels::job::{gups, histogram, index_gather, sort};
+use samite_laplace::job::{analysis, array, solver};
+use samite_nas::job::{cg, is};
+use std::error::Error;
 use std::ffi::OsString;
+use std::io::Write;
 use std::process::ExitCode;
 
 /// Their names, as a workflow's `command` knows them.
-pub(crate) const BUILTINS: &[&str] = &["laplace-solver", "laplace-analysis"];
+pub(crate) const BUILTINS: &[&str] = &[
+    "laplace-solver",
+    "laplace-analysis",
+    "laplace-array",
+    "nas-is",
+    "nas-cg",
+    "gups",
+    "histogram",
+    "index-gather",
+    "file-sort",
+];
 
 /// Runs a built-in program as a unit.
 pub(crate) fn unit(name: &str, args: &[OsString]) -> Result<ExitCode> {
     let args = std::iter::once(OsString::from(name)).chain(args.iter().cloned());
-    let out = &mut std::io::stdout();
     match name {
-        "laplace-solver" => {
-            let args = solver::Args::parse_from(args);
-            solver::run(&join()?, &args, out)?;
-        }
-        "laplace-analysis" => {
-            let args = analysis::Args::parse_from(args);
-            analysis::run(&join()?, &args, out)?;
-        }
+        "laplace-solver" => start(args, solver::run),
+        "laplace-analysis" => start(args, analysis::run),
+        "laplace-array" => start(args, array::run),
+        "nas-is" => start(args, is::run),
+        "nas-cg" => start(args, cg::run),
+        "gups" => start(args, gups::run),
+        "histogram" => start(args, histogram::run),
+        "index-gather" => start(args, index_gather::run),
+        "file-sort" => start(args, sort::run),
         _ => bail!(
             "there is no built-in program {name}; there are {}",
-            BUILTINS.join(" and ")
+            BUILTINS.join(", ")
         ),
     }
+}
+
+/// Parses the arguments of a program, joins and runs it.
+fn start<A: Parser, E: Error + Send + Sync + 'static>(
+    args: impl Iterator<Item = OsString>,
+    run: impl FnOnce(&Fabric, &A, &mut dyn Write) -> Result<(), E>,
+) -> Result<ExitCode> {
+    let args = A::parse_from(args);
+    run(&join()?, &args, &mut std::io::stdout())?;
     Ok(ExitCode::SUCCESS)
 }
 
-fn join() -> Result<samite::Fabric> {
+fn join() -> Result<Fabric> {
     samite::init().context("this process could not become a unit")
 }

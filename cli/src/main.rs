@@ -141,7 +141,7 @@ fn start() -> Result<ExitCode> {
         }) => settings::show(origin, file.as_deref(), &config),
         Command::Bench(args) => bench::run(&args),
         Command::BenchUnit(args) => {
-            samite_bench::run_unit(args.folder()).map(|()| ExitCode::SUCCESS)
+            samite_bench::run_unit(args.folder(), bench::PROGRAMS).map(|()| ExitCode::SUCCESS)
         }
         Command::BenchLimit(args) => {
             samite_bench::run_limit(args.folder()).map(|()| ExitCode::SUCCESS)

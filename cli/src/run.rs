@@ -164,7 +164,7 @@ pub(crate) fn run(
             (plan, settings::resolve(Some(&workflow), &args.config)?)
         }
         None => (
-            plan_of_program(args)?,
+            plan_of_program(args, &executable)?,
             settings::resolve(None, &args.config)?,
         ),
     };
@@ -188,8 +188,9 @@ pub(crate) fn run(
     Ok(ExitCode::SUCCESS)
 }
 
-/// The plan of `samite run -n N PROGRAM ARGS`.
-fn plan_of_program(args: &RunArgs) -> Result<Plan> {
+/// The plan of `samite run -n N PROGRAM ARGS`. As in a workflow, the name of a built-in program means that
+/// one.
+fn plan_of_program(args: &RunArgs, samite: &Path) -> Result<Plan> {
     if !args.set.is_empty() {
         return Err(UsageError("--set changes a workflow, and this is a program".into()).into());
     }
@@ -199,12 +200,18 @@ fn plan_of_program(args: &RunArgs) -> Result<Plan> {
         || command_text.clone().into_owned(),
         |name| name.to_string_lossy().into_owned(),
     );
-    let path = find_program(&name, &command_text, Path::new(""))?;
+    let mut all = arguments.to_vec();
+    let path = if builtin::BUILTINS.contains(&&*command_text) {
+        all.splice(..0, ["unit".into(), command.clone()]);
+        samite.to_path_buf()
+    } else {
+        find_program(&name, &command_text, Path::new(""))?
+    };
     let mut plan = Plan::new(name.clone());
     plan.programs.push(
         Program::new(name, path)
             .units(args.units.unwrap_or(1))
-            .args(arguments),
+            .args(all),
     );
     Ok(plan)
 }

@@ -1,68 +1,21 @@
-//! Our contestant: a unit of Samite that runs the cases on command.
+//! Messages.
 //!
 //! The buffers are those of the peers: page-aligned private pages, written before the clock starts,
 //! send and receive apart. `segment` buffers lie in shared memory; the receiver views the message
 //! where it is (nothing is copied), which is what a program with its data in segments does.
 
-use crate::control::{Command, Control, pin};
+use super::{Unit, check, fill};
+use crate::control::Command;
 use anyhow::{Context, Result, ensure};
-use samite::{Fabric, Match, Pages, PeerId, SharedBytes};
-use std::path::Path;
+use samite::{Match, Pages, PeerId, SharedBytes};
 use std::time::{Duration, Instant};
 
 const TAG: u64 = 7;
 const ACK: u64 = 8;
 const VERDICT: u64 = 9;
 
-/// Runs a rank until it is told to quit.
-pub fn run_unit(folder: &Path) -> Result<()> {
-    let rank = std::env::var("SAMITE_UNIT")
-        .ok()
-        .and_then(|text| text.parse().ok())
-        .unwrap_or(0);
-    pin(rank)?;
-    let fabric = samite::init()?;
-    let members = fabric.job()?;
-    let mut control = Control::open(folder, rank)?;
-    fabric.barrier(&members)?;
-    control.answer("ready")?;
-    let unit = Unit {
-        fabric: &fabric,
-        members,
-        rank: rank as usize,
-    };
-    while let Some(command) = control.next()? {
-        let result = unit.run(&command);
-        control.answer_result(result)?;
-    }
-    Ok(())
-}
-
-struct Unit<'f> {
-    fabric: &'f Fabric,
-    members: Vec<PeerId>,
-    rank: usize,
-}
-
-/// Position-dependent bytes of a sender.
-fn fill(bytes: &mut [u8], seed: usize) {
-    for (index, byte) in bytes.iter_mut().enumerate() {
-        *byte = (index.wrapping_mul(31) ^ (index >> 8) ^ seed.wrapping_mul(97)) as u8;
-    }
-}
-
-fn check(bytes: &[u8], seed: usize) -> Result<()> {
-    let mut expected = vec![0; bytes.len()];
-    fill(&mut expected, seed);
-    ensure!(
-        bytes == expected,
-        "the data that arrived is not the data that was sent"
-    );
-    Ok(())
-}
-
 impl Unit<'_> {
-    fn run(&self, command: &Command) -> Result<Option<f64>> {
+    pub(super) fn message(&self, command: &Command) -> Result<Option<f64>> {
         let number = |index| command.number(index);
         match (command.name(), self.members.len()) {
             ("latency", 2) => self

@@ -238,6 +238,35 @@ fn no_wake_up_is_lost() {
     });
 }
 
+/// Data and a word that says so, without a frame: whoever waits for the word wakes, and has the data.
+#[test]
+fn a_signalled_word_is_seen() {
+    model(6, || {
+        let bell = Bell::new(0);
+        let word = Arc::new(AtomicU64::new(0));
+        let data = Arc::new(UnsafeCell::new([0; LINE]));
+        let theirs = Doorbell(Words(bell.clone()));
+        let (signal, put) = (word.clone(), data.clone());
+        let sender = thread::spawn(move || {
+            write(&put, 0, &[7; LINE]);
+            signal.fetch_add(1, Ordering::SeqCst);
+            theirs.nudge();
+        });
+        let mine = Doorbell(Words(bell.clone()));
+        while word.load(Ordering::Acquire) == 0 {
+            mine.doze();
+            if word.load(Ordering::Acquire) == 0 {
+                bell.futex_wait();
+            }
+            mine.rise();
+        }
+        let mut found = [0; LINE];
+        read(&data, 0, &mut found);
+        assert_eq!(found, [7; LINE]);
+        sender.join().unwrap();
+    });
+}
+
 /// The owner stops polling a ring while its peer publishes: either it sees the frame at its second
 /// look, or the peer sets the bit again and wakes it.
 #[test]

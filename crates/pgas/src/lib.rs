@@ -10,7 +10,7 @@
 //!   updates, signals), [`Local`] (`&mut [T]` for the owner), [`ReadOnly`] (`&[T]` for all).
 //! * [`GlobalPtr`]: 16 bytes that name an element anywhere.
 //! * Collectives: [`Team::barrier`], [`Team::all_reduce`] and their kind, blocking and as [`Pending`].
-//! * [`Lock`], [`GlobalLock`]: queue locks; [`array`]: distributed arrays and maps.
+//! * [`Lock`], [`GlobalLock`]: queue locks; [`mod@array`]: distributed arrays and maps.
 //!
 //! # Files
 //! `unit`, `group`, `team/` (who) · `pointer` (names of bytes) · `job` (names become memory) · `local` (memory

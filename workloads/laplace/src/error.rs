@@ -53,6 +53,9 @@ pub enum Error {
         /// Why it ended.
         source: samite::Error,
     },
+    /// Global memory could not do what the array needed of it.
+    #[error(transparent)]
+    Pgas(#[from] samite::pgas::Error),
     /// The moments are gathered by one process.
     #[error("the job has {units} units of the analysis; start one")]
     Analyses {

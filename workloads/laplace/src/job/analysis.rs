@@ -7,9 +7,9 @@ use std::time::{Duration, Instant};
 
 use clap::Parser;
 use samite::Fabric;
+use samite::program::Reporter;
 
 use super::outcome::Outcome;
-use super::progress::Reporter;
 use super::protocol::{GO, NOT_YET, SIGN_OF_LIFE, Times};
 use super::source::Sources;
 use crate::residual::ResidualRows;

@@ -1,4 +1,5 @@
 //! The two programs of the job, on a fabric: [`solver`] (any number of units) and [`analysis`] (one).
+//! Beside them [`array`]: the same problem on a distributed array, with nobody who watches.
 //!
 //! Each solver unit has one segment: its field twice, and beside each of the two buffers a stamp that
 //! says which step is in it (`field`). It tells the analysis the segment's key once. From then on
@@ -33,13 +34,12 @@
 //!
 //! `protocol` (what is said) · `field` (what lies where in a segment) · `borders` (a [`crate::Halo`]
 //! over messages) · `source` (a solver unit as the analysis sees it) · `outcome` (the run as a report)
-//! · `progress`
 
 pub mod analysis;
+pub mod array;
 mod borders;
 mod field;
 mod outcome;
-mod progress;
 mod protocol;
 pub mod solver;
 mod source;

@@ -4,11 +4,11 @@ use std::io::Write;
 use std::time::{Duration, Instant};
 
 use clap::Parser;
+use samite::program::Reporter;
 use samite::{Fabric, Match, PeerId, Segment};
 
 use super::borders::Borders;
 use super::field::{BUFFERS, Field, Layout, Stamp};
-use super::progress::Reporter;
 use super::protocol::{self, Announcement, Doing, GO, Hello, RELEASED, Times, tag};
 use crate::{Change, Error, Part, Problem, Progress, Rows, Solver};
 

@@ -236,27 +236,30 @@ impl<'f> Source<'f> {
 
 #[cfg(test)]
 mod tests {
-    use samite::{FabricConfig, Identity, Segment};
+    use samite::{FabricConfig, Identity, Mask, Segment, SegmentKey};
+    use samite_testkit::{Failed, Outcome, check, full_name, matches_or_fail, same, units};
 
     use super::*;
     use crate::job::field::Stamp;
 
     /// A unit that is its own analysis.
-    fn alone(map: bool) -> Fabric {
-        let mut config = FabricConfig::default();
-        config.mask.map = !map;
-        Fabric::alone(Identity::by_hand("laplace"), config).unwrap()
+    fn alone() -> Fabric {
+        Fabric::alone(Identity::by_hand("laplace"), FabricConfig::default()).unwrap()
+    }
+
+    fn hello(segment: SegmentKey) -> Hello {
+        Hello {
+            rows: 4,
+            cols: 6,
+            steps: 9,
+            segment,
+        }
     }
 
     fn unit<'f>(fabric: &'f Fabric, problem: &Problem) -> (Source<'f>, Segment<'f>) {
         let part = problem.part(0, 1).unwrap();
         let segment = fabric.allocate(Layout::new(problem, part).bytes()).unwrap();
-        let hello = Hello {
-            rows: problem.rows(),
-            cols: problem.cols(),
-            steps: 9,
-            segment: segment.key(),
-        };
+        let hello = hello(segment.key());
         let source = Source::new(fabric, problem, part, &hello, fabric.me(), &hello).unwrap();
         (source, segment)
     }
@@ -269,38 +272,94 @@ mod tests {
         stamp.end();
     }
 
+    /// To the unit that publishes: the next step. Back: done.
+    const PUBLISH: u64 = 1;
+
+    /// One unit publishes steps when the other one, which reads, asks for it.
+    fn torn(name: &str, mask: Mask) {
+        let name = full_name(module_path!(), name);
+        units(2).mask(mask).run(&name, |fabric, members| {
+            let problem = Problem::new(4, 6).map_err(Failed::new)?;
+            let (owner, reader) = (members[0], members[1]);
+            match fabric.me() == owner {
+                true => publish_when_asked(fabric, &problem, reader),
+                false => read_torn(fabric, &problem, owner, mask),
+            }
+        });
+    }
+
+    fn publish_when_asked(fabric: &Fabric, problem: &Problem, reader: PeerId) -> Outcome {
+        let (source, segment) = unit(fabric, problem);
+        fabric.send(reader, tag::HELLO, &segment.key().to_bytes())?;
+        for step in 0..3 {
+            fabric.recv(Match::from(reader, PUBLISH), &mut [])?;
+            publish(&source, &segment, step);
+            fabric.send(reader, PUBLISH, &[])?;
+        }
+        Ok(fabric
+            .recv(Match::from(reader, tag::END), &mut [])
+            .map(drop)?)
+    }
+
+    fn read_torn(fabric: &Fabric, problem: &Problem, owner: PeerId, mask: Mask) -> Outcome {
+        let mut key = [0; 24];
+        fabric.recv(Match::from(owner, tag::HELLO), &mut key)?;
+        let part = problem.part(0, 1).map_err(Failed::new)?;
+        let hello = hello(SegmentKey::from_bytes(&key));
+        let source = Source::new(fabric, problem, part, &hello, owner, &hello);
+        let source = source.map_err(Failed::new)?;
+        check!(source.remote.mapped().is_some() != mask.map);
+        let publish = || -> Outcome {
+            fabric.send(owner, PUBLISH, &[])?;
+            Ok(fabric
+                .recv(Match::from(owner, PUBLISH), &mut [])
+                .map(drop)?)
+        };
+
+        let mut row = [0.0; 6];
+        let early = source.read(0, &mut row, |_, _| {});
+        matches_or_fail!(early, Err(Error::Torn { found: None, .. }));
+        publish()?;
+        publish()?;
+        let mut rows = Vec::new();
+        let whole = source.read(1, &mut row, |at, cells| rows.push((at, cells[5])));
+        check!(whole.is_ok());
+        same!(rows, [(0, 1.0), (1, 1.0), (2, 1.0), (3, 1.0)]);
+
+        let mut published = Ok(());
+        let torn = source.read(0, &mut row, |at, _| {
+            if at == 1 {
+                published = publish();
+            }
+        });
+        published?;
+        matches_or_fail!(
+            torn,
+            Err(Error::Torn {
+                unit: 0,
+                step: 0,
+                found: Some(2)
+            })
+        );
+        check!(torn.is_err_and(|error| error.to_string().contains("held step 2")));
+        Ok(fabric.send(owner, tag::END, &[])?)
+    }
+
     #[test]
     fn a_step_that_is_overwritten_while_it_is_read_is_torn() {
-        for map in [true, false] {
-            let (fabric, problem) = (alone(map), Problem::new(4, 6).unwrap());
-            let (source, segment) = unit(&fabric, &problem);
-            assert_eq!(source.remote.mapped().is_some(), map);
-            let mut row = [0.0; 6];
-            let early = source.read(0, &mut row, |_, _| {});
-            assert!(matches!(early, Err(Error::Torn { found: None, .. })));
+        let name = "a_step_that_is_overwritten_while_it_is_read_is_torn";
+        torn(name, Mask::default());
+    }
 
-            publish(&source, &segment, 0);
-            publish(&source, &segment, 1);
-            let mut rows = Vec::new();
-            source
-                .read(1, &mut row, |at, cells| rows.push((at, cells[5])))
-                .unwrap();
-            assert_eq!(rows, [(0, 1.0), (1, 1.0), (2, 1.0), (3, 1.0)]);
-
-            let torn = source.read(0, &mut row, |at, _| {
-                if at == 1 {
-                    publish(&source, &segment, 2);
-                }
-            });
-            let found = Some(2);
-            assert!(matches!(torn, Err(Error::Torn { unit: 0, step: 0, found: f }) if f == found));
-            assert!(torn.unwrap_err().to_string().contains("held step 2"));
-        }
+    #[test]
+    fn a_step_that_is_overwritten_while_it_comes_by_messages_is_torn() {
+        let name = "a_step_that_is_overwritten_while_it_comes_by_messages_is_torn";
+        torn(name, Mask::MESSAGES_ONLY);
     }
 
     #[test]
     fn a_step_that_was_not_announced_is_missed() {
-        let (fabric, problem) = (alone(true), Problem::new(4, 6).unwrap());
+        let (fabric, problem) = (alone(), Problem::new(4, 6).unwrap());
         let (source, _segment) = unit(&fabric, &problem);
         for step in [0, 2] {
             let change = Change::default();
@@ -323,14 +382,9 @@ mod tests {
 
     #[test]
     fn a_segment_of_another_size_is_refused() {
-        let (fabric, problem) = (alone(true), Problem::new(4, 6).unwrap());
+        let (fabric, problem) = (alone(), Problem::new(4, 6).unwrap());
         let segment = fabric.allocate(64).unwrap();
-        let hello = Hello {
-            rows: 4,
-            cols: 6,
-            steps: 9,
-            segment: segment.key(),
-        };
+        let hello = hello(segment.key());
         let part = problem.part(0, 1).unwrap();
         let refused = Source::new(&fabric, &problem, part, &hello, fabric.me(), &hello);
         assert!(matches!(refused, Err(Error::Disagreement { unit: 0 })));

@@ -100,7 +100,7 @@ impl Builder {
         let power = 1 << self.size.ilog2();
         let extra = self.size - power;
         let paired = self.rank < 2 * extra;
-        if paired && self.rank % 2 == 0 {
+        if paired && self.rank.is_multiple_of(2) {
             self.send(self.rank + 1, sum);
             self.fence();
             self.recv(self.rank + 1, sum);

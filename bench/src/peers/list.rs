@@ -1,0 +1,193 @@
+//! The peers of each bench, with the settings under which they are at their best on one machine.
+//!
+//! How the settings were found, on two cores of one machine:
+//! * Open MPI's one-sided component is `sm`: 24 ns for a put and its flush, where `rdma` takes 40 and
+//!   `ucx` is not made for one machine. Its collectives are those of `tuned`; `coll_sm` is slower for
+//!   all sizes but the barrier.
+//! * Open MPI's OpenSHMEM has one engine, UCX over shared memory. Without UCX's memory hooks it is as fast
+//!   and does not crash in `shmem_finalize`.
+//! * MPICH 4.0 works on windows by messages to the target, whatever hints it gets.
+//! * Lamellar is built without its launcher and its PMIx: its shared-memory backend needs neither.
+
+use super::Build;
+
+/// A library with its compiler and launcher.
+pub(super) struct Toolkit {
+    pub(super) build: Build,
+    /// Starts all ranks; without it each rank is started by the bench.
+    pub(super) launcher: Option<&'static str>,
+    /// Arguments of the launcher, and those for more ranks than cores.
+    pub(super) arguments: &'static str,
+    pub(super) crowded: &'static str,
+    pub(super) env: &'static [(&'static str, &'static str)],
+    /// What to do where it is missing.
+    pub(super) install: &'static str,
+}
+
+/// A contestant of a bench.
+pub(super) struct Peer {
+    pub(super) name: &'static str,
+    pub(super) bench: &'static str,
+    pub(super) toolkit: &'static Toolkit,
+    /// File in the folder of peers.
+    pub(super) source: &'static str,
+    /// Arguments of the launcher in this bench.
+    pub(super) arguments: &'static str,
+    /// It has no more ranks than this.
+    pub(super) most_ranks: u32,
+}
+
+const OPENMPI: Toolkit = Toolkit {
+    build: Build::C {
+        compiler: "mpicc.openmpi",
+        header: "mpi.h",
+        libraries: &[],
+    },
+    launcher: Some("mpirun.openmpi"),
+    arguments: "-n {ranks} --bind-to none --mca pml ob1 --mca btl self,vader",
+    crowded: "--oversubscribe",
+    env: AS_ROOT,
+    install: "apt-get install openmpi-bin libopenmpi-dev",
+};
+
+/// Open MPI refuses to run as root, as containers do, unless told twice.
+const AS_ROOT: &[(&str, &str)] = &[
+    ("OMPI_ALLOW_RUN_AS_ROOT", "1"),
+    ("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1"),
+];
+
+const MPICH: Toolkit = Toolkit {
+    build: Build::C {
+        compiler: "mpicc.mpich",
+        header: "mpi.h",
+        libraries: &[],
+    },
+    launcher: Some("mpirun.mpich"),
+    arguments: "-n {ranks} -launcher fork -bind-to none",
+    crowded: "",
+    env: &[],
+    install: "apt-get install mpich libmpich-dev",
+};
+
+const OPENSHMEM: Toolkit = Toolkit {
+    build: Build::C {
+        compiler: "oshcc",
+        header: "shmem.h",
+        libraries: &[],
+    },
+    launcher: Some("oshrun"),
+    arguments: "-n {ranks} --bind-to none --mca opal_common_ucx_opal_mem_hooks 0",
+    crowded: "--oversubscribe",
+    env: &[
+        ("UCX_TLS", "sm,self"),
+        ("UCX_WARN_UNUSED_ENV_VARS", "n"),
+        ("OMPI_ALLOW_RUN_AS_ROOT", "1"),
+        ("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1"),
+    ],
+    install: "apt-get install openmpi-bin libopenmpi-dev",
+};
+
+const ZMQ: Toolkit = Toolkit {
+    build: Build::C {
+        compiler: "cc",
+        header: "zmq.h",
+        libraries: &["-lzmq"],
+    },
+    launcher: None,
+    arguments: "",
+    crowded: "",
+    env: &[],
+    install: "apt-get install gcc libzmq3-dev",
+};
+
+const LAMELLAR: Toolkit = Toolkit {
+    build: Build::Cargo,
+    launcher: None,
+    arguments: "",
+    crowded: "",
+    env: &[],
+    install: "it is built by cargo at the first run without --quick, which takes minutes",
+};
+
+pub(super) const PEERS: &[Peer] = &[
+    of("message", "openmpi", &OPENMPI, "mpi_message.c"),
+    of("message", "mpich", &MPICH, "mpi_message.c"),
+    // A pair of sockets has two ends.
+    Peer {
+        most_ranks: 2,
+        ..of("message", "zmq", &ZMQ, "zmq_message.c")
+    },
+    of("oversubscribed", "openmpi", &OPENMPI, "mpi_message.c"),
+    of("oversubscribed", "mpich", &MPICH, "mpi_message.c"),
+    windows("onesided", "openmpi", &OPENMPI, "mpi_onesided.c"),
+    of("onesided", "mpich", &MPICH, "mpi_onesided.c"),
+    windows("onesided", "openmpi-shared", &OPENMPI, "mpi_shared.c"),
+    of("onesided", "mpich-shared", &MPICH, "mpi_shared.c"),
+    of("onesided", "openshmem", &OPENSHMEM, "shmem_onesided.c"),
+    of("onesided", "lamellar", &LAMELLAR, "lamellar"),
+    of("collectives", "openmpi", &OPENMPI, "mpi_collectives.c"),
+    of("collectives", "mpich", &MPICH, "mpi_collectives.c"),
+    of(
+        "collectives",
+        "openshmem",
+        &OPENSHMEM,
+        "shmem_collectives.c",
+    ),
+    windows("lock", "openmpi", &OPENMPI, "mpi_lock.c"),
+    of("lock", "mpich", &MPICH, "mpi_lock.c"),
+    of("lock", "openshmem", &OPENSHMEM, "shmem_lock.c"),
+    windows("gups", "openmpi", &OPENMPI, "mpi_gups.c"),
+    of("gups", "mpich", &MPICH, "mpi_gups.c"),
+    of("gups", "openshmem", &OPENSHMEM, "shmem_gups.c"),
+    of("gups", "lamellar", &LAMELLAR, "lamellar"),
+    of("is", "openmpi", &OPENMPI, "mpi_is.c"),
+    of("is", "mpich", &MPICH, "mpi_is.c"),
+];
+
+const fn of(
+    bench: &'static str,
+    name: &'static str,
+    toolkit: &'static Toolkit,
+    source: &'static str,
+) -> Peer {
+    Peer {
+        name,
+        bench,
+        toolkit,
+        source,
+        arguments: "",
+        most_ranks: u32::MAX,
+    }
+}
+
+/// One that works on windows of Open MPI.
+const fn windows(
+    bench: &'static str,
+    name: &'static str,
+    toolkit: &'static Toolkit,
+    source: &'static str,
+) -> Peer {
+    Peer {
+        arguments: "--mca osc sm",
+        ..of(bench, name, toolkit, source)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_peer_belongs_to_a_bench_and_has_a_name_there() {
+        for (index, peer) in PEERS.iter().enumerate() {
+            assert!(crate::BENCHES.contains(&peer.bench), "{}", peer.bench);
+            let same = |other: &&Peer| (other.bench, other.name) == (peer.bench, peer.name);
+            assert_eq!(
+                PEERS[index..].iter().filter(same).count(),
+                1,
+                "{}",
+                peer.name
+            );
+        }
+    }
+}

@@ -1,0 +1,211 @@
+//! Our contestant: a unit of Samite that runs the cases on command.
+//!
+//! | file | commands |
+//! |---|---|
+//! | `message` | those of messages, and the barrier of the fabric |
+//! | `onesided`, `collectives`, `lock` | those of global memory |
+//! | `gups` | random updates of it |
+
+mod collectives;
+mod gups;
+mod lock;
+mod message;
+mod onesided;
+
+use crate::control::{Command, Control, pin};
+use anyhow::{Result, ensure};
+use samite::pgas::{Pgas, Team};
+use samite::{Fabric, PeerId};
+use std::cell::OnceCell;
+use std::path::Path;
+use std::time::Instant;
+
+/// Whole programs that are measured; they live above this crate.
+#[derive(Clone, Copy, Debug)]
+pub struct Programs {
+    /// Sorts the integers of a class of NPB IS, collectively; the seconds of the ten iterations, `None` for
+    /// a class that there is not.
+    pub is: fn(&Pgas<'_>, &str) -> Result<Option<f64>>,
+}
+
+/// Runs a rank until it is told to quit.
+pub fn run_unit(folder: &Path, programs: Programs) -> Result<()> {
+    let rank = std::env::var("SAMITE_UNIT")
+        .ok()
+        .and_then(|text| text.parse().ok())
+        .unwrap_or(0);
+    pin(rank)?;
+    let fabric = samite::init()?;
+    let members = fabric.job()?;
+    let mut control = Control::open(folder, rank)?;
+    fabric.barrier(&members)?;
+    control.answer("ready")?;
+    let unit = Unit {
+        fabric: &fabric,
+        members,
+        rank: rank as usize,
+        pgas: OnceCell::new(),
+        programs,
+    };
+    while let Some(command) = control.next()? {
+        let result = unit.run(&command);
+        control.answer_result(result)?;
+    }
+    Ok(())
+}
+
+struct Unit<'f> {
+    fabric: &'f Fabric,
+    members: Vec<PeerId>,
+    rank: usize,
+    /// Begun when it is first needed, so that messages are measured without it.
+    pgas: OnceCell<Pgas<'f>>,
+    programs: Programs,
+}
+
+impl<'f> Unit<'f> {
+    fn run(&self, command: &Command) -> Result<Option<f64>> {
+        match (command.name(), self.members.len()) {
+            ("put" | "get" | "put_nb" | "strided" | "atomic", 2) => {
+                onesided::run(self.world()?, command)
+            }
+            ("collective", _) => collectives::run(self.world()?, command),
+            ("lock", _) => lock::run(self.world()?, command).map(Some),
+            ("gups", ranks) if ranks.is_power_of_two() => gups::run(self.world()?, command),
+            ("is", _) => (self.programs.is)(self.pgas()?, command.word(1)),
+            _ => self.message(command),
+        }
+    }
+
+    fn world(&self) -> Result<&Team<'f>> {
+        Ok(self.pgas()?.world())
+    }
+
+    /// Collective when called first.
+    fn pgas(&self) -> Result<&Pgas<'f>> {
+        if let Some(pgas) = self.pgas.get() {
+            return Ok(pgas);
+        }
+        let pgas = Pgas::new(self.fabric)?;
+        Ok(self.pgas.get_or_init(|| pgas))
+    }
+}
+
+/// Position-dependent bytes of a sender.
+fn fill(bytes: &mut [u8], seed: usize) {
+    for (index, byte) in bytes.iter_mut().enumerate() {
+        *byte = (index.wrapping_mul(31) ^ (index >> 8) ^ seed.wrapping_mul(97)) as u8;
+    }
+}
+
+fn check(bytes: &[u8], seed: usize) -> Result<()> {
+    let mut expected = vec![0; bytes.len()];
+    fill(&mut expected, seed);
+    ensure!(
+        bytes == expected,
+        "the data that arrived is not the data that was sent"
+    );
+    Ok(())
+}
+
+/// Seconds of `iters` on the ranks that take part, after `warmup`; with `together`, until the last of
+/// them is done.
+fn timed(
+    world: &Team<'_>,
+    takes_part: bool,
+    together: bool,
+    (iters, warmup): (u64, u64),
+    mut often: impl FnMut(u64) -> Result<()>,
+) -> Result<f64> {
+    let mut run = |n: u64| if takes_part { often(n) } else { Ok(()) };
+    world.barrier()?;
+    run(warmup)?;
+    world.barrier()?;
+    let start = Instant::now();
+    run(iters)?;
+    if together {
+        world.barrier()?;
+    }
+    let seconds = start.elapsed().as_secs_f64();
+    world.barrier()?;
+    Ok(seconds)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use samite_testkit::{Failed, Outcome, full_name, units};
+
+    /// Each command checks its data itself; here it has to know it.
+    fn answers(fabric: &Fabric, members: &[PeerId], lines: &[&str]) -> Outcome {
+        let unit = Unit {
+            fabric,
+            members: members.to_vec(),
+            rank: members.iter().position(|m| *m == fabric.me()).unwrap_or(0),
+            pgas: OnceCell::new(),
+            programs: Programs {
+                is: |pgas, class| {
+                    pgas.world().barrier()?;
+                    Ok((class == "S").then_some(1.0))
+                },
+            },
+        };
+        for line in lines {
+            let seconds = unit.run(&Command::of(line));
+            let seconds = seconds.map_err(|error| Failed::new(format!("{line}: {error:#}")))?;
+            assert!(seconds.is_some_and(f64::is_finite), "{line}: {seconds:?}");
+        }
+        assert_eq!(unit.run(&Command::of("is Q")).ok(), Some(None));
+        assert_eq!(unit.run(&Command::of("dance 1 2")).ok(), Some(None));
+        Ok(())
+    }
+
+    #[test]
+    fn a_pair_knows_its_commands() {
+        let name = full_name(module_path!(), "a_pair_knows_its_commands");
+        let lines = [
+            "latency 8 10 2",
+            "bandwidth segment 65536 4 1",
+            "bandwidth cold 65536 4 1",
+            "rate 8 64 4 1",
+            "memory",
+            "put 8 100 10",
+            "put 3 10 1",
+            "put 65536 10 1",
+            "get 8 100 10",
+            "get 65536 10 1",
+            "put_nb 8 100 10",
+            "strided 16 64 10 1",
+            "atomic single 100 10",
+            "atomic contended 100 10",
+            "lock uncontended 50 5",
+            "lock contended 50 5",
+            "is S",
+        ];
+        units(2).run(&name, |fabric, members| answers(fabric, members, &lines));
+    }
+
+    #[test]
+    fn pairs_update_at_random() {
+        let name = full_name(module_path!(), "pairs_update_at_random");
+        let lines = ["gups plain 5000 100", "gups aggregated 5000 100"];
+        units(2).run(&name, |fabric, members| answers(fabric, members, &lines));
+    }
+
+    #[test]
+    fn many_work_together() {
+        let name = full_name(module_path!(), "many_work_together");
+        let lines = [
+            "alltoall 1024 4 1",
+            "collective barrier segment 0 10 2",
+            "collective allreduce segment 8 10 2",
+            "collective allreduce private 4096 10 2",
+            "collective bcast segment 4096 10 2",
+            "collective bcast private 4096 10 2",
+            "collective alltoall segment 1024 10 2",
+            "collective alltoall private 1024 10 2",
+            "lock contended 20 2",
+        ];
+        units(4).run(&name, |fabric, members| answers(fabric, members, &lines));
+    }
+}

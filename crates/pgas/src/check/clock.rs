@@ -1,0 +1,55 @@
+//! Vector clocks: what a unit knows of the times of all.
+
+use serde::{Deserialize, Serialize};
+
+/// For each unit, up to which of its times everything has happened before now.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Clock(Vec<u64>);
+
+impl Clock {
+    /// Of a unit that knows nothing of the others. Its own time begins at 1.
+    pub(super) fn of(unit: u32) -> Clock {
+        let mut clock = Clock::default();
+        clock.tick(unit);
+        clock
+    }
+
+    pub(super) fn time(&self, unit: u32) -> u64 {
+        self.0.get(unit as usize).copied().unwrap_or(0)
+    }
+
+    /// Learns what another clock knows.
+    pub(super) fn join(&mut self, other: &Clock) {
+        if self.0.len() < other.0.len() {
+            self.0.resize(other.0.len(), 0);
+        }
+        for (mine, theirs) in self.0.iter_mut().zip(&other.0) {
+            *mine = (*mine).max(*theirs);
+        }
+    }
+
+    /// A new time of a unit begins: after it told others of the old one.
+    pub(super) fn tick(&mut self, unit: u32) {
+        let unit = unit as usize;
+        if self.0.len() <= unit {
+            self.0.resize(unit + 1, 0);
+        }
+        self.0[unit] += 1;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn clocks_learn_from_each_other() {
+        let (mut a, mut b) = (Clock::of(0), Clock::of(2));
+        b.tick(2);
+        a.join(&b);
+        assert_eq!([a.time(0), a.time(1), a.time(2), a.time(9)], [1, 0, 2, 0]);
+        assert_eq!(b.time(0), 0);
+        b.join(&a);
+        assert_eq!(a, b);
+    }
+}

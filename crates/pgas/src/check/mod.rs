@@ -1,0 +1,298 @@
+//! The checking mode: reports accesses of two units to the same elements, of which at least one writes, that
+//! nothing orders. Every unit has a vector clock; what orders units (`docs/memory-model.md`) carries clocks
+//! from one to the other, and each access is held against what was done to the same bytes before. The owner
+//! of the memory keeps that, and is asked by messages: slow, and the owner has to make progress even where
+//! memory is shared.
+//!
+//! A conflict is logged, kept ([`crate::Pgas::conflicts`]), and ends the next blocking collective of a team of
+//! the unit that found it with [`Error::Conflict`], at all members.
+//!
+//! It finds what the run at hand could have done in another order, and never reports two accesses that are
+//! ordered. It does not see: accesses through a reference (there are no races in their phases), what
+//! collectives read and write in parts of segments, and whether the handle of a `put_nb` was waited for. An
+//! atomic orders more than it has to: all later ones of the same element.
+//!
+//! # Files
+//! `clock` · `shadow` (accesses to the memory of one unit, pure) · `home` (what is asked about it) · `report`
+//! (what is said)
+
+mod clock;
+mod home;
+mod report;
+mod shadow;
+
+pub use report::{Access, AccessKind, Conflict};
+
+use crate::team::Inner;
+use crate::{Error, Result, TeamId, Unit};
+use clock::Clock;
+use home::{Answer, Home, Key, Question};
+use samite_fabric::{Error as Below, Fabric, Match, PeerId};
+use serde::{Deserialize, Serialize};
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeSet;
+use std::ops::Range;
+use std::panic::Location;
+use std::rc::Rc;
+
+/// The handler that answers questions about this unit's memory.
+const QUESTIONS: u16 = 0xd5c0;
+/// The first byte of the tags of clocks that travel with collectives.
+const CLOCKS: u64 = 0xd5c0 << 48;
+
+/// What the members of a collective tell each other.
+#[derive(Debug, Serialize, Deserialize)]
+struct Told {
+    clock: Clock,
+    /// A conflict that was not told yet.
+    news: Option<Conflict>,
+}
+
+/// Elements of a segment.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Memory {
+    pub(crate) owner: Unit,
+    pub(crate) segment: u16,
+    pub(crate) generation: u8,
+    pub(crate) element_bytes: u64,
+}
+
+/// The checking mode of one unit.
+#[derive(Debug)]
+pub(crate) struct Checker<'f> {
+    fabric: &'f Fabric,
+    me: u32,
+    /// By unit.
+    peers: Vec<PeerId>,
+    clock: RefCell<Clock>,
+    home: Rc<RefCell<Home>>,
+    /// Whose memory has implicit puts of this unit that are not complete.
+    incomplete: RefCell<BTreeSet<u32>>,
+    conflicts: RefCell<Vec<Conflict>>,
+    /// How many of them were told in a collective.
+    told: Cell<usize>,
+}
+
+impl<'f> Checker<'f> {
+    /// Begins to check, if the fabric's settings want it.
+    pub(crate) fn start(fabric: &'f Fabric, me: Unit, peers: &[PeerId]) -> Option<Checker<'f>> {
+        if !fabric.checks() {
+            return None;
+        }
+        let home = Rc::new(RefCell::new(Home::new(me)));
+        let answers = home.clone();
+        fabric.on(QUESTIONS, move |_, bytes| {
+            answers.borrow_mut().answer_message(bytes)
+        });
+        Some(Checker {
+            fabric,
+            me: me.0,
+            peers: peers.to_vec(),
+            clock: RefCell::new(Clock::of(me.0)),
+            home,
+            incomplete: RefCell::default(),
+            conflicts: RefCell::default(),
+            told: Cell::new(0),
+        })
+    }
+
+    pub(crate) fn conflicts(&self) -> Vec<Conflict> {
+        self.conflicts.borrow().clone()
+    }
+
+    /// An access is about to happen, to these elements.
+    pub(crate) fn access(
+        &self,
+        memory: Memory,
+        elements: impl Iterator<Item = Range<u64>>,
+        kind: AccessKind,
+        place: &Location<'_>,
+    ) -> Result<()> {
+        let size = memory.element_bytes;
+        let bytes = |range: Range<u64>| range.start.saturating_mul(size)..range.end.saturating_mul(size);
+        let ranges: Vec<_> = elements.map(bytes).filter(|range| !range.is_empty()).collect();
+        if ranges.is_empty() {
+            return Ok(());
+        }
+        let question = Question::Access {
+            segment: memory.segment,
+            generation: memory.generation,
+            ranges,
+            element_bytes: size,
+            unit: self.me,
+            kind,
+            place: place.to_string(),
+            clock: self.clock.borrow().clone(),
+        };
+        if kind == AccessKind::ImplicitPut {
+            self.incomplete.borrow_mut().insert(memory.owner.0);
+        }
+        let answer = self.ask(memory.owner.0, question)?;
+        if kind.is_atomic() && kind.writes() {
+            self.clock.borrow_mut().tick(self.me);
+        }
+        for conflict in answer.conflicts {
+            tracing::error!(%conflict, "a data race");
+            self.conflicts.borrow_mut().push(conflict);
+        }
+        Ok(())
+    }
+
+    /// An atomic access to an element has happened.
+    pub(crate) fn seen(&self, memory: Memory, element: u64) -> Result<()> {
+        self.take(
+            memory.owner.0,
+            Key::Element {
+                segment: memory.segment,
+                generation: memory.generation,
+                offset: element.saturating_mul(memory.element_bytes),
+            },
+        )
+    }
+
+    /// Implicit puts are complete: those to the memory of `of`, or all.
+    pub(crate) fn complete(&self, of: Option<Unit>) -> Result<()> {
+        let wanted = |unit: &u32| of.is_none_or(|of| of.0 == *unit);
+        let units: Vec<u32> = self.incomplete.borrow().iter().copied().filter(wanted).collect();
+        for unit in units {
+            self.incomplete.borrow_mut().remove(&unit);
+            let clock = self.clock.borrow().clone();
+            self.ask(unit, Question::Complete { unit: self.me, clock })?;
+        }
+        Ok(())
+    }
+
+    /// A lock is about to be given back.
+    pub(crate) fn lock_given(&self, home: Unit, team: TeamId, number: u64) -> Result<()> {
+        let clock = self.clock.borrow().clone();
+        let key = Key::Lock {
+            team: team.0,
+            number,
+        };
+        self.ask(home.0, Question::Leave { key, clock })?;
+        self.clock.borrow_mut().tick(self.me);
+        Ok(())
+    }
+
+    /// A lock was taken.
+    pub(crate) fn lock_taken(&self, home: Unit, team: TeamId, number: u64) -> Result<()> {
+        let team = team.0;
+        self.take(home.0, Key::Lock { team, number })
+    }
+
+    fn take(&self, unit: u32, key: Key) -> Result<()> {
+        let answer = self.ask(unit, Question::Take { key })?;
+        self.clock.borrow_mut().join(&answer.clock);
+        Ok(())
+    }
+
+    /// A collective begins: tells the clock to the members `to` that learn of this unit by it.
+    pub(crate) fn begin(
+        &self,
+        team: &Inner<'_>,
+        number: u64,
+        to: impl Fn(u32) -> bool,
+    ) -> Result<()> {
+        let told = Told {
+            clock: self.clock.borrow().clone(),
+            news: self.conflicts.borrow().get(self.told.get()).cloned(),
+        };
+        let bytes = serde_json::to_vec(&told).unwrap_or_default();
+        for (rank, peer) in team.peers.iter().enumerate() {
+            if rank as u32 != team.rank && to(rank as u32) {
+                alive(self.fabric.send(*peer, tag(team, number), &bytes))?;
+            }
+        }
+        self.clock.borrow_mut().tick(self.me);
+        Ok(())
+    }
+
+    /// A collective has ended: learns of the members `from`.
+    pub(crate) fn end(
+        &self,
+        team: &Inner<'_>,
+        number: u64,
+        from: impl Fn(u32) -> bool,
+    ) -> Result<()> {
+        for (rank, peer) in team.peers.iter().enumerate() {
+            if rank as u32 != team.rank && from(rank as u32) {
+                self.hear(*peer, tag(team, number))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// As [`Checker::end`], of a blocking collective, in which everybody tells everybody: it fails when
+    /// somebody has found a conflict. All members decide alike.
+    pub(crate) fn end_all(
+        &self,
+        team: &Inner<'_>,
+        number: u64,
+        from: impl Fn(u32) -> bool,
+    ) -> Result<()> {
+        let own = self.conflicts.borrow().get(self.told.get()).cloned();
+        let mut news = None;
+        for (rank, peer) in team.peers.iter().enumerate() {
+            let rank = rank as u32;
+            let theirs = match rank == team.rank {
+                true => own.clone(),
+                false => self.hear_of(*peer, tag(team, number), from(rank))?,
+            };
+            news = news.or(theirs);
+        }
+        if own.is_some() {
+            self.told.set(self.told.get() + 1);
+        }
+        match news {
+            Some(conflict) => Err(Error::Conflict(Box::new(conflict))),
+            None => Ok(()),
+        }
+    }
+
+    fn hear(&self, peer: PeerId, tag: u64) -> Result<()> {
+        self.hear_of(peer, tag, true).map(drop)
+    }
+
+    /// What a member told; whether it orders.
+    fn hear_of(&self, peer: PeerId, tag: u64, orders: bool) -> Result<Option<Conflict>> {
+        let Some((_, bytes)) = alive(self.fabric.recv_vec(Match::from(peer, tag)))? else {
+            return Ok(None);
+        };
+        let Ok(told) = serde_json::from_slice::<Told>(&bytes) else {
+            return Ok(None);
+        };
+        if orders {
+            self.clock.borrow_mut().join(&told.clock);
+        }
+        Ok(told.news)
+    }
+
+    fn ask(&self, unit: u32, question: Question) -> Result<Answer> {
+        if unit == self.me {
+            return Ok(self.home.borrow_mut().answer(question));
+        }
+        let Some(peer) = self.peers.get(unit as usize) else {
+            return Ok(Answer::default());
+        };
+        let bytes = serde_json::to_vec(&question).unwrap_or_default();
+        let asked = self.fabric.request(*peer, QUESTIONS, &bytes);
+        let answered = alive(asked.and_then(samite_fabric::Handle::wait))?;
+        let answer = answered.and_then(|bytes| serde_json::from_slice(&bytes).ok());
+        Ok(answer.unwrap_or_default())
+    }
+}
+
+/// What a lost unit would say does not matter: the operation itself will tell of the loss.
+fn alive<T>(said: Result<T, Below>) -> Result<Option<T>> {
+    match said {
+        Ok(said) => Ok(Some(said)),
+        Err(Below::PeerLost { .. } | Below::NoSuchPeer(_) | Below::NoHandler { .. }) => Ok(None),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// The tag of the clocks of one collective.
+fn tag(team: &Inner<'_>, number: u64) -> u64 {
+    let mixed = team.id.0.wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(23) ^ number;
+    CLOCKS | mixed & ((1 << 48) - 1)
+}

@@ -1,0 +1,143 @@
+//! What the checking mode says.
+
+use crate::Unit;
+use serde::{Deserialize, Serialize};
+use std::fmt;
+use std::ops::Range;
+
+/// Two accesses to the same elements, at least one of which writes, without order between them.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Conflict {
+    /// Whose memory.
+    #[serde(with = "number")]
+    pub owner: Unit,
+    /// The number of the segment there.
+    pub segment: u16,
+    /// Elements that both touch, counted in those of the later access.
+    pub elements: Range<u64>,
+    /// Bytes of such an element.
+    pub element_bytes: u64,
+    /// The one that came first, by chance.
+    pub earlier: Access,
+    /// The one that was found to conflict with it.
+    pub later: Access,
+}
+
+/// One side of a [`Conflict`].
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Access {
+    /// Who.
+    #[serde(with = "number")]
+    pub unit: Unit,
+    /// How.
+    pub kind: AccessKind,
+    /// Where in the program: file, line and column.
+    pub place: String,
+}
+
+/// How memory is accessed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum AccessKind {
+    /// A put that its call completes, or its handle.
+    Put,
+    /// A put that a flush completes.
+    ImplicitPut,
+    /// A get.
+    Get,
+    /// An atomic update.
+    Update,
+    /// An atomic load.
+    Load,
+    /// The change of a signal.
+    Signal,
+    /// The wait for a signal.
+    Wait,
+}
+
+impl AccessKind {
+    pub(super) fn writes(self) -> bool {
+        use AccessKind::{ImplicitPut, Put, Signal, Update};
+        matches!(self, Put | ImplicitPut | Update | Signal)
+    }
+
+    pub(super) fn is_atomic(self) -> bool {
+        use AccessKind::{Load, Signal, Update, Wait};
+        matches!(self, Update | Load | Signal | Wait)
+    }
+
+    /// Whether two of them may not happen without order.
+    pub(super) fn conflicts_with(self, other: AccessKind) -> bool {
+        (self.writes() || other.writes()) && !(self.is_atomic() && other.is_atomic())
+    }
+}
+
+impl fmt::Display for AccessKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            AccessKind::Put => "a put",
+            AccessKind::ImplicitPut => "an implicit put",
+            AccessKind::Get => "a get",
+            AccessKind::Update => "an atomic update",
+            AccessKind::Load => "an atomic load",
+            AccessKind::Signal => "a signal",
+            AccessKind::Wait => "a wait for a signal",
+        })
+    }
+}
+
+impl fmt::Display for Access {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} by {} at {}", self.kind, self.unit, self.place)
+    }
+}
+
+impl fmt::Display for Conflict {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Range { start, end } = self.elements;
+        write!(
+            f,
+            "elements {start}..{end} ({} bytes each) of segment {} of {}: {}, and {}, without order between them",
+            self.element_bytes, self.segment, self.owner, self.earlier, self.later
+        )
+    }
+}
+
+/// A unit as its number.
+mod number {
+    use crate::Unit;
+    use serde::{Deserialize, Deserializer, Serializer};
+
+    pub(super) fn serialize<S: Serializer>(unit: &Unit, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_u32(unit.0)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Unit, D::Error> {
+        u32::deserialize(from).map(Unit)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::AccessKind::{Get, ImplicitPut, Load, Put, Signal, Update, Wait};
+
+    #[test]
+    fn atomics_do_not_conflict_and_neither_do_reads() {
+        for (one, other, conflict) in [
+            (Put, Put, true),
+            (Put, Get, true),
+            (ImplicitPut, Load, true),
+            (Update, Get, true),
+            (Update, Put, true),
+            (Signal, Get, true),
+            (Wait, Put, true),
+            (Get, Get, false),
+            (Get, Load, false),
+            (Update, Load, false),
+            (Signal, Wait, false),
+            (Signal, Update, false),
+        ] {
+            assert_eq!(one.conflicts_with(other), conflict, "{one} {other}");
+            assert_eq!(other.conflicts_with(one), conflict, "{other} {one}");
+        }
+    }
+}

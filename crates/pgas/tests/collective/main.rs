@@ -1,0 +1,9 @@
+//! Collectives in real processes, with and without shared memory, and on the simulated network.
+//!
+//! Files: `results` (every collective against a loop) · `pending` (non-blocking ones) · `teams` (several
+//! at once, many over time) · `bad_days` (other arguments, deaths)
+
+mod bad_days;
+mod pending;
+mod results;
+mod teams;

@@ -1,0 +1,166 @@
+//! The program `gups`: random updates of a table that is spread over the units.
+
+use std::io::Write;
+use std::time::Duration;
+
+use clap::Parser;
+use samite::Fabric;
+use samite::pgas::{Pgas, Place, Segment, Update};
+use samite::program::{Reporter, Summary};
+
+use super::{Way, judge, timed, total};
+use crate::Error;
+use crate::sequence::Sequence;
+use crate::spread::Blocks;
+
+/// Updates random words of a table over all units, as RandomAccess of the HPC Challenge does.
+///
+/// Each word of a published sequence is exclusive-or-ed into the place that its low bits name. The
+/// updates are atomic, so none may be lost; HPC Challenge would accept one in a hundred.
+///
+/// HPC Challenge lets a process know 1024 updates before they are done. On memory that is mapped here the
+/// aggregated way looks ahead less than that; by messages it collects more.
+#[derive(Clone, Debug, Parser)]
+#[command(name = "gups")]
+pub struct Args {
+    /// Words of the whole table, as a power of two
+    #[arg(long, default_value_t = 24, value_parser = clap::value_parser!(u32).range(1..=40))]
+    pub words_log2: u32,
+    /// Updates of the whole run [default: four per word]
+    #[arg(long)]
+    pub updates: Option<u64>,
+    /// How updates travel [default: one run of each]
+    #[arg(long = "way", value_enum)]
+    pub ways: Vec<Way>,
+}
+
+/// Runs one unit. Collective over the program.
+///
+/// # Errors
+///
+/// [`Error::Wrong`] when an update was lost; what the fabric says of lost units and of memory.
+pub fn run(fabric: &Fabric, args: &Args, out: &mut dyn Write) -> Result<(), Error> {
+    let pgas = Pgas::new(fabric)?;
+    let words = 1 << args.words_log2;
+    let table = Table::new(&pgas, words)?;
+    let updates = args.updates.unwrap_or(4 * words);
+    let mut summary = Summary::new("GUPS")
+        .row("table", format_args!("{words} words of 8 bytes"))
+        .row("updates", updates)
+        .row("units", pgas.units());
+    let mut wrong = 0;
+    for way in Way::chosen(&args.ways) {
+        table.reset()?;
+        let time = timed(&pgas, || table.update(*way, updates, out))?;
+        wrong += total(&pgas, table.wrong(updates)?)?;
+        summary = summary.row(way, gups(updates, time));
+    }
+    if pgas.me().0 == 0 {
+        let detail = format_args!("{wrong} words differ from those of a sequential run");
+        write!(out, "{}", summary.verification(wrong == 0, detail))?;
+    }
+    judge(wrong, "words of the table")
+}
+
+fn gups(updates: u64, time: Duration) -> String {
+    let seconds = time.as_secs_f64();
+    format!(
+        "{:.6} GUPS ({seconds:.3} s)",
+        updates as f64 / seconds / 1e9
+    )
+}
+
+/// The table, one block of it per unit.
+struct Table<'p, 'f> {
+    pgas: &'p Pgas<'f>,
+    words: u64,
+    blocks: Blocks,
+    segment: Segment<'f, u64>,
+}
+
+/// Updates between two looks at the clock.
+const BURST: u64 = 1 << 16;
+
+impl<'p, 'f> Table<'p, 'f> {
+    fn new(pgas: &'p Pgas<'f>, words: u64) -> Result<Self, Error> {
+        let blocks = Blocks::new(words, pgas.units());
+        Ok(Table {
+            pgas,
+            words,
+            blocks,
+            segment: pgas.world().allocate(blocks.longest())?,
+        })
+    }
+
+    /// Every word is its place.
+    fn reset(&self) -> Result<(), Error> {
+        let own: Vec<u64> = self.blocks.part(self.pgas.me().0).collect();
+        self.segment.write_local(0, &own)?;
+        Ok(self.pgas.world().barrier()?)
+    }
+
+    /// The updates of this unit: a contiguous part of the sequence.
+    fn update(&self, way: Way, updates: u64, out: &mut dyn Write) -> Result<(), Error> {
+        let share = Blocks::new(updates, self.pgas.units()).part(self.pgas.me().0);
+        let mut sequence = Sequence::from(share.start);
+        let count = share.end - share.start;
+        let mut reporter = (self.pgas.me().0 == 0).then(|| Reporter::new(out, count));
+        let mut done = 0;
+        while done < count {
+            let burst = BURST.min(count - done);
+            let numbers = sequence.by_ref().take(burst as usize);
+            match way {
+                Way::Plain => self.plain(numbers)?,
+                Way::Aggregated => self.aggregated(numbers)?,
+            }
+            done += burst;
+            if let Some(reporter) = &mut reporter {
+                reporter.report(done, || way.to_string())?;
+            }
+        }
+        Ok(())
+    }
+
+    fn plain(&self, numbers: impl Iterator<Item = u64>) -> Result<(), Error> {
+        for number in numbers {
+            let at = self.place(number);
+            self.segment
+                .fetch_op(at.rank, at.index, Update::BitXor, number)?;
+        }
+        Ok(())
+    }
+
+    fn aggregated(&self, numbers: impl Iterator<Item = u64>) -> Result<(), Error> {
+        let mut updates = self.segment.updates(Update::BitXor);
+        for number in numbers {
+            let at = self.place(number);
+            updates.push(at.rank, at.index, number)?;
+        }
+        Ok(updates.finish()?)
+    }
+
+    #[inline]
+    fn place(&self, number: u64) -> Place {
+        self.blocks.locate(number & (self.words - 1))
+    }
+
+    /// Does all updates of this unit's block once more, alone: it must be as before. The number of words
+    /// that are not.
+    fn wrong(&self, updates: u64) -> Result<u64, Error> {
+        let me = self.pgas.me().0;
+        let part = self.blocks.part(me);
+        let mut own = vec![0; (part.end - part.start) as usize];
+        self.segment.read_local(0, &mut own)?;
+        for number in Sequence::from(0).take(updates as usize) {
+            let at = self.place(number);
+            if at.rank == me {
+                own[at.index as usize] ^= number;
+            }
+        }
+        Ok(own
+            .iter()
+            .zip(part)
+            .filter(|(word, place)| *word != place)
+            .count() as u64)
+    }
+}

@@ -1,0 +1,104 @@
+//! The program `histogram`: counts in a table that is spread over the units.
+
+use std::io::Write;
+
+use clap::Parser;
+use samite::Fabric;
+use samite::pgas::{Pgas, Segment, Update};
+use samite::program::Summary;
+
+use super::{Way, judge, rate, timed, total};
+use crate::spread::Blocks;
+use crate::{Error, random_places};
+
+/// Counts random places in a table over all units: one atomic addition each, as the histogram of the
+/// bale kernels does.
+#[derive(Clone, Debug, Parser)]
+#[command(name = "histogram")]
+pub struct Args {
+    /// Counters per unit
+    #[arg(long, default_value_t = 1000, value_parser = clap::value_parser!(u64).range(1..))]
+    pub counters: u64,
+    /// Additions per unit
+    #[arg(long, default_value_t = 1_000_000)]
+    pub updates: u64,
+    /// How additions travel [default: one run of each]
+    #[arg(long = "way", value_enum)]
+    pub ways: Vec<Way>,
+}
+
+/// Runs one unit. Collective over the program.
+///
+/// # Errors
+///
+/// [`Error::Wrong`] when a counter is wrong; what the fabric says of lost units and of memory.
+pub fn run(fabric: &Fabric, args: &Args, out: &mut dyn Write) -> Result<(), Error> {
+    let pgas = Pgas::new(fabric)?;
+    let (me, units) = (pgas.me().0, pgas.units());
+    let counters = args.counters * u64::from(units);
+    let blocks = Blocks::new(counters, units);
+    let segment: Segment<'_, u64> = pgas.world().allocate(blocks.longest())?;
+    let places: Vec<u64> = random_places(me, counters)
+        .take(args.updates as usize)
+        .collect();
+    let updates = args.updates * u64::from(units);
+    let mut summary = Summary::new("Histogram")
+        .row("counters", counters)
+        .row("additions", updates)
+        .row("units", units);
+    let mut wrong = 0;
+    for way in Way::chosen(&args.ways) {
+        segment.write_local(0, &vec![0; args.counters as usize])?;
+        let time = timed(&pgas, || match way {
+            Way::Plain => plain(&segment, &blocks, &places),
+            Way::Aggregated => aggregated(&segment, &blocks, &places),
+        })?;
+        wrong += total(&pgas, wrong_counters(&segment, &blocks, args)?)?;
+        summary = summary.row(way, rate(updates, time));
+    }
+    if me == 0 {
+        let detail = format_args!("{wrong} counters differ from those of a sequential run");
+        write!(out, "{}", summary.verification(wrong == 0, detail))?;
+    }
+    judge(wrong, "counters")
+}
+
+fn plain(segment: &Segment<'_, u64>, blocks: &Blocks, places: &[u64]) -> Result<(), Error> {
+    for place in places {
+        let at = blocks.locate(*place);
+        segment.fetch_add(at.rank, at.index, 1)?;
+    }
+    Ok(())
+}
+
+fn aggregated(segment: &Segment<'_, u64>, blocks: &Blocks, places: &[u64]) -> Result<(), Error> {
+    let mut updates = segment.updates(Update::Sum);
+    for place in places {
+        let at = blocks.locate(*place);
+        updates.push(at.rank, at.index, 1)?;
+    }
+    Ok(updates.finish()?)
+}
+
+/// Counts what all units count in this unit's block, alone; how many counters are different.
+fn wrong_counters(segment: &Segment<'_, u64>, blocks: &Blocks, args: &Args) -> Result<u64, Error> {
+    let team = segment.team();
+    let (me, units) = (team.rank(), team.size());
+    let mut found = vec![0; args.counters as usize];
+    segment.read_local(0, &mut found)?;
+    let mut expected = vec![0; args.counters as usize];
+    for unit in 0..units {
+        let places = random_places(unit, args.counters * u64::from(units));
+        for place in places.take(args.updates as usize) {
+            let at = blocks.locate(place);
+            if at.rank == me {
+                expected[at.index as usize] += 1;
+            }
+        }
+    }
+    Ok(found
+        .iter()
+        .zip(&expected)
+        .filter(|(found, expected)| found != expected)
+        .count() as u64)
+}

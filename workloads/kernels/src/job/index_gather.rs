@@ -1,0 +1,98 @@
+//! The program `index-gather`: reads random elements of a table that is spread over the units.
+
+use std::io::Write;
+
+use clap::Parser;
+use samite::Fabric;
+use samite::pgas::{Pgas, Segment};
+use samite::program::Summary;
+
+use super::{Way, judge, rate, timed, total};
+use crate::spread::Blocks;
+use crate::{Error, random_places};
+
+/// Gathers random elements of a table over all units, as the index-gather of the bale kernels does.
+#[derive(Clone, Debug, Parser)]
+#[command(name = "index-gather")]
+pub struct Args {
+    /// Elements of the table per unit
+    #[arg(long, default_value_t = 100_000, value_parser = clap::value_parser!(u64).range(1..))]
+    pub elements: u64,
+    /// Elements that each unit gathers
+    #[arg(long, default_value_t = 1_000_000)]
+    pub reads: u64,
+    /// How elements travel [default: one run of each]
+    #[arg(long = "way", value_enum)]
+    pub ways: Vec<Way>,
+}
+
+/// Runs one unit. Collective over the program.
+///
+/// # Errors
+///
+/// [`Error::Wrong`] when an element is not what the table has; what the fabric says of lost units and
+/// of memory.
+pub fn run(fabric: &Fabric, args: &Args, out: &mut dyn Write) -> Result<(), Error> {
+    let pgas = Pgas::new(fabric)?;
+    let (me, units) = (pgas.me().0, pgas.units());
+    let elements = args.elements * u64::from(units);
+    let blocks = Blocks::new(elements, units);
+    let segment: Segment<'_, u64> = pgas.world().allocate(blocks.longest())?;
+    let own: Vec<u64> = blocks.part(me).map(element).collect();
+    segment.write_local(0, &own)?;
+    let places: Vec<u64> = random_places(me, elements)
+        .take(args.reads as usize)
+        .collect();
+    let reads = args.reads * u64::from(units);
+    let mut summary = Summary::new("Index-gather")
+        .row("elements", elements)
+        .row("reads", reads)
+        .row("units", units);
+    let mut wrong = 0;
+    for way in Way::chosen(&args.ways) {
+        let mut gathered = vec![0; places.len()];
+        let time = timed(&pgas, || match way {
+            Way::Plain => plain(&segment, &blocks, &places, &mut gathered),
+            Way::Aggregated => aggregated(&segment, &blocks, &places, &mut gathered),
+        })?;
+        let own = gathered
+            .iter()
+            .zip(&places)
+            .filter(|(found, place)| **found != element(**place));
+        wrong += total(&pgas, own.count() as u64)?;
+        summary = summary.row(way, rate(reads, time));
+    }
+    if me == 0 {
+        let detail = format_args!("{wrong} elements are not those of the table");
+        write!(out, "{}", summary.verification(wrong == 0, detail))?;
+    }
+    judge(wrong, "elements")
+}
+
+/// What the table has in a place; never 0, which is what nobody gathered.
+fn element(place: u64) -> u64 {
+    !place
+}
+
+fn plain(
+    segment: &Segment<'_, u64>,
+    blocks: &Blocks,
+    places: &[u64],
+    gathered: &mut [u64],
+) -> Result<(), Error> {
+    for (place, gathered) in places.iter().zip(gathered) {
+        let at = blocks.locate(*place);
+        *gathered = segment.get_value(at.rank, at.index)?;
+    }
+    Ok(())
+}
+
+fn aggregated(
+    segment: &Segment<'_, u64>,
+    blocks: &Blocks,
+    places: &[u64],
+    gathered: &mut [u64],
+) -> Result<(), Error> {
+    let places: Vec<_> = places.iter().map(|place| blocks.locate(*place)).collect();
+    Ok(segment.get_scattered(&places, gathered)?)
+}

@@ -1,0 +1,79 @@
+//! The programs: each runs one unit, collectively over its job, and prints its result at unit 0. The
+//! verification decides how the program ends.
+
+pub mod gups;
+pub mod histogram;
+pub mod index_gather;
+pub mod sort;
+
+use std::fmt::Display;
+use std::time::{Duration, Instant};
+
+use clap::ValueEnum;
+use samite::pgas::{Max, Pgas, Sum};
+
+use crate::Error;
+
+/// How single elements are reached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Way {
+    /// Each by an operation of its own.
+    Plain,
+    /// Collected per unit and sent together.
+    Aggregated,
+}
+
+impl Way {
+    /// Those that were asked for; all if none was.
+    fn chosen(ways: &[Way]) -> &[Way] {
+        match ways {
+            [] => Way::value_variants(),
+            ways => ways,
+        }
+    }
+}
+
+impl Display for Way {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Way::Plain => "plain",
+            Way::Aggregated => "aggregated",
+        })
+    }
+}
+
+/// Runs something collective; how long it took the slowest unit.
+fn timed(pgas: &Pgas<'_>, run: impl FnOnce() -> Result<(), Error>) -> Result<Duration, Error> {
+    pgas.world().barrier()?;
+    let begin = Instant::now();
+    run()?;
+    pgas.world().barrier()?;
+    let own = begin.elapsed().as_nanos() as u64;
+    let mut slowest = [0];
+    pgas.world().all_reduce(&[own], &mut slowest, Max)?;
+    Ok(Duration::from_nanos(slowest[0]))
+}
+
+/// The sum over all units. Collective.
+fn total(pgas: &Pgas<'_>, own: u64) -> Result<u64, Error> {
+    let mut sum = [0];
+    pgas.world().all_reduce(&[own], &mut sum, Sum)?;
+    Ok(sum[0])
+}
+
+/// `count` operations in a time, for a person.
+fn rate(count: u64, time: Duration) -> String {
+    let millions = count as f64 / time.as_secs_f64() / 1e6;
+    format!(
+        "{millions:.2} million per second ({:.3} s)",
+        time.as_secs_f64()
+    )
+}
+
+/// Wrong elements are an error at every unit.
+fn judge(wrong: u64, what: &str) -> Result<(), Error> {
+    match wrong {
+        0 => Ok(()),
+        wrong => Err(Error::Wrong(format!("{wrong} {what} are wrong"))),
+    }
+}

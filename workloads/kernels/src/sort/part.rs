@@ -1,0 +1,126 @@
+//! A unit's part of a file: read, sorted with the others, written.
+
+use std::fs::{File, OpenOptions};
+use std::hash::Hash;
+use std::io;
+use std::ops::Range;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+
+use samite::pgas::{self, Max, Pgas, Sum};
+
+use super::checksum::Checksum;
+use super::file;
+use crate::Error;
+use crate::spread::Blocks;
+
+/// Records of a kind that one unit has.
+pub trait Records: Default {
+    /// Moves the borders of a part of a file to those of records. Parts that follow each other have
+    /// every record once.
+    fn borders(file: &File, bytes: Range<u64>, size: u64) -> io::Result<Range<u64>>;
+
+    /// The records in the bytes of a file.
+    fn parse(bytes: Vec<u8>) -> Self;
+
+    /// The reverse.
+    fn bytes(&self) -> Vec<u8>;
+
+    /// The records.
+    fn records(&self) -> impl Iterator<Item = impl Hash + PartialOrd>;
+
+    /// Sorts the records of all units: afterwards those of each unit are in order and follow those of
+    /// the units below. Collective.
+    fn sort(&mut self, pgas: &Pgas<'_>) -> pgas::Result<()>;
+}
+
+/// A part of a file.
+#[derive(Debug, Default)]
+pub struct Part<R> {
+    records: R,
+    /// The first record of the next part, if there is one.
+    next: R,
+    file_bytes: u64,
+}
+
+impl<R: Records> Part<R> {
+    /// Reads the part of this unit. Collective; an error of one unit is an error at all.
+    pub fn read(pgas: &Pgas<'_>, path: &Path) -> Result<Self, Error> {
+        let (me, units) = (pgas.me().0, pgas.units());
+        let read = || {
+            let file = File::open(path)?;
+            let size = file.metadata()?.len();
+            let bytes = R::borders(&file, Blocks::new(size, units).part(me), size)?;
+            let next = R::borders(&file, bytes.end..(bytes.end + 1).min(size), size)?;
+            Ok(Part {
+                records: R::parse(file::read(&file, bytes)?),
+                next: R::parse(file::read(&file, next)?),
+                file_bytes: size,
+            })
+        };
+        agree(
+            pgas,
+            "read its part",
+            read().map_err(Error::file(path, "read")),
+        )
+    }
+
+    /// Bytes of the whole file.
+    pub fn file_bytes(&self) -> u64 {
+        self.file_bytes
+    }
+
+    /// The checksum of all parts. Collective.
+    pub fn checksum(&self, pgas: &Pgas<'_>) -> Result<Checksum, Error> {
+        let own = Checksum::of(self.records.records()).words();
+        let mut all = [0; 3];
+        pgas.world().all_reduce(&own, &mut all, Sum)?;
+        Ok(Checksum::from_words(all))
+    }
+
+    /// Whether the records of all parts are in order. Collective.
+    pub fn is_sorted(&self, pgas: &Pgas<'_>) -> Result<bool, Error> {
+        let own = self.records.records().chain(self.next.records());
+        let mut wrong = [1];
+        pgas.world()
+            .all_reduce(&[u64::from(!own.is_sorted())], &mut wrong, Max)?;
+        Ok(wrong == [0])
+    }
+
+    /// Sorts the records of all parts. Collective.
+    pub fn sort(&mut self, pgas: &Pgas<'_>) -> Result<(), Error> {
+        Ok(self.records.sort(pgas)?)
+    }
+
+    /// Writes all parts, by rank, to a new file. Collective; an error of one unit is an error at all.
+    pub fn write(&self, pgas: &Pgas<'_>, path: &Path) -> Result<(), Error> {
+        let bytes = self.records.bytes();
+        let mut begin = [0];
+        pgas.world()
+            .exscan(&[bytes.len() as u64], &mut begin, Sum)?;
+        let create = || match pgas.me().0 {
+            0 => File::create(path).map(drop),
+            _ => Ok(()),
+        };
+        let failed = |result: io::Result<()>| result.map_err(Error::file(path, "written"));
+        agree(pgas, "create the file", failed(create()))?;
+        let write = || {
+            OpenOptions::new()
+                .write(true)
+                .open(path)?
+                .write_all_at(&bytes, begin[0])
+        };
+        agree(pgas, "write its part", failed(write()))
+    }
+}
+
+/// Gives a result if all units succeeded. Collective.
+fn agree<T>(pgas: &Pgas<'_>, what: &'static str, result: Result<T, Error>) -> Result<T, Error> {
+    let mut failed = [1];
+    pgas.world()
+        .all_reduce(&[u64::from(result.is_err())], &mut failed, Max)?;
+    match failed {
+        [0] => result,
+        _ => Err(result.err().unwrap_or(Error::Elsewhere(what))),
+    }
+}
