@@ -28,10 +28,24 @@ pub struct Figures {
     pub overheads: Vec<Overhead>,
     /// Peers that did not take part, each with what would change it.
     pub missing: BTreeMap<String, String>,
+    /// What peers could not do.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub failures: Vec<Failure>,
     /// How each peer was built and started.
     pub peer_settings: BTreeMap<String, String>,
     /// Interleaved repeats behind each median.
     pub repeats: u32,
+}
+
+/// A peer that failed and was left out.
+#[derive(Clone, Debug, Serialize)]
+pub struct Failure {
+    /// Its name.
+    pub peer: String,
+    /// The case, or the ranks with which it could not be started.
+    pub case: String,
+    /// What it said.
+    pub what: String,
 }
 
 /// The medians of one case.
@@ -126,6 +140,9 @@ impl fmt::Display for Figures {
         )?;
         for (peer, install) in &self.missing {
             writeln!(f, "without {peer}: {install}")?;
+        }
+        for Failure { peer, case, what } in &self.failures {
+            writeln!(f, "{case} without {peer}: {what}")?;
         }
         Ok(())
     }

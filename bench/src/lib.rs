@@ -76,7 +76,7 @@ mod unit;
 use std::path::PathBuf;
 
 pub use case::Bar;
-pub use figures::{Figures, Row};
+pub use figures::{Failure, Figures, Row};
 pub use host::Host;
 pub use limit::run_limit;
 pub use measure::Better;

@@ -29,12 +29,15 @@ pub struct Overhead {
     /// Standard deviation of the differences, in nanoseconds.
     pub deviation_ns: f64,
     /// Bytes, time and time of the bare copy, in nanoseconds.
-    pub points: Vec<(u64, f64, f64)>,
+    pub points: Points,
 }
+
+/// Bytes, time and time of the bare copy.
+type Points = Vec<(u64, f64, f64)>;
 
 /// Fits all contestants. The rows are times in nanoseconds, with the bare copy as their limit.
 pub(crate) fn fit(rows: &[(Point, Placement, Row)]) -> Vec<Overhead> {
-    let mut series: BTreeMap<(&str, &str, String), Vec<(u64, f64, f64)>> = BTreeMap::new();
+    let mut series: BTreeMap<(&str, &str, String), Points> = BTreeMap::new();
     for (point, placement, row) in rows {
         let Some(raw) = row.limit else { continue };
         let ours = row.ours.map(|ours| ("samite".to_owned(), ours));

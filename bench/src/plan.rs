@@ -1,17 +1,21 @@
 //! The order of measurements: per case, every contestant is first calibrated alone, then all
 //! take turns, each repeat beginning with another one. What disturbs the machine for a while
 //! disturbs all of them.
+//!
+//! A peer that fails in a case is left out of the case and named; one that dies or is silent is out for
+//! good. Ours must not fail.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::time::Duration;
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::Options;
 use crate::case::Case;
 use crate::contestant::{Answer, Contestant, Launch};
-use crate::figures::{Figures, Row, median};
+use crate::figures::{Failure, Figures, Row, median};
 use crate::host::{Host, cores};
 use crate::measure::{Measure, Pace};
 use crate::overhead;
@@ -35,6 +39,16 @@ enum Role {
     Limit,
 }
 
+impl fmt::Display for Role {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Role::Ours => "samite",
+            Role::Peer(name) => name,
+            Role::Limit => "limit",
+        })
+    }
+}
+
 enum Runner {
     Standing(Contestant),
     Ucx(Ucx),
@@ -43,6 +57,8 @@ enum Runner {
 struct Entrant {
     role: Role,
     runner: Runner,
+    /// It died or kept silent, and is not asked again.
+    is_lost: bool,
 }
 
 /// One contestant in one case.
@@ -62,15 +78,15 @@ pub(crate) fn measure(bench: &str, cases: Vec<Case>, options: &Options) -> Resul
         .map(|case| u64::from(repeats(case, options)))
         .sum();
     let progress = progress(total);
-    let (mut rows, mut points) = (Vec::new(), Vec::new());
+    let (mut rows, mut points, mut failures) = (Vec::new(), Vec::new(), Vec::new());
     for group in cases.chunk_by(|a, b| (a.ranks, a.placement) == (b.ranks, b.placement)) {
         let Some(pinned) = group[0].placement.cpus(cpus) else {
             continue;
         };
-        let mut entrants = start(&peers, group[0].ranks, &pinned, options)?;
+        let mut entrants = start(&peers, group[0].ranks, &pinned, options, &mut failures)?;
         for case in group {
             progress.set_message(case.name.clone());
-            let row = row(case, &mut entrants, options, &progress)?;
+            let row = row(case, &mut entrants, options, &progress, &mut failures)?;
             match case.point {
                 None => rows.push(row),
                 Some(point) => points.push((point, case.placement, row)),
@@ -84,12 +100,20 @@ pub(crate) fn measure(bench: &str, cases: Vec<Case>, options: &Options) -> Resul
         rows,
         overheads: overhead::fit(&points),
         missing: peers.missing,
+        failures,
         peer_settings: peers.settings,
         repeats: options.repeats,
     })
 }
 
-fn start(peers: &Peers, ranks: u32, cpus: &[usize], options: &Options) -> Result<Vec<Entrant>> {
+/// Starts all contestants. A peer that cannot be started takes no part; ours has to.
+fn start(
+    peers: &Peers,
+    ranks: u32,
+    cpus: &[usize],
+    options: &Options,
+    failures: &mut Vec<Failure>,
+) -> Result<Vec<Entrant>> {
     let mut wanted: Vec<(Role, Launch)> = Vec::new();
     for (role, name, argv) in [
         (Role::Ours, "samite", &options.ours),
@@ -113,14 +137,21 @@ fn start(peers: &Peers, ranks: u32, cpus: &[usize], options: &Options) -> Result
     }
     let mut entrants = Vec::new();
     for (role, launch) in wanted {
-        let runner = Runner::Standing(Contestant::start(&launch, ranks, cpus)?);
-        entrants.push(Entrant { role, runner });
+        match Contestant::start(&launch, ranks, cpus) {
+            Ok(contestant) => entrants.push(Entrant {
+                role,
+                runner: Runner::Standing(contestant),
+                is_lost: false,
+            }),
+            Err(error) => role.bear(&format!("{ranks} ranks"), error, failures)?,
+        }
     }
     if peers.has_ucx && ranks == 2 {
         let role = Role::Peer(ucx::NAME.to_owned());
         entrants.push(Entrant {
             role,
             runner: Runner::Ucx(Ucx::on(cpus)),
+            is_lost: false,
         });
     }
     Ok(entrants)
@@ -131,6 +162,7 @@ fn row(
     entrants: &mut [Entrant],
     options: &Options,
     progress: &ProgressBar,
+    failures: &mut Vec<Failure>,
 ) -> Result<Row> {
     let mut turns = Vec::new();
     for (entrant, contestant) in entrants.iter_mut().enumerate() {
@@ -138,33 +170,66 @@ fn row(
             Role::Limit => case.measure.limit.as_deref().cloned(),
             _ => Some(case.measure.clone()),
         };
-        let Some(measure) = measure else { continue };
+        let Some(measure) = measure.filter(|_| !contestant.is_lost) else {
+            continue;
+        };
         let target = match case.point {
             None if !options.quick => TARGET,
             _ => TARGET_QUICK,
         };
-        if let Some(iters) = contestant.calibrate(&measure, target)? {
-            turns.push(Turn {
+        match contestant.calibrate(&measure, target) {
+            Ok(None) => {}
+            Ok(Some(iters)) => turns.push(Turn {
                 entrant,
                 measure,
                 iters,
                 figures: Vec::new(),
-            });
+            }),
+            Err(error) => contestant.role.bear(&case.name, error, failures)?,
         }
     }
-    let count = turns.len();
     for repeat in 0..repeats(case, options) as usize {
+        // Who fails leaves, so that the others still take turns.
+        let count = turns.len();
+        let mut failed = None;
         for place in 0..count {
-            let turn = &mut turns[(repeat + place) % count];
-            let asked = entrants[turn.entrant].ask(&turn.measure, turn.iters)?;
-            if let Answer::Value(answer) = asked {
-                turn.figures
-                    .push(turn.measure.figure.of(answer, turn.iters));
+            let which = (repeat + place) % count;
+            let turn = &mut turns[which];
+            let contestant = &mut entrants[turn.entrant];
+            match contestant.ask(&turn.measure, turn.iters) {
+                Ok(Some(answer)) => {
+                    let figure = turn.measure.figure.of(answer, turn.iters);
+                    turn.figures.push(figure);
+                }
+                Ok(None) => {}
+                Err(error) => {
+                    contestant.role.bear(&case.name, error, failures)?;
+                    failed = Some(which);
+                    break;
+                }
             }
+        }
+        if let Some(which) = failed {
+            turns.remove(which);
         }
         progress.inc(1);
     }
     Ok(summary(case, entrants, turns))
+}
+
+impl Role {
+    /// Takes note of what went wrong with a peer; what goes wrong with ours ends the bench.
+    fn bear(&self, case: &str, error: anyhow::Error, failures: &mut Vec<Failure>) -> Result<()> {
+        let Role::Peer(peer) = self else {
+            return Err(error);
+        };
+        failures.push(Failure {
+            peer: peer.clone(),
+            case: case.to_owned(),
+            what: format!("{error:#}"),
+        });
+        Ok(())
+    }
 }
 
 fn summary(case: &Case, entrants: &[Entrant], turns: Vec<Turn>) -> Row {
@@ -192,15 +257,26 @@ fn repeats(case: &Case, options: &Options) -> u32 {
 }
 
 impl Entrant {
-    fn ask(&mut self, measure: &Measure, iters: u64) -> Result<Answer> {
+    /// The answer; `None` where the contestant does not have this measure.
+    fn ask(&mut self, measure: &Measure, iters: u64) -> Result<Option<f64>> {
         let patience = match measure.pace {
             Pace::Once(lasts) => PATIENCE + lasts,
             _ => PATIENCE,
         };
         let line = measure.line(iters);
-        match &mut self.runner {
+        let asked = match &mut self.runner {
             Runner::Standing(contestant) => contestant.ask(&line, patience),
             Runner::Ucx(ucx) => ucx.ask(&line, patience),
+        };
+        match asked {
+            Ok(Answer::Value(value)) => Ok(Some(value)),
+            Ok(Answer::Unsupported) => Ok(None),
+            Ok(Answer::Failed(text)) => bail!("{} failed in `{line}`: {text}", self.role),
+            Err(error) => {
+                // What it says from now on may answer this question.
+                self.is_lost = true;
+                Err(error)
+            }
         }
     }
 
@@ -213,7 +289,7 @@ impl Entrant {
         let target = target.as_secs_f64();
         let mut iters: u64 = 1;
         loop {
-            let Answer::Value(seconds) = self.ask(measure, iters)? else {
+            let Some(seconds) = self.ask(measure, iters)? else {
                 return Ok(None);
             };
             let wanted = iters as f64 * target / seconds.max(1e-9);

@@ -79,7 +79,11 @@ impl Build {
     /// is no time.
     pub(super) fn run(self, source: &str, in_haste: bool) -> Result<Option<PathBuf>> {
         let mut key = DefaultHasher::new();
-        (C, FLAGS, LAMELLAR, self.name(), source, cpu_model()).hash(&mut key);
+        match self {
+            Build::C { compiler, .. } => (C, FLAGS, compiler, source).hash(&mut key),
+            Build::Cargo => (LAMELLAR, CARGO_FLAGS, source).hash(&mut key),
+        }
+        cpu_model().hash(&mut key);
         let folder = cache().join(format!("{:016x}", key.finish()));
         let program = folder.join(source.trim_end_matches(".c"));
         if program.is_file() {
@@ -108,13 +112,6 @@ impl Build {
         match self {
             Build::C { compiler, .. } => format!("{compiler} {} {source}", FLAGS.join(" ")),
             Build::Cargo => format!("RUSTFLAGS='{CARGO_FLAGS}' cargo build --release in {source}"),
-        }
-    }
-
-    fn name(self) -> &'static str {
-        match self {
-            Build::C { compiler, .. } => compiler,
-            Build::Cargo => "cargo",
         }
     }
 }

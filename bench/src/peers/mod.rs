@@ -141,3 +141,58 @@ impl Peer {
         format!("{}{crowded}; {build}", start.join(" "))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::contestant::{Answer, Contestant};
+    use crate::measure::Pace;
+    use crate::{BENCHES, Options};
+    use samite_testkit::require;
+    use std::time::Duration;
+
+    /// Every peer checks its data after a command; here it has to know some and fail in none.
+    #[test]
+    fn the_peers_answer_their_commands() {
+        for bench in BENCHES {
+            let peers = Peers::find(bench, true).unwrap();
+            for (peer, install) in &peers.missing {
+                let is_slow = install.contains("minutes");
+                let test = format!("{bench} with {peer}");
+                require(&test, is_slow, install);
+            }
+            let cases = crate::cases(bench, &Options::default()).unwrap();
+            let pairs = cases.iter().filter(|case| case.ranks == 2);
+            let mut lines: Vec<String> = pairs
+                .filter(|case| case.measure.pace == Pace::Iterations)
+                .map(|case| case.measure.line(2))
+                .collect();
+            if bench == "is" {
+                lines.push("is S".to_owned());
+            }
+            for launch in peers.launches(2, 2) {
+                answers(&launch, &lines);
+            }
+        }
+    }
+
+    fn answers(launch: &Launch, lines: &[String]) {
+        let mut contestant = Contestant::start(launch, 2, &[]).unwrap();
+        let mut known = 0;
+        for line in lines {
+            match contestant.ask(line, Duration::from_secs(60)).unwrap() {
+                Answer::Value(seconds) => {
+                    assert!(seconds > 0.0, "{}: {line}: {seconds}", launch.name);
+                    known += 1;
+                }
+                Answer::Unsupported => {}
+                Answer::Failed(text) => panic!("{}: {line}: {text}", launch.name),
+            }
+        }
+        assert!(
+            known > 0 || lines.is_empty(),
+            "{} knows nothing",
+            launch.name
+        );
+    }
+}

@@ -24,6 +24,7 @@ pub(super) fn run(world: &Team<'_>, command: &Command) -> Result<Option<f64>> {
 }
 
 /// The memory of one argument.
+#[expect(clippy::large_enum_variant, reason = "a call has two of them")]
 enum Buffer<'f, T> {
     Symmetric(Segment<'f, T>),
     Private(Vec<T>),

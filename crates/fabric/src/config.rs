@@ -20,6 +20,8 @@ pub struct Config {
     pub budget: Option<u64>,
     /// Costs of the copy engines on this host.
     pub costs: crate::CostModel,
+    /// The layers above check what a program does with memory: slow, for tests.
+    pub check: bool,
 }
 
 /// Capabilities that are switched off, so that the path of units that share less can be taken (and
@@ -53,6 +55,7 @@ impl Default for Config {
             huge_pages: true,
             budget: None,
             costs: crate::CostModel::default(),
+            check: false,
         }
     }
 }

@@ -19,6 +19,7 @@ pub struct Fabric {
     domain: Option<String>,
     deadline: Cell<Duration>,
     spin: Option<Duration>,
+    checks: bool,
     /// Whether peers are found in the arena (they are not in a simulation).
     pub(crate) shares_node: bool,
     /// What peers read to find out whether the kernel copies between us.
@@ -102,6 +103,7 @@ impl Fabric {
             domain,
             deadline: Cell::new(config.deadline),
             spin: config.spin,
+            checks: config.check,
             shares_node,
             _cookie: cookie,
         };
@@ -138,9 +140,25 @@ impl Fabric {
         self.deadline.set(deadline);
     }
 
+    /// Whether the layers above are to check what the program does ([`Config::check`]).
+    pub fn checks(&self) -> bool {
+        self.checks
+    }
+
     /// What the transport can do here, after the mask.
     pub fn caps(&self) -> crate::transport::Caps {
         self.core.borrow().engine.caps
+    }
+
+    /// The process id of a peer out of whose private memory this process should copy so many bytes: the
+    /// kernel does it, and no other way is faster here.
+    pub fn reads_private(&self, peer: PeerId, bytes: u64) -> Option<i32> {
+        let engine = &mut self.core.borrow_mut().engine;
+        let fastest = engine.costs.choose(bytes, true, false) == crate::Choice::Kernel;
+        if !fastest || !engine.kernel_works(peer) {
+            return None;
+        }
+        engine.peer(peer).info.as_ref().map(|info| info.pid)
     }
 
     /// Bytes of shared memory that this process has in blocks.

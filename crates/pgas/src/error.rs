@@ -93,6 +93,9 @@ pub enum Error {
     /// Registered memory has no phases.
     #[error("registered memory stays shared; allocate memory that is to change its phase")]
     AlwaysShared,
+    /// The checking mode found two accesses without order.
+    #[error("a data race: {0}")]
+    Conflict(Box<crate::Conflict>),
     /// A unit died while it held a lock.
     #[error(
         "{unit} died while it held the lock, and may have left half changed what the lock guards; \

@@ -1,5 +1,6 @@
 //! This unit among the units of its job: who they are, and how a global pointer becomes memory.
 
+use crate::check::{AccessKind, Checker, Memory};
 use crate::local::{self, LocalHeap};
 use crate::pointer::{Flags, Origin};
 use crate::team::{self, TeamId};
@@ -8,12 +9,13 @@ use samite_fabric::{Bell, Fabric, Handle, PeerId, Remote, Segment};
 use samite_mem::SharedBytes;
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
+use std::panic::Location;
 use std::rc::{Rc, Weak};
 
 /// Global memory of a job; see the crate's text. One thread owns it, as it owns the fabric.
 #[derive(Debug)]
 pub struct Pgas<'f> {
-    job: Rc<Job<'f>>,
+    pub(crate) job: Rc<Job<'f>>,
     world: Team<'f>,
 }
 
@@ -38,6 +40,8 @@ pub(crate) struct Job<'f> {
     /// The teams that this unit is a member of.
     pub(crate) teams: RefCell<HashMap<TeamId, Weak<team::Inner<'f>>>>,
     pub(crate) collectives: crate::collective::State<'f>,
+    /// Where it is switched off (usually) a check costs one predictable branch.
+    pub(crate) check: Option<Checker<'f>>,
 }
 
 impl<'f> Pgas<'f> {
@@ -55,6 +59,7 @@ impl<'f> Pgas<'f> {
             fabric,
             me,
             bells: peers.iter().map(|peer| fabric.bell(*peer)).collect(),
+            check: Checker::start(fabric, me, &peers),
             peers,
             heap: RefCell::new(LocalHeap::default()),
             registered: RefCell::default(),
@@ -146,40 +151,54 @@ impl<'f> Pgas<'f> {
         Ok(elements)
     }
 
+    /// What the checking mode found so far: the conflicts whose later access was this unit's. Empty where
+    /// it is switched off.
+    pub fn conflicts(&self) -> Vec<crate::Conflict> {
+        self.job
+            .check
+            .as_ref()
+            .map_or_else(Vec::new, Checker::conflicts)
+    }
+
     /// Copies `from` to the memory at `to`. One-sided; complete here and there.
     #[inline]
+    #[track_caller]
     pub fn put<T: Elem>(&self, to: GlobalPtr<T>, from: &[T]) -> Result<()> {
         let bytes = crate::bytes_of(from);
         self.job.with_remote(to, bytes.len() as u64, |remote| {
             remote.put(to.offset(), bytes)
-        })
+        })?;
+        self.job.watch(to, from.len(), AccessKind::Put)
     }
 
     /// Copies the memory at `from` to `into`. One-sided; complete.
     #[inline]
+    #[track_caller]
     pub fn get<T: Elem>(&self, from: GlobalPtr<T>, into: &mut [T]) -> Result<()> {
         let bytes = crate::bytes_of_mut(into);
         let len = bytes.len() as u64;
         self.job
-            .with_remote(from, len, |remote| remote.get(from.offset(), bytes))
+            .with_remote(from, len, |remote| remote.get(from.offset(), bytes))?;
+        self.job.watch(from, into.len(), AccessKind::Get)
     }
 
     /// As [`Pgas::put`], without waiting: `from` is copied before it returns (locally complete); the handle
     /// ends when the bytes are there.
     #[inline]
+    #[track_caller]
     pub fn put_nb<T: Elem>(&self, to: GlobalPtr<T>, from: &[T]) -> Result<Handle<'f, u64>> {
-        let bytes = crate::bytes_of(from);
-        self.job.with_remote(to, bytes.len() as u64, |remote| {
-            remote.put_nb(to.offset(), bytes)
-        })
+        let handle = self.job.start_put(to, from)?;
+        self.job.watch(to, from.len(), AccessKind::Put)?;
+        Ok(handle)
     }
 
     /// As [`Pgas::put_nb`]; its end is waited for by [`Pgas::flush`].
     #[inline]
+    #[track_caller]
     pub fn put_implicit<T: Elem>(&self, to: GlobalPtr<T>, from: &[T]) -> Result<()> {
-        let handle = self.put_nb(to, from)?;
+        let handle = self.job.start_put(to, from)?;
         self.job.leave_to_flush(to.unit(), handle);
-        Ok(())
+        self.job.watch(to, from.len(), AccessKind::ImplicitPut)
     }
 
     /// Waits until every implicit operation to a unit is complete there.
@@ -196,15 +215,6 @@ impl<'f> Pgas<'f> {
     /// operation starts, so there is nothing to wait for: it only makes progress.
     pub fn flush_local(&self) {
         self.job.fabric.progress();
-    }
-
-    #[inline]
-    pub(crate) fn with<T, R>(
-        &self,
-        at: GlobalPtr<T>,
-        access: impl FnOnce(&Remote<'f>) -> Result<R>,
-    ) -> Result<R> {
-        self.job.with_remote(at, size_of::<T>() as u64, access)
     }
 
     /// Makes progress for others: where units share no memory, whoever computes for long calls this now
@@ -293,6 +303,40 @@ impl<'f> Job<'f> {
         })
     }
 
+    #[inline]
+    fn start_put<T: Elem>(&self, to: GlobalPtr<T>, from: &[T]) -> Result<Handle<'f, u64>> {
+        let bytes = crate::bytes_of(from);
+        self.with_remote(to, bytes.len() as u64, |remote| {
+            remote.put_nb(to.offset(), bytes)
+        })
+    }
+
+    /// The checking mode, of an access through a pointer.
+    #[inline(always)]
+    #[track_caller]
+    pub(crate) fn watch<T>(&self, at: GlobalPtr<T>, count: usize, kind: AccessKind) -> Result<()> {
+        match &self.check {
+            None => Ok(()),
+            Some(check) => {
+                let (memory, first) = watched(at);
+                let elements = std::iter::once(first..first.saturating_add(count as u64));
+                check.access(memory, elements, kind, Location::caller())
+            }
+        }
+    }
+
+    /// The checking mode, of an atomic access through a pointer that has happened.
+    #[inline(always)]
+    pub(crate) fn seen<T>(&self, at: GlobalPtr<T>) -> Result<()> {
+        match &self.check {
+            None => Ok(()),
+            Some(check) => {
+                let (memory, element) = watched(at);
+                check.seen(memory, element)
+            }
+        }
+    }
+
     pub(crate) fn leave_to_flush(&self, unit: Unit, handle: Handle<'f, u64>) {
         if !handle.is_complete() {
             self.implicit.borrow_mut().push((unit, handle));
@@ -302,10 +346,19 @@ impl<'f> Job<'f> {
     /// Completes what was started without a handle, if there is any. Who orders by an atomic needs no fence.
     #[inline]
     pub(crate) fn complete_implicit(&self) -> Result<()> {
-        if self.implicit.borrow().is_empty() {
+        if self.implicit.borrow().is_empty() && self.check.is_none() {
             return Ok(());
         }
         self.flush(None)
+    }
+
+    /// The checking mode: what a unit that sees a signal finds complete.
+    #[cold]
+    pub(crate) fn complete_for_signal(&self, unit: Unit) -> Result<()> {
+        match &self.check {
+            None => Ok(()),
+            Some(check) => check.complete(Some(unit)),
+        }
     }
 
     pub(crate) fn flush(&self, of: Option<Unit>) -> Result<()> {
@@ -316,8 +369,29 @@ impl<'f> Job<'f> {
         let handles: Vec<_> = wanted.map(|(_, handle)| handle).collect();
         self.implicit.borrow_mut().append(&mut pending);
         samite_fabric::wait_all(handles)?;
-        Ok(())
+        match &self.check {
+            None => Ok(()),
+            Some(check) => check.complete(of),
+        }
     }
+}
+
+/// What a pointer names, for the checking mode, and the element. The pieces of a unit's own heap have no use
+/// of a number of their own.
+#[cold]
+fn watched<T>(at: GlobalPtr<T>) -> (Memory, u64) {
+    let generation = match at.flags().origin() {
+        Origin::Local => 0,
+        _ => at.flags().generation(),
+    };
+    let element_bytes = size_of::<T>() as u64;
+    let memory = Memory {
+        owner: at.unit(),
+        segment: at.segment(),
+        generation,
+        element_bytes,
+    };
+    (memory, at.offset() / element_bytes.max(1))
 }
 
 /// Whether the memory is still that of the pointer's allocation. The pieces of a unit's own heap are

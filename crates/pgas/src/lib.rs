@@ -43,6 +43,7 @@
 
 pub mod array;
 mod atomic;
+mod check;
 mod collective;
 mod error;
 mod group;
@@ -56,6 +57,7 @@ mod unit;
 
 pub use atomic::{AtomicElem, Update};
 pub use bytemuck::{Pod, Zeroable};
+pub use check::{Access, AccessKind, Conflict};
 pub use collective::{
     BitAnd, BitOr, BitXor, Located, LogicalAnd, LogicalOr, Max, MaxLoc, Min, MinLoc, Op, Operator,
     Pending, Prod, Source, Sum, Target,

@@ -11,9 +11,28 @@ use samite_pgas::{
 };
 use samite_testkit::{Outcome, Who, check, everywhere, pause, point, same, units};
 
+/// A test on all transports, and once more in the checking mode, which must find nothing.
+macro_rules! litmus {
+    ($name:ident, $units:expr, $body:expr) => {
+        mod $name {
+            use super::*;
+
+            everywhere!(transport, $units, $body);
+
+            #[test]
+            fn checked() {
+                let name = concat!(stringify!($name), "::checked");
+                let checked = units($units).config(|config| config.check = true);
+                checked.run(name, $body);
+            }
+        }
+    };
+}
+
 /// As many rounds as take no time worth speaking of.
 fn rounds(fabric: &Fabric) -> u64 {
     match (fabric.caps().map, fabric.domain()) {
+        _ if fabric.checks() => 8,
         (true, _) => 500,
         (false, Some(_)) => 100,
         // Simulated.
@@ -99,7 +118,7 @@ fn raise(passing: &Passing<'_, '_>) -> Result<()> {
     flags.swap(reader, round, 1).map(drop)
 }
 
-everywhere!(a_put_that_returned_is_complete, 3, |fabric, _| {
+litmus!(a_put_that_returned_is_complete, 3, |fabric, _| {
     let publish = |_: &Pgas<'_>, to: &Passing<'_, '_>, from: &[u64]| {
         to.data.put(to.home, to.at, from)?;
         raise(to)
@@ -107,7 +126,7 @@ everywhere!(a_put_that_returned_is_complete, 3, |fabric, _| {
     pass(fabric, publish, by_flag)
 });
 
-everywhere!(a_handle_that_was_waited_for_is_complete, 3, |fabric, _| {
+litmus!(a_handle_that_was_waited_for_is_complete, 3, |fabric, _| {
     let publish = |_: &Pgas<'_>, to: &Passing<'_, '_>, from: &[u64]| {
         let at = |part: usize| to.at + part as u64;
         let handles =
@@ -118,7 +137,7 @@ everywhere!(a_handle_that_was_waited_for_is_complete, 3, |fabric, _| {
     pass(fabric, publish, by_flag)
 });
 
-everywhere!(a_flush_completes_what_was_implicit, 3, |fabric, _| {
+litmus!(a_flush_completes_what_was_implicit, 3, |fabric, _| {
     let publish = |pgas: &Pgas<'_>, to: &Passing<'_, '_>, from: &[u64]| {
         for (part, value) in from.iter().enumerate() {
             to.data
@@ -133,7 +152,7 @@ everywhere!(a_flush_completes_what_was_implicit, 3, |fabric, _| {
     pass(fabric, publish, by_flag)
 });
 
-everywhere!(a_source_may_be_used_again_at_once, 2, |fabric, _| {
+litmus!(a_source_may_be_used_again_at_once, 2, |fabric, _| {
     let publish = |pgas: &Pgas<'_>, to: &Passing<'_, '_>, from: &[u64]| {
         let mut source = from.to_vec();
         to.data.put_implicit(to.home, to.at, &source)?;
@@ -145,7 +164,7 @@ everywhere!(a_source_may_be_used_again_at_once, 2, |fabric, _| {
     pass(fabric, publish, by_flag)
 });
 
-everywhere!(own_operations_follow_each_other, 2, |fabric, _| {
+litmus!(own_operations_follow_each_other, 2, |fabric, _| {
     let pgas = &Pgas::new(fabric)?;
     let world = pgas.world();
     let data = world.allocate::<u64>(8)?;
@@ -162,7 +181,7 @@ everywhere!(own_operations_follow_each_other, 2, |fabric, _| {
     Ok(world.barrier()?)
 });
 
-everywhere!(what_one_unit_saw_is_there_for_the_next, 3, |fabric, _| {
+litmus!(what_one_unit_saw_is_there_for_the_next, 3, |fabric, _| {
     // 0 writes, 1 sees it and says so to 2, which knows nothing of 0.
     let pgas = &Pgas::new(fabric)?;
     let world = pgas.world();
@@ -207,7 +226,7 @@ fn observe<'f>(
     Ok(move |round, unit| seen.get_value(unit, round))
 }
 
-everywhere!(store_buffering, 2, |fabric, _| {
+litmus!(store_buffering, 2, |fabric, _| {
     let pgas = &Pgas::new(fabric)?;
     let world = pgas.world();
     // The window is small.
@@ -227,7 +246,7 @@ everywhere!(store_buffering, 2, |fabric, _| {
     Ok(world.barrier()?)
 });
 
-everywhere!(independent_reads_of_independent_writes, 4, |fabric, _| {
+litmus!(independent_reads_of_independent_writes, 4, |fabric, _| {
     let pgas = &Pgas::new(fabric)?;
     let world = pgas.world();
     let rounds = rounds(fabric);
@@ -256,7 +275,7 @@ everywhere!(independent_reads_of_independent_writes, 4, |fabric, _| {
     Ok(world.barrier()?)
 });
 
-everywhere!(coherence, 3, |fabric, _| {
+litmus!(coherence, 3, |fabric, _| {
     let pgas = &Pgas::new(fabric)?;
     let world = pgas.world();
     let rounds = rounds(fabric);
@@ -280,7 +299,7 @@ everywhere!(coherence, 3, |fabric, _| {
     Ok(world.barrier()?)
 });
 
-everywhere!(counters_are_monotonic, 3, |fabric, _| {
+litmus!(counters_are_monotonic, 3, |fabric, _| {
     let pgas = &Pgas::new(fabric)?;
     let world = pgas.world();
     let (rounds, size) = (rounds(fabric), u64::from(world.size()));
@@ -304,7 +323,7 @@ everywhere!(counters_are_monotonic, 3, |fabric, _| {
     Ok(world.barrier()?)
 });
 
-everywhere!(
+litmus!(
     updates_of_all_kinds_are_atomic_with_each_other,
     2,
     |fabric, _| {
@@ -342,7 +361,7 @@ everywhere!(
     }
 );
 
-everywhere!(neighbours_are_independent, 3, |fabric, _| {
+litmus!(neighbours_are_independent, 3, |fabric, _| {
     // Bytes side by side: some are put, some are updated, each by one unit.
     const BYTES: u64 = 48;
     let pgas = &Pgas::new(fabric)?;
@@ -365,7 +384,7 @@ everywhere!(neighbours_are_independent, 3, |fabric, _| {
     Ok(world.barrier()?)
 });
 
-everywhere!(data_come_before_their_signal, 2, |fabric, _| {
+litmus!(data_come_before_their_signal, 2, |fabric, _| {
     let pgas = &Pgas::new(fabric)?;
     let world = pgas.world();
     let (rounds, there) = (rounds(fabric), 1 - world.rank());
@@ -405,7 +424,7 @@ everywhere!(data_come_before_their_signal, 2, |fabric, _| {
     Ok(world.barrier()?)
 });
 
-everywhere!(a_signal_follows_all_earlier_puts, 2, |fabric, _| {
+litmus!(a_signal_follows_all_earlier_puts, 2, |fabric, _| {
     let publish = |_: &Pgas<'_>, to: &Passing<'_, '_>, from: &[u64]| {
         for (part, value) in from.iter().enumerate() {
             to.data
@@ -455,7 +474,7 @@ everywhere!(a_signal_follows_all_earlier_puts, 2, |fabric, _| {
     Ok(world.barrier()?)
 });
 
-everywhere!(a_barrier_orders, 3, |fabric, _| {
+litmus!(a_barrier_orders, 3, |fabric, _| {
     let pgas = &Pgas::new(fabric)?;
     let world = pgas.world();
     let (rank, size) = (world.rank(), world.size());
@@ -480,7 +499,7 @@ everywhere!(a_barrier_orders, 3, |fabric, _| {
     Ok(())
 });
 
-everywhere!(a_collective_orders_what_it_connects, 3, |fabric, _| {
+litmus!(a_collective_orders_what_it_connects, 3, |fabric, _| {
     let pgas = &Pgas::new(fabric)?;
     let world = pgas.world();
     let size = world.size();
@@ -499,7 +518,7 @@ everywhere!(a_collective_orders_what_it_connects, 3, |fabric, _| {
     Ok(())
 });
 
-everywhere!(a_lock_hands_everything_over, 3, |fabric, _| {
+litmus!(a_lock_hands_everything_over, 3, |fabric, _| {
     let pgas = &Pgas::new(fabric)?;
     let world = pgas.world();
     let lock = world.lock()?;
@@ -528,7 +547,7 @@ everywhere!(a_lock_hands_everything_over, 3, |fabric, _| {
     Ok(world.barrier()?)
 });
 
-everywhere!(
+litmus!(
     a_phase_begins_with_what_the_last_one_wrote,
     3,
     |fabric, _| {
@@ -593,7 +612,7 @@ everywhere!(a_race_stays_where_it_is, 3, |fabric, _| {
     Ok(world.barrier()?)
 });
 
-everywhere!(
+litmus!(
     zero_elements_order_nothing_and_harm_nothing,
     2,
     |fabric, _| {
@@ -717,7 +736,7 @@ fn shared_memory_needs_no_progress_of_its_owner() {
     );
 }
 
-everywhere!(an_owner_that_makes_progress_answers, 2, |fabric, _| {
+litmus!(an_owner_that_makes_progress_answers, 2, |fabric, _| {
     // Over messages the owner's calls answer: here it does nothing but `progress`.
     let pgas = &Pgas::new(fabric)?;
     let world = pgas.world();

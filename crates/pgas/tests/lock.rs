@@ -72,7 +72,9 @@ everywhere!(first_come_first_served, 4, |fabric, _| {
                 .collect::<Vec<_>>()
         );
         world.barrier()?;
-        order.put_value(0, 0, 0)?;
+        if rank == 0 {
+            order.put_value(0, 0, 0)?;
+        }
         world.barrier()?;
     }
     Ok(world.barrier()?)

@@ -7,9 +7,6 @@ pub enum Error {
     /// Global memory could not do what was needed of it.
     #[error(transparent)]
     Pgas(#[from] samite::pgas::Error),
-    /// An argument that no run can have.
-    #[error("{0}")]
-    Argument(String),
     /// A file could not be read or written.
     #[error("{} could not be {doing}", path.display())]
     File {
@@ -19,14 +16,6 @@ pub enum Error {
         doing: &'static str,
         /// What the system says.
         source: std::io::Error,
-    },
-    /// A file of words has bytes left over.
-    #[error("{} has {size} bytes, which are no whole number of words of 8 bytes", path.display())]
-    NoWords {
-        /// The file.
-        path: PathBuf,
-        /// Its size.
-        size: u64,
     },
     /// Another unit failed first, and says why.
     #[error("another unit could not {0}; its own error says why")]

@@ -5,9 +5,6 @@ pub enum Error {
     /// Global memory could not do what was needed of it.
     #[error(transparent)]
     Pgas(#[from] samite::pgas::Error),
-    /// The units of the job could not be met.
-    #[error(transparent)]
-    Fabric(#[from] samite::Error),
     /// More keys came to a unit than the sample had announced.
     #[error(
         "rank {rank} has room for {chunks} chunks of keys and more were sent: the keys are not spread as their sample is"

@@ -29,7 +29,7 @@
 //! let mut out = Vec::new();
 //! is::run(&fabric, &is::Args { class: Class::S }, &mut out)?;
 //! assert!(String::from_utf8_lossy(&out).contains("SUCCESSFUL"));
-//! # Ok::<(), samite_nas::Error>(())
+//! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
 #![forbid(unsafe_code)]

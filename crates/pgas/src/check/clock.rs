@@ -28,13 +28,26 @@ impl Clock {
         }
     }
 
+    /// A unit is dead: all that it did is before now.
+    pub(super) fn bury(&mut self, unit: u32) {
+        *self.entry(unit) = u64::MAX;
+    }
+
+    pub(super) fn is_buried(&self, unit: u32) -> bool {
+        self.time(unit) == u64::MAX
+    }
+
     /// A new time of a unit begins: after it told others of the old one.
     pub(super) fn tick(&mut self, unit: u32) {
+        *self.entry(unit) += 1;
+    }
+
+    fn entry(&mut self, unit: u32) -> &mut u64 {
         let unit = unit as usize;
         if self.0.len() <= unit {
             self.0.resize(unit + 1, 0);
         }
-        self.0[unit] += 1;
+        &mut self.0[unit]
     }
 }
 
@@ -51,5 +64,8 @@ mod tests {
         assert_eq!(b.time(0), 0);
         b.join(&a);
         assert_eq!(a, b);
+        b.bury(7);
+        b.bury(7);
+        assert!(b.is_buried(7) && !b.is_buried(0));
     }
 }

@@ -109,8 +109,12 @@ impl<'f> Checker<'f> {
         place: &Location<'_>,
     ) -> Result<()> {
         let size = memory.element_bytes;
-        let bytes = |range: Range<u64>| range.start.saturating_mul(size)..range.end.saturating_mul(size);
-        let ranges: Vec<_> = elements.map(bytes).filter(|range| !range.is_empty()).collect();
+        let bytes =
+            |range: Range<u64>| range.start.saturating_mul(size)..range.end.saturating_mul(size);
+        let ranges: Vec<_> = elements
+            .map(bytes)
+            .filter(|range| !range.is_empty())
+            .collect();
         if ranges.is_empty() {
             return Ok(());
         }
@@ -153,11 +157,23 @@ impl<'f> Checker<'f> {
     /// Implicit puts are complete: those to the memory of `of`, or all.
     pub(crate) fn complete(&self, of: Option<Unit>) -> Result<()> {
         let wanted = |unit: &u32| of.is_none_or(|of| of.0 == *unit);
-        let units: Vec<u32> = self.incomplete.borrow().iter().copied().filter(wanted).collect();
+        let units: Vec<u32> = self
+            .incomplete
+            .borrow()
+            .iter()
+            .copied()
+            .filter(wanted)
+            .collect();
         for unit in units {
             self.incomplete.borrow_mut().remove(&unit);
             let clock = self.clock.borrow().clone();
-            self.ask(unit, Question::Complete { unit: self.me, clock })?;
+            self.ask(
+                unit,
+                Question::Complete {
+                    unit: self.me,
+                    clock,
+                },
+            )?;
         }
         Ok(())
     }
@@ -178,6 +194,11 @@ impl<'f> Checker<'f> {
     pub(crate) fn lock_taken(&self, home: Unit, team: TeamId, number: u64) -> Result<()> {
         let team = team.0;
         self.take(home.0, Key::Lock { team, number })
+    }
+
+    /// A unit is dead, and this one knows it.
+    pub(crate) fn buried(&self, unit: Unit) {
+        self.clock.borrow_mut().bury(unit.0);
     }
 
     fn take(&self, unit: u32, key: Key) -> Result<()> {
@@ -216,7 +237,7 @@ impl<'f> Checker<'f> {
     ) -> Result<()> {
         for (rank, peer) in team.peers.iter().enumerate() {
             if rank as u32 != team.rank && from(rank as u32) {
-                self.hear(*peer, tag(team, number))?;
+                self.hear_of(*peer, tag(team, number), true)?;
             }
         }
         Ok(())
@@ -247,10 +268,6 @@ impl<'f> Checker<'f> {
             Some(conflict) => Err(Error::Conflict(Box::new(conflict))),
             None => Ok(()),
         }
-    }
-
-    fn hear(&self, peer: PeerId, tag: u64) -> Result<()> {
-        self.hear_of(peer, tag, true).map(drop)
     }
 
     /// What a member told; whether it orders.
@@ -293,6 +310,11 @@ fn alive<T>(said: Result<T, Below>) -> Result<Option<T>> {
 
 /// The tag of the clocks of one collective.
 fn tag(team: &Inner<'_>, number: u64) -> u64 {
-    let mixed = team.id.0.wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(23) ^ number;
+    let mixed = team
+        .id
+        .0
+        .wrapping_mul(0x9e37_79b9_7f4a_7c15)
+        .rotate_left(23)
+        ^ number;
     CLOCKS | mixed & ((1 << 48) - 1)
 }

@@ -156,6 +156,9 @@ fn is_before(completed: &[Vec<u64>], old: &Past, at: When, new: &New<'_>) -> boo
         When::At(time) => Some(time),
         When::Batch(batch) => completed[old.unit as usize].get(batch).copied(),
     };
+    if new.clock.is_buried(old.unit) {
+        return true;
+    }
     // What is not complete is before nothing, not even of its own unit.
     time.is_some_and(|time| old.unit == new.unit || time <= new.clock.time(old.unit))
 }
@@ -194,7 +197,11 @@ impl Segment {
         }
         self.cut(bytes.start);
         self.cut(bytes.end);
-        let inside: Vec<u64> = self.ranges.range(bytes.clone()).map(|(at, _)| *at).collect();
+        let inside: Vec<u64> = self
+            .ranges
+            .range(bytes.clone())
+            .map(|(at, _)| *at)
+            .collect();
         let mut at = bytes.start;
         let mut pieces: Vec<(Range<u64>, Vec<(Past, When)>)> = Vec::new();
         for start in inside {
@@ -315,7 +322,12 @@ mod tests {
         };
         assert_eq!(found, [expected]);
         let text = found[0].to_string();
-        for part in ["elements 5..10", "unit 9", "a put by unit 0 at 0Put", "a get by unit 1 at 1Get"] {
+        for part in [
+            "elements 5..10",
+            "unit 9",
+            "a put by unit 0 at 0Put",
+            "a get by unit 1 at 1Get",
+        ] {
             assert!(text.contains(part), "{text}");
         }
         world.is_fine(1, Get, 40..48);
@@ -377,7 +389,11 @@ mod tests {
         world.is_fine(0, ImplicitPut, 8..16);
         world.order(0, 1);
         assert_eq!(world.access(1, Get, 0..8).len(), 1);
-        assert_eq!(world.access(0, Get, 0..8).len(), 1, "not even of its own unit");
+        assert_eq!(
+            world.access(0, Get, 0..8).len(),
+            1,
+            "not even of its own unit"
+        );
         world.complete(0);
         assert_eq!(world.access(1, Get, 8..16).len(), 0, "known already");
         world.order(0, 1);

@@ -218,8 +218,15 @@ impl<'f> Lock<'f> {
             return Err(self.gone());
         }
         let end = self.drive(machine, step, wish)?;
-        if let End::Held { .. } = end {
+        if let End::Held { broken } = end {
             self.state.set(State::Held);
+            if let Some(check) = &self.team.0.job.check {
+                check.lock_taken(self.home_unit()?, self.team.id(), self.number)?;
+                if broken {
+                    // The dead do nothing any more.
+                    check.buried(self.lost_unit()?);
+                }
+            }
         }
         Ok(end)
     }
@@ -429,8 +436,13 @@ impl Guard<'_, '_> {
 impl Lock<'_> {
     #[inline(always)]
     fn complete_and_give(&self) -> Result<()> {
-        let complete = self.team.0.job.complete_implicit();
-        self.give(false).and(complete)
+        let job = &self.team.0.job;
+        let complete = job.complete_implicit();
+        let told = match &job.check {
+            None => Ok(()),
+            Some(check) => check.lock_given(self.home_unit()?, self.team.id(), self.number),
+        };
+        self.give(false).and(complete).and(told)
     }
 }
 

@@ -11,7 +11,8 @@
 
 use super::protocol::{Acquire, End, Release, Step, Ticket, Wait, Wish, Word, ticket};
 use std::collections::HashMap;
-use std::hash::{DefaultHasher, Hash, Hasher};
+use std::hash::Hash;
+use xxhash_rust::xxh3::Xxh3;
 
 const UNITS: usize = 3;
 
@@ -339,13 +340,10 @@ impl World {
         Ok(all)
     }
 
-    fn fingerprint(&self) -> (u64, u64) {
-        let hash = |salt: u64| {
-            let mut hasher = DefaultHasher::new();
-            (salt, self).hash(&mut hasher);
-            hasher.finish()
-        };
-        (hash(0), hash(1))
+    fn fingerprint(&self) -> u128 {
+        let mut hasher = Xxh3::new();
+        self.hash(&mut hasher);
+        hasher.digest128()
     }
 }
 
@@ -359,7 +357,7 @@ fn step_expected(step: Step) -> u64 {
 /// Visits every state; how many there are.
 fn explore(setting: Setting) -> Result<usize, Wrong> {
     // Whether a state is on the path that is being followed.
-    let mut seen = HashMap::<(u64, u64), bool>::new();
+    let mut seen = HashMap::<u128, bool>::new();
     let mut path = Vec::new();
     let first = World::new(setting);
     seen.insert(first.fingerprint(), true);

@@ -9,6 +9,7 @@
 
 use super::{Segment, Shared, out_of_range};
 use crate::atomic::{self, AtomicElem, Update, width};
+use crate::check::AccessKind;
 use crate::{Elem, Error, Result};
 use samite_fabric::{Atomic, Handle, Remote, WordUpdate};
 use std::collections::VecDeque;
@@ -65,8 +66,11 @@ impl<T: AtomicElem> Updates<'_, '_, T> {
     /// # Errors
     /// Out of range; [`Error::NoSuchUpdate`]; a lost unit.
     #[inline]
+    #[track_caller]
     pub fn push(&mut self, rank: u32, index: u64, value: T) -> Result<()> {
-        let remote = self.segment.part_of(rank, index, 1)?;
+        let remote = self
+            .segment
+            .watched_part(rank, index, 1, AccessKind::Update)?;
         let offset = self.segment.offset(index);
         let Some(op) = self.native else {
             // Not one operation anywhere: there is nothing that could travel together.
@@ -140,6 +144,7 @@ impl<T: AtomicElem> Updates<'_, '_, T> {
 impl<'f, T: Elem> Segment<'f, T, Shared> {
     /// Copies the elements at `places`, anywhere in the segment, to `into`. One-sided; complete when it
     /// returns.
+    #[track_caller]
     pub fn get_scattered(&self, places: &[Place], into: &mut [T]) -> Result<()> {
         if places.len() != into.len() {
             return Err(Error::WrongLength {
@@ -153,7 +158,7 @@ impl<'f, T: Elem> Segment<'f, T, Shared> {
             if let Some(next) = places.get(at + AHEAD / 2) {
                 self.ask_for_line(*next);
             }
-            let remote = self.part_of(place.rank, place.index, 1)?;
+            let remote = self.watched_part(place.rank, place.index, 1, AccessKind::Get)?;
             if remote.mapped().is_some() {
                 let into = std::slice::from_mut(&mut into[at]);
                 let offset = self.offset(place.index);

@@ -2,7 +2,9 @@
 
 use super::{Segment, Shared};
 use crate::atomic::{self, AtomicElem, Update, width};
+use crate::check::AccessKind;
 use crate::{GlobalPtr, Pgas, Result};
+use samite_fabric::Remote;
 
 impl<'f, T: AtomicElem> Segment<'f, T, Shared> {
     /// `element = element op value`; the old element. One-sided, atomic, complete when it returns.
@@ -10,45 +12,58 @@ impl<'f, T: AtomicElem> Segment<'f, T, Shared> {
     /// # Errors
     /// [`crate::Error::NoSuchUpdate`] for bitwise updates of floats; out of range; a lost unit.
     #[inline]
+    #[track_caller]
     pub fn fetch_op(&self, rank: u32, index: u64, update: Update, value: T) -> Result<T> {
-        let remote = self.part_of(rank, index, 1)?;
+        let remote = self.watched_part(rank, index, 1, AccessKind::Update)?;
         let offset = self.offset(index);
-        atomic::fetch_op(remote, offset, update, value)
-            .map_err(|error| self.say_one(error, rank, index))
+        let old = atomic::fetch_op(remote, offset, update, value)
+            .map_err(|error| self.say_one(error, rank, index))?;
+        self.seen(rank, index)?;
+        Ok(old)
     }
 
     /// Adds to an element; the old one. Integers wrap.
     #[inline]
+    #[track_caller]
     pub fn fetch_add(&self, rank: u32, index: u64, value: T) -> Result<T> {
         self.fetch_op(rank, index, Update::Sum, value)
     }
 
     /// Replaces an element; the old one.
     #[inline]
+    #[track_caller]
     pub fn swap(&self, rank: u32, index: u64, value: T) -> Result<T> {
         self.fetch_op(rank, index, Update::Replace, value)
     }
 
     /// Replaces an element if it is, bit by bit, `expected`; the old one.
     #[inline]
+    #[track_caller]
     pub fn compare_swap(&self, rank: u32, index: u64, expected: T, new: T) -> Result<T> {
-        let remote = self.part_of(rank, index, 1)?;
+        let remote = self.watched_part(rank, index, 1, AccessKind::Update)?;
         let offset = self.offset(index);
-        atomic::compare_swap(remote, offset, expected, new)
-            .map_err(|error| self.say_one(error, rank, index))
+        let old = atomic::compare_swap(remote, offset, expected, new)
+            .map_err(|error| self.say_one(error, rank, index))?;
+        self.seen(rank, index)?;
+        Ok(old)
     }
 
     /// An element, atomically.
     #[inline]
+    #[track_caller]
     pub fn load(&self, rank: u32, index: u64) -> Result<T> {
-        let remote = self.part_of(rank, index, 1)?;
-        atomic::load(remote, self.offset(index)).map_err(|error| self.say_one(error, rank, index))
+        let remote = self.watched_part(rank, index, 1, AccessKind::Load)?;
+        let value = atomic::load(remote, self.offset(index))
+            .map_err(|error| self.say_one(error, rank, index))?;
+        self.seen(rank, index)?;
+        Ok(value)
     }
 
     /// Updates consecutive elements, each atomically, in no order among them. One-sided; complete when it
     /// returns. Over messages the updates that a word has natively are all on their way at once.
+    #[track_caller]
     pub fn accumulate(&self, rank: u32, index: u64, values: &[T], update: Update) -> Result<()> {
-        let remote = self.part_of(rank, index, values.len())?;
+        let remote = self.watched_part(rank, index, values.len(), AccessKind::Update)?;
         let offset = |at: usize| self.offset(index.saturating_add(at as u64));
         let native = T::native(update).filter(|_| remote.mapped().is_none());
         let Some(op) = native else {
@@ -75,26 +90,45 @@ impl<'f, T: AtomicElem> Segment<'f, T, Shared> {
     }
 }
 
-impl Pgas<'_> {
+impl<'f> Pgas<'f> {
+    #[inline(always)]
+    #[track_caller]
+    fn watched<T, R>(
+        &self,
+        at: GlobalPtr<T>,
+        kind: AccessKind,
+        access: impl FnOnce(&Remote<'f>) -> Result<R>,
+    ) -> Result<R> {
+        self.job.watch(at, 1, kind)?;
+        let value = self.job.with_remote(at, size_of::<T>() as u64, access)?;
+        self.job.seen(at)?;
+        Ok(value)
+    }
+
     /// As [`Segment::fetch_op`], on the element that a pointer names.
     #[inline]
+    #[track_caller]
     pub fn fetch_op<T: AtomicElem>(&self, at: GlobalPtr<T>, update: Update, value: T) -> Result<T> {
-        self.with(at, |remote| {
+        self.watched(at, AccessKind::Update, |remote| {
             atomic::fetch_op(remote, at.offset(), update, value)
         })
     }
 
     /// As [`Segment::compare_swap`], on the element that a pointer names.
     #[inline]
+    #[track_caller]
     pub fn compare_swap<T: AtomicElem>(&self, at: GlobalPtr<T>, expected: T, new: T) -> Result<T> {
-        self.with(at, |remote| {
+        self.watched(at, AccessKind::Update, |remote| {
             atomic::compare_swap(remote, at.offset(), expected, new)
         })
     }
 
     /// As [`Segment::load`], of the element that a pointer names.
     #[inline]
+    #[track_caller]
     pub fn load<T: AtomicElem>(&self, at: GlobalPtr<T>) -> Result<T> {
-        self.with(at, |remote| atomic::load(remote, at.offset()))
+        self.watched(at, AccessKind::Load, |remote| {
+            atomic::load(remote, at.offset())
+        })
     }
 }

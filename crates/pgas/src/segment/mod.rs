@@ -7,6 +7,7 @@ mod part;
 mod phase;
 mod signal;
 mod strided;
+mod watch;
 
 use crate::pointer::{Flags, Origin};
 use crate::{Elem, Error, GlobalPtr, Result, Team, Unit};
@@ -39,6 +40,8 @@ struct Parts<'f> {
     /// What names the parts, by rank.
     keys: Vec<SegmentKey>,
     origin: Origin,
+    /// Whether the checking mode looks at its accesses.
+    checked: bool,
 }
 
 impl<'f> Team<'f> {
@@ -129,6 +132,7 @@ impl<'f> Team<'f> {
             counts,
             keys,
             origin,
+            checked: self.0.job.check.is_some(),
         };
         Segment::share(parts, own)
     }

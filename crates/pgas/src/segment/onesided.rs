@@ -4,8 +4,9 @@
 //! memcpy. Elsewhere they are messages, which the owner's progress answers.
 
 use super::{Segment, Shared, out_of_range};
+use crate::check::AccessKind;
 use crate::{Elem, Result};
-use samite_fabric::{Error as Below, Handle, Scope};
+use samite_fabric::{Error as Below, Handle, Remote, Scope};
 use std::marker::PhantomData;
 
 /// Elements that were asked for.
@@ -46,8 +47,9 @@ impl<'f, T: Elem> Segment<'f, T, Shared> {
     /// # Errors
     /// [`crate::Error::OutOfRange`], [`crate::Error::NoSuchRank`]; a lost unit.
     #[inline]
+    #[track_caller]
     pub fn put(&self, rank: u32, index: u64, from: &[T]) -> Result<()> {
-        let remote = self.part_of(rank, index, from.len())?;
+        let remote = self.watched_part(rank, index, from.len(), AccessKind::Put)?;
         let offset = self.offset(index);
         remote
             .put(offset, crate::bytes_of(from))
@@ -56,9 +58,10 @@ impl<'f, T: Elem> Segment<'f, T, Shared> {
 
     /// Copies elements of the part of `rank`, from the element `index` on, to `into`. One-sided.
     #[inline]
+    #[track_caller]
     pub fn get(&self, rank: u32, index: u64, into: &mut [T]) -> Result<()> {
         let count = into.len();
-        let remote = self.part_of(rank, index, count)?;
+        let remote = self.watched_part(rank, index, count, AccessKind::Get)?;
         let offset = self.offset(index);
         remote
             .get(offset, crate::bytes_of_mut(into))
@@ -67,12 +70,14 @@ impl<'f, T: Elem> Segment<'f, T, Shared> {
 
     /// Puts one element.
     #[inline]
+    #[track_caller]
     pub fn put_value(&self, rank: u32, index: u64, value: T) -> Result<()> {
         self.put(rank, index, std::slice::from_ref(&value))
     }
 
     /// Gets one element.
     #[inline]
+    #[track_caller]
     pub fn get_value(&self, rank: u32, index: u64) -> Result<T> {
         let mut value = T::zeroed();
         self.get(rank, index, std::slice::from_mut(&mut value))?;
@@ -82,17 +87,28 @@ impl<'f, T: Elem> Segment<'f, T, Shared> {
     /// As [`Segment::put`], without waiting. `from` is copied (or sent) before it returns, so it is locally
     /// complete at once; the handle ends when the elements are there.
     #[inline]
+    #[track_caller]
     pub fn put_nb(&self, rank: u32, index: u64, from: &[T]) -> Result<Handle<'f, u64>> {
-        let remote = self.part_of(rank, index, from.len())?;
-        let offset = self.offset(index);
+        let remote = self.watched_part(rank, index, from.len(), AccessKind::Put)?;
+        self.start_put(remote, (rank, index), from)
+    }
+
+    #[inline(always)]
+    fn start_put(
+        &self,
+        remote: &Remote<'f>,
+        (rank, index): (u32, u64),
+        from: &[T],
+    ) -> Result<Handle<'f, u64>> {
         remote
-            .put_nb(offset, crate::bytes_of(from))
+            .put_nb(self.offset(index), crate::bytes_of(from))
             .map_err(|error| self.say(error, rank, index, from.len()))
     }
 
     /// Starts to copy `count` elements of the part of `rank`; the handle gives them.
+    #[track_caller]
     pub fn get_nb(&self, rank: u32, index: u64, count: u64) -> Result<Fetch<'f, T>> {
-        let remote = self.part_of(rank, index, count as usize)?;
+        let remote = self.watched_part(rank, index, count as usize, AccessKind::Get)?;
         let bytes = crate::bytes_for::<T>(count)?;
         let offset = self.offset(index);
         let wrong = |error| self.say(error, rank, index, count as usize);
@@ -108,6 +124,7 @@ impl<'f, T: Elem> Segment<'f, T, Shared> {
 
     /// As [`Segment::get`], without waiting, inside a [`Fabric::scope`](samite_fabric::Fabric::scope), which
     /// does not end before the elements are there.
+    #[track_caller]
     pub fn get_in<'env>(
         &self,
         scope: &Scope<'_, 'env, 'f>,
@@ -116,15 +133,17 @@ impl<'f, T: Elem> Segment<'f, T, Shared> {
         into: &'env mut [T],
     ) -> Result<Handle<'f, u64>> {
         let count = into.len();
-        let remote = self.part_of(rank, index, count)?;
+        let remote = self.watched_part(rank, index, count, AccessKind::Get)?;
         let started = scope.get(remote, self.offset(index), crate::bytes_of_mut(into));
         started.map_err(|error| self.say(error, rank, index, count))
     }
 
     /// As [`Segment::put_nb`]; its end is waited for by [`crate::Pgas::flush`].
     #[inline]
+    #[track_caller]
     pub fn put_implicit(&self, rank: u32, index: u64, from: &[T]) -> Result<()> {
-        let handle = self.put_nb(rank, index, from)?;
+        let remote = self.watched_part(rank, index, from.len(), AccessKind::ImplicitPut)?;
+        let handle = self.start_put(remote, (rank, index), from)?;
         if !handle.is_complete() {
             let unit = self.team().unit(rank)?;
             self.team().0.job.leave_to_flush(unit, handle);
@@ -133,11 +152,13 @@ impl<'f, T: Elem> Segment<'f, T, Shared> {
     }
 
     /// Copies elements of this unit's own part.
+    #[track_caller]
     pub fn read_local(&self, index: u64, into: &mut [T]) -> Result<()> {
         self.get(self.team().rank(), index, into)
     }
 
     /// Copies elements to this unit's own part.
+    #[track_caller]
     pub fn write_local(&self, index: u64, from: &[T]) -> Result<()> {
         self.put(self.team().rank(), index, from)
     }

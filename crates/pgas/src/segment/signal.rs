@@ -5,6 +5,7 @@
 //! messages two messages that arrive in order.
 
 use super::{Segment, Shared};
+use crate::check::AccessKind;
 use crate::{Elem, Result, Unit};
 use samite_fabric::{Atomic, Width};
 use samite_mem::sync::Ordering;
@@ -64,6 +65,7 @@ impl Wanted {
 impl<'f, T: Elem> Segment<'f, T, Shared> {
     /// Puts `from` and then changes a word of `signals` at the same member. One-sided; locally
     /// complete when it returns. Whoever sees the signal sees the data.
+    #[track_caller]
     pub fn put_signal(
         &self,
         rank: u32,
@@ -81,9 +83,15 @@ impl<'f, T: Elem> Segment<'f, T, Shared> {
 impl Segment<'_, u64, Shared> {
     /// Changes a word of a member that it may be waiting for ([`Segment::wait_until`]). One-sided; everything
     /// that this unit put to the member before is visible to whoever sees the change.
+    #[track_caller]
     pub fn signal(&self, rank: u32, signal: Signal) -> Result<()> {
         let Signal { index, op, value } = signal;
-        let (remote, unit) = (self.remote(rank)?, self.team().unit(rank)?);
+        let unit = self.team().unit(rank)?;
+        if self.parts.checked {
+            // The data come before the signal: for whoever sees it they are complete.
+            self.team().0.job.complete_for_signal(unit)?;
+        }
+        let remote = self.watched_part(rank, index, 1, AccessKind::Signal)?;
         let op = match op {
             SignalOp::Set => Atomic::Swap,
             SignalOp::Add => Atomic::Add,
@@ -109,16 +117,19 @@ impl Segment<'_, u64, Shared> {
     ///
     /// # Errors
     /// [`crate::Error::OutOfRange`]; a lost member; the deadline.
+    #[track_caller]
     pub fn wait_until(&self, index: u64, wanted: Wanted) -> Result<u64> {
         self.wait_from(index, wanted, self.team().peers())
     }
 
     /// As [`Segment::wait_until`], for a signal that only one member sends.
+    #[track_caller]
     pub fn wait_until_from(&self, index: u64, wanted: Wanted, from: u32) -> Result<u64> {
         let peer = self.team().peer(from)?;
         self.wait_from(index, wanted, &[peer])
     }
 
+    #[track_caller]
     fn wait_from(&self, index: u64, wanted: Wanted, whom: &[samite_fabric::PeerId]) -> Result<u64> {
         let (bytes, offset) = (&self.state.bytes, self.offset(index));
         if !bytes.contains(offset, 8) {
@@ -131,10 +142,14 @@ impl Segment<'_, u64, Shared> {
             let word = word.load(Ordering::Acquire);
             wanted.holds(word).then_some(word)
         })?;
+        let own = self.team().rank();
+        self.watched_part(own, index, 1, AccessKind::Wait)?;
+        self.seen(own, index)?;
         Ok(seen)
     }
 
     /// Whether a word of this unit's own part is as wanted; makes some progress.
+    #[track_caller]
     pub fn test_signal(&self, index: u64, wanted: Wanted) -> Result<bool> {
         self.team().fabric().progress();
         Ok(wanted.holds(self.load(self.team().rank(), index)?))

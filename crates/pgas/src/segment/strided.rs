@@ -4,7 +4,9 @@
 //! the first answer is waited for; the fabric bounds how many a peer may have unanswered.
 
 use super::{Segment, Shared};
+use crate::check::AccessKind;
 use crate::{Elem, Error, Result};
+use std::panic::Location;
 
 /// Where blocks of elements lie: `count` blocks of `block` elements, each `stride` elements after the one
 /// before, the first at `first`.
@@ -33,8 +35,10 @@ impl<'f, T: Elem> Segment<'f, T, Shared> {
     ///
     /// # Errors
     /// [`Error::WrongLength`], [`Error::OutOfRange`] (before anything is written); a lost unit.
+    #[track_caller]
     pub fn put_strided(&self, rank: u32, place: Strided, from: &[T]) -> Result<()> {
         self.check_strided(rank, place, from.len())?;
+        self.watch_strided(rank, place, AccessKind::Put)?;
         let blocks = from.chunks(place.block.max(1) as usize);
         self.put_blocks(
             rank,
@@ -45,8 +49,10 @@ impl<'f, T: Elem> Segment<'f, T, Shared> {
     }
 
     /// Copies blocks of the part of `rank` to `into`, where they lie together.
+    #[track_caller]
     pub fn get_strided(&self, rank: u32, place: Strided, into: &mut [T]) -> Result<()> {
         self.check_strided(rank, place, into.len())?;
+        self.watch_strided(rank, place, AccessKind::Get)?;
         let blocks = into.chunks_mut(place.block.max(1) as usize);
         self.get_blocks(
             rank,
@@ -58,8 +64,10 @@ impl<'f, T: Elem> Segment<'f, T, Shared> {
 
     /// Copies `from[i]` to the element `indices[i]` of the part of `rank`. One-sided; complete when it
     /// returns. An index that occurs twice gets one of its values.
+    #[track_caller]
     pub fn put_indexed(&self, rank: u32, indices: &[u64], from: &[T]) -> Result<()> {
         same_length(indices.len(), from.len())?;
+        self.watch_indexed(rank, indices, AccessKind::Put)?;
         let elements = indices.iter().zip(from);
         self.put_blocks(
             rank,
@@ -68,8 +76,10 @@ impl<'f, T: Elem> Segment<'f, T, Shared> {
     }
 
     /// Copies the element `indices[i]` of the part of `rank` to `into[i]`.
+    #[track_caller]
     pub fn get_indexed(&self, rank: u32, indices: &[u64], into: &mut [T]) -> Result<()> {
         same_length(indices.len(), into.len())?;
+        self.watch_indexed(rank, indices, AccessKind::Get)?;
         let elements = indices.iter().zip(into);
         self.get_blocks(
             rank,
@@ -114,6 +124,25 @@ impl<'f, T: Elem> Segment<'f, T, Shared> {
             samite_fabric::wait_all(pending)?;
             Ok(())
         })
+    }
+
+    #[track_caller]
+    fn watch_strided(&self, rank: u32, place: Strided, kind: AccessKind) -> Result<()> {
+        if !self.parts.checked {
+            return Ok(());
+        }
+        let blocks = (0..place.count as usize).map(|at| place.index(at));
+        let blocks = blocks.map(|first| first..first + place.block);
+        self.watch_all(rank, blocks, kind, Location::caller())
+    }
+
+    #[track_caller]
+    fn watch_indexed(&self, rank: u32, indices: &[u64], kind: AccessKind) -> Result<()> {
+        if !self.parts.checked {
+            return Ok(());
+        }
+        let elements = indices.iter().map(|index| *index..index.saturating_add(1));
+        self.watch_all(rank, elements, kind, Location::caller())
     }
 
     fn check_strided(&self, rank: u32, place: Strided, given: usize) -> Result<()> {

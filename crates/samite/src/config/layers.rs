@@ -108,7 +108,12 @@ impl Layers {
             {
                 continue;
             }
-            match known.iter().find(|(known, _)| *known == variable) {
+            // The one setting that people type: it has a short name.
+            let full = match rest {
+                "CHECK" => "SAMITE_FABRIC_CHECK",
+                _ => variable.as_str(),
+            };
+            match known.iter().find(|(known, _)| known == full) {
                 Some((_, name)) => self.layers.push(Layer::single(name, &value, variable)),
                 None => {
                     let hint = hint(&variable, known.iter().map(|(known, _)| known.as_str()));

@@ -41,6 +41,21 @@ pub struct Config {
     pub launch: LaunchConfig,
 }
 
+/// A switch, as people write it: `true`, `false`, and `1`, `0` in the environment.
+fn flag<'de, D: serde::Deserializer<'de>>(value: D) -> Result<bool, D::Error> {
+    #[derive(Deserialize)]
+    #[serde(untagged)]
+    enum Flag {
+        Named(bool),
+        Number(u64),
+    }
+    match Flag::deserialize(value)? {
+        Flag::Named(on) => Ok(on),
+        Flag::Number(number @ (0 | 1)) => Ok(number == 1),
+        Flag::Number(_) => Err(serde::de::Error::custom("expected true, false, 1 or 0")),
+    }
+}
+
 /// How units talk.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -57,6 +72,10 @@ pub struct FabricConfig {
     pub mask: BTreeSet<Ability>,
     /// Whether segments ask for huge pages.
     pub huge_pages: HugePages,
+    /// Whether accesses of two units that nothing orders are looked for and reported; slow. In the
+    /// environment it may be called `SAMITE_CHECK`.
+    #[serde(deserialize_with = "flag")]
+    pub check: bool,
 }
 
 impl Default for FabricConfig {
@@ -68,6 +87,7 @@ impl Default for FabricConfig {
             spin: Auto::Auto,
             mask: BTreeSet::new(),
             huge_pages: HugePages::Auto,
+            check: false,
         }
     }
 }

@@ -140,6 +140,17 @@ fn values_that_do_not_fit_name_their_origin() {
 }
 
 #[test]
+fn the_switch_that_people_type_has_a_short_name() {
+    for (value, on) in [("1", true), ("0", false), ("true", true)] {
+        let layers = Layers::default().environment([("SAMITE_CHECK".into(), value.into())]);
+        let resolved = layers.and_then(Layers::resolve).expect("a known name");
+        assert_eq!(resolved.config.fabric.check, on, "{value}");
+    }
+    let wrong = Layers::default().environment([("SAMITE_CHECK".into(), "2".into())]);
+    assert!(wrong.and_then(Layers::resolve).is_err());
+}
+
+#[test]
 fn the_launchers_own_variables_are_no_settings() {
     let own = [
         "SAMITE_DOMAIN",

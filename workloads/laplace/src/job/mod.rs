@@ -1,5 +1,5 @@
 //! The two programs of the job, on a fabric: [`solver`] (any number of units) and [`analysis`] (one).
-//! Beside them [`array`]: the same problem on a distributed array, with nobody who watches.
+//! Beside them [`mod@array`]: the same problem on a distributed array, with nobody who watches.
 //!
 //! Each solver unit has one segment: its field twice, and beside each of the two buffers a stamp that
 //! says which step is in it (`field`). It tells the analysis the segment's key once. From then on

@@ -1,7 +1,7 @@
 //! The sparse matrix of the benchmark: random, symmetric, with known condition.
 //!
 //! It is a sum of outer products of sparse random vectors, with weights that fall from 1 to
-//! [`CONDITION`], shifted on its diagonal (NPB 3: `makea`, `sprnvc`, `vecset`, `sparse`). Every unit
+//! 0.1, shifted on its diagonal (NPB 3: `makea`, `sprnvc`, `vecset`, `sparse`). Every unit
 //! makes all vectors, which are few, and only its rows of the sum.
 
 use std::ops::Range;

@@ -8,7 +8,6 @@
 //! # A chunk
 //! [`CHUNK`] words of 16 bits: the bin, the number of keys, the keys.
 
-use std::convert::Infallible;
 use std::ops::Range;
 
 /// The number of bits that name a bin.
@@ -186,17 +185,18 @@ fn count(values: &[u16], counts: &mut [u32]) {
     }
 }
 
-/// The result of something that cannot fail.
-pub fn sure<T>(result: Result<T, Infallible>) -> T {
-    let Ok(value) = result;
-    value
-}
-
 #[cfg(test)]
 mod tests {
+    use std::convert::Infallible;
+
     use proptest::prelude::*;
 
     use super::*;
+
+    fn sure<T>(result: Result<T, Infallible>) -> T {
+        let Ok(value) = result;
+        value
+    }
 
     /// Partitions keys; the chunks of `bins`, each with its full length.
     fn chunks(keys: &[u32], key_bits: u32, bins: &Range<usize>) -> Vec<u16> {

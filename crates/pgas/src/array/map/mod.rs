@@ -353,7 +353,8 @@ impl<'f, K: Elem, V: Elem> Map<'f, K, V> {
     /// Gets the entry of a slot that was full; `None` if it changed meanwhile.
     fn read(&self, rank: u32, slot: u64, state: State) -> Result<Option<Words>> {
         let mut entry: Words = smallvec![0; Self::ENTRY];
-        self.words.get(rank, self.place(slot) + 1, &mut entry)?;
+        self.words
+            .get_racing(rank, self.place(slot) + 1, &mut entry)?;
         // ORDERING: Acquire: the second look comes after the copy. Pairs with the Release in `take`: bytes
         // of a later writer are seen together with its busy word.
         fence(Ordering::Acquire);

@@ -12,7 +12,8 @@
 //! being made, everybody fetches those of the piece before.
 
 use super::board::Board;
-use super::entry::{STAGING, Staging, Told, meet, staging};
+use super::entry::{Told, meet};
+use super::staging::{STAGING, Staging, staging};
 use crate::Elem;
 use crate::collective::call::{Call, Failure};
 use crate::collective::combining::Typed;
@@ -79,7 +80,7 @@ pub(super) fn combines<T: Elem, O: Operator<T>>(
         }
     }
     columns.stage(input, 0);
-    let own = Told::new(input, &output, columns.staging.as_ref(), 0);
+    let own = Told::new(input, &output, columns.staging.as_ref(), 0, gets);
     let told = meet((team, board), &call, |_| own)?;
     columns.find(&told)?;
     let in_place = |(rank, told): (u32, &Told)| {

@@ -1,67 +1,40 @@
-//! The first meeting of a call with many bytes: who can reach what, and where.
+//! The first meeting of a call with many bytes: everybody tells everybody where its memory is, so that
+//! all know alike who can reach what.
 
 use super::board::Board;
+use super::staging::Staging;
 use crate::collective::call::{Call, Failure};
 use crate::collective::{Input, Output};
 use crate::team::Inner;
 use crate::{GlobalPtr, Result};
 use samite_mem::SharedBytes;
 
-/// Memory of this unit that slices go through, for all its teams: one call uses it at a time, and a call
-/// ends when nobody reads it any more.
-#[derive(Debug)]
-pub(crate) struct Staging {
-    pub(super) pointer: GlobalPtr<u8>,
-    pub(super) bytes: SharedBytes,
-}
-
-/// Bytes of the staging memory, unless elements are larger: it stays in the second-level cache.
-pub(super) const STAGING: u64 = 1 << 20;
-
-/// Staging memory of at least so many bytes.
-pub(super) fn staging(team: &Inner<'_>, bytes: u64) -> Result<Staging> {
-    let job = &team.job;
-    let mut kept = job.collectives.staging.borrow_mut();
-    if let Some(staging) = kept.as_ref().filter(|kept| kept.bytes.len() >= bytes) {
-        return Ok(Staging {
-            pointer: staging.pointer,
-            bytes: staging.bytes.clone(),
-        });
-    }
-    if let Some(small) = kept.take() {
-        job.free(small.pointer)?;
-    }
-    let pointer = job.allocate::<u8>(bytes.max(STAGING))?;
-    let Some(mapped) = job.mapped(pointer, bytes.max(STAGING))? else {
-        // Own memory is mapped; and there is no board where it is not.
-        return Err(crate::job::bad(pointer));
-    };
-    let made = || Staging {
-        pointer,
-        bytes: mapped.clone(),
-    };
-    *kept = Some(made());
-    Ok(made())
-}
-
 /// What a member tells another one.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, bytemuck::Pod, bytemuck::Zeroable)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, bytemuck::Pod, bytemuck::Zeroable)]
 #[repr(C)]
 pub(super) struct Told {
     /// Where its bytes are: what it gives, or its staging memory.
     input: [u64; 2],
     /// Where its result goes: its target, or its staging memory.
     output: [u64; 2],
-    /// What of it is for the other one: offset and length.
+    /// Which part of what it gives is for the other one.
     pub(super) offset: u64,
     pub(super) len: u64,
-    /// The longest block that goes through its staging memory.
+    /// Where in its target the part from the other one goes.
+    pub(super) at: u64,
+    /// The longest block that it gives to another member.
     pub(super) longest: u64,
     flags: u64,
 }
 
-const INPUT_IN_PLACE: u64 = 1;
-const OUTPUT_IN_PLACE: u64 = 2;
+/// What it gives can be read in place.
+const INPUT: u64 = 1;
+/// Its target can be written in place.
+const OUTPUT: u64 = 2;
+/// It gets something.
+const TAKES: u64 = 4;
+/// Its first piece is in its staging memory.
+const STAGED: u64 = 8;
 
 fn words(pointer: GlobalPtr<u8>) -> [u64; 2] {
     let bits = pointer.to_bits();
@@ -73,40 +46,60 @@ fn pointer(words: [u64; 2]) -> GlobalPtr<u8> {
 }
 
 impl Told {
+    /// Of a member that gives blocks of up to `longest` bytes to others; `takes`: it gets something.
     pub(super) fn new(
         input: &Input<'_>,
         output: &Output<'_>,
         staging: Option<&Staging>,
         longest: u64,
+        takes: bool,
     ) -> Told {
         let staging = staging.map_or(GlobalPtr::NULL, |staging| staging.pointer);
         let (from, into) = (input.pointer(), output.pointer());
-        let in_place = |pointer: Option<_>, flag| if pointer.is_some() { flag } else { 0 };
+        let flag = |set, flag| if set { flag } else { 0 };
         Told {
             input: words(from.unwrap_or(staging)),
             output: words(into.unwrap_or(staging)),
             offset: 0,
             len: 0,
-            longest: if from.is_some() { 0 } else { longest },
-            flags: in_place(from, INPUT_IN_PLACE) | in_place(into, OUTPUT_IN_PLACE),
+            at: 0,
+            longest,
+            flags: flag(from.is_some(), INPUT) | flag(into.is_some(), OUTPUT) | flag(takes, TAKES),
         }
     }
 
-    /// With what of it is for somebody.
-    pub(super) fn block(self, (offset, len): (u64, u64)) -> Told {
+    /// With the first piece staged.
+    pub(super) fn staged(self) -> Told {
+        Told {
+            flags: self.flags | STAGED,
+            ..self
+        }
+    }
+
+    /// With what is for one member: the part that it gives to it, and where what it gets from it goes.
+    pub(super) fn block(self, (offset, len): (u64, u64), at: u64) -> Told {
         Told {
             offset,
             len,
+            at,
             ..self
         }
     }
 
     pub(super) fn input_in_place(&self) -> bool {
-        self.flags & INPUT_IN_PLACE != 0
+        self.flags & INPUT != 0
     }
 
     pub(super) fn output_in_place(&self) -> bool {
-        self.flags & OUTPUT_IN_PLACE != 0
+        self.flags & OUTPUT != 0
+    }
+
+    pub(super) fn takes(&self) -> bool {
+        self.flags & TAKES != 0
+    }
+
+    pub(super) fn is_staged(&self) -> bool {
+        self.flags & STAGED != 0
     }
 
     /// The first `bytes` of what the member gives, or of its staging memory.
@@ -137,11 +130,8 @@ pub(super) fn meet(
     let sequence = board.meet(team, call, true, give)?;
     let mut told = telling.clone();
     for from in (0..size).filter(|from| *from != team.rank) {
-        board.read(
-            sequence,
-            from,
-            bytemuck::bytes_of_mut(&mut told[from as usize]),
-        );
+        let told = bytemuck::bytes_of_mut(&mut told[from as usize]);
+        board.read(sequence, from, told);
     }
     Ok(told)
 }

@@ -3,24 +3,26 @@
 //! | bytes per member | how |
 //! |---|---|
 //! | up to 96 | one meeting: the bytes are in the slots |
-//! | more, in parts of symmetric memory | a meeting tells where; everybody reads what it gets from where it lies, or combines its share of all and writes it to where it belongs; a meeting ends it |
-//! | more, in slices | the same, piece by piece through staging memory, a meeting per piece |
+//! | more, of which one end is in symmetric memory | a meeting tells where; one copy, by whoever reaches the other end; a meeting ends it |
+//! | more, to be combined | the same: everybody combines its share for all |
+//! | more, between slices | piece by piece through staging memory, a meeting per piece |
 //!
 //! Pieces alternate between two halves of the staging memory. A member fills one half while others still
 //! read the other: before it fills a half for the second time it has met everybody, who met after reading.
 //!
 //! # Files
-//! `board` (meetings) · `few` (bytes in slots) · `entry` (who can reach what; staging) · `pull` (everybody
-//! takes its own) · `columns` (everybody combines its share for all)
+//! `board` (meetings) · `few` (bytes in slots) · `entry` (the first meeting of a call: who can reach what)
+//! · `staging` (pieces) · `blocks` (bytes that only move; reduce-scatter) · `columns` (other reductions)
 
+mod blocks;
 mod board;
 mod columns;
 mod entry;
 mod few;
-mod pull;
+mod staging;
 
 pub(crate) use board::Board;
-pub(crate) use entry::Staging;
+pub(crate) use staging::Staging;
 
 use super::call::{Call, Failure};
 use super::combining::Typed;
@@ -42,7 +44,7 @@ pub(super) fn moves(
         Some(longest) if longest <= board::PAYLOAD as u64 => {
             few::moves((team, board), call, moves, input, output)
         }
-        _ => pull::moves((team, board), call, moves, input, output),
+        _ => blocks::moves((team, board), call, moves, input, output),
     }
 }
 
@@ -60,14 +62,7 @@ pub(super) fn combines<T: Elem, O: Operator<T>>(
         return few::combines(place, call, (combine, bytes), typed, input, output);
     }
     match combine {
-        Combine::ReduceScatter => {
-            let block = |to: u32| (u64::from(to) * bytes, bytes);
-            pull::combines(place, call, (&block, true), typed, input, output)
-        }
-        // Two members: to compute all of it twice costs less than to write half of it to the other.
-        Combine::AllReduce if team.peers.len() == 2 => {
-            pull::combines(place, call, (&|_| (0, bytes), false), typed, input, output)
-        }
+        Combine::ReduceScatter => blocks::combines(place, call, bytes, typed, input, output),
         _ => columns::combines(place, call, (combine, bytes), typed, input, output),
     }
 }

@@ -1,0 +1,84 @@
+//! Accesses as the checking mode sees them ([`crate::check`]). Where it is switched off an access pays one
+//! predictable branch, on a byte of the segment itself.
+
+use super::{Segment, Shared};
+use crate::check::{AccessKind, Memory};
+use crate::{Elem, Result};
+use samite_fabric::Remote;
+use std::ops::Range;
+use std::panic::Location;
+
+impl<'f, T: Elem> Segment<'f, T, Shared> {
+    /// As [`Segment::get`], where a race is meant, and recognised afterwards: the checking mode does not look.
+    pub(crate) fn get_racing(&self, rank: u32, index: u64, into: &mut [T]) -> Result<()> {
+        let remote = self.part_of(rank, index, into.len())?;
+        let count = into.len();
+        remote
+            .get(self.offset(index), crate::bytes_of_mut(into))
+            .map_err(|error| self.say(error, rank, index, count))
+    }
+
+    /// A member's part, for an access to `count` elements from `index` on that is about to happen.
+    #[inline(always)]
+    #[track_caller]
+    pub(super) fn watched_part(
+        &self,
+        rank: u32,
+        index: u64,
+        count: usize,
+        kind: AccessKind,
+    ) -> Result<&Remote<'f>> {
+        let part = self.part_of(rank, index, count)?;
+        if self.parts.checked {
+            let elements = index..index.saturating_add(count as u64);
+            if elements.end > self.parts.counts[rank as usize] {
+                // The access itself will say so.
+                return Ok(part);
+            }
+            self.watch_all(rank, std::iter::once(elements), kind, Location::caller())?;
+        }
+        Ok(part)
+    }
+
+    /// The checking mode, of accesses that are about to happen.
+    #[cold]
+    pub(super) fn watch_all(
+        &self,
+        rank: u32,
+        elements: impl Iterator<Item = Range<u64>>,
+        kind: AccessKind,
+        place: &Location<'_>,
+    ) -> Result<()> {
+        match &self.team().0.job.check {
+            None => Ok(()),
+            Some(check) => check.access(self.memory(rank)?, elements, kind, place),
+        }
+    }
+
+    /// The checking mode, of an atomic access that has happened.
+    #[inline(always)]
+    pub(super) fn seen(&self, rank: u32, index: u64) -> Result<()> {
+        if self.parts.checked {
+            self.take_note(rank, index)?;
+        }
+        Ok(())
+    }
+
+    #[cold]
+    fn take_note(&self, rank: u32, index: u64) -> Result<()> {
+        match &self.team().0.job.check {
+            None => Ok(()),
+            Some(check) => check.seen(self.memory(rank)?, index),
+        }
+    }
+
+    fn memory(&self, rank: u32) -> Result<Memory> {
+        let key = self.remote(rank)?.key();
+        Ok(Memory {
+            owner: self.team().unit(rank)?,
+            segment: key.segment as u16,
+            generation: key.generation as u8,
+            element_bytes: size_of::<T>() as u64,
+        })
+    }
+}
