@@ -162,7 +162,9 @@ mod tests {
                 require(&test, is_slow, install);
             }
             let cases = crate::cases(bench, &Options::default()).unwrap();
-            let pairs = cases.iter().filter(|case| case.ranks == 2);
+            let pairs = cases
+                .iter()
+                .filter(|case| case.ranks == 2 && case.point.is_none());
             let mut lines: Vec<String> = pairs
                 .filter(|case| case.measure.pace == Pace::Iterations)
                 .map(|case| case.measure.line(2))

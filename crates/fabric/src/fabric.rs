@@ -150,6 +150,12 @@ impl Fabric {
         self.core.borrow().engine.caps
     }
 
+    /// Whether more processes want the processors than there are: spinning would keep whom we wait for
+    /// from running.
+    pub fn is_crowded(&self) -> bool {
+        self.core.borrow().transport.crowded()
+    }
+
     /// The process id of a peer out of whose private memory this process should copy so many bytes: the
     /// kernel does it, and no other way is faster here.
     pub fn reads_private(&self, peer: PeerId, bytes: u64) -> Option<i32> {

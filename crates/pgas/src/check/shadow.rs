@@ -30,8 +30,11 @@ pub(super) struct Shadow {
 struct Segment {
     generation: u8,
     /// By the first byte: the end, and what was done. Ranges do not overlap.
-    ranges: BTreeMap<u64, (u64, Vec<(Past, When)>)>,
+    ranges: BTreeMap<u64, (u64, Known)>,
 }
+
+/// What was done to a range.
+type Known = Vec<(Past, When)>;
 
 /// An access without its time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -175,7 +178,7 @@ fn note(found: &mut Vec<(Past, Range<u64>)>, old: Past, bytes: &Range<u64>) {
 }
 
 /// A new access takes the place of what it makes unimportant.
-fn take_over(before: &mut Vec<(Past, When)>, past: Past, when: When) {
+fn take_over(before: &mut Known, past: Past, when: When) {
     if past.kind.writes() && !past.kind.is_atomic() {
         before.clear();
     } else {
@@ -187,11 +190,7 @@ fn take_over(before: &mut Vec<(Past, When)>, past: Past, when: When) {
 
 impl Segment {
     /// Changes what is known of a range, piece by piece; pieces that are alike afterwards become one.
-    fn visit(
-        &mut self,
-        bytes: &Range<u64>,
-        mut change: impl FnMut(&Range<u64>, &mut Vec<(Past, When)>),
-    ) {
+    fn visit(&mut self, bytes: &Range<u64>, mut change: impl FnMut(&Range<u64>, &mut Known)) {
         if bytes.is_empty() {
             return;
         }
@@ -203,7 +202,7 @@ impl Segment {
             .map(|(at, _)| *at)
             .collect();
         let mut at = bytes.start;
-        let mut pieces: Vec<(Range<u64>, Vec<(Past, When)>)> = Vec::new();
+        let mut pieces: Vec<(Range<u64>, Known)> = Vec::new();
         for start in inside {
             let Some((end, known)) = self.ranges.remove(&start) else {
                 continue;
@@ -217,7 +216,7 @@ impl Segment {
         if at < bytes.end {
             pieces.push((at..bytes.end, Vec::new()));
         }
-        let mut last: Option<(Range<u64>, Vec<(Past, When)>)> = None;
+        let mut last: Option<(Range<u64>, Known)> = None;
         for (range, mut known) in pieces {
             change(&range, &mut known);
             match &mut last {
@@ -231,7 +230,7 @@ impl Segment {
         self.keep(last);
     }
 
-    fn keep(&mut self, piece: Option<(Range<u64>, Vec<(Past, When)>)>) {
+    fn keep(&mut self, piece: Option<(Range<u64>, Known)>) {
         if let Some((range, known)) = piece {
             self.ranges.insert(range.start, (range.end, known));
         }
@@ -409,12 +408,12 @@ mod tests {
     fn memory_that_is_used_anew_forgets() {
         let mut world = World::new(2);
         world.is_fine(0, Put, 0..8);
-        let (clock, ranges) = (world.clocks[1].clone(), [0..8]);
+        let (clock, range) = (world.clocks[1].clone(), 0..8);
         let again = New {
             owner: Unit(9),
             segment: 4,
             generation: 2,
-            ranges: &ranges,
+            ranges: std::slice::from_ref(&range),
             element_bytes: 8,
             unit: 1,
             kind: Put,

@@ -24,8 +24,10 @@ impl<'f> Team<'f> {
         }
         let (call, nothing) = (self.0.next_call(Kind::Barrier), Output::nothing());
         let messages = &Input::NOTHING;
-        self.0
-            .moves_by_messages(call, &Moves::Barrier, messages, nothing)
+        self.0.watched(call, || {
+            self.0
+                .moves_by_messages(call, &Moves::Barrier, messages, nothing)
+        })
     }
 
     /// The elements of `root` to everybody: `buffer` is read there and written everywhere else. The same

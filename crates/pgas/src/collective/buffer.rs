@@ -169,6 +169,14 @@ impl Input<'_> {
         }
     }
 
+    /// Where it is in this process, for the kernel.
+    pub(crate) fn address(&self) -> u64 {
+        match self {
+            Input::Private(bytes) => bytes.as_ptr() as u64,
+            Input::Shared(bytes, _) => bytes.address(),
+        }
+    }
+
     pub(crate) fn read(&self, offset: u64, into: &mut [u8]) {
         match self {
             Input::Private(bytes) => into.copy_from_slice(&bytes[offset as usize..][..into.len()]),
@@ -232,6 +240,32 @@ impl Output<'_> {
         match self {
             Output::Private(own) => from.read(offset, &mut own[at as usize..][..bytes as usize]),
             Output::Shared(own, _) => own.copy_from(at, from, offset, bytes),
+        }
+    }
+
+    /// Copies out of the private memory of another process.
+    pub(crate) fn copy_private(
+        &mut self,
+        at: u64,
+        (pid, address): (i32, u64),
+        bytes: u64,
+    ) -> std::io::Result<()> {
+        match self {
+            Output::Private(own) => {
+                let own = &mut own[at as usize..][..bytes as usize];
+                samite_mem::copy::kernel::read_exact(pid, address, own)
+            }
+            Output::Shared(own, _) => {
+                let mut done = 0;
+                while done < bytes {
+                    let place = (at + done, bytes - done);
+                    match own.read_from_process(place.0, place.1, pid, address + done)? {
+                        0 => return Err(std::io::ErrorKind::UnexpectedEof.into()),
+                        more => done += more,
+                    }
+                }
+                Ok(())
+            }
         }
     }
 

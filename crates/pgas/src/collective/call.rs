@@ -143,6 +143,17 @@ impl Call {
         }
     }
 
+    /// Whether what `from` did before its call happens before what `to` does after it.
+    pub(crate) fn connects(&self, from: u32, to: u32) -> bool {
+        match self.kind {
+            Kind::Broadcast | Kind::Scatter | Kind::ScatterV => from == self.root,
+            Kind::Gather | Kind::GatherV | Kind::Reduce => to == self.root,
+            Kind::Scan | Kind::ExScan => from < to,
+            Kind::Refused => false,
+            _ => true,
+        }
+    }
+
     pub(crate) fn words(&self) -> [u64; 3] {
         let head = u64::from(self.kind as u8)
             | u64::from(self.operator) << 8

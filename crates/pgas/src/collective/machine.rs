@@ -2,7 +2,7 @@
 //!
 //! # Messages
 //! ```text
-//!   tag:   0xD5 | leader of the team: 12 | its number: 24 | call: 19 | descriptor: 1
+//!   tag:   0xD5 | 0: 1 | leader of the team: 11 | its number: 24 | call: 19 | descriptor: 1
 //! ```
 //! The steps of one call need no numbers: messages of a pair arrive in order, and both sides list theirs
 //! in the same order. Bits that do not fit are cut off: of two calls or teams that are in use at the same
@@ -108,6 +108,10 @@ impl<'f> Machine<'f> {
         machine
     }
 
+    pub(super) fn call(&self) -> Call {
+        self.call
+    }
+
     /// Ends a call at all others that this member cannot take part in.
     pub(super) fn refuse(team: &Inner<'f>, call: Call, failure: Failure) {
         let nothing = || SharedBytes::adopt(Vec::<u8>::new());
@@ -125,7 +129,7 @@ impl<'f> Machine<'f> {
         let scratch = schedule.scratch.iter();
         let scratch = scratch.map(|bytes| SharedBytes::adopt(vec![0; *bytes as usize]));
         let memory = [input, output].into_iter().chain(scratch).collect();
-        let team_bits = (team.id.0 >> 32 & 0xfff) << 24 | team.id.0 & 0xff_ffff;
+        let team_bits = (team.id.0 >> 32 & 0x7ff) << 24 | team.id.0 & 0xff_ffff;
         Machine {
             fabric: job.fabric,
             place: Place {

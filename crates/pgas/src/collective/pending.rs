@@ -1,12 +1,12 @@
 //! A non-blocking collective in flight.
 
-use super::call::{Failure, Kind};
+use super::call::{Call, Failure, Kind};
 use super::combining::Combiner;
 use super::machine::Machine;
 use crate::team::Team;
 use crate::{Elem, Result};
 use samite_mem::SharedBytes;
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 /// A machine with what it combines by.
@@ -41,6 +41,8 @@ pub struct Pending<'f, R> {
     team: Team<'f>,
     kind: Kind,
     flying: InFlight<'f>,
+    /// The checking mode has not learned of the others yet.
+    unwatched: Cell<bool>,
     result: fn(&SharedBytes, u64) -> R,
     /// Elements of the result.
     count: u64,
@@ -53,6 +55,13 @@ impl<'f, R> Pending<'f, R> {
         flying: Flying<'f>,
         (result, count): (fn(&SharedBytes, u64) -> R, u64),
     ) -> Self {
+        let call = flying.machine.call();
+        if let Some(check) = &team.0.job.check {
+            let begun = check.begin(&team.0, call.number, |to| call.connects(team.rank(), to));
+            if let Err(error) = begun {
+                tracing::debug!(%error, "the checking mode cannot tell of a collective");
+            }
+        }
         let flying = Rc::new(RefCell::new(flying));
         if flying.borrow_mut().step().is_none() {
             let collectives = &team.0.job.collectives;
@@ -62,14 +71,34 @@ impl<'f, R> Pending<'f, R> {
             team: team.clone(),
             kind,
             flying,
+            unwatched: Cell::new(team.0.job.check.is_some()),
             result,
             count,
+        }
+    }
+
+    /// The checking mode: this unit has the result, and so learns of whom it depends on.
+    #[cold]
+    fn watch(&self, call: Call) -> Result<()> {
+        self.unwatched.set(false);
+        match &self.team.0.job.check {
+            None => Ok(()),
+            Some(check) => {
+                let rank = self.team.rank();
+                check.end(&self.team.0, call.number, |from| call.connects(from, rank))
+            }
         }
     }
 
     fn look(&self) -> Option<Result<R>> {
         let mut flying = self.flying.borrow_mut();
         let ended = flying.step()?.clone();
+        if ended.is_ok()
+            && self.unwatched.get()
+            && let Err(error) = self.watch(flying.machine.call())
+        {
+            return Some(Err(error));
+        }
         let error = |failure: Failure| failure.error(&self.team.0, self.kind.name());
         Some(match ended {
             Ok(()) => Ok((self.result)(flying.machine.output(), self.count)),

@@ -35,9 +35,31 @@ impl<'f> Inner<'f> {
         Ok(self.board.get().and_then(Option::as_ref))
     }
 
+    /// Runs a blocking collective, which the checking mode follows.
+    #[inline(always)]
+    pub(super) fn watched(&self, call: Call, run: impl FnOnce() -> Result<()>) -> Result<()> {
+        let Some(check) = &self.job.check else {
+            return run();
+        };
+        check.begin(self, call.number, |_| true)?;
+        run()?;
+        check.end_all(self, call.number, |from| call.connects(from, self.rank))
+    }
+
     /// The blocking form of a collective that moves bytes.
     #[inline]
     pub(super) fn moves(
+        &self,
+        call: Call,
+        moves: &Moves,
+        input: &Input<'_>,
+        output: Output<'_>,
+    ) -> Result<()> {
+        self.watched(call, || self.run_moves(call, moves, input, output))
+    }
+
+    #[inline(always)]
+    fn run_moves(
         &self,
         call: Call,
         moves: &Moves,
@@ -90,6 +112,20 @@ impl<'f> Inner<'f> {
     /// The blocking form of a collective that combines `bytes` of elements.
     #[inline]
     pub(super) fn combines<T: Elem, O: Operator<T>>(
+        &self,
+        call: Call,
+        what: (Combine, u64),
+        operator: O,
+        input: &Input<'_>,
+        output: Output<'_>,
+    ) -> Result<()> {
+        self.watched(call, || {
+            self.run_combines(call, what, operator, input, output)
+        })
+    }
+
+    #[inline(always)]
+    fn run_combines<T: Elem, O: Operator<T>>(
         &self,
         call: Call,
         (combine, bytes): (Combine, u64),

@@ -124,7 +124,9 @@ impl World {
             Step::Store(Word::Previous(_), 0) if flaw == Flaw::NotEntered => 0,
             Step::Store(Word::Previous(_), 1..) if flaw == Flaw::NoPrevious => 0,
             Step::Store(word, new) => {
-                self.word(word).map(|word| *word = new);
+                if let Some(word) = self.word(word) {
+                    *word = new;
+                }
                 0
             }
             Step::Exchange {

@@ -94,6 +94,7 @@ impl<T: AtomicElem> Updates<'_, '_, T> {
                 }
             }
             None => {
+                self.segment.check_range(rank, index, 1)?;
                 let batch = &mut self.far[rank as usize];
                 batch.push(word);
                 if batch.len() == BATCH {
@@ -166,6 +167,7 @@ impl<'f, T: Elem> Segment<'f, T, Shared> {
                     .get(offset, crate::bytes_of_mut(into))
                     .map_err(|error| self.say(error, place.rank, place.index, 1))?;
             } else {
+                self.check_range(place.rank, place.index, 1)?;
                 far[place.rank as usize].push(at);
             }
         }

@@ -64,6 +64,8 @@ impl<'f, T: AtomicElem> Segment<'f, T, Shared> {
     #[track_caller]
     pub fn accumulate(&self, rank: u32, index: u64, values: &[T], update: Update) -> Result<()> {
         let remote = self.watched_part(rank, index, values.len(), AccessKind::Update)?;
+        // Before anything is changed.
+        self.check_range(rank, index, values.len() as u64)?;
         let offset = |at: usize| self.offset(index.saturating_add(at as u64));
         let native = T::native(update).filter(|_| remote.mapped().is_none());
         let Some(op) = native else {

@@ -216,18 +216,19 @@ impl<'f, T: Elem> Segment<'f, T, Shared> {
         let remote = self.remote(rank)?;
         // The fabric checks bytes. That is exact, but for elements whose part is padded.
         if size_of::<T>() < 4 {
-            let len = self.parts.counts[rank as usize];
-            let end = index.saturating_add(count as u64);
-            if end > len {
-                return Err(out_of_range(
-                    self.team().unit(rank)?,
-                    index,
-                    count as u64,
-                    len,
-                ));
-            }
+            self.check_range(rank, index, count as u64)?;
         }
         Ok(remote)
+    }
+
+    /// Whether a member's part has these elements.
+    #[inline(always)]
+    fn check_range(&self, rank: u32, index: u64, count: u64) -> Result<()> {
+        let len = self.len_of(rank)?;
+        if index.saturating_add(count) > len {
+            return Err(out_of_range(self.team().unit(rank)?, index, count, len));
+        }
+        Ok(())
     }
 
     /// Bytes to an element; a sum that no segment is long enough for when it does not fit.

@@ -112,7 +112,7 @@ impl<'f, T: Elem> Segment<'f, T, Shared> {
         let bytes = crate::bytes_for::<T>(count)?;
         let offset = self.offset(index);
         let wrong = |error| self.say(error, rank, index, count as usize);
-        if remote.mapped().is_some() {
+        if bytes == 0 || remote.mapped().is_some() {
             let mut elements = vec![T::zeroed(); count as usize];
             let into = crate::bytes_of_mut(&mut elements);
             remote.get(offset, into).map_err(wrong)?;
@@ -167,7 +167,8 @@ impl<'f, T: Elem> Segment<'f, T, Shared> {
     #[cold]
     pub(super) fn say(&self, error: Below, rank: u32, index: u64, count: usize) -> crate::Error {
         match (error, self.team().unit(rank), self.len_of(rank)) {
-            (Below::OutOfRange { .. }, Ok(unit), Ok(len)) => {
+            // Elements are aligned: an offset that is not was too large to compute.
+            (Below::OutOfRange { .. } | Below::Misaligned(_), Ok(unit), Ok(len)) => {
                 out_of_range(unit, index, count as u64, len)
             }
             (error, ..) => error.into(),

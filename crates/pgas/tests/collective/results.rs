@@ -1,6 +1,6 @@
 //! Every collective against a loop, for sizes, types, and forms of its buffers.
 
-use samite_fabric::Fabric;
+use samite_fabric::{Fabric, Mask};
 use samite_pgas::{
     Elem, Error, Located, MaxLoc, MinLoc, Op, Operator, Pgas, Segment, Source, Sum, Target, Team,
 };
@@ -312,6 +312,19 @@ everywhere!(of_two, 2, |fabric, _| all_results(fabric));
 everywhere!(of_three, 3, |fabric, _| all_results(fabric));
 everywhere!(of_four, 4, |fabric, _| all_results(fabric));
 everywhere!(of_five, 5, |fabric, _| all_results(fabric));
+
+/// Units that map each other's memory while the kernel does not copy: slices go through staging memory.
+#[test]
+fn without_the_kernel() {
+    let mask = Mask {
+        kernel_copy: true,
+        ..Mask::default()
+    };
+    let units = units(3).mask(mask);
+    units.run("results::without_the_kernel", |fabric, _| {
+        all_results(fabric)
+    });
+}
 
 everywhere!(values_with_their_places, 3, |fabric, _| {
     let pgas = Pgas::new(fabric)?;

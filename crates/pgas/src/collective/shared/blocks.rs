@@ -2,13 +2,15 @@
 //!
 //! A block is copied once where one of its ends is in symmetric memory: by the taker, out of where it
 //! lies; else by the giver, to where it belongs. Where both ends are, whoever has less to do copies it (a
-//! broadcast is shared with the root, what is gathered is put by its givers). Only between two slices it
-//! goes through the staging memory of the giver, twice copied, by both at the same time.
+//! broadcast is shared with the root, what is gathered is put by its givers). Between two slices it
+//! goes through the staging memory of the giver, twice copied, by both at the same time; of two members
+//! that are alone the kernel copies it once for the taker, where it may and that is fastest
+//! ([`samite_fabric::CostModel`]).
 //!
 //! In a reduce-scatter everybody takes its block of everybody and combines them.
 
 use super::board::Board;
-use super::entry::{Told, meet};
+use super::entry::{Told, meet, reads_private};
 use super::staging::{Pieces, Staging, staging};
 use crate::Elem;
 use crate::collective::call::{Call, Failure};
@@ -28,8 +30,20 @@ struct Lanes<'l> {
     apart: bool,
     /// Pieces are multiples of so many bytes.
     grain: u64,
-    /// Whether the first piece is staged before anybody is known to want it.
+    /// Whether its first piece is staged before anybody is known to want it.
     eager: bool,
+    /// Whether takers may read private memory.
+    private: bool,
+}
+
+/// What this member reads of another one.
+enum There {
+    /// Mapped, from this offset on.
+    InPlace(SharedBytes, u64),
+    /// In the private memory of a process.
+    Private(i32, u64),
+    /// Piece by piece in its staging memory.
+    Staged(SharedBytes),
 }
 
 /// After the first meeting: who is where.
@@ -39,13 +53,15 @@ struct Plan<'t, 'f> {
     call: Call,
     /// By rank.
     told: Vec<Told>,
-    /// By rank: what this member reads of the others, in place or staged.
-    inputs: Vec<Option<SharedBytes>>,
+    /// By rank; `None` where nothing is read.
+    there: Vec<Option<There>>,
     staging: Option<Staging>,
     pieces: Pieces,
     /// How often pieces are staged.
     rounds: u64,
     apart: bool,
+    /// The longest block that it takes of another one.
+    wanted: u64,
 }
 
 pub(super) fn moves(
@@ -53,7 +69,7 @@ pub(super) fn moves(
     call: Call,
     moves: &Moves,
     input: &Input<'_>,
-    mut output: Output<'_>,
+    output: &mut Output<'_>,
 ) -> Result<(), Failure> {
     let (me, size) = (place.0.rank, place.0.peers.len() as u32);
     let lanes = Lanes {
@@ -63,8 +79,9 @@ pub(super) fn moves(
         grain: 64,
         // One target takes all that is gathered: it decides.
         eager: output.pointer().is_none() && !matches!(moves, Moves::Gather { .. }),
+        private: true,
     };
-    let plan = Plan::make(place, call, &lanes, input, &output)?;
+    let plan = Plan::make(place, call, &lanes, input, output)?;
     // Of blocks with both ends in place: how much the taker copies, from the beginning.
     let cut = |len: u64| match moves {
         Moves::Gather { .. } => 0,
@@ -75,39 +92,47 @@ pub(super) fn moves(
     // Not all from the same one at once; what is one's own last.
     for from in (1..=size).map(|by| (me + by) % size) {
         let take = (lanes.takes)(from);
-        if from == me {
-            output.copy_input(take.at, input, (lanes.gives)(me).0, take.len);
-        } else if let Some(bytes) = plan.in_place(from) {
-            let both = plan.told[me as usize].output_in_place();
-            let len = if both { cut(take.len) } else { take.len };
-            output.copy_from(take.at, bytes, plan.told[from as usize].offset, len);
+        match &plan.there[from as usize] {
+            None if from == me => {
+                output.copy_input(take.at, input, (lanes.gives)(me).0, take.len);
+            }
+            Some(There::InPlace(bytes, offset)) => {
+                let both = plan.told[me as usize].output_in_place();
+                let len = if both { cut(take.len) } else { take.len };
+                output.copy_from(take.at, bytes, *offset, len);
+            }
+            Some(There::Private(pid, address)) => output
+                .copy_private(take.at, (*pid, *address), take.len)
+                .map_err(|error| plan.unreadable(from, &error))?,
+            Some(There::Staged(_)) | None => {}
         }
     }
     plan.staged(&lanes, input, &mut |round| {
         for from in (1..size).map(|by| (me + by) % size) {
-            let take = (lanes.takes)(from);
-            if let Some((bytes, place)) = plan.piece(from, round) {
+            if let Some(There::Staged(bytes)) = &plan.there[from as usize] {
+                let take = (lanes.takes)(from);
                 let (start, end) = plan.pieces.range(round, take.len);
-                output.copy_from(take.at + start, bytes, place, end - start);
+                output.copy_from(take.at + start, bytes, plan.lane(round), end - start);
             }
         }
     })?;
     plan.end()
 }
 
-/// Everybody gets its block of `bytes` of everybody, combined by rank.
+/// Everybody gets its block of everybody, combined by rank. `block`: the block of a rank.
 pub(super) fn combines<T: Elem, O: Operator<T>>(
     place: (&Inner<'_>, &Board),
     call: Call,
-    bytes: u64,
+    block: &dyn Fn(u32) -> (u64, u64),
     typed: &Typed<T, O>,
     input: &Input<'_>,
-    mut output: Output<'_>,
+    output: &mut Output<'_>,
 ) -> Result<(), Failure> {
     let (me, size) = (place.0.rank, place.0.peers.len() as u32);
     let element = size_of::<T>() as u64;
+    let (own, bytes) = block(me);
     let lanes = Lanes {
-        gives: &|to| (u64::from(to) * bytes, bytes),
+        gives: block,
         takes: &|from| Take {
             from,
             at: 0,
@@ -116,6 +141,7 @@ pub(super) fn combines<T: Elem, O: Operator<T>>(
         apart: true,
         grain: element,
         eager: true,
+        private: false,
     };
     // Nobody else writes its target.
     let plan = Plan::make(place, call, &lanes, input, &Output::nothing())?;
@@ -129,12 +155,10 @@ pub(super) fn combines<T: Elem, O: Operator<T>>(
             for rank in 0..size {
                 let with = if rank == 0 { &mut sum } else { &mut more };
                 let with = crate::bytes_of_mut(&mut with[..count]);
-                if rank == me {
-                    input.read(u64::from(me) * bytes + at, with);
-                } else if let Some(there) = plan.in_place(rank) {
-                    there.read(plan.told[rank as usize].offset + at, with);
-                } else if let Some((there, place)) = plan.piece(rank, round) {
-                    there.read(place + at - start, with);
+                match &plan.there[rank as usize] {
+                    Some(There::InPlace(there, offset)) => there.read(offset + at, with),
+                    Some(There::Staged(there)) => there.read(plan.lane(round) + at - start, with),
+                    _ => input.read(own + at, with),
                 }
                 if rank > 0 {
                     typed.append(&mut sum[..count], &more[..count]);
@@ -165,7 +189,8 @@ impl<'t, 'f> Plan<'t, 'f> {
         let (me, size) = (team.rank, team.peers.len() as u32);
         let others = || (0..size).filter(|rank| *rank != me);
         let longest = others().map(|to| (lanes.gives)(to).1).max().unwrap_or(0);
-        let takes = others().any(|from| (lanes.takes)(from).len > 0);
+        let wanted = others().map(|from| (lanes.takes)(from).len).max();
+        let wanted = wanted.unwrap_or(0);
         let lanes_staged = if lanes.apart { u64::from(size) } else { 1 };
         let pieces = Pieces::new(lanes_staged, lanes.grain);
         let mut plan = Plan {
@@ -173,11 +198,12 @@ impl<'t, 'f> Plan<'t, 'f> {
             board,
             call,
             told: Vec::new(),
-            inputs: Vec::new(),
+            there: Vec::new(),
             staging: None,
             pieces,
             rounds: 0,
             apart: lanes.apart,
+            wanted,
         };
         if longest > 0 && input.pointer().is_none() {
             match staging(team, 2 * pieces.half) {
@@ -185,8 +211,11 @@ impl<'t, 'f> Plan<'t, 'f> {
                 Err(error) => return Err(board.refuse(team, &call, error.into())),
             }
         }
-        let mut own = Told::new(input, output, plan.staging.as_ref(), longest, takes);
-        if lanes.eager && plan.staging.is_some() {
+        let mut own = Told::new(input, output, plan.staging.as_ref(), longest, wanted > 0)
+            .reading(lanes.private && reads_private(team, wanted));
+        // What this member would read of another one, that one probably reads of this one.
+        let read = lanes.private && reads_private(team, longest);
+        if lanes.eager && plan.staging.is_some() && !read {
             plan.stage(lanes, input, 0, |_| true);
             own = own.staged();
         }
@@ -197,18 +226,19 @@ impl<'t, 'f> Plan<'t, 'f> {
             false => 0,
         };
         plan.rounds = pieces.rounds((0..size).map(longest).max().unwrap_or(0));
-        let inputs = (0..size).map(|from| plan.find(lanes, from));
-        match inputs.collect() {
-            Ok(inputs) => plan.inputs = inputs,
+        let there = (0..size).map(|from| plan.find(lanes, from));
+        match there.collect() {
+            Ok(there) => plan.there = there,
             // The others hear of it when they meet next.
             Err(failure) => return Err(board.refuse(team, &call, failure)),
         }
         Ok(plan)
     }
 
-    /// Maps what this member reads of another one.
-    fn find(&self, lanes: &Lanes<'_>, from: u32) -> Result<Option<SharedBytes>, Failure> {
-        let (told, me) = (&self.told[from as usize], self.team.rank);
+    /// Where this member reads what another one gives.
+    fn find(&self, lanes: &Lanes<'_>, from: u32) -> Result<Option<There>, Failure> {
+        let (team, me) = (self.team, self.team.rank);
+        let (told, own) = (&self.told[from as usize], &self.told[me as usize]);
         let expected = (lanes.takes)(from).len;
         if from == me {
             return Ok(None);
@@ -216,33 +246,44 @@ impl<'t, 'f> Plan<'t, 'f> {
         if told.len != expected {
             return Err(Failure::bytes(from, told.len, expected));
         }
-        let reads = told.input_in_place() || !self.told[me as usize].output_in_place();
-        if expected == 0 || !reads {
+        if expected == 0 {
             return Ok(None);
         }
-        let bytes = match told.input_in_place() {
-            true => told.offset.saturating_add(expected),
-            false => 2 * self.pieces.half,
-        };
-        told.input(self.team, bytes).map(Some)
+        if told.input_in_place() {
+            let end = told.offset.saturating_add(expected);
+            let there = told.input(team, end)?;
+            return Ok(Some(There::InPlace(there, told.offset)));
+        }
+        if own.output_in_place() {
+            return Ok(None);
+        }
+        let peer = team.peers[from as usize];
+        if own.reads()
+            && let Some(pid) = team.job.fabric.reads_private(peer, self.wanted)
+        {
+            let address = told.address.wrapping_add(told.offset);
+            return Ok(Some(There::Private(pid, address)));
+        }
+        let there = told.input(team, 2 * self.pieces.half)?;
+        Ok(Some(There::Staged(there)))
     }
 
-    /// What another member gives, if it is read in place.
-    fn in_place(&self, from: u32) -> Option<&SharedBytes> {
-        let in_place = self.told[from as usize].input_in_place();
-        self.inputs[from as usize].as_ref().filter(|_| in_place)
-    }
-
-    /// The piece of a round that another member has staged for this one, and where it is.
-    fn piece(&self, from: u32, round: u64) -> Option<(&SharedBytes, u64)> {
-        let bytes = self.inputs[from as usize].as_ref()?;
-        let staged = !self.told[from as usize].input_in_place();
+    /// Where this member's pieces of a round are in the staging memory of the others.
+    fn lane(&self, round: u64) -> u64 {
         let lane = if self.apart {
             u64::from(self.team.rank)
         } else {
             0
         };
-        staged.then(|| (bytes, self.pieces.place(round, lane)))
+        self.pieces.place(round, lane)
+    }
+
+    /// The kernel did not copy: the member is gone, or it says no all of a sudden.
+    #[cold]
+    fn unreadable(&self, from: u32, error: &std::io::Error) -> Failure {
+        tracing::warn!(from, %error, "the kernel does not copy out of a member any more");
+        self.board
+            .refuse(self.team, &self.call, Failure::Refused(from))
     }
 
     /// Puts this member's part of the blocks whose targets it reaches: all, where nobody reads them here.
@@ -276,11 +317,11 @@ impl<'t, 'f> Plan<'t, 'f> {
         };
         let (me, size) = (self.team.rank, self.team.peers.len() as u32);
         let wanted = (0..size).filter(|to| *to != me && want(*to) && (lanes.gives)(*to).1 > 0);
-        let (last, apart) = (usize::MAX, self.apart);
-        for to in wanted.take(if apart { last } else { 1 }) {
+        let lanes_filled = if self.apart { usize::MAX } else { 1 };
+        for to in wanted.take(lanes_filled) {
             let (offset, len) = (lanes.gives)(to);
             let (start, end) = self.pieces.range(round, len);
-            let lane = if apart { u64::from(to) } else { 0 };
+            let lane = if self.apart { u64::from(to) } else { 0 };
             let place = self.pieces.place(round, lane);
             input.copy_to(offset + start, &staging.bytes, place, end - start);
         }
@@ -300,8 +341,7 @@ impl<'t, 'f> Plan<'t, 'f> {
         let late = (0..self.told.len() as u32).any(unstaged);
         for round in 0..self.rounds {
             if round > 0 || late {
-                let want = |to: u32| !self.told[to as usize].output_in_place();
-                self.stage(lanes, input, round, want);
+                self.stage(lanes, input, round, |to| wants(&self.told[to as usize]));
                 self.board.meet(self.team, &self.call, true, |_| &[])?;
             }
             take(round);
@@ -316,9 +356,13 @@ impl<'t, 'f> Plan<'t, 'f> {
     }
 }
 
-/// Whether others take from the staging memory of a member: neither end is in place.
+/// Whether a member takes slices from staging memory: it reaches them in no other way, nor is it reached.
+fn wants(taker: &Told) -> bool {
+    taker.takes() && !taker.output_in_place() && !taker.reads()
+}
+
+/// Whether others take from the staging memory of a member. Everybody has the same answer.
 fn others_want(told: &[Told], giver: u32) -> bool {
     let mut takers = told.iter().zip(0..).filter(|(_, rank)| *rank != giver);
-    let wants = |taker: &Told| taker.takes() && !taker.output_in_place();
     !told[giver as usize].input_in_place() && takers.any(|(taker, _)| wants(taker))
 }

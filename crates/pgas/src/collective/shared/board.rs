@@ -1,8 +1,8 @@
 //! Flags and few bytes between the members of a team that map each other's memory.
 //!
 //! ```text
-//!   block of a member:  slot[from][parity], 128 bytes each; only `from` writes there
-//!     0  sequence of the meeting | 8  descriptor of the call, 3 words | 32  payload, up to 96 bytes
+//!   block of a member:  slot[from][parity], 128 bytes to 4 KiB each; only `from` writes there
+//!     0  sequence of the meeting | 8  descriptor of the call, 3 words | 32  payload
 //! ```
 //! The one operation is a *meeting* ([`Board::meet`]): everybody writes its slot at everybody else,
 //! the sequence last, and waits until all slots of its own block have the sequence. All collectives on
@@ -41,15 +41,18 @@ use samite_mem::SharedBytes;
 use samite_mem::sync::Ordering;
 use std::cell::{Cell, OnceCell};
 
-/// The longest payload of a meeting, in bytes.
-pub(super) const PAYLOAD: usize = 96;
+/// The longest payload of a meeting, in bytes, of the largest teams; others have more ([`Board::payload`]).
+pub(super) const PAYLOAD_MIN: usize = (LINES - DATA) as usize;
 
-const SLOT: u64 = 128;
+/// What the adjacent-line prefetcher fetches at once.
+const LINES: u64 = 128;
+const SLOT_MAX: u64 = 4096;
+/// A block of small teams, about; large ones have the smallest slots.
+const BLOCK: u64 = 64 << 10;
+
 const SEQUENCE: u64 = 0;
 const CALL: u64 = 8;
 const DATA: u64 = 32;
-/// The bytes of a pair: both parities.
-const PAIR: u64 = 2 * SLOT;
 
 /// Teams beyond this size use messages, whose rounds grow with the logarithm.
 const MEMBERS_MAX: u32 = 64;
@@ -65,6 +68,8 @@ pub(crate) struct Board {
     mine: SharedBytes,
     /// By rank: the slots of this member there.
     theirs: Vec<SharedBytes>,
+    /// Bytes of a slot.
+    slot: u64,
     sequence: Cell<u64>,
     broken: OnceCell<Failure>,
 }
@@ -76,12 +81,12 @@ impl Board {
         if size == 1 || size > MEMBERS_MAX || !job.fabric.caps().map {
             return Ok(None);
         }
-        // One slot more: the first one begins with a pair of lines.
-        let own = job.allocate::<u8>(u64::from(size) * PAIR + SLOT);
+        let slot = (BLOCK / u64::from(2 * size) / LINES * LINES).clamp(LINES, SLOT_MAX);
+        let (pair, bytes) = (2 * slot, u64::from(2 * size) * slot);
+        let own = job.allocate::<u8>(bytes + LINES);
         let told = own.as_ref().map_or(GlobalPtr::NULL, |own| aligned(*own));
         let all = tell_all(team, told.to_bits())?;
         let mapped = |bits: &u128| {
-            let bytes = u64::from(size) * PAIR;
             job.mapped(GlobalPtr::<u8>::from_bits(*bits), bytes)
                 .ok()
                 .flatten()
@@ -91,11 +96,12 @@ impl Board {
         let everybody = agreed.iter().all(|mapped| *mapped == 1);
         match (own, blocks.filter(|_| everybody)) {
             (Ok(place), Some(blocks)) => {
-                let pair = u64::from(team.rank) * PAIR;
+                let first = u64::from(team.rank) * pair;
                 Ok(Some(Board {
                     place,
                     mine: blocks[team.rank as usize].clone(),
-                    theirs: blocks.iter().map(|b| b.slice(pair, PAIR)).collect(),
+                    theirs: blocks.iter().map(|b| b.slice(first, pair)).collect(),
+                    slot,
                     sequence: Cell::new(0),
                     broken: OnceCell::new(),
                 }))
@@ -130,7 +136,12 @@ impl Board {
             self.post(team, to, sequence, call, give(to));
         }
         let all_here = || others(me, size).all(|from| self.arrived(from, sequence));
-        if !(0..LOOKS).any(|_| all_here()) {
+        let looks = if team.job.fabric.is_crowded() {
+            0
+        } else {
+            LOOKS
+        };
+        if !all_here() && !(0..looks).any(|_| all_here()) {
             self.wait(team, call.kind, sequence)
                 .map_err(|failure| self.give_up(team, failure, sequence, touching))?;
         }
@@ -141,13 +152,16 @@ impl Board {
     /// Meets the others to say that this member cannot go on with the call.
     #[cold]
     pub(crate) fn refuse(&self, team: &Inner<'_>, call: &Call, failure: Failure) -> Failure {
-        let _ = self.meet(team, &call.refused(), false, |_| &[]);
-        failure
+        match self.meet(team, &call.refused(), false, |_| &[]) {
+            // Somebody is lost: that is why.
+            Err(lost @ Failure::Lost(_)) => lost,
+            _ => failure,
+        }
     }
 
     fn post(&self, team: &Inner<'_>, to: u32, sequence: u64, call: &Call, payload: &[u8]) {
         let there = &self.theirs[to as usize];
-        let slot = (sequence & 1) * SLOT;
+        let slot = (sequence & 1) * self.slot;
         if !payload.is_empty() {
             there.write(slot + DATA, payload);
         }
@@ -164,19 +178,24 @@ impl Board {
     }
 
     #[inline(always)]
-    fn slot(from: u32, sequence: u64) -> u64 {
-        u64::from(from) * PAIR + (sequence & 1) * SLOT
+    fn slot(&self, from: u32, sequence: u64) -> u64 {
+        (u64::from(from) * 2 + (sequence & 1)) * self.slot
+    }
+
+    /// How many bytes a member can give to another one in a meeting.
+    pub(super) fn payload(&self) -> u64 {
+        self.slot - DATA
     }
 
     #[inline(always)]
     fn arrived(&self, from: u32, sequence: u64) -> bool {
-        let at = Self::slot(from, sequence) + SEQUENCE;
+        let at = self.slot(from, sequence) + SEQUENCE;
         // ORDERING: Acquire pairs with the Release of `post`.
         self.mine.u64(at).load(Ordering::Acquire) == sequence
     }
 
     fn call(&self, from: u32, sequence: u64) -> [u64; 3] {
-        let at = Self::slot(from, sequence) + CALL;
+        let at = self.slot(from, sequence) + CALL;
         // ORDERING: Relaxed; ordered by the sequence, which was seen.
         [0, 8, 16].map(|word| self.mine.u64(at + word).load(Ordering::Relaxed))
     }
@@ -184,7 +203,7 @@ impl Board {
     /// The payload of a member, from its beginning.
     #[inline]
     pub(super) fn read(&self, sequence: u64, from: u32, into: &mut [u8]) {
-        self.mine.read(Self::slot(from, sequence) + DATA, into);
+        self.mine.read(self.slot(from, sequence) + DATA, into);
     }
 
     /// The payload of a member, into an output.
@@ -196,7 +215,7 @@ impl Board {
         at: u64,
         len: u64,
     ) {
-        output.copy_from(at, &self.mine, Self::slot(from, sequence) + DATA, len);
+        output.copy_from(at, &self.mine, self.slot(from, sequence) + DATA, len);
     }
 
     /// Waits for the slots that are not there yet.
@@ -300,9 +319,9 @@ fn others(me: u32, size: u32) -> impl Iterator<Item = u32> {
     (0..size).filter(move |rank| *rank != me)
 }
 
-/// The first multiple of a slot.
+/// Slots begin with a pair of lines.
 fn aligned(place: GlobalPtr<u8>) -> GlobalPtr<u8> {
-    place.at_offset(place.offset().next_multiple_of(SLOT))
+    place.at_offset(place.offset().next_multiple_of(LINES))
 }
 
 /// Sixteen bytes of every member, over messages.

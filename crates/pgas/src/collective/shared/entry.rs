@@ -1,7 +1,7 @@
 //! The first meeting of a call with many bytes: everybody tells everybody where its memory is, so that
 //! all know alike who can reach what.
 
-use super::board::Board;
+use super::board::{Board, PAYLOAD_MIN};
 use super::staging::Staging;
 use crate::collective::call::{Call, Failure};
 use crate::collective::{Input, Output};
@@ -24,6 +24,8 @@ pub(super) struct Told {
     pub(super) at: u64,
     /// The longest block that it gives to another member.
     pub(super) longest: u64,
+    /// Where what it gives is in its process.
+    pub(super) address: u64,
     flags: u64,
 }
 
@@ -35,6 +37,8 @@ const OUTPUT: u64 = 2;
 const TAKES: u64 = 4;
 /// Its first piece is in its staging memory.
 const STAGED: u64 = 8;
+/// It reads what others give out of their private memory.
+const READS: u64 = 16;
 
 fn words(pointer: GlobalPtr<u8>) -> [u64; 2] {
     let bits = pointer.to_bits();
@@ -64,6 +68,7 @@ impl Told {
             len: 0,
             at: 0,
             longest,
+            address: input.address(),
             flags: flag(from.is_some(), INPUT) | flag(into.is_some(), OUTPUT) | flag(takes, TAKES),
         }
     }
@@ -73,6 +78,17 @@ impl Told {
         Told {
             flags: self.flags | STAGED,
             ..self
+        }
+    }
+
+    /// Of one that reads private memory.
+    pub(super) fn reading(self, reads: bool) -> Told {
+        match reads {
+            true => Told {
+                flags: self.flags | READS,
+                ..self
+            },
+            false => self,
         }
     }
 
@@ -102,6 +118,10 @@ impl Told {
         self.flags & STAGED != 0
     }
 
+    pub(super) fn reads(&self) -> bool {
+        self.flags & READS != 0
+    }
+
     /// The first `bytes` of what the member gives, or of its staging memory.
     pub(super) fn input(&self, team: &Inner<'_>, bytes: u64) -> Result<SharedBytes, Failure> {
         map(team, pointer(self.input), bytes)
@@ -116,6 +136,23 @@ impl Told {
 fn map(team: &Inner<'_>, pointer: GlobalPtr<u8>, bytes: u64) -> Result<SharedBytes, Failure> {
     let mapped = team.job.mapped(pointer, bytes)?;
     mapped.ok_or_else(|| crate::job::bad(pointer).into())
+}
+
+/// It fits into every slot.
+const _: () = assert!(size_of::<Told>() <= PAYLOAD_MIN);
+
+/// A system call costs more than copying fewer bytes twice.
+const PRIVATE_MIN: u64 = 16 << 10;
+
+/// Whether this member should read so many bytes of the other one out of its private memory. Of several
+/// members, which read the same pages at the same time, the kernel lets one in after the other.
+pub(super) fn reads_private(team: &Inner<'_>, bytes: u64) -> bool {
+    let [first, second] = team.peers[..] else {
+        return false;
+    };
+    let other = if team.rank == 0 { second } else { first };
+    let fabric = team.job.fabric;
+    bytes >= PRIVATE_MIN && fabric.reads_private(other, bytes).is_some()
 }
 
 /// The meeting: what everybody told this member, by rank. `tell`: what is for a rank.

@@ -1,6 +1,6 @@
 //! Few bytes: one meeting, and they are in the slots.
 
-use super::board::{Board, PAYLOAD};
+use super::board::Board;
 use crate::Elem;
 use crate::collective::call::{Call, Failure};
 use crate::collective::combining::Typed;
@@ -8,6 +8,7 @@ use crate::collective::op::Operator;
 use crate::collective::shape::{Combine, Moves};
 use crate::collective::{Input, Output};
 use crate::team::Inner;
+use smallvec::SmallVec;
 
 pub(super) fn moves(
     (team, board): (&Inner<'_>, &Board),
@@ -55,8 +56,9 @@ pub(super) fn combines<T: Elem, O: Operator<T>>(
         Combine::ExScan => 0..me,
         _ => 0..team.peers.len() as u32,
     };
-    let (mut sum, mut more) = ([0; PAYLOAD], [0; PAYLOAD]);
-    let (sum, more) = (&mut sum[..bytes], &mut more[..bytes]);
+    // On the stack, unless they are many.
+    let room = || SmallVec::<[u8; 128]>::from_elem(0, bytes);
+    let (sum, more) = (&mut room()[..], &mut room()[..]);
     for rank in ranks {
         let with = match rank == me {
             true => give(me),

@@ -2,7 +2,7 @@
 //!
 //! | bytes per member | how |
 //! |---|---|
-//! | up to 96 | one meeting: the bytes are in the slots |
+//! | up to 4064, in large teams fewer, at least 96 | one meeting: the bytes are in the slots |
 //! | more, of which one end is in symmetric memory | a meeting tells where; one copy, by whoever reaches the other end; a meeting ends it |
 //! | more, to be combined | the same: everybody combines its share for all |
 //! | more, between slices | piece by piece through staging memory, a meeting per piece |
@@ -34,35 +34,37 @@ use crate::team::Inner;
 
 /// A collective that only moves bytes.
 pub(super) fn moves(
-    (team, board): (&Inner<'_>, &Board),
+    place: (&Inner<'_>, &Board),
     call: Call,
     moves: &Moves,
     input: &Input<'_>,
-    output: Output<'_>,
+    mut output: Output<'_>,
 ) -> Result<(), Failure> {
     match moves.known_longest() {
-        Some(longest) if longest <= board::PAYLOAD as u64 => {
-            few::moves((team, board), call, moves, input, output)
+        Some(longest) if longest <= place.1.payload() => {
+            few::moves(place, call, moves, input, output)
         }
-        _ => blocks::moves((team, board), call, moves, input, output),
+        _ => blocks::moves(place, call, moves, input, &mut output),
     }
 }
 
 /// A collective that combines `bytes` of elements.
 pub(super) fn combines<T: Elem, O: Operator<T>>(
-    (team, board): (&Inner<'_>, &Board),
+    place: (&Inner<'_>, &Board),
     call: Call,
     (combine, bytes): (Combine, u64),
     typed: &Typed<T, O>,
     input: &Input<'_>,
-    output: Output<'_>,
+    mut output: Output<'_>,
 ) -> Result<(), Failure> {
-    let place = (team, board);
-    if bytes <= board::PAYLOAD as u64 {
+    if bytes <= place.1.payload() {
         return few::combines(place, call, (combine, bytes), typed, input, output);
     }
     match combine {
-        Combine::ReduceScatter => blocks::combines(place, call, bytes, typed, input, output),
+        Combine::ReduceScatter => {
+            let block = |to: u32| (u64::from(to) * bytes, bytes);
+            blocks::combines(place, call, &block, typed, input, &mut output)
+        }
         _ => columns::combines(place, call, (combine, bytes), typed, input, output),
     }
 }

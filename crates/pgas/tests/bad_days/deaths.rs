@@ -1,0 +1,64 @@
+//! A unit that dies while others wait for what they put into its memory.
+
+use samite_fabric::{Error as Below, Fabric, PeerId};
+use samite_pgas::{Error, Pgas, Signal, SignalOp, Unit, Wanted};
+use samite_testkit::{MESSAGES_ONLY, Who, check, matches_or_fail, pause, point, units};
+
+/// Unit 1 stops answering and dies, while unit 0 waits in a flush for it; unit 2 is not concerned.
+#[test]
+fn a_unit_dies_inside_a_flush() {
+    let body = |fabric: &Fabric, _: &[PeerId]| {
+        let pgas = &Pgas::new(fabric)?;
+        let world = pgas.world();
+        let data = world.allocate::<u64>(5000)?;
+        let survivors = world.split_by(u64::from(world.rank() % 2))?;
+        world.barrier()?;
+        if world.rank() == 1 {
+            pause("does not answer");
+            return Ok(());
+        }
+        if world.rank() == 0 {
+            pause("may begin");
+            for index in 0..200 {
+                data.put_implicit(1, 20 * index, &[index; 20])?;
+                data.put_implicit(2, 20 * index, &[index; 20])?;
+            }
+            // Those to another unit are complete all the same.
+            pgas.flush(Unit(2))?;
+            point("in the flush");
+            let lost = pgas.flush(Unit(1));
+            matches_or_fail!(lost, Err(Error::Fabric(Below::PeerLost { .. })));
+            // It is told once; there is nothing left to complete.
+            pgas.flush_all()?;
+            matches_or_fail!(
+                data.put_value(1, 0, 1),
+                Err(Error::Fabric(Below::PeerLost { .. }))
+            );
+            let signal = Signal {
+                index: 4999,
+                op: SignalOp::Set,
+                value: 9,
+            };
+            data.signal(2, signal)?;
+            pgas.flush_all()?;
+        } else {
+            data.wait_until_from(4999, Wanted::Equal(9), 0)?;
+            let mut found = [0; 4000];
+            data.read_local(0, &mut found)?;
+            check!(found.iter().zip(0..).all(|(value, at)| *value == at / 20));
+        }
+        // Collectives of everybody end with the loss.
+        let lost = world.barrier();
+        matches_or_fail!(lost, Err(Error::UnitLost { unit: Unit(1), .. }));
+        Ok(survivors.barrier()?)
+    };
+    let units = units(3).mask(MESSAGES_ONLY);
+    units.conduct("deaths::a_unit_dies_inside_a_flush", body, |cast| {
+        cast.wait_point(Who::Unit(1), "does not answer");
+        cast.wait_point(Who::Unit(0), "may begin");
+        cast.release(Who::Unit(0));
+        cast.wait_point(Who::Unit(0), "in the flush");
+        cast.kill(Who::Unit(1));
+        cast.wait_gone(Who::Unit(1));
+    });
+}

@@ -1,0 +1,231 @@
+//! Locks: exclusion, order, waiting, and deaths at every place of the queue (`deaths`).
+
+mod deaths;
+
+use samite_pgas::{Error, Lock, Pgas, Signal, SignalOp, Unit, Wanted};
+use samite_testkit::{Failed, Outcome, check, everywhere, same, units};
+use std::time::Duration;
+
+everywhere!(nothing_is_lost_under_a_lock, 3, |fabric, _| {
+    let pgas = &Pgas::new(fabric)?;
+    let world = pgas.world();
+    let counters = world.allocate::<u64>(4)?;
+    for _ in 0..3 {
+        // Each home in turn.
+        let lock = world.lock()?;
+        for _ in 0..100 {
+            let guard = lock.acquire()?;
+            let mut values = [0; 4];
+            counters.get(0, 0, &mut values)?;
+            same!(values, [values[0]; 4]);
+            // Not complete when the guard goes: the lock sees to that.
+            counters.put_implicit(0, 0, &[values[0] + 1; 2])?;
+            counters.put(0, 2, &[values[0] + 1; 2])?;
+            guard.release()?;
+        }
+        world.barrier()?;
+        same!(lock.queue()?, []);
+        lock.free()?;
+    }
+    same!(counters.get_value(0, 0)?, 900);
+    Ok(world.barrier()?)
+});
+
+/// Waits until so many are in the queue.
+fn until_queued(lock: &Lock<'_>, count: usize) -> Outcome {
+    while lock.queue()?.len() < count {
+        lock.team().fabric().progress();
+    }
+    Ok(())
+}
+
+everywhere!(first_come_first_served, 4, |fabric, _| {
+    let pgas = &Pgas::new(fabric)?;
+    let world = pgas.world();
+    let (rank, size) = (world.rank(), world.size());
+    let lock = world.lock()?;
+    let order = world.allocate::<u64>(1 + u64::from(size))?;
+    for first in 0..size {
+        // They come in the order first, first + 1, ...
+        let place = (rank + size - first) % size;
+        until_queued(&lock, place as usize)?;
+        let guard = lock.acquire()?;
+        if place == 0 {
+            until_queued(&lock, size as usize)?;
+            let units = (0..size)
+                .map(|at| Unit((first + at) % size))
+                .collect::<Vec<_>>();
+            same!(lock.queue()?, units);
+        }
+        let turn = order.get_value(0, 0)?;
+        order.put(0, 1 + turn, &[u64::from(rank)])?;
+        order.put_value(0, 0, turn + 1)?;
+        guard.release()?;
+        world.barrier()?;
+        let mut served = vec![0; size as usize];
+        order.get(0, 1, &mut served)?;
+        same!(
+            served,
+            (0..size)
+                .map(|at| u64::from((first + at) % size))
+                .collect::<Vec<_>>()
+        );
+        world.barrier()?;
+        if rank == 0 {
+            order.put_value(0, 0, 0)?;
+        }
+        world.barrier()?;
+    }
+    Ok(world.barrier()?)
+});
+
+everywhere!(who_tries_does_not_wait, 2, |fabric, _| {
+    let pgas = &Pgas::new(fabric)?;
+    let world = pgas.world();
+    let lock = world.lock()?;
+    for holder in 0..2 {
+        if world.rank() == holder {
+            let guard = lock.try_acquire()?;
+            check!(guard.is_some());
+            same!(lock.try_acquire().err(), Some(Error::AlreadyHeld));
+            same!(lock.acquire().err(), Some(Error::AlreadyHeld));
+            same!(lock.recover().err(), Some(Error::AlreadyHeld));
+            world.barrier()?;
+            world.barrier()?;
+        } else {
+            world.barrier()?;
+            check!(lock.try_acquire()?.is_none());
+            world.barrier()?;
+        }
+        world.barrier()?;
+        check!(lock.recover()?.lost_holder().is_none(), "nothing is broken");
+        world.barrier()?;
+    }
+    Ok(())
+});
+
+everywhere!(many_locks, 3, |fabric, _| {
+    let pgas = &Pgas::new(fabric)?;
+    let world = pgas.world();
+    let mut before = None;
+    for _ in 0..8 {
+        let locks = (0..500)
+            .map(|_| world.lock())
+            .collect::<Result<Vec<_>, _>>()?;
+        let mut homes = [0; 3];
+        for lock in &locks {
+            homes[lock.home() as usize] += 1;
+        }
+        check!(homes.iter().all(|of| (160..=173).contains(of)), "{homes:?}");
+        let mine = locks.iter().skip(world.rank() as usize).step_by(3);
+        let guards = mine.map(Lock::acquire).collect::<Result<Vec<_>, _>>()?;
+        world.barrier()?;
+        let (mut held, mut busy) = (0, 0);
+        for lock in &locks {
+            match lock.try_acquire() {
+                Err(Error::AlreadyHeld) => held += 1,
+                Ok(None) => busy += 1,
+                other => check!(false, "{other:?}"),
+            }
+        }
+        same!((held, busy), (guards.len(), 500 - guards.len()));
+        world.barrier()?;
+        drop(guards);
+        let ends = locks.into_iter().map(Lock::free);
+        ends.collect::<Result<Vec<_>, _>>()?;
+        // Pages that are used up are given back; the rings are there since the first time.
+        let now = fabric.shared_bytes();
+        check!(now <= *before.get_or_insert(now) + (200 << 10));
+    }
+    Ok(world.barrier()?)
+});
+
+everywhere!(a_value_with_its_lock, 3, |fabric, _| {
+    let pgas = &Pgas::new(fabric)?;
+    let world = pgas.world();
+    let value = world.global_lock([5_u32, 0, 0])?;
+    for _ in 0..50 {
+        let mut value = value.acquire()?;
+        value[1] += 1;
+        value[2] = value[1] * 2;
+        value.release()?;
+    }
+    world.barrier()?;
+    if world.rank() == 1 {
+        let mut guard = value
+            .try_acquire()?
+            .ok_or_else(|| Failed::new("it is free"))?;
+        same!(*guard, [5, 150, 300]);
+        check!(guard.lost_holder().is_none());
+        guard[0] = 6;
+    }
+    world.barrier()?;
+    same!(*value.recover()?, [6, 150, 300]);
+    world.barrier()?;
+    world.global_lock(())?.free()?;
+    Ok(value.free()?)
+});
+
+everywhere!(a_deadline_keeps_the_place, 3, |fabric, _| {
+    let pgas = &Pgas::new(fabric)?;
+    let world = pgas.world();
+    let lock = world.lock()?;
+    let words = world.allocate::<u64>(1)?;
+    let go = |rank| {
+        words.signal(
+            rank,
+            Signal {
+                index: 0,
+                op: SignalOp::Add,
+                value: 1,
+            },
+        )
+    };
+    match world.rank() {
+        0 => {
+            let guard = lock.acquire()?;
+            go(1)?;
+            words.wait_until(0, Wanted::Equal(1))?;
+            go(2)?;
+            until_queued(&lock, 3)?;
+            guard.release()?;
+        }
+        1 => {
+            words.wait_until(0, Wanted::Equal(1))?;
+            let before = fabric.deadline();
+            fabric.set_deadline(Duration::from_millis(30));
+            let over = lock.acquire();
+            let timeout = |error: &Error| {
+                matches!(error, Error::Fabric(samite_fabric::Error::Timeout { .. }))
+            };
+            check!(over.as_ref().is_err_and(timeout), "{over:?}");
+            drop(over);
+            check!(lock.try_acquire()?.is_none());
+            fabric.set_deadline(before);
+            go(0)?;
+            let guard = lock.acquire()?;
+            same!(lock.queue()?, [Unit(1), Unit(2)]);
+            guard.release()?;
+        }
+        _ => {
+            words.wait_until(0, Wanted::Equal(1))?;
+            until_queued(&lock, 2)?;
+            drop(lock.acquire()?);
+        }
+    }
+    Ok(world.barrier()?)
+});
+
+#[test]
+fn more_units_than_cores_wait() {
+    units(8).run("more_units_than_cores_wait", |fabric, _| {
+        let pgas = &Pgas::new(fabric)?;
+        let value = pgas.world().global_lock(0_u64)?;
+        for _ in 0..200 {
+            *value.acquire()? += 1;
+        }
+        pgas.world().barrier()?;
+        same!(*value.acquire()?, 1600);
+        Ok(pgas.world().barrier()?)
+    });
+}
