@@ -1,7 +1,7 @@
 //! What orders more than two units: barriers, collectives, locks, phases.
 
 use crate::{litmus, rounds};
-use samite_pgas::Pgas;
+use samite_pgas::{Pgas, Sum};
 use samite_testkit::{check, same};
 
 litmus!(a_barrier_orders, 3, |fabric, _| {
@@ -32,17 +32,38 @@ litmus!(a_barrier_orders, 3, |fabric, _| {
 litmus!(a_collective_orders_what_it_connects, 3, |fabric, _| {
     let pgas = &Pgas::new(fabric)?;
     let world = pgas.world();
-    let size = world.size();
-    let data = world.allocate::<u64>(u64::from(size))?;
-    for round in 1..=rounds(fabric) / 4 {
+    let (rank, size) = (world.rank(), world.size());
+    // For each member an element for all, and one by way of the root.
+    let data = world.allocate::<u64>(2 * u64::from(size))?;
+    let by_root = |of: u32| u64::from(size + of);
+    for round in 1..=rounds(fabric) {
+        let root = (round % 3) as u32;
+        let (there, from) = ((rank + 1) % size, (rank + size - 1) % size);
         // Everybody hears of everybody.
-        let (mine, there) = (u64::from(world.rank()), (world.rank() + 1) % size);
-        data.put_value(there, mine, round)?;
+        data.put_value(there, u64::from(rank), round)?;
         let mut all = [0; 3];
-        world.all_gather(&[mine][..], &mut all[..])?;
+        match round % 2 {
+            0 => world.all_gather(&[u64::from(rank)], &mut all)?,
+            _ => world.all_to_all(&[u64::from(rank); 3], &mut all)?,
+        }
         same!(all, [0, 1, 2]);
-        let from = (world.rank() + size - 1) % size;
-        same!(data.load(world.rank(), u64::from(from))?, round);
+        same!(data.load(rank, u64::from(from))?, round);
+        // The root hears of all; then all hear of the root, and of what it heard.
+        data.put_value(there, by_root(rank), round)?;
+        let mut sum = [0];
+        world.reduce(root, &[1_u64], &mut sum, Sum)?;
+        if rank == root {
+            for of in 0..size {
+                let index = by_root((of + size - 1) % size);
+                same!(data.get_value(of, index)?, round);
+            }
+        }
+        world.broadcast(root, &mut sum)?;
+        same!(sum, [3]);
+        same!(
+            data.get_value(from, by_root((from + size - 1) % size))?,
+            round
+        );
         world.barrier()?;
     }
     Ok(())

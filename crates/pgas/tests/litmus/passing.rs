@@ -17,7 +17,7 @@ pub(super) struct Passing<'a, 'f> {
 }
 
 /// Elements of a message.
-pub(super) const LENGTH: u64 = 5;
+const LENGTH: u64 = 5;
 
 /// Message passing: every unit writes in turn, to memory of every unit, and another one reads.
 pub(super) fn pass(

@@ -1,6 +1,5 @@
 //! Signals: what comes before them.
 
-use crate::passing::{LENGTH, Passing};
 use crate::{litmus, rounds};
 use samite_fabric::{Fabric, Mask};
 use samite_pgas::{Pgas, Signal, SignalOp, Wanted};
@@ -47,50 +46,33 @@ litmus!(data_come_before_their_signal, 2, |fabric, _| {
 });
 
 litmus!(a_signal_follows_all_earlier_puts, 2, |fabric, _| {
-    let publish = |_: &Pgas<'_>, to: &Passing<'_, '_>, from: &[u64]| {
-        for (part, value) in from.iter().enumerate() {
-            to.data
-                .put_implicit(to.reader, to.at + part as u64, &[*value])?;
-        }
-        to.flags.signal(
-            to.reader,
-            Signal {
-                index: to.round,
-                op: SignalOp::Add,
-                value: 1,
-            },
-        )
-    };
-    let wait = |_: &Pgas<'_>, at: &Passing<'_, '_>| {
-        at.flags.wait_until(at.round, Wanted::Equal(1)).map(drop)
-    };
-    // The data and the signal go to the same member.
-    let to_reader = |pgas: &Pgas<'_>, to: &Passing<'_, '_>, from: &[u64]| {
-        let home = to.reader;
-        publish(pgas, &Passing { home, ..*to }, from)
-    };
+    const LENGTH: u64 = 5;
     let pgas = &Pgas::new(fabric)?;
     let world = pgas.world();
     let rounds = rounds(fabric);
     let data = &world.allocate::<u64>(LENGTH * rounds)?;
-    let flags = &world.allocate::<u64>(rounds)?;
+    let signals = &world.allocate::<u64>(rounds)?;
     for round in 0..rounds {
-        let reader = (round % 2) as u32;
-        let passing = Passing {
-            data,
-            flags,
-            home: reader,
-            at: LENGTH * round,
-            reader,
-            round,
-        };
+        let (reader, first) = ((round % 2) as u32, LENGTH * round);
         if world.rank() == reader {
-            wait(pgas, &passing)?;
+            signals.wait_until(round, Wanted::Equal(1))?;
             let mut found = [0; LENGTH as usize];
-            data.read_local(passing.at, &mut found)?;
+            data.read_local(first, &mut found)?;
             same!(found, [round + 1; LENGTH as usize]);
         } else {
-            to_reader(pgas, &passing, &[round + 1; LENGTH as usize])?;
+            // To the member that the signal goes to, one by one.
+            for index in first..first + LENGTH {
+                match index % 2 {
+                    0 => data.put_value(reader, index, round + 1)?,
+                    _ => data.put_implicit(reader, index, &[round + 1])?,
+                }
+            }
+            let signal = Signal {
+                index: round,
+                op: SignalOp::Add,
+                value: 1,
+            };
+            signals.signal(reader, signal)?;
         }
     }
     Ok(world.barrier()?)
