@@ -469,10 +469,12 @@ fn a_gate_keeps_the_owner_alone() {
                 thread::spawn(move || {
                     let gate = GateWord(&block.word, 1);
                     if user == 0 && gate.enter(Mode::Open) {
+                        // SAFETY: loom fails the model if anybody else is at the bytes.
                         block.bytes.with_mut(|bytes| unsafe { *bytes += 1 });
                         gate.leave();
                     }
                     if gate.enter(Mode::Reading) {
+                        // SAFETY: as above.
                         block.bytes.with(|bytes| unsafe { *bytes });
                         gate.leave();
                     }
@@ -483,6 +485,7 @@ fn a_gate_keeps_the_owner_alone() {
             .collect();
         let gate = GateWord(&block.word, 1);
         if gate.turn(Mode::Open, Mode::Closed).is_ok() {
+            // SAFETY: as above.
             block.bytes.with_mut(|bytes| unsafe { *bytes += 10 });
             gate.turn(Mode::Closed, Mode::Reading)
                 .expect("nobody gets in");
