@@ -4,49 +4,55 @@
 use crate::Error;
 use crate::team::Inner;
 
-/// Which collective.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u8)]
-pub(crate) enum Kind {
-    Barrier = 1,
-    Broadcast,
-    Scatter,
-    ScatterV,
-    Gather,
-    GatherV,
-    AllGather,
-    AllGatherV,
-    Reduce,
-    AllReduce,
-    ReduceScatter,
-    Scan,
-    ExScan,
-    AllToAll,
-    AllToAllV,
-    /// The members make the memory that they share.
-    Setup,
-    /// A member was called with arguments that do not fit together.
-    Refused,
+/// A collective, its name in an error, and what is said when another member calls it instead.
+macro_rules! kinds {
+    ($($kind:ident: $name:literal,)+) => {
+        /// Which collective.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        #[repr(u8)]
+        pub(crate) enum Kind {
+            $($kind),+
+        }
+
+        impl Kind {
+            /// For the text of an error.
+            pub(crate) fn name(self) -> &'static str {
+                match self {
+                    $(Kind::$kind => $name),+
+                }
+            }
+
+            /// What differs at a member that calls the one with this number.
+            fn called_instead(number: u64) -> &'static str {
+                match number {
+                    $(number if number == Kind::$kind as u64 => {
+                        concat!("which collective, ", $name, " there")
+                    })+
+                    _ => "which collective",
+                }
+            }
+        }
+    };
 }
 
-impl Kind {
-    /// For the text of an error.
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Kind::Barrier => "a barrier",
-            Kind::Broadcast => "a broadcast",
-            Kind::Scatter | Kind::ScatterV => "a scatter",
-            Kind::Gather | Kind::GatherV => "a gather",
-            Kind::AllGather | Kind::AllGatherV => "an all-gather",
-            Kind::Reduce => "a reduction",
-            Kind::AllReduce => "an all-reduce",
-            Kind::ReduceScatter => "a reduce-scatter",
-            Kind::Scan | Kind::ExScan => "a scan",
-            Kind::AllToAll | Kind::AllToAllV => "an all-to-all",
-            Kind::Setup => "the first collective of a team",
-            Kind::Refused => "a refused collective",
-        }
-    }
+kinds! {
+    Barrier: "a barrier",
+    Broadcast: "a broadcast",
+    Scatter: "a scatter",
+    ScatterV: "a scatter of different blocks",
+    Gather: "a gather",
+    GatherV: "a gather of different blocks",
+    AllGather: "an all-gather",
+    AllGatherV: "an all-gather of different blocks",
+    Reduce: "a reduction",
+    AllReduce: "an all-reduce",
+    ReduceScatter: "a reduce-scatter",
+    Scan: "a scan",
+    ExScan: "an exclusive scan",
+    AllToAll: "an all-to-all",
+    AllToAllV: "an all-to-all of different blocks",
+    Setup: "the first collective of a team",
+    Refused: "a refused collective",
 }
 
 /// The descriptor of a call: equal at all members, or the call is diagnosed.
@@ -86,9 +92,9 @@ impl What {
         What::Bytes,
     ];
 
-    fn text(self) -> &'static str {
+    fn text(self, theirs: u64) -> &'static str {
         match self {
-            What::Kind => "which collective",
+            What::Kind => Kind::called_instead(theirs),
             What::Operator => "the operator",
             What::Element => "the size of an element",
             What::Root => "the root",
@@ -259,7 +265,7 @@ impl Failure {
                 ours,
             } => Error::Mismatch {
                 unit: unit(rank),
-                what: what.text(),
+                what: what.text(theirs),
                 theirs,
                 ours,
             },
@@ -334,7 +340,7 @@ mod tests {
             kind: Kind::Barrier,
             ..call
         };
-        assert_eq!(other(kind), differs(What::Kind, 1, Kind::Reduce as u64));
+        assert_eq!(other(kind), differs(What::Kind, 0, Kind::Reduce as u64));
         assert_eq!(other(call.refused()), Err(Failure::Refused(5)));
         let counts = |counts: &[u64]| call.counts::<u32>(counts).words();
         assert_ne!(counts(&[1, 2]), counts(&[2, 1]));

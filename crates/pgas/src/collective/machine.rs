@@ -160,7 +160,7 @@ impl<'f> Machine<'f> {
         if size == 1 {
             return Ok(());
         }
-        let (before, next) = ((rank + size - 1) % size, (rank + 1) % size);
+        let (before, next) = (self.before(), (rank + 1) % size);
         let own = self.call.words().map(u64::to_le_bytes).concat();
         let peer = |rank: u32| self.place.peers[rank as usize];
         let tag = self.tag | 1;
@@ -219,7 +219,7 @@ impl<'f> Machine<'f> {
         let Some(descriptor) = self.descriptor.take_if(|handle| handle.is_over()) else {
             return Ok(());
         };
-        let before = (self.place.rank + self.size() - 1) % self.size();
+        let before = self.before();
         let told = descriptor
             .wait()
             .map_err(|error| Failure::below(error, before))?;
@@ -321,10 +321,17 @@ impl<'f> Machine<'f> {
         }
     }
 
+    /// The rank before this one, around the ring.
+    fn before(&self) -> u32 {
+        (self.place.rank + self.size() - 1) % self.size()
+    }
+
     /// The first of whom something is expected.
     fn awaited(&self) -> Option<PeerId> {
         let receives = self.receives.iter().map(|expected| expected.from);
-        let rank = receives.chain(self.sends.iter().map(|(_, to)| *to)).next();
+        let sends = self.sends.iter().map(|(_, to)| *to);
+        let descriptor = self.descriptor.iter().map(|_| self.before());
+        let rank = receives.chain(sends).chain(descriptor).next();
         rank.map(|rank| self.place.peers[rank as usize])
     }
 

@@ -21,7 +21,28 @@
 //!   barrier, and what needs something of everybody, tells that the others came. Blocking calls may wait
 //!   for others also where the result does not need it.
 //! * What was put before a barrier (with its handle waited for, or flushed) is seen after it by all.
-//! * Blocking and non-blocking calls do not match each other.
+//! * Blocking and non-blocking calls do not match each other: they would wait until the deadline. Only the
+//!   first collectives of a team are told apart.
+//!
+//! ```
+//! use samite_fabric::{Config, Fabric, Identity};
+//! use samite_pgas::{MaxLoc, Located, Op, Pgas, Sum};
+//! # let fabric = Fabric::alone(Identity::by_hand("example"), Config::default())?;
+//! let pgas = Pgas::new(&fabric)?;
+//! let world = pgas.world();
+//! let rank = u64::from(world.rank());
+//! // Slices, or parts of symmetric memory, which the others read and write in place.
+//! let vector = world.allocate::<f64>(1000)?;
+//! let mut sum = vec![0.0; 1000];
+//! world.all_reduce(vector.part(..)?, &mut sum, Sum)?;
+//! let mut hottest = [Located::new(0.0, 0)];
+//! world.reduce(0, &[Located::new(sum[7], rank)], &mut hottest, MaxLoc)?;
+//! // The others need not wait while this unit computes.
+//! let all = world.iall_gather(vec![rank])?;
+//! let product = world.iall_reduce(vec![rank + 1], Op::new(|a: u64, b: u64| a * b))?;
+//! assert_eq!((all.wait()?, product.wait()?), (vec![0], vec![1]));
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 //!
 //! # Files
 //! `blocking`, `nonblocking` (the calls) · `pending` (a call in flight) · `op` (operators) · `buffer`

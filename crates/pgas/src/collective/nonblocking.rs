@@ -195,7 +195,7 @@ impl<'f> Team<'f> {
         &self,
         root: u32,
         from: Vec<T>,
-        operator: impl Operator<T>,
+        operator: impl Operator<T> + 'static,
     ) -> Result<Pending<'f, Vec<T>>> {
         let call = self.call::<T>(Kind::Reduce, from.len() as u64).root(root);
         let count = self.at_root(root, from.len() as u64);
@@ -206,7 +206,7 @@ impl<'f> Team<'f> {
     pub fn iall_reduce<T: Elem>(
         &self,
         from: Vec<T>,
-        operator: impl Operator<T>,
+        operator: impl Operator<T> + 'static,
     ) -> Result<Pending<'f, Vec<T>>> {
         let count = from.len() as u64;
         let call = self.call::<T>(Kind::AllReduce, count);
@@ -217,7 +217,7 @@ impl<'f> Team<'f> {
     pub fn ireduce_scatter<T: Elem>(
         &self,
         from: Vec<T>,
-        operator: impl Operator<T>,
+        operator: impl Operator<T> + 'static,
     ) -> Result<Pending<'f, Vec<T>>> {
         let call = self.call::<T>(Kind::ReduceScatter, from.len() as u64);
         let count = from.len() as u64 / u64::from(self.size());
@@ -228,7 +228,7 @@ impl<'f> Team<'f> {
     pub fn iscan<T: Elem>(
         &self,
         from: Vec<T>,
-        operator: impl Operator<T>,
+        operator: impl Operator<T> + 'static,
     ) -> Result<Pending<'f, Vec<T>>> {
         let count = from.len() as u64;
         let call = self.call::<T>(Kind::Scan, count);
@@ -239,7 +239,7 @@ impl<'f> Team<'f> {
     pub fn iexscan<T: Elem>(
         &self,
         from: Vec<T>,
-        operator: impl Operator<T>,
+        operator: impl Operator<T> + 'static,
     ) -> Result<Pending<'f, Vec<T>>> {
         let call = self.call::<T>(Kind::ExScan, from.len() as u64);
         let count = if self.rank() == 0 {
@@ -272,7 +272,7 @@ impl<'f> Team<'f> {
         Ok(Pending::start(self, call.kind, flying, result))
     }
 
-    fn fly_combining<T: Elem, O: Operator<T>>(
+    fn fly_combining<T: Elem, O: Operator<T> + 'static>(
         &self,
         call: Call,
         (combine, count): (Combine, u64),

@@ -7,7 +7,7 @@
 use crate::Elem;
 
 /// Combines two elements; associative. It must not use the fabric or call collectives.
-pub trait Operator<T: Elem>: 'static {
+pub trait Operator<T: Elem> {
     /// The elements of lower ranks are on the left.
     fn apply(&self, left: T, right: T) -> T;
 
@@ -95,7 +95,7 @@ impl<F> Op<F> {
     /// An operator for which the order does not matter.
     pub fn new<T: Elem>(apply: F) -> Self
     where
-        F: Fn(T, T) -> T + 'static,
+        F: Fn(T, T) -> T,
     {
         Op {
             apply,
@@ -106,7 +106,7 @@ impl<F> Op<F> {
     /// An operator whose left argument must come from the lower ranks.
     pub fn ordered<T: Elem>(apply: F) -> Self
     where
-        F: Fn(T, T) -> T + 'static,
+        F: Fn(T, T) -> T,
     {
         Op {
             apply,
@@ -115,7 +115,7 @@ impl<F> Op<F> {
     }
 }
 
-impl<T: Elem, F: Fn(T, T) -> T + 'static> Operator<T> for Op<F> {
+impl<T: Elem, F: Fn(T, T) -> T> Operator<T> for Op<F> {
     #[inline(always)]
     fn apply(&self, left: T, right: T) -> T {
         (self.apply)(left, right)

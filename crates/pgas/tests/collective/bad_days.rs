@@ -100,6 +100,16 @@ everywhere!(the_difference_is_named, 2, |fabric, _| {
         text.contains("the count") && text.contains(&numbers),
         "{text}"
     );
+    let answer = match me {
+        0 => world.barrier(),
+        _ => world.scan(&[1.5], &mut [0.0], Sum),
+    };
+    let text = answer
+        .err()
+        .map(|error| error.to_string())
+        .unwrap_or_default();
+    let expected = ["a scan there", "a barrier there"][me as usize];
+    check!(text.contains(expected), "{text}");
     Ok(world.barrier()?)
 });
 

@@ -386,3 +386,97 @@ fn a_barrier_is_one() {
         );
     }
 }
+
+/// What is sent, received and copied stays inside of its memory, and both sides of a message agree on its
+/// length, also where no memory would hold it.
+fn check_lengths(schedules: &[Schedule], memories: impl Fn(u32) -> (u64, u64)) {
+    let mut sent: HashMap<(u32, u32), VecDeque<u64>> = HashMap::new();
+    let inside = |rank: u32, schedule: &Schedule, span: Span| {
+        let (input, output) = memories(rank);
+        let len = match span.memory {
+            INPUT => input,
+            OUTPUT => output,
+            scratch => schedule.scratch[scratch as usize - 2],
+        };
+        assert!(span.offset + span.len <= len, "{span:?} of {len} bytes");
+    };
+    for (rank, schedule) in (0..).zip(schedules) {
+        for step in &schedule.steps {
+            match *step {
+                Step::Send { to, from } => {
+                    inside(rank, schedule, from);
+                    sent.entry((rank, to)).or_default().push_back(from.len);
+                }
+                Step::Recv { into, .. } => inside(rank, schedule, into),
+                Step::Copy { from, into }
+                | Step::Combine {
+                    with: from, into, ..
+                } => {
+                    inside(rank, schedule, from);
+                    inside(rank, schedule, into);
+                    assert_eq!(from.len, into.len);
+                }
+                Step::Fence => {}
+            }
+        }
+    }
+    for (rank, schedule) in (0..).zip(schedules) {
+        for step in &schedule.steps {
+            if let Step::Recv { from, into } = step {
+                let len = sent.get_mut(&(*from, rank)).and_then(VecDeque::pop_front);
+                assert_eq!(len, Some(into.len));
+            }
+        }
+    }
+    assert!(sent.values().all(VecDeque::is_empty));
+}
+
+#[test]
+fn sizes_beyond_what_memory_holds() {
+    let bytes = (1u64 << 40) + 24;
+    for size in 1..9 {
+        let (root, all) = (size / 2, bytes * u64::from(size));
+        let equal = || Blocks::Equal(bytes);
+        let check = |of: Moves, lens: &dyn Fn(u32) -> (u64, u64)| {
+            let schedules = (0..size).map(|rank| moves(&of, rank, size));
+            check_lengths(&schedules.collect::<Vec<_>>(), lens);
+        };
+        check(Moves::Broadcast { root, bytes }, &|_| (0, bytes));
+        let mine = bytes;
+        check(
+            Moves::Scatter {
+                root,
+                from: equal(),
+                mine,
+            },
+            &|_| (all, bytes),
+        );
+        check(
+            Moves::Gather {
+                root,
+                into: equal(),
+                mine,
+            },
+            &|_| (bytes, all),
+        );
+        check(Moves::AllGather { blocks: equal() }, &|_| (bytes, all));
+        let (from, into) = (equal(), equal());
+        check(Moves::AllToAll { from, into }, &|_| (all, all));
+        let combine = [
+            Combine::Reduce { root },
+            Combine::AllReduce,
+            Combine::Scan,
+            Combine::ExScan,
+            Combine::ReduceScatter,
+        ];
+        for combine in combine {
+            let of = |rank| combines(combine, (rank, size), (bytes, 8), true);
+            let given = if combine == Combine::ReduceScatter {
+                all
+            } else {
+                bytes
+            };
+            check_lengths(&(0..size).map(of).collect::<Vec<_>>(), |_| (given, bytes));
+        }
+    }
+}

