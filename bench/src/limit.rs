@@ -85,6 +85,9 @@ fn raw(
         "load" => timed(number(2)?, number(3)?, |_| {
             black_box(word.load(Ordering::Acquire));
         }),
+        "add" => timed(number(2)?, number(3)?, |_| {
+            black_box(word.fetch_add(1, Ordering::SeqCst));
+        }),
         "put" => {
             let bytes = number(2)? as usize;
             let (from, to) = (&private[..bytes], &mut mapped[..bytes]);

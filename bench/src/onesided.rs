@@ -66,7 +66,9 @@ fn atomic(name: &str, kind: &str, ranks: u64) -> Case {
         format!("atomic {kind}"),
         Figure::ns(ranks as f64),
     );
-    Case::of(measure)
+    // A bare locked instruction on a line that nobody else wants.
+    let limit = Measure::new("raw add", "raw add", Figure::ns(1.0));
+    Case::of(measure.limited_by(limit))
 }
 
 /// The bare copy between private memory and memory that other processes map.

@@ -169,6 +169,7 @@ impl Fabric {
 
     /// Bytes of shared memory that this process has in blocks.
     pub fn shared_bytes(&self) -> u64 {
+        self.sweep();
         self.node.heap.used()
     }
 

@@ -9,6 +9,10 @@
 //! their [`crate::Remote`]s), and then the owner turns it. If somebody did not, that is
 //! [`Error::InUse`], and nothing has changed. Over messages the owner itself answers, so there it is the
 //! engine of the owner that lets nobody in.
+//!
+//! A gated segment that is dropped while others are still attached keeps its memory and its number until
+//! they have left: who is inside needs no check of each access. Who dies inside never leaves, and then the
+//! memory comes back with the end of this process.
 
 use crate::engine::{Access, Offered};
 use crate::fabric::Fabric;
@@ -17,7 +21,8 @@ use crate::{Error, Result, SegmentKey};
 use samite_mem::SharedBytes;
 use samite_mem::gate::{Exclusive, GatedBlock, Mode};
 
-/// A segment of this process behind a gate, open or reading; withdrawn and freed when dropped.
+/// A segment of this process behind a gate, open or reading; withdrawn when dropped, and freed when nobody is
+/// inside any more.
 #[derive(Debug)]
 pub struct Gated<'f> {
     fabric: &'f Fabric,
@@ -34,9 +39,45 @@ pub struct Owned<'f> {
     gated: Gated<'f>,
 }
 
+/// What is left of a gated segment that was dropped while others were inside.
+#[derive(Debug)]
+pub(crate) struct Left {
+    segment: u32,
+    block: GatedBlock,
+    mode: Mode,
+}
+
 impl Fabric {
+    /// Frees the gated segments whose last user has left.
+    pub(crate) fn sweep(&self) {
+        let left = std::mem::take(&mut self.core.borrow_mut().engine.limbo);
+        for left in left {
+            self.leave(left);
+        }
+    }
+
+    fn leave(&self, left: Left) {
+        let Left {
+            segment,
+            block,
+            mode,
+        } = left;
+        match block.close(mode) {
+            Ok(free) => {
+                self.withdraw(segment);
+                drop(free);
+            }
+            Err((block, _)) => self.core.borrow_mut().engine.limbo.push(Left {
+                segment,
+                block,
+                mode,
+            }),
+        }
+    }
+
     /// Allocates a zeroed segment behind an open gate. `segment`: a number that is not in use. Local.
     pub fn allocate_gated(&self, segment: u32, bytes: u64) -> Result<Gated<'_>> {
+        self.sweep();
         if !self.core.borrow().engine.is_free(segment) {
             return Err(crate::segment::no_number());
         }
@@ -156,7 +197,15 @@ impl<'f> Gated<'f> {
 
 impl Drop for Gated<'_> {
     fn drop(&mut self) {
-        self.fabric.withdraw(self.key.segment);
+        let Some(block) = self.block.take() else {
+            return self.fabric.withdraw(self.key.segment);
+        };
+        self.shut();
+        self.fabric.leave(Left {
+            segment: self.key.segment,
+            block,
+            mode: self.mode,
+        });
     }
 }
 

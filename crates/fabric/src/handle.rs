@@ -90,7 +90,8 @@ impl<'f, T: Outcome> Handle<'f, T> {
     }
 
     /// An operation that has ended already, without a place in the table.
-    pub(crate) fn ended(fabric: &'f Fabric) -> Self {
+    #[inline]
+    pub fn ended(fabric: &'f Fabric) -> Self {
         Handle::new(fabric, ENDED)
     }
 
@@ -165,6 +166,7 @@ impl Handle<'_, u64> {
 }
 
 impl<T> Drop for Handle<'_, T> {
+    #[inline]
     fn drop(&mut self) {
         if self.key != ENDED {
             self.fabric.core.borrow_mut().engine.ops.detach(self.key);

@@ -137,6 +137,7 @@ impl Fabric {
 
     /// Which numbers of segments are not in use here: one bit each, the lowest first.
     pub fn free_segments(&self) -> Vec<u64> {
+        self.sweep();
         let mut free = vec![u64::MAX; SEGMENTS_MAX as usize / 64];
         for segment in self.core.borrow().engine.offered.keys() {
             free[*segment as usize / 64] &= !(1 << (segment % 64));
@@ -145,6 +146,7 @@ impl Fabric {
     }
 
     fn free_segment(&self) -> Result<u32> {
+        self.sweep();
         let offered = &self.core.borrow().engine.offered;
         let mut numbers = 0..SEGMENTS_MAX;
         numbers

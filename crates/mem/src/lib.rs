@@ -70,7 +70,7 @@ pub use heap::{Block, ExtentSource, Heap};
 #[cfg(not(loom))]
 pub use pages::Pages;
 #[cfg(not(loom))]
-pub use shared::SharedBytes;
+pub use shared::{Blocks, SharedBytes};
 #[cfg(not(loom))]
 pub use sys::{allow_kernel_copies, enable_asymmetric_fences};
 

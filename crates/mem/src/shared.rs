@@ -8,6 +8,7 @@
 use crate::arena::Mapping;
 use crate::gate::Pass;
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicU32, AtomicU64};
 
 /// Bytes in an [`crate::Arena`]: copied in and out, or reached as atomics.
@@ -19,6 +20,45 @@ pub struct SharedBytes {
     mapping: Arc<Mapping>,
     pointer: *mut u8,
     len: usize,
+}
+
+/// Blocks of bytes at a constant distance.
+#[derive(Clone, Copy, Debug)]
+pub struct Blocks {
+    /// Where the first one begins.
+    pub first: u64,
+    /// How many.
+    pub count: u64,
+    /// Bytes of each.
+    pub block: u64,
+    /// Bytes from the start of one to the start of the next.
+    pub stride: u64,
+}
+
+/// Copies blocks, with a distance between them on each side. Those of a usual size are loads and stores,
+/// and not a call of memcpy each.
+///
+/// # Safety
+/// All blocks of both sides may be accessed, and they do not overlap.
+unsafe fn copy_blocks(blocks: Blocks, from: (*const u8, u64), to: (*mut u8, u64)) {
+    macro_rules! copy {
+        ($len:expr) => {
+            for at in 0..blocks.count {
+                let from = from.0.wrapping_add((at * from.1) as usize);
+                let to = to.0.wrapping_add((at * to.1) as usize);
+                // SAFETY: the caller's promise.
+                unsafe { std::ptr::copy_nonoverlapping(from, to, $len) }
+            }
+        };
+    }
+    match blocks.block {
+        8 => copy!(8),
+        16 => copy!(16),
+        32 => copy!(32),
+        64 => copy!(64),
+        128 => copy!(128),
+        len => copy!(len as usize),
+    }
 }
 
 // SAFETY: B1 and B2; the mapping itself may be used from every thread.
@@ -81,8 +121,8 @@ impl SharedBytes {
     fn at(&self, offset: u64, bytes: u64) -> *mut u8 {
         assert!(
             self.contains(offset, bytes),
-            "bytes {offset}+{bytes} lie outside a range of {} bytes",
-            self.len
+            "{}",
+            self.outside(offset, bytes as usize)
         );
         // SAFETY: B1 and the check above.
         unsafe { self.pointer.add(offset as usize) }
@@ -101,31 +141,100 @@ impl SharedBytes {
     /// Copies `into.len()` bytes out. A racing writer makes the bytes unspecified (M2).
     #[inline]
     pub fn read(&self, offset: u64, into: &mut [u8]) {
-        let from = self.at(offset, into.len() as u64);
-        // SAFETY: source in range (B1), target is a live slice; they cannot overlap, since no slice
-        // of plain bytes lies in an arena (B2). One word is a load, and not a call of memcpy.
-        unsafe {
-            match into.len() {
-                8 => std::ptr::copy_nonoverlapping(from, into.as_mut_ptr(), 8),
-                len => std::ptr::copy_nonoverlapping(from, into.as_mut_ptr(), len),
-            }
-        }
+        let read = self.try_read(offset, into);
+        assert!(read, "{}", self.outside(offset, into.len()));
     }
 
     /// Copies `from` in.
     #[inline]
     pub fn write(&self, offset: u64, from: &[u8]) {
-        let to = self.at(offset, from.len() as u64);
-        // SAFETY: as in `read`, the other way round. One word is the usual case of a small put: a
-        // store, and not a call of memcpy.
+        let written = self.try_write(offset, from);
+        assert!(written, "{}", self.outside(offset, from.len()));
+    }
+
+    #[cold]
+    fn outside(&self, offset: u64, bytes: usize) -> String {
+        let len = self.len;
+        format!("bytes {offset}+{bytes} lie outside a range of {len} bytes")
+    }
+
+    /// As [`SharedBytes::read`]; `false`, and nothing is done, for a range that reaches outside.
+    #[inline(always)]
+    pub fn try_read(&self, offset: u64, into: &mut [u8]) -> bool {
+        if !self.contains(offset, into.len() as u64) {
+            return false;
+        }
+        // SAFETY: source in range (B1), target is a live slice; they cannot overlap, since no slice of
+        // plain bytes lies in an arena (B2). An aligned word is one load that races are defined for.
         unsafe {
-            match from.first_chunk::<8>() {
-                Some(word) if from.len() == 8 => {
-                    std::ptr::copy_nonoverlapping(word.as_ptr(), to, 8)
+            let from = self.pointer.add(offset as usize);
+            match into.as_chunks_mut::<8>() {
+                ([word], []) if from.addr().is_multiple_of(8) => {
+                    *word = AtomicU64::from_ptr(from.cast()).load(Relaxed).to_ne_bytes();
+                }
+                _ => std::ptr::copy_nonoverlapping(from, into.as_mut_ptr(), into.len()),
+            }
+        }
+        true
+    }
+
+    /// As [`SharedBytes::write`]; `false`, and nothing is done, for a range that reaches outside.
+    #[inline(always)]
+    pub fn try_write(&self, offset: u64, from: &[u8]) -> bool {
+        if !self.contains(offset, from.len() as u64) {
+            return false;
+        }
+        // SAFETY: as in `try_read`, the other way round.
+        unsafe {
+            let to = self.pointer.add(offset as usize);
+            match from.as_chunks::<8>() {
+                ([word], []) if to.addr().is_multiple_of(8) => {
+                    AtomicU64::from_ptr(to.cast()).store(u64::from_ne_bytes(*word), Relaxed);
                 }
                 _ => std::ptr::copy_nonoverlapping(from.as_ptr(), to, from.len()),
             }
         }
+        true
+    }
+
+    /// Copies `from`, which lies together, to blocks at a constant distance; `false`, and nothing is done,
+    /// if one reaches outside or `from` has another length.
+    pub fn write_blocks(&self, blocks: Blocks, from: &[u8]) -> bool {
+        if !self.has(blocks, from.len()) {
+            return false;
+        }
+        let to = self.pointer.wrapping_add(blocks.first as usize);
+        // SAFETY: `has`: each block is in range (B1) and `from` is as long as all together; they cannot
+        // overlap (B2).
+        unsafe { copy_blocks(blocks, (from.as_ptr(), blocks.block), (to, blocks.stride)) };
+        true
+    }
+
+    /// Copies blocks at a constant distance to `into`, where they lie together; as
+    /// [`SharedBytes::write_blocks`].
+    pub fn read_blocks(&self, blocks: Blocks, into: &mut [u8]) -> bool {
+        if !self.has(blocks, into.len()) {
+            return false;
+        }
+        let from = self.pointer.wrapping_add(blocks.first as usize);
+        // SAFETY: as in `write_blocks`, the other way round.
+        unsafe {
+            copy_blocks(
+                blocks,
+                (from, blocks.stride),
+                (into.as_mut_ptr(), blocks.block),
+            )
+        };
+        true
+    }
+
+    /// Whether every block lies inside, and all together have `bytes`.
+    fn has(&self, blocks: Blocks, bytes: usize) -> bool {
+        let together = blocks.count.checked_mul(blocks.block);
+        let last = blocks.count.saturating_sub(1).checked_mul(blocks.stride);
+        let start = last.and_then(|last| last.checked_add(blocks.first));
+        let inside = start.is_some_and(|start| self.contains(start, blocks.block));
+        together == Some(bytes as u64) && (bytes == 0 || inside)
     }
 
     /// Copies between two shared ranges, which may overlap.

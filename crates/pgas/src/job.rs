@@ -165,9 +165,11 @@ impl<'f> Pgas<'f> {
     #[track_caller]
     pub fn put<T: Elem>(&self, to: GlobalPtr<T>, from: &[T]) -> Result<()> {
         let bytes = crate::bytes_of(from);
-        self.job.with_remote(to, bytes.len() as u64, |remote| {
-            remote.put(to.offset(), bytes)
-        })?;
+        self.job
+            .with_remote(to, bytes.len() as u64, |remote| match remote.mapped() {
+                Some(mapped) if mapped.try_write(to.offset(), bytes) => Ok(()),
+                _ => remote.put(to.offset(), bytes),
+            })?;
         self.job.watch(to, from.len(), AccessKind::Put)
     }
 
@@ -178,7 +180,10 @@ impl<'f> Pgas<'f> {
         let bytes = crate::bytes_of_mut(into);
         let len = bytes.len() as u64;
         self.job
-            .with_remote(from, len, |remote| remote.get(from.offset(), bytes))?;
+            .with_remote(from, len, |remote| match remote.mapped() {
+                Some(mapped) if mapped.try_read(from.offset(), bytes) => Ok(()),
+                _ => remote.get(from.offset(), bytes),
+            })?;
         self.job.watch(from, into.len(), AccessKind::Get)
     }
 

@@ -14,6 +14,7 @@
 
 mod outbox;
 
+use crate::gated::Left;
 use crate::matching::Matcher;
 use crate::ops::{ClaimWords, Key, Ops, Status, Work};
 use crate::transport::shm::Membership;
@@ -95,6 +96,8 @@ pub(crate) struct Engine {
     pub(crate) active: VecDeque<Key>,
     pub(crate) handlers: HashMap<u16, Handler>,
     pub(crate) offered: HashMap<u32, Offered>,
+    /// Gated segments that were dropped while others were inside.
+    pub(crate) limbo: Vec<Left>,
     pub(crate) agent_lost: bool,
     /// How many changes of membership it has heard of.
     pub(crate) changes: u64,
@@ -136,6 +139,7 @@ impl Engine {
             active: VecDeque::new(),
             handlers: HashMap::new(),
             offered: HashMap::new(),
+            limbo: Vec::new(),
             agent_lost: false,
             changes: 0,
             fulfilled: false,

@@ -60,6 +60,22 @@ impl Width {
     }
 }
 
+impl Atomic {
+    /// Applies it to a word of mapped bytes; the old value, or `None` outside of them and at misaligned
+    /// offsets.
+    #[inline(always)]
+    pub fn try_apply(
+        self,
+        bytes: &SharedBytes,
+        offset: u64,
+        width: Width,
+        (a, b): (u64, u64),
+    ) -> Option<u64> {
+        let fits = bytes.contains(offset, width.bytes()) && offset.is_multiple_of(width.bytes());
+        fits.then(|| apply(bytes, offset, self, width, a, b))
+    }
+}
+
 /// Applies an atomic to mapped bytes; `offset` is in range and aligned. The old value.
 #[inline(always)]
 pub(crate) fn apply(

@@ -107,6 +107,14 @@ impl<T: AtomicElem> Updates<'_, '_, T> {
 
     fn do_near(&mut self, op: Atomic) -> Result<()> {
         for (rank, word) in self.near.drain(..) {
+            let values = (word.value, 0);
+            if let Some(window) = self.segment.window(rank)
+                && op
+                    .try_apply(window, word.offset, width::<T>(), values)
+                    .is_some()
+            {
+                continue;
+            }
             let remote = self.segment.remote(rank)?;
             remote.atomic(word.offset, op, width::<T>(), word.value, 0)?;
         }

@@ -4,7 +4,7 @@ use super::{Segment, Shared};
 use crate::atomic::{self, AtomicElem, Update, width};
 use crate::check::AccessKind;
 use crate::{GlobalPtr, Pgas, Result};
-use samite_fabric::Remote;
+use samite_fabric::{Atomic, Remote};
 
 impl<'f, T: AtomicElem> Segment<'f, T, Shared> {
     /// `element = element op value`; the old element. One-sided, atomic, complete when it returns.
@@ -14,6 +14,24 @@ impl<'f, T: AtomicElem> Segment<'f, T, Shared> {
     #[inline]
     #[track_caller]
     pub fn fetch_op(&self, rank: u32, index: u64, update: Update, value: T) -> Result<T> {
+        if let Some(op) = T::native(update)
+            && let Some(old) = self.apply_here(rank, index, op, (value.to_word(), 0))
+        {
+            return Ok(old);
+        }
+        self.fetch_op_slowly(rank, index, update, value)
+    }
+
+    /// An atomic on a word that is mapped here; `None` if it is not.
+    #[inline(always)]
+    fn apply_here(&self, rank: u32, index: u64, op: Atomic, values: (u64, u64)) -> Option<T> {
+        let (window, offset) = (self.window(rank)?, self.offset(index));
+        let old = op.try_apply(window, offset, width::<T>(), values)?;
+        Some(T::from_word(old))
+    }
+
+    #[track_caller]
+    fn fetch_op_slowly(&self, rank: u32, index: u64, update: Update, value: T) -> Result<T> {
         let remote = self.watched_part(rank, index, 1, AccessKind::Update)?;
         let offset = self.offset(index);
         let old = atomic::fetch_op(remote, offset, update, value)
@@ -40,6 +58,17 @@ impl<'f, T: AtomicElem> Segment<'f, T, Shared> {
     #[inline]
     #[track_caller]
     pub fn compare_swap(&self, rank: u32, index: u64, expected: T, new: T) -> Result<T> {
+        let values = (expected.to_word(), new.to_word());
+        if size_of::<T>() >= 4
+            && let Some(old) = self.apply_here(rank, index, Atomic::CompareExchange, values)
+        {
+            return Ok(old);
+        }
+        self.compare_swap_slowly(rank, index, expected, new)
+    }
+
+    #[track_caller]
+    fn compare_swap_slowly(&self, rank: u32, index: u64, expected: T, new: T) -> Result<T> {
         let remote = self.watched_part(rank, index, 1, AccessKind::Update)?;
         let offset = self.offset(index);
         let old = atomic::compare_swap(remote, offset, expected, new)

@@ -13,6 +13,7 @@ use crate::pointer::{Flags, Origin};
 use crate::{Elem, Error, GlobalPtr, Result, Team, Unit};
 use phase::Own;
 use samite_fabric::{Remote, SegmentKey};
+use samite_mem::SharedBytes;
 use std::marker::PhantomData;
 
 pub use aggregate::{Place, Updates};
@@ -195,7 +196,24 @@ impl Parts<'_> {
     }
 }
 
+impl Drop for Parts<'_> {
+    fn drop(&mut self) {
+        self.forget_remotes();
+    }
+}
+
 impl<'f, T: Elem> Segment<'f, T, Shared> {
+    /// The elements of a member, if they can be reached at once. An access to memory that its owner freed too
+    /// early is found in debug builds; in others it reaches what was there.
+    #[inline(always)]
+    fn window(&self, rank: u32) -> Option<&SharedBytes> {
+        let rank = rank as usize;
+        if cfg!(debug_assertions) && !self.state.remotes.get(rank)?.is_offered() {
+            return None;
+        }
+        self.state.windows.get(rank)
+    }
+
     #[inline(always)]
     fn remote(&self, rank: u32) -> Result<&Remote<'f>> {
         let remote = self.state.remotes.get(rank as usize);

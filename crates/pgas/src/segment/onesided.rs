@@ -1,12 +1,12 @@
 //! Put and get of consecutive elements.
 //!
-//! On one node each is a bounds check, one load that says whether the owner still offers the memory, and a
-//! memcpy. Elsewhere they are messages, which the owner's progress answers.
+//! On one node each is a bounds check and a memcpy (of 8 bytes: one store or load). Elsewhere they are messages,
+//! which the owner's progress answers.
 
 use super::{Segment, Shared, out_of_range};
 use crate::check::AccessKind;
 use crate::{Elem, Result};
-use samite_fabric::{Error as Below, Handle, Remote, Scope};
+use samite_fabric::{Error as Below, Handle, Scope};
 use std::marker::PhantomData;
 
 /// Elements that were asked for.
@@ -49,6 +49,14 @@ impl<'f, T: Elem> Segment<'f, T, Shared> {
     #[inline]
     #[track_caller]
     pub fn put(&self, rank: u32, index: u64, from: &[T]) -> Result<()> {
+        match self.window(rank) {
+            Some(window) if window.try_write(self.offset(index), crate::bytes_of(from)) => Ok(()),
+            _ => self.put_slowly(rank, index, from),
+        }
+    }
+
+    #[track_caller]
+    fn put_slowly(&self, rank: u32, index: u64, from: &[T]) -> Result<()> {
         let remote = self.watched_part(rank, index, from.len(), AccessKind::Put)?;
         let offset = self.offset(index);
         remote
@@ -60,6 +68,16 @@ impl<'f, T: Elem> Segment<'f, T, Shared> {
     #[inline]
     #[track_caller]
     pub fn get(&self, rank: u32, index: u64, into: &mut [T]) -> Result<()> {
+        match self.window(rank) {
+            Some(window) if window.try_read(self.offset(index), crate::bytes_of_mut(into)) => {
+                Ok(())
+            }
+            _ => self.get_slowly(rank, index, into),
+        }
+    }
+
+    #[track_caller]
+    fn get_slowly(&self, rank: u32, index: u64, into: &mut [T]) -> Result<()> {
         let count = into.len();
         let remote = self.watched_part(rank, index, count, AccessKind::Get)?;
         let offset = self.offset(index);
@@ -89,17 +107,23 @@ impl<'f, T: Elem> Segment<'f, T, Shared> {
     #[inline]
     #[track_caller]
     pub fn put_nb(&self, rank: u32, index: u64, from: &[T]) -> Result<Handle<'f, u64>> {
-        let remote = self.watched_part(rank, index, from.len(), AccessKind::Put)?;
-        self.start_put(remote, (rank, index), from)
+        match self.window(rank) {
+            Some(window) if window.try_write(self.offset(index), crate::bytes_of(from)) => {
+                Ok(Handle::ended(self.team().fabric()))
+            }
+            _ => self.put_nb_slowly(rank, index, from, AccessKind::Put),
+        }
     }
 
-    #[inline(always)]
-    fn start_put(
+    #[track_caller]
+    fn put_nb_slowly(
         &self,
-        remote: &Remote<'f>,
-        (rank, index): (u32, u64),
+        rank: u32,
+        index: u64,
         from: &[T],
+        kind: AccessKind,
     ) -> Result<Handle<'f, u64>> {
+        let remote = self.watched_part(rank, index, from.len(), kind)?;
         remote
             .put_nb(self.offset(index), crate::bytes_of(from))
             .map_err(|error| self.say(error, rank, index, from.len()))
@@ -142,8 +166,12 @@ impl<'f, T: Elem> Segment<'f, T, Shared> {
     #[inline]
     #[track_caller]
     pub fn put_implicit(&self, rank: u32, index: u64, from: &[T]) -> Result<()> {
-        let remote = self.watched_part(rank, index, from.len(), AccessKind::ImplicitPut)?;
-        let handle = self.start_put(remote, (rank, index), from)?;
+        if let Some(window) = self.window(rank)
+            && window.try_write(self.offset(index), crate::bytes_of(from))
+        {
+            return Ok(());
+        }
+        let handle = self.put_nb_slowly(rank, index, from, AccessKind::ImplicitPut)?;
         if !handle.is_complete() {
             let unit = self.team().unit(rank)?;
             self.team().0.job.leave_to_flush(unit, handle);

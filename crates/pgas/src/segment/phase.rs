@@ -77,19 +77,24 @@ impl<'f> Own<'f> {
 /// What a member has of a segment while it is shared.
 #[derive(Debug)]
 pub struct Open<'f> {
-    own: Own<'f>,
     /// This unit's own bytes.
     pub(crate) bytes: SharedBytes,
     /// By rank.
     pub(crate) remotes: Vec<Remote<'f>>,
+    /// By rank: the elements, where they are mapped here and the checking mode does not look. The memory
+    /// stays as long as somebody has them, so an access is a check of its range and nothing else.
+    pub(super) windows: Vec<SharedBytes>,
+    /// Dropped last, when this unit itself is not inside any more.
+    own: Own<'f>,
 }
 
 /// What a member has of a segment while it is read.
 #[derive(Debug)]
 pub struct Reading<'f> {
-    own: Gated<'f>,
     /// By rank.
     remotes: Vec<Remote<'f>>,
+    /// Dropped last.
+    own: Gated<'f>,
 }
 
 impl Parts<'_> {
@@ -126,12 +131,19 @@ impl<'f, T: Elem> Segment<'f, T, Shared> {
             Own::Gated(own) => own.bytes()?,
             Own::Registered(own) => own.bytes().clone(),
         };
+        let window = |(remote, count): (&Remote<'f>, &u64)| {
+            let mapped = remote.mapped().filter(|_| !parts.checked);
+            let elements = mapped.map(|all| all.slice(0, count * size_of::<T>() as u64));
+            elements.unwrap_or_else(|| bytes.slice(0, 0))
+        };
+        let windows = remotes.iter().zip(&parts.counts).map(window).collect();
         Ok(Segment {
             parts,
             state: Open {
-                own,
                 bytes,
                 remotes,
+                windows,
+                own,
             },
             kind: PhantomData,
         })
@@ -147,15 +159,16 @@ impl<'f, T: Elem> Segment<'f, T, Shared> {
     fn detach(self) -> Result<(Parts<'f>, Gated<'f>)> {
         let Segment { parts, state, .. } = self;
         let Open {
-            own,
             bytes,
             remotes,
+            windows,
+            own,
         } = state;
         let own = own.gated()?;
         // What was put without a handle belongs to the phase that ends.
         parts.team.0.job.flush(None)?;
         parts.forget_remotes();
-        drop((bytes, remotes));
+        drop((bytes, remotes, windows));
         parts.team.barrier()?;
         own.shut();
         Ok((parts, own))

@@ -6,6 +6,7 @@
 use super::{Segment, Shared};
 use crate::check::AccessKind;
 use crate::{Elem, Error, Result};
+use samite_mem::Blocks;
 use std::panic::Location;
 
 /// Where blocks of elements lie: `count` blocks of `block` elements, each `stride` elements after the one
@@ -39,6 +40,11 @@ impl<'f, T: Elem> Segment<'f, T, Shared> {
     pub fn put_strided(&self, rank: u32, place: Strided, from: &[T]) -> Result<()> {
         self.check_strided(rank, place, from.len())?;
         self.watch_strided(rank, place, AccessKind::Put)?;
+        if let Some(window) = self.window(rank)
+            && window.write_blocks(place.bytes::<T>(), crate::bytes_of(from))
+        {
+            return Ok(());
+        }
         let blocks = from.chunks(place.block.max(1) as usize);
         self.put_blocks(
             rank,
@@ -53,6 +59,11 @@ impl<'f, T: Elem> Segment<'f, T, Shared> {
     pub fn get_strided(&self, rank: u32, place: Strided, into: &mut [T]) -> Result<()> {
         self.check_strided(rank, place, into.len())?;
         self.watch_strided(rank, place, AccessKind::Get)?;
+        if let Some(window) = self.window(rank)
+            && window.read_blocks(place.bytes::<T>(), crate::bytes_of_mut(into))
+        {
+            return Ok(());
+        }
         let blocks = into.chunks_mut(place.block.max(1) as usize);
         self.get_blocks(
             rank,
@@ -177,6 +188,17 @@ impl Strided {
     #[inline(always)]
     fn index(&self, block: usize) -> u64 {
         self.first + block as u64 * self.stride
+    }
+
+    /// In bytes. What does not fit into 64 bits is longer than any memory.
+    fn bytes<T>(&self) -> Blocks {
+        let bytes = |elements: u64| elements.saturating_mul(size_of::<T>() as u64);
+        Blocks {
+            first: bytes(self.first),
+            count: self.count,
+            block: bytes(self.block),
+            stride: bytes(self.stride),
+        }
     }
 }
 

@@ -133,7 +133,9 @@ everywhere!(many_locks, 3, |fabric, _| {
         drop(guards);
         let ends = locks.into_iter().map(Lock::free);
         ends.collect::<Result<Vec<_>, _>>()?;
-        // Pages that are used up are given back; the rings are there since the first time.
+        // Pages that are used up are given back when everybody has left them; the rings are there since the
+        // first time.
+        world.barrier()?;
         let now = fabric.shared_bytes();
         check!(now <= *before.get_or_insert(now) + (200 << 10));
     }
