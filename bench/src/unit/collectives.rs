@@ -5,22 +5,65 @@ use crate::control::Command;
 use anyhow::{Result, ensure};
 use samite::pgas::{Elem, Segment, Source, Sum, Target, Team};
 
-pub(super) fn run(world: &Team<'_>, command: &Command) -> Result<Option<f64>> {
-    let in_segments = match command.word(2) {
+pub(super) fn run<'f>(
+    world: &Team<'f>,
+    held: &mut Held<'f>,
+    command: &Command,
+) -> Result<Option<f64>> {
+    let symmetric = match command.word(2) {
         "segment" => true,
         "private" => false,
         _ => return Ok(None),
     };
     let bytes = command.number(3)?;
     let rounds = (command.number(4)?, command.number(5)?);
+    let all = bytes * u64::from(world.size());
     match command.word(1) {
         "barrier" => barrier(world, rounds),
-        "allreduce" => allreduce(world, in_segments, bytes, rounds),
-        "bcast" => bcast(world, in_segments, bytes, rounds),
-        "alltoall" => alltoall(world, in_segments, bytes, rounds),
+        "allreduce" => {
+            let count = bytes / size_of::<f64>() as u64;
+            allreduce(world, held.doubles.of(world, symmetric, count)?, rounds)
+        }
+        "bcast" => bcast(world, held.bytes.of(world, symmetric, bytes)?, rounds),
+        "alltoall" => alltoall(world, held.bytes.of(world, symmetric, all)?, rounds),
         _ => return Ok(None),
     }
     .map(Some)
+}
+
+/// The memory of the last command, which the next one probably uses again, as the peers do with theirs.
+#[derive(Default)]
+pub(super) struct Held<'f> {
+    bytes: Slot<'f, u8>,
+    doubles: Slot<'f, f64>,
+}
+
+/// Two arguments of so many elements, in segments or not.
+#[derive(Default)]
+struct Slot<'f, T>(Option<(bool, u64, Pair<'f, T>)>);
+
+struct Pair<'f, T> {
+    from: Buffer<'f, T>,
+    into: Buffer<'f, T>,
+}
+
+impl<'f, T: Elem> Slot<'f, T> {
+    fn of(&mut self, world: &Team<'f>, symmetric: bool, count: u64) -> Result<&mut Pair<'f, T>> {
+        let held = self.0.take();
+        let (_, _, pair) = match held {
+            Some(held) if (held.0, held.1) == (symmetric, count) => self.0.insert(held),
+            held => {
+                if let Some((_, _, pair)) = held {
+                    pair.from.free()?;
+                    pair.into.free()?;
+                }
+                let from = Buffer::new(world, symmetric, count)?;
+                let into = Buffer::new(world, symmetric, count)?;
+                self.0.insert((symmetric, count, Pair { from, into }))
+            }
+        };
+        Ok(pair)
+    }
 }
 
 /// The memory of one argument.
@@ -37,6 +80,13 @@ impl<'f, T: Elem> Buffer<'f, T> {
         } else {
             Buffer::Private(vec![T::zeroed(); count as usize])
         })
+    }
+
+    fn len(&self) -> u64 {
+        match self {
+            Buffer::Symmetric(segment) => segment.len(),
+            Buffer::Private(elements) => elements.len() as u64,
+        }
     }
 
     fn source(&self) -> Result<Source<'_, T>> {
@@ -89,10 +139,9 @@ fn barrier(world: &Team<'_>, rounds: (u64, u64)) -> Result<f64> {
     })
 }
 
-fn allreduce(world: &Team<'_>, symmetric: bool, bytes: u64, rounds: (u64, u64)) -> Result<f64> {
-    let count = bytes / size_of::<f64>() as u64;
-    let mut from = Buffer::new(world, symmetric, count)?;
-    let mut into = Buffer::new(world, symmetric, count)?;
+fn allreduce(world: &Team<'_>, pair: &mut Pair<'_, f64>, rounds: (u64, u64)) -> Result<f64> {
+    let Pair { from, into } = pair;
+    let count = from.len();
     let times = |factor: u32| move |index| f64::from(factor) * ((index % 1000 + 1) as f64);
     let own: Vec<f64> = (0..count).map(times(world.rank() + 1)).collect();
     from.write(&own)?;
@@ -107,18 +156,15 @@ fn allreduce(world: &Team<'_>, symmetric: bool, bytes: u64, rounds: (u64, u64)) 
         into.read()?.into_iter().eq((0..count).map(times(sum))),
         "the sums are wrong"
     );
-    from.free()?;
-    into.free()?;
     Ok(seconds)
 }
 
-fn bcast(world: &Team<'_>, symmetric: bool, bytes: u64, rounds: (u64, u64)) -> Result<f64> {
-    let mut data = Buffer::new(world, symmetric, bytes)?;
-    let mut pattern = vec![0; bytes as usize];
+fn bcast(world: &Team<'_>, pair: &mut Pair<'_, u8>, rounds: (u64, u64)) -> Result<f64> {
+    let data = &mut pair.into;
+    let mut pattern = vec![0; data.len() as usize];
     fill(&mut pattern, 5);
-    if world.rank() == 0 {
-        data.write(&pattern)?;
-    }
+    let stale = vec![0; pattern.len()];
+    data.write(if world.rank() == 0 { &pattern } else { &stale })?;
     // The root need not wait for the others, so the last of them ends the time.
     let seconds = timed(world, true, true, rounds, |n| {
         for _ in 0..n {
@@ -127,17 +173,17 @@ fn bcast(world: &Team<'_>, symmetric: bool, bytes: u64, rounds: (u64, u64)) -> R
         Ok(())
     })?;
     check(&data.read()?, 5)?;
-    data.free()?;
     Ok(seconds)
 }
 
-fn alltoall(world: &Team<'_>, symmetric: bool, bytes: u64, rounds: (u64, u64)) -> Result<f64> {
+fn alltoall(world: &Team<'_>, pair: &mut Pair<'_, u8>, rounds: (u64, u64)) -> Result<f64> {
     let (rank, ranks) = (world.rank() as usize, world.size() as usize);
-    let total = bytes * u64::from(world.size());
-    let mut from = Buffer::new(world, symmetric, total)?;
-    let mut into = Buffer::new(world, symmetric, total)?;
-    let mut blocks = vec![0; total as usize];
-    for (to, block) in blocks.chunks_mut(bytes as usize).enumerate() {
+    let Pair { from, into } = pair;
+    let total = from.len() as usize;
+    let bytes = total / ranks;
+    into.write(&vec![0; total])?;
+    let mut blocks = vec![0; total];
+    for (to, block) in blocks.chunks_mut(bytes).enumerate() {
         fill(block, rank * ranks + to);
     }
     from.write(&blocks)?;
@@ -147,10 +193,8 @@ fn alltoall(world: &Team<'_>, symmetric: bool, bytes: u64, rounds: (u64, u64)) -
         }
         Ok(())
     })?;
-    for (sender, block) in into.read()?.chunks(bytes as usize).enumerate() {
+    for (sender, block) in into.read()?.chunks(bytes).enumerate() {
         check(block, sender * ranks + rank)?;
     }
-    from.free()?;
-    into.free()?;
     Ok(seconds)
 }

@@ -16,7 +16,7 @@ use crate::control::{Command, Control, pin};
 use anyhow::{Result, ensure};
 use samite::pgas::{Pgas, Team};
 use samite::{Fabric, PeerId};
-use std::cell::OnceCell;
+use std::cell::{OnceCell, RefCell};
 use std::path::Path;
 use std::time::Instant;
 
@@ -45,6 +45,7 @@ pub fn run_unit(folder: &Path, programs: Programs) -> Result<()> {
         members,
         rank: rank as usize,
         pgas: OnceCell::new(),
+        held: RefCell::default(),
         programs,
     };
     while let Some(command) = control.next()? {
@@ -60,6 +61,7 @@ struct Unit<'f> {
     rank: usize,
     /// Begun when it is first needed, so that messages are measured without it.
     pgas: OnceCell<Pgas<'f>>,
+    held: RefCell<collectives::Held<'f>>,
     programs: Programs,
 }
 
@@ -69,7 +71,9 @@ impl<'f> Unit<'f> {
             ("put" | "get" | "put_nb" | "strided" | "atomic", 2) => {
                 onesided::run(self.world()?, command)
             }
-            ("collective", _) => collectives::run(self.world()?, command),
+            ("collective", _) => {
+                collectives::run(self.world()?, &mut self.held.borrow_mut(), command)
+            }
             ("lock", _) => lock::run(self.world()?, command).map(Some),
             ("gups", ranks) if ranks.is_power_of_two() => gups::run(self.world()?, command),
             ("is", _) => (self.programs.is)(self.pgas()?, command.word(1)),
@@ -143,6 +147,7 @@ mod tests {
             members: members.to_vec(),
             rank: members.iter().position(|m| *m == fabric.me()).unwrap_or(0),
             pgas: OnceCell::new(),
+        held: RefCell::default(),
             programs: Programs {
                 is: |pgas, class| {
                     pgas.world().barrier()?;
