@@ -147,7 +147,7 @@ mod tests {
             members: members.to_vec(),
             rank: members.iter().position(|m| *m == fabric.me()).unwrap_or(0),
             pgas: OnceCell::new(),
-        held: RefCell::default(),
+            held: RefCell::default(),
             programs: Programs {
                 is: |pgas, class| {
                     pgas.world().barrier()?;

@@ -7,7 +7,7 @@
 //!
 //! Source: exstack and conveyors of the bale programs (Maley and DeVinney, IA^3 2019).
 
-use super::{Segment, Shared, out_of_range};
+use super::{Segment, Shared};
 use crate::atomic::{self, AtomicElem, Update, width};
 use crate::check::AccessKind;
 use crate::{Elem, Error, Result};
@@ -16,7 +16,7 @@ use std::collections::VecDeque;
 
 /// Elements whose lines are under way at once: about what a core can have in flight, and more while some
 /// of them hit.
-const AHEAD: usize = 64;
+const AHEAD: usize = 32;
 /// Elements of one member that travel together.
 const BATCH: usize = 1024;
 /// Batches without an answer.
@@ -40,6 +40,8 @@ pub struct Updates<'s, 'f, T> {
     native: Option<Atomic>,
     /// On mapped memory: what was asked for and is not done yet.
     near: Vec<(u32, WordUpdate)>,
+    /// Where the oldest of them is, once there are [`AHEAD`].
+    oldest: usize,
     /// By rank: what is collected for it.
     far: Vec<Vec<WordUpdate>>,
     in_flight: VecDeque<Handle<'f, u64>>,
@@ -54,6 +56,7 @@ impl<'f, T: AtomicElem> Segment<'f, T, Shared> {
             update,
             native: T::native(update),
             near: Vec::with_capacity(AHEAD),
+            oldest: 0,
             far: vec![Vec::new(); self.state.remotes.len()],
             in_flight: VecDeque::new(),
         }
@@ -68,56 +71,66 @@ impl<T: AtomicElem> Updates<'_, '_, T> {
     #[inline]
     #[track_caller]
     pub fn push(&mut self, rank: u32, index: u64, value: T) -> Result<()> {
-        let remote = self
-            .segment
-            .watched_part(rank, index, 1, AccessKind::Update)?;
         let offset = self.segment.offset(index);
-        let Some(op) = self.native else {
-            // Not one operation anywhere: there is nothing that could travel together.
-            atomic::fetch_op(remote, offset, self.update, value)?;
-            return Ok(());
-        };
         let word = WordUpdate {
             offset,
             value: value.to_word(),
         };
-        match remote.mapped() {
-            Some(bytes) => {
-                if !bytes.contains(offset, size_of::<T>() as u64) {
-                    let len = self.segment.len_of(rank)?;
-                    return Err(out_of_range(self.segment.team().unit(rank)?, index, 1, len));
-                }
-                bytes.prefetch_write_range(offset, 1);
-                self.near.push((rank, word));
-                if self.near.len() == AHEAD {
-                    self.do_near(op)?;
-                }
-            }
-            None => {
-                self.segment.check_range(rank, index, 1)?;
-                let batch = &mut self.far[rank as usize];
-                batch.push(word);
-                if batch.len() == BATCH {
-                    self.send(rank, op)?;
-                }
-            }
+        if let (Some(op), Some(window)) = (self.native, self.segment.window(rank))
+            && window.contains(offset, size_of::<T>() as u64)
+        {
+            window.prefetch_write_range(offset, 1);
+            return self.do_later(op, (rank, word));
+        }
+        self.push_slowly((rank, index), value, word)
+    }
+
+    #[track_caller]
+    fn push_slowly(&mut self, (rank, index): (u32, u64), value: T, word: WordUpdate) -> Result<()> {
+        let remote = self
+            .segment
+            .watched_part(rank, index, 1, AccessKind::Update)?;
+        let Some(op) = self.native else {
+            // Not one operation anywhere: there is nothing that could travel together.
+            atomic::fetch_op(remote, word.offset, self.update, value)?;
+            return Ok(());
+        };
+        self.segment.check_range(rank, index, 1)?;
+        if remote.mapped().is_some() {
+            return self.do_later(op, (rank, word));
+        }
+        let batch = &mut self.far[rank as usize];
+        batch.push(word);
+        if batch.len() == BATCH {
+            self.send(rank, op)?;
         }
         Ok(())
     }
 
-    fn do_near(&mut self, op: Atomic) -> Result<()> {
-        for (rank, word) in self.near.drain(..) {
-            let values = (word.value, 0);
-            if let Some(window) = self.segment.window(rank)
-                && op
-                    .try_apply(window, word.offset, width::<T>(), values)
-                    .is_some()
-            {
-                continue;
-            }
-            let remote = self.segment.remote(rank)?;
-            remote.atomic(word.offset, op, width::<T>(), word.value, 0)?;
+    /// Takes the place of the oldest one whose line was asked for, which is done now.
+    #[inline(always)]
+    fn do_later(&mut self, op: Atomic, update: (u32, WordUpdate)) -> Result<()> {
+        if self.near.len() < AHEAD {
+            self.near.push(update);
+            return Ok(());
         }
+        let oldest = std::mem::replace(&mut self.near[self.oldest], update);
+        self.oldest = (self.oldest + 1) % AHEAD;
+        self.do_now(op, oldest)
+    }
+
+    #[inline(always)]
+    fn do_now(&self, op: Atomic, (rank, word): (u32, WordUpdate)) -> Result<()> {
+        let values = (word.value, 0);
+        if let Some(window) = self.segment.window(rank)
+            && op
+                .try_apply(window, word.offset, width::<T>(), values)
+                .is_some()
+        {
+            return Ok(());
+        }
+        let remote = self.segment.remote(rank)?;
+        remote.atomic(word.offset, op, width::<T>(), word.value, 0)?;
         Ok(())
     }
 
@@ -138,7 +151,9 @@ impl<T: AtomicElem> Updates<'_, '_, T> {
     /// Returns when every update is done, at all members. One-sided.
     pub fn finish(mut self) -> Result<()> {
         if let Some(op) = self.native {
-            self.do_near(op)?;
+            for update in std::mem::take(&mut self.near) {
+                self.do_now(op, update)?;
+            }
             for rank in 0..self.far.len() as u32 {
                 if !self.far[rank as usize].is_empty() {
                     self.send(rank, op)?;
