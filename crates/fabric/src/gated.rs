@@ -235,3 +235,35 @@ impl<'f> Owned<'f> {
         Ok(gated)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::{Config, Fabric, Identity};
+
+    #[test]
+    fn memory_stays_while_somebody_is_inside() {
+        let fabric = Fabric::alone(Identity::by_hand("inside"), Config::default()).unwrap();
+        let is_free = || fabric.free_segments()[0] & 1 << 5 != 0;
+        let first = fabric.allocate_gated(5, 4096).unwrap();
+        let inside = fabric.attach(first.key()).unwrap();
+        drop(first);
+        assert!(!is_free(), "the number is used by who is inside");
+        assert!(
+            inside.put(0, &[7; 64]).is_err(),
+            "it is not offered any more"
+        );
+        let window = inside.mapped().unwrap().clone();
+        drop(inside);
+        let next = fabric.allocate_gated(6, 4096).unwrap();
+        assert!(window.try_write(0, &[7; 4096]));
+        let mut found = [1; 4096];
+        next.bytes().unwrap().read(0, &mut found);
+        assert_eq!(
+            found, [0; 4096],
+            "memory that somebody may still write was given away"
+        );
+        assert!(!is_free());
+        drop(window);
+        assert!(is_free());
+    }
+}

@@ -10,7 +10,8 @@
 //! * [`agent::run`]: the process that owns a node's shared memory and watches its peers.
 //!
 //! # Files
-//! `fabric` (join, peers, waiting) · `watch` (waiting for words) · `message`, `handle`, `direct` · `segment`, `gated` · `peer`, `config`, `error` ·
+//! `fabric` (join, peers, waiting) · `watch` (waiting for words) · `message`, `handle`, `direct` ·
+//! `segment`, `remote`, `gated` (one-sided) · `peer`, `config`, `error` ·
 //! `engine/` (takes frames, moves operations on) · `proto/` (one protocol per file) ·
 //! `matching` (tags, pure) · `ops` (operations in flight) · `hold` (memory of the dead) · `wire` (what frames say) ·
 //! `transport/{shm, sim}` · `layout` (the fixed part of a node's arena) · `agent/`
@@ -48,6 +49,7 @@ mod message;
 mod ops;
 mod peer;
 mod proto;
+mod remote;
 mod segment;
 pub mod transport;
 mod watch;
@@ -65,7 +67,8 @@ pub use peer::{Identity, PeerId, PeerInfo};
 pub use proto::batch::WordUpdate;
 pub use proto::cost::{Choice, CostModel, Rate};
 pub use proto::rma_over_am::{Atomic, Width};
-pub use segment::{Remote, Segment, SegmentKey};
+pub use remote::Remote;
+pub use segment::{Segment, SegmentKey};
 pub use watch::Bell;
 
 /// Results of this crate.

@@ -353,9 +353,10 @@ everywhere!(irregular_access, 3, |fabric, _| {
     }
     assert_eq!(small.load(rank, 4)?, 0b111);
     let mut wrong = segment.updates(Update::BitXor);
+    let refused = wrong.push(0, 100, 1).and_then(|()| wrong.finish());
     assert!(matches!(
-        wrong.push(0, 100, 1).and_then(|()| wrong.finish()),
-        Err(_)
+        refused,
+        Err(samite_pgas::Error::OutOfRange { .. })
     ));
     let outside = [Place {
         rank: 0,

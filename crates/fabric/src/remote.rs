@@ -1,0 +1,358 @@
+//! One-sided operations on a segment, whoever's it is.
+
+use crate::fabric::Fabric;
+use crate::hold::Hold;
+use crate::layout::Layout;
+use crate::ops::Outcome as Ended;
+use crate::proto::rma_over_am::apply;
+use crate::wire::Place;
+use crate::{Atomic, Error, Handle, Outcome, Result, SegmentKey, Width, WordUpdate};
+use samite_mem::SharedBytes;
+use samite_mem::gate::Readable;
+use samite_mem::lend::WriteBuf;
+
+/// A segment of a peer, or of this process, as a target of one-sided operations.
+#[derive(Debug, Clone)]
+pub struct Remote<'f> {
+    fabric: &'f Fabric,
+    key: SegmentKey,
+    way: Way,
+}
+
+/// How the bytes of a remote segment are reached.
+#[derive(Debug, Clone)]
+pub(crate) enum Way {
+    /// Mapped here. The word of the owner's directory says whether it is still offered.
+    Mapped {
+        bytes: SharedBytes,
+        offered: SharedBytes,
+        _hold: Hold,
+    },
+    /// Mapped here, and nobody writes it.
+    Reading {
+        bytes: Readable,
+        _hold: Hold,
+    },
+    Kernel {
+        pid: i32,
+        address: u64,
+        offered: SharedBytes,
+    },
+    Messages,
+}
+
+impl<'f> Remote<'f> {
+    pub(crate) fn new(fabric: &'f Fabric, key: SegmentKey, way: Way) -> Self {
+        Remote { fabric, key, way }
+    }
+
+    /// What names it.
+    pub fn key(&self) -> SegmentKey {
+        self.key
+    }
+
+    /// The bytes, if they are mapped here: reads and writes of them are one-sided operations.
+    pub fn mapped(&self) -> Option<&SharedBytes> {
+        match &self.way {
+            Way::Mapped { bytes, .. } => Some(bytes),
+            _ => None,
+        }
+    }
+
+    /// Whether its owner still offers it, as far as that can be seen from here.
+    #[inline]
+    pub fn is_offered(&self) -> bool {
+        self.still_offered().is_ok()
+    }
+
+    /// The bytes, if they are mapped here and nobody writes them.
+    pub fn readable(&self) -> Option<&Readable> {
+        match &self.way {
+            Way::Reading { bytes, .. } => Some(bytes),
+            _ => None,
+        }
+    }
+
+    #[inline(always)]
+    fn check(&self, offset: u64, len: u64) -> Result<()> {
+        match offset.checked_add(len) {
+            Some(end) if end <= self.key.bytes => Ok(()),
+            end => {
+                let end = end.unwrap_or(u64::MAX);
+                Err(Error::OutOfRange {
+                    offset,
+                    end,
+                    bytes: self.key.bytes,
+                })
+            }
+        }
+    }
+
+    /// One load of a line that changes only when the owner frees the segment. Its memory may then be
+    /// used for something else; the memory of a dead owner is kept as long as this value ([`Hold`]).
+    #[inline(always)]
+    fn still_offered(&self) -> Result<()> {
+        match &self.way {
+            Way::Mapped { offered, .. } | Way::Kernel { offered, .. }
+                if !Layout::offers(offered, self.key.generation) =>
+            {
+                Err(Error::NoSuchSegment {
+                    peer: self.key.peer,
+                    segment: self.key.segment,
+                })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    #[cold]
+    fn read_only(&self) -> Error {
+        Error::WrongPhase {
+            peer: self.key.peer,
+            segment: self.key.segment,
+        }
+    }
+
+    fn place(&self, offset: u64) -> Place {
+        Place {
+            segment: self.key.segment,
+            generation: self.key.generation,
+            offset,
+        }
+    }
+
+    /// Copies `from` to the segment. One-sided. Completion: remote (the bytes are there).
+    #[inline]
+    pub fn put(&self, offset: u64, from: &[u8]) -> Result<()> {
+        self.check(offset, from.len() as u64)?;
+        match &self.way {
+            Way::Mapped { bytes, .. } => {
+                self.still_offered()?;
+                bytes.write(offset, from);
+                Ok(())
+            }
+            Way::Reading { .. } => Err(self.read_only()),
+            _ => self.put_far(offset, from)?.wait().map(|_| ()),
+        }
+    }
+
+    /// As [`Remote::put`], without waiting; the bytes are copied before it returns. Completion by the
+    /// handle: remote.
+    pub fn put_nb(&self, offset: u64, from: &[u8]) -> Result<Handle<'f, u64>> {
+        self.check(offset, from.len() as u64)?;
+        match &self.way {
+            Way::Mapped { bytes, .. } => {
+                self.still_offered()?;
+                bytes.write(offset, from);
+                Ok(Handle::ended(self.fabric))
+            }
+            Way::Reading { .. } => Err(self.read_only()),
+            _ => self.put_far(offset, from),
+        }
+    }
+
+    fn put_far(&self, offset: u64, from: &[u8]) -> Result<Handle<'f, u64>> {
+        self.still_offered()?;
+        if let Way::Kernel { pid, address, .. } = &self.way
+            && samite_mem::copy::kernel::write_exact(*pid, address + offset, from).is_ok()
+        {
+            return Ok(Handle::ended(self.fabric));
+        }
+        self.fabric.credit(self.key.peer)?;
+        let core = &mut *self.fabric.core.borrow_mut();
+        let key = core
+            .engine
+            .put_over_am(self.key.peer, self.place(offset), from);
+        core.engine.flush(&mut core.transport);
+        Ok(Handle::new(self.fabric, key))
+    }
+
+    /// Copies from the segment into `into`. One-sided. Completion: the bytes are here.
+    #[inline]
+    pub fn get(&self, offset: u64, into: &mut [u8]) -> Result<()> {
+        if !self.get_at_once(offset, into)? {
+            let bytes = vec![0; into.len()];
+            let got: Handle<'_, Vec<u8>> = self.ask(offset, WriteBuf::owned(bytes))?;
+            into.copy_from_slice(&got.wait()?);
+        }
+        Ok(())
+    }
+
+    /// Starts to copy `len` bytes out of the segment; the handle gives them.
+    pub fn get_nb(&self, offset: u64, len: u64) -> Result<Handle<'f, Vec<u8>>> {
+        self.check(offset, len)?;
+        let mut bytes = vec![0; len as usize];
+        if !self.get_at_once(offset, &mut bytes)? {
+            return self.ask(offset, WriteBuf::owned(bytes));
+        }
+        let engine = &mut self.fabric.core.borrow_mut().engine;
+        let key = engine.ops.add(None, "get", crate::ops::Work::None);
+        engine.ops.finish(key, Ok(Ended::Bytes(bytes)));
+        Ok(Handle::new(self.fabric, key))
+    }
+
+    /// Copies what can be had without its owner; `false` if the owner must be asked.
+    #[inline]
+    pub(crate) fn get_at_once(&self, offset: u64, into: &mut [u8]) -> Result<bool> {
+        self.check(offset, into.len() as u64)?;
+        match &self.way {
+            Way::Mapped { bytes, .. } => {
+                self.still_offered()?;
+                bytes.read(offset, into);
+                Ok(true)
+            }
+            Way::Reading { bytes, .. } => {
+                let start = offset as usize;
+                into.copy_from_slice(&bytes.as_slice::<u8>()[start..start + into.len()]);
+                Ok(true)
+            }
+            Way::Kernel { pid, address, .. } => {
+                self.still_offered()?;
+                Ok(samite_mem::copy::kernel::read_exact(*pid, address + offset, into).is_ok())
+            }
+            Way::Messages => Ok(false),
+        }
+    }
+
+    /// Asks the owner for bytes of a range that was checked.
+    pub(crate) fn ask<T: Outcome>(&self, offset: u64, into: WriteBuf) -> Result<Handle<'f, T>> {
+        self.fabric.credit(self.key.peer)?;
+        let core = &mut *self.fabric.core.borrow_mut();
+        let key = core
+            .engine
+            .get_over_am(self.key.peer, self.place(offset), into);
+        core.engine.flush(&mut core.transport);
+        Ok(Handle::new(self.fabric, key))
+    }
+
+    /// One atomic operation on a word of the segment; the old value. One-sided. Completion: remote.
+    #[inline]
+    pub fn atomic(&self, offset: u64, op: Atomic, width: Width, a: u64, b: u64) -> Result<u64> {
+        self.check(offset, width.bytes())?;
+        if !offset.is_multiple_of(width.bytes()) {
+            return Err(Error::Misaligned(offset));
+        }
+        match &self.way {
+            Way::Mapped { bytes, .. } => {
+                self.still_offered()?;
+                Ok(apply(bytes, offset, op, width, a, b))
+            }
+            Way::Reading { .. } => Err(self.read_only()),
+            _ => self.atomic_far(offset, op, width, a, b)?.wait(),
+        }
+    }
+
+    /// As [`Remote::atomic`], without waiting.
+    pub fn atomic_nb(
+        &self,
+        offset: u64,
+        op: Atomic,
+        width: Width,
+        a: u64,
+        b: u64,
+    ) -> Result<Handle<'f, u64>> {
+        self.check(offset, width.bytes())?;
+        if !offset.is_multiple_of(width.bytes()) {
+            return Err(Error::Misaligned(offset));
+        }
+        match &self.way {
+            Way::Mapped { bytes, .. } => {
+                self.still_offered()?;
+                let old = apply(bytes, offset, op, width, a, b);
+                let engine = &mut self.fabric.core.borrow_mut().engine;
+                let key = engine.ops.add(None, "atomic", crate::ops::Work::None);
+                engine.ops.finish(key, Ok(Ended::Word(old)));
+                Ok(Handle::new(self.fabric, key))
+            }
+            Way::Reading { .. } => Err(self.read_only()),
+            _ => self.atomic_far(offset, op, width, a, b),
+        }
+    }
+
+    /// Many atomic updates of words, in no order among them; no old values. One-sided. Where the memory is
+    /// mapped they are done when this returns, else the handle tells. Every place is checked first.
+    #[inline]
+    pub fn update_batch(
+        &self,
+        op: Atomic,
+        width: Width,
+        updates: &[WordUpdate],
+    ) -> Result<Handle<'f, u64>> {
+        for update in updates {
+            self.check(update.offset, width.bytes())?;
+            if !update.offset.is_multiple_of(width.bytes()) {
+                return Err(Error::Misaligned(update.offset));
+            }
+        }
+        match &self.way {
+            Way::Mapped { bytes, .. } => {
+                self.still_offered()?;
+                for update in updates {
+                    apply(bytes, update.offset, op, width, update.value, 0);
+                }
+                Ok(Handle::ended(self.fabric))
+            }
+            Way::Reading { .. } => Err(self.read_only()),
+            _ if updates.is_empty() => Ok(Handle::ended(self.fabric)),
+            _ => {
+                self.fabric.credit(self.key.peer)?;
+                let core = &mut *self.fabric.core.borrow_mut();
+                let place = self.place(0);
+                let key = core
+                    .engine
+                    .updates_over_am(self.key.peer, place, (op, width), updates);
+                core.engine.flush(&mut core.transport);
+                Ok(Handle::new(self.fabric, key))
+            }
+        }
+    }
+
+    /// Copies elements of `size` bytes at `offsets`, one behind the other; the handle gives them. One-sided.
+    /// For memory that is not mapped here: they travel together.
+    pub fn get_batch(&self, size: u64, offsets: &[u64]) -> Result<Handle<'f, Vec<u8>>> {
+        for offset in offsets {
+            self.check(*offset, size)?;
+        }
+        let bytes = vec![0; offsets.len() * size as usize];
+        if offsets.is_empty() || size == 0 {
+            return self.get_nb(0, 0);
+        }
+        self.fabric.credit(self.key.peer)?;
+        let core = &mut *self.fabric.core.borrow_mut();
+        let (peer, place, buf) = (self.key.peer, self.place(0), WriteBuf::owned(bytes));
+        let key = core.engine.gather_over_am(peer, place, size, offsets, buf);
+        core.engine.flush(&mut core.transport);
+        Ok(Handle::new(self.fabric, key))
+    }
+
+    /// The kernel has no atomics on the memory of others: the owner does it.
+    fn atomic_far(
+        &self,
+        offset: u64,
+        op: Atomic,
+        width: Width,
+        a: u64,
+        b: u64,
+    ) -> Result<Handle<'f, u64>> {
+        self.fabric.credit(self.key.peer)?;
+        let core = &mut *self.fabric.core.borrow_mut();
+        let place = self.place(offset);
+        let key = core
+            .engine
+            .atomic_over_am(self.key.peer, place, (op, width), (a, b));
+        core.engine.flush(&mut core.transport);
+        Ok(Handle::new(self.fabric, key))
+    }
+
+    /// Adds to a 64-bit word; the old value.
+    #[inline]
+    pub fn fetch_add(&self, offset: u64, value: u64) -> Result<u64> {
+        self.atomic(offset, Atomic::Add, Width::W64, value, 0)
+    }
+
+    /// Replaces a 64-bit word if it is `expected`; the old value.
+    #[inline]
+    pub fn compare_exchange(&self, offset: u64, expected: u64, new: u64) -> Result<u64> {
+        self.atomic(offset, Atomic::CompareExchange, Width::W64, expected, new)
+    }
+}
