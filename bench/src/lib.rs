@@ -7,7 +7,7 @@
 //! | file | what it holds |
 //! |---|---|
 //! | `measure`, `case` | what is asked, what the answer means, the bar it is held against |
-//! | `message`, `oversubscribed`, `onesided`, `collectives`, `lock`, `gups` | the cases of the benches |
+//! | `message`, `oversubscribed`, `onesided`, `collectives`, `lock`, `gups`, `staging` | the cases of the benches |
 //! | `contestant` | processes that wait for commands on fifos |
 //! | `ucx` | `ucx_perftest`, which has to be started for every measurement |
 //! | `peers/` | which peers there are, how they are built and started |
@@ -45,6 +45,11 @@
 //! | `lock KIND ITERS WARMUP` | seconds in which the last rank (`uncontended`) or every rank (`contended`) takes a lock ITERS times and increases a counter |
 //! | `gups KIND ITERS WARMUP` | seconds in which every rank makes ITERS random updates: one by one (`plain`) or collected (`aggregated`), 1024 of a rank on their way at most |
 //! | `is CLASS` | seconds of the ten iterations of NPB IS |
+//! | `step KIND BYTES ITERS WARMUP` | seconds in which rank 1 reads ITERS windows of 4 steps of rank 0, a queue of 2 steps between them; a step is one array of BYTES of doubles (rows x columns, the columns the smallest power of two that is not below the rows); KIND is `copy` (user array in, user array out) or `view` (neither, where the contestant can) |
+//! | `slab BYTES ITERS WARMUP` | the same, copying, and the reader reads one in a hundred of the columns, from a third of the way on |
+//! | `store BYTES ITERS WARMUP` | seconds in which rank 0 stores ITERS values of BYTES under a name, and rank 1 fetches each |
+//! | `peak KIND BYTES ITERS WARMUP` | the most memory (summed PSS, in bytes) that all processes of the contestant have while steps as above (or values) are handed on, less what they had before |
+//! | `file OPERATION BYTES ITERS WARMUP` | seconds of ITERS files of BYTES: `write`, `write-synced` (until they are on the disk), `read` (what was just written) |
 //! | `exchange ITERS WARMUP` | (limit only) seconds of ITERS round trips of one cache line |
 //! | `memcpy BYTES ITERS WARMUP` | (limit only) seconds of ITERS copies of BYTES, buffers warm |
 //! | `raw OPERATION BYTES ITERS WARMUP` | (limit only) the same between private and shared memory: `put`, `get` |
@@ -70,6 +75,7 @@ mod oversubscribed;
 mod peers;
 mod placement;
 mod plan;
+mod staging;
 mod ucx;
 mod unit;
 
@@ -86,7 +92,7 @@ pub use unit::{Programs, run_unit};
 use case::Case;
 
 /// The benches that [`run`] knows.
-pub const BENCHES: [&str; 7] = [
+pub const BENCHES: [&str; 8] = [
     "message",
     "oversubscribed",
     "onesided",
@@ -94,6 +100,7 @@ pub const BENCHES: [&str; 7] = [
     "lock",
     "gups",
     "is",
+    "staging",
 ];
 
 /// How a bench is run.
@@ -150,6 +157,7 @@ fn cases(name: &str, options: &Options) -> anyhow::Result<Vec<Case>> {
         "lock" => lock::cases(),
         "gups" => gups::cases(),
         "is" => gups::sorts(),
+        "staging" => staging::cases(),
         _ => anyhow::bail!(
             "there is no bench `{name}`; the benches are {}",
             BENCHES.join(", ")

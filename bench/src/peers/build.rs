@@ -19,6 +19,8 @@ pub(super) enum Build {
         /// What the compiler finds where the library is installed.
         header: &'static str,
         libraries: &'static [&'static str],
+        /// Package of the project's Python environment (`ci/python.txt`) that has both.
+        wheel: Option<&'static str>,
     },
     /// A package of its own, whose libraries cargo fetches; this takes minutes.
     Cargo,
@@ -53,6 +55,9 @@ const C: Sources = sources![
     "shmem_lock.c",
     "shmem_gups.c",
     "zmq_message.c",
+    "staging.h",
+    "sst.c",
+    "redis.c",
 ];
 const FLAGS: [&str; 3] = ["-O3", "-march=native", "-w"];
 
@@ -69,8 +74,11 @@ impl Build {
     pub(super) fn is_possible(self) -> bool {
         match self {
             Build::C {
-                compiler, header, ..
-            } => on_path(compiler) && has_header(compiler, header),
+                compiler,
+                header,
+                wheel,
+                ..
+            } => on_path(compiler) && has_header(compiler, header, &wheel_flags(wheel)),
             Build::Cargo => on_path("cargo"),
         }
     }
@@ -80,11 +88,16 @@ impl Build {
     pub(super) fn run(self, source: &str, in_haste: bool) -> Result<Option<PathBuf>> {
         let mut key = DefaultHasher::new();
         match self {
-            Build::C { compiler, .. } => (C, FLAGS, compiler, source).hash(&mut key),
+            Build::C {
+                compiler, wheel, ..
+            } => (C, FLAGS, compiler, source, wheel_flags(wheel)).hash(&mut key),
             Build::Cargo => (LAMELLAR, CARGO_FLAGS, source).hash(&mut key),
         }
         cpu_model().hash(&mut key);
-        let folder = cache().join(format!("{:016x}", key.finish()));
+        let folder = samite::cache_folder()
+            .unwrap_or_else(env::temp_dir)
+            .join("peers")
+            .join(format!("{:016x}", key.finish()));
         let program = folder.join(source.trim_end_matches(".c"));
         if program.is_file() {
             return Ok(Some(program));
@@ -99,8 +112,13 @@ impl Build {
             Build::C {
                 compiler,
                 libraries,
+                wheel,
                 ..
-            } => compile(compiler, source, libraries, work.path())?,
+            } => {
+                let mut flags = wheel_flags(wheel);
+                flags.extend(libraries.iter().map(|&flag| flag.to_owned()));
+                compile(compiler, source, &flags, work.path())?
+            }
             Build::Cargo => cargo(source, work.path())?,
         };
         // In one step, so that another bench never starts half a program.
@@ -125,7 +143,7 @@ fn write(sources: Sources, folder: &Path) -> Result<()> {
     Ok(())
 }
 
-fn compile(compiler: &str, source: &str, libraries: &[&str], folder: &Path) -> Result<PathBuf> {
+fn compile(compiler: &str, source: &str, libraries: &[String], folder: &Path) -> Result<PathBuf> {
     write(C, folder)?;
     let mut command = Command::new(compiler);
     command
@@ -171,17 +189,29 @@ pub(super) fn on_path(program: &str) -> bool {
     env::split_paths(&path).any(|folder| folder.join(program).is_file())
 }
 
-fn has_header(compiler: &str, header: &str) -> bool {
+/// Where the compiler finds headers and libraries of a package of the Python environment.
+fn wheel_flags(package: Option<&str>) -> Vec<String> {
+    let Some(folder) = package.and_then(wheel_folder) else {
+        return Vec::new();
+    };
+    let folder = folder.display();
+    vec![
+        format!("-I{folder}/include"),
+        format!("-L{folder}"),
+        format!("-Wl,-rpath,{folder}"),
+        // A wheel's libraries find each other when they are loaded, by paths that the linker does not follow.
+        "-Wl,--allow-shlib-undefined".to_owned(),
+    ]
+}
+
+fn wheel_folder(package: &str) -> Option<PathBuf> {
+    Some(samite::python::packages()?.join(package)).filter(|folder| folder.is_dir())
+}
+
+fn has_header(compiler: &str, header: &str, flags: &[String]) -> bool {
     let probe = Command::new(compiler)
+        .args(flags)
         .args(["-E", "-include", header, "-x", "c", "/dev/null"])
         .output();
     probe.is_ok_and(|output| output.status.success())
-}
-
-fn cache() -> PathBuf {
-    env::var_os("XDG_CACHE_HOME")
-        .map(PathBuf::from)
-        .or_else(|| env::var_os("HOME").map(|home| Path::new(&home).join(".cache")))
-        .unwrap_or_else(env::temp_dir)
-        .join("samite/peers")
 }

@@ -10,6 +10,12 @@
 //!   `shmem_finalize`.
 //! * MPICH 4.0 works on windows by messages to the target, whatever hints it gets, and never gives up a
 //!   processor while it waits: no variable of its changes either.
+//! * ADIOS2's SST has one way for the data in its wheel, evpath over TCP. Pushing all steps to the reader
+//!   (`SpeculativePreloadMode=ON`) is up to six times as fast as waiting for its requests (1 MiB: 1.8 and 11
+//!   ms; 128 MiB: 166 and 204 ms), also where the reader wants a slab; the second way takes part because it is what a reader
+//!   asks for that must not get what it does not want. Of the others, the marshalling BP is as fast as BP5, FFS slower; ENet in
+//!   place of TCP loses messages of 16 MiB; puts that copy at once gain nothing.
+//! * Redis's clients are ours: a client library adds a copy. Threads for its sockets need cores of their own.
 //! * Lamellar is built without its launcher and its PMIx: its shared-memory backend needs neither.
 
 use super::Build;
@@ -19,6 +25,8 @@ pub(super) struct Toolkit {
     pub(super) build: Build,
     /// Starts all ranks; without it each rank is started by the bench.
     pub(super) launcher: Option<&'static str>,
+    /// A program that the peer starts itself.
+    pub(super) server: Option<&'static str>,
     /// Arguments of the launcher, and those for more ranks than cores.
     pub(super) arguments: &'static str,
     pub(super) crowded: &'static str,
@@ -45,8 +53,10 @@ const OPENMPI: Toolkit = Toolkit {
         compiler: "mpicc.openmpi",
         header: "mpi.h",
         libraries: &[],
+        wheel: None,
     },
     launcher: Some("mpirun.openmpi"),
+    server: None,
     arguments: "-n {ranks} --bind-to none --mca pml ob1 --mca btl self,vader",
     crowded: "--oversubscribe",
     env: AS_ROOT,
@@ -64,8 +74,10 @@ const MPICH: Toolkit = Toolkit {
         compiler: "mpicc.mpich",
         header: "mpi.h",
         libraries: &[],
+        wheel: None,
     },
     launcher: Some("mpirun.mpich"),
+    server: None,
     arguments: "-n {ranks} -launcher fork -bind-to none",
     crowded: "",
     env: &[],
@@ -77,8 +89,10 @@ const OPENSHMEM: Toolkit = Toolkit {
         compiler: "oshcc",
         header: "shmem.h",
         libraries: &[],
+        wheel: None,
     },
     launcher: Some("oshrun"),
+    server: None,
     arguments: "-n {ranks} --bind-to none --mca opal_common_ucx_opal_mem_hooks 0",
     crowded: "--oversubscribe",
     env: &[
@@ -95,17 +109,55 @@ const ZMQ: Toolkit = Toolkit {
         compiler: "cc",
         header: "zmq.h",
         libraries: &["-lzmq"],
+        wheel: None,
     },
     launcher: None,
+    server: None,
     arguments: "",
     crowded: "",
     env: &[],
     install: "apt-get install gcc libzmq3-dev",
 };
 
+const SST: Toolkit = Toolkit {
+    build: Build::C {
+        compiler: "cc",
+        header: "adios2_c.h",
+        libraries: &["-ladios2_c", "-pthread"],
+        wheel: Some("adios2"),
+    },
+    launcher: None,
+    server: None,
+    arguments: "",
+    crowded: "",
+    env: &[("SAMITE_BENCH_SST", "SpeculativePreloadMode=ON")],
+    install: "apt-get install gcc, and ci/setup, which installs the wheel of ci/python.txt",
+};
+
+const SST_ON_DEMAND: Toolkit = Toolkit {
+    env: &[("SAMITE_BENCH_SST", "SpeculativePreloadMode=OFF")],
+    ..SST
+};
+
+const REDIS: Toolkit = Toolkit {
+    build: Build::C {
+        compiler: "cc",
+        header: "stdio.h",
+        libraries: &["-pthread"],
+        wheel: None,
+    },
+    launcher: None,
+    server: Some("redis-server"),
+    arguments: "",
+    crowded: "",
+    env: &[],
+    install: "apt-get install gcc redis-server",
+};
+
 const LAMELLAR: Toolkit = Toolkit {
     build: Build::Cargo,
     launcher: None,
+    server: None,
     arguments: "",
     crowded: "",
     env: &[],
@@ -145,6 +197,9 @@ pub(super) const PEERS: &[Peer] = &[
     of("gups", "lamellar", &LAMELLAR, "lamellar"),
     of("is", "openmpi", &OPENMPI, "mpi_is.c"),
     of("is", "mpich", &MPICH, "mpi_is.c"),
+    pair("sst-preload", &SST, "sst.c"),
+    pair("sst-on-demand", &SST_ON_DEMAND, "sst.c"),
+    pair("redis", &REDIS, "redis.c"),
 ];
 
 const fn of(
@@ -160,6 +215,14 @@ const fn of(
         source,
         arguments: "",
         most_ranks: u32::MAX,
+    }
+}
+
+/// A writer and a reader.
+const fn pair(name: &'static str, toolkit: &'static Toolkit, source: &'static str) -> Peer {
+    Peer {
+        most_ranks: 2,
+        ..of("staging", name, toolkit, source)
     }
 }
 

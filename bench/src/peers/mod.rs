@@ -82,7 +82,10 @@ impl Peers {
 
 impl Peer {
     fn is_installed(&self) -> bool {
-        self.toolkit.build.is_possible() && self.toolkit.launcher.is_none_or(on_path)
+        let toolkit = self.toolkit;
+        toolkit.build.is_possible()
+            && toolkit.launcher.is_none_or(on_path)
+            && toolkit.server.is_none_or(on_path)
     }
 
     /// Its program; `None` where that would take too long in haste.

@@ -20,6 +20,9 @@ pub struct Config {
     pub budget: Option<u64>,
     /// Costs of the copy engines on this host.
     pub costs: crate::CostModel,
+    /// This process only answers others: it does not count as one that wants a processor, and sleeps
+    /// instead of spinning.
+    pub background: bool,
     /// The layers above check what a program does with memory: slow, for tests.
     pub check: bool,
 }
@@ -55,6 +58,7 @@ impl Default for Config {
             huge_pages: true,
             budget: None,
             costs: crate::CostModel::default(),
+            background: false,
             check: false,
         }
     }

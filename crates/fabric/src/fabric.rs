@@ -102,7 +102,7 @@ impl Fabric {
             identity,
             domain,
             deadline: Cell::new(config.deadline),
-            spin: config.spin,
+            spin: config.spin.or(config.background.then_some(Duration::ZERO)),
             checks: config.check,
             shares_node,
             _cookie: cookie,
@@ -176,6 +176,11 @@ impl Fabric {
     /// Takes what has arrived and moves operations on; how much that was. Never blocks.
     pub fn progress(&self) -> usize {
         self.core.borrow_mut().turn()
+    }
+
+    /// How many changes of membership this process has heard of: whoever follows it compares.
+    pub fn changes(&self) -> u64 {
+        self.core.borrow().engine.changes
     }
 
     /// Who is there now, by peer number.

@@ -4,6 +4,7 @@
 //!   open      attached by anybody: put, get, atomics
 //!   reading   attached by anybody: get, and `&[T]` where it is mapped
 //!   closed    nobody is attached; the owner has `&mut [T]`
+//!   lent      one other process, where it is mapped, has `&mut [T]` ([`Fabric::borrow`])
 //! ```
 //! The gate turns only when nobody is attached: those who use a segment agree on when they detach (drop
 //! their [`crate::Remote`]s), and then the owner turns it. If somebody did not, that is
@@ -16,10 +17,12 @@
 
 use crate::engine::{Access, Offered};
 use crate::fabric::Fabric;
+use crate::hold::Hold;
 use crate::layout::Kind;
 use crate::{Error, Result, SegmentKey};
-use samite_mem::SharedBytes;
-use samite_mem::gate::{Exclusive, GatedBlock, Mode};
+use bytemuck::Pod;
+use samite_mem::gate::{Exclusive, GatedBlock, Lent, Mode};
+use samite_mem::{SharedBytes, Span};
 
 /// A segment of this process behind a gate, open or reading; withdrawn when dropped, and freed when nobody is
 /// inside any more.
@@ -37,6 +40,25 @@ pub struct Gated<'f> {
 pub struct Owned<'f> {
     exclusive: Exclusive,
     gated: Gated<'f>,
+}
+
+/// A lent segment of a peer that this process has for itself; its owner gets it back when it is dropped.
+#[derive(Debug)]
+pub struct Borrowed {
+    lent: Lent,
+    _hold: Hold,
+}
+
+impl Borrowed {
+    /// The memory.
+    pub fn as_slice<T: Pod>(&self) -> &[T] {
+        self.lent.as_slice()
+    }
+
+    /// The memory, to be changed.
+    pub fn as_mut_slice<T: Pod>(&mut self) -> &mut [T] {
+        self.lent.as_mut_slice()
+    }
 }
 
 /// What is left of a gated segment that was dropped while others were inside.
@@ -75,16 +97,57 @@ impl Fabric {
         }
     }
 
+    /// Has a segment that its owner lends ([`Gated::lend`]). `None` where it is not mapped here. Local.
+    ///
+    /// # Errors
+    /// A key of another use of the number; a lost owner; [`Error::WrongPhase`] when it is not lent, or
+    /// somebody else has it.
+    pub fn borrow(&self, key: SegmentKey) -> Result<Option<Borrowed>> {
+        let core = self.core.borrow();
+        let own = key.peer == self.me();
+        let mapped = own || self.shares_node && core.engine.caps.map;
+        if !mapped {
+            return Ok(None);
+        }
+        self.lives(&core.engine, key)?;
+        let layout = &self.node.layout;
+        let entry = layout.entry(key.peer, key.segment);
+        let entry = entry.filter(|entry| {
+            let same = (entry.generation, entry.bytes) == (key.generation, key.bytes);
+            same && entry.gated
+        });
+        let (peer, segment) = (key.peer, key.segment);
+        let entry = entry.ok_or(Error::NoSuchSegment { peer, segment })?;
+        let span = Span {
+            offset: entry.place,
+            bytes: entry.bytes,
+        };
+        let gate = layout.gate(peer, segment, key.generation);
+        let lent = gate.borrow(layout.arena(), span)?;
+        let lent = lent.ok_or(Error::WrongPhase { peer, segment })?;
+        let hold = self.node.holds.hold(peer);
+        Ok(Some(Borrowed { lent, _hold: hold }))
+    }
+
     /// Allocates a zeroed segment behind an open gate. `segment`: a number that is not in use. Local.
     pub fn allocate_gated(&self, segment: u32, bytes: u64) -> Result<Gated<'_>> {
         self.sweep();
         if !self.core.borrow().engine.is_free(segment) {
             return Err(crate::segment::no_number());
         }
+        let gate = self.next_gate(segment);
+        let block = GatedBlock::new(&self.node.heap, bytes, gate)?;
+        self.offer_gated(segment, block, bytes)
+    }
+
+    fn next_gate(&self, segment: u32) -> samite_mem::gate::Gate {
         let layout = &self.node.layout;
         let generation = layout.next_generation(self.me(), segment);
-        let gate = layout.gate(self.me(), segment, generation);
-        let block = GatedBlock::new(&self.node.heap, bytes, gate)?;
+        layout.gate(self.me(), segment, generation)
+    }
+
+    /// Offers a block behind a new gate.
+    fn offer_gated(&self, segment: u32, block: GatedBlock, bytes: u64) -> Result<Gated<'_>> {
         let place = block.span().offset;
         let generation = self.offer(segment, place, Kind::Gated, Access::Withdrawn(bytes))?;
         let gated = Gated {
@@ -168,7 +231,8 @@ impl<'f> Gated<'f> {
         }
     }
 
-    /// From open to reading or back, without having it in between. Conditions and errors as [`Gated::own`].
+    /// From open (or lent) to reading or back, without having it in between. Conditions and errors as
+    /// [`Gated::own`].
     pub fn turn(&mut self, reading: bool) -> Result<()> {
         let to = if reading { Mode::Reading } else { Mode::Open };
         if let Some(block) = &self.block {
@@ -178,6 +242,20 @@ impl<'f> Gated<'f> {
         }
         self.mode = to;
         self.offer_again()
+    }
+
+    /// Lends it to whoever is the first to [`Fabric::borrow`] it. After it was open and nobody is attached.
+    /// [`Gated::turn`] takes it back when the borrower has dropped it.
+    pub fn lend(&mut self) -> Result<()> {
+        // The engine itself is attached for those who come by messages.
+        self.set_access(Access::Withdrawn(self.key.bytes));
+        if let Some(block) = &self.block {
+            block
+                .turn(self.mode, Mode::Lent)
+                .map_err(|users| self.in_use(users))?;
+        }
+        self.mode = Mode::Lent;
+        Ok(())
     }
 
     fn in_use(&self, users: u64) -> Error {
@@ -225,6 +303,17 @@ impl<'f> Owned<'f> {
         &mut self.exclusive
     }
 
+    /// A segment of another generation in the same memory, open, with the bytes as they are: who has a key of
+    /// the last one does not get in.
+    pub fn renew(self) -> Result<Gated<'f>> {
+        let Owned { exclusive, gated } = self;
+        let (fabric, key) = (gated.fabric, gated.key);
+        // Without its block it only takes itself out of the directory.
+        drop(gated);
+        let block = exclusive.renew(fabric.next_gate(key.segment));
+        fabric.offer_gated(key.segment, block, key.bytes)
+    }
+
     /// Lets others in again, to write or only to read.
     pub fn give(self, reading: bool) -> Result<Gated<'f>> {
         let mode = if reading { Mode::Reading } else { Mode::Open };
@@ -239,6 +328,47 @@ impl<'f> Owned<'f> {
 #[cfg(test)]
 mod tests {
     use crate::{Config, Fabric, Identity};
+
+    #[test]
+    fn a_segment_is_lent_to_one() {
+        let fabric = Fabric::alone(Identity::by_hand("lent"), Config::default()).unwrap();
+        let mut gated = fabric.allocate_gated(5, 4096).unwrap();
+        let key = gated.key();
+        assert!(fabric.borrow(key).is_err(), "it is not lent yet");
+        gated.lend().unwrap();
+        let mut borrowed = fabric.borrow(key).unwrap().expect("it is mapped");
+        assert!(fabric.borrow(key).is_err(), "one has it");
+        assert!(fabric.attach(key).is_err());
+        borrowed.as_mut_slice::<u8>()[4095] = 3;
+        assert!(gated.turn(true).is_err(), "the borrower still has it");
+        drop(borrowed);
+        gated.turn(true).unwrap();
+        let remote = fabric.attach(key).unwrap();
+        assert_eq!(remote.readable().unwrap().as_slice::<u8>()[4095], 3);
+        assert!(fabric.borrow(key).is_err(), "it is read");
+        gated.shut();
+        assert!(gated.own().is_err(), "somebody reads it");
+        drop(remote);
+    }
+
+    #[test]
+    fn memory_is_used_again_under_another_key() {
+        let fabric = Fabric::alone(Identity::by_hand("again"), Config::default()).unwrap();
+        let gated = fabric.allocate_gated(5, 4096).unwrap();
+        let (key, place) = (gated.key(), gated.bytes().unwrap().address());
+        gated.bytes().unwrap().write(7, &[1]);
+        gated.shut();
+        let again = gated.own().unwrap().renew().unwrap();
+        assert!(fabric.attach(key).is_err());
+        assert_eq!(again.bytes().unwrap().address(), place);
+        let mut found = [0];
+        fabric
+            .attach(again.key())
+            .unwrap()
+            .get(7, &mut found)
+            .unwrap();
+        assert_eq!(found, [1]);
+    }
 
     #[test]
     fn memory_stays_while_somebody_is_inside() {

@@ -58,7 +58,7 @@ mod wire;
 pub use config::{Config, Mask};
 pub use error::{Error, ErrorCode, Whom};
 pub use fabric::Fabric;
-pub use gated::{Gated, Owned};
+pub use gated::{Borrowed, Gated, Owned};
 pub use handle::{Handle, Outcome, Received, Sent, test_all, wait_all};
 pub use matching::{Match, Matcher};
 pub use message::{Scope, View};

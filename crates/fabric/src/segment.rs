@@ -190,21 +190,7 @@ impl Fabric {
     /// owner's directory.
     pub fn attach(&self, key: SegmentKey) -> Result<Remote<'_>> {
         let mut core = self.core.borrow_mut();
-        if let Some(error) = core.engine.gone(key.peer) {
-            return Err(error);
-        }
-        let lives = core
-            .engine
-            .peer(key.peer)
-            .info
-            .as_ref()
-            .map(|info| info.incarnation);
-        if lives != Some(key.incarnation) {
-            return Err(Error::PeerLost {
-                peer: key.peer,
-                incarnation: key.incarnation,
-            });
-        }
+        self.lives(&core.engine, key)?;
         let own = key.peer == self.me();
         let entry = match self.shares_node || own {
             true => Some(self.node.layout.entry(key.peer, key.segment)),
@@ -222,6 +208,22 @@ impl Fabric {
             Some(_) => return Err(refused),
         };
         Ok(Remote::new(self, key, way))
+    }
+
+    /// Whether the owner lives, and still the life that the key is of.
+    pub(crate) fn lives(&self, engine: &Engine, key: SegmentKey) -> Result<()> {
+        if let Some(error) = engine.gone(key.peer) {
+            return Err(error);
+        }
+        let info = engine.peers.get(key.peer.index());
+        let info = info.and_then(|peer| peer.info.as_ref());
+        if info.map(|info| info.incarnation) == Some(key.incarnation) {
+            return Ok(());
+        }
+        Err(Error::PeerLost {
+            peer: key.peer,
+            incarnation: key.incarnation,
+        })
     }
 
     /// How an entry of a directory is reached.

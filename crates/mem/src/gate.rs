@@ -7,6 +7,7 @@
 //!   Open, n inside      everybody copies in and out (SharedBytes); no references
 //!   Reading, n inside   everybody may have `&[T]`; nobody writes
 //!   Closed              the owner alone; nobody is inside and nobody gets in
+//!   Lent, 0 or 1 inside one borrower alone, in whatever process: `&mut [T]`; not the owner
 //! ```
 //! It is a `RefCell` whose count is shared. Only the owner turns the gate, and only when nobody is
 //! inside. A process that dies inside stays counted: the gate then no longer turns, and the owner
@@ -20,6 +21,8 @@
 //!    `Reading` there are only [`Readable`] ones.
 //! G3 Only one [`Exclusive`] exists: it is made by the turn from another mode to `Closed`, by the owner,
 //!    who has the only [`GatedBlock`].
+//!    In `Lent` the compare-exchange that counts a pass is from a count of 0, and its range is never cloned,
+//!    so there is one range at most.
 //! G4 Ranges of a gated block are made by its gate only. [`GatedBlock`] never hands out its bytes
 //!    otherwise; whoever makes ranges of an arena from offsets (the fabric's directory) knows which of
 //!    them are gated and goes through the gate. A range of an earlier block in the same place must not
@@ -36,6 +39,8 @@ pub enum Mode {
     Reading = 1,
     /// Nobody; the owner has it.
     Closed = 2,
+    /// One at a time, to read and write.
+    Lent = 3,
 }
 
 /// The word: generation in the high half, then the count, then two bits of mode.
@@ -69,6 +74,17 @@ impl GateWord<'_> {
         entered.is_ok()
     }
 
+    /// Comes in alone, if the gate is lent and nobody is inside.
+    pub fn enter_alone(&self) -> bool {
+        let empty = self.word(Mode::Lent);
+        // ORDERING: Acquire pairs with the Release of the owner's `turn`, and with that of the `leave` of
+        // who was inside before.
+        let entered =
+            self.0
+                .compare_exchange(empty, empty + ONE, Ordering::Acquire, Ordering::Relaxed);
+        entered.is_ok()
+    }
+
     /// Counts one less.
     pub fn leave(&self) {
         let leave = |word: u64| (word >> HALF == self.1 as u64).then(|| word - ONE);
@@ -92,7 +108,7 @@ impl GateWord<'_> {
 }
 
 #[cfg(not(loom))]
-pub use shared::{Exclusive, Gate, GatedBlock, Pass, Readable};
+pub use shared::{Exclusive, Gate, GatedBlock, Lent, Pass, Readable};
 
 #[cfg(not(loom))]
 mod shared {
@@ -146,6 +162,16 @@ mod shared {
             self.range(Mode::Open, arena, span)
         }
 
+        /// The block behind the gate, for this borrower alone; `None` unless it is lent and nobody has it.
+        pub fn borrow(&self, arena: &Arena, span: Span) -> Result<Option<Lent>, Error> {
+            if !self.word().enter_alone() {
+                return Ok(None);
+            }
+            let pass = Pass(self.clone());
+            let bytes = arena.bytes(span.offset, span.bytes)?.with_pass(pass);
+            Ok(Some(Lent(bytes)))
+        }
+
         /// The block behind the gate, to read; `None` unless the gate is in that mode.
         pub fn read(&self, arena: &Arena, span: Span) -> Result<Option<Readable>, Error> {
             Ok(self.range(Mode::Reading, arena, span)?.map(Readable))
@@ -172,6 +198,26 @@ mod shared {
             // SAFETY: G2: nobody writes while the pass of `self` is counted. The pointer is that of a
             // range in a live mapping (B1); blocks begin at multiples of 128 bytes; any bytes are a `T`.
             unsafe { std::slice::from_raw_parts(self.0.pointer().cast(), elements::<T>(&self.0)) }
+        }
+    }
+
+    /// Bytes that nobody else reads or writes while this value lives.
+    #[derive(Debug)]
+    pub struct Lent(SharedBytes);
+
+    impl Lent {
+        /// The bytes as elements; what is left over at the end is not part of it.
+        pub fn as_slice<T: Pod>(&self) -> &[T] {
+            // SAFETY: G2: the pass of `self` is the only one, and `self` cannot be cloned; else as in
+            // `Readable::as_slice`.
+            unsafe { std::slice::from_raw_parts(self.0.pointer().cast(), elements::<T>(&self.0)) }
+        }
+
+        /// The bytes as elements, to be changed.
+        pub fn as_mut_slice<T: Pod>(&mut self) -> &mut [T] {
+            let count = elements::<T>(&self.0);
+            // SAFETY: as in `as_slice`, and `&mut self` is the only way to the bytes in this process.
+            unsafe { std::slice::from_raw_parts_mut(self.0.pointer().cast(), count) }
         }
     }
 
@@ -226,6 +272,15 @@ mod shared {
             self.0
         }
 
+        /// The block for another use, behind another gate, which is open. The bytes stay as they are.
+        pub fn renew(self, gate: Gate) -> GatedBlock {
+            gate.word().set_up();
+            GatedBlock {
+                block: self.0.block,
+                gate,
+            }
+        }
+
         /// The block as elements.
         pub fn as_slice<T: Pod>(&self) -> &[T] {
             let bytes = self.0.block.bytes();
@@ -260,6 +315,35 @@ mod shared {
     mod tests {
         use super::*;
         use crate::heap::tests::heap;
+
+        #[test]
+        fn one_borrower_at_a_time() {
+            let heap = heap(8 << 20);
+            let word = heap.block(8).unwrap();
+            let gate = Gate::new(word.bytes().clone(), 1);
+            let block = GatedBlock::new(&heap, 64, gate.clone()).unwrap();
+            let (arena, span) = (heap.arena().clone(), block.span());
+            assert!(gate.borrow(&arena, span).unwrap().is_none(), "it is open");
+            block.turn(Mode::Open, Mode::Lent).unwrap();
+            let mut lent = gate.borrow(&arena, span).unwrap().expect("it is lent");
+            assert!(gate.borrow(&arena, span).unwrap().is_none(), "one has it");
+            assert!(gate.share(&arena, span).unwrap().is_none());
+            assert!(gate.read(&arena, span).unwrap().is_none());
+            assert_eq!(block.turn(Mode::Lent, Mode::Reading), Err(1));
+            lent.as_mut_slice::<u64>()[7] = 9;
+            drop(lent);
+            assert_eq!(
+                gate.borrow(&arena, span)
+                    .unwrap()
+                    .unwrap()
+                    .as_slice::<u64>()[7],
+                9
+            );
+            block.turn(Mode::Lent, Mode::Reading).unwrap();
+            assert!(gate.borrow(&arena, span).unwrap().is_none(), "it is read");
+            let read = gate.read(&arena, span).unwrap().expect("it may be read");
+            assert_eq!(read.as_slice::<u64>()[7], 9);
+        }
 
         #[test]
         fn nobody_is_inside_while_the_owner_has_it() {

@@ -1,6 +1,6 @@
 //! What this host measured of its copy engines, kept between runs.
 //!
-//! One small TOML file per user, `samite/calibration.toml` in `$XDG_CACHE_HOME` or `~/.cache`. It
+//! One small TOML file per user, `calibration.toml` in Samite's [cache folder](crate::cache_folder). It
 //! names the host that it holds for: another processor or kernel measures anew.
 
 use samite_fabric::{CostModel, Rate};
@@ -10,10 +10,7 @@ use std::path::PathBuf;
 
 /// Where the figures are kept; `None` without a home.
 pub fn path() -> Option<PathBuf> {
-    let cache = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from);
-    let cache =
-        cache.or_else(|| std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".cache")));
-    cache.map(|cache| cache.join("samite").join("calibration.toml"))
+    Some(crate::cache_folder()?.join("calibration.toml"))
 }
 
 /// The kept figures, if they are of this host.

@@ -16,12 +16,13 @@
 //!
 //! # Files
 //! `unit` (what the launcher told a process) · `config/` (layers of settings) · `calibration` (what
-//! this host measured) · `program` (what a program says of its run)
+//! this host measured) · `program` (what a program says of its run) · `python` (programs of others)
 #![forbid(unsafe_code)]
 
 pub mod calibration;
 pub mod config;
 pub mod program;
+pub mod python;
 mod unit;
 
 pub use samite_fabric::{
@@ -31,4 +32,14 @@ pub use samite_fabric::{
 };
 pub use samite_mem::{Pages, SharedBytes, host};
 pub use samite_pgas as pgas;
+pub use samite_stage as stage;
 pub use unit::{fabric_config, init, init_with, join, variable};
+
+/// Where Samite keeps what it can make anew: `samite` in `$XDG_CACHE_HOME`, else in `~/.cache`; `None` without a
+/// home.
+pub fn cache_folder() -> Option<std::path::PathBuf> {
+    let folder = |name| std::env::var_os(name).filter(|folder| !folder.is_empty());
+    let cache = folder("XDG_CACHE_HOME").map(std::path::PathBuf::from);
+    let cache = cache.or_else(|| Some(std::path::PathBuf::from(folder("HOME")?).join(".cache")));
+    Some(cache?.join("samite"))
+}

@@ -68,6 +68,7 @@ pub fn fabric_config(config: &Settings) -> Config {
         mask,
         huge_pages: fabric.huge_pages == HugePages::Auto,
         budget: config.memory.budget.set().map(|bytes| bytes.get()),
+        background: false,
         check: fabric.check,
         costs: crate::calibration::load().unwrap_or_default(),
     }

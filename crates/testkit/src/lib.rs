@@ -11,7 +11,7 @@
 //! # Files
 //! `units` (what to run) · `cast` (the running processes, watchdog) · `child` (inside a process) ·
 //! `everywhere` (one body, three tests) · `leftovers` (nothing stays behind) · `simulated` · `outcome` (how a body fails) ·
-//! `pattern` (bytes that know their place) · `contract/` (cases by subject)
+//! `pattern` (bytes that know their place) · `python` (programs of others) · `contract/` (cases by subject)
 //!
 //! # Rules
 //! * No test sleeps to get a moment right: processes announce points, the test waits for them.
@@ -27,6 +27,7 @@ mod everywhere;
 mod leftovers;
 mod outcome;
 pub mod pattern;
+mod python;
 mod simulated;
 mod units;
 
@@ -34,6 +35,7 @@ pub use cast::{Cast, Who};
 pub use child::{Unit, pause, point, say};
 pub use everywhere::full_name;
 pub use outcome::{Failed, Outcome};
+pub use python::python;
 pub use simulated::{seeds, simulate};
 pub use units::{Units, require, units};
 

@@ -20,6 +20,7 @@
 //! | [`series`] | [`Series`]: the analytic solution; [`Samples`]: how far a field is from it |
 //! | [`residual`] | [`Residual`]: how far a field is from solving the discrete equations |
 //! | [`moments`] | [`Moments`]: count, mean and central moments, mergeable |
+//! | [`orders`] | the same of any order; the study's variant, block by block |
 //! | [`record`] | [`StepRecord`]: what is known of a step; [`Progress`] |
 //! | [`table`] | the table of moments on a terminal |
 //! | [`picture`], [`plot`], [`report`] | the HTML report and its pictures |
@@ -61,6 +62,7 @@ mod error;
 pub mod job;
 mod kernel;
 pub mod moments;
+pub mod orders;
 pub mod picture;
 pub mod plot;
 pub mod problem;

@@ -6,7 +6,7 @@
 //! request: 32 units then cost the agent 32 pidfds and no sockets.
 
 use crate::layout::{Cpus, own_cpus};
-use crate::{Error, Identity, PeerId, PeerInfo};
+use crate::{Config, Error, Identity, PeerId, PeerInfo};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
@@ -207,15 +207,16 @@ fn refused(domain: &str, answer: Answer) -> Error {
 /// What joining gives: a number, its incarnation and the arena's descriptor.
 pub(crate) type Joined = (PeerId, u32, OwnedFd);
 
-pub(crate) fn join(domain: &str, identity: &Identity, deadline: Duration) -> Result<Joined, Error> {
-    match ask(
-        domain,
-        &Request::Join {
-            identity: identity.clone(),
-            cpus: own_cpus(),
+pub(crate) fn join(domain: &str, identity: &Identity, config: &Config) -> Result<Joined, Error> {
+    let request = Request::Join {
+        identity: identity.clone(),
+        cpus: if config.background {
+            Cpus::default()
+        } else {
+            own_cpus()
         },
-        deadline,
-    )? {
+    };
+    match ask(domain, &request, config.deadline)? {
         (Answer::Joined { peer, incarnation }, Some(fd)) => Ok((peer, incarnation, fd)),
         (answer, _) => Err(refused(domain, answer)),
     }

@@ -157,6 +157,8 @@ fn the_launchers_own_variables_are_no_settings() {
         "SAMITE_UNITS",
         "SAMITE_CONFIG",
         "SAMITE_LOG",
+        "SAMITE_PYTHON",
+        "SAMITE_LAMMPS",
         "SAMITE_BENCH_PEERS",
         "SAMITE_TEST_HAVE",
     ];

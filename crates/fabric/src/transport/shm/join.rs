@@ -64,7 +64,7 @@ pub(crate) fn join_domain(
         domain: name.to_owned(),
         why: why.to_owned(),
     };
-    let (me, incarnation, fd) = control::join(name, identity, config.deadline)?;
+    let (me, incarnation, fd) = control::join(name, identity, config)?;
     if !config.mask.kernel_copy {
         samite_mem::allow_kernel_copies();
     }

@@ -1,0 +1,76 @@
+//! How a program names shapes and boxes: with arrays of numbers and ranges, or with [`Region`]s.
+
+use crate::space::Dims;
+use crate::{Region, Result};
+use std::ops::{Range, RangeFull};
+
+/// Numbers per dimension, the slowest first: `[ny, nx]`, of `u64` or `usize`.
+pub trait Shape {
+    /// The numbers.
+    fn dims(&self) -> Dims;
+}
+
+impl<const N: usize> Shape for [u64; N] {
+    fn dims(&self) -> Dims {
+        Dims::from_slice(self)
+    }
+}
+
+impl<const N: usize> Shape for [usize; N] {
+    fn dims(&self) -> Dims {
+        self.iter().map(|extent| *extent as u64).collect()
+    }
+}
+
+impl Shape for &[u64] {
+    fn dims(&self) -> Dims {
+        Dims::from_slice(self)
+    }
+}
+
+impl Shape for &[usize] {
+    fn dims(&self) -> Dims {
+        self.iter().map(|extent| *extent as u64).collect()
+    }
+}
+
+/// A box of an array: `[10..110, 20..70]`, a [`Region`], or `..` for all of it.
+pub trait Selection {
+    /// The box, in an array of this shape.
+    fn region(&self, shape: &[u64]) -> Result<Region>;
+}
+
+impl<const N: usize> Selection for [Range<u64>; N] {
+    fn region(&self, _: &[u64]) -> Result<Region> {
+        let lower = self.each_ref().map(|range| range.start);
+        let upper = self.each_ref().map(|range| range.end);
+        Ok(Region::new(&lower, &upper)?)
+    }
+}
+
+impl<const N: usize> Selection for [Range<usize>; N] {
+    fn region(&self, shape: &[u64]) -> Result<Region> {
+        let ranges = self.each_ref();
+        ranges
+            .map(|range| range.start as u64..range.end as u64)
+            .region(shape)
+    }
+}
+
+impl Selection for Region {
+    fn region(&self, _: &[u64]) -> Result<Region> {
+        Ok(self.clone())
+    }
+}
+
+impl<S: Selection> Selection for &S {
+    fn region(&self, shape: &[u64]) -> Result<Region> {
+        (**self).region(shape)
+    }
+}
+
+impl Selection for RangeFull {
+    fn region(&self, shape: &[u64]) -> Result<Region> {
+        Ok(Region::whole(shape)?)
+    }
+}

@@ -1,0 +1,100 @@
+//! What can go wrong in staging, said to a person.
+
+use crate::protocol::{Fault, Step};
+use crate::{Dtype, Region, SpaceError};
+
+/// Failures of the world, and calls that do not fit the stream they are for.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// What the steward answered.
+    #[error(transparent)]
+    Fault(#[from] Fault),
+    /// The fabric below: a lost peer, a deadline.
+    #[error(transparent)]
+    Fabric(#[from] samite_fabric::Error),
+    /// A box or an array that cannot be.
+    #[error(transparent)]
+    Space(#[from] SpaceError),
+    /// No process of the domain coordinates streams.
+    #[error(
+        "no steward of streams is in this domain: start its agent (`samite agent`), or the program with `samite run`"
+    )]
+    NoSteward,
+    /// The answer was not one to the question.
+    #[error("the steward of the streams answered something that was not asked: {0}")]
+    Nonsense(String),
+    /// A keeper did not do what it was asked.
+    #[error("a keeper of blocks did not serve its buffer: {0}")]
+    Keeper(String),
+    /// An array that is not as large as its box.
+    #[error(
+        "an array of shape {array:?} for a block of {variable} whose shape is {block:?}: give both the same"
+    )]
+    ArrayShape {
+        /// The variable.
+        variable: String,
+        /// Shape of the array.
+        array: Vec<u64>,
+        /// Shape of the box.
+        block: Vec<u64>,
+    },
+    /// A variable that the writer gave two types or shapes within a step.
+    #[error(
+        "{variable} was put as {before} before, and is put as {now} now: give it one type and one shape per step"
+    )]
+    TwoKinds {
+        /// The variable.
+        variable: String,
+        /// What it was.
+        before: String,
+        /// What it is now.
+        now: String,
+    },
+    /// A variable that the step does not have.
+    #[error("step {step} has no variable {variable}; it has {there:?}")]
+    NoVariable {
+        /// The step.
+        step: Step,
+        /// What was asked for.
+        variable: String,
+        /// What there is.
+        there: Vec<String>,
+    },
+    /// A variable of another type than the reader wants.
+    #[error(
+        "{variable} is {written} as {writer} writes it, and {asked} is asked for: read it as {written}"
+    )]
+    Clash {
+        /// The variable.
+        variable: String,
+        /// The writer's program or stream.
+        writer: String,
+        /// Its type.
+        written: Dtype,
+        /// What the reader wants.
+        asked: Dtype,
+    },
+    /// A box that is not inside the array.
+    #[error("{asked} is asked of {variable}, whose shape is {shape:?}: ask for a box inside it")]
+    OutsideArray {
+        /// The variable.
+        variable: String,
+        /// The box.
+        asked: Region,
+        /// Shape of the whole array.
+        shape: Vec<u64>,
+    },
+    /// A box that nobody has written as a whole.
+    #[error("nobody has written {hole} of {variable} in step {step}, which is part of {asked}")]
+    Hole {
+        /// The step.
+        step: Step,
+        /// The variable.
+        variable: String,
+        /// What was asked for.
+        asked: Region,
+        /// A box of it that is missing.
+        hole: Region,
+    },
+}

@@ -1,0 +1,143 @@
+//! A box out of a block in a file, in few reads.
+//!
+//! A read costs as much as some kilobytes more do. So what lies close together is read at once, gaps and all, and the points
+//! are copied out of it; what lies far apart is read part by part. A part that is dense in the block and in the array that
+//! wants it is read straight into its place.
+
+use super::error::FileError;
+use super::frame::Frames;
+use crate::space::{Dims, Strided, copy_box};
+use crate::{Region, SpaceError};
+
+/// Bytes that cost as much as one more read.
+const READ_COST: u64 = 4 << 10;
+/// The most that is read at once with gaps.
+const SCRATCH: u64 = 1 << 20;
+
+/// A dense block in a file.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Source<'a> {
+    pub(super) frames: &'a Frames,
+    /// Where its bytes begin.
+    pub(super) at: u64,
+    pub(super) region: &'a Region,
+    /// Bytes of an element.
+    pub(super) element: u64,
+}
+
+/// Reads `part`, which lies in the block and in `region`, into `to`, a dense array over `region`.
+pub(super) fn fetch(
+    source: Source<'_>,
+    part: &Region,
+    region: &Region,
+    to: &mut [u8],
+) -> Result<(), FileError> {
+    let mut fetch = Fetch {
+        source,
+        strides: source.region.strides()?,
+        target: Strided::dense(region.clone())?,
+        target_strides: region.strides()?,
+        scratch: Vec::new(),
+    };
+    fetch.part(part, to)
+}
+
+struct Fetch<'a> {
+    source: Source<'a>,
+    strides: Dims,
+    target: Strided,
+    target_strides: Dims,
+    scratch: Vec<u8>,
+}
+
+impl Fetch<'_> {
+    fn part(&mut self, part: &Region, to: &mut [u8]) -> Result<(), FileError> {
+        if part.is_empty() {
+            return Ok(());
+        }
+        let element = self.source.element;
+        let wanted = part.bytes(element)?;
+        let span = span(part, &self.strides) * element;
+        let from = self.source.at + offset(part, self.source.region, &self.strides) * element;
+        if span == wanted && self::span(part, &self.target_strides) * element == wanted {
+            let at = offset(part, self.target.region(), &self.target_strides) * element;
+            let place = usize::try_from(at)
+                .ok()
+                .zip(usize::try_from(at + wanted).ok());
+            let place = place.and_then(|(from, to_)| to.get_mut(from..to_));
+            let place = place.ok_or_else(|| SpaceError::Short {
+                region: self.target.region().clone(),
+                needed: at + wanted,
+                given: 0,
+            })?;
+            return self.source.frames.read(from, place);
+        }
+        let gaps_are_cheap = span - wanted <= (runs(part, &self.strides) - 1) * READ_COST;
+        if span <= SCRATCH && gaps_are_cheap {
+            self.scratch.resize(span as usize, 0);
+            self.source.frames.read(from, &mut self.scratch)?;
+            let read = Strided::new(part.clone(), &self.strides, 0)?;
+            copy_box(element, &self.scratch, &read, to, &self.target)?;
+            return Ok(());
+        }
+        // More than one point: a single one has no gaps and is small. Cutting halves it, so this ends.
+        let dim = (0..part.dims()).find(|&dim| part.extent(dim) > 1);
+        let dim = dim.unwrap_or(part.dims() - 1);
+        let middle = part.lower()[dim] + part.extent(dim) / 2;
+        let (below, above) = part.cut(dim, middle);
+        self.part(&below, to)?;
+        self.part(&above, to)
+    }
+}
+
+/// Elements from the first point of `part` to behind its last one.
+fn span(part: &Region, strides: &[u64]) -> u64 {
+    let steps = (0..part.dims()).map(|dim| (part.extent(dim) - 1) * strides[dim]);
+    steps.sum::<u64>() + 1
+}
+
+/// Elements before the first point of `part` in a dense array over `whole`.
+fn offset(part: &Region, whole: &Region, strides: &[u64]) -> u64 {
+    let ahead = part.lower().iter().zip(whole.lower()).zip(strides);
+    ahead
+        .map(|((part, whole), stride)| (part - whole) * stride)
+        .sum()
+}
+
+/// In how many pieces without gaps it lies.
+fn runs(part: &Region, strides: &[u64]) -> u64 {
+    let mut runs = 1;
+    let mut dense = 1;
+    for dim in (0..part.dims()).rev() {
+        if part.extent(dim) > 1 && strides[dim] != dense {
+            return runs * (0..=dim).map(|dim| part.extent(dim)).product::<u64>();
+        }
+        dense *= part.extent(dim);
+        runs = 1;
+    }
+    runs
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn runs_are_counted_up_to_the_first_gap() {
+        let whole = Region::whole(&[6, 5, 4]).unwrap();
+        let strides = whole.strides().unwrap();
+        let part = |lower: [u64; 3], upper: [u64; 3]| Region::new(&lower, &upper).unwrap();
+        for (part, count, length) in [
+            (part([1, 0, 0], [3, 5, 4]), 1, 40),
+            (part([1, 2, 0], [2, 4, 4]), 1, 8),
+            (part([1, 2, 0], [3, 4, 4]), 2, 28),
+            (part([1, 2, 1], [3, 4, 3]), 4, 26),
+            (part([5, 4, 3], [6, 5, 4]), 1, 1),
+            (part([0, 4, 0], [6, 5, 1]), 6, 101),
+        ] {
+            assert_eq!(runs(&part, &strides), count, "{part}");
+            assert_eq!(span(&part, &strides), length, "{part}");
+        }
+        assert_eq!(offset(&part([1, 2, 1], [3, 4, 3]), &whole, &strides), 29);
+    }
+}

@@ -1,0 +1,262 @@
+//! The bytes of a frame: a head of [`ALIGN`] bytes, the content, and zeros to the next multiple of [`ALIGN`].
+//!
+//! ```text
+//!   byte  0  "samite\r\n"        magic: a transfer that changes line ends shows
+//!         8  version, kind       two u32
+//!        16  step                u64; 0 where there is none
+//!        24  length              u64, bytes of the content
+//!        32  checksum            u64, xxh3 of the content; 0 for DATA, whose blocks have their own in the record
+//!        40  id                  u64, random, the same in all frames of a file: what an older file left is not taken for this one
+//!        48  place               u64, byte of the file at which the frame begins
+//!        56  checksum of the head, u64, xxh3 of the 56 bytes before
+//!        64  zeros
+//! ```
+
+use super::error::{FileError, io};
+use crc32c::crc32c_append;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use xxhash_rust::xxh3::xxh3_64;
+
+/// Version of the format. A change of the types in frames is a new one.
+pub(super) const VERSION: u32 = 1;
+/// Frames and blocks begin at multiples of this, as blocks do in buffers.
+pub(super) const ALIGN: u64 = crate::protocol::ALIGN;
+/// Bytes that are used of a head.
+const HEAD: usize = 64;
+const MAGIC: [u8; 8] = *b"samite\r\n";
+/// The most that one read or write takes: it is in the second cache meanwhile, so that its checksum costs less. (The kernel
+/// takes 0x7ffff000 at most.)
+const PIECE: usize = 256 << 10;
+/// No content but data is larger: what a damaged head promises is not allocated.
+const MOST_CONTENT: u64 = 1 << 30;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub(super) enum Kind {
+    Header = 1,
+    Layout = 2,
+    Data = 3,
+    Record = 4,
+    Index = 5,
+    End = 6,
+}
+
+impl Kind {
+    fn from_number(number: u32) -> Option<Self> {
+        use Kind::*;
+        [Header, Layout, Data, Record, Index, End]
+            .into_iter()
+            .find(|kind| *kind as u32 == number)
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Head {
+    pub(super) kind: Kind,
+    pub(super) step: u64,
+    pub(super) length: u64,
+    pub(super) checksum: u64,
+    pub(super) id: u64,
+    pub(super) at: u64,
+}
+
+impl Head {
+    /// Where the content begins.
+    pub(super) fn content(&self) -> u64 {
+        self.at + ALIGN
+    }
+
+    /// Where the next frame begins; `None` beyond 64 bits.
+    pub(super) fn end(&self) -> Option<u64> {
+        let end = self.at.checked_add(ALIGN)?.checked_add(self.length)?;
+        end.checked_next_multiple_of(ALIGN)
+    }
+
+    fn bytes(&self) -> [u8; ALIGN as usize] {
+        let kind = u64::from(VERSION) | (self.kind as u64) << 32;
+        let words = [
+            kind,
+            self.step,
+            self.length,
+            self.checksum,
+            self.id,
+            self.at,
+        ];
+        let mut bytes = [0; ALIGN as usize];
+        bytes[..8].copy_from_slice(&MAGIC);
+        for (place, word) in bytes[8..].chunks_exact_mut(8).zip(words) {
+            place.copy_from_slice(&word.to_le_bytes());
+        }
+        let checksum = xxh3_64(&bytes[..HEAD - 8]);
+        bytes[HEAD - 8..HEAD].copy_from_slice(&checksum.to_le_bytes());
+        bytes
+    }
+
+    /// `None` where there is no head of this place.
+    fn from_bytes(bytes: &[u8; HEAD], at: u64) -> Result<Option<Self>, u32> {
+        let word = |index: usize| {
+            let mut word = [0; 8];
+            word.copy_from_slice(&bytes[index * 8..index * 8 + 8]);
+            u64::from_le_bytes(word)
+        };
+        if bytes[..8] != MAGIC || word(7) != xxh3_64(&bytes[..HEAD - 8]) || word(6) != at {
+            return Ok(None);
+        }
+        let (version, kind) = (word(1) as u32, (word(1) >> 32) as u32);
+        if version != VERSION {
+            return Err(version);
+        }
+        Ok(Kind::from_number(kind).map(|kind| Head {
+            kind,
+            step: word(2),
+            length: word(3),
+            checksum: word(4),
+            id: word(5),
+            at,
+        }))
+    }
+}
+
+/// A file of frames. All access is by place: nobody has a cursor.
+#[derive(Debug)]
+pub(super) struct Frames {
+    file: File,
+    pub(super) path: PathBuf,
+}
+
+impl Frames {
+    pub(super) fn new(file: File, path: &Path) -> Self {
+        let path = path.to_owned();
+        Frames { file, path }
+    }
+
+    pub(super) fn length(&self) -> Result<u64, FileError> {
+        let metadata = self.file.metadata().map_err(io("look at", &self.path))?;
+        Ok(metadata.len())
+    }
+
+    pub(super) fn corrupt(&self, at: u64, what: &'static str) -> FileError {
+        let path = self.path.clone();
+        FileError::Corrupt { path, at, what }
+    }
+
+    /// The head at this place; `None` where there is none (yet).
+    pub(super) fn head(&self, at: u64) -> Result<Option<Head>, FileError> {
+        let mut bytes = [0; HEAD];
+        if at
+            .checked_add(ALIGN)
+            .is_none_or(|end| end > self.length().unwrap_or(0))
+        {
+            return Ok(None);
+        }
+        self.read(at, &mut bytes)?;
+        Head::from_bytes(&bytes, at).map_err(|version| FileError::Version {
+            path: self.path.clone(),
+            version,
+            known: VERSION,
+        })
+    }
+
+    /// The content of a frame that is not data.
+    pub(super) fn content<T: DeserializeOwned>(&self, head: &Head) -> Result<T, FileError> {
+        let wrong = |what| self.corrupt(head.at, what);
+        let is_there = head.end().is_some_and(|_| {
+            let end = head.content() + head.length;
+            head.length <= MOST_CONTENT && self.length().is_ok_and(|length| end <= length)
+        });
+        if !is_there {
+            return Err(wrong("a frame is longer than the file"));
+        }
+        let mut bytes = vec![0; head.length as usize];
+        self.read(head.content(), &mut bytes)?;
+        if xxh3_64(&bytes) != head.checksum {
+            return Err(wrong("a checksum differs"));
+        }
+        crate::protocol::decode(&bytes).ok_or_else(|| wrong("a frame has no sense"))
+    }
+
+    pub(super) fn read(&self, at: u64, bytes: &mut [u8]) -> Result<(), FileError> {
+        self.file
+            .read_exact_at(bytes, at)
+            .map_err(io("read", &self.path))
+    }
+
+    /// Writes a frame whole; returns where the next one begins.
+    pub(super) fn write<T: Serialize>(
+        &self,
+        kind: Kind,
+        step: u64,
+        id: u64,
+        at: u64,
+        content: &T,
+    ) -> Result<u64, FileError> {
+        let content = crate::protocol::encode(content);
+        let head = Head {
+            kind,
+            step,
+            length: content.len() as u64,
+            checksum: xxh3_64(&content),
+            id,
+            at,
+        };
+        let mut bytes = head.bytes().to_vec();
+        bytes.extend(content);
+        bytes.resize(bytes.len().next_multiple_of(ALIGN as usize), 0);
+        self.put(at, &bytes)?;
+        Ok(at + bytes.len() as u64)
+    }
+
+    /// Writes the head of a frame of data, which follow by [`write_block`](Self::write_block).
+    pub(super) fn write_head(&self, head: &Head) -> Result<(), FileError> {
+        self.put(head.at, &head.bytes())
+    }
+
+    /// Writes a block; with its checksum, if that is wanted.
+    pub(super) fn write_block(
+        &self,
+        at: u64,
+        block: &[u8],
+        is_summed: bool,
+    ) -> Result<Option<u32>, FileError> {
+        let mut sum = is_summed.then_some(0);
+        for (index, piece) in block.chunks(PIECE).enumerate() {
+            sum = sum.map(|sum| crc32c_append(sum, piece));
+            self.put(at + (index * PIECE) as u64, piece)?;
+        }
+        Ok(sum)
+    }
+
+    /// Reads a block; with its checksum, if that is wanted.
+    pub(super) fn read_block(
+        &self,
+        at: u64,
+        block: &mut [u8],
+        is_summed: bool,
+    ) -> Result<Option<u32>, FileError> {
+        let mut sum = is_summed.then_some(0);
+        for (index, piece) in block.chunks_mut(PIECE).enumerate() {
+            self.read(at + (index * PIECE) as u64, piece)?;
+            sum = sum.map(|sum| crc32c_append(sum, piece));
+        }
+        Ok(sum)
+    }
+
+    fn put(&self, at: u64, bytes: &[u8]) -> Result<(), FileError> {
+        self.file
+            .write_all_at(bytes, at)
+            .map_err(io("write", &self.path))
+    }
+
+    /// Makes the file end here.
+    pub(super) fn cut(&self, at: u64) -> Result<(), FileError> {
+        self.file.set_len(at).map_err(io("cut", &self.path))
+    }
+
+    pub(super) fn sync(&self) -> Result<(), FileError> {
+        self.file.sync_data().map_err(io("sync", &self.path))
+    }
+}

@@ -1,0 +1,54 @@
+//! Staged variables: programs hand each other their data in memory, step by step.
+//!
+//! A *writer program* of M ranks puts blocks of global N-d arrays into numbered steps of a *stream*; any number of
+//! *reader programs* take the steps, each at its own speed, and read any box of any variable. The bytes lie in the
+//! memory of *keepers* (the agent of the node, or dedicated units), so a step that was committed outlives its writer.
+//!
+//! # Core objects
+//! * [`Region`]: a half-open N-d box of `u64`, row-major; [`space`] cuts, copies and checks boxes.
+//! * [`Dtype`] and [`Element`]: the numbers that an array may hold.
+//! * [`index`]: which blocks of a step touch a box, in at most 96 bytes per block.
+//! * [`placement`]: which keeper has which block; never follows the geometry of the array.
+//! * [`protocol`]: what is said between writers, readers, keepers and the steward, and the pure machines that
+//!   decide: [`protocol::Steward`], [`protocol::stream`], [`protocol::governor`], [`protocol::queue`].
+//!
+//! # Files
+//! `element` · `space/{region, copy, grid, cover}` · `index/{grid, tree}` · `placement/{mod, figures}` ·
+//! `protocol/{message, layout, fault, queue, governor, steward, stream/*}`
+//!
+//! # Rules
+//! * Nothing in `protocol` does IO or knows the time: what happened, and when, comes in as an event, what to do goes
+//!   out as actions. The same code runs in the seeded simulator (`tests/simulated`) and in production.
+//! * Sizes are `u64`, and every product of sizes is checked.
+//! * What comes from another process is checked before it is used; nonsense is a typed error, never a panic.
+
+#![forbid(unsafe_code)]
+#![allow(
+    clippy::result_large_err,
+    reason = "errors name boxes; they are rare, and never on the way of a byte"
+)]
+
+mod array;
+mod desk;
+mod element;
+mod error;
+pub mod file;
+pub mod index;
+pub mod placement;
+pub mod protocol;
+mod reader;
+pub mod service;
+pub mod space;
+mod stage;
+mod writer;
+
+pub use array::{Selection, Shape};
+pub use element::{Dtype, Element};
+pub use error::Error;
+pub use reader::{Reader, StepReader, Variable};
+pub use space::{Region, SpaceError};
+pub use stage::{Reading, Stage, Writing};
+pub use writer::{StepWriter, Writer};
+
+/// Results of this crate.
+pub type Result<T, E = Error> = std::result::Result<T, E>;

@@ -1,0 +1,157 @@
+//! How even a layout comes out, and what it costs every process, before anything runs.
+
+use super::{Piece, Share, assign, key, pieces};
+use crate::index::Index;
+use crate::space::Grid;
+use crate::{Region, SpaceError};
+use std::collections::HashSet;
+
+/// What a layout of writers, readers and servers comes to.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Figures {
+    /// Pieces of the array.
+    pub pieces: u64,
+    /// Bytes at the most loaded server over the mean of all; for servers of equal weight, 1 is even.
+    pub max_over_mean: f64,
+    /// Bytes of the index of the writers' blocks, which each reader has.
+    pub index_bytes: u64,
+    /// Bytes of the table that says which server has which piece, which each reader has.
+    pub table_bytes: u64,
+    /// Most servers that one writer talks to.
+    pub connections_per_writer: u64,
+    /// Most servers that one reader talks to.
+    pub connections_per_reader: u64,
+    /// Most writers and readers that talk to one server.
+    pub connections_per_server: u64,
+}
+
+/// The figures of one variable with `element` bytes per element, written by the ranks of one grid over its shape, read by those of
+/// the other, kept by `shares`, with `replicas`. Computed by the same code that places the blocks of a run.
+///
+/// # Errors
+/// An array that 64 bits do not count.
+pub fn of(
+    writers: &Grid,
+    readers: &Grid,
+    element: u64,
+    shares: &[Share],
+    replicas: usize,
+) -> Result<Figures, SpaceError> {
+    let blocks: Vec<Region> = (0..writers.parts())
+        .map(|rank| writers.part(rank))
+        .collect();
+    let mut total = 0u64;
+    for block in &blocks {
+        total = total.saturating_add(block.bytes(element)?);
+    }
+    let (mut parts, mut first) = (Vec::new(), vec![0]);
+    for block in &blocks {
+        parts.extend(pieces(block, element, total, shares.len() as u64)?);
+        first.push(parts.len());
+    }
+    let mut keyed = Vec::with_capacity(parts.len());
+    for (at, part) in parts.iter().enumerate() {
+        keyed.push(Piece {
+            key: key("figures", at as u64, 0),
+            bytes: part.bytes(element)?,
+        });
+    }
+    let places = assign(&keyed, shares, replicas);
+    let index = Index::new(&blocks)?;
+    let mut talk = Talk::new(shares.len());
+    for rank in 0..blocks.len() {
+        talk.writer(
+            places[first[rank]..first[rank + 1]]
+                .iter()
+                .flatten()
+                .copied(),
+        );
+    }
+    for rank in 0..readers.parts() {
+        let asked = readers.part(rank);
+        let hit = index
+            .query(&asked)
+            .flat_map(|(block, _)| first[block as usize]..first[block as usize + 1]);
+        let hit = hit.filter(|&piece| parts[piece].intersects(&asked));
+        talk.reader(hit.map(|piece| places[piece][0]));
+    }
+    Ok(Figures {
+        pieces: parts.len() as u64,
+        max_over_mean: max_over_mean(&keyed, &places, shares.len()),
+        index_bytes: index.bytes(),
+        table_bytes: 4 * (parts.len() * replicas) as u64,
+        connections_per_writer: talk.per_writer,
+        connections_per_reader: talk.per_reader,
+        connections_per_server: talk.per_server.into_iter().max().unwrap_or(0),
+    })
+}
+
+fn max_over_mean(pieces: &[Piece], places: &[Vec<u32>], servers: usize) -> f64 {
+    let mut loads = vec![0u64; servers];
+    for (piece, place) in pieces.iter().zip(places) {
+        for &server in place {
+            loads[server as usize] += piece.bytes;
+        }
+    }
+    let mean = loads.iter().sum::<u64>() as f64 / servers as f64;
+    let most = loads.into_iter().max().unwrap_or(0) as f64;
+    if mean == 0.0 { 1.0 } else { most / mean }
+}
+
+/// Who talks to how many.
+struct Talk {
+    per_writer: u64,
+    per_reader: u64,
+    per_server: Vec<u64>,
+}
+
+impl Talk {
+    fn new(servers: usize) -> Self {
+        Talk {
+            per_writer: 0,
+            per_reader: 0,
+            per_server: vec![0; servers],
+        }
+    }
+
+    fn count(&mut self, servers: impl Iterator<Item = u32>) -> u64 {
+        let distinct: HashSet<u32> = servers.collect();
+        for &server in &distinct {
+            self.per_server[server as usize] += 1;
+        }
+        distinct.len() as u64
+    }
+
+    fn writer(&mut self, servers: impl Iterator<Item = u32>) {
+        self.per_writer = self.count(servers).max(self.per_writer);
+    }
+
+    fn reader(&mut self, servers: impl Iterator<Item = u32>) {
+        self.per_reader = self.count(servers).max(self.per_reader);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The largest run of the study, by the code that a run uses.
+    #[test]
+    fn eight_thousand_writers_four_thousand_readers_a_thousand_servers() {
+        let servers: Vec<Share> = (0..1024)
+            .map(|keeper| Share { keeper, weight: 1 })
+            .collect();
+        for shape in [[5, 8192, 512_000], [5, 512, 8_192_000]] {
+            let cut = if shape[1] == 512 { 2 } else { 1 };
+            let writers = Grid::along(&shape, cut, 8192).unwrap();
+            let readers = Grid::along(&shape, cut, 4096).unwrap();
+            let figures = of(&writers, &readers, 8, &servers, 1).unwrap();
+            println!("{shape:?}: {figures:?}");
+            assert!(figures.max_over_mean <= 1.10, "{figures:?}");
+            assert!(figures.index_bytes <= 96 * 8192, "{figures:?}");
+            assert!(figures.connections_per_writer <= 8, "{figures:?}");
+            assert!(figures.connections_per_reader <= 16, "{figures:?}");
+            assert!(figures.connections_per_server <= 128, "{figures:?}");
+        }
+    }
+}

@@ -1,0 +1,357 @@
+//! Which keeper has which block.
+//!
+//! The place of a block never follows the geometry of the array: where it does, readers and writers that go through the
+//! array in the same order all meet at the same server at the same time (N-to-1). Here a block goes where a hash says:
+//! *rendezvous* hashing (highest random weight; Thaler and Ravishankar, 1998), so that a keeper that comes or goes moves
+//! little else, with *bounded loads* (Mirrokni, Thorup and Zadimoghaddam, 2018), because the blocks of a step are few and a
+//! plain hash of few things is uneven.
+//!
+//! * [`pieces`] splits what is large, so that the loads can be even.
+//! * [`assign`] gives every piece its keepers. A pure function of integers: whoever knows the same pieces and keepers computes
+//!   the same places, on every machine. A rank that knows only its own blocks may call it with these: the bound then holds
+//!   for each rank, and the hash spreads the ranks.
+//! * [`figures`] says how even a layout comes out, before anything runs.
+//!
+//! It does not know what is free at a keeper: the governor does.
+
+pub mod figures;
+
+use crate::{Region, SpaceError};
+
+/// A keeper, and how much of the data it should have compared with the others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Share {
+    /// Its number: what the hash knows it by.
+    pub keeper: u32,
+    /// Its weight, 1 or more (its capacity in bytes, say).
+    pub weight: u64,
+}
+
+/// A block, or a part of one, that has a place of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Piece {
+    /// What the hash knows it by: see [`key`].
+    pub key: u64,
+    /// How large it is.
+    pub bytes: u64,
+}
+
+/// Blocks are not split below this: a request would cost more than its bytes. Steps so small that loads stay uneven because of
+/// it do not load anybody.
+pub const SMALLEST: u64 = 64 << 10;
+
+/// Blocks are split above this, however large the step: a piece is one request.
+pub const LARGEST: u64 = 16 << 20;
+
+/// A keeper gets at most its share and this part of it more, where the pieces allow it: [`pieces`] makes them so.
+const SLACK: u64 = 16;
+
+/// The key of piece number `piece` of `variable`. Another `salt` gives other places: 0 for places that stay from step to step, so
+/// that layouts do; the step for places that wander.
+pub fn key(variable: &str, piece: u64, salt: u64) -> u64 {
+    let name = xxhash_rust::xxh3::xxh3_64_with_seed(variable.as_bytes(), salt);
+    mix(name ^ mix(piece))
+}
+
+/// Splits blocks so that `keepers` keepers can have even loads: into boxes of at most a sixteenth of a keeper's mean load and at
+/// most [`LARGEST`] bytes, but not below [`SMALLEST`].
+///
+/// `total` are the bytes of the step, of all ranks where that is known. A block is cut along its slowest dimension that is longer
+/// than one, so a piece is contiguous in the writer's array, and along the next one where single rows are still too large. Pieces
+/// of a block come in row-major order.
+///
+/// # Errors
+/// A block whose bytes 64 bits do not count.
+pub fn pieces(
+    block: &Region,
+    element: u64,
+    total: u64,
+    keepers: u64,
+) -> Result<Vec<Region>, SpaceError> {
+    block.bytes(element)?;
+    let even = total / keepers.max(1) / SLACK;
+    let most = if keepers <= 1 {
+        LARGEST
+    } else {
+        even.clamp(SMALLEST, LARGEST)
+    };
+    let mut pieces = Vec::new();
+    split(block.clone(), element, most, &mut pieces)?;
+    Ok(pieces)
+}
+
+fn split(block: Region, element: u64, most: u64, into: &mut Vec<Region>) -> Result<(), SpaceError> {
+    let bytes = block.bytes(element)?;
+    let Some(dim) = (0..block.dims()).find(|&dim| block.extent(dim) > 1) else {
+        into.push(block);
+        return Ok(());
+    };
+    if bytes <= most {
+        into.push(block);
+        return Ok(());
+    }
+    let rows = block.extent(dim);
+    let parts = bytes.div_ceil(most).min(rows);
+    let mut rest = block;
+    for part in 0..parts {
+        let border = rest.lower()[dim] + (rest.extent(dim)).div_ceil(parts - part);
+        let (piece, after) = rest.cut(dim, border);
+        rest = after;
+        split(piece, element, most, into)?;
+    }
+    Ok(())
+}
+
+/// For every piece the keepers that have it, as indices into `shares`: `replicas` different ones (all, where there are fewer), the
+/// first being the one to ask first.
+///
+/// Larger pieces choose first. Each goes to the keepers with the highest hashes that have room below their bound, a
+/// sixteenth above their share of the bytes; where none has, to the least loaded.
+///
+/// # Panics
+/// When there is no keeper, or a weight is 0: bugs of the caller.
+pub fn assign(pieces: &[Piece], shares: &[Share], replicas: usize) -> Vec<Vec<u32>> {
+    assert!(
+        !shares.is_empty() && replicas > 0,
+        "nobody to keep anything"
+    );
+    assert!(shares.iter().all(|share| share.weight > 0));
+    let replicas = replicas.min(shares.len());
+    let mut loads = Loads::new(pieces, shares, replicas);
+    let mut order: Vec<usize> = (0..pieces.len()).collect();
+    order.sort_unstable_by_key(|&at| {
+        let piece = pieces[at];
+        (std::cmp::Reverse(piece.bytes), piece.key, at)
+    });
+    let mut places = vec![Vec::new(); pieces.len()];
+    for at in order {
+        for _ in 0..replicas {
+            let keeper = loads.choose(pieces[at], &places[at]);
+            loads.used[keeper as usize] += u128::from(pieces[at].bytes);
+            places[at].push(keeper);
+        }
+    }
+    places
+}
+
+/// How much each keeper has got, and may get.
+struct Loads {
+    used: Vec<u128>,
+    bound: Vec<u128>,
+    weight: Vec<u64>,
+    /// Hashes of each keeper; the highest counts. As many as its weight says, in sixteenths of the largest weight.
+    names: Vec<Vec<u64>>,
+}
+
+impl Loads {
+    fn new(pieces: &[Piece], shares: &[Share], replicas: usize) -> Self {
+        let total: u128 = pieces.iter().map(|piece| u128::from(piece.bytes)).sum();
+        let total = total * replicas as u128;
+        let weights: u128 = shares.iter().map(|share| u128::from(share.weight)).sum();
+        let largest = shares.iter().map(|share| share.weight).max().unwrap_or(1);
+        let even = shares.iter().all(|share| share.weight == largest);
+        let bound = shares.iter().map(|share| {
+            let mean = total / weights * u128::from(share.weight)
+                + total % weights * u128::from(share.weight) / weights;
+            mean + mean.div_ceil(u128::from(SLACK))
+        });
+        let names = shares.iter().map(|share| {
+            let sixteenths = u128::from(share.weight) * 16 / u128::from(largest);
+            let names = if even { 1 } else { (sixteenths as u64).max(1) };
+            let names = 0..names;
+            names
+                .map(|name| mix(u64::from(share.keeper) << 8 | name))
+                .collect()
+        });
+        Loads {
+            used: vec![0; shares.len()],
+            bound: bound.collect(),
+            weight: shares.iter().map(|share| share.weight).collect(),
+            names: names.collect(),
+        }
+    }
+
+    fn choose(&self, piece: Piece, taken: &[u32]) -> u32 {
+        let free = || (0..self.used.len()).filter(|&at| !taken.contains(&(at as u32)));
+        let after = |at: usize| self.used[at] + u128::from(piece.bytes);
+        let rank = |at: usize| {
+            self.names[at]
+                .iter()
+                .map(|&name| mix(name ^ piece.key))
+                .max()
+        };
+        let roomy = free().filter(|&at| after(at) <= self.bound[at]);
+        let chosen = roomy.max_by_key(|&at| (rank(at), at)).or_else(|| {
+            // Load over weight, compared without a division.
+            free().min_by(|&one, &other| {
+                let left = after(one).saturating_mul(u128::from(self.weight[other]));
+                let right = after(other).saturating_mul(u128::from(self.weight[one]));
+                left.cmp(&right).then(rank(other).cmp(&rank(one)))
+            })
+        });
+        chosen.expect("there are as many keepers as replicas") as u32
+    }
+}
+
+/// splitmix64's finisher: every bit of the input reaches every bit of the output.
+fn mix(word: u64) -> u64 {
+    let mut z = word.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ (z >> 31)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::space::{Grid, first_hole, first_overlap};
+
+    fn equal(keepers: u32) -> Vec<Share> {
+        let keepers = 0..keepers;
+        keepers
+            .map(|keeper| Share {
+                keeper: keeper * 3 + 1,
+                weight: 1 << 30,
+            })
+            .collect()
+    }
+
+    fn loads(pieces: &[Piece], places: &[Vec<u32>], keepers: usize) -> Vec<u64> {
+        let mut loads = vec![0; keepers];
+        for (piece, place) in pieces.iter().zip(places) {
+            for &keeper in place {
+                loads[keeper as usize] += piece.bytes;
+            }
+        }
+        loads
+    }
+
+    fn some(count: u64, bytes: impl Fn(u64) -> u64) -> Vec<Piece> {
+        let pieces = 0..count;
+        pieces
+            .map(|piece| Piece {
+                key: key("u", piece, 0),
+                bytes: bytes(piece),
+            })
+            .collect()
+    }
+
+    #[test]
+    fn pieces_tile_their_block_in_order() {
+        for (shape, total) in [
+            (vec![5, 1, 512_000], 20 << 20),
+            (vec![5, 512, 1000], 1 << 30),
+            (vec![1, 1, 9_000_000], 1 << 33),
+            (vec![3], 24),
+        ] {
+            for keepers in [1, 2, 7, 16] {
+                let lower = vec![7; shape.len()];
+                let block = Region::at(&lower, &shape).unwrap();
+                let parts = pieces(&block, 8, total, keepers).unwrap();
+                assert_eq!(first_hole(&block, &parts), None);
+                assert_eq!(first_overlap(&parts), None);
+                assert!(parts.is_sorted_by_key(|part| part.lower().to_vec()));
+                for part in &parts {
+                    let most = (total / keepers / SLACK).clamp(SMALLEST, LARGEST);
+                    let bytes = part.bytes(8).unwrap();
+                    assert!(bytes <= most || keepers == 1 && bytes <= LARGEST, "{part}");
+                }
+            }
+        }
+        assert!(pieces(&Region::whole(&[1 << 40, 1 << 40]).unwrap(), 8, 1, 2).is_err());
+    }
+
+    #[test]
+    fn a_block_of_three_gibibytes_is_split() {
+        let block = Region::whole(&[3, 1 << 27]).unwrap();
+        let parts = pieces(&block, 8, 3 << 30, 1).unwrap();
+        assert_eq!(parts.len(), 192);
+        assert!(parts.iter().all(|part| part.bytes(8).unwrap() == LARGEST));
+    }
+
+    #[test]
+    fn replicas_lie_on_different_keepers() {
+        let pieces = some(500, |piece| 1000 + piece);
+        for keepers in 1..6 {
+            for replicas in 1..4 {
+                let shares = equal(keepers);
+                let places = assign(&pieces, &shares, replicas);
+                for place in &places {
+                    let mut distinct = place.clone();
+                    distinct.sort_unstable();
+                    distinct.dedup();
+                    assert_eq!(distinct.len(), replicas.min(keepers as usize));
+                    assert_eq!(distinct.len(), place.len());
+                }
+                let loads = loads(&pieces, &places, keepers as usize);
+                let mean = loads.iter().sum::<u64>() as f64 / loads.len() as f64;
+                let most = *loads.iter().max().unwrap() as f64;
+                assert!(most / mean <= 1.10, "{loads:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn keepers_get_what_they_weigh() {
+        let shares: Vec<Share> = [1, 2, 5, 8]
+            .into_iter()
+            .enumerate()
+            .map(|(at, weight)| Share {
+                keeper: at as u32,
+                weight: weight << 30,
+            })
+            .collect();
+        let pieces = some(2000, |_| 1 << 20);
+        let loads = loads(&pieces, &assign(&pieces, &shares, 1), 4);
+        for (load, share) in loads.iter().zip(&shares) {
+            let fair = (2000u64 << 20) as f64 * (share.weight >> 30) as f64 / 16.0;
+            let ratio = *load as f64 / fair;
+            assert!((0.7..=1.07).contains(&ratio), "{loads:?}");
+        }
+    }
+
+    #[test]
+    fn everybody_computes_the_same_and_salt_moves_it() {
+        let pieces = some(300, |piece| piece * 11 % 97 + 1);
+        let shares = equal(7);
+        assert_eq!(assign(&pieces, &shares, 2), assign(&pieces, &shares, 2));
+        let salted: Vec<Piece> = (0..300)
+            .map(|piece| Piece {
+                key: key("u", piece, 1),
+                bytes: pieces[piece as usize].bytes,
+            })
+            .collect();
+        let (here, there) = (assign(&pieces, &shares, 1), assign(&salted, &shares, 1));
+        let same = here.iter().zip(&there).filter(|(a, b)| a == b).count();
+        assert!(same < 100, "{same} of 300 did not move");
+        // Pinned: a new version must find what an old one has placed.
+        assert_eq!(key("temperature", 3, 9), 13_370_799_871_007_981_596);
+    }
+
+    #[test]
+    fn a_keeper_that_leaves_moves_little_else() {
+        let pieces = some(4000, |_| 1 << 20);
+        let before = assign(&pieces, &equal(8), 1);
+        let after = assign(&pieces, &equal(7), 1);
+        let moved = before.iter().zip(&after).filter(|(a, b)| a != b).count();
+        // 500 were on the keeper that left.
+        assert!((500..1000).contains(&moved), "{moved} of 4000 moved");
+    }
+
+    #[test]
+    fn columns_and_rows_are_spread_alike() {
+        for servers in 2..=16u32 {
+            for writers in [1u64, 2, 3, 8, 16, 64] {
+                for shape in [[5, writers, 512_000], [5, 512, 1000 * writers]] {
+                    let cut = if shape[1] == 512 { 2 } else { 1 };
+                    let grid = Grid::along(&shape, cut, writers).unwrap();
+                    let spread = figures::of(&grid, &grid, 8, &equal(servers), 1).unwrap();
+                    assert!(
+                        spread.max_over_mean <= 1.10,
+                        "{shape:?} {servers}: {spread:?}"
+                    );
+                }
+            }
+        }
+    }
+}

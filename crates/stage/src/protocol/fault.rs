@@ -1,0 +1,215 @@
+//! Every error that the steward can answer, as a sentence for a person.
+
+use super::{EndOfStream, Peer, Step};
+use crate::{Dtype, Region};
+use serde::{Deserialize, Serialize};
+
+/// Why a question to the steward failed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+#[non_exhaustive]
+#[allow(
+    missing_docs,
+    reason = "the sentence of the variant says what its fields are"
+)]
+pub enum Fault {
+    // Waiting
+    #[error(
+        "nobody has opened the stream {stream} for reading, and its {steps} steps fill what may wait: start the reader, or let unread steps be discarded"
+    )]
+    NobodyReads { stream: String, steps: u64 },
+    #[error(
+        "the readers {group} of the stream {stream} are {steps} steps behind, which is their limit: wait longer, raise the limit, or choose another policy for them"
+    )]
+    ReadersBehind {
+        stream: String,
+        group: String,
+        steps: u64,
+    },
+    #[error(
+        "writer rank {rank} of the stream {stream} has not committed step {step} yet, and a step begins when the one before it is whole"
+    )]
+    WriterBehind {
+        stream: String,
+        rank: u32,
+        step: Step,
+    },
+    #[error(
+        "no memory for {bytes} bytes in time: {used} of {limit} are in use at {at}; let readers go faster, or give it more memory"
+    )]
+    NoMemory {
+        bytes: u64,
+        used: u64,
+        limit: u64,
+        at: String,
+    },
+    #[error("{keeper} has not given the memory for {bytes} bytes in time")]
+    KeeperSilent { keeper: Peer, bytes: u64 },
+    #[error("no step of the stream {stream} came in time; {committed} are committed")]
+    NoStep { stream: String, committed: u64 },
+    #[error(
+        "no program has opened the stream {stream} for writing in time: check its name, or wait longer"
+    )]
+    NoStream { stream: String },
+
+    // Memory that cannot be
+    #[error(
+        "{bytes} bytes for one step of the stream {stream} are more than {limit}, all that {at} may have: write less per step, or raise the limit"
+    )]
+    TooLarge {
+        stream: String,
+        bytes: u64,
+        limit: u64,
+        at: String,
+    },
+    #[error("{keeper} keeps no blocks (any more): ask for the keepers again by opening the stream")]
+    NoKeeper { keeper: Peer },
+    #[error(
+        "{keeper} died while step {step} was written into it: abort the step and write it again"
+    )]
+    KeeperLost { keeper: Peer, step: Step },
+    #[error(
+        "{keeper} has no memory left, although its budget does: something else on its node uses it"
+    )]
+    KeeperFull { keeper: Peer },
+
+    // Opening
+    #[error(
+        "the stream {stream} is written by {there}, so {program} cannot write it: give one of them another name"
+    )]
+    TwoWriters {
+        stream: String,
+        there: String,
+        program: String,
+    },
+    #[error(
+        "rank {rank} of {program} is there already, as {peer}: two processes have the same rank"
+    )]
+    RankTaken {
+        program: String,
+        rank: u32,
+        peer: Peer,
+    },
+    #[error("rank {rank} of {program} says that there are {size} ranks, others say {there}")]
+    SizeDiffers {
+        program: String,
+        rank: u32,
+        size: u32,
+        there: u32,
+    },
+    #[error("rank {rank} of {program} is beyond its {size} ranks")]
+    RankBeyond {
+        program: String,
+        rank: u32,
+        size: u32,
+    },
+    #[error(
+        "the stream {stream} is over and its steps are not read yet: open it when they are, or take another name"
+    )]
+    Over { stream: String, why: EndOfStream },
+    #[error("{program} says that it has {size} ranks: at most {most} are possible")]
+    TooManyRanks {
+        program: String,
+        size: u32,
+        most: u32,
+    },
+    #[error("the policy or the limits of the readers {group} are zero: give one step or more")]
+    ZeroLimit { group: String },
+    #[error("this process has not opened that stream, or has closed it, or the stream is over")]
+    NotOpen,
+
+    // Writing
+    #[error("this rank asks for a second thing before the first was answered")]
+    Busy,
+    #[error("step {asked} cannot begin, step {next} is the next one of this rank")]
+    WrongStep { asked: Step, next: Step },
+    #[error("step {step} was not begun by this rank, or it was aborted")]
+    NotBegun { step: Step },
+    #[error(
+        "writer rank {rank} has closed the stream {stream} without step {step}, so that step cannot become whole"
+    )]
+    RankClosed {
+        stream: String,
+        rank: u32,
+        step: Step,
+    },
+    #[error(
+        "writer rank {rank} of the stream {stream} never came, or died and did not come back: the stream is over"
+    )]
+    WriterLost { stream: String, rank: u32 },
+    #[error(
+        "rank {rank} commits step {step} again with another content: after a restart a step must be the same"
+    )]
+    Differs { rank: u32, step: Step },
+    #[error("the layout of rank {rank} is the same as one that nobody has sent: send it whole")]
+    UnknownLayout { rank: u32 },
+    #[error("the part of rank {rank} names a buffer that was not given to it for this step")]
+    ForeignBuffer { rank: u32 },
+    #[error("block {block} of {variable} of rank {rank} does not fit into its buffer")]
+    BadPlace {
+        rank: u32,
+        variable: String,
+        block: u64,
+    },
+    #[error("rank {rank} names the variable {variable} twice")]
+    VariableTwice { rank: u32, variable: String },
+    #[error("block {block} of {variable} has {dims} dimensions, its array has {shape}")]
+    BlockDimensions {
+        variable: String,
+        block: Region,
+        dims: u64,
+        shape: u64,
+    },
+    #[error(
+        "block {block} of {variable} of rank {rank} is outside of the array, whose shape is {shape:?}"
+    )]
+    OutsideArray {
+        variable: String,
+        rank: u32,
+        block: Region,
+        shape: Vec<u64>,
+    },
+    #[error(
+        "{variable} has the shape {one_shape:?} at rank {one} and {other_shape:?} at rank {other}"
+    )]
+    ShapeDiffers {
+        variable: String,
+        one: u32,
+        one_shape: Vec<u64>,
+        other: u32,
+        other_shape: Vec<u64>,
+    },
+    #[error("{variable} is {one_dtype} at rank {one} and {other_dtype} at rank {other}")]
+    DtypeDiffers {
+        variable: String,
+        one: u32,
+        one_dtype: Dtype,
+        other: u32,
+        other_dtype: Dtype,
+    },
+    #[error(
+        "blocks of {variable} overlap: {one_block} of rank {one} and {other_block} of rank {other}"
+    )]
+    Overlap {
+        variable: String,
+        one: u32,
+        one_block: Region,
+        other: u32,
+        other_block: Region,
+    },
+    #[error("the block {block} of {variable} is larger than 64 bits can count")]
+    Uncountable { variable: String, block: Region },
+
+    // Reading
+    #[error(
+        "step {step} of the stream {stream}, or one after it, is not there any more; {oldest:?} is the oldest that is"
+    )]
+    Gone {
+        stream: String,
+        step: Step,
+        oldest: Option<Step>,
+    },
+    #[error(
+        "step {step} lost blocks with {keepers:?}, which died, and there is no other copy of them: keep two replicas"
+    )]
+    Damaged { step: Step, keepers: Vec<Peer> },
+}

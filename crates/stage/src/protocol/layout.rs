@@ -1,0 +1,260 @@
+//! What a writer rank's part of a step is made of, its name, and where its blocks lie.
+//!
+//! A layout travels once, then its hash does: a steady step says a few words per rank, however many blocks it has. For
+//! that the place of a block must follow from the layout: the *packing rule* puts the blocks of a slot one after
+//! another, in the order of the layout, each at a multiple of [`ALIGN`] bytes.
+
+use super::Fault;
+use crate::space::Dims;
+use crate::{Dtype, Region};
+use serde::{Deserialize, Serialize};
+use std::collections::HashSet;
+
+/// Blocks begin at multiples of this in their buffer: two cache lines, which no two blocks share.
+pub const ALIGN: u64 = 128;
+
+/// Names a layout: equal layouts have equal hashes, on every machine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct LayoutHash(pub u128);
+
+/// A fact about a step or a variable.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[allow(missing_docs, reason = "the names say it")]
+pub enum Attribute {
+    Text(String),
+    Integer(i64),
+    Real(f64),
+    Integers(Vec<i64>),
+    Reals(Vec<f64>),
+}
+
+/// A box of a variable that one rank has written.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Block {
+    /// Which points.
+    pub region: Region,
+    /// Which of the part's slots its bytes lie in.
+    pub slot: u32,
+}
+
+/// A variable, as one rank has written it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Variable {
+    /// Its name.
+    pub name: String,
+    /// Type of its elements.
+    pub dtype: Dtype,
+    /// Shape of the whole array; the same at all ranks.
+    pub shape: Dims,
+    /// Facts about it.
+    pub attributes: Vec<(String, Attribute)>,
+    /// The rank's boxes of it, none of them empty.
+    pub blocks: Vec<Block>,
+}
+
+/// All that one rank has written to a step, without the bytes.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Layout {
+    /// The variables; no name comes twice.
+    pub variables: Vec<Variable>,
+}
+
+/// Where the packing rule puts the blocks of a layout.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Packing {
+    /// Offset of each block in the buffer of its slot, variable by variable.
+    pub offsets: Vec<u64>,
+    /// Bytes that each slot needs; multiples of [`ALIGN`].
+    pub slots: Vec<u64>,
+}
+
+impl Layout {
+    /// Its name.
+    pub fn hash(&self) -> LayoutHash {
+        LayoutHash(xxhash_rust::xxh3::xxh3_128(&super::encode(self)))
+    }
+
+    /// Number of blocks of all variables.
+    pub fn blocks(&self) -> usize {
+        self.variables.iter().map(|v| v.blocks.len()).sum()
+    }
+
+    /// Number of slots that its blocks name.
+    pub fn slots(&self) -> usize {
+        let blocks = self.variables.iter().flat_map(|v| &v.blocks);
+        blocks
+            .map(|block| block.slot as usize + 1)
+            .max()
+            .unwrap_or(0)
+    }
+
+    /// Where its blocks lie by the packing rule.
+    ///
+    /// # Errors
+    /// A block, or a slot, that 64 bits do not count.
+    pub fn packing(&self) -> Result<Packing, Fault> {
+        let mut slots = vec![0u64; self.slots()];
+        let mut offsets = Vec::with_capacity(self.blocks());
+        for variable in &self.variables {
+            for block in &variable.blocks {
+                let uncountable = || Fault::Uncountable {
+                    variable: variable.name.clone(),
+                    block: block.region.clone(),
+                };
+                let bytes = block
+                    .region
+                    .bytes(variable.dtype.bytes())
+                    .map_err(|_| uncountable())?;
+                let end = &mut slots[block.slot as usize];
+                offsets.push(*end);
+                *end = end
+                    .checked_add(bytes)
+                    .and_then(|end| end.checked_next_multiple_of(ALIGN))
+                    .ok_or_else(uncountable)?;
+            }
+        }
+        Ok(Packing { offsets, slots })
+    }
+
+    /// Whether it can be part of a step, as rank `rank` says it.
+    ///
+    /// # Errors
+    /// A variable that comes twice; a block with another number of dimensions than its array, or outside of it; too many bytes.
+    pub fn check(&self, rank: u32) -> Result<(), Fault> {
+        let mut names = HashSet::new();
+        for variable in &self.variables {
+            if !names.insert(variable.name.as_str()) {
+                return Err(Fault::VariableTwice {
+                    rank,
+                    variable: variable.name.clone(),
+                });
+            }
+            for block in &variable.blocks {
+                variable.check(rank, &block.region)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Variable {
+    fn check(&self, rank: u32, block: &Region) -> Result<(), Fault> {
+        if block.dims() != self.shape.len() {
+            return Err(Fault::BlockDimensions {
+                variable: self.name.clone(),
+                block: block.clone(),
+                dims: block.dims() as u64,
+                shape: self.shape.len() as u64,
+            });
+        }
+        let inside = block.upper().iter().zip(&self.shape).all(|(u, s)| u <= s);
+        if !inside {
+            return Err(Fault::OutsideArray {
+                variable: self.name.clone(),
+                rank,
+                block: block.clone(),
+                shape: self.shape.to_vec(),
+            });
+        }
+        match block.bytes(self.dtype.bytes()) {
+            Ok(_) => Ok(()),
+            Err(_) => Err(Fault::Uncountable {
+                variable: self.name.clone(),
+                block: block.clone(),
+            }),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn block(lower: &[u64], upper: &[u64], slot: u32) -> Block {
+        Block {
+            region: Region::new(lower, upper).unwrap(),
+            slot,
+        }
+    }
+
+    fn variable(name: &str, dtype: Dtype, shape: &[u64], blocks: Vec<Block>) -> Variable {
+        Variable {
+            name: name.into(),
+            dtype,
+            shape: Dims::from_slice(shape),
+            attributes: vec![("unit".into(), Attribute::Text("K".into()))],
+            blocks,
+        }
+    }
+
+    #[test]
+    fn blocks_lie_one_after_another_in_their_slots() {
+        let layout = Layout {
+            variables: vec![
+                variable(
+                    "a",
+                    Dtype::F64,
+                    &[10, 10],
+                    vec![
+                        block(&[0, 0], &[1, 10], 0), // 80 bytes
+                        block(&[1, 0], &[5, 10], 1), // 320
+                        block(&[5, 0], &[6, 10], 0), // 80
+                    ],
+                ),
+                variable("b", Dtype::I8, &[128], vec![block(&[0], &[128], 0)]),
+                variable("c", Dtype::I8, &[9], vec![block(&[0], &[9], 0)]),
+            ],
+        };
+        let packing = layout.packing().unwrap();
+        assert_eq!(packing.offsets, [0, 0, 128, 256, 384]);
+        assert_eq!(packing.slots, [512, 384]);
+        assert_eq!(layout.check(0), Ok(()));
+    }
+
+    #[test]
+    fn the_hash_names_every_part_of_a_layout() {
+        let one = Layout {
+            variables: vec![variable("a", Dtype::F64, &[8], vec![block(&[0], &[4], 0)])],
+        };
+        let mut others = vec![one.clone(); 5];
+        others[0].variables[0].name = "b".into();
+        others[1].variables[0].dtype = Dtype::I64;
+        others[2].variables[0].shape[0] = 9;
+        others[3].variables[0].blocks[0].slot = 1;
+        others[4].variables[0].blocks[0] = block(&[0], &[5], 0);
+        assert_eq!(one.hash(), one.clone().hash());
+        for other in &others {
+            assert_ne!(one.hash(), other.hash(), "{other:?}");
+        }
+        let there: Layout = super::super::decode(&super::super::encode(&one)).unwrap();
+        assert_eq!(there, one);
+    }
+
+    #[test]
+    fn nonsense_is_refused_by_name() {
+        let with = |variables| Layout { variables };
+        let a = || variable("a", Dtype::F64, &[8], vec![block(&[0], &[4], 0)]);
+        assert!(matches!(
+            with(vec![a(), a()]).check(3),
+            Err(Fault::VariableTwice { rank: 3, .. })
+        ));
+        let outside = variable("a", Dtype::F64, &[8], vec![block(&[0], &[9], 0)]);
+        let said = with(vec![outside]).check(3).unwrap_err().to_string();
+        assert_eq!(
+            said,
+            "block [0..9] of a of rank 3 is outside of the array, whose shape is [8]"
+        );
+        let dims = variable("a", Dtype::F64, &[8, 1], vec![block(&[0], &[8], 0)]);
+        assert!(matches!(
+            with(vec![dims]).check(0),
+            Err(Fault::BlockDimensions { .. })
+        ));
+        let huge = [1 << 40, 1 << 40];
+        let huge = variable("a", Dtype::F64, &huge, vec![block(&[0, 0], &huge, 0)]);
+        assert!(matches!(
+            with(vec![huge.clone()]).check(0),
+            Err(Fault::Uncountable { .. })
+        ));
+        assert!(with(vec![huge]).packing().is_err());
+    }
+}

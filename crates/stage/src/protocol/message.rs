@@ -1,0 +1,441 @@
+//! What is said, and by whom.
+//!
+//! [`Request`] goes from writers, readers and keepers to the steward; [`Notice`] from the steward to them: an
+//! [`Answer`] to a ticket, or an [`Order`] to a keeper.
+
+use super::{Attribute, Fault, Layout, LayoutHash, Step};
+use serde::{Deserialize, Serialize};
+use smallvec::SmallVec;
+use std::{fmt, sync::Arc};
+
+/// A process, as the fabric numbers it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct Peer(pub u32);
+
+impl fmt::Display for Peer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "peer {}", self.0)
+    }
+}
+
+/// A stream at its steward; numbers are never used again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct StreamId(pub u32);
+
+/// A buffer that a keeper has for a step. Named by the steward; names are never used again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct BufferId {
+    /// The stream that it belongs to.
+    pub stream: StreamId,
+    /// Which of the stream.
+    pub number: u64,
+}
+
+/// Names a question of one peer: chosen by the asker, another one for each of its questions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct Ticket(pub u64);
+
+/// A writer rank of a stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct WriterId {
+    /// The stream.
+    pub stream: StreamId,
+    /// Its rank.
+    pub rank: u32,
+}
+
+/// A rank of a reader group of a stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct ReaderId {
+    /// The stream.
+    pub stream: StreamId,
+    /// Which group of the stream; numbers are never used again.
+    pub group: u32,
+    /// Its rank.
+    pub rank: u32,
+}
+
+/// Which segment of the keeper a buffer is. Opaque here: the keeper says it, and who maps the segment uses it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Handle {
+    /// Number of the segment.
+    pub segment: u32,
+    /// Which life of the keeper.
+    pub incarnation: u32,
+    /// Which use of the number.
+    pub generation: u32,
+}
+
+/// Bytes that a writer wants of a keeper.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Want {
+    /// Whose memory.
+    pub keeper: Peer,
+    /// How many.
+    pub bytes: u64,
+}
+
+/// A buffer, and where it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BufferAt {
+    /// Its name.
+    pub buffer: BufferId,
+    /// Who has it.
+    pub keeper: Peer,
+    /// Which segment of the keeper it is.
+    pub handle: Handle,
+    /// Its length.
+    pub bytes: u64,
+    /// It was spilled: its bytes come from the keeper by messages, it cannot be mapped.
+    pub on_disk: bool,
+}
+
+/// The copies of the same bytes on different keepers: one, or as many as there are replicas.
+pub type Slot<T> = SmallVec<[T; 2]>;
+
+/// A layout, or the word that it is the last one again.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum Told {
+    /// Another one than last time.
+    New(Arc<Layout>),
+    /// The last one that this rank has committed to this stream.
+    Same(LayoutHash),
+}
+
+/// Where in the buffers the blocks of a part lie.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Places {
+    /// As [`Layout::packing`] says: nothing has to be told.
+    Packed,
+    /// Offset of each block in its slot's buffer, blocks in the order of the layout (variable by variable).
+    Listed(Arc<[u64]>),
+}
+
+/// What a writer rank commits to a step.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Part {
+    /// Which step.
+    pub step: Step,
+    /// What is in it.
+    pub layout: Told,
+    /// The buffers that [`Block::slot`](super::Block::slot) counts; each with its copies.
+    pub slots: Vec<Slot<BufferId>>,
+    /// Where in them.
+    pub places: Places,
+    /// Facts of this step (its time, its number in the simulation).
+    pub attributes: Vec<(String, Attribute)>,
+    /// Of the content, by a rule that the writers agree on; only compared: a part that is committed again after a restart is
+    /// the same when its layout and its checksum are.
+    pub checksum: u64,
+}
+
+/// The part of one writer rank, as a reader gets it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct PartRecord {
+    /// The buffers that its blocks lie in; a copy whose keeper died is left out.
+    pub slots: Vec<Slot<BufferAt>>,
+    /// Where in them.
+    pub places: Places,
+    /// Facts of this step.
+    pub attributes: Vec<(String, Attribute)>,
+}
+
+/// The layouts of all writer ranks, or the word that they are the last ones again.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum Layouts {
+    /// Others than last time; one per writer rank.
+    New {
+        /// What names them all.
+        hash: LayoutHash,
+        /// One per writer rank.
+        layouts: Vec<Arc<Layout>>,
+    },
+    /// Those of the last [`StepRecord`] that this peer got of this stream, by whatever question.
+    Same(LayoutHash),
+}
+
+/// A committed step. Whoever gets it holds it, until it releases it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct StepRecord {
+    /// Which one.
+    pub step: Step,
+    /// What is in it.
+    pub layouts: Layouts,
+    /// One part per writer rank.
+    pub parts: Vec<PartRecord>,
+}
+
+/// Most that may lie in a queue: steps and bytes. The step that would pass one of them is over the limit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Limits {
+    /// Steps; 1 or more.
+    pub steps: u64,
+    /// Bytes.
+    pub bytes: u64,
+}
+
+/// What happens when a reader group is slower than the writer. Says which committed steps the group gets.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Policy {
+    /// All of them; the writer waits at the limit.
+    #[default]
+    Block,
+    /// The newest: at the limit the oldest that was not taken is dropped.
+    DropOldest,
+    /// The oldest: at the limit a new one is not queued.
+    DropNewest,
+    /// Only the newest that was not taken.
+    Latest,
+    /// Those whose number is a multiple of this (1 or more); the writer waits at the limit.
+    Every(u64),
+    /// All of them; what is beyond the limit lies on disk. When the disk is full it is as `Block`.
+    Spill,
+}
+
+/// Where a reader group begins.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Start {
+    /// At the oldest step from which on all are still there; a precious first step comes before it.
+    #[default]
+    Earliest,
+    /// At the newest committed step.
+    Latest,
+    /// At this one; it and all after it must be there, or lie in the future.
+    Step(Step),
+}
+
+/// What is kept of a stream for [`Request::At`] although every group has had it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Retain {
+    /// The newest committed steps, as many as this ...
+    pub steps: u64,
+    /// ... or as many as have these bytes; whichever keeps more. They yield when a writer needs the memory.
+    pub bytes: u64,
+}
+
+/// What happens to steps before the first reader has come.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Unread {
+    /// They wait, under the limits of [`StreamConfig::limits`]; then the writer waits.
+    #[default]
+    Block,
+    /// They are dropped.
+    Discard,
+}
+
+/// What a writer program decides for its stream. The rank that opens first is heard.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StreamConfig {
+    /// Default limits of reader groups, and of a stream that nobody has opened. `None`: two steps, a quarter of the memory.
+    pub limits: Option<Limits>,
+    /// Most bytes that the stream may have in memory; `None`: all.
+    pub memory: Option<u64>,
+    /// What is kept although it was read.
+    pub retain: Retain,
+    /// The first step is kept as long as the stream lives; on disk, when the memory is needed and there is a disk.
+    pub precious_first: bool,
+    /// Before the first reader.
+    pub unread: Unread,
+    /// How long a writer rank may take to come after the first one, or to come back when it died, in ms.
+    pub lease: u64,
+    /// How long steps that nobody has opened are kept after the end of the stream, in ms.
+    pub linger: u64,
+}
+
+impl Default for StreamConfig {
+    fn default() -> Self {
+        StreamConfig {
+            limits: None,
+            memory: None,
+            retain: Retain::default(),
+            precious_first: false,
+            unread: Unread::default(),
+            lease: 10_000,
+            linger: 60_000,
+        }
+    }
+}
+
+/// How a reader rank opens a stream. All ranks of a group say the same; the first is heard on policy, limits and lease.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Reader {
+    /// Name of the group: the reader program's, so that it can come back after a crash.
+    pub group: String,
+    /// Which rank of the group.
+    pub rank: u32,
+    /// Ranks of the group.
+    pub size: u32,
+    /// Where a new group begins.
+    pub start: Start,
+    /// What happens when it is slow.
+    pub policy: Policy,
+    /// Most in its queue; `None`: the stream's.
+    pub limits: Option<Limits>,
+    /// How long a rank may take to come after the first one, or to come back when it died, in ms.
+    pub lease: u64,
+}
+
+/// A keeper, as writers need to know it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct KeeperInfo {
+    /// Who it is.
+    pub peer: Peer,
+    /// Bytes of memory that it may have in use: its weight.
+    pub capacity: u64,
+}
+
+/// What a peer tells or asks the steward.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[allow(missing_docs, reason = "fields are described at the variants")]
+pub enum Request {
+    /// Keeper: here I am, with that many bytes of memory and of disk. Not answered.
+    Keep { memory: u64, disk: u64 },
+    /// Keeper: about an order. Not answered.
+    Report(Report),
+    /// Writer rank `rank` of `size` of a program opens a stream, new or its own after a crash; waits
+    /// while its rank, or the name, is still taken. -> [`Answer::Writing`]
+    OpenWriter {
+        ticket: Ticket,
+        stream: String,
+        program: String,
+        rank: u32,
+        size: u32,
+        config: StreamConfig,
+        patience: u64,
+    },
+    /// Begins a step, with the buffers it is known to need (none is fine). `patience` in ms. -> [`Answer::Begun`]
+    Begin {
+        ticket: Ticket,
+        writer: WriterId,
+        step: Step,
+        wants: Vec<Want>,
+        patience: u64,
+    },
+    /// More buffers for the step that was begun. -> [`Answer::Begun`] with these buffers.
+    Reserve {
+        ticket: Ticket,
+        writer: WriterId,
+        wants: Vec<Want>,
+        patience: u64,
+    },
+    /// All of this rank's blocks are in their buffers. -> [`Answer::Committed`]
+    Commit {
+        ticket: Ticket,
+        writer: WriterId,
+        part: Part,
+    },
+    /// Gives the buffers of the step back that was begun; it can be begun again. Not answered.
+    Abort { writer: WriterId },
+    /// This rank writes no more. Not answered.
+    CloseWriter { writer: WriterId },
+    /// A reader rank opens a stream; waits for it to appear. -> [`Answer::Reading`]
+    OpenReader {
+        ticket: Ticket,
+        stream: String,
+        reader: Reader,
+        patience: u64,
+    },
+    /// The step that the group takes next. -> [`Answer::Step`], held under this ticket, or [`Answer::End`]
+    Next {
+        ticket: Ticket,
+        reader: ReaderId,
+        patience: u64,
+    },
+    /// That step; waits for a future one. -> [`Answer::Step`], held under this ticket, or [`Answer::End`]
+    At {
+        ticket: Ticket,
+        reader: ReaderId,
+        step: Step,
+        patience: u64,
+    },
+    /// Ends what the rank holds under the ticket of its `Next` or `At`. Not answered.
+    Release { reader: ReaderId, hold: Ticket },
+    /// This rank reads no more; its holds end. Not answered.
+    CloseReader { reader: ReaderId },
+}
+
+/// What a keeper reports to the steward.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[allow(missing_docs, reason = "fields are described at the variants")]
+pub enum Report {
+    /// The buffer is there, as this segment.
+    Held { buffer: BufferId, handle: Handle },
+    /// There is no memory for the buffer after all; it does not exist.
+    Refused { buffer: BufferId },
+    /// Readers may see the buffer; nobody writes it any more.
+    Sealed { buffer: BufferId },
+    /// The bytes lie on disk and their memory is free.
+    Spilled { buffer: BufferId },
+    /// The disk did not take the bytes; they lie in memory as before.
+    SpillFailed { buffer: BufferId },
+}
+
+/// What the steward orders a keeper to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[allow(missing_docs, reason = "fields are described at the variants")]
+pub enum Order {
+    /// Have a buffer that `writer` alone may write. -> [`Report::Held`] or [`Report::Refused`]
+    Allocate {
+        buffer: BufferId,
+        bytes: u64,
+        writer: Peer,
+    },
+    /// From now on it is read, not written. -> [`Report::Sealed`]
+    Seal { buffer: BufferId },
+    /// Move the bytes of a sealed buffer to disk. -> [`Report::Spilled`] or [`Report::SpillFailed`]
+    Spill { buffer: BufferId },
+    /// Nobody needs it any more, in memory or on disk. No reader holds it; a writer may not know yet, when the stream has ended under
+    /// it. Not answered; what was ordered before is answered all the same, or not.
+    Free { buffer: BufferId },
+}
+
+/// What the steward says to a peer.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[allow(missing_docs, reason = "fields are described at the variants")]
+pub enum Notice {
+    /// To a question.
+    Answer { ticket: Ticket, answer: Answer },
+    /// To a keeper.
+    Order(Order),
+}
+
+/// Why a stream has no more steps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum EndOfStream {
+    /// Every writer rank has closed it.
+    Closed,
+    /// A writer rank never came, or died and did not come back; every committed step was delivered before this.
+    WriterLost {
+        /// Which one.
+        rank: u32,
+    },
+}
+
+/// The answer to a question.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[allow(missing_docs, reason = "fields are described at the variants")]
+pub enum Answer {
+    /// The stream is open for writing. `committed` is the number of whole steps, where a restarted program goes on; `next` is the
+    /// first step that this rank has not committed (the same, or one more). `keepers` are those there are now, by number.
+    Writing {
+        writer: WriterId,
+        committed: Step,
+        next: Step,
+        keepers: Vec<KeeperInfo>,
+    },
+    /// The step is begun, or there are more buffers: one for each want, in order.
+    Begun { buffers: Vec<BufferAt> },
+    /// This rank has committed that step already, before it was restarted: nothing is to be written. `next` is the first step
+    /// that it has not.
+    Already { next: Step },
+    /// The part is taken; it will be there when the process is not.
+    Committed,
+    /// The stream is open for reading.
+    Reading { reader: ReaderId },
+    /// Here it is.
+    Step(StepRecord),
+    /// There are no more.
+    End(EndOfStream),
+    /// It cannot be.
+    Failed(Fault),
+}

@@ -1,0 +1,74 @@
+//! What writers, readers, keepers and the steward say to each other, and the pure machines that decide.
+//!
+//! ```text
+//!   writer rank                    steward                     keeper                    reader rank
+//!     OpenWriter ---------------->
+//!     <----- Answer::Writing {writer, next, keepers}                                       OpenReader
+//!                                  Answer::Reading {reader} ----------------------------------->
+//!     Begin {step, wants} ------->   (back-pressure, budget)                                Next, At
+//!                                  Order::Allocate ----------->
+//!                                  <---------- Report::Held {buffer, handle}
+//!     <----- Answer::Begun {buffers}
+//!     (puts into the buffers)
+//!     Reserve {wants} ----------->   ... more buffers, as often as it likes
+//!     Commit {part} ------------->
+//!     <----- Answer::Committed     Order::Seal --------------->  turns the gates to reading
+//!                                  <---------- Report::Sealed
+//!            all ranks have committed, all buffers are sealed: the step is there
+//!                                  Answer::Step {record} -------------------------------------->
+//!                                                                <------- views, or gets bytes of the buffers
+//!                                  <-------------------------------------------------------- Release
+//!                                  Order::Free ---------------->  when nobody can get the step any more
+//! ```
+//!
+//! # For who runs the machines
+//! * [`Steward`] is everything: feed it [`Event`]s, carry out its [`Action`]s in order, and call it with [`Event::Tick`] no
+//!   later than [`Steward::wake_at`]. Times are milliseconds of any clock that never goes back.
+//! * Messages between one pair of peers arrive in the order in which they were sent (FIFO per pair). Between pairs there is no
+//!   order.
+//! * A number of a peer is one life of a process: [`Event::Lost`] comes after the last message of that life, and before the
+//!   first of a process that has the number after it.
+//! * Every request with a [`Ticket`] is answered exactly once, at its deadline at the latest (`patience`, counted from when the
+//!   steward hears of it), unless the asker dies. Answers to one asker may come in another order than its questions.
+//! * A keeper obeys its orders in the order in which they come. After `Free` it forgets the buffer; if readers still have it
+//!   mapped it may wait for them, but the steward frees only what nobody holds.
+//!
+//! # Files
+//! * `message`: [`Request`], [`Answer`], [`Order`], [`Report`] and what is in them.
+//! * `layout`: [`Layout`] of a rank's part, its name, and the packing rule.
+//! * `fault`: [`Fault`], every error that the steward can answer.
+//! * `queue`: which steps a reader group gets. `governor`: who gets memory. `stream/`: one stream. `steward`: all of them.
+
+mod fault;
+pub mod governor;
+mod layout;
+mod message;
+pub mod queue;
+mod steward;
+pub mod stream;
+
+pub use fault::Fault;
+pub use layout::{ALIGN, Attribute, Block, Layout, LayoutHash, Packing, Variable};
+pub use message::{
+    Answer, BufferAt, BufferId, EndOfStream, Handle, KeeperInfo, Layouts, Limits, Notice, Order,
+    Part, PartRecord, Peer, Places, Policy, Reader, ReaderId, Report, Request, Retain, Slot, Start,
+    StepRecord, StreamConfig, StreamId, Ticket, Told, Unread, Want, WriterId,
+};
+pub use steward::{Action, Event, GroupFigures, Steward, StreamFigures};
+
+/// Number of a step of a stream, from 0.
+pub type Step = u64;
+
+/// A message as it travels.
+pub fn encode<T: serde::Serialize>(message: &T) -> Vec<u8> {
+    // Plain data with lengths known: writing it to memory cannot fail.
+    postcard::to_stdvec(message).expect("a message of plain data is encodable")
+}
+
+/// A message that came; `None` when it is nonsense.
+pub fn decode<'a, T: serde::Deserialize<'a>>(bytes: &'a [u8]) -> Option<T> {
+    match postcard::take_from_bytes(bytes) {
+        Ok((message, [])) => Some(message),
+        _ => None,
+    }
+}

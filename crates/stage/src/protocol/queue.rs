@@ -1,0 +1,274 @@
+//! Which committed steps a reader group gets, and what happens at its limits.
+//!
+//! | [`Policy`] | a new step at the limit | writer waits | the group gets |
+//! |---|---|---|---|
+//! | `Block` | (the writer did not begin it) | yes | every step |
+//! | `Every(n)` | (the writer did not begin it) | yes | every step whose number is a multiple of n |
+//! | `DropOldest` | drops the oldest that was not taken | no | an increasing subset; always the newest in the end |
+//! | `DropNewest` | is not queued | no | an increasing subset; all steps up to the first that was dropped |
+//! | `Latest` | is the only one that is queued | no | an increasing subset; always the newest in the end |
+//! | `Spill` | lies on disk | when the disk is full | every step |
+//!
+//! "At the limit" means that the steps in the queue and the bytes in it would be more than [`Limits`]; a queue that is empty
+//! takes any step, so a step larger than the limit still gets through, alone. For those that make the writer wait, the steps that
+//! the group has taken and not yet released count too: together they are the memory that the group keeps in use.
+//!
+//! When the *memory* is short (which other groups and streams share), the dropping policies give more away than their own
+//! limit says ([`Queue::yield_one`]), but never the newest committed step of all: what is written next may never be committed.
+
+use super::{Limits, Policy, Step};
+use std::collections::BTreeMap;
+
+/// The steps that a group has not taken yet.
+#[derive(Clone, Debug)]
+pub struct Queue {
+    policy: Policy,
+    limits: Limits,
+    /// Steps before this one are not for the group.
+    from: Step,
+    waiting: BTreeMap<Step, u64>,
+    bytes: u64,
+}
+
+impl Queue {
+    /// An empty queue of a group that begins at step `from`.
+    pub fn new(policy: Policy, limits: Limits, from: Step) -> Self {
+        Queue {
+            policy,
+            limits,
+            from,
+            waiting: BTreeMap::new(),
+            bytes: 0,
+        }
+    }
+
+    /// What happens at the limit.
+    pub fn policy(&self) -> Policy {
+        self.policy
+    }
+
+    /// A step was committed: queues it, or not. Returns the steps that the group will not get because of it.
+    pub fn offer(&mut self, step: Step, bytes: u64) -> Vec<Step> {
+        if !self.wants(step) {
+            return vec![step];
+        }
+        if self.policy == Policy::DropNewest && !self.fits(0, 0, bytes) {
+            return vec![step];
+        }
+        let mut dropped = Vec::new();
+        let keep_one = |queue: &Self| match queue.policy {
+            Policy::Latest => !queue.waiting.is_empty(),
+            Policy::DropOldest => !queue.waiting.is_empty() && !queue.fits(0, 0, bytes),
+            _ => false,
+        };
+        while keep_one(self) {
+            dropped.extend(self.take());
+        }
+        self.waiting.insert(step, bytes);
+        self.bytes += bytes;
+        dropped
+    }
+
+    /// Whether the group would like that step, limits aside.
+    pub fn wants(&self, step: Step) -> bool {
+        let multiple = match self.policy {
+            Policy::Every(n) => step.is_multiple_of(n),
+            _ => true,
+        };
+        step >= self.from && multiple
+    }
+
+    /// The oldest step in it, if any.
+    pub fn first(&self) -> Option<Step> {
+        self.waiting.keys().next().copied()
+    }
+
+    /// Takes the oldest step out.
+    pub fn take(&mut self) -> Option<Step> {
+        let (step, bytes) = self.waiting.pop_first()?;
+        self.bytes -= bytes;
+        Some(step)
+    }
+
+    /// Whether the step is in it.
+    pub fn contains(&self, step: Step) -> bool {
+        self.waiting.contains_key(&step)
+    }
+
+    /// The steps in it, the oldest first.
+    pub fn all(&self) -> impl Iterator<Item = Step> + '_ {
+        self.waiting.keys().copied()
+    }
+
+    /// Number of steps in it.
+    pub fn steps(&self) -> u64 {
+        self.waiting.len() as u64
+    }
+
+    /// Bytes of the steps in it.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Whether the writer may begin step `step`, of about `bytes` bytes, while the group has taken `held_steps` steps of
+    /// `held_bytes` and not released them. `disk` says whether steps can be spilled.
+    pub fn admits(
+        &self,
+        step: Step,
+        held_steps: u64,
+        held_bytes: u64,
+        bytes: u64,
+        disk: bool,
+    ) -> bool {
+        match self.policy {
+            Policy::DropOldest | Policy::DropNewest | Policy::Latest => true,
+            Policy::Spill if disk => true,
+            Policy::Block | Policy::Every(_) | Policy::Spill => {
+                !self.wants(step) || self.fits(held_steps, held_bytes, bytes)
+            }
+        }
+    }
+
+    /// When memory is short: gives one step away, if the policy drops. `newest` is the newest committed step, which stays.
+    pub fn yield_one(&mut self, newest: Step) -> Option<Step> {
+        let step = match self.policy {
+            Policy::DropOldest | Policy::Latest => self.first(),
+            Policy::DropNewest => self.waiting.keys().next_back().copied(),
+            Policy::Block | Policy::Every(_) | Policy::Spill => None,
+        };
+        let step = step.filter(|&step| step != newest)?;
+        let bytes = self.waiting.remove(&step)?;
+        self.bytes -= bytes;
+        Some(step)
+    }
+
+    /// The steps that a spilling group has beyond its limits, the newest first: those it needs last. None for other policies.
+    pub fn beyond(&self) -> Vec<Step> {
+        if self.policy != Policy::Spill {
+            return Vec::new();
+        }
+        let (mut steps, mut bytes) = (0, 0u64);
+        let mut beyond: Vec<Step> = Vec::new();
+        for (&step, &more) in &self.waiting {
+            steps += 1;
+            bytes = bytes.saturating_add(more);
+            if steps > 1 && (steps > self.limits.steps || bytes > self.limits.bytes) {
+                beyond.push(step);
+            }
+        }
+        beyond.reverse();
+        beyond
+    }
+
+    fn fits(&self, held_steps: u64, held_bytes: u64, bytes: u64) -> bool {
+        let steps = self.steps() + held_steps;
+        let bytes = self.bytes.saturating_add(held_bytes).saturating_add(bytes);
+        steps == 0 || steps < self.limits.steps && bytes <= self.limits.bytes
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn queue(policy: Policy, steps: u64, bytes: u64) -> Queue {
+        Queue::new(policy, Limits { steps, bytes }, 0)
+    }
+
+    fn drain(mut queue: Queue) -> Vec<Step> {
+        std::iter::from_fn(|| queue.take()).collect()
+    }
+
+    #[test]
+    fn block_waits_at_either_limit_and_counts_what_is_held() {
+        let mut block = queue(Policy::Block, 2, 100);
+        assert!(block.admits(0, 0, 0, 1000, true), "an empty one takes any");
+        assert_eq!(block.offer(0, 60), Vec::<u64>::new());
+        assert!(block.admits(1, 0, 0, 40, true));
+        assert!(!block.admits(1, 0, 0, 41, true), "bytes");
+        assert!(!block.admits(1, 1, 0, 10, true), "one held, one queued");
+        assert_eq!(block.take(), Some(0));
+        assert!(block.admits(1, 1, 60, 40, true));
+        assert!(!block.admits(1, 1, 61, 40, true));
+        assert!(!block.admits(1, 2, 0, 0, true));
+        assert_eq!(block.yield_one(9), None);
+        assert_eq!(block.bytes(), 0);
+    }
+
+    #[test]
+    fn every_nth_takes_multiples() {
+        let mut every = queue(Policy::Every(3), 2, 100);
+        for step in 0..6 {
+            let dropped = every.offer(step, 10);
+            assert_eq!(dropped.is_empty(), step % 3 == 0);
+        }
+        assert!(every.admits(7, 0, 0, 10, true), "it does not want 7");
+        assert!(!every.admits(9, 0, 0, 10, true), "it wants 9, and is full");
+        assert_eq!(drain(every), [0, 3]);
+    }
+
+    #[test]
+    fn the_oldest_give_way() {
+        let mut drop = queue(Policy::DropOldest, 2, 100);
+        assert_eq!(drop.offer(0, 10), Vec::<u64>::new());
+        assert_eq!(drop.offer(1, 10), Vec::<u64>::new());
+        assert_eq!(drop.offer(2, 10), [0]);
+        assert_eq!(drop.offer(3, 95), [1, 2], "bytes count too");
+        assert_eq!(drop.offer(4, 1000), [3], "too large, but alone");
+        assert!(drop.admits(5, 9, 900, 10, true));
+        assert_eq!(drop.yield_one(4), None, "the newest committed one stays");
+        assert_eq!(drop.yield_one(5), Some(4));
+    }
+
+    #[test]
+    fn the_newest_give_way() {
+        let mut drop = queue(Policy::DropNewest, 2, 100);
+        assert_eq!(drop.offer(0, 10), Vec::<u64>::new());
+        assert_eq!(drop.offer(1, 10), Vec::<u64>::new());
+        assert_eq!(drop.offer(2, 10), [2]);
+        assert!(drop.admits(3, 0, 0, 10, true));
+        assert_eq!(drop.yield_one(2), Some(1));
+        assert_eq!(drop.offer(3, 91), [3]);
+        assert_eq!(drop.offer(4, 90), Vec::<u64>::new());
+        assert_eq!(drain(drop), [0, 4]);
+    }
+
+    #[test]
+    fn latest_has_one() {
+        let mut latest = queue(Policy::Latest, 5, 100);
+        assert_eq!(latest.offer(0, 10), Vec::<u64>::new());
+        assert_eq!(latest.offer(1, 10), [0]);
+        assert_eq!(latest.offer(2, 10), [1]);
+        assert_eq!(latest.yield_one(2), None);
+        assert_eq!(drain(latest), [2]);
+    }
+
+    #[test]
+    fn spill_names_what_is_beyond_newest_first() {
+        let mut spill = queue(Policy::Spill, 2, 100);
+        for step in 0..5 {
+            assert!(spill.admits(step, 0, 0, 10, true));
+            assert_eq!(spill.offer(step, 10), Vec::<u64>::new());
+        }
+        assert_eq!(spill.beyond(), [4, 3, 2]);
+        assert!(!spill.admits(5, 0, 0, 10, false), "the disk is full");
+        assert_eq!(drain(spill), [0, 1, 2, 3, 4]);
+        let mut large = queue(Policy::Spill, 10, 100);
+        large.offer(0, 200);
+        assert_eq!(large.beyond(), [] as [Step; 0], "one always stays");
+        large.offer(1, 1);
+        assert_eq!(large.beyond(), [1]);
+    }
+
+    #[test]
+    fn a_group_that_begins_later_does_not_want_earlier_steps() {
+        let limits = Limits {
+            steps: 1,
+            bytes: 10,
+        };
+        let mut late = Queue::new(Policy::Block, limits, 5);
+        assert_eq!(late.offer(4, 1), [4]);
+        assert_eq!(late.offer(5, 1), Vec::<u64>::new());
+        assert!(late.contains(5) && !late.contains(4));
+    }
+}

@@ -1,0 +1,219 @@
+//! What a writer rank commits: is it sound, is it the same again, does it fit to the others.
+
+use super::Stream;
+use super::store::{Part as Kept, State};
+use crate::protocol::{
+    Answer, Block, BufferId, Fault, Layout, LayoutHash, Order, Part, Peer, Places, Slot, Step,
+    Ticket, Told,
+};
+use std::collections::HashSet;
+use std::sync::Arc;
+
+impl Stream {
+    /// A rank's part of the step is in its buffers.
+    pub fn commit(&mut self, from: Peer, rank: u32, ticket: Ticket, part: Part) {
+        let answer = match self.take_part(from, rank, part) {
+            Ok(()) => Answer::Committed,
+            Err(fault) => Answer::Failed(fault),
+        };
+        self.answer(from, ticket, answer);
+        self.settle();
+    }
+
+    fn take_part(&mut self, from: Peer, rank: u32, part: Part) -> Result<(), Fault> {
+        if !self.writer_is(rank, from) {
+            return Err(Fault::NotOpen);
+        }
+        let state = &self.writers.ranks[rank as usize];
+        let step = part.step;
+        if step < state.next {
+            return self.again(rank, part);
+        }
+        self.not_ended()?;
+        if step > state.next || !state.begun {
+            return Err(Fault::NotBegun { step });
+        }
+        if state.asking.is_some() {
+            return Err(Fault::Busy);
+        }
+        let (hash, layout) = self.layout(rank, part.layout)?;
+        let slots = self.slots(rank, &part.slots, step)?;
+        self.fits(rank, &layout, &slots, &part.places)?;
+        self.store
+            .checker
+            .enter(rank, hash, &layout, &self.store.open.parts)?;
+        let kept = Kept {
+            hash,
+            layout: layout.clone(),
+            slots,
+            places: part.places,
+            attributes: part.attributes,
+            checksum: part.checksum,
+        };
+        self.store.open.parts[rank as usize] = Some(kept);
+        if self.store.open.missing == 1
+            && let Err(fault) = self.check_whole()
+        {
+            self.store.open.parts[rank as usize] = None;
+            self.store.checker.forget_open();
+            return Err(fault);
+        }
+        self.part_taken(rank as usize, hash, layout);
+        Ok(())
+    }
+
+    fn check_whole(&mut self) -> Result<(), Fault> {
+        let parts = self.store.open.parts.iter().flatten();
+        let parts: Vec<(LayoutHash, &Layout)> =
+            parts.map(|part| (part.hash, &*part.layout)).collect();
+        self.store.checker.whole(&parts)
+    }
+
+    /// Seals the buffers of a part that was taken, frees the others of its rank.
+    fn part_taken(&mut self, rank: usize, hash: LayoutHash, layout: Arc<Layout>) {
+        let state = &mut self.writers.ranks[rank];
+        state.layout = Some((hash, layout));
+        state.next += 1;
+        state.begun = false;
+        let buffers = std::mem::take(&mut state.buffers);
+        self.store.open.missing -= 1;
+        let part = self.store.open.parts[rank].as_ref();
+        let used: Vec<u64> = part
+            .into_iter()
+            .flat_map(|part| &part.slots)
+            .flatten()
+            .copied()
+            .collect();
+        for number in buffers {
+            if !used.contains(&number) {
+                self.free_buffer(number);
+                continue;
+            }
+            let id = self.buffer_id(number);
+            let Some(buffer) = self.store.buffers.get_mut(&number) else {
+                continue;
+            };
+            if buffer.state != State::Lost {
+                buffer.state = State::Sealing;
+                let keeper = buffer.keeper;
+                self.store.open.sealing += 1;
+                self.order(keeper, Order::Seal { buffer: id });
+            }
+        }
+    }
+
+    /// A rank commits a step that it has committed: after a restart.
+    fn again(&mut self, rank: u32, part: Part) -> Result<(), Fault> {
+        let hash = match &part.layout {
+            Told::New(layout) => layout.hash(),
+            Told::Same(hash) => *hash,
+        };
+        let step = part.step;
+        let differs = self
+            .store
+            .part(step, rank)
+            .is_some_and(|there| (there.hash, there.checksum) != (hash, part.checksum));
+        if differs {
+            return Err(Fault::Differs { rank, step });
+        }
+        Ok(())
+    }
+
+    fn layout(&self, rank: u32, told: Told) -> Result<(LayoutHash, Arc<Layout>), Fault> {
+        match told {
+            Told::New(layout) => {
+                layout.check(rank)?;
+                Ok((layout.hash(), layout))
+            }
+            Told::Same(hash) => {
+                let last = self.writers.ranks[rank as usize].layout.as_ref();
+                let last = last.filter(|(there, _)| *there == hash);
+                last.cloned().ok_or(Fault::UnknownLayout { rank })
+            }
+        }
+    }
+
+    /// The buffers that a part names: the rank's own, each once, and of each slot at least one that is alive.
+    fn slots(
+        &self,
+        rank: u32,
+        named: &[Slot<BufferId>],
+        step: Step,
+    ) -> Result<Vec<Slot<u64>>, Fault> {
+        let own = &self.writers.ranks[rank as usize].buffers;
+        let mut seen = HashSet::new();
+        let mut slots = Vec::with_capacity(named.len());
+        for copies in named {
+            let mut lost = None;
+            let mut slot = Slot::new();
+            for copy in copies {
+                if copy.stream != self.id
+                    || !own.contains(&copy.number)
+                    || !seen.insert(copy.number)
+                {
+                    return Err(Fault::ForeignBuffer { rank });
+                }
+                match &self.store.buffers[&copy.number] {
+                    buffer if buffer.state == State::Lost => lost = Some(buffer.keeper),
+                    _ => slot.push(copy.number),
+                }
+            }
+            if slot.is_empty() {
+                let keeper = lost.ok_or(Fault::ForeignBuffer { rank })?;
+                return Err(Fault::KeeperLost { keeper, step });
+            }
+            slots.push(slot);
+        }
+        Ok(slots)
+    }
+
+    /// Whether every block lies inside each copy of its slot.
+    fn fits(
+        &self,
+        rank: u32,
+        layout: &Layout,
+        slots: &[Slot<u64>],
+        places: &Places,
+    ) -> Result<(), Fault> {
+        // Before any table of that many slots is made.
+        for variable in &layout.variables {
+            let beyond = |block: &Block| block.slot as usize >= slots.len();
+            if let Some(at) = variable.blocks.iter().position(beyond) {
+                return Err(Fault::BadPlace {
+                    rank,
+                    variable: variable.name.clone(),
+                    block: at as u64,
+                });
+            }
+        }
+        let packed;
+        let offsets: &[u64] = match places {
+            Places::Packed => {
+                packed = layout.packing()?.offsets;
+                &packed
+            }
+            Places::Listed(offsets) => offsets,
+        };
+        let mut offsets = offsets.iter();
+        for variable in &layout.variables {
+            for (at, block) in variable.blocks.iter().enumerate() {
+                let bytes = block.region.bytes(variable.dtype.bytes()).ok();
+                let end = offsets.next().and_then(|offset| offset.checked_add(bytes?));
+                let copies = slots.get(block.slot as usize);
+                let inside = end.zip(copies).is_some_and(|(end, copies)| {
+                    copies
+                        .iter()
+                        .all(|number| end <= self.store.buffers[number].bytes)
+                });
+                if !inside {
+                    return Err(Fault::BadPlace {
+                        rank,
+                        variable: variable.name.clone(),
+                        block: at as u64,
+                    });
+                }
+            }
+        }
+        Ok(())
+    }
+}

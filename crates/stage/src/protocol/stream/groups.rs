@@ -1,0 +1,209 @@
+//! The reader groups: what each has in its queue, has taken, and holds.
+
+use super::store::Store;
+use crate::protocol::queue::Queue;
+use crate::protocol::{GroupFigures, LayoutHash, Limits, Peer, Policy, Step, Ticket};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Place {
+    Here(Peer),
+    /// Has not come (back) yet; may until then.
+    Away(u64),
+    /// Was away too long.
+    Gone,
+    Closed,
+}
+
+/// A question that waits for a step.
+#[derive(Debug)]
+pub(super) struct Waiting {
+    pub(super) ticket: Ticket,
+    pub(super) until: u64,
+    /// That one, or the next one.
+    pub(super) at: Option<Step>,
+}
+
+#[derive(Debug)]
+pub(super) struct Rank {
+    pub(super) place: Place,
+    /// Which one of the group's sequence it takes next.
+    pub(super) next: u64,
+    /// The steps that it holds, and whether it took them in the sequence.
+    pub(super) holds: BTreeMap<Ticket, (Step, bool)>,
+    pub(super) waiting: VecDeque<Waiting>,
+    /// The layouts that it was told last.
+    pub(super) told: Option<LayoutHash>,
+}
+
+impl Rank {
+    /// Whether steps are kept for it.
+    pub(super) fn counts(&self) -> bool {
+        matches!(self.place, Place::Here(_) | Place::Away(_))
+    }
+}
+
+/// A reader program, or the nameless one that stands for the first that will come.
+#[derive(Debug)]
+pub(super) struct Group {
+    pub(super) name: Option<String>,
+    pub(super) lease: u64,
+    pub(super) queue: Queue,
+    /// What the group has taken and not all ranks have; the first is number `base` of the sequence.
+    pub(super) taken: VecDeque<Step>,
+    pub(super) base: u64,
+    pub(super) ranks: Vec<Rank>,
+    /// When the nameless one is forgotten: some time after the end.
+    pub(super) until: Option<u64>,
+}
+
+impl Group {
+    pub(super) fn wants(&self, step: Step) -> bool {
+        self.queue.contains(step) || self.taken.contains(&step)
+    }
+
+    /// The steps that it keeps in use beside its queue: taken by one rank and not by all, or held.
+    pub(super) fn in_use(&self) -> BTreeSet<Step> {
+        let holds = self.ranks.iter().flat_map(|rank| rank.holds.values());
+        let held = holds
+            .filter(|(_, in_sequence)| *in_sequence)
+            .map(|&(step, _)| step);
+        self.taken.iter().copied().chain(held).collect()
+    }
+
+    /// Forgets the taken steps that every rank has; returns them.
+    pub(super) fn advance(&mut self) -> Vec<Step> {
+        let counting = self.ranks.iter().filter(|rank| rank.counts());
+        let end = self.base + self.taken.len() as u64;
+        let least = counting.map(|rank| rank.next).min().unwrap_or(end);
+        let done = least.saturating_sub(self.base).min(self.taken.len() as u64);
+        self.base += done;
+        self.taken.drain(..done as usize).collect()
+    }
+
+    pub(super) fn is_left(&self) -> bool {
+        self.name.is_none() || self.ranks.iter().any(Rank::counts)
+    }
+}
+
+/// All groups of a stream, by number.
+#[derive(Debug, Default)]
+pub(super) struct Groups {
+    pub(super) groups: BTreeMap<u32, Group>,
+    pub(super) next: u32,
+}
+
+impl Groups {
+    /// Before the first group: one that stands for it.
+    pub(super) fn expect_somebody(&mut self, limits: Limits) {
+        let group = Group {
+            name: None,
+            lease: 0,
+            queue: Queue::new(Policy::Block, limits, 0),
+            taken: VecDeque::new(),
+            base: 0,
+            ranks: Vec::new(),
+            until: None,
+        };
+        self.insert(group);
+    }
+
+    pub(super) fn insert(&mut self, group: Group) -> u32 {
+        let number = self.next;
+        self.groups.insert(number, group);
+        self.next += 1;
+        number
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.groups.is_empty()
+    }
+
+    pub(super) fn only_expected(&self) -> bool {
+        self.groups.values().all(|group| group.name.is_none())
+    }
+
+    pub(super) fn clear(&mut self) {
+        self.groups.clear();
+    }
+
+    /// Whether a group has that step in its queue, or still to take for some rank.
+    pub(super) fn want(&self, step: Step) -> bool {
+        self.groups.values().any(|group| group.wants(step))
+    }
+
+    /// The steps that wait for the first group to come; `None` when one has.
+    pub(super) fn unread_steps(&self) -> Option<u64> {
+        let mut groups = self.groups.values();
+        groups
+            .find(|group| group.name.is_none())
+            .map(|group| group.queue.steps())
+    }
+
+    /// The first group that does not let step `step` of about `bytes` bytes begin: its name and how many steps it is behind.
+    pub(super) fn who_is_full(
+        &self,
+        store: &Store,
+        step: Step,
+        bytes: u64,
+    ) -> Option<(Option<String>, u64)> {
+        self.groups.values().find_map(|group| {
+            let used = group.in_use();
+            let held = used
+                .iter()
+                .filter_map(|step| store.steps.get(step))
+                .map(|stored| stored.bytes)
+                .sum();
+            let steps = used.len() as u64;
+            let admits = group
+                .queue
+                .admits(step, steps, held, bytes, !store.disk_full);
+            (!admits).then(|| (group.name.clone(), steps + group.queue.steps()))
+        })
+    }
+
+    /// What spilling groups have beyond their limits.
+    pub(super) fn beyond(&self) -> Vec<Step> {
+        self.groups
+            .values()
+            .flat_map(|group| group.queue.beyond())
+            .collect()
+    }
+
+    /// The steps in queues of that policy, the newest first.
+    pub(super) fn queued_by(&self, policy: Policy) -> Vec<Step> {
+        let groups = self
+            .groups
+            .values()
+            .filter(|group| group.queue.policy() == policy);
+        let steps: BTreeSet<Step> = groups.flat_map(|group| group.queue.all()).collect();
+        steps.into_iter().rev().collect()
+    }
+
+    /// Memory is short: every dropping group gives one step away; `None` when none has any.
+    pub(super) fn yield_one(&mut self, newest: Step) -> Option<Vec<Step>> {
+        let groups = self.groups.values_mut();
+        let steps: Vec<Step> = groups
+            .filter_map(|group| group.queue.yield_one(newest))
+            .collect();
+        (!steps.is_empty()).then_some(steps)
+    }
+
+    pub(super) fn figures(&self) -> Vec<GroupFigures> {
+        let groups = self.groups.values();
+        groups
+            .map(|group| GroupFigures {
+                name: group.name.clone(),
+                queued: group.queue.steps(),
+                queued_bytes: group.queue.bytes(),
+                in_use: group.in_use().len() as u64,
+                here: group
+                    .ranks
+                    .iter()
+                    .filter(|rank| matches!(rank.place, Place::Here(_)))
+                    .count() as u32,
+                size: group.ranks.len() as u32,
+            })
+            .collect()
+    }
+}

@@ -1,0 +1,263 @@
+//! One stream: a pure machine that turns what its writers, readers and keepers say into answers and orders.
+//!
+//! # States
+//! ```text
+//!   step:    (open) ranks begin, reserve, commit --all parts--> (sealing) --all buffers sealed--> (committed)
+//!            (committed) queued by groups, taken, held, retained --nobody can get it--> (freed)
+//!                        in memory <--> being spilled --> on disk
+//!   buffer:  asked of the keeper -> written -> sealing -> read -> spilling -> on disk; freed once; or lost with its keeper
+//!   writer rank:  away (not come yet, or dead; its lease runs) <-> here -> closed
+//!   reader rank:  away (the same) <-> here -> closed; or gone (its lease is over)
+//!   stream:  running -> ended (all writers closed; or one is away beyond its lease) -> over (no group is left)
+//! ```
+//!
+//! # Rules
+//! * S1 One step is open at a time: a rank begins step k + 1 when step k is committed, by all ranks. So half-written steps never
+//!   hold more than one step's memory, and no two of them can wait for each other.
+//! * S2 A step is committed when every rank's part is there and every buffer of it is sealed. Then it is one record, which
+//!   no death of a writer changes.
+//! * S3 What a dead rank had committed to the open step stays; what it had not is freed at once. A part that is committed again is
+//!   ignored when it is the same, and refused when it is not.
+//! * S4 All ranks of a group take the same steps in the same order: the first rank to ask decides the next one.
+//! * S5 A step is freed when no group has it in its queue, no rank of a group has still to take it, nobody holds it, and it is
+//!   neither retained nor the precious first. Then each of its buffers is freed, once.
+//! * S6 A dead reader rank's holds end at once. What it had not taken is kept for it until its lease ends; if it comes back
+//!   later, it goes on with the step that the group takes next. A group none of whose ranks is left is forgotten.
+//! * S7 Before the first group, a nameless one stands for it: it has what the first one will find, under the default limits.
+//! * S8 After the last committed step readers get the end of the stream, and why. Writers get an error.
+//!
+//! # Not guaranteed
+//! * A reader that died while it held a step does not get the step again: whoever must not miss one copies what it needs before the
+//!   release, and starts again from its own copy.
+//! * Steps that only a dead keeper had are damaged: readers get an error that names the keeper, and go on.
+//! * A reader that holds steps for ever makes `Block` writers wait until their deadlines.
+//!
+//! # Files
+//! `mod` (the machine's entrances, and what follows every event) · `writers` · `commit` (their parts) · `groups` (of readers) · `readers` · `store` (steps and buffers) · `check` (do
+//! the parts of the ranks fit together)
+
+mod check;
+mod commit;
+mod groups;
+mod readers;
+mod store;
+mod writers;
+
+use super::governor::{Ask, AskId, Shortage};
+use super::{
+    Answer, BufferId, EndOfStream, Fault, Limits, Notice, Order, Peer, StreamConfig, StreamId,
+    Ticket,
+};
+use crate::protocol::Step;
+use groups::Groups;
+use store::Store;
+use writers::Writers;
+
+/// What a stream wants done.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Action {
+    /// Say this.
+    Send(Peer, Notice),
+    /// Ask the governor.
+    Ask(Ask),
+    /// Do not want that any more.
+    Withdraw(AskId),
+    /// A buffer's memory at a keeper is free (its order to free or the report of the spill came before).
+    Freed(BufferId, Peer, u64),
+    /// A keeper should spill a buffer of that length: reserve the disk, then order it; or report that it failed.
+    Spill(BufferId, Peer, u64),
+    /// A buffer's place on a keeper's disk is free, if it got one.
+    FreedDisk(BufferId),
+}
+
+/// A stream. See the module for its rules.
+#[derive(Debug)]
+pub struct Stream {
+    id: StreamId,
+    name: String,
+    config: StreamConfig,
+    /// Memory of all keepers: what default limits are a quarter of.
+    budget: u64,
+    writers: Writers,
+    groups: Groups,
+    store: Store,
+    end: Option<EndOfStream>,
+    /// When the next deadline or lease may be over; never too late.
+    wake: Option<u64>,
+    now: u64,
+    out: Vec<Action>,
+}
+
+impl Stream {
+    /// A stream of which no rank has come yet, at time `now`; `budget` is the memory of all keepers.
+    pub fn new(
+        now: u64,
+        id: StreamId,
+        name: &str,
+        program: &str,
+        size: u32,
+        config: StreamConfig,
+        budget: u64,
+    ) -> Self {
+        let until = now.saturating_add(config.lease);
+        let mut stream = Stream {
+            id,
+            name: name.to_owned(),
+            writers: Writers::new(program, size, until),
+            groups: Groups::default(),
+            store: Store::new(&config),
+            config,
+            budget,
+            end: None,
+            wake: Some(until),
+            now,
+            out: Vec::new(),
+        };
+        if stream.config.unread == super::Unread::Block {
+            stream.groups.expect_somebody(stream.default_limits());
+        }
+        stream
+    }
+
+    /// Its name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Number of committed steps.
+    pub fn committed(&self) -> Step {
+        self.store.committed
+    }
+
+    /// Why there will be no more steps, once that is so.
+    pub fn end(&self) -> Option<EndOfStream> {
+        self.end
+    }
+
+    /// Whether nothing of it is left: the stream can be forgotten.
+    pub fn is_over(&self) -> bool {
+        self.end.is_some() && self.groups.is_empty()
+    }
+
+    /// Whether it has ended and nobody has ever opened it: another stream may take its name.
+    pub fn is_abandoned(&self) -> bool {
+        self.end.is_some() && self.groups.only_expected()
+    }
+
+    /// When [`tick`](Self::tick) is due at the latest; it may be early.
+    pub fn wake_at(&self) -> Option<u64> {
+        self.wake
+    }
+
+    /// How things stand, for a person.
+    pub fn figures(&self) -> super::StreamFigures {
+        super::StreamFigures {
+            id: self.id,
+            name: self.name.clone(),
+            program: self.writers.program().to_owned(),
+            committed: self.store.committed,
+            stored: self.store.stored(),
+            bytes: 0,
+            end: self.end,
+            groups: self.groups.figures(),
+        }
+    }
+
+    /// What is to be done since the last call, in order.
+    pub fn take_actions(&mut self) -> Vec<Action> {
+        std::mem::take(&mut self.out)
+    }
+
+    /// Nobody has ever opened the ended stream and another takes its name: frees everything.
+    pub fn abandon(&mut self) {
+        assert!(self.is_abandoned(), "somebody still reads");
+        self.groups.clear();
+        self.settle();
+    }
+
+    /// A process is gone: as a writer, as a reader, as a keeper.
+    pub fn lost(&mut self, peer: Peer) {
+        self.keeper_lost(peer);
+        self.writer_lost(peer);
+        self.reader_lost(peer);
+        self.settle();
+    }
+
+    /// It is that time (ms, never less than before) until said otherwise.
+    pub fn set_now(&mut self, now: u64) {
+        self.now = now;
+    }
+
+    /// The memory of all keepers is another.
+    pub fn set_budget(&mut self, budget: u64) {
+        self.budget = budget;
+    }
+
+    /// Time has passed: deadlines and leases.
+    pub fn tick(&mut self) {
+        if self.wake.is_none_or(|wake| wake > self.now) {
+            return;
+        }
+        self.wake = None;
+        self.writers_tick();
+        self.readers_tick();
+        self.settle();
+    }
+
+    /// What follows from any event: a step may be whole, readers may be served, steps freed or spilled, writers let in.
+    fn settle(&mut self) {
+        self.complete();
+        self.close_if_all_have();
+        self.serve();
+        self.sweep();
+        self.spill_beyond();
+        self.admit();
+        if self.is_over() {
+            self.store.let_go();
+            self.sweep();
+            debug_assert_eq!(self.store.stored(), 0, "an ended stream left steps behind");
+        }
+    }
+
+    fn default_limits(&self) -> Limits {
+        self.config.limits.unwrap_or(Limits {
+            steps: 2,
+            bytes: self.budget / 4,
+        })
+    }
+
+    fn answer(&mut self, to: Peer, ticket: Ticket, answer: Answer) {
+        self.out
+            .push(Action::Send(to, Notice::Answer { ticket, answer }));
+    }
+
+    fn fail(&mut self, to: Peer, ticket: Ticket, fault: Fault) {
+        self.answer(to, ticket, Answer::Failed(fault));
+    }
+
+    fn order(&mut self, keeper: Peer, order: Order) {
+        self.out.push(Action::Send(keeper, Notice::Order(order)));
+    }
+
+    /// Something may be over at `at`.
+    fn wake_by(&mut self, at: u64) {
+        self.wake = Some(self.wake.map_or(at, |wake| wake.min(at)));
+    }
+
+    /// A time that is `ms` from now.
+    fn after(&self, ms: u64) -> u64 {
+        self.now.saturating_add(ms)
+    }
+
+    fn no_memory(short: &Shortage, stream: &str) -> Fault {
+        Fault::NoMemory {
+            bytes: short.missing,
+            used: short.used,
+            limit: short.limit,
+            at: match short.keeper {
+                Some(keeper) => keeper.to_string(),
+                None => format!("the stream {stream}"),
+            },
+        }
+    }
+}

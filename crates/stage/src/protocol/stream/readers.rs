@@ -1,0 +1,408 @@
+//! The reader ranks: opening, taking steps, holding them, releasing, dying.
+
+use super::Stream;
+use super::groups::{Group, Place, Rank, Waiting};
+use crate::protocol::queue::Queue;
+use crate::protocol::{Answer, Fault, Peer, Policy, Reader, ReaderId, Start, Step, Ticket};
+use std::collections::{BTreeMap, VecDeque};
+
+impl Stream {
+    /// A reader rank opens the stream, or comes back to it.
+    ///
+    /// # Errors
+    /// Another size, a rank beyond it or taken, limits of zero, a step to start at that is gone. Taken may pass.
+    pub fn open_reader(&mut self, from: Peer, reader: &Reader) -> Result<Answer, Fault> {
+        let Reader { rank, size, .. } = *reader;
+        let program = || reader.group.clone();
+        if rank >= size {
+            return Err(Fault::RankBeyond {
+                program: program(),
+                rank,
+                size,
+            });
+        }
+        let mut groups = self.groups.groups.iter();
+        let known = groups.find(|(_, group)| group.name.as_ref() == Some(&reader.group));
+        let number = match known {
+            Some((&number, group)) => {
+                let there = group.ranks.len() as u32;
+                if there != size {
+                    return Err(Fault::SizeDiffers {
+                        program: program(),
+                        rank,
+                        size,
+                        there,
+                    });
+                }
+                number
+            }
+            None => self.new_group(reader)?,
+        };
+        let Some(group) = self.groups.groups.get_mut(&number) else {
+            return Err(Fault::NotOpen);
+        };
+        let end = group.base + group.taken.len() as u64;
+        let state = &mut group.ranks[rank as usize];
+        match state.place {
+            Place::Here(peer) => {
+                return Err(Fault::RankTaken {
+                    program: program(),
+                    rank,
+                    peer,
+                });
+            }
+            Place::Away(_) => {}
+            Place::Gone | Place::Closed => state.next = end,
+        }
+        state.place = Place::Here(from);
+        state.told = None;
+        self.settle();
+        Ok(Answer::Reading {
+            reader: ReaderId {
+                stream: self.id,
+                group: number,
+                rank,
+            },
+        })
+    }
+
+    fn new_group(&mut self, reader: &Reader) -> Result<u32, Fault> {
+        let limits = reader.limits.unwrap_or_else(|| self.default_limits());
+        if limits.steps == 0
+            || limits.bytes == 0 && reader.limits.is_some()
+            || reader.policy == Policy::Every(0)
+        {
+            return Err(Fault::ZeroLimit {
+                group: reader.group.clone(),
+            });
+        }
+        let unbroken = self.store.unbroken_from();
+        let from = match reader.start {
+            Start::Earliest => unbroken,
+            Start::Latest => unbroken.max(self.store.committed.saturating_sub(1)),
+            Start::Step(step) if step < unbroken => return Err(self.gone(step)),
+            Start::Step(step) => step,
+        };
+        let precious = reader.start == Start::Earliest && self.config.precious_first;
+        let mut queue = Queue::new(reader.policy, limits, if precious { 0 } else { from });
+        for (&step, stored) in &self.store.steps {
+            if step >= from || precious && step == 0 {
+                queue.offer(step, stored.bytes);
+            }
+        }
+        let until = self.after(reader.lease);
+        let rank = |_| Rank {
+            place: Place::Away(until),
+            next: 0,
+            holds: BTreeMap::new(),
+            waiting: VecDeque::new(),
+            told: None,
+        };
+        let group = Group {
+            name: Some(reader.group.clone()),
+            lease: reader.lease,
+            queue,
+            taken: VecDeque::new(),
+            base: 0,
+            ranks: (0..reader.size).map(rank).collect(),
+            until: None,
+        };
+        self.wake_by(until);
+        // The one that was expected has come: what it had is there for this one, if it wants it.
+        self.groups.groups.retain(|_, group| group.name.is_some());
+        self.store.suspect_all();
+        Ok(self.groups.insert(group))
+    }
+
+    fn gone(&self, step: Step) -> Fault {
+        Fault::Gone {
+            stream: self.name.clone(),
+            step,
+            oldest: self.store.steps.keys().next().copied(),
+        }
+    }
+
+    /// The rank, if that process is it.
+    fn reader(&mut self, reader: ReaderId, peer: Peer) -> Option<&mut Rank> {
+        let group = self.groups.groups.get_mut(&reader.group)?;
+        let rank = group.ranks.get_mut(reader.rank as usize)?;
+        (rank.place == Place::Here(peer)).then_some(rank)
+    }
+
+    /// A rank asks for the next step of its group, or for step `at`.
+    pub fn take(
+        &mut self,
+        from: Peer,
+        reader: ReaderId,
+        ticket: Ticket,
+        at: Option<Step>,
+        patience: u64,
+    ) {
+        let until = self.after(patience);
+        let Some(rank) = self.reader(reader, from) else {
+            return self.fail(from, ticket, Fault::NotOpen);
+        };
+        rank.waiting.push_back(Waiting { ticket, until, at });
+        self.wake_by(until);
+        self.settle();
+    }
+
+    /// Serves the questions that can be answered now.
+    pub(super) fn serve(&mut self) {
+        let numbers: Vec<u32> = self.groups.groups.keys().copied().collect();
+        for number in numbers {
+            let ranks = self.groups.groups[&number].ranks.len();
+            for rank in 0..ranks {
+                self.serve_rank(number, rank);
+            }
+        }
+    }
+
+    fn serve_rank(&mut self, number: u32, rank: usize) {
+        let mut at = 0;
+        let mut sequence_waits = false;
+        loop {
+            let group = &self.groups.groups[&number];
+            let state = &group.ranks[rank];
+            let (Place::Here(peer), Some(waiting)) = (state.place, state.waiting.get(at)) else {
+                return;
+            };
+            let (ticket, step) = (waiting.ticket, waiting.at);
+            let answer = match step {
+                Some(step) => self.answer_at(number, rank, ticket, step),
+                // A later `Next` never overtakes an earlier one.
+                None if sequence_waits => None,
+                None => self.answer_next(number, rank, ticket),
+            };
+            match answer {
+                None => {
+                    sequence_waits |= step.is_none();
+                    at += 1;
+                }
+                Some(answer) => {
+                    if let Some(group) = self.groups.groups.get_mut(&number) {
+                        group.ranks[rank].waiting.remove(at);
+                    }
+                    self.answer(peer, ticket, answer);
+                }
+            }
+        }
+    }
+
+    fn answer_at(
+        &mut self,
+        number: u32,
+        rank: usize,
+        ticket: Ticket,
+        step: Step,
+    ) -> Option<Answer> {
+        if self.store.steps.contains_key(&step) {
+            return self
+                .store
+                .ready(step)
+                .then(|| self.give(number, rank, ticket, step, false));
+        }
+        if step < self.store.committed {
+            return Some(Answer::Failed(self.gone(step)));
+        }
+        self.end.map(Answer::End)
+    }
+
+    fn answer_next(&mut self, number: u32, rank: usize, ticket: Ticket) -> Option<Answer> {
+        let group = self.groups.groups.get_mut(&number)?;
+        let next = group.ranks[rank].next;
+        let ahead = (next - group.base) as usize;
+        let step = match group.taken.get(ahead) {
+            Some(&step) => step,
+            None => match group.queue.first() {
+                Some(step) => step,
+                None => return self.end.map(Answer::End),
+            },
+        };
+        if !self.store.ready(step) {
+            return None; // on its way to disk
+        }
+        if ahead == group.taken.len() {
+            group.queue.take();
+            group.taken.push_back(step);
+        }
+        group.ranks[rank].next += 1;
+        let answer = self.give(number, rank, ticket, step, true);
+        let done = self.groups.groups.get_mut(&number).map(Group::advance);
+        done.into_iter()
+            .flatten()
+            .for_each(|step| self.store.suspect(step));
+        Some(answer)
+    }
+
+    /// The step for a rank, which holds it from now on; or what is wrong with it.
+    fn give(
+        &mut self,
+        number: u32,
+        rank: usize,
+        ticket: Ticket,
+        step: Step,
+        in_sequence: bool,
+    ) -> Answer {
+        let keepers = self.store.damage(step);
+        if !keepers.is_empty() {
+            return Answer::Failed(Fault::Damaged { step, keepers });
+        }
+        let told = self.groups.groups[&number].ranks[rank].told;
+        let (record, hash) = self.store.record(self, step, told);
+        if let Some(group) = self.groups.groups.get_mut(&number) {
+            let state = &mut group.ranks[rank];
+            state.told = Some(hash);
+            state.holds.insert(ticket, (step, in_sequence));
+        }
+        if let Some(stored) = self.store.steps.get_mut(&step) {
+            stored.holds += 1;
+        }
+        Answer::Step(record)
+    }
+
+    /// A rank releases what it holds under that ticket.
+    pub fn release(&mut self, from: Peer, reader: ReaderId, hold: Ticket) {
+        let held = self
+            .reader(reader, from)
+            .and_then(|rank| rank.holds.remove(&hold));
+        if let Some((step, _)) = held {
+            self.unhold(step);
+            self.settle();
+        }
+    }
+
+    fn unhold(&mut self, step: Step) {
+        if let Some(stored) = self.store.steps.get_mut(&step) {
+            stored.holds -= 1;
+        }
+        self.store.suspect(step);
+    }
+
+    /// A rank reads no more.
+    pub fn close_reader(&mut self, from: Peer, reader: ReaderId) {
+        let Some(rank) = self.reader(reader, from) else {
+            return;
+        };
+        let waiting: Vec<Waiting> = rank.waiting.drain(..).collect();
+        for question in waiting {
+            self.fail(from, question.ticket, Fault::NotOpen);
+        }
+        self.leave(reader.group, reader.rank as usize, Place::Closed);
+        self.settle();
+    }
+
+    /// A rank is not here any more: its holds end; what it would still have to take is kept for it while it counts.
+    fn leave(&mut self, number: u32, rank: usize, place: Place) {
+        let Some(group) = self.groups.groups.get_mut(&number) else {
+            return;
+        };
+        let state = &mut group.ranks[rank];
+        state.place = place;
+        state.waiting.clear();
+        state.told = None;
+        let holds = std::mem::take(&mut state.holds);
+        let done = group.advance();
+        if !group.is_left() {
+            self.groups.groups.remove(&number);
+            self.store.suspect_all();
+        }
+        holds.into_values().for_each(|(step, _)| self.unhold(step));
+        done.into_iter().for_each(|step| self.store.suspect(step));
+    }
+
+    /// A process is gone: so are the reader ranks that it was.
+    pub(super) fn reader_lost(&mut self, peer: Peer) {
+        let groups = self.groups.groups.iter();
+        let ranks = groups.flat_map(|(&number, group)| {
+            let ranks = group.ranks.iter().enumerate();
+            let lost = ranks.filter(|(_, rank)| rank.place == Place::Here(peer));
+            lost.map(move |(rank, _)| (number, rank, group.lease))
+        });
+        let lost: Vec<(u32, usize, u64)> = ranks.collect();
+        for (number, rank, lease) in lost {
+            let until = self.after(lease);
+            self.leave(number, rank, Place::Away(until));
+            self.wake_by(until);
+        }
+    }
+
+    /// The stream has ended: who has not come yet has so long to come.
+    pub(super) fn linger(&mut self) {
+        let until = self.after(self.config.linger);
+        for group in self
+            .groups
+            .groups
+            .values_mut()
+            .filter(|group| group.name.is_none())
+        {
+            group.until = Some(until);
+        }
+        self.wake_by(until);
+    }
+
+    /// A step was committed: into the queues that want it.
+    pub(super) fn offer(&mut self, step: Step, bytes: u64) {
+        for group in self.groups.groups.values_mut() {
+            for dropped in group.queue.offer(step, bytes) {
+                self.store.suspect(dropped);
+            }
+        }
+    }
+
+    pub(super) fn readers_tick(&mut self) {
+        let now = self.now;
+        let mut over = Vec::new();
+        let (mut late, mut wake) = (Vec::new(), u64::MAX);
+        for (&number, group) in &mut self.groups.groups {
+            for (at, rank) in group.ranks.iter_mut().enumerate() {
+                if let Place::Away(until) = rank.place {
+                    if until <= now {
+                        over.push((number, at));
+                    } else {
+                        wake = wake.min(until);
+                    }
+                }
+                let Place::Here(peer) = rank.place else {
+                    continue;
+                };
+                let passed = rank.waiting.iter().filter(|waiting| waiting.until <= now);
+                late.extend(passed.map(|waiting| (peer, waiting.ticket)));
+                rank.waiting.retain(|waiting| waiting.until > now);
+                let next = rank.waiting.iter().map(|waiting| waiting.until).min();
+                wake = wake.min(next.unwrap_or(u64::MAX));
+            }
+        }
+        for (peer, ticket) in late {
+            let fault = Fault::NoStep {
+                stream: self.name.clone(),
+                committed: self.store.committed,
+            };
+            self.fail(peer, ticket, fault);
+        }
+        for (number, rank) in over {
+            self.leave(number, rank, Place::Gone);
+        }
+        self.forget_expected(now, &mut wake);
+        if wake < u64::MAX {
+            self.wake_by(wake);
+        }
+    }
+
+    fn forget_expected(&mut self, now: u64, wake: &mut u64) {
+        let before = self.groups.groups.len();
+        self.groups
+            .groups
+            .retain(|_, group| group.until.is_none_or(|until| until > now));
+        if self.groups.groups.len() != before {
+            self.store.suspect_all();
+        }
+        let next = self
+            .groups
+            .groups
+            .values()
+            .filter_map(|group| group.until)
+            .min();
+        *wake = (*wake).min(next.unwrap_or(u64::MAX));
+    }
+}

@@ -1,0 +1,567 @@
+//! The committed steps of a stream and all of its buffers: completing, sealing, freeing, spilling, losing.
+
+use super::check::Checker;
+use super::{Action, Stream};
+use crate::protocol::{
+    Attribute, BufferAt, BufferId, Handle, Layout, LayoutHash, Layouts, Order, PartRecord, Peer,
+    Places, Policy, Report, Slot, Step, StepRecord, StreamConfig,
+};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
+
+/// What a rank has committed.
+#[derive(Debug)]
+pub(super) struct Part {
+    pub(super) hash: LayoutHash,
+    pub(super) layout: Arc<Layout>,
+    pub(super) slots: Vec<Slot<u64>>,
+    pub(super) places: Places,
+    pub(super) attributes: Vec<(String, Attribute)>,
+    pub(super) checksum: u64,
+}
+
+/// Where a buffer is in its life.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum State {
+    Asked,
+    Written,
+    Sealing,
+    Read,
+    Spilling,
+    OnDisk,
+    Lost,
+}
+
+#[derive(Debug)]
+pub(super) struct Buffer {
+    pub(super) keeper: Peer,
+    pub(super) bytes: u64,
+    pub(super) handle: Handle,
+    pub(super) state: State,
+    /// The step that it is committed to.
+    step: Step,
+}
+
+/// A committed step.
+#[derive(Debug)]
+pub(super) struct Stored {
+    parts: Vec<Part>,
+    /// What names the layouts of all parts.
+    hash: LayoutHash,
+    /// Of its buffers, all copies.
+    pub(super) bytes: u64,
+    /// How many holds there are on it.
+    pub(super) holds: u64,
+    /// Buffers that are on their way to disk.
+    spilling: u32,
+}
+
+/// The step that is being written.
+#[derive(Debug)]
+pub(super) struct Open {
+    pub(super) parts: Vec<Option<Part>>,
+    pub(super) missing: u32,
+    /// Buffers that are not sealed yet.
+    pub(super) sealing: u32,
+    /// Back-pressure has let the step in.
+    pub(super) admitted: bool,
+}
+
+impl Open {
+    fn new(ranks: usize) -> Self {
+        Open {
+            parts: (0..ranks).map(|_| None).collect(),
+            missing: ranks as u32,
+            sealing: 0,
+            admitted: false,
+        }
+    }
+}
+
+#[derive(Debug)]
+pub(super) struct Store {
+    pub(super) committed: Step,
+    pub(super) open: Open,
+    pub(super) checker: Checker,
+    pub(super) buffers: HashMap<u64, Buffer>,
+    next_buffer: u64,
+    pub(super) steps: BTreeMap<Step, Stored>,
+    /// Steps that may have become free.
+    suspects: BTreeSet<Step>,
+    /// The retained window: these steps and newer ones, and their bytes.
+    retained_from: Step,
+    retained_bytes: u64,
+    precious: bool,
+    /// Bytes of the last committed step: what the next one is expected to have.
+    pub(super) last_bytes: u64,
+    spilling_bytes: u64,
+    /// A spill failed; until a spilled step is freed there is no use in another.
+    pub(super) disk_full: bool,
+}
+
+impl Store {
+    pub(super) fn new(config: &StreamConfig) -> Self {
+        Store {
+            committed: 0,
+            open: Open::new(0),
+            checker: Checker::default(),
+            buffers: HashMap::new(),
+            next_buffer: 0,
+            steps: BTreeMap::new(),
+            suspects: BTreeSet::new(),
+            retained_from: 0,
+            retained_bytes: 0,
+            precious: config.precious_first,
+            last_bytes: 0,
+            spilling_bytes: 0,
+            disk_full: false,
+        }
+    }
+
+    pub(super) fn start(&mut self, ranks: usize) {
+        self.open = Open::new(ranks);
+    }
+
+    /// Number of steps that are there.
+    pub(super) fn stored(&self) -> u64 {
+        self.steps.len() as u64
+    }
+
+    /// That step may be free.
+    pub(super) fn suspect(&mut self, step: Step) {
+        self.suspects.insert(step);
+    }
+
+    /// The oldest step from which on all steps are there.
+    pub(super) fn unbroken_from(&self) -> Step {
+        let mut from = self.committed;
+        while from > 0 && self.steps.contains_key(&(from - 1)) {
+            from -= 1;
+        }
+        from
+    }
+
+    /// All steps may be free.
+    pub(super) fn suspect_all(&mut self) {
+        self.suspects.extend(self.steps.keys());
+    }
+
+    /// Nothing is retained any more.
+    pub(super) fn let_go(&mut self) {
+        (self.retained_from, self.retained_bytes) = (self.committed, 0);
+        self.precious = false;
+        self.suspect_all();
+    }
+
+    fn retains(&self, step: Step) -> bool {
+        step >= self.retained_from || self.precious && step == 0
+    }
+
+    /// Whether a reader can be given the step now: it is there, and not on its way to disk.
+    pub(super) fn ready(&self, step: Step) -> bool {
+        self.steps
+            .get(&step)
+            .is_some_and(|stored| stored.spilling == 0)
+    }
+
+    /// The keepers whose death took the only copy of something in the step.
+    pub(super) fn damage(&self, step: Step) -> Vec<Peer> {
+        let slots = self
+            .steps
+            .get(&step)
+            .into_iter()
+            .flat_map(|stored| &stored.parts);
+        let slots = slots.flat_map(|part| &part.slots);
+        let lost = |&number: &u64| self.buffers[&number].state == State::Lost;
+        let dead = slots.filter(|copies| copies.iter().all(lost)).flatten();
+        let keepers: BTreeSet<Peer> = dead.map(|number| self.buffers[number].keeper).collect();
+        keepers.into_iter().collect()
+    }
+
+    /// The record of a step, for somebody who knows the layouts named `told`.
+    pub(super) fn record(
+        &self,
+        stream: &Stream,
+        step: Step,
+        told: Option<LayoutHash>,
+    ) -> (StepRecord, LayoutHash) {
+        let stored = &self.steps[&step];
+        let at = |&number: &u64| {
+            let buffer = &self.buffers[&number];
+            let alive = buffer.state != State::Lost;
+            alive.then_some(BufferAt {
+                buffer: stream.buffer_id(number),
+                keeper: buffer.keeper,
+                handle: buffer.handle,
+                bytes: buffer.bytes,
+                on_disk: buffer.state == State::OnDisk,
+            })
+        };
+        let parts = stored.parts.iter().map(|part| PartRecord {
+            slots: part
+                .slots
+                .iter()
+                .map(|copies| copies.iter().filter_map(at).collect())
+                .collect(),
+            places: part.places.clone(),
+            attributes: part.attributes.clone(),
+        });
+        let layouts = if told == Some(stored.hash) {
+            Layouts::Same(stored.hash)
+        } else {
+            Layouts::New {
+                hash: stored.hash,
+                layouts: stored
+                    .parts
+                    .iter()
+                    .map(|part| part.layout.clone())
+                    .collect(),
+            }
+        };
+        let record = StepRecord {
+            step,
+            layouts,
+            parts: parts.collect(),
+        };
+        (record, stored.hash)
+    }
+
+    /// What a rank has committed to a step, if that is still there.
+    pub(super) fn part(&self, step: Step, rank: u32) -> Option<&Part> {
+        if step == self.committed {
+            return self.open.parts[rank as usize].as_ref();
+        }
+        self.steps
+            .get(&step)
+            .map(|stored| &stored.parts[rank as usize])
+    }
+}
+
+impl Stream {
+    pub(super) fn buffer_id(&self, number: u64) -> BufferId {
+        BufferId {
+            stream: self.id,
+            number,
+        }
+    }
+
+    /// Orders a buffer for a writer; its memory was granted.
+    pub(super) fn allocate(&mut self, keeper: Peer, bytes: u64, writer: Peer) -> u64 {
+        let number = self.store.next_buffer;
+        self.store.next_buffer += 1;
+        let buffer = Buffer {
+            keeper,
+            bytes,
+            handle: Handle::default(),
+            state: State::Asked,
+            step: Step::MAX,
+        };
+        self.store.buffers.insert(number, buffer);
+        let buffer = self.buffer_id(number);
+        self.order(
+            keeper,
+            Order::Allocate {
+                buffer,
+                bytes,
+                writer,
+            },
+        );
+        number
+    }
+
+    /// The only place where a buffer ends: orders its keeper to free it, and says what is free.
+    pub(super) fn free_buffer(&mut self, number: u64) {
+        let Some(buffer) = self.store.buffers.remove(&number) else {
+            return; // a refused one
+        };
+        let id = self.buffer_id(number);
+        let (keeper, bytes) = (buffer.keeper, buffer.bytes);
+        if buffer.state == State::Lost {
+            return;
+        }
+        self.order(keeper, Order::Free { buffer: id });
+        if matches!(buffer.state, State::Spilling | State::OnDisk) {
+            self.out.push(Action::FreedDisk(id));
+            self.store.disk_full = false;
+        }
+        if buffer.state == State::Spilling {
+            self.store.spilling_bytes -= bytes;
+        }
+        if buffer.state != State::OnDisk {
+            self.out.push(Action::Freed(id, keeper, bytes));
+        }
+    }
+
+    /// A keeper reports.
+    pub fn report(&mut self, from: Peer, report: Report) {
+        let (Report::Held { buffer, .. }
+        | Report::Refused { buffer }
+        | Report::Sealed { buffer }
+        | Report::Spilled { buffer }
+        | Report::SpillFailed { buffer }) = report;
+        let number = buffer.number;
+        let Some(known) = self.store.buffers.get_mut(&number) else {
+            return; // freed meanwhile
+        };
+        if known.keeper != from {
+            return; // nonsense: somebody else's buffer
+        }
+        match (report, known.state) {
+            (Report::Held { handle, .. }, State::Asked) => {
+                (known.handle, known.state) = (handle, State::Written);
+                self.buffer_held(number);
+            }
+            (Report::Refused { .. }, State::Asked) => self.buffer_refused(number),
+            (Report::Sealed { .. }, State::Sealing) => {
+                known.state = State::Read;
+                self.store.open.sealing -= 1;
+            }
+            (Report::Spilled { .. }, State::Spilling) => self.spilled(number, true),
+            (Report::SpillFailed { .. }, State::Spilling) => self.spilled(number, false),
+            _ => {} // nonsense, or too late
+        }
+        self.settle();
+    }
+
+    /// There is no room on the keeper's disk.
+    pub fn spill_refused(&mut self, buffer: BufferId) {
+        let known = self.store.buffers.get(&buffer.number);
+        if known.is_some_and(|known| known.state == State::Spilling) {
+            self.spilled(buffer.number, false);
+            self.settle();
+        }
+    }
+
+    fn spilled(&mut self, number: u64, done: bool) {
+        let Some(buffer) = self.store.buffers.get_mut(&number) else {
+            return;
+        };
+        buffer.state = if done { State::OnDisk } else { State::Read };
+        let (keeper, bytes, step) = (buffer.keeper, buffer.bytes, buffer.step);
+        self.store.spilling_bytes -= bytes;
+        if let Some(stored) = self.store.steps.get_mut(&step) {
+            stored.spilling -= 1;
+        }
+        let id = self.buffer_id(number);
+        if done {
+            self.out.push(Action::Freed(id, keeper, bytes));
+        } else {
+            self.store.disk_full = true;
+            self.out.push(Action::FreedDisk(id));
+        }
+    }
+
+    /// The open step is whole, if it is: from now on it is a committed one.
+    pub(super) fn complete(&mut self) {
+        let ranks = self.writers.ranks();
+        let open = &mut self.store.open;
+        if ranks == 0 || open.missing > 0 || open.sealing > 0 || self.end.is_some() {
+            return;
+        }
+        let open = std::mem::replace(open, Open::new(ranks));
+        let parts: Vec<Part> = open.parts.into_iter().flatten().collect();
+        let step = self.store.committed;
+        let mut bytes = 0;
+        for &number in parts.iter().flat_map(|part| &part.slots).flatten() {
+            if let Some(buffer) = self.store.buffers.get_mut(&number) {
+                buffer.step = step;
+                bytes += buffer.bytes;
+            }
+        }
+        let hashes: Vec<u8> = parts
+            .iter()
+            .flat_map(|part| part.hash.0.to_le_bytes())
+            .collect();
+        let stored = Stored {
+            hash: LayoutHash(xxhash_rust::xxh3::xxh3_128(&hashes)),
+            parts,
+            bytes,
+            holds: 0,
+            spilling: 0,
+        };
+        let store = &mut self.store;
+        store.steps.insert(step, stored);
+        store.committed += 1;
+        store.last_bytes = bytes;
+        store.retained_bytes += bytes;
+        store.suspect(step);
+        self.shrink_window();
+        self.offer(step, bytes);
+    }
+
+    /// Lets the oldest steps out of the retained window, as long as neither of its limits wants them.
+    fn shrink_window(&mut self) {
+        let retain = self.config.retain;
+        while self.store.retained_from < self.store.committed {
+            let steps = self.store.committed - self.store.retained_from;
+            if steps <= retain.steps || self.store.retained_bytes <= retain.bytes {
+                break;
+            }
+            self.shrink_by_one();
+        }
+    }
+
+    fn shrink_by_one(&mut self) {
+        let store = &mut self.store;
+        let step = store.retained_from;
+        store.retained_from += 1;
+        store.retained_bytes -= store.steps.get(&step).map_or(0, |stored| stored.bytes);
+        store.suspect(step);
+    }
+
+    /// Frees the suspects that nobody can get any more.
+    pub(super) fn sweep(&mut self) {
+        for step in std::mem::take(&mut self.store.suspects) {
+            let Some(stored) = self.store.steps.get(&step) else {
+                continue;
+            };
+            if stored.holds > 0 || self.store.retains(step) || self.groups.want(step) {
+                continue;
+            }
+            let stored = self.store.steps.remove(&step).into_iter();
+            let parts = stored.flat_map(|stored| stored.parts);
+            let numbers: Vec<u64> = parts.flat_map(|part| part.slots).flatten().collect();
+            for number in numbers {
+                self.free_buffer(number);
+            }
+        }
+    }
+
+    /// Sends to disk what spilling groups have beyond their limits.
+    pub(super) fn spill_beyond(&mut self) {
+        for step in self.groups.beyond() {
+            self.spill(step);
+        }
+    }
+
+    /// Sends a step to disk, if it lies in memory and nobody holds it; returns the bytes that will be free.
+    fn spill(&mut self, step: Step) -> u64 {
+        if self.store.disk_full {
+            return 0;
+        }
+        let Some(stored) = self.store.steps.get_mut(&step) else {
+            return 0;
+        };
+        if stored.holds > 0 || stored.spilling > 0 {
+            return 0;
+        }
+        let mut bytes = 0;
+        let numbers: Vec<u64> = stored
+            .parts
+            .iter()
+            .flat_map(|part| &part.slots)
+            .flatten()
+            .copied()
+            .collect();
+        for number in numbers {
+            let id = self.buffer_id(number);
+            let Some(buffer) = self.store.buffers.get_mut(&number) else {
+                continue;
+            };
+            if buffer.state != State::Read {
+                continue;
+            }
+            buffer.state = State::Spilling;
+            bytes += buffer.bytes;
+            self.out
+                .push(Action::Spill(id, buffer.keeper, buffer.bytes));
+            if let Some(stored) = self.store.steps.get_mut(&step) {
+                stored.spilling += 1;
+            }
+        }
+        self.store.spilling_bytes += bytes;
+        bytes
+    }
+
+    /// Memory is short by that many bytes: drops and spills what may be, the least needed first.
+    pub(super) fn make_room(&mut self, missing: u64) {
+        let mut missing = missing.saturating_sub(self.store.spilling_bytes);
+        let in_memory = |stream: &Self| {
+            let live = stream.store.buffers.values();
+            let live = live.filter(|b| !matches!(b.state, State::OnDisk | State::Lost));
+            live.map(|b| b.bytes).sum::<u64>()
+        };
+        while missing > 0 {
+            let before = in_memory(self);
+            let newest = self.store.committed.saturating_sub(1);
+            if self.store.retained_from < self.store.committed {
+                self.shrink_by_one();
+            } else if let Some(steps) = self.groups.yield_one(newest) {
+                steps.into_iter().for_each(|step| self.store.suspect(step));
+            } else {
+                break;
+            }
+            self.sweep();
+            missing = missing.saturating_sub(before - in_memory(self));
+        }
+        let precious = self.store.precious.then_some(0);
+        for step in self
+            .groups
+            .queued_by(Policy::Spill)
+            .into_iter()
+            .chain(precious)
+        {
+            if missing == 0 {
+                break;
+            }
+            missing = missing.saturating_sub(self.spill(step));
+        }
+    }
+
+    /// A keeper is gone: its buffers are.
+    pub(super) fn keeper_lost(&mut self, keeper: Peer) {
+        let mut asked = Vec::new();
+        for (&number, buffer) in &mut self.store.buffers {
+            if buffer.keeper != keeper || buffer.state == State::Lost {
+                continue;
+            }
+            match buffer.state {
+                State::Sealing => self.store.open.sealing -= 1,
+                State::Spilling => {
+                    self.store.spilling_bytes -= buffer.bytes;
+                    if let Some(stored) = self.store.steps.get_mut(&buffer.step) {
+                        stored.spilling -= 1;
+                    }
+                }
+                State::Asked => asked.push(number),
+                _ => {}
+            }
+            buffer.state = State::Lost;
+        }
+        asked.sort_unstable(); // a map has no order, a run must have one
+        for number in asked {
+            self.asked_buffer_lost(number, keeper);
+        }
+    }
+
+    /// Frees the parts of the open step: it will never be whole.
+    pub(super) fn drop_open(&mut self) {
+        let ranks = self.writers.ranks();
+        let open = std::mem::replace(&mut self.store.open, Open::new(ranks));
+        for number in open
+            .parts
+            .into_iter()
+            .flatten()
+            .flat_map(|part| part.slots)
+            .flatten()
+        {
+            self.free_buffer(number);
+        }
+    }
+
+    /// Memory that the open step has, of all ranks.
+    pub(super) fn open_bytes(&self) -> Vec<crate::protocol::Want> {
+        let mut numbers: Vec<u64> = self.writers.buffers().collect();
+        let parts = self.store.open.parts.iter().flatten();
+        numbers.extend(parts.flat_map(|part| &part.slots).flatten());
+        let live = numbers
+            .iter()
+            .filter_map(|number| self.store.buffers.get(number));
+        let live = live.filter(|buffer| buffer.state != State::Lost);
+        live.map(|buffer| crate::protocol::Want {
+            keeper: buffer.keeper,
+            bytes: buffer.bytes,
+        })
+        .collect()
+    }
+}

@@ -1,0 +1,81 @@
+//! What travels between the processes of a stream, as active messages.
+
+use crate::Result;
+use crate::protocol::{self, BufferId, Notice, Order, Request, Ticket};
+use samite_fabric::{Fabric, PeerId};
+use serde::{Deserialize, Serialize};
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::rc::Rc;
+
+/// Numbers of the handlers: of a service, and of a process that writes or reads.
+pub(crate) const SERVICE: u16 = 0x5a01;
+pub(crate) const CLIENT: u16 = 0x5a02;
+/// Answered by a service that takes letters: before, they would be lost.
+pub(crate) const HELLO: u16 = 0x5a03;
+
+/// One message.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) enum Letter {
+    /// To the steward.
+    Request(Request),
+    /// To a keeper, from the steward.
+    Order(Order),
+    /// To a keeper, from who writes or reads.
+    Ask(KeeperAsk),
+    /// To who writes or reads, from the steward.
+    Answer(Ticket, protocol::Answer),
+    /// To who writes or reads, from a keeper.
+    Kept(KeeperAnswer),
+}
+
+/// What those ask a keeper who do not map its memory.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) enum KeeperAsk {
+    /// Lets bytes be put into a buffer by messages: nobody has borrowed it.
+    Open(Ticket, BufferId),
+    /// Bytes of a spilled buffer: offset and length.
+    Load(Ticket, BufferId, u64, u64),
+}
+
+/// The answer of a keeper.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct KeeperAnswer {
+    pub(crate) ticket: Ticket,
+    /// The bytes that were asked for, or why not.
+    pub(crate) result: Result<Vec<u8>, String>,
+}
+
+impl Letter {
+    pub(crate) fn of_notice(notice: Notice) -> Letter {
+        match notice {
+            Notice::Answer { ticket, answer } => Letter::Answer(ticket, answer),
+            Notice::Order(order) => Letter::Order(order),
+        }
+    }
+}
+
+/// Sends a letter to whom it is for.
+pub(crate) fn send(fabric: &Fabric, to: PeerId, letter: &Letter) -> Result<()> {
+    let handler = match letter {
+        Letter::Request(_) | Letter::Order(_) | Letter::Ask(_) => SERVICE,
+        Letter::Answer(..) | Letter::Kept(_) => CLIENT,
+    };
+    Ok(fabric.tell(to, handler, &protocol::encode(letter))?)
+}
+
+/// Puts the letters that come into an inbox. Nonsense is dropped: whoever sent it waits until its deadline.
+pub(crate) fn receive(
+    fabric: &Fabric,
+    handler: u16,
+    inbox: &Rc<RefCell<VecDeque<(PeerId, Letter)>>>,
+) {
+    let inbox = inbox.clone();
+    fabric.on(handler, move |from, bytes| {
+        match protocol::decode(bytes) {
+            Some(letter) => inbox.borrow_mut().push_back((from, letter)),
+            None => tracing::warn!(%from, "{} bytes that are no letter", bytes.len()),
+        }
+        None
+    });
+}

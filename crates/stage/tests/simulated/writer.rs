@@ -1,0 +1,296 @@
+//! A writer rank of the simulator: writes its part of every step, and goes on where it was when it is started again.
+
+use crate::world::World;
+use samite_stage::protocol::{
+    Answer, BufferAt, Fault, KeeperInfo, LayoutHash, Part, Peer, Places, Request, Slot, Step,
+    Ticket, Told, Want, WriterId,
+};
+use std::sync::Arc;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    Opening,
+    /// Computes; then begins the step.
+    Computing,
+    Beginning,
+    Reserving,
+    /// Has its buffers; then commits.
+    Writing,
+    Committing,
+    Done,
+}
+
+pub(crate) struct WriterRank {
+    pub(crate) rank: u32,
+    peer: Peer,
+    stage: Stage,
+    id: Option<WriterId>,
+    step: Step,
+    tickets: u64,
+    keepers: Vec<KeeperInfo>,
+    buffers: Vec<BufferAt>,
+    told: Option<LayoutHash>,
+    failures: u32,
+}
+
+impl WriterRank {
+    pub(crate) fn start(world: &mut World, peer: Peer, rank: u32) -> Self {
+        let mut writer = WriterRank {
+            rank,
+            peer,
+            stage: Stage::Opening,
+            id: None,
+            step: 0,
+            tickets: 0,
+            keepers: Vec::new(),
+            buffers: Vec::new(),
+            told: None,
+            failures: 0,
+        };
+        let request = Request::OpenWriter {
+            ticket: writer.ticket(),
+            stream: "field".into(),
+            program: "writer".into(),
+            rank,
+            size: world.plan.writers,
+            config: world.plan.config.clone(),
+            patience: 4000,
+        };
+        world.say(peer, request);
+        writer
+    }
+
+    pub(crate) fn is_done(&self) -> bool {
+        self.stage == Stage::Done
+    }
+
+    fn ticket(&mut self) -> Ticket {
+        self.tickets += 1;
+        Ticket(self.tickets)
+    }
+
+    fn id(&self) -> WriterId {
+        self.id.expect("it is open")
+    }
+
+    /// The buffers that the step needs: every slot on `replicas` keepers, which wander with the step.
+    fn wants(&self, world: &World) -> Vec<Want> {
+        let packing = world.plan.layout(self.step, self.rank).packing().unwrap();
+        let keepers = self.keepers.len().max(1);
+        let copies = world.plan.replicas.min(keepers);
+        let mut wants = Vec::new();
+        for (slot, &bytes) in packing.slots.iter().enumerate() {
+            for copy in 0..copies {
+                let keeper = self.keepers[(slot + copy + self.step as usize) % keepers].peer;
+                wants.push(Want { keeper, bytes });
+            }
+        }
+        wants
+    }
+
+    fn compute(&mut self, world: &mut World) {
+        self.stage = Stage::Computing;
+        let time = world.rng.u64(0..40);
+        world.timer(self.peer, time);
+    }
+
+    pub(crate) fn on_timer(&mut self, world: &mut World) {
+        match self.stage {
+            Stage::Computing if self.step == world.plan.steps => self.close(world, "wrote all"),
+            Stage::Computing => {
+                let wants = if world.rng.bool() {
+                    self.wants(world)
+                } else {
+                    Vec::new()
+                };
+                let all = !wants.is_empty();
+                self.stage = if all {
+                    Stage::Reserving
+                } else {
+                    Stage::Beginning
+                };
+                let request = Request::Begin {
+                    ticket: self.ticket(),
+                    writer: self.id(),
+                    step: self.step,
+                    wants,
+                    patience: world.plan.patience,
+                };
+                world.say(self.peer, request);
+            }
+            Stage::Writing if world.rng.u8(..) < 10 => {
+                world.seen.add("aborted");
+                self.again(world);
+            }
+            Stage::Writing => self.commit(world),
+            _ => {}
+        }
+    }
+
+    /// Gives back what it has, and begins the step again.
+    fn again(&mut self, world: &mut World) {
+        world.say(self.peer, Request::Abort { writer: self.id() });
+        self.compute(world);
+    }
+
+    fn close(&mut self, world: &mut World, why: &'static str) {
+        world.seen.add(why);
+        self.stage = Stage::Done;
+        if let Some(writer) = self.id {
+            world.say(self.peer, Request::CloseWriter { writer });
+        }
+    }
+
+    fn commit(&mut self, world: &mut World) {
+        let layout = Arc::new(world.plan.layout(self.step, self.rank));
+        let copies = world.plan.replicas.min(self.keepers.len());
+        let slots = self.buffers.chunks(copies);
+        let slots: Vec<Slot<_>> = slots
+            .map(|copies| copies.iter().map(|at| at.buffer).collect())
+            .collect();
+        let hash = layout.hash();
+        let told = if self.told == Some(hash) {
+            Told::Same(hash)
+        } else {
+            Told::New(layout.clone())
+        };
+        let places = if world.rng.bool() {
+            Places::Packed
+        } else {
+            Places::Listed(layout.packing().unwrap().offsets.into())
+        };
+        let part = Part {
+            step: self.step,
+            layout: told,
+            slots,
+            places,
+            attributes: Vec::new(),
+            checksum: self.step ^ world.plan.seed,
+        };
+        self.told = Some(hash);
+        self.stage = Stage::Committing;
+        let ticket = self.ticket();
+        let writer = self.id();
+        world.say(
+            self.peer,
+            Request::Commit {
+                ticket,
+                writer,
+                part,
+            },
+        );
+    }
+
+    fn fill(&mut self, world: &mut World) {
+        let layout = world.plan.layout(self.step, self.rank);
+        let packing = layout.packing().unwrap();
+        let copies = world.plan.replicas.min(self.keepers.len());
+        let mut offsets = packing.offsets.iter();
+        for variable in &layout.variables {
+            for (block, &offset) in variable.blocks.iter().zip(&mut offsets) {
+                let bytes = world.plan.content(variable, self.step, &block.region);
+                for copy in 0..copies {
+                    let at = self.buffers[block.slot as usize * copies + copy];
+                    world.write(self.peer, &at, offset, &bytes);
+                }
+            }
+        }
+    }
+
+    pub(crate) fn on_answer(&mut self, world: &mut World, answer: Answer) {
+        match (answer, self.stage) {
+            (
+                Answer::Writing {
+                    writer,
+                    committed,
+                    next,
+                    keepers,
+                },
+                Stage::Opening,
+            ) => {
+                assert!(next == committed || next == committed + 1);
+                self.id = Some(writer);
+                self.keepers = keepers;
+                // From a checkpoint of its own, which may be older than what is committed.
+                self.step = committed.saturating_sub(world.rng.u64(0..3));
+                if next > 0 {
+                    world.seen.add("writer came back");
+                }
+                self.compute(world);
+            }
+            (Answer::Begun { buffers }, Stage::Beginning) => {
+                assert!(buffers.is_empty());
+                self.stage = Stage::Reserving;
+                let wants = self.wants(world);
+                let request = Request::Reserve {
+                    ticket: self.ticket(),
+                    writer: self.id(),
+                    wants,
+                    patience: world.plan.patience,
+                };
+                world.say(self.peer, request);
+            }
+            (Answer::Begun { buffers }, Stage::Reserving) => {
+                self.buffers = buffers;
+                self.fill(world);
+                self.stage = Stage::Writing;
+                let time = world.rng.u64(0..20);
+                world.timer(self.peer, time);
+            }
+            (Answer::Already { next }, Stage::Beginning | Stage::Reserving) => {
+                assert!(next > self.step);
+                self.step += 1;
+                self.compute(world);
+            }
+            (Answer::Committed, Stage::Committing) => {
+                self.step += 1;
+                self.failures = 0;
+                self.compute(world);
+            }
+            (Answer::Failed(fault), _) => self.on_fault(world, fault),
+            (answer, stage) => panic!("{answer:?} while {stage:?}"),
+        }
+    }
+
+    fn on_fault(&mut self, world: &mut World, fault: Fault) {
+        match fault {
+            Fault::NoKeeper { keeper } | Fault::KeeperLost { keeper, .. } => {
+                assert!(!world.keeper_lives(keeper), "{keeper} lives");
+                self.keepers.retain(|known| known.peer != keeper);
+                self.told = None;
+                self.again(world);
+            }
+            Fault::NobodyReads { .. }
+            | Fault::ReadersBehind { .. }
+            | Fault::WriterBehind { .. }
+            | Fault::NoMemory { .. }
+            | Fault::KeeperSilent { .. }
+            | Fault::KeeperFull { .. } => {
+                // A precious step may leave too little memory for ever; then one rank waits for memory, the others for it.
+                let patient = world.plan.patience >= 60_000 && !world.plan.config.precious_first;
+                let never = matches!(
+                    fault,
+                    Fault::ReadersBehind { .. } | Fault::WriterBehind { .. }
+                );
+                assert!(!(patient && never), "longer than any lease: {fault}");
+                self.failures += 1;
+                if self.failures > 8 {
+                    self.close(world, "writer gave up");
+                } else {
+                    self.again(world);
+                }
+            }
+            Fault::TooLarge { .. }
+            | Fault::RankClosed { .. }
+            | Fault::WriterLost { .. }
+            | Fault::NotOpen => self.close(world, "writer ended by an error"),
+            Fault::Over { .. } | Fault::RankTaken { .. } if self.stage == Stage::Opening => {
+                self.stage = Stage::Done
+            }
+            fault => panic!(
+                "rank {} in {:?} of step {}: {fault:?}",
+                self.rank, self.stage, self.step
+            ),
+        }
+    }
+}

@@ -1,0 +1,493 @@
+//! LAMMPS' C library (`src/library.h` there), found and loaded at run time.
+//!
+//! # Invariants
+//!
+//! * F1: the functions of [`Functions`] have the types that `library.h` gives them in builds with 32-bit
+//!   numbers of atoms and images (`smallbig`, the default); sizes are asked before the first simulation is handed out.
+//!   The library is never unloaded.
+//! * F2: a handle is not null and lives from `Lammps::open` until the drop of [`Lammps`], which is neither `Send`
+//!   nor `Sync`; one exists in a process at a time.
+//! * F3: `x` is one array of 3 `nlocal` doubles, with a table of pointers to its rows, `id` and `image` have `nlocal`
+//!   numbers each. They stay where they are while the callback of `fix external` runs.
+//! * F4: the callback's state lives on the stack of `each_step` for as long as the callback is registered; only the
+//!   callback uses it meanwhile.
+
+use std::any::Any;
+use std::ffi::{CStr, CString, c_char, c_double, c_int, c_void};
+use std::marker::PhantomData;
+use std::ops::ControlFlow;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::ptr::NonNull;
+use std::slice::from_raw_parts;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use libloading::os::unix::{Library, RTLD_GLOBAL, RTLD_NOW};
+
+use crate::error::{Error, Result};
+use crate::library::{Place, places};
+use crate::snapshot::{Cell, Snapshot};
+
+/// The name of our fix in the simulation.
+const FIX: &str = "samite";
+/// The fix adds the forces that we give it after so many steps; we give none.
+const NEVER: i32 = i32::MAX;
+
+type Handle = *mut c_void;
+type Callback =
+    unsafe extern "C" fn(*mut c_void, i64, c_int, *mut c_int, *mut *mut f64, *mut *mut f64);
+
+/// Declares the functions that we use, and looks them up by name.
+macro_rules! functions {
+    ($($name:ident: $type:ty),* $(,)?) => {
+        struct Functions {
+            $($name: $type,)*
+        }
+
+        impl Functions {
+            fn of(library: &Library) -> Result<Self, libloading::Error> {
+                Ok(Functions {
+                    // SAFETY: F1.
+                    $($name: *unsafe { library.get::<$type>(concat!("lammps_", stringify!($name)).as_bytes()) }?,)*
+                })
+            }
+        }
+    };
+}
+
+functions! {
+    open_no_mpi: unsafe extern "C" fn(c_int, *mut *mut c_char, *mut Handle) -> Handle,
+    close: unsafe extern "C" fn(Handle),
+    config_has_exceptions: unsafe extern "C" fn() -> c_int,
+    version: unsafe extern "C" fn(Handle) -> c_int,
+    command: unsafe extern "C" fn(Handle, *const c_char) -> *mut c_char,
+    has_error: unsafe extern "C" fn(Handle) -> c_int,
+    get_last_error_message: unsafe extern "C" fn(Handle, *mut c_char, c_int) -> c_int,
+    extract_setting: unsafe extern "C" fn(Handle, *const c_char) -> c_int,
+    get_natoms: unsafe extern "C" fn(Handle) -> c_double,
+    extract_box: unsafe extern "C" fn(
+        Handle, *mut f64, *mut f64, *mut f64, *mut f64, *mut f64, *mut c_int, *mut c_int,
+    ),
+    extract_atom: unsafe extern "C" fn(Handle, *const c_char) -> *mut c_void,
+    extract_compute: unsafe extern "C" fn(Handle, *const c_char, c_int, c_int) -> *mut c_void,
+    set_fix_external_callback: unsafe extern "C" fn(Handle, *const c_char, Callback, *mut c_void),
+    force_timeout: unsafe extern "C" fn(Handle),
+}
+
+impl Functions {
+    /// Why we do not want this library, if we do not.
+    fn objection(&self) -> Option<&'static str> {
+        // SAFETY: F1; it has no arguments.
+        let throws = unsafe { (self.config_has_exceptions)() } != 0;
+        (!throws).then_some("built without exceptions: an error would end the process")
+    }
+}
+
+/// The library, loaded when it is first needed.
+fn functions() -> Result<&'static Functions> {
+    static LOADED: OnceLock<Result<Functions>> = OnceLock::new();
+    let loaded = LOADED.get_or_init(|| {
+        let mut tried = Vec::new();
+        for place in places() {
+            let why = match load(&place) {
+                Ok(functions) => match functions.objection() {
+                    None => return Ok(functions),
+                    Some(objection) => objection.to_owned(),
+                },
+                Err(error) => error.to_string(),
+            };
+            tried.push(format!("{}: {why}", place.library.display()));
+        }
+        Err(Error::Missing {
+            tried: tried.join("; "),
+        })
+    });
+    loaded.as_ref().map_err(Clone::clone)
+}
+
+fn load(place: &Place) -> Result<Functions, libloading::Error> {
+    // Global, so that MPI finds its own symbols again when it loads parts of itself.
+    let flags = RTLD_NOW | RTLD_GLOBAL;
+    if let Some(path) = &place.before {
+        // SAFETY: the initialisers of an MPI library ask nothing of us.
+        std::mem::forget(unsafe { Library::open(Some(path), flags) }?);
+    }
+    // SAFETY: the initialisers of LAMMPS ask nothing of us.
+    let library = unsafe { Library::open(Some(&place.library), flags) }?;
+    let functions = Functions::of(&library);
+    // F1: never unloaded.
+    std::mem::forget(library);
+    functions
+}
+
+/// A simulation that runs in this process.
+#[derive(Debug)]
+pub struct Lammps {
+    running: Running,
+    _one_in_a_process: Only,
+}
+
+impl Lammps {
+    /// Begins a simulation, with LAMMPS' own command line options. It writes neither on the terminal nor into a
+    /// log file, unless the options say so.
+    ///
+    /// # Errors
+    /// LAMMPS is missing ([`Error::Missing`] says what to install) or a build with other sizes of numbers; this process
+    /// has a simulation already; LAMMPS refuses an option.
+    pub fn open(options: &[&str]) -> Result<Self> {
+        let functions = functions()?;
+        let only = Only::take()?;
+        let quiet = ["lammps", "-screen", "none", "-log", "none", "-nocite"];
+        let words: Vec<CString> = quiet
+            .iter()
+            .chain(options)
+            .map(|word| text(word))
+            .collect::<Result<_>>()?;
+        let mut words: Vec<*mut c_char> =
+            words.iter().map(|word| word.as_ptr().cast_mut()).collect();
+        let count = words.len() as c_int;
+        // SAFETY: F1; the words outlive the call, which writes to none of them.
+        let handle =
+            unsafe { (functions.open_no_mpi)(count, words.as_mut_ptr(), std::ptr::null_mut()) };
+        let Some(handle) = NonNull::new(handle) else {
+            return Err(Error::Refused {
+                command: options.join(" "),
+                message: last_error(functions, std::ptr::null_mut()),
+            });
+        };
+        let lammps = Lammps {
+            running: Running {
+                functions,
+                handle,
+                _this_thread: PhantomData,
+            },
+            _one_in_a_process: only,
+        };
+        for (what, expected) in [("bigint", 8), ("tagint", 4), ("imageint", 4)] {
+            let bytes = lammps.running.setting(what)?;
+            if bytes != expected {
+                return Err(Error::Sizes {
+                    what,
+                    bytes,
+                    expected,
+                });
+            }
+        }
+        Ok(lammps)
+    }
+
+    /// LAMMPS' version: its date as one number, `20250722`.
+    pub fn version(&self) -> u32 {
+        // SAFETY: F1, F2.
+        unsafe { (self.running.functions.version)(self.running.handle.as_ptr()) }.unsigned_abs()
+    }
+
+    /// Carries out one command of LAMMPS' input language.
+    ///
+    /// # Errors
+    /// LAMMPS refuses it; what it says is in the error.
+    pub fn command(&mut self, command: &str) -> Result<()> {
+        self.running.command(command)
+    }
+
+    /// Carries out some commands in order.
+    ///
+    /// # Errors
+    /// As [`command`](Self::command), of the first that is refused.
+    pub fn commands<C: AsRef<str>>(&mut self, commands: impl IntoIterator<Item = C>) -> Result<()> {
+        let mut commands = commands.into_iter();
+        commands.try_for_each(|command| self.command(command.as_ref()))
+    }
+
+    /// How many atoms the simulation has.
+    pub fn atoms(&self) -> u64 {
+        // SAFETY: F1, F2.
+        unsafe { (self.running.functions.get_natoms)(self.running.handle.as_ptr()) as u64 }
+    }
+
+    /// What a global vector compute, such as `compute msd`, says of the step that was reached.
+    ///
+    /// # Errors
+    /// There is no compute of that name, or it has no vector.
+    pub fn compute(&self, name: &str) -> Result<Vec<f64>> {
+        self.running.compute(name)
+    }
+
+    /// Runs `steps` steps, and shows every one whose number is a multiple of `every`, as well as the one it begins
+    /// with, which a run before may have shown already. `see` ends the run by a `Break`.
+    ///
+    /// The simulation waits while `see` looks. Forces and neighbours are those of the step, velocities half a step older.
+    ///
+    /// # Errors
+    /// LAMMPS refuses to run, or its box is tilted.
+    pub fn each_step(
+        &mut self,
+        every: u32,
+        steps: u64,
+        mut see: impl FnMut(Snapshot<'_>) -> ControlFlow<()>,
+    ) -> Result<()> {
+        let every = every.clamp(1, NEVER as u32);
+        self.command(&format!(
+            "fix {FIX} all external pf/callback {every} {NEVER}"
+        ))?;
+        let mut watched = Watched {
+            running: &self.running,
+            see: &mut see,
+            refused: None,
+            panic: None,
+            is_over: false,
+        };
+        let name = text(FIX)?;
+        // SAFETY: F1, F2; F4: `unfix` below comes before the end of `watched`.
+        unsafe {
+            (self.running.functions.set_fix_external_callback)(
+                self.running.handle.as_ptr(),
+                name.as_ptr(),
+                callback,
+                (&raw mut watched).cast(),
+            );
+        }
+        let ran = self.running.command(&format!("run {steps}"));
+        let unfixed = self.running.command(&format!("unfix {FIX}"));
+        let Watched {
+            refused,
+            panic,
+            is_over,
+            ..
+        } = watched;
+        // The time limit that ended this run would end the next one, too.
+        let freed = match is_over {
+            true => self.running.command("timer timeout off"),
+            false => Ok(()),
+        };
+        if let Some(panic) = panic {
+            resume_unwind(panic);
+        }
+        ran.and(refused.map_or(Ok(()), Err)).and(unfixed).and(freed)
+    }
+}
+
+/// The handle and what can be asked of it.
+#[derive(Debug)]
+pub(crate) struct Running {
+    functions: &'static Functions,
+    handle: NonNull<c_void>,
+    _this_thread: PhantomData<*mut ()>,
+}
+
+impl std::fmt::Debug for Functions {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("liblammps")
+    }
+}
+
+impl Running {
+    fn command(&self, command: &str) -> Result<()> {
+        let line = text(command)?;
+        // SAFETY: F1, F2; the line outlives the call.
+        unsafe { (self.functions.command)(self.handle.as_ptr(), line.as_ptr()) };
+        self.check(command)
+    }
+
+    /// What went wrong in the call before.
+    fn check(&self, command: &str) -> Result<()> {
+        // SAFETY: F1, F2.
+        if unsafe { (self.functions.has_error)(self.handle.as_ptr()) } == 0 {
+            return Ok(());
+        }
+        Err(Error::Refused {
+            command: command.to_owned(),
+            message: last_error(self.functions, self.handle.as_ptr()),
+        })
+    }
+
+    fn setting(&self, name: &str) -> Result<i32> {
+        let name = text(name)?;
+        // SAFETY: F1, F2; the name outlives the call.
+        Ok(unsafe { (self.functions.extract_setting)(self.handle.as_ptr(), name.as_ptr()) })
+    }
+
+    pub(crate) fn compute(&self, name: &str) -> Result<Vec<f64>> {
+        const GLOBAL: c_int = 0;
+        const VECTOR: c_int = 1;
+        const LENGTH: c_int = 3;
+        let id = text(name)?;
+        let extract = |what| {
+            // SAFETY: F1, F2; the name outlives the call.
+            let found = unsafe {
+                (self.functions.extract_compute)(self.handle.as_ptr(), id.as_ptr(), GLOBAL, what)
+            };
+            let unknown = || Error::Unknown(format!("global vector compute `{name}`"));
+            NonNull::new(found).ok_or_else(unknown)
+        };
+        let found = extract(LENGTH).and_then(|length| Ok((length, extract(VECTOR)?)));
+        // A name that it does not know is an error of LAMMPS', too, which must not stay for the next command.
+        let checked = self.check(&format!("compute {name}"));
+        let (length, vector) = found?;
+        checked?;
+        // SAFETY: F1: LENGTH is one `int`; VECTOR so many doubles, which are copied before the next call.
+        let values = unsafe {
+            let length = usize::try_from(length.cast::<c_int>().read()).unwrap_or(0);
+            from_raw_parts(vector.cast::<f64>().as_ptr(), length)
+        };
+        Ok(values.to_vec())
+    }
+
+    fn cell(&self) -> Result<Cell> {
+        let (mut lower, mut upper, mut tilt) = ([0.0; 3], [0.0; 3], [0.0; 3]);
+        let (mut periodic, mut changes) = ([0; 3], 0);
+        let [xy, yz, xz] = &mut tilt;
+        // SAFETY: F1, F2; LAMMPS writes three, three, one, one, one doubles and three, one ints.
+        unsafe {
+            (self.functions.extract_box)(
+                self.handle.as_ptr(),
+                lower.as_mut_ptr(),
+                upper.as_mut_ptr(),
+                xy,
+                yz,
+                xz,
+                periodic.as_mut_ptr(),
+                &raw mut changes,
+            );
+        }
+        Cell::new(lower, upper, tilt)
+    }
+
+    /// The images of `count` atoms.
+    ///
+    /// # Safety
+    /// LAMMPS has `count` atoms here, and moves none of them while they are borrowed.
+    unsafe fn images(&self, count: usize) -> Result<&[i32]> {
+        // SAFETY: F1, F2; the name is a constant that ends with NUL.
+        let found =
+            unsafe { (self.functions.extract_atom)(self.handle.as_ptr(), c"image".as_ptr()) };
+        let found =
+            NonNull::new(found).ok_or_else(|| Error::Unknown("images of its atoms".to_owned()))?;
+        // SAFETY: F3, and what the caller promises.
+        Ok(unsafe { from_raw_parts(found.cast::<i32>().as_ptr(), count) })
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // SAFETY: F2: nobody has the handle after this.
+        unsafe { (self.functions.close)(self.handle.as_ptr()) };
+    }
+}
+
+/// What the callback of one `each_step` works with.
+struct Watched<'a> {
+    running: &'a Running,
+    see: &'a mut dyn FnMut(Snapshot<'_>) -> ControlFlow<()>,
+    refused: Option<Error>,
+    panic: Option<Box<dyn Any + Send>>,
+    is_over: bool,
+}
+
+/// LAMMPS calls this inside its loop.
+///
+/// # Safety
+/// `watched` is that of a running `each_step` (F4); the other arguments are as `library.h` says (F3).
+unsafe extern "C" fn callback(
+    watched: *mut c_void,
+    step: i64,
+    count: c_int,
+    ids: *mut c_int,
+    positions: *mut *mut f64,
+    _forces: *mut *mut f64,
+) {
+    // SAFETY: F4.
+    let watched = unsafe { &mut *watched.cast::<Watched<'_>>() };
+    if watched.is_over {
+        return;
+    }
+    let running = watched.running;
+    // No panic crosses LAMMPS, whose frames know nothing of it.
+    let outcome = catch_unwind(AssertUnwindSafe(|| {
+        // SAFETY: F3; what is lent to `see` it cannot keep.
+        let snapshot = unsafe { snapshot(running, step, count, ids, positions) }?;
+        Ok((watched.see)(snapshot))
+    }));
+    match outcome {
+        Ok(Ok(ControlFlow::Continue(()))) => return,
+        Ok(Ok(ControlFlow::Break(()))) => {}
+        Ok(Err(error)) => watched.refused = Some(error),
+        Err(panic) => watched.panic = Some(panic),
+    }
+    watched.is_over = true;
+    // SAFETY: F1, F2. LAMMPS then ends the run after this step, as at the end of a time limit.
+    unsafe { (running.functions.force_timeout)(running.handle.as_ptr()) };
+}
+
+/// # Safety
+/// F3 holds for the arguments until the end of `'a`.
+unsafe fn snapshot<'a>(
+    running: &'a Running,
+    step: i64,
+    count: c_int,
+    ids: *mut c_int,
+    positions: *mut *mut f64,
+) -> Result<Snapshot<'a>> {
+    let count = usize::try_from(count).unwrap_or(0);
+    let (mut own_ids, mut own_positions, mut images): (&[i32], &[[f64; 3]], &[i32]) =
+        (&[], &[], &[]);
+    // Without atoms the pointers may be null.
+    if count > 0 {
+        // SAFETY: F3: the first row is the begin of all rows.
+        unsafe {
+            own_ids = from_raw_parts(ids, count);
+            own_positions = from_raw_parts((*positions).cast::<[f64; 3]>(), count);
+            images = running.images(count)?;
+        }
+    }
+    Ok(Snapshot {
+        step: step.unsigned_abs(),
+        ids: own_ids,
+        positions: own_positions,
+        images,
+        cell: running.cell()?,
+        running,
+    })
+}
+
+/// The right to have the one simulation of this process: MPI inside LAMMPS allows no two threads.
+#[derive(Debug)]
+struct Only;
+
+static IS_TAKEN: AtomicBool = AtomicBool::new(false);
+
+impl Only {
+    fn take() -> Result<Self> {
+        // ORDERING: Acquire, pairs with the Release in drop: what the last simulation wrote is seen.
+        match IS_TAKEN.swap(true, Ordering::Acquire) {
+            true => Err(Error::InUse),
+            false => Ok(Only),
+        }
+    }
+}
+
+impl Drop for Only {
+    fn drop(&mut self) {
+        // ORDERING: Release, pairs with the Acquire in take.
+        IS_TAKEN.store(false, Ordering::Release);
+    }
+}
+
+fn text(text: &str) -> Result<CString> {
+    CString::new(text).map_err(|_| Error::Nul(text.to_owned()))
+}
+
+/// The last error of a simulation, or, with a null handle, of an attempt to begin one; it is then forgotten.
+fn last_error(functions: &Functions, handle: Handle) -> String {
+    let mut buffer = [0u8; 1024];
+    // SAFETY: F1; a null handle is allowed here. The last byte is left for the NUL.
+    unsafe {
+        (functions.get_last_error_message)(
+            handle,
+            buffer.as_mut_ptr().cast(),
+            buffer.len() as c_int - 1,
+        );
+    }
+    let said = CStr::from_bytes_until_nul(&buffer).unwrap_or_default();
+    said.to_string_lossy().trim().to_owned()
+}

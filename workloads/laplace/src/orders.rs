@@ -1,0 +1,307 @@
+//! Central moments of any order, in one pass, mergeable; and what the study's analysis computes.
+//!
+//! [`crate::Moments`] has the orders up to 4, and is what a job should use: it is made of vector instructions. [`Orders`] is the same
+//! for any order, by the general formulas of P. Pébay, *Formulas for robust, one-pass parallel computation of
+//! covariances and arbitrary-order statistical moments*, Sandia SAND2008-6212, 2008 (its equations 2.1 and 2.9).
+//!
+//! [`study`] is the n-th moment analysis of the study whose figures Samite regenerates: the block of each rank on its own, as
+//! interleaved pairs, in two passes, with nothing merged.
+
+/// Count, mean, and the sums of the powers 2 to n of the distance from the mean.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Orders {
+    count: u64,
+    mean: f64,
+    /// Of the power 2, 3, ...
+    sums: Vec<f64>,
+}
+
+impl Orders {
+    /// Of no value; `order` is the highest one that it knows, 2 at least.
+    pub fn empty(order: usize) -> Self {
+        let sums = vec![0.0; order.max(2) - 1];
+        Orders {
+            count: 0,
+            mean: 0.0,
+            sums,
+        }
+    }
+
+    /// Of some values, in one pass.
+    pub fn of(values: &[f64], order: usize) -> Self {
+        let mut all = Self::empty(order);
+        values.iter().for_each(|value| all.add(*value));
+        all
+    }
+
+    /// Takes one more value: the merge with a single one, whose sums are 0.
+    pub fn add(&mut self, value: f64) {
+        let (a, n) = (self.count as f64, self.count as f64 + 1.0);
+        let share = (value - self.mean) / n;
+        for power in (2..=self.order()).rev() {
+            let mut sum = self.sums[power - 2];
+            let mut factor = 1.0;
+            for k in 1..power - 1 {
+                factor *= -share * (power - k + 1) as f64 / k as f64;
+                sum += factor * self.sums[power - k - 2];
+            }
+            let odd = if power % 2 == 0 { a } else { -a };
+            sum += share.powi(power as i32) * (a.powi(power as i32) + odd);
+            self.sums[power - 2] = sum;
+        }
+        self.count += 1;
+        self.mean += share;
+    }
+
+    /// Of the values of both. Symmetric and associative up to rounding; the order is the lower one.
+    #[must_use]
+    pub fn merge(&self, other: &Self) -> Self {
+        let order = self.order().min(other.order());
+        let count = self.count + other.count;
+        if count == 0 {
+            return Self::empty(order);
+        }
+        let (a, b, n) = (self.count as f64, other.count as f64, count as f64);
+        let apart = other.mean - self.mean;
+        let (left, right) = (-b / n * apart, a / n * apart);
+        let sum = |power: usize| {
+            let (mut to_left, mut to_right) = (1.0, 1.0);
+            let mut sum = self.sums[power - 2] + other.sums[power - 2];
+            for k in 1..power - 1 {
+                let choose = (power - k + 1) as f64 / k as f64;
+                to_left *= left * choose;
+                to_right *= right * choose;
+                sum += to_left * self.sums[power - k - 2] + to_right * other.sums[power - k - 2];
+            }
+            // What the two means contribute: each value of a part is `left` or `right` off.
+            sum + a * left.powi(power as i32) + b * right.powi(power as i32)
+        };
+        Orders {
+            count,
+            mean: self.mean + b / n * apart,
+            sums: (2..=order).map(sum).collect(),
+        }
+    }
+
+    /// The highest order that it knows.
+    pub fn order(&self) -> usize {
+        self.sums.len() + 1
+    }
+
+    /// How many values.
+    pub fn count(&self) -> u64 {
+        self.count
+    }
+
+    /// Their mean; 0 of no values.
+    pub fn mean(&self) -> f64 {
+        self.mean
+    }
+
+    /// The central moment of an order: the mean of that power of the distance from the mean. `None` above the highest order.
+    pub fn central(&self, order: usize) -> Option<f64> {
+        let count = self.count.max(1) as f64;
+        match order {
+            0 => Some(if self.count > 0 { 1.0 } else { 0.0 }),
+            1 => Some(0.0),
+            _ => self.sums.get(order - 2).map(|sum| sum / count),
+        }
+    }
+}
+
+/// What the study computes of the block of a rank.
+pub mod study {
+    /// The highest order.
+    pub const ORDERS: usize = 4;
+
+    /// Central moments of the orders 1 to [`ORDERS`] of the even and of the odd places of a block: `[order - 1][component]`. A last
+    /// value without a partner is left out. The first order is 0 up to rounding.
+    pub fn moments(block: &[f64]) -> [[f64; 2]; ORDERS] {
+        let pairs = block.as_chunks::<2>().0;
+        let count = pairs.len().max(1) as f64;
+        let mean = |component: usize| pairs.iter().map(|pair| pair[component]).sum::<f64>() / count;
+        let means = [mean(0), mean(1)];
+        let mut sums = [[0.0; 2]; ORDERS];
+        for pair in pairs {
+            for (order, sum) in (1..).zip(&mut sums) {
+                for component in 0..2 {
+                    // A call of `pow` for each, as there: the time is part of what is compared.
+                    sum[component] += (pair[component] - means[component]).powf(f64::from(order));
+                }
+            }
+        }
+        sums.map(|sum| sum.map(|sum| sum / count))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Moments;
+    use proptest::prelude::*;
+    use samite_testkit::{python, require};
+    use std::process::Command;
+
+    /// Mean and central moments of integers, exactly: with S the sum, sum (n x - S)^p / n^(p + 1).
+    fn exact(values: &[i64], power: u32) -> f64 {
+        let n = values.len() as i128;
+        let sum: i128 = values.iter().map(|value| i128::from(*value)).sum();
+        let total: i128 = values
+            .iter()
+            .map(|value| (n * i128::from(*value) - sum).pow(power))
+            .sum();
+        // The quotient keeps its first 53 bits: whole part and rest apart.
+        let divisor = n.pow(power);
+        ((total / divisor) as f64 + (total % divisor) as f64 / divisor as f64) / n as f64
+    }
+
+    fn assert_close(orders: &Orders, values: &[i64]) {
+        let n = values.len() as i128;
+        let mean = values.iter().sum::<i64>() as f64 / n as f64;
+        assert!((orders.mean() - mean).abs() < 1e-13 * (1.0 + mean.abs()));
+        assert_eq!(orders.count(), values.len() as u64);
+        let spread = values
+            .iter()
+            .fold(1.0f64, |most, value| most.max((*value as f64 - mean).abs()));
+        for power in 2..=orders.order() {
+            let (ours, theirs) = (orders.central(power).unwrap(), exact(values, power as u32));
+            // The scale of rounding: what the sum would be if all values were as far away as the farthest.
+            let scale = spread.powi(power as i32);
+            assert!(
+                (ours - theirs).abs() <= 1e-12 * scale,
+                "order {power}: {ours} is not {theirs}"
+            );
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_split_merges_to_the_exact_moments(
+            values in prop::collection::vec(-50..50i64, 1..200), offset in -1000..1000i64,
+            cuts in prop::collection::vec(any::<prop::sample::Index>(), 0..5), order in 2..7usize,
+        ) {
+            let values: Vec<i64> = values.iter().map(|value| value + offset).collect();
+            let reals: Vec<f64> = values.iter().map(|value| *value as f64).collect();
+            let mut cuts: Vec<_> = cuts.iter().map(|cut| cut.index(values.len() + 1)).collect();
+            cuts.extend([0, values.len()]);
+            cuts.sort_unstable();
+            let parts: Vec<_> =
+                cuts.windows(2).map(|cut| Orders::of(&reals[cut[0]..cut[1]], order)).collect();
+            let forwards = parts.iter().fold(Orders::empty(order), |all, part| all.merge(part));
+            let backwards = parts.iter().fold(Orders::empty(order), |all, part| part.merge(&all));
+            for orders in [Orders::of(&reals, order), forwards, backwards] {
+                assert_close(&orders, &values);
+            }
+        }
+    }
+
+    #[test]
+    fn the_general_formulas_agree_with_the_fast_ones() {
+        let values: Vec<f64> = (0..5000)
+            .map(|at| f64::from((at * 7919) % 1009) * 0.37)
+            .collect();
+        let (general, fast) = (Orders::of(&values, 4), Moments::of(&values));
+        for (order, fast) in [(2, fast.variance()), (3, fast.third()), (4, fast.fourth())] {
+            let general = general.central(order).unwrap();
+            let scale = (0.37f64 * 505.0).powi(order as i32);
+            assert!(
+                (general - fast).abs() < 1e-12 * scale,
+                "order {order}: {general} {fast}"
+            );
+        }
+        assert_eq!(general.central(5), None);
+    }
+
+    #[test]
+    fn no_values_have_no_moments() {
+        let none = Orders::empty(5);
+        assert_eq!(none.merge(&none), none);
+        assert_eq!(
+            [0, 1, 2, 5].map(|order| none.central(order)),
+            [Some(0.0); 4]
+        );
+        let some = Orders::of(&[1.0, 5.0], 5);
+        assert_eq!(
+            (none.merge(&some), some.merge(&none)),
+            (some.clone(), some.clone())
+        );
+        assert_eq!(some.central(2), Some(4.0));
+    }
+
+    #[test]
+    fn the_study_takes_pairs() {
+        // Even places 1, 3, 5: mean 3; odd places 10, 10, 40: mean 20; the last value has no partner.
+        let moments = study::moments(&[1.0, 10.0, 3.0, 10.0, 5.0, 40.0, 99.0]);
+        assert_eq!(moments[0], [0.0, 0.0]);
+        assert_eq!(moments[1], [8.0 / 3.0, 200.0]);
+        assert_eq!(moments[2], [0.0, 2000.0]);
+        assert_eq!(moments[3], [32.0 / 3.0, 60_000.0]);
+        assert_eq!(study::moments(&[]), [[0.0; 2]; 4]);
+    }
+
+    #[test]
+    fn numpy_says_the_same() {
+        let test = "numpy_says_the_same";
+        let Some(python) = python() else {
+            require(
+                test,
+                false,
+                "install the packages of ci/python.txt: ci/setup",
+            );
+            return;
+        };
+        let script = r#"
+import numpy
+v = numpy.sin(numpy.arange(100_000, dtype=numpy.float64) ** 2 * 0.001) * 50 + 25
+moment = lambda v, j: numpy.mean((v - v.mean()) ** j)
+print(v.mean(), *(repr(float(moment(v, j))) for j in range(2, 7)))
+print(*(repr(float(moment(v[c::2], j))) for j in range(1, 5) for c in range(2)))
+print(*(repr(float(x)) for x in v[:1000]))
+"#;
+        let ended = Command::new(python).args(["-c", script]).output().unwrap();
+        assert!(
+            ended.status.success(),
+            "{}",
+            String::from_utf8_lossy(&ended.stderr)
+        );
+        let said = String::from_utf8(ended.stdout).unwrap();
+        let mut lines = said.lines().map(|line| {
+            line.split_whitespace()
+                .map(|word| word.parse().unwrap())
+                .collect::<Vec<f64>>()
+        });
+        let (global, pairs, head) = (
+            lines.next().unwrap(),
+            lines.next().unwrap(),
+            lines.next().unwrap(),
+        );
+        let values: Vec<f64> = (0..100_000)
+            .map(|at| (f64::from(at).powi(2) * 0.001).sin() * 50.0 + 25.0)
+            .collect();
+        // The sines of two libraries may differ in the last bit, and large arguments in a few more.
+        assert!(
+            values
+                .iter()
+                .zip(&head)
+                .all(|(ours, theirs)| (ours - theirs).abs() < 1e-10)
+        );
+        let close = |ours: f64, theirs: f64, order: i32| {
+            let scale = 50f64.powi(order);
+            assert!(
+                (ours - theirs).abs() < 1e-10 * scale,
+                "order {order}: {ours} {theirs}"
+            );
+        };
+        // In four parts, as four ranks would.
+        let parts = values.chunks(25_000).map(|part| Orders::of(part, 6));
+        let all = parts.fold(Orders::empty(6), |all, part| all.merge(&part));
+        close(all.mean(), global[0], 1);
+        for order in 2..=6 {
+            close(all.central(order).unwrap(), global[order - 1], order as i32);
+        }
+        let ours = study::moments(&values);
+        for (index, theirs) in pairs.into_iter().enumerate() {
+            close(ours[index / 2][index % 2], theirs, index as i32 / 2 + 1);
+        }
+    }
+}
