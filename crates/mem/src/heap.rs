@@ -13,6 +13,10 @@ pub trait ExtentSource: Send {
     fn give_back(&mut self, extent: Span);
 }
 
+/// Blocks from here on lie on huge pages: scattered small ones of that size do not even fit together into the
+/// second-level cache, whose sets are chosen by physical addresses.
+const LARGE: u64 = EXTENT / 4;
+
 /// Extents are multiples of the huge page size, so that the kernel may use one.
 const EXTENT: u64 = 2 << 20;
 /// Blocks are multiples of two cache lines.
@@ -44,6 +48,15 @@ impl std::fmt::Debug for Heap {
         f.debug_struct("Heap")
             .field("used", &self.used())
             .finish_non_exhaustive()
+    }
+}
+
+/// The extents that a block lies in, whole.
+fn extents_of(block: Span) -> Span {
+    let offset = block.offset / EXTENT * EXTENT;
+    Span {
+        offset,
+        bytes: block.end().next_multiple_of(EXTENT) - offset,
     }
 }
 
@@ -93,7 +106,7 @@ impl Heap {
             span,
             bytes: self.arena.bytes(span.offset, bytes)?,
         };
-        let huge = self.huge && span.bytes >= EXTENT && self.make_huge(span);
+        let huge = self.huge && span.bytes >= LARGE && self.make_huge(extents_of(span));
         if !huge {
             let first = span.offset / PAGE * PAGE;
             let pages = Span {
