@@ -17,11 +17,12 @@ static void must(int good, const char *what)
     }
 }
 
-static void set_parameters(adios2_io *io)
+static void set_parameters(adios2_io *io, int queue)
 {
+    char own[128];
+    snprintf(own, sizeof own, "QueueLimit=%d,QueueFullPolicy=Block,RendezvousReaderCount=1", queue);
     must(!adios2_set_engine(io, "SST"), "set_engine");
-    must(!adios2_set_parameters(io, "QueueLimit=2,QueueFullPolicy=Block,RendezvousReaderCount=1"),
-         "set_parameters");
+    must(!adios2_set_parameters(io, own), "set_parameters");
     const char *more = getenv("SAMITE_BENCH_SST");
     must(!more || !adios2_set_parameters(io, more), "set_parameters");
 }
@@ -36,7 +37,7 @@ struct stream {
     double *array;
 };
 
-static struct stream open_stream(struct shape s)
+static struct stream open_stream(struct shape s, int queue)
 {
     static int count;
     struct stream t = { .shape = s };
@@ -45,7 +46,7 @@ static struct stream open_stream(struct shape s)
     snprintf(name, sizeof name, "%s/stream%d", folder, count++);
     must((t.adios = adios2_init_serial()) != NULL, "init");
     must((t.io = adios2_declare_io(t.adios, "bench")) != NULL, "declare_io");
-    set_parameters(t.io);
+    set_parameters(t.io, queue);
     if (rank == 0)
         t.written = adios2_define_variable(t.io, "u", adios2_type_double, 2, shape, start, shape,
                                            adios2_constant_dims_true);
@@ -99,7 +100,7 @@ static void windows(struct stream *t, long count)
 static double run(const struct command *k, struct shape s, int is_memory, int *good)
 {
     double before = is_memory ? watch_begin(0) : 0;
-    struct stream t = open_stream(s);
+    struct stream t = open_stream(s, is_memory ? 1 : 2);
     windows(&t, k->warmup);
     double start = now();
     windows(&t, k->iters);

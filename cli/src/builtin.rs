@@ -1,11 +1,14 @@
 //! The programs that are part of this executable.
 
+use crate::server;
 use anyhow::{Context, Result, bail};
 use clap::Parser;
 use samite::Fabric;
 use samite_kernels::job::{gups, histogram, index_gather, sort};
-use samite_laplace::job::{analysis, array, solver};
+use samite_lammps::job::{melt, msd};
+use samite_laplace::job::{analysis, array, mta, solver};
 use samite_nas::job::{cg, is};
+use samite_synthetic::{reader, writer};
 use std::error::Error;
 use std::ffi::OsString;
 use std::io::Write;
@@ -16,6 +19,13 @@ pub(crate) const BUILTINS: &[&str] = &[
     "laplace-solver",
     "laplace-analysis",
     "laplace-array",
+    "laplace-writer",
+    "laplace-moments",
+    "lammps-melt",
+    "lammps-msd",
+    "synthetic-writer",
+    "synthetic-reader",
+    "stage-server",
     "nas-is",
     "nas-cg",
     "gups",
@@ -31,6 +41,16 @@ pub(crate) fn unit(name: &str, args: &[OsString]) -> Result<ExitCode> {
         "laplace-solver" => start(args, solver::run),
         "laplace-analysis" => start(args, analysis::run),
         "laplace-array" => start(args, array::run),
+        "laplace-writer" => start(args, mta::solver::run),
+        "laplace-moments" => start(args, mta::analysis::run),
+        "lammps-melt" => start(args, melt::run),
+        "lammps-msd" => start(args, msd::run),
+        "synthetic-writer" => start(args, writer::run),
+        "synthetic-reader" => start(args, reader::run),
+        "stage-server" => {
+            server::run(&join()?, &server::ServerArgs::parse_from(args))?;
+            Ok(ExitCode::SUCCESS)
+        }
         "nas-is" => start(args, is::run),
         "nas-cg" => start(args, cg::run),
         "gups" => start(args, gups::run),

@@ -9,6 +9,7 @@ mod info;
 mod program;
 mod run;
 mod screen;
+mod server;
 mod settings;
 
 use anyhow::{Context, Result};

@@ -5,18 +5,20 @@
 //! | `message` | those of messages, and the barrier of the fabric |
 //! | `onesided`, `collectives`, `lock` | those of global memory |
 //! | `gups` | random updates of it |
+//! | `staging/` | steps that a writer hands to a reader, and steps in files |
 
 mod collectives;
 mod gups;
 mod lock;
 mod message;
 mod onesided;
+mod staging;
 
 use crate::control::{Command, Control, pin};
 use anyhow::{Result, ensure};
 use samite::pgas::{Pgas, Team};
 use samite::{Fabric, PeerId};
-use std::cell::{OnceCell, RefCell};
+use std::cell::{Cell, OnceCell, RefCell};
 use std::path::Path;
 use std::time::Instant;
 
@@ -46,6 +48,8 @@ pub fn run_unit(folder: &Path, programs: Programs) -> Result<()> {
         rank: rank as usize,
         pgas: OnceCell::new(),
         held: RefCell::default(),
+        idle: OnceCell::new(),
+        streams: Cell::new(0),
         programs,
     };
     while let Some(command) = control.next()? {
@@ -62,6 +66,10 @@ struct Unit<'f> {
     /// Begun when it is first needed, so that messages are measured without it.
     pgas: OnceCell<Pgas<'f>>,
     held: RefCell<collectives::Held<'f>>,
+    /// Bytes of all processes of the job before anything was staged.
+    idle: OnceCell<u64>,
+    /// How many streams there have been.
+    streams: Cell<u64>,
     programs: Programs,
 }
 
@@ -77,6 +85,9 @@ impl<'f> Unit<'f> {
             ("lock", _) => lock::run(self.world()?, command).map(Some),
             ("gups", ranks) if ranks.is_power_of_two() => gups::run(self.world()?, command),
             ("is", _) => (self.programs.is)(self.pgas()?, command.word(1)),
+            ("step" | "slab" | "moved" | "store" | "peak" | "file" | "index" | "layout", _) => {
+                self.staging(command)
+            }
             _ => self.message(command),
         }
     }
@@ -138,6 +149,8 @@ fn timed(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use samite::Identity;
+    use samite::stage::service::{Room, Service, steward_identity};
     use samite_testkit::{Failed, Outcome, full_name, units};
 
     /// Each command checks its data itself; here it has to know it.
@@ -148,6 +161,8 @@ mod tests {
             rank: members.iter().position(|m| *m == fabric.me()).unwrap_or(0),
             pgas: OnceCell::new(),
             held: RefCell::default(),
+            idle: OnceCell::new(),
+            streams: Cell::new(0),
             programs: Programs {
                 is: |pgas, class| {
                     pgas.world().barrier()?;
@@ -195,6 +210,46 @@ mod tests {
         let name = full_name(module_path!(), "pairs_update_at_random");
         let lines = ["gups plain 5000 100", "gups aggregated 5000 100"];
         units(2).run(&name, |fabric, members| answers(fabric, members, &lines));
+    }
+
+    /// The third is the agent.
+    #[test]
+    fn a_pair_hands_on_steps() {
+        let name = full_name(module_path!(), "a_pair_hands_on_steps");
+        let lines = [
+            "step view 65536 2 1",
+            "step put 65536 2 1",
+            "step copy 65536 2 1",
+            "slab get 65536 2 1",
+            "moved 65536",
+            "store 65536 2 1",
+            "file write 65536 2 1",
+            "file write-synced 65536 1 1",
+            "file read 65536 2 1",
+            "index 1000 100",
+            "layout matched 64 32 4 balance",
+            "layout mismatched 64 32 4 reader",
+        ];
+        let unit = |unit: &samite_testkit::Unit| -> Outcome {
+            if unit.rank < 2 {
+                let pair = Identity {
+                    units: 2,
+                    ..unit.identity()
+                };
+                let fabric = Fabric::join(&unit.domain, pair, unit.config.clone())?;
+                return answers(&fabric, &fabric.job()?, &lines);
+            }
+            let agent = Fabric::join(&unit.domain, steward_identity(), unit.config.clone())?;
+            let mut seen = 0;
+            let others = |fabric: &Fabric| fabric.peers().len() - 1;
+            let mut service = Service::steward(&agent, Room::of_memory(64 << 20));
+            service.run(|fabric| {
+                seen = seen.max(others(fabric));
+                seen < 2 || others(fabric) > 0
+            })?;
+            Ok(())
+        };
+        units(3).conduct_bare(&name, unit, |_| ());
     }
 
     #[test]

@@ -2,12 +2,17 @@
 //!
 //! * [`Reporter`]: how far it is, in the form that `samite run` makes a progress bar of.
 //! * [`Summary`]: what came out, for a person: names and values in two columns.
+//! * [`Units`]: what the units of one program tell each other, such as their parts of a result.
 
 use std::fmt::{Display, Formatter};
 use std::io::{Result, Write};
 use std::time::{Duration, Instant};
 
+use samite_fabric::{Fabric, Match, PeerId};
 use serde::Serialize;
+
+/// Tag of the messages of [`Units::share`]: "share", so that no program has it by chance.
+const SHARE: u64 = u64::from_be_bytes(*b"\0\0\0share");
 
 /// Between two reports: faster than an eye follows is of no use.
 const PAUSE: Duration = Duration::from_millis(100);
@@ -102,6 +107,48 @@ impl Display for Summary {
             writeln!(f, "  {name:width$}  {value}")?;
         }
         Ok(())
+    }
+}
+
+/// The units of this process's program.
+#[derive(Debug)]
+pub struct Units<'f> {
+    fabric: &'f Fabric,
+    units: Vec<PeerId>,
+}
+
+impl<'f> Units<'f> {
+    /// Waits until all of them are there.
+    ///
+    /// # Errors
+    /// They do not come within the fabric's deadline.
+    pub fn meet(fabric: &'f Fabric) -> samite_fabric::Result<Units<'f>> {
+        let units = fabric.program(&fabric.identity().program)?;
+        Ok(Units { fabric, units })
+    }
+
+    /// Gives each unit what every unit says, by rank. Collective over the program; when it returns, all others have
+    /// what this unit said, or have it on its way.
+    ///
+    /// # Errors
+    /// A unit is lost, or does not come within the fabric's deadline.
+    pub fn share(&self, bytes: &[u8]) -> samite_fabric::Result<Vec<Vec<u8>>> {
+        let me = self.fabric.me();
+        let others = self.units.iter().filter(|unit| **unit != me);
+        let sends = others.map(|&unit| self.fabric.isend(unit, SHARE, bytes.to_vec()));
+        let sends: Vec<_> = sends.collect::<samite_fabric::Result<_>>()?;
+        let said = |&unit: &PeerId| match unit == me {
+            true => Ok(bytes.to_vec()),
+            false => {
+                let (_, said) = self.fabric.recv_vec(Match::from(unit, SHARE))?;
+                Ok(said)
+            }
+        };
+        let all = self.units.iter().map(said).collect();
+        for send in sends {
+            send.wait()?;
+        }
+        all
     }
 }
 

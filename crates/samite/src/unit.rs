@@ -75,7 +75,14 @@ pub fn fabric_config(config: &Settings) -> Config {
 }
 
 /// What the launcher resolved; without a launcher the user's file and the environment.
+/// Streams are opened with what it says of them.
 fn of_environment() -> Result<Config> {
+    let settings = settings()?;
+    settings.stage.configuration().make_default();
+    Ok(fabric_config(&settings))
+}
+
+fn settings() -> Result<Settings> {
     let settings = match env::var(variable::CONFIG) {
         Ok(text) => Settings::from_toml(&text),
         Err(_) => Layers::default()
@@ -84,12 +91,10 @@ fn of_environment() -> Result<Config> {
             .and_then(|layers| layers.resolve())
             .map(|resolved| resolved.config),
     };
-    settings
-        .map(|settings| fabric_config(&settings))
-        .map_err(|error| Error::Join {
-            domain: env::var(variable::DOMAIN).unwrap_or_else(|_| "of one".to_owned()),
-            why: error.to_string(),
-        })
+    settings.map_err(|error| Error::Join {
+        domain: env::var(variable::DOMAIN).unwrap_or_else(|_| "of one".to_owned()),
+        why: error.to_string(),
+    })
 }
 
 /// Joins the domain that the launcher names; without one, or without a launcher, the process is a

@@ -2,6 +2,7 @@
 
 use crate::space::Dims;
 use crate::{Region, Result};
+use ndarray::{ArrayViewD, Axis, Slice};
 use std::ops::{Range, RangeFull};
 
 /// Numbers per dimension, the slowest first: `[ny, nx]`, of `u64` or `usize`.
@@ -73,4 +74,23 @@ impl Selection for RangeFull {
     fn region(&self, shape: &[u64]) -> Result<Region> {
         Ok(Region::whole(shape)?)
     }
+}
+
+/// Lengths as ndarray counts them.
+pub(crate) fn lengths(shape: &[u64]) -> Vec<usize> {
+    shape.iter().map(|extent| *extent as usize).collect()
+}
+
+/// Cuts a box out of the view of a block that begins at `lower`.
+pub(crate) fn cut<'a, T>(
+    mut whole: ArrayViewD<'a, T>,
+    lower: &[u64],
+    region: &Region,
+) -> ArrayViewD<'a, T> {
+    for (dim, lower) in lower.iter().enumerate() {
+        let start = region.lower()[dim] - lower;
+        let end = region.upper()[dim] - lower;
+        whole.slice_axis_inplace(Axis(dim), Slice::from(start as usize..end as usize));
+    }
+    whole
 }

@@ -1,19 +1,25 @@
 //! One process that writes or reads: its questions, and the answers to them.
 
-use crate::protocol::{Answer, Request, Ticket};
+use crate::protocol::{Answer, KeeperInfo, Request, Ticket};
 use crate::service::{self, CLIENT, KeeperAsk, Letter, Room, Service};
 use crate::{Error, Result};
-use samite_fabric::{Fabric, PeerId};
+use samite_fabric::{Fabric, Identity, PeerId};
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::rc::Rc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// What the steward may need beyond the patience that it was given.
 const GRACE: Duration = Duration::from_secs(2);
 
-/// How long a domain may be there before its steward is.
+/// How long a domain may be there before its steward is, and one staging server before the others.
 const BEGINNING: Duration = Duration::from_secs(5);
+
+/// Between two questions for servers that are not there yet.
+const PAUSE: Duration = Duration::from_millis(2);
+
+/// How long a wait gives its processor away before it rests as the fabric does.
+const GIVING_WAY: Duration = Duration::from_micros(200);
 
 /// Where this process asks, and waits for answers. Streams share it.
 pub(crate) struct Desk<'f> {
@@ -100,6 +106,52 @@ impl<'f> Desk<'f> {
         }
     }
 
+    /// The staging servers of the domain: all ranks of a program of which one is there.
+    ///
+    /// # Errors
+    /// None comes in time.
+    pub(crate) fn await_servers(&self, stream: &str) -> Result<Vec<KeeperInfo>> {
+        let begin = Instant::now();
+        let deadline = self.fabric.deadline();
+        loop {
+            let ticket = self.ticket();
+            let answer = self.ask("the staging servers", ticket, Request::Keepers { ticket })?;
+            let Answer::Keepers { mut keepers } = answer else {
+                return Err(Error::Nonsense(format!("{answer:?}")));
+            };
+            // The agent is no server.
+            keepers.retain(|keeper| keeper.peer.0 != self.steward.0);
+            let waited = begin.elapsed();
+            if self.are_all(&keepers) || !keepers.is_empty() && waited >= deadline.min(BEGINNING) {
+                return Ok(keepers);
+            }
+            if waited >= deadline {
+                return Err(Error::NoServers {
+                    stream: stream.to_owned(),
+                });
+            }
+            std::thread::sleep(PAUSE);
+        }
+    }
+
+    /// Whether every rank of every program is there of which one rank is.
+    fn are_all(&self, servers: &[KeeperInfo]) -> bool {
+        let peers = self.fabric.peers();
+        let identity = |server: &KeeperInfo| {
+            let info = peers.iter().find(|info| info.peer.0 == server.peer.0)?;
+            Some(&info.identity)
+        };
+        let known: Vec<&Identity> = servers.iter().filter_map(identity).collect();
+        let same = |one: &Identity, other: &Identity| {
+            (&one.job, &one.program) == (&other.job, &other.program)
+        };
+        let is_whole = |one: &&Identity| {
+            let there = known.iter().filter(|other| same(one, other)).count();
+            there >= one.size as usize
+        };
+        !known.is_empty() && known.len() == servers.len() && known.iter().all(is_whole)
+    }
+
     fn wait(
         &self,
         what: &'static str,
@@ -129,10 +181,26 @@ impl<'f> Desk<'f> {
                 },
                 || !self.inbox.borrow().is_empty(),
             ),
-            false => self.fabric.wait_until(what, whom, take),
+            false => match self.give_way(take) {
+                Some(letter) => Ok(letter),
+                None => self.fabric.wait_until(what, whom, take),
+            },
         };
         self.fabric.set_deadline(deadline);
         Ok(found?)
+    }
+
+    /// Looks for an answer without spinning: the steward has no processor of its own, and where the units of a job fill the
+    /// machine, one that spins keeps it from answering.
+    fn give_way(&self, take: impl Fn() -> Option<Letter>) -> Option<Letter> {
+        let begin = Instant::now();
+        loop {
+            self.fabric.progress();
+            match take() {
+                None if begin.elapsed() < GIVING_WAY => std::thread::yield_now(),
+                found => return found,
+            }
+        }
     }
 
     /// Turns the service of this process, if there is one.
@@ -147,7 +215,7 @@ impl<'f> Desk<'f> {
 }
 
 /// The steward of a domain, which may be about to begin.
-fn await_steward(fabric: &Fabric) -> Result<PeerId> {
+pub(crate) fn await_steward(fabric: &Fabric) -> Result<PeerId> {
     let deadline = fabric.deadline();
     fabric.set_deadline(deadline.min(BEGINNING));
     let find = || service::find_steward(fabric);

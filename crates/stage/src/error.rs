@@ -21,6 +21,28 @@ pub enum Error {
         "no steward of streams is in this domain: start its agent (`samite agent`), or the program with `samite run`"
     )]
     NoSteward,
+    /// A stream for staging servers, and none is there.
+    #[error(
+        "the stream {stream} has the method `server`, and no staging server is in this domain: add a program with the command `stage-server` to the workflow, or choose another method"
+    )]
+    NoServers {
+        /// The stream.
+        stream: String,
+    },
+    /// Files of a stream with the method `file`.
+    #[error("the files of the stream {stream}: {why}")]
+    File {
+        /// The stream.
+        stream: String,
+        /// What the files say of it.
+        why: String,
+    },
+    /// The memory of this process.
+    #[error("there is no memory for an array of {bytes} bytes: ask for a smaller box")]
+    NoMemory {
+        /// How many.
+        bytes: u64,
+    },
     /// The answer was not one to the question.
     #[error("the steward of the streams answered something that was not asked: {0}")]
     Nonsense(String),
@@ -97,4 +119,17 @@ pub enum Error {
         /// A box of it that is missing.
         hole: Region,
     },
+}
+
+impl Error {
+    /// Whether it says that a process is gone.
+    pub(crate) fn is_loss(&self) -> bool {
+        use samite_fabric::Error as Fabric;
+        matches!(
+            self,
+            Error::Fabric(
+                Fabric::PeerLost { .. } | Fabric::NoSuchPeer(_) | Fabric::NoSuchSegment { .. }
+            )
+        )
+    }
 }

@@ -13,7 +13,8 @@
 //!   decide: [`protocol::Steward`], [`protocol::stream`], [`protocol::governor`], [`protocol::queue`].
 //!
 //! # Files
-//! `element` · `space/{region, copy, grid, cover}` · `index/{grid, tree}` · `placement/{mod, figures}` ·
+//! `stage` (how a process begins) · `writer`, `put`, `slots` · `reader`, `held`, `contents` · `desk` (questions) · `service/` (who answers) ·
+//! `method/` (where blocks go) · `file/` · `array` · `element` · `space/{region, copy, grid, cover}` · `index/{grid, tree}` · `placement/{mod, figures}` ·
 //! `protocol/{message, layout, fault, queue, governor, steward, stream/*}`
 //!
 //! # Rules
@@ -29,26 +30,34 @@
 )]
 
 mod array;
+mod contents;
 mod desk;
 mod element;
 mod error;
 pub mod file;
+mod held;
 pub mod index;
+pub mod method;
 pub mod placement;
 pub mod protocol;
+mod put;
 mod reader;
 pub mod service;
+mod slots;
 pub mod space;
 mod stage;
 mod writer;
 
 pub use array::{Selection, Shape};
+pub use contents::Variable;
 pub use element::{Dtype, Element};
 pub use error::Error;
-pub use reader::{Reader, StepReader, Variable};
+pub use method::{Configuration, Method, Settings};
+pub use put::StepWriter;
+pub use reader::{Reader, StepReader};
 pub use space::{Region, SpaceError};
 pub use stage::{Reading, Stage, Writing};
-pub use writer::{StepWriter, Writer};
+pub use writer::Writer;
 
 /// Results of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;

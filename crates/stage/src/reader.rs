@@ -2,91 +2,65 @@
 //!
 //! A step is held until its [`StepReader`] is dropped; until then its blocks stay where they are. On the node of the
 //! blocks a box inside one block is a view of it, and other boxes are copied once, straight to where they go. Elsewhere
-//! only the runs of the box travel.
+//! only the runs of the box travel. With the method `file` the same calls read files.
 
-use crate::array::Selection;
+use crate::array::{Selection, cut, lengths};
+use crate::contents::{Contents, Indexed, Variable};
 use crate::desk::Desk;
-use crate::index::Index;
+use crate::held::Buffers;
+use crate::method::{FileReading, StoredBytes};
 use crate::protocol::{
-    Answer, Attribute, BufferAt, EndOfStream, Layout, LayoutHash, Layouts, Places,
-    Reader as Options, ReaderId, Request, Step, StepRecord, Ticket,
+    Answer, Attribute, EndOfStream, Layouts, Reader as Options, ReaderId, Request, Step,
+    StepRecord, Ticket,
 };
-use crate::service::{KeeperAsk, segment_key};
-use crate::space::{Dims, Strided, copy_box, first_hole};
-use crate::{Dtype, Element, Error, Region, Result};
-use ndarray::{Array, ArrayViewD, Axis, Dimension, IxDyn, Slice};
-use samite_fabric::{PeerId, Remote};
+use crate::{Element, Error, Region, Result};
+use ndarray::{Array, ArrayViewD, Dimension, IxDyn};
 use std::rc::Rc;
-use std::sync::Arc;
-
-/// Runs of a box shorter than this travel together.
-const SHORT: u64 = 4096;
 
 /// One rank of a program that reads a stream. Iterating gives its steps; it ends with the stream. Closed when dropped.
 pub struct Reader<'f> {
+    source: Source<'f>,
+    ended: Option<EndOfStream>,
+}
+
+/// Where the steps come from.
+enum Source<'f> {
+    Keepers(Kept<'f>),
+    Files(FileReading<'f>),
+}
+
+/// A stream whose steps keepers have.
+struct Kept<'f> {
     desk: Rc<Desk<'f>>,
     id: ReaderId,
     stream: String,
     contents: Option<Rc<Contents>>,
-    ended: Option<EndOfStream>,
 }
 
 /// A step that this process holds.
 pub struct StepReader<'f> {
+    pub(crate) stream: String,
+    pub(crate) number: Step,
+    pub(crate) contents: Rc<Contents>,
+    pub(crate) attributes: Vec<(String, Attribute)>,
+    pub(crate) bytes: Bytes<'f>,
+}
+
+/// Where the bytes of a step are.
+pub(crate) enum Bytes<'f> {
+    // Dropped in this order: detached before the release is sent, since the memory may be used again at once.
+    Kept(
+        Buffers<'f>,
+        #[allow(dead_code, reason = "it is there to be dropped")] Hold<'f>,
+    ),
+    Stored(StoredBytes),
+}
+
+/// Ends with a word to the steward.
+pub(crate) struct Hold<'f> {
     desk: Rc<Desk<'f>>,
     reader: ReaderId,
-    hold: Ticket,
-    stream: String,
-    number: Step,
-    contents: Rc<Contents>,
-    /// By writer rank, then by slot.
-    buffers: Vec<Vec<Buffer<'f>>>,
-    places: Vec<Places>,
-    attributes: Vec<(String, Attribute)>,
-}
-
-/// What the writers say of their arrays; the same for many steps.
-struct Contents {
-    hash: LayoutHash,
-    layouts: Vec<Arc<Layout>>,
-    variables: Vec<Indexed>,
-}
-
-/// A variable of all ranks.
-struct Indexed {
-    info: Variable,
-    index: Index,
-    blocks: Vec<BlockAt>,
-}
-
-/// Whose block it is, and where.
-struct BlockAt {
-    region: Region,
-    rank: u32,
-    slot: u32,
-    /// Its number among the blocks of its rank, by which its place is listed.
-    number: usize,
-    /// Its place by the packing rule.
-    packed: u64,
-}
-
-/// A variable of a step, as a reader sees it.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Variable {
-    /// Its name.
-    pub name: String,
-    /// Type of its elements.
-    pub dtype: Dtype,
-    /// Shape of the whole array.
-    pub shape: Dims,
-    /// Facts about it.
-    pub attributes: Vec<(String, Attribute)>,
-}
-
-/// How the bytes of a buffer are reached.
-enum Buffer<'f> {
-    Near(Remote<'f>),
-    OnDisk(BufferAt),
+    ticket: Ticket,
 }
 
 impl<'f> Reader<'f> {
@@ -98,37 +72,60 @@ impl<'f> Reader<'f> {
             reader,
             patience: desk.patience(),
         };
-        match desk.ask("opening a stream for reading", ticket, request)? {
-            Answer::Reading { reader } => Ok(Reader {
-                desk,
-                id: reader,
-                stream: stream.to_owned(),
-                contents: None,
-                ended: None,
-            }),
-            other => Err(Error::Nonsense(format!("{other:?}"))),
+        let id = match desk.ask("opening a stream for reading", ticket, request)? {
+            Answer::Reading { reader } => reader,
+            other => return Err(Error::Nonsense(format!("{other:?}"))),
+        };
+        let kept = Kept {
+            desk,
+            id,
+            stream: stream.to_owned(),
+            contents: None,
+        };
+        Ok(Reader {
+            source: Source::Keepers(kept),
+            ended: None,
+        })
+    }
+
+    pub(crate) fn of_files(files: FileReading<'f>) -> Reader<'f> {
+        Reader {
+            source: Source::Files(files),
+            ended: None,
         }
     }
 
     /// The step that the readers of this program take next; `None` after the last one ([`Reader::end`] says why). Waits.
+    ///
+    /// # Errors
+    /// No step within the deadline; a step that was lost with its keepers, after which the next call gives the one after it.
     pub fn next_step(&mut self) -> Result<Option<StepReader<'f>>> {
-        let (reader, patience) = (self.id, self.desk.patience());
-        self.take(|ticket| Request::Next {
-            ticket,
-            reader,
-            patience,
-        })
+        let taken = match &mut self.source {
+            Source::Keepers(kept) => kept.take(|ticket, reader, patience| Request::Next {
+                ticket,
+                reader,
+                patience,
+            }),
+            Source::Files(files) => files.next_step(),
+        };
+        self.or_end(taken?)
     }
 
     /// The step with this number; waits for a future one. `None` when the stream ends before it.
+    ///
+    /// # Errors
+    /// As [`Reader::next_step`]; a step that is not kept any more.
     pub fn at(&mut self, step: Step) -> Result<Option<StepReader<'f>>> {
-        let (reader, patience) = (self.id, self.desk.patience());
-        self.take(|ticket| Request::At {
-            ticket,
-            reader,
-            step,
-            patience,
-        })
+        let taken = match &mut self.source {
+            Source::Keepers(kept) => kept.take(|ticket, reader, patience| Request::At {
+                ticket,
+                reader,
+                step,
+                patience,
+            }),
+            Source::Files(files) => files.at(step),
+        };
+        self.or_end(taken?)
     }
 
     /// Why there are no more steps, once that is so.
@@ -136,69 +133,69 @@ impl<'f> Reader<'f> {
         self.ended
     }
 
-    fn take(&mut self, make: impl FnOnce(Ticket) -> Request) -> Result<Option<StepReader<'f>>> {
-        let ticket = self.desk.ticket();
-        match self
-            .desk
-            .ask("the next step of a stream", ticket, make(ticket))?
-        {
-            Answer::Step(record) => self.hold(ticket, record).map(Some),
-            Answer::End(end) => {
+    fn or_end(&mut self, taken: Taken<'f>) -> Result<Option<StepReader<'f>>> {
+        match taken {
+            Taken::Step(step) => Ok(Some(step)),
+            Taken::End(end) => {
                 self.ended = Some(end);
                 Ok(None)
             }
+        }
+    }
+}
+
+/// What came of asking for a step.
+pub(crate) enum Taken<'f> {
+    Step(StepReader<'f>),
+    End(EndOfStream),
+}
+
+impl<'f> Kept<'f> {
+    fn take(&mut self, make: impl FnOnce(Ticket, ReaderId, u64) -> Request) -> Result<Taken<'f>> {
+        let ticket = self.desk.ticket();
+        let request = make(ticket, self.id, self.desk.patience());
+        match self
+            .desk
+            .ask("the next step of a stream", ticket, request)?
+        {
+            Answer::Step(record) => self.hold(ticket, record).map(Taken::Step),
+            Answer::End(end) => Ok(Taken::End(end)),
             other => Err(Error::Nonsense(format!("{other:?}"))),
         }
     }
 
-    fn hold(&mut self, hold: Ticket, record: StepRecord) -> Result<StepReader<'f>> {
-        let contents = match record.layouts {
-            Layouts::New { hash, layouts } => Rc::new(Contents::new(hash, layouts)?),
+    fn hold(&mut self, ticket: Ticket, record: StepRecord) -> Result<StepReader<'f>> {
+        // From here on the step is held, whatever comes of it.
+        let hold = Hold {
+            desk: self.desk.clone(),
+            reader: self.id,
+            ticket,
+        };
+        let contents = match &record.layouts {
+            Layouts::New { hash, layouts } => Rc::new(Contents::new(*hash, layouts)?),
             Layouts::Same(hash) => {
-                let last = self.contents.clone().filter(|last| last.hash == hash);
+                let last = self.contents.clone().filter(|last| last.hash == *hash);
                 last.ok_or_else(|| Error::Nonsense("a layout that was never sent".into()))?
             }
         };
         self.contents = Some(contents.clone());
-        let mut step = StepReader {
-            desk: self.desk.clone(),
-            reader: self.id,
-            hold,
+        let mut attributes: Vec<(String, Attribute)> = Vec::new();
+        for (name, value) in record.parts.iter().flat_map(|part| &part.attributes) {
+            if !attributes.iter().any(|(known, _)| known == name) {
+                attributes.push((name.clone(), value.clone()));
+            }
+        }
+        Ok(StepReader {
             stream: self.stream.clone(),
             number: record.step,
             contents,
-            buffers: Vec::new(),
-            places: Vec::new(),
-            attributes: Vec::new(),
-        };
-        for part in record.parts {
-            let reach = |copies: &crate::protocol::Slot<BufferAt>| reach(&self.desk, copies);
-            let buffers: Result<Vec<_>> = part.slots.iter().map(reach).collect();
-            step.buffers.push(buffers?);
-            step.places.push(part.places);
-            for (name, value) in part.attributes {
-                if !step.attributes.iter().any(|(known, _)| *known == name) {
-                    step.attributes.push((name, value));
-                }
-            }
-        }
-        Ok(step)
+            attributes,
+            bytes: Bytes::Kept(
+                Buffers::reach(self.desk.clone(), record, self.id.rank)?,
+                hold,
+            ),
+        })
     }
-}
-
-/// The first copy of a buffer that can be had.
-fn reach<'f>(desk: &Desk<'f>, copies: &[BufferAt]) -> Result<Buffer<'f>> {
-    let mut last = Error::Keeper("no copy of a block is left".into());
-    for at in copies {
-        if at.on_disk {
-            return Ok(Buffer::OnDisk(*at));
-        }
-        match desk.fabric.attach(segment_key(at)) {
-            Ok(remote) => return Ok(Buffer::Near(remote)),
-            Err(error) => last = error.into(),
-        }
-    }
-    Err(last)
 }
 
 impl<'f> Iterator for Reader<'f> {
@@ -212,58 +209,18 @@ impl<'f> Iterator for Reader<'f> {
     }
 }
 
-impl Drop for Reader<'_> {
+impl Drop for Kept<'_> {
     fn drop(&mut self) {
         let _ = self.desk.tell(Request::CloseReader { reader: self.id });
     }
 }
 
-impl Contents {
-    fn new(hash: LayoutHash, layouts: Vec<Arc<Layout>>) -> Result<Contents> {
-        let mut variables: Vec<(Variable, Vec<BlockAt>)> = Vec::new();
-        for (rank, layout) in (0..).zip(&layouts) {
-            let packing = layout.packing()?;
-            let mut number = 0;
-            for written in &layout.variables {
-                let known = variables
-                    .iter()
-                    .position(|(info, _)| info.name == written.name);
-                let at = known.unwrap_or_else(|| {
-                    let info = Variable {
-                        name: written.name.clone(),
-                        dtype: written.dtype,
-                        shape: written.shape.clone(),
-                        attributes: written.attributes.clone(),
-                    };
-                    variables.push((info, Vec::new()));
-                    variables.len() - 1
-                });
-                for block in &written.blocks {
-                    variables[at].1.push(BlockAt {
-                        region: block.region.clone(),
-                        rank,
-                        slot: block.slot,
-                        number,
-                        packed: packing.offsets[number],
-                    });
-                    number += 1;
-                }
-            }
-        }
-        let indexed = variables.into_iter().map(|(info, blocks)| {
-            let regions: Vec<Region> = blocks.iter().map(|block| block.region.clone()).collect();
-            Ok(Indexed {
-                info,
-                index: Index::new(&regions)?,
-                blocks,
-            })
+impl Drop for Hold<'_> {
+    fn drop(&mut self) {
+        let _ = self.desk.tell(Request::Release {
+            reader: self.reader,
+            hold: self.ticket,
         });
-        let variables = indexed.collect::<Result<_>>()?;
-        Ok(Contents {
-            hash,
-            layouts,
-            variables,
-        })
     }
 }
 
@@ -282,22 +239,28 @@ impl StepReader<'_> {
     }
 
     /// A variable by name.
+    ///
+    /// # Errors
+    /// There is none of that name; the error says which there are.
     pub fn variable(&self, name: &str) -> Result<&Variable> {
         self.find(name).map(|variable| &variable.info)
     }
 
     /// How many ranks have written it.
     pub fn writers(&self) -> u32 {
-        self.contents.layouts.len() as u32
+        self.contents.ranks
     }
 
-    /// Boxes of a variable as they were written, with the rank of each.
+    /// Boxes of a variable as they lie (the method `server` splits what was put), with the rank that wrote each.
+    ///
+    /// # Errors
+    /// As [`StepReader::variable`].
     pub fn blocks(&self, name: &str) -> Result<impl Iterator<Item = (u32, &Region)>> {
         let blocks = &self.find(name)?.blocks;
         Ok(blocks.iter().map(|block| (block.rank, &block.region)))
     }
 
-    /// A fact about this step.
+    /// A fact about this step. Where several ranks have said it, the lowest rank is heard.
     pub fn attribute(&self, name: &str) -> Option<&Attribute> {
         self.attributes
             .iter()
@@ -305,10 +268,19 @@ impl StepReader<'_> {
             .map(|(_, value)| value)
     }
 
+    /// Bytes that the reads of this step have moved so far, out of mapped memory and in messages. Not counted for steps in
+    /// files.
+    pub fn moved(&self) -> u64 {
+        match &self.bytes {
+            Bytes::Kept(buffers, _) => buffers.moved(),
+            Bytes::Stored(_) => 0,
+        }
+    }
+
     /// Copies a box of a variable to a new array.
     ///
     /// # Errors
-    /// A variable or a type that is not there, a box outside of the array or with holes; a lost keeper.
+    /// A variable or a type that is not there, a box outside of the array or with holes; a lost keeper; no memory.
     pub fn get<T: Element, D: Dimension>(
         &self,
         name: &str,
@@ -316,26 +288,33 @@ impl StepReader<'_> {
     ) -> Result<Array<T, D>> {
         let variable = self.typed::<T>(name)?;
         let region = self.inside(variable, asked)?;
-        let count = region.volume().unwrap_or(u64::MAX);
-        let mut elements = vec![T::zeroed(); usize::try_from(count).unwrap_or(usize::MAX)];
-        self.copy(variable, &region, bytemuck::cast_slice_mut(&mut elements))?;
-        let extent: Vec<usize> = region
-            .shape()
-            .iter()
-            .map(|extent| *extent as usize)
-            .collect();
-        let dims = IxDyn(&extent);
-        let array = Array::from_shape_vec(dims, elements)
-            .map_err(|error| Error::Nonsense(error.to_string()))?;
-        let given = extent.len();
-        array.into_dimensionality().map_err(|_| Error::ArrayShape {
+        let given = region.dims();
+        let shape = || Error::ArrayShape {
             variable: name.to_owned(),
             array: vec![D::NDIM.unwrap_or(given) as u64],
             block: region.shape().to_vec(),
-        })
+        };
+        // Before anything is read for nothing.
+        if D::NDIM.is_some_and(|dims| dims != given) {
+            return Err(shape());
+        }
+        let bytes = region.bytes(T::DTYPE.bytes())?;
+        let count = usize::try_from(region.bytes(1)?).unwrap_or(usize::MAX);
+        let mut elements = Vec::new();
+        let room = elements.try_reserve_exact(count);
+        room.map_err(|_| Error::NoMemory { bytes })?;
+        elements.resize(count, T::zeroed());
+        self.copy(variable, &region, bytemuck::cast_slice_mut(&mut elements))?;
+        let dims = IxDyn(&lengths(&region.shape()));
+        let array = Array::from_shape_vec(dims, elements)
+            .map_err(|error| Error::Nonsense(error.to_string()))?;
+        array.into_dimensionality().map_err(|_| shape())
     }
 
     /// Copies a box of a variable, row-major, to `into`, which is as long as the box.
+    ///
+    /// # Errors
+    /// As [`StepReader::get`]; `into` is longer or shorter.
     pub fn read_into<T: Element>(
         &self,
         name: &str,
@@ -356,6 +335,9 @@ impl StepReader<'_> {
 
     /// A box of a variable in place, without a copy: one that lies inside one block, on this node. `None` for others
     /// ([`StepReader::get`] then).
+    ///
+    /// # Errors
+    /// As [`StepReader::get`].
     pub fn view<T: Element>(
         &self,
         name: &str,
@@ -363,28 +345,18 @@ impl StepReader<'_> {
     ) -> Result<Option<ArrayViewD<'_, T>>> {
         let variable = self.typed::<T>(name)?;
         let region = self.inside(variable, asked)?;
-        let mut found = variable.index.query(&region);
-        let Some((block, part)) = found.next() else {
+        let (Some((block, part)), Bytes::Kept(buffers, _)) =
+            (variable.index.query(&region).next(), &self.bytes)
+        else {
             return Ok(None);
         };
         let block = &variable.blocks[block as usize];
-        let (near, offset) = (self.buffer(block), self.offset(block));
-        let Buffer::Near(remote) = near else {
+        let mapped = buffers.mapped(block, T::DTYPE.bytes())?;
+        let Some(bytes) = mapped.filter(|_| part == region) else {
             return Ok(None);
         };
-        let Some(bytes) = remote.readable().filter(|_| part == region) else {
-            return Ok(None);
-        };
-        let len = block.region.bytes(T::DTYPE.bytes())?;
-        let elements: &[T] =
-            bytemuck::cast_slice(&bytes.as_slice::<u8>()[offset as usize..(offset + len) as usize]);
-        let extent: Vec<usize> = block
-            .region
-            .shape()
-            .iter()
-            .map(|extent| *extent as usize)
-            .collect();
-        let whole = ArrayViewD::from_shape(IxDyn(&extent), elements)
+        let extent = lengths(&block.region.shape());
+        let whole = ArrayViewD::from_shape(IxDyn(&extent), bytemuck::cast_slice(bytes))
             .map_err(|error| Error::Nonsense(error.to_string()))?;
         Ok(Some(cut(whole, block.region.lower(), &region)))
     }
@@ -432,154 +404,11 @@ impl StepReader<'_> {
         })
     }
 
-    fn buffer(&self, block: &BlockAt) -> &Buffer<'_> {
-        &self.buffers[block.rank as usize][block.slot as usize]
-    }
-
-    fn offset(&self, block: &BlockAt) -> u64 {
-        match &self.places[block.rank as usize] {
-            Places::Packed => block.packed,
-            Places::Listed(offsets) => offsets[block.number],
-        }
-    }
-
     /// Copies a box, dense and row-major, to `into`.
     fn copy(&self, variable: &Indexed, region: &Region, into: &mut [u8]) -> Result<()> {
-        let element = variable.info.dtype.bytes();
-        let to_at = Strided::dense(region.clone())?;
-        let mut covered = 0;
-        for (number, part) in variable.index.query(region) {
-            let block = &variable.blocks[number as usize];
-            covered += part.volume().unwrap_or(0);
-            let offset = self.offset(block);
-            let len = block.region.bytes(element)?;
-            match self.buffer(block) {
-                Buffer::Near(remote) => match remote.readable() {
-                    Some(bytes) => {
-                        let from =
-                            &bytes.as_slice::<u8>()[offset as usize..(offset + len) as usize];
-                        copy_box(
-                            element,
-                            from,
-                            &Strided::dense(block.region.clone())?,
-                            into,
-                            &to_at,
-                        )?;
-                    }
-                    None => self.fetch(remote, (block, offset, &part), element, into, &to_at)?,
-                },
-                Buffer::OnDisk(at) => {
-                    let from = self.desk.ask_keeper(PeerId(at.keeper.0), |ticket| {
-                        KeeperAsk::Load(ticket, at.buffer, offset, len)
-                    })?;
-                    copy_box(
-                        element,
-                        &from,
-                        &Strided::dense(block.region.clone())?,
-                        into,
-                        &to_at,
-                    )?;
-                }
-            }
+        match &self.bytes {
+            Bytes::Kept(buffers, _) => buffers.copy(variable, region, into),
+            Bytes::Stored(stored) => stored.copy(self.number, variable, region, into),
         }
-        if Some(covered) == region.volume() {
-            return Ok(());
-        }
-        let parts: Vec<Region> = variable.index.query(region).map(|(_, part)| part).collect();
-        Err(Error::Hole {
-            step: self.number,
-            variable: variable.info.name.clone(),
-            asked: region.clone(),
-            hole: first_hole(region, &parts).unwrap_or_else(|| region.clone()),
-        })
-    }
-
-    /// Gets the runs of a part of a block that is not mapped here, and nothing but them.
-    fn fetch(
-        &self,
-        remote: &Remote<'_>,
-        (block, offset, part): (&BlockAt, u64, &Region),
-        element: u64,
-        into: &mut [u8],
-        to_at: &Strided,
-    ) -> Result<()> {
-        let (run, starts) = runs(&block.region, part, element)?;
-        let dense = Strided::dense(part.clone())?;
-        let together = if run < SHORT {
-            let offsets: Vec<u64> = starts.iter().map(|start| offset + start).collect();
-            remote.get_batch(run, &offsets)?.wait()?
-        } else {
-            let handles: samite_fabric::Result<Vec<_>> = starts
-                .iter()
-                .map(|start| remote.get_nb(offset + start, run))
-                .collect();
-            samite_fabric::wait_all(handles?)?.concat()
-        };
-        copy_box(element, &together, &dense, into, to_at)?;
-        Ok(())
-    }
-}
-
-/// The contiguous runs of `part` in a dense block: length in bytes, and where each begins, in row-major order.
-fn runs(block: &Region, part: &Region, element: u64) -> Result<(u64, Vec<u64>)> {
-    let dims = block.dims();
-    // Trailing dimensions that are whole, and the one before them, lie together.
-    let mut split = dims - 1;
-    while split > 0 && part.extent(split) == block.extent(split) {
-        split -= 1;
-    }
-    let strides = block.strides()?;
-    let run: u64 = (split..dims).map(|dim| part.extent(dim)).product::<u64>() * element;
-    let mut starts = vec![0];
-    for dim in 0..=split {
-        let first = part.lower()[dim] - block.lower()[dim];
-        let count = if dim == split { 1 } else { part.extent(dim) };
-        let steps = (first..first + count).map(|at| at * strides[dim] * element);
-        let steps: Vec<u64> = steps.collect();
-        starts = starts
-            .iter()
-            .flat_map(|start| steps.iter().map(move |step| start + step))
-            .collect();
-    }
-    Ok((run, starts))
-}
-
-impl Drop for StepReader<'_> {
-    fn drop(&mut self) {
-        // Detached before the release is sent: the memory may be used again at once.
-        self.buffers.clear();
-        let _ = self.desk.tell(Request::Release {
-            reader: self.reader,
-            hold: self.hold,
-        });
-    }
-}
-
-/// Cuts a box out of the view of a block that begins at `lower`.
-fn cut<'a, T>(mut whole: ArrayViewD<'a, T>, lower: &[u64], region: &Region) -> ArrayViewD<'a, T> {
-    for (dim, lower) in lower.iter().enumerate() {
-        let start = region.lower()[dim] - lower;
-        let end = region.upper()[dim] - lower;
-        whole.slice_axis_inplace(Axis(dim), Slice::from(start as usize..end as usize));
-    }
-    whole
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn runs_are_as_long_as_they_can_be() {
-        let block = Region::new(&[10, 0, 0], &[14, 5, 6]).unwrap();
-        let part = |lower: &[u64], upper: &[u64]| {
-            runs(&block, &Region::new(lower, upper).unwrap(), 8).unwrap()
-        };
-        assert_eq!(part(&[11, 0, 0], &[13, 5, 6]), (2 * 30 * 8, vec![30 * 8]));
-        assert_eq!(
-            part(&[11, 1, 0], &[13, 3, 6]),
-            (12 * 8, vec![36 * 8, 66 * 8])
-        );
-        assert_eq!(part(&[10, 4, 5], &[12, 5, 6]), (8, vec![29 * 8, 59 * 8]));
     }
 }

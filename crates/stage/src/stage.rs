@@ -2,6 +2,7 @@
 
 use crate::Result;
 use crate::desk::Desk;
+use crate::method::{Configuration, FileReading, Method, Settings};
 use crate::protocol::{Limits, Policy, Reader as Options, Retain, Start, StreamConfig, Unread};
 use crate::reader::Reader;
 use crate::writer::Writer;
@@ -12,6 +13,7 @@ use std::time::Duration;
 /// Opens streams. One thread owns it, as it owns the fabric.
 pub struct Stage<'f> {
     desk: Rc<Desk<'f>>,
+    configuration: Configuration,
 }
 
 /// How a stream is to be written; see [`Stage::write`].
@@ -21,6 +23,7 @@ pub struct Writing<'s, 'f> {
     program: String,
     rank: (u32, u32),
     config: StreamConfig,
+    settings: Settings,
 }
 
 /// How a stream is to be read; see [`Stage::read`].
@@ -28,16 +31,29 @@ pub struct Reading<'s, 'f> {
     stage: &'s Stage<'f>,
     stream: String,
     options: Options,
+    settings: Settings,
 }
 
 impl<'f> Stage<'f> {
-    /// Finds the steward of the domain; in a domain of one process, the process is its own.
+    /// Finds the steward of the domain; in a domain of one process, the process is its own. Streams are opened as the
+    /// settings of the process say ([`Configuration::make_default`]).
     ///
     /// # Errors
     /// [`crate::Error::NoSteward`].
     pub fn join(fabric: &'f Fabric) -> Result<Stage<'f>> {
+        Stage::join_with(fabric, Configuration::of_process())
+    }
+
+    /// As [`Stage::join`], with settings for streams. What the program says when it opens one comes before them.
+    ///
+    /// # Errors
+    /// As [`Stage::join`].
+    pub fn join_with(fabric: &'f Fabric, configuration: Configuration) -> Result<Stage<'f>> {
         let desk = Rc::new(Desk::new(fabric)?);
-        Ok(Stage { desk })
+        Ok(Stage {
+            desk,
+            configuration,
+        })
     }
 
     /// Opens a stream for writing, with the defaults. Returns when the steward knows this rank; it does not wait for
@@ -54,18 +70,21 @@ impl<'f> Stage<'f> {
     /// How a stream is to be written.
     pub fn write(&self, stream: &str) -> Writing<'_, 'f> {
         let own = self.desk.fabric.identity();
+        let settings = self.configuration.stream(stream);
         Writing {
             stage: self,
             stream: stream.to_owned(),
             program: own.program.clone(),
             rank: (own.rank, own.size),
-            config: StreamConfig::default(),
+            config: settings.stream_config(),
+            settings: settings.clone(),
         }
     }
 
     /// How a stream is to be read. The group is this process's program, and its ranks are the program's.
     pub fn read(&self, stream: &str) -> Reading<'_, 'f> {
         let own = self.desk.fabric.identity();
+        let settings = self.configuration.stream(stream);
         Reading {
             stage: self,
             stream: stream.to_owned(),
@@ -73,11 +92,12 @@ impl<'f> Stage<'f> {
                 group: own.program.clone(),
                 rank: own.rank,
                 size: own.size,
-                start: Start::Earliest,
-                policy: Policy::Block,
-                limits: None,
-                lease: StreamConfig::default().lease,
+                start: settings.start,
+                policy: settings.policy,
+                limits: settings.limits(),
+                lease: settings.lease.as_millis() as u64,
             },
+            settings: settings.clone(),
         }
     }
 }
@@ -128,8 +148,10 @@ impl<'f> Writing<'_, 'f> {
             program,
             rank,
             config,
+            settings,
         } = self;
-        Writer::open(stage.desk.clone(), &stream, (program, rank), config)
+        let desk = stage.desk.clone();
+        Writer::open(desk, &stream, (program, rank), config, &settings)
     }
 }
 
@@ -168,6 +190,12 @@ impl<'f> Reading<'_, 'f> {
 
     /// Opens the stream.
     pub fn open(self) -> Result<Reader<'f>> {
+        if self.settings.method == Method::File {
+            let desk = self.stage.desk.clone();
+            let how = (self.options.start, self.options.policy);
+            let files = FileReading::open(desk, &self.settings.folder, &self.stream, how)?;
+            return Ok(Reader::of_files(files));
+        }
         Reader::open(self.stage.desk.clone(), &self.stream, self.options)
     }
 }

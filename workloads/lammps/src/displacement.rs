@@ -5,6 +5,7 @@
 //! the atoms gives a [`Displacement`], and parts merge, so that readers may share the atoms of a step.
 
 use crate::error::{Error, Result};
+use serde::{Deserialize, Serialize};
 
 /// Where all atoms began.
 #[derive(Clone, Debug, PartialEq)]
@@ -81,7 +82,7 @@ fn pairs<P: ExactSizeIterator<Item = [f64; 3]>>(
 }
 
 /// The squares of the distances of some atoms, summed; mergeable.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Displacement {
     /// How many atoms.
     pub atoms: u64,

@@ -13,6 +13,7 @@
 //! | [`snapshot`] | [`Snapshot`]: the atoms of a step, where LAMMPS has them; [`Cell`]: unwrapping |
 //! | [`melt`] | [`Melt`]: the Lennard-Jones melt of LAMMPS' own benchmarks |
 //! | [`displacement`] | [`Origin`], [`Displacement`]: the analysis; needs no LAMMPS |
+//! | [`job`] | the programs `lammps-melt` and `lammps-msd`, with a stream between them |
 //!
 //! # Rules
 //!
@@ -49,6 +50,7 @@ mod error;
     reason = "a C library; what makes it sound is written there"
 )]
 mod ffi;
+pub mod job;
 pub mod library;
 pub mod melt;
 pub mod snapshot;

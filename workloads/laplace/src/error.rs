@@ -56,6 +56,23 @@ pub enum Error {
     /// Global memory could not do what the array needed of it.
     #[error(transparent)]
     Pgas(#[from] samite::pgas::Error),
+    /// The stream between the solver and the analysis.
+    #[error(transparent)]
+    Stage(Box<samite::stage::Error>),
+    /// The stream ended before its last step.
+    #[error("{0}")]
+    Ended(String),
+    /// A unit of the analysis said something that another one does not understand.
+    #[error("a unit of the analysis was not understood: are all of them of one build?")]
+    Partial(#[from] postcard::Error),
+    /// The analysis did not compute what it computes of the sequential solver's field.
+    #[error("step {step}: {what}")]
+    Figures {
+        /// The step.
+        step: u64,
+        /// What differs.
+        what: String,
+    },
     /// The moments are gathered by one process.
     #[error("the job has {units} units of the analysis; start one")]
     Analyses {
@@ -123,6 +140,12 @@ pub enum Error {
     /// Nobody reads what the program prints.
     #[error("the standard output could not be written")]
     Output(#[from] std::io::Error),
+}
+
+impl From<samite::stage::Error> for Error {
+    fn from(error: samite::stage::Error) -> Self {
+        Error::Stage(Box::new(error))
+    }
 }
 
 fn step_or_nothing(step: Option<u64>) -> String {

@@ -7,8 +7,10 @@
 //! [`study`] is the n-th moment analysis of the study whose figures Samite regenerates: the block of each rank on its own, as
 //! interleaved pairs, in two passes, with nothing merged.
 
+use serde::{Deserialize, Serialize};
+
 /// Count, mean, and the sums of the powers 2 to n of the distance from the mean.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Orders {
     count: u64,
     mean: f64,

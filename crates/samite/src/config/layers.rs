@@ -15,7 +15,7 @@ use toml::de::{DeTable, DeValue};
 /// Variables that the launcher, the benches and the tests use; they are no settings.
 const RESERVED: &[&str] = &[
     "DOMAIN", "JOB", "PROGRAM", "RANK", "SIZE", "UNIT", "UNITS", "CONFIG", "LOG", "PYTHON",
-    "LAMMPS",
+    "LAMMPS", "SEED",
 ];
 const RESERVED_FAMILIES: &[&str] = &["BENCH_", "SIM_", "TEST_"];
 
@@ -139,7 +139,7 @@ impl Layers {
             .split_once('=')
             .ok_or_else(|| ConfigError::Assignment(assignment.to_owned()))?;
         let known = known_names();
-        if !known.iter().any(|known| known == name) {
+        if !is_known(name, &known) {
             return Err(ConfigError::Unknown {
                 origin: "--config".to_owned(),
                 name: name.to_owned(),
@@ -280,8 +280,21 @@ impl File<'_> {
             let at = section.span().start;
             match keys.get_ref() {
                 DeValue::Table(keys) => {
-                    for key in keys.keys() {
+                    for (key, value) in keys {
                         let name = format!("{name}.{}", key.get_ref());
+                        // The settings of one stream, all of which exist.
+                        if let ("stage", DeValue::Table(own)) =
+                            (&*section.get_ref().to_string(), value.get_ref())
+                            && !known.contains(&name)
+                        {
+                            for key in own.keys() {
+                                let full = format!("{name}.{}", key.get_ref());
+                                let general = format!("stage.{}", key.get_ref());
+                                self.check(&general, &known, key.span().start)?;
+                                origins.insert(full, self.at(key.span().start));
+                            }
+                            continue;
+                        }
                         self.check(&name, &known, key.span().start)?;
                         origins.insert(name, self.at(key.span().start));
                     }
@@ -327,6 +340,16 @@ fn known_names() -> Vec<String> {
         keys.map(|key| format!("{section}.{key}")).collect()
     };
     table.iter().flat_map(keys).collect()
+}
+
+/// Whether there is such a setting, of all streams or of one.
+fn is_known(name: &str, known: &[String]) -> bool {
+    let of_one = || {
+        let (stream, key) = name.strip_prefix("stage.")?.rsplit_once('.')?;
+        (!stream.is_empty()).then(|| format!("stage.{key}"))
+    };
+    let has = |name: &str| known.iter().any(|known| known == name);
+    has(name) || of_one().is_some_and(|general| has(&general))
 }
 
 fn hint<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> String {

@@ -2,7 +2,8 @@
 //!
 //! From low to high: default, user file, `[config]` of the workflow, environment, `--config`. Names
 //! map mechanically: `eager_max` in `[fabric]` is `SAMITE_FABRIC_EAGER_MAX` in the environment and
-//! `--config fabric.eager_max=…` on the command line. An unknown name is an error wherever it is.
+//! `--config fabric.eager_max=…` on the command line. An unknown name is an error wherever it is. The table
+//! `[stage.NAME]`, and `--config stage.NAME.…`, have settings of `[stage]` for the stream `NAME` alone.
 //!
 //! The launcher resolves once and gives every unit the same text ([`Config::to_toml`] in
 //! `SAMITE_CONFIG`, read back by [`Config::from_toml`]).
@@ -21,6 +22,7 @@
 
 mod layers;
 mod quantity;
+mod stage;
 
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
@@ -28,6 +30,7 @@ use std::path::{Path, PathBuf};
 
 pub use layers::{Layers, Resolved};
 pub use quantity::{Auto, Bytes, Span};
+pub use stage::{MethodName, StageConfig, StageTable, Steps, Worded};
 
 /// All settings.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -39,6 +42,8 @@ pub struct Config {
     pub memory: MemoryConfig,
     /// How a job starts and ends.
     pub launch: LaunchConfig,
+    /// How streams are staged.
+    pub stage: StageConfig,
 }
 
 /// A switch, as people write it: `true`, `false`, and `1`, `0` in the environment.

@@ -65,7 +65,7 @@ impl<T> Auto<T> {
 }
 
 /// What a value looks like, for messages.
-trait Form {
+pub(super) trait Form {
     const FORM: &'static str;
 }
 
@@ -150,7 +150,7 @@ impl<T: fmt::Display> fmt::Display for Auto<T> {
 }
 
 /// Reads a value from text and refuses everything else with the form that it should have.
-struct FromText<T>(&'static str, PhantomData<T>);
+pub(super) struct FromText<T>(pub(super) &'static str, pub(super) PhantomData<T>);
 
 impl<T: FromStr<Err = String>> Visitor<'_> for FromText<T> {
     type Value = T;

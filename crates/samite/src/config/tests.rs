@@ -167,3 +167,85 @@ fn the_launchers_own_variables_are_no_settings() {
         .environment(variables(&list))
         .expect("they are known");
 }
+
+#[test]
+fn streams_have_tables_of_their_own_above_the_common_one() {
+    use samite_stage::Method;
+    use samite_stage::protocol::{Policy, Retain, Start};
+    let text = "[stage]\nmethod = \"local\"\nlimit_bytes = \"1 GiB\"\n[stage.field]\nmethod = \"server\"\nreplicas = 2\npolicy = \"every 3\"\n\n[stage.out]\nmethod = \"file\"\nstart = \"step 4\"\nretain_steps = \"5 steps\"\n";
+    let resolved = Layers::default()
+        .file(Path::new("w.toml"), text)
+        .and_then(|layers| layers.environment(variables(&[("SAMITE_STAGE_LEASE", "3 s")])))
+        .and_then(|layers| layers.assignment("stage.field.limit_steps=4 steps"))
+        .and_then(Layers::resolve)
+        .expect("all fine");
+    let all = resolved.config.stage.configuration();
+    let other = all.stream("other");
+    assert_eq!((other.method, other.bytes), (Method::Local, Some(1 << 30)));
+    assert_eq!(other.lease.as_secs(), 3);
+    let field = all.stream("field");
+    assert_eq!((field.method, field.replicas), (Method::Server, 2));
+    assert_eq!((field.steps, field.bytes), (Some(4), Some(1 << 30)));
+    assert_eq!(field.policy, Policy::Every(3));
+    assert_eq!(field.lease.as_secs(), 3);
+    let out = all.stream("out");
+    assert_eq!((out.method, out.start), (Method::File, Start::Step(4)));
+    assert_eq!(out.retain, Some(Retain { steps: 5, bytes: 0 }));
+
+    let shown = resolved.to_toml_with_origin();
+    let line = shown
+        .lines()
+        .find(|line| line.starts_with("replicas = 2"))
+        .expect("it is shown");
+    assert!(line.ends_with("# w.toml:6"), "{line}");
+    assert_eq!(
+        file(&shown).expect("its own output").config,
+        resolved.config
+    );
+    assert_eq!(
+        Config::default().stage.configuration(),
+        samite_stage::Configuration::default()
+    );
+}
+
+#[test]
+fn nonsense_about_streams_is_refused() {
+    assert_eq!(
+        message(file("[stage.field]\nmethd = \"server\"\n")),
+        "config.toml:2: there is no setting `stage.methd`; did you mean `stage.method`?"
+    );
+    for (text, begin) in [
+        (
+            "[stage]\npolicy = \"ever\"\n",
+            "config.toml:2: stage.policy: `ever` is not one of",
+        ),
+        (
+            "[stage]\nlimit_steps = 4\n",
+            "config.toml:2: stage.limit_steps: ",
+        ),
+        (
+            "[stage.field]\n\nlease = \"5\"\n",
+            "config.toml:3: stage.field.lease: ",
+        ),
+        (
+            "[stage.field]\nmethod = \"pigeon\"\n",
+            "config.toml:2: stage.field.method: ",
+        ),
+        (
+            "[stage]\npolicy = \"every 0\"\n",
+            "config.toml:2: stage.policy: ",
+        ),
+        (
+            "[stage]\nfield = 1\n",
+            "config.toml:2: there is no setting `stage.field`",
+        ),
+    ] {
+        let message = message(file(text));
+        assert!(message.starts_with(begin), "{message}");
+    }
+    assert!(
+        Layers::default()
+            .assignment("stage.field.colour=red")
+            .is_err()
+    );
+}

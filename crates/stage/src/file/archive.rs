@@ -116,6 +116,11 @@ impl Archive {
         first.map_or("", |first| &first.header.stream)
     }
 
+    /// How many ranks write it.
+    pub fn ranks(&self) -> u32 {
+        self.ranks.len() as u32
+    }
+
     /// The steps that all ranks have whole, rising.
     pub fn steps(&self) -> &[Step] {
         &self.steps

@@ -14,6 +14,8 @@
 
 use super::error::{FileError, io};
 use crc32c::crc32c_append;
+use rustix::fs::FallocateFlags;
+use rustix::io::Errno;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::fs::File;
@@ -212,7 +214,27 @@ impl Frames {
 
     /// Writes the head of a frame of data, which follow by [`write_block`](Self::write_block).
     pub(super) fn write_head(&self, head: &Head) -> Result<(), FileError> {
+        self.reserve(head)?;
         self.put(head.at, &head.bytes())
+    }
+
+    /// Finds room on the disk for a frame at once: cheaper than piece by piece, and a disk that is too full shows before
+    /// anything is written. The file does not grow by it: what is not written is not there.
+    fn reserve(&self, head: &Head) -> Result<(), FileError> {
+        if head.length < PIECE as u64 {
+            return Ok(());
+        }
+        let room = rustix::fs::fallocate(
+            &self.file,
+            FallocateFlags::KEEP_SIZE,
+            head.at,
+            ALIGN + head.length,
+        );
+        match room {
+            // Not every file system can.
+            Ok(()) | Err(Errno::OPNOTSUPP | Errno::NOSYS) => Ok(()),
+            Err(error) => Err(io("find room in", &self.path)(error.into())),
+        }
     }
 
     /// Writes a block; with its checksum, if that is wanted.

@@ -112,6 +112,22 @@ impl StepFile {
         })
     }
 
+    /// As [`resume`](Self::resume) where the file was not ended in order (its writer died), else as [`create`](Self::create).
+    ///
+    /// # Errors
+    /// As [`resume`](Self::resume).
+    pub fn begin(folder: &Path, stream: &str, rank: u32, ranks: u32) -> Result<Self, FileError> {
+        let path = file_of(folder, rank);
+        let ended = match options().open(&path) {
+            Ok(file) => Scan::open(file, &path)?.is_some_and(|scan| scan.is_finished),
+            Err(_) => false, // said by whoever opens it next
+        };
+        match ended {
+            true => Self::create(folder, stream, rank, ranks),
+            false => Self::resume(folder, stream, rank, ranks),
+        }
+    }
+
     /// Leaves out the checksums of blocks from now on. They cost a seventh of the time of a write that goes into memory (of the
     /// page cache), and nothing of one that waits for a disk.
     #[must_use]

@@ -292,6 +292,8 @@ pub enum Request {
     Keep { memory: u64, disk: u64 },
     /// Keeper: about an order. Not answered.
     Report(Report),
+    /// Who keeps blocks now. -> [`Answer::Keepers`]
+    Keepers { ticket: Ticket },
     /// Writer rank `rank` of `size` of a program opens a stream, new or its own after a crash; waits
     /// while its rank, or the name, is still taken. -> [`Answer::Writing`]
     OpenWriter {
@@ -423,6 +425,8 @@ pub enum Answer {
         next: Step,
         keepers: Vec<KeeperInfo>,
     },
+    /// Those who keep blocks now, by number.
+    Keepers { keepers: Vec<KeeperInfo> },
     /// The step is begun, or there are more buffers: one for each want, in order.
     Begun { buffers: Vec<BufferAt> },
     /// This rank has committed that step already, before it was restarted: nothing is to be written. `next` is the first step

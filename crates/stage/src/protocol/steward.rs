@@ -162,6 +162,10 @@ impl Steward {
                     stream.report(from, report);
                 }
             }
+            Request::Keepers { ticket } => {
+                let keepers = self.keepers();
+                self.answer(from, ticket, Answer::Keepers { keepers });
+            }
             Request::OpenWriter {
                 ticket,
                 stream,
@@ -286,6 +290,13 @@ impl Steward {
             name,
             opening,
         });
+    }
+
+    fn keepers(&self) -> Vec<KeeperInfo> {
+        let keepers = self.governor.keepers();
+        keepers
+            .map(|(peer, capacity)| KeeperInfo { peer, capacity })
+            .collect()
     }
 
     fn lost(&mut self, peer: Peer) {
@@ -464,10 +475,7 @@ impl Steward {
                         });
                     }
                 };
-                let keepers = self.governor.keepers();
-                let keepers = keepers
-                    .map(|(peer, capacity)| KeeperInfo { peer, capacity })
-                    .collect();
+                let keepers = self.keepers();
                 let stream = self.streams.get_mut(&id).ok_or(Fault::NotOpen)?;
                 stream.open_writer(pending.from, program, *rank, *size, keepers)
             }

@@ -3,7 +3,8 @@
 //! A buffer is a gated segment of the keeper's process. It is lent to its writer, which has it as `&mut [u8]` where it
 //! maps it; a writer that does not asks for it to be opened, and puts by messages. When the step is committed the gate
 //! turns to reading, and readers on the node have `&[u8]`. The memory of freed buffers is used again for buffers of
-//! the same length, under a new generation: its pages are there, and warm.
+//! the same length, under a new generation: its pages are there, and warm. What nobody had a use for in [`IDLE`] is given
+//! back to the machine.
 
 use super::letter::{KeeperAnswer, KeeperAsk};
 use crate::protocol::{BufferId, Handle, Order, Report, Request};
@@ -12,6 +13,11 @@ use std::collections::{HashMap, VecDeque};
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+/// How long freed memory waits for a buffer of its length: longer than most steps take to compute, so that its pages are
+/// not given back and taken again between them.
+const IDLE: Duration = Duration::from_secs(5);
 
 /// What a keeper may use.
 #[derive(Clone, Debug)]
@@ -50,8 +56,8 @@ pub(super) struct Keeper<'f> {
     fabric: &'f Fabric,
     room: Room,
     buffers: HashMap<BufferId, Kept<'f>>,
-    /// Memory of freed buffers that somebody may still read, or that is ready to be used again.
-    free: VecDeque<Gated<'f>>,
+    /// Memory of freed buffers that somebody may still read, or that is ready to be used again; and since when.
+    free: VecDeque<(Gated<'f>, Instant)>,
     /// Bytes in memory, of buffers and of `free`.
     used: u64,
 }
@@ -96,7 +102,7 @@ impl<'f> Keeper<'f> {
             Order::Free { buffer } => {
                 match self.buffers.remove(&buffer) {
                     Some(Kept::Lent(gated) | Kept::Open(gated) | Kept::Reading(gated)) => {
-                        self.free.push_back(gated)
+                        self.free.push_back((gated, Instant::now()));
                     }
                     Some(Kept::OnDisk(_)) | None => {}
                 }
@@ -131,9 +137,9 @@ impl<'f> Keeper<'f> {
     /// Freed memory of the same length that nobody reads any more.
     fn reuse(&mut self, bytes: u64) -> Option<Gated<'f>> {
         for _ in 0..self.free.len() {
-            let gated = self.free.pop_front()?;
+            let (gated, since) = self.free.pop_front()?;
             if gated.key().bytes != bytes {
-                self.free.push_back(gated);
+                self.free.push_back((gated, since));
                 continue;
             }
             gated.shut();
@@ -144,7 +150,7 @@ impl<'f> Keeper<'f> {
                     self.used -= bytes;
                 }
                 // Somebody is still inside.
-                Err(refused) => self.free.push_back(refused.0),
+                Err(refused) => self.free.push_back((refused.0, since)),
             }
         }
         None
@@ -153,10 +159,22 @@ impl<'f> Keeper<'f> {
     /// Gives freed memory back until so many bytes more fit.
     fn make_room(&mut self, bytes: u64) {
         while self.used.saturating_add(bytes) > self.room.memory
-            && let Some(gated) = self.free.pop_front()
+            && let Some((gated, _)) = self.free.pop_front()
         {
             self.used -= gated.key().bytes;
         }
+    }
+
+    /// Gives back what nobody had a use for.
+    pub(super) fn tidy(&mut self) {
+        let used = &mut self.used;
+        self.free.retain(|(gated, since)| {
+            let is_kept = since.elapsed() < IDLE;
+            if !is_kept {
+                *used -= gated.key().bytes;
+            }
+            is_kept
+        });
     }
 
     /// From writing to reading; `false` for a buffer that is not written.
@@ -193,7 +211,7 @@ impl<'f> Keeper<'f> {
         file.write_all_at(readable.as_slice(), 0)?;
         drop(remote);
         if let Some(Kept::Reading(gated)) = self.buffers.insert(buffer, Kept::OnDisk(file)) {
-            self.free.push_back(gated);
+            self.free.push_back((gated, Instant::now()));
         }
         Ok(())
     }

@@ -15,12 +15,12 @@
 mod keeper;
 mod letter;
 
+use crate::Result;
 use crate::protocol::{Action, Event, Notice, Peer, Request, Steward};
-use crate::{Error, Result};
 use keeper::Keeper;
 use samite_fabric::{Fabric, Handle, Identity, PeerId, PeerInfo};
 use std::cell::RefCell;
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
@@ -33,6 +33,9 @@ const STEWARD: &str = "samite-steward";
 
 /// How long a service sleeps when nothing is due: it looks whether it is to stop.
 const NAP: Duration = Duration::from_millis(500);
+
+/// How long a staging server waits for units of its job that it has never seen, when all others have left.
+const MISSING: Duration = Duration::from_secs(10);
 
 /// What has come and is not yet taken, with who sent it.
 type Inbox = Rc<RefCell<VecDeque<(PeerId, Letter)>>>;
@@ -74,12 +77,12 @@ impl<'f> Service<'f> {
         service
     }
 
-    /// Keeps blocks in `room` for the steward of the domain.
+    /// Keeps blocks in `room` for the steward of the domain, as a staging server does (method `server`).
     ///
     /// # Errors
     /// A domain without a steward.
     pub fn keeper(fabric: &'f Fabric, room: Room) -> Result<Service<'f>> {
-        let steward = find_steward(fabric).ok_or(Error::NoSteward)?;
+        let steward = crate::desk::await_steward(fabric)?;
         let service = Service::new(fabric, None, room);
         letter::send(
             fabric,
@@ -127,6 +130,7 @@ impl<'f> Service<'f> {
         {
             self.happened(Event::Tick);
         }
+        self.keeper.tidy();
         news
     }
 
@@ -155,6 +159,32 @@ impl<'f> Service<'f> {
             }
         }
         Ok(())
+    }
+
+    /// Serves until the units of other programs of this job have come and have left again.
+    ///
+    /// # Errors
+    /// The agent is lost.
+    pub fn run_for_job(&mut self) -> Result<()> {
+        let own = self.fabric.identity().clone();
+        let expected = own.units.saturating_sub(own.size) as usize;
+        let mut seen: BTreeSet<u32> = BTreeSet::new();
+        let mut alone_since = None;
+        self.run(|fabric| {
+            let peers = fabric.peers();
+            let others = peers.iter().map(|info| &info.identity);
+            let others = others.filter(|one| one.job == own.job && one.program != own.program);
+            let there: Vec<u32> = others.map(|one| one.unit).collect();
+            seen.extend(&there);
+            if !there.is_empty() {
+                alone_since = None;
+                return true;
+            }
+            if seen.is_empty() || seen.len() >= expected {
+                return seen.is_empty();
+            }
+            alone_since.get_or_insert_with(Instant::now).elapsed() < MISSING
+        })
     }
 
     /// How the streams stand; empty without a steward.

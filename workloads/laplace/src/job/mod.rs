@@ -1,5 +1,6 @@
 //! The two programs of the job, on a fabric: [`solver`] (any number of units) and [`analysis`] (one).
-//! Beside them [`mod@array`]: the same problem on a distributed array, with nobody who watches.
+//! Beside them [`mod@array`]: the same problem on a distributed array, with nobody who watches; and [`mta`]: the
+//! same two programs with a stream of steps between them, for any number of units on both sides.
 //!
 //! Each solver unit has one segment: its field twice, and beside each of the two buffers a stamp that
 //! says which step is in it (`field`). It tells the analysis the segment's key once. From then on
@@ -39,6 +40,7 @@ pub mod analysis;
 pub mod array;
 mod borders;
 mod field;
+pub mod mta;
 mod outcome;
 mod protocol;
 pub mod solver;

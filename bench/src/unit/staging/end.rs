@@ -1,0 +1,305 @@
+//! One end of a stream, with its array.
+
+use super::{Result, bail, ensure};
+use ndarray::{Array2, ArrayView2, ArrayViewMut2, Ix2};
+use samite::stage::{Reader, Stage, StepReader, Writer};
+
+/// Who copies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    View,
+    Put,
+    Get,
+    Copy,
+}
+
+impl Kind {
+    pub(super) fn of(word: &str) -> Result<Kind> {
+        Ok(match word {
+            "view" => Kind::View,
+            "put" => Kind::Put,
+            "get" => Kind::Get,
+            "copy" => Kind::Copy,
+            other => bail!("`{other}` is no kind of step"),
+        })
+    }
+
+    fn puts(self) -> bool {
+        matches!(self, Kind::Put | Kind::Copy)
+    }
+
+    fn gets(self) -> bool {
+        matches!(self, Kind::Get | Kind::Copy)
+    }
+}
+
+/// How much of a step is written by a writer that does not copy, and looked at by any reader.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Look {
+    Whole,
+    Marks,
+}
+
+/// A power of two of doubles, rows x columns: the columns are the smallest power of two that is not below the rows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Shape {
+    pub(super) rows: u64,
+    pub(super) columns: u64,
+    /// The columns that are read: the first, and how many.
+    pub(super) first: u64,
+    pub(super) width: u64,
+}
+
+impl Shape {
+    /// A step of `bytes`, of which all columns are read, or one in a hundred from a third of the way on.
+    pub(super) fn of(bytes: u64, is_slab: bool) -> Result<Shape> {
+        let count = bytes / size_of::<f64>() as u64;
+        ensure!(
+            bytes.is_power_of_two() && count > 0,
+            "the bytes of a step are a power of two"
+        );
+        let columns = 1 << count.trailing_zeros().div_ceil(2);
+        let (first, width) = match is_slab {
+            true => (columns / 3, (columns + 50) / 100),
+            false => (0, columns),
+        };
+        ensure!(width > 0, "a slab of no columns");
+        Ok(Shape {
+            rows: count / columns,
+            columns,
+            first,
+            width,
+        })
+    }
+
+    /// Exact in a double, different at every place and in every step of other values.
+    fn value(&self, row: u64, column: u64, seed: u64) -> f64 {
+        (row * self.columns + column) as f64 + seed as f64 * (1u64 << 40) as f64
+    }
+
+    pub(super) fn fill(&self, mut array: ArrayViewMut2<'_, f64>, seed: u64) {
+        for (row, mut values) in (0..).zip(array.rows_mut()) {
+            for (column, value) in (0..).zip(&mut values) {
+                *value = self.value(row, column, seed);
+            }
+        }
+    }
+
+    /// The part that is read.
+    pub(super) fn check(&self, part: ArrayView2<'_, f64>, seed: u64) -> Result<()> {
+        let is_right = (0..).zip(part.rows()).all(|(row, values)| {
+            let mut columns = (self.first..).zip(values);
+            columns.all(|(column, value)| *value == self.value(row, column, seed))
+        });
+        ensure!(
+            is_right && part.dim() == (self.rows as usize, self.width as usize),
+            "the values that were read are not those that were written"
+        );
+        Ok(())
+    }
+
+    /// Marks a step in the first and the last element.
+    fn mark(&self, mut array: ArrayViewMut2<'_, f64>, number: u64) {
+        for corner in self.corners() {
+            array[corner] = -(number as f64);
+        }
+    }
+
+    fn is_marked(&self, array: ArrayView2<'_, f64>, number: u64) -> bool {
+        self.corners()
+            .iter()
+            .all(|corner| array[*corner] == -(number as f64))
+    }
+
+    fn corners(&self) -> [[usize; 2]; 2] {
+        [[0, 0], [self.rows as usize - 1, self.columns as usize - 1]]
+    }
+}
+
+/// A writer or a reader.
+pub(super) struct End<'f> {
+    shape: Shape,
+    kind: Kind,
+    /// Which values are written.
+    seed: u64,
+    /// The array of a rank that copies; empty where it does not.
+    array: Array2<f64>,
+    /// Bytes that were moved by reads.
+    moved: u64,
+    role: Role<'f>,
+}
+
+enum Role<'f> {
+    Writes(Writer<'f>),
+    Reads(Reader<'f>),
+}
+
+impl<'f> End<'f> {
+    pub(super) fn writer(
+        stage: &Stage<'f>,
+        stream: &str,
+        kind: Kind,
+        shape: Shape,
+        steps: u64,
+    ) -> Result<End<'f>> {
+        let writing = stage.write(stream).as_rank("writer", 0, 1);
+        let writer = writing.limits(steps, u64::MAX).open()?;
+        let mut array = array(kind.puts(), shape.rows, shape.columns);
+        if kind.puts() {
+            shape.fill(array.view_mut(), 0);
+        }
+        Ok(End::new(shape, kind, array, Role::Writes(writer)))
+    }
+
+    pub(super) fn reader(
+        stage: &Stage<'f>,
+        stream: &str,
+        kind: Kind,
+        shape: Shape,
+    ) -> Result<End<'f>> {
+        let reader = stage.read(stream).as_rank("reader", 0, 1).open()?;
+        let mut array = array(kind.gets(), shape.rows, shape.width);
+        // Its pages are there before the clock runs, as the peers' are.
+        array.fill(1.0);
+        Ok(End::new(shape, kind, array, Role::Reads(reader)))
+    }
+
+    fn new(shape: Shape, kind: Kind, array: Array2<f64>, role: Role<'f>) -> Self {
+        End {
+            shape,
+            kind,
+            seed: 0,
+            array,
+            moved: 0,
+            role,
+        }
+    }
+
+    /// From now on other values are written.
+    pub(super) fn change(&mut self) {
+        self.seed += 1;
+        match self.role {
+            Role::Writes(_) if self.kind.puts() => {
+                self.shape.fill(self.array.view_mut(), self.seed);
+            }
+            _ => self.array.fill(0.0),
+        }
+    }
+
+    /// Bytes that were moved by the reads so far.
+    pub(super) fn moved(&self) -> u64 {
+        self.moved
+    }
+
+    /// Writes or reads one step.
+    pub(super) fn step(&mut self, look: Look) -> Result<()> {
+        match &mut self.role {
+            Role::Writes(writer) => {
+                let whole = [self.shape.rows, self.shape.columns];
+                let mut step = writer.step()?;
+                if self.kind.puts() {
+                    step.put("u", whole, [0u64, 0], self.array.view())?;
+                } else {
+                    let number = step.number();
+                    let block = step.alloc::<f64>("u", whole, [0u64, 0], whole)?;
+                    let block = block.into_dimensionality::<Ix2>()?;
+                    match look {
+                        Look::Whole => self.shape.fill(block, self.seed),
+                        Look::Marks => self.shape.mark(block, number),
+                    }
+                }
+                Ok(step.commit()?)
+            }
+            Role::Reads(reader) => {
+                let Some(step) = reader.next_step()? else {
+                    bail!("the stream has ended");
+                };
+                read(
+                    &step,
+                    self.kind,
+                    look,
+                    (self.shape, self.seed),
+                    &mut self.array,
+                )?;
+                self.moved += step.moved();
+                Ok(())
+            }
+        }
+    }
+}
+
+/// Reads what the kind wants, and looks at it.
+fn read(
+    step: &StepReader<'_>,
+    kind: Kind,
+    look: Look,
+    (shape, seed): (Shape, u64),
+    array: &mut Array2<f64>,
+) -> Result<()> {
+    let asked = [0..shape.rows, shape.first..shape.first + shape.width];
+    if kind.gets() {
+        let Some(into) = array.as_slice_mut() else {
+            bail!("an array of its own lies together");
+        };
+        step.read_into("u", asked, into)?;
+        return match look {
+            Look::Whole => shape.check(array.view(), seed),
+            Look::Marks => Ok(()),
+        };
+    }
+    let Some(view) = step.view::<f64>("u", asked)? else {
+        bail!("the step is not mapped here");
+    };
+    let view = view.into_dimensionality::<Ix2>()?;
+    match (look, kind.puts()) {
+        (Look::Whole, _) => shape.check(view, seed),
+        (Look::Marks, true) => Ok(()),
+        (Look::Marks, false) => {
+            let is_new = shape.is_marked(view, step.number());
+            ensure!(is_new, "the marks of step {} are not there", step.number());
+            Ok(())
+        }
+    }
+}
+
+/// An array of a rank that copies.
+fn array(is_wanted: bool, rows: u64, columns: u64) -> Array2<f64> {
+    match is_wanted {
+        true => Array2::zeros((rows as usize, columns as usize)),
+        false => Array2::zeros((0, 0)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shapes_are_those_of_the_peers() {
+        let of = |bytes, is_slab| {
+            let Shape {
+                rows,
+                columns,
+                first,
+                width,
+            } = Shape::of(bytes, is_slab).unwrap();
+            (rows, columns, first, width)
+        };
+        assert_eq!(of(128 << 20, true), (4096, 4096, 1365, 41));
+        assert_eq!(of(1 << 20, false), (256, 512, 0, 512));
+        assert!(Shape::of(24, false).is_err());
+        assert!(Shape::of(4, false).is_err());
+        assert!(Shape::of(64, true).is_err());
+    }
+
+    #[test]
+    fn a_wrong_value_is_seen() {
+        let shape = Shape::of(1 << 10, false).unwrap();
+        let mut array = array(true, shape.rows, shape.columns);
+        shape.fill(array.view_mut(), 3);
+        assert!(shape.check(array.view(), 3).is_ok());
+        assert!(shape.check(array.view(), 2).is_err());
+        array[[2, 3]] += 1.0;
+        assert!(shape.check(array.view(), 3).is_err());
+    }
+}

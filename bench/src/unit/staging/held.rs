@@ -1,0 +1,103 @@
+//! The memory that all processes of the job hold: the units, the agent, and the launcher.
+
+use super::{Context, Result};
+use std::fs;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+/// How long it looks away.
+const LOOK: Duration = Duration::from_micros(500);
+
+/// Bytes of all processes of the job, each with its part of what it shares.
+pub(super) fn held_now() -> u64 {
+    sum(&processes())
+}
+
+/// The launcher and its children.
+fn processes() -> Vec<i32> {
+    let Some(launcher) = rustix::process::getppid() else {
+        return Vec::new();
+    };
+    let launcher = launcher.as_raw_nonzero().get();
+    let all = fs::read_dir("/proc").into_iter().flatten().flatten();
+    let numbers = all.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    let mut processes: Vec<i32> = numbers
+        .filter(|pid| parent(*pid) == Some(launcher))
+        .collect();
+    processes.push(launcher);
+    processes
+}
+
+fn parent(pid: i32) -> Option<i32> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // Behind the name, which may hold anything: the state, and then the parent.
+    let (_, rest) = stat.rsplit_once(')')?;
+    rest.split_whitespace().nth(1)?.parse().ok()
+}
+
+fn sum(processes: &[i32]) -> u64 {
+    processes.iter().filter_map(|pid| held_by(*pid)).sum()
+}
+
+/// `None` when it is gone.
+fn held_by(pid: i32) -> Option<u64> {
+    let text = fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).ok()?;
+    let line = text.lines().find_map(|line| line.strip_prefix("Pss:"))?;
+    let kib: u64 = line.split_whitespace().next()?.parse().ok()?;
+    Some(kib << 10)
+}
+
+/// Looks as often as the kernel can tell.
+pub(super) struct Watch {
+    is_over: Arc<AtomicBool>,
+    thread: JoinHandle<u64>,
+    idle: u64,
+}
+
+impl Watch {
+    /// `idle` is what is not counted.
+    pub(super) fn begin(idle: u64) -> Watch {
+        let is_over = Arc::new(AtomicBool::new(false));
+        let over = is_over.clone();
+        let thread = std::thread::spawn(move || {
+            let processes = processes();
+            let mut most = 0;
+            // ORDERING: Relaxed, the thread is joined before its result is used.
+            while !over.load(Ordering::Relaxed) {
+                most = most.max(sum(&processes));
+                std::thread::sleep(LOOK);
+            }
+            most
+        });
+        Watch {
+            is_over,
+            thread,
+            idle,
+        }
+    }
+
+    /// The most that it saw, in bytes.
+    pub(super) fn end(self) -> Result<f64> {
+        self.is_over.store(true, Ordering::Relaxed);
+        let most = self.thread.join().ok().context("the watch has failed")?;
+        Ok(most.saturating_sub(self.idle) as f64)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_that_is_touched_is_seen() {
+        let own = i32::try_from(std::process::id()).unwrap();
+        let before = held_by(own).unwrap();
+        let bytes = vec![1u8; 64 << 20];
+        let after = held_by(own).unwrap();
+        assert!(after >= before + (60 << 20), "{before} {after}");
+        drop(bytes);
+        assert!(parent(own).is_some() && held_by(0).is_none());
+    }
+}

@@ -1,0 +1,56 @@
+//! Figures that follow from a layout alone, by the code that places the blocks of a run.
+
+use super::{Result, bail, ensure};
+use crate::control::Command;
+use samite::stage::Region;
+use samite::stage::index::Index;
+use samite::stage::placement::{Share, figures};
+use samite::stage::space::Grid;
+
+/// `index BLOCKS SPREAD`: bytes of the index of so many blocks in three dimensions that are no grid, in a domain of
+/// `SPREAD` points for each in every dimension.
+pub(super) fn index(command: &Command) -> Result<f64> {
+    let (count, spread) = (command.number(1)?, command.number(2)?);
+    ensure!(count > 0 && spread > 1, "no blocks, or no room for them");
+    let edge = (1..).find(|edge: &u64| edge.pow(3) >= count).unwrap_or(1);
+    let blocks: Result<Vec<Region>> = (0..count)
+        .map(|block| {
+            let place = [block / edge / edge, block / edge % edge, block % edge];
+            // Moved aside by anything that depends on the block and is no grid.
+            let aside = |dim: u64| (block.wrapping_mul(0x9e37_79b9) >> (4 * dim)) % (spread / 2);
+            let lower = [0, 1, 2].map(|dim| place[dim] * spread + aside(dim as u64));
+            Ok(Region::at(&lower, &[spread; 3])?)
+        })
+        .collect();
+    let index = Index::new(&blocks?)?;
+    ensure!(!index.is_grid(), "the blocks are a grid");
+    Ok(index.bytes() as f64)
+}
+
+/// `layout SHAPE WRITERS READERS SERVERS FIGURE`: the study's arrays, cut along their longest side, on servers.
+pub(super) fn layout(command: &Command) -> Result<Option<f64>> {
+    let number = |index| command.number(index);
+    let (writers, readers, servers) = (number(2)?, number(3)?, number(4)?);
+    let (shape, cut) = match command.word(1) {
+        // 5 x P x 512000
+        "matched" => ([5, writers, 512_000], 1),
+        // 5 x 512 x 1000 P
+        "mismatched" => ([5, 512, 1000 * writers], 2),
+        other => bail!("`{other}` is no layout"),
+    };
+    let shares: Vec<Share> = (0..u32::try_from(servers)?)
+        .map(|keeper| Share { keeper, weight: 1 })
+        .collect();
+    ensure!(!shares.is_empty(), "no servers");
+    let writers = Grid::along(&shape, cut, writers)?;
+    let readers = Grid::along(&shape, cut, readers)?;
+    let figures = figures::of(&writers, &readers, size_of::<f64>() as u64, &shares, 1)?;
+    Ok(Some(match command.word(5) {
+        "balance" => figures.max_over_mean,
+        "index" => (figures.index_bytes + figures.table_bytes) as f64,
+        "writer" => figures.connections_per_writer as f64,
+        "reader" => figures.connections_per_reader as f64,
+        "server" => figures.connections_per_server as f64,
+        _ => return Ok(None),
+    }))
+}

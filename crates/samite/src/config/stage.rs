@@ -1,0 +1,358 @@
+//! `[stage]`: how streams are staged; `[stage.NAME]` for one of them.
+
+use super::quantity::{Auto, Bytes, Form, FromText, Span};
+use samite_stage::protocol::{Policy, Retain, Start, Unread};
+use samite_stage::{Configuration, Method, Settings};
+use serde::de::{MapAccess, Visitor};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use std::collections::BTreeMap;
+use std::fmt;
+use std::marker::PhantomData;
+use std::path::PathBuf;
+use std::str::FromStr;
+
+/// The settings of all streams, and those of single ones. A stream that is named as a setting has none of its own.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StageConfig {
+    /// What counts for a stream as far as its own table does not say it. Here everything is set.
+    pub all: StageTable,
+    /// By name of the stream: what is different there.
+    pub streams: BTreeMap<String, StageTable>,
+}
+
+/// A table of settings of streams; what is `None` is not said.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct StageTable {
+    /// How steps travel from writers to readers.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub method: Option<MethodName>,
+    /// What happens when readers are slow: `block`, `drop_oldest`, `drop_newest`, `latest`, `every N`, `spill`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub policy: Option<Worded<Policy>>,
+    /// Most steps that wait for readers; `auto`: 2.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub limit_steps: Option<Auto<Steps>>,
+    /// Most bytes that wait for readers; `auto`: a quarter of the memory, or no limit where one of steps is given.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub limit_bytes: Option<Auto<Bytes>>,
+    /// Most bytes that a stream may have in memory; `auto`: all.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub memory: Option<Auto<Bytes>>,
+    /// Where new readers begin: `earliest`, `latest`, `step N`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub start: Option<Worded<Start>>,
+    /// Newest steps that are kept for readers that ask by number; `auto`: 2 with the method `local`, else none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub retain_steps: Option<Auto<Steps>>,
+    /// Bytes of newest steps that are kept for them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub retain_bytes: Option<Bytes>,
+    /// Whether the first step is kept as long as the stream lives.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub precious_first: Option<bool>,
+    /// What happens to steps before the first reader: `wait`, `discard`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub unread: Option<Worded<Unread>>,
+    /// How long a process that died may take to come back.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub lease: Option<Span>,
+    /// How long steps that nobody has opened are kept after the end of their stream.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub linger: Option<Span>,
+    /// On how many servers a block lies, with the method `server`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub replicas: Option<u32>,
+    /// Where the folders of streams are, with the method `file`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub folder: Option<PathBuf>,
+}
+
+/// A method by its name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum MethodName {
+    /// In the memory of the writer's node, as long as readers need it.
+    Stream,
+    /// In the memory of the writer's node, by number.
+    Local,
+    /// In the memory of staging servers.
+    Server,
+    /// In files.
+    File,
+}
+
+/// A number of steps, written with its unit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Steps(pub u64);
+
+/// A choice, written in words.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Worded<T>(pub T);
+
+impl Default for StageConfig {
+    fn default() -> Self {
+        let by = Settings::default();
+        StageConfig {
+            all: StageTable {
+                method: Some(MethodName::Stream),
+                policy: Some(Worded(by.policy)),
+                limit_steps: Some(Auto::Auto),
+                limit_bytes: Some(Auto::Auto),
+                memory: Some(Auto::Auto),
+                start: Some(Worded(by.start)),
+                retain_steps: Some(Auto::Auto),
+                retain_bytes: Some(Bytes::new(0)),
+                precious_first: Some(by.precious_first),
+                unread: Some(Worded(by.unread)),
+                lease: Some(Span::new(by.lease)),
+                linger: Some(Span::new(by.linger)),
+                replicas: Some(by.replicas),
+                folder: Some(by.folder),
+            },
+            streams: BTreeMap::new(),
+        }
+    }
+}
+
+impl StageConfig {
+    /// As the streams of a process take it.
+    pub fn configuration(&self) -> Configuration {
+        let of = |table: &StageTable| table.settings(&self.all);
+        Configuration {
+            all: of(&StageTable::default()),
+            streams: self
+                .streams
+                .iter()
+                .map(|(name, table)| (name.clone(), of(table)))
+                .collect(),
+        }
+    }
+}
+
+impl StageTable {
+    /// This table above `all`, above the defaults.
+    fn settings(&self, all: &StageTable) -> Settings {
+        let by = Settings::default();
+        let auto = |value: Option<Auto<Bytes>>| value.and_then(Auto::set).map(Bytes::get);
+        let retain_steps = self.retain_steps.or(all.retain_steps).and_then(Auto::set);
+        let retain_bytes = self.retain_bytes.or(all.retain_bytes);
+        let retain_bytes = retain_bytes.map_or(0, Bytes::get);
+        let retain = (retain_steps.is_some() || retain_bytes > 0).then(|| Retain {
+            steps: retain_steps.map_or(0, |steps| steps.0),
+            bytes: retain_bytes,
+        });
+        let method = match self.method.or(all.method) {
+            None | Some(MethodName::Stream) => Method::Stream,
+            Some(MethodName::Local) => Method::Local,
+            Some(MethodName::Server) => Method::Server,
+            Some(MethodName::File) => Method::File,
+        };
+        let steps = self.limit_steps.or(all.limit_steps).and_then(Auto::set);
+        let lease = self.lease.or(all.lease);
+        let linger = self.linger.or(all.linger);
+        Settings {
+            method,
+            policy: self.policy.or(all.policy).map_or(by.policy, |word| word.0),
+            steps: steps.map(|steps| steps.0),
+            bytes: auto(self.limit_bytes.or(all.limit_bytes)),
+            memory: auto(self.memory.or(all.memory)),
+            start: self.start.or(all.start).map_or(by.start, |word| word.0),
+            retain,
+            precious_first: self
+                .precious_first
+                .or(all.precious_first)
+                .unwrap_or(by.precious_first),
+            unread: self.unread.or(all.unread).map_or(by.unread, |word| word.0),
+            lease: lease.map_or(by.lease, Span::get),
+            linger: linger.map_or(by.linger, Span::get),
+            replicas: self.replicas.or(all.replicas).unwrap_or(by.replicas),
+            folder: self
+                .folder
+                .clone()
+                .or_else(|| all.folder.clone())
+                .unwrap_or(by.folder),
+        }
+    }
+}
+
+impl Serialize for StageConfig {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        #[derive(Serialize)]
+        struct Flat<'a> {
+            #[serde(flatten)]
+            all: &'a StageTable,
+            #[serde(flatten)]
+            streams: &'a BTreeMap<String, StageTable>,
+        }
+        let StageConfig { all, streams } = self;
+        Flat { all, streams }.serialize(serializer)
+    }
+}
+
+impl<'de> Deserialize<'de> for StageConfig {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_map(Sections)
+    }
+}
+
+/// Takes settings of all streams and tables of single ones apart, key by key, so that an error names its key.
+struct Sections;
+
+impl<'de> Visitor<'de> for Sections {
+    type Value = StageConfig;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("settings of streams")
+    }
+
+    fn visit_map<M: MapAccess<'de>>(self, mut map: M) -> Result<StageConfig, M::Error> {
+        let mut config = StageConfig::default();
+        let all = &mut config.all;
+        while let Some(key) = map.next_key::<String>()? {
+            match key.as_str() {
+                "method" => all.method = Some(map.next_value()?),
+                "policy" => all.policy = Some(map.next_value()?),
+                "limit_steps" => all.limit_steps = Some(map.next_value()?),
+                "limit_bytes" => all.limit_bytes = Some(map.next_value()?),
+                "memory" => all.memory = Some(map.next_value()?),
+                "start" => all.start = Some(map.next_value()?),
+                "retain_steps" => all.retain_steps = Some(map.next_value()?),
+                "retain_bytes" => all.retain_bytes = Some(map.next_value()?),
+                "precious_first" => all.precious_first = Some(map.next_value()?),
+                "unread" => all.unread = Some(map.next_value()?),
+                "lease" => all.lease = Some(map.next_value()?),
+                "linger" => all.linger = Some(map.next_value()?),
+                "replicas" => all.replicas = Some(map.next_value()?),
+                "folder" => all.folder = Some(map.next_value()?),
+                _ => {
+                    config.streams.insert(key, map.next_value()?);
+                }
+            }
+        }
+        Ok(config)
+    }
+}
+
+impl Form for Steps {
+    const FORM: &'static str = "a number of steps, like \"4 steps\"";
+}
+
+impl FromStr for Steps {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let number = text
+            .strip_suffix("steps")
+            .or_else(|| text.strip_suffix("step"));
+        let number = number.and_then(|number| number.trim().parse().ok());
+        number
+            .map(Steps)
+            .ok_or_else(|| format!("`{text}` is not {}", Self::FORM))
+    }
+}
+
+impl fmt::Display for Steps {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} steps", self.0)
+    }
+}
+
+/// What can be said in words.
+trait Words: Sized {
+    const FORM: &'static str;
+
+    fn of_words(text: &str) -> Option<Self>;
+    fn words(&self) -> String;
+}
+
+impl Words for Policy {
+    const FORM: &'static str = "block, drop_oldest, drop_newest, latest, every N or spill";
+
+    fn of_words(text: &str) -> Option<Self> {
+        Some(match text {
+            "block" => Policy::Block,
+            "drop_oldest" => Policy::DropOldest,
+            "drop_newest" => Policy::DropNewest,
+            "latest" => Policy::Latest,
+            "spill" => Policy::Spill,
+            other => {
+                let every = other.strip_prefix("every ")?.trim().parse().ok()?;
+                return (every > 0).then_some(Policy::Every(every));
+            }
+        })
+    }
+
+    fn words(&self) -> String {
+        match self {
+            Policy::Block => "block".into(),
+            Policy::DropOldest => "drop_oldest".into(),
+            Policy::DropNewest => "drop_newest".into(),
+            Policy::Latest => "latest".into(),
+            Policy::Spill => "spill".into(),
+            Policy::Every(every) => format!("every {every}"),
+        }
+    }
+}
+
+impl Words for Start {
+    const FORM: &'static str = "earliest, latest or step N";
+
+    fn of_words(text: &str) -> Option<Self> {
+        Some(match text {
+            "earliest" => Start::Earliest,
+            "latest" => Start::Latest,
+            other => Start::Step(other.strip_prefix("step ")?.trim().parse().ok()?),
+        })
+    }
+
+    fn words(&self) -> String {
+        match self {
+            Start::Earliest => "earliest".into(),
+            Start::Latest => "latest".into(),
+            Start::Step(step) => format!("step {step}"),
+        }
+    }
+}
+
+impl Words for Unread {
+    const FORM: &'static str = "wait or discard";
+
+    fn of_words(text: &str) -> Option<Self> {
+        match text {
+            "wait" => Some(Unread::Block),
+            "discard" => Some(Unread::Discard),
+            _ => None,
+        }
+    }
+
+    fn words(&self) -> String {
+        match self {
+            Unread::Block => "wait".into(),
+            Unread::Discard => "discard".into(),
+        }
+    }
+}
+
+impl<T: Words> FromStr for Worded<T> {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let found = T::of_words(text);
+        found
+            .map(Worded)
+            .ok_or_else(|| format!("`{text}` is not one of {}", T::FORM))
+    }
+}
+
+impl<T: Words> Serialize for Worded<T> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(&self.0.words())
+    }
+}
+
+impl<'de, T: Words> Deserialize<'de> for Worded<T> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_str(FromText(T::FORM, PhantomData))
+    }
+}

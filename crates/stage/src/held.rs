@@ -1,0 +1,408 @@
+//! What a step holds: where the bytes of its blocks lie, and how a box of them comes here.
+//!
+//! [`Buffers`] are the buffers of one step, reached. Bytes that are mapped are copied at once; the others are asked for of
+//! all keepers at the same time, beginning with another one at every reader rank, and are copied as they come.
+//!
+//! A copy of a buffer whose keeper is lost meanwhile is replaced by another copy of it, where there is one; else the error is
+//! [`Fault::Damaged`].
+
+use crate::contents::{BlockAt, Indexed};
+use crate::desk::Desk;
+use crate::protocol::{BufferAt, Fault, Peer, Places, Slot, Step, StepRecord};
+use crate::service::{KeeperAsk, segment_key};
+use crate::space::{Strided, copy_box};
+use crate::{Error, Region, Result};
+use samite_fabric::{Handle, PeerId, Remote, wait_all};
+use std::cell::Cell;
+use std::collections::{BTreeMap, VecDeque};
+use std::rc::Rc;
+
+/// Runs of a box shorter than this travel together.
+const SHORT: u64 = 4096;
+
+/// Most bytes that a read has in flight, beyond the part that it asked for last.
+const IN_FLIGHT: u64 = 32 << 20;
+
+/// Most bytes of a spilled buffer that one message carries.
+const LOAD: u64 = 4 << 20;
+
+/// The buffers of a step, by writer rank and slot.
+pub(crate) struct Buffers<'f> {
+    desk: Rc<Desk<'f>>,
+    step: Step,
+    /// Where requests begin: another keeper at every reader rank.
+    turn: u32,
+    buffers: Vec<Vec<Buffer<'f>>>,
+    places: Vec<Places>,
+    /// Bytes that reads have moved.
+    moved: Cell<u64>,
+}
+
+/// One buffer.
+struct Buffer<'f> {
+    /// All of its copies that there were when the step was taken.
+    copies: Slot<BufferAt>,
+    reached: Reached<'f>,
+}
+
+/// How the bytes of a buffer are had.
+enum Reached<'f> {
+    Near(Remote<'f>),
+    OnDisk,
+}
+
+/// A part of a block that is not mapped here, and is on its way.
+struct Flight<'r, 'f> {
+    block: &'r BlockAt,
+    part: Region,
+    bytes: u64,
+    runs: Vec<Handle<'f, Vec<u8>>>,
+}
+
+/// Where a box goes to.
+struct Target<'t> {
+    element: u64,
+    into: &'t mut [u8],
+    at: Strided,
+}
+
+impl<'f> Buffers<'f> {
+    /// Reaches the buffers of a step.
+    ///
+    /// # Errors
+    /// A buffer of which no copy is left.
+    pub(crate) fn reach(desk: Rc<Desk<'f>>, record: StepRecord, turn: u32) -> Result<Buffers<'f>> {
+        let mut step = Buffers {
+            desk,
+            step: record.step,
+            turn,
+            buffers: Vec::with_capacity(record.parts.len()),
+            places: Vec::with_capacity(record.parts.len()),
+            moved: Cell::new(0),
+        };
+        for part in record.parts {
+            let slots = part.slots.into_iter().map(|copies| step.buffer(copies));
+            let slots = slots.collect::<Result<_>>()?;
+            step.buffers.push(slots);
+            step.places.push(part.places);
+        }
+        Ok(step)
+    }
+
+    /// Bytes that reads have moved so far: those of a box out of mapped memory, and those that travelled.
+    pub(crate) fn moved(&self) -> u64 {
+        self.moved.get()
+    }
+
+    fn count(&self, bytes: u64) {
+        self.moved.set(self.moved.get() + bytes);
+    }
+
+    fn buffer(&self, mut copies: Slot<BufferAt>) -> Result<Buffer<'f>> {
+        // Readers begin with different copies.
+        if !copies.is_empty() {
+            let first = self.turn as usize % copies.len();
+            copies.rotate_left(first);
+        }
+        let mut last = None;
+        for at in &copies {
+            match self.reach_one(at) {
+                Ok(reached) => return Ok(Buffer { copies, reached }),
+                Err(error) => last = Some(error),
+            }
+        }
+        Err(self.lost(&copies, last))
+    }
+
+    fn reach_one(&self, at: &BufferAt) -> Result<Reached<'f>> {
+        if at.on_disk {
+            return Ok(Reached::OnDisk);
+        }
+        Ok(Reached::Near(self.desk.fabric.attach(segment_key(at))?))
+    }
+
+    /// The error of a buffer that nobody has any more.
+    fn lost(&self, copies: &[BufferAt], error: Option<Error>) -> Error {
+        match error {
+            Some(error) if !error.is_loss() => error,
+            _ => Error::Fault(Fault::Damaged {
+                step: self.step,
+                keepers: copies.iter().map(|at| at.keeper).collect(),
+            }),
+        }
+    }
+
+    /// The dense bytes of a block, where they are mapped here.
+    pub(crate) fn mapped(&self, block: &BlockAt, element: u64) -> Result<Option<&[u8]>> {
+        match &self.at(block).reached {
+            Reached::Near(remote) => Ok(self.bytes_of(remote, block, element)?),
+            Reached::OnDisk => Ok(None),
+        }
+    }
+
+    fn at(&self, block: &BlockAt) -> &Buffer<'f> {
+        &self.buffers[block.rank as usize][block.slot as usize]
+    }
+
+    fn offset(&self, block: &BlockAt) -> u64 {
+        match &self.places[block.rank as usize] {
+            Places::Packed => block.packed,
+            Places::Listed(offsets) => offsets[block.number],
+        }
+    }
+
+    fn bytes_of<'r>(
+        &self,
+        remote: &'r Remote<'f>,
+        block: &BlockAt,
+        element: u64,
+    ) -> Result<Option<&'r [u8]>> {
+        let Some(readable) = remote.readable() else {
+            return Ok(None);
+        };
+        let begin = self.offset(block) as usize;
+        let end = begin + block.region.bytes(element)? as usize;
+        Ok(Some(&readable.as_slice::<u8>()[begin..end]))
+    }
+
+    /// Copies a box, dense and row-major, to `into`.
+    pub(crate) fn copy(&self, variable: &Indexed, region: &Region, into: &mut [u8]) -> Result<()> {
+        let mut target = Target {
+            element: variable.info.dtype.bytes(),
+            into,
+            at: Strided::dense(region.clone())?,
+        };
+        let (mut covered, mut far) = (0, Vec::new());
+        for (number, part) in variable.index.query(region) {
+            let block = &variable.blocks[number as usize];
+            covered += part.volume().unwrap_or(0);
+            match self.mapped(block, target.element)? {
+                Some(bytes) => self.count(target.take_block(block, bytes)?),
+                None => far.push((block, part)),
+            }
+        }
+        if Some(covered) != region.volume() {
+            return Err(variable.hole(self.step, region));
+        }
+        self.fetch(far, &mut target)
+    }
+
+    /// Gets parts of blocks that are not mapped here.
+    fn fetch<'r>(
+        &'r self,
+        parts: Vec<(&'r BlockAt, Region)>,
+        target: &mut Target<'_>,
+    ) -> Result<()> {
+        let (mut flights, mut bytes) = (VecDeque::new(), 0);
+        for (block, part) in self.in_turn(parts) {
+            let Reached::Near(remote) = &self.at(block).reached else {
+                let together = self.load(block, &part, target.element)?;
+                target.take(part, &together)?;
+                continue;
+            };
+            let flight = match self.start(remote, block, part.clone(), target.element) {
+                Ok(flight) => flight,
+                Err(error) => {
+                    self.elsewhere(block, part, error, target)?;
+                    continue;
+                }
+            };
+            bytes += flight.bytes;
+            flights.push_back(flight);
+            while bytes > IN_FLIGHT && flights.len() > 1 {
+                if let Some(flight) = flights.pop_front() {
+                    bytes -= flight.bytes;
+                    self.land(flight, target)?;
+                }
+            }
+        }
+        flights
+            .into_iter()
+            .try_for_each(|flight| self.land(flight, target))
+    }
+
+    /// One part of each keeper after another, so that all of them are asked at the same time.
+    fn in_turn<'r>(&self, parts: Vec<(&'r BlockAt, Region)>) -> Vec<(&'r BlockAt, Region)> {
+        let mut keepers: BTreeMap<Option<Peer>, VecDeque<_>> = BTreeMap::new();
+        for (block, part) in parts {
+            let keeper = self.at(block).copies.first().map(|at| at.keeper);
+            keepers.entry(keeper).or_default().push_back((block, part));
+        }
+        let mut queues: VecDeque<_> = keepers.into_values().collect();
+        if !queues.is_empty() {
+            let first = self.turn as usize % queues.len();
+            queues.rotate_left(first);
+        }
+        let mut order = Vec::new();
+        while let Some(mut queue) = queues.pop_front() {
+            order.extend(queue.pop_front());
+            if !queue.is_empty() {
+                queues.push_back(queue);
+            }
+        }
+        order
+    }
+
+    /// Asks for the runs of a part, and nothing but them.
+    fn start<'r>(
+        &self,
+        remote: &Remote<'f>,
+        block: &'r BlockAt,
+        part: Region,
+        element: u64,
+    ) -> Result<Flight<'r, 'f>> {
+        let offset = self.offset(block);
+        let (run, starts) = runs(&block.region, &part, element)?;
+        let bytes = part.bytes(element)?;
+        let runs = if run < SHORT {
+            let offsets: Vec<u64> = starts.iter().map(|start| offset + start).collect();
+            vec![remote.get_batch(run, &offsets)?]
+        } else {
+            let handles: samite_fabric::Result<_> = starts
+                .iter()
+                .map(|start| remote.get_nb(offset + start, run))
+                .collect();
+            handles?
+        };
+        Ok(Flight {
+            block,
+            part,
+            bytes,
+            runs,
+        })
+    }
+
+    fn land(&self, flight: Flight<'_, 'f>, target: &mut Target<'_>) -> Result<()> {
+        match wait_all(flight.runs) {
+            Ok(runs) => {
+                self.count(flight.bytes);
+                target.take(flight.part, &runs.concat())
+            }
+            Err(error) => self.elsewhere(flight.block, flight.part, error.into(), target),
+        }
+    }
+
+    /// Gets a part from another copy than the first one, which failed.
+    fn elsewhere(
+        &self,
+        block: &BlockAt,
+        part: Region,
+        error: Error,
+        target: &mut Target<'_>,
+    ) -> Result<()> {
+        let copies = &self.at(block).copies;
+        let mut last = error;
+        for at in copies.iter().skip(1) {
+            if !last.is_loss() {
+                return Err(last);
+            }
+            let taken = self.reach_one(at).and_then(|reached| match reached {
+                Reached::OnDisk => self.load(block, &part, target.element),
+                Reached::Near(remote) => {
+                    let flight = self.start(&remote, block, part.clone(), target.element)?;
+                    self.count(flight.bytes);
+                    Ok(wait_all(flight.runs)?.concat())
+                }
+            });
+            match taken {
+                Ok(together) => return target.take(part, &together),
+                Err(error) => last = error,
+            }
+        }
+        Err(self.lost(copies, Some(last)))
+    }
+
+    /// The runs of a part of a block that was spilled, one after another. What lies between them travels, too.
+    fn load(&self, block: &BlockAt, part: &Region, element: u64) -> Result<Vec<u8>> {
+        let on_disk = self.at(block).copies.iter().find(|at| at.on_disk);
+        let Some(at) = on_disk else {
+            return Err(Error::Nonsense("a buffer that is nowhere".into()));
+        };
+        let (run, starts) = runs(&block.region, part, element)?;
+        let (Some(&first), Some(&last)) = (starts.first(), starts.last()) else {
+            return Ok(Vec::new());
+        };
+        let end = last + run;
+        let mut span: Vec<u8> = Vec::with_capacity((end - first) as usize);
+        let mut next = first;
+        while next < end {
+            let len = (end - next).min(LOAD);
+            let offset = self.offset(block) + next;
+            let ask = |ticket| KeeperAsk::Load(ticket, at.buffer, offset, len);
+            span.extend(self.desk.ask_keeper(PeerId(at.keeper.0), ask)?);
+            next += len;
+        }
+        self.count(end - first);
+        let runs = starts.iter().map(|start| {
+            let begin = (start - first) as usize;
+            &span[begin..begin + run as usize]
+        });
+        Ok(runs.collect::<Vec<_>>().concat())
+    }
+}
+
+impl Target<'_> {
+    /// What this box has of a whole block; how many bytes.
+    fn take_block(&mut self, block: &BlockAt, from: &[u8]) -> Result<u64> {
+        let dense = Strided::dense(block.region.clone())?;
+        Ok(copy_box(self.element, from, &dense, self.into, &self.at)?)
+    }
+
+    /// A part, dense.
+    fn take(&mut self, part: Region, from: &[u8]) -> Result<()> {
+        copy_box(
+            self.element,
+            from,
+            &Strided::dense(part)?,
+            self.into,
+            &self.at,
+        )?;
+        Ok(())
+    }
+}
+
+/// The contiguous runs of `part` in a dense block: length in bytes, and where each begins, in row-major order.
+fn runs(block: &Region, part: &Region, element: u64) -> Result<(u64, Vec<u64>)> {
+    let dims = block.dims();
+    if dims == 0 {
+        return Ok((element, vec![0]));
+    }
+    // Trailing dimensions that are whole, and the one before them, lie together.
+    let mut split = dims - 1;
+    while split > 0 && part.extent(split) == block.extent(split) {
+        split -= 1;
+    }
+    let strides = block.strides()?;
+    let run: u64 = (split..dims).map(|dim| part.extent(dim)).product::<u64>() * element;
+    let mut starts = vec![0];
+    for dim in 0..=split {
+        let first = part.lower()[dim] - block.lower()[dim];
+        let count = if dim == split { 1 } else { part.extent(dim) };
+        let steps = (first..first + count).map(|at| at * strides[dim] * element);
+        let steps: Vec<u64> = steps.collect();
+        starts = starts
+            .iter()
+            .flat_map(|start| steps.iter().map(move |step| start + step))
+            .collect();
+    }
+    Ok((run, starts))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn runs_are_as_long_as_they_can_be() {
+        let block = Region::new(&[10, 0, 0], &[14, 5, 6]).unwrap();
+        let part = |lower: &[u64], upper: &[u64]| {
+            runs(&block, &Region::new(lower, upper).unwrap(), 8).unwrap()
+        };
+        assert_eq!(part(&[11, 0, 0], &[13, 5, 6]), (2 * 30 * 8, vec![30 * 8]));
+        assert_eq!(
+            part(&[11, 1, 0], &[13, 3, 6]),
+            (12 * 8, vec![36 * 8, 66 * 8])
+        );
+        assert_eq!(part(&[10, 4, 5], &[12, 5, 6]), (8, vec![29 * 8, 59 * 8]));
+    }
+}

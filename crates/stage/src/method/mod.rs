@@ -1,0 +1,168 @@
+//! How the steps of a stream get from those who write to those who read: chosen by settings, never by the program.
+//!
+//! | [`Method`] | where a block lies | kept for `at` when all have read it | dies with |
+//! |---|---|---|---|
+//! | `Stream` (the default) | with the keeper of its writer's node (its agent) | nothing | the agent |
+//! | `Local` | the same | the two newest steps | the agent |
+//! | `Server` | split, and spread over all staging servers, as often as [`Settings::replicas`] says | nothing | its servers |
+//! | `File` | a file for each writer rank ([`crate::file`]) | everything | the disk |
+//!
+//! The names are those of the systems that showed what each is good for: `Stream` is what Flexpath does, `Local` DIMES, `Server`
+//! DataSpaces. In all of them readers fetch exactly the boxes that they ask for.
+//!
+//! # Files
+//! `mod` (the settings) · `spread` (which server gets which piece) · `files` (writing and reading by files)
+
+mod files;
+mod spread;
+
+use crate::protocol::{Limits, Policy, Retain, Start, StreamConfig, Unread};
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::OnceLock;
+use std::time::Duration;
+
+pub(crate) use files::{FileReading, FileWriting, StoredBytes};
+pub(crate) use spread::Spread;
+
+static OF_PROCESS: OnceLock<Configuration> = OnceLock::new();
+
+/// How steps get from writers to readers. See the module's table.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Method {
+    /// In the memory of the writer's node, as long as readers need them.
+    #[default]
+    Stream,
+    /// In the memory of the writer's node, by number.
+    Local,
+    /// In the memory of staging servers.
+    Server,
+    /// In files.
+    File,
+}
+
+/// How a stream is written and read, as far as the program does not say it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Settings {
+    /// How its steps travel.
+    pub method: Method,
+    /// What happens when a reader group is slow.
+    pub policy: Policy,
+    /// Most steps that may wait for a reader group; `None`: 2.
+    pub steps: Option<u64>,
+    /// Most bytes that may wait for a reader group; `None`: a quarter of the memory of all keepers where no steps are given
+    /// either, else as many as there is memory.
+    pub bytes: Option<u64>,
+    /// Most bytes that the stream may have in memory; `None`: all.
+    pub memory: Option<u64>,
+    /// Where a new reader group begins.
+    pub start: Start,
+    /// What is kept for readers that ask by number; `None`: what the method keeps.
+    pub retain: Option<Retain>,
+    /// The first step is kept as long as the stream lives.
+    pub precious_first: bool,
+    /// What happens to steps before the first reader has come.
+    pub unread: Unread,
+    /// How long a rank that died may take to come back.
+    pub lease: Duration,
+    /// How long steps that nobody has opened are kept after the end of the stream.
+    pub linger: Duration,
+    /// On how many servers a block lies, with the method `Server`; 1 or more.
+    pub replicas: u32,
+    /// Where the folders of streams are, with the method `File`.
+    pub folder: PathBuf,
+}
+
+/// The settings of all streams.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Configuration {
+    /// Of streams that have no own.
+    pub all: Settings,
+    /// By name of the stream.
+    pub streams: BTreeMap<String, Settings>,
+}
+
+impl Configuration {
+    /// The same for all streams.
+    pub fn of(all: Settings) -> Configuration {
+        Configuration {
+            all,
+            streams: BTreeMap::new(),
+        }
+    }
+
+    /// From now on what [`Stage::join`](crate::Stage::join) takes in this process. Said once, before the first stage: by
+    /// whoever resolves the settings of the process (`samite::init`). Later calls change nothing.
+    pub fn make_default(self) {
+        let _ = OF_PROCESS.set(self);
+    }
+
+    /// What was made the default of this process; else [`Configuration::default`].
+    pub(crate) fn of_process() -> Configuration {
+        OF_PROCESS.get().cloned().unwrap_or_default()
+    }
+
+    /// Those of a stream.
+    pub fn stream(&self, name: &str) -> &Settings {
+        self.streams.get(name).unwrap_or(&self.all)
+    }
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        let stream = StreamConfig::default();
+        Settings {
+            method: Method::default(),
+            policy: Policy::default(),
+            steps: None,
+            bytes: None,
+            memory: stream.memory,
+            start: Start::default(),
+            retain: None,
+            precious_first: stream.precious_first,
+            unread: stream.unread,
+            lease: Duration::from_millis(stream.lease),
+            linger: Duration::from_millis(stream.linger),
+            replicas: 1,
+            folder: PathBuf::from("samite-streams"),
+        }
+    }
+}
+
+impl Settings {
+    /// Default settings with that method.
+    pub fn of(method: Method) -> Settings {
+        Settings {
+            method,
+            ..Settings::default()
+        }
+    }
+
+    /// The limits, where there are any.
+    pub(crate) fn limits(&self) -> Option<Limits> {
+        match (self.steps, self.bytes) {
+            (None, None) => None,
+            (steps, bytes) => Some(Limits {
+                steps: steps.unwrap_or(2),
+                bytes: bytes.unwrap_or(u64::MAX),
+            }),
+        }
+    }
+
+    /// What the steward is told of the stream.
+    pub(crate) fn stream_config(&self) -> StreamConfig {
+        let by_method = match self.method {
+            Method::Local => Retain { steps: 2, bytes: 0 },
+            Method::Stream | Method::Server | Method::File => Retain::default(),
+        };
+        StreamConfig {
+            limits: self.limits(),
+            memory: self.memory,
+            retain: self.retain.unwrap_or(by_method),
+            precious_first: self.precious_first,
+            unread: self.unread,
+            lease: self.lease.as_millis() as u64,
+            linger: self.linger.as_millis() as u64,
+        }
+    }
+}

@@ -1,0 +1,327 @@
+//! The buffers that a step is written into.
+//!
+//! A *slot* is a buffer, with as many copies of it as there are replicas, each at another keeper and all with the same bytes at
+//! the same places. Many blocks are packed in one. Where a copy is mapped it is written as memory, else by messages.
+//!
+//! A keeper that is lost while its copy is written costs nothing as long as another copy is left.
+
+use crate::desk::Desk;
+use crate::protocol::{
+    ALIGN, Answer, BufferAt, BufferId, Fault, Peer, Request, Slot, Want, WriterId,
+};
+use crate::service::{KeeperAsk, segment_key};
+use crate::{Element, Error, Result};
+use ndarray::{ArrayView, ArrayViewMut, Dimension};
+use samite_fabric::{Borrowed, Remote};
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+/// Buffers are at least this large, and steps in them are this large: so that steps of about the same size use the
+/// same memory again.
+const SMALLEST: u64 = 64 << 10;
+
+/// The slots of a step that is being written.
+pub(crate) struct Slots<'f> {
+    desk: Rc<Desk<'f>>,
+    writer: WriterId,
+    slots: Vec<OpenSlot<'f>>,
+}
+
+/// What a step needed: for each slot its keepers and its length.
+pub(crate) type Needs = Vec<(Slot<Peer>, u64)>;
+
+/// A buffer that blocks are put into.
+struct OpenSlot<'f> {
+    keepers: Slot<Peer>,
+    bytes: u64,
+    used: u64,
+    /// Those that are not lost.
+    copies: Vec<(BufferAt, Memory<'f>)>,
+}
+
+enum Memory<'f> {
+    Here(Borrowed),
+    /// Not mapped: put by messages; what was allocated here, as it will be put.
+    There(Remote<'f>, Vec<(u64, Vec<u64>)>),
+}
+
+impl<'f> Slots<'f> {
+    pub(crate) fn new(desk: Rc<Desk<'f>>, writer: WriterId) -> Slots<'f> {
+        Slots {
+            desk,
+            writer,
+            slots: Vec::new(),
+        }
+    }
+
+    /// Opens the buffers that were given for these needs: one for each keeper of each, in order.
+    pub(crate) fn open(&mut self, needs: Needs, buffers: Vec<BufferAt>) -> Result<()> {
+        let mut buffers = buffers.into_iter();
+        for (keepers, bytes) in needs {
+            let mut slot = OpenSlot {
+                bytes,
+                used: 0,
+                copies: Vec::with_capacity(keepers.len()),
+                keepers,
+            };
+            let mut last = None;
+            for at in buffers.by_ref().take(slot.keepers.len()) {
+                match self.reach(&at) {
+                    Ok(memory) => slot.copies.push((at, memory)),
+                    Err(error) if error.is_loss() => last = Some(error),
+                    Err(error) => return Err(error),
+                }
+            }
+            if slot.copies.is_empty() {
+                let none = || Error::Nonsense("a slot without a buffer".into());
+                return Err(last.unwrap_or_else(none));
+            }
+            self.slots.push(slot);
+        }
+        Ok(())
+    }
+
+    fn reach(&self, at: &BufferAt) -> Result<Memory<'f>> {
+        let key = segment_key(at);
+        match self.desk.fabric.borrow(key)? {
+            Some(borrowed) => Ok(Memory::Here(borrowed)),
+            None => {
+                self.desk
+                    .ask_keeper(key.peer, |ticket| KeeperAsk::Open(ticket, at.buffer))?;
+                Ok(Memory::There(self.desk.fabric.attach(key)?, Vec::new()))
+            }
+        }
+    }
+
+    /// Makes sure that blocks of these lengths fit into slots of these keepers, one block after another.
+    ///
+    /// # Errors
+    /// No memory in time; a keeper that is lost.
+    pub(crate) fn reserve<'k>(
+        &mut self,
+        blocks: impl Iterator<Item = (&'k Slot<Peer>, u64)>,
+    ) -> Result<()> {
+        let mut free: BTreeMap<&Slot<Peer>, Vec<u64>> = BTreeMap::new();
+        for slot in &self.slots {
+            let room = slot.bytes - slot.used;
+            free.entry(&slot.keepers).or_default().push(room);
+        }
+        let mut missing: BTreeMap<&Slot<Peer>, u64> = BTreeMap::new();
+        for (keepers, bytes) in blocks {
+            let rooms = free.entry(keepers).or_default();
+            match rooms.iter_mut().find(|room| **room >= bytes) {
+                Some(room) => *room = room.saturating_sub(padded(bytes)),
+                None => {
+                    let sum = missing.entry(keepers).or_default();
+                    *sum = sum.saturating_add(padded(bytes));
+                }
+            }
+        }
+        let round = |(keepers, bytes): (&Slot<Peer>, u64)| {
+            // What cannot be rounded up cannot be had either: the governor says so.
+            (keepers.clone(), round_up(bytes).unwrap_or(bytes))
+        };
+        let needs: Needs = missing.into_iter().map(round).collect();
+        if needs.is_empty() {
+            return Ok(());
+        }
+        let ticket = self.desk.ticket();
+        let request = Request::Reserve {
+            ticket,
+            writer: self.writer,
+            wants: wants(&needs),
+            patience: self.desk.patience(),
+        };
+        match self.desk.ask("memory for a step", ticket, request)? {
+            Answer::Begun { buffers } => self.open(needs, buffers),
+            other => Err(Error::Nonsense(format!("{other:?}"))),
+        }
+    }
+
+    /// Takes room for a block out of a slot of these keepers: which slot, and where in it.
+    pub(crate) fn place(&mut self, keepers: &Slot<Peer>, bytes: u64) -> Result<(usize, u64)> {
+        let found = self
+            .slots
+            .iter()
+            .position(|slot| slot.bytes - slot.used >= bytes && slot.keepers == *keepers);
+        let at = match found {
+            Some(at) => at,
+            None => {
+                self.reserve(std::iter::once((keepers, bytes)))?;
+                self.slots.len() - 1
+            }
+        };
+        let slot = &mut self.slots[at];
+        let offset = slot.used;
+        slot.used = (offset + padded(bytes)).min(slot.bytes);
+        Ok((at, offset))
+    }
+
+    /// Writes a block into all copies of a slot.
+    pub(crate) fn write<T: Element, D: Dimension>(
+        &mut self,
+        slot: usize,
+        offset: u64,
+        array: &ArrayView<'_, T, D>,
+    ) -> Result<()> {
+        self.slots[slot].each_copy(|memory| memory.write(offset, array))
+    }
+
+    /// The bytes of a block, to be filled. Only of slots with one copy.
+    pub(crate) fn memory(&mut self, slot: usize, offset: u64, bytes: u64) -> Result<&mut [u8]> {
+        let copies = &mut self.slots[slot].copies;
+        match copies.first_mut() {
+            Some((_, Memory::Here(memory))) => {
+                Ok(&mut memory.as_mut_slice()[offset as usize..(offset + bytes) as usize])
+            }
+            Some((_, Memory::There(_, staged))) => {
+                // Words, so that every type is aligned.
+                staged.push((offset, vec![0; bytes.div_ceil(8) as usize]));
+                let words = staged.last_mut().map(|(_, words)| &mut words[..]);
+                Ok(&mut bytemuck::cast_slice_mut(words.unwrap_or_default())[..bytes as usize])
+            }
+            None => Err(Error::Keeper("the only copy of a block is lost".into())),
+        }
+    }
+
+    /// Whether something lies in each slot.
+    pub(crate) fn used(&self) -> Vec<bool> {
+        self.slots.iter().map(|slot| slot.used > 0).collect()
+    }
+
+    /// Puts what was allocated here; what the step needed, and the names of its buffers. Their memory is not written any more.
+    pub(crate) fn finish(mut self) -> Result<(Needs, Vec<Slot<BufferId>>)> {
+        self.slots.retain(|slot| slot.used > 0);
+        let (mut needs, mut names) = (Needs::new(), Vec::new());
+        for slot in &mut self.slots {
+            let bytes = slot.bytes;
+            slot.each_copy(|memory| memory.put_staged(bytes))?;
+            needs.push((slot.keepers.clone(), bytes));
+            names.push(slot.copies.iter().map(|(at, _)| at.buffer).collect());
+        }
+        Ok((needs, names))
+    }
+}
+
+impl<'f> OpenSlot<'f> {
+    /// Does it with each copy; one whose keeper is lost is left out from then on.
+    fn each_copy(&mut self, mut act: impl FnMut(&mut Memory<'f>) -> Result<()>) -> Result<()> {
+        let mut failed = None;
+        self.copies.retain_mut(|(_, memory)| match act(memory) {
+            Ok(()) => true,
+            Err(error) => {
+                let loss = error.is_loss();
+                // What is not a loss is the caller's to know, whatever else happens.
+                if !loss || failed.is_none() {
+                    failed = Some(error);
+                }
+                !loss
+            }
+        });
+        match failed {
+            Some(error) if self.copies.is_empty() || !error.is_loss() => Err(error),
+            _ => Ok(()),
+        }
+    }
+}
+
+impl Memory<'_> {
+    fn write<T: Element, D: Dimension>(
+        &mut self,
+        offset: u64,
+        array: &ArrayView<'_, T, D>,
+    ) -> Result<()> {
+        match self {
+            Memory::Here(memory) => {
+                let bytes = array.len() * size_of::<T>();
+                let range = offset as usize..offset as usize + bytes;
+                let elements = bytemuck::cast_slice_mut(&mut memory.as_mut_slice::<u8>()[range]);
+                match array.as_slice() {
+                    Some(from) => elements.copy_from_slice(from),
+                    None => ArrayViewMut::from_shape(array.raw_dim(), elements)
+                        .map_err(|error| Error::Nonsense(error.to_string()))?
+                        .assign(array),
+                }
+            }
+            Memory::There(remote, _) => {
+                let together = array.as_standard_layout();
+                remote.put(
+                    offset,
+                    bytemuck::cast_slice(together.as_slice().unwrap_or_default()),
+                )?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Puts what was allocated here, of a buffer of `bytes`.
+    fn put_staged(&mut self, bytes: u64) -> Result<()> {
+        if let Memory::There(remote, staged) = self {
+            for (offset, words) in staged.drain(..) {
+                // The last word may reach into the padding behind the block, never beyond the buffer.
+                let from: &[u8] = bytemuck::cast_slice(&words);
+                let len = from.len().min((bytes - offset) as usize);
+                remote.put(offset, &from[..len])?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// One want for each copy, in order.
+pub(crate) fn wants(needs: &Needs) -> Vec<Want> {
+    let copies = |(keepers, bytes): &(Slot<Peer>, u64)| {
+        let bytes = *bytes;
+        let keepers = keepers.clone().into_iter();
+        keepers.map(move |keeper| Want { keeper, bytes })
+    };
+    needs.iter().flat_map(copies).collect()
+}
+
+/// The keeper that is lost, if it is for that that the steward refuses memory.
+pub(crate) fn lost_keeper(error: &Error) -> Option<Peer> {
+    match error {
+        Error::Fault(Fault::NoKeeper { keeper } | Fault::KeeperLost { keeper, .. }) => {
+            Some(*keeper)
+        }
+        Error::Fabric(samite_fabric::Error::PeerLost { peer, .. }) => Some(Peer(peer.0)),
+        _ => None,
+    }
+}
+
+/// Where the next block begins.
+fn padded(bytes: u64) -> u64 {
+    bytes.checked_next_multiple_of(ALIGN).unwrap_or(bytes)
+}
+
+/// Lengths of buffers: few different ones, at most a sixteenth more than asked for.
+fn round_up(bytes: u64) -> Option<u64> {
+    let grain = (bytes.max(SMALLEST).checked_next_power_of_two()? / 32).max(SMALLEST);
+    bytes.checked_next_multiple_of(grain)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::round_up;
+
+    #[test]
+    fn buffers_have_few_lengths_and_waste_little() {
+        assert_eq!(round_up(1), Some(64 << 10));
+        for bytes in [
+            65537,
+            1 << 20,
+            (1 << 20) + 1,
+            20_480_000,
+            128 << 20,
+            (1 << 33) + 7,
+        ] {
+            let rounded = round_up(bytes).unwrap();
+            assert!(
+                rounded >= bytes && rounded - bytes <= (bytes / 16).max(64 << 10),
+                "{bytes} {rounded}"
+            );
+        }
+        assert_eq!(round_up(128 << 20), Some(128 << 20));
+        assert_eq!(round_up(u64::MAX), None);
+    }
+}

@@ -1,0 +1,99 @@
+//! The study's second workflow: LAMMPS' melt and the mean square displacement of its atoms ("MSD"), with a stream
+//! between them.
+//!
+//! ```text
+//!   melt units                          stream "melt"                        analysis units
+//!   each a simulation of its own:  ->   ragged blocks of x, id, image   ->   each a share of the atoms, by their
+//!   positions where LAMMPS has them     and what compute msd says            place; unit 0 merges and compares
+//! ```
+//!
+//! A step has the variables `x` (f64, atoms x 3, as LAMMPS has them: wrapped), `id` and `image` (i32, atoms). The
+//! block of each melt unit begins where that of the unit before ends; they need not have the same length, and the order
+//! of the atoms in them changes. Attributes are in `said`.
+//!
+//! # Promises
+//! * Displacements are those of LAMMPS' own `compute msd`, to [`msd::TOLERANCE`]; a step that differs is an error.
+//! * Atoms are copied once, from LAMMPS' memory to the step; a share that lies in one block is read where it lies.
+//!
+//! # Files
+//! [`melt`] (the simulation; how much output slows it down) · [`msd`] (the analysis)
+
+pub mod melt;
+pub mod msd;
+
+use samite::stage::protocol::EndOfStream;
+
+/// Name of the stream.
+const STREAM: &str = "melt";
+
+/// Attributes of a step.
+mod said {
+    /// Number of the step in the simulation; an integer.
+    pub(super) const STEP: &str = "step";
+
+    /// The box of a rank: reals, lower and upper corner.
+    pub(super) fn cell(rank: u32) -> String {
+        format!("box {rank}")
+    }
+
+    /// What `compute msd` of a rank says: four reals, in each direction and in all; not at every step if slowdown is
+    /// measured.
+    pub(super) fn moved(rank: u32) -> String {
+        format!("msd {rank}")
+    }
+}
+
+/// What can go wrong in the job.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// LAMMPS is missing or refuses, or its atoms are not what they should be.
+    #[error(transparent)]
+    Lammps(#[from] crate::Error),
+    /// The stream.
+    #[error(transparent)]
+    Stage(Box<samite::stage::Error>),
+    /// The other units of a program.
+    #[error(transparent)]
+    Fabric(#[from] samite::Error),
+    /// The stream ended before its last step.
+    #[error("{}", end_of(*.0))]
+    Ended(Option<EndOfStream>),
+    /// A unit said something that another one does not understand.
+    #[error("a unit of the job was not understood: are all of them of one build?")]
+    Said(#[from] postcard::Error),
+    /// A step without what the melt says of it.
+    #[error("step {step} has no attribute `{name}`: is its writer lammps-melt, of the same build?")]
+    Untold {
+        /// The step of the stream.
+        step: u64,
+        /// What is missing.
+        name: String,
+    },
+    /// The result is not LAMMPS' own.
+    #[error("step {step}: the displacement differs from LAMMPS' own by {difference:.1e} of it")]
+    Wrong {
+        /// The first step of the simulation that differs.
+        step: u64,
+        /// Relative difference.
+        difference: f64,
+    },
+    /// Nobody reads what the program prints.
+    #[error("the standard output could not be written")]
+    Output(#[from] std::io::Error),
+}
+
+impl From<samite::stage::Error> for Error {
+    fn from(error: samite::stage::Error) -> Self {
+        Error::Stage(Box::new(error))
+    }
+}
+
+fn end_of(end: Option<EndOfStream>) -> String {
+    match end {
+        Some(EndOfStream::WriterLost { rank }) => {
+            format!("unit {rank} of the melt was lost before its last step, and did not come back")
+        }
+        _ => "the melt closed its stream without a step".into(),
+    }
+}

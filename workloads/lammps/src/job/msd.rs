@@ -1,0 +1,375 @@
+//! The program `lammps-msd`: any number of units that read the stream.
+
+use std::borrow::Cow;
+use std::io::Write;
+use std::time::Instant;
+
+use clap::Parser;
+use comfy_table::presets::UTF8_HORIZONTAL_ONLY;
+use comfy_table::{CellAlignment, LineStyle, Table};
+use ndarray::IxDyn;
+use samite::Fabric;
+use samite::program::{Summary, Units};
+use samite::stage::protocol::{Attribute, EndOfStream};
+use samite::stage::space::Grid;
+use samite::stage::{Element, Region, Stage, StepReader};
+use serde::{Deserialize, Serialize};
+
+use super::{Error, STREAM, said};
+use crate::{Cell, Displacement, MeanSquare, Origin};
+
+/// How far a displacement may be from LAMMPS' own, relative to it.
+pub const TOLERANCE: f64 = 1e-10;
+
+/// Steps in the table.
+const TABLE_STEPS: usize = 14;
+
+/// Reads every step of the stream of the melt, and computes the mean square displacement of its atoms.
+///
+/// The units share the atoms of a step by their place in it. Atoms are matched by their number and unwrapped; each
+/// result is compared with LAMMPS' own.
+#[derive(Clone, Debug, Parser)]
+#[command(name = "lammps-msd")]
+pub struct Args {
+    /// Steps in the table at the end
+    #[arg(long, default_value_t = TABLE_STEPS)]
+    pub rows: usize,
+}
+
+/// One step, as one unit found it.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+struct Found {
+    step: u64,
+    /// By melt unit: its atoms' displacements, and what LAMMPS says of them.
+    boxes: Vec<(Displacement, Option<[f64; 4]>)>,
+}
+
+/// What a unit has: steps, bytes that it read in place and in all, seconds.
+type Part = (Vec<Found>, [u64; 2], f64);
+
+/// Runs one unit. Collective over the program.
+///
+/// # Errors
+///
+/// [`Error::Wrong`] when a displacement is not LAMMPS' own (after the table was shown), [`Error::Stage`] and
+/// [`Error::Ended`] when the stream or a part of it is lost.
+pub fn run(fabric: &Fabric, args: &Args, out: &mut dyn Write) -> Result<(), Error> {
+    let own = fabric.identity();
+    let units = Units::meet(fabric)?;
+    let mut analysis = Analysis {
+        rank: own.rank,
+        size: own.size,
+        origins: Vec::new(),
+        found: Vec::new(),
+        read: [0; 2],
+    };
+    let seconds = analysis.watch(fabric)?;
+    let part = postcard::to_stdvec(&(&analysis.found, analysis.read, seconds))?;
+    let parts = units.share(&part)?;
+    let parts = parts.iter().map(|part| postcard::from_bytes(part));
+    let mut parts = parts.collect::<Result<Vec<Part>, _>>()?.into_iter();
+    let (mut found, mut read, mut seconds) = parts.next().unwrap_or_default();
+    for (others, also, longer) in parts {
+        let boxes = found.iter_mut().flat_map(|step| &mut step.boxes);
+        let others = others.iter().flat_map(|step| &step.boxes);
+        for (all, other) in boxes.zip(others) {
+            all.0 = all.0.merge(other.0);
+        }
+        read = [read[0] + also[0], read[1] + also[1]];
+        seconds = seconds.max(longer);
+    }
+    if own.rank == 0 {
+        writeln!(out, "{}", table(&found, args.rows))?;
+        write!(out, "{}", summary(&found, read, own.size, seconds))?;
+    }
+    let wrong = found
+        .iter()
+        .find(|step| step.difference() > Some(TOLERANCE));
+    match wrong {
+        None => Ok(()),
+        Some(wrong) => Err(Error::Wrong {
+            step: wrong.step,
+            difference: wrong.difference().unwrap_or(f64::NAN),
+        }),
+    }
+}
+
+/// Numbers and unwrapped positions of some atoms.
+type Atoms<'s> = (Cow<'s, [i32]>, Vec<[f64; 3]>);
+
+/// One unit of the analysis.
+struct Analysis {
+    rank: u32,
+    size: u32,
+    /// By melt unit.
+    origins: Vec<Origin>,
+    found: Vec<Found>,
+    /// Bytes in place, and in all.
+    read: [u64; 2],
+}
+
+impl Analysis {
+    /// All steps; how long they took.
+    fn watch(&mut self, fabric: &Fabric) -> Result<f64, Error> {
+        let stage = Stage::join(fabric)?;
+        let mut reader = stage.reader(STREAM)?;
+        let mut begin = Instant::now();
+        loop {
+            let Some(step) = reader.next_step()? else {
+                let is_whole = reader.end() == Some(EndOfStream::Closed) && !self.found.is_empty();
+                let seconds = is_whole.then(|| begin.elapsed().as_secs_f64());
+                return seconds.ok_or(Error::Ended(reader.end()));
+            };
+            if self.origins.is_empty() {
+                begin = Instant::now();
+                self.begin(&step)?;
+            }
+            let found = self.look_at(&step)?;
+            self.found.push(found);
+        }
+    }
+
+    /// Where all atoms begin: any of them may come to lie in this unit's share.
+    fn begin(&mut self, step: &StepReader<'_>) -> Result<(), Error> {
+        for (rank, block) in blocks(step)? {
+            let cell = cell(step, rank)?;
+            let (ids, positions) = self.atoms(step, &block, cell)?;
+            self.origins.push(Origin::new(&ids, positions.into_iter())?);
+        }
+        Ok(())
+    }
+
+    /// The displacements of this unit's share of the atoms.
+    fn look_at(&mut self, step: &StepReader<'_>) -> Result<Found, Error> {
+        let all = &step.variable("id")?.shape;
+        let grid = Grid::along(all, 0, self.size.into()).map_err(samite::stage::Error::from)?;
+        let share = grid.part(self.rank.into());
+        let mut boxes = Vec::new();
+        for (number, (rank, block)) in blocks(step)?.into_iter().enumerate() {
+            let mut moved = Displacement::default();
+            if let Some(part) = block.intersection(&share).filter(|part| !part.is_empty()) {
+                let (ids, positions) = self.atoms(step, &part, cell(step, rank)?)?;
+                if let Some(origin) = self.origins.get(number) {
+                    moved = origin.displacement(&ids, positions.into_iter())?;
+                }
+            }
+            let theirs = match step.attribute(&said::moved(rank)) {
+                Some(Attribute::Reals(values)) => <[f64; 4]>::try_from(&values[..]).ok(),
+                _ => None,
+            };
+            boxes.push((moved, theirs));
+        }
+        Ok(Found {
+            step: integer(step, said::STEP)?.unsigned_abs(),
+            boxes,
+        })
+    }
+
+    /// Numbers and unwrapped positions of the atoms at some places.
+    fn atoms<'s>(
+        &mut self,
+        step: &'s StepReader<'_>,
+        places: &Region,
+        cell: Cell,
+    ) -> Result<Atoms<'s>, Error> {
+        let (from, to) = (places.lower()[0], places.upper()[0]);
+        let triples = Region::new(&[from, 0], &[to, 3]).map_err(samite::stage::Error::from)?;
+        let ids = self.take::<i32>(step, "id", places)?;
+        let images = self.take::<i32>(step, "image", places)?;
+        let positions = self.take::<f64>(step, "x", &triples)?;
+        let positions = positions.as_chunks::<3>().0.iter().zip(images.iter());
+        let positions = positions.map(|(position, image)| cell.unwrap(*position, *image));
+        Ok((ids, positions.collect()))
+    }
+
+    /// A box of a variable where it lies, if that is in one piece, else a copy.
+    fn take<'s, T: Element>(
+        &mut self,
+        step: &'s StepReader<'_>,
+        name: &str,
+        region: &Region,
+    ) -> Result<Cow<'s, [T]>, Error> {
+        let bytes = region
+            .bytes(T::DTYPE.bytes())
+            .map_err(samite::stage::Error::from)?;
+        self.read[1] += bytes;
+        if let Some(slice) = step
+            .view::<T>(name, region)?
+            .and_then(|view| view.to_slice())
+        {
+            self.read[0] += bytes;
+            return Ok(Cow::Borrowed(slice));
+        }
+        let copy = step.get::<T, IxDyn>(name, region)?;
+        Ok(Cow::Owned(copy.into_raw_vec_and_offset().0))
+    }
+}
+
+/// The melt units' blocks of atoms that are not empty, by rank.
+fn blocks(step: &StepReader<'_>) -> Result<Vec<(u32, Region)>, Error> {
+    let blocks = step.blocks("id")?;
+    let mut blocks: Vec<_> = blocks.map(|(rank, block)| (rank, block.clone())).collect();
+    blocks.sort_by_key(|(rank, _)| *rank);
+    Ok(blocks)
+}
+
+fn untold(step: &StepReader<'_>, name: &str) -> Error {
+    Error::Untold {
+        step: step.number(),
+        name: name.to_owned(),
+    }
+}
+
+fn integer(step: &StepReader<'_>, name: &str) -> Result<i64, Error> {
+    match step.attribute(name) {
+        Some(Attribute::Integer(value)) => Ok(*value),
+        _ => Err(untold(step, name)),
+    }
+}
+
+fn cell(step: &StepReader<'_>, rank: u32) -> Result<Cell, Error> {
+    let name = said::cell(rank);
+    match step.attribute(&name) {
+        Some(Attribute::Reals(corners)) => match corners[..] {
+            [x, y, z, to_x, to_y, to_z] => Ok(Cell {
+                lower: [x, y, z],
+                upper: [to_x, to_y, to_z],
+            }),
+            _ => Err(untold(step, &name)),
+        },
+        _ => Err(untold(step, &name)),
+    }
+}
+
+impl Found {
+    /// Of the atoms of all boxes.
+    fn all(&self) -> Displacement {
+        let boxes = self.boxes.iter().map(|(moved, _)| *moved);
+        boxes.reduce(Displacement::merge).unwrap_or_default()
+    }
+
+    /// What LAMMPS says of the atoms of all boxes, if it was asked.
+    fn theirs(&self) -> Option<f64> {
+        let of = |(moved, theirs): &(Displacement, Option<[f64; 4]>)| {
+            theirs.map(|theirs| theirs[3] * moved.atoms as f64)
+        };
+        let sum: Option<f64> = self.boxes.iter().map(of).sum();
+        sum.map(|sum| sum / self.all().atoms.max(1) as f64)
+    }
+
+    /// The largest relative difference of the four numbers of a box to LAMMPS' own; none if LAMMPS was not asked.
+    fn difference(&self) -> Option<f64> {
+        let of = |(moved, theirs): &(Displacement, Option<[f64; 4]>)| {
+            let MeanSquare { along, total } = moved.mean();
+            let ours = along.into_iter().chain([total]);
+            let each = ours.zip((*theirs)?).map(|(ours, theirs)| {
+                let apart = (ours - theirs).abs();
+                let relative = apart / theirs.abs();
+                // What is no number is as far away as can be.
+                match apart == 0.0 {
+                    true => 0.0,
+                    false if relative.is_nan() => f64::INFINITY,
+                    false => relative,
+                }
+            });
+            each.reduce(f64::max)
+        };
+        let all: Option<Vec<f64>> = self.boxes.iter().map(of).collect();
+        all?.into_iter().reduce(f64::max)
+    }
+}
+
+/// The first and the last step and some between them.
+fn table(found: &[Found], rows: usize) -> Table {
+    let mut table = Table::new();
+    table.load_style(UTF8_HORIZONTAL_ONLY);
+    table.style_mut().row_separator = LineStyle::none();
+    table.set_header(["step", "MSD", "compute msd", "difference"]);
+    let (count, rows) = (found.len(), rows.clamp(2, found.len().max(2)));
+    let mut shown: Vec<usize> = (0..rows)
+        .map(|row| row * (count.max(1) - 1) / (rows - 1))
+        .collect();
+    shown.dedup();
+    for step in shown.into_iter().filter_map(|at| found.get(at)) {
+        let or_nothing = |value: Option<String>| value.unwrap_or_else(|| "-".into());
+        table.add_row([
+            step.step.to_string(),
+            format!("{:.10}", step.all().mean().total),
+            or_nothing(step.theirs().map(|theirs| format!("{theirs:.10}"))),
+            or_nothing(step.difference().map(|apart| format!("{apart:.1e}"))),
+        ]);
+    }
+    for column in table.column_iter_mut() {
+        column.set_cell_alignment(CellAlignment::Right);
+    }
+    table
+}
+
+fn summary(found: &[Found], read: [u64; 2], readers: u32, seconds: f64) -> Summary {
+    let compared: Vec<f64> = found.iter().filter_map(Found::difference).collect();
+    let largest = compared.iter().copied().fold(0.0, f64::max);
+    let (boxes, atoms) = found
+        .last()
+        .map_or((0, 0), |last| (last.boxes.len(), last.all().atoms));
+    let detail = format!(
+        "{} of {} steps compared with LAMMPS' own, the largest difference is {largest:.1e} (at most {TOLERANCE:e})",
+        compared.len(),
+        found.len()
+    );
+    Summary::new("LAMMPS, and the mean square displacement of its atoms by a stream")
+        .row("atoms", format_args!("{atoms} in {boxes} boxes"))
+        .row("units", format_args!("{boxes} simulate, {readers} read"))
+        .row(
+            "read in place",
+            format_args!("{} of {} MB", read[0] / 1_000_000, read[1] / 1_000_000),
+        )
+        .row("time", format_args!("{seconds:.3} s"))
+        .row(
+            "staged",
+            format_args!("{:.3} GB/s", read[1] as f64 / seconds / 1e9),
+        )
+        .verification(largest <= TOLERANCE && !compared.is_empty(), detail)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn moved(squares: [f64; 3], theirs: Option<[f64; 4]>) -> (Displacement, Option<[f64; 4]>) {
+        (Displacement { atoms: 2, squares }, theirs)
+    }
+
+    fn found(boxes: Vec<(Displacement, Option<[f64; 4]>)>) -> Found {
+        Found { step: 5, boxes }
+    }
+
+    #[test]
+    fn the_largest_difference_of_all_boxes_counts() {
+        let right = moved([2.0, 4.0, 6.0], Some([1.0, 2.0, 3.0, 6.0]));
+        let nothing = moved([0.0; 3], Some([0.0; 4]));
+        let all = found(vec![right, nothing]);
+        assert_eq!((all.difference(), all.theirs()), (Some(0.0), Some(3.0)));
+        let off = moved([2.0, 4.0, 6.0], Some([1.0, 2.5, 3.0, 6.0]));
+        assert_eq!(found(vec![right, off]).difference(), Some(0.2));
+        let never = moved([2.0, 0.0, 0.0], Some([0.0; 4]));
+        assert_eq!(found(vec![never, right]).difference(), Some(f64::INFINITY));
+        let none = moved([f64::NAN; 3], Some([1.0; 4]));
+        assert_eq!(found(vec![right, none]).difference(), Some(f64::INFINITY));
+        assert_eq!(found(vec![right, moved([0.0; 3], None)]).difference(), None);
+    }
+
+    #[test]
+    fn the_table_has_the_first_and_the_last_step() {
+        let steps: Vec<Found> = (0..100)
+            .map(|step| Found {
+                step,
+                ..found(vec![moved([1.0; 3], None)])
+            })
+            .collect();
+        let text = table(&steps, 5).to_string();
+        assert_eq!(table(&steps, 5).row_iter().count(), 5);
+        assert!(text.contains(" 0 ") && text.contains(" 99 "), "{text}");
+        assert_eq!(table(&steps[..1], 5).row_iter().count(), 1);
+        assert_eq!(table(&[], 5).row_iter().count(), 0);
+    }
+}
