@@ -25,8 +25,8 @@
 //!    so there is one range at most.
 //! G4 Ranges of a gated block are made by its gate only. [`GatedBlock`] never hands out its bytes
 //!    otherwise; whoever makes ranges of an arena from offsets (the fabric's directory) knows which of
-//!    them are gated and goes through the gate. A range of an earlier block in the same place must not
-//!    be used any more.
+//!    them are gated and goes through the gate. Its owner does not drop a block while somebody is inside: the
+//!    fabric keeps it until the count is zero.
 
 use crate::sync::{AtomicU64, Ordering};
 

@@ -1,0 +1,357 @@
+//! Ranks, keepers and streams that come, go and die.
+
+use super::*;
+
+#[test]
+fn a_reader_waits_for_the_stream_and_then_for_its_rank() {
+    let mut stage = Stage::new(1 << 20);
+    let open = |ticket| Request::OpenReader {
+        ticket,
+        stream: "field".into(),
+        reader: group("viewer", Policy::Block),
+        patience: 1000,
+    };
+    let first = stage.ask(Peer(10), open);
+    let second = stage.ask(Peer(11), open);
+    assert!(stage.waits(first));
+    stage.writer(0, 1, &config());
+    assert!(matches!(stage.answer(first), Answer::Reading { .. }));
+    assert!(stage.waits(second), "the rank is taken");
+    stage.feed(Event::Lost(Peer(10)));
+    assert!(matches!(stage.answer(second), Answer::Reading { .. }));
+}
+
+#[test]
+fn a_step_begins_when_the_one_before_is_whole() {
+    let mut stage = Stage::new(1 << 20);
+    let (zero, one) = (stage.writer(0, 2, &config()), stage.writer(1, 2, &config()));
+    let ticket = stage.begin(zero, 0, 128);
+    let buffers = stage.buffers(ticket);
+    let ticket = stage.commit(zero, 0, line(&[(0, 8)]), &buffers);
+    assert_eq!(stage.answer(ticket), Answer::Committed);
+    let ahead = stage.begin(zero, 1, 128);
+    stage.pass(1000);
+    assert!(matches!(
+        stage.fault(ahead),
+        Fault::WriterBehind {
+            rank: 1,
+            step: 0,
+            ..
+        }
+    ));
+    let ahead = stage.begin(zero, 1, 128);
+    stage.say(Peer(1), Request::CloseWriter { writer: one });
+    assert!(matches!(
+        stage.fault(ahead),
+        Fault::RankClosed {
+            rank: 1,
+            step: 0,
+            ..
+        }
+    ));
+    stage.say(Peer(0), Request::CloseWriter { writer: zero });
+    assert!(stage.buffers.is_empty(), "half a step is no step");
+}
+
+#[test]
+fn a_dead_writer_loses_only_what_it_had_not_committed() {
+    let mut stage = Stage::new(1 << 20);
+    let writer = stage.writer(0, 1, &config());
+    let reader = stage.reader(10, group("viewer", Policy::Block));
+    stage.write(writer, 0);
+    let ticket = stage.begin(writer, 1, 128);
+    stage.buffers(ticket);
+    stage.feed(Event::Lost(Peer(0)));
+    assert_eq!(stage.buffers.len(), 1, "of step 0");
+    // It comes back as another process, at the step that it lost.
+    let ticket = stage.open_writer(1, "solver", 0, 1, &config());
+    let Answer::Writing {
+        committed: 1,
+        next: 1,
+        ..
+    } = stage.answer(ticket)
+    else {
+        panic!("another step");
+    };
+    let begin = |step| {
+        move |ticket| Request::Begin {
+            ticket,
+            writer,
+            step,
+            wants: vec![],
+            patience: 0,
+        }
+    };
+    let ticket = stage.ask(Peer(1), begin(0));
+    assert_eq!(stage.answer(ticket), Answer::Already { next: 1 });
+    let again = |checksum| {
+        move |ticket| Request::Commit {
+            ticket,
+            writer,
+            part: Part {
+                step: 0,
+                layout: Told::New(Arc::new(line(&[(0, 16)]))),
+                slots: vec![],
+                places: Places::Packed,
+                attributes: vec![],
+                checksum,
+            },
+        }
+    };
+    let ticket = stage.ask(Peer(1), again(7));
+    assert_eq!(stage.answer(ticket), Answer::Committed, "the same again");
+    let ticket = stage.ask(Peer(1), again(8));
+    assert_eq!(stage.fault(ticket), Fault::Differs { rank: 0, step: 0 });
+    stage.feed(Event::Lost(Peer(1)));
+    stage.pass(500);
+    assert_eq!(
+        stage.drain(10, reader),
+        [0],
+        "a dead writer's committed step"
+    );
+    let end = stage.next(10, reader);
+    assert_eq!(
+        stage.answer(end),
+        Answer::End(EndOfStream::WriterLost { rank: 0 })
+    );
+    let ticket = stage.open_writer(2, "solver", 0, 1, &config());
+    assert!(matches!(stage.fault(ticket), Fault::Over { .. }));
+    stage.say(Peer(10), Request::CloseReader { reader });
+    assert_eq!(stage.steward.figures(), []);
+    stage.writer(0, 1, &config());
+}
+
+#[test]
+fn a_part_of_a_dead_rank_stays_in_the_open_step() {
+    let mut stage = Stage::new(1 << 20);
+    let (zero, one) = (stage.writer(0, 2, &config()), stage.writer(1, 2, &config()));
+    let ticket = stage.begin(zero, 0, 128);
+    let buffers = stage.buffers(ticket);
+    let ticket = stage.commit(zero, 0, line(&[(0, 8)]), &buffers);
+    assert_eq!(stage.answer(ticket), Answer::Committed);
+    stage.feed(Event::Lost(Peer(0)));
+    let ticket = stage.begin(one, 0, 128);
+    let buffers = stage.buffers(ticket);
+    let ticket = stage.commit(one, 0, line(&[(8, 16)]), &buffers);
+    assert_eq!(stage.answer(ticket), Answer::Committed);
+    assert_eq!(stage.steward.figures()[0].committed, 1);
+    let ahead = stage.begin(one, 1, 128);
+    stage.buffers(ahead);
+    stage.pass(500);
+    assert_eq!(
+        stage.steward.figures()[0].end,
+        Some(EndOfStream::WriterLost { rank: 0 })
+    );
+    let ticket = stage.begin(one, 1, 128);
+    assert!(matches!(
+        stage.fault(ticket),
+        Fault::WriterLost { rank: 0, .. }
+    ));
+    assert_eq!(stage.buffers.len(), 2, "the committed step");
+}
+
+#[test]
+fn a_dead_reader_holds_up_nobody_beyond_its_lease() {
+    let mut stage = Stage::new(1 << 20);
+    let writer = stage.writer(0, 1, &config());
+    let reader = stage.reader(10, group("viewer", Policy::Block));
+    stage.write(writer, 0);
+    stage.write(writer, 1);
+    let hold = stage.next(10, reader);
+    stage.record(hold);
+    stage.feed(Event::Lost(Peer(10)));
+    assert_eq!(
+        stage.buffers.len(),
+        1,
+        "what it held is free, what it has not taken is not"
+    );
+    stage.write(writer, 2);
+    let third = stage.begin(writer, 3, 128);
+    stage.pass(400);
+    assert!(stage.waits(third));
+    // It comes back in time, to where its group was.
+    let back = stage.reader(11, group("viewer", Policy::Block));
+    assert_eq!(back, reader);
+    assert_eq!(stage.drain(11, back), [1, 2]);
+    stage.buffers(third);
+    stage.say(Peer(0), Request::Abort { writer });
+    // And not in time.
+    stage.write(writer, 3);
+    stage.write(writer, 4);
+    stage.feed(Event::Lost(Peer(11)));
+    let fifth = stage.begin(writer, 5, 128);
+    stage.pass(500);
+    stage.buffers(fifth);
+    assert_eq!(stage.buffers.len(), 1, "of the step that was begun");
+}
+
+#[test]
+fn all_ranks_of_a_group_see_the_same_steps() {
+    let mut stage = Stage::new(1 << 20);
+    let writer = stage.writer(0, 1, &config());
+    let of_two = |rank| Reader {
+        rank,
+        size: 2,
+        ..group("viewer", Policy::Latest)
+    };
+    let (zero, one) = (stage.reader(10, of_two(0)), stage.reader(11, of_two(1)));
+    for (step, taken) in [(0, true), (1, false), (2, true)] {
+        stage.write(writer, step);
+        if taken {
+            let hold = stage.next(10, zero);
+            assert_eq!(stage.record(hold).step, step);
+            stage.release(10, zero, hold);
+        }
+    }
+    assert_eq!(stage.buffers.len(), 2, "kept for the other rank");
+    assert_eq!(stage.drain(11, one), [0, 2]);
+    assert!(stage.buffers.is_empty());
+}
+
+#[test]
+fn a_replica_survives_its_keeper_and_a_lone_copy_does_not() {
+    let mut stage = Stage::new(1 << 20);
+    stage.say(
+        SECOND,
+        Request::Keep {
+            memory: 1 << 20,
+            disk: 0,
+        },
+    );
+    let writer = stage.writer(0, 1, &config());
+    let reader = stage.reader(10, group("viewer", Policy::Block));
+    for (step, keepers) in [(0, vec![KEEPER, SECOND]), (1, vec![SECOND])] {
+        let wants = keepers
+            .iter()
+            .map(|&keeper| Want { keeper, bytes: 128 })
+            .collect();
+        let ticket = stage.begin_at(writer, step, wants);
+        let slot: Slot<_> = stage.buffers(ticket).iter().map(|at| at.buffer).collect();
+        let ticket = stage.commit_slots(
+            writer,
+            step,
+            Told::New(Arc::new(line(&[(0, 16)]))),
+            vec![slot],
+            7,
+        );
+        assert_eq!(stage.answer(ticket), Answer::Committed);
+    }
+    stage.feed(Event::Lost(SECOND));
+    stage.buffers.retain(|(keeper, _)| *keeper == KEEPER);
+    let hold = stage.next(10, reader);
+    let record = stage.record(hold);
+    assert_eq!(
+        record.parts[0].slots[0]
+            .iter()
+            .map(|at| at.keeper)
+            .collect::<Vec<_>>(),
+        [KEEPER]
+    );
+    stage.release(10, reader, hold);
+    let lost = stage.next(10, reader);
+    assert_eq!(
+        stage.fault(lost),
+        Fault::Damaged {
+            step: 1,
+            keepers: vec![SECOND]
+        }
+    );
+    stage.write(writer, 2);
+    assert_eq!(stage.drain(10, reader), [2], "it goes on");
+}
+
+#[test]
+fn a_keeper_that_dies_under_a_writer() {
+    let mut stage = Stage::new(1 << 20);
+    stage.say(
+        SECOND,
+        Request::Keep {
+            memory: 1 << 20,
+            disk: 0,
+        },
+    );
+    let writer = stage.writer(0, 1, &config());
+    let ticket = stage.begin_at(
+        writer,
+        0,
+        vec![Want {
+            keeper: SECOND,
+            bytes: 128,
+        }],
+    );
+    let buffers = stage.buffers(ticket);
+    stage.feed(Event::Lost(SECOND));
+    let ticket = stage.commit(writer, 0, line(&[(0, 16)]), &buffers);
+    assert_eq!(
+        stage.fault(ticket),
+        Fault::KeeperLost {
+            keeper: SECOND,
+            step: 0
+        }
+    );
+    stage.say(Peer(0), Request::Abort { writer });
+    stage.write(writer, 0);
+}
+
+#[test]
+fn the_end_comes_after_the_last_step() {
+    let mut stage = Stage::new(1 << 20);
+    let writer = stage.writer(0, 1, &config());
+    let reader = stage.reader(10, group("viewer", Policy::Block));
+    stage.write(writer, 0);
+    stage.write(writer, 1);
+    stage.say(Peer(0), Request::CloseWriter { writer });
+    assert_eq!(stage.drain(10, reader), [0, 1]);
+    let end = stage.next(10, reader);
+    assert_eq!(stage.answer(end), Answer::End(EndOfStream::Closed));
+    let beyond = stage.at(10, reader, 2);
+    assert_eq!(stage.answer(beyond), Answer::End(EndOfStream::Closed));
+    stage.say(Peer(10), Request::CloseReader { reader });
+    assert!(stage.steward.figures().is_empty() && stage.buffers.is_empty());
+}
+
+#[test]
+fn an_unread_stream_lingers_and_gives_its_name_away() {
+    let mut stage = Stage::new(1 << 20);
+    let writer = stage.writer(0, 1, &config());
+    stage.write(writer, 0);
+    stage.say(Peer(0), Request::CloseWriter { writer });
+    stage.pass(99);
+    assert_eq!(stage.buffers.len(), 1);
+    stage.pass(1);
+    assert!(stage.buffers.is_empty() && stage.steward.figures().is_empty());
+    let writer = stage.writer(0, 1, &config());
+    stage.write(writer, 0);
+    stage.say(Peer(0), Request::CloseWriter { writer });
+    let writer = stage.writer(1, 2, &config());
+    assert_eq!(writer.stream.0, 2, "another stream has the name");
+    assert!(stage.buffers.is_empty());
+}
+
+#[test]
+fn no_step_in_time() {
+    let mut stage = Stage::new(1 << 20);
+    stage.writer(
+        0,
+        1,
+        &StreamConfig {
+            lease: 5000,
+            ..config()
+        },
+    );
+    let reader = stage.reader(10, group("viewer", Policy::Block));
+    let ticket = stage.next(10, reader);
+    assert_eq!(
+        stage.steward.wake_at(),
+        Some(stage.now + 500),
+        "early: a lease that is no longer needed"
+    );
+    stage.pass(999);
+    assert!(stage.waits(ticket));
+    assert_eq!(stage.steward.wake_at(), Some(1000));
+    stage.pass(1);
+    assert!(matches!(
+        stage.fault(ticket),
+        Fault::NoStep { committed: 0, .. }
+    ));
+}

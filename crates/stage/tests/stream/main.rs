@@ -1,0 +1,321 @@
+//! Every policy and every error of a stream, one by one, said to a steward and answered without a network between.
+
+mod lives;
+mod parts;
+mod queues;
+
+use samite_stage::protocol::{
+    Action, Answer, Attribute, Block, BufferAt, EndOfStream, Event, Fault, Handle, Layout, Layouts,
+    Limits, Notice, Order, Part, Peer, Places, Policy, Reader, ReaderId, Report, Request, Retain,
+    Slot, Start, Step, StepRecord, Steward, StreamConfig, Ticket, Told, Unread, Variable, Want,
+    WriterId,
+};
+use samite_stage::space::Dims;
+use samite_stage::{Dtype, Region};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+const KEEPER: Peer = Peer(100);
+const SECOND: Peer = Peer(101);
+
+/// A steward, keepers that obey at once, and what was answered.
+struct Stage {
+    steward: Steward,
+    now: u64,
+    tickets: u64,
+    answers: BTreeMap<Ticket, Answer>,
+    buffers: BTreeSet<(Peer, u64)>,
+    /// Orders that were not about allocating, sealing and freeing.
+    spilled: Vec<u64>,
+    obeys: bool,
+}
+
+impl Stage {
+    fn new(memory: u64) -> Self {
+        let mut stage = Stage {
+            steward: Steward::new(),
+            now: 0,
+            tickets: 0,
+            answers: BTreeMap::new(),
+            buffers: BTreeSet::new(),
+            spilled: Vec::new(),
+            obeys: true,
+        };
+        stage.say(KEEPER, Request::Keep { memory, disk: 1024 });
+        stage
+    }
+
+    fn say(&mut self, from: Peer, request: Request) {
+        self.feed(Event::Said(from, request));
+    }
+
+    fn feed(&mut self, event: Event) {
+        let mut events = vec![event];
+        while let Some(event) = events.pop() {
+            for Action::Send(to, notice) in self.steward.on_event(self.now, event) {
+                match notice {
+                    Notice::Answer { ticket, answer } => {
+                        assert!(self.answers.insert(ticket, answer).is_none(), "two answers");
+                    }
+                    Notice::Order(order) if self.obeys => {
+                        let report = self.obey(to, order);
+                        events
+                            .extend(report.map(|report| Event::Said(to, Request::Report(report))));
+                    }
+                    Notice::Order(_) => {}
+                }
+            }
+        }
+    }
+
+    fn obey(&mut self, keeper: Peer, order: Order) -> Option<Report> {
+        match order {
+            Order::Allocate { buffer, .. } => {
+                assert!(self.buffers.insert((keeper, buffer.number)));
+                Some(Report::Held {
+                    buffer,
+                    handle: Handle::default(),
+                })
+            }
+            Order::Seal { buffer } => Some(Report::Sealed { buffer }),
+            Order::Spill { buffer } => {
+                self.spilled.push(buffer.number);
+                Some(Report::Spilled { buffer })
+            }
+            Order::Free { buffer } => {
+                assert!(self.buffers.remove(&(keeper, buffer.number)), "freed twice");
+                None
+            }
+        }
+    }
+
+    fn pass(&mut self, ms: u64) {
+        self.now += ms;
+        self.feed(Event::Tick);
+    }
+
+    fn ask(&mut self, from: Peer, request: impl FnOnce(Ticket) -> Request) -> Ticket {
+        self.tickets += 1;
+        let ticket = Ticket(self.tickets);
+        self.say(from, request(ticket));
+        ticket
+    }
+
+    fn answer(&mut self, ticket: Ticket) -> Answer {
+        self.answers.remove(&ticket).expect("it was answered")
+    }
+
+    fn fault(&mut self, ticket: Ticket) -> Fault {
+        match self.answer(ticket) {
+            Answer::Failed(fault) => fault,
+            other => panic!("no error: {other:?}"),
+        }
+    }
+
+    fn waits(&self, ticket: Ticket) -> bool {
+        !self.answers.contains_key(&ticket)
+    }
+
+    fn open_writer(
+        &mut self,
+        peer: u32,
+        program: &str,
+        rank: u32,
+        size: u32,
+        config: &StreamConfig,
+    ) -> Ticket {
+        let (program, config) = (program.to_owned(), config.clone());
+        self.ask(Peer(peer), |ticket| Request::OpenWriter {
+            ticket,
+            stream: "field".into(),
+            program,
+            rank,
+            size,
+            config,
+            patience: 0,
+        })
+    }
+
+    /// Writer rank `rank` of `size` is peer `rank`.
+    fn writer(&mut self, rank: u32, size: u32, config: &StreamConfig) -> WriterId {
+        let ticket = self.open_writer(rank, "solver", rank, size, config);
+        match self.answer(ticket) {
+            Answer::Writing { writer, .. } => writer,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn open_reader(&mut self, peer: u32, reader: Reader) -> Ticket {
+        self.ask(Peer(peer), |ticket| Request::OpenReader {
+            ticket,
+            stream: "field".into(),
+            reader,
+            patience: 0,
+        })
+    }
+
+    fn reader(&mut self, peer: u32, reader: Reader) -> ReaderId {
+        let ticket = self.open_reader(peer, reader);
+        match self.answer(ticket) {
+            Answer::Reading { reader } => reader,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn begin(&mut self, writer: WriterId, step: Step, bytes: u64) -> Ticket {
+        self.begin_at(
+            writer,
+            step,
+            vec![Want {
+                keeper: KEEPER,
+                bytes,
+            }],
+        )
+    }
+
+    fn begin_at(&mut self, writer: WriterId, step: Step, wants: Vec<Want>) -> Ticket {
+        let from = Peer(writer.rank);
+        self.ask(from, |ticket| Request::Begin {
+            ticket,
+            writer,
+            step,
+            wants,
+            patience: 1000,
+        })
+    }
+
+    fn buffers(&mut self, ticket: Ticket) -> Vec<BufferAt> {
+        match self.answer(ticket) {
+            Answer::Begun { buffers } => buffers,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn commit(
+        &mut self,
+        writer: WriterId,
+        step: Step,
+        layout: Layout,
+        buffers: &[BufferAt],
+    ) -> Ticket {
+        let slots = buffers
+            .iter()
+            .map(|at| Slot::from_elem(at.buffer, 1))
+            .collect();
+        self.commit_slots(writer, step, Told::New(Arc::new(layout)), slots, 7)
+    }
+
+    fn commit_slots(
+        &mut self,
+        writer: WriterId,
+        step: Step,
+        layout: Told,
+        slots: Vec<Slot<samite_stage::protocol::BufferId>>,
+        checksum: u64,
+    ) -> Ticket {
+        let part = Part {
+            step,
+            layout,
+            slots,
+            places: Places::Packed,
+            attributes: vec![("time".into(), Attribute::Real(step as f64))],
+            checksum,
+        };
+        self.ask(Peer(writer.rank), |ticket| Request::Commit {
+            ticket,
+            writer,
+            part,
+        })
+    }
+
+    /// A whole step of 128 bytes of a single rank.
+    fn write(&mut self, writer: WriterId, step: Step) {
+        let ticket = self.begin(writer, step, 128);
+        let buffers = self.buffers(ticket);
+        let ticket = self.commit(writer, step, line(&[(0, 16)]), &buffers);
+        assert_eq!(self.answer(ticket), Answer::Committed);
+    }
+
+    fn next(&mut self, peer: u32, reader: ReaderId) -> Ticket {
+        self.ask(Peer(peer), |ticket| Request::Next {
+            ticket,
+            reader,
+            patience: 1000,
+        })
+    }
+
+    fn at(&mut self, peer: u32, reader: ReaderId, step: Step) -> Ticket {
+        self.ask(Peer(peer), |ticket| Request::At {
+            ticket,
+            reader,
+            step,
+            patience: 1000,
+        })
+    }
+
+    fn record(&mut self, ticket: Ticket) -> StepRecord {
+        match self.answer(ticket) {
+            Answer::Step(record) => record,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn release(&mut self, peer: u32, reader: ReaderId, hold: Ticket) {
+        self.say(Peer(peer), Request::Release { reader, hold });
+    }
+
+    /// Takes and releases until nothing comes at once; returns the steps.
+    fn drain(&mut self, peer: u32, reader: ReaderId) -> Vec<Step> {
+        let mut steps = Vec::new();
+        loop {
+            let ticket = self.next(peer, reader);
+            match self.answers.remove(&ticket) {
+                Some(Answer::Step(record)) => {
+                    steps.push(record.step);
+                    self.release(peer, reader, ticket);
+                }
+                _ => return steps,
+            }
+        }
+    }
+}
+
+/// A variable of 16 numbers of 8 bytes; this rank's blocks of it.
+fn line(blocks: &[(u64, u64)]) -> Layout {
+    let blocks = blocks.iter().map(|&(lower, upper)| Block {
+        region: Region::new(&[lower], &[upper]).unwrap(),
+        slot: 0,
+    });
+    Layout {
+        variables: vec![Variable {
+            name: "u".into(),
+            dtype: Dtype::F64,
+            shape: Dims::from_slice(&[16]),
+            attributes: Vec::new(),
+            blocks: blocks.collect(),
+        }],
+    }
+}
+
+fn group(name: &str, policy: Policy) -> Reader {
+    Reader {
+        group: name.into(),
+        rank: 0,
+        size: 1,
+        start: Start::Earliest,
+        policy,
+        limits: Some(Limits {
+            steps: 2,
+            bytes: 1 << 20,
+        }),
+        lease: 500,
+    }
+}
+
+fn config() -> StreamConfig {
+    StreamConfig {
+        lease: 500,
+        linger: 100,
+        ..StreamConfig::default()
+    }
+}

@@ -1,0 +1,278 @@
+//! Queue policies, budgets and what is kept.
+
+use super::*;
+
+#[test]
+fn block_waits_at_the_limit_and_says_who_is_behind() {
+    let mut stage = Stage::new(1 << 20);
+    let writer = stage.writer(0, 1, &config());
+    let reader = stage.reader(10, group("viewer", Policy::Block));
+    stage.write(writer, 0);
+    stage.write(writer, 1);
+    let third = stage.begin(writer, 2, 128);
+    assert!(stage.waits(third));
+    let hold = stage.next(10, reader);
+    assert_eq!(stage.record(hold).step, 0);
+    assert!(stage.waits(third), "held is not released");
+    stage.release(10, reader, hold);
+    assert_eq!(stage.buffers(third).len(), 1);
+    stage.say(Peer(0), Request::Abort { writer });
+    stage.pass(1);
+    // Once more, to the deadline.
+    let hold = stage.next(10, reader);
+    stage.record(hold);
+    stage.write(writer, 2);
+    let fourth = stage.begin(writer, 3, 128);
+    stage.pass(999);
+    assert!(stage.waits(fourth));
+    stage.pass(1);
+    let behind = stage.fault(fourth);
+    assert_eq!(
+        behind.to_string(),
+        "the readers viewer of the stream field are 2 steps behind, which is their limit: \
+         wait longer, raise the limit, or choose another policy for them"
+    );
+}
+
+#[test]
+fn nobody_reads() {
+    let mut stage = Stage::new(1 << 20);
+    let writer = stage.writer(0, 1, &config());
+    stage.write(writer, 0);
+    stage.write(writer, 1);
+    let third = stage.begin(writer, 2, 128);
+    stage.pass(1000);
+    assert!(matches!(
+        stage.fault(third),
+        Fault::NobodyReads { steps: 2, .. }
+    ));
+    // Who comes then finds everything from the beginning.
+    let reader = stage.reader(10, group("viewer", Policy::Block));
+    assert_eq!(stage.drain(10, reader), [0, 1]);
+    assert!(stage.buffers.is_empty());
+}
+
+#[test]
+fn unread_steps_can_be_discarded() {
+    let mut stage = Stage::new(1 << 20);
+    let writer = stage.writer(
+        0,
+        1,
+        &StreamConfig {
+            unread: Unread::Discard,
+            ..config()
+        },
+    );
+    for step in 0..5 {
+        stage.write(writer, step);
+        assert!(stage.buffers.is_empty());
+    }
+    let reader = stage.reader(10, group("viewer", Policy::Block));
+    stage.write(writer, 5);
+    assert_eq!(stage.drain(10, reader), [5]);
+}
+
+#[test]
+fn dropping_policies_never_wait() {
+    for (policy, expected) in [
+        (Policy::DropOldest, vec![4, 5]),
+        (Policy::DropNewest, vec![0, 1]),
+        (Policy::Latest, vec![5]),
+    ] {
+        let mut stage = Stage::new(1 << 20);
+        let writer = stage.writer(0, 1, &config());
+        let reader = stage.reader(10, group("viewer", policy));
+        for step in 0..6 {
+            stage.write(writer, step);
+        }
+        assert_eq!(
+            stage.buffers.len(),
+            expected.len(),
+            "{policy:?} keeps what it promises, no more"
+        );
+        assert_eq!(stage.drain(10, reader), expected, "{policy:?}");
+        assert!(stage.buffers.is_empty());
+    }
+}
+
+#[test]
+fn every_second_step() {
+    let mut stage = Stage::new(1 << 20);
+    let writer = stage.writer(0, 1, &config());
+    let reader = stage.reader(10, group("viewer", Policy::Every(2)));
+    for step in 0..4 {
+        stage.write(writer, step);
+    }
+    let blocked = stage.begin(writer, 4, 128);
+    assert!(stage.waits(blocked), "0 and 2 wait, 4 is wanted");
+    assert_eq!(stage.drain(10, reader), [0, 2]);
+    stage.buffers(blocked);
+}
+
+#[test]
+fn spill_keeps_everything_in_little_memory() {
+    let mut stage = Stage::new(3 * 128);
+    let writer = stage.writer(0, 1, &config());
+    let reader = stage.reader(10, group("viewer", Policy::Spill));
+    for step in 0..8 {
+        stage.write(writer, step);
+        assert!(stage.steward.governor().used_at(KEEPER) <= 3 * 128);
+    }
+    assert_eq!(stage.spilled.len(), 6, "two stay in memory");
+    let hold = stage.next(10, reader);
+    let record = stage.record(hold);
+    assert!(!record.parts[0].slots[0][0].on_disk);
+    stage.release(10, reader, hold);
+    let rest = stage.at(10, reader, 7);
+    assert!(stage.record(rest).parts[0].slots[0][0].on_disk);
+    stage.release(10, reader, rest);
+    assert_eq!(stage.drain(10, reader), [1, 2, 3, 4, 5, 6, 7]);
+    assert!(stage.buffers.is_empty());
+}
+
+#[test]
+fn a_full_disk_makes_spill_wait() {
+    let mut stage = Stage::new(1 << 20);
+    let writer = stage.writer(0, 1, &config());
+    let _reader = stage.reader(10, group("viewer", Policy::Spill));
+    for step in 0..11 {
+        stage.write(writer, step); // 2 in memory, 8 on a disk of 1024 bytes, and one that found it full
+    }
+    assert_eq!(stage.spilled.len(), 8);
+    let ticket = stage.begin(writer, 11, 128);
+    assert!(stage.waits(ticket));
+}
+
+#[test]
+fn dropping_groups_give_way_when_memory_is_short() {
+    let mut stage = Stage::new(3 * 128);
+    let writer = stage.writer(0, 1, &config());
+    let wide = Reader {
+        limits: Some(Limits {
+            steps: 100,
+            bytes: 1 << 20,
+        }),
+        ..group("viewer", Policy::DropOldest)
+    };
+    let reader = stage.reader(10, wide);
+    for step in 0..9 {
+        stage.write(writer, step);
+    }
+    assert_eq!(stage.drain(10, reader), [6, 7, 8]);
+}
+
+#[test]
+fn memory_that_does_not_come() {
+    let mut stage = Stage::new(3 * 128);
+    let writer = stage.writer(0, 1, &config());
+    let wide = Reader {
+        limits: Some(Limits {
+            steps: 100,
+            bytes: 1 << 20,
+        }),
+        ..group("viewer", Policy::Block)
+    };
+    let _reader = stage.reader(10, wide);
+    for step in 0..3 {
+        stage.write(writer, step);
+    }
+    let ticket = stage.begin(writer, 3, 128);
+    stage.pass(1000);
+    assert_eq!(
+        stage.fault(ticket).to_string(),
+        "no memory for 128 bytes in time: 384 of 384 are in use at peer 100; let readers go faster, or give it more memory"
+    );
+    let ticket = stage.begin(writer, 3, 385);
+    assert!(matches!(
+        stage.fault(ticket),
+        Fault::TooLarge {
+            bytes: 385,
+            limit: 384,
+            ..
+        }
+    ));
+    let ticket = stage.begin_at(
+        writer,
+        3,
+        vec![Want {
+            keeper: Peer(55),
+            bytes: 1,
+        }],
+    );
+    assert_eq!(stage.fault(ticket), Fault::NoKeeper { keeper: Peer(55) });
+}
+
+#[test]
+fn a_silent_keeper_has_a_deadline_too() {
+    let mut stage = Stage::new(1024);
+    let writer = stage.writer(0, 1, &config());
+    stage.obeys = false;
+    let ticket = stage.begin(writer, 0, 100);
+    stage.pass(1000);
+    assert_eq!(
+        stage.fault(ticket),
+        Fault::KeeperSilent {
+            keeper: KEEPER,
+            bytes: 100
+        }
+    );
+    assert_eq!(stage.steward.governor().used_at(KEEPER), 0);
+}
+
+#[test]
+fn retained_and_precious_steps_are_there_by_number() {
+    let mut stage = Stage::new(1 << 20);
+    let retain = Retain { steps: 2, bytes: 0 };
+    let writer = stage.writer(
+        0,
+        1,
+        &StreamConfig {
+            retain,
+            precious_first: true,
+            ..config()
+        },
+    );
+    let reader = stage.reader(10, group("viewer", Policy::Latest));
+    for step in 0..6 {
+        stage.write(writer, step);
+    }
+    assert_eq!(stage.drain(10, reader), [5]);
+    for step in [0, 4, 5] {
+        let hold = stage.at(10, reader, step);
+        assert_eq!(stage.record(hold).step, step);
+        stage.release(10, reader, hold);
+    }
+    let gone = stage.at(10, reader, 3);
+    assert!(matches!(
+        stage.fault(gone),
+        Fault::Gone {
+            step: 3,
+            oldest: Some(0),
+            ..
+        }
+    ));
+    let future = stage.at(10, reader, 6);
+    assert!(stage.waits(future));
+    stage.write(writer, 6);
+    assert_eq!(stage.record(future).step, 6);
+    let late = stage.reader(11, group("late", Policy::Block));
+    assert_eq!(
+        stage.drain(11, late),
+        [0, 5, 6],
+        "the precious one, then what is unbroken"
+    );
+    let never = Reader {
+        start: Start::Step(2),
+        ..group("never", Policy::Block)
+    };
+    let ticket = stage.open_reader(12, never);
+    assert!(matches!(stage.fault(ticket), Fault::Gone { step: 2, .. }));
+    let latest = stage.reader(
+        13,
+        Reader {
+            start: Start::Latest,
+            ..group("latest", Policy::Block)
+        },
+    );
+    assert_eq!(stage.drain(13, latest), [6]);
+}
