@@ -122,7 +122,7 @@ static const struct { const char *name, *fields; } commands[] = {
     { "bandwidth", "kbiu" }, { "barrier", "iu" }, { "idle", "s" },
     { "put", "biu" }, { "get", "biu" }, { "put_nb", "biu" }, { "strided", "wbiu" },
     { "atomic", "kiu" }, { "collective", "okbiu" }, { "lock", "kiu" }, { "gups", "kiu" },
-    { "is", "o" }, { "step", "kbiu" }, { "slab", "kbiu" }, { "store", "biu" }, { "peak", "kbiu" },
+    { "is", "o" }, { "step", "kbiu" }, { "slab", "kbiu" }, { "store", "kbiu" }, { "peak", "kbiu" },
 };
 
 static inline int field(char which, const char *word, struct command *k)

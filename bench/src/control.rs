@@ -78,6 +78,11 @@ impl Command {
         self.words.get(index).map_or("", String::as_str)
     }
 
+    /// All words from a place of the line on.
+    pub(crate) fn words_from(&self, index: usize) -> impl Iterator<Item = &str> {
+        self.words.iter().skip(index).map(String::as_str)
+    }
+
     /// The number at a place of the line.
     pub(crate) fn number(&self, index: usize) -> Result<u64> {
         let Some(word) = self.words.get(index) else {

@@ -11,8 +11,11 @@ use serde::Serialize;
 
 use crate::case::{Bar, Case};
 use crate::host::Host;
-use crate::measure::{Better, Figure};
+use crate::measure::{Better, Figure, Pace};
 use crate::overhead::{self, Overhead};
+
+/// Marks a row without repeats.
+const ONCE: &str = "*";
 
 /// What a bench found. Prints as a table.
 #[derive(Clone, Debug, Serialize)]
@@ -65,6 +68,10 @@ pub struct Row {
     pub limit: Option<f64>,
     /// How many times better ours is than the best peer.
     pub ratio: Option<f64>,
+    /// Interleaved repeats behind each median, where they are others than the bench's: what follows from a layout, or
+    /// takes turns with itself, is asked for once.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub repeats: Option<u32>,
     /// What is expected; absent where the case is only reported.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub bar: Option<Bar>,
@@ -95,6 +102,7 @@ impl Row {
                 .collect(),
             limit: limit.map(rounded),
             ratio: ratio.map(rounded),
+            repeats: matches!(case.measure.pace, Pace::Once(_)).then_some(1),
         }
     }
 }
@@ -138,6 +146,9 @@ impl fmt::Display for Figures {
             "{}, {} cores, Linux {}, load {} at the start; medians of {} interleaved repeats",
             self.host.cpu, self.host.cores, self.host.kernel, self.host.load, self.repeats
         )?;
+        if self.rows.iter().any(|row| row.repeats.is_some()) {
+            writeln!(f, "{ONCE}: asked for once")?;
+        }
         for (peer, install) in &self.missing {
             writeln!(f, "without {peer}: {install}")?;
         }
@@ -150,7 +161,11 @@ impl fmt::Display for Figures {
 
 fn cells(row: &Row, peers: &[&str]) -> Vec<Cell> {
     let number = |figure: Option<f64>| Cell::new(shown(figure)).set_alignment(CellAlignment::Right);
-    let mut cells = vec![Cell::new(&row.case), Cell::new(row.unit), number(row.ours)];
+    let name = match row.repeats {
+        Some(_) => format!("{} {ONCE}", row.case),
+        None => row.case.clone(),
+    };
+    let mut cells = vec![Cell::new(name), Cell::new(row.unit), number(row.ours)];
     cells.extend(
         peers
             .iter()

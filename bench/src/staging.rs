@@ -31,7 +31,8 @@ pub(crate) fn cases() -> Vec<Case> {
     }));
     cases.push(slab("get", 128 * MIB).bar(Bar::ratio(50.0)));
     cases.push(slab("copy", 128 * MIB));
-    cases.push(store(16 * MIB).bar(Bar::ratio(10.0)));
+    cases.push(store("", "put", 16 * MIB).bar(Bar::ratio(10.0)));
+    cases.push(store("/copied", "copy", 16 * MIB));
     cases.push(memory("view", "view", 128 * MIB).bar(Bar::at_most(1.05)));
     cases.push(memory("copy", "put", 128 * MIB).bar(Bar::at_most(2.05)));
     cases.push(memory("two-copies", "copy", 128 * MIB));
@@ -39,20 +40,49 @@ pub(crate) fn cases() -> Vec<Case> {
     cases.push(file("write-synced", 128 * MIB));
     cases.push(file("read", 128 * MIB));
     cases.extend(figures());
+    cases.extend(workflows());
+    cases
+}
+
+/// Whole workflows, each run once per repeat.
+fn workflows() -> Vec<Case> {
+    let mut cases = vec![slowdown()];
+    for servers in [2, 4, 8, 16] {
+        cases.push(mismatch("", servers));
+    }
+    cases.push(mismatch("/messages", 4));
+    for servers in [2, 4, 8, 16] {
+        cases.extend(["matched", "mismatched"].map(|shape| load(shape, servers)));
+    }
+    for (writers, readers) in [(1, 1), (2, 1), (4, 2), (8, 4)] {
+        cases.extend(METHODS.map(|method| end_to_end(method, writers, readers)));
+    }
+    for servers in [1, 2, 4, 8] {
+        let words = words("server", servers, (4, 2), &square(16 * MIB));
+        cases.push(step_time(&format!("servers/{servers}"), &words));
+    }
+    for (name, mask) in [("shared", ""), ("messages", BY_MESSAGES)] {
+        let words = words("stream", 0, (2, 2), &square(16 * MIB)) + mask;
+        cases.push(step_time(&format!("transport/{name}"), &words));
+    }
+    for (program, method) in [
+        ("synthetic-writer", "stream"),
+        ("synthetic-reader", "stream"),
+        ("agent", "stream"),
+        ("stage-server", "server"),
+    ] {
+        cases.push(held(program, method));
+    }
     cases
 }
 
 /// What follows from a layout, or is counted: measured once, without peers.
 fn figures() -> Vec<Case> {
-    const BLOCKS: u64 = 100_000;
-    // A cube of 100 or of 6400 points for each block.
-    let index = |spread: u64| format!("index {BLOCKS} {spread}");
     let mut cases = vec![
         figure("slab/bytes", format!("moved {}", 128 * MIB), "x asked", 1.0)
             .bar(Bar::at_most(1.02)),
-        figure("index/block", index(100), "B", 1.0 / BLOCKS as f64).bar(Bar::at_most(96.0)),
-        figure("index/block/64x", index(6400), "B", 1.0 / BLOCKS as f64).bar(Bar::at_most(96.0)),
     ];
+    cases.extend(index());
     for servers in [2, 4, 8, 16] {
         for shape in ["matched", "mismatched"] {
             let command = format!("layout {shape} {} {} {servers} balance", FEW.0, FEW.1);
@@ -71,6 +101,140 @@ fn figures() -> Vec<Case> {
         cases.extend(["writer", "reader", "server"].map(|who| of(who, "peers", 1.0)));
     }
     cases
+}
+
+/// What the index of a variable takes: over a domain that grows with its blocks, whose number stays, and over one that has
+/// more and more blocks, which form a grid or do not.
+fn index() -> Vec<Case> {
+    const BLOCKS: u64 = 100_000;
+    // A cube of so many points in each dimension for each block.
+    const SPREAD: u64 = 100;
+    let command = |blocks, spread, form| format!("index {blocks} {spread} {form}");
+    let mut cases: Vec<Case> = [1, 8, 64, 512]
+        .map(|growth| {
+            let name = match growth {
+                1 => "index/block".to_owned(),
+                growth => format!("index/block/{growth}x"),
+            };
+            let command = command(BLOCKS, growth * SPREAD, "odd");
+            figure(&name, command, "B", 1.0 / BLOCKS as f64).bar(Bar::at_most(96.0))
+        })
+        .into();
+    for form in ["odd", "grid"] {
+        cases.extend([1_000, 8_000, 64_000, 512_000].map(|blocks| {
+            let name = format!("index/total/{form}/{blocks}");
+            figure(&name, command(blocks, SPREAD, form), "KiB", 1.0 / 1024.0)
+        }));
+    }
+    cases
+}
+
+/// All of them: the edge that `graph` needs is in the workflow, and there with the others, too.
+const METHODS: [&str; 5] = ["stream", "local", "server", "graph", "file"];
+/// As if no unit shared memory with another one.
+const BY_MESSAGES: &str = " --config fabric.mask=[map,kernel_copy]";
+/// Writers and readers of the study's layouts where real processes have them.
+const STUDY: (u64, u64) = (8, 4);
+/// Steps of a workflow; the first and the last are compared, element by element.
+const WORKFLOW_STEPS: u64 = 22;
+
+/// The words behind `workflow FIGURE` for the synthetic workflow. A writer puts an array of its own, a reader takes
+/// boxes into its own.
+fn words(method: &str, servers: u64, (writers, readers): (u64, u64), array: &str) -> String {
+    let servers = match method {
+        "server" => format!(" servers={servers}"),
+        _ => String::new(),
+    };
+    format!(
+        "synthetic{servers} --config stage.method={method} --writers {writers} --readers {readers} {array} \
+         --steps {WORKFLOW_STEPS} --check ends --copy true"
+    )
+}
+
+/// An array of so many bytes, read by columns of what was written by rows.
+fn square(bytes: u64) -> String {
+    let columns = 2048;
+    format!(
+        "--shape {},{columns} --pattern columns",
+        bytes / 8 / columns
+    )
+}
+
+/// The study's layouts, with the same bytes in both: an eighth of its.
+fn study(shape: &str, writers: u64) -> String {
+    let (array, cut) = match shape {
+        "matched" => (format!("5,{writers},64000"), "second"),
+        _ => (format!("5,512,{}", 125 * writers), "columns"),
+    };
+    format!("--shape {array} --cut {cut} --pattern {cut}")
+}
+
+fn step_time(name: &str, words: &str) -> Case {
+    let command = format!("workflow step {words}");
+    let measure = Measure::new(name, command, Figure::lower("ms", 1.0));
+    Case::of(measure.at_pace(Pace::Whole))
+}
+
+/// Output of LAMMPS at every step, in place of none. Each has a processor of its own.
+fn slowdown() -> Case {
+    let command = "workflow slowdown lammps-msd --cells 50 --steps 20 --measure true --tag-output no --set program.melt.cpus=0 \
+                   --set program.analysis.cpus=1";
+    let measure = Measure::new("lammps/slowdown", command, Figure::lower("%", 1.0));
+    let lasts = Duration::from_secs(200);
+    Case::of(measure.at_pace(Pace::Once(lasts))).bar(Bar::at_most(2.0))
+}
+
+/// The time of a step in the layout that servers which are chosen by geometry are bad at, over that in the other one.
+fn mismatch(way: &str, servers: u64) -> Case {
+    let mask = if way.is_empty() { "" } else { BY_MESSAGES };
+    let one = |shape| {
+        let words = words("server", servers, STUDY, &study(shape, STUDY.0)) + mask;
+        // Longer than what they take to start.
+        words.replace("--steps 22", "--steps 110")
+    };
+    let (bad, good) = (one("mismatched"), one("matched"));
+    let command = format!("workflow step {bad} vs {good}");
+    let name = format!("mismatch/time/{servers}{way}");
+    let measure = Measure::new(name, command, Figure::lower("x matched", 1.0));
+    Case::of(measure.at_pace(Pace::Once(Duration::from_secs(120)))).bar(Bar::at_most(1.15))
+}
+
+/// What the server with most to do did, over the mean: of bytes and requests, puts and gets that which is largest. The
+/// servers count; that they see everything, nothing is mapped.
+fn load(shape: &str, servers: u64) -> Case {
+    let words = words("server", servers, STUDY, &study(shape, STUDY.0));
+    let command = format!("workflow load {words}{BY_MESSAGES}");
+    figure(
+        &format!("mismatch/balance/{shape}/{servers}"),
+        command,
+        "x mean",
+        1.0,
+    )
+    .bar(Bar::at_most(1.10))
+}
+
+/// From the start of the command to its end.
+fn end_to_end(method: &str, writers: u64, readers: u64) -> Case {
+    let words = words(method, 2, (writers, readers), &square(32 * MIB));
+    let name = format!("end-to-end/{method}/{writers}x{readers}");
+    let measure = Measure::new(
+        name,
+        format!("workflow wall {words}"),
+        Figure::lower("s", 1.0),
+    );
+    Case::of(measure.at_pace(Pace::Whole))
+}
+
+/// The most that one process of a program holds, with its own array: 64 MiB a step, by two writers and two readers.
+fn held(program: &str, method: &str) -> Case {
+    let words = words(method, 2, (2, 2), &square(64 * MIB));
+    let command = format!("workflow held:{program} {words}");
+    figure(
+        &format!("memory/per-process/{program}"),
+        command,
+        "MiB",
+        1.0 / MIB as f64,
+    )
 }
 
 fn figure(name: &str, command: String, unit: &'static str, factor: f64) -> Case {
@@ -106,10 +270,12 @@ fn slab(kind: &str, bytes: u64) -> Case {
     ))
 }
 
-fn store(bytes: u64) -> Case {
+/// A value is put, out of an array of the writer, and looked at where it lies, at one number of each page; `/copied`: or copied out, too, as a client of
+/// Redis always has it.
+fn store(way: &str, kind: &str, bytes: u64) -> Case {
     Case::of(Measure::new(
-        format!("store/{}", size(bytes)),
-        format!("store {bytes}"),
+        format!("store/{}{way}", size(bytes)),
+        format!("store {kind} {bytes}"),
         Figure::bandwidth(bytes),
     ))
 }

@@ -1,18 +1,23 @@
 //! `samite agent`: the process that holds the memory of a domain.
 
+use crate::screen::size;
 use anyhow::{Context, Result};
 use samite::agent::{self, AgentConfig};
 use samite::config::{Config, Layers};
 use samite::host::Host;
 use samite::stage::service::{self, Room, Service};
 use samite::{Fabric, FabricConfig};
+use samite_mem::PEERS_MAX;
 use std::ffi::OsString;
 use std::io::Write;
 use std::path::Path;
 use std::process::ExitCode;
 
+/// Shared memory that each process takes for its messages: memory is granted in steps of so many bytes.
+const MESSAGES: u64 = 2 << 20;
+
 /// Bytes of disk that streams may spill to.
-const SPILL: u64 = 8 << 30;
+pub(crate) const SPILL: u64 = 8 << 30;
 
 /// Options of `samite agent`.
 #[derive(clap::Args)]
@@ -79,14 +84,38 @@ fn serve_streams(agent: &AgentConfig) -> Result<()> {
     };
     let fabric = Fabric::join(&agent.domain, service::steward_identity(), config)?;
     let room = Room {
-        memory: agent.budget / 4 * 3,
+        memory: room_of(agent.budget),
         disk: SPILL,
         folder: std::env::temp_dir(),
     };
     Ok(Service::steward(&fabric, room).run(|_| true)?)
 }
 
+/// Why so many units cannot run in one domain, whatever they do; `budget` is what was set.
+pub(crate) fn too_small(units: u64, budget: Option<u64>) -> Option<String> {
+    // The units, the agent, and the agent's own peer that serves streams.
+    let processes = units + 2;
+    if processes > PEERS_MAX as u64 {
+        return Some(format!(
+            "{units} units are too many: a domain has room for {} beside its agent",
+            PEERS_MAX - 2
+        ));
+    }
+    let least = (units + 1) * MESSAGES;
+    let budget = budget.filter(|budget| *budget < least)?;
+    Some(format!(
+        "memory.budget is {}, and {units} units and the agent need {} for their messages alone",
+        size(budget),
+        size(least)
+    ))
+}
+
 /// Half of the memory that could be allocated now: the programs need the other half for themselves.
 pub(crate) fn budget_by_rule() -> u64 {
     (Host::read().memory_available / 2).max(64 << 20)
+}
+
+/// What blocks of streams may have of a budget; the rest is for what units share beside them.
+pub(crate) fn room_of(budget: u64) -> u64 {
+    budget / 4 * 3
 }

@@ -1,5 +1,6 @@
 //! `samite bench`: our figures beside those of the peers.
 
+use crate::screen::say;
 use anyhow::{Context, Result, ensure};
 use clap::ValueEnum;
 use samite::pgas::Pgas;
@@ -47,7 +48,11 @@ impl RankArgs {
 }
 
 /// The programs of this executable that benches measure.
-pub(crate) const PROGRAMS: Programs = Programs { is };
+pub(crate) const PROGRAMS: Programs = Programs { is, has_lammps };
+
+fn has_lammps() -> bool {
+    samite_lammps::Lammps::open(&[]).is_ok()
+}
 
 /// Sorts the integers of a class of NPB IS; the seconds of the timed passes.
 fn is(pgas: &Pgas<'_>, class: &str) -> Result<Option<f64>> {
@@ -77,6 +82,6 @@ pub(crate) fn run(args: &BenchArgs) -> Result<ExitCode> {
         limit: job("bench-limit"),
     };
     let figures = samite_bench::run(&args.name, options)?;
-    println!("{figures}");
+    say(format_args!("{figures}\n"))?;
     Ok(ExitCode::SUCCESS)
 }

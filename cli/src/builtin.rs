@@ -1,16 +1,17 @@
 //! The programs that are part of this executable.
 
-use crate::server;
+use crate::{server, zarr};
 use anyhow::{Context, Result, bail};
 use clap::Parser;
 use samite::Fabric;
 use samite_kernels::job::{gups, histogram, index_gather, sort};
 use samite_lammps::job::{melt, msd};
-use samite_laplace::job::{analysis, array, mta, solver};
+use samite_laplace::job::{analysis, array, solver, steering};
+use samite_launch::Program;
 use samite_nas::job::{cg, is};
 use samite_synthetic::{reader, writer};
 use std::error::Error;
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::io::Write;
 use std::process::ExitCode;
 
@@ -19,13 +20,16 @@ pub(crate) const BUILTINS: &[&str] = &[
     "laplace-solver",
     "laplace-analysis",
     "laplace-array",
-    "laplace-writer",
-    "laplace-moments",
+    "laplace-steered",
+    "laplace-monitor",
+    "laplace-steered-check",
     "lammps-melt",
     "lammps-msd",
     "synthetic-writer",
     "synthetic-reader",
     "stage-server",
+    "stage-archive",
+    "stage-replay",
     "nas-is",
     "nas-cg",
     "gups",
@@ -34,6 +38,20 @@ pub(crate) const BUILTINS: &[&str] = &[
     "file-sort",
 ];
 
+/// The name of the built-in program that a program of a workflow is, if it is one.
+pub(crate) fn name_of(program: &Program) -> Option<&OsStr> {
+    let [unit, name, ..] = &program.args[..] else {
+        return None;
+    };
+    let is_own = std::env::current_exe().is_ok_and(|own| own == program.command);
+    (is_own && unit == "unit").then_some(name)
+}
+
+/// Whether the program is the built-in one that keeps blocks.
+pub(crate) fn is_server(program: &Program) -> bool {
+    name_of(program).is_some_and(|name| name == "stage-server")
+}
+
 /// Runs a built-in program as a unit.
 pub(crate) fn unit(name: &str, args: &[OsString]) -> Result<ExitCode> {
     let args = std::iter::once(OsString::from(name)).chain(args.iter().cloned());
@@ -41,14 +59,23 @@ pub(crate) fn unit(name: &str, args: &[OsString]) -> Result<ExitCode> {
         "laplace-solver" => start(args, solver::run),
         "laplace-analysis" => start(args, analysis::run),
         "laplace-array" => start(args, array::run),
-        "laplace-writer" => start(args, mta::solver::run),
-        "laplace-moments" => start(args, mta::analysis::run),
+        "laplace-steered" => start(args, steering::solver::run),
+        "laplace-monitor" => start(args, steering::monitor::run),
+        "laplace-steered-check" => start(args, steering::check::run),
         "lammps-melt" => start(args, melt::run),
         "lammps-msd" => start(args, msd::run),
         "synthetic-writer" => start(args, writer::run),
         "synthetic-reader" => start(args, reader::run),
         "stage-server" => {
             server::run(&join()?, &server::ServerArgs::parse_from(args))?;
+            Ok(ExitCode::SUCCESS)
+        }
+        "stage-archive" => {
+            zarr::archive(&join()?, &zarr::ArchiveArgs::parse_from(args))?;
+            Ok(ExitCode::SUCCESS)
+        }
+        "stage-replay" => {
+            zarr::replay(&join()?, &zarr::ReplayArgs::parse_from(args))?;
             Ok(ExitCode::SUCCESS)
         }
         "nas-is" => start(args, is::run),

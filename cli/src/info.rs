@@ -1,9 +1,9 @@
 //! `samite info`: what the machine and the fabric can do, and what was chosen.
 
 use crate::agent::budget_by_rule;
+use crate::screen::{say, size, table};
 use anyhow::Result;
-use bytesize::ByteSize;
-use comfy_table::{Table, presets};
+use comfy_table::Table;
 use samite::host::Host;
 use samite::{CostModel, FabricConfig, Identity};
 use std::process::ExitCode;
@@ -20,27 +20,19 @@ pub(crate) struct InfoArgs {
     domain: Option<String>,
 }
 
-fn size(bytes: u64) -> String {
-    ByteSize::b(bytes).display().iec().to_string()
-}
-
-fn table(header: &[&str]) -> Table {
-    let mut table = Table::new();
-    table
-        .load_style(presets::UTF8_BORDERS_ONLY)
-        .set_header(header);
-    table
-}
-
 /// Prints all of it.
 pub(crate) fn run(args: &InfoArgs) -> Result<ExitCode> {
     let host = Host::read();
-    println!("samite {}\n\n{}", env!("CARGO_PKG_VERSION"), machine(&host));
-    println!("\n{}", transports(&host));
+    say(format_args!(
+        "samite {}\n\n{}\n",
+        env!("CARGO_PKG_VERSION"),
+        machine(&host)
+    ))?;
+    say(format_args!("\n{}\n", transports(&host)))?;
     let (model, origin) = costs(args.calibrate)?;
-    println!("\n{}", engines(&model, origin)?);
+    say(format_args!("\n{}\n", engines(&model, origin)?))?;
     if let Some(domain) = &args.domain {
-        println!("\n{}", members(domain)?);
+        say(format_args!("\n{}\n", members(domain)?))?;
     }
     Ok(ExitCode::SUCCESS)
 }

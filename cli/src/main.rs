@@ -5,17 +5,21 @@ mod agent;
 mod bench;
 mod builtin;
 mod doctor;
+mod edges;
 mod info;
 mod program;
 mod run;
 mod screen;
 mod server;
 mod settings;
+mod top;
+mod zarr;
 
 use anyhow::{Context, Result};
 use clap::{ArgAction, Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 use samite_launch::{ExecUnit, Workflow};
 use std::ffi::OsString;
+use std::io::IsTerminal;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -25,6 +29,8 @@ Examples:
   samite run workflows/laplace.toml --help     what this workflow lets you change
   samite run -n 4 ./program --its-option       four units of a program
   samite doctor                                is this machine ready?
+  samite doctor workflows/laplace.toml         what will this workflow need?
+  samite top                                   what is going on?
   samite config show --origin                  all settings, and where each is from";
 
 /// One memory for many processes: runs programs that see each other's data.
@@ -41,11 +47,10 @@ enum Command {
     Run(run::RunArgs),
     /// Show transports, copy engines and memory, and why each is or is not chosen
     Info(info::InfoArgs),
-    /// Check this machine, and say what to do about what is missing
-    Doctor {
-        /// A workflow that the machine should be able to run
-        file: Option<PathBuf>,
-    },
+    /// Check this machine, and what a workflow will need of it, before it runs
+    Doctor(doctor::DoctorArgs),
+    /// Watch a running domain: streams, queues, memory, who waits for whom
+    Top(top::TopArgs),
     /// Show settings
     #[command(subcommand)]
     Config(ConfigCommand),
@@ -104,6 +109,7 @@ struct ExecUnitArgs {
 fn main() -> ExitCode {
     match start() {
         Ok(code) => code,
+        Err(error) if error.is::<screen::NobodyReads>() => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("samite: {error:#}");
             ExitCode::from(exit_code(&error))
@@ -113,18 +119,20 @@ fn main() -> ExitCode {
 
 fn start() -> Result<ExitCode> {
     let arguments: Vec<OsString> = std::env::args_os().collect();
-    // The options of `run` depend on the workflow, so the workflow is read before the options are.
-    let workflow = run::workflow_of(&arguments)
-        .map(|path| Workflow::read(&path))
+    // The options of `run` and `doctor` depend on the workflow, so the workflow is read before the options are.
+    let named = run::workflow_of(&arguments);
+    let workflow = named
+        .as_ref()
+        .map(|(_, path)| Workflow::read(path))
         .transpose()?;
     let mut command = Cli::command();
-    if let Some(workflow) = &workflow {
-        command = run::with_parameters(command, workflow)?;
+    if let (Some(workflow), Some((name, _))) = (&workflow, &named) {
+        command = run::with_parameters(command, name, workflow)?;
     }
-    let matches = command.clone().get_matches_from(arguments);
-    let given = matches
-        .subcommand_matches("run")
-        .map(|run| run::given_parameters(run, workflow.as_ref()));
+    let matches = command.clone().get_matches_from(&arguments);
+    let given = named
+        .and_then(|(name, _)| matches.subcommand_matches(name))
+        .map(|matches| run::given_parameters(matches, workflow.as_ref()));
     let cli = Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
     start_log();
     let Some(chosen) = cli.command else {
@@ -134,12 +142,13 @@ fn start() -> Result<ExitCode> {
     match chosen {
         Command::Run(args) => run::run(&args, workflow, &given.unwrap_or_default()),
         Command::Info(args) => info::run(&args),
-        Command::Doctor { file } => doctor::doctor(file.as_deref()),
+        Command::Doctor(args) => doctor::doctor(&args, workflow, &given.unwrap_or_default()),
         Command::Config(ConfigCommand::Show {
             origin,
             file,
             config,
         }) => settings::show(origin, file.as_deref(), &config),
+        Command::Top(args) => top::run(&args),
         Command::Bench(args) => bench::run(&args),
         Command::BenchUnit(args) => {
             samite_bench::run_unit(args.folder(), bench::PROGRAMS).map(|()| ExitCode::SUCCESS)
@@ -160,6 +169,7 @@ fn start_log() {
     tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(std::io::stderr)
+        .with_ansi(std::io::stderr().is_terminal())
         .init();
 }
 

@@ -1,4 +1,4 @@
-//! Which of the words after `samite run` is the workflow or the program.
+//! Which of the words after `samite run` or `samite doctor` is the workflow or the program.
 
 use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
@@ -13,7 +13,8 @@ pub(crate) fn first_word(arguments: &[OsString]) -> Option<PathBuf> {
             return None;
         }
         if text.starts_with("--") {
-            after_option = !text.contains('=') && text != "--help";
+            let is_flag = ["--help", "--json"].contains(&&*text);
+            after_option = !text.contains('=') && !is_flag;
         } else if after_option {
             after_option = false;
         } else {
@@ -49,6 +50,7 @@ mod tests {
         assert_eq!(word("--size 5 w.toml"), Some("w.toml".into()));
         assert_eq!(word("--size=5 w.toml"), Some("w.toml".into()));
         assert_eq!(word("--help w.toml"), Some("w.toml".into()));
+        assert_eq!(word("--json w.toml"), Some("w.toml".into()));
         assert_eq!(word("program w.toml"), Some("program".into()));
         assert_eq!(word("-n 4 w.toml"), None);
         assert_eq!(word("-n4 w.toml"), None);

@@ -2,10 +2,11 @@
 
 use crate::program::{first_word, is_workflow};
 use crate::screen::Screen;
-use crate::{builtin, settings};
+use crate::{builtin, edges, settings};
 use anyhow::{Context, Result};
 use clap::parser::ValueSource;
 use clap::{Arg, ArgAction, ArgMatches, Args, ValueEnum};
+use samite::stage::{Configuration, Method};
 use samite_launch::{Builtins, Interrupts, Plan, Program, Workflow, find_program};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -23,7 +24,8 @@ pub(crate) struct RunArgs {
     /// Change a setting; `samite config show` prints them all
     #[arg(long, value_name = "NAME=VALUE", action = ArgAction::Append)]
     config: Vec<String>,
-    /// Change the workflow: a parameter, or program.NAME.units (cpus, command, prefix, env.VARIABLE)
+    /// Change the workflow: a parameter, program.NAME.units (cpus, command, prefix, env.VARIABLE), or edge.PROGRAM.STREAM.rate
+    /// (as, redistribute, limit_steps, limit_bytes, operators, tokens) of the edge to a program that calls a stream so
     #[arg(long, value_name = "NAME=VALUE", action = ArgAction::Append)]
     set: Vec<String>,
     /// Show which unit printed a line
@@ -52,7 +54,7 @@ enum YesNo {
 
 /// What was asked for cannot be meant.
 #[derive(Debug)]
-pub(crate) struct UsageError(String);
+pub(crate) struct UsageError(pub(crate) String);
 
 impl std::fmt::Display for UsageError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -62,17 +64,21 @@ impl std::fmt::Display for UsageError {
 
 impl std::error::Error for UsageError {}
 
-/// The workflow file that the command line names, if it is `samite run FILE.toml`.
-pub(crate) fn workflow_of(arguments: &[OsString]) -> Option<PathBuf> {
-    let rest = arguments
-        .get(1..)
-        .filter(|rest| rest.first().is_some_and(|word| word == "run"))?;
-    first_word(&rest[1..]).filter(|path| is_workflow(path.as_os_str()))
+/// The command and the workflow file that the command line names, if it is `samite run FILE.toml`, or `samite doctor
+/// FILE.toml`: both take the workflow's parameters as options.
+pub(crate) fn workflow_of(arguments: &[OsString]) -> Option<(&str, PathBuf)> {
+    let (command, rest) = arguments.get(1..)?.split_first()?;
+    let command = command
+        .to_str()
+        .filter(|word| ["run", "doctor"].contains(word))?;
+    let file = first_word(rest).filter(|path| is_workflow(path.as_os_str()))?;
+    Some((command, file))
 }
 
-/// Adds the parameters of a workflow to the options of `run`.
+/// Adds the parameters of a workflow to the options of `run` or `doctor`.
 pub(crate) fn with_parameters(
     command: clap::Command,
+    name: &str,
     workflow: &Workflow,
 ) -> Result<clap::Command> {
     let own = [
@@ -83,6 +89,7 @@ pub(crate) fn with_parameters(
         "help",
         "target",
         "units-of-program",
+        "json",
     ];
     let parameters = workflow.parameters();
     if let Some(clash) = parameters
@@ -90,7 +97,7 @@ pub(crate) fn with_parameters(
         .find(|parameter| own.contains(&parameter.name.as_str()))
     {
         let message = format!(
-            "{}: the parameter `{}` is an option of `samite run` already; give it another name",
+            "{}: the parameter `{}` is an option of `samite {name}` already; give it another name",
             workflow.path().display(),
             clash.name
         );
@@ -110,12 +117,16 @@ pub(crate) fn with_parameters(
             .allow_hyphen_values(true)
     };
     let options: Vec<Arg> = parameters.into_iter().map(option).collect();
+    if name == "doctor" {
+        return Ok(command.mut_subcommand(name, |doctor| doctor.args(options)));
+    }
     Ok(command.mut_subcommand("run", |run| {
         // What follows the file is for us, not for a program.
         run.mut_arg("target", |target| {
             target
                 .trailing_var_arg(false)
                 .allow_hyphen_values(false)
+                .action(ArgAction::Set)
                 .num_args(1)
                 .value_name("FILE.toml")
                 .help("The workflow")
@@ -153,6 +164,13 @@ pub(crate) fn run(
     let executable = std::env::current_exe().context("cannot find the samite executable")?;
     let (mut plan, settings) = match workflow {
         Some(mut workflow) => {
+            if args.units.is_some() {
+                let message = format!(
+                    "-n is for a program, and {} is a workflow, which says how many units each of its programs has (--set program.NAME.units=N)",
+                    workflow.path().display()
+                );
+                return Err(UsageError(message).into());
+            }
             for assignment in parameters.iter().chain(&args.set) {
                 workflow.set(assignment)?;
             }
@@ -161,7 +179,11 @@ pub(crate) fn run(
                 executable: executable.clone(),
                 names: builtin::BUILTINS,
             })?;
-            (plan, settings::resolve(Some(&workflow), &args.config)?)
+            let mut settings = settings::resolve(Some(&workflow), &args.config)?;
+            settings.config.edge = edges::edges(&workflow, &settings.config.stage)?;
+            settings::check_streams(&workflow, &settings.config.edge, &settings)?;
+            warn_of_replicas(&plan.programs, &settings.config.stage.configuration());
+            (plan, settings)
         }
         None => (
             plan_of_program(args, &executable)?,
@@ -174,6 +196,12 @@ pub(crate) fn run(
         None => format!("{}-{}", plan.job, std::process::id()),
     };
     plan.agent = crate::agent::command(&executable, &plan.domain);
+    // An agent that is there already has a budget of its own.
+    let budget = settings.config.memory.budget.set().map(|bytes| bytes.get());
+    let budget = budget.filter(|_| plan.agent.is_some());
+    if let Some(why) = crate::agent::too_small(plan.units() as u64, budget) {
+        return Err(UsageError(why).into());
+    }
     // The units read what is kept; whoever starts them first on a host measures.
     samite::calibration::load_or_measure(|what| eprintln!("samite: {what}"));
     plan.starter = Some(executable);
@@ -188,6 +216,24 @@ pub(crate) fn run(
     Ok(ExitCode::SUCCESS)
 }
 
+/// More copies than servers are as many as there are servers.
+fn warn_of_replicas(programs: &[Program], streams: &Configuration) {
+    let servers = programs.iter();
+    let servers = servers.filter(|program| builtin::is_server(program));
+    let servers: u32 = servers.map(|program| program.units).sum();
+    let all = [("", &streams.all)].into_iter();
+    let own = streams.streams.iter();
+    for (name, settings) in all.chain(own.map(|(name, settings)| (name.as_str(), settings))) {
+        if settings.method == Method::Server && servers > 0 && settings.replicas > servers {
+            let dot = if name.is_empty() { "" } else { "." };
+            eprintln!(
+                "samite: stage{dot}{name}.replicas is {}, and there are {servers} servers: blocks lie on each of them once",
+                settings.replicas
+            );
+        }
+    }
+}
+
 /// The plan of `samite run -n N PROGRAM ARGS`. As in a workflow, the name of a built-in program means that
 /// one.
 fn plan_of_program(args: &RunArgs, samite: &Path) -> Result<Plan> {
@@ -195,6 +241,13 @@ fn plan_of_program(args: &RunArgs, samite: &Path) -> Result<Plan> {
         return Err(UsageError("--set changes a workflow, and this is a program".into()).into());
     }
     let (command, arguments) = args.target.split_first().context("no program was given")?;
+    if is_workflow(command) {
+        let message = format!(
+            "{} is a workflow, which says how many units each of its programs has: leave out -n",
+            command.display()
+        );
+        return Err(UsageError(message).into());
+    }
     let command_text = command.to_string_lossy();
     let name = Path::new(command).file_name().map_or_else(
         || command_text.clone().into_owned(),

@@ -1,9 +1,51 @@
-//! What a person sees while a job runs: lines of units, and a bar for each program that reports.
+//! What a person sees: sizes and tables, and while a job runs the lines of its units, and a bar for each program that
+//! reports.
 
+use anyhow::Context;
+use bytesize::ByteSize;
+use comfy_table::{Table, presets};
 use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
 use samite_launch::{Event, Line, Progress, Stream};
 use std::collections::BTreeMap;
 use std::io::{self, Write};
+
+/// Nobody reads what a command prints any more (`samite doctor | head`): it has nothing left to do.
+#[derive(Debug)]
+pub(crate) struct NobodyReads;
+
+impl std::fmt::Display for NobodyReads {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("nobody reads the standard output")
+    }
+}
+
+impl std::error::Error for NobodyReads {}
+
+/// Prints, as every command does.
+///
+/// # Errors
+/// [`NobodyReads`], with which a command ends without a word; an output that cannot be written.
+pub(crate) fn say(text: std::fmt::Arguments<'_>) -> anyhow::Result<()> {
+    let mut out = io::stdout().lock();
+    match out.write_fmt(text).and_then(|()| out.flush()) {
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Err(NobodyReads.into()),
+        result => result.context("the standard output could not be written"),
+    }
+}
+
+/// A size as people say it.
+pub(crate) fn size(bytes: u64) -> String {
+    ByteSize::b(bytes).display().iec().to_string()
+}
+
+/// A table with this header, no lines inside.
+pub(crate) fn table(header: &[&str]) -> Table {
+    let mut table = Table::new();
+    table
+        .load_style(presets::UTF8_BORDERS_ONLY)
+        .set_header(header);
+    table
+}
 
 /// The terminal of a running job.
 pub(crate) struct Screen {

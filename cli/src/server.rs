@@ -1,8 +1,11 @@
 //! `stage-server`: a program of a workflow whose units keep the blocks of streams with the method `server`.
 
+use crate::screen::say;
 use anyhow::{Context, Result};
+use clap::ArgAction;
 use clap::Parser;
 use samite::config::Bytes;
+use samite::program::{Summary, Units};
 use samite::stage::service::{Room, Service};
 use samite::{Fabric, agent};
 use std::time::Duration;
@@ -14,9 +17,13 @@ pub(crate) struct ServerArgs {
     #[arg(long)]
     memory: Option<Bytes>,
 
-    /// Disk for blocks that readers are slow to take (the policy `spill`)
-    #[arg(long, default_value = "0 B")]
+    /// Disk in each server for blocks that readers are slow to take (the policy `spill`), in the folder for temporary files
+    #[arg(long, default_value = "8 GiB")]
     disk: Bytes,
+
+    /// Say at the end how evenly the servers were loaded. What is reached in mapped memory they do not see
+    #[arg(long, action = ArgAction::Set, num_args = 0..=1, default_value_t = false, default_missing_value = "true")]
+    report: bool,
 }
 
 pub(crate) fn run(fabric: &Fabric, args: &ServerArgs) -> Result<()> {
@@ -27,9 +34,45 @@ pub(crate) fn run(fabric: &Fabric, args: &ServerArgs) -> Result<()> {
         disk: args.disk.get(),
         folder: std::env::temp_dir(),
     };
+    let units = args.report.then(|| Units::meet(fabric)).transpose()?;
     let mut service =
         Service::keeper(fabric, room).context("this unit cannot be a staging server")?;
-    Ok(service.run_for_job()?)
+    service.run_for_job()?;
+    if let Some(units) = units {
+        report(fabric, &units)?;
+    }
+    Ok(())
+}
+
+/// What the servers put and got for others, each as the mean of all and as the most that one did.
+fn report(fabric: &Fabric, units: &Units<'_>) -> Result<()> {
+    let own = fabric.served();
+    let own = [own.put_bytes, own.puts, own.get_bytes, own.gets];
+    let said: Vec<u8> = own.iter().flat_map(|count| count.to_le_bytes()).collect();
+    let all = units.share(&said)?;
+    if fabric.identity().rank > 0 {
+        return Ok(());
+    }
+    let counts = |what: usize| {
+        let of = |said: &Vec<u8>| said.as_chunks().0.get(what).copied();
+        let all = all.iter().filter_map(of).map(u64::from_le_bytes);
+        all.collect::<Vec<u64>>()
+    };
+    let names = ["bytes put", "puts", "bytes got", "gets"];
+    let mut summary = Summary::new("What the servers did");
+    let mut largest: f64 = 0.0;
+    for (what, name) in names.into_iter().enumerate() {
+        let counts = counts(what);
+        let mean = counts.iter().sum::<u64>() as f64 / counts.len().max(1) as f64;
+        let most = counts.iter().max().copied().unwrap_or(0);
+        let load = if mean > 0.0 { most as f64 / mean } else { 1.0 };
+        largest = largest.max(load);
+        let row = format_args!("{mean:.0} each; at most {most}, {load:.3} of it").to_string();
+        summary = summary.row(name, row);
+    }
+    let largest = format_args!("{largest:.3} of the mean").to_string();
+    say(format_args!("{}", summary.row("largest load", largest)))?;
+    Ok(())
 }
 
 /// Its part of the memory of the domain.
@@ -38,5 +81,5 @@ fn part_of_domain(fabric: &Fabric) -> Result<u64> {
         "a staging server is a program of a workflow: start it with `samite run FILE.toml`",
     )?;
     let facts = agent::facts(domain, Duration::from_secs(5))?;
-    Ok(facts.budget / 4 * 3 / u64::from(fabric.identity().size.max(1)))
+    Ok(crate::agent::room_of(facts.budget) / u64::from(fabric.identity().size.max(1)))
 }

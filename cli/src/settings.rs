@@ -1,8 +1,11 @@
 //! The layers of settings that this command sees, and `samite config show`.
 
+use crate::screen::say;
 use anyhow::Result;
-use samite::config::{Layers, Resolved};
+use samite::config::{ConfigError, Layers, Resolved};
+use samite::stage::method::graph::Edge;
 use samite_launch::Workflow;
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::ExitCode;
 
@@ -25,16 +28,50 @@ pub(crate) fn resolve(workflow: Option<&Workflow>, options: &[String]) -> Result
     Ok(layers.resolve()?)
 }
 
+/// A table of settings for a stream that no edge has was meant for another one. The user's own file may have tables for the streams
+/// of other workflows.
+///
+/// # Errors
+/// [`ConfigError::Stream`], with the nearest stream.
+pub(crate) fn check_streams(
+    workflow: &Workflow,
+    edges: &[Edge],
+    resolved: &Resolved,
+) -> Result<(), ConfigError> {
+    if edges.is_empty() {
+        return Ok(());
+    }
+    let streams = edges.iter().flat_map(|edge| [&edge.stream, &edge.name]);
+    let streams: BTreeSet<&str> = streams.map(String::as_str).collect();
+    let own = format!("{}:", workflow.path().display());
+    for name in resolved.config.stage.streams.keys() {
+        let origin = resolved.origin_of_stream(name).unwrap_or_default();
+        let is_meant = origin == "--config" || origin.starts_with(&own);
+        if streams.contains(name.as_str()) || !is_meant {
+            continue;
+        }
+        let all: Vec<&str> = streams.iter().copied().collect();
+        let hint = match samite_launch::nearest(name, all.iter().copied()) {
+            Some(near) => format!("; did you mean `{near}`?"),
+            None => format!("; its edges have {}", all.join(", ")),
+        };
+        return Err(ConfigError::Stream {
+            origin: origin.to_owned(),
+            name: name.clone(),
+            hint,
+        });
+    }
+    Ok(())
+}
+
 pub(crate) fn show(origin: bool, file: Option<&Path>, options: &[String]) -> Result<ExitCode> {
     let workflow = file.map(Workflow::read).transpose()?;
     let resolved = resolve(workflow.as_ref(), options)?;
-    print!(
-        "{}",
-        if origin {
-            resolved.to_toml_with_origin()
-        } else {
-            resolved.config.to_toml()
-        }
-    );
+    let text = if origin {
+        resolved.to_toml_with_origin()
+    } else {
+        resolved.config.to_toml()
+    };
+    say(format_args!("{text}"))?;
     Ok(ExitCode::SUCCESS)
 }

@@ -401,3 +401,62 @@ fn without_arguments_there_is_help() {
     assert!(output.status.success());
     assert!(stdout(&output).contains("samite run workflows/laplace.toml"));
 }
+
+/// What a command that is refused says; it is a mistake of whoever typed it.
+fn refused(arguments: &[&str]) -> String {
+    let output = output(arguments);
+    let said = stderr(&output);
+    assert_eq!(output.status.code(), Some(2), "{arguments:?}: {said}");
+    said
+}
+
+#[test]
+fn words_that_mean_nothing_are_refused() {
+    let folder = tempfile::tempdir().expect("a scratch folder");
+    let program = "[[program]]\nname = 'a'\ncommand = 'true'\n";
+    let reader = "[[program]]\nname = 'b'\ncommand = 'true'\n";
+    let edge = "[[edge]]\nfrom = 'a'\nstream = 'synthetic'\nto = 'b'\n";
+    let flow = workflow(folder.path(), &[program, reader, edge].concat());
+    let said = refused(&["run", &flow, "extra", "words"]);
+    assert!(said.contains("extra"), "{said}");
+    let said = refused(&["run", &flow, &flow]);
+    assert!(said.contains("flow.toml"), "{said}");
+    let said = refused(&["run", &flow, "-n", "4"]);
+    assert!(said.contains("-n is for a program"), "{said}");
+    let said = refused(&["run", "-n", "4", &flow]);
+    assert!(said.contains("leave out -n"), "{said}");
+    for (setting, word) in [
+        ("stage.synthetc.method=local", "did you mean `synthetic`?"),
+        (
+            "stage.synthetic.methd=local",
+            "did you mean `stage.synthetic.method`?",
+        ),
+        (
+            "stage.method=locl",
+            "`locl` is not one of stream, local, server, graph, file; did you mean `local`?",
+        ),
+        ("stage.replicas=0", "1 server or more"),
+        ("stage.limit_steps=0 steps", "1 step"),
+        ("fabric.deadline=0s", "write a time"),
+        ("memory.budget=1 MiB", "2 units and the agent need 6.0 MiB"),
+    ] {
+        let said = refused(&["run", &flow, "--config", setting]);
+        assert!(said.contains(word), "{setting}: {said}");
+    }
+    let said = refused(&["run", "-n", "447", "true"]);
+    assert!(said.contains("has room for 446"), "{said}");
+}
+
+#[test]
+fn a_command_ends_when_nobody_reads_it() {
+    let (mine, theirs) = std::io::pipe().expect("a pipe");
+    drop(mine);
+    let output = samite()
+        .args(["config", "show"])
+        .stdout(theirs)
+        .stderr(Stdio::piped())
+        .output()
+        .expect("samite can be started");
+    assert_eq!(stderr(&output), "");
+    assert!(output.status.success());
+}

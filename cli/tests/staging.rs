@@ -35,50 +35,50 @@ fn succeeds(name: &str, parameters: &str, expected: &[&str]) {
 /// Nothing is mapped: all bytes travel by messages.
 const BY_MESSAGES: &str = "--config fabric.mask=[map,kernel_copy]";
 
+/// The Laplace job; its report lies where other tests' do not.
+fn laplace(parameters: &str, expected: &[&str]) {
+    let folder = tempfile::tempdir().expect("a folder for the report");
+    let report = folder.path().join("report.html");
+    let parameters = format!("{parameters} --report {}", report.display());
+    succeeds("laplace.toml", &parameters, expected);
+    let html = std::fs::read_to_string(report).expect("the report is written");
+    assert!(html.contains("bit by bit"), "{parameters}: {html}");
+}
+
 #[test]
 fn moments_of_two_solvers_by_three_readers() {
-    let parameters = "--size 40 --steps 12 --writers 2 --readers 3";
-    succeeds(
-        "laplace-mta.toml",
-        parameters,
+    laplace(
+        "--size 40 --steps 12 --units 2 --readers 3",
         &[
             "3200 of 3200 cells are equal",
             "2 write, 3 read",
-            "26 of 39 parts",
+            "52 of 52 parts",
         ],
     );
 }
 
 #[test]
 fn moments_read_in_place() {
-    let parameters = "--size 33 --steps 40 --writers 3 --readers 3";
-    succeeds(
-        "laplace-mta.toml",
-        parameters,
-        &["123 of 123 parts", "kurtosis"],
-    );
+    let parameters = "--size 33 --steps 40 --units 3 --readers 3";
+    laplace(parameters, &["123 of 123 parts", "kurtosis"]);
 }
 
 #[test]
 fn moments_by_messages() {
-    let parameters = format!("--size 20 --steps 5 --writers 2 --readers 2 {BY_MESSAGES}");
-    succeeds(
-        "laplace-mta.toml",
-        &parameters,
-        &["800 of 800 cells", "0 of 12 parts"],
-    );
+    let parameters = format!("--size 20 --steps 5 --units 2 --readers 2 {BY_MESSAGES}");
+    laplace(&parameters, &["800 of 800 cells", "0 of 12 parts"]);
 }
 
 #[test]
 fn moments_of_higher_orders() {
-    let parameters = "--size 17 --steps 20 --order 7 --writers 1 --readers 2";
-    succeeds("laplace-mta.toml", parameters, &["order 7"]);
+    let parameters = "--size 17 --steps 20 --order 7 --units 1 --readers 2";
+    laplace(parameters, &["order 7"]);
 }
 
 #[test]
 fn moments_as_the_study_has_them() {
-    let parameters = "--size 16 --steps 6 --study true --writers 2 --readers 3";
-    succeeds("laplace-mta.toml", parameters, &["order 4, odd"]);
+    let parameters = "--size 16 --steps 6 --study true --units 2 --readers 3";
+    laplace(parameters, &["order 4, odd"]);
 }
 
 #[test]
@@ -92,9 +92,22 @@ fn displacements_of_the_real_lammps() {
     let parameters = "--cells 5 --steps 60 --writers 2 --readers 3 --uneven true";
     let expected = ["1100 in 2 boxes", "61 of 61 steps compared"];
     succeeds("lammps-msd.toml", parameters, &expected);
+    // What the edge promises holds for boxes of one length, and of several.
+    for (uneven, atoms) in [("true", "1800 in 3 boxes"), ("false", "768 in 3 boxes")] {
+        let cells = if uneven == "true" { 5 } else { 4 };
+        let parameters = format!(
+            "--cells {cells} --steps 10 --writers 3 --readers 2 --uneven {uneven} --config stage.method=graph"
+        );
+        let expected = [atoms, "11 of 11 steps compared"];
+        succeeds("lammps-msd.toml", &parameters, &expected);
+    }
     let parameters = format!("--cells 4 --steps 20 --every 5 {BY_MESSAGES}");
     let expected = ["256 in 1 boxes", "5 of 5 steps compared", "0 of 0 MB"];
     succeeds("lammps-msd.toml", &parameters, &expected);
+    // Pieces of a server are smaller than the boxes.
+    let parameters = "--cells 20 --steps 2 --writers 2 --servers 2 --config stage.method=server";
+    let expected = ["64000 in 2 boxes", "3 of 3 steps compared"];
+    succeeds("lammps-msd.toml", parameters, &expected);
     let parameters = "--cells 5 --steps 110 --measure true";
     let expected = ["5 of 555 steps compared", "slowdown"];
     succeeds("lammps-msd.toml", parameters, &expected);

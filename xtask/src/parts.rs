@@ -28,6 +28,12 @@ pub(crate) const PARTS: &[Part] = &[
         present: || succeeds("mpicc.mpich", &["-show"]),
     },
     Part {
+        name: "cc",
+        purpose: "streams as Zarr stores, whose zstd is written in C",
+        install: "apt-get install gcc libc6-dev",
+        present: || succeeds("cc", &["--version"]),
+    },
+    Part {
         name: "zmq",
         purpose: "0MQ as a peer of the benches",
         install: "apt-get install libzmq3-dev pkg-config",

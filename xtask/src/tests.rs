@@ -32,6 +32,9 @@ pub(crate) fn test(require_all: bool, filter: Option<&str>) -> Result<()> {
     }
     let run = |targets: &[&str]| {
         let mut line = vec!["test", "--workspace"];
+        if present.iter().any(|part| part.name == "cc") {
+            line.push("--features=samite-cli/zarr");
+        }
         line.extend(targets);
         line.extend(filter);
         cargo_with(&environment, &line)

@@ -28,6 +28,8 @@ pub struct Programs {
     /// Sorts the integers of a class of NPB IS, collectively; the seconds of the ten iterations, `None` for
     /// a class that there is not.
     pub is: fn(&Pgas<'_>, &str) -> Result<Option<f64>>,
+    /// Whether the workflow `lammps-msd` can run: LAMMPS may be missing.
+    pub has_lammps: fn() -> bool,
 }
 
 /// Runs a rank until it is told to quit.
@@ -48,7 +50,6 @@ pub fn run_unit(folder: &Path, programs: Programs) -> Result<()> {
         rank: rank as usize,
         pgas: OnceCell::new(),
         held: RefCell::default(),
-        idle: OnceCell::new(),
         streams: Cell::new(0),
         programs,
     };
@@ -66,8 +67,6 @@ struct Unit<'f> {
     /// Begun when it is first needed, so that messages are measured without it.
     pgas: OnceCell<Pgas<'f>>,
     held: RefCell<collectives::Held<'f>>,
-    /// Bytes of all processes of the job before anything was staged.
-    idle: OnceCell<u64>,
     /// How many streams there have been.
     streams: Cell<u64>,
     programs: Programs,
@@ -85,9 +84,11 @@ impl<'f> Unit<'f> {
             ("lock", _) => lock::run(self.world()?, command).map(Some),
             ("gups", ranks) if ranks.is_power_of_two() => gups::run(self.world()?, command),
             ("is", _) => (self.programs.is)(self.pgas()?, command.word(1)),
-            ("step" | "slab" | "moved" | "store" | "peak" | "file" | "index" | "layout", _) => {
-                self.staging(command)
-            }
+            (
+                "step" | "slab" | "moved" | "store" | "peak" | "file" | "index" | "layout"
+                | "workflow",
+                _,
+            ) => self.staging(command),
             _ => self.message(command),
         }
     }
@@ -161,13 +162,13 @@ mod tests {
             rank: members.iter().position(|m| *m == fabric.me()).unwrap_or(0),
             pgas: OnceCell::new(),
             held: RefCell::default(),
-            idle: OnceCell::new(),
             streams: Cell::new(0),
             programs: Programs {
                 is: |pgas, class| {
                     pgas.world().barrier()?;
                     Ok((class == "S").then_some(1.0))
                 },
+                has_lammps: || false,
             },
         };
         for line in lines {
@@ -222,11 +223,13 @@ mod tests {
             "step copy 65536 2 1",
             "slab get 65536 2 1",
             "moved 65536",
-            "store 65536 2 1",
+            "store put 65536 2 1",
+            "store copy 65536 2 1",
             "file write 65536 2 1",
             "file write-synced 65536 1 1",
             "file read 65536 2 1",
-            "index 1000 100",
+            "index 1000 100 odd",
+            "index 1000 100 grid",
             "layout matched 64 32 4 balance",
             "layout mismatched 64 32 4 reader",
         ];

@@ -196,6 +196,16 @@ impl Error {
     }
 }
 
+impl Error {
+    /// Of memory that a peer describes.
+    pub(crate) fn of_memory_of(peer: PeerId) -> impl Fn(samite_mem::Error) -> Error {
+        move |error| match error {
+            samite_mem::Error::Corrupt(what) => Error::PeerCorrupt { peer, what },
+            other => other.into(),
+        }
+    }
+}
+
 impl From<samite_mem::Error> for Error {
     fn from(error: samite_mem::Error) -> Self {
         match error {

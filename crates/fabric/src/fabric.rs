@@ -183,6 +183,12 @@ impl Fabric {
         self.core.borrow().engine.changes
     }
 
+    /// What this process's progress has put and got for others. Accesses to memory that is mapped are not among it: its
+    /// owner does not see them.
+    pub fn served(&self) -> crate::Served {
+        self.core.borrow().engine.served
+    }
+
     /// Who is there now, by peer number.
     pub fn peers(&self) -> Vec<PeerInfo> {
         self.progress();

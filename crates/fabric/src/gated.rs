@@ -35,6 +35,14 @@ pub struct Gated<'f> {
     block: Option<GatedBlock>,
 }
 
+/// A gated segment to come, whose memory is allocated part by part; given back when dropped.
+#[derive(Debug)]
+pub struct Growing<'f> {
+    fabric: &'f Fabric,
+    bytes: u64,
+    memory: samite_mem::Growing,
+}
+
 /// A gated segment that this process has for itself.
 #[derive(Debug)]
 pub struct Owned<'f> {
@@ -123,7 +131,8 @@ impl Fabric {
             bytes: entry.bytes,
         };
         let gate = layout.gate(peer, segment, key.generation);
-        let lent = gate.borrow(layout.arena(), span)?;
+        let lent = gate.borrow(layout.arena(), span);
+        let lent = lent.map_err(Error::of_memory_of(peer))?;
         let lent = lent.ok_or(Error::WrongPhase { peer, segment })?;
         let hold = self.node.holds.hold(peer);
         Ok(Some(Borrowed { lent, _hold: hold }))
@@ -131,13 +140,17 @@ impl Fabric {
 
     /// Allocates a zeroed segment behind an open gate. `segment`: a number that is not in use. Local.
     pub fn allocate_gated(&self, segment: u32, bytes: u64) -> Result<Gated<'_>> {
+        self.grow_gated(bytes)?.gate(segment)
+    }
+
+    /// As [`Fabric::allocate_gated`], part by part.
+    pub fn grow_gated(&self, bytes: u64) -> Result<Growing<'_>> {
         self.sweep();
-        if !self.core.borrow().engine.is_free(segment) {
-            return Err(crate::segment::no_number());
-        }
-        let gate = self.next_gate(segment);
-        let block = GatedBlock::new(&self.node.heap, bytes, gate)?;
-        self.offer_gated(segment, block, bytes)
+        Ok(Growing {
+            fabric: self,
+            bytes,
+            memory: self.node.heap.grow(bytes)?,
+        })
     }
 
     fn next_gate(&self, segment: u32) -> samite_mem::gate::Gate {
@@ -158,6 +171,23 @@ impl Fabric {
         };
         gated.let_in()?;
         Ok(gated)
+    }
+}
+
+impl<'f> Growing<'f> {
+    /// Allocates the pages of the next part; whether all are there. A part takes some ten milliseconds.
+    pub fn step(&mut self) -> Result<bool> {
+        Ok(self.memory.step()?)
+    }
+
+    /// The segment, behind an open gate, with all of its memory. `segment`: a number that is not in use.
+    pub fn gate(self, segment: u32) -> Result<Gated<'f>> {
+        let fabric = self.fabric;
+        if !fabric.core.borrow().engine.is_free(segment) {
+            return Err(crate::segment::no_number());
+        }
+        let block = GatedBlock::new(self.memory.block()?, fabric.next_gate(segment));
+        fabric.offer_gated(segment, block, self.bytes)
     }
 }
 

@@ -270,14 +270,16 @@ impl Fabric {
             });
         }
         let gate = layout.gate(key.peer, key.segment, key.generation);
-        if let Some(bytes) = gate.share(arena, span)? {
+        let of_memory = Error::of_memory_of(key.peer);
+        if let Some(bytes) = gate.share(arena, span).map_err(&of_memory)? {
             return Ok(Way::Mapped {
                 bytes,
                 offered: offered(),
                 _hold: hold,
             });
         }
-        let bytes = gate.read(arena, span)?.ok_or(Error::WrongPhase {
+        let bytes = gate.read(arena, span).map_err(of_memory)?;
+        let bytes = bytes.ok_or(Error::WrongPhase {
             peer: key.peer,
             segment: key.segment,
         })?;

@@ -39,6 +39,16 @@ impl Fabric {
         self.core.borrow().engine.gone(peer)
     }
 
+    /// As [`Fabric::lost`], for one life of a peer: when another process has its number by now, it is lost.
+    pub fn lost_life(&self, peer: PeerId, incarnation: u32) -> Option<Error> {
+        let core = self.core.borrow();
+        let info = core.engine.peers.get(peer.index());
+        let info = info.and_then(|peer| peer.info.as_ref());
+        let is_another = info.is_some_and(|info| info.incarnation != incarnation);
+        let lost = is_another.then_some(Error::PeerLost { peer, incarnation });
+        lost.or_else(|| core.engine.gone(peer))
+    }
+
     /// Waits until `done` answers. It depends on `whom`: when one of them is lost, and `done` still has
     /// no answer then, the wait ends with [`Error::PeerLost`]. `done` must not use the fabric.
     ///

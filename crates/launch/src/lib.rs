@@ -10,7 +10,7 @@
 //! * [`Interrupts`]: Ctrl-C and its relatives as something that [`run`] can wait for.
 //!
 //! # File map
-//! `plan` the plan and the search for a program · `workflow` the file · `parameters` the values that
+//! `plan` the plan and the search for a program · `workflow` the file, its programs and edges · `parameters` the values that
 //! a workflow leaves open · `source` lines and nearest names for messages · `spawn` one process ·
 //! `agent` the start of the agent · `output` lines out of pipes · `job` the run · `signals` signals
 //! as file descriptors · `limits` file descriptors · `exec` what a new unit does before it becomes
@@ -65,4 +65,4 @@ pub use parameters::Parameter;
 pub use plan::{Cpus, Name, Plan, Program, find_program};
 pub use signals::Interrupts;
 pub use source::nearest;
-pub use workflow::{Builtins, Workflow};
+pub use workflow::{Applied, Builtins, Edge, EdgeKey, Extent, Promise, Workflow};

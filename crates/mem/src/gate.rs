@@ -113,8 +113,11 @@ pub use shared::{Exclusive, Gate, GatedBlock, Lent, Pass, Readable};
 #[cfg(not(loom))]
 mod shared {
     use super::{GateWord, Mode};
-    use crate::{Arena, Block, Error, Heap, SharedBytes, Span};
+    use crate::{Arena, Block, Corrupt, Error, SharedBytes, Span};
     use bytemuck::Pod;
+
+    /// What the beginning of every block is a multiple of, so that elements of any type are aligned.
+    const ALIGN: u64 = 128;
 
     /// A gate, seen from any process.
     #[derive(Clone, Debug)]
@@ -154,7 +157,7 @@ mod shared {
                 return Ok(None);
             }
             let pass = Pass(self.clone());
-            Ok(Some(arena.bytes(span.offset, span.bytes)?.with_pass(pass)))
+            Ok(Some(block_at(arena, span)?.with_pass(pass)))
         }
 
         /// The block behind the gate, to copy in and out; `None` unless the gate is open.
@@ -168,7 +171,7 @@ mod shared {
                 return Ok(None);
             }
             let pass = Pass(self.clone());
-            let bytes = arena.bytes(span.offset, span.bytes)?.with_pass(pass);
+            let bytes = block_at(arena, span)?.with_pass(pass);
             Ok(Some(Lent(bytes)))
         }
 
@@ -196,7 +199,7 @@ mod shared {
         /// The bytes as elements; what is left over at the end is not part of it.
         pub fn as_slice<T: Pod>(&self) -> &[T] {
             // SAFETY: G2: nobody writes while the pass of `self` is counted. The pointer is that of a
-            // range in a live mapping (B1); blocks begin at multiples of 128 bytes; any bytes are a `T`.
+            // range in a live mapping (B1); it begins at a multiple of 128 bytes (`block_at`); any bytes are a `T`.
             unsafe { std::slice::from_raw_parts(self.0.pointer().cast(), elements::<T>(&self.0)) }
         }
     }
@@ -229,11 +232,10 @@ mod shared {
     }
 
     impl GatedBlock {
-        /// A zeroed block behind `gate`, which is open.
-        pub fn new(heap: &Heap, bytes: u64, gate: Gate) -> Result<GatedBlock, Error> {
-            let block = heap.block(bytes)?;
+        /// A block behind `gate`, which is open.
+        pub fn new(block: Block, gate: Gate) -> GatedBlock {
             gate.word().set_up();
-            Ok(GatedBlock { block, gate })
+            GatedBlock { block, gate }
         }
 
         /// Where it is.
@@ -297,10 +299,21 @@ mod shared {
         }
     }
 
+    /// The bytes of a block, which another process may have described: inside the arena, and as blocks are aligned.
+    fn block_at(arena: &Arena, span: Span) -> Result<SharedBytes, Error> {
+        if !span.offset.is_multiple_of(ALIGN) {
+            return Err(Error::Corrupt(Corrupt {
+                what: "the beginning of a block",
+                value: span.offset,
+            }));
+        }
+        arena.bytes(span.offset, span.bytes)
+    }
+
     fn elements<T>(bytes: &SharedBytes) -> usize {
         const {
             assert!(
-                align_of::<T>() <= 128,
+                align_of::<T>() as u64 <= ALIGN,
                 "blocks begin at multiples of 128 bytes"
             )
         };
@@ -317,11 +330,32 @@ mod shared {
         use crate::heap::tests::heap;
 
         #[test]
+        fn a_block_that_cannot_begin_there_is_not_taken() {
+            let heap = heap(8 << 20);
+            let word = heap.block(8).unwrap();
+            let gate = Gate::new(word.bytes().clone(), 1);
+            let block = GatedBlock::new(heap.block(256).unwrap(), gate.clone());
+            let (arena, span) = (heap.arena().clone(), block.span());
+            let odd = Span {
+                offset: span.offset + 4,
+                bytes: 64,
+            };
+            let is_refused = |error: Option<Error>| matches!(error, Some(Error::Corrupt(_)));
+            assert!(is_refused(gate.share(&arena, odd).err()));
+            block.turn(Mode::Open, Mode::Reading).unwrap();
+            assert!(is_refused(gate.read(&arena, odd).err()));
+            block.turn(Mode::Reading, Mode::Lent).unwrap();
+            assert!(is_refused(gate.borrow(&arena, odd).err()));
+            // Nobody is left inside.
+            block.turn(Mode::Lent, Mode::Open).unwrap();
+        }
+
+        #[test]
         fn one_borrower_at_a_time() {
             let heap = heap(8 << 20);
             let word = heap.block(8).unwrap();
             let gate = Gate::new(word.bytes().clone(), 1);
-            let block = GatedBlock::new(&heap, 64, gate.clone()).unwrap();
+            let block = GatedBlock::new(heap.block(64).unwrap(), gate.clone());
             let (arena, span) = (heap.arena().clone(), block.span());
             assert!(gate.borrow(&arena, span).unwrap().is_none(), "it is open");
             block.turn(Mode::Open, Mode::Lent).unwrap();
@@ -350,7 +384,7 @@ mod shared {
             let heap = heap(8 << 20);
             let word = heap.block(8).unwrap();
             let gate = Gate::new(word.bytes().clone(), 7);
-            let block = GatedBlock::new(&heap, 4096, gate.clone()).unwrap();
+            let block = GatedBlock::new(heap.block(4096).unwrap(), gate.clone());
             let (arena, span) = (heap.arena().clone(), block.span());
             let open = gate.share(&arena, span).unwrap().expect("it is open");
             open.write(8, &7u64.to_le_bytes());
@@ -375,7 +409,7 @@ mod shared {
             drop(block);
             let earlier = gate;
             let gate = Gate::new(word.bytes().clone(), 8);
-            let next = GatedBlock::new(&heap, 64, gate.clone()).unwrap();
+            let next = GatedBlock::new(heap.block(64).unwrap(), gate.clone());
             assert!(earlier.share(&arena, span).unwrap().is_none());
             let one = gate
                 .share(&arena, next.span())

@@ -22,6 +22,9 @@ const EXTENT: u64 = 2 << 20;
 /// Blocks are multiples of two cache lines.
 const GRAIN: u64 = 128;
 const PAGE: u64 = 4096;
+/// Bytes whose pages are allocated in one part: 10 to 15 ms where the machine has them at hand, far longer where the host of a
+/// virtual machine has to find them first.
+const PART: u64 = 64 << 20;
 
 /// Blocks of shared memory of this process.
 #[derive(Clone)]
@@ -51,12 +54,12 @@ impl std::fmt::Debug for Heap {
     }
 }
 
-/// The extents that a block lies in, whole.
-fn extents_of(block: Span) -> Span {
-    let offset = block.offset / EXTENT * EXTENT;
+/// The multiples of `grain` that a span lies in, whole.
+fn widened(span: Span, grain: u64) -> Span {
+    let offset = span.offset / grain * grain;
     Span {
         offset,
-        bytes: block.end().next_multiple_of(EXTENT) - offset,
+        bytes: span.end().next_multiple_of(grain) - offset,
     }
 }
 
@@ -91,6 +94,11 @@ impl Heap {
 
     /// A zeroed block of `bytes`, aligned to at least 128 bytes, its pages allocated. Local.
     pub fn block(&self, bytes: u64) -> Result<Block, Error> {
+        self.grow(bytes)?.block()
+    }
+
+    /// As [`Heap::block`], part by part: who has others to answer does so between the parts.
+    pub fn grow(&self, bytes: u64) -> Result<Growing, Error> {
         let rounded = bytes
             .max(1)
             .checked_next_multiple_of(GRAIN)
@@ -106,20 +114,13 @@ impl Heap {
             span,
             bytes: self.arena.bytes(span.offset, bytes)?,
         };
-        let huge = self.huge && span.bytes >= LARGE && self.make_huge(extents_of(span));
-        if !huge {
-            let first = span.offset / PAGE * PAGE;
-            let pages = Span {
-                offset: first,
-                bytes: span.end().next_multiple_of(PAGE) - first,
-            };
-            self.arena.populate(pages)?;
-        }
-        if rounded < EXTENT {
-            // Cut from an extent that other blocks used before; a block that stands alone is fresh.
-            block.bytes.fill(0);
-        }
-        Ok(block)
+        let huge = self.huge && span.bytes >= LARGE;
+        let rest = if huge {
+            widened(span, EXTENT)
+        } else {
+            widened(span, PAGE)
+        };
+        Ok(Growing { block, huge, rest })
     }
 
     /// One touched page per huge page is what the kernel wants to see before it collapses.
@@ -217,6 +218,48 @@ impl Heap {
     }
 }
 
+/// A block that has not all of its pages yet; given back when dropped.
+#[derive(Debug)]
+pub struct Growing {
+    block: Block,
+    huge: bool,
+    /// What has no pages yet.
+    rest: Span,
+}
+
+impl Growing {
+    /// Allocates the pages of the next part; whether all are there.
+    pub fn step(&mut self) -> Result<bool, Error> {
+        let heap = &self.block.heap;
+        let part = Span {
+            offset: self.rest.offset,
+            bytes: self.rest.bytes.min(PART),
+        };
+        if !(self.huge && heap.make_huge(part)) {
+            // Not more than the block's own pages.
+            let own = widened(self.block.span, PAGE);
+            let offset = part.offset.max(own.offset);
+            let bytes = part.end().min(own.end()) - offset;
+            heap.arena.populate(Span { offset, bytes })?;
+        }
+        self.rest.offset += part.bytes;
+        self.rest.bytes -= part.bytes;
+        Ok(self.rest.bytes == 0)
+    }
+
+    /// The block, with what has no pages yet allocated now.
+    pub fn block(mut self) -> Result<Block, Error> {
+        while self.rest.bytes > 0 {
+            self.step()?;
+        }
+        if self.block.span.bytes < EXTENT {
+            // Cut from an extent that other blocks used before; a block that stands alone is fresh.
+            self.block.bytes.fill(0);
+        }
+        Ok(self.block)
+    }
+}
+
 /// A block of shared memory; given back when dropped.
 #[derive(Debug)]
 pub struct Block {
@@ -303,6 +346,25 @@ pub(crate) mod tests {
         let mut byte = [1];
         again.bytes().read(0, &mut byte);
         assert_eq!(byte, [0], "a reused block is zeroed");
+    }
+
+    #[test]
+    fn a_block_grows_part_by_part_and_is_given_back_from_any() {
+        let heap = heap(8 * PART);
+        let mut growing = heap.grow(2 * PART + 1).unwrap();
+        assert!(!growing.step().unwrap());
+        let resident = heap.arena().resident();
+        assert!((PART..2 * PART).contains(&resident), "{resident} bytes");
+        assert!(!growing.step().unwrap());
+        assert!(growing.step().unwrap());
+        let block = growing.block().unwrap();
+        assert!(heap.arena().resident() > 2 * PART);
+        block.bytes().write(2 * PART, &[1]);
+        drop(block);
+        let begun = heap.grow(2 * PART).unwrap();
+        assert_eq!(heap.used(), 2 * PART);
+        drop(begun);
+        assert_eq!(heap.used(), 0);
     }
 
     #[test]

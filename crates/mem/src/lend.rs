@@ -177,7 +177,9 @@ impl ReadBuf {
 
     /// A part of the bytes.
     pub fn body(&self, offset: u64, len: u64) -> Body<'_> {
-        assert!(offset + len <= self.len(), "beyond the end of a buffer");
+        let end = offset.checked_add(len);
+        let inside = end.is_some_and(|end| end <= self.len());
+        assert!(inside, "beyond the end of a buffer");
         match &self.0 {
             // SAFETY: L1 and L2: the borrow is alive while this value is; range checked above.
             Source::Lent(pointer, ..) => Body::Slice(unsafe {

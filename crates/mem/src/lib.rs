@@ -66,7 +66,7 @@ mod sys;
 pub use arena::Arena;
 pub use doorbell::{BellWords, DOORBELL_BYTES, Doorbell, NEWS_WORDS, PEERS_MAX};
 #[cfg(not(loom))]
-pub use heap::{Block, ExtentSource, Heap};
+pub use heap::{Block, ExtentSource, Growing, Heap};
 #[cfg(not(loom))]
 pub use pages::Pages;
 #[cfg(not(loom))]
@@ -138,6 +138,9 @@ pub enum Error {
         /// What the kernel answered.
         source: std::io::Error,
     },
+    /// Another process's description of its memory makes no sense.
+    #[error(transparent)]
+    Corrupt(#[from] Corrupt),
     /// Whoever grants extents could not be asked.
     #[error("no extent could be had: {0}")]
     NoGrant(String),

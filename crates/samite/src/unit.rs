@@ -78,7 +78,7 @@ pub fn fabric_config(config: &Settings) -> Config {
 /// Streams are opened with what it says of them.
 fn of_environment() -> Result<Config> {
     let settings = settings()?;
-    settings.stage.configuration().make_default();
+    settings.streams().make_default();
     Ok(fabric_config(&settings))
 }
 

@@ -5,7 +5,7 @@ use crate::{Region, Result};
 use ndarray::{ArrayViewD, Axis, Slice};
 use std::ops::{Range, RangeFull};
 
-/// Numbers per dimension, the slowest first: `[ny, nx]`, of `u64` or `usize`.
+/// Numbers per dimension, the slowest first: `[ny, nx]`, of `u64` or `usize`; or `[0, 0]`, of numbers as they are written.
 pub trait Shape {
     /// The numbers.
     fn dims(&self) -> Dims;
@@ -21,6 +21,17 @@ impl<const N: usize> Shape for [usize; N] {
     fn dims(&self) -> Dims {
         self.iter().map(|extent| *extent as u64).collect()
     }
+}
+
+/// What numbers are that are written without a type. One below 0 is as far outside of any array as a number can be.
+impl<const N: usize> Shape for [i32; N] {
+    fn dims(&self) -> Dims {
+        self.iter().map(|extent| number(*extent)).collect()
+    }
+}
+
+fn number(written: i32) -> u64 {
+    u64::try_from(written).unwrap_or(u64::MAX)
 }
 
 impl Shape for &[u64] {
@@ -54,6 +65,16 @@ impl<const N: usize> Selection for [Range<usize>; N] {
         let ranges = self.each_ref();
         ranges
             .map(|range| range.start as u64..range.end as u64)
+            .region(shape)
+    }
+}
+
+/// What ranges are that are written without a type.
+impl<const N: usize> Selection for [Range<i32>; N] {
+    fn region(&self, shape: &[u64]) -> Result<Region> {
+        let ranges = self.each_ref();
+        ranges
+            .map(|range| number(range.start)..number(range.end))
             .region(shape)
     }
 }
@@ -93,4 +114,19 @@ pub(crate) fn cut<'a, T>(
         whole.slice_axis_inplace(Axis(dim), Slice::from(start as usize..end as usize));
     }
     whole
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_may_be_written_without_a_type() {
+        let typed = Region::new(&[10, 20], &[110, 70]).unwrap();
+        assert_eq!([10..110, 20..70].region(&[]).unwrap(), typed);
+        assert_eq!([10usize..110, 20..70].region(&[]).unwrap(), typed);
+        assert_eq!([200, 300].dims().as_slice(), [200, 300]);
+        assert!([-1..110, 20..70].region(&[]).is_err());
+        assert_eq!([0, -3].dims().as_slice(), [0, u64::MAX]);
+    }
 }

@@ -2,7 +2,9 @@
 //! layout.
 
 use crate::index::Index;
-use crate::protocol::{Attribute, Layout, LayoutHash, Step};
+use crate::protocol::{
+    Attribute, Interest, Layout, LayoutHash, PartRecord, Places, Step, StepRecord,
+};
 use crate::space::{Dims, first_hole};
 use crate::{Dtype, Error, Region, Result};
 use std::collections::BTreeMap;
@@ -47,7 +49,52 @@ pub struct Variable {
     pub attributes: Vec<(String, Attribute)>,
 }
 
+/// Blocks and buffers of each rank: what a step with these layouts has to have.
+pub(crate) struct Counts(Vec<(usize, usize)>);
+
+impl Counts {
+    pub(crate) fn of(layouts: &[Arc<Layout>]) -> Counts {
+        let count = |layout: &Arc<Layout>| {
+            let blocks = layout.variables.iter().flat_map(|one| &one.blocks);
+            let slots = blocks.clone().map(|block| block.slot as usize + 1);
+            (blocks.count(), slots.max().unwrap_or(0))
+        };
+        Counts(layouts.iter().map(count).collect())
+    }
+
+    /// Whether the parts of a step are as many as the ranks, with a buffer and a place for each block.
+    ///
+    /// # Errors
+    /// They are not: reading would look where nothing is.
+    pub(crate) fn check(&self, record: &StepRecord) -> Result<()> {
+        let fits = |(part, &(blocks, slots)): (&PartRecord, &(usize, usize))| {
+            let placed = match &part.places {
+                Places::Packed => blocks,
+                Places::Listed(offsets) => offsets.len(),
+            };
+            placed >= blocks && part.slots.len() >= slots
+        };
+        let mut pairs = record.parts.iter().zip(&self.0);
+        match record.parts.len() == self.0.len() && pairs.all(fits) {
+            true => Ok(()),
+            false => Err(Error::Nonsense(format!(
+                "a step {} whose parts are not those of its layout",
+                record.step
+            ))),
+        }
+    }
+}
+
 impl Contents {
+    /// Of a step that has nothing.
+    pub(crate) fn none() -> Contents {
+        Contents {
+            hash: LayoutHash(0),
+            ranks: 0,
+            variables: Vec::new(),
+        }
+    }
+
     /// Of the layouts of all writer ranks.
     pub(crate) fn new(hash: LayoutHash, layouts: &[Arc<Layout>]) -> Result<Contents> {
         let mut variables: Vec<(Variable, Vec<BlockAt>)> = Vec::new();
@@ -89,6 +136,23 @@ impl Contents {
     }
 }
 
+impl Contents {
+    /// Whether something of a box was written, or its variable has not got it, which the reader is to see.
+    pub(crate) fn touches(&self, only: &Interest) -> bool {
+        let mut variables = self.variables.iter();
+        let variable = variables.find(|variable| variable.info.name == only.variable);
+        variable.is_some_and(|variable| match &only.region {
+            Some(region) => {
+                let whole = Region::whole(&variable.info.shape);
+                let fits = whole
+                    .is_ok_and(|whole| whole.dims() == region.dims() && whole.contains(region));
+                !fits || variable.index.query(region).next().is_some()
+            }
+            None => variable.index.blocks() > 0,
+        })
+    }
+}
+
 impl Indexed {
     pub(crate) fn new(info: Variable, blocks: Vec<BlockAt>) -> Result<Indexed> {
         let regions: Vec<Region> = blocks.iter().map(|block| block.region.clone()).collect();
@@ -97,6 +161,13 @@ impl Indexed {
             index: Index::new(&regions)?,
             blocks,
         })
+    }
+
+    /// Whether the blocks cover a box.
+    pub(crate) fn covers(&self, region: &Region) -> bool {
+        let parts = self.index.query(region);
+        let covered: u64 = parts.map(|(_, part)| part.volume().unwrap_or(0)).sum();
+        Some(covered) == region.volume()
     }
 
     /// The error of a box that the blocks do not cover.

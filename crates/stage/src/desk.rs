@@ -1,12 +1,13 @@
 //! One process that writes or reads: its questions, and the answers to them.
 
-use crate::protocol::{Answer, KeeperInfo, Request, Ticket};
+use crate::protocol::{self, Answer, KeeperInfo, Request, Ticket};
 use crate::service::{self, CLIENT, KeeperAsk, Letter, Room, Service};
 use crate::{Error, Result};
 use samite_fabric::{Fabric, Identity, PeerId};
-use std::cell::{Cell, RefCell};
-use std::collections::VecDeque;
-use std::rc::Rc;
+use std::cell::RefCell;
+use std::collections::{BTreeSet, VecDeque};
+use std::rc::{Rc, Weak};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 /// What the steward may need beyond the patience that it was given.
@@ -21,12 +22,27 @@ const PAUSE: Duration = Duration::from_millis(2);
 /// How long a wait gives its processor away before it rests as the fabric does.
 const GIVING_WAY: Duration = Duration::from_micros(200);
 
+/// Questions of this process so far. An answer that comes late is to none of a stage that was opened since.
+static ASKED: AtomicU64 = AtomicU64::new(0);
+
+thread_local! {
+    /// The inboxes of the fabrics of this thread, by the place of the fabric: it stays there as long as a desk has borrowed it.
+    static INBOXES: RefCell<Vec<(usize, Weak<RefCell<Inbox>>)>> = const { RefCell::new(Vec::new()) };
+}
+
+/// The answers that have come over a fabric, for all of its desks.
+#[derive(Default)]
+struct Inbox {
+    letters: VecDeque<Letter>,
+    /// Questions whose answers somebody wants. Others are dropped as they come.
+    awaited: BTreeSet<Ticket>,
+}
+
 /// Where this process asks, and waits for answers. Streams share it.
 pub(crate) struct Desk<'f> {
     pub(crate) fabric: &'f Fabric,
     pub(crate) steward: PeerId,
-    inbox: Rc<RefCell<VecDeque<(PeerId, Letter)>>>,
-    tickets: Cell<u64>,
+    inbox: Rc<RefCell<Inbox>>,
     /// In a domain of one process: the service, turned by whoever waits.
     service: RefCell<Option<Service<'f>>>,
 }
@@ -35,26 +51,38 @@ impl<'f> Desk<'f> {
     pub(crate) fn new(fabric: &'f Fabric) -> Result<Desk<'f>> {
         // In a domain of one process nobody else can be it.
         let alone = fabric.domain().is_none();
+        let (inbox, is_first) = Inbox::of(fabric);
+        if alone && !is_first {
+            return Err(Error::SecondStage);
+        }
         let service = alone.then(|| Service::steward(fabric, Room::of_memory(u64::MAX)));
         let steward = match alone {
             true => fabric.me(),
             false => await_steward(fabric)?,
         };
-        let inbox = Rc::new(RefCell::new(VecDeque::new()));
-        service::receive(fabric, CLIENT, &inbox);
         Ok(Desk {
             fabric,
             steward,
             inbox,
-            tickets: Cell::new(0),
             service: RefCell::new(service),
         })
     }
 
-    /// A number for a question.
+    /// A number for a question, whose answer is kept from now on until it is taken or [given up](Desk::give_up).
     pub(crate) fn ticket(&self) -> Ticket {
-        self.tickets.set(self.tickets.get() + 1);
-        Ticket(self.tickets.get())
+        // ORDERING: Relaxed: the numbers differ, nothing else follows from them.
+        let ticket = Ticket(1 + ASKED.fetch_add(1, Ordering::Relaxed));
+        self.inbox.borrow_mut().awaited.insert(ticket);
+        ticket
+    }
+
+    /// Nobody wants the answer to this question any more.
+    pub(crate) fn give_up(&self, ticket: Ticket) {
+        let inbox = &mut *self.inbox.borrow_mut();
+        inbox.awaited.remove(&ticket);
+        inbox
+            .letters
+            .retain(|letter| ticket_of(letter) != Some(ticket));
     }
 
     /// How long a question may wait at the steward.
@@ -76,31 +104,61 @@ impl<'f> Desk<'f> {
         ticket: Ticket,
         request: Request,
     ) -> Result<Answer> {
-        self.tell(request)?;
-        self.answer(what, ticket)
+        self.ask_within(self.fabric.deadline(), what, ticket, request)
     }
 
-    /// Waits for the answer to a question that was told before.
+    /// As [`Desk::ask`], for a question with another deadline than the fabric's.
+    pub(crate) fn ask_within(
+        &self,
+        deadline: Duration,
+        what: &'static str,
+        ticket: Ticket,
+        request: Request,
+    ) -> Result<Answer> {
+        let answer = self
+            .tell(request)
+            .and_then(|()| self.answer_within(deadline, what, ticket));
+        if answer.is_err() {
+            self.give_up(ticket);
+        }
+        answer
+    }
+
+    /// Waits for the answer to a question that was told before, which is kept if it comes later. A fault is an error.
     pub(crate) fn answer(&self, what: &'static str, ticket: Ticket) -> Result<Answer> {
-        let is_it = |letter: &Letter| matches!(letter, Letter::Answer(of, _) if *of == ticket);
-        match self.wait(what, self.steward, is_it)? {
+        self.answer_within(self.fabric.deadline(), what, ticket)
+    }
+
+    /// As [`Desk::answer`], with another deadline than the fabric's.
+    pub(crate) fn answer_within(
+        &self,
+        deadline: Duration,
+        what: &'static str,
+        ticket: Ticket,
+    ) -> Result<Answer> {
+        match self.wait(deadline, what, (self.steward, None), ticket)? {
             Letter::Answer(_, Answer::Failed(fault)) => Err(fault.into()),
             Letter::Answer(_, answer) => Ok(answer),
             other => Err(Error::Nonsense(format!("{other:?}"))),
         }
     }
 
-    /// Asks a keeper, and waits for the bytes.
+    /// Asks a keeper, and waits for the bytes. The number of a keeper that died may be that of another process by now, which
+    /// knows nothing of the buffer.
     pub(crate) fn ask_keeper(
         &self,
-        keeper: PeerId,
+        deadline: Duration,
+        (keeper, life): (PeerId, u32),
         make: impl FnOnce(Ticket) -> KeeperAsk,
     ) -> Result<Vec<u8>> {
+        if let Some(lost) = self.fabric.lost_life(keeper, life) {
+            return Err(lost.into());
+        }
         let ticket = self.ticket();
-        service::send(self.fabric, keeper, &Letter::Ask(make(ticket)))?;
-        let is_it =
-            |letter: &Letter| matches!(letter, Letter::Kept(answer) if answer.ticket == ticket);
-        match self.wait("a keeper of blocks", keeper, is_it)? {
+        let whom = (keeper, Some(life));
+        let answer = service::send(self.fabric, keeper, &Letter::Ask(make(ticket)))
+            .and_then(|()| self.wait(deadline, "a keeper of blocks", whom, ticket));
+        match answer.inspect_err(|_| self.give_up(ticket))? {
             Letter::Kept(answer) => answer.result.map_err(Error::Keeper),
             other => Err(Error::Nonsense(format!("{other:?}"))),
         }
@@ -152,42 +210,53 @@ impl<'f> Desk<'f> {
         !known.is_empty() && known.len() == servers.len() && known.iter().all(is_whole)
     }
 
+    /// Waits for an answer of a peer; with its life, it ends when another process has its number.
     fn wait(
         &self,
+        deadline: Duration,
         what: &'static str,
-        whom: PeerId,
-        is_it: impl Fn(&Letter) -> bool,
+        (whom, life): (PeerId, Option<u32>),
+        ticket: Ticket,
     ) -> Result<Letter> {
-        let take = || {
-            let inbox = &mut *self.inbox.borrow_mut();
-            let at = inbox.iter().position(|(_, letter)| is_it(letter))?;
-            inbox.remove(at).map(|(_, letter)| letter)
-        };
-        let deadline = self.fabric.deadline();
-        self.fabric.set_deadline(deadline + GRACE);
+        let take = || self.take(ticket);
+        let lost = || life.and_then(|life| self.fabric.lost_life(whom, life));
+        let usual = self.fabric.deadline();
+        self.fabric.set_deadline(deadline.saturating_add(GRACE));
         let whom: &[PeerId] = if whom == self.fabric.me() {
             &[]
         } else {
             &[whom]
         };
-        let found = match self.service.borrow().is_some() {
+        let serves = self.service.borrow().is_some();
+        let found = match serves || life.is_some() {
             // A service of this process has to work for its own answer.
-            true => self.fabric.wait_stepping(
-                what,
-                whom,
-                || {
-                    self.serve();
-                    take()
-                },
-                || !self.inbox.borrow().is_empty(),
-            ),
+            true => self
+                .fabric
+                .wait_stepping(
+                    what,
+                    whom,
+                    || {
+                        self.serve();
+                        take().map(Ok).or_else(|| lost().map(Err))
+                    },
+                    || self.inbox.borrow().position(ticket).is_some(),
+                )
+                .flatten(),
             false => match self.give_way(take) {
                 Some(letter) => Ok(letter),
                 None => self.fabric.wait_until(what, whom, take),
             },
         };
-        self.fabric.set_deadline(deadline);
+        self.fabric.set_deadline(usual);
         Ok(found?)
+    }
+
+    /// An answer that has come.
+    fn take(&self, ticket: Ticket) -> Option<Letter> {
+        let inbox = &mut *self.inbox.borrow_mut();
+        let at = inbox.position(ticket)?;
+        inbox.awaited.remove(&ticket);
+        inbox.letters.remove(at)
     }
 
     /// Looks for an answer without spinning: the steward has no processor of its own, and where the units of a job fill the
@@ -214,16 +283,74 @@ impl<'f> Desk<'f> {
     }
 }
 
-/// The steward of a domain, which may be about to begin.
+impl Inbox {
+    /// That of a fabric, and whether no desk had it before.
+    fn of(fabric: &Fabric) -> (Rc<RefCell<Inbox>>, bool) {
+        let place = std::ptr::from_ref(fabric).addr();
+        INBOXES.with_borrow_mut(|known| {
+            known.retain(|(_, inbox)| inbox.strong_count() > 0);
+            let there = known.iter().find(|(at, _)| *at == place);
+            if let Some(inbox) = there.and_then(|(_, inbox)| inbox.upgrade()) {
+                return (inbox, false);
+            }
+            let inbox = Rc::new(RefCell::new(Inbox::default()));
+            known.push((place, Rc::downgrade(&inbox)));
+            receive(fabric, &inbox);
+            (inbox, true)
+        })
+    }
+
+    fn position(&self, ticket: Ticket) -> Option<usize> {
+        let is_it = |letter: &Letter| ticket_of(letter) == Some(ticket);
+        self.letters.iter().position(is_it)
+    }
+}
+
+/// Keeps the answers that somebody waits for, as long as there is a desk.
+fn receive(fabric: &Fabric, inbox: &Rc<RefCell<Inbox>>) {
+    let inbox = Rc::downgrade(inbox);
+    fabric.on(CLIENT, move |from, bytes| {
+        let inbox = inbox.upgrade()?;
+        let inbox = &mut *inbox.borrow_mut();
+        match protocol::decode::<Letter>(bytes) {
+            Some(letter) if ticket_of(&letter).is_some_and(|of| inbox.awaited.contains(&of)) => {
+                inbox.letters.push_back(letter);
+            }
+            Some(letter) => tracing::debug!(%from, ?letter, "an answer that nobody waits for"),
+            None => tracing::warn!(%from, "{} bytes that are no letter", bytes.len()),
+        }
+        None
+    });
+}
+
+/// The question that a letter answers.
+fn ticket_of(letter: &Letter) -> Option<Ticket> {
+    match letter {
+        Letter::Answer(ticket, _) => Some(*ticket),
+        Letter::Kept(answer) => Some(answer.ticket),
+        Letter::Request(_) | Letter::Order(_) | Letter::Ask(_) => None,
+    }
+}
+
+/// The steward of a domain, which may be about to begin. One that is there has as long to answer as every peer.
 pub(crate) fn await_steward(fabric: &Fabric) -> Result<PeerId> {
     let deadline = fabric.deadline();
-    fabric.set_deadline(deadline.min(BEGINNING));
-    let find = || service::find_steward(fabric);
-    let found = fabric.wait_stepping("the steward of streams", &[], find, || false);
-    fabric.set_deadline(deadline);
-    match found {
-        Ok(steward) => Ok(steward),
-        Err(samite_fabric::Error::Timeout { .. }) => Err(Error::NoSteward),
-        Err(error) => Err(error.into()),
-    }
+    let appear = |what, find: &dyn Fn() -> Option<Result<PeerId>>| {
+        fabric.set_deadline(deadline.min(BEGINNING));
+        let found = fabric.wait_stepping(what, &[], find, || false);
+        fabric.set_deadline(deadline);
+        match found {
+            Ok(found) => found,
+            Err(samite_fabric::Error::Timeout { .. }) => Err(Error::NoSteward),
+            Err(error) => Err(error.into()),
+        }
+    };
+    let there = || service::find_steward(fabric).map(Ok);
+    let steward = appear("the steward of streams", &there)?;
+    let listening = || {
+        fabric.set_deadline(deadline);
+        let takes = service::takes_letters(fabric, steward);
+        takes.map(|takes| takes.then_some(steward)).transpose()
+    };
+    appear("the steward of streams", &listening)
 }

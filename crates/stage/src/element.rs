@@ -100,6 +100,22 @@ macro_rules! element {
 
 element!(i8 => I8, i16 => I16, i32 => I32, i64 => I64, u8 => U8, u16 => U16, u32 => U32, u64 => U64, f32 => F32, f64 => F64);
 
+/// Does something with the Rust type of a [`Dtype`]: `for_dtype!(dtype, T => step.get::<T, IxDyn>("u", ..))`.
+#[macro_export]
+macro_rules! for_dtype {
+    ($dtype:expr, $T:ident => $do:expr) => {
+        $crate::for_dtype!(@ $dtype, $T, $do, I8 i8, I16 i16, I32 i32, I64 i64, U8 u8, U16 u16, U32 u32, U64 u64, F32 f32, F64 f64)
+    };
+    (@ $dtype:expr, $T:ident, $do:expr, $($name:ident $type:ty),*) => {
+        match $dtype {
+            $($crate::Dtype::$name => {
+                type $T = $type;
+                $do
+            })*
+        }
+    };
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -1,5 +1,6 @@
 //! What can go wrong in staging, said to a person.
 
+use crate::method::graph::GraphError;
 use crate::protocol::{Fault, Step};
 use crate::{Dtype, Region, SpaceError};
 
@@ -13,6 +14,9 @@ pub enum Error {
     /// The fabric below: a lost peer, a deadline.
     #[error(transparent)]
     Fabric(#[from] samite_fabric::Error),
+    /// What edges say of a stream.
+    #[error(transparent)]
+    Graph(#[from] GraphError),
     /// A box or an array that cannot be.
     #[error(transparent)]
     Space(#[from] SpaceError),
@@ -21,11 +25,24 @@ pub enum Error {
         "no steward of streams is in this domain: start its agent (`samite agent`), or the program with `samite run`"
     )]
     NoSteward,
+    /// A second stage in a process that is a domain of its own.
+    #[error(
+        "this process has a stage in its own domain, and a stream of it or the stage itself is still there: open all streams with that one"
+    )]
+    SecondStage,
     /// A stream for staging servers, and none is there.
     #[error(
         "the stream {stream} has the method `server`, and no staging server is in this domain: add a program with the command `stage-server` to the workflow, or choose another method"
     )]
     NoServers {
+        /// The stream.
+        stream: String,
+    },
+    /// A subscription to a stream with the method `file`.
+    #[error(
+        "the stream {stream} lies in files, and nobody tells what is written to them: read it, or choose another method"
+    )]
+    NoNews {
         /// The stream.
         stream: String,
     },
@@ -36,6 +53,33 @@ pub enum Error {
         stream: String,
         /// What the files say of it.
         why: String,
+    },
+    /// Files of another run, where those of this one are waited for.
+    #[error(
+        "nobody in this job has opened the stream {stream} for writing in time; {folder} has steps of another run, which a program reads that is alone in its job"
+    )]
+    OtherRun {
+        /// The stream.
+        stream: String,
+        /// Where its files are.
+        folder: std::path::PathBuf,
+    },
+    /// Ranks whose files have fewer steps than the others', at the deadline.
+    #[error(
+        "no step of the stream {stream} came in time; {committed} are committed, and writer rank {rank} of {ranks} {}",
+        said_of(.written)
+    )]
+    RankBehind {
+        /// The stream.
+        stream: String,
+        /// Who is behind.
+        rank: u32,
+        /// Of how many.
+        ranks: u32,
+        /// How many steps it has written; `None` where it has not begun its file in this run.
+        written: Option<u64>,
+        /// How many steps all ranks have.
+        committed: u64,
     },
     /// The memory of this process.
     #[error("there is no memory for an array of {bytes} bytes: ask for a smaller box")]
@@ -107,6 +151,14 @@ pub enum Error {
         /// Shape of the whole array.
         shape: Vec<u64>,
     },
+    /// A step of which a block was begun, and did not get there.
+    #[error(
+        "a block of step {step} was not put, as an error before this one says: drop the step, and begin it again"
+    )]
+    Spoiled {
+        /// The step.
+        step: Step,
+    },
     /// A box that nobody has written as a whole.
     #[error("nobody has written {hole} of {variable} in step {step}, which is part of {asked}")]
     Hole {
@@ -119,6 +171,13 @@ pub enum Error {
         /// A box of it that is missing.
         hole: Region,
     },
+}
+
+fn said_of(written: &Option<u64>) -> String {
+    match written {
+        Some(steps) => format!("has written {steps}, fewer than others"),
+        None => "has not begun its file".to_owned(),
+    }
 }
 
 impl Error {

@@ -9,7 +9,7 @@
 use crate::contents::{BlockAt, Indexed};
 use crate::desk::Desk;
 use crate::protocol::{BufferAt, Fault, Peer, Places, Slot, Step, StepRecord};
-use crate::service::{KeeperAsk, segment_key};
+use crate::service::{KeeperAsk, LOAD, segment_key};
 use crate::space::{Strided, copy_box};
 use crate::{Error, Region, Result};
 use samite_fabric::{Handle, PeerId, Remote, wait_all};
@@ -22,9 +22,6 @@ const SHORT: u64 = 4096;
 
 /// Most bytes that a read has in flight, beyond the part that it asked for last.
 const IN_FLIGHT: u64 = 32 << 20;
-
-/// Most bytes of a spilled buffer that one message carries.
-const LOAD: u64 = 4 << 20;
 
 /// The buffers of a step, by writer rank and slot.
 pub(crate) struct Buffers<'f> {
@@ -40,7 +37,7 @@ pub(crate) struct Buffers<'f> {
 
 /// One buffer.
 struct Buffer<'f> {
-    /// All of its copies that there were when the step was taken.
+    /// All of its copies that there were when the step was taken; the first one is reached.
     copies: Slot<BufferAt>,
     reached: Reached<'f>,
 }
@@ -105,9 +102,12 @@ impl<'f> Buffers<'f> {
             copies.rotate_left(first);
         }
         let mut last = None;
-        for at in &copies {
-            match self.reach_one(at) {
-                Ok(reached) => return Ok(Buffer { copies, reached }),
+        for number in 0..copies.len() {
+            match self.reach_one(&copies[number]) {
+                Ok(reached) => {
+                    copies.rotate_left(number);
+                    return Ok(Buffer { copies, reached });
+                }
                 Err(error) => last = Some(error),
             }
         }
@@ -160,9 +160,13 @@ impl<'f> Buffers<'f> {
         let Some(readable) = remote.readable() else {
             return Ok(None);
         };
-        let begin = self.offset(block) as usize;
-        let end = begin + block.region.bytes(element)? as usize;
-        Ok(Some(&readable.as_slice::<u8>()[begin..end]))
+        let begin = self.offset(block);
+        let bytes = block.region.bytes(element)?;
+        let end = begin.saturating_add(bytes);
+        let all = readable.as_slice::<u8>();
+        let inside = all.get(begin as usize..end as usize);
+        let beyond = || Error::Nonsense(format!("a block at {begin}..{end} of {}", all.len()));
+        inside.map(Some).ok_or_else(beyond)
     }
 
     /// Copies a box, dense and row-major, to `into`.
@@ -195,9 +199,12 @@ impl<'f> Buffers<'f> {
     ) -> Result<()> {
         let (mut flights, mut bytes) = (VecDeque::new(), 0);
         for (block, part) in self.in_turn(parts) {
-            let Reached::Near(remote) = &self.at(block).reached else {
-                let together = self.load(block, &part, target.element)?;
-                target.take(part, &together)?;
+            let Buffer { copies, reached } = self.at(block);
+            let Reached::Near(remote) = reached else {
+                match self.load(&copies[0], block, &part, target.element) {
+                    Ok(together) => target.take(part, &together)?,
+                    Err(error) => self.elsewhere(block, part, error, target)?,
+                }
                 continue;
             };
             let flight = match self.start(remote, block, part.clone(), target.element) {
@@ -297,7 +304,7 @@ impl<'f> Buffers<'f> {
                 return Err(last);
             }
             let taken = self.reach_one(at).and_then(|reached| match reached {
-                Reached::OnDisk => self.load(block, &part, target.element),
+                Reached::OnDisk => self.load(at, block, &part, target.element),
                 Reached::Near(remote) => {
                     let flight = self.start(&remote, block, part.clone(), target.element)?;
                     self.count(flight.bytes);
@@ -312,12 +319,8 @@ impl<'f> Buffers<'f> {
         Err(self.lost(copies, Some(last)))
     }
 
-    /// The runs of a part of a block that was spilled, one after another. What lies between them travels, too.
-    fn load(&self, block: &BlockAt, part: &Region, element: u64) -> Result<Vec<u8>> {
-        let on_disk = self.at(block).copies.iter().find(|at| at.on_disk);
-        let Some(at) = on_disk else {
-            return Err(Error::Nonsense("a buffer that is nowhere".into()));
-        };
+    /// The runs of a part of a block out of a copy that was spilled, one after another. What lies between them travels, too.
+    fn load(&self, at: &BufferAt, block: &BlockAt, part: &Region, element: u64) -> Result<Vec<u8>> {
         let (run, starts) = runs(&block.region, part, element)?;
         let (Some(&first), Some(&last)) = (starts.first(), starts.last()) else {
             return Ok(Vec::new());
@@ -325,11 +328,18 @@ impl<'f> Buffers<'f> {
         let end = last + run;
         let mut span: Vec<u8> = Vec::with_capacity((end - first) as usize);
         let mut next = first;
+        let deadline = self.desk.fabric.deadline();
         while next < end {
             let len = (end - next).min(LOAD);
             let offset = self.offset(block) + next;
             let ask = |ticket| KeeperAsk::Load(ticket, at.buffer, offset, len);
-            span.extend(self.desk.ask_keeper(PeerId(at.keeper.0), ask)?);
+            let keeper = (PeerId(at.keeper.0), at.handle.incarnation);
+            let bytes = self.desk.ask_keeper(deadline, keeper, ask)?;
+            if bytes.len() as u64 != len {
+                let there = bytes.len();
+                return Err(Error::Keeper(format!("{there} bytes for {len}")));
+            }
+            span.extend(bytes);
             next += len;
         }
         self.count(end - first);
@@ -364,9 +374,6 @@ impl Target<'_> {
 /// The contiguous runs of `part` in a dense block: length in bytes, and where each begins, in row-major order.
 fn runs(block: &Region, part: &Region, element: u64) -> Result<(u64, Vec<u64>)> {
     let dims = block.dims();
-    if dims == 0 {
-        return Ok((element, vec![0]));
-    }
     // Trailing dimensions that are whole, and the one before them, lie together.
     let mut split = dims - 1;
     while split > 0 && part.extent(split) == block.extent(split) {

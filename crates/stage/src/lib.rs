@@ -13,9 +13,9 @@
 //!   decide: [`protocol::Steward`], [`protocol::stream`], [`protocol::governor`], [`protocol::queue`].
 //!
 //! # Files
-//! `stage` (how a process begins) · `writer`, `put`, `slots` · `reader`, `held`, `contents` · `desk` (questions) · `service/` (who answers) ·
+//! `stage` (how a process begins) · `writer`, `put`, `slots`, `staged`, `last` (read in place while the next is written) · `reader`, `step`, `held`, `contents` · `watch` · `desk` (questions) · `service/` (who answers) ·
 //! `method/` (where blocks go) · `file/` · `array` · `element` · `space/{region, copy, grid, cover}` · `index/{grid, tree}` · `placement/{mod, figures}` ·
-//! `protocol/{message, layout, fault, queue, governor, steward, stream/*}`
+//! `protocol/{message, layout, fault, figures, queue, governor, watch, opening, steward, stream/*}`
 //!
 //! # Rules
 //! * Nothing in `protocol` does IO or knows the time: what happened, and when, comes in as an event, what to do goes
@@ -37,6 +37,7 @@ mod error;
 pub mod file;
 mod held;
 pub mod index;
+mod last;
 pub mod method;
 pub mod placement;
 pub mod protocol;
@@ -46,17 +47,24 @@ pub mod service;
 mod slots;
 pub mod space;
 mod stage;
+mod staged;
+mod step;
+mod watch;
 mod writer;
 
 pub use array::{Selection, Shape};
 pub use contents::Variable;
 pub use element::{Dtype, Element};
 pub use error::Error;
+pub use last::LastStep;
 pub use method::{Configuration, Method, Settings};
+pub use protocol::{News, Written};
 pub use put::StepWriter;
-pub use reader::{Reader, StepReader};
+pub use reader::Reader;
 pub use space::{Region, SpaceError};
-pub use stage::{Reading, Stage, Writing};
+pub use stage::{Overview, Reading, Stage, Writing};
+pub use step::StepReader;
+pub use watch::{Watch, Watching};
 pub use writer::Writer;
 
 /// Results of this crate.

@@ -1,30 +1,36 @@
-//! Reads steps: takes them in order or by number, and any box of any variable of one.
+//! Takes steps of a stream, in order or by number; with the method `graph` the tokens of its edge first.
 //!
-//! A step is held until its [`StepReader`] is dropped; until then its blocks stay where they are. On the node of the
-//! blocks a box inside one block is a view of it, and other boxes are copied once, straight to where they go. Elsewhere
-//! only the runs of the box travel. With the method `file` the same calls read files.
+//! A step is held until its [`StepReader`] is dropped; until then its blocks stay where they are.
 
-use crate::array::{Selection, cut, lengths};
-use crate::contents::{Contents, Indexed, Variable};
+use crate::contents::{Contents, Counts};
 use crate::desk::Desk;
 use crate::held::Buffers;
+use crate::method::graph::Link;
 use crate::method::{FileReading, StoredBytes};
 use crate::protocol::{
-    Answer, Attribute, EndOfStream, Layouts, Reader as Options, ReaderId, Request, Step,
-    StepRecord, Ticket,
+    Answer, Attribute, EndOfStream, Fault, Layouts, Policy, Reader as Options, ReaderId, Request,
+    Step, StepRecord, Ticket,
 };
-use crate::{Element, Error, Region, Result};
-use ndarray::{Array, ArrayViewD, Dimension, IxDyn};
+use crate::step::StepReader;
+use crate::{Error, Result};
 use std::rc::Rc;
 
 /// One rank of a program that reads a stream. Iterating gives its steps; it ends with the stream. Closed when dropped.
 pub struct Reader<'f> {
     source: Source<'f>,
+    link: Rc<Link>,
+    policy: Policy,
     ended: Option<EndOfStream>,
 }
 
 /// Where the steps come from.
 enum Source<'f> {
+    Opened(Opened<'f>),
+    /// A stream that is not there yet, and of which there are tokens until it is.
+    Later(Rc<Desk<'f>>, String, Options),
+}
+
+enum Opened<'f> {
     Keepers(Kept<'f>),
     Files(FileReading<'f>),
 }
@@ -34,11 +40,22 @@ struct Kept<'f> {
     desk: Rc<Desk<'f>>,
     id: ReaderId,
     stream: String,
-    contents: Option<Rc<Contents>>,
+    contents: Option<(Rc<Contents>, Counts)>,
+    /// A question that was not answered in time.
+    late: Option<(Ticket, Asked)>,
+    /// What came of it since: what is next.
+    ready: Option<Taken<'f>>,
 }
 
-/// A step that this process holds.
-pub struct StepReader<'f> {
+/// What was asked for.
+#[derive(Clone, Copy)]
+enum Asked {
+    Next,
+    At(Step),
+}
+
+/// A step that this process holds, as it was written.
+pub(crate) struct Given<'f> {
     pub(crate) stream: String,
     pub(crate) number: Step,
     pub(crate) contents: Rc<Contents>,
@@ -54,6 +71,8 @@ pub(crate) enum Bytes<'f> {
         #[allow(dead_code, reason = "it is there to be dropped")] Hold<'f>,
     ),
     Stored(StoredBytes),
+    /// A token has none.
+    Nowhere,
 }
 
 /// Ends with a word to the steward.
@@ -64,33 +83,49 @@ pub(crate) struct Hold<'f> {
 }
 
 impl<'f> Reader<'f> {
-    pub(crate) fn open(desk: Rc<Desk<'f>>, stream: &str, reader: Options) -> Result<Reader<'f>> {
-        let ticket = desk.ticket();
-        let request = Request::OpenReader {
-            ticket,
-            stream: stream.to_owned(),
-            reader,
-            patience: desk.patience(),
+    /// Waits for the stream to appear. Where tokens come before its first step it need not be there yet: in a cycle it appears
+    /// when all programs of the cycle have opened what they read.
+    pub(crate) fn open(
+        desk: Rc<Desk<'f>>,
+        stream: String,
+        reader: Options,
+        link: Link,
+    ) -> Result<Reader<'f>> {
+        let policy = reader.policy;
+        let open = |patience| Kept::open(desk.clone(), &stream, reader.clone(), patience);
+        let opened = match link.has_tokens() {
+            true => match open(0) {
+                // It is not yet noticed that the process that was this rank is gone.
+                Err(Error::Fault(Fault::RankTaken { .. })) => open(desk.patience()),
+                opened => opened,
+            },
+            false => open(desk.patience()),
         };
-        let id = match desk.ask("opening a stream for reading", ticket, request)? {
-            Answer::Reading { reader } => reader,
-            other => return Err(Error::Nonsense(format!("{other:?}"))),
-        };
-        let kept = Kept {
-            desk,
-            id,
-            stream: stream.to_owned(),
-            contents: None,
+        let source = match opened {
+            Ok((kept, taken)) => {
+                if taken > 0 {
+                    link.is_back();
+                }
+                Source::Opened(Opened::Keepers(kept))
+            }
+            Err(Error::Fault(Fault::NoStream { .. })) if link.has_tokens() => {
+                Source::Later(desk, stream, reader)
+            }
+            Err(error) => return Err(error),
         };
         Ok(Reader {
-            source: Source::Keepers(kept),
+            source,
+            link: Rc::new(link),
+            policy,
             ended: None,
         })
     }
 
-    pub(crate) fn of_files(files: FileReading<'f>) -> Reader<'f> {
+    pub(crate) fn of_files(files: FileReading<'f>, link: Link, policy: Policy) -> Reader<'f> {
         Reader {
-            source: Source::Files(files),
+            source: Source::Opened(Opened::Files(files)),
+            link: Rc::new(link),
+            policy,
             ended: None,
         }
     }
@@ -98,15 +133,16 @@ impl<'f> Reader<'f> {
     /// The step that the readers of this program take next; `None` after the last one ([`Reader::end`] says why). Waits.
     ///
     /// # Errors
-    /// No step within the deadline; a step that was lost with its keepers, after which the next call gives the one after it.
+    /// No step within the deadline; a step that was lost with its keepers, or is not what its writer promised, after which the
+    /// next call gives the one after it.
     pub fn next_step(&mut self) -> Result<Option<StepReader<'f>>> {
-        let taken = match &mut self.source {
-            Source::Keepers(kept) => kept.take(|ticket, reader, patience| Request::Next {
-                ticket,
-                reader,
-                patience,
-            }),
-            Source::Files(files) => files.next_step(),
+        if let Some(number) = self.link.take_token() {
+            let token = Given::token(number);
+            return StepReader::new(token, self.link.clone()).map(Some);
+        }
+        let taken = match self.opened()? {
+            Opened::Keepers(kept) => kept.next(),
+            Opened::Files(files) => files.next_step(),
         };
         self.or_end(taken?)
     }
@@ -116,16 +152,29 @@ impl<'f> Reader<'f> {
     /// # Errors
     /// As [`Reader::next_step`]; a step that is not kept any more.
     pub fn at(&mut self, step: Step) -> Result<Option<StepReader<'f>>> {
-        let taken = match &mut self.source {
-            Source::Keepers(kept) => kept.take(|ticket, reader, patience| Request::At {
-                ticket,
-                reader,
-                step,
-                patience,
-            }),
-            Source::Files(files) => files.at(step),
+        let taken = match self.opened()? {
+            Opened::Keepers(kept) => kept.at(step),
+            Opened::Files(files) => files.at(step),
         };
         self.or_end(taken?)
+    }
+
+    /// What is open; what was not there when this began is opened now, and waited for.
+    fn opened(&mut self) -> Result<&mut Opened<'f>> {
+        if let Source::Later(desk, stream, reader) = &self.source {
+            let patience = desk.patience();
+            let (kept, _) = Kept::open(desk.clone(), stream, reader.clone(), patience)?;
+            self.source = Source::Opened(Opened::Keepers(kept));
+        }
+        match &mut self.source {
+            Source::Opened(opened) => Ok(opened),
+            Source::Later(..) => unreachable!("it was opened just now"),
+        }
+    }
+
+    /// What happens when this program is slow, as it was opened: whether a step that does not come was dropped, or is missing.
+    pub fn policy(&self) -> Policy {
+        self.policy
     }
 
     /// Why there are no more steps, once that is so.
@@ -135,7 +184,7 @@ impl<'f> Reader<'f> {
 
     fn or_end(&mut self, taken: Taken<'f>) -> Result<Option<StepReader<'f>>> {
         match taken {
-            Taken::Step(step) => Ok(Some(step)),
+            Taken::Step(given) => StepReader::new(given, self.link.clone()).map(Some),
             Taken::End(end) => {
                 self.ended = Some(end);
                 Ok(None)
@@ -146,25 +195,102 @@ impl<'f> Reader<'f> {
 
 /// What came of asking for a step.
 pub(crate) enum Taken<'f> {
-    Step(StepReader<'f>),
+    Step(Given<'f>),
     End(EndOfStream),
 }
 
 impl<'f> Kept<'f> {
-    fn take(&mut self, make: impl FnOnce(Ticket, ReaderId, u64) -> Request) -> Result<Taken<'f>> {
-        let ticket = self.desk.ticket();
-        let request = make(ticket, self.id, self.desk.patience());
-        match self
-            .desk
-            .ask("the next step of a stream", ticket, request)?
-        {
-            Answer::Step(record) => self.hold(ticket, record).map(Taken::Step),
-            Answer::End(end) => Ok(Taken::End(end)),
-            other => Err(Error::Nonsense(format!("{other:?}"))),
+    /// Opens the stream; how many steps this rank has taken in an earlier life.
+    fn open(
+        desk: Rc<Desk<'f>>,
+        stream: &str,
+        reader: Options,
+        patience: u64,
+    ) -> Result<(Kept<'f>, u64)> {
+        let ticket = desk.ticket();
+        let request = Request::OpenReader {
+            ticket,
+            stream: stream.to_owned(),
+            reader,
+            patience,
+        };
+        let (id, taken) = match desk.ask("opening a stream for reading", ticket, request)? {
+            Answer::Reading { reader, taken } => (reader, taken),
+            other => return Err(Error::Nonsense(format!("{other:?}"))),
+        };
+        let kept = Kept {
+            desk,
+            id,
+            stream: stream.to_owned(),
+            contents: None,
+            late: None,
+            ready: None,
+        };
+        Ok((kept, taken))
+    }
+
+    fn next(&mut self) -> Result<Taken<'f>> {
+        self.catch_up()?;
+        match self.ready.take() {
+            Some(taken) => Ok(taken),
+            None => self.ask(Asked::Next),
         }
     }
 
-    fn hold(&mut self, ticket: Ticket, record: StepRecord) -> Result<StepReader<'f>> {
+    fn at(&mut self, step: Step) -> Result<Taken<'f>> {
+        self.catch_up()?;
+        self.ask(Asked::At(step))
+    }
+
+    /// A question that the steward did not answer in time is still open, and its answer may be a step that this rank has
+    /// taken: it is waited for, so that no step is passed over, or held for nobody. That the next one was lost is said, too.
+    fn catch_up(&mut self) -> Result<()> {
+        let Some((ticket, asked)) = self.late.take() else {
+            return Ok(());
+        };
+        match (self.answer(ticket, asked), asked) {
+            (Ok(taken), Asked::Next) => self.ready = Some(taken),
+            (Ok(_) | Err(Error::Fault(_)), Asked::At(_))
+            | (Err(Error::Fault(Fault::NoStep { .. })), Asked::Next) => {}
+            (Err(error), _) => return Err(error),
+        }
+        Ok(())
+    }
+
+    fn ask(&mut self, asked: Asked) -> Result<Taken<'f>> {
+        let (ticket, reader) = (self.desk.ticket(), self.id);
+        let patience = self.desk.patience();
+        self.desk.tell(match asked {
+            Asked::Next => Request::Next {
+                ticket,
+                reader,
+                patience,
+            },
+            Asked::At(step) => Request::At {
+                ticket,
+                reader,
+                step,
+                patience,
+            },
+        })?;
+        self.answer(ticket, asked)
+    }
+
+    fn answer(&mut self, ticket: Ticket, asked: Asked) -> Result<Taken<'f>> {
+        match self.desk.answer("the next step of a stream", ticket) {
+            Ok(Answer::Step(record)) => self.hold(ticket, record).map(Taken::Step),
+            Ok(Answer::End(end)) => Ok(Taken::End(end)),
+            Ok(other) => Err(Error::Nonsense(format!("{other:?}"))),
+            Err(error) => {
+                if matches!(error, Error::Fabric(samite_fabric::Error::Timeout { .. })) {
+                    self.late = Some((ticket, asked));
+                }
+                Err(error)
+            }
+        }
+    }
+
+    fn hold(&mut self, ticket: Ticket, record: StepRecord) -> Result<Given<'f>> {
         // From here on the step is held, whatever comes of it.
         let hold = Hold {
             desk: self.desk.clone(),
@@ -172,20 +298,27 @@ impl<'f> Kept<'f> {
             ticket,
         };
         let contents = match &record.layouts {
-            Layouts::New { hash, layouts } => Rc::new(Contents::new(*hash, layouts)?),
+            Layouts::New { hash, layouts } => {
+                let contents = Rc::new(Contents::new(*hash, layouts)?);
+                self.contents = Some((contents.clone(), Counts::of(layouts)));
+                contents
+            }
             Layouts::Same(hash) => {
-                let last = self.contents.clone().filter(|last| last.hash == *hash);
+                let last = self.contents.as_ref().map(|(last, _)| last.clone());
+                let last = last.filter(|last| last.hash == *hash);
                 last.ok_or_else(|| Error::Nonsense("a layout that was never sent".into()))?
             }
         };
-        self.contents = Some(contents.clone());
+        if let Some((_, counts)) = &self.contents {
+            counts.check(&record)?;
+        }
         let mut attributes: Vec<(String, Attribute)> = Vec::new();
         for (name, value) in record.parts.iter().flat_map(|part| &part.attributes) {
             if !attributes.iter().any(|(known, _)| known == name) {
                 attributes.push((name.clone(), value.clone()));
             }
         }
-        Ok(StepReader {
+        Ok(Given {
             stream: self.stream.clone(),
             number: record.step,
             contents,
@@ -195,6 +328,18 @@ impl<'f> Kept<'f> {
                 hold,
             ),
         })
+    }
+}
+
+impl Given<'_> {
+    fn token(number: Step) -> Self {
+        Given {
+            stream: String::new(),
+            number,
+            contents: Rc::new(Contents::none()),
+            attributes: Vec::new(),
+            bytes: Bytes::Nowhere,
+        }
     }
 }
 
@@ -211,6 +356,9 @@ impl<'f> Iterator for Reader<'f> {
 
 impl Drop for Kept<'_> {
     fn drop(&mut self) {
+        if let Some((ticket, _)) = self.late {
+            self.desk.give_up(ticket);
+        }
         let _ = self.desk.tell(Request::CloseReader { reader: self.id });
     }
 }
@@ -221,194 +369,5 @@ impl Drop for Hold<'_> {
             reader: self.reader,
             hold: self.ticket,
         });
-    }
-}
-
-impl StepReader<'_> {
-    /// Which step it is.
-    pub fn number(&self) -> Step {
-        self.number
-    }
-
-    /// What the writers put.
-    pub fn variables(&self) -> impl Iterator<Item = &Variable> {
-        self.contents
-            .variables
-            .iter()
-            .map(|variable| &variable.info)
-    }
-
-    /// A variable by name.
-    ///
-    /// # Errors
-    /// There is none of that name; the error says which there are.
-    pub fn variable(&self, name: &str) -> Result<&Variable> {
-        self.find(name).map(|variable| &variable.info)
-    }
-
-    /// How many ranks have written it.
-    pub fn writers(&self) -> u32 {
-        self.contents.ranks
-    }
-
-    /// Boxes of a variable as they lie (the method `server` splits what was put), with the rank that wrote each.
-    ///
-    /// # Errors
-    /// As [`StepReader::variable`].
-    pub fn blocks(&self, name: &str) -> Result<impl Iterator<Item = (u32, &Region)>> {
-        let blocks = &self.find(name)?.blocks;
-        Ok(blocks.iter().map(|block| (block.rank, &block.region)))
-    }
-
-    /// A fact about this step. Where several ranks have said it, the lowest rank is heard.
-    pub fn attribute(&self, name: &str) -> Option<&Attribute> {
-        self.attributes
-            .iter()
-            .find(|(known, _)| known == name)
-            .map(|(_, value)| value)
-    }
-
-    /// Bytes that the reads of this step have moved so far, out of mapped memory and in messages. Not counted for steps in
-    /// files.
-    pub fn moved(&self) -> u64 {
-        match &self.bytes {
-            Bytes::Kept(buffers, _) => buffers.moved(),
-            Bytes::Stored(_) => 0,
-        }
-    }
-
-    /// Copies a box of a variable to a new array.
-    ///
-    /// # Errors
-    /// A variable or a type that is not there, a box outside of the array or with holes; a lost keeper; no memory.
-    pub fn get<T: Element, D: Dimension>(
-        &self,
-        name: &str,
-        asked: impl Selection,
-    ) -> Result<Array<T, D>> {
-        let variable = self.typed::<T>(name)?;
-        let region = self.inside(variable, asked)?;
-        let given = region.dims();
-        let shape = || Error::ArrayShape {
-            variable: name.to_owned(),
-            array: vec![D::NDIM.unwrap_or(given) as u64],
-            block: region.shape().to_vec(),
-        };
-        // Before anything is read for nothing.
-        if D::NDIM.is_some_and(|dims| dims != given) {
-            return Err(shape());
-        }
-        let bytes = region.bytes(T::DTYPE.bytes())?;
-        let count = usize::try_from(region.bytes(1)?).unwrap_or(usize::MAX);
-        let mut elements = Vec::new();
-        let room = elements.try_reserve_exact(count);
-        room.map_err(|_| Error::NoMemory { bytes })?;
-        elements.resize(count, T::zeroed());
-        self.copy(variable, &region, bytemuck::cast_slice_mut(&mut elements))?;
-        let dims = IxDyn(&lengths(&region.shape()));
-        let array = Array::from_shape_vec(dims, elements)
-            .map_err(|error| Error::Nonsense(error.to_string()))?;
-        array.into_dimensionality().map_err(|_| shape())
-    }
-
-    /// Copies a box of a variable, row-major, to `into`, which is as long as the box.
-    ///
-    /// # Errors
-    /// As [`StepReader::get`]; `into` is longer or shorter.
-    pub fn read_into<T: Element>(
-        &self,
-        name: &str,
-        asked: impl Selection,
-        into: &mut [T],
-    ) -> Result<()> {
-        let variable = self.typed::<T>(name)?;
-        let region = self.inside(variable, asked)?;
-        if region.volume() != Some(into.len() as u64) {
-            return Err(Error::ArrayShape {
-                variable: name.to_owned(),
-                array: vec![into.len() as u64],
-                block: region.shape().to_vec(),
-            });
-        }
-        self.copy(variable, &region, bytemuck::cast_slice_mut(into))
-    }
-
-    /// A box of a variable in place, without a copy: one that lies inside one block, on this node. `None` for others
-    /// ([`StepReader::get`] then).
-    ///
-    /// # Errors
-    /// As [`StepReader::get`].
-    pub fn view<T: Element>(
-        &self,
-        name: &str,
-        asked: impl Selection,
-    ) -> Result<Option<ArrayViewD<'_, T>>> {
-        let variable = self.typed::<T>(name)?;
-        let region = self.inside(variable, asked)?;
-        let (Some((block, part)), Bytes::Kept(buffers, _)) =
-            (variable.index.query(&region).next(), &self.bytes)
-        else {
-            return Ok(None);
-        };
-        let block = &variable.blocks[block as usize];
-        let mapped = buffers.mapped(block, T::DTYPE.bytes())?;
-        let Some(bytes) = mapped.filter(|_| part == region) else {
-            return Ok(None);
-        };
-        let extent = lengths(&block.region.shape());
-        let whole = ArrayViewD::from_shape(IxDyn(&extent), bytemuck::cast_slice(bytes))
-            .map_err(|error| Error::Nonsense(error.to_string()))?;
-        Ok(Some(cut(whole, block.region.lower(), &region)))
-    }
-
-    fn find(&self, name: &str) -> Result<&Indexed> {
-        let found = self
-            .contents
-            .variables
-            .iter()
-            .find(|variable| variable.info.name == name);
-        found.ok_or_else(|| Error::NoVariable {
-            step: self.number,
-            variable: name.to_owned(),
-            there: self
-                .variables()
-                .map(|variable| variable.name.clone())
-                .collect(),
-        })
-    }
-
-    fn typed<T: Element>(&self, name: &str) -> Result<&Indexed> {
-        let variable = self.find(name)?;
-        match variable.info.dtype {
-            written if written == T::DTYPE => Ok(variable),
-            written => Err(Error::Clash {
-                variable: name.to_owned(),
-                writer: self.stream.clone(),
-                written,
-                asked: T::DTYPE,
-            }),
-        }
-    }
-
-    fn inside(&self, variable: &Indexed, asked: impl Selection) -> Result<Region> {
-        let shape = &variable.info.shape;
-        let region = asked.region(shape)?;
-        let whole = Region::whole(shape)?;
-        if region.dims() == whole.dims() && whole.contains(&region) {
-            return Ok(region);
-        }
-        Err(Error::OutsideArray {
-            variable: variable.info.name.clone(),
-            asked: region,
-            shape: shape.to_vec(),
-        })
-    }
-
-    /// Copies a box, dense and row-major, to `into`.
-    fn copy(&self, variable: &Indexed, region: &Region, into: &mut [u8]) -> Result<()> {
-        match &self.bytes {
-            Bytes::Kept(buffers, _) => buffers.copy(variable, region, into),
-            Bytes::Stored(stored) => stored.copy(self.number, variable, region, into),
-        }
     }
 }

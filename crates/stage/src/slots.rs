@@ -6,6 +6,7 @@
 //! A keeper that is lost while its copy is written costs nothing as long as another copy is left.
 
 use crate::desk::Desk;
+use crate::last::KeptSlot;
 use crate::protocol::{
     ALIGN, Answer, BufferAt, BufferId, Fault, Peer, Request, Slot, Want, WriterId,
 };
@@ -37,6 +38,14 @@ struct OpenSlot<'f> {
     used: u64,
     /// Those that are not lost.
     copies: Vec<(BufferAt, Memory<'f>)>,
+}
+
+/// What a step was written into.
+pub(crate) struct Finished {
+    pub(crate) needs: Needs,
+    pub(crate) names: Vec<Slot<BufferId>>,
+    /// For who keeps the step: the memory of the first copy of each slot.
+    pub(crate) memory: Vec<KeptSlot>,
 }
 
 enum Memory<'f> {
@@ -86,8 +95,10 @@ impl<'f> Slots<'f> {
         match self.desk.fabric.borrow(key)? {
             Some(borrowed) => Ok(Memory::Here(borrowed)),
             None => {
+                let deadline = self.desk.fabric.deadline();
+                let ask = |ticket| KeeperAsk::Open(ticket, at.buffer);
                 self.desk
-                    .ask_keeper(key.peer, |ticket| KeeperAsk::Open(ticket, at.buffer))?;
+                    .ask_keeper(deadline, (key.peer, key.incarnation), ask)?;
                 Ok(Memory::There(self.desk.fabric.attach(key)?, Vec::new()))
             }
         }
@@ -176,11 +187,11 @@ impl<'f> Slots<'f> {
             }
             Some((_, Memory::There(_, staged))) => {
                 // Words, so that every type is aligned.
-                staged.push((offset, vec![0; bytes.div_ceil(8) as usize]));
+                staged.push((offset, zeroed_words(bytes)?));
                 let words = staged.last_mut().map(|(_, words)| &mut words[..]);
                 Ok(&mut bytemuck::cast_slice_mut(words.unwrap_or_default())[..bytes as usize])
             }
-            None => Err(Error::Keeper("the only copy of a block is lost".into())),
+            None => Err(none_left()),
         }
     }
 
@@ -190,22 +201,37 @@ impl<'f> Slots<'f> {
     }
 
     /// Puts what was allocated here; what the step needed, and the names of its buffers. Their memory is not written any more.
-    pub(crate) fn finish(mut self) -> Result<(Needs, Vec<Slot<BufferId>>)> {
+    pub(crate) fn finish(mut self) -> Result<Finished> {
         self.slots.retain(|slot| slot.used > 0);
-        let (mut needs, mut names) = (Needs::new(), Vec::new());
-        for slot in &mut self.slots {
+        let mut finished = Finished {
+            needs: Needs::new(),
+            names: Vec::new(),
+            memory: Vec::new(),
+        };
+        for mut slot in self.slots {
             let bytes = slot.bytes;
             slot.each_copy(|memory| memory.put_staged(bytes))?;
-            needs.push((slot.keepers.clone(), bytes));
-            names.push(slot.copies.iter().map(|(at, _)| at.buffer).collect());
+            finished.needs.push((slot.keepers, bytes));
+            let copies = slot.copies.iter();
+            finished
+                .names
+                .push(copies.map(|(at, _)| at.buffer).collect());
+            let first = slot.copies.into_iter().next();
+            finished.memory.extend(first.map(|copy| match copy {
+                (at, Memory::Here(_)) => KeptSlot::Buffer(at),
+                (_, Memory::There(_, staged)) => KeptSlot::Own(staged),
+            }));
         }
-        Ok((needs, names))
+        Ok(finished)
     }
 }
 
 impl<'f> OpenSlot<'f> {
     /// Does it with each copy; one whose keeper is lost is left out from then on.
     fn each_copy(&mut self, mut act: impl FnMut(&mut Memory<'f>) -> Result<()>) -> Result<()> {
+        if self.copies.is_empty() {
+            return Err(none_left());
+        }
         let mut failed = None;
         self.copies.retain_mut(|(_, memory)| match act(memory) {
             Ok(()) => true,
@@ -257,15 +283,25 @@ impl Memory<'_> {
     /// Puts what was allocated here, of a buffer of `bytes`.
     fn put_staged(&mut self, bytes: u64) -> Result<()> {
         if let Memory::There(remote, staged) = self {
-            for (offset, words) in staged.drain(..) {
+            for (offset, words) in &*staged {
                 // The last word may reach into the padding behind the block, never beyond the buffer.
-                let from: &[u8] = bytemuck::cast_slice(&words);
+                let from: &[u8] = bytemuck::cast_slice(words);
                 let len = from.len().min((bytes - offset) as usize);
-                remote.put(offset, &from[..len])?;
+                remote.put(*offset, &from[..len])?;
             }
         }
         Ok(())
     }
+}
+
+fn none_left() -> Error {
+    Error::Keeper("every copy of it is lost".into())
+}
+
+/// So many bytes in the memory of this process, as words.
+pub(crate) fn zeroed_words(bytes: u64) -> Result<Vec<u64>> {
+    let count = usize::try_from(bytes.div_ceil(8)).unwrap_or(usize::MAX);
+    bytemuck::try_zeroed_vec(count).map_err(|()| Error::NoMemory { bytes })
 }
 
 /// One want for each copy, in order.

@@ -1,12 +1,20 @@
 //! A process among the writers and readers of its domain.
 
-use crate::Result;
+use crate::array::Selection;
 use crate::desk::Desk;
+use crate::method::graph::{self, Edge, Link, Operator, Registered};
 use crate::method::{Configuration, FileReading, Method, Settings};
-use crate::protocol::{Limits, Policy, Reader as Options, Retain, Start, StreamConfig, Unread};
+use crate::protocol::{
+    Answer, Expected, Figures, KeeperFigures, Limits, Policy, Reader as Options, Request, Retain,
+    Start, StreamConfig, Unread, decode,
+};
 use crate::reader::Reader;
+use crate::service::{KeeperAsk, Kept};
+use crate::watch::Watching;
 use crate::writer::Writer;
+use crate::{Error, Result};
 use samite_fabric::Fabric;
+use std::cell::RefCell;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -14,6 +22,16 @@ use std::time::Duration;
 pub struct Stage<'f> {
     desk: Rc<Desk<'f>>,
     configuration: Configuration,
+    operators: RefCell<Registered>,
+}
+
+/// How all streams of a domain stand.
+#[derive(Clone, Debug)]
+pub struct Overview {
+    /// What the steward says.
+    pub figures: Figures,
+    /// What each keeper of it says of itself; nothing, if it did not in time.
+    pub kept: Vec<Option<Kept>>,
 }
 
 /// How a stream is to be written; see [`Stage::write`].
@@ -31,6 +49,8 @@ pub struct Reading<'s, 'f> {
     stage: &'s Stage<'f>,
     stream: String,
     options: Options,
+    /// What the program says; else the edge does, or the settings.
+    policy: Option<Policy>,
     settings: Settings,
 }
 
@@ -39,7 +59,7 @@ impl<'f> Stage<'f> {
     /// settings of the process say ([`Configuration::make_default`]).
     ///
     /// # Errors
-    /// [`crate::Error::NoSteward`].
+    /// [`crate::Error::NoSteward`]; [`crate::Error::SecondStage`].
     pub fn join(fabric: &'f Fabric) -> Result<Stage<'f>> {
         Stage::join_with(fabric, Configuration::of_process())
     }
@@ -53,6 +73,7 @@ impl<'f> Stage<'f> {
         Ok(Stage {
             desk,
             configuration,
+            operators: RefCell::default(),
         })
     }
 
@@ -65,6 +86,52 @@ impl<'f> Stage<'f> {
     /// Opens a stream for reading, with the defaults: every step from the oldest on. Waits for the stream to appear.
     pub fn reader(&self, stream: &str) -> Result<Reader<'f>> {
         self.read(stream).open()
+    }
+
+    /// Subscribes to a variable of a stream, or to a box of it: to be told when it was written, without holding or reading
+    /// anything. `variable` need not be there yet.
+    pub fn watch(&self, stream: &str, variable: &str) -> Watching<'f> {
+        let settings = self.configuration.stream(stream);
+        let program = &self.desk.fabric.identity().program;
+        let linked = match settings.method {
+            Method::Graph => graph::linked_to(&self.configuration.edges, program, stream)
+                .map(graph::stream_of)
+                .map_err(Error::from),
+            _ => Ok(stream.to_owned()),
+        };
+        Watching::new(self.desk.clone(), linked, variable, settings)
+    }
+
+    /// Registers an operator for the edges that lead to this program, with the method `graph`: what they call `mine:NAME`. A
+    /// closure `|x: f64| ...` changes each number. Said before the stream is opened; a second one of that name replaces the
+    /// first, for streams that are opened later.
+    pub fn operator(&self, name: &str, operator: impl Operator + 'static) {
+        let mut operators = self.operators.borrow_mut();
+        operators.insert(name.to_owned(), Rc::new(operator));
+    }
+
+    /// How all streams of the domain stand, as the steward and the keepers say it now. A keeper that does not answer within
+    /// `patience` has nothing to say.
+    ///
+    /// # Errors
+    /// The steward does not answer.
+    pub fn overview(&self, patience: Duration) -> Result<Overview> {
+        let ticket = self.desk.ticket();
+        let request = Request::Figures { ticket };
+        let what = "how the streams stand";
+        let figures = match self.desk.ask_within(patience, what, ticket, request)? {
+            Answer::Figures(figures) => figures,
+            other => return Err(Error::Nonsense(format!("{other:?}"))),
+        };
+        let peers = self.desk.fabric.peers();
+        let kept = |keeper: &KeeperFigures| {
+            let info = peers.iter().find(|info| info.peer.0 == keeper.peer.0)?;
+            let life = (info.peer, info.incarnation);
+            let said = self.desk.ask_keeper(patience, life, KeeperAsk::Figures);
+            said.ok().and_then(|bytes| decode(&bytes))
+        };
+        let kept = figures.keepers.iter().map(kept).collect();
+        Ok(Overview { figures, kept })
     }
 
     /// How a stream is to be written.
@@ -94,11 +161,22 @@ impl<'f> Stage<'f> {
                 size: own.size,
                 start: settings.start,
                 policy: settings.policy,
-                limits: settings.limits(),
+                limits: None,
                 lease: settings.lease.as_millis() as u64,
+                only: None,
             },
+            policy: None,
             settings: settings.clone(),
         }
+    }
+
+    /// What a stream that this program writes is called in the domain, and the edges that begin there.
+    fn leaving(&self, program: &str, stream: &str, method: Method) -> Result<(String, Rc<[Edge]>)> {
+        if method != Method::Graph {
+            return Ok((stream.to_owned(), Rc::new([])));
+        }
+        let edges = graph::linked_from(&self.configuration.edges, program, stream)?;
+        Ok((graph::stream_of(&edges[0]), edges.into()))
     }
 }
 
@@ -147,11 +225,21 @@ impl<'f> Writing<'_, 'f> {
             stream,
             program,
             rank,
-            config,
+            mut config,
             settings,
         } = self;
         let desk = stage.desk.clone();
-        Writer::open(desk, &stream, (program, rank), config, &settings)
+        let (stream, edges) = stage.leaving(&program, &stream, settings.method)?;
+        let expected = edges.iter().map(|edge| Expected {
+            group: graph::group_of(edge),
+            policy: edge.policy.unwrap_or(settings.policy),
+            limits: edge.limits.or(settings.limits()),
+        });
+        config.expected = expected.collect();
+        let promised = (edges, rank.1);
+        let mut writer = Writer::open(desk, &stream, (program, rank), config, &settings)?;
+        writer.promised = promised;
+        Ok(writer)
     }
 }
 
@@ -172,7 +260,7 @@ impl<'f> Reading<'_, 'f> {
 
     /// What happens when it is slow.
     pub fn policy(mut self, policy: Policy) -> Self {
-        self.options.policy = policy;
+        self.policy = Some(policy);
         self
     }
 
@@ -182,6 +270,16 @@ impl<'f> Reading<'_, 'f> {
         self
     }
 
+    /// Only the steps in which this box of a variable was written; the others never wait in its queue. A step whose array
+    /// has not got the box counts, so that reading says what is wrong.
+    ///
+    /// # Errors
+    /// A box that cannot be.
+    pub fn only(mut self, variable: &str, region: impl Selection) -> Result<Self> {
+        self.options.only = Some(crate::watch::interest(variable, region)?);
+        Ok(self)
+    }
+
     /// How long a rank that died may take to come back.
     pub fn lease(mut self, lease: Duration) -> Self {
         self.options.lease = lease.as_millis() as u64;
@@ -189,13 +287,41 @@ impl<'f> Reading<'_, 'f> {
     }
 
     /// Opens the stream.
+    ///
+    /// # Errors
+    /// With the method `graph`: no edge, or an operator of it that is not registered. No stream, or none in time.
     pub fn open(self) -> Result<Reader<'f>> {
-        if self.settings.method == Method::File {
-            let desk = self.stage.desk.clone();
-            let how = (self.options.start, self.options.policy);
-            let files = FileReading::open(desk, &self.settings.folder, &self.stream, how)?;
-            return Ok(Reader::of_files(files));
+        let Reading {
+            stage,
+            mut stream,
+            mut options,
+            policy,
+            settings,
+        } = self;
+        let edges = &stage.configuration.edges;
+        let rank = (options.rank, options.size);
+        let (link, edge) = match settings.method {
+            Method::Graph => {
+                let edge = graph::linked_to(edges, &options.group, &stream)?;
+                stream = graph::stream_of(edge);
+                options.group = graph::group_of(edge);
+                let link = Link::over(edge, rank, &stage.operators.borrow())?;
+                (link, Some(edge))
+            }
+            _ => (
+                Link::plain(rank),
+                graph::edge_to(edges, &options.group, &stream),
+            ),
+        };
+        let policy = policy.or(edge.and_then(|edge| edge.policy));
+        options.policy = policy.unwrap_or(settings.policy);
+        let limits = options.limits.or(edge.and_then(|edge| edge.limits));
+        options.limits = limits.or(settings.limits());
+        let desk = stage.desk.clone();
+        if settings.method == Method::File {
+            let files = FileReading::open(desk, &settings.folder, &stream, &options)?;
+            return Ok(Reader::of_files(files, link, options.policy));
         }
-        Reader::open(self.stage.desk.clone(), &self.stream, self.options)
+        Reader::open(desk, stream, options, link)
     }
 }

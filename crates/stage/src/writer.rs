@@ -5,12 +5,15 @@
 //!   put()     copied once, into a buffer that this process maps (else put by messages)
 //!   alloc()   no copy: the array lies in the buffer
 //!   commit()  Commit ->         <- Committed: the step is there, whatever happens to this process
+//!             commit_and_keep(): this rank goes on reading it while it writes the next one (`last`)
 //! ```
 //!
 //! With the method `server` a block is cut into pieces that lie with different servers, so an allocated array is copied, too: at
 //! the commit. With the method `file` blocks wait in the memory of this process for the commit, which writes them.
 
 use crate::desk::Desk;
+use crate::last::KeptStep;
+use crate::method::graph::Edge;
 use crate::method::{FileWriting, Method, Settings, Spread};
 use crate::protocol::{
     Answer, KeeperInfo, Layout, LayoutHash, Part, Peer, Request, Slot, Step, StreamConfig, Told,
@@ -26,6 +29,10 @@ use std::sync::Arc;
 /// One rank of a program that writes a stream. Closed when dropped.
 pub struct Writer<'f> {
     pub(crate) to: Target<'f>,
+    /// The edges that begin here, and among how many ranks their promises are kept.
+    pub(crate) promised: (Rc<[Edge]>, u32),
+    /// The step that was committed last, if this rank goes on reading it.
+    pub(crate) kept: Option<Rc<KeptStep>>,
 }
 
 /// Where the steps go.
@@ -36,7 +43,7 @@ pub(crate) enum Target<'f> {
 
 /// A stream whose steps keepers get.
 pub(crate) struct Kept<'f> {
-    desk: Rc<Desk<'f>>,
+    pub(crate) desk: Rc<Desk<'f>>,
     id: WriterId,
     pub(crate) stream: String,
     next: Step,
@@ -69,9 +76,12 @@ impl<'f> Writer<'f> {
         settings: &Settings,
     ) -> Result<Writer<'f>> {
         if settings.method == Method::File {
-            let files = FileWriting::open(&settings.folder, stream, (rank, size))?;
+            let who = (program.as_str(), (rank, size));
+            let files = FileWriting::open(&desk, &settings.folder, stream, who)?;
             return Ok(Writer {
                 to: Target::Files(files),
+                promised: (Rc::new([]), 0),
+                kept: None,
             });
         }
         let servers = match settings.method {
@@ -125,6 +135,8 @@ impl<'f> Writer<'f> {
         };
         Ok(Writer {
             to: Target::Keepers(kept),
+            promised: (Rc::new([]), 0),
+            kept: None,
         })
     }
 
@@ -140,14 +152,22 @@ impl<'f> Writer<'f> {
     /// step begins when all ranks have committed the one before. A server that was lost gets nothing any more.
     ///
     /// # Errors
-    /// At the deadline a [`Fault`](crate::protocol::Fault) that says who is behind, or what is full.
+    /// At the deadline a [`Fault`](crate::protocol::Fault) that says who is behind, or what is full. Afterwards it can be
+    /// called again.
     pub fn step(&mut self) -> Result<StepWriter<'_, 'f>> {
-        let number = self.next_step();
         let slots = match &mut self.to {
             Target::Keepers(kept) => Some(kept.begin()?),
             Target::Files(_) => None,
         };
-        Ok(StepWriter::new(self, number, slots))
+        let number = self.next_step();
+        // Where a commit was taken without an answer in time, what was kept is not the last step any more.
+        self.kept.take_if(|kept| kept.number + 1 != number);
+        let kept = self.kept.clone();
+        let mut step = StepWriter::new(self, number, slots);
+        if let Some(kept) = kept {
+            step.reach_last(kept)?;
+        }
+        Ok(step)
     }
 }
 
@@ -168,10 +188,19 @@ impl<'f> Kept<'f> {
                 .ask("a step of a stream to begin", ticket, request);
             let buffers = match answer {
                 Ok(Answer::Begun { buffers }) => buffers,
+                // A commit was taken whose answer did not come in time.
+                Ok(Answer::Already { next }) if next > self.next => {
+                    self.next = next;
+                    continue;
+                }
                 Ok(other) => return Err(Error::Nonsense(format!("{other:?}"))),
                 Err(error) => {
-                    self.forget(&error)?.then_some(()).ok_or(error)?;
-                    continue;
+                    if self.forget(&error)? {
+                        continue;
+                    }
+                    // It may still be granted, to nobody.
+                    self.abort();
+                    return Err(error);
                 }
             };
             let mut slots = Slots::new(self.desk.clone(), self.id);
@@ -191,20 +220,21 @@ impl<'f> Kept<'f> {
     /// None is left.
     fn forget_lost(&mut self) -> Result<()> {
         let fabric = self.desk.fabric;
-        self.keep_servers(|server| fabric.lost(PeerId(server.0)).is_none())
+        self.keep_servers(|server| fabric.lost(PeerId(server.0)).is_none())?;
+        Ok(())
     }
 
-    /// As [`Kept::forget_lost`], for the one whose loss an error tells of; `false` for other errors.
+    /// As [`Kept::forget_lost`], for the one whose loss an error tells of; `false` for other errors, and for the loss of
+    /// somebody who is none of the servers: that of the steward.
     pub(crate) fn forget(&mut self, error: &Error) -> Result<bool> {
-        match (&self.place, lost_keeper(error)) {
-            (Place::Servers { .. }, Some(lost)) => {
-                self.keep_servers(|server| server != lost).map(|()| true)
-            }
-            _ => Ok(false),
+        match lost_keeper(error) {
+            Some(lost) => self.keep_servers(|server| server != lost),
+            None => Ok(false),
         }
     }
 
-    fn keep_servers(&mut self, lives: impl Fn(Peer) -> bool) -> Result<()> {
+    /// Whether there is one less.
+    fn keep_servers(&mut self, lives: impl Fn(Peer) -> bool) -> Result<bool> {
         let Place::Servers {
             servers,
             replicas,
@@ -212,23 +242,23 @@ impl<'f> Kept<'f> {
             spread,
         } = &mut self.place
         else {
-            return Ok(());
+            return Ok(false);
         };
         if servers.iter().all(|server| lives(server.peer)) {
-            return Ok(());
+            return Ok(false);
         }
         servers.retain(|server| lives(server.peer));
         self.needs.clear();
         *spread = Spread::over(servers, *replicas, (self.id.rank, *ranks));
         match spread {
-            Some(_) => Ok(()),
+            Some(_) => Ok(true),
             None => Err(Error::NoServers {
                 stream: self.stream.clone(),
             }),
         }
     }
 
-    pub(crate) fn commit(&mut self, mut part: Part, layout: Layout) -> Result<()> {
+    pub(crate) fn commit(&mut self, mut part: Part, layout: Layout, keep: bool) -> Result<()> {
         let hash = layout.hash();
         if self.known != Some(hash) {
             part.layout = Told::New(Arc::new(layout));
@@ -238,6 +268,7 @@ impl<'f> Kept<'f> {
             ticket,
             writer: self.id,
             part,
+            keep,
         };
         match self.desk.ask("a step to be committed", ticket, request)? {
             Answer::Committed => {}

@@ -10,7 +10,7 @@ use samite_fabric::{Fabric, Mask};
 use samite_stage::protocol::{Attribute, EndOfStream, Start};
 use samite_stage::service::{Room, Service, steward_identity};
 use samite_stage::{Dtype, Error, Region, Stage};
-use samite_testkit::{MESSAGES_ONLY, Outcome, check, same, units};
+use samite_testkit::{MESSAGES_ONLY, Outcome, Visitors, check, same, units};
 
 const MEMORY: u64 = 64 << 20;
 
@@ -23,12 +23,8 @@ fn staged(name: &str, count: u32, mask: Mask, body: impl Fn(&Fabric, u32) -> Out
         }
         let fabric = Fabric::join(&unit.domain, steward_identity(), unit.config.clone())?;
         let mut service = Service::steward(&fabric, Room::of_memory(MEMORY));
-        let mut seen = 0;
-        service.run(|fabric| {
-            let others = fabric.peers().len() as u32 - 1;
-            seen = seen.max(others);
-            seen < count || others > 0
-        })?;
+        let mut visitors = Visitors::expect(count);
+        service.run(|fabric| visitors.remain(fabric))?;
         check!(
             service.figures().iter().all(|stream| stream.end.is_some()),
             "{:?}",

@@ -6,8 +6,7 @@ use samite_stage::file::{Content, FileError};
 use samite_stage::protocol::{Attribute, Block, Layout, Step, Variable};
 use samite_stage::space::{Dims, Grid};
 use samite_stage::{Dtype, Region, SpaceError};
-use samite_testkit::{python, require};
-use std::process::Command;
+use samite_testkit::run_python;
 
 const SHAPE: [u64; 3] = [6, 10, 7];
 
@@ -142,18 +141,43 @@ fn wrong_questions_get_answers() {
     ));
 }
 
+/// A store that is used again: nothing of a step stays when it is written again, and what an older run left can be removed.
+#[test]
+fn a_step_is_written_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let zarr = Zarr::open(folder.path()).unwrap();
+    zarr.begin("field").unwrap();
+    (2..5).for_each(|step| write(&zarr, step));
+    let part = Region::new(&[0, 0, 0], &[3, 10, 7]).unwrap();
+    let bytes = values(&part);
+    let again = |name: &str| {
+        let layout = layout(name, Dtype::F64, &SHAPE, std::slice::from_ref(&part));
+        let content = Content {
+            layout: &layout,
+            blocks: &[bytemuck::cast_slice(&bytes)],
+            attributes: &[],
+        };
+        zarr.write(3, &[content]).unwrap();
+        assert_eq!(zarr.names(3).unwrap(), [name]);
+    };
+    again("v");
+    write(&zarr, 3);
+    again("u");
+    let u = zarr.variable(3, "u").unwrap();
+    assert_eq!(u.read::<f64>(&part).unwrap(), bytes);
+    let rest = Region::new(&[3, 0, 0], &SHAPE).unwrap();
+    assert_eq!(u.read::<f64>(&rest).unwrap(), [0.0; 210]);
+    zarr.remove_from(3).unwrap();
+    assert_eq!(zarr.steps().unwrap(), [2]);
+    let whole = Region::whole(&SHAPE).unwrap();
+    let u = zarr.variable(2, "u").unwrap();
+    assert_eq!(u.read::<f64>(&whole).unwrap(), values(&whole));
+}
+
 /// Python reads what we wrote, and we read what it wrote: compressed, sharded, with chunks that end inside nothing of ours.
 #[test]
 fn python_reads_it_and_writes_it() {
     let test = "python_reads_it_and_writes_it";
-    let Some(python) = python() else {
-        require(
-            test,
-            false,
-            "install the packages of ci/python.txt: ci/setup",
-        );
-        return;
-    };
     let folder = tempfile::tempdir().unwrap();
     let zarr = Zarr::open(folder.path()).unwrap();
     zarr.begin("field").unwrap();
@@ -175,16 +199,9 @@ for name, more in [("zstd", {}), ("plain", {"compressors": None}), ("shards", {"
     made = root.create_array(name, shape=(5, 11, 4), chunks=(2, 3, 4), dtype=kind, attributes={"level": 7}, **more)
     made[:] = numpy.arange(220).reshape(5, 11, 4) * 3 - 100
 "#;
-    let ended = Command::new(python)
-        .args(["-c", script])
-        .arg(folder.path())
-        .output()
-        .unwrap();
-    assert!(
-        ended.status.success(),
-        "{}",
-        String::from_utf8_lossy(&ended.stderr)
-    );
+    if run_python(test, script, &[folder.path().as_os_str()]).is_none() {
+        return;
+    }
     for name in ["zstd", "plain", "shards", "big"] {
         let array = zarr.array(name).unwrap();
         assert_eq!(

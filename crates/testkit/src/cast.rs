@@ -181,9 +181,17 @@ impl Cast {
 
     /// Lets a unit go on that is in [`crate::pause`].
     pub fn release(&mut self, who: Who) {
+        self.release_as(who, "");
+    }
+
+    /// As [`Cast::release`], with a line that the unit gets from [`crate::pause`]: which part it plays from here on.
+    pub fn release_as(&mut self, who: Who, part: &str) {
         let index = self.index(who);
         if let Some(stdin) = self.players[index].process.stdin.as_mut() {
-            let _ = stdin.write_all(b"\n").and_then(|()| stdin.flush());
+            let line = format!("{part}\n");
+            let _ = stdin
+                .write_all(line.as_bytes())
+                .and_then(|()| stdin.flush());
         }
     }
 

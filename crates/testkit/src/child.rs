@@ -10,11 +10,12 @@ pub fn point(name: &str) {
     tell("point", name);
 }
 
-/// As [`point`], then waits until the test says [`crate::Cast::release`].
-pub fn pause(name: &str) {
+/// As [`point`], then waits until the test says [`crate::Cast::release`], or [`crate::Cast::release_as`]: what as.
+pub fn pause(name: &str) -> String {
     tell("point", name);
     let mut line = String::new();
     let _ = std::io::stdin().lock().read_line(&mut line);
+    line.trim_end().to_owned()
 }
 
 /// Shows a line in the output of the test (a measured figure).

@@ -4,14 +4,15 @@
 //! * [`units`]: runs a closure of a test in several processes of a fresh domain, with its agent. The
 //!   test binary executes itself again; the same test function then runs the closure instead.
 //! * [`Cast`]: those processes, for a test that stops or kills them at a named [`point`].
+//! * [`Visitors`]: who has come and left, for a unit that serves the others.
 //! * [`simulate`]: the same closure on the simulated network, once per seed.
 //! * [`everywhere!`]: one body as three tests: mapped memory, messages only, simulated.
 //! * [`contract`]: what every transport is held to, as cases that run on all of them.
 //!
 //! # Files
 //! `units` (what to run) · `cast` (the running processes, watchdog) · `child` (inside a process) ·
-//! `everywhere` (one body, three tests) · `leftovers` (nothing stays behind) · `simulated` · `outcome` (how a body fails) ·
-//! `pattern` (bytes that know their place) · `python` (programs of others) · `contract/` (cases by subject)
+//! `everywhere` (one body, three tests) · `visitors` (who has come and left) · `leftovers` (nothing stays behind) · `simulated` ·
+//! `outcome` (how a body fails) · `pattern` (bytes that know their place) · `python` (programs of others) · `contract/` (cases by subject)
 //!
 //! # Rules
 //! * No test sleeps to get a moment right: processes announce points, the test waits for them.
@@ -30,14 +31,16 @@ pub mod pattern;
 mod python;
 mod simulated;
 mod units;
+mod visitors;
 
 pub use cast::{Cast, Who};
 pub use child::{Unit, pause, point, say};
 pub use everywhere::full_name;
 pub use outcome::{Failed, Outcome};
-pub use python::python;
+pub use python::run_python;
 pub use simulated::{seeds, simulate};
 pub use units::{Units, require, units};
+pub use visitors::Visitors;
 
 /// What units that share no memory must not use.
 pub const MESSAGES_ONLY: samite_fabric::Mask = samite_fabric::Mask::MESSAGES_ONLY;

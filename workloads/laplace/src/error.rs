@@ -59,6 +59,12 @@ pub enum Error {
     /// The stream between the solver and the analysis.
     #[error(transparent)]
     Stage(Box<samite::stage::Error>),
+    /// The step that the next one is computed from is not there any more.
+    #[error("step {step} is not there any more to compute the next one from: start the job again")]
+    LastStep {
+        /// Its number.
+        step: u64,
+    },
     /// The stream ended before its last step.
     #[error("{0}")]
     Ended(String),
@@ -72,48 +78,6 @@ pub enum Error {
         step: u64,
         /// What differs.
         what: String,
-    },
-    /// The moments are gathered by one process.
-    #[error("the job has {units} units of the analysis; start one")]
-    Analyses {
-        /// Units of the analysis.
-        units: usize,
-    },
-    /// Solver units were started with different arguments.
-    #[error(
-        "solver.{unit} has another size or number of steps than solver.0; start all units with the same arguments"
-    )]
-    Disagreement {
-        /// The unit.
-        unit: usize,
-    },
-    /// A unit announced a step that does not follow the last one.
-    #[error(
-        "solver.{unit} announced step {announced} where step {expected} was next: a step was lost"
-    )]
-    Gap {
-        /// The unit.
-        unit: usize,
-        /// The step that was next.
-        expected: u64,
-        /// The step that was announced.
-        announced: u64,
-    },
-    /// A buffer did not hold the announced step from the beginning to the end of a reading.
-    #[error("step {step} of solver.{unit} was torn: its buffer held {} while it was read", step_or_nothing(*found))]
-    Torn {
-        /// The unit.
-        unit: usize,
-        /// The step that was read.
-        step: u64,
-        /// The step that was found; nothing in a buffer that was never written.
-        found: Option<u64>,
-    },
-    /// A program of the job said something that its partner does not understand.
-    #[error("a program of the job was not understood: are all of them of one build?")]
-    Said {
-        /// What is wrong with it.
-        source: serde_json::Error,
     },
     /// The result is not that of the sequential solver.
     #[error(
@@ -148,6 +112,16 @@ impl From<samite::stage::Error> for Error {
     }
 }
 
-fn step_or_nothing(step: Option<u64>) -> String {
-    step.map_or_else(|| "no step".into(), |step| format!("step {step}"))
+/// Says what a failed operation of the fabric was for.
+pub(crate) trait Doing<T> {
+    fn doing(self, doing: impl FnOnce() -> String) -> Result<T, Error>;
+}
+
+impl<T> Doing<T> for samite::Result<T> {
+    fn doing(self, doing: impl FnOnce() -> String) -> Result<T, Error> {
+        self.map_err(|source| Error::Fabric {
+            doing: doing(),
+            source,
+        })
+    }
 }

@@ -14,7 +14,7 @@
 //! | file | holds |
 //! |---|---|
 //! | [`problem`] | [`Problem`]: the rectangle and its boundary; [`Part`]: the band of one unit |
-//! | [`rows`] | [`Rows`]: a field that other processes can see, by copies of rows; [`VecRows`] |
+//! | [`rows`] | [`Rows`], [`RowsMut`]: a field that other processes can see, by copies of rows; [`VecRows`] |
 //! | [`sor`] | [`Solver`]: one step of one unit; [`Halo`]: what it asks of its neighbours |
 //! | [`sequential`] | [`Sequential`]: the classic in-place solver that the job is compared with, bit by bit |
 //! | [`series`] | [`Series`]: the analytic solution; [`Samples`]: how far a field is from it |
@@ -82,7 +82,7 @@ pub use problem::{Part, Problem};
 pub use record::{Progress, StepRecord};
 pub use report::{Check, Fact, Report};
 pub use residual::Residual;
-pub use rows::{Rows, VecRows};
+pub use rows::{Rows, RowsMut, VecRows};
 pub use sequential::{Comparison, Sequential};
 pub use series::{Distance, Samples, Series};
 pub use sor::{Change, Halo, NoNeighbours, Solver};

@@ -141,8 +141,7 @@ mod tests {
     use super::*;
     use crate::Moments;
     use proptest::prelude::*;
-    use samite_testkit::{python, require};
-    use std::process::Command;
+    use samite_testkit::run_python;
 
     /// Mean and central moments of integers, exactly: with S the sum, sum (n x - S)^p / n^(p + 1).
     fn exact(values: &[i64], power: u32) -> f64 {
@@ -244,14 +243,6 @@ mod tests {
     #[test]
     fn numpy_says_the_same() {
         let test = "numpy_says_the_same";
-        let Some(python) = python() else {
-            require(
-                test,
-                false,
-                "install the packages of ci/python.txt: ci/setup",
-            );
-            return;
-        };
         let script = r#"
 import numpy
 v = numpy.sin(numpy.arange(100_000, dtype=numpy.float64) ** 2 * 0.001) * 50 + 25
@@ -260,13 +251,9 @@ print(v.mean(), *(repr(float(moment(v, j))) for j in range(2, 7)))
 print(*(repr(float(moment(v[c::2], j))) for j in range(1, 5) for c in range(2)))
 print(*(repr(float(x)) for x in v[:1000]))
 "#;
-        let ended = Command::new(python).args(["-c", script]).output().unwrap();
-        assert!(
-            ended.status.success(),
-            "{}",
-            String::from_utf8_lossy(&ended.stderr)
-        );
-        let said = String::from_utf8(ended.stdout).unwrap();
+        let Some(said) = run_python(test, script, &[]) else {
+            return;
+        };
         let mut lines = said.lines().map(|line| {
             line.split_whitespace()
                 .map(|word| word.parse().unwrap())

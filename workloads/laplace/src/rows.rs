@@ -13,6 +13,10 @@ pub trait Rows {
     fn rows(&self) -> usize;
     /// Copies row `row` (counted from the first of this field) to `out`, which has `cols()` cells.
     fn load(&self, row: usize, out: &mut [f64]);
+}
+
+/// Rows that can be written, too.
+pub trait RowsMut: Rows {
     /// Copies `from`, which has `cols()` cells, to row `row`.
     fn store(&self, row: usize, from: &[f64]);
 }
@@ -52,7 +56,9 @@ impl Rows for VecRows {
         let start = row * self.cols;
         out.copy_from_slice(&self.cells.borrow()[start..start + self.cols]);
     }
+}
 
+impl RowsMut for VecRows {
     fn store(&self, row: usize, from: &[f64]) {
         let start = row * self.cols;
         self.cells.borrow_mut()[start..start + self.cols].copy_from_slice(from);

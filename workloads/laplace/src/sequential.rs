@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::kernel::{Colour, relaxed};
 use crate::problem::{BOTTOM, INITIAL, LEFT, RIGHT, TOP};
-use crate::{Problem, Rows};
+use crate::{Error, Problem, Rows};
 
 /// Red-black over-relaxation as the textbook has it, kept as plain as possible: it is the oracle.
 #[derive(Debug)]
@@ -56,6 +56,15 @@ impl Sequential {
             }
         }
         largest
+    }
+
+    /// Relaxes with another factor from now on.
+    ///
+    /// # Errors
+    /// [`Error::Omega`].
+    pub fn set_omega(&mut self, omega: f64) -> Result<(), Error> {
+        self.problem = self.problem.with_omega(omega)?;
+        Ok(())
     }
 
     /// The interior cells of one row.
@@ -145,12 +154,26 @@ impl Comparison {
             first: self.first.or(lower.first),
         }
     }
+
+    /// # Errors
+    /// [`Error::Wrong`] when a bit differs.
+    pub fn judge(&self) -> Result<(), Error> {
+        match self.first {
+            None => Ok(()),
+            Some(Difference { row, col, .. }) => Err(Error::Wrong {
+                different: self.different,
+                cells: self.cells,
+                row,
+                col,
+            }),
+        }
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::VecRows;
+    use crate::{RowsMut, VecRows};
 
     #[test]
     fn one_cell_relaxes_towards_the_average_of_its_sides() {

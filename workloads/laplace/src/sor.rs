@@ -30,7 +30,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::kernel::{Colour, Relax};
 use crate::problem::{BOTTOM, INITIAL, LEFT, RIGHT, TOP};
-use crate::{Part, Problem, Rows};
+use crate::{Error, Part, Problem, Rows, RowsMut};
 
 /// What a step asks of the neighbours.
 pub trait Halo {
@@ -144,6 +144,15 @@ impl Solver {
         }
     }
 
+    /// Relaxes with another factor from now on.
+    ///
+    /// # Errors
+    /// [`Error::Omega`].
+    pub fn set_omega(&mut self, omega: f64) -> Result<(), Error> {
+        self.problem = self.problem.with_omega(omega)?;
+        Ok(())
+    }
+
     /// The part that this solver steps.
     pub fn part(&self) -> Part {
         self.part
@@ -160,7 +169,7 @@ impl Solver {
     /// # Panics
     ///
     /// If the field has not the shape of the part.
-    pub fn fill_initial<R: Rows>(&self, field: &R) {
+    pub fn fill_initial<R: RowsMut>(&self, field: &R) {
         self.assert_shape(field);
         let initial = vec![INITIAL; self.problem.cols()];
         for row in 0..self.part.rows {
@@ -171,15 +180,15 @@ impl Solver {
     /// Computes step *k + 1* into `new` from step *k* in `old`, exchanging borders twice.
     ///
     /// Reads every row of `old` once (the first and last ones twice) and writes every row of `new`
-    /// once. After an error the halos are unspecified and the solver must not step again.
+    /// once, row *r* after row *r + 2* was read: both may be the same field. After an error the halos are unspecified and the solver must not step again.
     ///
     /// # Panics
     ///
     /// If a field has not the shape of the part.
-    pub fn step<R: Rows, H: Halo>(
+    pub fn step<O: Rows, N: RowsMut, H: Halo>(
         &mut self,
-        old: &R,
-        new: &R,
+        old: &O,
+        new: &N,
         halo: &mut H,
     ) -> Result<Change, H::Error> {
         self.assert_shape(old);
@@ -212,7 +221,7 @@ impl Solver {
     }
 
     /// The pass: red one row ahead of black. Leaves the finished edges for the next exchange.
-    fn relax_all<R: Rows>(&mut self, old: &R, new: &R) -> Change {
+    fn relax_all<O: Rows, N: RowsMut>(&mut self, old: &O, new: &N) -> Change {
         let rows = self.part.rows;
         let Pass {
             above,

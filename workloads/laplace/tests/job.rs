@@ -1,37 +1,75 @@
 //! The two programs of the job as real processes: exact results however the cells travel, a slow
 //! analysis, and what is said when somebody is lost.
+//!
+//! Unit 0 of a test keeps the stream, as the agent of a node does; then come the solver's units, then the analysis'.
 
 use std::io::{self, Write};
 use std::path::PathBuf;
 use std::time::Duration;
 
+use samite::stage::service::{Room, Service, steward_identity};
 use samite::{Fabric, Identity, Mask};
 use samite_laplace::Error;
 use samite_laplace::job::{analysis, solver};
-use samite_testkit::{Failed, Outcome, Unit, Units, Who, check, point, units};
+use samite_testkit::{Failed, Outcome, Unit, Units, Visitors, Who, check, point, units};
 
-/// A small job of this many solver units and the analysis, which is the last unit of the test.
-fn job(solvers: u32) -> Units {
-    units(solvers + 1)
+/// Who a unit of a job is.
+enum Part {
+    Keeper,
+    Solver(Fabric),
+    Analysis(Fabric),
 }
 
-fn is_analysis(unit: &Unit) -> bool {
-    unit.rank + 1 == unit.size
+/// A job.
+#[derive(Clone, Copy)]
+struct Job {
+    solvers: u32,
+    readers: u32,
 }
 
-/// Joins as `samite run` would have it: two programs in one job.
-fn join(unit: &Unit) -> Outcome<Fabric> {
-    let (program, rank, size) = match is_analysis(unit) {
-        true => ("analysis", 0, 1),
-        false => ("solver", unit.rank, unit.size - 1),
-    };
-    let identity = Identity {
-        program: program.into(),
-        rank,
-        size,
-        ..unit.identity()
-    };
-    Ok(Fabric::join(&unit.domain, identity, unit.config.clone())?)
+impl Job {
+    fn units(self) -> Units {
+        units(1 + self.solvers + self.readers)
+    }
+
+    /// Joins as `samite run` would have it: two programs in one job, and the agent.
+    fn join(self, unit: &Unit) -> Outcome<Part> {
+        let Some(number) = unit.rank.checked_sub(1) else {
+            let fabric = Fabric::join(&unit.domain, steward_identity(), unit.config.clone())?;
+            let room = Room {
+                memory: 256 << 20,
+                disk: 0,
+                folder: std::env::temp_dir(),
+            };
+            let mut visitors = Visitors::expect(self.solvers + self.readers);
+            Service::steward(&fabric, room).run(|fabric| visitors.remain(fabric))?;
+            return Ok(Part::Keeper);
+        };
+        let solves = number < self.solvers;
+        let (program, rank, size) = match solves {
+            true => ("solver", number, self.solvers),
+            false => ("analysis", number - self.solvers, self.readers),
+        };
+        let identity = Identity {
+            program: program.into(),
+            rank,
+            size,
+            ..unit.identity()
+        };
+        let fabric = Fabric::join(&unit.domain, identity, unit.config.clone())?;
+        Ok(match solves {
+            true => Part::Solver(fabric),
+            false => Part::Analysis(fabric),
+        })
+    }
+
+    fn solver(self, rank: u32) -> Who {
+        Who::Unit(1 + rank)
+    }
+
+    fn analysis(self) -> Who {
+        Who::Unit(1 + self.solvers)
+    }
 }
 
 fn failed(error: Error) -> Failed {
@@ -51,6 +89,8 @@ fn solver_args(size: usize, steps: u64) -> solver::Args {
 fn analysis_args(unit: &Unit, delay: Duration) -> analysis::Args {
     analysis::Args {
         report: report(unit),
+        order: 4,
+        study: false,
         no_check: false,
         delay,
     }
@@ -62,27 +102,32 @@ fn report(unit: &Unit) -> PathBuf {
 
 /// Runs a job to its end. The analysis compares the field with the sequential run by itself and fails
 /// if a bit differs; what it prints is looked at, too.
-fn run(name: &str, solvers: u32, mask: Mask, size: usize, steps: u64, delay: Duration) {
+fn run(name: &str, job: Job, mask: Mask, size: usize, steps: u64, delay: Duration) {
     let body = |unit: &Unit| {
-        let fabric = join(unit)?;
-        if !is_analysis(unit) {
-            return solver::run(&fabric, &solver_args(size, steps), &mut io::sink())
-                .map_err(failed);
-        }
+        let fabric = match job.join(unit)? {
+            Part::Keeper => return Ok(()),
+            Part::Solver(fabric) => {
+                return solver::run(&fabric, &solver_args(size, steps), &mut io::sink())
+                    .map_err(failed);
+            }
+            Part::Analysis(fabric) => fabric,
+        };
         let mut out = Vec::new();
         analysis::run(&fabric, &analysis_args(unit, delay), &mut out).map_err(failed)?;
+        if fabric.identity().rank > 0 {
+            return Ok(());
+        }
         let html = std::fs::read_to_string(report(unit))?;
         std::fs::remove_file(report(unit))?;
         let text = String::from_utf8_lossy(&out);
-        let cells = size * size * solvers as usize;
-        let way = if mask.map {
-            "copied by messages"
-        } else {
-            "read in place"
-        };
+        let cells = size * size * job.solvers as usize;
+        // Rows of the solver's units and those of the analysis are cut apart at as many places.
+        let parts = u64::from(job.solvers.max(job.readers)) * (steps + 1);
+        let in_place = if mask.map { 0 } else { parts };
         for expected in [
             format!("{cells} of {cells} cells are equal, bit by bit"),
-            format!("0 to {steps}, each whole and in order, {way}"),
+            format!("the moments of {} steps", steps + 1),
+            format!("{in_place} of {parts} parts of steps"),
         ] {
             check!(text.contains(&expected), "\"{expected}\" is not in\n{text}");
             check!(
@@ -92,81 +137,77 @@ fn run(name: &str, solvers: u32, mask: Mask, size: usize, steps: u64, delay: Dur
         }
         Ok(())
     };
-    job(solvers).mask(mask).conduct_bare(name, body, |_| {});
+    job.units().mask(mask).conduct_bare(name, body, |_| {});
 }
 
 const AT_ONCE: Duration = Duration::ZERO;
 
+const fn job(solvers: u32, readers: u32) -> Job {
+    Job { solvers, readers }
+}
+
 #[test]
 fn one_unit_is_exact() {
-    run("one_unit_is_exact", 1, Mask::default(), 50, 40, AT_ONCE);
+    let name = "one_unit_is_exact";
+    run(name, job(1, 1), Mask::default(), 50, 40, AT_ONCE);
 }
 
 #[test]
 fn two_units_are_exact() {
-    run("two_units_are_exact", 2, Mask::default(), 64, 100, AT_ONCE);
+    let name = "two_units_are_exact";
+    run(name, job(2, 1), Mask::default(), 64, 100, AT_ONCE);
 }
 
 #[test]
-fn three_units_are_exact() {
-    run(
-        "three_units_are_exact",
-        3,
-        Mask::default(),
-        33,
-        100,
-        AT_ONCE,
-    );
+fn three_units_and_three_readers_are_exact() {
+    let name = "three_units_and_three_readers_are_exact";
+    run(name, job(3, 3), Mask::default(), 33, 100, AT_ONCE);
 }
 
-/// Rows longer than an eager message, fields longer than one piece.
+/// Rows longer than an eager message, blocks longer than one piece.
 #[test]
 fn long_rows_are_exact() {
-    run("long_rows_are_exact", 2, Mask::default(), 1100, 3, AT_ONCE);
+    let name = "long_rows_are_exact";
+    run(name, job(2, 1), Mask::default(), 1100, 3, AT_ONCE);
 }
 
 #[test]
 fn one_unit_without_shared_memory_is_exact() {
     let name = "one_unit_without_shared_memory_is_exact";
-    run(name, 1, Mask::MESSAGES_ONLY, 50, 40, AT_ONCE);
+    run(name, job(1, 1), Mask::MESSAGES_ONLY, 50, 40, AT_ONCE);
 }
 
 #[test]
 fn three_units_without_shared_memory_are_exact() {
     let name = "three_units_without_shared_memory_are_exact";
-    run(name, 3, Mask::MESSAGES_ONLY, 33, 60, AT_ONCE);
+    run(name, job(3, 1), Mask::MESSAGES_ONLY, 33, 60, AT_ONCE);
 }
 
 #[test]
 fn long_rows_without_shared_memory_are_exact() {
     let name = "long_rows_without_shared_memory_are_exact";
-    run(name, 2, Mask::MESSAGES_ONLY, 1100, 3, AT_ONCE);
+    run(name, job(2, 1), Mask::MESSAGES_ONLY, 1100, 3, AT_ONCE);
 }
 
 #[test]
 fn the_field_before_the_first_step_is_analysed() {
-    run(
-        "the_field_before_the_first_step_is_analysed",
-        2,
-        Mask::default(),
-        8,
-        0,
-        AT_ONCE,
-    );
+    let name = "the_field_before_the_first_step_is_analysed";
+    run(name, job(2, 1), Mask::default(), 8, 0, AT_ONCE);
 }
 
 /// The solver could do all steps while the analysis sleeps once.
 #[test]
 fn a_slow_analysis_loses_and_tears_nothing() {
     let name = "a_slow_analysis_loses_and_tears_nothing";
-    run(name, 2, Mask::default(), 40, 12, Duration::from_millis(20));
+    let slow = Duration::from_millis(20);
+    run(name, job(2, 1), Mask::default(), 40, 12, slow);
 }
 
 /// More steps than a test has time for.
-const ENDLESS: u64 = u64::MAX / 2;
+const ENDLESS: u64 = i64::MAX as u64;
 
-/// Tells the test that all are at work: the solver's first unit has reported a second time, which is
-/// after step 1, so the analysis has read step 0.
+/// Tells the test that all are at work: the solver's first unit has reported often enough that the analysis must have
+/// read a step.
 #[derive(Default)]
 struct AtWork {
     reports: u32,
@@ -179,7 +220,7 @@ impl Write for AtWork {
 
     fn flush(&mut self) -> io::Result<()> {
         self.reports += 1;
-        if self.reports == 2 {
+        if self.reports == 5 {
             point("at work");
         }
         Ok(())
@@ -187,94 +228,114 @@ impl Write for AtWork {
 }
 
 /// Runs a unit of a job that will not end well; what it says.
-fn last_words(unit: &Unit) -> Outcome<String> {
-    let fabric = join(unit)?;
-    let ended = if is_analysis(unit) {
-        analysis::run(&fabric, &analysis_args(unit, AT_ONCE), &mut io::sink())
-    } else {
-        solver::run(&fabric, &solver_args(16, ENDLESS), &mut AtWork::default())
+fn last_words(job: Job, unit: &Unit) -> Outcome<Option<(bool, String)>> {
+    let (solves, ended) = match job.join(unit)? {
+        Part::Keeper => return Ok(None),
+        Part::Solver(fabric) => {
+            let ended = solver::run(&fabric, &solver_args(16, ENDLESS), &mut AtWork::default());
+            (true, ended)
+        }
+        Part::Analysis(fabric) => {
+            let args = analysis_args(unit, AT_ONCE);
+            (false, analysis::run(&fabric, &args, &mut io::sink()))
+        }
     };
     match ended {
         Ok(()) => Err(Failed::new("the job ended well")),
-        Err(error) => Ok(chain(&error)),
+        Err(error) => Ok(Some((solves, chain(&error)))),
     }
 }
 
 #[test]
 fn a_lost_solver_is_named() {
+    let job = job(2, 1);
     let body = |unit: &Unit| {
-        let text = last_words(unit)?;
-        // The other solver may see the loss, or that the analysis has left because of it.
-        let expected = if is_analysis(unit) {
-            "solver.1"
-        } else {
-            "was lost"
+        let Some((solves, text)) = last_words(job, unit)? else {
+            return Ok(());
         };
-        check!(text.contains(expected), "it says: {text}");
-        Ok(())
-    };
-    job(2).conduct_bare("a_lost_solver_is_named", body, |cast| {
-        cast.wait_point(Who::Unit(0), "at work");
-        cast.kill(Who::Unit(1));
-    });
-}
-
-#[test]
-fn a_lost_analysis_is_named() {
-    let body = |unit: &Unit| {
-        let text = last_words(unit)?;
+        // Whichever of the two is missed first: the other one ends because of it.
+        let expected = if solves { "was lost" } else { "solver." };
         check!(
-            text.contains("the analysis") && text.contains("was lost"),
+            text.contains(expected) && (solves || text.contains("was lost before its last step")),
             "it says: {text}"
         );
         Ok(())
     };
-    job(1).conduct_bare("a_lost_analysis_is_named", body, |cast| {
-        cast.wait_point(Who::Unit(0), "at work");
-        cast.kill(Who::Unit(1));
+    let units = job
+        .units()
+        .config(|config| config.deadline = Duration::from_secs(15));
+    units.conduct_bare("a_lost_solver_is_named", body, |cast| {
+        cast.wait_point(job.solver(0), "at work");
+        cast.kill(job.solver(1));
     });
 }
 
-/// The solver waits, but not for ever.
+/// The solver waits for an analysis that is not there any more, but not for ever: it could come back.
+#[test]
+fn a_lost_analysis_is_named() {
+    not_there("a_lost_analysis_is_named", |cast, job| {
+        cast.kill(job.analysis());
+        cast.wait_point(job.solver(0), "given up");
+    });
+}
+
 #[test]
 fn a_stopped_analysis_is_waited_for_until_the_deadline() {
     let name = "a_stopped_analysis_is_waited_for_until_the_deadline";
+    not_there(name, |cast, job| {
+        cast.stop(job.analysis());
+        cast.wait_point(job.solver(0), "given up");
+        cast.kill(job.analysis());
+    });
+}
+
+fn not_there(name: &str, end: impl Fn(&mut samite_testkit::Cast, Job)) {
+    let job = job(1, 1);
     let body = |unit: &Unit| {
-        let text = last_words(unit)?;
-        let said = "waiting for the analysis to have read step";
-        check!(
-            text.contains(said) && text.contains("within 3s"),
-            "it says: {text}"
-        );
+        let Some((_, text)) = last_words(job, unit)? else {
+            return Ok(());
+        };
+        check!(text.contains("analysis"), "it says: {text}");
         point("given up");
         Ok(())
     };
-    let job = job(1).config(|config| config.deadline = Duration::from_secs(3));
-    job.conduct_bare(name, body, |cast| {
-        cast.wait_point(Who::Unit(0), "at work");
-        cast.stop(Who::Unit(1));
-        cast.wait_point(Who::Unit(0), "given up");
-        cast.kill(Who::Unit(1));
+    let units = job
+        .units()
+        .config(|config| config.deadline = Duration::from_secs(3));
+    units.conduct_bare(name, body, |cast| {
+        cast.wait_point(job.solver(0), "at work");
+        end(cast, job);
     });
 }
 
 #[test]
 fn units_with_different_arguments_are_refused() {
+    let job = job(2, 1);
     let body = |unit: &Unit| {
-        let fabric = join(unit)?;
-        if !is_analysis(unit) {
-            // What becomes of the solver when the analysis refuses is seen above.
-            let args = solver_args(16, 5 + u64::from(unit.rank));
-            let _ = solver::run(&fabric, &args, &mut io::sink());
-            return Ok(());
+        let rank = unit.rank.saturating_sub(1);
+        match job.join(unit)? {
+            Part::Solver(fabric) => {
+                let args = solver_args(16 + rank as usize, 5);
+                let ended = solver::run(&fabric, &args, &mut io::sink());
+                let text = ended.as_ref().map_err(|error| chain(error));
+                // Who commits first hears that the other one has left.
+                let words = ["shape", "border", "closed", "lost"];
+                check!(
+                    text.is_err_and(|text| words.iter().any(|word| text.contains(word))),
+                    "it is {ended:?}"
+                );
+            }
+            Part::Analysis(fabric) => {
+                let ended = analysis::run(&fabric, &analysis_args(unit, AT_ONCE), &mut io::sink());
+                check!(ended.is_err(), "it is {ended:?}");
+            }
+            Part::Keeper => {}
         }
-        let ended = analysis::run(&fabric, &analysis_args(unit, AT_ONCE), &mut io::sink());
-        check!(
-            matches!(ended, Err(Error::Disagreement { unit: 1 })),
-            "it is {ended:?}"
-        );
         Ok(())
     };
     let name = "units_with_different_arguments_are_refused";
-    job(2).conduct_bare(name, body, |_| {});
+    let units = job
+        .units()
+        .config(|config| config.deadline = Duration::from_secs(15));
+    units.conduct_bare(name, body, |_| {});
 }

@@ -5,7 +5,7 @@ use std::sync::mpsc::{Receiver, RecvError, Sender, channel};
 use proptest::prelude::*;
 
 use samite_laplace::{
-    Change, Halo, NoNeighbours, Part, Problem, Rows, Sequential, Solver, VecRows,
+    Change, Halo, NoNeighbours, Part, Problem, RowsMut, Sequential, Solver, VecRows,
 };
 
 /// A halo over channels, for units that are threads.
@@ -128,6 +128,22 @@ fn the_old_step_stays_as_it_was() {
     let Ok(change) = solver.step(&old, &new, &mut NoNeighbours);
     assert_eq!(old.to_vec(), before);
     assert!(change.max > 0.0 && change.sum >= change.max);
+}
+
+#[test]
+fn a_step_in_place_has_the_same_bits() {
+    for rows in [1, 2, 3, 12] {
+        let problem = Problem::new(rows, 9).unwrap();
+        let mut solver = Solver::new(problem, problem.part(0, 1).unwrap());
+        let field = VecRows::new(rows, 9);
+        solver.fill_initial(&field);
+        let mut sequential = Sequential::new(problem);
+        for _ in 0..20 {
+            let Ok(_) = solver.step(&field, &field, &mut NoNeighbours);
+            sequential.step();
+        }
+        assert!(sequential.compare(0, &field).is_exact(), "{rows} rows");
+    }
 }
 
 #[test]

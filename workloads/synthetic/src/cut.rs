@@ -14,6 +14,8 @@ const BOXES: usize = 4;
 pub enum Cut {
     /// Along the slowest dimension.
     Rows,
+    /// Along the second dimension.
+    Second,
     /// Along the fastest dimension.
     Columns,
     /// In all dimensions, as cubic as can be.
@@ -29,6 +31,7 @@ impl Cut {
         let (last, size) = (shape.len().saturating_sub(1), u64::from(size));
         let grid = match self {
             Cut::Rows => Grid::along(shape, 0, size),
+            Cut::Second => Grid::along(shape, last.min(1), size),
             Cut::Columns => Grid::along(shape, last, size),
             Cut::Blocks => Grid::cubic(shape, size),
         };
@@ -41,6 +44,8 @@ impl Cut {
 pub enum Pattern {
     /// Rows of the slowest dimension: all readers together read everything.
     Rows,
+    /// Parts along the second dimension: everything.
+    Second,
     /// Columns of the fastest dimension: everything.
     Columns,
     /// Blocks: everything.
@@ -66,6 +71,7 @@ impl Pattern {
     ) -> Result<Vec<Region>, Error> {
         let boxes = match self {
             Pattern::Rows => vec![Cut::Rows.part(shape, rank, size)?],
+            Pattern::Second => vec![Cut::Second.part(shape, rank, size)?],
             Pattern::Columns | Pattern::Transpose => vec![Cut::Columns.part(shape, rank, size)?],
             Pattern::Blocks => vec![Cut::Blocks.part(shape, rank, size)?],
             Pattern::Boxes => {
@@ -115,9 +121,10 @@ mod tests {
             let asked = |pattern: Pattern| {
                 (0..ranks).flat_map(move |rank| pattern.boxes(&shape, (rank, ranks), 9).unwrap())
             };
-            let all: [Vec<Region>; 5] = [
+            let all: [Vec<Region>; 6] = [
                 cut(Cut::Rows).collect(),
                 cut(Cut::Columns).collect(),
+                asked(Pattern::Second).collect(),
                 cut(Cut::Blocks).collect(),
                 asked(Pattern::Transpose).collect(),
                 asked(Pattern::Blocks).collect(),

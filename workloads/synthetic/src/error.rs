@@ -1,3 +1,5 @@
+use samite::stage::protocol::EndOfStream;
+
 /// What can go wrong.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -9,8 +11,16 @@ pub enum Error {
     #[error(transparent)]
     Fabric(#[from] samite::Error),
     /// The stream ended before its last step.
-    #[error("the stream ended before its last step: {0}")]
-    Ended(String),
+    #[error("{}", end_of(*.0))]
+    Ended(Option<EndOfStream>),
+    /// A step that was not dropped did not come.
+    #[error("step {0} did not come, although the policy drops none")]
+    Missing(u64),
+    /// A step without what the writers say of it.
+    #[error(
+        "step {0} does not say how many there are: is its writer synthetic-writer, of the same build?"
+    )]
+    Untold(u64),
     /// A unit said something that another one does not understand.
     #[error("a unit of the job was not understood: are all of them of one build?")]
     Said(#[from] postcard::Error),
@@ -36,6 +46,15 @@ pub enum Error {
     /// Nobody reads what the program prints.
     #[error("the standard output could not be written")]
     Output(#[from] std::io::Error),
+}
+
+fn end_of(end: Option<EndOfStream>) -> String {
+    match end {
+        Some(EndOfStream::WriterLost { rank }) => {
+            format!("writer {rank} was lost before its last step, and did not come back")
+        }
+        _ => "the writers closed the stream before its last step".into(),
+    }
 }
 
 impl From<samite::stage::Error> for Error {

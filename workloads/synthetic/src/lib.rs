@@ -33,6 +33,21 @@ const STREAM: &str = "synthetic";
 /// The variable.
 const VARIABLE: &str = "u";
 
+/// Of which steps the elements are those of the step, and looked at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Checked {
+    /// Of all.
+    All,
+    /// Of the first and the last: between them nothing but the stream takes time.
+    Ends,
+}
+
+impl Checked {
+    fn has(self, number: u64, steps: u64) -> bool {
+        self == Checked::All || number == 0 || number + 1 >= steps
+    }
+}
+
 /// Attributes of a step.
 mod said {
     /// How many steps there are; an integer.
@@ -44,19 +59,3 @@ mod said {
         format!("times {rank}")
     }
 }
-
-/// Does something for the Rust type of a [`samite::stage::Dtype`]: `for_dtype!(dtype, T => f::<T>(..))`.
-macro_rules! for_dtype {
-    ($dtype:expr, $T:ident => $do:expr) => {
-        for_dtype!(@ $dtype, $T, $do, I8 i8, I16 i16, I32 i32, I64 i64, U8 u8, U16 u16, U32 u32, U64 u64, F32 f32, F64 f64)
-    };
-    (@ $dtype:expr, $T:ident, $do:expr, $($name:ident $type:ty),*) => {
-        match $dtype {
-            $(samite::stage::Dtype::$name => {
-                type $T = $type;
-                $do
-            })*
-        }
-    };
-}
-pub(crate) use for_dtype;

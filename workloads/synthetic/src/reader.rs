@@ -7,14 +7,16 @@ use clap::{ArgAction, Parser, ValueEnum};
 use ndarray::{ArrayD, IxDyn};
 use samite::Fabric;
 use samite::program::{Summary, Units};
-use samite::stage::protocol::Attribute;
-use samite::stage::{Region, Stage, StepReader};
+use samite::stage::protocol::{Attribute, EndOfStream, Policy};
+use samite::stage::space::Dims;
+use samite::stage::{Dtype, Region, Stage, StepReader};
 use serde::{Deserialize, Serialize};
 
 use crate::cut::Pattern;
 use crate::value::{Value, check};
 use crate::writer::{self, Clock};
-use crate::{Error, STREAM, VARIABLE, for_dtype, said};
+use crate::{Checked, Error, STREAM, VARIABLE, said};
+use samite::stage::for_dtype;
 
 /// What a reader's time is split into.
 const PARTS: [&str; 3] = ["waiting for steps", "getting", "checking"];
@@ -29,6 +31,9 @@ pub struct Args {
     /// Copy boxes even where they could be read in place
     #[arg(long, action = ArgAction::Set, num_args = 0..=1, default_value_t = false, default_missing_value = "true")]
     pub copy: bool,
+    /// Which steps are checked; as the writers' --check
+    #[arg(long, value_enum, default_value_t = Checked::All)]
+    pub check: Checked,
 }
 
 /// What a unit found.
@@ -45,6 +50,8 @@ struct Tally {
     times: [f64; PARTS.len()],
     /// Seconds from the first step to the last.
     elapsed: f64,
+    /// Seconds and number of the steps between the first and the last.
+    between: (f64, u64),
 }
 
 /// Runs one unit. Collective over the program.
@@ -59,32 +66,55 @@ pub fn run(fabric: &Fabric, args: &Args, out: &mut dyn Write) -> Result<(), Erro
     let stage = Stage::join(fabric)?;
     let mut reader = stage.reader(STREAM)?;
     let mut tally = Tally::default();
+    let gives_all = matches!(reader.policy(), Policy::Block | Policy::Spill);
     let mut begin = Instant::now();
-    let last = loop {
+    let mut first_done = begin;
+    let mut last: Option<Last> = None;
+    loop {
         let start = Instant::now();
         let Some(step) = reader.next_step()? else {
-            return Err(Error::Ended(format!("{:?}", reader.end())));
+            // Where the policy drops, the last step may be one of those that it dropped.
+            match reader.end() {
+                Some(EndOfStream::Closed) if !gives_all && last.is_some() => break,
+                end => return Err(Error::Ended(end)),
+            }
         };
+        let missing = last.as_ref().map(|last| last.number + 1);
+        if let Some(missing) = missing.filter(|next| gives_all && *next != step.number()) {
+            return Err(Error::Missing(missing));
+        }
         match tally.steps {
             // The wait for the first step is that for the writers' start.
             0 => begin = start,
             _ => tally.times[0] += start.elapsed().as_secs_f64(),
         }
         let dtype = step.variable(VARIABLE)?.dtype;
-        for_dtype!(dtype, T => look_at::<T>(&step, args, (own.rank, own.size), &mut tally))?;
+        let Some(Attribute::Integer(steps)) = step.attribute(said::STEPS) else {
+            return Err(Error::Untold(step.number()));
+        };
+        let steps = steps.unsigned_abs();
+        let checks = args.check.has(step.number(), steps);
+        for_dtype!(dtype, T => look_at::<T>(&step, args, checks, (own.rank, own.size), &mut tally))?;
         tally.steps += 1;
-        match step.attribute(said::STEPS) {
-            Some(Attribute::Integer(steps)) if tally.steps >= steps.unsigned_abs() => break step,
+        match tally.steps {
+            1 => first_done = Instant::now(),
+            done if step.number() + 1 < steps => {
+                tally.between = (first_done.elapsed().as_secs_f64(), done - 1)
+            }
             _ => {}
         }
-    };
+        last = Some(Last::of(&step)?);
+        if step.number() + 1 >= steps {
+            break;
+        }
+    }
     tally.elapsed = begin.elapsed().as_secs_f64();
     let tallies = units.share(&postcard::to_stdvec(&tally)?)?;
     let tallies = tallies.iter().map(|tally| postcard::from_bytes(tally));
     let tallies = tallies.collect::<Result<Vec<Tally>, _>>()?;
     let all = tallies.into_iter().reduce(Tally::merge).unwrap_or_default();
-    if own.rank == 0 {
-        write!(out, "{}", summary(&last, args, own.size, &all)?)?;
+    if let (0, Some(last)) = (own.rank, &last) {
+        write!(out, "{}", summary(last, args, own.size, &all)?)?;
     }
     match all.first_wrong {
         None => Ok(()),
@@ -100,6 +130,7 @@ pub fn run(fabric: &Fabric, args: &Args, out: &mut dyn Write) -> Result<(), Erro
 fn look_at<T: Value>(
     step: &StepReader<'_>,
     args: &Args,
+    checks: bool,
     own: (u32, u32),
     tally: &mut Tally,
 ) -> Result<(), Error> {
@@ -119,6 +150,11 @@ fn look_at<T: Value>(
                 copy.view()
             }
         };
+        if !checks {
+            clock.note(1);
+            tally.add::<T>(&region, None);
+            continue;
+        }
         let found = match args.pattern {
             Pattern::Transpose => {
                 let turned = part.reversed_axes().as_standard_layout().into_owned();
@@ -136,20 +172,24 @@ fn look_at<T: Value>(
             }
         };
         clock.note(2);
-        tally.add::<T>(&region, step.number(), found);
+        let (wrong, place) = found;
+        let place = place.map(|place| (step.number(), place));
+        tally.add::<T>(&region, Some((wrong, place)));
     }
     Ok(())
 }
 
 impl Tally {
-    fn add<T: Value>(&mut self, region: &Region, step: u64, (wrong, place): (u64, Option<u64>)) {
+    /// A box that was read; where it was checked, how many elements are wrong, and step and place of the first.
+    fn add<T: Value>(&mut self, region: &Region, found: Option<(u64, Option<(u64, u64)>)>) {
         let elements = region.volume().unwrap_or(0);
         self.boxes += 1;
-        self.elements += elements;
         self.bytes += elements * T::DTYPE.bytes();
-        self.wrong += wrong;
-        let first = place.map(|place| (step, place));
-        self.first_wrong = self.first_wrong.or(first);
+        if let Some((wrong, first)) = found {
+            self.elements += elements;
+            self.wrong += wrong;
+            self.first_wrong = self.first_wrong.or(first);
+        }
     }
 
     /// Sums; times are those of the slowest.
@@ -168,27 +208,48 @@ impl Tally {
             first_wrong: self.first_wrong.or(other.first_wrong),
             times,
             elapsed: self.elapsed.max(other.elapsed),
+            between: (
+                self.between.0.max(other.between.0),
+                self.between.1.max(other.between.1),
+            ),
         }
     }
 }
 
-fn summary(
-    last: &StepReader<'_>,
-    args: &Args,
-    readers: u32,
-    all: &Tally,
-) -> Result<Summary, Error> {
-    let variable = last.variable(VARIABLE)?;
-    let whole = Region::whole(&variable.shape)?.bytes(variable.dtype.bytes())?;
-    let written = whole as f64 * all.steps as f64;
-    let mut spent = [0.0f64; writer::PARTS.len()];
-    for rank in 0..last.writers() {
-        if let Some(Attribute::Reals(times)) = last.attribute(&said::times(rank)) {
-            for (longest, time) in spent.iter_mut().zip(times) {
-                *longest = longest.max(*time);
+/// What is told of the last step that came; the step itself is not held, since its writers may wait for that.
+struct Last {
+    number: u64,
+    dtype: Dtype,
+    shape: Dims,
+    writers: u32,
+    /// What the writers spent, the slowest of them; nothing unless it is the last one of all.
+    spent: [f64; writer::PARTS.len()],
+}
+
+impl Last {
+    fn of(step: &StepReader<'_>) -> Result<Last, Error> {
+        let variable = step.variable(VARIABLE)?;
+        let mut spent = [0.0f64; writer::PARTS.len()];
+        for rank in 0..step.writers() {
+            if let Some(Attribute::Reals(times)) = step.attribute(&said::times(rank)) {
+                for (longest, time) in spent.iter_mut().zip(times) {
+                    *longest = longest.max(*time);
+                }
             }
         }
+        Ok(Last {
+            number: step.number(),
+            dtype: variable.dtype,
+            shape: variable.shape.clone(),
+            writers: step.writers(),
+            spent,
+        })
     }
+}
+
+fn summary(last: &Last, args: &Args, readers: u32, all: &Tally) -> Result<Summary, Error> {
+    let whole = Region::whole(&last.shape)?.bytes(last.dtype.bytes())?;
+    let written = whole as f64 * all.steps as f64;
     let pattern = args.pattern.to_possible_value();
     let pattern = pattern.as_ref().map_or("", |pattern| pattern.get_name());
     let rate = |bytes: f64| {
@@ -198,11 +259,11 @@ fn summary(
     let mut summary = Summary::new("A synthetic stream")
         .row(
             "array",
-            format_args!("{:?} of {}", &variable.shape[..], variable.dtype),
+            format_args!("{:?} of {}", &last.shape[..], last.dtype),
         )
         .row(
             "units",
-            format_args!("{} write, {readers} read", last.writers()),
+            format_args!("{} write, {readers} read", last.writers),
         )
         .row("steps", all.steps)
         .row("pattern", pattern)
@@ -213,9 +274,17 @@ fn summary(
         .row("written", rate(written))
         .row("read", rate(all.bytes as f64))
         .row("time", seconds(all.elapsed));
+    let (between, steps) = all.between;
+    if steps > 0 {
+        let each = between / steps as f64 * 1e3;
+        summary = summary.row(
+            "a step",
+            format_args!("{each:.3} ms, between the first and the last"),
+        );
+    }
     let split = writer::PARTS
         .iter()
-        .zip(spent)
+        .zip(last.spent)
         .map(|part| ("writers", part));
     let split = split.chain(PARTS.iter().zip(all.times).map(|part| ("readers", part)));
     for (who, (part, time)) in split {

@@ -111,6 +111,18 @@ impl Shape {
             .all(|corner| array[*corner] == -(number as f64))
     }
 
+    /// One number of each page, where all values are those of `seed`: whoever looks at a value has at least its pages.
+    fn looks_right(&self, array: ArrayView2<'_, f64>, seed: u64) -> bool {
+        const PAGE: usize = 4096 / size_of::<f64>();
+        let rows = (0..)
+            .zip(array.rows())
+            .step_by((PAGE / self.columns as usize).max(1));
+        rows.into_iter().all(|(row, values)| {
+            let mut columns = (self.first..).zip(values).step_by(PAGE);
+            columns.all(|(column, value)| *value == self.value(row, column, seed))
+        })
+    }
+
     fn corners(&self) -> [[usize; 2]; 2] {
         [[0, 0], [self.rows as usize - 1, self.columns as usize - 1]]
     }
@@ -253,7 +265,14 @@ fn read(
     let view = view.into_dimensionality::<Ix2>()?;
     match (look, kind.puts()) {
         (Look::Whole, _) => shape.check(view, seed),
-        (Look::Marks, true) => Ok(()),
+        (Look::Marks, true) => {
+            ensure!(
+                shape.looks_right(view, seed),
+                "the values of step {} are not there",
+                step.number()
+            );
+            Ok(())
+        }
         (Look::Marks, false) => {
             let is_new = shape.is_marked(view, step.number());
             ensure!(is_new, "the marks of step {} are not there", step.number());
@@ -299,6 +318,8 @@ mod tests {
         shape.fill(array.view_mut(), 3);
         assert!(shape.check(array.view(), 3).is_ok());
         assert!(shape.check(array.view(), 2).is_err());
+        assert!(shape.looks_right(array.view(), 3));
+        assert!(!shape.looks_right(array.view(), 2));
         array[[2, 3]] += 1.0;
         assert!(shape.check(array.view(), 3).is_err());
     }

@@ -1,4 +1,5 @@
-//! The memory that all processes of the job hold: the units, the agent, and the launcher.
+//! The memory that processes hold: all of the job (the units, the agent, and the launcher), or one program of another
+//! job.
 
 use super::{Context, Result};
 use std::fs;
@@ -9,6 +10,8 @@ use std::time::Duration;
 
 /// How long it looks away.
 const LOOK: Duration = Duration::from_micros(500);
+/// The same where it has to find out who is there each time.
+const LOOK_ASIDE: Duration = Duration::from_millis(10);
 
 /// Bytes of all processes of the job, each with its part of what it shares.
 pub(super) fn held_now() -> u64 {
@@ -21,13 +24,24 @@ fn processes() -> Vec<i32> {
         return Vec::new();
     };
     let launcher = launcher.as_raw_nonzero().get();
-    let all = fs::read_dir("/proc").into_iter().flatten().flatten();
-    let numbers = all.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
-    let mut processes: Vec<i32> = numbers
-        .filter(|pid| parent(*pid) == Some(launcher))
-        .collect();
+    let mut processes = children(launcher);
     processes.push(launcher);
     processes
+}
+
+fn children(launcher: i32) -> Vec<i32> {
+    let all = fs::read_dir("/proc").into_iter().flatten().flatten();
+    let numbers = all.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    numbers
+        .filter(|pid| parent(*pid) == Some(launcher))
+        .collect()
+}
+
+/// Whether it runs this program: `samite unit PROGRAM …`, or `samite agent …`.
+fn runs(pid: i32, program: &str) -> bool {
+    let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    let mut words = line.split(|byte| *byte == 0).skip(1).take(2);
+    words.any(|word| word == program.as_bytes())
 }
 
 fn parent(pid: i32) -> Option<i32> {
@@ -59,15 +73,29 @@ pub(super) struct Watch {
 impl Watch {
     /// `idle` is what is not counted.
     pub(super) fn begin(idle: u64) -> Watch {
+        let processes = processes();
+        Watch::looking(idle, LOOK, move || sum(&processes))
+    }
+
+    /// What that process of a program holds that holds most, among those that a launcher has started.
+    pub(super) fn of_program(launcher: u32, program: &str) -> Watch {
+        let program = program.to_owned();
+        Watch::looking(0, LOOK_ASIDE, move || {
+            let all = children(launcher as i32).into_iter();
+            let held = all.filter(|pid| runs(*pid, &program)).filter_map(held_by);
+            held.max().unwrap_or(0)
+        })
+    }
+
+    fn looking(idle: u64, pause: Duration, look: impl Fn() -> u64 + Send + 'static) -> Watch {
         let is_over = Arc::new(AtomicBool::new(false));
         let over = is_over.clone();
         let thread = std::thread::spawn(move || {
-            let processes = processes();
             let mut most = 0;
             // ORDERING: Relaxed, the thread is joined before its result is used.
             while !over.load(Ordering::Relaxed) {
-                most = most.max(sum(&processes));
-                std::thread::sleep(LOOK);
+                most = most.max(look());
+                std::thread::sleep(pause);
             }
             most
         });

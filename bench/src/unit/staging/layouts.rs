@@ -7,23 +7,34 @@ use samite::stage::index::Index;
 use samite::stage::placement::{Share, figures};
 use samite::stage::space::Grid;
 
-/// `index BLOCKS SPREAD`: bytes of the index of so many blocks in three dimensions that are no grid, in a domain of
-/// `SPREAD` points for each in every dimension.
+/// `index BLOCKS SPREAD FORM`: bytes of the index of so many blocks in three dimensions, in a domain of `SPREAD` points for each
+/// in every dimension. They form a `grid`, as those of a decomposition do, or lie `odd`: none.
 pub(super) fn index(command: &Command) -> Result<f64> {
     let (count, spread) = (command.number(1)?, command.number(2)?);
+    let is_grid = match command.word(3) {
+        "grid" => true,
+        "odd" => false,
+        other => bail!("`{other}` is no form of blocks"),
+    };
     ensure!(count > 0 && spread > 1, "no blocks, or no room for them");
     let edge = (1..).find(|edge: &u64| edge.pow(3) >= count).unwrap_or(1);
     let blocks: Result<Vec<Region>> = (0..count)
         .map(|block| {
             let place = [block / edge / edge, block / edge % edge, block % edge];
             // Moved aside by anything that depends on the block and is no grid.
-            let aside = |dim: u64| (block.wrapping_mul(0x9e37_79b9) >> (4 * dim)) % (spread / 2);
+            let aside = |dim: u64| match is_grid {
+                true => 0,
+                false => (block.wrapping_mul(0x9e37_79b9) >> (4 * dim)) % (spread / 2),
+            };
             let lower = [0, 1, 2].map(|dim| place[dim] * spread + aside(dim as u64));
             Ok(Region::at(&lower, &[spread; 3])?)
         })
         .collect();
     let index = Index::new(&blocks?)?;
-    ensure!(!index.is_grid(), "the blocks are a grid");
+    ensure!(
+        index.is_grid() == is_grid,
+        "the blocks are a grid, or are not, against the name of the row"
+    );
     Ok(index.bytes() as f64)
 }
 
@@ -53,4 +64,24 @@ pub(super) fn layout(command: &Command) -> Result<Option<f64>> {
         "server" => figures.connections_per_server as f64,
         _ => return Ok(None),
     }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn bytes(words: &str) -> f64 {
+        index(&Command::of(words)).unwrap()
+    }
+
+    #[test]
+    fn an_index_grows_with_its_blocks_and_not_with_the_domain() {
+        for form in ["odd", "grid"] {
+            let of = |blocks: u64, spread: u64| bytes(&format!("index {blocks} {spread} {form}"));
+            assert_eq!(of(1000, 100), of(1000, 51_200), "{form}");
+            assert!(of(8000, 100) > of(1000, 100), "{form}");
+        }
+        assert!(bytes("index 8000 100 grid") < bytes("index 8000 100 odd") / 10.0);
+        assert!(index(&Command::of("index 1000 100 round")).is_err());
+    }
 }

@@ -14,11 +14,13 @@
 //! | `held` | the memory of all processes |
 //! | `files` | steps in files |
 //! | `layouts` | figures that follow from a layout alone |
+//! | `workflow` | whole workflows, run by the command of a user |
 
 mod end;
 mod files;
 mod held;
 mod layouts;
+mod workflow;
 
 use super::Unit;
 use crate::control::Command;
@@ -33,8 +35,8 @@ use std::time::{Duration, Instant};
 const STEPS: u64 = 4;
 const WRITER: usize = 0;
 const VERDICT: u64 = 11;
-/// What a keeper has no use for is given back within this time.
-const SETTLES: Duration = Duration::from_secs(3);
+/// What a keeper has had no use for in five seconds is given back within this time.
+const SETTLES: Duration = Duration::from_secs(6);
 
 /// How often: rounds on the clock, and before.
 type Rounds = (u64, u64);
@@ -42,7 +44,6 @@ type Rounds = (u64, u64);
 impl Unit<'_> {
     /// `None` for commands of other benches.
     pub(super) fn staging(&self, command: &Command) -> Result<Option<f64>> {
-        self.idle.get_or_init(held::held_now);
         let number = |index| command.number(index);
         let rounds = |index| Ok::<_, anyhow::Error>((number(index)?, number(index + 1)?));
         match (command.name(), self.members.len()) {
@@ -57,9 +58,11 @@ impl Unit<'_> {
                 self.hand_on(kind, shape, rounds(3)?).map(Some)
             }
             ("moved", 2) => self.moved(Shape::of(number(1)?, true)?).map(Some),
-            ("store", 2) => self
-                .store(Shape::of(number(1)?, false)?, rounds(2)?)
-                .map(Some),
+            ("store", 2) => {
+                let kind = Kind::of(command.word(1))?;
+                let shape = Shape::of(number(2)?, false)?;
+                self.store(kind, shape, rounds(3)?).map(Some)
+            }
             ("peak", 2) => {
                 let kind = Kind::of(command.word(1))?;
                 let shape = Shape::of(number(2)?, false)?;
@@ -69,6 +72,11 @@ impl Unit<'_> {
             ("file", _) => files::run(command.word(1), Shape::of(number(2)?, false)?, rounds(3)?),
             ("index", _) => layouts::index(command).map(Some),
             ("layout", _) => layouts::layout(command),
+            ("workflow", _) if self.rank != WRITER => Ok(Some(0.0)),
+            ("workflow", _) if command.word(2) == "lammps-msd" && !(self.programs.has_lammps)() => {
+                Ok(None)
+            }
+            ("workflow", _) => workflow::run(command),
             _ => Ok(None),
         }
     }
@@ -89,8 +97,8 @@ impl Unit<'_> {
     }
 
     /// Seconds in which values are stored, and each one fetched before the next.
-    fn store(&self, shape: Shape, (iters, warmup): Rounds) -> Result<f64> {
-        let mut end = self.open(Kind::Copy, shape, 2)?;
+    fn store(&self, kind: Kind, shape: Shape, (iters, warmup): Rounds) -> Result<f64> {
+        let mut end = self.open(kind, shape, 2)?;
         let mut start = Instant::now();
         for round in 0..warmup + iters {
             if round == warmup {
@@ -108,14 +116,14 @@ impl Unit<'_> {
         Ok(seconds)
     }
 
-    /// The most bytes that all processes of the job have, above what they had when nothing was asked of them yet,
+    /// The most bytes that all processes of the job have, above what they had before, as the peers count it,
     /// while steps of which one waits at most are handed on.
     fn peak(&self, kind: Kind, shape: Shape, (iters, warmup): Rounds) -> Result<f64> {
         // What earlier commands needed is not part of it.
         std::thread::sleep(SETTLES);
         self.meet()?;
-        let watch =
-            (self.rank == WRITER).then(|| Watch::begin(self.idle.get().copied().unwrap_or(0)));
+        let watch = (self.rank == WRITER).then(|| Watch::begin(held::held_now()));
+        self.meet()?;
         let mut end = self.open(kind, shape, 1)?;
         for _ in 0..warmup + iters {
             self.hand_on_window(&mut end, Look::Whole)?;

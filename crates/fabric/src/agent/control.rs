@@ -75,13 +75,26 @@ pub struct DomainFacts {
 /// A request or answer is never longer; what is longer is refused.
 const PACKET_MAX: usize = 256 << 10;
 
-pub(crate) fn address(domain: &str) -> Result<SocketAddrUnix, Error> {
+/// The domains of this user on this node, by name: those whose agents take requests.
+pub fn domains() -> Vec<String> {
+    let text = std::fs::read_to_string("/proc/net/unix").unwrap_or_default();
+    let start = format!("@{}", socket_name(""));
+    let names = text.lines().filter_map(|line| line.split(' ').next_back());
+    let names = names.filter_map(|name| name.strip_prefix(&start));
+    // A connection has the name of its listener.
+    let names: std::collections::BTreeSet<&str> = names.collect();
+    names.into_iter().map(str::to_owned).collect()
+}
+
+fn socket_name(domain: &str) -> String {
     let uid = rustix::process::getuid().as_raw();
-    SocketAddrUnix::new_abstract_name(format!("samite/{uid}/{domain}").as_bytes()).map_err(|_| {
-        Error::Join {
-            domain: domain.to_owned(),
-            why: "the name is too long; keep it below 90 bytes".into(),
-        }
+    format!("samite/{uid}/{domain}")
+}
+
+pub(crate) fn address(domain: &str) -> Result<SocketAddrUnix, Error> {
+    SocketAddrUnix::new_abstract_name(socket_name(domain).as_bytes()).map_err(|_| Error::Join {
+        domain: domain.to_owned(),
+        why: "the name is too long; keep it below 90 bytes".into(),
     })
 }
 

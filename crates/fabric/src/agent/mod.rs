@@ -17,5 +17,5 @@ mod server;
 
 pub(crate) use book::Book;
 pub(crate) use control::AgentExtents;
-pub use control::{DomainFacts, facts, join_retrying};
+pub use control::{DomainFacts, domains, facts, join_retrying};
 pub use server::{AgentConfig, Node, run};

@@ -101,6 +101,8 @@ pub(crate) struct Engine {
     pub(crate) agent_lost: bool,
     /// How many changes of membership it has heard of.
     pub(crate) changes: u64,
+    /// What it did for others' puts and gets by messages.
+    pub(crate) served: crate::Served,
     /// A posted receive got its message in this turn.
     pub(crate) fulfilled: bool,
     /// Somebody broke the rules: from now on frames are checked for whose they are.
@@ -142,6 +144,7 @@ impl Engine {
             limbo: Vec::new(),
             agent_lost: false,
             changes: 0,
+            served: crate::Served::default(),
             fulfilled: false,
             shut: false,
             signals: HashMap::new(),

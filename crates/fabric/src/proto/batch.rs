@@ -77,17 +77,20 @@ impl Engine {
         let place = Place::of(&[place, 0]);
         let body = frame.body.to_vec();
         let mut status = OK;
+        let mut updated = 0;
         for pair in body.as_chunks::<16>().0 {
             let Words([offset, value]) = Words::<2>::read(pair).ok_or("an update")?;
             let at = Place { offset, ..place };
             match self.offered_bytes(at, width.bytes()) {
                 Ok(bytes) if offset.is_multiple_of(width.bytes()) => {
                     apply(bytes, offset, op, width, value, 0);
+                    updated += width.bytes();
                 }
                 Ok(_) => status = OUT_OF_RANGE,
                 Err(error) => status = error,
             }
         }
+        self.served.put(updated);
         self.answer(frame.from, frame.arg, status, place.segment as u64);
         Ok(())
     }
@@ -122,6 +125,7 @@ impl Engine {
             self.answer(frame.from, frame.arg, status, place.segment as u64);
             return Ok(());
         }
+        self.served.got(gathered.len() as u64);
         let words = Words([at]).bytes();
         self.post_body(
             frame.from,

@@ -50,6 +50,31 @@ pub enum Width {
     W64,
 }
 
+/// What an owner's progress did for others: frames of puts that it carried out, and requests of gets.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Served {
+    /// Frames of puts, and of many updates of words.
+    pub puts: u64,
+    /// Their bytes.
+    pub put_bytes: u64,
+    /// Gets, and gathers of many elements.
+    pub gets: u64,
+    /// Their bytes.
+    pub get_bytes: u64,
+}
+
+impl Served {
+    pub(super) fn put(&mut self, bytes: u64) {
+        self.puts += 1;
+        self.put_bytes += bytes;
+    }
+
+    pub(super) fn got(&mut self, bytes: u64) {
+        self.gets += 1;
+        self.get_bytes += bytes;
+    }
+}
+
 impl Width {
     /// In bytes.
     pub fn bytes(self) -> u64 {
@@ -230,6 +255,7 @@ impl Engine {
         let status = match self.offered_bytes(place, frame.body.len()) {
             Ok(bytes) => {
                 frame.body.copy_to_shared(bytes, place.offset);
+                self.served.put(frame.body.len());
                 OK
             }
             Err(status) => status,
@@ -254,6 +280,7 @@ impl Engine {
                 return Ok(());
             }
         };
+        self.served.got(len);
         let limit = self.caps.body_max.max(1);
         let mut offset = 0;
         loop {

@@ -12,27 +12,36 @@
 //! name = "solver"                   # units are called solver.0, solver.1 …
 //! command = "laplace-solver"        # a built-in, a name looked for in PATH, or a path from this file
 //! args = ["--size", "{size}"]
-//! units = "{units}"                 # default 1
+//! units = "{units}"                 # default 1; 0: it is not started
 //! cpus = ["0", "1"]                 # one list for each unit in turn, or one for all: "0-3"
 //! env = { OMP_NUM_THREADS = "1" }
 //! prefix = false                    # show its lines without `[solver.0]` in front; default true
+//!
+//! [[edge]]                          # who reads what: see [`Edge`]
+//! from = "solver"
+//! stream = "field"
+//! to = "analysis"
 //!
 //! [config]                          # settings, as in the user's configuration file
 //! fabric.eager_max = "8 KiB"
 //! ```
 
+mod edge;
 mod file;
+mod number;
 
 use crate::error::Error;
 use crate::exec::is_cpu_list;
 use crate::parameters::{Parameter, fill_in};
 use crate::plan::{Cpus, Program, find_program};
 use crate::source::{SourceText, suggestion};
-use file::{CpuEntry, Declared, File, ProgramEntry};
+use file::{CpuEntry, Declared, EdgeEntry, File, ProgramEntry};
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use toml::Spanned;
+
+pub use edge::{Applied, Edge, EdgeKey, Extent, Promise};
 
 /// Most units that a program can have; ranks fit every wire format.
 const MOST_UNITS: u32 = 1 << 16;
@@ -121,20 +130,24 @@ impl Workflow {
         self.file.parameters.iter().map(parameter).collect()
     }
 
-    /// Overrides a value: `NAME=VALUE` for a parameter, or `program.NAME.KEY=VALUE` for `units`,
-    /// `cpus`, `command`, `prefix` or `env.VARIABLE` of a program.
+    /// Overrides a value: `NAME=VALUE` for a parameter, `program.NAME.KEY=VALUE` for `units`, `cpus`, `command`, `prefix`
+    /// or `env.VARIABLE` of a program, or `edge.PROGRAM.STREAM.KEY=VALUE` for `as`, `redistribute`, `rate`, `limit_steps`,
+    /// `limit_bytes`, `operators` or `tokens` of the edge to that program, which calls the stream so.
     ///
     /// # Errors
-    /// [`Error::Setting`] when there is no such parameter, program or key.
+    /// [`Error::Setting`] when there is no such parameter, program, edge or key.
     pub fn set(&mut self, assignment: &str) -> Result<(), Error> {
         self.try_set(assignment)
             .map_err(|reason| Error::Setting(format!("--set {assignment}: {reason}")))
     }
 
     fn try_set(&mut self, assignment: &str) -> Result<(), String> {
-        let (key, value) = assignment
-            .split_once('=')
-            .ok_or("write it as NAME=VALUE or program.NAME.KEY=VALUE")?;
+        let (key, value) = assignment.split_once('=').ok_or(
+            "write it as NAME=VALUE, program.NAME.KEY=VALUE or edge.PROGRAM.STREAM.KEY=VALUE",
+        )?;
+        if let Some(key) = key.strip_prefix("edge.") {
+            return self.set_edge(key, value);
+        }
         let Some((name, key)) = key
             .strip_prefix("program.")
             .and_then(|key| key.split_once('.'))
@@ -166,7 +179,33 @@ impl Workflow {
         entry.set(key, value)
     }
 
-    /// The programs of the job, found and counted.
+    /// `key` is `PROGRAM.STREAM.KEY`; names of streams may have points.
+    fn set_edge(&mut self, key: &str, value: &str) -> Result<(), String> {
+        let parts = key.split_once('.').and_then(|(program, rest)| {
+            let (stream, key) = rest.rsplit_once('.')?;
+            Some((format!("{program}.{stream}"), key))
+        });
+        let (wanted, key) = parts.ok_or(
+            "write it as edge.PROGRAM.STREAM.KEY=VALUE: the program that reads, and what it calls the stream",
+        )?;
+        let named = |entry: &EdgeEntry| {
+            let of = |text: &Spanned<String>| fill_in(text.get_ref(), &self.values);
+            let name = entry.name.as_ref().unwrap_or(&entry.stream);
+            Ok::<_, String>(format!("{}.{}", of(&entry.to)?, of(name)?))
+        };
+        let names: Vec<String> = self.file.edge.iter().map(named).collect::<Result<_, _>>()?;
+        let Some(at) = names.iter().position(|name| *name == wanted) else {
+            let known: Vec<&str> = names.iter().map(String::as_str).collect();
+            let hint = match known[..] {
+                [] => ": the workflow has no [[edge]]".to_owned(),
+                _ => suggestion(&wanted, &known),
+            };
+            return Err(format!("there is no edge `{wanted}`{hint}"));
+        };
+        self.file.edge[at].set(key, value)
+    }
+
+    /// The programs of the job that have units, found and counted.
     ///
     /// # Errors
     /// [`Error::Workflow`], [`Error::NoSuchProgram`] or [`Error::NotExecutable`].
@@ -175,16 +214,13 @@ impl Workflow {
             .program
             .iter()
             .map(|entry| self.program(entry, builtins))
+            .filter(|program| !program.as_ref().is_ok_and(|program| program.units == 0))
             .collect()
     }
 
     fn program(&self, entry: &ProgramEntry, builtins: &Builtins<'_>) -> Result<Program, Error> {
-        let fill = |text: &Spanned<String>| {
-            fill_in(text.get_ref(), &self.values)
-                .map_err(|message| self.source.error(text.span(), message))
-        };
         let name = entry.name.get_ref();
-        let command = fill(&entry.command)?;
+        let command = self.fill(&entry.command)?;
         let mut args: Vec<OsString> = Vec::new();
         let executable = if builtins.names.contains(&command.as_str()) {
             args.extend(["unit".into(), command.into()]);
@@ -194,7 +230,7 @@ impl Workflow {
             find_program(name, &command, folder).map_err(|error| self.with_hint(error, builtins))?
         };
         for arg in &entry.args {
-            args.push(fill(arg)?.into());
+            args.push(self.fill(arg)?.into());
         }
         if let Some((key, value)) = entry.env.iter().find(|(key, _)| key.starts_with("SAMITE_")) {
             let message =
@@ -204,7 +240,7 @@ impl Workflow {
         let env = entry
             .env
             .iter()
-            .map(|(key, value)| Ok((key.clone(), fill(value)?)))
+            .map(|(key, value)| Ok((key.clone(), self.fill(value)?)))
             .collect::<Result<_, Error>>()?;
         let (units, cpus) = (self.units(entry)?, self.cpus(entry)?);
         let prefix = entry.prefix.unwrap_or(true);
@@ -219,6 +255,12 @@ impl Workflow {
         })
     }
 
+    /// A text with its parameters filled in.
+    fn fill(&self, text: &Spanned<String>) -> Result<String, Error> {
+        fill_in(text.get_ref(), &self.values)
+            .map_err(|message| self.source.error(text.span(), message))
+    }
+
     fn units(&self, entry: &ProgramEntry) -> Result<u32, Error> {
         let Some(units) = &entry.units else {
             return Ok(1);
@@ -227,10 +269,10 @@ impl Workflow {
         let text = fill_in(&units.get_ref().text(), &self.values).map_err(error)?;
         text.parse()
             .ok()
-            .filter(|units| (1..=MOST_UNITS).contains(units))
+            .filter(|units| *units <= MOST_UNITS)
             .ok_or_else(|| {
                 error(format!(
-                    "`{}` has `{text}` units; it needs 1 to {MOST_UNITS}",
+                    "`{}` has `{text}` units; it can have 0 to {MOST_UNITS}",
                     entry.name.get_ref()
                 ))
             })

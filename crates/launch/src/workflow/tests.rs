@@ -130,8 +130,8 @@ fn other_mistakes_name_their_line_too() {
             "sample.toml:1: missing field `command`",
         ),
         (
-            format!("{program}units = 0\n"),
-            "sample.toml:4: `a` has `0` units",
+            format!("{program}units = -1\n"),
+            "sample.toml:4: `a` has `-1` units",
         ),
         (
             format!("{program}units = \"{{unit}}\"\n"),
@@ -174,4 +174,23 @@ fn a_program_that_is_not_there_is_named() {
     );
     let error = Workflow::read(Path::new("/does/not/exist.toml")).expect_err("not there");
     assert_eq!(error.exit_code(), 2);
+}
+
+#[test]
+fn a_program_without_units_is_left_out() {
+    let program = |name: &str, units| {
+        format!("[[program]]\nname = '{name}'\ncommand = 'sh'\nunits = {units}\n")
+    };
+    let text = program("a", 1) + &program("servers", 0);
+    let edge = "[[edge]]\nfrom = 'a'\nstream = 's'\nto = 'servers'\n";
+    let builtins = Builtins {
+        executable: "samite".into(),
+        names: &[],
+    };
+    let workflow = Workflow::parse(Path::new("sample.toml"), text.clone() + edge).unwrap();
+    let programs = workflow.programs(&builtins).unwrap();
+    let names: Vec<&str> = programs.iter().map(|program| &*program.name).collect();
+    assert_eq!(names, ["a"]);
+    let error = workflow.edges().unwrap_err().to_string();
+    assert!(error.contains("`servers` has no units"), "{error}");
 }

@@ -3,9 +3,11 @@
 //! Each layer remembers where its values are from, so that an error, and `config show --origin`, can
 //! name a line of a file, a variable or an option. The merge itself is figment's.
 
-use super::{Config, ConfigError};
+use super::{Auto, Config, ConfigError, Steps};
+use figment::error::Kind;
 use figment::value::{Dict, Map};
 use figment::{Figment, Metadata, Profile, Provider};
+use samite_stage::method::graph::Edge;
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -138,8 +140,19 @@ impl Layers {
         let (name, value) = assignment
             .split_once('=')
             .ok_or_else(|| ConfigError::Assignment(assignment.to_owned()))?;
-        let known = known_names();
+        let mut known = known_names();
         if !is_known(name, &known) {
+            // What is wrong in the settings of one stream is not its name.
+            let stream = name
+                .strip_prefix("stage.")
+                .and_then(|rest| rest.split_once('.'));
+            if let Some((stream, _)) = stream {
+                let of_stream = |known: &String| {
+                    let key = known.strip_prefix("stage.")?;
+                    Some(format!("stage.{stream}.{key}"))
+                };
+                known = known.iter().filter_map(of_stream).collect();
+            }
             return Err(ConfigError::Unknown {
                 origin: "--config".to_owned(),
                 name: name.to_owned(),
@@ -166,18 +179,46 @@ impl Layers {
             origins.extend(layer.origins.clone());
         }
         match merged.extract() {
-            Ok(config) => Ok(Resolved { config, origins }),
+            Ok(config) => {
+                let resolved = Resolved { config, origins };
+                resolved.check()?;
+                Ok(resolved)
+            }
             Err(error) => {
                 let name = error.path.join(".");
                 let origin = origins.get(&name).or_else(|| nested(&origins, &name));
                 Err(ConfigError::Value {
                     origin: origin.cloned().unwrap_or_else(|| "settings".to_owned()),
-                    message: error.kind.to_string(),
+                    message: message_of(&error.kind),
                     name,
                 })
             }
         }
     }
+}
+
+/// What is wrong with a value, as a person says it.
+fn message_of(kind: &Kind) -> String {
+    let Kind::UnknownVariant(found, known) = kind else {
+        return kind.to_string();
+    };
+    let near = nearest(found, known.iter().copied());
+    let near = near.map_or(String::new(), |near| format!("; did you mean `{near}`?"));
+    format!("`{found}` is not one of {}{near}", known.join(", "))
+}
+
+/// Takes the edges out of what the launcher gave a unit: they are no settings. The settings, as text.
+pub(super) fn without_edges(path: &Path, text: &str) -> Result<(String, Vec<Edge>), ConfigError> {
+    let wrong = |message: String| ConfigError::Syntax {
+        origin: path.display().to_string(),
+        message,
+    };
+    let mut table: toml::Table = toml::from_str(text).map_err(|error| wrong(error.to_string()))?;
+    let Some(edges) = table.remove("edge") else {
+        return Ok((text.to_owned(), Vec::new()));
+    };
+    let edges = edges.try_into().map_err(|error| wrong(error.to_string()))?;
+    Ok((table.to_string(), edges))
 }
 
 /// The origin of the setting that a path inside it (`fabric.mask.0`) belongs to.
@@ -201,6 +242,44 @@ pub struct Resolved {
 }
 
 impl Resolved {
+    /// Where the settings of this stream alone are from, if it has some.
+    pub fn origin_of_stream(&self, stream: &str) -> Option<&str> {
+        let own = format!("stage.{stream}.");
+        let mut origins = self.origins.iter();
+        let found = origins.find(|(name, _)| name.starts_with(&own))?;
+        Some(found.1)
+    }
+
+    /// Values that have the right form and cannot be.
+    fn check(&self) -> Result<(), ConfigError> {
+        let wrong = |name: String, message: &str| {
+            let origin = self.origins.get(&name).cloned();
+            Err(ConfigError::Value {
+                origin: origin.unwrap_or_else(|| "settings".to_owned()),
+                message: message.to_owned(),
+                name,
+            })
+        };
+        let Config { fabric, stage, .. } = &self.config;
+        if fabric.deadline.get().is_zero() {
+            let message = "no wait can be that short: write a time, like \"10s\"";
+            return wrong("fabric.deadline".to_owned(), message);
+        }
+        let of_streams = stage.streams.iter();
+        let of_streams = of_streams.map(|(name, table)| (format!("stage.{name}"), table));
+        for (section, table) in of_streams.chain([("stage".to_owned(), &stage.all)]) {
+            if table.replicas == Some(0) {
+                let message = "a block lies on 1 server or more";
+                return wrong(format!("{section}.replicas"), message);
+            }
+            if table.limit_steps.and_then(Auto::set) == Some(Steps(0)) {
+                let message = "a step has to wait somewhere: write \"1 step\" or more";
+                return wrong(format!("{section}.limit_steps"), message);
+            }
+        }
+        Ok(())
+    }
+
     /// The settings as TOML with the origin of each as a comment; the text is valid input.
     pub fn to_toml_with_origin(&self) -> String {
         let text = self.config.to_toml();
@@ -353,15 +432,19 @@ fn is_known(name: &str, known: &[String]) -> bool {
 }
 
 fn hint<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> String {
+    nearest(name, known).map_or(
+        "; `samite config show` prints all settings".to_owned(),
+        |near| format!("; did you mean `{near}`?"),
+    )
+}
+
+fn nearest<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> Option<&'a str> {
     let limit = (name.chars().count() / 3).max(2);
     known
         .map(|known| (strsim::damerau_levenshtein(name, known), known))
         .filter(|(distance, _)| *distance <= limit)
         .min()
-        .map_or(
-            "; `samite config show` prints all settings".to_owned(),
-            |(_, near)| format!("; did you mean `{near}`?"),
-        )
+        .map(|(_, near)| near)
 }
 
 fn user_file_path() -> Option<PathBuf> {

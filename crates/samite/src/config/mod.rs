@@ -24,6 +24,8 @@ mod layers;
 mod quantity;
 mod stage;
 
+use samite_stage::Configuration;
+use samite_stage::method::graph::Edge;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -44,6 +46,9 @@ pub struct Config {
     pub launch: LaunchConfig,
     /// How streams are staged.
     pub stage: StageConfig,
+    /// Who reads what of whom. No setting: the launcher puts the edges of a workflow here, for all units.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub edge: Vec<Edge>,
 }
 
 /// A switch, as people write it: `true`, `false`, and `1`, `0` in the environment.
@@ -181,6 +186,16 @@ pub enum ConfigError {
         /// The nearest name, or what to do to see all.
         hint: String,
     },
+    /// Settings of a stream that the workflow has not.
+    #[error("{origin}: the workflow has no stream `{name}`{hint}")]
+    Stream {
+        /// Where it stands.
+        origin: String,
+        /// The name, as written there.
+        name: String,
+        /// The nearest name, or all.
+        hint: String,
+    },
     /// A value that the setting cannot have.
     #[error("{origin}: {name}: {message}")]
     Value {
@@ -207,10 +222,18 @@ impl Config {
     /// # Errors
     /// Those of a file with the same text.
     pub fn from_toml(text: &str) -> Result<Self, ConfigError> {
-        Ok(Layers::default()
-            .file(Path::new("SAMITE_CONFIG"), text)?
-            .resolve()?
-            .config)
+        let path = Path::new("SAMITE_CONFIG");
+        let (settings, edge) = layers::without_edges(path, text)?;
+        let config = Layers::default().file(path, &settings)?.resolve()?.config;
+        Ok(Self { edge, ..config })
+    }
+
+    /// As the streams of a process take it.
+    pub fn streams(&self) -> Configuration {
+        Configuration {
+            edges: self.edge.clone(),
+            ..self.stage.configuration()
+        }
     }
 }
 

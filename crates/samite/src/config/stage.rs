@@ -78,6 +78,8 @@ pub enum MethodName {
     Local,
     /// In the memory of staging servers.
     Server,
+    /// As `stream`, between those whom edges link.
+    Graph,
     /// In files.
     File,
 }
@@ -126,6 +128,7 @@ impl StageConfig {
                 .iter()
                 .map(|(name, table)| (name.clone(), of(table)))
                 .collect(),
+            edges: Vec::new(),
         }
     }
 }
@@ -135,19 +138,21 @@ impl StageTable {
     fn settings(&self, all: &StageTable) -> Settings {
         let by = Settings::default();
         let auto = |value: Option<Auto<Bytes>>| value.and_then(Auto::set).map(Bytes::get);
-        let retain_steps = self.retain_steps.or(all.retain_steps).and_then(Auto::set);
-        let retain_bytes = self.retain_bytes.or(all.retain_bytes);
-        let retain_bytes = retain_bytes.map_or(0, Bytes::get);
-        let retain = (retain_steps.is_some() || retain_bytes > 0).then(|| Retain {
-            steps: retain_steps.map_or(0, |steps| steps.0),
-            bytes: retain_bytes,
-        });
         let method = match self.method.or(all.method) {
             None | Some(MethodName::Stream) => Method::Stream,
             Some(MethodName::Local) => Method::Local,
             Some(MethodName::Server) => Method::Server,
+            Some(MethodName::Graph) => Method::Graph,
             Some(MethodName::File) => Method::File,
         };
+        let retain_steps = self.retain_steps.or(all.retain_steps).and_then(Auto::set);
+        let retain_bytes = self.retain_bytes.or(all.retain_bytes);
+        let retain_bytes = retain_bytes.map_or(0, Bytes::get);
+        // Whichever keeps more: what the method keeps by itself stays beside bytes.
+        let retain = (retain_steps.is_some() || retain_bytes > 0).then(|| Retain {
+            steps: retain_steps.map_or(method.retain().steps, |steps| steps.0),
+            bytes: retain_bytes,
+        });
         let steps = self.limit_steps.or(all.limit_steps).and_then(Auto::set);
         let lease = self.lease.or(all.lease);
         let linger = self.linger.or(all.linger);

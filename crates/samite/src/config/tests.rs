@@ -192,6 +192,18 @@ fn streams_have_tables_of_their_own_above_the_common_one() {
     assert_eq!((out.method, out.start), (Method::File, Start::Step(4)));
     assert_eq!(out.retain, Some(Retain { steps: 5, bytes: 0 }));
 
+    // Whichever keeps more: bytes take nothing from what a method keeps by itself.
+    let text = "[stage]\nretain_bytes = \"1 MiB\"\n[stage.field]\nmethod = \"local\"\n";
+    let kept = Layers::default()
+        .file(Path::new("w.toml"), text)
+        .and_then(Layers::resolve)
+        .expect("all fine");
+    let kept = kept.config.stage.configuration();
+    let retain = |name| kept.stream(name).retain;
+    let bytes = 1 << 20;
+    assert_eq!(retain("field"), Some(Retain { steps: 2, bytes }));
+    assert_eq!(retain("other"), Some(Retain { steps: 0, bytes }));
+
     let shown = resolved.to_toml_with_origin();
     let line = shown
         .lines()

@@ -1,6 +1,6 @@
 //! What can go wrong with files of steps.
 
-use crate::protocol::Step;
+use crate::protocol::{Fault, Step};
 use crate::{Dtype, Region, SpaceError};
 use std::path::{Path, PathBuf};
 
@@ -57,6 +57,16 @@ pub enum FileError {
         found: String,
         /// Whose it should be.
         wanted: String,
+    },
+    /// Two processes write as the same rank.
+    #[error(
+        "another process is writing {path}, the file of rank {rank}: give each process another rank, or each run another folder"
+    )]
+    InUse {
+        /// The file.
+        path: PathBuf,
+        /// Whose it is.
+        rank: u32,
     },
     /// Steps come in order.
     #[error("step {step} cannot follow step {last} in {path}: steps rise")]
@@ -150,6 +160,9 @@ pub enum FileError {
         /// Which points.
         block: Box<Region>,
     },
+    /// Blocks that cannot be a step: they overlap, or lie outside of their array.
+    #[error(transparent)]
+    Layout(Box<Fault>),
     /// A box that cannot be.
     #[error(transparent)]
     Space(Box<SpaceError>),
@@ -166,6 +179,12 @@ pub enum FileError {
 impl From<SpaceError> for FileError {
     fn from(error: SpaceError) -> Self {
         FileError::Space(Box::new(error))
+    }
+}
+
+impl From<Fault> for FileError {
+    fn from(fault: Fault) -> Self {
+        FileError::Layout(Box::new(fault))
     }
 }
 

@@ -106,16 +106,14 @@ fn offset(part: &Region, whole: &Region, strides: &[u64]) -> u64 {
 
 /// In how many pieces without gaps it lies.
 fn runs(part: &Region, strides: &[u64]) -> u64 {
-    let mut runs = 1;
     let mut dense = 1;
     for dim in (0..part.dims()).rev() {
         if part.extent(dim) > 1 && strides[dim] != dense {
-            return runs * (0..=dim).map(|dim| part.extent(dim)).product::<u64>();
+            return (0..=dim).map(|dim| part.extent(dim)).product();
         }
         dense *= part.extent(dim);
-        runs = 1;
     }
-    runs
+    1
 }
 
 #[cfg(test)]

@@ -14,17 +14,18 @@
 
 use super::error::{FileError, io};
 use crc32c::crc32c_append;
-use rustix::fs::FallocateFlags;
+use rustix::fs::{FallocateFlags, FlockOperation};
 use rustix::io::Errno;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::fs::File;
-use std::os::unix::fs::FileExt;
+use std::ops::Range;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use xxhash_rust::xxh3::xxh3_64;
 
 /// Version of the format. A change of the types in frames is a new one.
-pub(super) const VERSION: u32 = 1;
+pub(super) const VERSION: u32 = 2;
 /// Frames and blocks begin at multiples of this, as blocks do in buffers.
 pub(super) const ALIGN: u64 = crate::protocol::ALIGN;
 /// Bytes that are used of a head.
@@ -78,7 +79,7 @@ impl Head {
         end.checked_next_multiple_of(ALIGN)
     }
 
-    fn bytes(&self) -> [u8; ALIGN as usize] {
+    pub(super) fn bytes(&self) -> [u8; ALIGN as usize] {
         let kind = u64::from(VERSION) | (self.kind as u64) << 32;
         let words = [
             kind,
@@ -141,6 +142,56 @@ impl Frames {
         Ok(metadata.len())
     }
 
+    /// Makes this process the only one that writes the file, as long as the file is open. Not every file system can: there,
+    /// nothing is guarded.
+    ///
+    /// # Errors
+    /// [`FileError::InUse`].
+    pub(super) fn lock(&self, rank: u32) -> Result<(), FileError> {
+        match rustix::fs::flock(&self.file, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) | Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::NOLCK) => Ok(()),
+            Err(Errno::WOULDBLOCK) => Err(FileError::InUse {
+                path: self.path.clone(),
+                rank,
+            }),
+            Err(error) => Err(io("lock", &self.path)(error.into())),
+        }
+    }
+
+    /// Whether the file has this path now.
+    pub(super) fn is_at(&self, path: &Path) -> Result<bool, FileError> {
+        let own = self.file.metadata().map_err(io("look at", &self.path))?;
+        match std::fs::metadata(path) {
+            Ok(there) => Ok((own.dev(), own.ino()) == (there.dev(), there.ino())),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(false),
+            Err(error) => Err(io("look at", path)(error)),
+        }
+    }
+
+    /// Where the next intact frame of this kind and id is, from `at` on; what lies between is not looked at.
+    pub(super) fn find(&self, kind: Kind, id: u64, mut at: u64) -> Result<Option<Head>, FileError> {
+        let length = self.length()?;
+        let mut bytes = vec![0; PIECE];
+        while at.checked_add(ALIGN).is_some_and(|end| end <= length) {
+            let piece = (length - at).min(PIECE as u64) / ALIGN * ALIGN;
+            let bytes = &mut bytes[..piece as usize];
+            self.read(at, bytes)?;
+            for (place, head) in (at..)
+                .step_by(ALIGN as usize)
+                .zip(bytes.chunks(ALIGN as usize))
+            {
+                if head.starts_with(&MAGIC)
+                    && let Some(head) = self.head(place)?
+                    && (head.kind, head.id) == (kind, id)
+                {
+                    return Ok(Some(head));
+                }
+            }
+            at += piece;
+        }
+        Ok(None)
+    }
+
     pub(super) fn corrupt(&self, at: u64, what: &'static str) -> FileError {
         let path = self.path.clone();
         FileError::Corrupt { path, at, what }
@@ -149,10 +200,8 @@ impl Frames {
     /// The head at this place; `None` where there is none (yet).
     pub(super) fn head(&self, at: u64) -> Result<Option<Head>, FileError> {
         let mut bytes = [0; HEAD];
-        if at
-            .checked_add(ALIGN)
-            .is_none_or(|end| end > self.length().unwrap_or(0))
-        {
+        let length = self.length()?;
+        if at.checked_add(ALIGN).is_none_or(|end| end > length) {
             return Ok(None);
         }
         self.read(at, &mut bytes)?;
@@ -166,10 +215,10 @@ impl Frames {
     /// The content of a frame that is not data.
     pub(super) fn content<T: DeserializeOwned>(&self, head: &Head) -> Result<T, FileError> {
         let wrong = |what| self.corrupt(head.at, what);
-        let is_there = head.end().is_some_and(|_| {
-            let end = head.content() + head.length;
-            head.length <= MOST_CONTENT && self.length().is_ok_and(|length| end <= length)
-        });
+        let length = self.length()?;
+        let is_there = head.length <= MOST_CONTENT
+            && head.end().is_some()
+            && head.content() + head.length <= length;
         if !is_there {
             return Err(wrong("a frame is longer than the file"));
         }
@@ -245,9 +294,10 @@ impl Frames {
         is_summed: bool,
     ) -> Result<Option<u32>, FileError> {
         let mut sum = is_summed.then_some(0);
-        for (index, piece) in block.chunks(PIECE).enumerate() {
-            sum = sum.map(|sum| crc32c_append(sum, piece));
-            self.put(at + (index * PIECE) as u64, piece)?;
+        for piece in pieces(at, block.len()) {
+            let bytes = &block[piece.clone()];
+            sum = sum.map(|sum| crc32c_append(sum, bytes));
+            self.put(at + piece.start as u64, bytes)?;
         }
         Ok(sum)
     }
@@ -260,9 +310,10 @@ impl Frames {
         is_summed: bool,
     ) -> Result<Option<u32>, FileError> {
         let mut sum = is_summed.then_some(0);
-        for (index, piece) in block.chunks_mut(PIECE).enumerate() {
-            self.read(at + (index * PIECE) as u64, piece)?;
-            sum = sum.map(|sum| crc32c_append(sum, piece));
+        for piece in pieces(at, block.len()) {
+            let bytes = &mut block[piece.clone()];
+            self.read(at + piece.start as u64, bytes)?;
+            sum = sum.map(|sum| crc32c_append(sum, bytes));
         }
         Ok(sum)
     }
@@ -280,5 +331,46 @@ impl Frames {
 
     pub(super) fn sync(&self) -> Result<(), FileError> {
         self.file.sync_data().map_err(io("sync", &self.path))
+    }
+}
+
+/// The pieces of `length` bytes that begin at `at` in a file. They end at multiples of their length there: a piece that ends
+/// inside a page of the page cache costs microseconds more.
+fn pieces(at: u64, length: usize) -> impl Iterator<Item = Range<usize>> {
+    let mut start = 0;
+    let first = PIECE - (at % PIECE as u64) as usize;
+    std::iter::from_fn(move || {
+        let end = if start == 0 { first } else { start + PIECE };
+        let piece = start..end.min(length);
+        start = piece.end;
+        (!piece.is_empty()).then_some(piece)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pieces_end_where_pages_do() {
+        for (at, length) in [
+            (0, 0),
+            (0, 1),
+            (64, PIECE),
+            (1152, 5 * PIECE + 7),
+            (PIECE as u64, 2 * PIECE),
+        ] {
+            let all: Vec<Range<usize>> = pieces(at, length).collect();
+            let mut next = 0;
+            for piece in &all {
+                assert_eq!(piece.start, next);
+                next = piece.end;
+                let end = at + next as u64;
+                assert!(
+                    piece.len() <= PIECE && (next == length || end.is_multiple_of(PIECE as u64))
+                );
+            }
+            assert_eq!(next, length, "{at} {length}");
+        }
     }
 }

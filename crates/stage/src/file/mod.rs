@@ -5,7 +5,7 @@
 //! types, shapes, attributes, which box each block is.
 //!
 //! ```text
-//!   HEADER   stream, rank, ranks
+//!   HEADER   stream, rank, ranks, run, life
 //!   LAYOUT   variables and boxes of blocks; again only when they change
 //!   DATA     the blocks of step 0, as written, each at a multiple of 128 bytes
 //!   RECORD   step 0: which layout, where its data begin, their checksums, attributes     <- the step is there now
@@ -18,12 +18,17 @@
 //! All of them are *frames* ([`frame`](self::frame)): a head of 128 bytes that says kind, step, length and checksum, then the
 //! content. A reader goes from head to head, or straight to the index.
 //!
+//! # Runs
+//! A folder is used again and again, and its ranks begin one after another. So a header says to which *run* its file belongs:
+//! a number that all ranks of a job have in common, and no other job has; and which *life* of the stream in that run it is,
+//! since a run may write a stream to its end and begin it again. Steps are made of the files of one life of one run only.
+//!
 //! # Objects
 //! * [`StepFile`]: one rank's file, from its begin or after a crash. * [`Archive`]: the folder; [`StoredStep`] reads any box.
 //! * `zarr` (with the feature of that name): the same steps in a format that others read.
 //!
 //! # Files
-//! `frame` (bytes of a head) · `writer` · `scan` (which steps a file has) · `archive` · `fetch` (a box out of a block, in few
+//! `frame` (bytes of a head) · `writer` · `folder` (whose files there are) · `scan` (which steps a file has) · `archive` · `fetch` (a box out of a block, in few
 //! reads) · `error` · `zarr`
 //!
 //! # Invariants
@@ -31,8 +36,11 @@
 //! * W2: a record is written after everything that it speaks of. So whoever sees an intact record, in whatever process, sees
 //!   its step; after a crash of the writer the file ends with at most one step that has none.
 //! * W3: steps of a file rise.
+//! * W4: one process at a time writes a file: it holds its lock (`flock`). What is begun anew is another file of that name, so
+//!   who reads the old one may go on.
 //! * R1: every length and offset that was read is checked against the file before it is used; nonsense is
 //!   [`FileError::Corrupt`], at its byte.
+//! * R2: what the system refuses is never taken for the end of a file, and nor is damage with intact frames behind it.
 //!
 //! # What it does not guarantee
 //! * A crash of the *machine* may lose steps that were not synced ([`StepFile::sync`]); records that reached the disk
@@ -45,14 +53,17 @@
 mod archive;
 mod error;
 mod fetch;
+mod folder;
 mod frame;
 mod scan;
+mod stored;
 mod writer;
 #[cfg(feature = "zarr")]
 pub mod zarr;
 
-pub use archive::{Archive, StoredBlock, StoredStep, StoredVariable};
+pub use archive::Archive;
 pub use error::FileError;
+pub use stored::{StoredBlock, StoredStep, StoredVariable};
 pub use writer::{Content, StepFile};
 
 use crate::protocol::{Attribute, Step};
@@ -65,7 +76,23 @@ struct Header {
     stream: String,
     rank: u32,
     ranks: u32,
+    /// The same for all files of a job, and for no other job; 0 where nobody said.
+    run: u64,
+    /// How often the stream was begun anew in this run before.
+    life: u32,
 }
+
+impl Header {
+    fn name(&self) -> String {
+        format!(
+            "rank {} of {} of the stream {}",
+            self.rank, self.ranks, self.stream
+        )
+    }
+}
+
+/// Most ranks that a stream may have: a word of nonsense must not cost all memory.
+const MOST_RANKS: u32 = 1 << 20;
 
 /// Content of a frame `RECORD`. The blocks of the layout lie in the frame `DATA`, in order, each at the next multiple of
 /// [`frame::ALIGN`].

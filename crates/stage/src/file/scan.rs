@@ -2,10 +2,9 @@
 //! not there or not intact.
 
 use super::error::FileError;
-use super::frame::{ALIGN, Frames, Kind};
-use super::{Header, Index};
+use super::frame::{ALIGN, Frames, Head, Kind};
+use super::{Header, Index, Record};
 use crate::protocol::Step;
-use std::fs::File;
 
 /// A file, as far as it was read.
 #[derive(Debug)]
@@ -23,12 +22,10 @@ pub(super) struct Scan {
 
 impl Scan {
     /// `None` where the file has no whole header (yet).
-    pub(super) fn open(file: File, path: &std::path::Path) -> Result<Option<Self>, FileError> {
-        let frames = Frames::new(file, path);
-        let Some(head) = frames.head(0)?.filter(|head| head.kind == Kind::Header) else {
+    pub(super) fn open(frames: Frames) -> Result<Option<Self>, FileError> {
+        let Some((head, header)) = header(&frames)? else {
             return Ok(None);
         };
-        let header = frames.content(&head)?;
         let mut scan = Scan {
             header,
             id: head.id,
@@ -56,7 +53,7 @@ impl Scan {
         let index = self
             .frames
             .head(at)?
-            .filter(|head| head.kind == Kind::Index);
+            .filter(|head| head.kind == Kind::Index && head.id == self.id);
         let index = index.ok_or_else(|| self.frames.corrupt(at, "there is no index"))?;
         let Index { records } = self.frames.content(&index)?;
         let rises = records.is_sorted_by(|one, next| one.0 < next.0 && one.1 < next.1);
@@ -81,8 +78,7 @@ impl Scan {
             match head.kind {
                 Kind::Layout | Kind::Data => {}
                 Kind::Record => {
-                    // An unreadable record is one that was not written to its end.
-                    if self.frames.content::<super::Record>(&head).is_err() {
+                    if !self.is_whole(&head, next)? {
                         break;
                     }
                     if self.records.last().is_some_and(|last| head.step <= last.0) {
@@ -102,5 +98,51 @@ impl Scan {
             at = next;
         }
         Ok(())
+    }
+    pub(super) fn has(&self, step: Step) -> bool {
+        let place = self.records.binary_search_by_key(&step, |record| record.0);
+        place.is_ok()
+    }
+
+    /// Whether a record was written to its end. One that was not is the last thing in its file: with more behind it, it is
+    /// damaged.
+    fn is_whole(&self, record: &Head, next: u64) -> Result<bool, FileError> {
+        let read = || self.frames.content::<Record>(record).map(|_| true);
+        match read() {
+            Err(FileError::Corrupt { .. }) => {
+                let more = self.frames.head(next)?;
+                match more.is_some_and(|head| head.id == self.id) {
+                    // Both may have been written since.
+                    true => read(),
+                    false => Ok(false),
+                }
+            }
+            result => result,
+        }
+    }
+
+    /// Whoever goes on with a file cuts off what follows its last step: half a step, and no whole one behind damage.
+    ///
+    /// # Errors
+    /// [`FileError::Corrupt`]: there is a whole step.
+    pub(super) fn nothing_follows(&self) -> Result<(), FileError> {
+        let (mut at, length) = (self.end, self.frames.length()?);
+        while let Some(head) = self.frames.find(Kind::Record, self.id, at)? {
+            let is_there = head.end().is_some_and(|end| end <= length);
+            if is_there && self.frames.content::<Record>(&head).is_ok() {
+                let what = "steps follow that cannot be reached";
+                return Err(self.frames.corrupt(self.end, what));
+            }
+            at = head.at + ALIGN;
+        }
+        Ok(())
+    }
+}
+
+/// The header of a file; `None` where it has no whole one (yet).
+pub(super) fn header(frames: &Frames) -> Result<Option<(Head, Header)>, FileError> {
+    match frames.head(0)?.filter(|head| head.kind == Kind::Header) {
+        Some(head) => Ok(Some((head, frames.content(&head)?))),
+        None => Ok(None),
     }
 }

@@ -1,10 +1,12 @@
 //! The file of one writer rank.
 
 use super::error::{FileError, io};
+use super::folder::files_of;
 use super::frame::{ALIGN, Frames, Head, Kind};
-use super::scan::Scan;
-use super::{Header, Index, Record, file_of};
-use crate::protocol::{Attribute, Layout, Step};
+use super::scan::{self, Scan};
+use super::{Header, Index, MOST_RANKS, Record, file_of};
+use crate::protocol::{Attribute, Fault, Layout, Step};
+use crate::{Region, space::first_overlap};
 use std::fs::{self, File};
 use std::hash::{BuildHasher, RandomState};
 use std::path::Path;
@@ -25,6 +27,7 @@ pub struct Content<'a> {
 #[derive(Debug)]
 pub struct StepFile {
     frames: Frames,
+    rank: u32,
     id: u64,
     records: Vec<(Step, u64)>,
     /// The last layout and where its frame begins.
@@ -35,31 +38,105 @@ pub struct StepFile {
 }
 
 impl StepFile {
-    /// Begins the file of `rank` of `ranks` anew in `folder`, which is made where it is missing.
+    /// Begins the file of `rank` of `ranks` anew in `folder`, which is made where it is missing; of a run that has no number.
     ///
     /// # Errors
-    /// The system refuses.
+    /// [`FileError::InUse`]: somebody is writing it. A rank that cannot be. The system refuses.
     pub fn create(folder: &Path, stream: &str, rank: u32, ranks: u32) -> Result<Self, FileError> {
+        let old = claim(folder, rank)?;
+        Self::create_in(folder, stream, 0, (rank, ranks), old)
+    }
+
+    /// Goes on with the file of `rank`, after its last complete step, whatever run it is of; begins it where there is none.
+    ///
+    /// # Errors
+    /// As [`create`](Self::create). The file is damaged before its end, or belongs to another stream or number of ranks.
+    pub fn resume(folder: &Path, stream: &str, rank: u32, ranks: u32) -> Result<Self, FileError> {
+        let Some(frames) = claim(folder, rank)? else {
+            return Self::create_in(folder, stream, 0, (rank, ranks), None);
+        };
+        let header = scan::header(&frames)?.map(|(_, header)| header);
+        let Some(header) = header else {
+            return Self::create_in(folder, stream, 0, (rank, ranks), Some(frames));
+        };
+        if (header.stream.as_str(), header.rank, header.ranks) != (stream, rank, ranks) {
+            return Err(stranger(&frames, &header, stream, (rank, ranks)));
+        }
+        Self::go_on(frames)
+    }
+
+    /// Goes on with the file of `rank` where it is of this run and was not ended in order (its writer died); else begins it
+    /// anew. `run` is the same for all ranks of a job, and for no other job.
+    ///
+    /// # Errors
+    /// As [`resume`](Self::resume).
+    pub fn begin(
+        folder: &Path,
+        stream: &str,
+        run: u64,
+        rank: u32,
+        ranks: u32,
+    ) -> Result<Self, FileError> {
+        let Some(frames) = claim(folder, rank)? else {
+            return Self::create_in(folder, stream, run, (rank, ranks), None);
+        };
+        let header = match scan::header(&frames) {
+            Ok(header) => header.map(|(_, header)| header),
+            // Of an older run, whatever it was.
+            Err(FileError::Corrupt { .. } | FileError::Version { .. }) => None,
+            Err(error) => return Err(error),
+        };
+        match header {
+            Some(header) if header.stream != stream => {
+                Err(stranger(&frames, &header, stream, (rank, ranks)))
+            }
+            Some(header)
+                if (header.run, header.rank, header.ranks) == (run, rank, ranks)
+                    && header.life >= life(folder, run, None)
+                    && !is_ended(&frames)? =>
+            {
+                Self::go_on(frames)
+            }
+            _ => Self::create_in(folder, stream, run, (rank, ranks), Some(frames)),
+        }
+    }
+
+    /// `old` is the file that is there, held so that nobody else begins it anew.
+    fn create_in(
+        folder: &Path,
+        stream: &str,
+        run: u64,
+        (rank, ranks): (u32, u32),
+        old: Option<Frames>,
+    ) -> Result<Self, FileError> {
+        check_rank(stream, rank, ranks)?;
         fs::create_dir_all(folder).map_err(io("make the folder", folder))?;
         let path = file_of(folder, rank);
         // A new file, not the old one cut: who reads the old one may go on.
         let fresh = path.with_extension("new");
-        let file = options()
-            .create(true)
-            .truncate(true)
-            .open(&fresh)
-            .map_err(io("make", &fresh))?;
+        let file = claim_at(&fresh, &path, rank, options().create(true))?;
+        let frames = file.ok_or_else(|| FileError::InUse {
+            path: path.clone(),
+            rank,
+        })?;
+        frames.cut(0)?;
         let header = Header {
             stream: stream.to_owned(),
             rank,
             ranks,
+            run,
+            life: life(folder, run, Some(rank)),
         };
-        let frames = Frames::new(file, &path);
         let id = RandomState::new().hash_one(&header.stream);
         let end = frames.write(Kind::Header, 0, id, 0, &header)?;
         fs::rename(&fresh, &path).map_err(io("name", &path))?;
+        drop(old);
+        if rank == 0 {
+            remove_beyond(folder, run, ranks);
+        }
         Ok(StepFile {
             frames,
+            rank,
             id,
             records: Vec::new(),
             layout: None,
@@ -68,64 +145,23 @@ impl StepFile {
         })
     }
 
-    /// Goes on with the file of `rank`, after its last complete step; begins it where there is none.
-    ///
-    /// # Errors
-    /// The file is damaged before its end, or belongs to another stream or number of ranks; the system refuses.
-    pub fn resume(folder: &Path, stream: &str, rank: u32, ranks: u32) -> Result<Self, FileError> {
-        let path = file_of(folder, rank);
-        let scan = match options().open(&path) {
-            Ok(file) => Scan::open(file, &path)?,
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => None,
-            Err(error) => return Err(io("open", &path)(error)),
-        };
-        let Some(scan) = scan else {
-            return Self::create(folder, stream, rank, ranks);
-        };
-        let wanted = Header {
-            stream: stream.to_owned(),
-            rank,
-            ranks,
-        };
-        if scan.header != wanted {
-            let name = |header: Header| {
-                format!(
-                    "rank {} of {} of the stream {}",
-                    header.rank, header.ranks, header.stream
-                )
-            };
-            return Err(FileError::Stranger {
-                path,
-                found: name(scan.header),
-                wanted: name(wanted),
-            });
+    fn go_on(frames: Frames) -> Result<Self, FileError> {
+        let path = frames.path.clone();
+        let scan = Scan::open(frames)?.ok_or(FileError::NotAStream { path })?;
+        if !scan.is_finished {
+            scan.nothing_follows()?;
         }
         // The index goes, too: it is written again at the end.
         scan.frames.cut(scan.end)?;
         Ok(StepFile {
             frames: scan.frames,
+            rank: scan.header.rank,
             id: scan.id,
             records: scan.records,
             layout: None,
             end: scan.end,
             is_summed: true,
         })
-    }
-
-    /// As [`resume`](Self::resume) where the file was not ended in order (its writer died), else as [`create`](Self::create).
-    ///
-    /// # Errors
-    /// As [`resume`](Self::resume).
-    pub fn begin(folder: &Path, stream: &str, rank: u32, ranks: u32) -> Result<Self, FileError> {
-        let path = file_of(folder, rank);
-        let ended = match options().open(&path) {
-            Ok(file) => Scan::open(file, &path)?.is_some_and(|scan| scan.is_finished),
-            Err(_) => false, // said by whoever opens it next
-        };
-        match ended {
-            true => Self::create(folder, stream, rank, ranks),
-            false => Self::resume(folder, stream, rank, ranks),
-        }
     }
 
     /// Leaves out the checksums of blocks from now on. They cost a seventh of the time of a write that goes into memory (of the
@@ -146,14 +182,36 @@ impl StepFile {
     /// Writes a step. When it returns every process sees it; it is on the disk after [`sync`](Self::sync).
     ///
     /// # Errors
-    /// A step that does not follow the last one; more or fewer blocks, or bytes, than the layout names; the system refuses (a
-    /// full disk): then the file has the steps before, and this one can be tried again.
+    /// A step that does not follow the last one; more or fewer blocks, or bytes, than the layout names; blocks that overlap or
+    /// lie outside of their array; the system refuses (a full disk). Then the file has the steps before, and this one can be
+    /// tried again.
     pub fn append(&mut self, step: Step, content: Content<'_>) -> Result<(), FileError> {
         if let Some(last) = self.last().filter(|last| *last >= step) {
             let path = self.frames.path.clone();
             return Err(FileError::Order { path, step, last });
         }
         let offsets = places(&content)?;
+        if self
+            .layout
+            .as_ref()
+            .is_none_or(|known| known.0 != *content.layout)
+        {
+            check_layout(self.rank, content.layout)?;
+        }
+        let written = self.write_step(step, content, offsets);
+        if written.is_err() {
+            // Half a step is of no use, and its room is wanted.
+            let _ = self.frames.cut(self.end);
+        }
+        written
+    }
+
+    fn write_step(
+        &mut self,
+        step: Step,
+        content: Content<'_>,
+        offsets: (Vec<u64>, u64),
+    ) -> Result<(), FileError> {
         let (layout, at) = self.layout_frame(step, content.layout)?;
         let data = Head {
             kind: Kind::Data,
@@ -267,6 +325,124 @@ fn places(content: &Content<'_>) -> Result<(Vec<u64>, u64), FileError> {
         });
     }
     Ok((offsets, end))
+}
+
+/// # Errors
+/// A variable that comes twice, blocks outside of their array or one above another.
+fn check_layout(rank: u32, layout: &Layout) -> Result<(), FileError> {
+    layout.check(rank)?;
+    for variable in &layout.variables {
+        let regions: Vec<Region> = variable.blocks.iter().map(|b| b.region.clone()).collect();
+        if let Some((one, other)) = first_overlap(&regions) {
+            return Err(FileError::from(Fault::Overlap {
+                variable: variable.name.clone(),
+                one: rank,
+                one_block: regions[one].clone(),
+                other: rank,
+                other_block: regions[other].clone(),
+            }));
+        }
+    }
+    Ok(())
+}
+
+fn check_rank(stream: &str, rank: u32, ranks: u32) -> Result<(), FileError> {
+    let program = || format!("the writers of {stream}");
+    if ranks > MOST_RANKS {
+        return Err(FileError::from(Fault::TooManyRanks {
+            program: program(),
+            size: ranks,
+            most: MOST_RANKS,
+        }));
+    }
+    match rank < ranks {
+        true => Ok(()),
+        false => Err(FileError::from(Fault::RankBeyond {
+            program: program(),
+            rank,
+            size: ranks,
+        })),
+    }
+}
+
+/// The file of a rank, if it is there, for this process alone.
+fn claim(folder: &Path, rank: u32) -> Result<Option<Frames>, FileError> {
+    let path = file_of(folder, rank);
+    claim_at(&path, &path, rank, &options())
+}
+
+/// The file at `place`, which is or will be `path`. Who was first may have renamed it meanwhile: then it is looked for again.
+fn claim_at(
+    place: &Path,
+    path: &Path,
+    rank: u32,
+    options: &fs::OpenOptions,
+) -> Result<Option<Frames>, FileError> {
+    for _ in 0..CLAIMS {
+        let frames = match options.open(place) {
+            Ok(file) => Frames::new(file, path),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(io("open", place)(error)),
+        };
+        frames.lock(rank)?;
+        if frames.is_at(place)? {
+            return Ok(Some(frames));
+        }
+    }
+    Err(FileError::InUse {
+        path: path.to_owned(),
+        rank,
+    })
+}
+
+/// How often a file may be renamed while it is opened: once for each process that believes to be this rank.
+const CLAIMS: u32 = 16;
+
+/// Which life of the stream this is in its run: as its other ranks say; behind that which `rank` had before.
+fn life(folder: &Path, run: u64, rank: Option<u32>) -> u32 {
+    let of = |header: &Header| match rank == Some(header.rank) {
+        true => header.life.saturating_add(1),
+        false => header.life,
+    };
+    let headers = files_of(folder).unwrap_or_default().into_iter();
+    let headers = headers.filter_map(|file| file.header.ok().flatten());
+    let mine = headers.filter(|(_, header)| header.run == run);
+    mine.map(|(_, header)| of(&header)).max().unwrap_or(0)
+}
+
+/// Removes what older runs with more ranks have left: they are of no use without the others.
+fn remove_beyond(folder: &Path, run: u64, ranks: u32) {
+    for file in files_of(folder).unwrap_or_default() {
+        let is_older = matches!(&file.header, Ok(Some((_, header))) if header.run != run);
+        if file.rank >= ranks
+            && is_older
+            && file.frames.lock(file.rank).is_ok()
+            && let Err(error) = fs::remove_file(&file.frames.path)
+        {
+            tracing::warn!(path = %file.frames.path.display(), %error, "a file of an older run stays");
+        }
+    }
+}
+
+/// Whether the last frame says so: without a look at the others.
+fn is_ended(frames: &Frames) -> Result<bool, FileError> {
+    let at = frames.length()?.checked_sub(2 * ALIGN);
+    let last = at.map_or(Ok(None), |at| frames.head(at))?;
+    Ok(last.is_some_and(|head| head.kind == Kind::End))
+}
+
+fn stranger(frames: &Frames, is: &Header, stream: &str, (rank, ranks): (u32, u32)) -> FileError {
+    let wanted = Header {
+        stream: stream.to_owned(),
+        rank,
+        ranks,
+        ..is.clone()
+    };
+    FileError::Stranger {
+        path: frames.path.clone(),
+        found: is.name(),
+        wanted: wanted.name(),
+    }
 }
 
 fn options() -> fs::OpenOptions {

@@ -32,6 +32,7 @@ use zarrs::array::{
 };
 use zarrs::filesystem::FilesystemStore;
 use zarrs::group::{Group, GroupBuilder};
+use zarrs::storage::{StoreKey, StorePrefix, WritableStorageTraits};
 
 const STREAM: &str = "samite_stream";
 const STEP: &str = "step-";
@@ -65,14 +66,15 @@ impl Zarr {
         self.group("/", stream.into_iter().collect())
     }
 
-    /// Writes a step, given by the parts of all ranks.
+    /// Writes a step, given by the parts of all ranks. An older one of that number is removed first: nothing of it stays.
     ///
     /// # Errors
     /// Blocks that are not as their layout says; ranks that do not agree; the system refuses.
     pub fn write(&self, step: Step, parts: &[Content<'_>]) -> Result<(), FileError> {
+        parts.iter().try_for_each(check)?;
+        self.remove(step)?;
         let mut arrays: BTreeMap<&str, (u32, &Variable, Array<FilesystemStore>)> = BTreeMap::new();
         for (rank, part) in (0..).zip(parts) {
-            check(part)?;
             let mut bytes = part.blocks.iter();
             for variable in &part.layout.variables {
                 let name = variable.name.as_str();
@@ -90,6 +92,28 @@ impl Zarr {
         }
         let attributes = parts.iter().flat_map(|part| part.attributes);
         self.group(&path(step), attributes.map(to_json).collect())
+    }
+
+    /// Removes the steps from `first` on: what an older run left, before a new one writes them.
+    ///
+    /// # Errors
+    /// The system refuses.
+    pub fn remove_from(&self, first: Step) -> Result<(), FileError> {
+        let mut steps = self.steps()?.into_iter();
+        steps.try_for_each(|step| match step >= first {
+            true => self.remove(step),
+            false => Ok(()),
+        })
+    }
+
+    fn remove(&self, step: Step) -> Result<(), FileError> {
+        let name = format!("{STEP}{step}/");
+        let place = self.folder.join(&name);
+        // What says that the step is there goes first.
+        let metadata = StoreKey::new(format!("{name}zarr.json")).map_err(foreign(&place))?;
+        self.store.erase(&metadata).map_err(foreign(&place))?;
+        let all = StorePrefix::new(&name).map_err(foreign(&place))?;
+        self.store.erase_prefix(&all).map_err(foreign(&place))
     }
 
     /// The steps that are here, rising.
@@ -111,6 +135,34 @@ impl Zarr {
             .collect();
         steps.sort_unstable();
         Ok(steps)
+    }
+
+    /// The names of the arrays of a step.
+    ///
+    /// # Errors
+    /// The step is not there.
+    pub fn names(&self, step: Step) -> Result<Vec<String>, FileError> {
+        let (group, place) = self.step(step)?;
+        let paths = group.child_array_paths().map_err(foreign(&place))?;
+        let name = |path: &str| path.rsplit('/').next().unwrap_or_default().to_owned();
+        let mut names: Vec<String> = paths.iter().map(|path| name(path.as_str())).collect();
+        names.sort_unstable();
+        Ok(names)
+    }
+
+    /// The facts of a step, those that [`Attribute`] can say.
+    ///
+    /// # Errors
+    /// The step is not there.
+    pub fn attributes(&self, step: Step) -> Result<Vec<(String, Attribute)>, FileError> {
+        Ok(said(self.step(step)?.0.attributes()))
+    }
+
+    fn step(&self, step: Step) -> Result<(Group<FilesystemStore>, PathBuf), FileError> {
+        let path = path(step);
+        let place = self.folder.join(path.trim_start_matches('/'));
+        let group = Group::open(self.store.clone(), &path).map_err(foreign(&place))?;
+        Ok((group, place))
     }
 
     /// An array of a step.
@@ -225,10 +277,7 @@ impl ZarrArray {
 
     /// Its attributes, those that [`Attribute`] can say.
     pub fn attributes(&self) -> Vec<(String, Attribute)> {
-        let attributes = self.array.attributes().iter();
-        attributes
-            .filter_map(|(name, value)| Some((name.clone(), from_json(value)?)))
-            .collect()
+        said(self.array.attributes())
     }
 
     /// Reads a box as a dense, row-major array.
@@ -290,6 +339,13 @@ fn data_type_of(dtype: Dtype) -> DataType {
         Dtype::F32 => data_type::float32(),
         Dtype::F64 => data_type::float64(),
     }
+}
+
+/// What an [`Attribute`] can say of it.
+fn said(attributes: &Map<String, Value>) -> Vec<(String, Attribute)> {
+    let said = attributes.iter();
+    said.filter_map(|(name, value)| Some((name.clone(), from_json(value)?)))
+        .collect()
 }
 
 fn to_json((name, attribute): &(String, Attribute)) -> (String, Value) {

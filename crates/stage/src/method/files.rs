@@ -3,11 +3,15 @@
 //! A stream is a folder of [`crate::file`] below [`super::Settings::folder`]. Nobody is asked for anything: a writer does not
 //! wait for its readers, and readers look at the files again and again until there is a step.
 
+use super::run::run_of;
 use crate::contents::{BlockAt, Contents, Indexed, Variable};
 use crate::desk::Desk;
 use crate::file::{Archive, Content, FileError, StepFile};
-use crate::protocol::{Attribute, EndOfStream, Fault, Layout, LayoutHash, Policy, Start, Step};
-use crate::reader::{Bytes, StepReader, Taken};
+use crate::protocol::{
+    Attribute, EndOfStream, Fault, Interest, Layout, LayoutHash, Policy, Reader as Options, Start,
+    Step,
+};
+use crate::reader::{Bytes, Given, Taken};
 use crate::{Error, Region, Result};
 use std::cell::RefCell;
 use std::path::{Path, PathBuf};
@@ -31,28 +35,54 @@ fn folder_of(folder: &Path, stream: &str) -> PathBuf {
 }
 
 fn wrong(stream: &str) -> impl Fn(FileError) -> Error + '_ {
-    move |error| Error::File {
-        stream: stream.to_owned(),
-        why: error.to_string(),
+    move |error| match error {
+        FileError::Layout(fault) => (*fault).into(),
+        error => Error::File {
+            stream: stream.to_owned(),
+            why: error.to_string(),
+        },
     }
 }
 
-/// One rank's file, being written. Ended in order when dropped.
+/// A rank that its program has.
+fn check_rank(program: &str, rank: u32, size: u32) -> Result<()> {
+    match rank < size {
+        true => Ok(()),
+        false => Err(Error::from(Fault::RankBeyond {
+            program: program.to_owned(),
+            rank,
+            size,
+        })),
+    }
+}
+
+/// One rank's file, being written. Ended in order when dropped, unless its last step could not be written, or by a panic:
+/// then readers must not take what is there for the whole.
 pub(crate) struct FileWriting {
-    stream: String,
+    pub(crate) stream: String,
     file: Option<StepFile>,
+    /// The last step was not written.
+    is_short: bool,
     pub(crate) next: Step,
 }
 
 impl FileWriting {
-    /// Goes on after the last whole step of a file that was not ended in order, else begins anew.
-    pub(crate) fn open(folder: &Path, stream: &str, (rank, ranks): (u32, u32)) -> Result<Self> {
+    /// Goes on after the last whole step of a file of this run that was not ended in order, else begins anew.
+    pub(crate) fn open(
+        desk: &Desk<'_>,
+        folder: &Path,
+        stream: &str,
+        (program, (rank, ranks)): (&str, (u32, u32)),
+    ) -> Result<Self> {
+        check_rank(program, rank, ranks)?;
         let folder = folder_of(folder, stream);
-        let file = StepFile::begin(&folder, stream, rank, ranks).map_err(wrong(stream))?;
+        let run = run_of(desk.fabric, desk.steward);
+        let file = StepFile::begin(&folder, stream, run, rank, ranks).map_err(wrong(stream))?;
         Ok(FileWriting {
             stream: stream.to_owned(),
             next: file.last().map_or(0, |last| last + 1),
             file: Some(file),
+            is_short: false,
         })
     }
 
@@ -69,8 +99,9 @@ impl FileWriting {
             attributes,
         };
         if let Some(file) = &mut self.file {
-            file.append(self.next, content)
-                .map_err(wrong(&self.stream))?;
+            let written = file.append(self.next, content);
+            self.is_short = written.is_err();
+            written.map_err(wrong(&self.stream))?;
         }
         self.next += 1;
         Ok(())
@@ -79,6 +110,10 @@ impl FileWriting {
 
 impl Drop for FileWriting {
     fn drop(&mut self) {
+        if self.is_short || std::thread::panicking() {
+            tracing::warn!(stream = self.stream, "the file was not ended in order");
+            return;
+        }
         if let Some(Err(error)) = self.file.take().map(StepFile::finish) {
             tracing::warn!(stream = self.stream, %error, "the file was not ended in order");
         }
@@ -91,6 +126,7 @@ pub(crate) struct FileReading<'f> {
     stream: String,
     archive: Rc<RefCell<Archive>>,
     policy: Policy,
+    only: Option<Interest>,
     next: Step,
 }
 
@@ -101,28 +137,33 @@ pub(crate) struct StoredBytes {
 }
 
 impl<'f> FileReading<'f> {
-    /// Waits for the files to appear.
+    /// Waits for the files to appear. Whoever is not alone in its job may have started together with the writers, so it takes
+    /// the files of its own run only; who is alone takes others, too, where there are none of its own.
     pub(crate) fn open(
         desk: Rc<Desk<'f>>,
         folder: &Path,
         stream: &str,
-        (start, policy): (Start, Policy),
+        options: &Options,
     ) -> Result<Self> {
+        check_rank(&options.group, options.rank, options.size)?;
         let folder = folder_of(folder, stream);
-        let archive = look(&desk, || match Archive::open(&folder) {
-            Ok(archive) => Ok(Some(archive)),
-            // Not there yet, or without a header yet.
-            Err(FileError::Io { source, .. }) if source.kind() == std::io::ErrorKind::NotFound => {
-                Ok(None)
+        let run = run_of(desk.fabric, desk.steward);
+        let is_alone = desk.fabric.identity().units <= options.size;
+        let archive = look(&desk, || {
+            let own = there(Archive::open_run(&folder, run), stream)?;
+            match own {
+                None if is_alone => there(Archive::open(&folder), stream),
+                own => Ok(own),
             }
-            Err(FileError::NotAStream { .. }) => Ok(None),
-            Err(error) => Err(wrong(stream)(error)),
         })?;
         let Some(archive) = archive else {
             let stream = stream.to_owned();
-            return Err(Fault::NoStream { stream }.into());
+            return Err(match Archive::open(&folder) {
+                Ok(_) => Error::OtherRun { stream, folder },
+                Err(_) => Fault::NoStream { stream }.into(),
+            });
         };
-        let next = match start {
+        let next = match options.start {
             Start::Earliest => 0,
             Start::Latest => archive.steps().last().copied().unwrap_or(0),
             Start::Step(step) => step,
@@ -131,30 +172,54 @@ impl<'f> FileReading<'f> {
             desk,
             stream: stream.to_owned(),
             archive: Rc::new(RefCell::new(archive)),
-            policy,
+            policy: options.policy,
+            only: options.only.clone(),
             next,
         })
     }
 
-    /// The next step by the policy: files drop nothing, so all policies but `Latest` and `Every` take every step.
+    /// The next step by the policy: files drop nothing, so all policies but `Latest` and `Every` take every step that has
+    /// something of the box that is wanted.
     pub(crate) fn next_step(&mut self) -> Result<Taken<'f>> {
-        let (next, policy) = (self.next, self.policy);
-        let taken = self.wait(|steps| {
-            let mut wanted = steps.iter().copied().filter(|step| *step >= next);
-            match policy {
-                Policy::Latest => wanted.next_back(),
-                Policy::Every(n) => wanted.find(|step| step.is_multiple_of(n.max(1))),
-                _ => wanted.next(),
-            }
-        })?;
-        if let Taken::Step(step) = &taken {
+        loop {
+            let (next, policy) = (self.next, self.policy);
+            let taken = self.wait(|steps| {
+                let mut wanted = steps.iter().copied().filter(|step| *step >= next);
+                match policy {
+                    Policy::Latest => wanted.next_back(),
+                    Policy::Every(n) => wanted.find(|step| step.is_multiple_of(n.max(1))),
+                    _ => wanted.next(),
+                }
+            })?;
+            let Taken::Step(step) = &taken else {
+                return Ok(taken);
+            };
             self.next = step.number + 1;
+            let only = self.only.as_ref();
+            if only.is_none_or(|only| step.contents.touches(only)) {
+                return Ok(taken);
+            }
         }
-        Ok(taken)
     }
 
     pub(crate) fn at(&mut self, step: Step) -> Result<Taken<'f>> {
-        self.wait(|steps| steps.binary_search(&step).ok().map(|_| step))
+        let find = |steps: &[Step]| steps.binary_search(&step).ok().map(|_| step);
+        let is_missing = |archive: &Archive| {
+            let is_over = archive.steps().last().is_none_or(|last| *last < step);
+            !is_over && find(archive.steps()).is_none() && archive.is_past(step)
+        };
+        if is_missing(&self.archive.borrow()) {
+            return Err(self.gone(step));
+        }
+        self.wait(find)
+    }
+
+    fn gone(&self, step: Step) -> Error {
+        Error::from(Fault::Gone {
+            stream: self.stream.clone(),
+            step,
+            oldest: self.archive.borrow().steps().first().copied(),
+        })
     }
 
     /// Looks until `choose` finds a step, or there will be no more.
@@ -174,15 +239,33 @@ impl<'f> FileReading<'f> {
         match found {
             Some(Some(step)) => Ok(Taken::Step(self.hold(step)?)),
             Some(None) => Ok(Taken::End(EndOfStream::Closed)),
-            None => Err(Fault::NoStep {
-                stream: self.stream.clone(),
-                committed: self.archive.borrow().steps().len() as u64,
-            }
-            .into()),
+            None => Err(self.late()),
         }
     }
 
-    fn hold(&self, number: Step) -> Result<StepReader<'f>> {
+    /// Why no step came in time.
+    fn late(&self) -> Error {
+        let archive = self.archive.borrow();
+        let stream = self.stream.clone();
+        let committed = archive.steps().len() as u64;
+        match archive.behind() {
+            Some((rank, written)) => Error::RankBehind {
+                stream,
+                rank,
+                ranks: archive.ranks(),
+                written,
+                committed,
+            },
+            None => Fault::NoStep {
+                stream,
+                committed,
+                whom: "its writers".to_owned(),
+            }
+            .into(),
+        }
+    }
+
+    fn hold(&self, number: Step) -> Result<Given<'f>> {
         let archive = self.archive.borrow();
         let stored = archive.step(number).map_err(wrong(&self.stream))?;
         let indexed = stored.variables().iter().map(|variable| {
@@ -206,7 +289,7 @@ impl<'f> FileReading<'f> {
             ranks: archive.ranks(),
             variables: indexed.collect::<Result<_>>()?,
         };
-        Ok(StepReader {
+        Ok(Given {
             stream: self.stream.clone(),
             number,
             contents: Rc::new(contents),
@@ -229,11 +312,22 @@ impl StoredBytes {
         into: &mut [u8],
     ) -> Result<()> {
         let archive = self.archive.borrow();
-        let stored = archive.step(step).map_err(wrong(&self.stream))?;
+        let stored = archive.known(step).map_err(wrong(&self.stream))?;
         match stored.read_into(&variable.info.name, region, into) {
             Err(FileError::Hole { .. }) => Err(variable.hole(step, region)),
             result => result.map_err(wrong(&self.stream)),
         }
+    }
+}
+
+/// `None` where there is nothing yet, or nothing with a header yet.
+fn there(archive: Result<Archive, FileError>, stream: &str) -> Result<Option<Archive>> {
+    use std::io::ErrorKind::NotFound;
+    match archive {
+        Ok(archive) => Ok(Some(archive)),
+        Err(FileError::Io { source, .. }) if source.kind() == NotFound => Ok(None),
+        Err(FileError::NotAStream { .. }) => Ok(None),
+        Err(error) => Err(wrong(stream)(error)),
     }
 }
 
@@ -256,6 +350,49 @@ fn look<T>(desk: &Desk<'_>, mut ask: impl FnMut() -> Result<Option<T>>) -> Resul
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Dtype;
+    use crate::protocol::{Block, Variable as Written};
+
+    /// What is not whole is not ended: after a step that could not be written, or in a panic.
+    #[test]
+    fn a_writer_that_fails_does_not_end_its_file() {
+        let folder = tempfile::tempdir().unwrap();
+        let write = |blocks: &[u64], panics: bool| {
+            let block = |from: &u64| Block {
+                region: Region::at(&[*from], &[4]).unwrap(),
+                slot: 0,
+            };
+            let layout = Layout {
+                variables: vec![Written {
+                    name: "u".into(),
+                    dtype: Dtype::U8,
+                    shape: [8].as_slice().into(),
+                    attributes: Vec::new(),
+                    blocks: blocks.iter().map(block).collect(),
+                }],
+            };
+            let mut writing = FileWriting {
+                stream: "field".into(),
+                file: Some(StepFile::create(folder.path(), "field", 0, 1).unwrap()),
+                is_short: false,
+                next: 0,
+            };
+            let bytes = vec![&[1; 4][..]; blocks.len()];
+            let result = writing.append(&layout, &bytes, &[]);
+            assert!(!panics, "as it is wanted");
+            result.map(|()| writing)
+        };
+        let is_ended = || Archive::open(folder.path()).unwrap().is_finished();
+        drop(write(&[0, 4], false).unwrap());
+        assert!(is_ended());
+        let refused = write(&[0, 3], false).map(drop);
+        assert!(matches!(refused, Err(Error::Fault(Fault::Overlap { .. }))));
+        assert!(!is_ended());
+        let panicked = std::panic::catch_unwind(|| write(&[0, 4], true).map(drop));
+        assert!(panicked.is_err() && !is_ended());
+        drop(write(&[0, 4], false).unwrap());
+        assert!(is_ended());
+    }
 
     #[test]
     fn names_of_streams_are_names_of_folders() {

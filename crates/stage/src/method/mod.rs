@@ -5,15 +5,18 @@
 //! | `Stream` (the default) | with the keeper of its writer's node (its agent) | nothing | the agent |
 //! | `Local` | the same | the two newest steps | the agent |
 //! | `Server` | split, and spread over all staging servers, as often as [`Settings::replicas`] says | nothing | its servers |
+//! | `Graph` | as `Stream`; edges of a workflow say who reads what ([`graph`]) | nothing | the agent |
 //! | `File` | a file for each writer rank ([`crate::file`]) | everything | the disk |
 //!
 //! The names are those of the systems that showed what each is good for: `Stream` is what Flexpath does, `Local` DIMES, `Server`
-//! DataSpaces. In all of them readers fetch exactly the boxes that they ask for.
+//! DataSpaces, `Graph` Decaf. In all of them readers fetch exactly the boxes that they ask for.
 //!
 //! # Files
-//! `mod` (the settings) · `spread` (which server gets which piece) · `files` (writing and reading by files)
+//! `mod` (the settings) · `spread` (which server gets which piece) · `files` (writing and reading by files) · `run` (which files are of this run) · `graph/`
 
 mod files;
+pub mod graph;
+mod run;
 mod spread;
 
 use crate::protocol::{Limits, Policy, Retain, Start, StreamConfig, Unread};
@@ -37,6 +40,8 @@ pub enum Method {
     Local,
     /// In the memory of staging servers.
     Server,
+    /// As `Stream`, between those whom an edge links.
+    Graph,
     /// In files.
     File,
 }
@@ -80,6 +85,8 @@ pub struct Configuration {
     pub all: Settings,
     /// By name of the stream.
     pub streams: BTreeMap<String, Settings>,
+    /// Who reads what of whom, in the whole job.
+    pub edges: Vec<graph::Edge>,
 }
 
 impl Configuration {
@@ -87,7 +94,7 @@ impl Configuration {
     pub fn of(all: Settings) -> Configuration {
         Configuration {
             all,
-            streams: BTreeMap::new(),
+            ..Configuration::default()
         }
     }
 
@@ -129,6 +136,16 @@ impl Default for Settings {
     }
 }
 
+impl Method {
+    /// What it keeps for readers that ask by number, where nobody says more.
+    pub fn retain(self) -> Retain {
+        match self {
+            Method::Local => Retain { steps: 2, bytes: 0 },
+            Method::Stream | Method::Server | Method::Graph | Method::File => Retain::default(),
+        }
+    }
+}
+
 impl Settings {
     /// Default settings with that method.
     pub fn of(method: Method) -> Settings {
@@ -151,18 +168,15 @@ impl Settings {
 
     /// What the steward is told of the stream.
     pub(crate) fn stream_config(&self) -> StreamConfig {
-        let by_method = match self.method {
-            Method::Local => Retain { steps: 2, bytes: 0 },
-            Method::Stream | Method::Server | Method::File => Retain::default(),
-        };
         StreamConfig {
             limits: self.limits(),
             memory: self.memory,
-            retain: self.retain.unwrap_or(by_method),
+            retain: self.retain.unwrap_or_else(|| self.method.retain()),
             precious_first: self.precious_first,
             unread: self.unread,
             lease: self.lease.as_millis() as u64,
             linger: self.linger.as_millis() as u64,
+            expected: Vec::new(),
         }
     }
 }

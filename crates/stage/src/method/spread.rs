@@ -1,8 +1,11 @@
 //! Which staging server gets which piece of a block.
 
-use crate::placement::{Piece, Share, assign, key, pieces};
+use crate::placement::{Share, assign_group, pieces};
 use crate::protocol::{KeeperInfo, Peer, Slot};
 use crate::{Region, Result};
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::rc::Rc;
 
 /// The staging servers, as one writer rank spreads its blocks over them.
 #[derive(Clone, Debug)]
@@ -12,7 +15,11 @@ pub(crate) struct Spread {
     replicas: usize,
     rank: u32,
     ranks: u32,
+    /// By variable and number of the block: the sizes of its pieces, and their servers. A steady step computes nothing.
+    known: RefCell<HashMap<(String, u64), Known>>,
 }
+
+type Known = (Vec<u64>, Rc<[Vec<u32>]>);
 
 impl Spread {
     /// Over these servers, for rank `rank` of `ranks`. `None` without any.
@@ -32,7 +39,27 @@ impl Spread {
             replicas: replicas.max(1) as usize,
             rank,
             ranks,
+            known: RefCell::default(),
         })
+    }
+
+    /// The servers of this rank's pieces of a block, each as an index into `shares`.
+    fn places(&self, (variable, number): (&str, u64), sizes: Vec<u64>) -> Rc<[Vec<u32>]> {
+        let known = self.known.borrow();
+        let name = (variable.to_owned(), number);
+        if let Some((_, places)) = known.get(&name).filter(|(known, _)| *known == sizes) {
+            return places.clone();
+        }
+        drop(known);
+        let ranks = (u64::from(self.rank), u64::from(self.ranks));
+        let block = (variable, number);
+        let (group, places) = assign_group(block, &sizes, ranks, &self.shares, self.replicas);
+        let begin = (ranks.0 - group.start) as usize * sizes.len();
+        let places: Rc<[Vec<u32>]> = places[begin..begin + sizes.len()].into();
+        self.known
+            .borrow_mut()
+            .insert(name, (sizes, places.clone()));
+        places
     }
 
     /// The pieces of block number `number` of a variable, each with its servers in ascending order. The same block has the same
@@ -50,15 +77,9 @@ impl Spread {
         // The other ranks are taken to have as much.
         let total = block.bytes(element)?.saturating_mul(u64::from(self.ranks));
         let regions = pieces(block, element, total, self.shares.len() as u64)?;
-        let first = (u64::from(self.rank) << 40) | (number << 20);
-        let named = (first..).zip(&regions).map(|(piece, region)| {
-            Ok(Piece {
-                key: key(variable, piece, 0),
-                bytes: region.bytes(element)?,
-            })
-        });
-        let named = named.collect::<Result<Vec<_>>>()?;
-        let places = assign(&named, &self.shares, self.replicas);
+        let sizes = regions.iter().map(|region| Ok(region.bytes(element)?));
+        let sizes = sizes.collect::<Result<Vec<u64>>>()?;
+        let places = self.places((variable, number), sizes);
         let peers = |place: Vec<u32>| {
             let peers = place
                 .iter()
@@ -69,7 +90,7 @@ impl Spread {
         };
         Ok(regions
             .into_iter()
-            .zip(places.into_iter().map(peers))
+            .zip(places.iter().cloned().map(peers))
             .collect())
     }
 }
@@ -91,23 +112,42 @@ mod tests {
     fn every_server_gets_its_share_of_a_large_block() {
         let block = Region::new(&[7, 0], &[519, 4096]).unwrap();
         for (count, replicas) in [(2, 1), (2, 2), (3, 2), (8, 1)] {
-            let spread = Spread::over(&servers(count), replicas, (3, 4)).unwrap();
-            let pieces = spread.cut("u", 0, &block, 8).unwrap();
             let mut loads: BTreeMap<Peer, u64> = BTreeMap::new();
-            for (region, places) in &pieces {
-                assert_eq!(places.len(), replicas as usize);
-                for place in places {
-                    *loads.entry(*place).or_default() += region.bytes(8).unwrap();
+            for rank in 0..4 {
+                let spread = Spread::over(&servers(count), replicas, (rank, 4)).unwrap();
+                let pieces = spread.cut("u", 0, &block, 8).unwrap();
+                for (region, places) in &pieces {
+                    assert_eq!(places.len(), replicas as usize);
+                    for place in places {
+                        *loads.entry(*place).or_default() += region.bytes(8).unwrap();
+                    }
                 }
+                assert_eq!(pieces, spread.cut("u", 0, &block, 8).unwrap());
             }
             let total: u64 = loads.values().sum();
-            assert_eq!(total, u64::from(replicas) * block.bytes(8).unwrap());
+            assert_eq!(total, 4 * u64::from(replicas) * block.bytes(8).unwrap());
             let mean = total / u64::from(count);
             assert!(
                 loads.values().all(|load| *load <= mean + mean / 10),
                 "{loads:?}"
             );
-            assert_eq!(pieces, spread.cut("u", 0, &block, 8).unwrap());
+        }
+    }
+
+    #[test]
+    fn ranks_with_few_pieces_are_even_together() {
+        for (count, ranks) in [(4, 8), (16, 8), (3, 7), (16, 4)] {
+            let mut loads: BTreeMap<Peer, u64> = BTreeMap::new();
+            for rank in 0..ranks {
+                let spread = Spread::over(&servers(count), 1, (rank, ranks)).unwrap();
+                let block = Region::at(&[0, u64::from(rank), 0], &[5, 1, 64_000]).unwrap();
+                for (region, places) in spread.cut("u", 0, &block, 8).unwrap() {
+                    *loads.entry(places[0]).or_default() += region.bytes(8).unwrap();
+                }
+            }
+            let mean = loads.values().sum::<u64>() as f64 / f64::from(count);
+            let most = loads.values().max().copied().unwrap_or(0) as f64;
+            assert!(most / mean <= 1.10, "{count} {ranks}: {loads:?}");
         }
     }
 

@@ -1,10 +1,12 @@
 //! How even a layout comes out, and what it costs every process, before anything runs.
 
-use super::{Piece, Share, assign, key, pieces};
+use super::{Share, assign_group, pieces};
 use crate::index::Index;
 use crate::space::Grid;
 use crate::{Region, SpaceError};
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
+use std::ops::Range;
+use std::rc::Rc;
 
 /// What a layout of writers, readers and servers comes to.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -25,6 +27,9 @@ pub struct Figures {
     pub connections_per_server: u64,
 }
 
+/// Ranks, and the servers of their pieces.
+type Group = (Range<u64>, Vec<Vec<u32>>);
+
 /// The figures of one variable with `element` bytes per element, written by the ranks of one grid over its shape, read by those of
 /// the other, kept by `shares`, with `replicas`. Computed by the same code that places the blocks of a run.
 ///
@@ -40,23 +45,32 @@ pub fn of(
     let blocks: Vec<Region> = (0..writers.parts())
         .map(|rank| writers.part(rank))
         .collect();
-    let mut total = 0u64;
-    for block in &blocks {
-        total = total.saturating_add(block.bytes(element)?);
-    }
     let (mut parts, mut first) = (Vec::new(), vec![0]);
-    for block in &blocks {
-        parts.extend(pieces(block, element, total, shares.len() as u64)?);
+    let (mut sizes, mut places) = (Vec::new(), Vec::new());
+    // Ranks whose blocks are alike compute the same: once is enough.
+    let mut known: HashMap<Vec<u64>, Rc<Group>> = HashMap::new();
+    let ranks = writers.parts();
+    for (rank, block) in (0..).zip(&blocks) {
+        // A rank knows nothing but its own block.
+        let total = block.bytes(element)?.saturating_mul(ranks);
+        let own = pieces(block, element, total, shares.len() as u64)?;
+        let bytes = own.iter().map(|part| part.bytes(element));
+        let bytes: Vec<u64> = bytes.collect::<Result<_, _>>()?;
+        let group = known
+            .get(&bytes)
+            .filter(|known| known.0.contains(&rank))
+            .cloned();
+        let group = group.unwrap_or_else(|| {
+            let block = ("figures", 0);
+            Rc::new(assign_group(block, &bytes, (rank, ranks), shares, replicas))
+        });
+        let begin = (rank - group.0.start) as usize * bytes.len();
+        places.extend_from_slice(&group.1[begin..begin + bytes.len()]);
+        known.insert(bytes.clone(), group);
+        sizes.extend(bytes);
+        parts.extend(own);
         first.push(parts.len());
     }
-    let mut keyed = Vec::with_capacity(parts.len());
-    for (at, part) in parts.iter().enumerate() {
-        keyed.push(Piece {
-            key: key("figures", at as u64, 0),
-            bytes: part.bytes(element)?,
-        });
-    }
-    let places = assign(&keyed, shares, replicas);
     let index = Index::new(&blocks)?;
     let mut talk = Talk::new(shares.len());
     for rank in 0..blocks.len() {
@@ -77,7 +91,7 @@ pub fn of(
     }
     Ok(Figures {
         pieces: parts.len() as u64,
-        max_over_mean: max_over_mean(&keyed, &places, shares.len()),
+        max_over_mean: max_over_mean(&sizes, &places, shares.len()),
         index_bytes: index.bytes(),
         table_bytes: 4 * (parts.len() * replicas) as u64,
         connections_per_writer: talk.per_writer,
@@ -86,11 +100,11 @@ pub fn of(
     })
 }
 
-fn max_over_mean(pieces: &[Piece], places: &[Vec<u32>], servers: usize) -> f64 {
+fn max_over_mean(sizes: &[u64], places: &[Vec<u32>], servers: usize) -> f64 {
     let mut loads = vec![0u64; servers];
-    for (piece, place) in pieces.iter().zip(places) {
+    for (bytes, place) in sizes.iter().zip(places) {
         for &server in place {
-            loads[server as usize] += piece.bytes;
+            loads[server as usize] += bytes;
         }
     }
     let mean = loads.iter().sum::<u64>() as f64 / servers as f64;

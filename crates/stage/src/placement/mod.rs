@@ -8,8 +8,9 @@
 //!
 //! * [`pieces`] splits what is large, so that the loads can be even.
 //! * [`assign`] gives every piece its keepers. A pure function of integers: whoever knows the same pieces and keepers computes
-//!   the same places, on every machine. A rank that knows only its own blocks may call it with these: the bound then holds
-//!   for each rank, and the hash spreads the ranks.
+//!   the same places, on every machine.
+//! * [`assign_group`] is what a rank does that knows only its own blocks: it takes the others to have the same, and places
+//!   theirs with its own. Alone, the few pieces of a rank would not be even, and nor would the sum of many such ranks.
 //! * [`figures`] says how even a layout comes out, before anything runs.
 //!
 //! It does not know what is free at a keeper: the governor does.
@@ -17,6 +18,7 @@
 pub mod figures;
 
 use crate::{Region, SpaceError};
+use std::ops::Range;
 
 /// A keeper, and how much of the data it should have compared with the others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -132,6 +134,34 @@ pub fn assign(pieces: &[Piece], shares: &[Share], replicas: usize) -> Vec<Vec<u3
         }
     }
     places
+}
+
+/// The place of one block of `variable`, the `number`th of its rank, in pieces of `sizes` bytes: those of the ranks whose
+/// pieces together are enough for even loads, when each of `ranks` ranks has the same ones. `rank` is among those ranks.
+///
+/// Which ranks, and the keepers of their pieces, rank by rank.
+pub fn assign_group(
+    (variable, number): (&str, u64),
+    sizes: &[u64],
+    (rank, ranks): (u64, u64),
+    shares: &[Share],
+    replicas: usize,
+) -> (Range<u64>, Vec<Vec<u32>>) {
+    let pieces = ranks.saturating_mul(sizes.len() as u64);
+    let groups = (pieces / (SLACK * shares.len() as u64)).clamp(1, ranks);
+    let group = rank * groups / ranks;
+    let begin = |group: u64| (group * ranks).div_ceil(groups);
+    let range = begin(group)..begin(group + 1);
+    let of = |rank: u64| {
+        let sizes = (0..).zip(sizes);
+        sizes.map(move |(piece, &bytes)| Piece {
+            key: key(variable, (rank << 40) | (number << 20) | piece, 0),
+            bytes,
+        })
+    };
+    let pieces: Vec<Piece> = range.clone().flat_map(of).collect();
+    let places = assign(&pieces, shares, replicas);
+    (range, places)
 }
 
 /// How much each keeper has got, and may get.
@@ -339,9 +369,28 @@ mod tests {
     }
 
     #[test]
+    fn ranks_are_in_one_group_each() {
+        for (ranks, pieces, keepers) in [(1, 1, 9), (8, 3, 1), (64, 10, 4), (1000, 7, 5)] {
+            let (shares, sizes) = (equal(keepers), vec![100; pieces]);
+            let mut next = 0;
+            for rank in 0..ranks {
+                let (group, places) = assign_group(("u", 2), &sizes, (rank, ranks), &shares, 1);
+                assert!(group.contains(&rank), "{group:?} {rank}");
+                assert!(group.start == next || group.contains(&(next - 1)));
+                next = group.end;
+                let count = (group.end - group.start) as usize;
+                assert_eq!(places.len(), count * pieces);
+                let all = ranks as usize * pieces < 16 * keepers as usize;
+                assert!(!all || group == (0..ranks), "{group:?} of {ranks}");
+            }
+            assert_eq!(next, ranks);
+        }
+    }
+
+    #[test]
     fn columns_and_rows_are_spread_alike() {
         for servers in 2..=16u32 {
-            for writers in [1u64, 2, 3, 8, 16, 64] {
+            for writers in [1u64, 2, 3, 7, 8, 13, 16, 64] {
                 for shape in [[5, writers, 512_000], [5, 512, 1000 * writers]] {
                     let cut = if shape[1] == 512 { 2 } else { 1 };
                     let grid = Grid::along(&shape, cut, writers).unwrap();

@@ -1,6 +1,6 @@
 //! Every error that the steward can answer, as a sentence for a person.
 
-use super::{EndOfStream, Peer, Step};
+use super::{EndOfStream, Interest, Peer, Step};
 use crate::{Dtype, Region};
 use serde::{Deserialize, Serialize};
 
@@ -34,7 +34,8 @@ pub enum Fault {
         step: Step,
     },
     #[error(
-        "no memory for {bytes} bytes in time: {used} of {limit} are in use at {at}; let readers go faster, or give it more memory"
+        "no memory for {bytes} bytes in time: {used} of {limit} are in use at {at}; let readers go faster, or {}",
+        raise(at)
     )]
     NoMemory {
         bytes: u64,
@@ -42,10 +43,20 @@ pub enum Fault {
         limit: u64,
         at: String,
     },
+    #[error(
+        "no buffer in time: {used} of {limit} are in use at {keeper}, whatever their length; let readers go faster, retain fewer steps, or write larger blocks"
+    )]
+    NoBuffer { used: u64, limit: u64, keeper: Peer },
     #[error("{keeper} has not given the memory for {bytes} bytes in time")]
     KeeperSilent { keeper: Peer, bytes: u64 },
-    #[error("no step of the stream {stream} came in time; {committed} are committed")]
-    NoStep { stream: String, committed: u64 },
+    #[error(
+        "no step of the stream {stream} came in time; {committed} are committed, and this rank waits for {whom}"
+    )]
+    NoStep {
+        stream: String,
+        committed: u64,
+        whom: String,
+    },
     #[error(
         "no program has opened the stream {stream} for writing in time: check its name, or wait longer"
     )]
@@ -53,13 +64,23 @@ pub enum Fault {
 
     // Memory that cannot be
     #[error(
-        "{bytes} bytes for one step of the stream {stream} are more than {limit}, all that {at} may have: write less per step, or raise the limit"
+        "{bytes} bytes for one step of the stream {stream}, and for the last one where its writer keeps it, are more than {limit}, all that {at} may have: write less per step, or {}",
+        raise(at)
     )]
     TooLarge {
         stream: String,
         bytes: u64,
         limit: u64,
         at: String,
+    },
+    #[error(
+        "{buffers} buffers for one step of the stream {stream} are more than {most}, all that {keeper} can have: write fewer, larger blocks, or use more servers"
+    )]
+    TooManyBuffers {
+        stream: String,
+        buffers: u64,
+        most: u64,
+        keeper: Peer,
     },
     #[error("{keeper} keeps no blocks (any more): ask for the keepers again by opening the stream")]
     NoKeeper { keeper: Peer },
@@ -68,7 +89,7 @@ pub enum Fault {
     )]
     KeeperLost { keeper: Peer, step: Step },
     #[error(
-        "{keeper} has no memory left, although its budget does: something else on its node uses it"
+        "{keeper} has no memory left, or no number for one more buffer, although its budget has room: let it keep fewer or larger buffers (retained and unread steps), or see what else its node's memory is used for"
     )]
     KeeperFull { keeper: Peer },
 
@@ -144,7 +165,11 @@ pub enum Fault {
     UnknownLayout { rank: u32 },
     #[error("the part of rank {rank} names a buffer that was not given to it for this step")]
     ForeignBuffer { rank: u32 },
-    #[error("block {block} of {variable} of rank {rank} does not fit into its buffer")]
+    #[error("rank {rank} says where {places} blocks lie, and its layout has {blocks}")]
+    PlacesDiffer { rank: u32, places: u64, blocks: u64 },
+    #[error(
+        "block {block} of {variable} of rank {rank} does not fit into its buffer, or begins at no multiple of 128 bytes there"
+    )]
     BadPlace {
         rank: u32,
         variable: String,
@@ -199,9 +224,31 @@ pub enum Fault {
     #[error("the block {block} of {variable} is larger than 64 bits can count")]
     Uncountable { variable: String, block: Region },
 
+    // Watching
+    #[error(
+        "nothing of {interest} of the stream {stream} was written in time; {committed} steps are committed, and the next one waits for {whom}"
+    )]
+    NothingWritten {
+        stream: String,
+        interest: Interest,
+        committed: u64,
+        whom: String,
+    },
+    #[error(
+        "{interest} is not a box of the array in step {step}, whose shape is {shape:?}: watch a box inside it"
+    )]
+    NoSuchBox {
+        step: Step,
+        interest: Interest,
+        shape: Vec<u64>,
+    },
+    #[error("{interest} has no points, so nothing is ever written there: watch a larger box")]
+    EmptyBox { interest: Interest },
+
     // Reading
     #[error(
-        "step {step} of the stream {stream}, or one after it, is not there any more; {oldest:?} is the oldest that is"
+        "step {step} of the stream {stream}, or one after it, is not there any more; {}",
+        there_is(oldest)
     )]
     Gone {
         stream: String,
@@ -209,7 +256,28 @@ pub enum Fault {
         oldest: Option<Step>,
     },
     #[error(
-        "step {step} lost blocks with {keepers:?}, which died, and there is no other copy of them: keep two replicas"
+        "step {step} lost blocks with {}, which died, and there is no other copy of them: keep two replicas",
+        all_of(keepers)
     )]
     Damaged { step: Step, keepers: Vec<Peer> },
+}
+
+fn all_of(keepers: &[Peer]) -> String {
+    let names: Vec<String> = keepers.iter().map(Peer::to_string).collect();
+    names.join(" and ")
+}
+
+fn there_is(oldest: &Option<Step>) -> String {
+    match oldest {
+        Some(step) => format!("the oldest that is there is step {step}"),
+        None => "no step is there".to_owned(),
+    }
+}
+
+/// What gives more memory to whom the governor names: a stream's own limit is another setting than a keeper's budget.
+fn raise(at: &str) -> &'static str {
+    match at.starts_with("peer ") {
+        true => "give it more memory: memory.budget on its node, or --memory of a staging server",
+        false => "raise stage.memory, its limit",
+    }
 }

@@ -79,6 +79,19 @@ impl Layout {
         self.variables.iter().map(|v| v.blocks.len()).sum()
     }
 
+    /// Bytes of all blocks; what 64 bits do not count is as much as they do.
+    pub fn bytes(&self) -> u64 {
+        let blocks = |v: &Variable| {
+            let element = v.dtype.bytes();
+            let bytes = v.blocks.iter().map(|block| block.region.bytes(element));
+            bytes.fold(0u64, |sum, bytes| {
+                sum.saturating_add(bytes.unwrap_or(u64::MAX))
+            })
+        };
+        let variables = self.variables.iter().map(blocks);
+        variables.fold(0, u64::saturating_add)
+    }
+
     /// Number of slots that its blocks name.
     pub fn slots(&self) -> usize {
         let blocks = self.variables.iter().flat_map(|v| &v.blocks);

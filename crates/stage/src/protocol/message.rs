@@ -3,7 +3,7 @@
 //! [`Request`] goes from writers, readers and keepers to the steward; [`Notice`] from the steward to them: an
 //! [`Answer`] to a ticket, or an [`Order`] to a keeper.
 
-use super::{Attribute, Fault, Layout, LayoutHash, Step};
+use super::{Attribute, Fault, Figures, Interest, Layout, LayoutHash, News, Step, WatchId};
 use serde::{Deserialize, Serialize};
 use smallvec::SmallVec;
 use std::{fmt, sync::Arc};
@@ -240,6 +240,19 @@ pub struct StreamConfig {
     pub lease: u64,
     /// How long steps that nobody has opened are kept after the end of the stream, in ms.
     pub linger: u64,
+    /// Reader groups that will come: steps wait for each of them. Where there are some, `unread` says nothing.
+    pub expected: Vec<Expected>,
+}
+
+/// A reader group that is known before it has come.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Expected {
+    /// Its name.
+    pub group: String,
+    /// What happens until it has come, when it has not come in time.
+    pub policy: Policy,
+    /// Most that waits for it until then; `None`: the stream's.
+    pub limits: Option<Limits>,
 }
 
 impl Default for StreamConfig {
@@ -252,6 +265,7 @@ impl Default for StreamConfig {
             unread: Unread::default(),
             lease: 10_000,
             linger: 60_000,
+            expected: Vec::new(),
         }
     }
 }
@@ -273,6 +287,8 @@ pub struct Reader {
     pub limits: Option<Limits>,
     /// How long a rank may take to come after the first one, or to come back when it died, in ms.
     pub lease: u64,
+    /// The group is only given steps in which this box was written; `None`: whatever was.
+    pub only: Option<Interest>,
 }
 
 /// A keeper, as writers need to know it.
@@ -288,8 +304,12 @@ pub struct KeeperInfo {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[allow(missing_docs, reason = "fields are described at the variants")]
 pub enum Request {
-    /// Keeper: here I am, with that many bytes of memory and of disk. Not answered.
-    Keep { memory: u64, disk: u64 },
+    /// Keeper: here I am, with that many bytes of memory, in so many buffers at most, and bytes of disk. Not answered.
+    Keep {
+        memory: u64,
+        buffers: u64,
+        disk: u64,
+    },
     /// Keeper: about an order. Not answered.
     Report(Report),
     /// Who keeps blocks now. -> [`Answer::Keepers`]
@@ -320,11 +340,14 @@ pub enum Request {
         wants: Vec<Want>,
         patience: u64,
     },
-    /// All of this rank's blocks are in their buffers. -> [`Answer::Committed`]
+    /// All of this rank's blocks are in their buffers. `keep`: the rank holds the step, until its next commit is taken or it is
+    /// gone. The buffers can be read once the step is committed by all ranks: when the next one has begun.
+    /// -> [`Answer::Committed`]
     Commit {
         ticket: Ticket,
         writer: WriterId,
         part: Part,
+        keep: bool,
     },
     /// Gives the buffers of the step back that was begun; it can be begun again. Not answered.
     Abort { writer: WriterId },
@@ -354,6 +377,26 @@ pub enum Request {
     Release { reader: ReaderId, hold: Ticket },
     /// This rank reads no more; its holds end. Not answered.
     CloseReader { reader: ReaderId },
+    /// Wants to know when a box is written, from `start` on; of the news at most `most` wait. Waits for the stream to
+    /// appear. -> [`Answer::Watching`]
+    OpenWatch {
+        ticket: Ticket,
+        stream: String,
+        interest: Interest,
+        start: Start,
+        most: u32,
+        patience: u64,
+    },
+    /// What comes next. -> [`Answer::News`], or [`Answer::End`]
+    Watch {
+        ticket: Ticket,
+        watch: WatchId,
+        patience: u64,
+    },
+    /// Wants to know no more. Not answered.
+    CloseWatch { watch: WatchId },
+    /// How everything stands. -> [`Answer::Figures`]
+    Figures { ticket: Ticket },
 }
 
 /// What a keeper reports to the steward.
@@ -434,8 +477,14 @@ pub enum Answer {
     Already { next: Step },
     /// The part is taken; it will be there when the process is not.
     Committed,
-    /// The stream is open for reading.
-    Reading { reader: ReaderId },
+    /// The stream is open for reading; the rank has taken so many steps before it was restarted.
+    Reading { reader: ReaderId, taken: u64 },
+    /// The box is watched.
+    Watching { watch: WatchId },
+    /// Something was written.
+    News(News),
+    /// How everything stands.
+    Figures(Figures),
     /// Here it is.
     Step(StepRecord),
     /// There are no more.

@@ -37,24 +37,31 @@
 //! * `message`: [`Request`], [`Answer`], [`Order`], [`Report`] and what is in them.
 //! * `layout`: [`Layout`] of a rank's part, its name, and the packing rule.
 //! * `fault`: [`Fault`], every error that the steward can answer.
-//! * `queue`: which steps a reader group gets. `governor`: who gets memory. `stream/`: one stream. `steward`: all of them.
+//! * `queue`: which steps a reader group gets. `governor`: who gets memory. `watch`: subscriptions. `stream/`: one stream. `steward`: all of them;
+//!   `opening`: who waits to open one.
+//! * `figures`: how everything stands, for a person.
 
 mod fault;
+mod figures;
 pub mod governor;
 mod layout;
 mod message;
+mod opening;
 pub mod queue;
 mod steward;
 pub mod stream;
+mod watch;
 
 pub use fault::Fault;
+pub use figures::{Figures, GroupFigures, KeeperFigures, StreamFigures, Wait};
 pub use layout::{ALIGN, Attribute, Block, Layout, LayoutHash, Packing, Variable};
 pub use message::{
-    Answer, BufferAt, BufferId, EndOfStream, Handle, KeeperInfo, Layouts, Limits, Notice, Order,
-    Part, PartRecord, Peer, Places, Policy, Reader, ReaderId, Report, Request, Retain, Slot, Start,
-    StepRecord, StreamConfig, StreamId, Ticket, Told, Unread, Want, WriterId,
+    Answer, BufferAt, BufferId, EndOfStream, Expected, Handle, KeeperInfo, Layouts, Limits, Notice,
+    Order, Part, PartRecord, Peer, Places, Policy, Reader, ReaderId, Report, Request, Retain, Slot,
+    Start, StepRecord, StreamConfig, StreamId, Ticket, Told, Unread, Want, WriterId,
 };
-pub use steward::{Action, Event, GroupFigures, Steward, StreamFigures};
+pub use steward::{Action, Event, Steward};
+pub use watch::{Interest, MOST_NEWS, News, WatchId, Written};
 
 /// Number of a step of a stream, from 0.
 pub type Step = u64;

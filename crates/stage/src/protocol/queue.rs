@@ -13,6 +13,10 @@
 //! takes any step, so a step larger than the limit still gets through, alone. For those that make the writer wait, the steps that
 //! the group has taken and not yet released count too: together they are the memory that the group keeps in use.
 //!
+//! The ranks of a group take its steps in the same order, each when it likes. Under the policies that do not make the writer wait,
+//! the first rank waits for the last one instead when the steps between them are at the limit, and what it would take next may be
+//! dropped meanwhile.
+//!
 //! When the *memory* is short (which other groups and streams share), the dropping policies give more away than their own
 //! limit says ([`Queue::yield_one`]), but never the newest committed step of all: what is written next may never be committed.
 
@@ -45,6 +49,11 @@ impl Queue {
     /// What happens at the limit.
     pub fn policy(&self) -> Policy {
         self.policy
+    }
+
+    /// Most that may be in it.
+    pub fn limits(&self) -> Limits {
+        self.limits
     }
 
     /// A step was committed: queues it, or not. Returns the steps that the group will not get because of it.
@@ -133,7 +142,10 @@ impl Queue {
     pub fn yield_one(&mut self, newest: Step) -> Option<Step> {
         let step = match self.policy {
             Policy::DropOldest | Policy::Latest => self.first(),
-            Policy::DropNewest => self.waiting.keys().next_back().copied(),
+            Policy::DropNewest => {
+                let mut steps = self.waiting.keys().rev();
+                steps.find(|step| **step != newest).copied()
+            }
             Policy::Block | Policy::Every(_) | Policy::Spill => None,
         };
         let step = step.filter(|&step| step != newest)?;
@@ -230,7 +242,10 @@ mod tests {
         assert_eq!(drop.yield_one(2), Some(1));
         assert_eq!(drop.offer(3, 91), [3]);
         assert_eq!(drop.offer(4, 90), Vec::<u64>::new());
+        let mut short = drop.clone();
         assert_eq!(drain(drop), [0, 4]);
+        assert_eq!(short.yield_one(4), Some(0), "the newest stays, not all");
+        assert_eq!(short.yield_one(4), None);
     }
 
     #[test]

@@ -4,15 +4,21 @@
 //! It lives in one process of the domain (the agent, beside its keeper); when that dies, the streams die with it.
 
 use super::governor::{Governor, Verdict};
+use super::opening::{Opening, Pending};
 use super::stream::{self, Stream};
+use super::watch::Watches;
 use super::{
-    Answer, BufferId, EndOfStream, Fault, KeeperInfo, Notice, Order, Peer, Reader, Report, Request,
-    StreamConfig, StreamId, Ticket,
+    Answer, BufferId, Fault, Figures, KeeperInfo, Notice, Order, Peer, Report, Request,
+    StreamFigures, StreamId, Ticket, Wait,
 };
 use std::collections::{BTreeMap, HashMap};
 
 /// What happens to the steward.
 #[derive(Clone, Debug, PartialEq)]
+#[allow(
+    clippy::large_enum_variant,
+    reason = "one at a time, and taken as soon as it is made"
+)]
 pub enum Event {
     /// A peer says something.
     Said(Peer, Request),
@@ -29,75 +35,17 @@ pub enum Action {
     Send(Peer, Notice),
 }
 
-/// How a stream stands.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct StreamFigures {
-    /// Its number.
-    pub id: StreamId,
-    /// Its name.
-    pub name: String,
-    /// Who writes it.
-    pub program: String,
-    /// Number of committed steps.
-    pub committed: u64,
-    /// Number of steps that are still there.
-    pub stored: u64,
-    /// Bytes in memory; filled by [`Steward::figures`].
-    pub bytes: u64,
-    /// Why there will be no more steps.
-    pub end: Option<EndOfStream>,
-    /// Its reader groups.
-    pub groups: Vec<GroupFigures>,
-}
-
-/// How a reader group stands.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct GroupFigures {
-    /// Its name; `None` for the one that has not come yet.
-    pub name: Option<String>,
-    /// Steps in its queue.
-    pub queued: u64,
-    /// Bytes of these.
-    pub queued_bytes: u64,
-    /// Steps that it has taken and not yet released everywhere.
-    pub in_use: u64,
-    /// Ranks that are here.
-    pub here: u32,
-    /// Ranks that it should have.
-    pub size: u32,
-}
-
-/// A stream is to be opened.
-#[derive(Clone, Debug)]
-enum Opening {
-    Writer {
-        program: String,
-        rank: u32,
-        size: u32,
-        config: StreamConfig,
-    },
-    Reader(Reader),
-}
-
-/// Somebody waits for a name: for its stream to appear or to be over, or for its rank to be free.
-#[derive(Clone, Debug)]
-struct Pending {
-    from: Peer,
-    ticket: Ticket,
-    until: u64,
-    name: String,
-    opening: Opening,
-}
-
 /// All streams of a domain.
 #[derive(Debug, Default)]
 pub struct Steward {
-    now: u64,
-    streams: BTreeMap<StreamId, Stream>,
-    names: HashMap<String, StreamId>,
-    next_stream: u32,
-    governor: Governor,
-    pending: Vec<Pending>,
+    pub(super) now: u64,
+    pub(super) streams: BTreeMap<StreamId, Stream>,
+    /// Subscriptions of streams that are over: what they were not told yet.
+    left: BTreeMap<StreamId, Watches>,
+    pub(super) names: HashMap<String, StreamId>,
+    pub(super) next_stream: u32,
+    pub(super) governor: Governor,
+    pub(super) pending: Vec<Pending>,
     out: Vec<Action>,
 }
 
@@ -146,11 +94,38 @@ impl Steward {
         &self.governor
     }
 
+    /// Number of subscriptions, of streams that are over, too.
+    pub fn subscriptions(&self) -> usize {
+        let there = self.streams.values().map(Stream::watches);
+        let left = self.left.values();
+        there.chain(left).map(|watches| watches.watches.len()).sum()
+    }
+
+    /// Everything that can be said of how things stand.
+    fn all_figures(&self) -> Figures {
+        let opening = self.pending.iter().map(|pending| Wait {
+            who: pending.opening.who(),
+            peer: pending.from,
+            whom: format!("the stream {}", pending.name),
+            ms: self.now - pending.since,
+        });
+        Figures {
+            streams: self.figures(),
+            keepers: self.governor.figures(),
+            opening: opening.collect(),
+        }
+    }
+
     fn said(&mut self, from: Peer, request: Request) {
         match request {
-            Request::Keep { memory, disk } => {
-                self.governor.keeper(from, memory, disk);
+            Request::Keep {
+                memory,
+                buffers,
+                disk,
+            } => {
+                self.governor.keeper(from, memory, buffers, disk);
                 self.budget_changed();
+                self.streams.values_mut().for_each(Stream::room_on_disk);
             }
             Request::Report(report) => {
                 let (Report::Held { buffer, .. }
@@ -216,9 +191,10 @@ impl Steward {
                 ticket,
                 writer,
                 part,
+                keep,
             } => {
                 self.ask(from, ticket, writer.stream, |stream| {
-                    stream.commit(from, writer.rank, ticket, part)
+                    stream.commit(from, writer.rank, ticket, part, keep)
                 });
             }
             Request::Next {
@@ -254,6 +230,62 @@ impl Steward {
             Request::CloseReader { reader } => {
                 self.tell(reader.stream, |stream| stream.close_reader(from, reader));
             }
+            Request::OpenWatch {
+                ticket,
+                stream,
+                interest,
+                start,
+                most,
+                patience,
+            } => {
+                let opening = Opening::Watch {
+                    interest,
+                    start,
+                    most,
+                };
+                self.open(from, ticket, stream, opening, patience);
+            }
+            Request::Watch {
+                ticket,
+                watch,
+                patience,
+            } => {
+                let left = self.left.get_mut(&watch.stream);
+                let at = (self.now, self.now);
+                if left.is_some_and(|left| left.ask(from, watch.number, ticket, at)) {
+                    return self.tell_left(watch.stream);
+                }
+                self.ask(from, ticket, watch.stream, |stream| {
+                    stream.ask_watch(from, watch.number, ticket, patience);
+                });
+            }
+            Request::CloseWatch { watch } => {
+                if let Some(left) = self.left.get_mut(&watch.stream) {
+                    left.close(from, watch.number);
+                    self.tell_left(watch.stream);
+                }
+                self.tell(watch.stream, |stream| {
+                    stream.close_watch(from, watch.number)
+                });
+            }
+            Request::Figures { ticket } => {
+                let figures = self.all_figures();
+                self.answer(from, ticket, Answer::Figures(figures));
+            }
+        }
+    }
+
+    /// Says what subscriptions of a stream that is over are told, and forgets them when none is left.
+    fn tell_left(&mut self, stream: StreamId) {
+        let Some(left) = self.left.get_mut(&stream) else {
+            return;
+        };
+        let told = std::mem::take(&mut left.out);
+        if left.is_empty() {
+            self.left.remove(&stream);
+        }
+        for (to, ticket, answer) in told {
+            self.answer(to, ticket, answer);
         }
     }
 
@@ -276,23 +308,12 @@ impl Steward {
         }
     }
 
-    fn answer(&mut self, to: Peer, ticket: Ticket, answer: Answer) {
+    pub(super) fn answer(&mut self, to: Peer, ticket: Ticket, answer: Answer) {
         self.out
             .push(Action::Send(to, Notice::Answer { ticket, answer }));
     }
 
-    fn open(&mut self, from: Peer, ticket: Ticket, name: String, opening: Opening, patience: u64) {
-        let until = self.now.saturating_add(patience);
-        self.pending.push(Pending {
-            from,
-            ticket,
-            until,
-            name,
-            opening,
-        });
-    }
-
-    fn keepers(&self) -> Vec<KeeperInfo> {
+    pub(super) fn keepers(&self) -> Vec<KeeperInfo> {
         let keepers = self.governor.keepers();
         keepers
             .map(|(peer, capacity)| KeeperInfo { peer, capacity })
@@ -305,6 +326,10 @@ impl Steward {
         for stream in self.streams.values_mut() {
             stream.lost(peer);
         }
+        self.left.retain(|_, left| {
+            left.lost(peer);
+            !left.is_empty()
+        });
         for verdict in refused {
             self.verdict(verdict);
         }
@@ -322,14 +347,15 @@ impl Steward {
     fn settle(&mut self) {
         loop {
             let mut news = self.carry_out();
+            news |= self.governor.has_changed();
             if news {
                 for verdict in self.governor.pump() {
                     self.verdict(verdict);
                 }
             }
-            self.forget_over();
+            news |= self.forget_over();
             news |= self.open_pending();
-            if !news {
+            if !news && !self.governor.has_changed() {
                 return;
             }
         }
@@ -346,7 +372,7 @@ impl Steward {
     }
 
     /// Does what the streams want; says whether there was anything.
-    fn carry_out(&mut self) -> bool {
+    pub(super) fn carry_out(&mut self) -> bool {
         let mut news = false;
         let ids: Vec<StreamId> = self.streams.keys().copied().collect();
         for id in ids {
@@ -376,6 +402,7 @@ impl Steward {
                 self.governor.freed(buffer, keeper, bytes)
             }
             stream::Action::FreedDisk(buffer) => self.governor.free_disk(buffer),
+            stream::Action::RoomOnDisk => self.streams.values_mut().for_each(Stream::room_on_disk),
             stream::Action::Spill(buffer, keeper, bytes) => self.spill(buffer, keeper, bytes),
         }
     }
@@ -389,132 +416,31 @@ impl Steward {
         }
     }
 
-    fn forget_over(&mut self) {
+    /// Forgets the streams that are over; says whether there were any.
+    pub(super) fn forget_over(&mut self) -> bool {
         let over: Vec<StreamId> = self
             .streams
             .iter()
             .filter(|(_, stream)| stream.is_over())
             .map(|(&id, _)| id)
             .collect();
-        for id in over {
+        for &id in &over {
             let actions = self
                 .streams
                 .get_mut(&id)
                 .map(Stream::take_actions)
                 .unwrap_or_default();
             actions.into_iter().for_each(|action| self.carry(action));
-            if let Some(stream) = self.streams.remove(&id) {
+            if let Some(mut stream) = self.streams.remove(&id) {
+                let left = stream.take_watches();
+                if !left.is_empty() {
+                    self.left.insert(id, left);
+                }
                 self.names
                     .retain(|name, named| *named != id || name != stream.name());
             }
             self.governor.stream_over(id);
         }
+        !over.is_empty()
     }
-
-    /// Lets those in who wait to open a stream and can, turns those away who cannot; says whether there were any.
-    fn open_pending(&mut self) -> bool {
-        let mut news = false;
-        for pending in std::mem::take(&mut self.pending) {
-            let answer = match self.try_open(&pending) {
-                Ok(answer) => answer,
-                Err(fault) if may_pass(&fault) && pending.until > self.now => {
-                    self.pending.push(pending);
-                    continue;
-                }
-                Err(fault) => Answer::Failed(fault),
-            };
-            news = true;
-            self.answer(pending.from, pending.ticket, answer);
-        }
-        news
-    }
-
-    fn try_open(&mut self, pending: &Pending) -> Result<Answer, Fault> {
-        let (program, size) = match &pending.opening {
-            Opening::Writer { program, size, .. } => (program, *size),
-            Opening::Reader(reader) => (&reader.group, reader.size),
-        };
-        if size > MOST_RANKS {
-            return Err(Fault::TooManyRanks {
-                program: program.clone(),
-                size,
-                most: MOST_RANKS,
-            });
-        }
-        let known = self.names.get(&pending.name).copied();
-        match &pending.opening {
-            Opening::Reader(reader) => {
-                let stream = known.and_then(|id| self.streams.get_mut(&id));
-                let stream = stream.ok_or_else(|| Fault::NoStream {
-                    stream: pending.name.clone(),
-                })?;
-                stream.open_reader(pending.from, reader)
-            }
-            Opening::Writer {
-                program,
-                rank,
-                size,
-                config,
-            } => {
-                let abandoned = known
-                    .and_then(|id| self.streams.get_mut(&id))
-                    .filter(|stream| stream.is_abandoned());
-                if let Some(stream) = abandoned {
-                    stream.abandon();
-                    self.carry_out();
-                    self.forget_over();
-                }
-                let id = match self.names.get(&pending.name) {
-                    Some(&id) => id,
-                    None if rank < size => self.new_stream(&pending.name, program, *size, config),
-                    None => {
-                        return Err(Fault::RankBeyond {
-                            program: program.clone(),
-                            rank: *rank,
-                            size: *size,
-                        });
-                    }
-                };
-                let keepers = self.keepers();
-                let stream = self.streams.get_mut(&id).ok_or(Fault::NotOpen)?;
-                stream.open_writer(pending.from, program, *rank, *size, keepers)
-            }
-        }
-    }
-
-    fn new_stream(
-        &mut self,
-        name: &str,
-        program: &str,
-        size: u32,
-        config: &StreamConfig,
-    ) -> StreamId {
-        let id = StreamId(self.next_stream);
-        self.next_stream += 1;
-        self.governor
-            .stream(id, name, config.memory.unwrap_or(u64::MAX));
-        let stream = Stream::new(
-            self.now,
-            id,
-            name,
-            program,
-            size,
-            config.clone(),
-            self.governor.memory(),
-        );
-        self.streams.insert(id, stream);
-        self.names.insert(name.to_owned(), id);
-        id
-    }
-}
-
-/// Most ranks that a program may have: a word of nonsense must not cost all memory.
-const MOST_RANKS: u32 = 1 << 20;
-
-/// Whether waiting may help.
-fn may_pass(fault: &Fault) -> bool {
-    matches!(
-        fault,
-        Fault::NoStream { .. } | Fault::RankTaken { .. } | Fault::Over { .. }
-    )
 }

@@ -36,6 +36,8 @@ pub(crate) enum KeeperAsk {
     Open(Ticket, BufferId),
     /// Bytes of a spilled buffer: offset and length.
     Load(Ticket, BufferId, u64, u64),
+    /// What it has: a [`Kept`](super::Kept), encoded.
+    Figures(Ticket),
 }
 
 /// The answer of a keeper.

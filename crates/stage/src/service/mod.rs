@@ -10,7 +10,7 @@
 //! ```
 //!
 //! # Files
-//! `mod` (the loop) · `keeper` (buffers) · `letter` (what is sent under which number)
+//! `mod` (the loop) · `keeper` (buffers, and what is spilled of them) · `letter` (what is sent under which number)
 
 mod keeper;
 mod letter;
@@ -20,19 +20,22 @@ use crate::protocol::{Action, Event, Notice, Peer, Request, Steward};
 use keeper::Keeper;
 use samite_fabric::{Fabric, Handle, Identity, PeerId, PeerInfo};
 use std::cell::RefCell;
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-pub use keeper::Room;
-pub(crate) use keeper::segment_key;
-pub(crate) use letter::{CLIENT, KeeperAsk, Letter, receive, send};
+pub use keeper::{Kept, Room};
+pub(crate) use keeper::{LOAD, segment_key};
+pub(crate) use letter::{CLIENT, KeeperAsk, Letter, send};
 
 /// The program name by which the steward's process is found in a domain.
 const STEWARD: &str = "samite-steward";
 
 /// How long a service sleeps when nothing is due: it looks whether it is to stop.
 const NAP: Duration = Duration::from_millis(500);
+
+/// How long it sleeps when it waits for something that no letter tells.
+const SOON: Duration = Duration::from_millis(5);
 
 /// How long a staging server waits for units of its job that it has never seen, when all others have left.
 const MISSING: Duration = Duration::from_secs(10);
@@ -45,33 +48,49 @@ pub fn steward_identity() -> Identity {
     Identity::by_hand(STEWARD)
 }
 
-/// The steward of a domain, if it is there and takes letters.
+/// The steward of a domain, if it is there.
 pub(crate) fn find_steward(fabric: &Fabric) -> Option<PeerId> {
     let peers = fabric.peers();
     let mut stewards = peers.iter().filter(|info| info.identity.program == STEWARD);
-    let steward = stewards.next()?.peer;
+    stewards.next().map(|info| info.peer)
+}
+
+/// Whether a steward takes letters.
+///
+/// # Errors
+/// It is lost, or gives no answer.
+pub(crate) fn takes_letters(fabric: &Fabric, steward: PeerId) -> Result<bool> {
     let greeted = fabric
         .request(steward, letter::HELLO, &[])
         .and_then(Handle::wait);
-    greeted.is_ok().then_some(steward)
+    match greeted {
+        Ok(_) => Ok(true),
+        Err(samite_fabric::Error::NoHandler { .. }) => Ok(false),
+        Err(error) => Err(error.into()),
+    }
 }
 
 /// A process that coordinates streams, keeps blocks, or both. One thread owns it, as it owns the fabric.
 pub struct Service<'f> {
     fabric: &'f Fabric,
     inbox: Inbox,
+    /// Whose orders the keeper carries out.
+    at: PeerId,
+    /// Here, if this process is it.
     steward: Option<Steward>,
     keeper: Keeper<'f>,
     /// Who was there when it looked last, at that many changes.
     peers: Vec<PeerInfo>,
     changes: Option<u64>,
+    /// Letters that living peers have not taken yet.
+    unsent: BTreeMap<PeerId, VecDeque<Letter>>,
     start: Instant,
 }
 
 impl<'f> Service<'f> {
     /// Coordinates all streams of the domain, and keeps blocks in `room`.
     pub fn steward(fabric: &'f Fabric, room: Room) -> Service<'f> {
-        let mut service = Service::new(fabric, Some(Steward::new()), room);
+        let mut service = Service::new(fabric, fabric.me(), Some(Steward::new()), room);
         let keep = service.keeper.introduction();
         service.said(fabric.me(), keep);
         service
@@ -83,7 +102,7 @@ impl<'f> Service<'f> {
     /// A domain without a steward.
     pub fn keeper(fabric: &'f Fabric, room: Room) -> Result<Service<'f>> {
         let steward = crate::desk::await_steward(fabric)?;
-        let service = Service::new(fabric, None, room);
+        let service = Service::new(fabric, steward, None, room);
         letter::send(
             fabric,
             steward,
@@ -92,37 +111,50 @@ impl<'f> Service<'f> {
         Ok(service)
     }
 
-    fn new(fabric: &'f Fabric, steward: Option<Steward>, room: Room) -> Service<'f> {
+    fn new(fabric: &'f Fabric, at: PeerId, steward: Option<Steward>, room: Room) -> Service<'f> {
         let inbox = Inbox::default();
         letter::receive(fabric, letter::SERVICE, &inbox);
         fabric.on(letter::HELLO, |_, _| Some(Vec::new()));
         Service {
             fabric,
             inbox,
+            at,
             steward,
             keeper: Keeper::new(fabric, room),
             peers: Vec::new(),
             changes: None,
+            unsent: BTreeMap::new(),
             start: Instant::now(),
         }
     }
 
-    /// Does what has to be done now; whether there was anything. Never blocks.
+    /// Does what has to be done now; whether there was anything. Blocks for no longer than a part of a buffer's memory takes
+    /// to be found.
     pub fn turn(&mut self) -> bool {
         let mut news = false;
-        // What a peer said before it died counts, so letters come first.
-        while let Some((from, letter)) = self.take() {
+        // What a peer said before it died counts: what had come when it was seen to be gone is taken before that. Letters
+        // that come meanwhile are not waited for.
+        let there = self.look();
+        let letters = self.inbox.borrow().len();
+        for (from, letter) in (0..letters).map_while(|_| self.take()).collect::<Vec<_>>() {
             news = true;
             match letter {
                 Letter::Request(request) => self.said(from, request),
-                Letter::Order(order) => self.obey(from, order),
+                Letter::Order(order) if from == self.at => self.obey(order),
+                Letter::Order(_) => {
+                    tracing::warn!(%from, "an order of somebody who is not the steward")
+                }
                 Letter::Ask(ask) => self.answer(from, ask),
                 Letter::Answer(..) | Letter::Kept(_) => {
                     tracing::warn!(%from, "an answer for somebody else");
                 }
             }
         }
-        news |= self.follow_membership();
+        if let Some(there) = there {
+            news = true;
+            self.follow_membership(there);
+        }
+        self.send_again();
         if let Some(steward) = &mut self.steward
             && steward
                 .wake_at()
@@ -130,18 +162,39 @@ impl<'f> Service<'f> {
         {
             self.happened(Event::Tick);
         }
+        news |= self.keeper.is_busy();
+        for report in self.keeper.work() {
+            news = true;
+            self.report(report);
+        }
         self.keeper.tidy();
         news
     }
 
     /// Serves as long as `go_on` says so, which is asked after everything that happens, and now and then.
-    pub fn run(&mut self, mut go_on: impl FnMut(&Fabric) -> bool) -> Result<()> {
+    pub fn run(&mut self, go_on: impl FnMut(&Fabric) -> bool) -> Result<()> {
+        let usual = self.fabric.deadline();
+        let ran = self.run_with_naps(go_on);
+        // What comes after it is no nap.
+        self.fabric.set_deadline(usual);
+        ran
+    }
+
+    fn run_with_naps(&mut self, mut go_on: impl FnMut(&Fabric) -> bool) -> Result<()> {
         while go_on(self.fabric) {
             self.turn();
+            if self.keeper.is_busy() {
+                self.fabric.progress();
+                continue;
+            }
             let due = self.steward.as_ref().and_then(Steward::wake_at);
             let due = due.map(|due| Duration::from_millis(due.saturating_sub(millis(self.start))));
-            self.fabric
-                .set_deadline(due.unwrap_or(NAP).clamp(Duration::from_millis(1), NAP));
+            let longest = match self.keeper.is_waiting() || !self.unsent.is_empty() {
+                true => SOON,
+                false => NAP,
+            };
+            let nap = due.unwrap_or(longest).min(longest);
+            self.fabric.set_deadline(nap.max(Duration::from_millis(1)));
             let (inbox, changes) = (&self.inbox, self.changes);
             let fabric = self.fabric;
             let waited = fabric.wait_stepping(
@@ -211,47 +264,86 @@ impl<'f> Service<'f> {
         for Action::Send(to, notice) in steward.on_event(now, event) {
             let to = PeerId(to.0);
             match notice {
-                Notice::Order(order) if to == self.fabric.me() => self.obey(to, order),
-                notice => self.send(to, &Letter::of_notice(notice)),
+                Notice::Order(order) if to == self.fabric.me() => self.obey(order),
+                notice => self.send(to, Letter::of_notice(notice)),
             }
         }
     }
 
-    fn obey(&mut self, from: PeerId, order: crate::protocol::Order) {
-        let Some(report) = self.keeper.obey(order) else {
-            return;
-        };
+    fn obey(&mut self, order: crate::protocol::Order) {
+        if let Some(report) = self.keeper.obey(order) {
+            self.report(report);
+        }
+    }
+
+    fn report(&mut self, report: crate::protocol::Report) {
         let report = Request::Report(report);
         match self.steward {
-            Some(_) => self.said(from, report),
-            None => self.send(from, &Letter::Request(report)),
+            Some(_) => self.said(self.at, report),
+            None => self.send(self.at, Letter::Request(report)),
         }
     }
 
     fn answer(&mut self, from: PeerId, ask: KeeperAsk) {
-        let answer = self.keeper.answer(ask);
-        self.send(from, &Letter::Kept(answer));
+        let answer = self.keeper.answer(Peer(from.0), ask);
+        self.send(from, Letter::Kept(answer));
     }
 
-    /// Whoever does not get it is gone, and that is another event.
-    fn send(&self, to: PeerId, letter: &Letter) {
-        if let Err(error) = letter::send(self.fabric, to, letter) {
-            tracing::debug!(%to, %error, "a letter was not delivered");
+    /// Whoever is gone does not get it, and that is another event. Who lives and takes nothing now (it is stopped, or has
+    /// too much before) gets it later, behind what it did not take before.
+    fn send(&mut self, to: PeerId, letter: Letter) {
+        if let Some(before) = self.unsent.get_mut(&to) {
+            return before.push_back(letter);
         }
+        if !self.delivered(to, &letter, SOON) {
+            self.unsent.entry(to).or_default().push_back(letter);
+        }
+    }
+
+    /// Sends what peers had not taken.
+    fn send_again(&mut self) {
+        let mut unsent = std::mem::take(&mut self.unsent);
+        unsent.retain(|&to, letters| {
+            while let Some(letter) = letters.front() {
+                if !self.delivered(to, letter, Duration::ZERO) {
+                    return true;
+                }
+                letters.pop_front();
+            }
+            false
+        });
+        self.unsent = unsent;
+    }
+
+    /// Whether that letter is done with: on its way, or for nobody.
+    fn delivered(&self, to: PeerId, letter: &Letter, patience: Duration) -> bool {
+        let deadline = self.fabric.deadline();
+        self.fabric.set_deadline(deadline.min(patience));
+        let sent = letter::send(self.fabric, to, letter);
+        self.fabric.set_deadline(deadline);
+        match sent {
+            Ok(()) => true,
+            Err(crate::Error::Fabric(samite_fabric::Error::Timeout { .. })) => false,
+            Err(error) => {
+                tracing::debug!(%to, %error, "a letter was not delivered");
+                true
+            }
+        }
+    }
+
+    /// Who is there, if that is not as it was. Looking makes progress, so what those who are gone have said is in the inbox
+    /// afterwards.
+    fn look(&mut self) -> Option<Vec<PeerInfo>> {
+        let changes = self.fabric.changes();
+        if self.changes == Some(changes) {
+            return None;
+        }
+        self.changes = Some(changes);
+        Some(self.fabric.peers())
     }
 
     /// Tells the steward who is gone since it looked last.
-    fn follow_membership(&mut self) -> bool {
-        let changes = self.fabric.changes();
-        if self.changes == Some(changes) {
-            return false;
-        }
-        let there = self.fabric.peers();
-        if !self.inbox.borrow().is_empty() {
-            // Looking made progress: what came must be taken first.
-            return true;
-        }
-        self.changes = Some(changes);
+    fn follow_membership(&mut self, there: Vec<PeerInfo>) {
         let gone: Vec<_> = self
             .peers
             .iter()
@@ -260,9 +352,9 @@ impl<'f> Service<'f> {
             .collect();
         self.peers = there;
         for peer in gone {
+            self.unsent.remove(&peer);
             self.happened(Event::Lost(Peer(peer.0)));
         }
-        true
     }
 }
 

@@ -3,12 +3,15 @@
 //! A seed is a run, event by event. `SAMITE_SIM_SEED=N` repeats one; `SAMITE_SIM_SEEDS=N` makes it N instead of 1,000.
 //!
 //! What is checked in every run: no answer comes after its deadline; every byte of every step that a reader holds is right, from when
-//! it gets the step until it lets it go; every group gets the steps that its policy promises, all ranks the same ones; no keeper
+//! it gets the step until it lets it go; every group gets the steps that its policy promises, all ranks the same ones; every
+//! subscriber is told of every step that touches its box, once and in order, or that it missed it; every step of which all
+//! ranks were told that it is committed is; no keeper
 //! has more than its budget; every buffer is freed once and never under a reader; nothing is left at the end.
 
 mod plan;
 mod reader;
 mod sequence;
+mod watcher;
 mod world;
 mod writer;
 
@@ -25,8 +28,10 @@ fn name_of(fault: &Fault) -> &'static str {
         Fault::ReadersBehind { .. } => "readers behind",
         Fault::WriterBehind { .. } => "writer behind",
         Fault::NoMemory { .. } => "no memory",
+        Fault::NoBuffer { .. } => "no buffer",
         Fault::KeeperFull { .. } => "keeper full",
         Fault::TooLarge { .. } => "too large",
+        Fault::TooManyBuffers { .. } => "too many buffers",
         Fault::NoKeeper { .. } => "no keeper",
         Fault::KeeperLost { .. } => "keeper lost",
         Fault::RankClosed { .. } => "rank closed",
@@ -38,6 +43,8 @@ fn name_of(fault: &Fault) -> &'static str {
         Fault::Over { .. } => "over",
         Fault::RankTaken { .. } => "rank taken",
         Fault::NotOpen => "not open",
+        Fault::NothingWritten { .. } => "nothing written",
+        Fault::NoSuchBox { .. } => "no such box",
         _ => "another fault",
     }
 }
@@ -115,13 +122,23 @@ fn everything_happened(seen: &Seen) {
         "readers behind",
         "writer behind",
         "no memory",
+        "no buffer",
         "keeper full",
         "keeper lost",
+        "silent keeper",
         "writer lost",
         "rank closed",
         "damaged",
         "gone",
         "too large",
+        "kept step read",
+        "written",
+        "missed",
+        "nothing written",
+        "no such box",
+        "killed subscriber",
+        "subscriber came back",
+        "end of a subscription",
     ] {
         let times = seen.0.get(what).copied().unwrap_or(0);
         assert!(

@@ -4,7 +4,8 @@ use fastrand::Rng;
 use samite_stage::Dtype;
 use samite_stage::Region;
 use samite_stage::protocol::{
-    Block, Layout, Limits, Policy, Reader, Retain, Start, Step, StreamConfig, Unread, Variable,
+    Block, Expected, Interest, Layout, Limits, Policy, Reader, Retain, Start, Step, StreamConfig,
+    Unread, Variable,
 };
 use samite_stage::space::{Dims, Grid};
 
@@ -15,6 +16,8 @@ pub(crate) enum Victim {
     Writer(u32, bool),
     /// A rank of a group; whether it is started again.
     Reader(usize, u32, bool),
+    /// A subscriber; whether it is started again.
+    Watcher(usize, bool),
     /// Keeper number ...; the first is never killed, as it lives with the steward.
     Keeper(usize),
 }
@@ -31,6 +34,18 @@ pub(crate) struct Program {
     pub(crate) by_number: bool,
 }
 
+/// A subscription.
+#[derive(Clone, Debug)]
+pub(crate) struct Subscription {
+    pub(crate) interest: Interest,
+    pub(crate) start: Start,
+    pub(crate) most: u32,
+    /// When it starts.
+    pub(crate) from: u64,
+    /// Longest time between two questions.
+    pub(crate) slow: u64,
+}
+
 /// A whole run.
 #[derive(Clone, Debug)]
 pub(crate) struct Plan {
@@ -39,16 +54,23 @@ pub(crate) struct Plan {
     pub(crate) steps: Step,
     pub(crate) keepers: usize,
     pub(crate) memory: u64,
+    /// Most buffers in a keeper's memory.
+    pub(crate) buffers: u64,
     pub(crate) disk: u64,
     pub(crate) replicas: usize,
     pub(crate) config: StreamConfig,
     pub(crate) programs: Vec<Program>,
+    pub(crate) watches: Vec<Subscription>,
     /// Longest way of a message.
     pub(crate) delay: u64,
     pub(crate) patience: u64,
     pub(crate) kills: Vec<(u64, Victim)>,
     /// How often (of 256) a keeper has no memory, or a spill fails.
     pub(crate) mishaps: u8,
+    /// How long a keeper says nothing, now and then, when it has sealed a buffer.
+    pub(crate) silence: u64,
+    /// How often (of 256) a writer keeps what it commits.
+    pub(crate) keeps: u8,
 }
 
 fn mix(mut z: u64) -> u64 {
@@ -68,6 +90,7 @@ impl Plan {
             steps: rng.u64(3..16),
             keepers: rng.usize(1..4),
             memory: 0,
+            buffers: u64::MAX,
             disk: 0,
             replicas: rng.usize(1..3),
             config: StreamConfig {
@@ -85,8 +108,10 @@ impl Plan {
                 },
                 lease: rng.u64(100..3000),
                 linger: rng.u64(0..3000),
+                expected: Vec::new(),
             },
             programs: Vec::new(),
+            watches: Vec::new(),
             delay: rng.u64(1..20),
             patience: if rng.bool() {
                 60_000
@@ -95,6 +120,8 @@ impl Plan {
             },
             kills: Vec::new(),
             mishaps: if rng.u8(..) < 60 { 20 } else { 0 },
+            silence: 0,
+            keeps: 0,
         };
         let largest = (0..plan.steps)
             .map(|step| plan.step_bytes(step))
@@ -114,7 +141,74 @@ impl Plan {
             plan.programs.push(program);
         }
         plan.add_kills(&mut rng);
+        plan.add_watches(&mut rng);
+        if rng.u8(..) < 40 {
+            // Longer than some leases, so that those end before what was committed is sealed.
+            plan.silence = rng.u64(100..6000);
+        }
+        if rng.u8(..) < 40 {
+            // A rank has two buffers at most at one keeper, and as many of a step that it keeps. They are what is short then, not
+            // bytes.
+            plan.buffers = 2 * u64::from(plan.writers) * rng.u64(1..3);
+            plan.memory *= 10;
+        }
+        let mut victims = plan.kills.iter();
+        // A stream that is begun anew after its lease waits for readers that have read the old one to its end.
+        let anew = victims.any(|(_, victim)| matches!(victim, Victim::Writer(..)));
+        if !anew && rng.bool() {
+            // Who dies before it has come, or does not find its first step, is waited for as long as writers have patience.
+            let dies = |group: usize| {
+                let mut victims = plan.kills.iter();
+                victims.any(|(_, victim)| matches!(victim, Victim::Reader(of, ..) if *of == group))
+            };
+            let programs = plan.programs.iter().enumerate();
+            let come = programs.filter(|(group, program)| {
+                program.reader.start == Start::Earliest && !dies(*group)
+            });
+            let expected = come.map(|(_, program)| Expected {
+                group: program.reader.group.clone(),
+                policy: program.reader.policy,
+                limits: program.reader.limits,
+            });
+            plan.config.expected = expected.collect();
+        }
+        if rng.bool() {
+            plan.keeps = rng.u8(..);
+        }
         plan
+    }
+
+    fn add_watches(&mut self, rng: &mut Rng) {
+        for number in 0..rng.usize(0..4) {
+            let (variable, dims) = match rng.u8(0..8) {
+                0..=4 => ("u", 2),
+                5..=6 => ("n", 1),
+                _ => ("nothing", 1),
+            };
+            let dims = if rng.u8(..) < 10 { 3 } else { dims };
+            let lower: Vec<u64> = (0..dims).map(|_| rng.u64(0..7)).collect();
+            let count: Vec<u64> = (0..dims).map(|_| rng.u64(1..4)).collect();
+            let region = Region::at(&lower, &count).unwrap();
+            let subscription = Subscription {
+                interest: Interest {
+                    variable: variable.into(),
+                    region: (rng.u8(0..4) > 0).then_some(region),
+                },
+                start: match rng.u8(0..3) {
+                    0 => Start::Earliest,
+                    1 => Start::Latest,
+                    _ => Start::Step(rng.u64(0..5)),
+                },
+                most: rng.u32(1..5),
+                from: if rng.bool() { 0 } else { rng.u64(0..1500) },
+                slow: if rng.bool() { 0 } else { rng.u64(1..300) },
+            };
+            self.watches.push(subscription);
+            if rng.u8(..) < 100 {
+                let victim = Victim::Watcher(number, rng.bool());
+                self.kills.push((rng.u64(0..1500), victim));
+            }
+        }
     }
 
     fn program(&self, rng: &mut Rng, group: usize, largest: u64) -> Program {
@@ -144,6 +238,7 @@ impl Plan {
                 policy,
                 limits: rng.bool().then_some(limits),
                 lease: rng.u64(100..2000),
+                only: None,
             },
             from: if rng.bool() { 0 } else { rng.u64(0..1500) },
             slow: if rng.bool() { 0 } else { rng.u64(1..120) },

@@ -133,7 +133,7 @@ impl ReaderRank {
 
     pub(crate) fn on_answer(&mut self, world: &mut World, ticket: Ticket, answer: Answer) {
         match (answer, self.stage.clone()) {
-            (Answer::Reading { reader }, Stage::Opening) => {
+            (Answer::Reading { reader, .. }, Stage::Opening) => {
                 self.id = Some(reader);
                 self.life = world.log(reader, self.group).open();
                 if self.life >= world.plan.programs[self.group].reader.size as usize {

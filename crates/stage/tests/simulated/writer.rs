@@ -31,6 +31,10 @@ pub(crate) struct WriterRank {
     buffers: Vec<BufferAt>,
     told: Option<LayoutHash>,
     failures: u32,
+    /// It keeps the step that it commits now.
+    keeps: bool,
+    /// The buffers of the step that it committed last, if it keeps it, each with its copies.
+    kept: Option<(Step, Vec<Slot<BufferAt>>)>,
 }
 
 impl WriterRank {
@@ -46,6 +50,8 @@ impl WriterRank {
             buffers: Vec::new(),
             told: None,
             failures: 0,
+            keeps: false,
+            kept: None,
         };
         let request = Request::OpenWriter {
             ticket: writer.ticket(),
@@ -136,6 +142,7 @@ impl WriterRank {
     fn close(&mut self, world: &mut World, why: &'static str) {
         world.seen.add(why);
         self.stage = Stage::Done;
+        world.kept.remove(&self.peer);
         if let Some(writer) = self.id {
             world.say(self.peer, Request::CloseWriter { writer });
         }
@@ -169,6 +176,11 @@ impl WriterRank {
         };
         self.told = Some(hash);
         self.stage = Stage::Committing;
+        self.keeps = world.rng.u8(..) < world.plan.keeps;
+        // Its bytes are those that it had when it was committed; from now on it is not read.
+        self.look_back(world);
+        world.kept.remove(&self.peer);
+        let keep = self.keeps;
         let ticket = self.ticket();
         let writer = self.id();
         world.say(
@@ -177,6 +189,7 @@ impl WriterRank {
                 ticket,
                 writer,
                 part,
+                keep,
             },
         );
     }
@@ -194,6 +207,46 @@ impl WriterRank {
                     world.write(self.peer, &at, offset, &bytes);
                 }
             }
+        }
+    }
+
+    /// The step that this rank keeps is there, byte by byte, while it writes the next one.
+    fn look_back(&self, world: &mut World) {
+        let Some((step, slots)) = &self.kept else {
+            return;
+        };
+        let layout = world.plan.layout(*step, self.rank);
+        let packing = layout.packing().unwrap();
+        let mut offsets = packing.offsets.iter();
+        for variable in &layout.variables {
+            for (block, &offset) in variable.blocks.iter().zip(&mut offsets) {
+                let expected = world.plan.content(variable, *step, &block.region);
+                for at in &slots[block.slot as usize] {
+                    if let Some(bytes) = world.read_kept(at, offset, expected.len()) {
+                        assert!(bytes == expected, "{} of step {step}", variable.name);
+                        world.seen.add("kept step read");
+                    }
+                }
+            }
+        }
+    }
+
+    /// The steward has taken the commit: what was kept before is not any more, this step is if it was to be.
+    fn committed(&mut self, world: &mut World) {
+        let copies = world.plan.replicas.min(self.keepers.len()).max(1);
+        let slots = std::mem::take(&mut self.buffers);
+        self.kept = self.keeps.then(|| {
+            let slots = slots.chunks(copies).map(Slot::from_slice);
+            (self.step, slots.collect())
+        });
+        self.claim(world);
+    }
+
+    /// Nobody may free what it keeps.
+    fn claim(&self, world: &mut World) {
+        if let Some((_, slots)) = &self.kept {
+            let buffers = slots.iter().flatten().map(|at| at.buffer);
+            world.kept.insert(self.peer, buffers.collect());
         }
     }
 
@@ -232,6 +285,7 @@ impl WriterRank {
             }
             (Answer::Begun { buffers }, Stage::Reserving) => {
                 self.buffers = buffers;
+                self.look_back(world);
                 self.fill(world);
                 self.stage = Stage::Writing;
                 let time = world.rng.u64(0..20);
@@ -243,6 +297,9 @@ impl WriterRank {
                 self.compute(world);
             }
             (Answer::Committed, Stage::Committing) => {
+                let told = world.told.entry((self.id().stream, self.step));
+                told.or_default().insert(self.rank);
+                self.committed(world);
                 self.step += 1;
                 self.failures = 0;
                 self.compute(world);
@@ -253,6 +310,10 @@ impl WriterRank {
     }
 
     fn on_fault(&mut self, world: &mut World, fault: Fault) {
+        if self.stage == Stage::Committing {
+            // It was not taken: the step before is kept as before.
+            self.claim(world);
+        }
         match fault {
             Fault::NoKeeper { keeper } | Fault::KeeperLost { keeper, .. } => {
                 assert!(!world.keeper_lives(keeper), "{keeper} lives");
@@ -264,6 +325,7 @@ impl WriterRank {
             | Fault::ReadersBehind { .. }
             | Fault::WriterBehind { .. }
             | Fault::NoMemory { .. }
+            | Fault::NoBuffer { .. }
             | Fault::KeeperSilent { .. }
             | Fault::KeeperFull { .. } => {
                 // A precious step may leave too little memory for ever; then one rank waits for memory, the others for it.
@@ -281,6 +343,7 @@ impl WriterRank {
                 }
             }
             Fault::TooLarge { .. }
+            | Fault::TooManyBuffers { .. }
             | Fault::RankClosed { .. }
             | Fault::WriterLost { .. }
             | Fault::NotOpen => self.close(world, "writer ended by an error"),

@@ -96,6 +96,7 @@ fn a_dead_writer_loses_only_what_it_had_not_committed() {
                 attributes: vec![],
                 checksum,
             },
+            keep: true,
         }
     };
     let ticket = stage.ask(Peer(1), again(7));
@@ -215,6 +216,7 @@ fn a_replica_survives_its_keeper_and_a_lone_copy_does_not() {
         SECOND,
         Request::Keep {
             memory: 1 << 20,
+            buffers: 1000,
             disk: 0,
         },
     );
@@ -267,6 +269,7 @@ fn a_keeper_that_dies_under_a_writer() {
         SECOND,
         Request::Keep {
             memory: 1 << 20,
+            buffers: 1000,
             disk: 0,
         },
     );
@@ -354,4 +357,43 @@ fn no_step_in_time() {
         stage.fault(ticket),
         Fault::NoStep { committed: 0, .. }
     ));
+}
+
+#[test]
+fn a_step_that_everybody_committed_outlives_a_lease_while_its_keeper_is_silent() {
+    let mut stage = Stage::new(1 << 20);
+    let writers = [0, 1].map(|rank| stage.writer(rank, 2, &config()));
+    let reader = stage.reader(10, group("viewer", Policy::Block));
+    stage.write_half(writers[0], (0, 8));
+    // The orders to seal the second half come late.
+    let ticket = stage.begin(writers[1], 0, 64);
+    let buffers = stage.buffers(ticket);
+    stage.obeys = false;
+    let ticket = stage.commit(writers[1], 0, line(&[(8, 16)]), &buffers);
+    assert_eq!(stage.answer(ticket), Answer::Committed);
+    stage.feed(Event::Lost(Peer(1)));
+    stage.pass(5000);
+    stage.obeys = true;
+    let next = stage.next(10, reader);
+    let buffer = buffers[0].buffer;
+    stage.say(KEEPER, Request::Report(Report::Sealed { buffer }));
+    assert_eq!(stage.record(next).step, 0);
+    stage.release(10, reader, next);
+    // The lease was over long ago.
+    stage.pass(0);
+    let next = stage.next(10, reader);
+    assert_eq!(
+        stage.answer(next),
+        Answer::End(EndOfStream::WriterLost { rank: 1 })
+    );
+}
+
+impl Stage {
+    /// A rank's half of step 0: 64 bytes.
+    fn write_half(&mut self, writer: WriterId, block: (u64, u64)) {
+        let ticket = self.begin(writer, 0, 64);
+        let buffers = self.buffers(ticket);
+        let ticket = self.commit(writer, 0, line(&[block]), &buffers);
+        assert_eq!(self.answer(ticket), Answer::Committed);
+    }
 }

@@ -1,14 +1,16 @@
 //! Every policy and every error of a stream, one by one, said to a steward and answered without a network between.
 
+mod keeping;
 mod lives;
 mod parts;
 mod queues;
+mod watching;
 
 use samite_stage::protocol::{
-    Action, Answer, Attribute, Block, BufferAt, EndOfStream, Event, Fault, Handle, Layout, Layouts,
-    Limits, Notice, Order, Part, Peer, Places, Policy, Reader, ReaderId, Report, Request, Retain,
-    Slot, Start, Step, StepRecord, Steward, StreamConfig, Ticket, Told, Unread, Variable, Want,
-    WriterId,
+    Action, Answer, Attribute, Block, BufferAt, BufferId, EndOfStream, Event, Fault, Handle,
+    Layout, Layouts, Limits, Notice, Order, Part, Peer, Places, Policy, Reader, ReaderId, Report,
+    Request, Retain, Slot, Start, Step, StepRecord, Steward, StreamConfig, Ticket, Told, Unread,
+    Variable, Want, WriterId,
 };
 use samite_stage::space::Dims;
 use samite_stage::{Dtype, Region};
@@ -24,10 +26,12 @@ struct Stage {
     now: u64,
     tickets: u64,
     answers: BTreeMap<Ticket, Answer>,
-    buffers: BTreeSet<(Peer, u64)>,
+    buffers: BTreeSet<(Peer, BufferId)>,
     /// Orders that were not about allocating, sealing and freeing.
     spilled: Vec<u64>,
     obeys: bool,
+    /// Writers keep what they commit.
+    keeps: bool,
 }
 
 impl Stage {
@@ -40,8 +44,15 @@ impl Stage {
             buffers: BTreeSet::new(),
             spilled: Vec::new(),
             obeys: true,
+            keeps: false,
         };
-        stage.say(KEEPER, Request::Keep { memory, disk: 1024 });
+        let (buffers, disk) = (1000, 1024);
+        let keep = Request::Keep {
+            memory,
+            buffers,
+            disk,
+        };
+        stage.say(KEEPER, keep);
         stage
     }
 
@@ -71,7 +82,7 @@ impl Stage {
     fn obey(&mut self, keeper: Peer, order: Order) -> Option<Report> {
         match order {
             Order::Allocate { buffer, .. } => {
-                assert!(self.buffers.insert((keeper, buffer.number)));
+                assert!(self.buffers.insert((keeper, buffer)));
                 Some(Report::Held {
                     buffer,
                     handle: Handle::default(),
@@ -83,7 +94,7 @@ impl Stage {
                 Some(Report::Spilled { buffer })
             }
             Order::Free { buffer } => {
-                assert!(self.buffers.remove(&(keeper, buffer.number)), "freed twice");
+                assert!(self.buffers.remove(&(keeper, buffer)), "freed twice");
                 None
             }
         }
@@ -157,7 +168,7 @@ impl Stage {
     fn reader(&mut self, peer: u32, reader: Reader) -> ReaderId {
         let ticket = self.open_reader(peer, reader);
         match self.answer(ticket) {
-            Answer::Reading { reader } => reader,
+            Answer::Reading { reader, .. } => reader,
             other => panic!("{other:?}"),
         }
     }
@@ -210,7 +221,7 @@ impl Stage {
         writer: WriterId,
         step: Step,
         layout: Told,
-        slots: Vec<Slot<samite_stage::protocol::BufferId>>,
+        slots: Vec<Slot<BufferId>>,
         checksum: u64,
     ) -> Ticket {
         let part = Part {
@@ -221,10 +232,12 @@ impl Stage {
             attributes: vec![("time".into(), Attribute::Real(step as f64))],
             checksum,
         };
+        let keep = self.keeps;
         self.ask(Peer(writer.rank), |ticket| Request::Commit {
             ticket,
             writer,
             part,
+            keep,
         })
     }
 
@@ -309,6 +322,7 @@ fn group(name: &str, policy: Policy) -> Reader {
             bytes: 1 << 20,
         }),
         lease: 500,
+        only: None,
     }
 }
 

@@ -1,6 +1,7 @@
 //! Queue policies, budgets and what is kept.
 
 use super::*;
+use samite_stage::protocol::Expected;
 
 #[test]
 fn block_waits_at_the_limit_and_says_who_is_behind() {
@@ -70,6 +71,69 @@ fn unread_steps_can_be_discarded() {
     let reader = stage.reader(10, group("viewer", Policy::Block));
     stage.write(writer, 5);
     assert_eq!(stage.drain(10, reader), [5]);
+}
+
+#[test]
+fn expected_groups_find_everything_whoever_comes_first() {
+    let mut stage = Stage::new(1 << 20);
+    let expected = |group: &str, policy| Expected {
+        group: group.into(),
+        policy,
+        limits: None,
+    };
+    let config = StreamConfig {
+        expected: vec![
+            expected("viewer", Policy::Block),
+            expected("second", Policy::Every(2)),
+        ],
+        // Says nothing where somebody is expected.
+        unread: Unread::Discard,
+        ..config()
+    };
+    let writer = stage.writer(0, 1, &config);
+    stage.write(writer, 0);
+    stage.write(writer, 1);
+    let viewer = stage.reader(10, group("viewer", Policy::Block));
+    for step in 0..4 {
+        let hold = stage.next(10, viewer);
+        assert_eq!(stage.record(hold).step, step);
+        stage.release(10, viewer, hold);
+        if step < 2 {
+            stage.write(writer, step + 2);
+        }
+    }
+    assert_eq!(stage.buffers.len(), 2, "0 and 2 are kept for the second");
+    let fifth = stage.begin(writer, 4, 128);
+    assert!(stage.waits(fifth));
+    stage.pass(1000);
+    let Fault::ReadersBehind { group: who, .. } = stage.fault(fifth) else {
+        panic!("somebody is behind");
+    };
+    assert_eq!(who, "second");
+    // A stranger does not take its place.
+    stage.reader(11, group("stranger", Policy::Latest));
+    assert_eq!(stage.buffers.len(), 2);
+    let second = stage.reader(12, group("second", Policy::Every(2)));
+    assert_eq!(stage.drain(12, second), [0, 2]);
+}
+
+#[test]
+fn who_is_expected_and_never_comes_is_forgotten() {
+    let mut stage = Stage::new(1 << 20);
+    let config = StreamConfig {
+        expected: vec![Expected {
+            group: "viewer".into(),
+            policy: Policy::Block,
+            limits: None,
+        }],
+        ..config()
+    };
+    let writer = stage.writer(0, 1, &config);
+    stage.write(writer, 0);
+    stage.say(Peer(0), Request::CloseWriter { writer });
+    assert_eq!(stage.buffers.len(), 1);
+    stage.pass(200);
+    assert!(stage.buffers.is_empty(), "its linger is over");
 }
 
 #[test]
@@ -180,7 +244,7 @@ fn memory_that_does_not_come() {
     stage.pass(1000);
     assert_eq!(
         stage.fault(ticket).to_string(),
-        "no memory for 128 bytes in time: 384 of 384 are in use at peer 100; let readers go faster, or give it more memory"
+        "no memory for 128 bytes in time: 384 of 384 are in use at peer 100; let readers go faster, or give it more memory: memory.budget on its node, or --memory of a staging server"
     );
     let ticket = stage.begin(writer, 3, 385);
     assert!(matches!(
@@ -275,4 +339,165 @@ fn retained_and_precious_steps_are_there_by_number() {
         },
     );
     assert_eq!(stage.drain(13, latest), [6]);
+}
+
+#[test]
+fn steps_without_bytes_are_freed_too() {
+    let mut stage = Stage::new(1 << 20);
+    let retained = |retain| StreamConfig {
+        retain,
+        unread: Unread::Discard,
+        ..config()
+    };
+    let nothing = Retain { steps: 0, bytes: 0 };
+    let writer = stage.writer(0, 1, &retained(nothing));
+    for step in 0..5 {
+        let ticket = stage.begin_at(writer, step, Vec::new());
+        assert_eq!(stage.buffers(ticket), []);
+        let nothing = Layout {
+            variables: Vec::new(),
+        };
+        let ticket = stage.commit(writer, step, nothing, &[]);
+        assert_eq!(stage.answer(ticket), Answer::Committed);
+    }
+    assert_eq!(stage.steward.figures()[0].stored, 0);
+}
+
+#[test]
+fn a_slow_rank_of_a_dropping_group_does_not_fill_the_memory() {
+    let policies = [
+        Policy::DropOldest,
+        Policy::DropNewest,
+        Policy::Latest,
+        Policy::Spill,
+    ];
+    for policy in policies {
+        let mut stage = Stage::new(6 * 128);
+        let writer = stage.writer(0, 1, &config());
+        let rank = |rank| Reader {
+            rank,
+            size: 2,
+            ..group("viewer", policy)
+        };
+        let [fast, slow] = [0, 1].map(|number| stage.reader(10 + number, rank(number)));
+        let mut got = Vec::new();
+        let mut asked = stage.next(10, fast);
+        for step in 0..12 {
+            stage.write(writer, step);
+            while let Some(Answer::Step(record)) = stage.answers.remove(&asked) {
+                got.push(record.step);
+                stage.release(10, fast, asked);
+                asked = stage.next(10, fast);
+            }
+        }
+        assert_eq!(got, [0, 1], "{policy:?}: its limit is 2 steps");
+        // The slow one takes the same steps, and each lets the fast one take another.
+        for (at, expected) in [0, 1].into_iter().enumerate() {
+            let ticket = stage.next(11, slow);
+            assert_eq!(stage.record(ticket).step, expected);
+            stage.release(11, slow, ticket);
+            if let Some(Answer::Step(record)) = stage.answers.remove(&asked) {
+                got.push(record.step);
+                stage.release(10, fast, asked);
+                asked = stage.next(10, fast);
+            }
+            assert!(got.len() > at + 1, "{policy:?}");
+        }
+        assert!(got.len() > 2 && got.is_sorted(), "{policy:?}: {got:?}");
+    }
+}
+
+#[test]
+fn a_disk_that_another_stream_had_filled_is_used_again() {
+    let mut stage = Stage::new(1 << 20);
+    let writer = stage.writer(0, 1, &config());
+    let reader = stage.reader(10, group("viewer", Policy::Spill));
+    let other = stage.ask(Peer(1), |ticket| Request::OpenWriter {
+        ticket,
+        stream: "other".into(),
+        program: "solver".into(),
+        rank: 0,
+        size: 1,
+        config: config(),
+        patience: 0,
+    });
+    let Answer::Writing { writer: other, .. } = stage.answer(other) else {
+        panic!("it opens");
+    };
+    let ticket = stage.ask(Peer(11), |ticket| Request::OpenReader {
+        ticket,
+        stream: "other".into(),
+        reader: group("viewer", Policy::Spill),
+        patience: 0,
+    });
+    stage.answer(ticket);
+    for step in 0..10 {
+        stage.write(writer, step); // 8 of them fill the disk
+    }
+    let write_other = |stage: &mut Stage, step| {
+        let begin = stage.ask(Peer(1), |ticket| Request::Begin {
+            ticket,
+            writer: other,
+            step,
+            wants: vec![Want {
+                keeper: KEEPER,
+                bytes: 128,
+            }],
+            patience: 1000,
+        });
+        let Some(Answer::Begun { buffers }) = stage.answers.remove(&begin) else {
+            return Some(begin);
+        };
+        let part = Part {
+            step,
+            layout: Told::New(Arc::new(line(&[(0, 16)]))),
+            slots: vec![Slot::from_elem(buffers[0].buffer, 1)],
+            places: Places::Packed,
+            attributes: Vec::new(),
+            checksum: 0,
+        };
+        let ticket = stage.ask(Peer(1), |ticket| Request::Commit {
+            ticket,
+            writer: other,
+            part,
+            keep: false,
+        });
+        assert_eq!(stage.answer(ticket), Answer::Committed);
+        None
+    };
+    for step in 0..3 {
+        assert_eq!(write_other(&mut stage, step), None);
+    }
+    let waiting = write_other(&mut stage, 3).expect("the disk is full");
+    assert!(stage.waits(waiting));
+    // The first steps of the first stream lie in memory, the later ones on disk.
+    for _ in 0..3 {
+        let ticket = stage.next(10, reader);
+        stage.record(ticket);
+        stage.release(10, reader, ticket);
+    }
+    assert!(!stage.waits(waiting), "there is room on the disk");
+}
+
+#[test]
+fn a_grant_after_an_abort_begins_nothing() {
+    let mut stage = Stage::new(2 * 128);
+    let wide = Reader {
+        limits: Some(Limits {
+            steps: 100,
+            bytes: 1 << 20,
+        }),
+        ..group("viewer", Policy::Block)
+    };
+    let writer = stage.writer(0, 1, &config());
+    let reader = stage.reader(10, wide);
+    stage.write(writer, 0);
+    stage.write(writer, 1);
+    let ticket = stage.begin(writer, 2, 128);
+    assert!(stage.waits(ticket), "no memory");
+    stage.say(Peer(0), Request::Abort { writer });
+    assert_eq!(stage.fault(ticket), Fault::NotBegun { step: 2 });
+    assert_eq!(stage.drain(10, reader), [0, 1]);
+    assert!(stage.buffers.is_empty(), "nothing was granted to nobody");
+    stage.write(writer, 2); // and it begins again as if nothing had been
 }

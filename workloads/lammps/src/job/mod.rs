@@ -59,6 +59,14 @@ pub enum Error {
     /// The stream ended before its last step.
     #[error("{}", end_of(*.0))]
     Ended(Option<EndOfStream>),
+    /// The first step that came is not the one in which all atoms begin.
+    #[error(
+        "displacements are those since step 0, and the first step that came is {0}: keep step 0 with stage.melt.precious_first=true, or use a policy that does not drop it"
+    )]
+    NoStart(u64),
+    /// A step that was not dropped did not come.
+    #[error("step {0} did not come, although the policy drops none")]
+    Missing(u64),
     /// A unit said something that another one does not understand.
     #[error("a unit of the job was not understood: are all of them of one build?")]
     Said(#[from] postcard::Error),

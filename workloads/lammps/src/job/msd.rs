@@ -1,6 +1,7 @@
 //! The program `lammps-msd`: any number of units that read the stream.
 
 use std::borrow::Cow;
+use std::collections::BTreeMap;
 use std::io::Write;
 use std::time::Instant;
 
@@ -10,7 +11,7 @@ use comfy_table::{CellAlignment, LineStyle, Table};
 use ndarray::IxDyn;
 use samite::Fabric;
 use samite::program::{Summary, Units};
-use samite::stage::protocol::{Attribute, EndOfStream};
+use samite::stage::protocol::{Attribute, EndOfStream, Policy};
 use samite::stage::space::Grid;
 use samite::stage::{Element, Region, Stage, StepReader};
 use serde::{Deserialize, Serialize};
@@ -70,11 +71,7 @@ pub fn run(fabric: &Fabric, args: &Args, out: &mut dyn Write) -> Result<(), Erro
     let mut parts = parts.collect::<Result<Vec<Part>, _>>()?.into_iter();
     let (mut found, mut read, mut seconds) = parts.next().unwrap_or_default();
     for (others, also, longer) in parts {
-        let boxes = found.iter_mut().flat_map(|step| &mut step.boxes);
-        let others = others.iter().flat_map(|step| &step.boxes);
-        for (all, other) in boxes.zip(others) {
-            all.0 = all.0.merge(other.0);
-        }
+        found = merge(found, others);
         read = [read[0] + also[0], read[1] + also[1]];
         seconds = seconds.max(longer);
     }
@@ -113,7 +110,9 @@ impl Analysis {
     fn watch(&mut self, fabric: &Fabric) -> Result<f64, Error> {
         let stage = Stage::join(fabric)?;
         let mut reader = stage.reader(STREAM)?;
+        let gives_all = matches!(reader.policy(), Policy::Block | Policy::Spill);
         let mut begin = Instant::now();
+        let mut next = 0;
         loop {
             let Some(step) = reader.next_step()? else {
                 let is_whole = reader.end() == Some(EndOfStream::Closed) && !self.found.is_empty();
@@ -122,8 +121,15 @@ impl Analysis {
             };
             if self.origins.is_empty() {
                 begin = Instant::now();
+                // Displacements are those since the start, and the policy may have dropped it.
+                if step.number() > 0 {
+                    return Err(Error::NoStart(step.number()));
+                }
                 self.begin(&step)?;
+            } else if gives_all && step.number() != next {
+                return Err(Error::Missing(next));
             }
+            next = step.number() + 1;
             let found = self.look_at(&step)?;
             self.found.push(found);
         }
@@ -205,12 +211,40 @@ impl Analysis {
     }
 }
 
-/// The melt units' blocks of atoms that are not empty, by rank.
+/// The melt units' blocks of atoms that are not empty, by rank. Servers have them in pieces; these are put together.
 fn blocks(step: &StepReader<'_>) -> Result<Vec<(u32, Region)>, Error> {
-    let blocks = step.blocks("id")?;
-    let mut blocks: Vec<_> = blocks.map(|(rank, block)| (rank, block.clone())).collect();
-    blocks.sort_by_key(|(rank, _)| *rank);
+    let pieces = step.blocks("id")?;
+    let pieces = pieces.map(|(rank, piece)| (rank, [piece.lower()[0], piece.upper()[0]]));
+    let mut blocks = Vec::new();
+    for (rank, [from, to]) in joined(pieces) {
+        let whole = Region::new(&[from], &[to]).map_err(samite::stage::Error::from)?;
+        blocks.push((rank, whole));
+    }
     Ok(blocks)
+}
+
+/// From the first to the last place of each rank: the block of a rank has no gaps.
+fn joined(pieces: impl Iterator<Item = (u32, [u64; 2])>) -> BTreeMap<u32, [u64; 2]> {
+    let mut blocks = BTreeMap::new();
+    for (rank, [from, to]) in pieces {
+        let block = blocks.entry(rank).or_insert([from, to]);
+        *block = [block[0].min(from), block[1].max(to)];
+    }
+    blocks
+}
+
+/// The steps that both units have, with the atoms of both: they need not have taken the same ones where the policy drops.
+fn merge(found: Vec<Found>, others: Vec<Found>) -> Vec<Found> {
+    let mut others: BTreeMap<u64, Found> =
+        others.into_iter().map(|step| (step.step, step)).collect();
+    let both = found.into_iter().filter_map(|mut all| {
+        let other = others.remove(&all.step)?;
+        for (all, other) in all.boxes.iter_mut().zip(other.boxes) {
+            all.0 = all.0.merge(other.0);
+        }
+        Some(all)
+    });
+    both.collect()
 }
 
 fn untold(step: &StepReader<'_>, name: &str) -> Error {
@@ -356,6 +390,29 @@ mod tests {
         let none = moved([f64::NAN; 3], Some([1.0; 4]));
         assert_eq!(found(vec![right, none]).difference(), Some(f64::INFINITY));
         assert_eq!(found(vec![right, moved([0.0; 3], None)]).difference(), None);
+    }
+
+    #[test]
+    fn pieces_of_a_block_are_put_together() {
+        let pieces = [(1, [16, 20]), (0, [4, 8]), (0, [0, 4]), (1, [8, 16])];
+        let expected = BTreeMap::from([(0, [0, 8]), (1, [8, 20])]);
+        assert_eq!(joined(pieces.into_iter()), expected);
+    }
+
+    #[test]
+    fn parts_of_different_steps_are_not_merged() {
+        let of = |steps: &[u64]| -> Vec<Found> {
+            let boxes = vec![moved([1.0; 3], None)];
+            let one = |&step: &u64| Found {
+                step,
+                boxes: boxes.clone(),
+            };
+            steps.iter().map(one).collect()
+        };
+        let both = merge(of(&[0, 3, 5, 6]), of(&[0, 5, 6, 8]));
+        let steps: Vec<u64> = both.iter().map(|step| step.step).collect();
+        assert_eq!(steps, [0, 5, 6]);
+        assert!(both.iter().all(|step| step.all().atoms == 4));
     }
 
     #[test]

@@ -1,28 +1,37 @@
-//! The program `laplace-analysis`: reads every step of all solver units where it lies.
+//! The program `laplace-analysis`: any number of units that read the stream.
 
+use std::collections::BTreeMap;
 use std::io::Write;
 use std::path::PathBuf;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use clap::Parser;
+use clap::{ArgAction, Parser};
+use ndarray::{Array2, ArrayView2, Ix2};
 use samite::Fabric;
-use samite::program::Reporter;
+use samite::program::{Reporter, Units};
+use samite::stage::protocol::{Attribute, EndOfStream, Policy};
+use samite::stage::space::Grid;
+use samite::stage::{Reader, Stage, StepReader};
+use serde::{Deserialize, Serialize};
 
+use super::check::check;
+use super::figures::{Figures, Found, Kind, table};
 use super::outcome::Outcome;
-use super::protocol::{GO, NOT_YET, SIGN_OF_LIFE, Times};
-use super::source::Sources;
-use crate::residual::ResidualRows;
-use crate::{
-    Change, Comparison, Distance, Error, Moments, Picture, Residual, Samples, Sequential,
-    StepRecord,
-};
+use super::{FIELD, STREAM, said};
+use crate::error::Doing;
+use crate::{Error, Picture, Problem, Residual, Samples, residual::ResidualRows};
 
-/// Reads every step of the solver straight out of its memory, and computes its central moments.
+/// Samples per side at which a step is compared with the analytic solution.
+pub(super) const SAMPLES: usize = 64;
+/// Longest side of the field's picture.
+const PICTURE: usize = 1024;
+
+/// Reads every step of the Laplace solver out of the stream, and computes its moments.
 ///
-/// No step is lost and none is torn: the solver overwrites a step only after it was read. An analysis
-/// that is slower than the solver makes the solver wait, at most as long as the setting
-/// fabric.deadline says. At the end the field is compared with a sequential run, bit by bit.
+/// The units share the rows of the rectangle, whatever the solver's parts are. No step is lost: an analysis that is slower
+/// than the solver makes the solver wait, at most as long as the setting fabric.deadline says. At the end the last step is
+/// compared with a sequential run, bit by bit, and the moments of the others with those of the sequential run.
 #[derive(Clone, Debug, Parser)]
 #[command(name = "laplace-analysis")]
 pub struct Args {
@@ -33,7 +42,13 @@ pub struct Args {
         default_value = "samite-report-laplace.html"
     )]
     pub report: PathBuf,
-    /// Do not compare the result with a sequential run
+    /// The highest order of the moments
+    #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u8).range(2..=16))]
+    pub order: u8,
+    /// The study's variant: four orders of each unit's block on its own, in pairs of values, nothing merged
+    #[arg(long, action = ArgAction::Set, num_args = 0..=1, default_value_t = false, default_missing_value = "true")]
+    pub study: bool,
+    /// Do not compare with a sequential run, which takes as long as one unit alone
     #[arg(long)]
     pub no_check: bool,
     /// Wait before each step is read, to see what a slow analysis does
@@ -41,147 +56,285 @@ pub struct Args {
     pub delay: Duration,
 }
 
-/// Samples per side at which a step is compared with the analytic solution.
-const SAMPLES: usize = 64;
-/// Longest side of the field's picture.
-const PICTURE: usize = 1024;
-
-/// Runs the analysis. Returns when the last step was read and checked, and the report is written.
+/// Runs one unit. Collective over the program; returns when the last step was read and checked, and the report is written.
 ///
 /// # Errors
 ///
-/// [`Error::Fabric`] when a solver unit is lost or does not answer in time, [`Error::Torn`] and
-/// [`Error::Gap`] when a step is not whole or not there, [`Error::Wrong`] (after the report was
-/// written) when the result is not that of the sequential solver.
+/// [`Error::Stage`] when the stream or a part of it is lost, [`Error::Wrong`] (after the report was written) and
+/// [`Error::Figures`] when the result is not that of the sequential solver.
 pub fn run(fabric: &Fabric, args: &Args, out: &mut dyn Write) -> Result<(), Error> {
-    let sources = Sources::meet(fabric)?;
-    let outcome = watch(&sources, args, out).map_err(|error| sources.explain(error))?;
-    outcome.show(&args.report, out)?;
-    outcome.judge()
-}
-
-/// All that needs the solver: its steps, and the check of the last one.
-fn watch(sources: &Sources<'_>, args: &Args, out: &mut dyn Write) -> Result<Outcome, Error> {
-    let mut analysis = Analysis::new(sources);
-    let begin = Instant::now();
-    for step in 0..=sources.steps {
-        analysis.take(step, args.delay)?;
+    let units = Units::meet(fabric).doing(|| "looking for the units of the analysis".into())?;
+    let mut analysis = Analysis::new(fabric, args);
+    let stage = Stage::join(fabric)?;
+    // It lives as long as the last step is held: what a reader that is closed held is given back.
+    let mut reader = stage.reader(STREAM)?;
+    let last = analysis.watch(&mut reader, out)?;
+    let elapsed = analysis.begin.elapsed();
+    let said = postcard::to_stdvec(&analysis.seen)?;
+    let said = units.share(&said).doing(|| "sharing the moments".into())?;
+    if fabric.identity().rank > 0 {
+        return Ok(());
     }
-    let elapsed = begin.elapsed();
-    let mut times = Times::default();
-    for unit in &sources.units {
-        times = times.max(unit.times()?);
-    }
-    let (picture, residual) = analysis.last_look()?;
-    let begin = Instant::now();
-    let comparison = (!args.no_check).then(|| analysis.check(out)).transpose()?;
-    let checking = begin.elapsed();
-    for unit in &sources.units {
-        unit.say_end(GO)?;
-    }
-    Ok(Outcome {
-        problem: sources.problem,
-        first_rows: sources
-            .units
-            .iter()
-            .map(|unit| unit.part.first_row)
-            .collect(),
-        in_place: sources.in_place(),
-        records: analysis.records,
+    let all = said.iter().map(|part| postcard::from_bytes::<Seen>(part));
+    let seen = all.collect::<Result<Vec<_>, _>>()?;
+    let seen = seen.into_iter().reduce(Seen::merge).unwrap_or_default();
+    let (picture, residual) = last_look(&last)?;
+    let (begin, readers) = (Instant::now(), fabric.identity().size);
+    let comparison = (!args.no_check)
+        .then(|| check(&last, &seen.found, analysis.kind, readers, out))
+        .transpose()?;
+    let outcome = Outcome {
+        problem: problem(&last)?,
+        first_rows: first_rows(&last)?,
+        writers: last.writers(),
+        readers,
+        solver: times(&last),
+        checked: analysis.kind.checked(&seen.found).len(),
+        checking: begin.elapsed(),
+        records: seen.found.iter().map(Found::record).collect(),
+        seen,
         picture,
         residual,
         comparison,
         elapsed,
-        reading: analysis.reading,
-        checking,
-        times,
+    };
+    writeln!(out, "{}", table(&outcome.seen.found, analysis.kind))?;
+    outcome.show(&args.report, out)?;
+    outcome
+        .comparison
+        .map_or(Ok(()), |comparison| comparison.judge())
+}
+
+/// What a unit of the analysis has seen, or all of them.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub(super) struct Seen {
+    /// Figures by step.
+    pub(super) found: Vec<Found>,
+    /// Parts of steps, each inside one block of the solver or put together from several.
+    pub(super) parts: u64,
+    /// How many of them were read where they lie.
+    pub(super) in_place: u64,
+    /// For steps, at the slowest unit.
+    pub(super) waiting: Duration,
+    /// With rows, at the slowest unit.
+    pub(super) reading: Duration,
+}
+
+impl Seen {
+    /// Of the steps that both have: where the policy drops, they need not have taken the same ones.
+    fn merge(self, lower: Seen) -> Seen {
+        let mut others: BTreeMap<u64, Figures> = BTreeMap::new();
+        others.extend(lower.found.into_iter().map(|one| (one.step, one.figures)));
+        let both = self.found.into_iter().filter_map(|all| {
+            let figures = all.figures.merge(others.remove(&all.step)?);
+            Some(Found { figures, ..all })
+        });
+        Seen {
+            found: both.collect(),
+            parts: self.parts + lower.parts,
+            in_place: self.in_place + lower.in_place,
+            waiting: self.waiting.max(lower.waiting),
+            reading: self.reading.max(lower.reading),
+        }
+    }
+}
+
+/// One unit of the analysis.
+struct Analysis<'f> {
+    fabric: &'f Fabric,
+    kind: Kind,
+    delay: Duration,
+    samples: Option<Samples>,
+    seen: Seen,
+    begin: Instant,
+}
+
+impl<'f> Analysis<'f> {
+    fn new(fabric: &'f Fabric, args: &Args) -> Self {
+        let kind = match (args.study, args.order) {
+            (true, _) => Kind::Study,
+            (false, ..=4) => Kind::Moments,
+            (false, order) => Kind::Orders(order.into()),
+        };
+        Analysis {
+            fabric,
+            kind,
+            delay: args.delay,
+            samples: None,
+            seen: Seen::default(),
+            begin: Instant::now(),
+        }
+    }
+
+    /// All steps; the last one stays held.
+    fn watch(
+        &mut self,
+        reader: &mut Reader<'f>,
+        out: &mut dyn Write,
+    ) -> Result<StepReader<'f>, Error> {
+        let mut reporter = None;
+        let mut out = (self.fabric.identity().rank == 0).then_some(out);
+        let policy = reader.policy();
+        let gives_all = matches!(policy, Policy::Block | Policy::Spill);
+        let (mut held, mut next) = (None, None);
+        loop {
+            let start = Instant::now();
+            let Some(step) = reader.next_step()? else {
+                let end = reader.end();
+                let last = held.filter(|_| end == Some(EndOfStream::Closed));
+                return last.ok_or_else(|| ended(end));
+            };
+            drop(held.take());
+            let (number, steps) = (step.number(), steps(&step));
+            if let Some(missing) = next.filter(|next| gives_all && *next != number) {
+                let message =
+                    format!("step {missing} did not come, although the policy drops none");
+                return Err(Error::Ended(message));
+            }
+            next = Some(number + 1);
+            match reporter {
+                Some(_) => self.seen.waiting += start.elapsed(),
+                // The time of the first step is that of the programs' start.
+                None => {
+                    self.begin = Instant::now();
+                    reporter = Some(out.take().map(|out| Reporter::new(out, steps)));
+                }
+            }
+            thread::sleep(self.delay);
+            let start = Instant::now();
+            let found = self.look_at(&step)?;
+            self.seen.reading += start.elapsed();
+            self.seen.found.push(found);
+            if let Some(Some(reporter)) = reporter.as_mut()
+                && number > 0
+            {
+                reporter.report(number, || "moments".into())?;
+            }
+            let is_last = match policy {
+                Policy::Every(n) => number.saturating_add(n) > steps,
+                _ => number == steps,
+            };
+            if is_last {
+                return Ok(step);
+            }
+            // The last may be dropped; with the other policies no writer waits for what is held.
+            held = matches!(
+                policy,
+                Policy::DropOldest | Policy::DropNewest | Policy::Latest
+            )
+            .then_some(step);
+        }
+    }
+
+    /// The figures of this unit's rows, part by part: so that each part lies inside one block.
+    fn look_at(&mut self, step: &StepReader<'f>) -> Result<Found, Error> {
+        let problem = problem(step)?;
+        let samples = &*self
+            .samples
+            .get_or_insert_with(|| Samples::new(&problem, SAMPLES));
+        let own = self.fabric.identity();
+        let rows = Grid::along(&[problem.rows() as u64], 0, own.size.into())
+            .map_err(samite::stage::Error::from)?
+            .part(own.rank.into());
+        let (first, end) = (rows.lower()[0] as usize, rows.upper()[0] as usize);
+        let mut cuts = vec![first, end];
+        if self.kind != Kind::Study {
+            let inside = |row: &usize| (first..end).contains(row);
+            cuts.extend(first_rows(step)?.into_iter().filter(inside));
+            cuts.sort_unstable();
+            cuts.dedup();
+        }
+        let mut figures = self.kind.nothing();
+        for cut in cuts.windows(2) {
+            let part = [cut[0]..cut[1], 0..problem.cols()];
+            let copy: Array2<f64>;
+            let view: ArrayView2<'_, f64> = match step.view::<f64>(FIELD, part.clone())? {
+                Some(view) => {
+                    self.seen.in_place += 1;
+                    view.into_dimensionality::<Ix2>()
+                        .map_err(|error| Error::Ended(error.to_string()))?
+                }
+                None => {
+                    copy = step.get(FIELD, part)?;
+                    copy.view()
+                }
+            };
+            self.seen.parts += 1;
+            figures.add(cut[0], view, samples);
+        }
+        Ok(Found {
+            step: step.number(),
+            change: change(step),
+            figures,
+        })
+    }
+}
+
+/// What is wanted of the last step only.
+fn last_look(step: &StepReader<'_>) -> Result<(Picture, Residual), Error> {
+    let problem = problem(step)?;
+    let mut picture = Picture::new(&problem, PICTURE);
+    let mut residual = ResidualRows::whole(&problem);
+    let mut row = vec![0.0; problem.cols()];
+    for at in 0..problem.rows() {
+        step.read_into(FIELD, [at..at + 1, 0..problem.cols()], &mut row)?;
+        picture.add_row(at, &row);
+        residual.push(&row);
+    }
+    Ok((picture, residual.finish_whole()))
+}
+
+/// Why a stream that has not come to its last step has no more.
+fn ended(end: Option<EndOfStream>) -> Error {
+    Error::Ended(match end {
+        Some(EndOfStream::WriterLost { rank }) => {
+            format!("solver.{rank} was lost before its last step, and did not come back")
+        }
+        _ => "the solver closed its stream before its last step".into(),
     })
 }
 
-/// What is known so far.
-struct Analysis<'s, 'f> {
-    sources: &'s Sources<'f>,
-    samples: Samples,
-    records: Vec<StepRecord>,
-    /// The row that is looked at.
-    row: Vec<f64>,
-    /// Time spent with rows, as opposed to waiting for them.
-    reading: Duration,
+fn steps(step: &StepReader<'_>) -> u64 {
+    match step.attribute(said::STEPS) {
+        Some(Attribute::Integer(steps)) => steps.unsigned_abs(),
+        _ => 0,
+    }
 }
 
-impl<'s, 'f> Analysis<'s, 'f> {
-    fn new(sources: &'s Sources<'f>) -> Self {
-        Self {
-            sources,
-            samples: Samples::new(&sources.problem, SAMPLES),
-            records: Vec::new(),
-            row: vec![0.0; sources.problem.cols()],
-            reading: Duration::ZERO,
-        }
-    }
+/// The largest change by this step, if all solver units have told.
+fn change(step: &StepReader<'_>) -> Option<f64> {
+    let of = |rank| match step.attribute(&said::change(rank)) {
+        Some(Attribute::Real(change)) => Some(*change),
+        _ => None,
+    };
+    let all: Option<Vec<f64>> = (0..step.writers()).map(of).collect();
+    all?.into_iter().reduce(f64::max)
+}
 
-    /// One step of all units, from the top down, so that the moments do not depend on their number.
-    /// Each unit may go on as soon as its own rows were read; the last step is not given back.
-    fn take(&mut self, step: u64, delay: Duration) -> Result<(), Error> {
-        let (mut moments, mut distance) = (Moments::EMPTY, Distance::default());
-        let mut change = Change::default();
-        thread::sleep(delay);
-        for unit in &self.sources.units {
-            change = change.merge(unit.await_step(step)?);
-            let start = Instant::now();
-            unit.read(step, &mut self.row, |at, cells| {
-                moments.add(cells);
-                distance = distance.merge(self.samples.compare_row(at, cells));
-            })?;
-            self.reading += start.elapsed();
-            if step < self.sources.steps {
-                unit.release()?;
+/// Seconds of computing, of exchanging borders and of waiting: the longest of each that a solver unit has told.
+fn times(last: &StepReader<'_>) -> [f64; 3] {
+    let mut longest = [0.0f64; 3];
+    for rank in 0..last.writers() {
+        if let Some(Attribute::Reals(times)) = last.attribute(&said::times(rank)) {
+            for (longest, time) in longest.iter_mut().zip(times) {
+                *longest = longest.max(*time);
             }
         }
-        self.records.push(StepRecord {
-            step,
-            moments,
-            distance,
-            max_change: (step > 0).then_some(change.max),
-        });
-        Ok(())
     }
+    longest
+}
 
-    /// What is wanted of the last step only.
-    fn last_look(&mut self) -> Result<(Picture, Residual), Error> {
-        let problem = &self.sources.problem;
-        let mut picture = Picture::new(problem, PICTURE);
-        let mut residual = ResidualRows::whole(problem);
-        for unit in &self.sources.units {
-            unit.read(self.sources.steps, &mut self.row, |at, cells| {
-                picture.add_row(at, cells);
-                residual.push(cells);
-            })?;
-        }
-        Ok((picture, residual.finish_whole()))
-    }
+/// The first row of each block, from the top down.
+fn first_rows(step: &StepReader<'_>) -> Result<Vec<usize>, Error> {
+    let blocks = step.blocks(FIELD)?;
+    let mut rows: Vec<usize> = blocks.map(|(_, block)| block.lower()[0] as usize).collect();
+    rows.sort_unstable();
+    rows.dedup();
+    Ok(rows)
+}
 
-    /// Computes all again as the textbook has it, and compares the last step bit by bit.
-    fn check(&mut self, out: &mut dyn Write) -> Result<Comparison, Error> {
-        let mut reporter = Reporter::new(out, self.sources.steps);
-        let mut sequential = Sequential::new(self.sources.problem);
-        let mut heard = Instant::now();
-        for step in 1..=self.sources.steps {
-            sequential.step();
-            reporter.report(step, || "checking against the sequential run".into())?;
-            if heard.elapsed() >= SIGN_OF_LIFE {
-                heard = Instant::now();
-                for unit in &self.sources.units {
-                    unit.say_end(NOT_YET)?;
-                }
-            }
-        }
-        let mut comparison = Comparison::default();
-        for unit in &self.sources.units {
-            unit.read(self.sources.steps, &mut self.row, |at, cells| {
-                comparison = comparison.merge(sequential.compare_row(at, cells));
-            })?;
-        }
-        Ok(comparison)
-    }
+pub(super) fn problem(step: &StepReader<'_>) -> Result<Problem, Error> {
+    let shape = &step.variable(FIELD)?.shape;
+    let extent = |dim: usize| shape.get(dim).map_or(0, |extent| *extent as usize);
+    Problem::new(extent(0), extent(1))
 }

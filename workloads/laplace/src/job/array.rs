@@ -84,20 +84,7 @@ pub fn run(fabric: &Fabric, args: &Args, out: &mut dyn Write) -> Result<(), Erro
         write!(out, "{summary}")?;
     }
     array.free()?;
-    match comparison.and_then(|comparison| comparison.first.map(|first| (comparison, first))) {
-        None => Ok(()),
-        Some((
-            Comparison {
-                cells, different, ..
-            },
-            first,
-        )) => Err(Error::Wrong {
-            different,
-            cells,
-            row: first.row,
-            col: first.col,
-        }),
-    }
+    comparison.map_or(Ok(()), |comparison| comparison.judge())
 }
 
 fn progress(problem: Problem, step: u64, of: u64, elapsed: Duration) -> Progress {

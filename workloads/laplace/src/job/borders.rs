@@ -1,12 +1,21 @@
-//! The exchange of border rows between neighbours, by messages out of and into the segments.
+//! The exchange of border rows between neighbours, by messages out of and into shared memory.
+//!
+//! ```text
+//!   0                row bytes
+//!   +----------------+----------------+----------------+----------------+
+//!   | to above       | from above     | to below       | from below     |
+//!   +----------------+----------------+----------------+----------------+
+//! ```
 
 use std::time::{Duration, Instant};
 
-use samite::{Fabric, Match, PeerId, SharedBytes};
+use samite::{Fabric, Match, PeerId, Segment, SharedBytes};
 
-use super::field::Layout;
-use super::protocol::{Doing, solver_name, tag};
-use crate::{Error, Halo, Part};
+use crate::error::Doing;
+use crate::{Error, Halo, Part, Problem};
+
+/// Tag of a row, twice per step.
+const BORDER: u64 = 5;
 
 /// A neighbour and the two rows that travel between it and this unit.
 #[derive(Debug)]
@@ -19,39 +28,41 @@ struct Side {
 
 /// The neighbours of one unit.
 ///
-/// Rows are put into the segment and sent from there: a neighbour that maps it copies each once,
-/// straight into its own.
+/// Rows are put into shared memory and sent from there: a neighbour that maps it copies each once, straight into its own.
 #[derive(Debug)]
 pub(crate) struct Borders<'f> {
     fabric: &'f Fabric,
     above: Option<Side>,
     below: Option<Side>,
+    _rows: Segment<'f>,
     /// Time spent here.
     pub(crate) spent: Duration,
 }
 
 impl<'f> Borders<'f> {
-    /// `solvers` are all units by rank.
-    pub(crate) fn new(
-        fabric: &'f Fabric,
-        solvers: &[PeerId],
-        part: Part,
-        segment: &SharedBytes,
-        layout: Layout,
-    ) -> Self {
-        let row = |which| segment.slice(layout.border(which), layout.row_bytes());
+    /// Waits for the other units of this program.
+    pub(crate) fn new(fabric: &'f Fabric, problem: &Problem, part: Part) -> Result<Self, Error> {
+        let solvers = fabric
+            .program(&fabric.identity().program)
+            .doing(|| "looking for the other units of the solver".into())?;
+        let row_bytes = problem.cols() as u64 * 8;
+        let rows = fabric
+            .allocate(4 * row_bytes)
+            .doing(|| "making room for the borders".into())?;
+        let row = |which| rows.bytes().slice(which * row_bytes, row_bytes);
         let side = |rank: usize, first: u64| Side {
             peer: solvers[rank],
             rank,
             ours: row(first),
             theirs: row(first + 1),
         };
-        Self {
+        Ok(Self {
             fabric,
             above: part.above().map(|rank| side(rank, 0)),
             below: part.below().map(|rank| side(rank, 2)),
+            _rows: rows,
             spent: Duration::ZERO,
-        }
+        })
     }
 }
 
@@ -67,10 +78,10 @@ impl Halo for Borders<'_> {
     ) -> Result<(), Error> {
         let start = Instant::now();
         let sides = || [&self.above, &self.below].into_iter().flatten();
-        let with = |side: &Side| format!("exchanging borders with {}", solver_name(side.rank));
+        let with = |side: &Side| format!("exchanging borders with solver.{}", side.rank);
         let receives = sides()
             .map(|side| {
-                let wants = Match::from(side.peer, tag::BORDER);
+                let wants = Match::from(side.peer, BORDER);
                 self.fabric
                     .irecv_shared(wants, side.theirs.clone())
                     .doing(|| with(side))
@@ -83,7 +94,7 @@ impl Halo for Borders<'_> {
         let sends = sides()
             .map(|side| {
                 self.fabric
-                    .isend_shared(side.peer, tag::BORDER, side.ours.clone())
+                    .isend_shared(side.peer, BORDER, side.ours.clone())
                     .doing(|| with(side))
             })
             .collect::<Result<Vec<_>, _>>()?;

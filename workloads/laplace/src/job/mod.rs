@@ -1,47 +1,60 @@
-//! The two programs of the job, on a fabric: [`solver`] (any number of units) and [`analysis`] (one).
-//! Beside them [`mod@array`]: the same problem on a distributed array, with nobody who watches; and [`mta`]: the
-//! same two programs with a stream of steps between them, for any number of units on both sides.
-//!
-//! Each solver unit has one segment: its field twice, and beside each of the two buffers a stamp that
-//! says which step is in it (`field`). It tells the analysis the segment's key once. From then on
-//! only notices travel, never cells:
+//! The programs of the job: [`solver`] and [`analysis`], any number of units each, with a stream of steps between them; and
+//! [`mod@array`], the same problem on a distributed array, with nobody who watches.
 //!
 //! ```text
-//!   solver unit                                            analysis
-//!   HELLO(problem, steps, key)  ------------------------->  attaches the segment
-//!   step 0 -> buffer 0, STEP(0) ------------------------->  reads buffer 0 row by row, where it lies
-//!   step 1 -> buffer 1, STEP(1) ----------+
-//!   waits: buffer 0 holds step 0   <------|--- released --  (a counted signal for each step)
-//!   step 2 -> buffer 0 ...                +-------------->  reads buffer 1 ...
-//!   TIMES, waits                <---- END(not yet) -------  checks (a word every second)
-//!   leaves                      <---- END(go) ------------  done with the segment
+//!   solver units                       stream "laplace"                       analysis units
+//!   each its rows of u, every step ->  steps in the keeper's memory  ->  each its rows of u, cut anew
+//!   leave after the last commit                                          share what they found; unit 0 checks
 //! ```
 //!
+//! It is the study's first workflow: a solver and its n-th moment analysis ("MTA"). The solver computes each
+//! step out of the last one, which it keeps in place: it has no field beside the steps, and nothing is copied. The analysis reads the solver's blocks
+//! where they lie. Neither side knows the other's number.
+//!
+//! A step has the variable `u` (f64, the interior cells of the whole rectangle) and, by rank of the solver, the
+//! attributes of `said`.
+//!
 //! # Promises
-//!
-//! * **No step is lost.** The analysis takes the announcements of a unit in order and refuses a gap.
-//! * **No step is torn.** A buffer is not written before the analysis released the step in it. That
-//!   this holds is checked, not trusted: the stamps around the cells are compared before and after
-//!   each reading, and a difference ends the job ([`crate::Error::Torn`]).
-//! * **A slow analysis slows the solver down, for a bounded time.** The solver is at most one step
-//!   ahead. It waits no longer than the fabric's deadline (`fabric.deadline`); then it ends with an
-//!   error that names the analysis and the step.
-//! * **A lost unit ends the job**, with an error that names the unit and what it was waited for.
-//!
-//! Where the analysis cannot map the solver's memory (another node, or `fabric.mask` has `map`) it
-//! gets the same rows by messages, and says so in the report. The numbers are the same.
+//! * **No step is lost, none is torn.** The stream gives every step, in order, and nobody writes to a committed one.
+//! * The last step is compared with a sequential run, bit by bit; the figures of the others with those of the
+//!   sequential run (`figures` says which).
+//! * **A slow analysis slows the solver down, for a bounded time.** The solver waits in `step()`, no longer than
+//!   `fabric.deadline`; then it ends with an error that names the readers and how far they are behind.
+//! * **Whoever is lost is named.** When a solver unit is lost the other ones end; the analysis reads what was committed, and
+//!   then says who was lost.
 //!
 //! # Files
-//!
-//! `protocol` (what is said) · `field` (what lies where in a segment) · `borders` (a [`crate::Halo`]
-//! over messages) · `source` (a solver unit as the analysis sees it) · `outcome` (the run as a report)
+//! `solver` · `borders` (a [`crate::Halo`] over messages) · `analysis` · `figures` (what is computed of a step, merged, shown
+//! and checked) · `check` (the sequential run) · `outcome` (the run as a table and as a report) · `steering/` (another
+//! job: a solver that is told how to go on)
 
 pub mod analysis;
 pub mod array;
 mod borders;
-mod field;
-pub mod mta;
+mod check;
+mod figures;
 mod outcome;
-mod protocol;
 pub mod solver;
-mod source;
+pub mod steering;
+
+/// Name of the stream.
+const STREAM: &str = "laplace";
+/// The field.
+const FIELD: &str = "u";
+
+/// Attributes of a step.
+mod said {
+    /// Number of the last step; an integer.
+    pub(super) const STEPS: &str = "steps";
+
+    /// Largest change of a cell of a rank's part by this step; a real, from step 1 on.
+    pub(super) fn change(rank: u32) -> String {
+        format!("change {rank}")
+    }
+
+    /// What a rank spent its time with, at the last step: reals, seconds of computing (straight into the
+    /// step), of exchanging borders, of waiting for the step to begin.
+    pub(super) fn times(rank: u32) -> String {
+        format!("times {rank}")
+    }
+}

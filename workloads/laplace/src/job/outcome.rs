@@ -1,108 +1,73 @@
-//! What a run came to: the table on the terminal, and the report.
+//! What a run came to: the summary on the terminal, and the report.
 
 use std::io::Write;
 use std::path::{Path, absolute};
 use std::time::Duration;
 
-use super::protocol::Times;
-use crate::table::moments_table;
+use samite::program::Summary;
+
+use super::analysis::Seen;
 use crate::{
     Check, Comparison, Error, Fact, Picture, Problem, Progress, Report, Residual, StepRecord,
 };
 
-/// Steps in the table on the terminal.
-const TABLE_STEPS: usize = 14;
-
 /// All that is known after the last step.
-#[derive(Debug)]
-pub(crate) struct Outcome {
-    pub(crate) problem: Problem,
-    /// The first row of each solver unit.
-    pub(crate) first_rows: Vec<usize>,
-    /// Whether all steps were read where they lie.
-    pub(crate) in_place: bool,
+pub(super) struct Outcome {
+    pub(super) problem: Problem,
+    /// The first row of each block.
+    pub(super) first_rows: Vec<usize>,
+    pub(super) writers: u32,
+    pub(super) readers: u32,
+    pub(super) seen: Seen,
     /// At least that of step 0.
-    pub(crate) records: Vec<StepRecord>,
-    pub(crate) picture: Picture,
-    pub(crate) residual: Residual,
+    pub(super) records: Vec<StepRecord>,
+    pub(super) picture: Picture,
+    pub(super) residual: Residual,
     /// Nothing if it was not asked for.
-    pub(crate) comparison: Option<Comparison>,
+    pub(super) comparison: Option<Comparison>,
+    /// Steps whose figures were found to be those of the sequential run, if that was asked for.
+    pub(super) checked: usize,
     /// From the first step to the end of the last one.
-    pub(crate) elapsed: Duration,
-    /// What the analysis spent with rows.
-    pub(crate) reading: Duration,
-    pub(crate) checking: Duration,
-    /// What the slowest solver unit spent.
-    pub(crate) times: Times,
+    pub(super) elapsed: Duration,
+    pub(super) checking: Duration,
+    /// What the slowest solver unit spent: seconds of computing, at borders, waiting.
+    pub(super) solver: [f64; 3],
 }
 
 impl Outcome {
-    /// Prints the table, writes the report and says where it is.
-    pub(crate) fn show(&self, report: &Path, out: &mut dyn Write) -> Result<(), Error> {
+    /// Writes the report, prints the summary and says where the report is.
+    pub(super) fn show(&self, report: &Path, out: &mut dyn Write) -> Result<(), Error> {
         let (checks, timings) = (self.checks(), self.timings());
         std::fs::write(report, self.html(&checks, &timings)?).map_err(|source| Error::Report {
             path: report.to_path_buf(),
             source,
         })?;
-        writeln!(out, "{}", moments_table(&self.records, TABLE_STEPS))?;
-        let width = |names: &mut dyn Iterator<Item = &String>| names.map(String::len).max();
-        let names = width(&mut checks.iter().map(|check| &check.name));
-        let names = names.max(width(&mut timings.iter().map(|fact| &fact.name)));
-        let names = names.unwrap_or_default();
-        for check in &checks {
-            let sign = match check.passed {
-                Some(true) => "ok",
-                Some(false) => "NO",
-                None => "",
-            };
-            writeln!(out, "{sign:2} {:names$}  {}", check.name, check.detail)?;
+        let mut summary = Summary::new("Laplace, and its moments by a stream");
+        for Fact { name, value } in self.parameters().into_iter().chain(timings) {
+            summary = summary.row(name, value);
         }
-        for fact in &timings {
-            writeln!(out, "   {:names$}  {}", fact.name, fact.value)?;
+        for check in checks.iter().skip(1) {
+            summary = summary.row(&check.name, &check.detail);
         }
         let path = absolute(report).unwrap_or_else(|_| report.to_path_buf());
-        writeln!(out, "   {:names$}  {}", "Report", path.display())?;
+        summary = summary.row("report", path.display());
+        if let Some(found) = &self.comparison {
+            summary = summary.verification(found.is_exact(), &checks[0].detail);
+        }
+        write!(out, "{summary}")?;
         Ok(out.flush()?)
     }
 
-    /// Whether the run was what it had to be.
-    pub(crate) fn judge(&self) -> Result<(), Error> {
-        match self.comparison {
-            Some(Comparison {
-                cells,
-                different,
-                first: Some(first),
-            }) => Err(Error::Wrong {
-                different,
-                cells,
-                row: first.row,
-                col: first.col,
-            }),
-            _ => Ok(()),
-        }
-    }
-
     fn html(&self, checks: &[Check], timings: &[Fact]) -> Result<String, Error> {
-        let (problem, units) = (&self.problem, self.first_rows.len());
         let report = Report {
             title: "Laplace",
             summary: &format!(
-                "A rectangle held at 100 on its top side and at 0 on the others, relaxed by {units} {} \
-                 while another process read every step {}.",
-                if units == 1 { "unit" } else { "units" },
-                if self.in_place {
-                    "out of their memory"
-                } else {
-                    "by messages"
-                },
+                "A rectangle held at 100 on its top side and at 0 on the others, relaxed by {}, while {} \
+                 of another program read every step from a stream.",
+                units(self.writers),
+                units(self.readers),
             ),
-            parameters: &[
-                Fact::new("cells", format!("{} × {}", problem.rows(), problem.cols())),
-                Fact::new("solver units", units),
-                Fact::new("steps", self.steps()),
-                Fact::new("over-relaxation", problem.omega()),
-                Fact::new("steps are", self.way()),
-            ],
+            parameters: &self.parameters(),
             checks,
             timings,
             picture: &self.picture,
@@ -112,25 +77,40 @@ impl Outcome {
         report.to_html()
     }
 
+    fn parameters(&self) -> Vec<Fact> {
+        let problem = &self.problem;
+        vec![
+            Fact::new("cells", format!("{} × {}", problem.rows(), problem.cols())),
+            Fact::new(
+                "units",
+                format!("{} write, {} read", self.writers, self.readers),
+            ),
+            Fact::new("steps", format!("0 to {}", self.steps())),
+            Fact::new("over-relaxation", problem.omega()),
+            Fact::new(
+                "read in place",
+                format!(
+                    "{} of {} parts of steps",
+                    self.seen.in_place, self.seen.parts
+                ),
+            ),
+        ]
+    }
+
     fn checks(&self) -> Vec<Check> {
         let exact = match self.comparison {
-            None => Check::new("Sequential run", None, "not compared (--no-check)"),
+            None => Check::new("sequential run", None, "not compared (--no-check)"),
             Some(found) => Check::new(
-                "Sequential run",
+                "sequential run",
                 found.is_exact(),
                 format!(
-                    "{} of {} cells are equal, bit by bit",
+                    "{} of {} cells are equal, bit by bit; the moments of {} steps are its, too",
                     found.cells - found.different,
-                    found.cells
+                    found.cells,
+                    self.checked
                 ),
             ),
         };
-        // A lost or torn step would have ended the run.
-        let whole = format!(
-            "0 to {}, each whole and in order, {}",
-            self.steps(),
-            self.way()
-        );
         let residual = &self.residual;
         let residual = format!("max {:.3e}, rms {:.3e}", residual.max, residual.rms());
         let distance = |record: Option<&StepRecord>| record.map(|record| record.distance);
@@ -144,9 +124,8 @@ impl Outcome {
         );
         vec![
             exact,
-            Check::new("Steps analysed", true, whole),
-            Check::new("Discrete residual", None, residual),
-            Check::new("Distance to the series", None, distance),
+            Check::new("discrete residual", None, residual),
+            Check::new("distance to the series", None, distance),
         ]
     }
 
@@ -158,59 +137,47 @@ impl Outcome {
             elapsed: self.elapsed,
         };
         let seconds = |time: Duration| format!("{:.2} s", time.as_secs_f64());
-        let Times {
-            computing,
-            exchanging,
-            waiting,
-        } = self.times;
+        let bytes = (self.problem.cells() * 8) as f64 * self.records.len() as f64;
+        let [computing, exchanging, waiting] = self.solver;
         let mut facts = vec![
             Fact::new(
-                "All steps",
+                "all steps",
                 format!(
-                    "{}, {:.2} ns per cell and step",
+                    "{}, {:.2} ns per cell and step, {:.2} GB/s staged",
                     seconds(self.elapsed),
-                    progress.ns_per_cell()
+                    progress.ns_per_cell(),
+                    bytes / self.elapsed.as_secs_f64() / 1e9
                 ),
             ),
             Fact::new(
-                "Slowest solver unit",
+                "slowest solver unit",
                 format!(
-                    "{} computing, {} at borders, {} waiting for the analysis",
-                    seconds(computing),
-                    seconds(exchanging),
-                    seconds(waiting)
+                    "{computing:.2} s computing, {exchanging:.2} s at borders, {waiting:.2} s waiting for the analysis"
                 ),
             ),
             Fact::new(
-                "Analysis",
+                "slowest unit of the analysis",
                 format!(
-                    "{} reading, {:.0} % of it beside the solver",
-                    seconds(self.reading),
-                    100.0 * self.overlap()
+                    "{} reading, {} waiting for steps",
+                    seconds(self.seen.reading),
+                    seconds(self.seen.waiting)
                 ),
             ),
         ];
         if self.comparison.is_some() {
-            facts.push(Fact::new("Sequential run", seconds(self.checking)));
+            facts.push(Fact::new("sequential run", seconds(self.checking)));
         }
         facts
-    }
-
-    /// The part of the reading for which no solver unit had to wait.
-    fn overlap(&self) -> f64 {
-        let (waiting, reading) = (self.times.waiting.as_secs_f64(), self.reading.as_secs_f64());
-        (1.0 - waiting / reading.max(f64::MIN_POSITIVE)).clamp(0.0, 1.0)
     }
 
     fn steps(&self) -> u64 {
         self.records.last().map_or(0, |record| record.step)
     }
+}
 
-    fn way(&self) -> &'static str {
-        if self.in_place {
-            "read in place"
-        } else {
-            "copied by messages"
-        }
+fn units(units: u32) -> String {
+    match units {
+        1 => "1 unit".into(),
+        _ => format!("{units} units"),
     }
 }

@@ -1,23 +1,24 @@
-//! The program `laplace-solver`: one unit of the solver.
+//! The program `laplace-solver`: one unit of the solver, a writer of the stream.
 
+use std::cell::RefCell;
 use std::io::Write;
 use std::time::{Duration, Instant};
 
 use clap::Parser;
+use ndarray::{ArrayViewD, ArrayViewMutD};
+use samite::Fabric;
 use samite::program::Reporter;
-use samite::{Fabric, Match, PeerId, Segment};
+use samite::stage::Stage;
+use samite::stage::protocol::Attribute;
 
 use super::borders::Borders;
-use super::field::{BUFFERS, Field, Layout, Stamp};
-use super::protocol::{self, Announcement, Doing, GO, Hello, RELEASED, Times, tag};
-use crate::{Change, Error, Part, Problem, Progress, Rows, Solver};
+use super::{FIELD, STREAM, said};
+use crate::{Change, Error, Problem, Progress, Rows, RowsMut, Solver};
 
-/// Solves the Laplace problem by red-black over-relaxation, together with the other units.
+/// Solves the Laplace problem by red-black over-relaxation, and writes every step to a stream.
 ///
-/// Every step stays in shared memory until the program "analysis" has read it there. If the analysis
-/// is slower, the solver waits for it: no step is lost or overwritten while it is read. The wait is
-/// bounded by the setting fabric.deadline; after it the unit ends with an error that names the
-/// analysis and the step.
+/// The units share the rectangle by bands of rows. Any number of programs may read the stream; one that is slower
+/// makes the solver wait, at most as long as the setting fabric.deadline says.
 #[derive(Clone, Debug, Parser)]
 #[command(name = "laplace-solver")]
 pub struct Args {
@@ -29,181 +30,129 @@ pub struct Args {
     pub steps: u64,
 }
 
-/// Rows between two looks at what peers want while a step is computed: a reader that cannot map this
-/// memory asks for rows by message. A look that finds nothing costs nothing beside so many rows.
-const ROWS_PER_LOOK: usize = 32;
-
-/// Runs one unit. Collective over the program; returns when the analysis is done with the last step.
+/// Runs one unit. Collective over the program; returns when the last step is committed, read or not.
 ///
 /// # Errors
 ///
-/// [`Error::Fabric`] when a neighbour or the analysis is lost or does not answer in time.
+/// [`Error::Fabric`] when a neighbour is lost, [`Error::Stage`] when the stream cannot be written: nobody reads it,
+/// a reader is too slow, memory is short.
 pub fn run(fabric: &Fabric, args: &Args, out: &mut dyn Write) -> Result<(), Error> {
-    let (rank, units) = (fabric.identity().rank, fabric.identity().size);
-    let problem = Problem::stacked(args.size, units as usize)?;
-    let part = problem.part(rank as usize, units as usize)?;
-    let layout = Layout::new(&problem, part);
-    let segment = fabric
-        .allocate(layout.bytes())
-        .doing(|| "making room for the field".into())?;
-    let analysis = protocol::analysis(fabric)?;
-    let unit = Unit {
-        fabric,
-        analysis,
-        layout,
-        segment,
-    };
-    unit.introduce(&problem, args.steps)?;
-    let times = unit.solve(problem, part, args.steps, out)?;
-    unit.take_leave(times)
-}
+    let own = fabric.identity();
+    let problem = Problem::stacked(args.size, own.size as usize)?;
+    let part = problem.part(own.rank as usize, own.size as usize)?;
+    let mut borders = Borders::new(fabric, &problem, part)?;
+    let stage = Stage::join(fabric)?;
+    let mut stream = stage.writer(STREAM)?;
 
-/// A solver unit as seen by itself.
-struct Unit<'f> {
-    fabric: &'f Fabric,
-    analysis: PeerId,
-    layout: Layout,
-    segment: Segment<'f>,
-}
+    let mut solver = Solver::new(problem, part);
+    let (mut stepping, mut waiting) = (Duration::ZERO, Duration::ZERO);
+    let mut reporter = (own.rank == 0).then(|| Reporter::new(out, args.steps));
+    let begin = Instant::now();
+    for number in 0..=args.steps {
+        let start = Instant::now();
+        let mut step = stream.step()?;
+        waiting += start.elapsed();
 
-impl Unit<'_> {
-    fn introduce(&self, problem: &Problem, steps: u64) -> Result<(), Error> {
-        let hello = Hello {
-            rows: problem.rows(),
-            cols: problem.cols(),
-            steps,
-            segment: self.segment.key(),
+        let start = Instant::now();
+        let shape = [problem.rows(), problem.cols()];
+        let extent = [part.rows, problem.cols()];
+        let (last, cells) =
+            step.alloc_with_last::<f64>(FIELD, shape, [part.first_row, 0], extent)?;
+        let new = New::of(problem.cols(), cells);
+        let block = [part.first_row..part.end_row(), 0..problem.cols()];
+        let old = match last {
+            Some(last) => last.view::<f64>(FIELD, block)?,
+            None => None,
         };
-        self.tell(tag::HELLO, &protocol::to_json(&hello)?)
-    }
-
-    /// All steps, from the initial field on.
-    fn solve(
-        &self,
-        problem: Problem,
-        part: Part,
-        steps: u64,
-        out: &mut dyn Write,
-    ) -> Result<Times, Error> {
-        let solvers = protocol::solvers(self.fabric)?;
-        let bytes = self.segment.bytes();
-        let mut borders = Borders::new(self.fabric, &solvers, part, bytes, self.layout);
-        let mut solver = Solver::new(problem, part);
-        let mut reporter = (part.unit == 0).then(|| Reporter::new(out, steps));
-        let (mut stepping, mut waiting) = (Duration::ZERO, Duration::ZERO);
-
-        self.publish(0, |field| {
-            solver.fill_initial(field);
-            Ok(Change::default())
-        })?;
-        let begin = Instant::now();
-        for step in 1..=steps {
-            let start = Instant::now();
-            self.wait_for_room(step)?;
-            waiting += start.elapsed();
-
-            let start = Instant::now();
-            let old = self.field(step - 1);
-            self.publish(step, |new| solver.step(&old, new, &mut borders))?;
-            stepping += start.elapsed();
-            if let Some(reporter) = &mut reporter {
-                let elapsed = begin.elapsed();
-                reporter.report(step, || speed(&problem, step, steps, elapsed))?;
+        let change = match (number, old) {
+            (0, _) => {
+                solver.fill_initial(&new);
+                Change::default()
             }
-        }
-        Ok(Times {
-            computing: stepping.saturating_sub(borders.spent),
-            exchanging: borders.spent,
-            waiting,
-        })
-    }
-
-    /// Waits until the analysis has read what is in the buffer that `step` goes to.
-    fn wait_for_room(&self, step: u64) -> Result<(), Error> {
-        let Some(read) = step.checked_sub(BUFFERS) else {
-            return Ok(());
+            (_, Some(old)) => solver.step(&Old(old), &new, &mut borders)?,
+            (_, None) => return Err(Error::LastStep { step: number - 1 }),
         };
-        self.fabric
-            .await_signal(self.analysis, RELEASED)
-            .doing(|| format!("waiting for the analysis to have read step {read}"))
-    }
+        stepping += start.elapsed();
 
-    /// Writes a step between the two halves of its stamp, and announces it.
-    fn publish(
-        &self,
-        step: u64,
-        write: impl FnOnce(&Attentive<'_>) -> Result<Change, Error>,
-    ) -> Result<(), Error> {
-        let stamp = Stamp::of(self.segment.bytes(), self.layout, step);
-        stamp.begin();
-        let change = write(&self.field(step))?;
-        stamp.end();
-        self.tell(tag::STEP, &Announcement { step, change }.to_bytes())
-    }
-
-    fn field(&self, step: u64) -> Attentive<'_> {
-        Attentive {
-            field: Field::of(self.segment.bytes(), self.layout, step),
-            fabric: self.fabric,
+        step.attribute(said::STEPS, Attribute::Integer(args.steps as i64));
+        if number > 0 {
+            step.attribute(&said::change(own.rank), Attribute::Real(change.max));
+        }
+        if number == args.steps {
+            let computing = stepping.saturating_sub(borders.spent);
+            let times = [computing, borders.spent, waiting].map(|time| time.as_secs_f64());
+            step.attribute(&said::times(own.rank), Attribute::Reals(times.into()));
+        }
+        match number < args.steps {
+            true => step.commit_and_keep()?,
+            false => step.commit()?,
+        }
+        if let Some(reporter) = reporter.as_mut().filter(|_| number > 0) {
+            reporter.report(number, || {
+                let progress = Progress {
+                    step: number,
+                    of: args.steps,
+                    cells: problem.cells(),
+                    elapsed: begin.elapsed(),
+                };
+                format!("{:.0} Mcells/s", progress.cells_per_second() / 1e6)
+            })?;
         }
     }
-
-    /// Keeps the memory until the analysis is done with it. The analysis may take its time as long as
-    /// it says that it is there.
-    fn take_leave(&self, times: Times) -> Result<(), Error> {
-        self.tell(tag::TIMES, &protocol::to_json(&times)?)?;
-        loop {
-            let mut word = [0; GO.len()];
-            self.fabric
-                .recv(Match::from(self.analysis, tag::END), &mut word)
-                .doing(|| "waiting for the analysis to be done with the last step".into())?;
-            if word == GO {
-                return Ok(());
-            }
-        }
-    }
-
-    fn tell(&self, tag: u64, bytes: &[u8]) -> Result<(), Error> {
-        self.fabric
-            .send(self.analysis, tag, bytes)
-            .doing(|| "telling the analysis".into())
-    }
+    Ok(())
 }
 
-/// How fast the whole job is, for the progress bar.
-fn speed(problem: &Problem, step: u64, of: u64, elapsed: Duration) -> String {
-    let progress = Progress {
-        step,
-        of,
-        cells: problem.cells(),
-        elapsed,
-    };
-    format!("{:.0} Mcells/s", progress.cells_per_second() / 1e6)
-}
+/// The rows of the last step, which its readers may be reading, too.
+struct Old<'a>(ArrayViewD<'a, f64>);
 
-/// A field that is written while peers are heard.
-struct Attentive<'a> {
-    field: Field,
-    fabric: &'a Fabric,
-}
-
-impl Rows for Attentive<'_> {
+impl Rows for Old<'_> {
     fn cols(&self) -> usize {
-        self.field.cols()
+        self.0.shape()[1]
     }
 
     fn rows(&self) -> usize {
-        self.field.rows()
+        self.0.shape()[0]
     }
 
     fn load(&self, row: usize, out: &mut [f64]) {
-        self.field.load(row, out);
+        // The block as it was allocated: its cells lie together.
+        let start = row * out.len();
+        let cells = self.0.as_slice().unwrap_or_default();
+        out.copy_from_slice(&cells[start..start + out.len()]);
+    }
+}
+
+/// The rows of the step that is being written: nobody sees them yet.
+struct New<'a> {
+    cols: usize,
+    cells: RefCell<&'a mut [f64]>,
+}
+
+impl<'a> New<'a> {
+    fn of(cols: usize, cells: ArrayViewMutD<'a, f64>) -> Self {
+        let cells = RefCell::new(cells.into_slice().unwrap_or_default());
+        New { cols, cells }
+    }
+}
+
+impl Rows for New<'_> {
+    fn cols(&self) -> usize {
+        self.cols
     }
 
+    fn rows(&self) -> usize {
+        self.cells.borrow().len() / self.cols
+    }
+
+    fn load(&self, row: usize, out: &mut [f64]) {
+        let start = row * self.cols;
+        out.copy_from_slice(&self.cells.borrow()[start..start + self.cols]);
+    }
+}
+
+impl RowsMut for New<'_> {
     fn store(&self, row: usize, from: &[f64]) {
-        self.field.store(row, from);
-        if row.is_multiple_of(ROWS_PER_LOOK) {
-            self.fabric.progress();
-        }
+        let start = row * self.cols;
+        self.cells.borrow_mut()[start..start + self.cols].copy_from_slice(from);
     }
 }

@@ -181,6 +181,20 @@ impl Shm {
             .as_mut()
             .is_some_and(|agent| agent.look(self.start.elapsed()));
         if lost {
+            // Who lived in its process is gone with it, and nobody is left to say so.
+            let agent = self.layout.agent_pid();
+            let peers = (0..self.known.len()).map(|peer| PeerId(peer as u32));
+            let with_it: Vec<PeerId> = peers
+                .filter(|peer| *peer != self.me && self.known[peer.index()].is_some())
+                .filter(|peer| {
+                    self.layout
+                        .info(*peer)
+                        .is_some_and(|info| info.pid == agent)
+                })
+                .collect();
+            for peer in with_it {
+                self.lose(peer, sink);
+            }
             sink.change(Change::AgentLost);
         }
         lost as usize

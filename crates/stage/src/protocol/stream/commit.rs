@@ -3,16 +3,16 @@
 use super::Stream;
 use super::store::{Part as Kept, State};
 use crate::protocol::{
-    Answer, Block, BufferId, Fault, Layout, LayoutHash, Order, Part, Peer, Places, Slot, Step,
-    Ticket, Told,
+    ALIGN, Answer, Block, BufferId, Fault, Layout, LayoutHash, Order, Part, Peer, Places, Slot,
+    Step, Ticket, Told,
 };
 use std::collections::HashSet;
 use std::sync::Arc;
 
 impl Stream {
-    /// A rank's part of the step is in its buffers.
-    pub fn commit(&mut self, from: Peer, rank: u32, ticket: Ticket, part: Part) {
-        let answer = match self.take_part(from, rank, part) {
+    /// A rank's part of the step is in its buffers; `keep`: it goes on reading it (S9).
+    pub fn commit(&mut self, from: Peer, rank: u32, ticket: Ticket, part: Part, keep: bool) {
+        let answer = match self.take_part(from, rank, part, keep) {
             Ok(()) => Answer::Committed,
             Err(fault) => Answer::Failed(fault),
         };
@@ -20,7 +20,7 @@ impl Stream {
         self.settle();
     }
 
-    fn take_part(&mut self, from: Peer, rank: u32, part: Part) -> Result<(), Fault> {
+    fn take_part(&mut self, from: Peer, rank: u32, part: Part, keep: bool) -> Result<(), Fault> {
         if !self.writer_is(rank, from) {
             return Err(Fault::NotOpen);
         }
@@ -59,6 +59,8 @@ impl Stream {
             return Err(fault);
         }
         self.part_taken(rank as usize, hash, layout);
+        self.let_go(rank as usize);
+        self.writers.ranks[rank as usize].kept = keep.then_some(step);
         Ok(())
     }
 
@@ -167,7 +169,7 @@ impl Stream {
         Ok(slots)
     }
 
-    /// Whether every block lies inside each copy of its slot.
+    /// Whether every block lies inside each copy of its slot, where its elements are aligned.
     fn fits(
         &self,
         rank: u32,
@@ -194,11 +196,22 @@ impl Stream {
             }
             Places::Listed(offsets) => offsets,
         };
+        let blocks = layout.variables.iter();
+        let blocks: usize = blocks.map(|variable| variable.blocks.len()).sum();
+        if offsets.len() != blocks {
+            return Err(Fault::PlacesDiffer {
+                rank,
+                places: offsets.len() as u64,
+                blocks: blocks as u64,
+            });
+        }
         let mut offsets = offsets.iter();
         for variable in &layout.variables {
             for (at, block) in variable.blocks.iter().enumerate() {
                 let bytes = block.region.bytes(variable.dtype.bytes()).ok();
-                let end = offsets.next().and_then(|offset| offset.checked_add(bytes?));
+                // Readers have the elements where they lie.
+                let offset = offsets.next().filter(|offset| offset.is_multiple_of(ALIGN));
+                let end = offset.and_then(|offset| offset.checked_add(bytes?));
                 let copies = slots.get(block.slot as usize);
                 let inside = end.zip(copies).is_some_and(|(end, copies)| {
                     copies

@@ -2,7 +2,7 @@
 
 use super::store::Store;
 use crate::protocol::queue::Queue;
-use crate::protocol::{GroupFigures, LayoutHash, Limits, Peer, Policy, Step, Ticket};
+use crate::protocol::{Interest, LayoutHash, Limits, Peer, Policy, Step, Ticket};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,6 +20,7 @@ pub(super) enum Place {
 pub(super) struct Waiting {
     pub(super) ticket: Ticket,
     pub(super) until: u64,
+    pub(super) since: u64,
     /// That one, or the next one.
     pub(super) at: Option<Step>,
 }
@@ -43,17 +44,21 @@ impl Rank {
     }
 }
 
-/// A reader program, or the nameless one that stands for the first that will come.
+/// A reader program, or one that stands for a program that will come: for that of its name, or for the first.
 #[derive(Debug)]
 pub(super) struct Group {
     pub(super) name: Option<String>,
     pub(super) lease: u64,
     pub(super) queue: Queue,
+    /// It is only offered the steps in which that box was written.
+    pub(super) only: Option<Interest>,
+    /// Steps that it has taken so far, and their bytes.
+    pub(super) total: (u64, u64),
     /// What the group has taken and not all ranks have; the first is number `base` of the sequence.
     pub(super) taken: VecDeque<Step>,
     pub(super) base: u64,
     pub(super) ranks: Vec<Rank>,
-    /// When the nameless one is forgotten: some time after the end.
+    /// When one that has not come is forgotten: some time after the end.
     pub(super) until: Option<u64>,
 }
 
@@ -71,6 +76,28 @@ impl Group {
         self.taken.iter().copied().chain(held).collect()
     }
 
+    /// Whether its first rank waits for its last one before it takes `step`: what one has taken and another has not is
+    /// memory, which the writer waits for only under the other policies.
+    pub(super) fn is_drawn_out(&self, store: &Store, step: Step) -> bool {
+        if self.taken.is_empty() || matches!(self.queue.policy(), Policy::Block | Policy::Every(_))
+        {
+            return false;
+        }
+        let steps = self.taken.iter().chain([&step]);
+        let bytes = steps.filter_map(|step| store.steps.get(step));
+        let bytes = bytes.fold(0u64, |sum, stored| sum.saturating_add(stored.bytes));
+        let limits = self.queue.limits();
+        self.taken.len() as u64 >= limits.steps || bytes > limits.bytes
+    }
+
+    /// The rank that the others wait for, if that one is here: it has taken the least.
+    pub(super) fn last(&self) -> Option<usize> {
+        let ranks = self.ranks.iter().enumerate();
+        let counting = ranks.filter(|(_, rank)| rank.counts());
+        let last = counting.min_by_key(|(_, rank)| rank.next);
+        last.map(|(at, _)| at)
+    }
+
     /// Forgets the taken steps that every rank has; returns them.
     pub(super) fn advance(&mut self) -> Vec<Step> {
         let counting = self.ranks.iter().filter(|rank| rank.counts());
@@ -81,8 +108,13 @@ impl Group {
         self.taken.drain(..done as usize).collect()
     }
 
+    /// Nobody of it has come yet, and it keeps steps for those who will.
+    pub(super) fn is_expected(&self) -> bool {
+        self.ranks.is_empty()
+    }
+
     pub(super) fn is_left(&self) -> bool {
-        self.name.is_none() || self.ranks.iter().any(Rank::counts)
+        self.is_expected() || self.ranks.iter().any(Rank::counts)
     }
 }
 
@@ -94,12 +126,14 @@ pub(super) struct Groups {
 }
 
 impl Groups {
-    /// Before the first group: one that stands for it.
-    pub(super) fn expect_somebody(&mut self, limits: Limits) {
+    /// One that stands for a group that will come: that of this name, or whichever comes first.
+    pub(super) fn expect(&mut self, name: Option<String>, policy: Policy, limits: Limits) {
         let group = Group {
-            name: None,
+            name,
             lease: 0,
-            queue: Queue::new(Policy::Block, limits, 0),
+            queue: Queue::new(policy, limits, 0),
+            only: None,
+            total: (0, 0),
             taken: VecDeque::new(),
             base: 0,
             ranks: Vec::new(),
@@ -115,12 +149,20 @@ impl Groups {
         number
     }
 
+    /// The steps that are kept for a group of that name, which is expected.
+    pub(super) fn kept_for(&self, name: &str) -> BTreeSet<Step> {
+        let mut groups = self.groups.values();
+        let kept = groups.find(|group| group.is_expected() && group.name.as_deref() == Some(name));
+        let steps = kept.into_iter().flat_map(|group| group.queue.all());
+        steps.collect()
+    }
+
     pub(super) fn is_empty(&self) -> bool {
         self.groups.is_empty()
     }
 
     pub(super) fn only_expected(&self) -> bool {
-        self.groups.values().all(|group| group.name.is_none())
+        self.groups.values().all(Group::is_expected)
     }
 
     pub(super) fn clear(&mut self) {
@@ -187,23 +229,5 @@ impl Groups {
             .filter_map(|group| group.queue.yield_one(newest))
             .collect();
         (!steps.is_empty()).then_some(steps)
-    }
-
-    pub(super) fn figures(&self) -> Vec<GroupFigures> {
-        let groups = self.groups.values();
-        groups
-            .map(|group| GroupFigures {
-                name: group.name.clone(),
-                queued: group.queue.steps(),
-                queued_bytes: group.queue.bytes(),
-                in_use: group.in_use().len() as u64,
-                here: group
-                    .ranks
-                    .iter()
-                    .filter(|rank| matches!(rank.place, Place::Here(_)))
-                    .count() as u32,
-                size: group.ranks.len() as u32,
-            })
-            .collect()
     }
 }

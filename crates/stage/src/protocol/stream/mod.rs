@@ -15,16 +15,22 @@
 //! * S1 One step is open at a time: a rank begins step k + 1 when step k is committed, by all ranks. So half-written steps never
 //!   hold more than one step's memory, and no two of them can wait for each other.
 //! * S2 A step is committed when every rank's part is there and every buffer of it is sealed. Then it is one record, which
-//!   no death of a writer changes.
+//!   no death of a writer changes. When all parts are there no lease ends the stream before the buffers are sealed or lost.
 //! * S3 What a dead rank had committed to the open step stays; what it had not is freed at once. A part that is committed again is
 //!   ignored when it is the same, and refused when it is not.
-//! * S4 All ranks of a group take the same steps in the same order: the first rank to ask decides the next one.
+//! * S4 All ranks of a group take the same steps in the same order: the first rank to ask decides the next one. Where the writer does
+//!   not wait for the group, that rank waits for the last one when the steps between them are at the group's limit.
 //! * S5 A step is freed when no group has it in its queue, no rank of a group has still to take it, nobody holds it, and it is
 //!   neither retained nor the precious first. Then each of its buffers is freed, once.
 //! * S6 A dead reader rank's holds end at once. What it had not taken is kept for it until its lease ends; if it comes back
 //!   later, it goes on with the step that the group takes next. A group none of whose ranks is left is forgotten.
-//! * S7 Before the first group, a nameless one stands for it: it has what the first one will find, under the default limits.
+//! * S7 Before the first group, a nameless one stands for it: it has what the first one will find, under the default limits. Where
+//!   the writer says which groups will come, one stands for each until it has come.
 //! * S8 After the last committed step readers get the end of the stream, and why. Writers get an error.
+//! * S9 A writer rank may hold the step that it committed last, until its next commit is taken, or it closes, dies, or the stream
+//!   ends. Its hold is as a reader's: the step is neither freed nor spilled. It is no part of any queue, so it makes no
+//!   writer wait at a limit; the governor refuses its rank at once what can never fit beside it. By S1 it is the newest step:
+//!   there is at most one step more than those that the queues have and the open one.
 //!
 //! # Not guaranteed
 //! * A reader that died while it held a step does not get the step again: whoever must not miss one copies what it needs before the
@@ -34,22 +40,30 @@
 //!
 //! # Files
 //! `mod` (the machine's entrances, and what follows every event) · `writers` · `commit` (their parts) · `groups` (of readers) · `readers` · `store` (steps and buffers) · `check` (do
-//! the parts of the ranks fit together)
+//! the parts of the ranks fit together) · `matching` (what a step has of a box) · `watching` (subscriptions) · `waits` (who waits for whom)
 
 mod check;
 mod commit;
+mod grants;
 mod groups;
+mod matching;
 mod readers;
+mod spill;
 mod store;
+mod waits;
+mod watching;
 mod writers;
 
 use super::governor::{Ask, AskId, Shortage};
+use super::watch::Watches;
 use super::{
-    Answer, BufferId, EndOfStream, Fault, Limits, Notice, Order, Peer, StreamConfig, StreamId,
-    Ticket,
+    Answer, BufferId, EndOfStream, Fault, Limits, Notice, Order, Peer, Policy, StreamConfig,
+    StreamId, Ticket,
 };
 use crate::protocol::Step;
 use groups::Groups;
+pub(super) use matching::Found;
+use matching::Matcher;
 use store::Store;
 use writers::Writers;
 
@@ -68,6 +82,8 @@ pub enum Action {
     Spill(BufferId, Peer, u64),
     /// A buffer's place on a keeper's disk is free, if it got one.
     FreedDisk(BufferId),
+    /// A spilled buffer was freed: all streams may spill again.
+    RoomOnDisk,
 }
 
 /// A stream. See the module for its rules.
@@ -81,7 +97,11 @@ pub struct Stream {
     writers: Writers,
     groups: Groups,
     store: Store,
+    matcher: Matcher,
+    watches: Watches,
     end: Option<EndOfStream>,
+    /// When it was opened.
+    since: u64,
     /// When the next deadline or lease may be over; never too late.
     wake: Option<u64>,
     now: u64,
@@ -106,6 +126,9 @@ impl Stream {
             writers: Writers::new(program, size, until),
             groups: Groups::default(),
             store: Store::new(&config),
+            matcher: Matcher::default(),
+            watches: Watches::default(),
+            since: now,
             config,
             budget,
             end: None,
@@ -113,10 +136,20 @@ impl Stream {
             now,
             out: Vec::new(),
         };
-        if stream.config.unread == super::Unread::Block {
-            stream.groups.expect_somebody(stream.default_limits());
-        }
+        stream.expect();
         stream
+    }
+
+    fn expect(&mut self) {
+        let usual = self.default_limits();
+        for expected in &self.config.expected {
+            let limits = expected.limits.unwrap_or(usual);
+            let name = Some(expected.group.clone());
+            self.groups.expect(name, expected.policy, limits);
+        }
+        if self.groups.is_empty() && self.config.unread == super::Unread::Block {
+            self.groups.expect(None, Policy::Block, usual);
+        }
     }
 
     /// Its name.
@@ -149,22 +182,9 @@ impl Stream {
         self.wake
     }
 
-    /// How things stand, for a person.
-    pub fn figures(&self) -> super::StreamFigures {
-        super::StreamFigures {
-            id: self.id,
-            name: self.name.clone(),
-            program: self.writers.program().to_owned(),
-            committed: self.store.committed,
-            stored: self.store.stored(),
-            bytes: 0,
-            end: self.end,
-            groups: self.groups.figures(),
-        }
-    }
-
     /// What is to be done since the last call, in order.
     pub fn take_actions(&mut self) -> Vec<Action> {
+        self.tell_watches();
         std::mem::take(&mut self.out)
     }
 
@@ -180,6 +200,7 @@ impl Stream {
         self.keeper_lost(peer);
         self.writer_lost(peer);
         self.reader_lost(peer);
+        self.watches.lost(peer);
         self.settle();
     }
 
@@ -201,6 +222,7 @@ impl Stream {
         self.wake = None;
         self.writers_tick();
         self.readers_tick();
+        self.watches_tick();
         self.settle();
     }
 
@@ -250,6 +272,13 @@ impl Stream {
     }
 
     fn no_memory(short: &Shortage, stream: &str) -> Fault {
+        if let (true, Some(keeper)) = (short.counts_buffers, short.keeper) {
+            return Fault::NoBuffer {
+                used: short.used,
+                limit: short.limit,
+                keeper,
+            };
+        }
         Fault::NoMemory {
             bytes: short.missing,
             used: short.used,

@@ -4,7 +4,7 @@ use super::Stream;
 use super::groups::{Group, Place, Rank, Waiting};
 use crate::protocol::queue::Queue;
 use crate::protocol::{Answer, Fault, Peer, Policy, Reader, ReaderId, Start, Step, Ticket};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 impl Stream {
     /// A reader rank opens the stream, or comes back to it.
@@ -22,7 +22,8 @@ impl Stream {
             });
         }
         let mut groups = self.groups.groups.iter();
-        let known = groups.find(|(_, group)| group.name.as_ref() == Some(&reader.group));
+        let known = groups
+            .find(|(_, group)| !group.is_expected() && group.name.as_ref() == Some(&reader.group));
         let number = match known {
             Some((&number, group)) => {
                 let there = group.ranks.len() as u32;
@@ -56,8 +57,10 @@ impl Stream {
         }
         state.place = Place::Here(from);
         state.told = None;
+        let taken = state.next;
         self.settle();
         Ok(Answer::Reading {
+            taken,
             reader: ReaderId {
                 stream: self.id,
                 group: number,
@@ -83,11 +86,21 @@ impl Stream {
             Start::Step(step) if step < unbroken => return Err(self.gone(step)),
             Start::Step(step) => step,
         };
-        let precious = reader.start == Start::Earliest && self.config.precious_first;
-        let mut queue = Queue::new(reader.policy, limits, if precious { 0 } else { from });
-        for (&step, stored) in &self.store.steps {
-            if step >= from || precious && step == 0 {
-                queue.offer(step, stored.bytes);
+        let mut before = BTreeSet::new();
+        if reader.start == Start::Earliest {
+            before = self.groups.kept_for(&reader.group);
+            if self.config.precious_first {
+                before.insert(0);
+            }
+        }
+        let first = before.first().map_or(from, |first| from.min(*first));
+        let mut queue = Queue::new(reader.policy, limits, first);
+        let there = self.store.steps.iter();
+        let there = there.filter(|(step, _)| **step >= from || before.contains(step));
+        let there: Vec<(Step, u64)> = there.map(|(&step, stored)| (step, stored.bytes)).collect();
+        for (step, bytes) in there {
+            if self.touches(step, reader.only.as_ref()) {
+                queue.offer(step, bytes);
             }
         }
         let until = self.after(reader.lease);
@@ -102,6 +115,8 @@ impl Stream {
             name: Some(reader.group.clone()),
             lease: reader.lease,
             queue,
+            only: reader.only.clone(),
+            total: (0, 0),
             taken: VecDeque::new(),
             base: 0,
             ranks: (0..reader.size).map(rank).collect(),
@@ -109,7 +124,10 @@ impl Stream {
         };
         self.wake_by(until);
         // The one that was expected has come: what it had is there for this one, if it wants it.
-        self.groups.groups.retain(|_, group| group.name.is_some());
+        let stands_for_it = |group: &Group| {
+            group.is_expected() && group.name.as_ref().is_none_or(|name| *name == reader.group)
+        };
+        self.groups.groups.retain(|_, group| !stands_for_it(group));
         self.store.suspect_all();
         Ok(self.groups.insert(group))
     }
@@ -138,11 +156,16 @@ impl Stream {
         at: Option<Step>,
         patience: u64,
     ) {
-        let until = self.after(patience);
+        let (since, until) = (self.now, self.after(patience));
         let Some(rank) = self.reader(reader, from) else {
             return self.fail(from, ticket, Fault::NotOpen);
         };
-        rank.waiting.push_back(Waiting { ticket, until, at });
+        rank.waiting.push_back(Waiting {
+            ticket,
+            until,
+            since,
+            at,
+        });
         self.wake_by(until);
         self.settle();
     }
@@ -223,8 +246,13 @@ impl Stream {
             return None; // on its way to disk
         }
         if ahead == group.taken.len() {
+            if group.is_drawn_out(&self.store, step) {
+                return None;
+            }
             group.queue.take();
             group.taken.push_back(step);
+            let data = self.store.steps.get(&step).map_or(0, |stored| stored.data);
+            group.total = (group.total.0 + 1, group.total.1.saturating_add(data));
         }
         group.ranks[rank].next += 1;
         let answer = self.give(number, rank, ticket, step, true);
@@ -272,7 +300,7 @@ impl Stream {
         }
     }
 
-    fn unhold(&mut self, step: Step) {
+    pub(super) fn unhold(&mut self, step: Step) {
         if let Some(stored) = self.store.steps.get_mut(&step) {
             stored.holds -= 1;
         }
@@ -334,7 +362,7 @@ impl Stream {
             .groups
             .groups
             .values_mut()
-            .filter(|group| group.name.is_none())
+            .filter(|group| group.is_expected())
         {
             group.until = Some(until);
         }
@@ -343,11 +371,16 @@ impl Stream {
 
     /// A step was committed: into the queues that want it.
     pub(super) fn offer(&mut self, step: Step, bytes: u64) {
-        for group in self.groups.groups.values_mut() {
+        let mut groups = std::mem::take(&mut self.groups.groups);
+        for group in groups.values_mut() {
+            if !self.touches(step, group.only.as_ref()) {
+                continue;
+            }
             for dropped in group.queue.offer(step, bytes) {
                 self.store.suspect(dropped);
             }
         }
+        self.groups.groups = groups;
     }
 
     pub(super) fn readers_tick(&mut self) {
@@ -367,16 +400,18 @@ impl Stream {
                     continue;
                 };
                 let passed = rank.waiting.iter().filter(|waiting| waiting.until <= now);
-                late.extend(passed.map(|waiting| (peer, waiting.ticket)));
+                late.extend(passed.map(|waiting| (peer, waiting.ticket, number, at, waiting.at)));
                 rank.waiting.retain(|waiting| waiting.until > now);
                 let next = rank.waiting.iter().map(|waiting| waiting.until).min();
                 wake = wake.min(next.unwrap_or(u64::MAX));
             }
         }
-        for (peer, ticket) in late {
+        for (peer, ticket, group, rank, step) in late {
+            let group = &self.groups.groups[&group];
             let fault = Fault::NoStep {
                 stream: self.name.clone(),
                 committed: self.store.committed,
+                whom: self.whom_reader_waits_for(group, rank, step),
             };
             self.fail(peer, ticket, fault);
         }

@@ -1,10 +1,10 @@
-//! The committed steps of a stream and all of its buffers: completing, sealing, freeing, spilling, losing.
+//! The committed steps of a stream and all of its buffers: completing, sealing, freeing, losing. What makes room is in `spill`.
 
 use super::check::Checker;
 use super::{Action, Stream};
 use crate::protocol::{
     Attribute, BufferAt, BufferId, Handle, Layout, LayoutHash, Layouts, Order, PartRecord, Peer,
-    Places, Policy, Report, Slot, Step, StepRecord, StreamConfig,
+    Places, Report, Slot, Step, StepRecord, StreamConfig, Want,
 };
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -39,21 +39,23 @@ pub(super) struct Buffer {
     pub(super) handle: Handle,
     pub(super) state: State,
     /// The step that it is committed to.
-    step: Step,
+    pub(super) step: Step,
 }
 
 /// A committed step.
 #[derive(Debug)]
 pub(super) struct Stored {
-    parts: Vec<Part>,
+    pub(super) parts: Vec<Part>,
     /// What names the layouts of all parts.
     hash: LayoutHash,
     /// Of its buffers, all copies.
     pub(super) bytes: u64,
-    /// How many holds there are on it.
+    /// That were put into it: its blocks, once.
+    pub(super) data: u64,
+    /// How many holds there are on it, of readers and of writers that keep it.
     pub(super) holds: u64,
     /// Buffers that are on their way to disk.
-    spilling: u32,
+    pub(super) spilling: u32,
 }
 
 /// The step that is being written.
@@ -89,13 +91,15 @@ pub(super) struct Store {
     /// Steps that may have become free.
     suspects: BTreeSet<Step>,
     /// The retained window: these steps and newer ones, and their bytes.
-    retained_from: Step,
+    pub(super) retained_from: Step,
     retained_bytes: u64,
-    precious: bool,
+    pub(super) precious: bool,
     /// Bytes of the last committed step: what the next one is expected to have.
     pub(super) last_bytes: u64,
-    spilling_bytes: u64,
-    /// A spill failed; until a spilled step is freed there is no use in another.
+    /// Bytes that were put into all committed steps.
+    pub(super) committed_bytes: u64,
+    pub(super) spilling_bytes: u64,
+    /// A spill failed; until a spilled step of any stream is freed, or a keeper comes, there is no use in another.
     pub(super) disk_full: bool,
 }
 
@@ -113,6 +117,7 @@ impl Store {
             retained_bytes: 0,
             precious: config.precious_first,
             last_bytes: 0,
+            committed_bytes: 0,
             spilling_bytes: 0,
             disk_full: false,
         }
@@ -176,6 +181,15 @@ impl Store {
         let dead = slots.filter(|copies| copies.iter().all(lost)).flatten();
         let keepers: BTreeSet<Peer> = dead.map(|number| self.buffers[number].keeper).collect();
         keepers.into_iter().collect()
+    }
+
+    /// The layouts of all ranks in a step that is there, and what names them.
+    pub(super) fn layouts(
+        &self,
+        step: Step,
+    ) -> Option<(LayoutHash, impl Iterator<Item = &Layout> + Clone)> {
+        let stored = self.steps.get(&step)?;
+        Some((stored.hash, stored.parts.iter().map(|part| &*part.layout)))
     }
 
     /// The record of a step, for somebody who knows the layouts named `told`.
@@ -282,7 +296,7 @@ impl Stream {
         self.order(keeper, Order::Free { buffer: id });
         if matches!(buffer.state, State::Spilling | State::OnDisk) {
             self.out.push(Action::FreedDisk(id));
-            self.store.disk_full = false;
+            self.out.push(Action::RoomOnDisk);
         }
         if buffer.state == State::Spilling {
             self.store.spilling_bytes -= bytes;
@@ -323,34 +337,6 @@ impl Stream {
         self.settle();
     }
 
-    /// There is no room on the keeper's disk.
-    pub fn spill_refused(&mut self, buffer: BufferId) {
-        let known = self.store.buffers.get(&buffer.number);
-        if known.is_some_and(|known| known.state == State::Spilling) {
-            self.spilled(buffer.number, false);
-            self.settle();
-        }
-    }
-
-    fn spilled(&mut self, number: u64, done: bool) {
-        let Some(buffer) = self.store.buffers.get_mut(&number) else {
-            return;
-        };
-        buffer.state = if done { State::OnDisk } else { State::Read };
-        let (keeper, bytes, step) = (buffer.keeper, buffer.bytes, buffer.step);
-        self.store.spilling_bytes -= bytes;
-        if let Some(stored) = self.store.steps.get_mut(&step) {
-            stored.spilling -= 1;
-        }
-        let id = self.buffer_id(number);
-        if done {
-            self.out.push(Action::Freed(id, keeper, bytes));
-        } else {
-            self.store.disk_full = true;
-            self.out.push(Action::FreedDisk(id));
-        }
-    }
-
     /// The open step is whole, if it is: from now on it is a committed one.
     pub(super) fn complete(&mut self) {
         let ranks = self.writers.ranks();
@@ -372,21 +358,30 @@ impl Stream {
             .iter()
             .flat_map(|part| part.hash.0.to_le_bytes())
             .collect();
+        let put = parts.iter().map(|part| part.layout.bytes());
+        let data = put.fold(0u64, u64::saturating_add);
+        let ranks = self.writers.ranks.iter();
+        let kept = ranks.filter(|rank| rank.kept == Some(step)).count();
         let stored = Stored {
+            data,
             hash: LayoutHash(xxhash_rust::xxh3::xxh3_128(&hashes)),
             parts,
             bytes,
-            holds: 0,
+            holds: kept as u64,
             spilling: 0,
         };
         let store = &mut self.store;
         store.steps.insert(step, stored);
         store.committed += 1;
         store.last_bytes = bytes;
+        store.committed_bytes = store.committed_bytes.saturating_add(data);
         store.retained_bytes += bytes;
         store.suspect(step);
         self.shrink_window();
         self.offer(step, bytes);
+        self.offer_to_watches(step);
+        // A lease that was over meanwhile has waited for this step.
+        self.wake_for_leases();
     }
 
     /// Lets the oldest steps out of the retained window, as long as neither of its limits wants them.
@@ -394,14 +389,16 @@ impl Stream {
         let retain = self.config.retain;
         while self.store.retained_from < self.store.committed {
             let steps = self.store.committed - self.store.retained_from;
-            if steps <= retain.steps || self.store.retained_bytes <= retain.bytes {
+            // Steps without bytes fit into any limit but that of nothing.
+            let wanted = retain.bytes > 0 && self.store.retained_bytes <= retain.bytes;
+            if steps <= retain.steps || wanted {
                 break;
             }
             self.shrink_by_one();
         }
     }
 
-    fn shrink_by_one(&mut self) {
+    pub(super) fn shrink_by_one(&mut self) {
         let store = &mut self.store;
         let step = store.retained_from;
         store.retained_from += 1;
@@ -424,87 +421,6 @@ impl Stream {
             for number in numbers {
                 self.free_buffer(number);
             }
-        }
-    }
-
-    /// Sends to disk what spilling groups have beyond their limits.
-    pub(super) fn spill_beyond(&mut self) {
-        for step in self.groups.beyond() {
-            self.spill(step);
-        }
-    }
-
-    /// Sends a step to disk, if it lies in memory and nobody holds it; returns the bytes that will be free.
-    fn spill(&mut self, step: Step) -> u64 {
-        if self.store.disk_full {
-            return 0;
-        }
-        let Some(stored) = self.store.steps.get_mut(&step) else {
-            return 0;
-        };
-        if stored.holds > 0 || stored.spilling > 0 {
-            return 0;
-        }
-        let mut bytes = 0;
-        let numbers: Vec<u64> = stored
-            .parts
-            .iter()
-            .flat_map(|part| &part.slots)
-            .flatten()
-            .copied()
-            .collect();
-        for number in numbers {
-            let id = self.buffer_id(number);
-            let Some(buffer) = self.store.buffers.get_mut(&number) else {
-                continue;
-            };
-            if buffer.state != State::Read {
-                continue;
-            }
-            buffer.state = State::Spilling;
-            bytes += buffer.bytes;
-            self.out
-                .push(Action::Spill(id, buffer.keeper, buffer.bytes));
-            if let Some(stored) = self.store.steps.get_mut(&step) {
-                stored.spilling += 1;
-            }
-        }
-        self.store.spilling_bytes += bytes;
-        bytes
-    }
-
-    /// Memory is short by that many bytes: drops and spills what may be, the least needed first.
-    pub(super) fn make_room(&mut self, missing: u64) {
-        let mut missing = missing.saturating_sub(self.store.spilling_bytes);
-        let in_memory = |stream: &Self| {
-            let live = stream.store.buffers.values();
-            let live = live.filter(|b| !matches!(b.state, State::OnDisk | State::Lost));
-            live.map(|b| b.bytes).sum::<u64>()
-        };
-        while missing > 0 {
-            let before = in_memory(self);
-            let newest = self.store.committed.saturating_sub(1);
-            if self.store.retained_from < self.store.committed {
-                self.shrink_by_one();
-            } else if let Some(steps) = self.groups.yield_one(newest) {
-                steps.into_iter().for_each(|step| self.store.suspect(step));
-            } else {
-                break;
-            }
-            self.sweep();
-            missing = missing.saturating_sub(before - in_memory(self));
-        }
-        let precious = self.store.precious.then_some(0);
-        for step in self
-            .groups
-            .queued_by(Policy::Spill)
-            .into_iter()
-            .chain(precious)
-        {
-            if missing == 0 {
-                break;
-            }
-            missing = missing.saturating_sub(self.spill(step));
         }
     }
 
@@ -550,18 +466,27 @@ impl Stream {
     }
 
     /// Memory that the open step has, of all ranks.
-    pub(super) fn open_bytes(&self) -> Vec<crate::protocol::Want> {
-        let mut numbers: Vec<u64> = self.writers.buffers().collect();
+    pub(super) fn open_bytes(&self) -> Vec<Want> {
         let parts = self.store.open.parts.iter().flatten();
-        numbers.extend(parts.flat_map(|part| &part.slots).flatten());
-        let live = numbers
-            .iter()
-            .filter_map(|number| self.store.buffers.get(number));
+        let committed = parts.flat_map(|part| &part.slots).flatten().copied();
+        self.live_bytes(self.writers.buffers().chain(committed))
+    }
+
+    /// Memory of the committed step that a writer rank keeps: of all of it, since a step is freed as one.
+    pub(super) fn kept_bytes(&self, rank: usize) -> Vec<Want> {
+        let kept = self.writers.ranks[rank].kept.as_ref();
+        let stored = kept.and_then(|step| self.store.steps.get(step));
+        let parts = stored.into_iter().flat_map(|stored| &stored.parts);
+        self.live_bytes(parts.flat_map(|part| &part.slots).flatten().copied())
+    }
+
+    fn live_bytes(&self, numbers: impl Iterator<Item = u64>) -> Vec<Want> {
+        let live = numbers.filter_map(|number| self.store.buffers.get(&number));
         let live = live.filter(|buffer| buffer.state != State::Lost);
-        live.map(|buffer| crate::protocol::Want {
+        let want = |buffer: &Buffer| Want {
             keeper: buffer.keeper,
             bytes: buffer.bytes,
-        })
-        .collect()
+        };
+        live.map(want).collect()
     }
 }

@@ -1,16 +1,15 @@
-//! The writer ranks: opening, beginning (back-pressure), buffers, closing, dying. What they commit is in `commit`.
+//! The writer ranks: opening, beginning (back-pressure), closing, dying. What they ask for is in `grants`, what they commit in `commit`.
 
+use super::Stream;
 use super::store::State;
-use super::{Action, Stream};
-use crate::protocol::governor::{Ask, AskId, Shortage, Verdict};
+use crate::protocol::governor::{AskId, Shortage};
 use crate::protocol::{
-    Answer, BufferAt, EndOfStream, Fault, KeeperInfo, Layout, LayoutHash, Peer, Step, Ticket, Want,
-    WriterId,
+    Answer, EndOfStream, Fault, KeeperInfo, Layout, LayoutHash, Peer, Step, Ticket, Want, WriterId,
 };
 use std::sync::Arc;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Place {
+pub(super) enum Place {
     Here(Peer),
     /// Dead, or has not come yet; may come (back) until then.
     Away(u64),
@@ -19,7 +18,7 @@ enum Place {
 
 /// How far a question for a step or for buffers has come.
 #[derive(Debug)]
-enum Stage {
+pub(super) enum Stage {
     /// Its step cannot begin yet.
     Queued,
     /// At the governor; why it waits there, if it does.
@@ -31,18 +30,21 @@ enum Stage {
 /// What a rank has asked and not been answered.
 #[derive(Debug)]
 pub(super) struct Asking {
-    peer: Peer,
-    ticket: Ticket,
+    pub(super) peer: Peer,
+    pub(super) ticket: Ticket,
     until: u64,
+    pub(super) since: u64,
     /// The step to begin, or `None` for more buffers of the open one.
-    begin: Option<Step>,
-    wants: Vec<Want>,
-    stage: Stage,
+    pub(super) begin: Option<Step>,
+    pub(super) wants: Vec<Want>,
+    pub(super) stage: Stage,
 }
 
 #[derive(Debug)]
 pub(super) struct Rank {
-    place: Place,
+    pub(super) place: Place,
+    /// It has been here.
+    pub(super) came: bool,
     /// First step that it has not committed.
     pub(super) next: Step,
     /// It has begun step `next`.
@@ -52,6 +54,8 @@ pub(super) struct Rank {
     pub(super) asking: Option<Asking>,
     /// The layout that it committed last.
     pub(super) layout: Option<(LayoutHash, Arc<Layout>)>,
+    /// The step that it committed last, if it still reads it: the open one, or the newest.
+    pub(super) kept: Option<Step>,
 }
 
 /// The ranks of the writer program.
@@ -59,7 +63,7 @@ pub(super) struct Rank {
 pub(super) struct Writers {
     program: String,
     pub(super) ranks: Vec<Rank>,
-    next_ask: u64,
+    pub(super) next_ask: u64,
 }
 
 impl Writers {
@@ -67,11 +71,13 @@ impl Writers {
     pub(super) fn new(program: &str, size: u32, until: u64) -> Self {
         let rank = |_| Rank {
             place: Place::Away(until),
+            came: false,
             next: 0,
             begun: false,
             buffers: Vec::new(),
             asking: None,
             layout: None,
+            kept: None,
         };
         Writers {
             program: program.to_owned(),
@@ -149,7 +155,7 @@ impl Stream {
                 peer,
             });
         }
-        state.place = Place::Here(from);
+        (state.place, state.came) = (Place::Here(from), true);
         let next = state.next;
         if self.store.open.parts.is_empty() {
             self.store.start(there as usize);
@@ -194,6 +200,7 @@ impl Stream {
             peer: from,
             ticket,
             until,
+            since: self.now,
             begin,
             wants,
             stage: Stage::Queued,
@@ -282,178 +289,18 @@ impl Stream {
         self.store.open.admitted
     }
 
-    /// Asks the governor for what a rank wants; nothing is granted at once.
-    fn ask(&mut self, rank: usize) {
-        let has = self.open_bytes();
-        let number = self.writers.next_ask;
-        let Some(asking) = &mut self.writers.ranks[rank].asking else {
-            return;
-        };
-        if asking.wants.is_empty() {
-            return self.begun(rank, Vec::new());
-        }
-        let ask = AskId {
-            stream: self.id,
-            number,
-        };
-        asking.stage = Stage::Asked(ask, None);
-        let wants = asking.wants.clone();
-        self.writers.next_ask += 1;
-        // Whether there is something to yield is found out when it is needed.
-        self.out.push(Action::Ask(Ask {
-            ask,
-            wants,
-            has,
-            yields: true,
-        }));
-    }
-
-    /// The governor has decided.
-    pub fn verdict(&mut self, verdict: Verdict) {
-        match verdict {
-            Verdict::Granted(ask) => self.granted(ask),
-            Verdict::Wait(ask, short) => self.short(ask, short),
-            Verdict::Spill(ask, short) => {
-                let missing = short.missing;
-                self.short(ask, short);
-                self.make_room(missing);
-            }
-            Verdict::Refused(ask, fault) => {
-                if let Some(rank) = self.rank_of(ask)
-                    && let Some(asking) = self.writers.ranks[rank].asking.take()
-                {
-                    self.fail(asking.peer, asking.ticket, fault);
-                }
-            }
-        }
-        self.settle();
-    }
-
-    fn rank_of(&self, ask: AskId) -> Option<usize> {
-        let asked = |rank: &Rank| {
-            let stage = rank.asking.as_ref().map(|asking| &asking.stage);
-            matches!(stage, Some(Stage::Asked(asked, _)) if *asked == ask)
-        };
-        self.writers.ranks.iter().position(asked)
-    }
-
-    fn short(&mut self, ask: AskId, short: Shortage) {
-        let rank = self.rank_of(ask);
-        let asking = rank.and_then(|rank| self.writers.ranks[rank].asking.as_mut());
-        if let Some(asking) = asking {
-            asking.stage = Stage::Asked(ask, Some(short));
-        }
-    }
-
-    fn granted(&mut self, ask: AskId) {
-        let rank = self.rank_of(ask);
-        // A withdrawn ask is out of the governor's books before it can be granted.
-        let rank = rank.expect("a grant belongs to an ask");
-        let Some(asking) = &self.writers.ranks[rank].asking else {
-            return;
-        };
-        let (peer, wants) = (asking.peer, asking.wants.clone());
-        let buffers = wants
-            .iter()
-            .map(|want| self.allocate(want.keeper, want.bytes, peer));
-        let buffers: Vec<u64> = buffers.collect();
-        if let Some(asking) = &mut self.writers.ranks[rank].asking {
-            asking.stage = Stage::Allocating(buffers, wants.len() as u32);
-        }
-    }
-
-    /// The rank whose question waits for that buffer.
-    fn rank_allocating(&self, number: u64) -> Option<usize> {
-        self.writers.ranks.iter().position(|rank| {
-            let stage = rank.asking.as_ref().map(|asking| &asking.stage);
-            matches!(stage, Some(Stage::Allocating(buffers, _)) if buffers.contains(&number))
-        })
-    }
-
-    pub(super) fn buffer_held(&mut self, number: u64) {
-        let Some(rank) = self.rank_allocating(number) else {
-            return;
-        };
-        let Some(Asking {
-            stage: Stage::Allocating(buffers, missing),
-            ..
-        }) = &mut self.writers.ranks[rank].asking
-        else {
-            return;
-        };
-        *missing -= 1;
-        if *missing == 0 {
-            let buffers = std::mem::take(buffers);
-            self.begun(rank, buffers);
-        }
-    }
-
-    /// A question for a step or buffers has got everything.
-    fn begun(&mut self, rank: usize, buffers: Vec<u64>) {
-        let state = &mut self.writers.ranks[rank];
-        let Some(asking) = state.asking.take() else {
-            return;
-        };
-        state.begun = true;
-        state.buffers.extend(&buffers);
-        let at = |&number: &u64| {
-            let buffer = &self.store.buffers[&number];
-            BufferAt {
-                buffer: self.buffer_id(number),
-                keeper: buffer.keeper,
-                handle: buffer.handle,
-                bytes: buffer.bytes,
-                on_disk: false,
-            }
-        };
-        let buffers = buffers.iter().map(at).collect();
-        self.answer(asking.peer, asking.ticket, Answer::Begun { buffers });
-    }
-
-    pub(super) fn buffer_refused(&mut self, number: u64) {
-        let Some(buffer) = self.store.buffers.remove(&number) else {
-            return;
-        };
-        self.out.push(Action::Freed(
-            self.buffer_id(number),
-            buffer.keeper,
-            buffer.bytes,
-        ));
-        let keeper = buffer.keeper;
-        self.allocation_failed(number, Fault::KeeperFull { keeper });
-    }
-
-    pub(super) fn asked_buffer_lost(&mut self, number: u64, keeper: Peer) {
-        self.allocation_failed(number, Fault::NoKeeper { keeper });
-    }
-
-    fn allocation_failed(&mut self, number: u64, fault: Fault) {
-        if let Some(rank) = self.rank_allocating(number)
-            && let Some((peer, ticket)) = self.stop_asking(rank)
-        {
-            self.fail(peer, ticket, fault);
-        }
-    }
-
-    /// Takes back what a rank has asked; returns whom to answer.
-    fn stop_asking(&mut self, rank: usize) -> Option<(Peer, Ticket)> {
-        let asking = self.writers.ranks[rank].asking.take()?;
-        match asking.stage {
-            Stage::Queued => {}
-            Stage::Asked(ask, _) => self.out.push(Action::Withdraw(ask)),
-            Stage::Allocating(buffers, _) => buffers
-                .into_iter()
-                .for_each(|number| self.free_buffer(number)),
-        }
-        Some((asking.peer, asking.ticket))
-    }
-
     /// A rank gives back what it has begun.
     pub fn abort(&mut self, from: Peer, rank: u32) {
-        if self.writer_is(rank, from) {
-            self.drop_uncommitted(rank as usize);
-            self.settle();
+        if !self.writer_is(rank, from) {
+            return;
         }
+        let step = self.writers.ranks[rank as usize].next;
+        // A grant that came later would begin the step again.
+        if let Some((peer, ticket)) = self.stop_asking(rank as usize) {
+            self.fail(peer, ticket, Fault::NotBegun { step });
+        }
+        self.drop_uncommitted(rank as usize);
+        self.settle();
     }
 
     fn drop_uncommitted(&mut self, rank: usize) {
@@ -461,6 +308,15 @@ impl Stream {
         state.begun = false;
         for number in std::mem::take(&mut state.buffers) {
             self.free_buffer(number);
+        }
+    }
+
+    /// A rank does not read the step any more that it committed last.
+    pub(super) fn let_go(&mut self, rank: usize) {
+        let kept = self.writers.ranks[rank].kept.take();
+        // One that is still open has no holds yet.
+        if let Some(step) = kept.filter(|&step| step < self.store.committed) {
+            self.unhold(step);
         }
     }
 
@@ -473,6 +329,7 @@ impl Stream {
             self.fail(peer, ticket, Fault::NotOpen);
         }
         self.drop_uncommitted(rank as usize);
+        self.let_go(rank as usize);
         self.writers.ranks[rank as usize].place = Place::Closed;
         self.settle();
     }
@@ -484,10 +341,26 @@ impl Stream {
             .ranks
             .iter()
             .all(|rank| rank.place == Place::Closed);
-        let open = &self.store.open;
-        let sealing = open.missing == 0 && open.sealing > 0;
-        if all && !sealing && self.end.is_none() {
+        if all && !self.is_sealing() && self.end.is_none() {
             self.end_stream(EndOfStream::Closed);
+        }
+    }
+
+    /// Every rank was told that the open step is committed, and it is as soon as its keepers say so.
+    fn is_sealing(&self) -> bool {
+        let open = &self.store.open;
+        open.missing == 0 && open.sealing > 0
+    }
+
+    /// Looks at the leases of the ranks that are away again.
+    pub(super) fn wake_for_leases(&mut self) {
+        let ranks = self.writers.ranks.iter();
+        let leases = ranks.filter_map(|rank| match rank.place {
+            Place::Away(until) => Some(until),
+            _ => None,
+        });
+        if let Some(until) = leases.min() {
+            self.wake_by(until);
         }
     }
 
@@ -500,8 +373,10 @@ impl Stream {
                 self.fail(peer, ticket, fault);
             }
             self.drop_uncommitted(rank);
+            self.let_go(rank);
         }
         self.drop_open();
+        self.end_watches(why);
         self.linger();
     }
 
@@ -513,6 +388,7 @@ impl Stream {
             }
             self.stop_asking(rank);
             self.drop_uncommitted(rank);
+            self.let_go(rank);
             let until = self.after(self.config.lease);
             let state = &mut self.writers.ranks[rank];
             state.place = Place::Away(until);
@@ -538,10 +414,10 @@ impl Stream {
             if let Place::Away(until) = self.writers.ranks[rank].place
                 && self.end.is_none()
             {
-                if until <= self.now {
-                    self.end_stream(EndOfStream::WriterLost { rank: rank as u32 });
-                } else {
+                if until > self.now {
                     self.wake_by(until);
+                } else if !self.is_sealing() {
+                    self.end_stream(EndOfStream::WriterLost { rank: rank as u32 });
                 }
             }
         }
@@ -573,6 +449,7 @@ impl Stream {
                     used: 0,
                     limit: 0,
                     keeper: None,
+                    counts_buffers: false,
                 };
                 Stream::no_memory(short.as_ref().unwrap_or(&none), &self.name)
             }
@@ -613,7 +490,7 @@ impl Stream {
     }
 
     /// A keeper that has a buffer of the open step still to seal.
-    fn unsealed(&self) -> Peer {
+    pub(super) fn unsealed(&self) -> Peer {
         let sealing = self
             .store
             .buffers

@@ -1,0 +1,195 @@
+//! Whole workflows, as a user runs them: `samite run` in a domain of its own, of which one figure is read.
+//!
+//! `workflow FIGURE NAME WORDS…`: `NAME` is one of [`FILES`]; `servers=N` among the words adds so many staging servers
+//! to it, the others are given to `samite run` as they are. `workflow FIGURE NAME WORDS… vs NAME WORDS…` runs both by
+//! turns, and is the quotient of their medians.
+
+use super::held;
+use super::{Context, Result, bail, ensure};
+use crate::control::Command;
+use crate::figures::median;
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+use std::process::{self, Stdio};
+use std::time::Instant;
+
+/// The workflows, and what they are called here.
+const FILES: [(&str, &str); 2] = [
+    (
+        "synthetic",
+        include_str!("../../../../workflows/synthetic.toml"),
+    ),
+    (
+        "lammps-msd",
+        include_str!("../../../../workflows/lammps-msd.toml"),
+    ),
+];
+
+/// What the units of this bench were told, and those of the workflow must not be.
+const TOLD: [&str; 8] = [
+    "SAMITE_DOMAIN",
+    "SAMITE_JOB",
+    "SAMITE_PROGRAM",
+    "SAMITE_RANK",
+    "SAMITE_SIZE",
+    "SAMITE_UNIT",
+    "SAMITE_UNITS",
+    "SAMITE_CONFIG",
+];
+
+/// What is asked of a run.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Figure<'c> {
+    /// Seconds from its start to its end.
+    Wall,
+    /// The first number in the row of this name in what it prints.
+    Row(&'c str),
+    /// The most bytes that one process of this program had.
+    Held(&'c str),
+}
+
+impl<'c> Figure<'c> {
+    fn of(word: &'c str) -> Result<Figure<'c>> {
+        Ok(match word.split_once(':') {
+            Some(("held", program)) => Figure::Held(program),
+            None if word == "wall" => Figure::Wall,
+            None if word == "step" => Figure::Row("a step"),
+            None if word == "load" => Figure::Row("largest load"),
+            None if word == "slowdown" => Figure::Row("slowdown"),
+            _ => bail!("`{word}` is no figure of a workflow"),
+        })
+    }
+}
+
+/// Turns of two workflows.
+const TURNS: usize = 5;
+
+/// Runs it; `None` for a workflow that there is not.
+pub(super) fn run(command: &Command) -> Result<Option<f64>> {
+    let figure = Figure::of(command.word(1))?;
+    let words: Vec<&str> = command.words_from(2).collect();
+    let runs: Vec<&[&str]> = words.split(|word| *word == "vs").collect();
+    let [ours, theirs] = runs[..] else {
+        return run_one(figure, &words);
+    };
+    let mut values = [Vec::new(), Vec::new()];
+    for _ in 0..TURNS {
+        for (values, words) in values.iter_mut().zip([ours, theirs]) {
+            let Some(value) = run_one(figure, words)? else {
+                return Ok(None);
+            };
+            values.push(value);
+        }
+    }
+    let [ours, theirs] = values.map(|mut values| median(&mut values).unwrap_or(f64::NAN));
+    Ok(Some(ours / theirs))
+}
+
+fn run_one(figure: Figure<'_>, words: &[&str]) -> Result<Option<f64>> {
+    let (wanted, rest) = words.split_first().context("which workflow?")?;
+    let Some((name, text)) = FILES.iter().find(|(name, _)| name == wanted) else {
+        return Ok(None);
+    };
+    let mut words = Vec::new();
+    let mut text = (*text).to_owned();
+    for word in rest {
+        match word.strip_prefix("servers=") {
+            Some(servers) => text += &servers_of(servers.parse()?),
+            None => words.push(word),
+        }
+    }
+    // What a method leaves in files goes with the folder.
+    let folder = tempfile::tempdir()?;
+    std::fs::write(folder.path().join("workflow.toml"), text)?;
+    let mut command = process::Command::new(std::env::current_exe()?);
+    command.current_dir(folder.path());
+    command.args(["run", "workflow.toml"]).args(words);
+    for name in TOLD {
+        command.env_remove(name);
+    }
+    command.stdin(Stdio::null()).stdout(Stdio::piped());
+    command.stderr(Stdio::piped());
+    let start = Instant::now();
+    let child = on_all_processors(|| Ok(command.spawn()?))?;
+    let watch = match figure {
+        Figure::Held(program) => Some(held::Watch::of_program(child.id(), program)),
+        _ => None,
+    };
+    let output = child.wait_with_output()?;
+    let seconds = start.elapsed().as_secs_f64();
+    let said = String::from_utf8_lossy(&output.stdout);
+    ensure!(
+        output.status.success(),
+        "the workflow {name} ended with {}: {}",
+        output.status,
+        String::from_utf8_lossy(&output.stderr).trim()
+    );
+    Ok(Some(match (figure, watch) {
+        (Figure::Row(row), _) => number_in(&said, row)
+            .with_context(|| format!("the workflow {name} did not say `{row}`"))?,
+        (_, Some(watch)) => watch.end()?,
+        _ => seconds,
+    }))
+}
+
+/// A program of staging servers, which say how they were loaded.
+fn servers_of(units: u32) -> String {
+    let (command, args) = ("stage-server", r#"["--report"]"#);
+    format!(
+        "\n[[program]]\nname = \"servers\"\ncommand = \"{command}\"\nargs = {args}\nunits = {units}\nprefix = false\n"
+    )
+}
+
+/// Starts something that is not bound to the processor of this rank.
+fn on_all_processors<T>(start: impl FnOnce() -> Result<T>) -> Result<T> {
+    let own = sched_getaffinity(None)?;
+    let mut all = CpuSet::new();
+    (0..CpuSet::MAX_CPU).for_each(|cpu| all.set(cpu));
+    sched_setaffinity(None, &all)?;
+    let started = start();
+    sched_setaffinity(None, &own)?;
+    started
+}
+
+/// The first number behind a name at the beginning of a line.
+fn number_in(said: &str, name: &str) -> Option<f64> {
+    let mut lines = said.lines().map(str::trim_start);
+    let rest = lines.find_map(|line| line.strip_prefix(name)?.strip_prefix("  "))?;
+    rest.split_whitespace().next()?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_found_behind_their_names() {
+        let said = "A title\n  a stepping  1\n  a step    2.50 ms, and more\n  slowdown  -0.3 %\n";
+        assert_eq!(number_in(said, "a step"), Some(2.5));
+        assert_eq!(number_in(said, "slowdown"), Some(-0.3));
+        assert_eq!(number_in(said, "title"), None);
+    }
+
+    #[test]
+    fn figures_have_names() {
+        assert_eq!(Figure::of("wall").unwrap(), Figure::Wall);
+        assert_eq!(Figure::of("held:agent").unwrap(), Figure::Held("agent"));
+        assert!(Figure::of("speed").is_err());
+    }
+
+    #[test]
+    fn what_it_starts_may_run_everywhere() {
+        let here = sched_getaffinity(None).unwrap();
+        let first = (0..CpuSet::MAX_CPU).find(|cpu| here.is_set(*cpu)).unwrap();
+        let mut one = CpuSet::new();
+        one.set(first);
+        sched_setaffinity(None, &one).unwrap();
+        let inside = on_all_processors(|| Ok(sched_getaffinity(None)?)).unwrap();
+        assert!(inside.count() >= here.count());
+        assert_eq!(sched_getaffinity(None).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn a_workflow_that_there_is_not_is_no_mistake() {
+        assert_eq!(run(&Command::of("workflow wall dance")).unwrap(), None);
+    }
+}

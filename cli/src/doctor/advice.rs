@@ -1,0 +1,279 @@
+//! What is wrong with a plan, or will be slow, in words.
+
+use super::plan::{Plan, ProgramPlan};
+use super::stream::StreamPlan;
+use super::{Finding, State};
+use crate::builtin::{self, is_server};
+use crate::screen::size;
+use rustix::process::{Resource, getrlimit};
+use samite_launch::Program;
+
+/// From this many times on one side moves more than the other, a plan is N-to-1: the side with few processes is what all
+/// others wait for.
+const UNEVEN: u64 = 4;
+
+/// What should be done about a plan.
+pub(super) fn findings(plan: &Plan, programs: &[Program]) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for stream in &plan.streams {
+        findings.extend(uneven(stream));
+        findings.extend(servers(stream, programs));
+        findings.extend(disk(stream, programs));
+        findings.extend(unknown(stream));
+    }
+    findings.extend(room(plan));
+    findings.push(files(plan));
+    findings.extend(libraries(programs));
+    findings
+}
+
+/// Few processes on one side of a stream, many on the other.
+fn uneven(stream: &StreamPlan) -> Vec<Finding> {
+    let readers = stream.readers.iter().filter(|reader| reader.each > 0);
+    let readers = readers.filter_map(|reader| {
+        let (sent, got) = (stream.most_put.max(1), reader.each);
+        if got >= sent.saturating_mul(UNEVEN) {
+            let found = format!(
+                "each unit of {} gets {} of a step of {}, {} times what a unit of {} puts",
+                reader.program,
+                size(got),
+                stream.name,
+                got / sent,
+                stream.writer
+            );
+            let remedy = format!("more units of {} would share it", reader.program);
+            return Some(Finding::new("N-to-1", State::Note, found, remedy));
+        }
+        if sent >= got.saturating_mul(UNEVEN) {
+            let found = format!(
+                "a unit of {} puts {} of a step of {}, {} times what each unit of {} gets",
+                stream.writer,
+                size(sent),
+                stream.name,
+                sent / got,
+                reader.program
+            );
+            let remedy = format!(
+                "more units of {}, or smaller parts, would share it",
+                stream.writer
+            );
+            return Some(Finding::new("N-to-1", State::Note, found, remedy));
+        }
+        None
+    });
+    readers.collect()
+}
+
+/// What staging servers there are, and their loads.
+fn servers(stream: &StreamPlan, programs: &[Program]) -> Vec<Finding> {
+    if stream.method != "server" {
+        return Vec::new();
+    }
+    let all = programs.iter().filter(|program| is_server(program));
+    let all: u64 = all.map(|program| u64::from(program.units)).sum();
+    let Some(servers) = &stream.servers else {
+        if all > 0 {
+            return Vec::new(); // nothing is promised of its sizes
+        }
+        let found = format!(
+            "{} has the method `server`, and no program is one",
+            stream.name
+        );
+        let remedy = "add a program with the command `stage-server` to the workflow";
+        return vec![Finding::new("servers", State::Bad, found, remedy)];
+    };
+    let mut findings = Vec::new();
+    if stream.replicas > all {
+        let found = format!(
+            "{} is to lie on {} servers, and there are {all}",
+            stream.name, stream.replicas
+        );
+        let remedy = "it lies on all there are: start more, or lower stage.replicas";
+        findings.push(Finding::new("servers", State::Note, found, remedy));
+    }
+    if servers.max_over_mean > 1.1 {
+        let found = format!(
+            "the fullest server has {:.2} times the mean of {}: the pieces are few",
+            servers.max_over_mean, stream.name
+        );
+        let remedy = "fewer servers, or larger steps, are shared more evenly";
+        findings.push(Finding::new("servers", State::Note, found, remedy));
+    }
+    if servers.mean >= stream.most_put.saturating_mul(UNEVEN) {
+        let found = format!(
+            "each of {} servers takes {} of a step of {}, {} times what a unit of {} puts",
+            servers.servers,
+            size(servers.mean),
+            stream.name,
+            servers.mean / stream.most_put.max(1),
+            stream.writer
+        );
+        findings.push(Finding::new(
+            "N-to-1",
+            State::Note,
+            found,
+            "more servers would share it",
+        ));
+    }
+    findings
+}
+
+/// Where steps go that readers are slow to take.
+fn disk(stream: &StreamPlan, programs: &[Program]) -> Option<Finding> {
+    if !stream.spills || stream.method == "file" {
+        return None;
+    }
+    let keepers = match stream.method {
+        "server" => {
+            let servers = programs.iter().filter(|program| is_server(program));
+            servers.map(|program| u64::from(program.units)).sum()
+        }
+        _ => 1,
+    };
+    let folder = std::env::temp_dir();
+    let there = rustix::fs::statvfs(&folder).map_or(0, |disk| disk.f_bavail * disk.f_frsize);
+    let wanted = crate::agent::SPILL.saturating_mul(keepers);
+    let state = match there >= wanted {
+        true => State::Good,
+        false => State::Note,
+    };
+    let found = format!(
+        "{} spills up to {} to {}, which has {}",
+        stream.name,
+        size(wanted),
+        folder.display(),
+        size(there)
+    );
+    let remedy = "name a folder on a larger disk in TMPDIR";
+    Some(Finding::new("disk", state, found, remedy))
+}
+
+/// Streams of which the sizes are not known.
+fn unknown(stream: &StreamPlan) -> Option<Finding> {
+    let missing = stream
+        .variables
+        .iter()
+        .filter(|array| array.shape.is_empty());
+    let missing: Vec<&str> = missing.map(|array| array.name.as_str()).collect();
+    let found = match (stream.variables.is_empty(), missing.is_empty()) {
+        (true, _) => format!("the edges of {} promise no variables", stream.name),
+        (false, false) => format!("nothing is promised of the size of {}", missing.join(", ")),
+        (false, true) => return None,
+    };
+    let remedy = "with `variables = [...]` in the [[edge]] the plan knows their bytes";
+    Some(Finding::new("sizes", State::Note, found, remedy))
+}
+
+/// Steps against the memory for them.
+fn room(plan: &Plan) -> Vec<Finding> {
+    let in_memory = plan.streams.iter().filter(|stream| stream.memory > 0);
+    let mut findings = Vec::new();
+    for stream in in_memory {
+        let step = stream.memory / stream.steps_in_memory.max(1);
+        let mut remedy = format!(
+            "raise memory.budget (now {}), or put less per step",
+            size(plan.budget)
+        );
+        if let Some(limit) = stream.limit_memory.filter(|limit| step > *limit) {
+            let found = format!(
+                "one step of {} needs {}, and stage.memory lets it have {}",
+                stream.name,
+                size(step),
+                size(limit)
+            );
+            let remedy = "raise stage.memory, or put less per step";
+            findings.push(Finding::new("memory for steps", State::Bad, found, remedy));
+        } else if step > plan.room {
+            let found = format!(
+                "one step of {} needs {}, and there are {} for blocks",
+                stream.name,
+                size(step),
+                size(plan.room)
+            );
+            findings.push(Finding::new("memory for steps", State::Bad, found, remedy));
+        } else if stream.steps_in_memory < 2 || step.saturating_mul(2) > plan.room {
+            let mut found = format!(
+                "only one step of {} fits ({}): writers and readers take turns",
+                stream.name,
+                size(step)
+            );
+            if stream.limit_steps < 2 {
+                found = format!(
+                    "only one step of {} may wait: writers and readers take turns",
+                    stream.name
+                );
+                remedy = "raise limit_steps".to_owned();
+            }
+            findings.push(Finding::new("memory for steps", State::Note, found, remedy));
+        }
+    }
+    for server in &plan.programs {
+        if let Some(most) = server.most_kept.filter(|most| server.keeps > *most) {
+            let steps = plan.streams.iter().map(|stream| stream.steps_in_memory);
+            let one = server.keeps / steps.max().unwrap_or(1).max(1);
+            let state = match one > most {
+                true => State::Bad,
+                false => State::Note,
+            };
+            let found = format!(
+                "each unit of {} has --memory {}, and its part of one step is {}, of all that wait {}",
+                server.name,
+                size(most),
+                size(one),
+                size(server.keeps)
+            );
+            let remedy = "raise --memory, or start more servers";
+            findings.push(Finding::new("memory for steps", state, found, remedy));
+        }
+    }
+    if findings.is_empty() {
+        let state = match plan.memory <= plan.room {
+            true => State::Good,
+            false => State::Note,
+        };
+        let found = format!("{} of {}", size(plan.memory), size(plan.room));
+        let remedy =
+            "all streams together do not fit: their writers will wait for each other's readers";
+        findings.push(Finding::new("memory for steps", state, found, remedy));
+    }
+    findings
+}
+
+/// Open files against what a process may have; the launcher and the agent have most.
+fn files(plan: &Plan) -> Finding {
+    let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+    let of_units = plan
+        .programs
+        .iter()
+        .map(|program: &ProgramPlan| (program.files, program.name.as_str()));
+    let own = [
+        (plan.launcher_files, "the launcher"),
+        (plan.agent_files, "the agent"),
+    ];
+    let (most, who) = of_units.chain(own).max().unwrap_or((0, "nobody"));
+    let state = match most <= limit {
+        true => State::Good,
+        false => State::Bad,
+    };
+    let found = format!("{who} opens {most}, of {limit} allowed");
+    Finding::new("files per process", state, found, "raise `ulimit -n`")
+}
+
+/// Libraries that built-in programs open when they begin.
+fn libraries(programs: &[Program]) -> Option<Finding> {
+    let needs = |program: &&Program| {
+        let name = builtin::name_of(program);
+        name.is_some_and(|name| name == "lammps-melt")
+    };
+    programs.iter().find(needs)?;
+    let places = samite_lammps::library::places();
+    Some(match places.iter().find(|place| place.is_there()) {
+        Some(place) => Finding::new("LAMMPS", State::Good, place.to_string(), ""),
+        None => Finding::new(
+            "LAMMPS",
+            State::Note,
+            "not in the environment of this project",
+            "only if the system's loader finds none either: install it with ci/setup, or name it in SAMITE_LAMMPS",
+        ),
+    })
+}

@@ -1,0 +1,205 @@
+//! What the machine has: the kernel's calls, limits, memory, processors, programs of others.
+
+use super::{Finding, State};
+use bytesize::ByteSize;
+use rustix::process::{Resource, getrlimit};
+use samite_launch::find_program;
+use std::fs;
+use std::path::Path;
+
+/// What the machine has for `units` units that share `budget` bytes; `None`: as many as the rule says.
+pub(super) fn findings(units: u64, budget: Option<u64>) -> Vec<Finding> {
+    let mut findings = kernel();
+    findings.extend(limits(units));
+    findings.extend(memory(budget));
+    if let Some(why) = crate::agent::too_small(units, budget) {
+        let remedy = "raise memory.budget, or start fewer units";
+        findings.push(Finding::new("domain", State::Bad, why, remedy));
+    }
+    findings.push(processors(units));
+    findings.extend(tools());
+    findings
+}
+
+/// What the kernel has to offer.
+fn kernel() -> Vec<Finding> {
+    let has = |what, answer: rustix::io::Result<()>, remedy: &str| match answer {
+        Ok(()) => Finding::new(what, State::Good, "works", ""),
+        Err(error) => Finding::new(what, State::Bad, error.to_string(), remedy),
+    };
+    let memfd = rustix::fs::memfd_create("doctor", rustix::fs::MemfdFlags::ALLOW_SEALING).map(drop);
+    let flags = rustix::process::PidfdFlags::empty();
+    let pidfd = rustix::process::pidfd_open(rustix::process::getpid(), flags).map(drop);
+    let word = std::sync::atomic::AtomicU32::new(0);
+    let futex =
+        rustix::thread::futex::wake(&word, rustix::thread::futex::Flags::empty(), 1).map(drop);
+    let newer = "use Linux 5.4 or newer, and a container that does not filter this call";
+    vec![
+        has("memfd", memfd, newer),
+        has("pidfd", pidfd, newer),
+        has("futex", futex, newer),
+        membarrier(),
+        kernel_copy(),
+    ]
+}
+
+fn membarrier() -> Finding {
+    use rustix::thread::{MembarrierQuery, membarrier_query};
+    let needed = MembarrierQuery::GLOBAL_EXPEDITED | MembarrierQuery::REGISTER_GLOBAL_EXPEDITED;
+    if membarrier_query().contains(needed) {
+        Finding::new("membarrier", State::Good, "works", "")
+    } else {
+        let remedy = "a message costs a fence more; use Linux 4.16 or newer to save it";
+        Finding::new("membarrier", State::Note, "not available", remedy)
+    }
+}
+
+fn kernel_copy() -> Finding {
+    match crate::info::copies_by_kernel() {
+        Ok(()) => Finding::new("kernel copy", State::Good, "works", ""),
+        Err(error) => {
+            let remedy = "long messages from private memory take another path; to allow it, give the \
+                          container CAP_SYS_PTRACE or set kernel.yama.ptrace_scope to 0";
+            Finding::new("kernel copy", State::Note, error, remedy)
+        }
+    }
+}
+
+/// Whether the limits of this user leave room for `units` units.
+fn limits(units: u64) -> Vec<Finding> {
+    let shown =
+        |limit: Option<u64>| limit.map_or("unlimited".to_owned(), |limit| limit.to_string());
+    let enough = |limit: Option<u64>, needed: u64| limit.is_none_or(|limit| limit >= needed);
+    let state = |good: bool| if good { State::Good } else { State::Bad };
+    let files = getrlimit(Resource::Nofile).maximum;
+    let processes = getrlimit(Resource::Nproc).current;
+    let locked = getrlimit(Resource::Memlock).current;
+    let lockable = if enough(locked, 64 << 20) {
+        State::Good
+    } else {
+        State::Note
+    };
+    vec![
+        Finding::new(
+            "open files",
+            state(enough(files, units + 32)),
+            format!("at most {}", shown(files)),
+            format!("{units} units need {}: raise `ulimit -Hn`", units + 32),
+        ),
+        Finding::new(
+            "processes",
+            state(enough(processes, units + 1)),
+            format!("at most {}", shown(processes)),
+            format!(
+                "{units} units and the agent need {}: raise `ulimit -u`",
+                units + 1
+            ),
+        ),
+        Finding::new(
+            "locked memory",
+            lockable,
+            locked.map_or("unlimited".to_owned(), |bytes| {
+                ByteSize::b(bytes).to_string()
+            }),
+            "only networks need it: raise `ulimit -l` before you use several machines",
+        ),
+    ]
+}
+
+/// Memory against the budget, and huge pages.
+fn memory(budget: Option<u64>) -> Vec<Finding> {
+    let available = meminfo("MemAvailable:");
+    let shown = available.map_or("unknown".to_owned(), |bytes| ByteSize::b(bytes).to_string());
+    let found = match budget {
+        Some(budget) => format!("{shown} available, budget {}", ByteSize::b(budget)),
+        None => format!("{shown} available, budget auto"),
+    };
+    let fits = budget.is_none_or(|budget| available.is_none_or(|available| budget <= available));
+    let state = if fits { State::Good } else { State::Bad };
+    let mut findings = vec![Finding::new(
+        "memory",
+        state,
+        found,
+        "the budget is more than there is: lower memory.budget, or free memory",
+    )];
+    let base = Path::new("/sys/kernel/mm/transparent_hugepage");
+    for (what, file, good) in [
+        ("huge pages", "enabled", ["always", "madvise"].as_slice()),
+        (
+            "huge pages, shared",
+            "shmem_enabled",
+            &["always", "within_size", "advise", "force"],
+        ),
+    ] {
+        let chosen = chosen_word(&base.join(file));
+        let state = if good.contains(&chosen.as_str()) {
+            State::Good
+        } else {
+            State::Note
+        };
+        let remedy = format!(
+            "long copies are slower without: echo {} | sudo tee {}",
+            good[good.len().min(3) - 1].replace("within_size", "advise"),
+            base.join(file).display()
+        );
+        findings.push(Finding::new(what, state, chosen, remedy));
+    }
+    findings
+}
+
+/// Bytes of an entry of /proc/meminfo.
+fn meminfo(entry: &str) -> Option<u64> {
+    let text = fs::read_to_string("/proc/meminfo").ok()?;
+    let line = text.lines().find_map(|line| line.strip_prefix(entry))?;
+    line.split_whitespace()
+        .next()?
+        .parse::<u64>()
+        .ok()
+        .map(|kib| kib * 1024)
+}
+
+/// The word in brackets: "always [madvise] never".
+fn chosen_word(path: &Path) -> String {
+    let text = fs::read_to_string(path).unwrap_or_default();
+    let word = text
+        .split_once('[')
+        .and_then(|(_, rest)| rest.split_once(']'));
+    word.map_or("not available".to_owned(), |(word, _)| word.to_owned())
+}
+
+fn processors(units: u64) -> Finding {
+    let cores = std::thread::available_parallelism().map_or(1, usize::from) as u64;
+    let state = if units <= cores {
+        State::Good
+    } else {
+        State::Note
+    };
+    let remedy = "units take turns, which works; with a core for each they would not wait";
+    Finding::new(
+        "processors",
+        state,
+        format!("{cores} for {units} units"),
+        remedy,
+    )
+}
+
+/// Programs that only benches and further transports use.
+fn tools() -> Vec<Finding> {
+    let tools = [
+        ("mpicc.openmpi", "libopenmpi-dev openmpi-bin"),
+        ("mpicc.mpich", "libmpich-dev mpich"),
+        ("ucx_perftest", "ucx-utils"),
+    ];
+    let finding = |(tool, packages): (&'static str, &str)| match find_program(
+        "doctor",
+        tool,
+        Path::new(""),
+    ) {
+        Ok(path) => Finding::new(tool, State::Good, path.display().to_string(), ""),
+        Err(_) => {
+            let remedy = format!("only for benches: apt-get install {packages}");
+            Finding::new(tool, State::Note, "not installed", remedy)
+        }
+    };
+    tools.into_iter().map(finding).collect()
+}

@@ -1,0 +1,166 @@
+//! `samite doctor`: is this machine ready, and what comes of a workflow before it runs.
+//!
+//! # Files
+//! `machine` (what the machine has) · `plan` (bytes, memory, loads of a workflow's streams) · `stream` (those of one stream) ·
+//! `advice` (what is wrong with a plan, in words) · `paper` (as text)
+
+mod advice;
+mod machine;
+mod paper;
+mod plan;
+mod stream;
+
+use crate::edges;
+use crate::run::UsageError;
+use crate::screen::say;
+use crate::{builtin, settings};
+use anyhow::Result;
+use comfy_table::{ContentArrangement, Table, presets};
+use plan::Plan;
+use samite::stage::Method;
+use samite_launch::{Builtins, Workflow};
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+/// Options of `samite doctor`; a workflow adds its own.
+#[derive(clap::Args)]
+pub(crate) struct DoctorArgs {
+    /// Print the plan of the workflow as JSON, and nothing else
+    #[arg(long, requires = "file")]
+    json: bool,
+    /// Change a setting, as `samite run` takes it
+    #[arg(long, value_name = "NAME=VALUE", action = clap::ArgAction::Append)]
+    config: Vec<String>,
+    /// Change the workflow, as `samite run` takes it
+    #[arg(long, value_name = "NAME=VALUE", action = clap::ArgAction::Append)]
+    set: Vec<String>,
+    /// A workflow that the machine should be able to run
+    file: Option<PathBuf>,
+}
+
+/// How bad a finding is.
+#[derive(Clone, Copy, PartialEq)]
+enum State {
+    /// As it should be.
+    Good,
+    /// Samite runs, but slower or without something optional.
+    Note,
+    /// Samite cannot run like this.
+    Bad,
+}
+
+struct Finding {
+    state: State,
+    what: &'static str,
+    found: String,
+    /// What to do; empty when nothing is to be done.
+    remedy: String,
+}
+
+impl Finding {
+    fn new(
+        what: &'static str,
+        state: State,
+        found: impl Into<String>,
+        remedy: impl Into<String>,
+    ) -> Self {
+        let remedy = if state == State::Good {
+            String::new()
+        } else {
+            remedy.into()
+        };
+        Self {
+            state,
+            what,
+            found: found.into(),
+            remedy,
+        }
+    }
+}
+
+/// Checks the machine, and what a workflow with these values of its parameters needs of it.
+pub(crate) fn doctor(
+    args: &DoctorArgs,
+    workflow: Option<Workflow>,
+    parameters: &[String],
+) -> Result<ExitCode> {
+    let workflow = match (workflow, &args.file) {
+        (None, Some(file)) => Some(Workflow::read(file)?),
+        (workflow, _) => workflow,
+    };
+    let Some(mut workflow) = workflow else {
+        if !args.set.is_empty() {
+            return Err(UsageError("--set changes a workflow, and none is given".into()).into());
+        }
+        let settings = settings::resolve(None, &args.config)?;
+        let budget = settings.config.memory.budget.set();
+        let findings = machine::findings(2, budget.map(|bytes| bytes.get()));
+        return conclude(&[findings], None);
+    };
+    for assignment in parameters.iter().chain(&args.set) {
+        workflow.set(assignment)?;
+    }
+    let settings = settings::resolve(Some(&workflow), &args.config)?;
+    let programs = workflow.programs(&Builtins {
+        executable: std::env::current_exe()?,
+        names: builtin::BUILTINS,
+    })?;
+    let edges = edges::edges(&workflow, &settings.config.stage)?;
+    settings::check_streams(&workflow, &edges, &settings)?;
+    let plan = Plan::new(&programs, &edges, &settings.config)?;
+    if args.json {
+        say(format_args!("{}\n", serde_json::to_string_pretty(&plan)?))?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    say(format_args!("{}\n", paper::text(&plan)))?;
+    let budget = settings.config.memory.budget.set();
+    let machine = machine::findings(plan.units, budget.map(|bytes| bytes.get()));
+    let mut advice = advice::findings(&plan, &programs);
+    let method = settings.config.stage.configuration().all.method;
+    if edges.is_empty() && method == Method::Graph {
+        let found = "the method is `graph`, and the file has no [[edge]]";
+        let remedy = "say who reads what of whom, or use another method";
+        advice.push(Finding::new("edges", State::Bad, found, remedy));
+    }
+    let what = format!("{} ({} units)", workflow.path().display(), plan.units);
+    conclude(&[advice, machine], Some(&what))
+}
+
+/// Prints the findings and what follows from them.
+fn conclude(findings: &[Vec<Finding>], what: Option<&str>) -> Result<ExitCode> {
+    for findings in findings {
+        say(format_args!("{}\n", table(findings)))?;
+    }
+    let bad = findings.iter().flatten();
+    let bad = bad.filter(|finding| finding.state == State::Bad);
+    match (bad.count(), what) {
+        (0, None) => say(format_args!("This machine is ready.\n"))?,
+        (0, Some(what)) => say(format_args!("This machine is ready for {what}.\n"))?,
+        (bad, _) => {
+            say(format_args!(
+                "{bad} of these keep Samite from running here; what to do is beside them.\n"
+            ))?;
+            return Ok(ExitCode::FAILURE);
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn table(findings: &[Finding]) -> String {
+    let mut table = Table::new();
+    table
+        .load_style(presets::NOTHING)
+        .set_content_arrangement(ContentArrangement::Dynamic);
+    for finding in findings {
+        let state = match finding.state {
+            State::Good => "ok",
+            State::Note => "note",
+            State::Bad => "BAD",
+        };
+        table.add_row([state, finding.what, &finding.found, &finding.remedy]);
+    }
+    let lines = table.lines();
+    lines
+        .map(|line| line.trim_end().to_owned() + "\n")
+        .collect()
+}

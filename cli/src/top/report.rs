@@ -1,0 +1,268 @@
+//! What `samite top` knows of a domain, by names instead of numbers; `--json` prints it as it is.
+
+use super::sample::{PROGRAM, Sample};
+use samite::PeerInfo;
+use samite::stage::protocol::{
+    EndOfStream, GroupFigures, KeeperFigures, Peer, Policy, StreamFigures, Wait,
+};
+use samite::stage::service::Kept;
+use serde::Serialize;
+use std::time::Duration;
+
+/// A domain.
+#[derive(Serialize)]
+pub(super) struct Report {
+    pub(super) domain: String,
+    pub(super) agent_pid: i32,
+    /// Most bytes that the units of the domain may share.
+    pub(super) budget: u64,
+    /// Bytes of these that were given to units.
+    pub(super) granted: u64,
+    /// Bytes of these that have pages.
+    pub(super) resident: u64,
+    pub(super) streams: Vec<Stream>,
+    pub(super) keepers: Vec<Keeper>,
+    pub(super) waits: Vec<Waiter>,
+    pub(super) units: Vec<Unit>,
+}
+
+#[derive(Serialize)]
+pub(super) struct Stream {
+    pub(super) name: String,
+    pub(super) writer: String,
+    pub(super) ranks_here: u32,
+    pub(super) ranks: u32,
+    /// `open`, `closed`, or who was lost.
+    pub(super) state: String,
+    pub(super) steps: u64,
+    /// Bytes of all steps.
+    pub(super) bytes: u64,
+    /// Steps that are still there.
+    pub(super) held_steps: u64,
+    /// Bytes in memory, of steps that are there and of the one that is being written.
+    pub(super) memory: u64,
+    pub(super) bytes_per_second: f64,
+    pub(super) age_seconds: f64,
+    pub(super) readers: Vec<Readers>,
+    pub(super) subscriptions: u64,
+    /// What they were not told yet.
+    pub(super) news: u64,
+}
+
+#[derive(Serialize)]
+pub(super) struct Readers {
+    /// `None`: stands for the first that comes.
+    pub(super) name: Option<String>,
+    pub(super) ranks_here: u32,
+    pub(super) ranks: u32,
+    pub(super) policy: String,
+    pub(super) queued_steps: u64,
+    pub(super) queued_bytes: u64,
+    pub(super) limit_steps: u64,
+    pub(super) limit_bytes: u64,
+    /// Taken and not released.
+    pub(super) held_steps: u64,
+    pub(super) held_bytes: u64,
+    /// All that it has taken.
+    pub(super) steps: u64,
+    pub(super) bytes: u64,
+    pub(super) bytes_per_second: f64,
+}
+
+#[derive(Serialize)]
+pub(super) struct Keeper {
+    pub(super) name: String,
+    pub(super) peer: u32,
+    /// Most bytes of memory for blocks.
+    pub(super) memory: u64,
+    /// Bytes of these that streams have.
+    pub(super) granted: u64,
+    /// Bytes that it has taken from the machine, and those of them that no stream has now; `None`: it did not answer.
+    pub(super) used: Option<u64>,
+    pub(super) spare: Option<u64>,
+    pub(super) buffers: Option<u64>,
+    pub(super) disk: u64,
+    pub(super) spilled: u64,
+}
+
+#[derive(Serialize)]
+pub(super) struct Waiter {
+    pub(super) stream: Option<String>,
+    pub(super) who: String,
+    pub(super) peer: u32,
+    pub(super) pid: Option<i32>,
+    pub(super) waits_for: String,
+    pub(super) seconds: f64,
+}
+
+#[derive(Serialize)]
+pub(super) struct Unit {
+    pub(super) peer: u32,
+    pub(super) pid: i32,
+    pub(super) job: String,
+    pub(super) program: String,
+    pub(super) rank: u32,
+    pub(super) ranks: u32,
+    pub(super) state: &'static str,
+    pub(super) resident: u64,
+}
+
+impl Report {
+    /// What a sample says; with one from before, bytes per second are those between the two, else since a stream was
+    /// opened.
+    pub(super) fn new(sample: &Sample, before: Option<&Sample>) -> Report {
+        let (facts, figures) = (&sample.facts, &sample.overview.figures);
+        let streams = figures.streams.iter().map(|stream| {
+            let earlier = before.and_then(|before| {
+                let mut streams = before.overview.figures.streams.iter();
+                let earlier = streams.find(|earlier| earlier.id == stream.id)?;
+                Some((sample.at - before.at, earlier))
+            });
+            Stream::new(stream, earlier)
+        });
+        let kept = &sample.overview.kept;
+        let keepers = figures.keepers.iter().zip(kept);
+        let inside = figures.streams.iter().flat_map(|stream| {
+            let waits = stream.waits.iter();
+            waits.map(|wait| (Some(stream.name.clone()), wait))
+        });
+        let outside = figures.opening.iter().map(|wait| (None, wait));
+        let waits = inside.chain(outside);
+        let units = facts.peers.iter().zip(&sample.processes);
+        let units = units.filter(|(peer, _)| peer.identity.program != PROGRAM);
+        Report {
+            domain: facts.domain.clone(),
+            agent_pid: facts.agent_pid,
+            budget: facts.budget,
+            granted: facts.used,
+            resident: facts.resident,
+            streams: streams.collect(),
+            keepers: keepers
+                .map(|(keeper, kept)| Keeper::new(keeper, kept.as_ref(), &facts.peers))
+                .collect(),
+            waits: waits
+                .map(|(stream, wait)| Waiter::new(stream, wait, &facts.peers))
+                .collect(),
+            units: units
+                .map(|(peer, process)| Unit {
+                    peer: peer.peer.0,
+                    pid: peer.pid,
+                    job: peer.identity.job.clone(),
+                    program: peer.identity.program.clone(),
+                    rank: peer.identity.rank,
+                    ranks: peer.identity.size,
+                    state: process.state,
+                    resident: process.resident,
+                })
+                .collect(),
+        }
+    }
+}
+
+fn per_second(bytes: u64, time: Duration) -> f64 {
+    // The clock of the figures counts milliseconds.
+    bytes as f64 / time.as_secs_f64().max(1e-3)
+}
+
+impl Stream {
+    fn new(stream: &StreamFigures, before: Option<(Duration, &StreamFigures)>) -> Stream {
+        let age = Duration::from_millis(stream.age);
+        let (time, earlier) =
+            before.map_or((age, 0), |(time, before)| (time, before.committed_bytes));
+        let readers = stream.groups.iter().map(|group| {
+            let same = |before: &&GroupFigures| before.name == group.name;
+            let earlier = before.and_then(|(time, before)| {
+                let found = before.groups.iter().find(same)?;
+                Some((time, found.taken_bytes))
+            });
+            Readers::new(group, earlier.unwrap_or((age, 0)))
+        });
+        Stream {
+            name: stream.name.clone(),
+            writer: stream.program.clone(),
+            ranks_here: stream.here,
+            ranks: stream.ranks,
+            state: match stream.end {
+                None => "open".to_owned(),
+                Some(EndOfStream::Closed) => "closed".to_owned(),
+                Some(EndOfStream::WriterLost { rank }) => format!("rank {rank} was lost"),
+            },
+            steps: stream.committed,
+            bytes: stream.committed_bytes,
+            held_steps: stream.stored,
+            memory: stream.bytes,
+            bytes_per_second: per_second(stream.committed_bytes.saturating_sub(earlier), time),
+            age_seconds: age.as_secs_f64(),
+            readers: readers.collect(),
+            subscriptions: stream.watches,
+            news: stream.news,
+        }
+    }
+}
+
+impl Readers {
+    fn new(group: &GroupFigures, (time, earlier): (Duration, u64)) -> Readers {
+        Readers {
+            name: group.name.clone(),
+            ranks_here: group.here,
+            ranks: group.size,
+            policy: match group.policy {
+                Policy::Block => "block".to_owned(),
+                Policy::DropOldest => "drop_oldest".to_owned(),
+                Policy::DropNewest => "drop_newest".to_owned(),
+                Policy::Latest => "latest".to_owned(),
+                Policy::Every(n) => format!("every {n}"),
+                Policy::Spill => "spill".to_owned(),
+            },
+            queued_steps: group.queued,
+            queued_bytes: group.queued_bytes,
+            limit_steps: group.limits.steps,
+            limit_bytes: group.limits.bytes,
+            held_steps: group.in_use,
+            held_bytes: group.in_use_bytes,
+            steps: group.taken,
+            bytes: group.taken_bytes,
+            bytes_per_second: per_second(group.taken_bytes.saturating_sub(earlier), time),
+        }
+    }
+}
+
+fn find(peers: &[PeerInfo], peer: Peer) -> Option<&PeerInfo> {
+    peers.iter().find(|info| info.peer.0 == peer.0)
+}
+
+impl Keeper {
+    fn new(keeper: &KeeperFigures, kept: Option<&Kept>, peers: &[PeerInfo]) -> Keeper {
+        let identity = find(peers, keeper.peer).map(|info| &info.identity);
+        Keeper {
+            name: match identity {
+                Some(identity) if identity.size > 1 => {
+                    format!("{} {}", identity.program, identity.rank)
+                }
+                Some(identity) => identity.program.clone(),
+                None => keeper.peer.to_string(),
+            },
+            peer: keeper.peer.0,
+            memory: keeper.memory,
+            granted: keeper.granted,
+            used: kept.map(|kept| kept.used),
+            spare: kept.map(|kept| kept.free),
+            buffers: kept.map(|kept| kept.buffers),
+            disk: keeper.disk,
+            spilled: keeper.spilled,
+        }
+    }
+}
+
+impl Waiter {
+    fn new(stream: Option<String>, wait: &Wait, peers: &[PeerInfo]) -> Waiter {
+        Waiter {
+            stream,
+            who: wait.who.clone(),
+            peer: wait.peer.0,
+            pid: find(peers, wait.peer).map(|info| info.pid),
+            waits_for: wait.whom.clone(),
+            seconds: wait.ms as f64 / 1e3,
+        }
+    }
+}

@@ -1,0 +1,107 @@
+//! Asks a domain how it stands: the agent, the steward and the keepers, and the kernel about the processes.
+
+use anyhow::{Context, Result};
+use samite::agent::{self, DomainFacts};
+use samite::stage::{Overview, Stage};
+use samite::{Fabric, FabricConfig, Identity};
+use std::time::{Duration, Instant};
+
+/// How long somebody may take to answer.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// The name under which it is a peer.
+pub(super) const PROGRAM: &str = "samite-top";
+
+/// A place in the domain.
+pub(super) struct Source {
+    domain: String,
+    fabric: Fabric,
+}
+
+/// Where the steward can be asked.
+pub(super) struct Asking<'f> {
+    source: &'f Source,
+    stage: Stage<'f>,
+}
+
+/// How the domain stands at a time.
+pub(super) struct Sample {
+    pub(super) at: Instant,
+    pub(super) facts: DomainFacts,
+    pub(super) overview: Overview,
+    /// Of the peers in `facts`.
+    pub(super) processes: Vec<Process>,
+}
+
+/// What the kernel says of a process.
+pub(super) struct Process {
+    /// As a word: running, asleep, stopped ...
+    pub(super) state: &'static str,
+    /// Bytes of memory that it has, shared ones included.
+    pub(super) resident: u64,
+}
+
+impl Source {
+    pub(super) fn join(domain: &str) -> Result<Source> {
+        let config = FabricConfig {
+            background: true,
+            deadline: PATIENCE,
+            ..FabricConfig::default()
+        };
+        let fabric = Fabric::join(domain, Identity::by_hand(PROGRAM), config)
+            .with_context(|| format!("the domain {domain}"))?;
+        Ok(Source {
+            domain: domain.to_owned(),
+            fabric,
+        })
+    }
+
+    pub(super) fn stage(&self) -> Result<Asking<'_>> {
+        let stage = Stage::join(&self.fabric)?;
+        Ok(Asking {
+            source: self,
+            stage,
+        })
+    }
+}
+
+impl Asking<'_> {
+    /// Asks everybody.
+    ///
+    /// # Errors
+    /// The agent, or the steward in it, does not answer: the domain is gone, or its agent is stopped.
+    pub(super) fn sample(&self) -> Result<Sample> {
+        let overview = self.stage.overview(PATIENCE)?;
+        let facts = agent::facts(&self.source.domain, PATIENCE)?;
+        let processes = facts.peers.iter().map(|peer| process(peer.pid));
+        Ok(Sample {
+            at: Instant::now(),
+            processes: processes.collect(),
+            overview,
+            facts,
+        })
+    }
+}
+
+fn process(pid: i32) -> Process {
+    let read = |file| std::fs::read_to_string(format!("/proc/{pid}/{file}")).unwrap_or_default();
+    // After the name, which may have anything in it.
+    let stat = read("stat");
+    let state = stat
+        .rsplit_once(") ")
+        .and_then(|(_, rest)| rest.chars().next());
+    let pages = read("statm");
+    let pages = pages.split(' ').nth(1).and_then(|pages| pages.parse().ok());
+    Process {
+        state: match state {
+            Some('R') => "running",
+            Some('S') => "asleep",
+            Some('D') => "in the kernel",
+            Some('T' | 't') => "stopped",
+            Some('Z' | 'X') => "dead",
+            Some(_) => "other",
+            None => "gone",
+        },
+        resident: pages.unwrap_or(0) * rustix::param::page_size() as u64,
+    }
+}

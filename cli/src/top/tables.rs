@@ -1,0 +1,176 @@
+//! A report as tables of text: the same on paper and on the terminal.
+
+use super::report::{Readers, Report, Stream};
+use crate::screen::{size, table};
+
+/// A table with a title; the first row is the header.
+pub(super) struct Section {
+    pub(super) title: String,
+    pub(super) header: &'static [&'static str],
+    pub(super) rows: Vec<Vec<String>>,
+    /// What is said where there are no rows.
+    pub(super) nothing: &'static str,
+}
+
+/// The first line: the domain and its memory.
+pub(super) fn headline(report: &Report) -> String {
+    format!(
+        "domain {}: agent {}, {} of {} granted, {} resident",
+        report.domain,
+        report.agent_pid,
+        size(report.granted),
+        size(report.budget),
+        size(report.resident)
+    )
+}
+
+/// All tables.
+pub(super) fn sections(report: &Report) -> [Section; 4] {
+    [
+        streams(report),
+        waits(report),
+        keepers(report),
+        units(report),
+    ]
+}
+
+/// All of it, for `--once`.
+pub(super) fn text(report: &Report) -> String {
+    let mut text = headline(report) + "\n";
+    for section in sections(report) {
+        text += &format!("\n{}\n", section.title);
+        if section.rows.is_empty() {
+            text += &format!("  {}\n", section.nothing);
+            continue;
+        }
+        let mut rows = table(section.header);
+        rows.add_rows(section.rows);
+        text += &format!("{rows}\n");
+    }
+    text
+}
+
+fn rate(bytes_per_second: f64) -> String {
+    format!("{}/s", size(bytes_per_second as u64))
+}
+
+fn streams(report: &Report) -> Section {
+    let lines = |stream: &Stream| {
+        let first = vec![
+            stream.name.clone(),
+            format!("{} {}/{}", stream.writer, stream.ranks_here, stream.ranks),
+            format!("writes, {}", stream.state),
+            stream.steps.to_string(),
+            format!("{}, {}", stream.held_steps, size(stream.memory)),
+            String::new(),
+            rate(stream.bytes_per_second),
+            size(stream.bytes),
+        ];
+        let mut lines = vec![first];
+        lines.extend(stream.readers.iter().map(readers));
+        if stream.subscriptions > 0 {
+            let mut line = vec![String::new(); 8];
+            line[1] = format!("{} subscriptions", stream.subscriptions);
+            line[5] = format!("{} news", stream.news);
+            lines.push(line);
+        }
+        lines
+    };
+    Section {
+        title: "streams".to_owned(),
+        header: &[
+            "stream", "who", "how", "steps", "held", "queue", "rate", "total",
+        ],
+        rows: report.streams.iter().flat_map(lines).collect(),
+        nothing: "no stream is open",
+    }
+}
+
+fn readers(readers: &Readers) -> Vec<String> {
+    let name = readers.name.as_deref();
+    let limit = match readers.limit_bytes {
+        u64::MAX => String::new(),
+        bytes => format!(", {}", size(bytes)),
+    };
+    vec![
+        String::new(),
+        match name {
+            Some(name) => format!("{name} {}/{}", readers.ranks_here, readers.ranks),
+            None => "nobody yet".to_owned(),
+        },
+        format!("reads, {}", readers.policy),
+        readers.steps.to_string(),
+        format!("{}, {}", readers.held_steps, size(readers.held_bytes)),
+        format!(
+            "{}, {} of {}{limit}",
+            readers.queued_steps,
+            size(readers.queued_bytes),
+            readers.limit_steps
+        ),
+        rate(readers.bytes_per_second),
+        size(readers.bytes),
+    ]
+}
+
+fn waits(report: &Report) -> Section {
+    let row = |wait: &super::report::Waiter| {
+        let pid = wait.pid.map_or(String::new(), |pid| pid.to_string());
+        vec![
+            wait.stream.clone().unwrap_or_default(),
+            wait.who.clone(),
+            pid,
+            wait.waits_for.clone(),
+            format!("{:.1} s", wait.seconds),
+        ]
+    };
+    Section {
+        title: "who waits".to_owned(),
+        header: &["stream", "who", "pid", "waits for", "since"],
+        rows: report.waits.iter().map(row).collect(),
+        nothing: "nobody waits",
+    }
+}
+
+fn keepers(report: &Report) -> Section {
+    let row = |keeper: &super::report::Keeper| {
+        let said = |bytes: Option<u64>| bytes.map_or("no answer".to_owned(), size);
+        vec![
+            keeper.name.clone(),
+            keeper.peer.to_string(),
+            format!("{} of {}", size(keeper.granted), size(keeper.memory)),
+            said(keeper.used),
+            said(keeper.spare),
+            keeper
+                .buffers
+                .map_or(String::new(), |count| count.to_string()),
+            format!("{} of {}", size(keeper.spilled), size(keeper.disk)),
+        ]
+    };
+    Section {
+        title: "keepers of blocks".to_owned(),
+        header: &[
+            "keeper", "peer", "granted", "taken", "spare", "buffers", "spilled",
+        ],
+        rows: report.keepers.iter().map(row).collect(),
+        nothing: "nobody keeps blocks",
+    }
+}
+
+fn units(report: &Report) -> Section {
+    let row = |unit: &super::report::Unit| {
+        vec![
+            unit.program.clone(),
+            format!("{} of {}", unit.rank, unit.ranks),
+            unit.peer.to_string(),
+            unit.pid.to_string(),
+            unit.state.to_owned(),
+            size(unit.resident),
+        ]
+    };
+    Section {
+        title: "processes".to_owned(),
+        header: &["program", "rank", "peer", "pid", "state", "resident"],
+        rows: report.units.iter().map(row).collect(),
+        nothing: "nobody is here",
+    }
+}

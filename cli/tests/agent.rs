@@ -1,0 +1,61 @@
+//! The agent is the one process of a node that nothing replaces. When it is killed with streams open, whoever waits gets an
+//! error at once, not at its deadline, and nothing is left.
+
+use rustix::process::{Pid, Signal, kill_process};
+use std::io::{BufRead, BufReader, Read};
+use std::process::{Child, Command, Stdio};
+
+/// A process that goes with the test.
+struct Process(Child);
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        // It may have ended already.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn start(domain: &str, arguments: &[&str]) -> Process {
+    let child = Command::new(env!("CARGO_BIN_EXE_samite"))
+        .args(arguments)
+        .env("XDG_CONFIG_HOME", "/nonexistent")
+        .env_remove("SAMITE_LOG")
+        .env("SAMITE_DOMAIN", domain)
+        // A test that waits for it has failed.
+        .env("SAMITE_FABRIC_DEADLINE", "1h")
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn();
+    Process(child.expect("samite can be started"))
+}
+
+/// Reads lines until one has the word.
+fn wait_for(lines: &mut impl BufRead, word: &str) {
+    let mut line = String::new();
+    while !line.contains(word) {
+        line.clear();
+        let read = lines.read_line(&mut line).expect("it prints text");
+        assert!(read > 0, "it ended before it said `{word}`");
+    }
+}
+
+#[test]
+fn everybody_hears_of_the_death_of_the_agent() {
+    let domain = format!("agent-dies-{}", std::process::id());
+    let mut agent = start(&domain, &["agent", "--domain", &domain]);
+    let mut agent_said = BufReader::new(agent.0.stdout.take().expect("it was piped"));
+    wait_for(&mut agent_said, "ready");
+    // A writer that waits at the limit of two steps, since nobody reads.
+    let mut writer = start(&domain, &["unit", "synthetic-writer", "--shape", "100,100"]);
+    let mut said = BufReader::new(writer.0.stdout.take().expect("it was piped"));
+    wait_for(&mut said, "\"step\":1,");
+    let pid = Pid::from_child(&agent.0);
+    kill_process(pid, Signal::KILL).expect("it runs");
+    let mut words = String::new();
+    let errors = writer.0.stderr.as_mut().expect("it was piped");
+    errors.read_to_string(&mut words).expect("it prints text");
+    let status = writer.0.wait().expect("it has been started");
+    assert_eq!(status.code(), Some(1), "{words}");
+    assert!(words.contains("lost") || words.contains("gone"), "{words}");
+}

@@ -1,0 +1,245 @@
+//! `samite doctor FILE.toml`: what the plan says, against what is measured when the workflow runs.
+
+mod domain;
+
+use domain::{Job, output};
+use serde_json::Value;
+use std::path::Path;
+
+/// Three writers of an array, whose readers never read: in the end exactly what may wait lies in memory. The arguments
+/// are the method and how many servers there are.
+fn workflow(folder: &Path, method: &str, servers: u32) -> String {
+    let servers = match servers {
+        0 => String::new(),
+        units => {
+            format!("[[program]]\nname = 'servers'\ncommand = 'stage-server'\nunits = {units}\n")
+        }
+    };
+    let text = format!(
+        r#"
+[parameters]
+rows = 768
+
+[config.fabric]
+deadline = "300s"
+
+[config.stage]
+method = "{method}"
+
+[[program]]
+name = "writer"
+command = "synthetic-writer"
+args = ["--shape", "{{rows}},1024", "--steps", "9"]
+units = 3
+
+[[program]]
+name = "reader"
+command = "sleep"
+args = ["1000"]
+units = 2
+
+{servers}
+[[edge]]
+from = "writer"
+stream = "synthetic"
+to = "reader"
+variables = [{{ name = "u", dtype = "f64", shape = "{{rows}},1024" }}]
+"#
+    );
+    let path = folder.join("planned.toml");
+    std::fs::write(&path, text).expect("a folder for it");
+    path.to_str().expect("a name of letters").to_owned()
+}
+
+fn plan(words: &[&str]) -> Value {
+    let text = output(&[&["doctor", "--json"], words].concat()).expect("a plan");
+    serde_json::from_str(&text).expect("JSON")
+}
+
+fn number(value: &Value) -> u64 {
+    value
+        .as_u64()
+        .unwrap_or_else(|| panic!("{value} is no number"))
+}
+
+/// Open files of a process.
+fn files(pid: &Value) -> u64 {
+    let folder = format!("/proc/{pid}/fd");
+    std::fs::read_dir(folder).expect("our process").count() as u64
+}
+
+/// Bytes of a step of `rows` rows.
+fn step(rows: u64) -> u64 {
+    rows * 1024 * 8
+}
+
+#[test]
+fn what_is_planned_is_what_is_measured() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = workflow(folder.path(), "stream", 0);
+    let plan = plan(&[&file, "--rows", "384"]);
+    let stream = &plan["streams"][0];
+    assert_eq!(number(&stream["step_bytes"]), step(384));
+    assert_eq!(number(&stream["most_put"]), step(128));
+    assert_eq!(number(&stream["readers"][0]["each"]), step(192));
+    assert_eq!(number(&stream["steps_in_memory"]), 2);
+    assert_eq!(number(&plan["memory"]), 2 * step(384));
+
+    let mut job = Job::start("planned", &[&file, "--rows", "384"]);
+    let state = job.wait(|state| domain::is_blocked(state, 3));
+    let measured = &state["streams"][0];
+    let steps = number(&measured["steps"]);
+    assert_eq!(steps, number(&stream["steps_in_memory"]));
+    assert_eq!(
+        number(&measured["bytes"]),
+        steps * number(&stream["step_bytes"])
+    );
+    assert_eq!(number(&measured["memory"]), number(&plan["memory"]));
+    let keeper = &state["keepers"][0];
+    assert!(number(&keeper["memory"]) > 0 && number(&keeper["granted"]) == number(&plan["memory"]));
+    for unit in state["units"].as_array().expect("a list") {
+        let planned = match unit["program"].as_str() {
+            Some("writer") => number(&plan["programs"][0]["files"]),
+            _ => number(&plan["agent_files"]),
+        };
+        let open = files(&unit["pid"]);
+        assert!(
+            open <= planned,
+            "{unit} has {open} open files, {planned} were planned"
+        );
+    }
+}
+
+#[test]
+fn servers_get_what_is_planned() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = workflow(folder.path(), "server", 2);
+    let plan = plan(&[&file]);
+    let servers = &plan["streams"][0]["servers"];
+    assert_eq!(number(&servers["mean"]), step(768) / 2);
+    let uneven = servers["max_over_mean"].as_f64().expect("a number");
+    assert!((1.0..1.1).contains(&uneven), "{uneven}");
+    let keeps = number(&plan["programs"][2]["keeps"]);
+    assert_eq!(keeps, 2 * step(768) / 2);
+
+    let mut job = Job::start("served", &[&file]);
+    let state = job.wait(|state| domain::is_blocked(state, 3));
+    let keepers = state["keepers"].as_array().expect("a list");
+    let servers = keepers
+        .iter()
+        .filter(|keeper| keeper["name"] != "samite-steward");
+    let granted: Vec<u64> = servers.map(|keeper| number(&keeper["granted"])).collect();
+    assert_eq!(granted.len(), 2);
+    for bytes in &granted {
+        // Each rank's pieces are even within a sixteenth, and lie in buffers that are a sixteenth larger at most.
+        let share = *bytes as f64 / keeps as f64;
+        assert!((0.93..1.13).contains(&share), "{granted:?} of {keeps}");
+    }
+}
+
+#[test]
+fn what_cannot_run_is_said_before_it_runs() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let without = workflow(folder.path(), "server", 0);
+    let command = |words: &[&str]| {
+        let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_samite"));
+        let command = command.env("XDG_CONFIG_HOME", "/nonexistent").arg("doctor");
+        let output = command.args(words).output().expect("samite can be started");
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        (output.status.code(), text)
+    };
+    let (code, text) = command(&[&without]);
+    assert_eq!(code, Some(1), "{text}");
+    assert!(text.contains("no program is one"), "{text}");
+    assert!(text.contains("6291456 bytes per step (6.0 MiB)"), "{text}");
+
+    let file = workflow(folder.path(), "stream", 0);
+    let small = ["--config", "memory.budget=4 MiB", &file];
+    let (code, text) = command(&small);
+    assert_eq!(code, Some(1), "{text}");
+    assert!(
+        text.contains("one step of synthetic needs 6.0 MiB"),
+        "{text}"
+    );
+    // Half of the room for blocks is less than a step.
+    let (code, text) = command(&["--config", "memory.budget=12 MiB", &file]);
+    assert_eq!(code, Some(0), "{text}");
+    assert!(text.contains("only one step of synthetic fits"), "{text}");
+    let (_, text) = command(&[&file, "--rows", "7680", "--config", "memory.budget=1 GiB"]);
+    assert!(!text.contains("only one step"), "{text}");
+    assert!(!text.contains("N-to-1"), "{text}");
+}
+
+#[test]
+fn plans_that_cannot_be_are_no_ready_ones() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let stream = workflow(folder.path(), "stream", 0);
+    let says = |words: &[&str], said: &str| {
+        let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_samite"));
+        let command = command.env("XDG_CONFIG_HOME", "/nonexistent").arg("doctor");
+        let output = command.args(words).output().expect("samite can be started");
+        let text = String::from_utf8_lossy(&output.stdout);
+        assert_eq!(output.status.code(), Some(1), "{words:?}: {text}");
+        assert!(text.contains(said), "{words:?}: {said}? {text}");
+    };
+    says(
+        &[&stream, "--config", "stage.memory=1 KiB"],
+        "lets it have 1.0 KiB",
+    );
+    says(
+        &[&stream, "--set", "program.reader.units=500"],
+        "503 units are too many",
+    );
+    says(
+        &[&stream, "--config", "memory.budget=8 MiB"],
+        "need 12.0 MiB",
+    );
+    let servers = workflow(folder.path(), "server", 2);
+    let text = std::fs::read_to_string(&servers).expect("it was written");
+    let small = text.replace(
+        "'stage-server'",
+        "'stage-server'\nargs = ['--memory', '1 MiB']",
+    );
+    std::fs::write(&servers, small).expect("our folder");
+    says(
+        &[&servers],
+        "has --memory 1.0 MiB, and its part of one step is 3.0 MiB",
+    );
+    let alone = folder.path().join("alone.toml");
+    let text = "[[program]]\nname = 'a'\ncommand = 'true'\n[config]\nstage.method = 'graph'\n";
+    std::fs::write(&alone, text).expect("our folder");
+    says(&[alone.to_str().expect("letters")], "has no [[edge]]");
+}
+
+#[test]
+fn copies_and_kept_steps_are_counted() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = workflow(folder.path(), "server", 2);
+    let with = |setting: &str| plan(&[&file, "--config", setting]);
+    // There are two servers for three copies.
+    assert_eq!(
+        number(&with("stage.replicas=3")["memory"]),
+        2 * 2 * step(768)
+    );
+    let kept = format!("stage.retain_bytes={} B", 5 * step(768));
+    assert_eq!(number(&with(&kept)["streams"][0]["steps_in_memory"]), 6);
+    let first = with("stage.precious_first=true");
+    assert_eq!(number(&first["streams"][0]["steps_in_memory"]), 3);
+    let writer = &first["programs"][0];
+    assert_eq!(number(&writer["holds"]), step(256));
+}
+
+#[test]
+fn every_workflow_has_a_plan() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../workflows");
+    for (name, bytes) in [
+        ("synthetic.toml", 2048 * 2048 * 8),
+        ("lammps-msd.toml", 4 * 8000 * 32),
+        ("laplace.toml", 2 * 2048 * 2048 * 8),
+        ("steering.toml", 2 * 256 * 256 * 8),
+    ] {
+        let file = folder.join(name);
+        let plan = plan(&[file.to_str().expect("a name of letters")]);
+        assert_eq!(number(&plan["streams"][0]["step_bytes"]), bytes, "{name}");
+    }
+}

@@ -1,0 +1,70 @@
+//! `samite top` beside a stream that is blocked: who, how much, and whom it waits for.
+
+mod domain;
+
+use domain::{Job, output};
+use serde_json::Value;
+
+#[test]
+fn a_writer_that_nobody_reads() {
+    let write = "-n 2 --config fabric.deadline=300s synthetic-writer --shape 64,1024 --steps 9";
+    let words: Vec<&str> = write.split(' ').collect();
+    let mut job = Job::start("unread", &words);
+    // Both ranks wait for the third step.
+    let state = job.wait(|state| domain::is_blocked(state, 2));
+    let stream = &state["streams"][0];
+    assert_eq!(stream["name"], "synthetic");
+    assert_eq!(stream["writer"], "synthetic-writer");
+    assert_eq!(
+        (&stream["ranks_here"], &stream["ranks"]),
+        (&2.into(), &2.into())
+    );
+    let step = 64 * 1024 * 8;
+    assert_eq!(
+        (&stream["steps"], &stream["bytes"]),
+        (&2.into(), &(2 * step).into())
+    );
+    let readers = &stream["readers"][0];
+    assert_eq!(readers["name"], Value::Null);
+    assert_eq!(readers["queued_steps"], 2);
+    let held = stream["memory"].as_u64().expect("a number");
+    assert!(held >= 2 * step && held < 2 * step + step / 8, "{held}");
+    let keeper = &state["keepers"][0];
+    assert_eq!(
+        keeper["granted"], held,
+        "all that is granted is the stream's"
+    );
+    assert!(keeper["used"].as_u64() >= Some(held), "{keeper}");
+    let writers = state["units"].as_array().expect("a list");
+    let writers = writers
+        .iter()
+        .filter(|unit| unit["program"] == "synthetic-writer");
+    let pids: Vec<&Value> = writers.map(|unit| &unit["pid"]).collect();
+    let waits = state["waits"].as_array().expect("a list");
+    for (rank, wait) in waits.iter().enumerate() {
+        assert_eq!(wait["who"], format!("rank {rank} of synthetic-writer"));
+        assert_eq!(wait["waits_for"], "a first reader; 2 steps are unread");
+        assert!(pids.contains(&&wait["pid"]), "{wait} of {pids:?}");
+    }
+    let text = output(&["top", "--domain", &job.domain, "--once"]).expect("it is there");
+    for said in [
+        "synthetic-writer 2/2",
+        "nobody yet",
+        "1.0 MiB",
+        "rank 1 of synthetic-writer",
+        "a first reader; 2 steps are unread",
+        "samite-steward",
+    ] {
+        assert!(text.contains(said), "{said}? {text}");
+    }
+    assert!(
+        !text.contains("samite-top"),
+        "it does not show itself: {text}"
+    );
+}
+
+#[test]
+fn a_domain_that_is_not_there_is_named() {
+    let error = output(&["top", "--domain", "nowhere-at-all", "--once"]).unwrap_err();
+    assert!(error.contains("nowhere-at-all"), "{error}");
+}

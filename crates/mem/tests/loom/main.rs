@@ -1,0 +1,20 @@
+//! Every interleaving of the ring, the doorbell, the claim word and the gate, within a bound on preemptions.
+//!
+//! `RUSTFLAGS="--cfg loom" cargo test -p samite-mem --release --test loom`
+//!
+//! Bytes lie in loom's `UnsafeCell`: a read that is not ordered after the write of the same bytes fails the
+//! model, not only one that sees wrong bytes.
+
+#![cfg(loom)]
+
+mod claim;
+mod doorbell;
+mod gate;
+mod ring;
+
+/// Runs a model with at most so many preemptions per execution.
+fn model(preemptions: usize, body: impl Fn() + Sync + Send + 'static) {
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = Some(preemptions);
+    builder.check(body);
+}

@@ -1,0 +1,19 @@
+//! Reads a box of every step that `stage_writer` writes, and says how large its largest value is; see there how to run both.
+
+use ndarray::Array2;
+use samite::{Fabric, stage::Stage};
+use std::error::Error;
+
+fn main() -> Result<(), Box<dyn Error>> {
+    read(&samite::init()?)
+}
+
+/// What staging costs a program are the lines that are not marked as its own.
+pub(crate) fn read(fabric: &Fabric) -> Result<(), Box<dyn Error>> {
+    let stage = Stage::join(fabric)?;
+    for step in stage.reader("field")? {
+        let part: Array2<f64> = step?.get("u", [10..110, 20..70])?;
+        println!("{}", part.iter().copied().fold(0.0, f64::max)); // own
+    }
+    Ok(())
+}

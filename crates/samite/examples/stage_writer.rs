@@ -1,0 +1,32 @@
+//! Writes a field, step by step, for whoever reads it: `stage_reader`. Build both with
+//! `cargo build --release -p samite --examples` and run them with `samite run` and a workflow of two programs:
+//!
+//! ```toml
+//! [[program]]
+//! name = "writer"
+//! command = "target/release/examples/stage_writer"
+//! [[program]]
+//! name = "reader"
+//! command = "target/release/examples/stage_reader"
+//! ```
+
+use ndarray::Array2;
+use samite::{Fabric, stage::Stage};
+use std::error::Error;
+
+fn main() -> Result<(), Box<dyn Error>> {
+    write(&samite::init()?)
+}
+
+/// What staging costs a program are the lines that are not marked as its own.
+pub(crate) fn write(fabric: &Fabric) -> Result<(), Box<dyn Error>> {
+    let stage = Stage::join(fabric)?;
+    let mut field = stage.writer("field")?;
+    for number in 0..10 {
+        let u = Array2::from_shape_fn((200, 300), |(y, x)| (number * 60_000 + y * 300 + x) as f64); // own
+        let mut step = field.step()?;
+        step.put("u", [200, 300], [0, 0], u.view())?;
+        step.commit()?;
+    }
+    Ok(())
+}

@@ -1,0 +1,145 @@
+//! Which files there are in the folder of a stream, and which of them belong together.
+
+use super::error::{FileError, io};
+use super::frame::{Frames, Head};
+use super::{Header, MOST_RANKS, scan};
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::path::Path;
+use std::time::SystemTime;
+
+/// A file of a rank.
+#[derive(Debug)]
+pub(super) struct Found {
+    pub(super) rank: u32,
+    pub(super) frames: Frames,
+    /// `None` where it has no whole one (yet).
+    pub(super) header: Result<Option<(Head, Header)>, FileError>,
+    changed: SystemTime,
+}
+
+/// The files of one life of a stream in one run.
+#[derive(Debug)]
+pub(super) struct Life {
+    pub(super) header: Header,
+    pub(super) files: BTreeMap<u32, Frames>,
+    changed: SystemTime,
+}
+
+impl Life {
+    fn is_whole(&self) -> bool {
+        self.files.len() as u64 == u64::from(self.header.ranks)
+    }
+}
+
+/// The files of all ranks, of whatever run.
+///
+/// # Errors
+/// The folder cannot be read.
+pub(super) fn files_of(folder: &Path) -> Result<Vec<Found>, FileError> {
+    let entries = std::fs::read_dir(folder).map_err(io("look into", folder))?;
+    let mut files = Vec::new();
+    for entry in entries {
+        let name = entry.map_err(io("look into", folder))?.file_name();
+        let rank = name.to_str().and_then(|name| {
+            let rank: u32 = name
+                .strip_prefix("rank-")?
+                .strip_suffix(".samite")?
+                .parse()
+                .ok()?;
+            (name == format!("rank-{rank}.samite")).then_some(rank)
+        });
+        let Some(rank) = rank else { continue };
+        let path = super::file_of(folder, rank);
+        let file = match File::open(&path) {
+            Ok(file) => file,
+            // Removed just now.
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => continue,
+            Err(error) => return Err(io("open", &path)(error)),
+        };
+        let metadata = file.metadata().map_err(io("look at", &path))?;
+        let frames = Frames::new(file, &path);
+        files.push(Found {
+            rank,
+            header: header_of(&frames, rank),
+            frames,
+            changed: metadata.modified().unwrap_or(SystemTime::UNIX_EPOCH),
+        });
+    }
+    Ok(files)
+}
+
+fn header_of(frames: &Frames, rank: u32) -> Result<Option<(Head, Header)>, FileError> {
+    let Some((head, header)) = scan::header(frames)? else {
+        return Ok(None);
+    };
+    if header.ranks > MOST_RANKS {
+        return Err(frames.corrupt(0, "it has more ranks than any stream"));
+    }
+    if header.rank != rank || rank >= header.ranks {
+        return Err(FileError::Stranger {
+            path: frames.path.clone(),
+            found: header.name(),
+            wanted: format!("rank {rank}"),
+        });
+    }
+    Ok(Some((head, header)))
+}
+
+/// The newest life of this run; of any run, that one which has the files of all its ranks (no two can), else the newest.
+///
+/// # Errors
+/// There is none (yet); ranks that do not belong to the same stream; where any run will do, a file of it that is damaged.
+pub(super) fn life_of(folder: &Path, run: Option<u64>) -> Result<Life, FileError> {
+    let mut lives: BTreeMap<(u64, u32), Life> = BTreeMap::new();
+    let mut damaged = Vec::new();
+    for found in files_of(folder)? {
+        let header = match found.header {
+            Ok(Some((_, header))) => header,
+            Ok(None) => continue,
+            Err(error @ FileError::Io { .. }) => return Err(error),
+            Err(error) => {
+                damaged.push((found.rank, error));
+                continue;
+            }
+        };
+        if run.is_some_and(|run| run != header.run) {
+            continue;
+        }
+        let of = (header.run, header.life);
+        let life = lives.entry(of).or_insert_with(|| Life {
+            header: header.clone(),
+            files: BTreeMap::new(),
+            changed: found.changed,
+        });
+        if (&header.stream, header.ranks) != (&life.header.stream, life.header.ranks) {
+            return Err(FileError::Stranger {
+                path: found.frames.path,
+                found: header.name(),
+                wanted: life.header.name(),
+            });
+        }
+        life.changed = life.changed.max(found.changed);
+        life.files.insert(found.rank, found.frames);
+    }
+    let lives = lives.into_values();
+    let best = match run {
+        Some(_) => lives.max_by_key(|life| life.header.life),
+        None => lives.max_by_key(|life| (life.is_whole(), life.changed)),
+    };
+    let ranks = best.as_ref().map_or(u32::MAX, |life| life.header.ranks);
+    let has = |rank| {
+        best.as_ref()
+            .is_some_and(|life| life.files.contains_key(&rank))
+    };
+    let wrong = damaged
+        .into_iter()
+        .find(|(rank, _)| *rank < ranks && !has(*rank));
+    match (best, wrong) {
+        (_, Some((_, error))) if run.is_none() => Err(error),
+        (Some(life), _) => Ok(life),
+        (None, _) => Err(FileError::NotAStream {
+            path: folder.to_owned(),
+        }),
+    }
+}

@@ -1,0 +1,353 @@
+//! One step of an archive: its variables, and boxes of them.
+
+use super::Record;
+use super::archive::Archive;
+use super::error::{FileError, io};
+use super::fetch::{Source, fetch};
+use super::frame::{ALIGN, Kind};
+use super::scan::Scan;
+use crate::index::Index;
+use crate::protocol::{Attribute, Fault, Layout, Step};
+use crate::space::{Dims, first_hole, first_overlap};
+use crate::{Dtype, Element, Region};
+
+/// One step of an [`Archive`], with what all ranks wrote.
+#[derive(Debug)]
+pub struct StoredStep<'a> {
+    pub(super) archive: &'a Archive,
+    pub(super) step: Step,
+    pub(super) variables: Vec<StoredVariable>,
+    pub(super) attributes: Vec<(String, Attribute)>,
+}
+
+/// A variable of a stored step.
+#[derive(Clone, Debug)]
+pub struct StoredVariable {
+    /// Its name.
+    pub name: String,
+    /// Type of its elements.
+    pub dtype: Dtype,
+    /// Shape of the whole array.
+    pub shape: Dims,
+    /// Facts about it, of the first rank that has it.
+    pub attributes: Vec<(String, Attribute)>,
+    /// The blocks of all ranks.
+    pub blocks: Vec<StoredBlock>,
+    /// The first rank that has it.
+    first: u32,
+}
+
+/// A block of a stored variable.
+#[derive(Clone, Debug)]
+pub struct StoredBlock {
+    /// Which points.
+    pub region: Region,
+    /// Who wrote it.
+    pub rank: u32,
+    /// Where it begins in the rank's file.
+    pub at: u64,
+    checksum: Option<u32>,
+}
+
+impl StoredStep<'_> {
+    /// Its number.
+    pub fn number(&self) -> Step {
+        self.step
+    }
+
+    /// What is in it, in the order of the ranks' layouts.
+    pub fn variables(&self) -> &[StoredVariable] {
+        &self.variables
+    }
+
+    /// Facts of the step; where ranks say different things, all of them.
+    pub fn attributes(&self) -> &[(String, Attribute)] {
+        &self.attributes
+    }
+
+    /// A variable by name.
+    ///
+    /// # Errors
+    /// There is none of that name; the error says which there are.
+    pub fn variable(&self, name: &str) -> Result<&StoredVariable, FileError> {
+        let found = self.variables.iter().find(|variable| variable.name == name);
+        found.ok_or_else(|| {
+            let names: Vec<&str> = self.variables.iter().map(|v| v.name.as_str()).collect();
+            FileError::NoVariable {
+                step: self.step,
+                name: name.to_owned(),
+                has: match names.is_empty() {
+                    true => "none".to_owned(),
+                    false => names.join(", "),
+                },
+            }
+        })
+    }
+
+    /// Reads a box of a variable as a dense, row-major array.
+    ///
+    /// # Errors
+    /// No such variable, or of another type; a box outside of the array, or with points that nobody wrote; a block whose
+    /// checksum differs; the system refuses.
+    pub fn read<T: Element>(&self, name: &str, region: &Region) -> Result<Vec<T>, FileError> {
+        let variable = self.variable(name)?;
+        if variable.dtype != T::DTYPE {
+            return Err(FileError::Type {
+                name: name.to_owned(),
+                is: variable.dtype,
+                asked: T::DTYPE,
+            });
+        }
+        // Before anything of that size is allocated.
+        let parts = self.parts(variable, region)?;
+        let count = usize::try_from(region.bytes(1)?).unwrap_or(usize::MAX);
+        let mut values = Vec::new();
+        values.try_reserve_exact(count).map_err(|_| {
+            let no_memory = std::io::ErrorKind::OutOfMemory.into();
+            io("find memory for a box of", &self.archive.folder)(no_memory)
+        })?;
+        values.resize(count, T::zeroed());
+        let bytes = bytemuck::cast_slice_mut(&mut values);
+        self.fetch_all(variable, &parts, region, bytes)?;
+        Ok(values)
+    }
+
+    /// As [`read`](Self::read), the bytes of any type into `to`, which is as long as the box.
+    ///
+    /// # Errors
+    /// As [`read`](Self::read), and when `to` is too short.
+    pub fn read_into(&self, name: &str, region: &Region, to: &mut [u8]) -> Result<(), FileError> {
+        let variable = self.variable(name)?;
+        let parts = self.parts(variable, region)?;
+        let needed = region.bytes(variable.dtype.bytes())?;
+        if (to.len() as u64) < needed {
+            return Err(crate::SpaceError::Short {
+                region: region.clone(),
+                needed,
+                given: to.len() as u64,
+            }
+            .into());
+        }
+        self.fetch_all(variable, &parts, region, &mut to[..needed as usize])
+    }
+
+    /// Which parts of which blocks a box is made of, in the order in which they are read.
+    fn parts(
+        &self,
+        variable: &StoredVariable,
+        region: &Region,
+    ) -> Result<Vec<(u32, Region)>, FileError> {
+        variable.holds(region)?;
+        let regions: Vec<Region> = variable.blocks.iter().map(|b| b.region.clone()).collect();
+        let mut parts: Vec<(u32, Region)> = Index::new(&regions)?.query(region).collect();
+        let covered: Vec<Region> = parts.iter().map(|part| part.1.clone()).collect();
+        if let Some(hole) = first_hole(region, &covered) {
+            return Err(FileError::Hole {
+                name: variable.name.clone(),
+                step: self.step,
+                hole: hole.into(),
+            });
+        }
+        parts.sort_unstable_by_key(|part| part.0);
+        Ok(parts)
+    }
+
+    fn fetch_all(
+        &self,
+        variable: &StoredVariable,
+        parts: &[(u32, Region)],
+        region: &Region,
+        to: &mut [u8],
+    ) -> Result<(), FileError> {
+        let mut parts = parts.iter();
+        parts.try_for_each(|(block, part)| {
+            let block = &variable.blocks[*block as usize];
+            self.fetch(variable, block, part, region, to)
+        })
+    }
+
+    /// Whether ranks wrote the same points; a rank by itself cannot.
+    pub(super) fn check_blocks(&self) -> Result<(), FileError> {
+        for variable in &self.variables {
+            let blocks = &variable.blocks;
+            let regions: Vec<Region> = blocks.iter().map(|b| b.region.clone()).collect();
+            if let Some((one, other)) = first_overlap(&regions) {
+                return Err(FileError::from(Fault::Overlap {
+                    variable: variable.name.clone(),
+                    one: blocks[one].rank,
+                    one_block: regions[one].clone(),
+                    other: blocks[other].rank,
+                    other_block: regions[other].clone(),
+                }));
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads everything and compares it with its checksums.
+    ///
+    /// # Errors
+    /// The first block that differs; the system refuses.
+    pub fn check(&self) -> Result<(), FileError> {
+        let mut bytes = Vec::new();
+        for variable in &self.variables {
+            for block in &variable.blocks {
+                let needed = block.region.bytes(variable.dtype.bytes())?;
+                let more = usize::try_from(needed).unwrap_or(usize::MAX);
+                bytes.clear();
+                bytes.try_reserve_exact(more).map_err(|_| {
+                    let no_memory = std::io::ErrorKind::OutOfMemory.into();
+                    io("find memory for a block of", &self.archive.folder)(no_memory)
+                })?;
+                bytes.resize(more, 0);
+                self.fetch(variable, block, &block.region, &block.region, &mut bytes)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads a part of a block into an array over `region`.
+    fn fetch(
+        &self,
+        variable: &StoredVariable,
+        block: &StoredBlock,
+        part: &Region,
+        region: &Region,
+        to: &mut [u8],
+    ) -> Result<(), FileError> {
+        let Some(scan) = self.archive.ranks.get(&block.rank) else {
+            return Ok(()); // a stored step has blocks of ranks that are there
+        };
+        let frames = &scan.frames;
+        if *part != block.region || part != region {
+            let source = Source {
+                frames,
+                at: block.at,
+                region: &block.region,
+                element: variable.dtype.bytes(),
+            };
+            return fetch(source, part, region, to);
+        }
+        let is = frames.read_block(block.at, to, block.checksum.is_some())?;
+        if is == block.checksum {
+            return Ok(());
+        }
+        Err(FileError::Checksum {
+            name: variable.name.clone(),
+            step: self.step,
+            rank: block.rank,
+            block: block.region.clone().into(),
+        })
+    }
+
+    /// Adds what one rank wrote.
+    pub(super) fn add(&mut self, rank: u32, scan: &Scan) -> Result<(), FileError> {
+        let frames = &scan.frames;
+        let place = scan.records.binary_search_by_key(&self.step, |r| r.0);
+        let at = scan.records[place.unwrap_or(0)].1;
+        let of = |at: u64, kind, what| {
+            let head = frames.head(at)?;
+            let head = head.filter(|head| (head.kind, head.id) == (kind, scan.id));
+            head.ok_or_else(|| frames.corrupt(at, what))
+        };
+        let head = of(at, Kind::Record, "there is no record")?;
+        let record: Record = frames.content(&head)?;
+        let layout = of(record.layout, Kind::Layout, "there is no layout")?;
+        let layout: Layout = frames.content(&layout)?;
+        let data = of(record.data, Kind::Data, "there are no data")?;
+        // W2, and what is behind them is in the file.
+        if data.end().is_none_or(|end| end > at) {
+            return Err(frames.corrupt(data.at, "the data are longer than their frame"));
+        }
+        layout
+            .check(rank)
+            .map_err(|_| frames.corrupt(record.layout, "a layout that cannot be"))?;
+        let limit = data.content() + data.length;
+        let mut checksums = record.checksums.iter().copied();
+        if !record.checksums.is_empty() && record.checksums.len() != layout.blocks() {
+            return Err(frames.corrupt(at, "not a checksum for each block"));
+        }
+        let mut at = data.content();
+        for variable in &layout.variables {
+            let mut blocks = Vec::with_capacity(variable.blocks.len());
+            for block in &variable.blocks {
+                let bytes = block.region.bytes(variable.dtype.bytes())?;
+                let end = at.checked_add(bytes).filter(|end| *end <= limit);
+                let end = end.ok_or_else(|| {
+                    frames.corrupt(data.at, "the data are shorter than their layout")
+                })?;
+                blocks.push(StoredBlock {
+                    region: block.region.clone(),
+                    rank,
+                    at,
+                    checksum: checksums.next(),
+                });
+                at = end.next_multiple_of(ALIGN);
+            }
+            self.merge(rank, variable, blocks)?;
+        }
+        for attribute in record.attributes {
+            if !self.attributes.contains(&attribute) {
+                self.attributes.push(attribute);
+            }
+        }
+        Ok(())
+    }
+
+    fn merge(
+        &mut self,
+        rank: u32,
+        new: &crate::protocol::Variable,
+        blocks: Vec<StoredBlock>,
+    ) -> Result<(), FileError> {
+        let Some(known) = self
+            .variables
+            .iter_mut()
+            .find(|known| known.name == new.name)
+        else {
+            self.variables.push(StoredVariable {
+                name: new.name.clone(),
+                dtype: new.dtype,
+                shape: new.shape.clone(),
+                attributes: new.attributes.clone(),
+                blocks,
+                first: rank,
+            });
+            return Ok(());
+        };
+        if (known.dtype, &known.shape) != (new.dtype, &new.shape) {
+            let is = |dtype: Dtype, shape: &Dims| format!("{dtype} {shape:?}");
+            return Err(FileError::Clash {
+                name: new.name.clone(),
+                one: known.first,
+                other: rank,
+                one_is: is(known.dtype, &known.shape),
+                other_is: is(new.dtype, &new.shape),
+            });
+        }
+        known.blocks.extend(blocks);
+        Ok(())
+    }
+}
+
+impl StoredVariable {
+    /// The whole array.
+    ///
+    /// # Errors
+    /// Damaged: a shape that no array has.
+    pub fn whole(&self) -> Result<Region, FileError> {
+        Ok(Region::whole(&self.shape)?)
+    }
+
+    fn holds(&self, region: &Region) -> Result<(), FileError> {
+        let whole = self.whole()?;
+        if whole.contains(region) {
+            return Ok(());
+        }
+        Err(crate::SpaceError::Outside {
+            asked: region.clone(),
+            whole,
+        }
+        .into())
+    }
+}

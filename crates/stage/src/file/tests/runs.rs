@@ -1,0 +1,307 @@
+//! Folders that are used again: runs, lives, locks; files that are damaged in the middle, or made up.
+
+use super::*;
+use crate::file::frame::{ALIGN, Frames, Head, Kind};
+use crate::protocol::Fault;
+use std::os::unix::fs::FileExt;
+
+fn begin(folder: &Path, run: u64, rank: u32, ranks: u32) -> StepFile {
+    StepFile::begin(folder, "field", run, rank, ranks).unwrap()
+}
+
+fn put(writer: &mut StepFile, step: Step, rank: u32) {
+    let (shape, regions) = parts_of(step, rank);
+    append(writer, step, rank, &shape, &regions);
+}
+
+/// A whole run of two ranks.
+fn whole_run(folder: &Path, run: u64, steps: Step) {
+    for rank in 0..RANKS {
+        let mut writer = begin(folder, run, rank, RANKS);
+        (0..steps).for_each(|step| put(&mut writer, step, rank));
+        writer.finish().unwrap();
+    }
+}
+
+#[test]
+fn ranks_of_two_runs_are_not_mixed() {
+    let folder = TempDir::new().unwrap();
+    let folder = folder.path();
+    whole_run(folder, 11, 3);
+    let mut old = Archive::open(folder).unwrap();
+    assert!(matches!(
+        Archive::open_run(folder, 22),
+        Err(FileError::NotAStream { .. })
+    ));
+    // Rank 1 has not begun anew yet.
+    let mut first = begin(folder, 22, 0, RANKS);
+    assert_eq!(first.last(), None);
+    put(&mut first, 0, 0);
+    put(&mut first, 1, 0);
+    let mut new = Archive::open_run(folder, 22).unwrap();
+    for archive in [&new, &Archive::open(folder).unwrap()] {
+        assert!(archive.steps().is_empty() && !archive.is_finished());
+    }
+    assert_eq!((new.run(), new.behind()), (22, Some((1, None))));
+    let mut second = begin(folder, 22, 1, RANKS);
+    put(&mut second, 0, 1);
+    new.refresh().unwrap();
+    assert_eq!(new.steps(), [0]);
+    assert_eq!(new.behind(), Some((1, Some(1))));
+    is_right(&new, 0);
+    // Whoever reads the old run goes on.
+    old.refresh().unwrap();
+    assert_eq!((old.run(), old.steps()), (11, &[0, 1, 2][..]));
+    is_right(&old, 2);
+}
+
+#[test]
+fn a_run_with_fewer_ranks_removes_the_others() {
+    let folder = TempDir::new().unwrap();
+    let folder = folder.path();
+    for rank in 0..4 {
+        begin(folder, 11, rank, 4).finish().unwrap();
+    }
+    let mut second = begin(folder, 22, 1, RANKS);
+    put(&mut second, 0, 1);
+    assert_eq!(Archive::open_run(folder, 22).unwrap().ranks(), RANKS);
+    assert!(file_of(folder, 2).exists());
+    let mut first = begin(folder, 22, 0, RANKS);
+    put(&mut first, 0, 0);
+    assert!(!file_of(folder, 2).exists() && !file_of(folder, 3).exists());
+    is_right(&Archive::open(folder).unwrap(), 0);
+}
+
+#[test]
+fn only_an_unended_file_of_the_same_run_is_continued() {
+    let folder = TempDir::new().unwrap();
+    let folder = folder.path();
+    let mut writer = begin(folder, 11, 0, 1);
+    put(&mut writer, 0, 0);
+    drop(writer);
+    let mut writer = begin(folder, 11, 0, 1);
+    assert_eq!(writer.last(), Some(0), "a restart");
+    put(&mut writer, 1, 0);
+    drop(writer);
+    let writer = begin(folder, 22, 0, 1);
+    assert_eq!(writer.last(), None, "another run");
+    writer.finish().unwrap();
+    let writer = begin(folder, 22, 0, 1);
+    assert_eq!(writer.last(), None, "ended in order");
+    drop(writer);
+    // A damaged file of another run is in nobody's way.
+    let mut bytes = fs::read(file_of(folder, 0)).unwrap();
+    bytes[ALIGN as usize] ^= 1;
+    fs::write(file_of(folder, 0), bytes).unwrap();
+    assert_eq!(begin(folder, 33, 0, 1).last(), None);
+}
+
+/// One run writes a stream to its end twice: rank 0 is further than rank 1.
+#[test]
+fn lives_of_a_run_are_not_mixed() {
+    let folder = TempDir::new().unwrap();
+    let folder = folder.path();
+    whole_run(folder, 11, 2);
+    // Rank 1 died in the second life, rank 0 wrote it to its end.
+    let mut first = begin(folder, 11, 0, RANKS);
+    put(&mut first, 0, 0);
+    let mut archive = Archive::open_run(folder, 11).unwrap();
+    assert!(archive.steps().is_empty());
+    first.finish().unwrap();
+    let mut second = begin(folder, 11, 1, RANKS);
+    put(&mut second, 0, 1);
+    drop(second);
+    archive.refresh().unwrap();
+    assert_eq!(archive.steps(), [0]);
+    // The third life: rank 0 begins anew, so rank 1 does, too.
+    put(&mut begin(folder, 11, 0, RANKS), 0, 0);
+    let second = begin(folder, 11, 1, RANKS);
+    assert_eq!(second.last(), None);
+    assert!(Archive::open(folder).unwrap().steps().is_empty());
+}
+
+#[test]
+fn two_writers_of_a_rank_are_refused() {
+    let folder = TempDir::new().unwrap();
+    let folder = folder.path();
+    let mut writer = begin(folder, 11, 0, 1);
+    put(&mut writer, 0, 0);
+    for run in [11, 22] {
+        let second = StepFile::begin(folder, "field", run, 0, 1).unwrap_err();
+        assert!(
+            matches!(&second, FileError::InUse { rank: 0, path } if *path == file_of(folder, 0)),
+            "{second}"
+        );
+    }
+    assert!(matches!(
+        StepFile::create(folder, "field", 0, 1),
+        Err(FileError::InUse { .. })
+    ));
+    put(&mut writer, 1, 0);
+    writer.finish().unwrap();
+    assert_eq!(Archive::open(folder).unwrap().steps(), [0, 1]);
+    drop(begin(folder, 22, 0, 1));
+    for (rank, ranks) in [(1, 1), (0, 0), (7, 3)] {
+        let beyond = StepFile::begin(folder, "field", 11, rank, ranks).unwrap_err();
+        let FileError::Layout(fault) = beyond else {
+            panic!("{beyond}")
+        };
+        assert!(matches!(*fault, Fault::RankBeyond { .. }), "{fault}");
+    }
+}
+
+/// A damaged byte in the middle costs no step behind it: the file is left as it is.
+#[test]
+fn damage_in_the_middle_is_no_end() {
+    let folder = TempDir::new().unwrap();
+    let folder = folder.path();
+    drop(write(folder, 0..4));
+    let path = file_of(folder, 0);
+    let whole = fs::read(&path).unwrap();
+    let records = Archive::open(folder).unwrap().scan_of(0).records.clone();
+    for (step, record) in &records[..3] {
+        // Its content, its head.
+        for at in [record + ALIGN, *record] {
+            let mut bytes = whole.clone();
+            bytes[at as usize] ^= 1;
+            fs::write(&path, &bytes).unwrap();
+            let refused = StepFile::resume(folder, "field", 0, RANKS).unwrap_err();
+            assert!(
+                matches!(refused, FileError::Corrupt { .. }),
+                "step {step}: {refused}"
+            );
+            assert!(fs::read(&path).unwrap() == bytes, "step {step} was cut off");
+        }
+    }
+    // Behind the last record nothing follows: it may be half a record.
+    let mut bytes = whole.clone();
+    bytes[(records[3].1 + ALIGN) as usize] ^= 1;
+    fs::write(&path, &bytes).unwrap();
+    let writer = StepFile::resume(folder, "field", 0, RANKS).unwrap();
+    assert_eq!(writer.last(), Some(2));
+}
+
+#[test]
+fn blocks_one_above_another_are_refused() {
+    let folder = TempDir::new().unwrap();
+    let at = |from: u64| Region::at(&[from], &[4]).unwrap();
+    let layout = |blocks: &[Region]| Layout {
+        variables: vec![variable("u", Dtype::U8, &[12], blocks)],
+    };
+    let put = |writer: &mut StepFile, step, blocks: &[Region]| {
+        let layout = layout(blocks);
+        writer.append(
+            step,
+            Content {
+                layout: &layout,
+                blocks: &vec![&[7; 4][..]; blocks.len()],
+                attributes: &[],
+            },
+        )
+    };
+    let overlap = |error: FileError| match error {
+        FileError::Layout(fault) => match *fault {
+            Fault::Overlap { one, other, .. } => (one, other),
+            other => panic!("{other}"),
+        },
+        other => panic!("{other}"),
+    };
+    let mut first = StepFile::create(folder.path(), "field", 0, 2).unwrap();
+    let mut second = StepFile::create(folder.path(), "field", 1, 2).unwrap();
+    assert_eq!(
+        overlap(put(&mut second, 0, &[at(0), at(3)]).unwrap_err()),
+        (1, 1)
+    );
+    let outside = put(&mut second, 0, &[at(9)]).unwrap_err();
+    assert!(matches!(outside, FileError::Layout(_)), "{outside}");
+    put(&mut first, 0, &[at(0)]).unwrap();
+    put(&mut second, 0, &[at(4), at(8)]).unwrap();
+    put(&mut first, 2, &[at(0)]).unwrap();
+    put(&mut second, 2, &[at(2)]).unwrap();
+    let archive = Archive::open(folder.path()).unwrap();
+    archive.step(0).unwrap().check().unwrap();
+    assert_eq!(overlap(archive.step(2).unwrap_err()), (0, 1));
+    // No rank has step 1, and step 3 may come.
+    assert!(archive.is_past(1) && !archive.is_past(3));
+    first.finish().unwrap();
+    second.finish().unwrap();
+    assert!(Archive::open(folder.path()).unwrap().is_past(3));
+}
+
+/// Frames that are intact, with numbers that cannot be.
+#[test]
+fn made_up_files_are_refused() {
+    let folder = TempDir::new().unwrap();
+    let folder = folder.path();
+    let path = file_of(folder, 0);
+    let frames = |ranks| {
+        let file = fs::File::options();
+        let file = { file }
+            .create(true)
+            .truncate(true)
+            .write(true)
+            .read(true)
+            .open(&path);
+        let frames = Frames::new(file.unwrap(), &path);
+        let header = Header {
+            stream: "field".into(),
+            rank: 0,
+            ranks,
+            run: 0,
+            life: 0,
+        };
+        let end = frames.write(Kind::Header, 0, 9, 0, &header).unwrap();
+        (frames, end)
+    };
+    for ranks in [0, u32::MAX, (1 << 20) + 1] {
+        drop(frames(ranks));
+        let refused = Archive::open(folder).unwrap_err();
+        let is_refused = matches!(
+            refused,
+            FileError::Corrupt { .. } | FileError::Stranger { .. }
+        );
+        assert!(is_refused, "{ranks} ranks: {refused}");
+    }
+    // As many as can be, and one of them is there: nothing is made for the others.
+    drop(frames(1 << 20));
+    assert_eq!(Archive::open(folder).unwrap().behind(), Some((1, None)));
+    // A block of 2^62 bytes, in a frame that says so.
+    let shape = [1 << 59];
+    let (file, layout_at) = frames(1);
+    let layout = Layout {
+        variables: vec![variable(
+            "u",
+            Dtype::F64,
+            &shape,
+            &[Region::whole(&shape).unwrap()],
+        )],
+    };
+    let data = file.write(Kind::Layout, 0, 9, layout_at, &layout).unwrap();
+    for length in [1 << 62, u64::MAX - 4096, 64] {
+        let head = Head {
+            kind: Kind::Data,
+            step: 0,
+            length,
+            checksum: 0,
+            id: 9,
+            at: data,
+        };
+        let raw = fs::File::options().write(true).open(&path).unwrap();
+        raw.write_all_at(&head.bytes(), data).unwrap();
+        let record = Record {
+            layout: layout_at,
+            data,
+            checksums: Vec::new(),
+            attributes: Vec::new(),
+        };
+        let record_at = data + 2 * ALIGN;
+        let at = file.write(Kind::Record, 0, 9, record_at, &record).unwrap();
+        let records = vec![(0, record_at)];
+        let end = file.write(Kind::Index, 0, 9, at, &Index { records });
+        file.write(Kind::End, 0, 9, end.unwrap(), &at).unwrap();
+        let archive = Archive::open(folder).unwrap();
+        assert_eq!(archive.steps(), [0]);
+        let refused = archive.step(0).unwrap_err();
+        assert!(matches!(refused, FileError::Corrupt { .. }), "{refused}");
+    }
+}

@@ -1,0 +1,192 @@
+//! The operators that have a word.
+
+use super::numbers::{Input, Kind, Tile};
+use super::operator::Operator;
+use crate::space::Dims;
+use crate::{Dtype, Region, for_dtype};
+use ndarray::{ArrayD, ArrayViewD, Axis, Slice, Zip};
+use num_traits::AsPrimitive;
+
+/// The same numbers as another type.
+pub(super) struct As(pub(super) Dtype);
+
+/// Times one number, plus another one. One of the two does nothing: `x * 1.0` and `x + 0.0` are what `x` was, but for the sign
+/// of a zero, and so this is one operator.
+pub(super) struct Linear {
+    pub(super) scale: f64,
+    pub(super) offset: f64,
+}
+
+/// Every n-th element.
+pub(super) struct Stride(pub(super) u64);
+
+/// Means of blocks of n.
+pub(super) struct Mean(pub(super) u64);
+
+/// The type of what is computed from numbers of that type.
+fn computed(dtype: Dtype) -> Dtype {
+    match dtype {
+        Dtype::F32 => Dtype::F32,
+        _ => Dtype::F64,
+    }
+}
+
+/// The numbers of a box as `f64`.
+fn floats(input: &Input<'_>) -> Option<ArrayD<f64>> {
+    for_dtype!(input.dtype(), T => Some(input.view::<T>()?.mapv(|x| x.as_())))
+}
+
+/// Puts numbers into a box, as its type.
+fn put(floats: &ArrayViewD<'_, f64>, into: &mut Tile) -> Option<()> {
+    for_dtype!(into.dtype(), T => {
+        Zip::from(into.view_mut::<T>()?).and(floats).for_each(|to, x| *to = x.as_());
+    });
+    Some(())
+}
+
+fn unfit<T>(done: Option<T>) -> Result<T, String> {
+    done.ok_or_else(|| "a box that does not fit its type".to_owned())
+}
+
+impl Operator for As {
+    fn result(&self, input: &Kind) -> Result<Kind, String> {
+        Ok(Kind {
+            dtype: self.0,
+            shape: input.shape.clone(),
+        })
+    }
+
+    fn needs(&self, _: &Kind, asked: &Region) -> Result<Region, String> {
+        Ok(asked.clone())
+    }
+
+    fn apply(&self, input: &Input<'_>, into: &mut Tile) -> Result<(), String> {
+        let converted = for_dtype!(input.dtype(), From => for_dtype!(into.dtype(), To => {
+            let both = input.view::<From>().zip(into.view_mut::<To>());
+            both.map(|(from, to)| Zip::from(to).and(&from).for_each(|to, &from| *to = from.as_()))
+        }));
+        unfit(converted)
+    }
+}
+
+impl Operator for Linear {
+    fn result(&self, input: &Kind) -> Result<Kind, String> {
+        Ok(Kind {
+            dtype: computed(input.dtype),
+            shape: input.shape.clone(),
+        })
+    }
+
+    fn needs(&self, _: &Kind, asked: &Region) -> Result<Region, String> {
+        Ok(asked.clone())
+    }
+
+    fn apply(&self, input: &Input<'_>, into: &mut Tile) -> Result<(), String> {
+        let numbers = floats(input).map(|numbers| numbers * self.scale + self.offset);
+        unfit(numbers.and_then(|numbers| put(&numbers.view(), into)))
+    }
+}
+
+/// Each number becomes another one.
+impl<F: Fn(f64) -> f64> Operator for F {
+    fn result(&self, input: &Kind) -> Result<Kind, String> {
+        Ok(Kind {
+            dtype: Dtype::F64,
+            shape: input.shape.clone(),
+        })
+    }
+
+    fn needs(&self, _: &Kind, asked: &Region) -> Result<Region, String> {
+        Ok(asked.clone())
+    }
+
+    fn apply(&self, input: &Input<'_>, into: &mut Tile) -> Result<(), String> {
+        let numbers = floats(input).map(|numbers| numbers.mapv_into(self));
+        unfit(numbers.and_then(|numbers| put(&numbers.view(), into)))
+    }
+}
+
+impl Operator for Stride {
+    fn result(&self, input: &Kind) -> Result<Kind, String> {
+        Ok(Kind {
+            dtype: input.dtype,
+            shape: fewer(&input.shape, self.0),
+        })
+    }
+
+    fn needs(&self, _: &Kind, asked: &Region) -> Result<Region, String> {
+        // It ends with the last element that is taken.
+        let upper = asked.upper().iter().map(|upper| (upper - 1) * self.0 + 1);
+        region(times(asked.lower(), self.0), upper.collect())
+    }
+
+    fn apply(&self, input: &Input<'_>, into: &mut Tile) -> Result<(), String> {
+        let step = isize::try_from(self.0).unwrap_or(isize::MAX);
+        unfit(for_dtype!(input.dtype(), T => {
+            let both = input.view::<T>().zip(into.view_mut::<T>());
+            both.map(|(mut from, mut to)| {
+                for dim in 0..from.ndim() {
+                    from.slice_axis_inplace(Axis(dim), Slice::new(0, None, step));
+                }
+                to.assign(&from);
+            })
+        }))
+    }
+}
+
+impl Operator for Mean {
+    fn result(&self, input: &Kind) -> Result<Kind, String> {
+        Ok(Kind {
+            dtype: computed(input.dtype),
+            shape: fewer(&input.shape, self.0),
+        })
+    }
+
+    fn needs(&self, input: &Kind, asked: &Region) -> Result<Region, String> {
+        let upper = times(asked.upper(), self.0);
+        let inside = upper
+            .iter()
+            .zip(&input.shape)
+            .map(|(upper, end)| *upper.min(end));
+        region(times(asked.lower(), self.0), inside.collect())
+    }
+
+    fn apply(&self, input: &Input<'_>, into: &mut Tile) -> Result<(), String> {
+        let mut numbers = unfit(floats(input))?;
+        for dim in 0..numbers.ndim() {
+            numbers = self.along(&numbers, Axis(dim));
+        }
+        unfit(put(&numbers.view(), into))
+    }
+}
+
+impl Mean {
+    /// The means along one dimension, which together are the means of blocks: all of a block's lines are equally long.
+    fn along(&self, numbers: &ArrayD<f64>, axis: Axis) -> ArrayD<f64> {
+        let length = numbers.len_of(axis);
+        let block = usize::try_from(self.0).unwrap_or(usize::MAX).min(length);
+        let mut shape = numbers.shape().to_vec();
+        shape[axis.0] = length.div_ceil(block.max(1));
+        let mut means = ArrayD::zeros(shape);
+        for (at, mut mean) in means.axis_iter_mut(axis).enumerate() {
+            let lines = at * block..(at * block + block).min(length);
+            let count = lines.len() as f64;
+            // One after another: a sum whose order does not depend on how the numbers lie.
+            lines.for_each(|line| mean += &numbers.index_axis(axis, line));
+            mean /= count;
+        }
+        means
+    }
+}
+
+fn fewer(shape: &Dims, n: u64) -> Dims {
+    shape.iter().map(|extent| extent.div_ceil(n)).collect()
+}
+
+fn times(corner: &[u64], n: u64) -> Dims {
+    corner.iter().map(|at| at.saturating_mul(n)).collect()
+}
+
+fn region(lower: Dims, upper: Dims) -> Result<Region, String> {
+    Region::new(&lower, &upper).map_err(|error| error.to_string())
+}

@@ -1,0 +1,287 @@
+//! What an edge of the graph is: who writes, who reads, and what is agreed between them.
+
+use super::error::GraphError;
+use crate::Dtype;
+use crate::protocol::{Limits, Policy};
+use crate::space::Dims;
+use serde::{Deserialize, Serialize};
+use std::fmt;
+use std::str::FromStr;
+
+/// A program that reads a stream which another one writes.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Edge {
+    /// The program that writes.
+    pub from: String,
+    /// What it calls the stream.
+    pub stream: String,
+    /// The program that reads.
+    pub to: String,
+    /// What that one calls it.
+    pub name: String,
+    /// Who of the readers gets what.
+    #[serde(default)]
+    pub redistribute: Redistribution,
+    /// What happens when the readers are slow; `None`: as the settings of the stream say.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub policy: Option<Policy>,
+    /// Most that may wait for the readers; `None`: as the settings of the stream say.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limits: Option<Limits>,
+    /// What is done to what passes, in this order.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub operators: Vec<Applied>,
+    /// The reader's first so many steps are empty.
+    #[serde(default)]
+    pub tokens: u64,
+    /// What the writer promises.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub variables: Vec<Promise>,
+}
+
+/// Who of the readers gets what of an array, when each asks for its own ([`crate::StepReader::mine`]).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Redistribution {
+    /// What it asks for; nothing is its own.
+    #[default]
+    Box,
+    /// A range of the slowest dimension, as long as those of the others, or one longer.
+    Count,
+    /// Items of the slowest dimension, dealt in turn.
+    Round,
+    /// A block, as cubic as can be.
+    Block,
+}
+
+/// An operator of an edge, and what it is for.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Applied {
+    /// As it is written: "mean 4". The words are those of [`super::check_operators`].
+    pub apply: String,
+    /// Names of the variables that it is for, others pass by it; empty: it is for all.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub variables: Vec<String>,
+}
+
+/// An array that the writer of an edge promises.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Promise {
+    /// Its name.
+    pub name: String,
+    /// Type of its elements.
+    pub dtype: Dtype,
+    /// How large it is; `None`: not promised.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub extent: Option<Extent>,
+    /// How the units' parts lie in the whole; `None`: not promised.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cut: Option<Cut>,
+    /// It is in each step whose number is a multiple of this; in others it may be.
+    pub every: u64,
+}
+
+/// Numbers per dimension, the slowest first.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Extent {
+    /// Of what each unit puts in a step.
+    Block(Dims),
+    /// Of the whole array.
+    Shape(Dims),
+}
+
+/// How the parts of the units lie in the whole.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Cut {
+    /// One after another along the slowest dimension.
+    Rows,
+    /// One after another along the fastest dimension.
+    Columns,
+    /// In all dimensions, as cubic as can be.
+    Blocks,
+}
+
+impl Edge {
+    /// An edge without anything special: the reader's name of the stream is the writer's.
+    pub fn new(from: &str, stream: &str, to: &str) -> Edge {
+        Edge {
+            from: from.to_owned(),
+            stream: stream.to_owned(),
+            to: to.to_owned(),
+            name: stream.to_owned(),
+            redistribute: Redistribution::Box,
+            policy: None,
+            limits: None,
+            operators: Vec::new(),
+            tokens: 0,
+            variables: Vec::new(),
+        }
+    }
+
+    /// What it says that only the method `graph` does, by the key of the workflow file; `None`: nothing.
+    pub fn needs_graph(&self) -> Option<&'static str> {
+        if self.name != self.stream {
+            Some("as")
+        } else if self.redistribute != Redistribution::Box {
+            Some("redistribute")
+        } else if !self.operators.is_empty() {
+            Some("operators")
+        } else if self.tokens > 0 {
+            Some("tokens")
+        } else {
+            None
+        }
+    }
+}
+
+impl Applied {
+    /// Whether it is for this variable.
+    pub fn is_for(&self, variable: &str) -> bool {
+        self.variables.is_empty() || self.variables.iter().any(|name| name == variable)
+    }
+}
+
+impl From<&str> for Applied {
+    /// For all variables.
+    fn from(apply: &str) -> Applied {
+        Applied {
+            apply: apply.to_owned(),
+            variables: Vec::new(),
+        }
+    }
+}
+
+impl fmt::Display for Edge {
+    /// "solver/field -> analysis/input".
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Edge {
+            from,
+            stream,
+            to,
+            name,
+            ..
+        } = self;
+        write!(f, "{from}/{stream} -> {to}/{name}")
+    }
+}
+
+impl Promise {
+    /// Shape of the whole array, where it follows from what is promised: it is promised itself, or each of `units` units puts
+    /// a block and all lie along one dimension.
+    pub fn shape(&self, units: u32) -> Option<Dims> {
+        let along = |block: &Dims, dim: usize| {
+            let mut shape = block.clone();
+            let extent = shape.get_mut(dim)?;
+            *extent = extent.checked_mul(units.into())?;
+            Some(shape)
+        };
+        match (self.extent.as_ref()?, self.cut) {
+            (Extent::Shape(shape), _) => Some(shape.clone()),
+            (Extent::Block(block), _) if units == 1 => Some(block.clone()),
+            (Extent::Block(block), Some(Cut::Rows)) => along(block, 0),
+            (Extent::Block(block), Some(Cut::Columns)) => {
+                along(block, block.len().saturating_sub(1))
+            }
+            (Extent::Block(_), Some(Cut::Blocks) | None) => None,
+        }
+    }
+}
+
+/// A choice that has a word for each.
+macro_rules! words {
+    ($type:ident, $what:literal, $($word:literal => $choice:ident),*) => {
+        impl FromStr for $type {
+            type Err = GraphError;
+
+            fn from_str(text: &str) -> Result<Self, GraphError> {
+                match text {
+                    $($word => Ok($type::$choice),)*
+                    other => Err(GraphError::word($what, other, &[$($word),*])),
+                }
+            }
+        }
+
+        impl fmt::Display for $type {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(match self {
+                    $($type::$choice => $word,)*
+                })
+            }
+        }
+    };
+}
+
+words!(Redistribution, "redistribution", "count" => Count, "round" => Round, "block" => Block, "box" => Box);
+words!(Cut, "cut", "rows" => Rows, "columns" => Columns, "blocks" => Blocks);
+
+/// The type of that name, for a promise.
+///
+/// # Errors
+/// There is none.
+pub fn dtype(name: &str) -> Result<Dtype, GraphError> {
+    let names = Dtype::ALL.map(Dtype::name);
+    Dtype::from_name(name).ok_or_else(|| GraphError::word("type of numbers", name, &names))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_lead_back_and_others_are_refused() {
+        for word in ["count", "round", "block", "box"] {
+            assert_eq!(word.parse::<Redistribution>().unwrap().to_string(), word);
+        }
+        for word in ["rows", "columns", "blocks"] {
+            assert_eq!(word.parse::<Cut>().unwrap().to_string(), word);
+        }
+        let error = "blok".parse::<Redistribution>().unwrap_err().to_string();
+        assert!(error.contains("did you mean `block`"), "{error}");
+        assert!(dtype("f65").unwrap_err().to_string().contains("f64"));
+    }
+
+    #[test]
+    fn the_whole_follows_from_blocks_along_a_dimension() {
+        let promise = |extent, cut| Promise {
+            name: "u".into(),
+            dtype: Dtype::F64,
+            extent: Some(extent),
+            cut,
+            every: 1,
+        };
+        let block = || Extent::Block(Dims::from_slice(&[4, 5]));
+        let shape = |promise: Promise| promise.shape(3).map(Dims::into_vec);
+        assert_eq!(shape(promise(block(), Some(Cut::Rows))), Some(vec![12, 5]));
+        assert_eq!(
+            shape(promise(block(), Some(Cut::Columns))),
+            Some(vec![4, 15])
+        );
+        assert_eq!(shape(promise(block(), Some(Cut::Blocks))), None);
+        let whole = Extent::Shape(Dims::from_slice(&[7]));
+        assert_eq!(shape(promise(whole, None)), Some(vec![7]));
+        let huge = Extent::Block(Dims::from_slice(&[u64::MAX]));
+        assert_eq!(shape(promise(huge, Some(Cut::Rows))), None);
+    }
+
+    #[test]
+    fn an_edge_says_what_only_a_graph_does() {
+        let edge = Edge::new("a", "s", "b");
+        assert_eq!(edge.needs_graph(), None);
+        let tokens = Edge {
+            tokens: 1,
+            ..edge.clone()
+        };
+        assert_eq!(tokens.needs_graph(), Some("tokens"));
+        let other = Edge {
+            name: "t".into(),
+            ..edge
+        };
+        assert_eq!(other.needs_graph(), Some("as"));
+        assert_eq!(other.to_string(), "a/s -> b/t");
+    }
+}

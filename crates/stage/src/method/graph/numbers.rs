@@ -1,0 +1,129 @@
+//! Boxes of numbers whose type is known when they come: what goes into an operator, and what comes out.
+
+use crate::array::{cut, lengths};
+use crate::space::Dims;
+use crate::{Dtype, Element, Error, Region, Result};
+use ndarray::{ArrayViewD, ArrayViewMutD, IxDyn};
+
+/// Type and shape of an array.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Kind {
+    /// Type of its elements.
+    pub dtype: Dtype,
+    /// Extents, the slowest first.
+    pub shape: Dims,
+}
+
+/// A box that is read: it may lie in the memory of the writer's node.
+#[derive(Clone, Copy, Debug)]
+pub struct Input<'a> {
+    dtype: Dtype,
+    /// Which box of the array.
+    region: &'a Region,
+    /// The box that lies dense in `bytes`, and has `region` in it.
+    block: &'a Region,
+    bytes: &'a [u8],
+}
+
+/// A box in the memory of this process, dense and row-major.
+#[derive(Clone, Debug)]
+pub struct Tile {
+    dtype: Dtype,
+    region: Region,
+    bytes: usize,
+    /// Words, so that every type is aligned.
+    words: Vec<u64>,
+}
+
+impl<'a> Input<'a> {
+    /// The box `region` of what lies dense in `bytes`: the box `block`.
+    pub(crate) fn new(
+        dtype: Dtype,
+        region: &'a Region,
+        block: &'a Region,
+        bytes: &'a [u8],
+    ) -> Self {
+        Input {
+            dtype,
+            region,
+            block,
+            bytes,
+        }
+    }
+
+    /// Type of its elements.
+    pub fn dtype(&self) -> Dtype {
+        self.dtype
+    }
+
+    /// Which box of the array it is.
+    pub fn region(&self) -> &'a Region {
+        self.region
+    }
+
+    /// Its numbers; `None` where they are not of that type.
+    pub fn view<T: Element>(&self) -> Option<ArrayViewD<'a, T>> {
+        if T::DTYPE != self.dtype {
+            return None;
+        }
+        let extent = IxDyn(&lengths(&self.block.shape()));
+        let whole = ArrayViewD::from_shape(extent, bytemuck::cast_slice(self.bytes)).ok()?;
+        Some(cut(whole, self.block.lower(), self.region))
+    }
+}
+
+impl Tile {
+    /// A box of zeros.
+    ///
+    /// # Errors
+    /// More bytes than there are.
+    pub(crate) fn zeros(dtype: Dtype, region: Region) -> Result<Tile> {
+        let bytes = region.bytes(dtype.bytes())?;
+        let no_memory = Error::NoMemory { bytes };
+        let Ok(length) = usize::try_from(bytes) else {
+            return Err(no_memory);
+        };
+        let mut words = Vec::new();
+        let count = length.div_ceil(8);
+        words.try_reserve_exact(count).map_err(|_| no_memory)?;
+        words.resize(count, 0);
+        Ok(Tile {
+            dtype,
+            region,
+            bytes: length,
+            words,
+        })
+    }
+
+    /// Type of its elements.
+    pub fn dtype(&self) -> Dtype {
+        self.dtype
+    }
+
+    /// Which box of the array it is.
+    pub fn region(&self) -> &Region {
+        &self.region
+    }
+
+    /// Its numbers, to be set; `None` where they are not of that type.
+    pub fn view_mut<T: Element>(&mut self) -> Option<ArrayViewMutD<'_, T>> {
+        if T::DTYPE != self.dtype {
+            return None;
+        }
+        let extent = lengths(&self.region.shape());
+        ArrayViewMutD::from_shape(IxDyn(&extent), bytemuck::cast_slice_mut(self.bytes_mut())).ok()
+    }
+
+    /// As what goes into an operator.
+    pub(crate) fn input(&self) -> Input<'_> {
+        Input::new(self.dtype, &self.region, &self.region, self.bytes())
+    }
+
+    pub(crate) fn bytes(&self) -> &[u8] {
+        &bytemuck::cast_slice(&self.words)[..self.bytes]
+    }
+
+    pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
+        &mut bytemuck::cast_slice_mut(&mut self.words)[..self.bytes]
+    }
+}

@@ -1,0 +1,54 @@
+//! Which run of its job a process belongs to: what files of streams are told apart by.
+//!
+//! The processes of a run share the agent of their domain, and nothing else that is not the same the next time: a job keeps its
+//! name, and numbers of processes come again. So a run is the life of that agent: its process, when it began, since which boot.
+//! A rank that died and comes back finds the same agent, and is of the same run; so are programs that somebody starts one after
+//! another in the domain of one `samite agent`. Without an agent the name of the job is all there is (`SAMITE_JOB`; a process
+//! that was not given one is a job, and so a run, of its own).
+
+use samite_fabric::{Fabric, PeerId};
+
+/// The number of the run: the same for all processes that share an agent.
+pub(crate) fn run_of(fabric: &Fabric, agent: PeerId) -> u64 {
+    let what = match fabric.domain() {
+        Some(domain) => {
+            let peers = fabric.peers();
+            let agent = peers.iter().find(|info| info.peer == agent);
+            life(domain, agent.map_or(0, |info| info.pid))
+        }
+        None => format!("job {}", fabric.identity().job),
+    };
+    // 0 is for files of no run.
+    xxhash_rust::xxh3::xxh3_64(what.as_bytes()).max(1)
+}
+
+/// What no other process has ever had; less of it where the system does not tell.
+fn life(domain: &str, pid: i32) -> String {
+    let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    let status = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    let began = began(&status).unwrap_or_default();
+    format!("domain {domain} {pid} {began} {}", boot.trim())
+}
+
+/// When a process began, in ticks since the boot: the 22nd field of its status. The second one, its name, may have anything in
+/// it but its end.
+fn began(status: &str) -> Option<&str> {
+    let (_, behind) = status.rsplit_once(')')?;
+    behind.split_ascii_whitespace().nth(19)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_beginning_of_a_process_is_found_behind_any_name() {
+        let fields: Vec<String> = (3..=52).map(|field| format!("f{field}")).collect();
+        let status = format!("4711 (a ) 1 (b) {}\n", fields.join(" "));
+        assert_eq!(began(&status), Some("f22"));
+        assert_eq!(began(""), None);
+        let own = std::process::id() as i32;
+        assert_eq!(life("d", own), life("d", own));
+        assert_ne!(life("d", own), life("e", own));
+    }
+}

@@ -1,0 +1,175 @@
+//! Memory for a step: what a rank asks of the governor, and the buffers that it gets.
+
+use super::writers::{Asking, Rank, Stage};
+use super::{Action, Stream};
+use crate::protocol::governor::{Ask, AskId, Shortage, Verdict};
+use crate::protocol::{Answer, BufferAt, Fault, Peer, Ticket};
+
+impl Stream {
+    /// Asks the governor for what a rank wants; nothing is granted at once.
+    pub(super) fn ask(&mut self, rank: usize) {
+        let (has, keeps) = (self.open_bytes(), self.kept_bytes(rank));
+        let number = self.writers.next_ask;
+        let Some(asking) = &mut self.writers.ranks[rank].asking else {
+            return;
+        };
+        if asking.wants.is_empty() {
+            return self.begun(rank, Vec::new());
+        }
+        let ask = AskId {
+            stream: self.id,
+            number,
+        };
+        asking.stage = Stage::Asked(ask, None);
+        let wants = asking.wants.clone();
+        self.writers.next_ask += 1;
+        // Whether there is something to yield is found out when it is needed.
+        self.out.push(Action::Ask(Ask {
+            ask,
+            wants,
+            has,
+            keeps,
+            yields: true,
+        }));
+    }
+
+    /// The governor has decided.
+    pub fn verdict(&mut self, verdict: Verdict) {
+        match verdict {
+            Verdict::Granted(ask) => self.granted(ask),
+            Verdict::Wait(ask, short) => self.short(ask, short),
+            Verdict::Spill(ask, short) => {
+                let missing = short.missing;
+                self.short(ask, short);
+                self.make_room(missing);
+            }
+            Verdict::Refused(ask, fault) => {
+                if let Some(rank) = self.rank_of(ask)
+                    && let Some(asking) = self.writers.ranks[rank].asking.take()
+                {
+                    self.fail(asking.peer, asking.ticket, fault);
+                }
+            }
+        }
+        self.settle();
+    }
+
+    fn rank_of(&self, ask: AskId) -> Option<usize> {
+        let asked = |rank: &Rank| {
+            let stage = rank.asking.as_ref().map(|asking| &asking.stage);
+            matches!(stage, Some(Stage::Asked(asked, _)) if *asked == ask)
+        };
+        self.writers.ranks.iter().position(asked)
+    }
+
+    fn short(&mut self, ask: AskId, short: Shortage) {
+        let rank = self.rank_of(ask);
+        let asking = rank.and_then(|rank| self.writers.ranks[rank].asking.as_mut());
+        if let Some(asking) = asking {
+            asking.stage = Stage::Asked(ask, Some(short));
+        }
+    }
+
+    fn granted(&mut self, ask: AskId) {
+        let rank = self.rank_of(ask);
+        // A withdrawn ask is out of the governor's books before it can be granted.
+        let rank = rank.expect("a grant belongs to an ask");
+        let Some(asking) = &self.writers.ranks[rank].asking else {
+            return;
+        };
+        let (peer, wants) = (asking.peer, asking.wants.clone());
+        let buffers = wants
+            .iter()
+            .map(|want| self.allocate(want.keeper, want.bytes, peer));
+        let buffers: Vec<u64> = buffers.collect();
+        if let Some(asking) = &mut self.writers.ranks[rank].asking {
+            asking.stage = Stage::Allocating(buffers, wants.len() as u32);
+        }
+    }
+
+    /// The rank whose question waits for that buffer.
+    fn rank_allocating(&self, number: u64) -> Option<usize> {
+        self.writers.ranks.iter().position(|rank| {
+            let stage = rank.asking.as_ref().map(|asking| &asking.stage);
+            matches!(stage, Some(Stage::Allocating(buffers, _)) if buffers.contains(&number))
+        })
+    }
+
+    pub(super) fn buffer_held(&mut self, number: u64) {
+        let Some(rank) = self.rank_allocating(number) else {
+            return;
+        };
+        let Some(Asking {
+            stage: Stage::Allocating(buffers, missing),
+            ..
+        }) = &mut self.writers.ranks[rank].asking
+        else {
+            return;
+        };
+        *missing -= 1;
+        if *missing == 0 {
+            let buffers = std::mem::take(buffers);
+            self.begun(rank, buffers);
+        }
+    }
+
+    /// A question for a step or buffers has got everything.
+    fn begun(&mut self, rank: usize, buffers: Vec<u64>) {
+        let state = &mut self.writers.ranks[rank];
+        let Some(asking) = state.asking.take() else {
+            return;
+        };
+        state.begun = true;
+        state.buffers.extend(&buffers);
+        let at = |&number: &u64| {
+            let buffer = &self.store.buffers[&number];
+            BufferAt {
+                buffer: self.buffer_id(number),
+                keeper: buffer.keeper,
+                handle: buffer.handle,
+                bytes: buffer.bytes,
+                on_disk: false,
+            }
+        };
+        let buffers = buffers.iter().map(at).collect();
+        self.answer(asking.peer, asking.ticket, Answer::Begun { buffers });
+    }
+
+    pub(super) fn buffer_refused(&mut self, number: u64) {
+        let Some(buffer) = self.store.buffers.remove(&number) else {
+            return;
+        };
+        self.out.push(Action::Freed(
+            self.buffer_id(number),
+            buffer.keeper,
+            buffer.bytes,
+        ));
+        let keeper = buffer.keeper;
+        self.allocation_failed(number, Fault::KeeperFull { keeper });
+    }
+
+    pub(super) fn asked_buffer_lost(&mut self, number: u64, keeper: Peer) {
+        self.allocation_failed(number, Fault::NoKeeper { keeper });
+    }
+
+    fn allocation_failed(&mut self, number: u64, fault: Fault) {
+        if let Some(rank) = self.rank_allocating(number)
+            && let Some((peer, ticket)) = self.stop_asking(rank)
+        {
+            self.fail(peer, ticket, fault);
+        }
+    }
+
+    /// Takes back what a rank has asked; returns whom to answer.
+    pub(super) fn stop_asking(&mut self, rank: usize) -> Option<(Peer, Ticket)> {
+        let asking = self.writers.ranks[rank].asking.take()?;
+        match asking.stage {
+            Stage::Queued => {}
+            Stage::Asked(ask, _) => self.out.push(Action::Withdraw(ask)),
+            Stage::Allocating(buffers, _) => buffers
+                .into_iter()
+                .for_each(|number| self.free_buffer(number)),
+        }
+        Some((asking.peer, asking.ticket))
+    }
+}

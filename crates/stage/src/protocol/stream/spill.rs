@@ -1,0 +1,123 @@
+//! What makes room: steps that go to disk, or that nobody has to get.
+
+use super::store::State;
+use super::{Action, Stream};
+use crate::protocol::{BufferId, Policy, Step};
+
+impl Stream {
+    /// There is no room on the keeper's disk.
+    pub fn spill_refused(&mut self, buffer: BufferId) {
+        let known = self.store.buffers.get(&buffer.number);
+        if known.is_some_and(|known| known.state == State::Spilling) {
+            self.spilled(buffer.number, false);
+            self.settle();
+        }
+    }
+
+    /// There is more room on a disk than there was.
+    pub fn room_on_disk(&mut self) {
+        if std::mem::take(&mut self.store.disk_full) {
+            self.settle();
+        }
+    }
+
+    pub(super) fn spilled(&mut self, number: u64, done: bool) {
+        let Some(buffer) = self.store.buffers.get_mut(&number) else {
+            return;
+        };
+        buffer.state = if done { State::OnDisk } else { State::Read };
+        let (keeper, bytes, step) = (buffer.keeper, buffer.bytes, buffer.step);
+        self.store.spilling_bytes -= bytes;
+        if let Some(stored) = self.store.steps.get_mut(&step) {
+            stored.spilling -= 1;
+        }
+        let id = self.buffer_id(number);
+        if done {
+            self.out.push(Action::Freed(id, keeper, bytes));
+        } else {
+            self.store.disk_full = true;
+            self.out.push(Action::FreedDisk(id));
+        }
+    }
+
+    /// Sends to disk what spilling groups have beyond their limits.
+    pub(super) fn spill_beyond(&mut self) {
+        for step in self.groups.beyond() {
+            self.spill(step);
+        }
+    }
+
+    /// Sends a step to disk, if it lies in memory and nobody holds it; returns the bytes that will be free.
+    fn spill(&mut self, step: Step) -> u64 {
+        if self.store.disk_full {
+            return 0;
+        }
+        let Some(stored) = self.store.steps.get_mut(&step) else {
+            return 0;
+        };
+        if stored.holds > 0 || stored.spilling > 0 {
+            return 0;
+        }
+        let mut bytes = 0;
+        let numbers: Vec<u64> = stored
+            .parts
+            .iter()
+            .flat_map(|part| &part.slots)
+            .flatten()
+            .copied()
+            .collect();
+        for number in numbers {
+            let id = self.buffer_id(number);
+            let Some(buffer) = self.store.buffers.get_mut(&number) else {
+                continue;
+            };
+            if buffer.state != State::Read {
+                continue;
+            }
+            buffer.state = State::Spilling;
+            bytes += buffer.bytes;
+            self.out
+                .push(Action::Spill(id, buffer.keeper, buffer.bytes));
+            if let Some(stored) = self.store.steps.get_mut(&step) {
+                stored.spilling += 1;
+            }
+        }
+        self.store.spilling_bytes += bytes;
+        bytes
+    }
+
+    /// Memory is short by that many bytes: drops and spills what may be, the least needed first.
+    pub(super) fn make_room(&mut self, missing: u64) {
+        let mut missing = missing.saturating_sub(self.store.spilling_bytes);
+        let in_memory = |stream: &Self| {
+            let live = stream.store.buffers.values();
+            let live = live.filter(|b| !matches!(b.state, State::OnDisk | State::Lost));
+            live.map(|b| b.bytes).sum::<u64>()
+        };
+        while missing > 0 {
+            let before = in_memory(self);
+            let newest = self.store.committed.saturating_sub(1);
+            if self.store.retained_from < self.store.committed {
+                self.shrink_by_one();
+            } else if let Some(steps) = self.groups.yield_one(newest) {
+                steps.into_iter().for_each(|step| self.store.suspect(step));
+            } else {
+                break;
+            }
+            self.sweep();
+            missing = missing.saturating_sub(before - in_memory(self));
+        }
+        let precious = self.store.precious.then_some(0);
+        for step in self
+            .groups
+            .queued_by(Policy::Spill)
+            .into_iter()
+            .chain(precious)
+        {
+            if missing == 0 {
+                break;
+            }
+            missing = missing.saturating_sub(self.spill(step));
+        }
+    }
+}

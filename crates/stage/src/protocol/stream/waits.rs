@@ -1,0 +1,220 @@
+//! How a stream stands, for a person: its queues, and who waits for whom since when.
+
+use super::Stream;
+use super::groups::{Group, Place as ReaderPlace};
+use super::store::State;
+use super::writers::{Asking, Place, Stage};
+use crate::protocol::{EndOfStream, GroupFigures, Peer, Step, StreamFigures, Wait};
+
+impl Stream {
+    /// How things stand, for a person.
+    pub fn figures(&self) -> StreamFigures {
+        let ranks = &self.writers.ranks;
+        let here = ranks
+            .iter()
+            .filter(|rank| matches!(rank.place, Place::Here(_)));
+        let groups = self.groups.groups.values();
+        let watches = self.watches.watches.values();
+        StreamFigures {
+            id: self.id,
+            name: self.name.clone(),
+            program: self.writers.program().to_owned(),
+            here: here.count() as u32,
+            ranks: ranks.len() as u32,
+            age: self.now - self.since,
+            committed: self.store.committed,
+            committed_bytes: self.store.committed_bytes,
+            stored: self.store.stored(),
+            bytes: 0,
+            end: self.end,
+            groups: groups.map(|group| self.group_figures(group)).collect(),
+            watches: watches.len() as u64,
+            news: watches.map(|watch| watch.queued()).sum(),
+            waits: self.waits(),
+        }
+    }
+
+    fn group_figures(&self, group: &Group) -> GroupFigures {
+        let used = group.in_use();
+        let stored = used.iter().filter_map(|step| self.store.steps.get(step));
+        let here = group.ranks.iter();
+        let here = here.filter(|rank| matches!(rank.place, ReaderPlace::Here(_)));
+        GroupFigures {
+            name: group.name.clone(),
+            policy: group.queue.policy(),
+            limits: group.queue.limits(),
+            queued: group.queue.steps(),
+            queued_bytes: group.queue.bytes(),
+            in_use: used.len() as u64,
+            in_use_bytes: stored.map(|stored| stored.bytes).sum(),
+            taken: group.total.0,
+            taken_bytes: group.total.1,
+            here: here.count() as u32,
+            size: group.ranks.len() as u32,
+        }
+    }
+
+    /// Everybody who waits in this stream: first those who write.
+    fn waits(&self) -> Vec<Wait> {
+        let mut waits = Vec::new();
+        let program = self.writers.program();
+        for (rank, state) in self.writers.ranks.iter().enumerate() {
+            if let Some(asking) = &state.asking {
+                let who = format!("rank {rank} of {program}");
+                waits.push(self.wait(who, asking.peer, self.whom(asking), asking.since));
+            }
+        }
+        for group in self.groups.groups.values() {
+            for (rank, state) in group.ranks.iter().enumerate() {
+                let (ReaderPlace::Here(peer), Some(asked)) = (state.place, state.waiting.front())
+                else {
+                    continue;
+                };
+                let who = format!("rank {rank} of {}", group.name.as_deref().unwrap_or("?"));
+                let whom = self.whom_reader_waits_for(group, rank, asked.at);
+                waits.push(self.wait(who, peer, whom, asked.since));
+            }
+        }
+        let whom = || self.whom_next_waits_for();
+        for watch in self.watches.watches.values() {
+            if let Some(asked) = watch.waiting.front() {
+                let who = format!("the subscriber to {}", watch.interest);
+                waits.push(self.wait(who, watch.peer, whom(), asked.since));
+            }
+        }
+        waits
+    }
+
+    /// For whom a rank of a group waits that wants the next step, or step `at`.
+    pub(super) fn whom_reader_waits_for(
+        &self,
+        group: &Group,
+        rank: usize,
+        at: Option<Step>,
+    ) -> String {
+        let wanted = match at {
+            Some(step) => step,
+            None => {
+                let ahead = group.ranks[rank].next - group.base;
+                let taken = group.taken.get(ahead as usize).copied();
+                let next = taken.or_else(|| group.queue.first());
+                let Some(step) = next else {
+                    return self.whom_next_waits_for();
+                };
+                if let Some(last) = group.last().filter(|_| taken.is_none())
+                    && group.is_drawn_out(&self.store, step)
+                {
+                    let name = group.name.as_deref().unwrap_or("?");
+                    let step = group.taken.front().copied().unwrap_or(step);
+                    return format!("rank {last} of {name} to take step {step}");
+                }
+                step
+            }
+        };
+        match self.store.steps.contains_key(&wanted) {
+            true => format!("step {wanted} to be on disk"),
+            false if wanted == self.store.committed => self.whom_next_waits_for(),
+            false => format!("step {wanted}"),
+        }
+    }
+
+    fn wait(&self, who: String, peer: Peer, whom: String, since: u64) -> Wait {
+        let ms = self.now - since;
+        Wait {
+            who,
+            peer,
+            whom,
+            ms,
+        }
+    }
+
+    /// For whom the question of a writer rank waits.
+    fn whom(&self, asking: &Asking) -> String {
+        match &asking.stage {
+            Stage::Queued if asking.begin > Some(self.store.committed) => self.whom_to_commit(),
+            Stage::Queued => self
+                .whom_to_release()
+                .unwrap_or_else(|| self.whom_to_commit()),
+            Stage::Asked(_, None) => "memory".to_owned(),
+            Stage::Asked(_, Some(short)) => {
+                let at = match short.keeper {
+                    Some(keeper) => format!("the keeper {keeper}"),
+                    None => format!("the stream {}", self.name),
+                };
+                let (missing, used, limit) = (short.missing, short.used, short.limit);
+                let what = match short.counts_buffers {
+                    true => "buffers",
+                    false => "bytes",
+                };
+                format!("{missing} {what} of {at}, which has {used} of {limit} in use")
+            }
+            Stage::Allocating(buffers, _) => {
+                let asked = buffers.iter().map(|number| &self.store.buffers[number]);
+                let mut silent = asked.filter(|buffer| buffer.state == State::Asked);
+                match silent.next() {
+                    Some(buffer) => format!("the keeper {} to allocate", buffer.keeper),
+                    None => "its buffers".to_owned(),
+                }
+            }
+        }
+    }
+
+    /// For whom the next step waits, as everybody sees it who wants it.
+    pub(super) fn whom_next_waits_for(&self) -> String {
+        match self.end {
+            Some(EndOfStream::Closed) => return "nobody: the stream is closed".to_owned(),
+            Some(EndOfStream::WriterLost { rank }) => {
+                return format!("nobody: rank {rank} of {} was lost", self.writers.program());
+            }
+            None => {}
+        }
+        let mut asking = self
+            .writers
+            .ranks
+            .iter()
+            .filter_map(|rank| rank.asking.as_ref());
+        let first = |asking: &&Asking| asking.begin.is_none_or(|step| step == self.store.committed);
+        match asking.find(first) {
+            Some(asking) => self.whom(asking),
+            None => self.whom_to_commit(),
+        }
+    }
+
+    /// Who has not committed the open step.
+    fn whom_to_commit(&self) -> String {
+        let (step, program) = (self.store.committed, self.writers.program());
+        let behind = |rank: &super::writers::Rank| rank.next == step;
+        let Some(rank) = self.writers.ranks.iter().position(behind) else {
+            return format!("the keeper {} to seal step {step}", self.unsealed());
+        };
+        let others = self.writers.ranks[rank + 1..].iter();
+        let others = match others.filter(|rank| behind(rank)).count() {
+            0 => String::new(),
+            others => format!(", and {others} more"),
+        };
+        match self.writers.ranks[rank].place {
+            Place::Here(_) => format!("rank {rank} of {program} to commit step {step}{others}"),
+            Place::Away(until) => {
+                let left = until.saturating_sub(self.now);
+                let away = match self.writers.ranks[rank].came {
+                    true => "died",
+                    false => "has not come",
+                };
+                format!("rank {rank} of {program}, which {away}, for {left} ms more{others}")
+            }
+            Place::Closed => format!("rank {rank} of {program}, which has closed the stream"),
+        }
+    }
+
+    /// The readers whose limit keeps the next step from beginning.
+    fn whom_to_release(&self) -> Option<String> {
+        let step: Step = self.store.committed;
+        let full = self
+            .groups
+            .who_is_full(&self.store, step, self.store.last_bytes)?;
+        Some(match full {
+            (Some(group), steps) => format!("the readers {group}, which are {steps} steps behind"),
+            (None, steps) => format!("a first reader; {steps} steps are unread"),
+        })
+    }
+}

@@ -1,0 +1,119 @@
+//! The subscriptions of a stream: opening (what is still there is told), committed steps, deadlines.
+
+use super::{Action, Stream};
+use crate::protocol::watch::Watches;
+use crate::protocol::{
+    Answer, EndOfStream, Fault, Interest, Notice, Peer, Start, Step, Ticket, WatchId,
+};
+
+impl Stream {
+    /// A process watches a box from `start` on. What is there of it is told at once, what is gone is missed.
+    ///
+    /// # Errors
+    /// An empty box.
+    pub fn open_watch(
+        &mut self,
+        from: Peer,
+        interest: &Interest,
+        start: Start,
+        most: u32,
+    ) -> Result<Answer, Fault> {
+        if interest
+            .region
+            .as_ref()
+            .is_some_and(crate::Region::is_empty)
+        {
+            let interest = interest.clone();
+            return Err(Fault::EmptyBox { interest });
+        }
+        let unbroken = self.store.unbroken_from();
+        let asked = match start {
+            Start::Earliest => unbroken,
+            Start::Latest => unbroken.max(self.store.committed.saturating_sub(1)),
+            Start::Step(step) => step,
+        };
+        let begin = asked.max(unbroken);
+        let number = self
+            .watches
+            .open(from, interest.clone(), (asked, begin), most);
+        for step in begin..self.store.committed {
+            if let Some((of, found)) = self.find(step, interest) {
+                self.watches.offer_to(number, step, of, |_| found);
+            }
+        }
+        let watch = WatchId {
+            stream: self.id,
+            number,
+        };
+        Ok(Answer::Watching { watch })
+    }
+
+    /// A subscriber asks for what comes next.
+    pub fn ask_watch(&mut self, from: Peer, number: u32, ticket: Ticket, patience: u64) {
+        let until = self.after(patience);
+        if self.watches.ask(from, number, ticket, (self.now, until)) {
+            self.wake_by(until);
+        } else {
+            self.fail(from, ticket, Fault::NotOpen);
+        }
+    }
+
+    /// A subscriber wants no more.
+    pub fn close_watch(&mut self, from: Peer, number: u32) {
+        self.watches.close(from, number);
+    }
+
+    /// The subscriptions, when the stream is over: they are told the rest without it.
+    pub(in crate::protocol) fn take_watches(&mut self) -> Watches {
+        std::mem::take(&mut self.watches)
+    }
+
+    /// The subscriptions.
+    pub(in crate::protocol) fn watches(&self) -> &Watches {
+        &self.watches
+    }
+
+    /// A step is there.
+    pub(super) fn offer_to_watches(&mut self, step: Step) {
+        if self.watches.is_empty() {
+            return;
+        }
+        if let Some((of, layouts)) = self.store.layouts(step) {
+            let matcher = &mut self.matcher;
+            self.watches.offer(step, of, |interest| {
+                matcher.find(of, layouts.clone(), interest)
+            });
+        }
+    }
+
+    /// There will be no more steps.
+    pub(super) fn end_watches(&mut self, why: EndOfStream) {
+        self.watches.ended(why);
+    }
+
+    pub(super) fn watches_tick(&mut self) {
+        if self.watches.is_empty() {
+            return;
+        }
+        let committed = self.store.committed;
+        let whom = self.whom_next_waits_for();
+        let next = self
+            .watches
+            .tick(self.now, |interest| Fault::NothingWritten {
+                stream: self.name.clone(),
+                interest: interest.clone(),
+                committed,
+                whom: whom.clone(),
+            });
+        if let Some(next) = next {
+            self.wake_by(next);
+        }
+    }
+
+    pub(super) fn tell_watches(&mut self) {
+        for (to, ticket, answer) in self.watches.out.drain(..) {
+            let answer = Notice::Answer { ticket, answer };
+            self.out.push(Action::Send(to, answer));
+        }
+    }
+}

@@ -1,0 +1,319 @@
+//! Subscriptions to boxes of variables: who is told that a box was written, pure.
+//!
+//! A *watch* is told, it holds nothing: no writer waits for it, and a step that it is told of may be gone when it looks. Who
+//! must see the bytes opens the stream as a reader that takes only the steps in which its box was written
+//! ([`Reader::only`](super::Reader::only)). The contract is that of a watch in etcd; the box comes from the subscriptions of
+//! DataSpaces.
+//!
+//! # Messages
+//! ```text
+//!   subscriber                       steward
+//!     OpenWatch {interest, start} ->
+//!     <------ Answer::Watching {watch}       the stream is there
+//!     Watch {ticket} ------------->
+//!     <------ Answer::News                   at once when there is any, else with the commit that brings it
+//!     CloseWatch ------------------>
+//! ```
+//!
+//! # Invariants
+//! * W1 Ordered, each once: a watch is told of steps in increasing order, and of no step twice.
+//! * W2 Nothing is left out in silence: of every committed step from `start` on whose blocks touch the box there is a
+//!   [`Written`], or the step is in the range of a [`News::Missed`].
+//! * W3 Bounded: at most as many news wait as the watch asked for ([`MOST_NEWS`] at most). The oldest give way, as one range.
+//! * W4 A writer never waits for a watch: nothing here is asked before a step begins, is kept, or is freed.
+//! * W5 The state of a watch ends with its subscriber's process. After the stream is over, what was not told yet stays until
+//!   then; a new stream of that name does not wait for it.
+//!
+//! # Not guaranteed
+//! * That the bytes are still there when the news are.
+//! * A step that is missed need not have touched the box: what is gone is not known any more.
+
+use super::stream::Found;
+use super::{Answer, EndOfStream, Fault, LayoutHash, Peer, Step, Ticket};
+use crate::space::Dims;
+use crate::{Dtype, Region};
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, VecDeque};
+use std::fmt;
+
+/// Most news that can wait for one watch.
+pub const MOST_NEWS: u32 = 1 << 16;
+
+/// A box of a variable, of which somebody wants to know.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Interest {
+    /// Name of the variable. It need not be there yet.
+    pub variable: String,
+    /// The box; `None` for all of the variable, whatever its shape.
+    pub region: Option<Region>,
+}
+
+impl fmt::Display for Interest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.region {
+            Some(region) => write!(f, "{} {region}", self.variable),
+            None => write!(f, "{}", self.variable),
+        }
+    }
+}
+
+/// A step was committed that wrote into the box.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Written {
+    /// Which step.
+    pub step: Step,
+    /// Which variable.
+    pub variable: String,
+    /// Type of its elements.
+    pub dtype: Dtype,
+    /// Shape of the whole array in this step.
+    pub shape: Dims,
+    /// The smallest box around what was written of the box.
+    pub region: Region,
+    /// How many elements of it were written: all of `region`, or less where the blocks leave holes.
+    pub elements: u64,
+}
+
+/// What a subscriber is told.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum News {
+    /// The box was written.
+    Written(Written),
+    /// Of the steps from `first` to `last` (both included) nothing more is told: they were gone when the subscription
+    /// began, or more news waited than the subscription keeps.
+    Missed {
+        /// The first of them.
+        first: Step,
+        /// The last of them.
+        last: Step,
+    },
+}
+
+impl News {
+    /// The step from which on nothing has been told when this has been: where a later subscription goes on.
+    pub fn next_step(&self) -> Step {
+        match self {
+            News::Written(written) => written.step + 1,
+            News::Missed { last, .. } => last + 1,
+        }
+    }
+}
+
+/// A watch of a stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct WatchId {
+    /// The stream.
+    pub stream: super::StreamId,
+    /// Which one; numbers are never used again.
+    pub number: u32,
+}
+
+/// A question that waits for news.
+#[derive(Debug)]
+pub(crate) struct Waiting {
+    pub(crate) ticket: Ticket,
+    pub(crate) since: u64,
+    until: u64,
+}
+
+#[derive(Debug)]
+pub(crate) struct Watch {
+    pub(crate) peer: Peer,
+    pub(crate) interest: Interest,
+    /// Steps before it are none of its business.
+    from: Step,
+    most: usize,
+    missed: Option<(Step, Step)>,
+    /// What it was not told yet; a fault where the box does not fit the variable.
+    queue: VecDeque<(Step, Result<Written, Fault>)>,
+    pub(crate) waiting: VecDeque<Waiting>,
+    /// What was found of its box in the layout of that name: most steps have the layout of the one before.
+    found: Option<(LayoutHash, Found)>,
+}
+
+/// The watches of one stream.
+#[derive(Debug, Default)]
+pub(crate) struct Watches {
+    pub(crate) watches: BTreeMap<u32, Watch>,
+    next: u32,
+    end: Option<EndOfStream>,
+    /// Answers that are to be given.
+    pub(crate) out: Vec<(Peer, Ticket, Answer)>,
+}
+
+impl Watches {
+    /// A new watch from step `from` on; steps from `asked` to before `from` are gone.
+    pub(crate) fn open(
+        &mut self,
+        peer: Peer,
+        interest: Interest,
+        (asked, from): (Step, Step),
+        most: u32,
+    ) -> u32 {
+        let number = self.next;
+        self.next += 1;
+        let watch = Watch {
+            peer,
+            interest,
+            from,
+            most: most.clamp(1, MOST_NEWS) as usize,
+            missed: (asked < from).then(|| (asked, from - 1)),
+            queue: VecDeque::new(),
+            waiting: VecDeque::new(),
+            found: None,
+        };
+        self.watches.insert(number, watch);
+        number
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.watches.is_empty()
+    }
+
+    /// A step is there whose layouts `of` names; `find` says what they have of a box.
+    pub(crate) fn offer(
+        &mut self,
+        step: Step,
+        of: LayoutHash,
+        mut find: impl FnMut(&Interest) -> Found,
+    ) {
+        for number in self.numbers() {
+            self.offer_to(number, step, of, &mut find);
+        }
+    }
+
+    /// As [`Watches::offer`], for one watch.
+    pub(crate) fn offer_to(
+        &mut self,
+        number: u32,
+        step: Step,
+        of: LayoutHash,
+        find: impl FnOnce(&Interest) -> Found,
+    ) {
+        let Some(watch) = self.watches.get_mut(&number) else {
+            return;
+        };
+        if step < watch.from {
+            return;
+        }
+        let found = match watch.found.take() {
+            Some((known, found)) if known == of => found,
+            _ => find(&watch.interest),
+        };
+        let told = found.told(step, &watch.interest);
+        watch.found = Some((of, found));
+        if let Some(told) = told {
+            watch.push(step, told);
+            self.serve(number);
+        }
+    }
+
+    /// There are no more steps.
+    pub(crate) fn ended(&mut self, why: EndOfStream) {
+        self.end = Some(why);
+        for number in self.numbers() {
+            self.serve(number);
+        }
+    }
+
+    /// A subscriber asks for what comes next. `false` when the watch is not its.
+    pub(crate) fn ask(
+        &mut self,
+        from: Peer,
+        number: u32,
+        ticket: Ticket,
+        (now, until): (u64, u64),
+    ) -> bool {
+        let watch = self.watches.get_mut(&number);
+        let Some(watch) = watch.filter(|watch| watch.peer == from) else {
+            return false;
+        };
+        watch.waiting.push_back(Waiting {
+            ticket,
+            since: now,
+            until,
+        });
+        self.serve(number);
+        true
+    }
+
+    /// A subscriber wants no more.
+    pub(crate) fn close(&mut self, from: Peer, number: u32) {
+        let own = |watch: &Watch| watch.peer == from;
+        if self.watches.get(&number).is_some_and(own)
+            && let Some(watch) = self.watches.remove(&number)
+        {
+            let waiting = watch.waiting.into_iter();
+            let closed = |asked: Waiting| (from, asked.ticket, Answer::Failed(Fault::NotOpen));
+            self.out.extend(waiting.map(closed));
+        }
+    }
+
+    /// A process is gone, with all that it watched.
+    pub(crate) fn lost(&mut self, peer: Peer) {
+        self.watches.retain(|_, watch| watch.peer != peer);
+    }
+
+    /// Answers the questions whose deadline is over with what `late` says; when the next one is.
+    pub(crate) fn tick(&mut self, now: u64, late: impl Fn(&Interest) -> Fault) -> Option<u64> {
+        let mut next: Option<u64> = None;
+        for watch in self.watches.values_mut() {
+            let (peer, interest) = (watch.peer, &watch.interest);
+            let over = watch.waiting.iter().filter(|waiting| waiting.until <= now);
+            let answers = over.map(|over| (peer, over.ticket, Answer::Failed(late(interest))));
+            self.out.extend(answers);
+            watch.waiting.retain(|waiting| waiting.until > now);
+            let until = watch.waiting.iter().map(|waiting| waiting.until);
+            next = next.into_iter().chain(until).min();
+        }
+        next
+    }
+
+    fn numbers(&self) -> Vec<u32> {
+        self.watches.keys().copied().collect()
+    }
+
+    /// Answers as many questions of a watch as can be.
+    fn serve(&mut self, number: u32) {
+        let Some(watch) = self.watches.get_mut(&number) else {
+            return;
+        };
+        while !watch.waiting.is_empty() {
+            let Some(answer) = watch.take(self.end) else {
+                return;
+            };
+            if let Some(asked) = watch.waiting.pop_front() {
+                self.out.push((watch.peer, asked.ticket, answer));
+            }
+        }
+    }
+}
+
+impl Watch {
+    fn push(&mut self, step: Step, told: Result<Written, Fault>) {
+        if self.queue.len() == self.most
+            && let Some((gone, _)) = self.queue.pop_front()
+        {
+            let first = self.missed.map_or(gone, |(first, _)| first);
+            self.missed = Some((first, gone));
+        }
+        self.queue.push_back((step, told));
+    }
+
+    /// What it is told next, if there is anything.
+    fn take(&mut self, end: Option<EndOfStream>) -> Option<Answer> {
+        if let Some((first, last)) = self.missed.take() {
+            return Some(Answer::News(News::Missed { first, last }));
+        }
+        match self.queue.pop_front() {
+            Some((_, Ok(written))) => Some(Answer::News(News::Written(written))),
+            Some((_, Err(fault))) => Some(Answer::Failed(fault)),
+            None => end.map(Answer::End),
+        }
+    }
+
+    /// News that wait for it.
+    pub(crate) fn queued(&self) -> u64 {
+        self.queue.len() as u64 + u64::from(self.missed.is_some())
+    }
+}

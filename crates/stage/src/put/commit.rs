@@ -1,0 +1,128 @@
+//! What a commit sends.
+
+use super::StepWriter;
+use crate::array::lengths;
+use crate::last::KeptStep;
+use crate::method::graph::check_part;
+use crate::protocol::{Attribute, Layout, Part, Places, Told, encode};
+use crate::slots::Finished;
+use crate::staged::{Staged, own_slots};
+use crate::writer::{Place, Target};
+use crate::{Error, Result};
+use ndarray::{ArrayViewD, IxDyn};
+use std::rc::Rc;
+
+impl StepWriter<'_, '_> {
+    pub(super) fn finish(mut self, keep: bool) -> Result<()> {
+        self.is_sound()?;
+        let (edges, ranks) = &self.writer.promised;
+        check_part(edges, self.number, &self.layout, *ranks)?;
+        self.send_staged(keep)?;
+        // It is not read any more when the steward hears of the commit.
+        self.last = None;
+        let attributes = std::mem::take(&mut self.attributes);
+        let layout = std::mem::take(&mut self.layout);
+        let mut allocated = std::mem::take(&mut self.allocated);
+        let keep = keep && !allocated.is_empty();
+        // What there is to read after the commit.
+        let number = self.number;
+        let kept = |stream: &str, blocks, slots| {
+            keep.then(|| KeptStep {
+                stream: stream.to_owned(),
+                number,
+                blocks,
+                slots,
+            })
+        };
+        match (&mut self.writer.to, self.slots.take()) {
+            (Target::Keepers(keepers), Some(slots)) => {
+                let used = slots.used();
+                let layout = without_empty(layout, &used);
+                let Finished {
+                    needs,
+                    names,
+                    memory,
+                } = slots.finish()?;
+                keepers.needs = needs;
+                let packed = layout.packing()?.offsets == self.offsets.concat();
+                let part = Part {
+                    step: self.number,
+                    layout: Told::Same(layout.hash()),
+                    slots: names,
+                    places: match packed {
+                        true => Places::Packed,
+                        false => Places::Listed(self.offsets.concat().into()),
+                    },
+                    checksum: checksum(&attributes),
+                    attributes,
+                };
+                let kept = match keepers.place {
+                    Place::Near(_) => {
+                        for block in &mut allocated {
+                            block.slot = before(&used, block.slot as u32) as usize;
+                        }
+                        kept(&keepers.stream, allocated, memory)
+                    }
+                    Place::Servers { .. } => {
+                        kept(&keepers.stream, allocated, own_slots(&mut self.staged))
+                    }
+                };
+                let hold = kept.as_ref().is_some_and(KeptStep::needs_hold);
+                keepers.commit(part, layout, hold)?;
+                self.writer.kept = kept.map(Rc::new);
+            }
+            (Target::Files(files), _) => {
+                // In the order of the layout.
+                self.staged.sort_by_key(|staged| staged.variable);
+                let blocks: Vec<&[u8]> = self.staged.iter().map(Staged::bytes).collect();
+                files.append(&layout, &blocks, &attributes)?;
+                let kept = kept(&files.stream, allocated, own_slots(&mut self.staged));
+                self.writer.kept = kept.map(Rc::new);
+            }
+            (Target::Keepers(_), None) => return Err(Error::Nonsense("a step twice".into())),
+        }
+        self.done = true;
+        Ok(())
+    }
+
+    /// Sends the blocks that were allocated here to the servers; their memory stays if it is kept.
+    fn send_staged(&mut self, keep: bool) -> Result<()> {
+        if self.slots.is_none() {
+            return Ok(());
+        }
+        for staged in std::mem::take(&mut self.staged) {
+            // Bytes, with those of an element as one more dimension.
+            let element = self.layout.variables[staged.variable].dtype.bytes();
+            let mut extent = lengths(&staged.region.shape());
+            extent.push(element as usize);
+            let whole = ArrayViewD::from_shape(IxDyn(&extent), staged.bytes())
+                .map_err(|error| Error::Nonsense(error.to_string()))?;
+            self.scatter(staged.variable, staged.number, &staged.region, whole)?;
+            if keep {
+                self.staged.push(staged);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The layout with its slots numbered anew, without those that nothing lies in.
+fn without_empty(mut layout: Layout, used: &[bool]) -> Layout {
+    for variable in &mut layout.variables {
+        for block in &mut variable.blocks {
+            block.slot = before(used, block.slot);
+        }
+    }
+    layout
+}
+
+/// How many slots before that one are used.
+fn before(used: &[bool], slot: u32) -> u32 {
+    used[..slot as usize].iter().filter(|used| **used).count() as u32
+}
+
+/// Of the facts of a step. A step that is committed again after a restart is taken for the same when its layout and this are
+/// the same: a hash of the bytes of the blocks would read all of the step once more.
+fn checksum(attributes: &[(String, Attribute)]) -> u64 {
+    xxhash_rust::xxh3::xxh3_64(&encode(&attributes))
+}

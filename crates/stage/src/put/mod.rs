@@ -1,0 +1,427 @@
+//! A step that is being written: where its blocks go until it is committed.
+//!
+//! | the writer's target | `put` | `alloc` |
+//! |---|---|---|
+//! | one keeper | into its buffer | the buffer itself |
+//! | staging servers | in pieces, into their buffers | memory of this process, in pieces into their buffers at the commit |
+//! | files | memory of this process, written at the commit | the same |
+
+mod commit;
+
+use crate::array::{Shape, cut, lengths};
+use crate::last::{KeptBlock, KeptStep, LastStep};
+use crate::protocol::{Attribute, Block, Layout, Peer, Slot, Step, Variable};
+use crate::slots::{Slots, zeroed_words};
+use crate::staged::Staged;
+use crate::writer::{Kept, Place, Target, Writer};
+use crate::{Element, Error, Region, Result};
+use ndarray::{ArrayView, ArrayViewD, ArrayViewMut, ArrayViewMutD, Dimension, IxDyn};
+use std::rc::Rc;
+
+/// A step that is being written. Dropping it without [`StepWriter::commit`] gives it up; it can be begun again.
+pub struct StepWriter<'w, 'f> {
+    writer: &'w mut Writer<'f>,
+    number: Step,
+    layout: Layout,
+    /// Offset of each block in its buffer, by variable.
+    offsets: Vec<Vec<u64>>,
+    /// Blocks so far, as they were put, by variable.
+    numbers: Vec<u64>,
+    slots: Option<Slots<'f>>,
+    /// Blocks that go out with the commit.
+    staged: Vec<Staged>,
+    /// Blocks that were allocated: their slots are those of `slots`, else those that `staged` names.
+    allocated: Vec<KeptBlock>,
+    /// What this rank kept of the step before.
+    last: Option<LastStep<'f>>,
+    attributes: Vec<(String, Attribute)>,
+    /// A block has a place, and its bytes are not there.
+    spoiled: bool,
+    done: bool,
+}
+
+impl<'w, 'f> StepWriter<'w, 'f> {
+    /// A step with nothing in it; `slots` are its buffers, where it has any.
+    pub(crate) fn new(
+        writer: &'w mut Writer<'f>,
+        number: Step,
+        slots: Option<Slots<'f>>,
+    ) -> StepWriter<'w, 'f> {
+        StepWriter {
+            writer,
+            number,
+            layout: Layout::default(),
+            offsets: Vec::new(),
+            numbers: Vec::new(),
+            slots,
+            staged: Vec::new(),
+            allocated: Vec::new(),
+            last: None,
+            attributes: Vec::new(),
+            spoiled: false,
+            done: false,
+        }
+    }
+
+    /// Reaches the step before, which this rank kept.
+    pub(crate) fn reach_last(&mut self, kept: Rc<KeptStep>) -> Result<()> {
+        self.last = Some(match &self.writer.to {
+            Target::Keepers(keepers) => LastStep::reach(keepers.desk.fabric, kept)?,
+            Target::Files(_) => LastStep::of_own(kept),
+        });
+        Ok(())
+    }
+
+    /// Which step it is.
+    pub fn number(&self) -> Step {
+        self.number
+    }
+
+    /// Puts a block of the array `name`, whose global shape is `shape`, beginning at `start`. `array` may be any view:
+    /// strided, with ghost cells cut off, transposed. Copied once, before it returns. Local.
+    ///
+    /// # Errors
+    /// A block that does not fit the array, a type or shape that differs from an earlier block; no memory in time; a lost
+    /// server of which there is no replica. Where the block was partly put, nothing more can be done with the step than to
+    /// drop it ([`Error::Spoiled`]).
+    pub fn put<T: Element, D: Dimension>(
+        &mut self,
+        name: &str,
+        shape: impl Shape,
+        start: impl Shape,
+        array: ArrayView<'_, T, D>,
+    ) -> Result<()> {
+        let extent: Vec<u64> = array.shape().iter().map(|extent| *extent as u64).collect();
+        let region = Region::at(&start.dims(), &extent)?;
+        let variable = self.declare::<T>(name, shape, &region)?;
+        if region.is_empty() {
+            return Ok(());
+        }
+        let before = self.blocks();
+        let put = self.put_block(variable, region, array);
+        put.inspect_err(|error| self.failed(before, error))
+    }
+
+    fn put_block<T: Element, D: Dimension>(
+        &mut self,
+        variable: usize,
+        region: Region,
+        array: ArrayView<'_, T, D>,
+    ) -> Result<()> {
+        match self.near() {
+            Some(keepers) => {
+                let (slot, offset) = self.place(variable, region, &keepers, T::DTYPE.bytes())?;
+                self.slots()?.write(slot, offset, &array)
+            }
+            None if self.slots.is_some() => {
+                let number = self.number_of(variable);
+                self.scatter(variable, number, &region, array.into_dyn())
+            }
+            None => {
+                let staged = self.stage(variable, region, T::DTYPE.bytes(), None)?;
+                let elements = bytemuck::cast_slice_mut(staged);
+                ArrayViewMut::from_shape(array.raw_dim(), elements)
+                    .map_err(|error| Error::Nonsense(error.to_string()))?
+                    .assign(&array);
+                Ok(())
+            }
+        }
+    }
+
+    /// A block that lies in the memory of the step itself, to be filled: nothing is copied later, where that memory is
+    /// mapped here. It begins with whatever the memory held. Local.
+    ///
+    /// # Errors
+    /// As [`StepWriter::put`].
+    pub fn alloc<T: Element>(
+        &mut self,
+        name: &str,
+        shape: impl Shape,
+        start: impl Shape,
+        extent: impl Shape,
+    ) -> Result<ArrayViewMutD<'_, T>> {
+        Ok(self.alloc_with_last(name, shape, start, extent)?.1)
+    }
+
+    /// As [`StepWriter::alloc`], and beside it the step that this rank kept when it committed it
+    /// ([`StepWriter::commit_and_keep`]): the new state is computed from the old one without a copy and without an array of
+    /// the program's own. `None` where nothing was kept: at the first step, and after a restart.
+    ///
+    /// # Errors
+    /// As [`StepWriter::put`].
+    pub fn alloc_with_last<T: Element>(
+        &mut self,
+        name: &str,
+        shape: impl Shape,
+        start: impl Shape,
+        extent: impl Shape,
+    ) -> Result<(Option<&LastStep<'f>>, ArrayViewMutD<'_, T>)> {
+        let region = Region::at(&start.dims(), &extent.dims())?;
+        let variable = self.declare::<T>(name, shape, &region)?;
+        let extent = lengths(&region.shape());
+        let bytes = region.bytes(T::DTYPE.bytes())?;
+        let element = T::DTYPE.bytes();
+        let near = self.near();
+        let place = match &near {
+            _ if bytes == 0 => None,
+            Some(keepers) => {
+                let before = self.blocks();
+                let placed = self.place(variable, region.clone(), keepers, element);
+                Some(placed.inspect_err(|error| self.failed(before, error))?)
+            }
+            None => {
+                let slot = self.allocated.len();
+                self.stage(variable, region.clone(), element, Some(slot))?;
+                Some((slot, 0))
+            }
+        };
+        if let Some((slot, offset)) = place {
+            let declared = &self.layout.variables[variable];
+            self.allocated.push(KeptBlock {
+                variable: declared.name.clone(),
+                dtype: declared.dtype,
+                shape: declared.shape.clone(),
+                region,
+                slot,
+                offset,
+            });
+        }
+        // Of two fields, so that both can be used at the same time.
+        let last = self.last.as_ref();
+        let staged = self.staged.last_mut();
+        let memory: &mut [u8] = match (place, near, &mut self.slots) {
+            (None, ..) => &mut [],
+            (Some((slot, offset)), Some(_), Some(slots)) => {
+                let memory = slots.memory(slot, offset, bytes);
+                memory.inspect_err(|_| self.spoiled = true)?
+            }
+            _ => staged.map_or(&mut [], Staged::bytes_mut),
+        };
+        let elements = match memory.is_empty() {
+            // No bytes of a buffer: their place need not be one of a `T`.
+            true => &mut [],
+            false => bytemuck::cast_slice_mut(memory),
+        };
+        let array = ArrayViewMutD::from_shape(IxDyn(&extent), elements)
+            .map_err(|error| Error::Nonsense(error.to_string()))?;
+        Ok((last, array))
+    }
+
+    /// The step that this rank kept when it committed it; see [`StepWriter::alloc_with_last`].
+    pub fn last(&self) -> Option<&LastStep<'f>> {
+        self.last.as_ref()
+    }
+
+    /// Adds a fact about this step.
+    pub fn attribute(&mut self, name: &str, value: Attribute) {
+        self.attributes.push((name.to_owned(), value));
+    }
+
+    /// Makes the blocks part of the step. When it returns, they are there even if this process dies.
+    ///
+    /// # Errors
+    /// A step that does not fit to those of the other ranks: another shape or type, blocks that overlap; one that is not what
+    /// an edge promises; a lost server of which there is no replica: then the step can be begun again. One of which a block
+    /// was not put ([`Error::Spoiled`]). After a deadline it is not known whether the step is committed:
+    /// [`Writer::step`] finds out, and begins the one after it if it is; see [`StepWriter::number`].
+    pub fn commit(self) -> Result<()> {
+        self.finish(false)
+    }
+
+    /// As [`StepWriter::commit`], and this rank goes on reading what it allocated in the step, as
+    /// [`StepWriter::last`] of the next one: in place, where its memory is mapped here. The step stays in memory until the
+    /// next commit of this rank, whatever its readers do, so there must be room for one step more; it stands in nobody's queue.
+    ///
+    /// # Errors
+    /// As [`StepWriter::commit`]. Then the step before is still kept.
+    pub fn commit_and_keep(self) -> Result<()> {
+        self.finish(true)
+    }
+
+    /// Blocks that have a place.
+    fn blocks(&self) -> usize {
+        self.offsets.iter().map(Vec::len).sum()
+    }
+
+    /// A block was not put, of a step that had so many before. Without a place for it, and with an answer of the steward,
+    /// nothing has happened; a question that was not answered may yet be.
+    fn failed(&mut self, before: usize, error: &Error) {
+        self.spoiled |= self.blocks() > before || matches!(error, Error::Fabric(_));
+    }
+
+    fn is_sound(&self) -> Result<()> {
+        match self.spoiled {
+            true => Err(Error::Spoiled { step: self.number }),
+            false => Ok(()),
+        }
+    }
+
+    /// The keeper that gets whole blocks, if one does.
+    fn near(&self) -> Option<Slot<Peer>> {
+        match &self.writer.to {
+            Target::Keepers(Kept {
+                place: Place::Near(keepers),
+                ..
+            }) => Some(keepers.clone()),
+            _ => None,
+        }
+    }
+
+    fn slots(&mut self) -> Result<&mut Slots<'f>> {
+        let none = || Error::Nonsense("a step without buffers".into());
+        self.slots.as_mut().ok_or_else(none)
+    }
+
+    /// The variable's place in the layout, and whether a block fits into it.
+    fn declare<T: Element>(
+        &mut self,
+        name: &str,
+        shape: impl Shape,
+        region: &Region,
+    ) -> Result<usize> {
+        self.is_sound()?;
+        let shape = shape.dims();
+        let whole = Region::whole(&shape)?;
+        if whole.dims() != region.dims() || !whole.contains(region) {
+            return Err(Error::OutsideArray {
+                variable: name.to_owned(),
+                asked: region.clone(),
+                shape: shape.to_vec(),
+            });
+        }
+        let variables = &mut self.layout.variables;
+        let Some(at) = variables.iter().position(|known| known.name == name) else {
+            variables.push(Variable {
+                name: name.to_owned(),
+                dtype: T::DTYPE,
+                shape,
+                attributes: Vec::new(),
+                blocks: Vec::new(),
+            });
+            self.offsets.push(Vec::new());
+            self.numbers.push(0);
+            return Ok(self.offsets.len() - 1);
+        };
+        let before = &variables[at];
+        if before.dtype != T::DTYPE || before.shape != shape {
+            return Err(Error::TwoKinds {
+                variable: name.to_owned(),
+                before: format!("{} of shape {:?}", before.dtype, before.shape),
+                now: format!("{} of shape {shape:?}", T::DTYPE),
+            });
+        }
+        Ok(at)
+    }
+
+    fn number_of(&mut self, variable: usize) -> u64 {
+        self.numbers[variable] += 1;
+        self.numbers[variable] - 1
+    }
+
+    /// Finds room for a block with these keepers, and notes it: slot and offset.
+    fn place(
+        &mut self,
+        variable: usize,
+        region: Region,
+        keepers: &Slot<Peer>,
+        element: u64,
+    ) -> Result<(usize, u64)> {
+        let bytes = region.bytes(element)?;
+        let (slot, offset) = self.slots()?.place(keepers, bytes)?;
+        self.layout.variables[variable].blocks.push(Block {
+            region,
+            slot: slot as u32,
+        });
+        self.offsets[variable].push(offset);
+        Ok((slot, offset))
+    }
+
+    /// Has a block in the memory of this process until the commit.
+    fn stage(
+        &mut self,
+        variable: usize,
+        region: Region,
+        element: u64,
+        kept_as: Option<usize>,
+    ) -> Result<&mut [u8]> {
+        let bytes = region.bytes(element)?;
+        let words = zeroed_words(bytes)?;
+        if self.slots.is_none() {
+            let block = Block {
+                region: region.clone(),
+                slot: 0,
+            };
+            self.layout.variables[variable].blocks.push(block);
+        }
+        let number = self.number_of(variable);
+        self.staged.push(Staged {
+            variable,
+            number,
+            region,
+            bytes,
+            words,
+            kept_as,
+        });
+        Ok(self.staged.last_mut().map_or(&mut [], Staged::bytes_mut))
+    }
+
+    /// Cuts a block into pieces and puts each with its servers. `array` may have a dimension more than the block.
+    fn scatter<T: Element>(
+        &mut self,
+        variable: usize,
+        number: u64,
+        region: &Region,
+        array: ArrayViewD<'_, T>,
+    ) -> Result<()> {
+        let element = self.layout.variables[variable].dtype.bytes();
+        for (piece, keepers) in self.reserve(variable, number, region, element)? {
+            let part = cut(array.view(), region.lower(), &piece);
+            let (slot, offset) = self.place(variable, piece, &keepers, element)?;
+            self.slots()?.write(slot, offset, &part)?;
+        }
+        Ok(())
+    }
+
+    /// The pieces of a block and their servers, for which there is room. A server that is lost meanwhile is left out.
+    fn reserve(
+        &mut self,
+        variable: usize,
+        number: u64,
+        region: &Region,
+        element: u64,
+    ) -> Result<Vec<(Region, Slot<Peer>)>> {
+        loop {
+            let (Target::Keepers(kept), Some(slots)) = (&mut self.writer.to, &mut self.slots)
+            else {
+                return Err(Error::Nonsense("pieces without servers".into()));
+            };
+            let Place::Servers {
+                spread: Some(spread),
+                ..
+            } = &kept.place
+            else {
+                return Err(Error::NoServers {
+                    stream: kept.stream.clone(),
+                });
+            };
+            let name = &self.layout.variables[variable].name;
+            let pieces = spread.cut(name, number, region, element)?;
+            let lengths: Result<Vec<u64>, _> =
+                pieces.iter().map(|piece| piece.0.bytes(element)).collect();
+            let keepers = pieces.iter().map(|piece| &piece.1);
+            match slots.reserve(keepers.zip(lengths?)) {
+                Ok(()) => return Ok(pieces),
+                Err(error) => kept.forget(&error)?.then_some(()).ok_or(error)?,
+            }
+        }
+    }
+}
+
+impl Drop for StepWriter<'_, '_> {
+    fn drop(&mut self) {
+        self.slots = None;
+        if let (false, Target::Keepers(kept)) = (self.done, &self.writer.to) {
+            kept.abort();
+        }
+    }
+}

@@ -1,0 +1,224 @@
+use super::spill::PART;
+use super::*;
+use crate::protocol::{Peer, StreamId};
+use samite_fabric::{Config, Identity};
+
+const LARGE: u64 = 300 << 20;
+
+fn buffer(number: u64) -> BufferId {
+    let stream = StreamId(1);
+    BufferId { stream, number }
+}
+
+fn allocate(number: u64, bytes: u64) -> Order {
+    Order::Allocate {
+        buffer: buffer(number),
+        bytes,
+        writer: Peer(0),
+    }
+}
+
+#[test]
+fn a_large_buffer_grows_between_other_work() {
+    let fabric = Fabric::alone(Identity::by_hand("keeper"), Config::default()).unwrap();
+    let mut keeper = Keeper::new(&fabric, Room::of_memory(4 * LARGE));
+    assert_eq!(keeper.obey(allocate(1, LARGE)), None);
+    // Behind the first, though it is small.
+    assert_eq!(keeper.obey(allocate(2, 4096)), None);
+    let mut reports = Vec::new();
+    let mut turns = 0;
+    while keeper.is_busy() {
+        reports.extend(keeper.work());
+        turns += 1;
+    }
+    let held: Vec<_> = reports
+        .iter()
+        .filter_map(|report| match report {
+            Report::Held { buffer, .. } => Some(buffer.number),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(held, [1, 2]);
+    assert!(turns > 3, "{turns} turns");
+    assert_eq!(keeper.figures().used, LARGE + 4096);
+}
+
+#[test]
+fn what_is_freed_while_it_grows_is_given_back() {
+    let fabric = Fabric::alone(Identity::by_hand("keeper"), Config::default()).unwrap();
+    let mut keeper = Keeper::new(&fabric, Room::of_memory(4 * LARGE));
+    assert_eq!(keeper.obey(allocate(1, LARGE)), None);
+    assert_eq!(keeper.work(), []);
+    assert_eq!(keeper.obey(Order::Free { buffer: buffer(1) }), None);
+    assert!(!keeper.is_busy());
+    assert_eq!(keeper.figures().used, 0);
+    assert_eq!(fabric.free_segments(), {
+        let untouched = Fabric::alone(Identity::by_hand("untouched"), Config::default());
+        untouched.unwrap().free_segments()
+    });
+}
+
+fn pattern(number: u64, bytes: u64) -> Vec<u8> {
+    (0..bytes).map(|at| (at * 31 + number * 7) as u8).collect()
+}
+
+/// A buffer that its writer, peer 0, has written and committed.
+fn commit(fabric: &Fabric, keeper: &mut Keeper, number: u64, bytes: u64) {
+    let Some(Report::Held { handle, .. }) = keeper.obey(allocate(number, bytes)) else {
+        panic!("a small buffer is there at once");
+    };
+    let key = SegmentKey {
+        peer: fabric.me(),
+        segment: handle.segment,
+        incarnation: handle.incarnation,
+        generation: handle.generation,
+        bytes,
+    };
+    let mut borrowed = fabric.borrow(key).unwrap().expect("it is mapped");
+    borrowed
+        .as_mut_slice()
+        .copy_from_slice(&pattern(number, bytes));
+    let buffer = buffer(number);
+    assert_eq!(
+        keeper.obey(Order::Seal { buffer }),
+        None,
+        "its writer has it"
+    );
+    assert!(keeper.is_waiting());
+    drop(borrowed);
+    assert_eq!(
+        keeper.work(),
+        [Report::Sealed { buffer }],
+        "it is tried again"
+    );
+    assert!(!keeper.is_waiting());
+}
+
+fn spill(keeper: &mut Keeper, number: u64) {
+    let buffer = buffer(number);
+    assert_eq!(keeper.obey(Order::Spill { buffer }), None);
+    let mut reports = Vec::new();
+    while keeper.is_busy() {
+        reports.extend(keeper.work());
+    }
+    assert_eq!(reports, [Report::Spilled { buffer }]);
+}
+
+fn room(folder: &tempfile::TempDir) -> Room {
+    Room {
+        memory: 64 << 20,
+        disk: 64 << 20,
+        folder: folder.path().to_owned(),
+    }
+}
+
+#[test]
+fn only_its_writer_opens_a_buffer_and_only_while_it_is_lent() {
+    let fabric = Fabric::alone(Identity::by_hand("keeper"), Config::default()).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let mut keeper = Keeper::new(&fabric, room(&folder));
+    assert!(matches!(
+        keeper.obey(allocate(1, 100)),
+        Some(Report::Held { .. })
+    ));
+    assert!(keeper.open(Peer(7), buffer(1)).is_err(), "another's");
+    keeper.open(Peer(0), buffer(1)).unwrap();
+    commit(&fabric, &mut keeper, 2, 5000);
+    assert!(keeper.open(Peer(0), buffer(2)).is_err(), "it is read");
+    assert_eq!(keeper.obey(Order::Seal { buffer: buffer(2) }), None);
+    spill(&mut keeper, 2);
+    assert!(keeper.open(Peer(0), buffer(2)).is_err(), "it is on disk");
+    assert_eq!(keeper.obey(Order::Seal { buffer: buffer(2) }), None);
+    assert_eq!(keeper.load(buffer(2), 0, 5000).unwrap(), pattern(2, 5000));
+    assert!(keeper.load(buffer(2), 0, LOAD + 1).is_err());
+    assert_eq!((keeper.figures().buffers, keeper.figures().files), (2, 1));
+}
+
+#[test]
+fn what_is_spilled_costs_one_descriptor() {
+    const BUFFERS: u64 = 300;
+    let fabric = Fabric::alone(Identity::by_hand("keeper"), Config::default()).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let mut keeper = Keeper::new(&fabric, room(&folder));
+    for number in 0..BUFFERS {
+        commit(&fabric, &mut keeper, number, 6000);
+        spill(&mut keeper, number);
+    }
+    let open = std::fs::read_dir("/proc/self/fd").unwrap().flatten();
+    let targets = open.filter_map(|entry| std::fs::read_link(entry.path()).ok());
+    let in_folder = targets.filter(|target| target.starts_with(folder.path()));
+    assert_eq!(in_folder.count(), 1);
+    for number in 0..BUFFERS {
+        let part = keeper.load(buffer(number), 100, 5900).unwrap();
+        assert_eq!(part, pattern(number, 6000)[100..]);
+        assert_eq!(
+            keeper.obey(Order::Free {
+                buffer: buffer(number)
+            }),
+            None
+        );
+    }
+    assert_eq!(keeper.figures().files, 0);
+}
+
+#[test]
+fn a_large_buffer_is_spilled_between_other_work_and_may_be_freed_meanwhile() {
+    let fabric = Fabric::alone(Identity::by_hand("keeper"), Config::default()).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let mut keeper = Keeper::new(&fabric, room(&folder));
+    commit(&fabric, &mut keeper, 1, 2 * PART + 1);
+    assert_eq!(keeper.obey(Order::Spill { buffer: buffer(1) }), None);
+    assert_eq!(keeper.work(), []);
+    assert_eq!(keeper.obey(Order::Free { buffer: buffer(1) }), None);
+    assert!(!keeper.is_busy());
+    commit(&fabric, &mut keeper, 2, 2 * PART + 1);
+    spill(&mut keeper, 2);
+    let end = keeper.load(buffer(2), 2 * PART - 5, 6).unwrap();
+    assert_eq!(end, pattern(2, 2 * PART + 1)[2 * PART as usize - 5..]);
+}
+
+#[test]
+fn memory_that_somebody_still_has_stays_used() {
+    let fabric = Fabric::alone(Identity::by_hand("keeper"), Config::default()).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let mut keeper = Keeper::new(&fabric, room(&folder));
+    commit(&fabric, &mut keeper, 1, 6000);
+    let Some(Held::Reading(gated)) = keeper.buffers.get(&buffer(1)) else {
+        panic!("it is committed");
+    };
+    let inside = fabric.attach(gated.key()).unwrap();
+    assert_eq!(keeper.obey(Order::Free { buffer: buffer(1) }), None);
+    assert!(!keeper.give_idle_back());
+    assert_eq!((keeper.figures().used, keeper.figures().free), (6000, 6000));
+    drop(inside);
+    assert!(keeper.give_idle_back());
+    assert_eq!((keeper.figures().used, keeper.figures().free), (0, 0));
+}
+
+#[test]
+fn idle_memory_gives_its_numbers_to_buffers_of_other_lengths() {
+    let fabric = Fabric::alone(Identity::by_hand("keeper"), Config::default()).unwrap();
+    let mut keeper = Keeper::new(&fabric, Room::of_memory(u64::MAX));
+    let numbers = fabric
+        .free_segments()
+        .into_iter()
+        .map(|word| word.count_ones());
+    let numbers = u64::from(numbers.sum::<u32>());
+    for number in 0..numbers {
+        let held = keeper.obey(allocate(number, 64));
+        assert!(
+            matches!(held, Some(Report::Held { .. })),
+            "{number} of {numbers}"
+        );
+    }
+    let one_more = keeper.obey(allocate(numbers, 64));
+    assert!(matches!(one_more, Some(Report::Refused { .. })));
+    for number in 0..numbers {
+        keeper.obey(Order::Free {
+            buffer: buffer(number),
+        });
+    }
+    let other = keeper.obey(allocate(numbers + 1, 128));
+    assert!(matches!(other, Some(Report::Held { .. })), "{other:?}");
+    assert_eq!(keeper.figures().used, 128);
+}

@@ -1,0 +1,380 @@
+//! Reads from a step: any box of any variable.
+//!
+//! On the node of the blocks a box inside one block is a view of it, and other boxes are copied once, straight to where they go.
+//! Elsewhere only the runs of the box travel. With the method `file` the same calls read files. Where an edge has operators
+//! ([`crate::method::graph`]), variables are what comes out of them.
+
+use crate::array::{Selection, cut, lengths};
+use crate::contents::{Indexed, Variable};
+use crate::method::graph::{Chain, GraphError, Link, Passed, Share, Source, Tile, regions};
+use crate::protocol::{Attribute, Step};
+use crate::reader::{Bytes, Given};
+use crate::{Element, Error, Region, Result};
+use ndarray::{Array, ArrayViewD, Dimension, IxDyn};
+use std::rc::Rc;
+
+/// A step that this process holds.
+pub struct StepReader<'f> {
+    given: Given<'f>,
+    link: Rc<Link>,
+    /// What the operators of the edge make of it; `None` where there are none.
+    passed: Option<Rc<Passed>>,
+}
+
+/// A variable, and how to read it.
+struct Found<'s> {
+    /// As the reader sees it.
+    info: &'s Variable,
+    /// As it was written.
+    written: &'s Indexed,
+    chain: Option<&'s Chain>,
+}
+
+impl<'f> StepReader<'f> {
+    /// # Errors
+    /// A step that is not what its writer promised.
+    pub(crate) fn new(given: Given<'f>, link: Rc<Link>) -> Result<Self> {
+        let passed = match given.bytes {
+            Bytes::Nowhere => None,
+            _ => {
+                link.check(given.number, &given.contents)?;
+                link.pass(&given.contents)
+            }
+        };
+        Ok(StepReader {
+            given,
+            link,
+            passed,
+        })
+    }
+}
+
+impl StepReader<'_> {
+    /// Which step it is; of a token, which of the tokens.
+    pub fn number(&self) -> Step {
+        self.given.number
+    }
+
+    /// Whether this is an empty step, of those that an edge of a cycle begins with.
+    pub fn is_token(&self) -> bool {
+        matches!(self.given.bytes, Bytes::Nowhere)
+    }
+
+    /// What there is to read.
+    pub fn variables(&self) -> impl Iterator<Item = &Variable> {
+        (0..self.given.contents.variables.len()).map(|at| self.info(at))
+    }
+
+    /// A variable by name.
+    ///
+    /// # Errors
+    /// There is none of that name; the error says which there are.
+    pub fn variable(&self, name: &str) -> Result<&Variable> {
+        self.find(name).map(|variable| variable.info)
+    }
+
+    /// How many ranks have written it.
+    pub fn writers(&self) -> u32 {
+        self.given.contents.ranks
+    }
+
+    /// Boxes of a variable as they lie (the method `server` splits what was put), with the rank that wrote each; before any
+    /// operator.
+    ///
+    /// # Errors
+    /// As [`StepReader::variable`].
+    pub fn blocks(&self, name: &str) -> Result<impl Iterator<Item = (u32, &Region)>> {
+        let blocks = &self.find(name)?.written.blocks;
+        Ok(blocks.iter().map(|block| (block.rank, &block.region)))
+    }
+
+    /// Whether a variable is read as it was written: no operator of an edge changes it, so its [`blocks`](Self::blocks) are
+    /// boxes of what is read.
+    ///
+    /// # Errors
+    /// As [`StepReader::variable`].
+    pub fn is_as_written(&self, name: &str) -> Result<bool> {
+        Ok(self.find(name)?.chain.is_none())
+    }
+
+    /// A fact about this step. Where several ranks have said it, the lowest rank is heard.
+    pub fn attribute(&self, name: &str) -> Option<&Attribute> {
+        self.given
+            .attributes
+            .iter()
+            .find(|(known, _)| known == name)
+            .map(|(_, value)| value)
+    }
+
+    /// All facts about this step.
+    pub fn attributes(&self) -> impl Iterator<Item = (&str, &Attribute)> {
+        let attributes = self.given.attributes.iter();
+        attributes.map(|(name, value)| (name.as_str(), value))
+    }
+
+    /// Bytes that the reads of this step have moved so far, out of mapped memory and in messages. Not counted for steps in
+    /// files.
+    pub fn moved(&self) -> u64 {
+        match &self.given.bytes {
+            Bytes::Kept(buffers, _) => buffers.moved(),
+            Bytes::Stored(_) | Bytes::Nowhere => 0,
+        }
+    }
+
+    /// Copies a box of a variable to a new array.
+    ///
+    /// # Errors
+    /// A variable or a type that is not there, a box outside of the array or with holes; a lost keeper; no memory.
+    pub fn get<T: Element, D: Dimension>(
+        &self,
+        name: &str,
+        asked: impl Selection,
+    ) -> Result<Array<T, D>> {
+        let variable = self.typed::<T>(name)?;
+        let region = self.inside(&variable, asked)?;
+        fits::<D>(name, &region)?;
+        self.is_whole(&variable, &region)?;
+        let mut elements = zeros(std::slice::from_ref(&region))?;
+        self.copy(&variable, &region, &mut elements)?;
+        array_of(&region.shape(), elements)
+    }
+
+    /// What of a variable is this reader's own, as the `redistribute` of its edge says: with the others of its program it has
+    /// every element once. Without an edge, and with other methods than `graph`, its own is a block, as cubic as can be. Parts
+    /// may be uneven, or empty.
+    ///
+    /// # Errors
+    /// As [`StepReader::get`]; an edge that gives nobody a part of its own.
+    pub fn mine<T: Element, D: Dimension>(&self, name: &str) -> Result<Share<T, D>> {
+        let variable = self.typed::<T>(name)?;
+        let regions = self.regions_of(&variable)?;
+        let whole = Region::whole(&variable.info.shape)?;
+        fits::<D>(name, &whole)?;
+        let mut shape = regions.first().unwrap_or(&whole).shape();
+        shape[0] = regions.iter().map(|region| region.extent(0)).sum();
+        let mut boxes = regions.iter();
+        boxes.try_for_each(|region| self.is_whole(&variable, region))?;
+        let mut elements = zeros(&regions)?;
+        let mut rest = &mut elements[..];
+        for region in &regions {
+            let (now, later) = rest.split_at_mut(region.volume().unwrap_or(0) as usize);
+            self.copy(&variable, region, now)?;
+            rest = later;
+        }
+        Ok(Share {
+            array: array_of(&shape, elements)?,
+            regions,
+        })
+    }
+
+    /// The boxes that [`StepReader::mine`] reads; none is empty.
+    ///
+    /// # Errors
+    /// As [`StepReader::mine`].
+    pub fn mine_of(&self, name: &str) -> Result<Vec<Region>> {
+        self.regions_of(&self.find(name)?)
+    }
+
+    /// Copies a box of a variable, row-major, to `into`, which is as long as the box.
+    ///
+    /// # Errors
+    /// As [`StepReader::get`]; `into` is longer or shorter.
+    pub fn read_into<T: Element>(
+        &self,
+        name: &str,
+        asked: impl Selection,
+        into: &mut [T],
+    ) -> Result<()> {
+        let variable = self.typed::<T>(name)?;
+        let region = self.inside(&variable, asked)?;
+        if region.volume() != Some(into.len() as u64) {
+            return Err(Error::ArrayShape {
+                variable: name.to_owned(),
+                array: vec![into.len() as u64],
+                block: region.shape().to_vec(),
+            });
+        }
+        self.copy(&variable, &region, into)
+    }
+
+    /// A box of a variable in place, without a copy: one that lies inside one block, on this node, and that no operator
+    /// changes. `None` for others ([`StepReader::get`] then).
+    ///
+    /// # Errors
+    /// As [`StepReader::get`].
+    pub fn view<T: Element>(
+        &self,
+        name: &str,
+        asked: impl Selection,
+    ) -> Result<Option<ArrayViewD<'_, T>>> {
+        let variable = self.typed::<T>(name)?;
+        let region = self.inside(&variable, asked)?;
+        if variable.chain.is_some() {
+            return Ok(None);
+        }
+        let Some((block, bytes)) = self.in_place(variable.written, &region)? else {
+            return Ok(None);
+        };
+        let extent = lengths(&block.shape());
+        let whole = ArrayViewD::from_shape(IxDyn(&extent), bytemuck::cast_slice(bytes))
+            .map_err(|error| Error::Nonsense(error.to_string()))?;
+        Ok(Some(cut(whole, block.lower(), &region)))
+    }
+
+    /// The block that a box lies in, and its bytes, where they are mapped here.
+    fn in_place<'s>(
+        &'s self,
+        written: &'s Indexed,
+        region: &Region,
+    ) -> Result<Option<(&'s Region, &'s [u8])>> {
+        let (Some((block, part)), Bytes::Kept(buffers, _)) =
+            (written.index.query(region).next(), &self.given.bytes)
+        else {
+            return Ok(None);
+        };
+        if part != *region {
+            return Ok(None);
+        }
+        let block = &written.blocks[block as usize];
+        let element = written.info.dtype.bytes();
+        let mapped = buffers.mapped(block, element)?;
+        // A writer of another make may have placed it where it is no slice of numbers: it is copied.
+        let mapped = mapped.filter(|bytes| bytes.as_ptr().addr().is_multiple_of(element as usize));
+        Ok(mapped.map(|bytes| (&block.region, bytes)))
+    }
+
+    fn info(&self, at: usize) -> &Variable {
+        match &self.passed {
+            Some(passed) => &passed.variables[at],
+            None => &self.given.contents.variables[at].info,
+        }
+    }
+
+    fn find(&self, name: &str) -> Result<Found<'_>> {
+        let variables = &self.given.contents.variables;
+        let found = variables
+            .iter()
+            .position(|variable| variable.info.name == name);
+        let Some(at) = found else {
+            return Err(match self.is_token() {
+                true => self.link.token_has_no(name).into(),
+                false => Error::NoVariable {
+                    step: self.given.number,
+                    variable: name.to_owned(),
+                    there: self
+                        .variables()
+                        .map(|variable| variable.name.clone())
+                        .collect(),
+                },
+            });
+        };
+        let passed = self.passed.as_ref();
+        let chain = passed.and_then(|passed| passed.chains[at].as_ref());
+        Ok(Found {
+            info: self.info(at),
+            written: &variables[at],
+            chain: chain
+                .map(Result::as_ref)
+                .transpose()
+                .map_err(GraphError::clone)?,
+        })
+    }
+
+    fn typed<T: Element>(&self, name: &str) -> Result<Found<'_>> {
+        let variable = self.find(name)?;
+        match variable.info.dtype {
+            written if written == T::DTYPE => Ok(variable),
+            written => Err(Error::Clash {
+                variable: name.to_owned(),
+                writer: self.given.stream.clone(),
+                written,
+                asked: T::DTYPE,
+            }),
+        }
+    }
+
+    fn inside(&self, variable: &Found<'_>, asked: impl Selection) -> Result<Region> {
+        let shape = &variable.info.shape;
+        let region = asked.region(shape)?;
+        let whole = Region::whole(shape)?;
+        if region.dims() == whole.dims() && whole.contains(&region) {
+            return Ok(region);
+        }
+        Err(Error::OutsideArray {
+            variable: variable.info.name.clone(),
+            asked: region,
+            shape: shape.to_vec(),
+        })
+    }
+
+    fn regions_of(&self, variable: &Found<'_>) -> Result<Vec<Region>> {
+        let how = self.link.redistribution()?;
+        let rank = (self.link.rank, self.link.size);
+        let own = regions(how, &variable.info.shape, rank)?;
+        Ok(own.unwrap_or_default())
+    }
+
+    /// Looks whether a box has holes before there is memory for it. What an operator needs is looked at when it is read.
+    fn is_whole(&self, variable: &Found<'_>, region: &Region) -> Result<()> {
+        match variable.chain.is_some() || variable.written.covers(region) {
+            true => Ok(()),
+            false => Err(variable.written.hole(self.given.number, region)),
+        }
+    }
+
+    /// Copies a box, dense and row-major, to `into`.
+    fn copy<T: Element>(
+        &self,
+        variable: &Found<'_>,
+        region: &Region,
+        into: &mut [T],
+    ) -> Result<()> {
+        let (written, into) = (variable.written, bytemuck::cast_slice_mut(into));
+        match variable.chain {
+            None => self.copy_written(written, region, into),
+            Some(chain) => chain.read(region, into, |needed| {
+                if let Some((block, bytes)) = self.in_place(written, needed)? {
+                    return Ok(Source::Block(block, bytes));
+                }
+                let mut tile = Tile::zeros(written.info.dtype, needed.clone())?;
+                self.copy_written(written, needed, tile.bytes_mut())?;
+                Ok(Source::Copied(tile))
+            }),
+        }
+    }
+
+    fn copy_written(&self, variable: &Indexed, region: &Region, into: &mut [u8]) -> Result<()> {
+        match &self.given.bytes {
+            Bytes::Kept(buffers, _) => buffers.copy(variable, region, into),
+            Bytes::Stored(stored) => stored.copy(self.given.number, variable, region, into),
+            Bytes::Nowhere => Err(Error::Nonsense("a token with a variable".into())),
+        }
+    }
+}
+
+/// An array with as many dimensions as the type that is asked for: said before anything is read for nothing.
+fn fits<D: Dimension>(name: &str, region: &Region) -> Result<()> {
+    match D::NDIM {
+        Some(dims) if dims != region.dims() => Err(Error::ArrayShape {
+            variable: name.to_owned(),
+            array: vec![dims as u64],
+            block: region.shape().to_vec(),
+        }),
+        _ => Ok(()),
+    }
+}
+
+/// Zeros for all elements of these boxes.
+fn zeros<T: Element>(regions: &[Region]) -> Result<Vec<T>> {
+    let bytes = regions.iter().try_fold(0_u64, |sum, region| {
+        Ok::<_, Error>(sum.saturating_add(region.bytes(T::DTYPE.bytes())?))
+    })?;
+    let count = usize::try_from(bytes / T::DTYPE.bytes()).unwrap_or(usize::MAX);
+    bytemuck::try_zeroed_vec(count).map_err(|()| Error::NoMemory { bytes })
+}
+
+fn array_of<T, D: Dimension>(shape: &[u64], elements: Vec<T>) -> Result<Array<T, D>> {
+    let array = Array::from_shape_vec(IxDyn(&lengths(shape)), elements);
+    let array = array.and_then(Array::into_dimensionality);
+    array.map_err(|error| Error::Nonsense(error.to_string()))
+}

@@ -1,0 +1,90 @@
+//! One process that writes and reads what it has written: calls that do not fit, and boxes that are odd.
+
+#![allow(
+    clippy::result_large_err,
+    reason = "errors name boxes; they are rare, and never on the way of a byte"
+)]
+
+use ndarray::{Array1, Ix1, array};
+use samite_fabric::{Config, Fabric, Identity};
+use samite_stage::method::graph::GraphError;
+use samite_stage::{Configuration, Error, Method, Region, Result, Settings, Stage};
+
+fn alone() -> Fabric {
+    Fabric::alone(Identity::by_hand("alone"), Config::default()).expect("a domain of one process")
+}
+
+/// Ranks of a ragged array may have nothing.
+#[test]
+fn an_empty_block_is_allocated_for_every_type() -> Result<()> {
+    let fabric = alone();
+    let stage = Stage::join(&fabric)?;
+    let mut field = stage.write("field").discard_unread().retain(1).open()?;
+    let mut step = field.step()?;
+    assert!(
+        step.alloc::<f64>("u", [3_u64], [1_u64], [0_u64])?
+            .is_empty()
+    );
+    assert!(step.alloc::<u8>("v", [3_u64], [3_u64], [0_u64])?.is_empty());
+    step.put("u", [3_u64], [0_u64], array![1.0, 2.0, 3.0].view())?;
+    step.commit()?;
+    let mut reader = stage.reader("field")?;
+    let step = reader.at(0)?.expect("it is retained");
+    let all: Array1<f64> = step.get::<_, Ix1>("u", ..)?;
+    assert_eq!(all, array![1.0, 2.0, 3.0]);
+    Ok(())
+}
+
+#[test]
+fn a_second_stage_in_a_domain_of_one_process_is_refused() -> Result<()> {
+    let fabric = alone();
+    let stage = Stage::join(&fabric)?;
+    let field = stage.write("field").discard_unread().open()?;
+    drop(stage);
+    // The stream still uses the first one.
+    let second = Stage::join(&fabric).map(|_| ());
+    assert_eq!(second, Err(Error::SecondStage));
+    drop(field);
+    let third = Stage::join(&fabric)?;
+    let mut field = third.write("field").discard_unread().open()?;
+    field.step()?.commit()
+}
+
+#[test]
+fn a_subscription_without_an_edge_is_refused_at_once() -> Result<()> {
+    let fabric = alone();
+    let stage = Stage::join_with(&fabric, Configuration::of(Settings::of(Method::Graph)))?;
+    let error = stage.watch("field", "u").open().map(|_| ()).unwrap_err();
+    let expected = Error::Graph(GraphError::NoEdgeTo {
+        program: "alone".into(),
+        name: "field".into(),
+        there: Vec::new(),
+    });
+    assert_eq!(error.to_string(), expected.to_string());
+    Ok(())
+}
+
+/// Of an array that is larger than any memory, of which next to nothing is written.
+#[test]
+fn a_huge_box_with_a_hole_is_said_to_have_one() -> Result<()> {
+    let fabric = alone();
+    let stage = Stage::join(&fabric)?;
+    let mut field = stage.write("field").discard_unread().retain(1).open()?;
+    let mut step = field.step()?;
+    let huge = 1_u64 << 50;
+    step.put("u", [huge], [7_u64], array![1.0, 2.0].view())?;
+    step.commit()?;
+    let mut reader = stage.reader("field")?;
+    let step = reader.at(0)?.expect("it is retained");
+    for error in [
+        step.get::<f64, Ix1>("u", ..).map(|_| ()),
+        step.mine::<f64, Ix1>("u").map(|_| ()),
+    ] {
+        assert!(matches!(error, Err(Error::Hole { .. })), "{error:?}");
+    }
+    assert_eq!(
+        step.get::<f64, Ix1>("u", &Region::at(&[7], &[2])?)?,
+        array![1.0, 2.0]
+    );
+    Ok(())
+}

@@ -1,0 +1,215 @@
+//! Anybody is killed at any point of what it does: a writer, a reader or a staging server, whom chance says, 100 times.
+//!
+//! A round is a stream of its own, over the three servers that are there when it begins. In each, one process is killed while its
+//! steps are written and read; another one takes its place, in the same round and those after it. A second reader program is
+//! never killed, and has to see every step.
+
+use crate::random;
+use crate::servers::{SERVERS, SHAPE, STEPS, serve, settings};
+use crate::staged::{Play, is_right, rows, stage};
+use ndarray::Array2;
+use samite_fabric::Mask;
+use samite_stage::protocol::EndOfStream;
+use samite_stage::{Stage, StepReader};
+use samite_testkit::{
+    Cast, MESSAGES_ONLY, Outcome, Unit, Who, check, full_name, pause, point, same,
+};
+use std::time::Duration;
+
+/// Processes that are killed.
+const KILLS: u32 = 100;
+/// The servers of the first round, its writer and its reader; behind them one for each that is killed.
+const FIRST: u32 = SERVERS + 2;
+/// Sees everything; the last to be started.
+const ARCHIVE: u32 = FIRST + KILLS;
+
+/// A life hears which part it plays: "server" and its rank, or "writer" or "reader", and in which round it takes the place of
+/// one that was killed, if it does.
+fn part(unit: &Unit, me: u32) -> Outcome {
+    let told = match me {
+        ARCHIVE => "archive".to_owned(),
+        _ => pause("born"),
+    };
+    let (name, number) = told.split_once(' ').unwrap_or((&told, ""));
+    let number: Option<u32> = number.parse().ok();
+    if let ("server", Some(rank)) = (name, number) {
+        return serve(unit, rank);
+    }
+    let fabric = unit.join()?;
+    let stage = stage(&fabric, settings())?;
+    for round in number.unwrap_or(0)..KILLS {
+        let is_second = number == Some(round);
+        if !is_second {
+            pause("round");
+        }
+        let stream = format!("field-{round}");
+        match name {
+            "writer" => write(&stage, &stream)?,
+            "reader" => read(&stage, &stream, is_second)?,
+            _ => read_all(&stage, &stream)?,
+        }
+    }
+    pause("done");
+    Ok(())
+}
+
+/// Writes what is not committed yet, and leaves the stream open until everybody has heard of the round's death.
+fn write(stage: &Stage<'_>, stream: &str) -> Outcome {
+    let mut field = stage.write(stream).as_rank("solver", 0, 1).open()?;
+    point("open");
+    while field.next_step() < STEPS {
+        let mut step = field.step()?;
+        let whole = rows(step.number(), 0..SHAPE[0], SHAPE[1]);
+        step.put("u", SHAPE, [0_u64, 0], whole.view())?;
+        step.commit()?;
+    }
+    pause("written");
+    Ok(())
+}
+
+/// Reads what the life before it, if there was one in this round, has not taken.
+fn read(stage: &Stage<'_>, stream: &str, is_second: bool) -> Outcome {
+    let mut reader = stage.read(stream).as_rank("analysis", 0, 1).open()?;
+    point("open");
+    let mut next = None;
+    while let Some(step) = reader.next_step()? {
+        match next {
+            None if is_second => {}
+            expected => same!(step.number(), expected.unwrap_or(0)),
+        }
+        next = Some(step.number() + 1);
+        check_step(&step)?;
+    }
+    same!(reader.end(), Some(EndOfStream::Closed));
+    check!(is_second || next == Some(STEPS), "the last was {next:?}");
+    check!(next.is_none_or(|next| next == STEPS), "{next:?}");
+    Ok(())
+}
+
+fn read_all(stage: &Stage<'_>, stream: &str) -> Outcome {
+    let mut all = stage.read(stream).as_rank("archive", 0, 1).open()?;
+    pause("open");
+    for number in 0..STEPS {
+        let Some(step) = all.next_step()? else {
+            check!(false, "no step {number} of {stream}: {:?}", all.end());
+            return Ok(());
+        };
+        same!(step.number(), number);
+        check_step(&step)?;
+    }
+    check!(all.next_step()?.is_none(), "a step too many in {stream}");
+    same!(all.end(), Some(EndOfStream::Closed));
+    Ok(())
+}
+
+fn check_step(step: &StepReader<'_>) -> Outcome {
+    let all: Array2<f64> = step.get("u", ..)?;
+    let number = step.number();
+    check!(all.dim() == (SHAPE[0] as usize, SHAPE[1] as usize));
+    check!(is_right(number, (0, 0), all.view()), "step {number}");
+    Ok(())
+}
+
+/// Who plays what now; a server by its rank.
+struct Now {
+    servers: [Who; SERVERS as usize],
+    writer: Who,
+    reader: Who,
+}
+
+impl Now {
+    /// Whom chance says, of three kinds alike; `next` takes the place, and hears the part.
+    fn draw(&mut self, random: &mut fastrand::Rng, round: u32, next: Who) -> (Who, String) {
+        let (place, part) = match random.u8(..3) {
+            0 => (&mut self.writer, format!("writer {round}")),
+            1 => (&mut self.reader, format!("reader {round}")),
+            _ => {
+                let rank = random.usize(..self.servers.len());
+                (&mut self.servers[rank], format!("server {rank}"))
+            }
+        };
+        (std::mem::replace(place, next), part)
+    }
+}
+
+fn begin(cast: &mut Cast, who: Who, part: &str) {
+    cast.wait_point(who, "born");
+    cast.release_as(who, part);
+    if part.starts_with("server") {
+        cast.wait_point(who, "serving");
+    }
+}
+
+fn go(cast: &mut Cast, who: Who, point: &str) {
+    cast.wait_point(who, point);
+    cast.release(who);
+}
+
+fn kill_anybody(cast: &mut Cast, play: &Play) {
+    let mut random = random();
+    let mut now = Now {
+        servers: [0, 1, 2].map(|rank| play.actor(rank)),
+        writer: play.actor(SERVERS),
+        reader: play.actor(SERVERS + 1),
+    };
+    let archive = play.actor(ARCHIVE);
+    for (rank, server) in now.servers.into_iter().enumerate() {
+        begin(cast, server, &format!("server {rank}"));
+    }
+    begin(cast, now.writer, "writer");
+    begin(cast, now.reader, "reader");
+    for round in 0..KILLS {
+        go(cast, now.writer, "round");
+        go(cast, archive, "round");
+        // Both readers are there before a step is gone: each waits for the other one.
+        cast.wait_point(archive, "open");
+        go(cast, now.reader, "round");
+        let all_are_open = random.u8(..4) > 0;
+        if all_are_open {
+            cast.wait_point(now.writer, "open");
+            cast.wait_point(now.reader, "open");
+            cast.release(archive);
+        }
+        // At any point of what it does.
+        std::thread::sleep(Duration::from_micros(random.u64(0..6000)));
+        let next = play.actor(FIRST + round);
+        let (victim, part) = now.draw(&mut random, round, next);
+        cast.kill(victim);
+        cast.wait_gone(victim);
+        begin(cast, next, &part);
+        for who in [now.writer, now.reader] {
+            if !all_are_open || who == next {
+                cast.wait_point(who, "open");
+            }
+        }
+        if !all_are_open {
+            cast.release(archive);
+        }
+        // The stream ends when all have opened it.
+        go(cast, now.writer, "written");
+    }
+    for who in [now.writer, archive, now.reader] {
+        go(cast, who, "done");
+    }
+}
+
+fn anybody_is_killed(name: &str, mask: Mask) {
+    let play = Play::of(ARCHIVE + 1, mask);
+    let units = play.units().patience(Duration::from_secs(400));
+    play.run_units(units, name, part, |cast| kill_anybody(cast, &play));
+}
+
+#[test]
+fn anybody_is_killed_again_and_again() {
+    let name = full_name(module_path!(), "anybody_is_killed_again_and_again");
+    anybody_is_killed(&name, Mask::default());
+}
+
+#[test]
+fn anybody_is_killed_again_and_again_by_messages() {
+    let name = full_name(
+        module_path!(),
+        "anybody_is_killed_again_and_again_by_messages",
+    );
+    anybody_is_killed(&name, MESSAGES_ONLY);
+}

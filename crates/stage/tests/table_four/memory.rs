@@ -1,0 +1,156 @@
+//! "Out of RDMA memory", "out of main memory": the budget is reached. Whoever asks waits until readers have gone on, or gets
+//! an error that says how much is in use where; what can never be is refused at once; with the policy `spill` the disk takes
+//! over (`what_is_beyond_the_limit_lies_on_disk` in `tests/bad_days`).
+
+use crate::staged::{Play, is_right, next, rows, stage};
+use ndarray::Array2;
+use samite_fabric::{Fabric, Mask};
+use samite_stage::protocol::{Fault, Policy};
+use samite_stage::{Error, Method, Settings};
+use samite_testkit::{Outcome, check, full_name, pause, same};
+use std::time::Duration;
+
+/// A step that can never fit is refused at once, one that does not fit now at the deadline.
+#[test]
+fn memory_is_short() {
+    let play = Play {
+        memory: 1 << 20,
+        ..Play::of(1, Mask::default())
+    };
+    let body = |fabric: &Fabric, _: u32| {
+        let settings = Settings {
+            steps: Some(9),
+            ..Settings::default()
+        };
+        let stage = stage(fabric, settings)?;
+        let mut field = stage.write("field").as_rank("solver", 0, 1).open()?;
+        {
+            let mut step = field.step()?;
+            let large = step.alloc::<u8>("u", [2_u64 << 20], [0_u64], [2_u64 << 20]);
+            let large = large.map(drop);
+            let is_it = matches!(large, Err(Error::Fault(Fault::TooLarge { .. })));
+            check!(is_it, "{large:?}");
+            let endless = step
+                .alloc::<u8>("v", [u64::MAX], [0_u64], [u64::MAX])
+                .map(drop);
+            check!(endless.is_err(), "more than there is");
+        }
+        let _reader = stage.read("field").as_rank("analysis", 0, 1).open()?;
+        let mut half = || {
+            let mut step = field.step()?;
+            step.alloc::<u8>("u", [400_u64 << 10], [0_u64], [400_u64 << 10])?
+                .fill(7);
+            step.commit()
+        };
+        half()?;
+        half()?;
+        fabric.set_deadline(Duration::from_millis(30));
+        let third = half();
+        let is_it = matches!(third, Err(Error::Fault(Fault::NoMemory { .. })));
+        check!(is_it, "{third:?}");
+        Ok(())
+    };
+    play.run(&full_name(module_path!(), "memory_is_short"), body, |_| ());
+}
+
+/// 256 KiB.
+const SHAPE: [u64; 2] = [128, 256];
+const STEPS: u64 = 12;
+
+fn write_all(fabric: &Fabric, settings: Settings) -> Outcome {
+    let stage = stage(fabric, settings)?;
+    let mut field = stage.write("field").as_rank("solver", 0, 1).open()?;
+    for number in 0..STEPS {
+        let mut step = field.step()?;
+        let whole = rows(number, 0..SHAPE[0], SHAPE[1]);
+        step.put("u", SHAPE, [0_u64, 0], whole.view())?;
+        step.commit()?;
+    }
+    Ok(())
+}
+
+fn read_all(fabric: &Fabric, settings: Settings) -> Outcome {
+    let stage = stage(fabric, settings)?;
+    let mut reader = stage.read("field").as_rank("analysis", 0, 1).open()?;
+    pause("open");
+    for number in 0..STEPS {
+        let step = next(&mut reader)?;
+        same!(step.number(), number);
+        let all: Array2<f64> = step.get("u", ..)?;
+        check!(is_right(number, (0, 0), all.view()), "step {number}");
+    }
+    check!(reader.next_step()?.is_none());
+    Ok(())
+}
+
+/// Twelve steps through memory for less than three: the writer waits, and no step is lost.
+fn through_little_memory(name: &str, method: Method, policy: Policy, disk: u64) {
+    let play = Play {
+        servers: if method == Method::Server { 2 } else { 0 },
+        memory: if method == Method::Server {
+            400 << 10
+        } else {
+            700 << 10
+        },
+        disk,
+        ..Play::of(2, Mask::default())
+    };
+    let settings = || Settings {
+        policy,
+        steps: Some(STEPS),
+        ..Settings::of(method)
+    };
+    let body = |fabric: &Fabric, me: u32| match me {
+        0 => write_all(fabric, settings()),
+        _ => read_all(fabric, settings()),
+    };
+    play.run(&full_name(module_path!(), name), body, |cast| {
+        // The writer has come as far as memory allows when the reader begins.
+        cast.wait_point(play.actor(1), "open");
+        cast.wait_asleep(play.actor(0));
+        cast.release(play.actor(1));
+    });
+}
+
+#[test]
+fn a_writer_waits_for_memory() {
+    let name = "a_writer_waits_for_memory";
+    through_little_memory(name, Method::Stream, Policy::Block, 0);
+}
+
+#[test]
+fn a_writer_waits_for_memory_of_servers() {
+    let name = "a_writer_waits_for_memory_of_servers";
+    through_little_memory(name, Method::Server, Policy::Block, 0);
+}
+
+/// A server has less memory than its part of a step: it is refused with the name of the stream and what there is.
+#[test]
+fn more_than_servers_have() {
+    let play = Play {
+        servers: 2,
+        memory: 64 << 10,
+        ..Play::of(1, Mask::default())
+    };
+    let body = |fabric: &Fabric, _: u32| {
+        fabric.set_deadline(Duration::from_millis(300));
+        let stage = stage(fabric, Settings::of(Method::Server))?;
+        let mut field = stage.write("field").as_rank("solver", 0, 1).open()?;
+        let mut step = field.step()?;
+        let whole = rows(0, 0..SHAPE[0], SHAPE[1]);
+        let put = step.put("u", SHAPE, [0_u64, 0], whole.view());
+        let refused = put.and_then(|()| step.commit());
+        match refused {
+            Err(Error::Fault(Fault::TooLarge { stream, limit, .. })) => {
+                same!((stream.as_str(), limit), ("field", 64 << 10));
+            }
+            other => check!(false, "{other:?}"),
+        }
+        Ok(())
+    };
+    play.run(
+        &full_name(module_path!(), "more_than_servers_have"),
+        body,
+        |_| (),
+    );
+}

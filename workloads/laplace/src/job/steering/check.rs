@@ -1,0 +1,167 @@
+//! The program `laplace-steered-check`: the steered run once more, by one process alone.
+
+use std::io::Write;
+use std::time::Instant;
+
+use clap::Parser;
+use ndarray::Array2;
+use samite::Fabric;
+use samite::program::Summary;
+use samite::stage::protocol::{Attribute, EndOfStream};
+use samite::stage::{Stage, StepReader};
+
+use super::{FACTORS, Orders, Rule, STREAM, Steering, ended};
+use crate::job::FIELD;
+use crate::problem::INITIAL;
+use crate::{Comparison, Error, Problem, Sequential};
+
+/// Reads the solver's last field, and compares it with that of a sequential run which is steered by the same rule.
+#[derive(Clone, Debug, Parser)]
+#[command(name = "laplace-steered-check")]
+pub struct Args {
+    /// How the solver is steered.
+    #[command(flatten)]
+    pub rule: Rule,
+    /// Rows and columns of the field that the monitor sees one mean of
+    #[arg(long, default_value_t = 4)]
+    pub coarse: usize,
+}
+
+/// Runs the only unit; returns when the solver has stopped and its field was compared.
+///
+/// # Errors
+/// [`Error::Stage`] when the stream is lost, or is not linked, [`Error::Ended`] when it had no steps or was not ended in order,
+/// [`Error::Wrong`] and [`Error::Figures`] when the result is not that of the sequential run.
+pub fn run(fabric: &Fabric, args: &Args, out: &mut dyn Write) -> Result<(), Error> {
+    let stage = Stage::join(fabric)?;
+    let mut reader = stage.reader(STREAM)?;
+    let (mut last, mut seen) = (None, 0_u64);
+    let begin = Instant::now();
+    while let Some(step) = reader.next_step()? {
+        last = Some(step);
+        seen += 1;
+    }
+    let elapsed = begin.elapsed();
+    let (Some(last), Some(EndOfStream::Closed)) = (last, reader.end()) else {
+        let what = "the solver's field ended before its last step";
+        return Err(Error::Ended(ended(what, reader.end())));
+    };
+    let shape = &last.variable(FIELD)?.shape;
+    let problem = Problem::new(shape[0] as usize, shape[1] as usize)?;
+    let (sequential, expected) = steered(problem, args)?;
+    let comparison = compare(&last, &sequential, problem)?;
+    let factors = factors_of(&last);
+    let right = factors == expected && comparison.is_exact();
+    let (first, end) = (factors.first(), factors.last());
+    let cells = comparison.cells;
+    let summary = Summary::new("Laplace, steered")
+        .row(
+            "cells",
+            format_args!("{} x {}", problem.rows(), problem.cols()),
+        )
+        .row("solver units", last.writers())
+        .row(
+            "rounds",
+            format_args!("{} of {} sweeps", factors.len(), args.rule.sweeps),
+        )
+        .row(
+            "steps seen here",
+            format_args!("{seen} of {}", last.number() + 1),
+        )
+        .row(
+            "factor",
+            format_args!("{:.4} to {:.4}", first.unwrap_or(&0.0), end.unwrap_or(&0.0)),
+        )
+        .row("time", format_args!("{:.2} s", elapsed.as_secs_f64()))
+        .verification(
+            right,
+            format_args!(
+                "{} of {cells} cells, {} of {} factors",
+                cells - comparison.different,
+                equal(&factors, &expected),
+                expected.len()
+            ),
+        );
+    write!(out, "{summary}")?;
+    comparison.judge()?;
+    if factors != expected {
+        return Err(Error::Figures {
+            step: last.number(),
+            what: format!("the solver relaxed with {factors:?}, and it should be {expected:?}"),
+        });
+    }
+    Ok(())
+}
+
+fn equal(factors: &[f64], expected: &[f64]) -> usize {
+    let both = factors.iter().zip(expected);
+    both.filter(|(one, other)| one.to_bits() == other.to_bits())
+        .count()
+}
+
+fn factors_of(step: &StepReader<'_>) -> Vec<f64> {
+    match step.attribute(FACTORS) {
+        Some(Attribute::Reals(factors)) => factors.clone(),
+        _ => Vec::new(),
+    }
+}
+
+fn compare(
+    step: &StepReader<'_>,
+    sequential: &Sequential,
+    problem: Problem,
+) -> Result<Comparison, Error> {
+    let mut row = vec![0.0; problem.cols()];
+    let mut comparison = Comparison::default();
+    for at in 0..problem.rows() {
+        step.read_into(FIELD, [at..at + 1, 0..problem.cols()], &mut row)?;
+        comparison = comparison.merge(sequential.compare_row(at, &row));
+    }
+    Ok(comparison)
+}
+
+/// The sequential run, and the factors of its rounds.
+fn steered(problem: Problem, args: &Args) -> Result<(Sequential, Vec<f64>), Error> {
+    let mut sequential = Sequential::new(problem);
+    let mut steering = Steering::new(&args.rule);
+    let (mut orders, mut factors) = (Orders::first(), Vec::new());
+    let mut before: Option<Array2<f64>> = None;
+    while !orders.stop {
+        sequential.set_omega(orders.factor)?;
+        factors.push(orders.factor);
+        for _ in 0..args.rule.sweeps {
+            sequential.step();
+        }
+        let now = means(&sequential, problem, args.coarse);
+        let before = before.replace(now.clone());
+        let before = before.unwrap_or_else(|| Array2::from_elem(now.raw_dim(), INITIAL));
+        let changes = before
+            .iter()
+            .zip(&now)
+            .map(|(before, now)| (now - before).abs());
+        orders = steering.decide(changes.fold(0.0, f64::max));
+    }
+    Ok((sequential, factors))
+}
+
+/// Means of blocks of `side` rows and columns: of the rows of a block first, then of these.
+fn means(field: &Sequential, problem: Problem, side: usize) -> Array2<f64> {
+    let groups = |length: usize| length.div_ceil(side);
+    let mut means = Array2::zeros((groups(problem.rows()), groups(problem.cols())));
+    for (group, mut means) in means.rows_mut().into_iter().enumerate() {
+        let rows = group * side..(group * side + side).min(problem.rows());
+        let count = rows.len() as f64;
+        let mut column = vec![0.0; problem.cols()];
+        for row in rows {
+            column
+                .iter_mut()
+                .zip(field.row(row))
+                .for_each(|(sum, cell)| *sum += cell);
+        }
+        for (mean, columns) in means.iter_mut().zip(column.chunks(side)) {
+            let sum: f64 = columns.iter().fold(0.0, |sum, column| sum + column / count);
+            *mean = sum / columns.len() as f64;
+        }
+    }
+    means
+}

@@ -1,0 +1,76 @@
+//! The program `laplace-monitor`: looks at a coarse field, and steers the solver.
+
+use std::io::Write;
+
+use clap::Parser;
+use ndarray::{ArrayD, IxDyn, Zip, array};
+use samite::Fabric;
+use samite::program::Units;
+use samite::stage::Stage;
+
+use super::{COARSE, ORDERS, Rule, Steering, ended};
+use crate::Error;
+use crate::error::Doing;
+use crate::job::FIELD;
+use crate::problem::INITIAL;
+
+/// Looks at what an edge brings of the solver's field, each unit at its own part, and tells the solver how to go on.
+#[derive(Clone, Debug, Parser)]
+#[command(name = "laplace-monitor")]
+pub struct Args {
+    /// How the solver is steered.
+    #[command(flatten)]
+    pub rule: Rule,
+}
+
+/// Runs one unit. Collective over the program; returns when it has told the solver to stop.
+///
+/// # Errors
+/// [`Error::Stage`] when a stream is lost, or is not linked, [`Error::Ended`] when the field ends before that.
+pub fn run(fabric: &Fabric, args: &Args, _: &mut dyn Write) -> Result<(), Error> {
+    let units = Units::meet(fabric).doing(|| "looking for the units of the monitor".into())?;
+    let stage = Stage::join(fabric)?;
+    let mut coarse = stage.reader(COARSE)?;
+    let own = fabric.identity();
+    // All units come to the same orders; one of them says so.
+    let mut orders = match own.rank {
+        0 => Some(stage.write(ORDERS).as_rank(&own.program, 0, 1).open()?),
+        _ => None,
+    };
+    let mut steering = Steering::new(&args.rule);
+    let mut before = None;
+    while let Some(step) = coarse.next_step()? {
+        let field = step.mine::<f64, IxDyn>(FIELD)?.array;
+        drop(step);
+        let change = largest_change(before.as_ref(), &field);
+        before = Some(field);
+        let all = units
+            .share(&change.to_ne_bytes())
+            .doing(|| "sharing the largest change".into())?;
+        let all = all.iter().map(|bytes| bytes.as_slice().try_into());
+        let all = all.map(|bytes| bytes.map_or(f64::NAN, f64::from_ne_bytes));
+        let next = steering.decide(all.fold(0.0, f64::max));
+        if let Some(orders) = &mut orders {
+            let mut step = orders.step()?;
+            let order = array![next.factor, f64::from(u8::from(next.stop))];
+            step.put(ORDERS, [2_u64], [0_u64], order.view())?;
+            step.commit()?;
+        }
+        if next.stop {
+            return Ok(());
+        }
+    }
+    let what = "the field ended before it was at rest";
+    Err(Error::Ended(ended(what, coarse.end())))
+}
+
+/// Of a mean, since the last look; before the first one all cells were alike. A unit that has no part sees none.
+fn largest_change(before: Option<&ArrayD<f64>>, now: &ArrayD<f64>) -> f64 {
+    let larger = |largest: f64, before: f64, now: f64| largest.max((now - before).abs());
+    match before {
+        None => now.fold(0.0, |largest, now| larger(largest, INITIAL, *now)),
+        Some(before) => Zip::from(before)
+            .and(now)
+            .fold(0.0, |largest, before, now| larger(largest, *before, *now)),
+    }
+}
