@@ -11,10 +11,12 @@
 //! A3 Adopted memory is one vector that nobody touches, so that it neither moves nor is freed.
 
 use crate::gate::Pass;
+use crate::heap::PAGE;
 use crate::{Error, SharedBytes, Span};
 use bytemuck::Pod;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
-use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags};
+use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags, fallocate};
+use rustix::io::{Errno, retry_on_intr};
 use rustix::mm::{MapFlags, ProtFlags};
 use std::any::Any;
 use std::sync::Arc;
@@ -220,8 +222,19 @@ impl Arena {
     /// Allocates the pages of a span now, in the NUMA node of the caller (first touch by the owner),
     /// so that a full machine is an error here and not a signal later.
     pub fn populate(&self, span: Span) -> Result<(), Error> {
-        rustix::fs::fallocate(self.fd(), FallocateFlags::empty(), span.offset, span.bytes)
-            .map_err(Error::system("fallocate"))
+        let (mut done, mut part) = (0, span.bytes);
+        while done < span.bytes {
+            let length = part.min(span.bytes - done);
+            let start = span.offset + done;
+            match fallocate(self.fd(), FallocateFlags::empty(), start, length) {
+                Ok(()) => done += length,
+                // A signal makes the kernel give back what this call has found. A shorter one is done between two signals
+                // of a profiler.
+                Err(Errno::INTR) => part = (length / 2).next_multiple_of(PAGE).max(PAGE),
+                Err(error) => return Err(Error::system("fallocate")(error)),
+            }
+        }
+        Ok(())
     }
 
     /// Asks the kernel to back a populated span by huge pages. `MADV_COLLAPSE` works for shared
@@ -243,7 +256,7 @@ impl Arena {
     /// Gives the pages of a span back to the machine; the bytes read as zero afterwards.
     pub fn release(&self, span: Span) -> Result<(), Error> {
         let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-        rustix::fs::fallocate(self.fd(), flags, span.offset, span.bytes)
+        retry_on_intr(|| fallocate(self.fd(), flags, span.offset, span.bytes))
             .map_err(Error::system("fallocate(PUNCH_HOLE)"))
     }
 

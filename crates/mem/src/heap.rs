@@ -21,7 +21,7 @@ const LARGE: u64 = EXTENT / 4;
 const EXTENT: u64 = 2 << 20;
 /// Blocks are multiples of two cache lines.
 const GRAIN: u64 = 128;
-const PAGE: u64 = 4096;
+pub(crate) const PAGE: u64 = 4096;
 /// Bytes whose pages are allocated in one part: 10 to 15 ms where the machine has them at hand, far longer where the host of a
 /// virtual machine has to find them first.
 const PART: u64 = 64 << 20;

@@ -7,7 +7,9 @@
 
 use crate::layout::{Cpus, own_cpus};
 use crate::{Config, Error, Identity, PeerId, PeerInfo};
+use rustix::event::{PollFd, PollFlags};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::io::retry_on_intr;
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
@@ -45,11 +47,23 @@ pub(crate) enum Request {
 /// What the agent answers.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum Answer {
-    Joined { peer: PeerId, incarnation: u32 },
-    Granted { offset: u64, bytes: u64 },
-    OverBudget { asked: u64, used: u64, budget: u64 },
+    Joined {
+        peer: PeerId,
+        incarnation: u32,
+    },
+    Granted {
+        offset: u64,
+        bytes: u64,
+    },
+    OverBudget {
+        asked: u64,
+        used: u64,
+        budget: u64,
+    },
     Done,
     Facts(DomainFacts),
+    /// The request did not come in the time that the agent has for one connection. It was not looked at: ask again.
+    Late,
     Refused(String),
 }
 
@@ -120,9 +134,17 @@ pub(crate) fn send<T: Serialize>(
         ancillary.push(SendAncillaryMessage::ScmRights(fds));
     }
     let flags = SendFlags::NOSIGNAL;
-    rustix::net::sendmsg(socket, &[IoSlice::new(&text)], &mut ancillary, flags)
+    // With a timeout set, the kernel itself does not go on after a signal.
+    retry_on_intr(|| rustix::net::sendmsg(socket, &[IoSlice::new(&text)], &mut ancillary, flags))
         .map(|_| ())
         .map_err(|e| e.to_string())
+}
+
+/// Waits until something can be [received](receive).
+pub(crate) fn has_come(socket: BorrowedFd<'_>, patience: Duration) -> bool {
+    let mut fds = [PollFd::from_borrowed_fd(socket, PollFlags::IN)];
+    let patience = rustix::event::Timespec::try_from(patience).ok();
+    retry_on_intr(|| rustix::event::poll(&mut fds, patience.as_ref())).is_ok_and(|count| count > 0)
 }
 
 pub(crate) fn receive<T: for<'a> Deserialize<'a>>(
@@ -132,7 +154,8 @@ pub(crate) fn receive<T: for<'a> Deserialize<'a>>(
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut ancillary = RecvAncillaryBuffer::new(&mut space);
     let slices = &mut [IoSliceMut::new(&mut bytes)];
-    let got = rustix::net::recvmsg(socket, slices, &mut ancillary, RecvFlags::CMSG_CLOEXEC)
+    let flags = RecvFlags::CMSG_CLOEXEC;
+    let got = retry_on_intr(|| rustix::net::recvmsg(socket, slices, &mut ancillary, flags))
         .map_err(|e| e.to_string())?
         .bytes;
     if got == 0 {
@@ -170,8 +193,22 @@ pub(crate) fn set_timeout(socket: BorrowedFd<'_>, time: Duration) -> Result<(), 
     Ok(())
 }
 
-/// One request to the agent of `domain`.
+/// One request to the agent of `domain`, again if this process was too slow to say it (stopped, or starved).
 fn ask(
+    domain: &str,
+    request: &Request,
+    deadline: Duration,
+) -> Result<(Answer, Option<OwnedFd>), Error> {
+    let start = Instant::now();
+    loop {
+        match ask_once(domain, request, deadline)? {
+            (Answer::Late, _) if start.elapsed() < deadline => {}
+            answer => return Ok(answer),
+        }
+    }
+}
+
+fn ask_once(
     domain: &str,
     request: &Request,
     deadline: Duration,
@@ -182,7 +219,8 @@ fn ask(
     };
     let socket = socket().map_err(|e| fail(e.to_string()))?;
     set_timeout(socket.as_fd(), deadline).map_err(fail)?;
-    rustix::net::connect(&socket, &address(domain)?).map_err(|e| match e {
+    let address = address(domain)?;
+    retry_on_intr(|| rustix::net::connect(&socket, &address)).map_err(|e| match e {
         rustix::io::Errno::CONNREFUSED => fail(
             "no agent listens under this name for this user; start one with \
              `samite agent --domain NAME` or let `samite run` do it"
@@ -209,6 +247,11 @@ fn refused(domain: &str, answer: Answer) -> Error {
         Answer::Refused(why) => Error::Join {
             domain: domain.to_owned(),
             why,
+        },
+        Answer::Late => Error::Join {
+            domain: domain.to_owned(),
+            why: "this process was stopped or starved each time that it wanted to say its request"
+                .into(),
         },
         other => Error::Join {
             domain: domain.to_owned(),

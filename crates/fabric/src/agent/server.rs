@@ -318,8 +318,13 @@ impl Node {
         };
         let outcome = control::set_timeout(socket.as_fd(), PATIENCE)
             .and_then(|()| control::check_credentials(socket.as_fd()))
-            .and_then(|pid| Ok((pid, control::receive::<Request>(socket.as_fd())?.0)))
-            .and_then(|(pid, request)| self.answer(domain, request, pid));
+            .and_then(|pid| {
+                if !control::has_come(socket.as_fd(), PATIENCE) {
+                    return Ok(Answer::Late);
+                }
+                let (request, _) = control::receive::<Request>(socket.as_fd())?;
+                self.answer(domain, request, pid)
+            });
         let answer = outcome.unwrap_or_else(Answer::Refused);
         let joined = matches!(answer, Answer::Joined { .. });
         let fd = joined.then(|| self.layout.arena().fd());

@@ -3,7 +3,7 @@
 
 use samite_fabric::{Error, Fabric, Match, PeerId, Whom};
 use samite_testkit::pattern::{pattern, verify};
-use samite_testkit::{Outcome, Who, matches_or_fail, pause, point, same, units};
+use samite_testkit::{Outcome, Unit, Who, matches_or_fail, pause, point, same, units};
 use std::time::Duration;
 
 /// Every kind of wait names the stopped peer; the messages of before and after arrive.
@@ -116,4 +116,27 @@ fn a_stopped_agent_delays_and_loses_nothing() {
             cast.go_on(Who::Agent);
         },
     );
+}
+
+/// A process is stopped and continued again and again while it waits for the agent to take it in, as under a debugger.
+#[test]
+fn stopped_while_it_joins() {
+    let body = |unit: &Unit| -> Outcome {
+        pause("born");
+        let fabric = unit.join()?;
+        same!(fabric.peers().len(), 1);
+        Ok(())
+    };
+    units(1).conduct_bare("stopped::stopped_while_it_joins", body, |cast| {
+        let who = Who::Unit(0);
+        cast.wait_point(who, "born");
+        cast.stop(Who::Agent);
+        cast.release(who);
+        for _ in 0..5 {
+            cast.wait_asleep(who);
+            cast.stop(who);
+            cast.go_on(who);
+        }
+        cast.go_on(Who::Agent);
+    });
 }

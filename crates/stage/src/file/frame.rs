@@ -14,8 +14,8 @@
 
 use super::error::{FileError, io};
 use crc32c::crc32c_append;
-use rustix::fs::{FallocateFlags, FlockOperation};
-use rustix::io::Errno;
+use rustix::fs::{FallocateFlags, FlockOperation, fallocate};
+use rustix::io::{Errno, retry_on_intr};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::fs::File;
@@ -273,12 +273,8 @@ impl Frames {
         if head.length < PIECE as u64 {
             return Ok(());
         }
-        let room = rustix::fs::fallocate(
-            &self.file,
-            FallocateFlags::KEEP_SIZE,
-            head.at,
-            ALIGN + head.length,
-        );
+        let (keep, length) = (FallocateFlags::KEEP_SIZE, ALIGN + head.length);
+        let room = retry_on_intr(|| fallocate(&self.file, keep, head.at, length));
         match room {
             // Not every file system can.
             Ok(()) | Err(Errno::OPNOTSUPP | Errno::NOSYS) => Ok(()),

@@ -2,6 +2,7 @@
 
 use range_alloc::RangeAllocator;
 use rustix::fs::{FallocateFlags, fallocate};
+use rustix::io::retry_on_intr;
 use std::fs::File;
 use std::io;
 use std::ops::Range;
@@ -87,7 +88,7 @@ impl Disk {
             file.set_len(0)
         } else {
             let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-            fallocate(file, hole, range.start, length).map_err(io::Error::from)
+            retry_on_intr(|| fallocate(file, hole, range.start, length)).map_err(io::Error::from)
         };
         if let Err(error) = given_back {
             // Then the place is used again, and the file becomes no longer than it was at its fullest.
