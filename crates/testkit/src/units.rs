@@ -82,6 +82,8 @@ impl Units {
         let joined = |unit: &Unit| {
             let fabric = unit.join()?;
             let members = fabric.job()?;
+            // Whoever ends or is killed from here on was found by all.
+            fabric.barrier(&members)?;
             body(&fabric, &members)
         };
         self.conduct_bare(name, joined, conductor);

@@ -3,7 +3,7 @@
 use rustix::process::{Resource, Rlimit, setrlimit};
 use samite_fabric::{Error, Fabric, Match, PeerId, wait_all};
 use samite_testkit::pattern::{pattern, verify};
-use samite_testkit::{Outcome, Who, check, matches_or_fail, pause, point, same, say, units};
+use samite_testkit::{Outcome, Unit, Who, check, matches_or_fail, pause, point, same, say, units};
 use std::time::Duration;
 
 fn open_descriptors() -> usize {
@@ -82,7 +82,10 @@ fn more_messages_than_memory() {
 /// frees memory. Nothing is lost.
 #[test]
 fn no_memory_for_a_ring() {
-    let body = |fabric: &Fabric, members: &[PeerId]| -> Outcome {
+    let body = |unit: &Unit| -> Outcome {
+        // Nobody has talked yet: a barrier would have made both rings.
+        let fabric = unit.join()?;
+        let members = fabric.job()?;
         let (zero, one) = (members[0], members[1]);
         if fabric.me() == zero {
             fabric.signal(one, 1)?; // Our ring to the other one is made.
@@ -116,11 +119,11 @@ fn no_memory_for_a_ring() {
             first.wait()?;
             second.wait()?;
         }
-        Ok(fabric.barrier(members)?)
+        Ok(fabric.barrier(&members)?)
     };
     units(2)
         .budget(16 << 20)
-        .conduct("scarce::no_memory_for_a_ring", body, |cast| {
+        .conduct_bare("scarce::no_memory_for_a_ring", body, |cast| {
             cast.wait_point(Who::Unit(0), "full");
             cast.wait_point(Who::Unit(1), "stuck");
             cast.release(Who::Unit(0));

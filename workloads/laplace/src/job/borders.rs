@@ -40,10 +40,11 @@ pub(crate) struct Borders<'f> {
 }
 
 impl<'f> Borders<'f> {
-    /// Waits for the other units of this program.
+    /// Waits for the other units of this program. Collective: none of them leaves before all have found it.
     pub(crate) fn new(fabric: &'f Fabric, problem: &Problem, part: Part) -> Result<Self, Error> {
         let solvers = fabric
             .program(&fabric.identity().program)
+            .and_then(|solvers| fabric.barrier(&solvers).map(|()| solvers))
             .doing(|| "looking for the other units of the solver".into())?;
         let row_bytes = problem.cols() as u64 * 8;
         let rows = fabric
