@@ -70,7 +70,8 @@ pub struct Settings {
     pub unread: Unread,
     /// How long a rank that died may take to come back.
     pub lease: Duration,
-    /// How long steps that nobody has opened are kept after the end of the stream.
+    /// How long whoever has not come yet may take: the other ranks of a program after its first one, and after the end of the
+    /// stream the readers of steps that nobody has opened.
     pub linger: Duration,
     /// On how many servers a block lies, with the method `Server`; 1 or more.
     pub replicas: u32,

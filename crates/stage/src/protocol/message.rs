@@ -236,9 +236,10 @@ pub struct StreamConfig {
     pub precious_first: bool,
     /// Before the first reader.
     pub unread: Unread,
-    /// How long a writer rank may take to come after the first one, or to come back when it died, in ms.
+    /// How long a writer rank may take to come back when it died, in ms.
     pub lease: u64,
-    /// How long steps that nobody has opened are kept after the end of the stream, in ms.
+    /// How long whoever has not come yet may take, in ms, if that is longer than its lease: a rank, writer or reader, after the
+    /// first one of its program; after the end of the stream, readers of steps that nobody has opened.
     pub linger: u64,
     /// Reader groups that will come: steps wait for each of them. Where there are some, `unread` says nothing.
     pub expected: Vec<Expected>,

@@ -186,6 +186,34 @@ fn a_dead_reader_holds_up_nobody_beyond_its_lease() {
     assert_eq!(stage.buffers.len(), 1, "of the step that was begun");
 }
 
+/// The lease is for those that died: who is only slow to start misses nothing.
+#[test]
+fn a_rank_that_has_not_come_yet_has_longer_than_a_lease() {
+    let patient = StreamConfig {
+        linger: 3000,
+        ..config()
+    };
+    let mut stage = Stage::new(1 << 20);
+    let first = stage.writer(0, 2, &patient);
+    let of_two = |rank| Reader {
+        rank,
+        size: 2,
+        ..group("viewer", Policy::Block)
+    };
+    let reader = stage.reader(10, of_two(0));
+    stage.pass(2999);
+    let second = stage.writer(1, 2, &patient);
+    stage.write_half(first, (0, 8));
+    stage.write_half(second, (8, 16));
+    assert_eq!(stage.drain(10, reader), [0]);
+    // Nor is a step freed that the other rank has still to take.
+    stage.pass(0);
+    assert_eq!(stage.buffers.len(), 2);
+    let late = stage.reader(11, of_two(1));
+    assert_eq!(stage.drain(11, late), [0]);
+    assert!(stage.buffers.is_empty());
+}
+
 #[test]
 fn all_ranks_of_a_group_see_the_same_steps() {
     let mut stage = Stage::new(1 << 20);

@@ -6,7 +6,7 @@
 //!            (committed) queued by groups, taken, held, retained --nobody can get it--> (freed)
 //!                        in memory <--> being spilled --> on disk
 //!   buffer:  asked of the keeper -> written -> sealing -> read -> spilling -> on disk; freed once; or lost with its keeper
-//!   writer rank:  away (not come yet, or dead; its lease runs) <-> here -> closed
+//!   writer rank:  away (not come yet, for as long as `linger`; or dead, for its lease) <-> here -> closed
 //!   reader rank:  away (the same) <-> here -> closed; or gone (its lease is over)
 //!   stream:  running -> ended (all writers closed; or one is away beyond its lease) -> over (no group is left)
 //! ```
@@ -119,7 +119,7 @@ impl Stream {
         config: StreamConfig,
         budget: u64,
     ) -> Self {
-        let until = now.saturating_add(config.lease);
+        let until = now.saturating_add(config.lease.max(config.linger));
         let mut stream = Stream {
             id,
             name: name.to_owned(),

@@ -103,7 +103,8 @@ impl Stream {
                 queue.offer(step, bytes);
             }
         }
-        let until = self.after(reader.lease);
+        // A process that is still starting is not one that died.
+        let until = self.after(reader.lease.max(self.config.linger));
         let rank = |_| Rank {
             place: Place::Away(until),
             next: 0,
