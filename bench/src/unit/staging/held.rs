@@ -1,8 +1,15 @@
 //! The memory that processes hold: all of the job (the units, the agent, and the launcher), or one program of another
 //! job.
+//!
+//! The sum over a job is that of the proportional set sizes (PSS), with one change: pages of memory files are counted once,
+//! by the files, and not in parts by the processes. Who is asked one after the other counts a page as whole in the first
+//! and again as a half in the second that maps it in between; at rest both sums are the same.
 
 use super::{Context, Result};
+use std::collections::BTreeMap;
 use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
@@ -52,13 +59,37 @@ fn parent(pid: i32) -> Option<i32> {
 }
 
 fn sum(processes: &[i32]) -> u64 {
-    processes.iter().filter_map(|pid| held_by(*pid)).sum()
+    let own = processes.iter().filter_map(|pid| {
+        let sizes = sizes(*pid)?;
+        Some(size(&sizes, "Pss:")?.saturating_sub(size(&sizes, "Pss_Shmem:")?))
+    });
+    let files = processes.iter().flat_map(|pid| memory_files(*pid));
+    let files: BTreeMap<u64, u64> = files.collect();
+    own.chain(files.into_values()).sum()
+}
+
+/// The memory files that a process has open: number and bytes of each.
+fn memory_files(pid: i32) -> Vec<(u64, u64)> {
+    let open = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten();
+    let paths = open.flatten().map(|entry| entry.path());
+    let is_memory = |path: &PathBuf| {
+        fs::read_link(path).is_ok_and(|target| target.to_string_lossy().starts_with("/memfd:"))
+    };
+    let files = paths.filter(is_memory).filter_map(|path| fs::metadata(path).ok());
+    files.map(|file| (file.ino(), file.blocks() * 512)).collect()
 }
 
 /// `None` when it is gone.
 fn held_by(pid: i32) -> Option<u64> {
-    let text = fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).ok()?;
-    let line = text.lines().find_map(|line| line.strip_prefix("Pss:"))?;
+    size(&sizes(pid)?, "Pss:")
+}
+
+fn sizes(pid: i32) -> Option<String> {
+    fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).ok()
+}
+
+fn size(sizes: &str, which: &str) -> Option<u64> {
+    let line = sizes.lines().find_map(|line| line.strip_prefix(which))?;
     let kib: u64 = line.split_whitespace().next()?.parse().ok()?;
     Some(kib << 10)
 }
