@@ -114,12 +114,13 @@ impl Shape {
     /// One number of each page, where all values are those of `seed`: whoever looks at a value has at least its pages.
     fn looks_right(&self, array: ArrayView2<'_, f64>, seed: u64) -> bool {
         const PAGE: usize = 4096 / size_of::<f64>();
-        let rows = (0..)
-            .zip(array.rows())
-            .step_by((PAGE / self.columns as usize).max(1));
-        rows.into_iter().all(|(row, values)| {
-            let mut columns = (self.first..).zip(values).step_by(PAGE);
-            columns.all(|(column, value)| *value == self.value(row, column, seed))
+        let step = (PAGE / self.columns as usize).max(1);
+        // By number: iterators that are stepped over pass every element between two pages.
+        (0..array.nrows()).step_by(step).all(|row| {
+            (0..array.ncols()).step_by(PAGE).all(|column| {
+                let expected = self.value(row as u64, self.first + column as u64, seed);
+                array[[row, column]] == expected
+            })
         })
     }
 
