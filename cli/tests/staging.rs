@@ -109,7 +109,7 @@ fn displacements_of_the_real_lammps() {
     let expected = ["64000 in 2 boxes", "3 of 3 steps compared"];
     succeeds("lammps-msd.toml", parameters, &expected);
     let parameters = "--cells 5 --steps 110 --measure true";
-    let expected = ["5 of 555 steps compared", "slowdown"];
+    let expected = ["11 of 1221 steps compared", "slowdown"];
     succeeds("lammps-msd.toml", parameters, &expected);
 }
 

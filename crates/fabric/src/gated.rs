@@ -21,6 +21,7 @@ use crate::hold::Hold;
 use crate::layout::Kind;
 use crate::{Error, Result, SegmentKey};
 use bytemuck::Pod;
+use samite_mem::copy::aside::copy_aside;
 use samite_mem::gate::{Exclusive, GatedBlock, Lent, Mode};
 use samite_mem::{SharedBytes, Span};
 
@@ -66,6 +67,15 @@ impl Borrowed {
     /// The memory, to be changed.
     pub fn as_mut_slice<T: Pod>(&mut self) -> &mut [T] {
         self.lent.as_mut_slice()
+    }
+
+    /// Puts `from` at byte `offset`, large blocks past the caches ([`copy_aside`]): they are for somebody else.
+    ///
+    /// # Panics
+    /// The memory ends before them.
+    pub fn put(&mut self, offset: u64, from: &[u8]) {
+        let to = &mut self.as_mut_slice::<u8>()[offset as usize..];
+        copy_aside(&mut to[..from.len()], from);
     }
 }
 

@@ -12,13 +12,13 @@
 //! * [`Heap`]: the blocks that one process has of the arena; grows by extents, gives them back.
 //! * [`ring`]: one producer, one consumer, frames of any size, one release store to publish.
 //! * [`Doorbell`]: how a consumer learns of news and how it sleeps without costing the producer.
-//! * [`copy`]: kernel copy, cooperative copy; [`copy::calibrate`] measures them.
+//! * [`copy`]: kernel copy, cooperative copy; [`copy::calibrate`] measures them. A copy past the caches.
 //! * [`gate`]: a borrow that holds across processes: `&mut [T]` for the owner, `&[T]` for readers.
 //! * [`lend`]: buffers of the caller that an operation in flight may touch.
 //!
 //! # Files
 //! `sync` (atomics, loom seam) · `arena` · `shared` · `heap` · `ring` · `doorbell` · `gate` · `lend` · `pages` ·
-//! `copy/{mod, kernel, cooperative, calibrate}` · `host` (facts of the machine) · `sys` (system calls)
+//! `copy/{mod, kernel, cooperative, calibrate, aside}` · `host` (facts of the machine) · `sys` (system calls)
 //!
 //! # Rules
 //! M1 A mapping lives until the last [`SharedBytes`] of it is gone; every pointer in this crate is

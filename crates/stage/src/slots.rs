@@ -259,15 +259,16 @@ impl Memory<'_> {
     ) -> Result<()> {
         match self {
             Memory::Here(memory) => {
+                if let Some(from) = array.as_slice() {
+                    memory.put(offset, bytemuck::cast_slice(from));
+                    return Ok(());
+                }
                 let bytes = array.len() * size_of::<T>();
                 let range = offset as usize..offset as usize + bytes;
                 let elements = bytemuck::cast_slice_mut(&mut memory.as_mut_slice::<u8>()[range]);
-                match array.as_slice() {
-                    Some(from) => elements.copy_from_slice(from),
-                    None => ArrayViewMut::from_shape(array.raw_dim(), elements)
-                        .map_err(|error| Error::Nonsense(error.to_string()))?
-                        .assign(array),
-                }
+                ArrayViewMut::from_shape(array.raw_dim(), elements)
+                    .map_err(|error| Error::Nonsense(error.to_string()))?
+                    .assign(array);
             }
             Memory::There(remote, _) => {
                 let together = array.as_standard_layout();

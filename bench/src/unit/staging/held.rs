@@ -70,13 +70,19 @@ fn sum(processes: &[i32]) -> u64 {
 
 /// The memory files that a process has open: number and bytes of each.
 fn memory_files(pid: i32) -> Vec<(u64, u64)> {
-    let open = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten();
+    let open = fs::read_dir(format!("/proc/{pid}/fd"))
+        .into_iter()
+        .flatten();
     let paths = open.flatten().map(|entry| entry.path());
     let is_memory = |path: &PathBuf| {
         fs::read_link(path).is_ok_and(|target| target.to_string_lossy().starts_with("/memfd:"))
     };
-    let files = paths.filter(is_memory).filter_map(|path| fs::metadata(path).ok());
-    files.map(|file| (file.ino(), file.blocks() * 512)).collect()
+    let files = paths
+        .filter(is_memory)
+        .filter_map(|path| fs::metadata(path).ok());
+    files
+        .map(|file| (file.ino(), file.blocks() * 512))
+        .collect()
 }
 
 /// `None` when it is gone.

@@ -8,7 +8,10 @@
 //! | direct | the receiver, from or to mapped memory | one copy at memory speed |
 //!
 //! Which one is best at which size is measured once per host ([`calibrate`]), never assumed.
+//!
+//! Within one process: [`aside`], for large blocks that are handed on.
 
+pub mod aside;
 #[cfg(not(loom))]
 pub mod calibrate;
 pub mod cooperative;

@@ -15,7 +15,7 @@ use super::{Error, STREAM, said};
 use crate::{Lammps, Melt, Snapshot};
 
 /// Runs with output, where slowdown is measured; before, between and after them are runs without.
-const RUNS: u32 = 5;
+const RUNS: u32 = 11;
 
 /// Name of `compute msd` in the simulation.
 const MOVED: &str = "moved";
@@ -42,7 +42,7 @@ pub struct Args {
     /// Steps from one output to the next
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
     pub every: u32,
-    /// Run so many steps five times with output and, between them, without; say how much slower the former are
+    /// Run so many steps eleven times with output and, between them, without; say how much slower the former are
     #[arg(long, action = ArgAction::Set, num_args = 0..=1, default_value_t = false, default_missing_value = "true")]
     pub measure: bool,
 }
