@@ -126,43 +126,47 @@ fn a_death_in_a_cycle_is_told() {
     });
 }
 
+fn two_tokens() -> Vec<Edge> {
+    let edge = Edge::new("solver", "field", "viewer");
+    vec![Edge { tokens: 2, ..edge }]
+}
+
+/// Actor 0 writes four steps; actor 1 is killed when it has taken the tokens and one of them; the one after it goes on there.
+fn solver_and_viewers(stage: &Stage<'_>, me: u32) -> Outcome {
+    if me == 0 {
+        let mut field = stage.write("field").as_rank("solver", 0, 1).open()?;
+        for number in 0..4 {
+            let mut step = field.step()?;
+            step.put("u", SHAPE, [0_u64, 0], rows(number, 0..9, 12).view())?;
+            step.commit()?;
+        }
+        return Ok(());
+    }
+    let viewer = stage.read("field").as_rank("viewer", 0, 1);
+    let mut field = viewer.lease(Duration::from_secs(60)).open()?;
+    if me == 1 {
+        check!(next(&mut field)?.is_token() && next(&mut field)?.is_token());
+        same!(next(&mut field)?.number(), 0);
+        pause("die");
+    }
+    for number in 1..4 {
+        let step = next(&mut field)?;
+        same!((step.is_token(), step.number()), (false, number));
+    }
+    check!(field.next_step()?.is_none());
+    Ok(())
+}
+
 /// A reader that comes back after a crash has had its tokens.
 #[test]
 fn tokens_are_given_once() {
     let play = Play::of(3, Mask::default());
-    let edges = || {
-        vec![Edge {
-            tokens: 2,
-            ..Edge::new("solver", "field", "viewer")
-        }]
-    };
     let body = |fabric: &Fabric, me: u32| {
         if me == 2 {
             pause("begin");
         }
-        let stage = linked(fabric, edges())?;
-        if me == 0 {
-            let mut field = stage.write("field").as_rank("solver", 0, 1).open()?;
-            for number in 0..4 {
-                let mut step = field.step()?;
-                step.put("u", SHAPE, [0_u64, 0], rows(number, 0..9, 12).view())?;
-                step.commit()?;
-            }
-            return Ok(());
-        }
-        let viewer = stage.read("field").as_rank("viewer", 0, 1);
-        let mut field = viewer.lease(Duration::from_secs(60)).open()?;
-        if me == 1 {
-            check!(next(&mut field)?.is_token() && next(&mut field)?.is_token());
-            same!(next(&mut field)?.number(), 0);
-            pause("die");
-        }
-        for number in 1..4 {
-            let step = next(&mut field)?;
-            same!((step.is_token(), step.number()), (false, number));
-        }
-        check!(field.next_step()?.is_none());
-        Ok(())
+        let stage = linked(fabric, two_tokens())?;
+        solver_and_viewers(&stage, me)
     };
     play.run("cycles::tokens_are_given_once", body, |cast| {
         cast.wait_point(play.actor(1), "die");
@@ -178,17 +182,11 @@ fn tokens_are_given_once() {
 #[test]
 fn a_reader_with_tokens_waits_for_its_rank() {
     let play = Play::of(4, Mask::default());
-    let edges = || {
-        vec![Edge {
-            tokens: 2,
-            ..Edge::new("solver", "field", "viewer")
-        }]
-    };
     let body = |fabric: &Fabric, me: u32| {
         if me >= 2 {
             pause("begin");
         }
-        let stage = linked(fabric, edges())?;
+        let stage = linked(fabric, two_tokens())?;
         if me == 3 {
             let begin = std::time::Instant::now();
             let patience = Duration::from_secs(20);
@@ -198,28 +196,7 @@ fn a_reader_with_tokens_waits_for_its_rank() {
             point("it waits");
             return Ok(());
         }
-        if me == 0 {
-            let mut field = stage.write("field").as_rank("solver", 0, 1).open()?;
-            for number in 0..4 {
-                let mut step = field.step()?;
-                step.put("u", SHAPE, [0_u64, 0], rows(number, 0..9, 12).view())?;
-                step.commit()?;
-            }
-            return Ok(());
-        }
-        let viewer = stage.read("field").as_rank("viewer", 0, 1);
-        let mut field = viewer.lease(Duration::from_secs(60)).open()?;
-        if me == 1 {
-            check!(next(&mut field)?.is_token() && next(&mut field)?.is_token());
-            same!(next(&mut field)?.number(), 0);
-            pause("die");
-        }
-        for number in 1..4 {
-            let step = next(&mut field)?;
-            same!((step.is_token(), step.number()), (false, number));
-        }
-        check!(field.next_step()?.is_none());
-        Ok(())
+        solver_and_viewers(&stage, me)
     };
     let name = "cycles::a_reader_with_tokens_waits_for_its_rank";
     play.run(name, body, |cast| {
