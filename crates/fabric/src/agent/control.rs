@@ -352,3 +352,39 @@ impl ExtentSource for AgentExtents {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LONG: Duration = Duration::from_secs(10);
+
+    /// The agent has no patience the first time.
+    #[test]
+    fn who_was_too_slow_asks_again() {
+        let domain = format!("too-slow-{}", std::process::id());
+        let listener = socket().unwrap();
+        rustix::net::bind(&listener, &address(&domain).unwrap()).unwrap();
+        rustix::net::listen(&listener, 4).unwrap();
+        let agent = std::thread::spawn(move || {
+            for answer in [Answer::Late, Answer::Done] {
+                let asked = rustix::net::accept(&listener).unwrap();
+                receive::<Request>(asked.as_fd()).unwrap();
+                send(asked.as_fd(), &answer, None).unwrap();
+            }
+        });
+        let (answer, _) = ask(&domain, &Request::Facts, LONG).unwrap();
+        assert!(matches!(answer, Answer::Done), "{answer:?}");
+        agent.join().unwrap();
+    }
+
+    #[test]
+    fn what_was_not_said_has_not_come() {
+        let (family, kind) = (AddressFamily::UNIX, SocketType::SEQPACKET);
+        let (here, there) =
+            rustix::net::socketpair(family, kind, SocketFlags::CLOEXEC, None).unwrap();
+        assert!(!has_come(here.as_fd(), Duration::from_millis(1)));
+        send(there.as_fd(), &Request::Facts, None).unwrap();
+        assert!(has_come(here.as_fd(), LONG));
+    }
+}
