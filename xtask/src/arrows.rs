@@ -5,19 +5,27 @@ use anyhow::{Context, Result};
 use serde::Deserialize;
 use std::collections::BTreeMap;
 
-/// The part of `cargo metadata` that the arrows need.
+/// The part of `cargo metadata` that is needed here.
 #[derive(Deserialize)]
 pub(crate) struct Metadata {
-    packages: Vec<Package>,
+    pub(crate) packages: Vec<Package>,
     pub(crate) target_directory: String,
-    workspace_root: String,
+    pub(crate) workspace_root: String,
 }
 
 #[derive(Deserialize)]
-struct Package {
-    name: String,
-    manifest_path: String,
+pub(crate) struct Package {
+    pub(crate) name: String,
+    pub(crate) manifest_path: String,
+    pub(crate) targets: Vec<Target>,
+    pub(crate) features: BTreeMap<String, Vec<String>>,
     dependencies: Vec<Dependency>,
+}
+
+#[derive(Deserialize)]
+pub(crate) struct Target {
+    pub(crate) name: String,
+    pub(crate) kind: Vec<String>,
 }
 
 #[derive(Deserialize)]

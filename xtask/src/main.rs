@@ -4,6 +4,7 @@
 mod arrows;
 mod command;
 mod parts;
+mod stress;
 mod tests;
 mod tidy;
 
@@ -55,12 +56,28 @@ enum Command {
         #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
         arguments: Vec<String>,
     },
+    /// Run suites of many processes while random processes of them are stopped for up to a second each,
+    /// and again beside eight that spin
+    Stress(stress::Options),
     /// Hold the source against the rules of the house
     Tidy,
+    /// A part of `stress`: become another program
+    #[command(name = stress::START, hide = true)]
+    StressStart {
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        line: Vec<std::ffi::OsString>,
+    },
+    /// A part of `stress`: keep a core busy
+    #[command(name = stress::SPIN, hide = true)]
+    StressSpin,
 }
 
 fn main() -> ExitCode {
-    match run(Cli::parse().command) {
+    let command = match Cli::parse().command {
+        Command::StressStart { line } => return stress::start(&line),
+        command => command,
+    };
+    match run(command) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("xtask: {error:#}");
@@ -84,6 +101,9 @@ fn run(command: Command) -> Result<()> {
             cargo(&line)
         }
         Command::Tidy => tidy::tidy(),
+        Command::Stress(options) => stress::stress(&options),
+        Command::StressStart { line } => bail!("{line:?} is started by `stress`"),
+        Command::StressSpin => stress::spin(),
     }
 }
 

@@ -1,0 +1,191 @@
+//! The processes below this one: found in `/proc`, signalled through descriptors (a number that was
+//! given to another process meanwhile is not hit), reaped, and ended together.
+
+use anyhow::{Context, Result};
+use rustix::fd::OwnedFd;
+use rustix::process::{
+    Pid, PidfdFlags, Signal, WaitOptions, getpid, getppid, pidfd_open, pidfd_send_signal,
+    set_child_subreaper, set_parent_process_death_signal, waitpid,
+};
+use std::collections::HashMap;
+use std::fs;
+use std::os::unix::process::CommandExt;
+use std::process::{Command, ExitCode};
+
+/// The words by which this program starts itself as [`start`] and [`spin`].
+pub(crate) const START: &str = "stress-start";
+pub(crate) const SPIN: &str = "stress-spin";
+
+/// A process, as `/proc/PID/stat` shows it.
+#[derive(Clone, Debug)]
+pub(super) struct Process {
+    pub(super) pid: Pid,
+    parent: i32,
+    pub(super) name: String,
+    state: char,
+}
+
+impl Process {
+    /// The name is in brackets and may hold brackets itself; what follows the last one is fixed.
+    fn parse(stat: &str) -> Option<Process> {
+        let (pid, rest) = stat.split_once(" (")?;
+        let (name, rest) = rest.rsplit_once(") ")?;
+        let mut words = rest.split(' ');
+        Some(Process {
+            pid: Pid::from_raw(pid.parse().ok()?)?,
+            name: name.to_owned(),
+            state: words.next()?.chars().next()?,
+            parent: words.next()?.parse().ok()?,
+        })
+    }
+
+    /// Whether it could go on at all: it has not ended, and nobody has stopped it.
+    pub(super) fn goes_on(&self) -> bool {
+        !matches!(self.state, 'T' | 't') && !self.has_ended()
+    }
+
+    fn has_ended(&self) -> bool {
+        matches!(self.state, 'Z' | 'X')
+    }
+}
+
+/// From now on orphans below this process become its children, so that none is lost from sight.
+pub(super) fn adopt_orphans() -> Result<()> {
+    set_child_subreaper(Some(getpid())).context("orphans cannot be adopted")
+}
+
+/// All processes below `root` that have not ended, without itself.
+pub(super) fn below(root: Pid) -> Vec<Process> {
+    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
+    let stats = entries
+        .filter(|entry| entry.file_name().to_string_lossy().parse::<u32>().is_ok())
+        .filter_map(|entry| fs::read_to_string(entry.path().join("stat")).ok());
+    let mut children: HashMap<i32, Vec<Process>> = HashMap::new();
+    for process in stats.filter_map(|stat| Process::parse(&stat)) {
+        children.entry(process.parent).or_default().push(process);
+    }
+    let mut found = Vec::new();
+    let mut parents = vec![root.as_raw_pid()];
+    while let Some(parent) = parents.pop() {
+        for child in children.remove(&parent).unwrap_or_default() {
+            parents.push(child.pid.as_raw_pid());
+            found.push(child);
+        }
+    }
+    found.retain(|process| !process.has_ended());
+    found
+}
+
+/// A descriptor by which a process is signalled; none when it has ended.
+pub(super) fn handle(pid: Pid) -> Option<OwnedFd> {
+    pidfd_open(pid, PidfdFlags::empty()).ok()
+}
+
+/// Sends a signal; false when the process has ended.
+pub(super) fn signal(process: &OwnedFd, signal: Signal) -> bool {
+    pidfd_send_signal(process, signal).is_ok()
+}
+
+/// Takes the exit status of adopted orphans that have ended. `ours` are waited for elsewhere.
+pub(super) fn reap(ours: &[Pid]) {
+    let me = getpid().as_raw_pid();
+    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
+    let ended = entries
+        .filter_map(|entry| fs::read_to_string(entry.path().join("stat")).ok())
+        .filter_map(|stat| Process::parse(&stat))
+        .filter(|process| process.parent == me && process.has_ended());
+    for process in ended.filter(|process| !ours.contains(&process.pid)) {
+        let _ = waitpid(Some(process.pid), WaitOptions::NOHANG);
+    }
+}
+
+/// Kills all processes below this one, until there is none.
+pub(super) fn end_all() {
+    loop {
+        let left = below(getpid());
+        if left.is_empty() {
+            return;
+        }
+        for process in left.iter().filter_map(|process| handle(process.pid)) {
+            signal(&process, Signal::KILL);
+        }
+        reap(&[]);
+        std::thread::yield_now();
+    }
+}
+
+/// The command that runs `program` so that it ends when this process does, however that ends.
+pub(super) fn bound(program: &std::ffi::OsStr) -> Command {
+    let mut command = ourselves(START);
+    // Ctrl-C is for this process; the others are ended by it.
+    command.arg(program).process_group(0);
+    command
+}
+
+/// The command that runs this program in another of its parts. The path that the system keeps is right
+/// even if the file was replaced meanwhile.
+pub(super) fn ourselves(part: &str) -> Command {
+    let mut command = Command::new("/proc/self/exe");
+    command.arg(part);
+    command
+}
+
+fn end_with_parent() {
+    let _ = set_parent_process_death_signal(Some(Signal::KILL));
+    if getppid().is_none_or(Pid::is_init) {
+        std::process::exit(1);
+    }
+}
+
+/// In a process of its own: becomes another program, which ends when its parent does.
+pub(crate) fn start(line: &[std::ffi::OsString]) -> ExitCode {
+    end_with_parent();
+    let error = match line {
+        [program, arguments @ ..] => Command::new(program).args(arguments).exec(),
+        [] => std::io::ErrorKind::InvalidInput.into(),
+    };
+    eprintln!("xtask: {line:?} cannot be started: {error}");
+    ExitCode::FAILURE
+}
+
+/// In a process of its own: keeps a core busy until it is ended.
+pub(crate) fn spin() -> ! {
+    end_with_parent();
+    loop {
+        std::hint::spin_loop();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::process::Stdio;
+
+    #[test]
+    fn names_may_hold_brackets() {
+        let process = Process::parse("17 (a) b (c) S 3 17 17 0").expect("a line of the system");
+        assert_eq!((process.pid.as_raw_pid(), process.parent), (17, 3));
+        assert_eq!((process.name.as_str(), process.state), ("a) b (c", 'S'));
+    }
+
+    #[test]
+    fn processes_below_one_are_found() {
+        let mut shell = Command::new("sh")
+            .args(["-c", "sleep 1000 & sleep 1000 & echo; wait"])
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("there is a shell");
+        let mut line = [0];
+        let output = shell.stdout.as_mut().expect("it is a pipe");
+        std::io::Read::read_exact(output, &mut line).expect("the shell prints a line");
+        let found = below(Pid::from_child(&shell));
+        assert_eq!(found.len(), 2, "{found:?}");
+        for process in &found {
+            assert!(process.goes_on());
+            let handle = handle(process.pid).expect("it runs");
+            assert!(signal(&handle, Signal::KILL));
+        }
+        shell.wait().expect("its children have ended");
+        assert!(below(Pid::from_child(&shell)).is_empty());
+    }
+}
