@@ -175,9 +175,9 @@ impl Fabric {
             let core = &mut *core;
             if core.turn() > 0 {
                 patience.moved();
-            } else {
-                patience.rest(core, self.spin(), Duration::MAX, &mut || false);
             }
+            // Also after a turn that brought something: the frames of others do not stop the clock.
+            patience.rest(core, self.spin(), Duration::MAX, &mut || false);
             let now = patience.now();
             if patience.waited() >= self.deadline() && given_up.is_none() {
                 given_up = Some(now);

@@ -217,6 +217,13 @@ impl Engine {
         !self.active.is_empty() || !self.dirty.is_empty()
     }
 
+    /// Whether a message may go past the matcher to a blocking receive: nothing is under way or kept. Once
+    /// somebody broke the rules, every frame is checked for whose it is, which is done in [`Sink::frame`].
+    #[inline(always)]
+    pub(crate) fn may_bypass(&self) -> bool {
+        !self.is_busy() && self.matcher.unexpected_len() == 0 && !self.shut
+    }
+
     /// Whether something waits in an outbox.
     pub(crate) fn has_unsent(&self) -> bool {
         !self.dirty.is_empty()

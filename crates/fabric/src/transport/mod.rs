@@ -17,6 +17,8 @@
 //! T4 A peer's frames are delivered before its loss is reported, and nothing of it afterwards.
 //! T5 `idle` returns when a frame or a change of membership may be there, when what its caller waits
 //!    for is there (asked once more after the sleep was announced), or when the time is over.
+//! T6 Every peer gets its turn: a poll takes a bounded number of frames of each, and one that ends early
+//!    ([`Sink::satisfied`]) is followed by one that begins with the next peer.
 
 pub mod shm;
 pub mod sim;
@@ -121,7 +123,8 @@ pub trait Sink {
     fn frame(&mut self, frame: Incoming<'_>);
     /// Learns of a change.
     fn change(&mut self, change: Change);
-    /// Whether it has what it waited for: the poll should end now.
+    /// Whether it has what it waited for: the poll should end now. Saves a copy of what is not expected yet;
+    /// no frame is lost or passed over for it (T4, T6).
     #[inline(always)]
     fn satisfied(&self) -> bool {
         false

@@ -3,12 +3,13 @@
 //! left behind.
 //!
 //! # Files
-//! `copies` (kill -9 in the middle of each copy path, both roles) · `deaths` (of the agent, of whom
+//! `fair` (who talks all the time) · `copies` (kill -9 in the middle of each copy path, both roles) · `deaths` (of the agent, of whom
 //! somebody waits for, of a number that is used again) · `stopped` · `nonsense` (in a ring) ·
 //! `refused` (the kernel copy, another user) · `scarce` (descriptors, memory)
 
 mod copies;
 mod deaths;
+mod fair;
 mod nonsense;
 mod refused;
 mod scarce;

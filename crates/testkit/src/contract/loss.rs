@@ -69,6 +69,47 @@ pub fn last_words_arrive(fabric: &Fabric, members: &[PeerId]) -> Outcome {
     Ok(fabric.barrier(rest)?)
 }
 
+/// As [`last_words_arrive`], for a receiver that takes one message at a time and hears of the loss while it
+/// works on one: nothing that was said before the loss is lost with the speaker.
+pub fn last_words_are_taken_one_by_one(fabric: &Fabric, members: &[PeerId]) -> Outcome {
+    const WORDS: u64 = 50;
+    let (leaver, rest) = (members[members.len() - 1], &members[..members.len() - 1]);
+    let life = fabric.peers().into_iter().find(|info| info.peer == leaver);
+    let life = life.map_or(0, |info| info.incarnation);
+    let word = |number: u64| number << 32 | life as u64;
+    fabric.barrier(members)?;
+    if fabric.me() == leaver {
+        for number in 0..WORDS {
+            for to in rest {
+                fabric.send(*to, 1, &word(number).to_le_bytes())?;
+                fabric.signal(*to, number % 3)?;
+            }
+        }
+        return Ok(());
+    }
+    let me = index(fabric, members)?;
+    for number in 0..WORDS {
+        // One takes what comes from anybody, the other asks for it by name.
+        let wants = match me % 2 {
+            0 => Match::any(1),
+            _ => Match::from(leaver, 1),
+        };
+        let mut bytes = [0; 8];
+        fabric.recv(wants, &mut bytes)?;
+        same!(u64::from_le_bytes(bytes), word(number));
+        super::work();
+    }
+    for number in 0..WORDS {
+        fabric.await_signal(leaver, number % 3)?;
+    }
+    matches_or_fail!(
+        fabric.recv(Match::from(leaver, 1), &mut [0; 8]),
+        Err(Error::PeerLost { .. })
+    );
+    matches_or_fail!(fabric.await_signal(leaver, 0), Err(Error::PeerLost { .. }));
+    Ok(fabric.barrier(rest)?)
+}
+
 /// One-sided operations on what a lost member owned end with an error; they do not hang.
 pub fn a_lost_owner_is_an_error(fabric: &Fabric, members: &[PeerId]) -> Outcome {
     let (leaver, rest) = (members[members.len() - 1], &members[..members.len() - 1]);

@@ -29,6 +29,14 @@ pub fn index(fabric: &Fabric, members: &[PeerId]) -> Outcome<usize> {
     found.ok_or_else(|| Failed::new("this process is not among the members"))
 }
 
+/// Some microseconds of work that is not for the fabric: meanwhile others go on.
+pub(crate) fn work() {
+    let mut state = 1u64;
+    for _ in 0..20_000 {
+        state = std::hint::black_box(state.wrapping_mul(6364136223846793005).wrapping_add(1));
+    }
+}
+
 /// One test per case: `$run` is called with the full name of the test and the case.
 #[macro_export]
 macro_rules! contract {
@@ -46,6 +54,7 @@ macro_rules! contract {
             order::empty_messages_arrive,
             order::messages_to_oneself_arrive,
             order::large_messages_do_not_block_small_ones,
+            order::a_slow_receiver_serves_everybody,
             sizes::every_size_between_all_kinds_of_buffers,
             sizes::large_sizes_between_all_kinds_of_buffers,
             sizes::full_rings_in_both_directions,
@@ -73,6 +82,7 @@ macro_rules! contract {
             waiting::mapped_means_mapped,
             loss::who_leaves_ends_what_depends_on_it,
             loss::last_words_arrive,
+            loss::last_words_are_taken_one_by_one,
             loss::a_lost_owner_is_an_error,
         );
     };

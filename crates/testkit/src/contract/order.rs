@@ -2,7 +2,7 @@
 
 use super::index;
 use crate::pattern::{pattern, verify};
-use crate::{Outcome, check, matches_or_fail, same};
+use crate::{Failed, Outcome, check, matches_or_fail, same};
 use samite_fabric::{Error, Fabric, Match, PeerId, wait_all};
 
 /// Far beyond what travels at once, on every transport.
@@ -362,6 +362,54 @@ pub fn large_messages_do_not_block_small_ones(fabric: &Fabric, members: &[PeerId
         }
         for number in (0..COUNT).rev() {
             verify(number, &fabric.recv_vec(Match::any(number))?.1)?;
+        }
+    }
+    Ok(fabric.barrier(members)?)
+}
+
+/// Everybody sends as fast as it can to one that works on each message: all get their turn, their requests,
+/// too. (What they send is without end, so one that never gets its turn is one that times out.)
+pub fn a_slow_receiver_serves_everybody(fabric: &Fabric, members: &[PeerId]) -> Outcome {
+    const EACH: u64 = 600;
+    const ECHO: u16 = 1;
+    let (receiver, senders) = (members[0], &members[1..]);
+    fabric.on(ECHO, |_, bytes| Some(bytes.to_vec()));
+    fabric.barrier(members)?;
+    if fabric.me() != receiver {
+        let mut number = 0u64;
+        while fabric.probe(Match::from(receiver, 2)).is_none() {
+            fabric.send(receiver, 1, &number.to_le_bytes())?;
+            number += 1;
+            if number == EACH / 2 {
+                let reply = fabric.request(receiver, ECHO, &number.to_le_bytes())?;
+                same!(reply.wait()?, number.to_le_bytes());
+            }
+        }
+        fabric.recv(Match::from(receiver, 2), &mut [])?;
+        fabric.send(receiver, 3, &number.to_le_bytes())?;
+        return Ok(fabric.barrier(members)?);
+    }
+    let mut taken = vec![0; members.len()];
+    let mut bytes = [0; 8];
+    while taken[1..].iter().any(|count| *count < EACH) {
+        let status = fabric.recv(Match::any(1), &mut bytes)?;
+        let sender = members.iter().position(|member| *member == status.from);
+        let count = sender.and_then(|sender| taken.get_mut(sender));
+        let count = count.ok_or_else(|| Failed::new("a message from a stranger"))?;
+        same!(u64::from_le_bytes(bytes), *count);
+        *count += 1;
+        super::work();
+    }
+    for to in senders {
+        fabric.send(*to, 2, &[])?;
+    }
+    for (from, taken) in senders.iter().zip(&mut taken[1..]) {
+        fabric.recv(Match::from(*from, 3), &mut bytes)?;
+        while *taken < u64::from_le_bytes(bytes) {
+            let mut number = [0; 8];
+            fabric.recv(Match::from(*from, 1), &mut number)?;
+            same!(u64::from_le_bytes(number), *taken);
+            *taken += 1;
         }
     }
     Ok(fabric.barrier(members)?)

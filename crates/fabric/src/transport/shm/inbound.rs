@@ -3,7 +3,7 @@
 use super::Shm;
 use crate::PeerId;
 use crate::transport::{Change, Incoming, Sink};
-use samite_mem::ring::{Body, Consumer, RING_BYTES, SharedRing};
+use samite_mem::ring::{Body, CELLS, Consumer, RING_BYTES, SharedRing};
 use samite_mem::sync::Ordering;
 use samite_mem::{Corrupt, NEWS_WORDS};
 
@@ -16,45 +16,56 @@ pub(super) struct Inbound {
 
 /// Frames taken from one ring before the next one gets its turn.
 const TURN: u32 = 32;
+/// Frames taken in one poll; the next one goes on with the next ring.
+const POLL_MAX: usize = 256;
 /// A ring that was empty this often is no longer polled; its next frame sets the news bit again.
 const IDLE_MAX: u32 = 4096;
 /// With so few rings polling them all costs nothing, and nobody is forgotten.
 const ALWAYS: usize = 4;
-/// Polls between two looks at the news bits and at the agent.
+/// Polls between two looks at the news bits; and, when nothing arrives, at the agent.
 const LOOK: u32 = 16;
+/// Polls between two looks at the agent while frames arrive: a look reads the clock.
+const LOOK_BUSY: u32 = 64 * LOOK;
 
 impl Shm {
+    /// Serves the rings by turns. However early a poll ends, the next one begins with the next ring (T6).
     #[inline]
     pub(super) fn poll_rings<S: Sink>(&mut self, sink: &mut S) -> usize {
         let mut arrived = 0;
-        let mut index = 0;
-        while index < self.polled.len() {
-            let peer = PeerId(self.polled[index]);
-            let got = self.drain(peer, TURN, sink);
-            arrived += got;
-            if sink.satisfied() {
-                return arrived;
+        for _ in 0..self.polled.len() {
+            // A ring that broke its rules is gone from the list.
+            if self.turn >= self.polled.len() {
+                self.turn = 0;
             }
+            let Some(peer) = self.polled.get(self.turn).map(|peer| PeerId(*peer)) else {
+                break;
+            };
+            let got = self.drain(peer, sink);
+            arrived += got;
             if got == 0 && self.polled.len() > ALWAYS && self.forget_if_idle(peer) {
-                self.polled.swap_remove(index);
+                self.polled.swap_remove(self.turn);
                 continue;
             }
-            index += 1;
+            self.turn += 1;
+            if sink.satisfied() || arrived >= POLL_MAX {
+                break;
+            }
         }
         // Counted also while something arrives: a peer that talks all the time hides no newcomer.
         self.polls = self.polls.wrapping_add(1);
         if self.polls.is_multiple_of(LOOK) || self.polled.is_empty() {
             arrived += self.look_for_news(sink);
-            // 64 rounds of LOOK polls: some microseconds when spinning, one look per sleep otherwise.
-            arrived += self.agent_lost(sink);
+            if arrived == 0 || self.polls.is_multiple_of(LOOK_BUSY) {
+                arrived += self.agent_lost(sink);
+            }
             self.tell_seen();
         }
         arrived
     }
 
-    /// Delivers at most `limit` frames of one peer.
+    /// Delivers what a peer has in its ring, until its turn is over or the sink has what it waited for.
     #[inline]
-    pub(super) fn drain<S: Sink>(&mut self, from: PeerId, limit: u32, sink: &mut S) -> usize {
+    fn drain<S: Sink>(&mut self, from: PeerId, sink: &mut S) -> usize {
         let Some(Some(inbound)) = self.inbound.get_mut(from.index()) else {
             return 0;
         };
@@ -67,7 +78,7 @@ impl Shm {
             outbound.answered();
         }
         let mut taken = 0;
-        while taken < limit {
+        while taken < TURN {
             match inbound.take(from, &self.layout, sink) {
                 Ok(true) => {
                     taken += 1;
@@ -87,6 +98,24 @@ impl Shm {
             }
         }
         taken as usize
+    }
+
+    /// Delivers everything that a lost peer had in its ring, whatever the sink waits for: this is the last
+    /// look at it (T4). A ring never holds more frames than cells, and nobody fills it any more.
+    pub(super) fn last_words<S: Sink>(&mut self, from: PeerId, sink: &mut S) {
+        for _ in 0..CELLS {
+            let Some(Some(inbound)) = self.inbound.get_mut(from.index()) else {
+                return;
+            };
+            match inbound.take(from, &self.layout, sink) {
+                Ok(true) => {}
+                Ok(false) => return,
+                Err(what) => {
+                    self.drop_inbound(from);
+                    return sink.change(Change::Corrupt { peer: from, what });
+                }
+            }
+        }
     }
 
     fn forget_if_idle(&mut self, peer: PeerId) -> bool {
@@ -114,17 +143,20 @@ impl Shm {
             while fresh != 0 {
                 let peer = PeerId(word as u32 * 64 + fresh.trailing_zeros());
                 fresh &= fresh - 1;
-                // Seen even if there is no ring: the bit of a peer that was turned away means nothing.
-                self.news_seen[word] |= 1 << (peer.index() % 64);
                 if self.known.get(peer.index()).is_none_or(Option::is_none) {
                     // It joined before it sent: its join is heard before its first frame.
                     arrived += self.membership(sink);
                 }
+                // Seen even if there is no ring: the bit of a peer that was turned away means nothing. After
+                // the look at the members, which forgets what was seen of an earlier life.
+                self.news_seen[word] |= 1 << (peer.index() % 64);
                 if self.known.get(peer.index()).is_some_and(Option::is_some)
                     && self.look_for_ring(peer)
                 {
-                    self.polled.push(peer.0);
-                    arrived += self.drain(peer, TURN, sink);
+                    if !self.polled.contains(&peer.0) {
+                        self.polled.push(peer.0);
+                    }
+                    arrived += self.drain(peer, sink);
                 }
             }
         }

@@ -50,10 +50,14 @@ pub struct Shm {
     heap: Heap,
     bell: Doorbell<SharedBytes>,
     inbound: Vec<Option<Inbound>>,
-    /// Peers whose rings are polled, in the order in which they began to talk.
+    /// Peers whose rings are polled, in the order in which they began to talk; each once.
     polled: Vec<u32>,
+    /// Index in `polled` of the ring that the next poll begins with.
+    turn: usize,
     news_seen: [u64; NEWS_WORDS],
     outbound: Vec<Option<Outbound>>,
+    /// When memory for a ring was last refused.
+    refused: Option<Instant>,
     known: Vec<Option<u32>>,
     epoch_seen: u64,
     epoch_told: u64,
@@ -80,8 +84,10 @@ impl Shm {
             heap,
             inbound: Vec::new(),
             polled: Vec::new(),
+            turn: 0,
             news_seen: [0; NEWS_WORDS],
             outbound: Vec::new(),
+            refused: None,
             known: Vec::new(),
             epoch_seen: 0,
             epoch_told: 0,
@@ -167,7 +173,7 @@ impl Shm {
         };
         // It may have died before the news of its first frame was looked at.
         self.look_for_ring(peer);
-        self.drain(peer, u32::MAX, sink);
+        self.last_words(peer, sink);
         self.drop_inbound(peer);
         if let Some(slot) = self.outbound.get_mut(peer.index()) {
             *slot = None;

@@ -15,6 +15,11 @@ const BURST: u32 = 4;
 /// After a refusal of memory the agent is left in peace for so long.
 const PAUSE: Duration = Duration::from_millis(5);
 
+/// Whether memory was refused so lately that the agent is not asked again.
+fn in_pause(refused: Option<Instant>) -> bool {
+    refused.is_some_and(|at| at.elapsed() < PAUSE)
+}
+
 /// Larger bodies are fetched by the hardware while they are written.
 const WARM_MAX: u64 = 8 << 10;
 
@@ -88,7 +93,7 @@ impl Outbound {
     /// The bulk area, when a body first needs it. Without memory for it the frame waits: that is
     /// back-pressure, and ends when somebody frees memory or the deadline of the operation is over.
     fn make_bulk(&mut self, heap: &Heap) -> bool {
-        if self.refused.is_some_and(|at| at.elapsed() < PAUSE) {
+        if in_pause(self.refused) {
             return false;
         }
         match heap.block(bulk_bytes(BODY_MAX)) {
@@ -115,6 +120,9 @@ impl Shm {
         if to.index() >= samite_mem::PEERS_MAX || self.layout.state(to).0 != State::Alive {
             return Push::Gone;
         }
+        if in_pause(self.refused) {
+            return Push::Full;
+        }
         let made = self.heap.block(RING_BYTES).and_then(|block| {
             let ring = SharedRing::new(block.bytes().clone());
             ring.map(|ring| (block, ring))
@@ -124,6 +132,7 @@ impl Shm {
             Ok(made) => made,
             Err(error) => {
                 tracing::warn!(%error, %to, "no memory for a ring");
+                self.refused = Some(Instant::now());
                 return Push::Full;
             }
         };
@@ -143,5 +152,83 @@ impl Shm {
             burst: 0,
         });
         Push::Done
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::agent::Node;
+    use crate::hold::Holds;
+    use crate::transport::Transport;
+    use crate::transport::shm::Membership;
+    use crate::{Identity, layout};
+    use samite_mem::ring::Body;
+    use samite_mem::{ExtentSource, Span};
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    /// An agent without memory, which counts how often it is asked.
+    struct Poor(Arc<AtomicU32>);
+
+    impl ExtentSource for Poor {
+        fn grant(&mut self, bytes: u64) -> Result<Span, samite_mem::Error> {
+            self.0.fetch_add(1, Ordering::Relaxed);
+            let (used, budget) = (1 << 20, 1 << 20);
+            Err(samite_mem::Error::Budget {
+                asked: bytes,
+                used,
+                budget,
+            })
+        }
+        fn give_back(&mut self, _extent: Span) {}
+    }
+
+    #[test]
+    fn an_agent_that_refused_memory_for_a_ring_is_left_in_peace() {
+        let mut node = Node::create(1 << 20).unwrap();
+        let mut admit = || {
+            let identity = Identity::by_hand("test");
+            node.admit(
+                std::process::id() as i32,
+                None,
+                &layout::own_cpus(),
+                &identity,
+            )
+            .unwrap()
+        };
+        let ((me, incarnation), (other, _)) = (admit(), admit());
+        let asked = Arc::new(AtomicU32::new(0));
+        let layout = node.layout().clone();
+        let heap = Heap::new(layout.arena().clone(), Box::new(Poor(asked.clone())), false);
+        let holds = Holds::default();
+        let membership = Membership {
+            me,
+            incarnation,
+            layout,
+            heap,
+            holds,
+        };
+        let mut shm = Shm::new(&membership, None);
+        let frame = Outgoing {
+            class: Class::Request,
+            kind: 1,
+            arg: 0,
+            inline: &[],
+            body: Body::Slice(&[]),
+        };
+        let start = Instant::now();
+        let mut pushes = 0;
+        while start.elapsed() < 2 * PAUSE || pushes < 100 {
+            assert_eq!(shm.push(other, &frame), Push::Full);
+            pushes += 1;
+        }
+        // Once, and once more after each pause; not once per push.
+        let pauses = start.elapsed().as_millis() / PAUSE.as_millis() + 1;
+        let asked = asked.load(Ordering::Relaxed);
+        assert!(
+            asked >= 1 && u128::from(asked) <= pauses && asked < pushes / 2,
+            "{pushes} pushes asked the agent {asked} times in {pauses} pauses"
+        );
     }
 }
