@@ -141,6 +141,16 @@ pub enum Error {
         /// What happened and what to do.
         why: String,
     },
+    /// A unit that this one waited for has not joined.
+    #[error("{unit} of job \"{job}\" has not joined: {how}")]
+    Absent {
+        /// What people call it; several, if several are missing.
+        unit: String,
+        /// The job.
+        job: String,
+        /// How it ended, or how long it was waited for.
+        how: String,
+    },
     /// The agent of the node is gone; who joins, dies or needs memory is no longer heard of.
     #[error("the agent of domain \"{0}\" is gone; start the job again")]
     AgentLost(String),
@@ -170,6 +180,7 @@ pub enum ErrorCode {
     AgentLost = 14,
     WrongPhase = 15,
     InUse = 16,
+    Absent = 17,
 }
 
 impl Error {
@@ -192,6 +203,7 @@ impl Error {
             Error::Budget { .. } => ErrorCode::Budget,
             Error::Join { .. } => ErrorCode::Join,
             Error::AgentLost(_) => ErrorCode::AgentLost,
+            Error::Absent { .. } => ErrorCode::Absent,
         }
     }
 }

@@ -1,5 +1,6 @@
 //! A process among its peers: joining, who is there, waiting.
 
+use crate::agent::Seat;
 use crate::engine::Engine;
 use crate::ops::{Key, Outcome};
 use crate::transport::shm::Membership;
@@ -16,7 +17,8 @@ pub struct Fabric {
     pub(crate) core: RefCell<Core>,
     pub(crate) node: Membership,
     identity: Identity,
-    domain: Option<String>,
+    /// Its place in a domain that an agent keeps.
+    seat: Option<Seat>,
     deadline: Cell<Duration>,
     spin: Option<Duration>,
     checks: bool,
@@ -63,13 +65,13 @@ const POLLS_PER_LOOK: u32 = 64;
 impl Fabric {
     /// Joins a domain on this node. Collective: no. Returns when this process is a peer.
     pub fn join(domain: &str, identity: Identity, config: Config) -> Result<Fabric> {
-        let (node, shm) = crate::transport::shm::join_domain(domain, &identity, &config)?;
+        let (seat, node, shm) = crate::transport::shm::join_domain(domain, &identity, &config)?;
         let transport = AnyTransport::Shm(Box::new(shm));
         Ok(Fabric::assemble(
             node,
             transport,
             identity,
-            Some(domain.to_owned()),
+            Some(seat),
             config,
         ))
     }
@@ -85,7 +87,7 @@ impl Fabric {
         node: Membership,
         transport: AnyTransport,
         identity: Identity,
-        domain: Option<String>,
+        seat: Option<Seat>,
         config: Config,
     ) -> Fabric {
         let mut caps = transport.caps();
@@ -100,7 +102,7 @@ impl Fabric {
             core: RefCell::new(Core { transport, engine }),
             node,
             identity,
-            domain,
+            seat,
             deadline: Cell::new(config.deadline),
             spin: config.spin.or(config.background.then_some(Duration::ZERO)),
             checks: config.check,
@@ -121,9 +123,14 @@ impl Fabric {
         &self.identity
     }
 
+    /// Whether this is a fork of the process that joined: nothing that it has is its own.
+    pub(crate) fn is_of_parent(&self) -> bool {
+        self.seat.as_ref().is_some_and(Seat::is_of_parent)
+    }
+
     /// Name of the domain; `None` in a domain of one.
     pub fn domain(&self) -> Option<&str> {
-        self.domain.as_deref()
+        self.seat.as_ref().map(|seat| seat.domain.as_str())
     }
 
     /// The deadline of waits.
@@ -197,48 +204,6 @@ impl Fabric {
         alive.filter_map(|peer| peer.info.clone()).collect()
     }
 
-    /// Waits until all units of a program are there; their numbers by rank. The program of this job,
-    /// or, if the job is complete and has no such program, of the first job of the domain that has.
-    pub fn program(&self, name: &str) -> Result<Vec<PeerId>> {
-        let own = &self.identity;
-        self.wait("the units of a program", Whom::Any, |engine| {
-            let all = engine.peers.iter().filter(|peer| peer.gone.is_none());
-            let all: Vec<&PeerInfo> = all.filter_map(|peer| peer.info.as_ref()).collect();
-            let of_job = |job: &str| {
-                let same =
-                    |info: &&&PeerInfo| info.identity.program == name && info.identity.job == job;
-                let mut found: Vec<&PeerInfo> = all.iter().filter(same).copied().collect();
-                found.sort_by_key(|info| info.identity.rank);
-                let size = found.first().map_or(u32::MAX, |info| info.identity.size) as usize;
-                let peers = || found.iter().map(|info| info.peer).collect::<Vec<_>>();
-                (found.len() == size).then(peers)
-            };
-            let here = all.iter().filter(|info| info.identity.job == own.job);
-            let has = here.clone().any(|info| info.identity.program == name);
-            if has || here.count() < own.units as usize {
-                return of_job(&own.job);
-            }
-            all.iter().find_map(|info| of_job(&info.identity.job))
-        })
-    }
-
-    /// Waits until all units of this job are there; their numbers by unit.
-    pub fn job(&self) -> Result<Vec<PeerId>> {
-        let (job, units) = (self.identity.job.clone(), self.identity.units as usize);
-        self.wait("the units of the job", Whom::Any, |engine| {
-            let mut found: Vec<(u32, PeerId)> = engine
-                .peers
-                .iter()
-                .filter(|peer| peer.gone.is_none())
-                .filter_map(|peer| peer.info.as_ref())
-                .filter(|info| info.identity.job == job)
-                .map(|info| (info.identity.unit, info.peer))
-                .collect();
-            found.sort_unstable();
-            (found.len() >= units).then(|| found.into_iter().map(|(_, peer)| peer).collect())
-        })
-    }
-
     /// Waits until `done` answers. Progress is made here, by whoever waits: spin while that pays, let
     /// others run, then sleep on the doorbell.
     pub(crate) fn wait<T>(
@@ -262,7 +227,8 @@ impl Fabric {
                 return Ok(value);
             }
             if core.engine.agent_lost && whom == Whom::Any {
-                return Err(Error::AgentLost(self.domain.clone().unwrap_or_default()));
+                let domain = self.domain().unwrap_or_default();
+                return Err(Error::AgentLost(domain.to_owned()));
             }
             if patience.rest(core, self.spin, deadline, &mut || false) {
                 return Err(Error::Timeout {
@@ -410,19 +376,18 @@ impl Patience {
 
 impl Drop for Fabric {
     /// Leaves the domain: peers see this process as lost. What it still had to send is sent if there
-    /// is room soon; a message that matters is one that was waited for.
+    /// is room soon; a message that matters is one that was waited for. A fork of the process that joined
+    /// leaves nothing.
     fn drop(&mut self) {
+        if self.is_of_parent() {
+            return;
+        }
         let core = self.core.get_mut();
         let mut patience = Patience::default();
         core.turn();
         while core.engine.has_unsent() && !patience.rest(core, self.spin, LINGER, &mut || false) {
             core.turn();
         }
-        if let Some(domain) = &self.domain
-            && let Err(error) =
-                crate::agent::control::leave(domain, self.node.me, self.node.incarnation)
-        {
-            tracing::debug!(%error, "leaving was not heard; the agent notices the end of the process");
-        }
+        drop(self.seat.take());
     }
 }

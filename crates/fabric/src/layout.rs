@@ -35,6 +35,7 @@ const _: () = assert!(DIRECTORY_END <= EXTENTS);
 const FENCES: u64 = 8;
 const AGENT_PID: u64 = 16;
 const EPOCH: u64 = 128;
+const ROSTER: u64 = 192;
 
 const STATE: u64 = 0;
 const INCARNATION: u64 = 4;
@@ -179,6 +180,20 @@ impl Layout {
         self.fixed
             .u64(HEADER + EPOCH)
             .fetch_add(1, Ordering::Release);
+    }
+
+    /// Rises when a program has all of its units, and when one of them will never join: then it pays to ask the agent.
+    pub(crate) fn roster(&self) -> u64 {
+        // ORDERING: Relaxed: a hint; the agent's answer is what counts, and the epoch rises after it.
+        self.fixed.u64(HEADER + ROSTER).load(Ordering::Relaxed)
+    }
+
+    /// Agent: see [`Layout::roster`].
+    pub(crate) fn bump_roster(&self) {
+        // ORDERING: Relaxed: published by the Release in `bump_epoch`.
+        self.fixed
+            .u64(HEADER + ROSTER)
+            .fetch_add(1, Ordering::Relaxed);
     }
 
     fn slot(peer: PeerId) -> u64 {

@@ -10,7 +10,7 @@
 //! * [`agent::run`]: the process that owns a node's shared memory and watches its peers.
 //!
 //! # Files
-//! `fabric` (join, peers, waiting) · `watch` (waiting for words) · `message`, `handle`, `direct` ·
+//! `fabric` (join, peers, waiting) · `roster` (meeting the units of a job) · `watch` (waiting for words) · `message`, `handle`, `direct` ·
 //! `segment`, `remote`, `gated` (one-sided) · `peer`, `config`, `error` ·
 //! `engine/` (takes frames, moves operations on) · `proto/` (one protocol per file) ·
 //! `matching` (tags, pure) · `ops` (operations in flight) · `hold` (memory of the dead) · `wire` (what frames say) ·
@@ -50,6 +50,7 @@ mod ops;
 mod peer;
 mod proto;
 mod remote;
+mod roster;
 mod segment;
 pub mod transport;
 mod watch;

@@ -307,6 +307,8 @@ impl Segment<'_> {
 
 impl Drop for Segment<'_> {
     fn drop(&mut self) {
-        self.fabric.withdraw(self.key.segment);
+        if !self.fabric.is_of_parent() {
+            self.fabric.withdraw(self.key.segment);
+        }
     }
 }

@@ -1,10 +1,11 @@
 //! The system calls for which there is no safe wrapper.
 //!
 //! # Invariants
-//! S1 Every pointer passed to the kernel comes from a live slice of the caller with its own length.
+//! S1 Every pointer passed to the kernel comes from a live slice or value of the caller with its own length.
 //! S2 Addresses in *another* process are numbers: the kernel checks them, a wrong one is `EFAULT`.
 //! S3 The own process is never written through the kernel: that would be a way around every borrow.
 
+use std::os::fd::{AsFd, AsRawFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 static ASYMMETRIC: AtomicBool = AtomicBool::new(false);
@@ -106,6 +107,46 @@ pub fn allow_kernel_copies() {
     unsafe {
         libc::prctl(PR_SET_PTRACER, libc::c_ulong::MAX, 0, 0, 0);
     }
+}
+
+/// Who connected to, or listens on, the other end of a Unix socket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PeerCredentials {
+    /// Its process id, as this process sees it; 0 for a process of another pid namespace that has none here.
+    pub pid: i32,
+    /// Its user.
+    pub uid: u32,
+}
+
+/// The credentials of the process at the other end of a connected Unix socket (`SO_PEERCRED`).
+///
+/// # Errors
+/// Those of `getsockopt`.
+pub fn peer_credentials(socket: impl AsFd) -> std::io::Result<PeerCredentials> {
+    // Of libc, because the process id may be 0: rustix says that it never is.
+    let mut found = libc::ucred {
+        pid: 0,
+        uid: 0,
+        gid: 0,
+    };
+    let mut len = size_of::<libc::ucred>() as libc::socklen_t;
+    // SAFETY: S1: the kernel writes at most `len` bytes into `found`, which is as long and takes any bytes.
+    let result = unsafe {
+        libc::getsockopt(
+            socket.as_fd().as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_PEERCRED,
+            (&raw mut found).cast(),
+            &mut len,
+        )
+    };
+    if result != 0 || len as usize != size_of::<libc::ucred>() {
+        return Err(std::io::Error::last_os_error());
+    }
+    Ok(PeerCredentials {
+        pid: found.pid,
+        uid: found.uid,
+    })
 }
 
 fn write_anywhere(pid: i32, address: u64, from: *const u8, len: usize) -> std::io::Result<usize> {

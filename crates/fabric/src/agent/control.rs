@@ -2,9 +2,11 @@
 //!
 //! The socket lives in the abstract namespace (`samite/<uid>/<domain>`): it has no file, so that
 //! nothing is left behind after `kill -9`. Both sides ask the kernel who the other one is
-//! (`SO_PEERCRED`) before the first byte and turn away other users. A connection lasts for one
-//! request: 32 units then cost the agent 32 pidfds and no sockets.
+//! (`SO_PEERCRED`) before the first byte and turn away other users, and what a member asks is done only for the
+//! process that joined. A connection lasts for one request (for two while a process joins): 32 units then cost
+//! the agent 32 pidfds and no sockets.
 
+use super::jobs::{Roster, Wanted};
 use crate::layout::{Cpus, own_cpus};
 use crate::{Config, Error, Identity, PeerId, PeerInfo};
 use rustix::event::{PollFd, PollFlags};
@@ -23,8 +25,11 @@ use std::time::{Duration, Instant};
 /// What a process asks.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum Request {
-    /// To become a peer. Answered by `Joined` and the arena's descriptor.
+    /// To become a peer. Answered by `Joined` and the arena's descriptor; then the process says `Confirm` on the same
+    /// connection, and is a member when `Done` comes back.
     Join { identity: Identity, cpus: Cpus },
+    /// The answer to `Join` was heard, and the arena is mapped.
+    Confirm,
     /// An extent of at least so many bytes.
     Extent {
         peer: PeerId,
@@ -40,6 +45,15 @@ pub(crate) enum Request {
     },
     /// Leaves in order; from now on it counts as gone.
     Leave { peer: PeerId, incarnation: u32 },
+    /// Whether all of them have joined.
+    Roster { asker: Identity, wanted: Wanted },
+    /// The process of a unit has ended, says who started it.
+    Ended {
+        job: String,
+        unit: u32,
+        name: String,
+        how: String,
+    },
     /// Who is there and how much memory is in use.
     Facts,
 }
@@ -61,6 +75,7 @@ pub(crate) enum Answer {
         budget: u64,
     },
     Done,
+    Roster(Roster),
     Facts(DomainFacts),
     /// The request did not come in the time that the agent has for one connection. It was not looked at: ask again.
     Late,
@@ -156,7 +171,10 @@ pub(crate) fn receive<T: for<'a> Deserialize<'a>>(
     let slices = &mut [IoSliceMut::new(&mut bytes)];
     let flags = RecvFlags::CMSG_CLOEXEC;
     let got = retry_on_intr(|| rustix::net::recvmsg(socket, slices, &mut ancillary, flags))
-        .map_err(|e| e.to_string())?
+        .map_err(|error| match error {
+            rustix::io::Errno::AGAIN => "no answer in time; is the agent stopped?".to_owned(),
+            error => error.to_string(),
+        })?
         .bytes;
     if got == 0 {
         return Err("the connection was closed".to_owned());
@@ -171,18 +189,24 @@ pub(crate) fn receive<T: for<'a> Deserialize<'a>>(
     Ok((value, fd))
 }
 
-/// Whether the other end of a socket runs as the same user; its process id.
+/// Whether the other end of a socket runs as the same user, and can be named here; its process id.
 pub(crate) fn check_credentials(socket: BorrowedFd<'_>) -> Result<i32, String> {
-    let credentials = rustix::net::sockopt::socket_peercred(socket).map_err(|e| e.to_string())?;
-    let (theirs, ours) = (credentials.uid, rustix::process::getuid());
-    if theirs != ours {
+    let theirs = samite_mem::peer_credentials(socket).map_err(|e| e.to_string())?;
+    let ours = rustix::process::getuid().as_raw();
+    if theirs.uid != ours {
         return Err(format!(
-            "the other side runs as user {}, this one as user {}; only the same user may join",
-            theirs.as_raw(),
-            ours.as_raw()
+            "the other side runs as user {}, this one as user {ours}; only the same user may join",
+            theirs.uid
         ));
     }
-    Ok(credentials.pid.as_raw_nonzero().get())
+    if theirs.pid <= 0 {
+        return Err(
+            "the process and the agent are in different pid namespaces (containers), where neither can watch \
+             the other; start both in the same one"
+                .to_owned(),
+        );
+    }
+    Ok(theirs.pid)
 }
 
 pub(crate) fn set_timeout(socket: BorrowedFd<'_>, time: Duration) -> Result<(), String> {
@@ -208,17 +232,36 @@ fn ask(
     }
 }
 
+fn failed(domain: &str) -> impl Fn(String) -> Error {
+    move |why| Error::Join {
+        domain: domain.to_owned(),
+        why,
+    }
+}
+
 fn ask_once(
     domain: &str,
     request: &Request,
     deadline: Duration,
 ) -> Result<(Answer, Option<OwnedFd>), Error> {
-    let fail = |why: String| Error::Join {
-        domain: domain.to_owned(),
-        why,
-    };
+    let socket = connect(domain, deadline)?;
+    speak(domain, socket.as_fd(), request)
+}
+
+/// One request and its answer on a connection.
+fn speak(
+    domain: &str,
+    socket: BorrowedFd<'_>,
+    request: &Request,
+) -> Result<(Answer, Option<OwnedFd>), Error> {
+    send(socket, request, None).map_err(failed(domain))?;
+    receive(socket).map_err(failed(domain))
+}
+
+fn connect(domain: &str, deadline: Duration) -> Result<OwnedFd, Error> {
+    let fail = failed(domain);
     let socket = socket().map_err(|e| fail(e.to_string()))?;
-    set_timeout(socket.as_fd(), deadline).map_err(fail)?;
+    set_timeout(socket.as_fd(), deadline).map_err(&fail)?;
     let address = address(domain)?;
     retry_on_intr(|| rustix::net::connect(&socket, &address)).map_err(|e| match e {
         rustix::io::Errno::CONNREFUSED => fail(
@@ -229,8 +272,7 @@ fn ask_once(
         e => fail(e.to_string()),
     })?;
     check_credentials(socket.as_fd()).map_err(fail)?;
-    send(socket.as_fd(), request, None).map_err(fail)?;
-    receive(socket.as_fd()).map_err(fail)
+    Ok(socket)
 }
 
 fn refused(domain: &str, answer: Answer) -> Error {
@@ -260,10 +302,44 @@ fn refused(domain: &str, answer: Answer) -> Error {
     }
 }
 
-/// What joining gives: a number, its incarnation and the arena's descriptor.
-pub(crate) type Joined = (PeerId, u32, OwnedFd);
+/// A place among the peers of a domain. Whoever drops it leaves, unless it is a fork of the process that joined.
+#[derive(Debug)]
+pub(crate) struct Seat {
+    pub(crate) domain: String,
+    pub(crate) peer: PeerId,
+    pub(crate) incarnation: u32,
+    process: u32,
+}
 
-pub(crate) fn join(domain: &str, identity: &Identity, config: &Config) -> Result<Joined, Error> {
+impl Seat {
+    /// Whether this is a fork of the process that joined: it has a copy of everything, and none of it is its own.
+    pub(crate) fn is_of_parent(&self) -> bool {
+        self.process != std::process::id()
+    }
+}
+
+impl Drop for Seat {
+    fn drop(&mut self) {
+        if self.is_of_parent() {
+            return;
+        }
+        let request = Request::Leave {
+            peer: self.peer,
+            incarnation: self.incarnation,
+        };
+        if let Err(error) = ask(&self.domain, &request, Duration::from_secs(5)) {
+            tracing::debug!(%error, "leaving was not heard; the agent notices the end of the process");
+        }
+    }
+}
+
+/// Asks for a seat; `map` makes of the arena's descriptor what the process will need. It is a member when this returns.
+pub(crate) fn join<T>(
+    domain: &str,
+    identity: &Identity,
+    config: &Config,
+    map: impl Fn(OwnedFd) -> Result<T, Error>,
+) -> Result<(Seat, T), Error> {
     let request = Request::Join {
         identity: identity.clone(),
         cpus: if config.background {
@@ -272,9 +348,30 @@ pub(crate) fn join(domain: &str, identity: &Identity, config: &Config) -> Result
             own_cpus()
         },
     };
-    match ask(domain, &request, config.deadline)? {
-        (Answer::Joined { peer, incarnation }, Some(fd)) => Ok((peer, incarnation, fd)),
-        (answer, _) => Err(refused(domain, answer)),
+    let start = Instant::now();
+    loop {
+        let socket = connect(domain, config.deadline)?;
+        let (peer, incarnation, fd) = match speak(domain, socket.as_fd(), &request)? {
+            (Answer::Joined { peer, incarnation }, Some(fd)) => (peer, incarnation, fd),
+            (Answer::Late, _) if start.elapsed() < config.deadline => continue,
+            (answer, _) => return Err(refused(domain, answer)),
+        };
+        // Without a word the agent takes the seat back when the connection closes.
+        let mapped = map(fd)?;
+        // From here on it is this process that gives it up.
+        let seat = Seat {
+            domain: domain.to_owned(),
+            peer,
+            incarnation,
+            process: std::process::id(),
+        };
+        match speak(domain, socket.as_fd(), &Request::Confirm) {
+            Ok((Answer::Done, _)) => return Ok((seat, mapped)),
+            Ok((answer, _)) => return Err(refused(domain, answer)),
+            // Stopped or starved for so long that the agent took the seat back.
+            Err(_) if start.elapsed() < config.deadline => {}
+            Err(error) => return Err(error),
+        }
     }
 }
 
@@ -298,9 +395,46 @@ pub fn join_retrying(domain: &str, deadline: Duration) -> Result<DomainFacts, Er
     }
 }
 
-pub(crate) fn leave(domain: &str, peer: PeerId, incarnation: u32) -> Result<(), Error> {
-    let request = Request::Leave { peer, incarnation };
-    ask(domain, &request, Duration::from_secs(5)).map(|_| ())
+/// Tells the agent of `domain` that the process of a unit has ended: if it never joined, those that wait for it
+/// hear at once that it will not. `name` is what people call the unit, `how` how it ended ("ended with exit code 3").
+/// For whoever starts units.
+///
+/// # Errors
+/// The agent does not answer within `deadline`.
+pub fn unit_ended(
+    domain: &str,
+    job: &str,
+    unit: u32,
+    (name, how): (&str, &str),
+    deadline: Duration,
+) -> Result<(), Error> {
+    let request = Request::Ended {
+        job: job.to_owned(),
+        unit,
+        name: name.to_owned(),
+        how: how.to_owned(),
+    };
+    match ask(domain, &request, deadline)? {
+        (Answer::Done, _) => Ok(()),
+        (answer, _) => Err(refused(domain, answer)),
+    }
+}
+
+/// Whether all of whom `asker` wants have joined.
+pub(crate) fn roster(
+    domain: &str,
+    asker: &Identity,
+    wanted: &Wanted,
+    deadline: Duration,
+) -> Result<Roster, Error> {
+    let request = Request::Roster {
+        asker: asker.clone(),
+        wanted: wanted.clone(),
+    };
+    match ask(domain, &request, deadline)? {
+        (Answer::Roster(roster), _) => Ok(roster),
+        (answer, _) => Err(refused(domain, answer)),
+    }
 }
 
 /// Extents granted by the agent of the node.
@@ -310,6 +444,8 @@ pub(crate) struct AgentExtents {
     pub(crate) peer: PeerId,
     pub(crate) incarnation: u32,
     pub(crate) deadline: Duration,
+    /// Which process has them: a fork of it has none.
+    pub(crate) process: u32,
 }
 
 impl ExtentSource for AgentExtents {
@@ -339,6 +475,9 @@ impl ExtentSource for AgentExtents {
     }
 
     fn give_back(&mut self, extent: Span) {
+        if self.process != std::process::id() {
+            return;
+        }
         let (offset, bytes) = (extent.offset, extent.bytes);
         let request = Request::GiveBack {
             peer: self.peer,

@@ -9,13 +9,16 @@
 //! ([`crate::Error::AgentLost`]) and `samite run` ends the job.
 //!
 //! # Files
-//! `control` (requests, socket, client) · `book` (extents and budget, pure) · `server` (the loop)
+//! `control` (requests, socket, client) · `book` (extents and budget, pure) · `jobs` (which units have joined, pure) ·
+//! `server` (the loop)
 
 mod book;
 pub(crate) mod control;
+mod jobs;
 mod server;
 
 pub(crate) use book::Book;
-pub(crate) use control::AgentExtents;
-pub use control::{DomainFacts, domains, facts, join_retrying};
+pub(crate) use control::{AgentExtents, Seat};
+pub use control::{DomainFacts, domains, facts, join_retrying, unit_ended};
+pub(crate) use jobs::{Roster, Wanted};
 pub use server::{AgentConfig, Node, run};

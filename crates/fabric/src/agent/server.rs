@@ -2,6 +2,7 @@
 
 use super::Book;
 use super::control::{self, Answer, DomainFacts, Request};
+use super::jobs::Jobs;
 use crate::layout::{Cpus, Layout, State};
 use crate::{Error, Identity, PeerId};
 use rustix::event::{PollFd, PollFlags};
@@ -9,7 +10,7 @@ use rustix::fd::{AsFd, OwnedFd};
 use rustix::net::SocketFlags;
 use rustix::process::{Pid, PidfdFlags};
 use samite_mem::{Arena, PEERS_MAX, Span};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// How an agent is started.
 #[derive(Clone, Debug)]
@@ -25,7 +26,9 @@ pub struct AgentConfig {
 pub struct Node {
     layout: Layout,
     book: Book,
+    jobs: Jobs,
     members: Vec<Member>,
+    candidates: Vec<Candidate>,
     dying: Vec<Dying>,
     used_slots: u32,
 }
@@ -34,8 +37,24 @@ pub struct Node {
 struct Member {
     peer: PeerId,
     incarnation: u32,
+    /// Only this process speaks for the member.
+    pid: i32,
     pidfd: Option<OwnedFd>,
+    identity: Identity,
 }
+
+/// A process that has been told its seat, and has not said yet that it heard. Nobody sees it.
+#[derive(Debug)]
+struct Candidate {
+    member: Member,
+    socket: OwnedFd,
+    until: Instant,
+}
+
+/// So many may be between the answer and their word: each has one descriptor more than a member.
+const CANDIDATES_MAX: usize = 8;
+/// How long a candidate may take: one that was stopped asks again.
+const CANDIDATE_TIME: Duration = Duration::from_secs(5);
 
 /// A dead peer whose memory others may still be reading.
 #[derive(Debug)]
@@ -53,7 +72,9 @@ impl Node {
         Ok(Node {
             layout,
             book,
+            jobs: Jobs::default(),
             members: Vec::new(),
+            candidates: Vec::new(),
             dying: Vec::new(),
             used_slots: 0,
         })
@@ -71,24 +92,54 @@ impl Node {
         cpus: &Cpus,
         identity: &Identity,
     ) -> Result<(PeerId, u32), Error> {
-        let free = (0..PEERS_MAX as u32)
+        let member = self.reserve(pid, pidfd, cpus, identity)?;
+        let seat = (member.peer, member.incarnation);
+        self.seat(member);
+        Ok(seat)
+    }
+
+    /// Finds a number for a process. Nobody sees it yet.
+    fn reserve(
+        &mut self,
+        pid: i32,
+        pidfd: Option<OwnedFd>,
+        cpus: &Cpus,
+        identity: &Identity,
+    ) -> Result<Member, Error> {
+        let is_promised = |peer| self.candidates.iter().any(|one| one.member.peer == peer);
+        let mut free = (0..PEERS_MAX as u32)
             .map(PeerId)
-            .find(|peer| self.layout.state(*peer).0 == State::Free);
-        let Some(peer) = free else {
+            .filter(|peer| self.layout.state(*peer).0 == State::Free && !is_promised(*peer));
+        // None of those by which the units of a living job know each other, as long as there are others.
+        let known = self.jobs.numbers();
+        let unknown = free.clone().find(|peer| !known.contains(peer));
+        let Some(peer) = unknown.or_else(|| free.next()) else {
             return Err(Error::Memory(format!(
                 "the domain is full: {PEERS_MAX} processes"
             )));
         };
         let incarnation = self.layout.admit(peer, pid, cpus, identity)?;
         self.used_slots = self.used_slots.max(peer.0 + 1);
-        self.members.push(Member {
+        Ok(Member {
             peer,
             incarnation,
+            pid,
             pidfd,
-        });
+            identity: identity.clone(),
+        })
+    }
+
+    /// Shows a process to the others.
+    fn seat(&mut self, member: Member) {
+        let Member {
+            peer, incarnation, ..
+        } = member;
+        if self.jobs.joined(&member.identity, peer, incarnation) {
+            self.layout.bump_roster();
+        }
+        self.members.push(member);
         self.layout.set_state(peer, State::Alive);
         self.announce();
-        Ok((peer, incarnation))
     }
 
     fn announce(&self) {
@@ -108,6 +159,7 @@ impl Node {
     /// A process died or left.
     pub(crate) fn lose(&mut self, index: usize) {
         let member = self.members.swap_remove(index);
+        self.jobs.left(member.peer, member.incarnation);
         self.layout.set_state(member.peer, State::Dead);
         self.announce();
         self.dying.push(Dying {
@@ -174,32 +226,43 @@ impl Node {
         }
     }
 
+    /// The member in whose name a process speaks: its own.
+    fn own(&self, peer: PeerId, incarnation: u32, pid: i32) -> Result<usize, String> {
+        let index = self
+            .member(peer, incarnation)
+            .ok_or_else(|| format!("{peer} is not a member (any more)"))?;
+        let owner = self.members[index].pid;
+        if owner != pid {
+            return Err(format!(
+                "{peer} is process {owner}, and process {pid} cannot speak for it"
+            ));
+        }
+        Ok(index)
+    }
+
+    /// A seat for whoever asks to join.
+    fn candidate(&mut self, pid: i32, cpus: &Cpus, identity: &Identity) -> Result<Member, String> {
+        let pidfd = Pid::from_raw(pid).and_then(|pid| {
+            rustix::process::pidfd_open(pid, PidfdFlags::empty())
+                .map_err(|error| tracing::debug!(%error, "pidfd_open"))
+                .ok()
+        });
+        let pidfd = pidfd.ok_or("the process could not be watched (pidfd_open)")?;
+        self.reserve(pid, Some(pidfd), cpus, identity)
+            .map_err(|error| error.to_string())
+    }
+
     fn answer(&mut self, domain: &str, request: Request, pid: i32) -> Result<Answer, String> {
-        let known = |node: &Node, peer, incarnation| {
-            node.member(peer, incarnation)
-                .ok_or_else(|| format!("{peer} is not a member (any more)"))
-        };
         match request {
-            Request::Join { identity, cpus } => {
-                let pidfd = Pid::from_raw(pid)
-                    .ok_or(
-                        "the process id of the other side is unknown here (another pid namespace)",
-                    )
-                    .and_then(|pid| {
-                        rustix::process::pidfd_open(pid, PidfdFlags::empty())
-                            .map_err(|_| "the process could not be watched (pidfd_open)")
-                    })?;
-                let (peer, incarnation) = self
-                    .admit(pid, Some(pidfd), &cpus, &identity)
-                    .map_err(|e| e.to_string())?;
-                Ok(Answer::Joined { peer, incarnation })
+            Request::Join { .. } | Request::Confirm => {
+                Err("joining begins a connection, and ends with Confirm on the same one".into())
             }
             Request::Extent {
                 peer,
                 incarnation,
                 bytes,
             } => {
-                known(self, peer, incarnation)?;
+                self.own(peer, incarnation, pid)?;
                 match self.grant(peer, bytes) {
                     Ok(span) => Ok(Answer::Granted {
                         offset: span.offset,
@@ -223,7 +286,7 @@ impl Node {
                 offset,
                 bytes,
             } => {
-                known(self, peer, incarnation)?;
+                self.own(peer, incarnation, pid)?;
                 if self.give_back(peer, Span { offset, bytes }) {
                     Ok(Answer::Done)
                 } else {
@@ -231,8 +294,23 @@ impl Node {
                 }
             }
             Request::Leave { peer, incarnation } => {
-                let index = known(self, peer, incarnation)?;
+                let index = self.own(peer, incarnation, pid)?;
                 self.lose(index);
+                Ok(Answer::Done)
+            }
+            Request::Roster { asker, wanted } => {
+                Ok(Answer::Roster(self.jobs.roster(&asker, &wanted)))
+            }
+            Request::Ended {
+                job,
+                unit,
+                name,
+                how,
+            } => {
+                if self.jobs.ended(&job, unit, &name, &how) {
+                    self.layout.bump_roster();
+                    self.announce();
+                }
                 Ok(Answer::Done)
             }
             Request::Facts => Ok(Answer::Facts(self.facts(domain))),
@@ -271,7 +349,11 @@ pub fn run(config: &AgentConfig, ready: impl FnOnce()) -> Result<(), Error> {
 impl Node {
     /// Waits for one event and acts on it.
     fn turn(&mut self, domain: &str, listener: &OwnedFd) -> rustix::io::Result<()> {
-        let mut fds = vec![PollFd::new(listener, PollFlags::IN)];
+        let takes_more = self.candidates.len() < CANDIDATES_MAX;
+        let first = if takes_more { PollFlags::IN } else { PollFlags::empty() };
+        let mut fds = vec![PollFd::new(listener, first)];
+        let candidates = self.candidates.iter();
+        fds.extend(candidates.map(|one| PollFd::new(&one.socket, PollFlags::IN)));
         let mut watched = Vec::new();
         for (index, member) in self.members.iter().enumerate() {
             if let Some(pidfd) = &member.pidfd {
@@ -279,20 +361,26 @@ impl Node {
                 watched.push(index);
             }
         }
-        // Only reclamation is retried by time: survivors tell through memory that they have seen.
+        // Only reclamation is retried by time (survivors tell through memory that they have seen), and the end of a
+        // candidate's.
         let retry = rustix::event::Timespec {
             tv_sec: 0,
             tv_nsec: 20_000_000,
         };
-        let timeout = (!self.dying.is_empty()).then_some(&retry);
-        match rustix::event::poll(&mut fds, timeout) {
+        let timed = !self.dying.is_empty() || !self.candidates.is_empty();
+        match rustix::event::poll(&mut fds, timed.then_some(&retry)) {
             Ok(_) | Err(rustix::io::Errno::INTR) => {}
             Err(error) => return Err(error),
         }
-        let connection = !fds[0].revents().is_empty();
+        let connection = takes_more && !fds[0].revents().is_empty();
+        let (of_candidates, of_members) = fds[1..].split_at(self.candidates.len());
+        let spoke: Vec<bool> = of_candidates
+            .iter()
+            .map(|fd| !fd.revents().is_empty())
+            .collect();
         let mut dead: Vec<usize> = watched
             .into_iter()
-            .zip(&fds[1..])
+            .zip(of_members)
             .filter(|(_, fd)| !fd.revents().is_empty())
             .map(|(index, _)| index)
             .collect();
@@ -302,11 +390,50 @@ impl Node {
         for index in dead {
             self.lose(index);
         }
+        self.hear_candidates(&spoke);
         self.reclaim();
         if connection {
             self.serve(domain, listener);
         }
         Ok(())
+    }
+
+    /// A candidate that says `Confirm` becomes a member; one that closed its connection, or is too late, does not.
+    fn hear_candidates(&mut self, spoke: &[bool]) {
+        let now = Instant::now();
+        let spoke = spoke.iter().copied();
+        for (candidate, spoke) in std::mem::take(&mut self.candidates).into_iter().zip(spoke) {
+            if !spoke && now < candidate.until {
+                self.candidates.push(candidate);
+                continue;
+            }
+            let Candidate { member, socket, .. } = candidate;
+            let confirmed = spoke
+                && matches!(
+                    control::receive::<Request>(socket.as_fd()),
+                    Ok((Request::Confirm, _))
+                );
+            let (peer, incarnation) = (member.peer, member.incarnation);
+            if !confirmed {
+                tracing::debug!(%peer, "a process asked to join and did not hear the answer");
+                self.unseat(peer);
+                continue;
+            }
+            self.seat(member);
+            // Whoever does not hear this either gives its seat up, or is dead.
+            if control::send(socket.as_fd(), &Answer::Done, None).is_err()
+                && let Some(index) = self.member(peer, incarnation)
+            {
+                self.lose(index);
+            }
+        }
+    }
+
+    /// A number that was promised is free again. Its process had the arena, so it may have written.
+    fn unseat(&mut self, peer: PeerId) {
+        if let Err(error) = self.layout.wipe(peer, self.used_slots) {
+            tracing::error!(%error, %peer, "a slot that nobody took could not be cleaned");
+        }
     }
 
     /// One connection, one request. A peer that connects and then says nothing delays the others by
@@ -316,20 +443,47 @@ impl Node {
         let Ok(socket) = rustix::net::accept_with(listener, SocketFlags::CLOEXEC) else {
             return;
         };
-        let outcome = control::set_timeout(socket.as_fd(), PATIENCE)
-            .and_then(|()| control::check_credentials(socket.as_fd()))
-            .and_then(|pid| {
-                if !control::has_come(socket.as_fd(), PATIENCE) {
-                    return Ok(Answer::Late);
+        let request = || {
+            control::set_timeout(socket.as_fd(), PATIENCE)?;
+            let pid = control::check_credentials(socket.as_fd())?;
+            if !control::has_come(socket.as_fd(), PATIENCE) {
+                return Ok(None);
+            }
+            let (request, _) = control::receive::<Request>(socket.as_fd())?;
+            Ok(Some((request, pid)))
+        };
+        let answer = match request() {
+            Ok(None) => Ok(Answer::Late),
+            Ok(Some((Request::Join { identity, cpus }, pid))) => {
+                match self.candidate(pid, &cpus, &identity) {
+                    Ok(member) => return self.invite(member, socket),
+                    Err(why) => Err(why),
                 }
-                let (request, _) = control::receive::<Request>(socket.as_fd())?;
-                self.answer(domain, request, pid)
-            });
-        let answer = outcome.unwrap_or_else(Answer::Refused);
-        let joined = matches!(answer, Answer::Joined { .. });
-        let fd = joined.then(|| self.layout.arena().fd());
-        if let Err(error) = control::send(socket.as_fd(), &answer, fd) {
+            }
+            Ok(Some((request, pid))) => self.answer(domain, request, pid),
+            Err(why) => Err(why),
+        };
+        let answer = answer.unwrap_or_else(Answer::Refused);
+        if let Err(error) = control::send(socket.as_fd(), &answer, None) {
             tracing::debug!(error, "an answer could not be sent; its process is gone");
         }
+    }
+
+    /// Tells a process its seat; it is a member once it has said that it heard.
+    fn invite(&mut self, member: Member, socket: OwnedFd) {
+        let answer = Answer::Joined {
+            peer: member.peer,
+            incarnation: member.incarnation,
+        };
+        let arena = self.layout.arena().fd();
+        if let Err(error) = control::send(socket.as_fd(), &answer, Some(arena)) {
+            tracing::debug!(error, "a process asked to join and is gone");
+            return self.unseat(member.peer);
+        }
+        self.candidates.push(Candidate {
+            member,
+            socket,
+            until: Instant::now() + CANDIDATE_TIME,
+        });
     }
 }

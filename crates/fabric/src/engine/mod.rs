@@ -176,6 +176,27 @@ impl Engine {
         }
     }
 
+    /// A process that the agent has seen as this peer: if this one never did, it has come and gone in between.
+    ///
+    /// # Errors
+    /// [`Error::PeerLost`] if another process has its number by now.
+    pub(crate) fn has_been(&mut self, peer: PeerId, incarnation: u32) -> Result<(), Error> {
+        let lost = Error::PeerLost { peer, incarnation };
+        let known = self.peers.get(peer.index());
+        match known {
+            Some(Peer {
+                info: Some(info), ..
+            }) if info.incarnation == incarnation => {}
+            Some(Peer {
+                info: Some(_),
+                gone: None,
+                ..
+            }) => return Err(lost),
+            _ => self.part(peer, lost),
+        }
+        Ok(())
+    }
+
     /// A message has its receive: its payload is copied straight into the buffer.
     #[inline(always)]
     pub(crate) fn deliver(&mut self, key: Key, from: PeerId, tag: u64, body: &Body<'_>) {

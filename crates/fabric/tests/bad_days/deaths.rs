@@ -1,6 +1,6 @@
 //! Death of the agent, of whom somebody waits for, and what becomes of a dead unit's number.
 
-use samite_fabric::{Error, Fabric, Match, PeerId, Whom};
+use samite_fabric::{Error, Fabric, Identity, Match, PeerId, Whom};
 use samite_testkit::pattern::{pattern, verify};
 use samite_testkit::{
     Failed, Outcome, Unit, Who, check, matches_or_fail, pause, point, same, units,
@@ -133,7 +133,12 @@ fn a_number_is_used_again() {
         if unit.rank == 2 {
             pause("outside");
         }
-        let fabric = unit.join()?;
+        // Each a job of its own: while a job lives, the numbers of its units are not used again.
+        let identity = Identity {
+            job: format!("{}-{}", unit.domain, unit.rank),
+            ..unit.identity()
+        };
+        let fabric = Fabric::join(&unit.domain, identity, unit.config.clone())?;
         match unit.rank {
             0 => {
                 let first = rank_of(&fabric, 1)?;

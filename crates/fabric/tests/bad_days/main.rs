@@ -5,7 +5,7 @@
 //! # Files
 //! `fair` (who talks all the time) · `copies` (kill -9 in the middle of each copy path, both roles) · `deaths` (of the agent, of whom
 //! somebody waits for, of a number that is used again) · `stopped` · `nonsense` (in a ring) ·
-//! `refused` (the kernel copy, another user) · `scarce` (descriptors, memory)
+//! `refused` (the kernel copy, another user) · `scarce` (descriptors, memory) · `starting` (who has joined, who may leave)
 
 mod copies;
 mod deaths;
@@ -13,4 +13,5 @@ mod fair;
 mod nonsense;
 mod refused;
 mod scarce;
+mod starting;
 mod stopped;

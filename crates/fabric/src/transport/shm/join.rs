@@ -1,7 +1,7 @@
 //! Becoming a peer: of a domain that an agent keeps, or of one's own.
 
 use super::Shm;
-use crate::agent::{AgentExtents, Book, Node, control};
+use crate::agent::{AgentExtents, Book, Node, Seat, control};
 use crate::hold::Holds;
 use crate::layout::{Layout, own_cpus};
 use crate::{Config, Error, Identity, PeerId};
@@ -59,45 +59,50 @@ pub(crate) fn join_domain(
     name: &str,
     identity: &Identity,
     config: &Config,
-) -> Result<(Membership, Shm), Error> {
+) -> Result<(Seat, Membership, Shm), Error> {
     let fail = |why: &str| Error::Join {
         domain: name.to_owned(),
         why: why.to_owned(),
     };
-    let (me, incarnation, fd) = control::join(name, identity, config)?;
     if !config.mask.kernel_copy {
         samite_mem::allow_kernel_copies();
     }
-    let layout = Layout::attach(Arena::attach(fd)?)?;
-    if layout.fences() != samite_mem::enable_asymmetric_fences() {
-        return Err(fail(
-            "membarrier is allowed for the agent but not here; start both alike",
-        ));
-    }
+    // What can fail does so before this process is a member.
+    let map = |fd: OwnedFd| {
+        let layout = Layout::attach(Arena::attach(fd)?)?;
+        if layout.fences() != samite_mem::enable_asymmetric_fences() {
+            return Err(fail(
+                "membarrier is allowed for the agent but not here; start both alike",
+            ));
+        }
+        let pidfd = Pid::from_raw(layout.agent_pid())
+            .and_then(|pid| rustix::process::pidfd_open(pid, PidfdFlags::empty()).ok())
+            .ok_or_else(|| fail("the agent cannot be watched (pidfd_open)"))?;
+        let watch = AgentWatch {
+            pidfd,
+            last: Duration::ZERO,
+            lost: false,
+        };
+        Ok((layout, watch))
+    };
+    let (seat, (layout, watch)) = control::join(name, identity, config, map)?;
     let extents = AgentExtents {
         domain: name.to_owned(),
-        peer: me,
-        incarnation,
+        peer: seat.peer,
+        incarnation: seat.incarnation,
         deadline: config.deadline,
+        process: std::process::id(),
     };
     let heap = Heap::new(layout.arena().clone(), Box::new(extents), config.huge_pages);
-    let pidfd = Pid::from_raw(layout.agent_pid())
-        .and_then(|pid| rustix::process::pidfd_open(pid, PidfdFlags::empty()).ok())
-        .ok_or_else(|| fail("the agent cannot be watched; is it in another pid namespace?"))?;
-    let watch = AgentWatch {
-        pidfd,
-        last: Duration::ZERO,
-        lost: false,
-    };
     let membership = Membership {
-        me,
-        incarnation,
+        me: seat.peer,
+        incarnation: seat.incarnation,
         layout,
         heap,
         holds: Holds::default(),
     };
     let shm = Shm::new(&membership, Some(watch));
-    Ok((membership, shm))
+    Ok((seat, membership, shm))
 }
 
 /// A domain of one: this process keeps the node itself and nobody can join.

@@ -1,0 +1,129 @@
+//! Meeting: waiting until the units of a job, or of a program, have joined.
+//!
+//! Starting is a collective act. A unit that has joined counts for all of its job, whatever becomes of it
+//! afterwards: it may have printed a line and left, or died, before the others looked. As long as all are there
+//! the table of peers says enough. If not, the agent is asked, which remembers who has joined; once, and then
+//! only when a word of the arena says that a program has become complete or that a unit ended before it joined.
+
+use crate::agent::{Roster, Wanted, control};
+use crate::engine::Engine;
+use crate::fabric::Fabric;
+use crate::{Error, Identity, PeerId, PeerInfo, Result, Whom};
+use std::time::Duration;
+
+/// An answer takes the agent far less, however short the deadline of what is waited for.
+const ANSWER: Duration = Duration::from_secs(5);
+
+impl Fabric {
+    /// Waits until all units of a program have joined; their numbers by rank. The program of this job, or, if the
+    /// job is complete and has no such program, of the first job of the domain that has. Collective: no.
+    ///
+    /// # Errors
+    /// As [`Fabric::job`].
+    pub fn program(&self, name: &str) -> Result<Vec<PeerId>> {
+        self.meet("the units of a program", &Wanted::Program(name.to_owned()))
+    }
+
+    /// Waits until all units of this job have joined; their numbers by unit. Collective: no. It succeeds for every
+    /// unit of a job all of whose units join, whatever they do next: operations to one that has left or died end
+    /// with [`Error::PeerLost`].
+    ///
+    /// # Errors
+    /// [`Error::Absent`] names a unit that does not join: at once where its launcher says that it has ended, else at
+    /// the deadline.
+    pub fn job(&self) -> Result<Vec<PeerId>> {
+        self.meet("the units of the job", &Wanted::Job)
+    }
+
+    fn meet(&self, what: &'static str, wanted: &Wanted) -> Result<Vec<PeerId>> {
+        let mut asked = None;
+        let found = self.wait(what, Whom::Any, |engine| {
+            if let Some(living) = living(engine, self.identity(), wanted) {
+                return Some(Ok(living));
+            }
+            let news = self.domain().map(|_| self.node.layout.roster());
+            if news == asked {
+                return None;
+            }
+            asked = news;
+            self.ask(wanted).transpose()
+        });
+        let found = match found {
+            Err(Error::Timeout { after, .. }) if self.domain().is_some() => {
+                return Err(self.absent(wanted, after));
+            }
+            found => found??,
+        };
+        // Whoever the agent spoke of is in the table, unless it has gone already.
+        self.progress();
+        let mut core = self.core.borrow_mut();
+        for &(peer, incarnation) in &found {
+            core.engine.has_been(peer, incarnation)?;
+        }
+        Ok(found.into_iter().map(|(peer, _)| peer).collect())
+    }
+
+    /// What the agent knows of them: their numbers once they have all joined.
+    fn ask(&self, wanted: &Wanted) -> Result<Option<Vec<(PeerId, u32)>>> {
+        match self.roster(wanted)? {
+            Roster::Complete(lives) => Ok(Some(lives)),
+            Roster::Missing(_) => Ok(None),
+            Roster::Absent { unit, how } => Err(Error::Absent {
+                unit,
+                job: self.identity().job.clone(),
+                how,
+            }),
+        }
+    }
+
+    fn roster(&self, wanted: &Wanted) -> Result<Roster> {
+        let domain = self.domain().unwrap_or_default();
+        control::roster(domain, self.identity(), wanted, self.deadline().max(ANSWER))
+    }
+
+    /// Who has not come by the deadline.
+    fn absent(&self, wanted: &Wanted, after: Duration) -> Error {
+        let names = match self.roster(wanted) {
+            Ok(Roster::Missing(names)) => names.join(", "),
+            _ => "a unit".to_owned(),
+        };
+        Error::Absent {
+            unit: names,
+            job: self.identity().job.clone(),
+            how: format!("nothing was heard of it within {after:?}; was it started, and does it join?"),
+        }
+    }
+}
+
+/// Their numbers and incarnations, if all of them are there now.
+fn living(engine: &Engine, own: &Identity, wanted: &Wanted) -> Option<Vec<(PeerId, u32)>> {
+    let all = engine.peers.iter().filter(|peer| peer.gone.is_none());
+    let all: Vec<&PeerInfo> = all.filter_map(|peer| peer.info.as_ref()).collect();
+    let mut of_job: Vec<&PeerInfo> = all
+        .iter()
+        .copied()
+        .filter(|info| info.identity.job == own.job)
+        .collect();
+    let is_complete = of_job.len() >= own.units as usize;
+    let lives = |found: &[&PeerInfo]| {
+        let life = |info: &&PeerInfo| (info.peer, info.incarnation);
+        found.iter().map(life).collect::<Vec<_>>()
+    };
+    let Wanted::Program(name) = wanted else {
+        of_job.sort_by_key(|info| info.identity.unit);
+        return is_complete.then(|| lives(&of_job));
+    };
+    let program_of = |job: &str| {
+        let is_of_it =
+            |info: &&PeerInfo| info.identity.program == *name && info.identity.job == job;
+        let mut found: Vec<&PeerInfo> = all.iter().copied().filter(is_of_it).collect();
+        found.sort_by_key(|info| info.identity.rank);
+        let size = found.first().map_or(u32::MAX, |info| info.identity.size);
+        (found.len() == size as usize).then(|| lives(&found))
+    };
+    let has = of_job.iter().any(|info| info.identity.program == *name);
+    if has || !is_complete {
+        return program_of(&own.job);
+    }
+    all.iter().find_map(|info| program_of(&info.identity.job))
+}
