@@ -90,7 +90,9 @@ impl Fabric {
         Error::Absent {
             unit: names,
             job: self.identity().job.clone(),
-            how: format!("nothing was heard of it within {after:?}; was it started, and does it join?"),
+            how: format!(
+                "nothing was heard of it within {after:?}; was it started, and does it join?"
+            ),
         }
     }
 }

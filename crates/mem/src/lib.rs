@@ -72,9 +72,7 @@ pub use pages::Pages;
 #[cfg(not(loom))]
 pub use shared::{Blocks, SharedBytes};
 #[cfg(not(loom))]
-pub use sys::{
-    PeerCredentials, allow_kernel_copies, enable_asymmetric_fences, peer_credentials,
-};
+pub use sys::{PeerCredentials, allow_kernel_copies, enable_asymmetric_fences, peer_credentials};
 
 /// A cache line; two of them are one sector of the adjacent-line prefetcher.
 pub const LINE: u64 = 64;

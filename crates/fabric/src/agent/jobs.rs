@@ -85,7 +85,10 @@ impl Jobs {
 
     /// A unit has left or died.
     pub(crate) fn left(&mut self, peer: PeerId, incarnation: u32) {
-        let lives = self.jobs.values_mut().flat_map(|job| job.units.values_mut());
+        let lives = self
+            .jobs
+            .values_mut()
+            .flat_map(|job| job.units.values_mut());
         for unit in lives {
             if let Unit::Joined {
                 peer: who,
@@ -228,8 +231,7 @@ impl Job {
             // Any of those that have not joined may be the program's.
             None => 0..units,
         };
-        let is_of_program =
-            |unit: &str| unit.rsplit_once('.').is_some_and(|(of, _)| of == name);
+        let is_of_program = |unit: &str| unit.rsplit_once('.').is_some_and(|(of, _)| of == name);
         self.absent(is_of_program)
             .unwrap_or_else(|| self.missing(places))
     }
@@ -257,7 +259,9 @@ impl Job {
                 return None;
             };
             let first = identity.unit.checked_sub(identity.rank)?;
-            let rank = unit.checked_sub(first).filter(|rank| *rank < identity.size)?;
+            let rank = unit
+                .checked_sub(first)
+                .filter(|rank| *rank < identity.size)?;
             Some(format!("{}.{rank}", identity.program))
         };
         let named = self.units.values().find_map(of_program);
@@ -309,7 +313,10 @@ mod tests {
         assert_eq!(jobs.roster(&other, &solver), peers(&[7, 6]));
         jobs.left(PeerId(6), 1);
         jobs.left(PeerId(5), 1);
-        assert!(!jobs.numbers().contains(&PeerId(7)), "nobody is left of the job");
+        assert!(
+            !jobs.numbers().contains(&PeerId(7)),
+            "nobody is left of the job"
+        );
         assert!(matches!(jobs.roster(&other, &solver), Roster::Missing(_)));
     }
 
@@ -325,10 +332,7 @@ mod tests {
             how: "was killed by signal 9".into(),
         };
         assert_eq!(jobs.roster(&unit, &Wanted::Job), absent);
-        assert_eq!(
-            jobs.roster(&unit, &Wanted::Program("a".into())),
-            absent
-        );
+        assert_eq!(jobs.roster(&unit, &Wanted::Program("a".into())), absent);
     }
 
     #[test]

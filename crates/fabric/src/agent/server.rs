@@ -350,7 +350,11 @@ impl Node {
     /// Waits for one event and acts on it.
     fn turn(&mut self, domain: &str, listener: &OwnedFd) -> rustix::io::Result<()> {
         let takes_more = self.candidates.len() < CANDIDATES_MAX;
-        let first = if takes_more { PollFlags::IN } else { PollFlags::empty() };
+        let first = if takes_more {
+            PollFlags::IN
+        } else {
+            PollFlags::empty()
+        };
         let mut fds = vec![PollFd::new(listener, first)];
         let candidates = self.candidates.iter();
         fds.extend(candidates.map(|one| PollFd::new(&one.socket, PollFlags::IN)));

@@ -31,7 +31,8 @@ fn looks_late(name: &str, killed: bool) {
         pause("joined");
         let members = || {
             let domain = fabric.domain().unwrap_or_default();
-            samite_fabric::agent::facts(domain, Duration::from_secs(5)).map(|facts| facts.peers.len())
+            samite_fabric::agent::facts(domain, Duration::from_secs(5))
+                .map(|facts| facts.peers.len())
         };
         // The agent hears of a death when the kernel says so.
         while members()? > 1 {
@@ -153,8 +154,15 @@ fn nobody_speaks_for_another() {
         same!(fabric.peers().len(), 2);
         let mut bytes = vec![0; 4 << 20];
         segment.bytes().read(0, &mut bytes);
-        let mine = if fabric.me() == members[0] { 0x5a } else { 0xa5 };
-        check!(bytes.iter().all(|byte| *byte == mine), "memory was given away");
+        let mine = if fabric.me() == members[0] {
+            0x5a
+        } else {
+            0xa5
+        };
+        check!(
+            bytes.iter().all(|byte| *byte == mine),
+            "memory was given away"
+        );
         Ok(fabric.barrier(members)?)
     };
     units(2).run("starting::nobody_speaks_for_another", body);
@@ -166,7 +174,10 @@ fn a_fork_is_nobody() {
     let body = |fabric: &Fabric, members: &[PeerId]| -> Outcome {
         let (first, second) = (members[0], members[1]);
         if fabric.me() == second {
-            same!(fabric.recv_vec(samite_fabric::Match::from(first, 7))?.1, b"alive");
+            same!(
+                fabric.recv_vec(samite_fabric::Match::from(first, 7))?.1,
+                b"alive"
+            );
             fabric.send(first, 8, b"heard")?;
             return Ok(fabric.barrier(members)?);
         }
@@ -199,7 +210,10 @@ fn a_fork_is_nobody() {
         let status = own.recv(samite_fabric::Match::from(first, 1), &mut bytes)?;
         same!(status.len, 22);
         fabric.send(second, 7, b"alive")?;
-        same!(fabric.recv_vec(samite_fabric::Match::from(second, 8))?.1, b"heard");
+        same!(
+            fabric.recv_vec(samite_fabric::Match::from(second, 8))?.1,
+            b"heard"
+        );
         Ok(fabric.barrier(members)?)
     };
     units(2).run("starting::a_fork_is_nobody", body);
@@ -253,7 +267,11 @@ fn who_cannot_map_the_arena_is_no_member() {
             return Ok(());
         }
         let status = std::fs::read_to_string("/proc/self/statm")?;
-        let pages: u64 = status.split(' ').next().and_then(|pages| pages.parse().ok()).unwrap_or(0);
+        let pages: u64 = status
+            .split(' ')
+            .next()
+            .and_then(|pages| pages.parse().ok())
+            .unwrap_or(0);
         let limit = Rlimit {
             current: Some(pages * 4096 + (32 << 20)),
             maximum: None,
@@ -305,7 +323,8 @@ fn who_never_joins_is_named() {
         let domain = cast.domain().to_owned();
         let deadline = Duration::from_secs(30);
         let end = ("unit.2", "ended with exit code 3");
-        samite_fabric::agent::unit_ended(&domain, &domain, 2, end, deadline).expect("the agent is there");
+        samite_fabric::agent::unit_ended(&domain, &domain, 2, end, deadline)
+            .expect("the agent is there");
     });
 }
 
