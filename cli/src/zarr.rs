@@ -156,7 +156,8 @@ mod store {
             let name = path.rsplit('/').next().unwrap_or(path);
             let mut step = writer.step()?;
             put(&mut step, name, &array, part)?;
-            return Ok(step.commit()?);
+            step.commit()?;
+            return Ok(writer.close()?);
         }
         let steps = store.steps()?;
         anyhow::ensure!(
@@ -175,7 +176,7 @@ mod store {
             step.commit()
                 .with_context(|| format!("step {number} of {}", args.folder.display()))?;
         }
-        Ok(())
+        Ok(writer.close()?)
     }
 
     /// Puts this unit's rows of an array.

@@ -185,7 +185,7 @@ impl Stream {
             state: match stream.end {
                 None => "open".to_owned(),
                 Some(EndOfStream::Closed) => "closed".to_owned(),
-                Some(EndOfStream::WriterLost { rank }) => format!("rank {rank} was lost"),
+                Some(EndOfStream::WriterFailed { rank, how }) => format!("rank {rank} {how}"),
             },
             steps: stream.committed,
             bytes: stream.committed_bytes,

@@ -28,5 +28,6 @@ pub(crate) fn write(fabric: &Fabric) -> Result<(), Box<dyn Error>> {
         step.put("u", [200, 300], [0, 0], u.view())?;
         step.commit()?;
     }
+    field.close()?;
     Ok(())
 }

@@ -15,12 +15,16 @@ use crate::step::StepReader;
 use crate::{Error, Result};
 use std::rc::Rc;
 
-/// One rank of a program that reads a stream. Iterating gives its steps; it ends with the stream. Closed when dropped.
+/// One rank of a program that reads a stream. Iterating gives its steps, and ends with the stream; where the stream has failed the
+/// last item is an error. Closed when dropped.
 pub struct Reader<'f> {
+    stream: String,
     source: Source<'f>,
     link: Rc<Link>,
     policy: Policy,
-    ended: Option<EndOfStream>,
+    end: Option<EndOfStream>,
+    /// Every step was taken: iteration is over.
+    is_exhausted: bool,
 }
 
 /// Where the steps come from.
@@ -109,31 +113,39 @@ impl<'f> Reader<'f> {
                 Source::Opened(Opened::Keepers(kept))
             }
             Err(Error::Fault(Fault::NoStream { .. })) if link.has_tokens() => {
-                Source::Later(desk, stream, reader)
+                Source::Later(desk, stream.clone(), reader)
             }
             Err(error) => return Err(error),
         };
-        Ok(Reader {
+        Ok(Reader::of(source, stream, link, policy))
+    }
+
+    pub(crate) fn of_files(
+        files: FileReading<'f>,
+        stream: String,
+        link: Link,
+        policy: Policy,
+    ) -> Reader<'f> {
+        Reader::of(Source::Opened(Opened::Files(files)), stream, link, policy)
+    }
+
+    fn of(source: Source<'f>, stream: String, link: Link, policy: Policy) -> Reader<'f> {
+        Reader {
+            stream,
             source,
             link: Rc::new(link),
             policy,
-            ended: None,
-        })
-    }
-
-    pub(crate) fn of_files(files: FileReading<'f>, link: Link, policy: Policy) -> Reader<'f> {
-        Reader {
-            source: Source::Opened(Opened::Files(files)),
-            link: Rc::new(link),
-            policy,
-            ended: None,
+            end: None,
+            is_exhausted: false,
         }
     }
 
-    /// The step that the readers of this program take next; `None` after the last one ([`Reader::end`] says why). Waits.
+    /// The step that the readers of this program take next; `None` after the last one of a stream that its writers have closed.
+    /// Waits.
     ///
     /// # Errors
-    /// No step within the deadline; a step that was lost with its keepers, or is not what its writer promised, after which the
+    /// After the last step of a stream that has failed, every time: [`Fault::WriterFailed`] names the writer rank that never came,
+    /// died, or was dropped without [`Writer::close`](crate::Writer::close). No step within the deadline; a step that was lost with its keepers, or is not what its writer promised, after which the
     /// next call gives the one after it.
     pub fn next_step(&mut self) -> Result<Option<StepReader<'f>>> {
         if let Some(number) = self.link.take_token() {
@@ -143,11 +155,13 @@ impl<'f> Reader<'f> {
         let taken = match self.opened()? {
             Opened::Keepers(kept) => kept.next(),
             Opened::Files(files) => files.next_step(),
-        };
-        self.or_end(taken?)
+        }?;
+        self.is_exhausted = matches!(taken, Taken::End(_));
+        self.or_end(taken)
     }
 
-    /// The step with this number; waits for a future one. `None` when the stream ends before it.
+    /// The step with this number; waits for a future one. `None` when the stream was closed before it. Steps that were not
+    /// taken by [`Reader::next_step`] are still there for it.
     ///
     /// # Errors
     /// As [`Reader::next_step`]; a step that is not kept any more.
@@ -155,8 +169,8 @@ impl<'f> Reader<'f> {
         let taken = match self.opened()? {
             Opened::Keepers(kept) => kept.at(step),
             Opened::Files(files) => files.at(step),
-        };
-        self.or_end(taken?)
+        }?;
+        self.or_end(taken)
     }
 
     /// What is open; what was not there when this began is opened now, and waited for.
@@ -177,17 +191,20 @@ impl<'f> Reader<'f> {
         self.policy
     }
 
-    /// Why there are no more steps, once that is so.
+    /// How the stream has ended, once this reader was told.
     pub fn end(&self) -> Option<EndOfStream> {
-        self.ended
+        self.end
     }
 
     fn or_end(&mut self, taken: Taken<'f>) -> Result<Option<StepReader<'f>>> {
         match taken {
             Taken::Step(given) => StepReader::new(given, self.link.clone()).map(Some),
             Taken::End(end) => {
-                self.ended = Some(end);
-                Ok(None)
+                self.end = Some(end);
+                match end.fault(&self.stream) {
+                    Some(fault) => Err(fault.into()),
+                    None => Ok(None),
+                }
             }
         }
     }
@@ -347,9 +364,9 @@ impl<'f> Iterator for Reader<'f> {
     type Item = Result<StepReader<'f>>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        match self.ended {
-            Some(_) => None,
-            None => self.next_step().transpose(),
+        match self.is_exhausted {
+            true => None,
+            false => self.next_step().transpose(),
         }
     }
 }

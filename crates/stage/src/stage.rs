@@ -320,7 +320,7 @@ impl<'f> Reading<'_, 'f> {
         let desk = stage.desk.clone();
         if settings.method == Method::File {
             let files = FileReading::open(desk, &settings.folder, &stream, &options)?;
-            return Ok(Reader::of_files(files, link, options.policy));
+            return Ok(Reader::of_files(files, stream, link, options.policy));
         }
         Reader::open(desk, stream, options, link)
     }

@@ -52,6 +52,7 @@ pub struct Watching<'f> {
 /// A subscription to a box of a variable. Ends when dropped.
 pub struct Watch<'f> {
     desk: Rc<Desk<'f>>,
+    stream: String,
     id: WatchId,
     next: Option<Step>,
     /// A question that the steward did not answer in time.
@@ -125,7 +126,7 @@ impl<'f> Watching<'f> {
         let ticket = desk.ticket();
         let request = Request::OpenWatch {
             ticket,
-            stream,
+            stream: stream.clone(),
             interest: self.interest?,
             start: self.start,
             most: self.most,
@@ -134,6 +135,7 @@ impl<'f> Watching<'f> {
         match desk.ask("a stream to subscribe to", ticket, request)? {
             Answer::Watching { watch } => Ok(Watch {
                 desk,
+                stream,
                 id: watch,
                 next: None,
                 late: None,
@@ -145,10 +147,11 @@ impl<'f> Watching<'f> {
 }
 
 impl Watch<'_> {
-    /// What comes next; `None` after the last step ([`Watch::end`] says why). Waits up to `deadline`.
+    /// What comes next; `None` after the last step of a stream that its writers have closed. Waits up to `deadline`.
     ///
     /// # Errors
-    /// Nothing within the deadline: the error names whom the next step waits for. A box that the array of a step has not
+    /// After the last step of a stream that has failed, every time: [`Fault::WriterFailed`]. Nothing within the deadline: the
+    /// error names whom the next step waits for. A box that the array of a step has not
     /// got; the next call goes on after that step.
     pub fn next(&mut self, deadline: Duration) -> Result<Option<News>> {
         let deadline = deadline.min(LONGEST);
@@ -164,7 +167,10 @@ impl Watch<'_> {
             }
             Ok(Answer::End(end)) => {
                 self.ended = Some(end);
-                Ok(None)
+                match end.fault(&self.stream) {
+                    Some(fault) => Err(fault.into()),
+                    None => Ok(None),
+                }
             }
             Ok(other) => Err(Error::Nonsense(format!("{other:?}"))),
             Err(error) => {
@@ -200,7 +206,7 @@ impl Watch<'_> {
         }
     }
 
-    /// Why there will be no more, once that is so.
+    /// How the stream has ended, once this subscriber was told.
     pub fn end(&self) -> Option<EndOfStream> {
         self.ended
     }

@@ -6,7 +6,11 @@
 //!   alloc()   no copy: the array lies in the buffer
 //!   commit()  Commit ->         <- Committed: the step is there, whatever happens to this process
 //!             commit_and_keep(): this rank goes on reading it while it writes the next one (`last`)
+//!   close()   CloseWriter ->    <- Closed: this rank has written all that it wanted to write
 //! ```
+//!
+//! A writer that is dropped without `close` has failed: by an error, a panic, or the end of its process. Its rank may come back
+//! while its lease runs, and goes on at its first step that is not committed; else the stream ends as failed.
 //!
 //! With the method `server` a block is cut into pieces that lie with different servers, so an allocated array is copied, too: at
 //! the commit. With the method `file` blocks wait in the memory of this process for the commit, which writes them.
@@ -26,7 +30,10 @@ use samite_fabric::PeerId;
 use std::rc::Rc;
 use std::sync::Arc;
 
-/// One rank of a program that writes a stream. Closed when dropped.
+/// One rank of a program that writes a stream. The stream ends well when every rank has called [`Writer::close`]; a writer that
+/// is dropped without it has failed, which readers learn after the last committed step
+/// ([`Fault::WriterFailed`](crate::protocol::Fault::WriterFailed)).
+#[must_use = "a writer that is dropped without `close` ends its stream as failed"]
 pub struct Writer<'f> {
     pub(crate) to: Target<'f>,
     /// The edges that begin here, and among how many ranks their promises are kept.
@@ -52,6 +59,7 @@ pub(crate) struct Kept<'f> {
     pub(crate) needs: Needs,
     /// The layout that the steward knows.
     known: Option<LayoutHash>,
+    is_closed: bool,
 }
 
 /// Which keepers get the blocks.
@@ -132,6 +140,7 @@ impl<'f> Writer<'f> {
             place,
             needs: Needs::new(),
             known: None,
+            is_closed: false,
         };
         Ok(Writer {
             to: Target::Keepers(kept),
@@ -168,6 +177,19 @@ impl<'f> Writer<'f> {
             step.reach_last(kept)?;
         }
         Ok(step)
+    }
+
+    /// Ends the stream well, as far as this rank is concerned: every step that it wanted to write is committed. Once all ranks
+    /// have closed, readers get the end of the stream after its last step. Local: it does not wait for the other ranks.
+    ///
+    /// # Errors
+    /// The stream has failed meanwhile, because another rank did
+    /// ([`Fault::WriterFailed`](crate::protocol::Fault::WriterFailed)); the coordinator is lost; the file could not be ended.
+    pub fn close(self) -> Result<()> {
+        match self.to {
+            Target::Keepers(kept) => kept.close(),
+            Target::Files(files) => files.close(),
+        }
     }
 }
 
@@ -278,11 +300,24 @@ impl<'f> Kept<'f> {
         self.next += 1;
         Ok(())
     }
+
+    fn close(mut self) -> Result<()> {
+        let (ticket, writer) = (self.desk.ticket(), self.id);
+        let request = Request::CloseWriter { ticket, writer };
+        match self.desk.ask("a stream to be closed", ticket, request)? {
+            Answer::Closed => {}
+            other => return Err(Error::Nonsense(format!("{other:?}"))),
+        }
+        self.is_closed = true;
+        Ok(())
+    }
 }
 
 impl Drop for Kept<'_> {
     fn drop(&mut self) {
-        // Who does not hear of it hears of the end of this process.
-        let _ = self.desk.tell(Request::CloseWriter { writer: self.id });
+        if !self.is_closed {
+            // If the message does not arrive, the coordinator learns of the end of this process.
+            let _ = self.desk.tell(Request::LeaveWriter { writer: self.id });
+        }
     }
 }

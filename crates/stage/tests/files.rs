@@ -92,7 +92,7 @@ fn write(stage: &Stage<'_>, rank: u32) -> Outcome {
         )?;
         step.commit()?;
     }
-    Ok(())
+    Ok(field.close()?)
 }
 
 fn read(stage: &Stage<'_>, fabric: &Fabric) -> Outcome {

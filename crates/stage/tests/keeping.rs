@@ -131,7 +131,7 @@ fn with_method(name: &str, method: Method, mask: Mask) {
         let mut step = field.step()?;
         compute(&mut step, own)?;
         step.commit()?;
-        Ok(())
+        Ok(field.close()?)
     };
     play.run(name, body, |cast| {
         cast.all_end();
@@ -181,7 +181,7 @@ fn memory_of_two_steps_is_enough() {
         for _ in 0..30 {
             write(&mut field, (0, 64))?;
         }
-        Ok(())
+        Ok(field.close()?)
     };
     play.run("memory_of_two_steps_is_enough", body, |_| ());
 }
@@ -224,7 +224,8 @@ fn a_writer_is_killed_while_it_keeps_a_step() {
         }
         step.commit_and_keep()?;
         write(&mut field, (0, 64))?;
-        write(&mut field, (0, 64))
+        write(&mut field, (0, 64))?;
+        Ok(field.close()?)
     };
     play.run("a_writer_is_killed_while_it_keeps_a_step", body, |cast| {
         let (first, second) = (play.actor(0), play.actor(1));

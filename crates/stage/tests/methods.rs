@@ -52,7 +52,7 @@ fn any_method(fabric: &Fabric, me: u32, method: Method) -> Outcome {
             }
             step.commit()?;
         }
-        return Ok(());
+        return Ok(field.close()?);
     }
     let mut reader = stage.read("field").as_rank("analysis", 0, 1).open()?;
     for number in 0..4 {
@@ -153,7 +153,7 @@ fn a_file_goes_on_after_a_crash() {
             }
             step.commit()?;
         }
-        Ok(())
+        Ok(field.close()?)
     };
     play.run("a_file_goes_on_after_a_crash", body, |cast| {
         cast.wait_point(play.actor(0), "half a step");
@@ -197,7 +197,7 @@ fn a_server_dies(fabric: &Fabric, me: u32, replicas: u32, when: When) -> Outcome
                 pause("three steps");
             }
         }
-        return Ok(());
+        return Ok(field.close()?);
     }
     let mut reader = stage.read("field").as_rank("analysis", 0, 1).open()?;
     {

@@ -66,7 +66,7 @@ fn one_to_one(fabric: &Fabric, me: u32, mapped: bool) -> Outcome {
             step.attribute("time", Attribute::Real(number as f64 / 2.0));
             step.commit()?;
         }
-        return Ok(());
+        return Ok(field.close()?);
     }
     let mut reader = stage.read("field").as_rank("analysis", 0, 1).open()?;
     for number in 0..6 {
@@ -160,7 +160,7 @@ fn rows_to_columns(fabric: &Fabric, me: u32) -> Outcome {
             }
             step.commit()?;
         }
-        return Ok(());
+        return Ok(field.close()?);
     }
     let rank = u64::from(me - 2);
     let mut steps = 0;
@@ -238,7 +238,8 @@ fn a_hole_is_named() {
                 matches!(outside, Err(Error::OutsideArray { .. })),
                 "{outside:?}"
             );
-            return Ok(step.commit()?);
+            step.commit()?;
+            return Ok(field.close()?);
         }
         for step in stage.read("field").as_rank("analysis", 0, 1).open()? {
             let step = step?;

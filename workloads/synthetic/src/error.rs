@@ -1,5 +1,3 @@
-use samite::stage::protocol::EndOfStream;
-
 /// What can go wrong.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -11,8 +9,8 @@ pub enum Error {
     #[error(transparent)]
     Fabric(#[from] samite::Error),
     /// The stream ended before its last step.
-    #[error("{}", end_of(*.0))]
-    Ended(Option<EndOfStream>),
+    #[error("the writers closed the stream before its last step")]
+    Ended,
     /// A step that was not dropped did not come.
     #[error("step {0} did not come, although the policy drops none")]
     Missing(u64),
@@ -46,15 +44,6 @@ pub enum Error {
     /// Nobody reads what the program prints.
     #[error("the standard output could not be written")]
     Output(#[from] std::io::Error),
-}
-
-fn end_of(end: Option<EndOfStream>) -> String {
-    match end {
-        Some(EndOfStream::WriterLost { rank }) => {
-            format!("writer {rank} was lost before its last step, and did not come back")
-        }
-        _ => "the writers closed the stream before its last step".into(),
-    }
 }
 
 impl From<samite::stage::Error> for Error {

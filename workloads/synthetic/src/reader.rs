@@ -7,7 +7,7 @@ use clap::{ArgAction, Parser, ValueEnum};
 use ndarray::{ArrayD, IxDyn};
 use samite::Fabric;
 use samite::program::{Summary, Units};
-use samite::stage::protocol::{Attribute, EndOfStream, Policy};
+use samite::stage::protocol::{Attribute, Policy};
 use samite::stage::space::Dims;
 use samite::stage::{Dtype, Region, Stage, StepReader};
 use serde::{Deserialize, Serialize};
@@ -74,9 +74,9 @@ pub fn run(fabric: &Fabric, args: &Args, out: &mut dyn Write) -> Result<(), Erro
         let start = Instant::now();
         let Some(step) = reader.next_step()? else {
             // Where the policy drops, the last step may be one of those that it dropped.
-            match reader.end() {
-                Some(EndOfStream::Closed) if !gives_all && last.is_some() => break,
-                end => return Err(Error::Ended(end)),
+            match !gives_all && last.is_some() {
+                true => break,
+                false => return Err(Error::Ended),
             }
         };
         let missing = last.as_ref().map(|last| last.number + 1);

@@ -116,7 +116,7 @@ fn write_all<T: Value>(fabric: &Fabric, args: &Args, out: &mut dyn Write) -> Res
             reporter.report(number + 1, || format!("step {number}"))?;
         }
     }
-    Ok(())
+    Ok(writer.close()?)
 }
 
 /// An array as large as a part.

@@ -188,6 +188,14 @@ impl<'f> End<'f> {
         }
     }
 
+    /// Ends the stream in order.
+    pub(super) fn close(self) -> Result<()> {
+        match self.role {
+            Role::Writes(writer) => Ok(writer.close()?),
+            Role::Reads(_) => Ok(()),
+        }
+    }
+
     /// From now on other values are written.
     pub(super) fn change(&mut self) {
         self.seed += 1;

@@ -93,6 +93,7 @@ impl Unit<'_> {
         }
         let seconds = start.elapsed().as_secs_f64();
         self.verify(&mut end)?;
+        end.close()?;
         Ok(seconds)
     }
 
@@ -113,6 +114,7 @@ impl Unit<'_> {
         }
         let seconds = start.elapsed().as_secs_f64();
         self.verify(&mut end)?;
+        end.close()?;
         Ok(seconds)
     }
 
@@ -130,6 +132,7 @@ impl Unit<'_> {
         }
         let most = watch.map(Watch::end).transpose()?;
         self.verify(&mut end)?;
+        end.close()?;
         Ok(most.unwrap_or(0.0))
     }
 
@@ -138,7 +141,9 @@ impl Unit<'_> {
         let mut end = self.open(Kind::Get, shape, 2)?;
         self.hand_on_window(&mut end, Look::Whole)?;
         let asked = STEPS * shape.rows * shape.width * size_of::<f64>() as u64;
-        self.told(end.moved() as f64 / asked as f64)
+        let moved = end.moved() as f64;
+        end.close()?;
+        self.told(moved / asked as f64)
     }
 
     /// A stream of a name of its own, of which `steps` wait at most, and this rank's end of it.

@@ -24,6 +24,17 @@ pub struct Archive {
     steps: Vec<Step>,
 }
 
+/// Whether the ranks that the next step waits for are there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Writers {
+    /// All of them have their files open.
+    Alive,
+    /// This one has not, and has not ended its file.
+    Gone(u32),
+    /// A rank has not begun its file, or the file system does not tell.
+    Unknown,
+}
+
 impl Archive {
     /// Opens what there is in `folder`: no rank need have ended. Where there are files of several runs, those that are complete,
     /// else those that were written last.
@@ -120,6 +131,29 @@ impl Archive {
         let is_ahead = |scan: &Scan| count(scan) > count(last);
         let is_behind = self.ranks.values().any(is_ahead);
         is_behind.then(|| (*rank, Some(count(last))))
+    }
+
+    /// Who writes what is missing for the next step.
+    ///
+    /// # Errors
+    /// The system refuses.
+    pub(crate) fn writers(&self) -> Result<Writers, FileError> {
+        if !self.is_begun() {
+            return Ok(Writers::Unknown);
+        }
+        let mut found = Writers::Alive;
+        for (rank, scan) in &self.ranks {
+            // One that is ahead of others has done its part.
+            if scan.is_finished || scan.records.len() > self.steps.len() {
+                continue;
+            }
+            match scan.frames.is_written()? {
+                Some(true) => {}
+                Some(false) => return Ok(Writers::Gone(*rank)),
+                None => found = Writers::Unknown,
+            }
+        }
+        Ok(found)
     }
 
     /// Whether a step that is not there cannot come any more: a rank has written a later one, or has ended.

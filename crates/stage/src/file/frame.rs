@@ -22,6 +22,7 @@ use std::fs::File;
 use std::ops::Range;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 use xxhash_rust::xxh3::xxh3_64;
 
 /// Version of the format. A change of the types in frames is a new one.
@@ -34,6 +35,9 @@ const MAGIC: [u8; 8] = *b"samite\r\n";
 /// The most that one read or write takes: it is in the second cache meanwhile, so that its checksum costs less. (The kernel
 /// takes 0x7ffff000 at most.)
 const PIECE: usize = 256 << 10;
+/// How often a writer asks for the lock of its file, and how long it waits between: readers take it for a moment.
+const LOOKS: u32 = 20;
+const LOOK: Duration = Duration::from_millis(1);
 /// No content but data is larger: what a damaged head promises is not allocated.
 const MOST_CONTENT: u64 = 1 << 30;
 
@@ -148,12 +152,32 @@ impl Frames {
     /// # Errors
     /// [`FileError::InUse`].
     pub(super) fn lock(&self, rank: u32) -> Result<(), FileError> {
-        match rustix::fs::flock(&self.file, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) | Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::NOLCK) => Ok(()),
-            Err(Errno::WOULDBLOCK) => Err(FileError::InUse {
-                path: self.path.clone(),
-                rank,
-            }),
+        for _ in 0..LOOKS {
+            match rustix::fs::flock(&self.file, FlockOperation::NonBlockingLockExclusive) {
+                Ok(()) | Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::NOLCK) => return Ok(()),
+                // Perhaps a reader, which asks whether it is written.
+                Err(Errno::WOULDBLOCK) => std::thread::sleep(LOOK),
+                Err(error) => return Err(io("lock", &self.path)(error.into())),
+            }
+        }
+        Err(FileError::InUse {
+            path: self.path.clone(),
+            rank,
+        })
+    }
+
+    /// Whether a process writes this file now; `None` where the file system has no locks. Takes the lock for a moment.
+    ///
+    /// # Errors
+    /// The system refuses.
+    pub(super) fn is_written(&self) -> Result<Option<bool>, FileError> {
+        match rustix::fs::flock(&self.file, FlockOperation::NonBlockingLockShared) {
+            Ok(()) => {
+                let _ = rustix::fs::flock(&self.file, FlockOperation::Unlock);
+                Ok(Some(false))
+            }
+            Err(Errno::WOULDBLOCK) => Ok(Some(true)),
+            Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::NOLCK) => Ok(None),
             Err(error) => Err(io("lock", &self.path)(error.into())),
         }
     }

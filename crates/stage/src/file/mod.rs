@@ -62,6 +62,7 @@ mod writer;
 pub mod zarr;
 
 pub use archive::Archive;
+pub(crate) use archive::Writers;
 pub use error::FileError;
 pub use stored::{StoredBlock, StoredStep, StoredVariable};
 pub use writer::{Content, StepFile};

@@ -6,10 +6,10 @@
 use super::run::run_of;
 use crate::contents::{BlockAt, Contents, Indexed, Variable};
 use crate::desk::Desk;
-use crate::file::{Archive, Content, FileError, StepFile};
+use crate::file::{Archive, Content, FileError, StepFile, Writers};
 use crate::protocol::{
-    Attribute, EndOfStream, Fault, Interest, Layout, LayoutHash, Policy, Reader as Options, Start,
-    Step,
+    Attribute, EndOfStream, Failure, Fault, Interest, Layout, LayoutHash, Policy,
+    Reader as Options, Start, Step,
 };
 use crate::reader::{Bytes, Given, Taken};
 use crate::{Error, Region, Result};
@@ -20,6 +20,9 @@ use std::time::{Duration, Instant};
 
 /// How often files are looked at, at first and at last.
 const LOOK: (Duration, Duration) = (Duration::from_micros(200), Duration::from_millis(20));
+
+/// How often a reader that waits looks whether the writers are there.
+const LOOK_FOR_WRITERS: Duration = Duration::from_millis(40);
 
 /// The folder of a stream: its name, with what no name of a folder should have replaced.
 fn folder_of(folder: &Path, stream: &str) -> PathBuf {
@@ -56,13 +59,11 @@ fn check_rank(program: &str, rank: u32, size: u32) -> Result<()> {
     }
 }
 
-/// One rank's file, being written. Ended in order when dropped, unless its last step could not be written, or by a panic:
-/// then readers must not take what is there for the whole.
+/// One rank's file, being written. Only [`close`](Self::close) ends it: without it readers must not take what is there for the
+/// whole.
 pub(crate) struct FileWriting {
     pub(crate) stream: String,
-    file: Option<StepFile>,
-    /// The last step was not written.
-    is_short: bool,
+    file: StepFile,
     pub(crate) next: Step,
 }
 
@@ -81,8 +82,7 @@ impl FileWriting {
         Ok(FileWriting {
             stream: stream.to_owned(),
             next: file.last().map_or(0, |last| last + 1),
-            file: Some(file),
-            is_short: false,
+            file,
         })
     }
 
@@ -98,25 +98,15 @@ impl FileWriting {
             blocks,
             attributes,
         };
-        if let Some(file) = &mut self.file {
-            let written = file.append(self.next, content);
-            self.is_short = written.is_err();
-            written.map_err(wrong(&self.stream))?;
-        }
+        let written = self.file.append(self.next, content);
+        written.map_err(wrong(&self.stream))?;
         self.next += 1;
         Ok(())
     }
-}
 
-impl Drop for FileWriting {
-    fn drop(&mut self) {
-        if self.is_short || std::thread::panicking() {
-            tracing::warn!(stream = self.stream, "the file was not ended in order");
-            return;
-        }
-        if let Some(Err(error)) = self.file.take().map(StepFile::finish) {
-            tracing::warn!(stream = self.stream, %error, "the file was not ended in order");
-        }
+    /// Ends the file: readers know that nothing follows.
+    pub(crate) fn close(self) -> Result<()> {
+        self.file.finish().map_err(wrong(&self.stream))
     }
 }
 
@@ -127,7 +117,15 @@ pub(crate) struct FileReading<'f> {
     archive: Rc<RefCell<Archive>>,
     policy: Policy,
     only: Option<Interest>,
+    /// How long a rank that is gone may take to come back.
+    lease: Duration,
     next: Step,
+}
+
+/// What came of waiting.
+enum Found {
+    Step(Step),
+    End(EndOfStream),
 }
 
 /// The bytes of a step.
@@ -149,12 +147,14 @@ impl<'f> FileReading<'f> {
         let folder = folder_of(folder, stream);
         let run = run_of(desk.fabric, desk.steward);
         let is_alone = desk.fabric.identity().units <= options.size;
-        let archive = look(&desk, || {
+        let deadline = desk.fabric.deadline();
+        let archive = look(&desk, |waited| {
             let own = there(Archive::open_run(&folder, run), stream)?;
-            match own {
-                None if is_alone => there(Archive::open(&folder), stream),
-                own => Ok(own),
-            }
+            let found = match own {
+                None if is_alone => there(Archive::open(&folder), stream)?,
+                own => own,
+            };
+            Ok((found.is_some() || waited >= deadline).then_some(found))
         })?;
         let Some(archive) = archive else {
             let stream = stream.to_owned();
@@ -174,6 +174,7 @@ impl<'f> FileReading<'f> {
             archive: Rc::new(RefCell::new(archive)),
             policy: options.policy,
             only: options.only.clone(),
+            lease: Duration::from_millis(options.lease),
             next,
         })
     }
@@ -222,24 +223,44 @@ impl<'f> FileReading<'f> {
         })
     }
 
-    /// Looks until `choose` finds a step, or there will be no more.
+    /// Looks until `choose` finds a step, or there will be no more. Ranks that have their files open may take as long as they
+    /// want; one that is gone has its lease to come back, and where nobody knows the deadline holds.
     fn wait(&self, choose: impl Fn(&[Step]) -> Option<Step>) -> Result<Taken<'f>> {
-        let found = look(&self.desk, || {
+        let mut next_look = LOOK_FOR_WRITERS;
+        let mut gone: Option<(u32, Duration)> = None;
+        let found = look(&self.desk, |waited| {
             let mut archive = self.archive.borrow_mut();
             let known = choose(archive.steps());
             if known.is_none() || self.policy == Policy::Latest {
                 archive.refresh().map_err(wrong(&self.stream))?;
             }
-            Ok(match choose(archive.steps()) {
-                Some(step) => Some(Some(step)),
-                None if archive.is_finished() => Some(None),
-                None => None,
-            })
+            match choose(archive.steps()) {
+                Some(step) => return Ok(Some(Found::Step(step))),
+                None if archive.is_finished() => return Ok(Some(Found::End(EndOfStream::Closed))),
+                None if waited < next_look => return Ok(None),
+                None => next_look = waited + LOOK_FOR_WRITERS,
+            }
+            let writers = archive.writers().map_err(wrong(&self.stream))?;
+            drop(archive);
+            match (writers, gone) {
+                (Writers::Gone(rank), Some((before, since))) if rank == before => {
+                    // The files were looked at again since it was seen to be gone.
+                    let how = Failure::GaveUp;
+                    let end = Found::End(EndOfStream::WriterFailed { rank, how });
+                    return Ok((waited - since >= self.lease).then_some(end));
+                }
+                (Writers::Gone(rank), _) => gone = Some((rank, waited)),
+                (Writers::Alive, _) => gone = None,
+                (Writers::Unknown, _) if waited >= self.desk.fabric.deadline() => {
+                    return Err(self.late());
+                }
+                (Writers::Unknown, _) => {}
+            }
+            Ok(None)
         })?;
         match found {
-            Some(Some(step)) => Ok(Taken::Step(self.hold(step)?)),
-            Some(None) => Ok(Taken::End(EndOfStream::Closed)),
-            None => Err(self.late()),
+            Found::Step(step) => Ok(Taken::Step(self.hold(step)?)),
+            Found::End(end) => Ok(Taken::End(end)),
         }
     }
 
@@ -331,18 +352,16 @@ fn there(archive: Result<Archive, FileError>, stream: &str) -> Result<Option<Arc
     }
 }
 
-/// Asks until there is an answer, up to the deadline; `None` then. What comes meanwhile is served.
-fn look<T>(desk: &Desk<'_>, mut ask: impl FnMut() -> Result<Option<T>>) -> Result<Option<T>> {
+/// Asks, and says how long it has waited, until there is an answer. What comes meanwhile is served.
+fn look<T>(desk: &Desk<'_>, mut ask: impl FnMut(Duration) -> Result<Option<T>>) -> Result<T> {
     let begin = Instant::now();
     let mut pause = LOOK.0;
     loop {
-        let answer = ask()?;
-        let left = desk.fabric.deadline().saturating_sub(begin.elapsed());
-        if answer.is_some() || left.is_zero() {
+        if let Some(answer) = ask(begin.elapsed())? {
             return Ok(answer);
         }
         desk.fabric.progress();
-        std::thread::sleep(pause.min(left));
+        std::thread::sleep(pause);
         pause = (pause * 2).min(LOOK.1);
     }
 }
@@ -353,9 +372,9 @@ mod tests {
     use crate::Dtype;
     use crate::protocol::{Block, Variable as Written};
 
-    /// What is not whole is not ended: after a step that could not be written, or in a panic.
+    /// Only who closes its file ends it: not an error, a panic, or a drop.
     #[test]
-    fn a_writer_that_fails_does_not_end_its_file() {
+    fn a_file_is_ended_by_close_alone() {
         let folder = tempfile::tempdir().unwrap();
         let write = |blocks: &[u64], panics: bool| {
             let block = |from: &u64| Block {
@@ -373,8 +392,7 @@ mod tests {
             };
             let mut writing = FileWriting {
                 stream: "field".into(),
-                file: Some(StepFile::create(folder.path(), "field", 0, 1).unwrap()),
-                is_short: false,
+                file: StepFile::create(folder.path(), "field", 0, 1).unwrap(),
                 next: 0,
             };
             let bytes = vec![&[1; 4][..]; blocks.len()];
@@ -383,14 +401,16 @@ mod tests {
             result.map(|()| writing)
         };
         let is_ended = || Archive::open(folder.path()).unwrap().is_finished();
-        drop(write(&[0, 4], false).unwrap());
+        write(&[0, 4], false).unwrap().close().unwrap();
         assert!(is_ended());
+        drop(write(&[0, 4], false).unwrap());
+        assert!(!is_ended());
         let refused = write(&[0, 3], false).map(drop);
         assert!(matches!(refused, Err(Error::Fault(Fault::Overlap { .. }))));
         assert!(!is_ended());
         let panicked = std::panic::catch_unwind(|| write(&[0, 4], true).map(drop));
         assert!(panicked.is_err() && !is_ended());
-        drop(write(&[0, 4], false).unwrap());
+        write(&[0, 4], false).unwrap().close().unwrap();
         assert!(is_ended());
     }
 

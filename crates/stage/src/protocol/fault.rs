@@ -1,6 +1,6 @@
 //! Every error that the steward can answer, as a sentence for a person.
 
-use super::{EndOfStream, Interest, Peer, Step};
+use super::{EndOfStream, Failure, Interest, Peer, Step};
 use crate::{Dtype, Region};
 use serde::{Deserialize, Serialize};
 
@@ -153,10 +153,12 @@ pub enum Fault {
         rank: u32,
         step: Step,
     },
-    #[error(
-        "writer rank {rank} of the stream {stream} never came, or died and did not come back: the stream is over"
-    )]
-    WriterLost { stream: String, rank: u32 },
+    #[error("the stream {stream} ended before it was complete: writer rank {rank} {how}")]
+    WriterFailed {
+        stream: String,
+        rank: u32,
+        how: Failure,
+    },
     #[error(
         "rank {rank} commits step {step} again with another content: after a restart a step must be the same"
     )]

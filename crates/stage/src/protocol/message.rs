@@ -352,8 +352,10 @@ pub enum Request {
     },
     /// Gives the buffers of the step back that was begun; it can be begun again. Not answered.
     Abort { writer: WriterId },
-    /// This rank writes no more. Not answered.
-    CloseWriter { writer: WriterId },
+    /// This rank has written all that it wanted to write: the only way in which a stream ends well. -> [`Answer::Closed`]
+    CloseWriter { ticket: Ticket, writer: WriterId },
+    /// This rank gives up without closing: from now on it counts as a rank whose process has died. Not answered.
+    LeaveWriter { writer: WriterId },
     /// A reader rank opens a stream; waits for it to appear. -> [`Answer::Reading`]
     OpenReader {
         ticket: Ticket,
@@ -450,11 +452,49 @@ pub enum Notice {
 pub enum EndOfStream {
     /// Every writer rank has closed it.
     Closed,
-    /// A writer rank never came, or died and did not come back; every committed step was delivered before this.
-    WriterLost {
+    /// A writer rank has not closed it; every committed step was delivered before this, and more may be missing.
+    WriterFailed {
         /// Which one.
         rank: u32,
+        /// What became of it.
+        how: Failure,
     },
+}
+
+impl EndOfStream {
+    /// What is wrong with a stream that has ended so; nothing where it was closed.
+    pub fn fault(self, stream: &str) -> Option<Fault> {
+        match self {
+            EndOfStream::Closed => None,
+            EndOfStream::WriterFailed { rank, how } => Some(Fault::WriterFailed {
+                stream: stream.to_owned(),
+                rank,
+                how,
+            }),
+        }
+    }
+}
+
+/// How a writer rank ends a stream that it has not closed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Failure {
+    /// It has not come in time after the first rank of its program.
+    NeverCame,
+    /// Its process died, and no other one came back as this rank while its lease ran.
+    Died,
+    /// Its writer was dropped without `close`, by an error or a panic, and did not come back while its lease ran. With the method
+    /// `file`, where nobody knows more: its process may have died as well.
+    GaveUp,
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Failure::NeverCame => "never came",
+            Failure::Died => "died and did not come back",
+            Failure::GaveUp => "stopped without closing it and did not come back",
+        })
+    }
 }
 
 /// The answer to a question.
@@ -478,6 +518,8 @@ pub enum Answer {
     Already { next: Step },
     /// The part is taken; it will be there when the process is not.
     Committed,
+    /// The rank has closed the stream.
+    Closed,
     /// The stream is open for reading; the rank has taken so many steps before it was restarted.
     Reading { reader: ReaderId, taken: u64 },
     /// The box is watched.

@@ -219,9 +219,14 @@ impl Steward {
             Request::Abort { writer } => {
                 self.tell(writer.stream, |stream| stream.abort(from, writer.rank))
             }
-            Request::CloseWriter { writer } => {
+            Request::CloseWriter { ticket, writer } => {
+                self.ask(from, ticket, writer.stream, |stream| {
+                    stream.close_writer(from, writer.rank, ticket)
+                });
+            }
+            Request::LeaveWriter { writer } => {
                 self.tell(writer.stream, |stream| {
-                    stream.close_writer(from, writer.rank)
+                    stream.leave_writer(from, writer.rank)
                 });
             }
             Request::Release { reader, hold } => {

@@ -64,7 +64,7 @@ fn write(stage: &Stage<'_>, stream: &str) -> Outcome {
         step.commit()?;
     }
     pause("written");
-    Ok(())
+    Ok(field.close()?)
 }
 
 /// Reads what the life before it, if there was one in this round, has not taken.

@@ -54,7 +54,7 @@ fn a_copy_on_disk_stands_for_the_other() {
             }
             await_spilled(&stage, 2)?;
             pause("written");
-            return Ok(());
+            return Ok(field.close()?);
         }
         let mut reader = stage.read("field").as_rank("analysis", 0, 1).open()?;
         pause("open");

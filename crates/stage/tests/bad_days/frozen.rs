@@ -21,7 +21,7 @@ fn a_frozen_steward_passes_no_step_over() {
             while field.next_step() < STEPS {
                 write(&mut field)?;
             }
-            return Ok(());
+            return Ok(field.close()?);
         }
         let mut reader = stage.read("field").as_rank("analysis", 0, 1).open()?;
         for _ in 0..2 {
@@ -107,7 +107,7 @@ fn a_writer_under_a_frozen_steward(name: &str, begins: bool) {
         for number in first..STEPS {
             same!(write(&mut field)?, number);
         }
-        Ok(())
+        Ok(field.close()?)
     };
     play.run(name, body, |cast| {
         let (steward, writer) = (Who::Unit(0), play.actor(0));

@@ -51,7 +51,7 @@ fn one_life(unit: &Unit, me: u32, method: Method) -> Outcome {
             left = left.saturating_sub(1);
         }
         pause("written");
-        return Ok(());
+        return Ok(field.close()?);
     }
     let mut reader = stage.read("field").as_rank("analysis", 0, 1).open()?;
     point("open");
@@ -270,7 +270,7 @@ fn a_writer_goes_on_when_the_lease_of_a_dead_reader_is_over() {
                 pause("first");
             }
         }
-        Ok(())
+        Ok(field.close()?)
     };
     play.run(name, body, |cast| {
         // A step that nobody reads is discarded: the reader comes before the first one.

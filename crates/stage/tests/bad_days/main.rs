@@ -9,6 +9,7 @@
 
 mod anybody;
 mod copies;
+mod ends;
 mod frozen;
 mod kills;
 mod policies;

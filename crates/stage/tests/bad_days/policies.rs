@@ -32,7 +32,7 @@ fn by_policy(name: &str, policy: Policy, limit: u64, disk: u64, expected: &[u64]
                 await_spilled(&stage, 1)?;
             }
             pause("written");
-            return Ok(());
+            return Ok(field.close()?);
         }
         let mut reader = stage.read("field").as_rank("analysis", 0, 1).open()?;
         pause("open");
@@ -142,7 +142,7 @@ fn a_full_stream_says_why() {
             })) => same!(group, "analysis"),
             other => check!(false, "{other:?}"),
         }
-        Ok(())
+        Ok(field.close()?)
     };
     play.run(
         &full_name(module_path!(), "a_full_stream_says_why"),
@@ -173,7 +173,7 @@ fn late_readers_find_what_is_retained() {
                 write(&mut field)?;
             }
             pause("written");
-            return Ok(());
+            return Ok(field.close()?);
         }
         pause("begin");
         let mut reader = stage.read("field").as_rank("analysis", 0, 1).open()?;

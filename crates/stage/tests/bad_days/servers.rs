@@ -70,6 +70,7 @@ fn rounds(fabric: &Fabric, me: u32) -> Outcome {
                 step.put("u", SHAPE, [0_u64, 0], whole.view())?;
                 step.commit()?;
             }
+            field.close()?;
             continue;
         }
         let mut reader = stage.read(&name).as_rank("analysis", 0, 1).open()?;

@@ -30,7 +30,8 @@ fn two_stages_share_a_fabric() {
         let step = next(&mut reader)?;
         same!(step.number(), 3);
         check_step(&step)?;
-        drop((step, field));
+        drop(step);
+        field.close()?;
         check!(reader.next_step()?.is_none(), "a step too many");
         Ok(())
     };

@@ -42,6 +42,7 @@ fn asker(stage: &Stage<'_>, steps: u64, tokens: u64) -> Outcome<Vec<f64>> {
             point("three answers");
         }
     }
+    questions.close()?;
     Ok(asked)
 }
 
@@ -59,7 +60,7 @@ fn echo(stage: &Stage<'_>, dies: bool) -> Outcome {
         step.put("x", [1_u64], [0_u64], (x * 3.0 + 1.0).view())?;
         step.commit()?;
     }
-    Ok(())
+    Ok(answers.close()?)
 }
 
 fn a_cycle_with(name: &str, tokens: u64) {
@@ -102,21 +103,28 @@ fn a_death_in_a_cycle_is_told() {
         let mut answers = stage.read("answer").as_rank("asker", 0, 1).open()?;
         let mut questions = stage.write("question").as_rank("asker", 0, 1).open()?;
         let mut taken = 0;
-        while let Some(answer) = answers.next_step()? {
+        let end = loop {
+            match answers.next_step() {
+                Ok(Some(answer)) => drop(answer),
+                end => break end.map(|_| ()),
+            }
             taken += 1;
-            drop(answer);
             let mut step = questions.step()?;
             step.put("x", [1_u64], [0_u64], array![1.0].view())?;
             step.commit()?;
-        }
+        };
         // A token and four answers; the fifth was never written.
         same!(taken, 5);
-        check!(
-            matches!(answers.end(), Some(EndOfStream::WriterLost { rank: 0 })),
-            "{:?}",
-            answers.end()
+        let is_it = matches!(
+            end,
+            Err(Error::Fault(Fault::WriterFailed {
+                rank: 0,
+                how: Failure::Died,
+                ..
+            }))
         );
-        Ok(())
+        check!(is_it, "{end:?}");
+        Ok(questions.close()?)
     };
     play.run("cycles::a_death_in_a_cycle_is_told", body, |cast| {
         cast.wait_point(play.actor(1), "die");
@@ -140,7 +148,7 @@ fn solver_and_viewers(stage: &Stage<'_>, me: u32) -> Outcome {
             step.put("u", SHAPE, [0_u64, 0], rows(number, 0..9, 12).view())?;
             step.commit()?;
         }
-        return Ok(());
+        return Ok(field.close()?);
     }
     let viewer = stage.read("field").as_rank("viewer", 0, 1);
     let mut field = viewer.lease(Duration::from_secs(60)).open()?;

@@ -13,7 +13,7 @@ mod staged;
 use ndarray::{Array1, Array2, Ix1, Ix2, array, s};
 use samite_fabric::{Fabric, Identity, Mask};
 use samite_stage::method::graph::{Applied, Edge, Extent, GraphError, Promise, Redistribution};
-use samite_stage::protocol::{EndOfStream, Policy};
+use samite_stage::protocol::{Failure, Fault, Policy};
 use samite_stage::space::Dims;
 use samite_stage::{Configuration, Dtype, Error, Method, Settings, Stage, Writer};
 use samite_testkit::{MESSAGES_ONLY, Outcome, check, pause, point, same};
@@ -72,6 +72,7 @@ fn fan_out(fabric: &Fabric, me: u32) -> Outcome {
                     point("two steps");
                 }
             }
+            field.close()?;
         }
         2 | 3 => {
             let mut reader = stage.read("whole").as_rank("all", me - 2, 2).open()?;
@@ -196,7 +197,7 @@ fn an_operator_is_for_the_variables_that_it_names() {
                 }
                 step.commit()?;
             }
-            return Ok(());
+            return Ok(field.close()?);
         }
         let mut reader = stage.read("field").as_rank("viewer", 0, 1).open()?;
         for number in 0..STEPS {
@@ -247,7 +248,7 @@ fn two_write_and_one_reads() {
                 step.put("x", [3_u64], [0_u64], numbers.view())?;
                 step.commit()?;
             }
-            return Ok(());
+            return Ok(out.close()?);
         }
         let mut left = stage.read("from left").as_rank("sum", 0, 1).open()?;
         let mut right = stage.read("from right").as_rank("sum", 0, 1).open()?;

@@ -68,7 +68,7 @@ fn a_broken_promise_is_told_to_the_reader() {
                 step.put("v", [2_u64], [u64::from(me)], array![1.0].view())?;
                 step.commit()?;
             }
-            return Ok(());
+            return Ok(field.close()?);
         }
         let mut field = stage.read("field").as_rank("viewer", 0, 1).open()?;
         same!(next(&mut field)?.number(), 0);

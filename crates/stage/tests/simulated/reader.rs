@@ -144,8 +144,9 @@ impl ReaderRank {
             (Answer::Step(record), Stage::Asking(by_number)) => {
                 self.got(world, ticket, record, by_number)
             }
-            (Answer::End(_), Stage::Asking(by_number)) => {
+            (Answer::End(end), Stage::Asking(by_number)) => {
                 let reader = self.id.expect("it is open");
+                world.is_end(reader.stream, end);
                 let committed = world.committed[&reader.stream];
                 world.seen.add("end of stream");
                 if !by_number {

@@ -156,9 +156,10 @@ impl Watcher {
                 self.told(world, step, step);
                 self.rest(world);
             }
-            (Answer::End(_), Stage::Asking) => {
+            (Answer::End(end), Stage::Asking) => {
                 world.seen.add("end of a subscription");
                 let watch = self.id.expect("it is open");
+                world.is_end(watch.stream, end);
                 let committed = world.committed[&watch.stream];
                 self.nothing_between(world, committed);
                 self.stage = Stage::Done;

@@ -17,6 +17,7 @@ enum Stage {
     /// Has its buffers; then commits.
     Writing,
     Committing,
+    Closing,
     Done,
 }
 
@@ -67,7 +68,7 @@ impl WriterRank {
     }
 
     pub(crate) fn is_done(&self) -> bool {
-        self.stage == Stage::Done
+        matches!(self.stage, Stage::Closing | Stage::Done)
     }
 
     fn ticket(&mut self) -> Ticket {
@@ -103,6 +104,8 @@ impl WriterRank {
     pub(crate) fn on_timer(&mut self, world: &mut World) {
         match self.stage {
             Stage::Computing if self.step == world.plan.steps => self.close(world, "wrote all"),
+            Stage::Computing if world.rng.u8(..) < 2 => self.close(world, "closed early"),
+            Stage::Computing if world.rng.u8(..) < 2 => self.give_up(world, "gave up"),
             Stage::Computing => {
                 let wants = if world.rng.bool() {
                     self.wants(world)
@@ -141,10 +144,24 @@ impl WriterRank {
 
     fn close(&mut self, world: &mut World, why: &'static str) {
         world.seen.add(why);
+        self.stage = Stage::Closing;
+        world.kept.remove(&self.peer);
+        let (ticket, writer) = (self.ticket(), self.id());
+        world
+            .closed
+            .entry(writer.stream)
+            .or_default()
+            .insert(self.rank);
+        world.say(self.peer, Request::CloseWriter { ticket, writer });
+    }
+
+    /// As an error or a panic does.
+    fn give_up(&mut self, world: &mut World, why: &'static str) {
+        world.seen.add(why);
         self.stage = Stage::Done;
         world.kept.remove(&self.peer);
         if let Some(writer) = self.id {
-            world.say(self.peer, Request::CloseWriter { writer });
+            world.say(self.peer, Request::LeaveWriter { writer });
         }
     }
 
@@ -304,6 +321,12 @@ impl WriterRank {
                 self.failures = 0;
                 self.compute(world);
             }
+            (
+                Answer::Closed | Answer::Failed(Fault::WriterFailed { .. } | Fault::NotOpen),
+                Stage::Closing,
+            ) => {
+                self.stage = Stage::Done;
+            }
             (Answer::Failed(fault), _) => self.on_fault(world, fault),
             (answer, stage) => panic!("{answer:?} while {stage:?}"),
         }
@@ -337,7 +360,7 @@ impl WriterRank {
                 assert!(!(patient && never), "longer than any lease: {fault}");
                 self.failures += 1;
                 if self.failures > 8 {
-                    self.close(world, "writer gave up");
+                    self.give_up(world, "writer gave up");
                 } else {
                     self.again(world);
                 }
@@ -345,8 +368,8 @@ impl WriterRank {
             Fault::TooLarge { .. }
             | Fault::TooManyBuffers { .. }
             | Fault::RankClosed { .. }
-            | Fault::WriterLost { .. }
-            | Fault::NotOpen => self.close(world, "writer ended by an error"),
+            | Fault::WriterFailed { .. }
+            | Fault::NotOpen => self.give_up(world, "writer ended by an error"),
             Fault::Over { .. } | Fault::RankTaken { .. } if self.stage == Stage::Opening => {
                 self.stage = Stage::Done
             }

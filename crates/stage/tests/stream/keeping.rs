@@ -78,7 +78,7 @@ fn who_is_gone_keeps_nothing() {
         assert_eq!(read(&mut stage, reader), 0);
         assert_eq!(numbers(&stage).len(), ranks as usize, "{gone}");
         match gone {
-            "closed" => stage.say(Peer(0), Request::CloseWriter { writer: writers[0] }),
+            "closed" => stage.close(writers[0]),
             _ => stage.feed(Event::Lost(Peer(0))),
         }
         if gone == "ended" {
@@ -180,7 +180,7 @@ fn a_kept_step_is_not_spilled_and_then_it_is() {
     assert!(stage.spilled.is_empty(), "step 1 is beyond, and kept");
     stage.write(writer, 2);
     assert_eq!(stage.spilled, [1]);
-    stage.say(Peer(0), Request::CloseWriter { writer });
+    stage.close(writer);
     assert_eq!(stage.spilled, [1, 2]);
     assert_eq!(stage.drain(10, reader), [0, 1, 2]);
 }

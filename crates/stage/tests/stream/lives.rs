@@ -40,7 +40,7 @@ fn a_step_begins_when_the_one_before_is_whole() {
         }
     ));
     let ahead = stage.begin(zero, 1, 128);
-    stage.say(Peer(1), Request::CloseWriter { writer: one });
+    stage.close(one);
     assert!(matches!(
         stage.fault(ahead),
         Fault::RankClosed {
@@ -49,7 +49,7 @@ fn a_step_begins_when_the_one_before_is_whole() {
             ..
         }
     ));
-    stage.say(Peer(0), Request::CloseWriter { writer: zero });
+    stage.close(zero);
     assert!(stage.buffers.is_empty(), "half a step is no step");
 }
 
@@ -111,10 +111,7 @@ fn a_dead_writer_loses_only_what_it_had_not_committed() {
         "a dead writer's committed step"
     );
     let end = stage.next(10, reader);
-    assert_eq!(
-        stage.answer(end),
-        Answer::End(EndOfStream::WriterLost { rank: 0 })
-    );
+    assert_eq!(stage.answer(end), Answer::End(failed(0)));
     let ticket = stage.open_writer(2, "solver", 0, 1, &config());
     assert!(matches!(stage.fault(ticket), Fault::Over { .. }));
     stage.say(Peer(10), Request::CloseReader { reader });
@@ -139,14 +136,11 @@ fn a_part_of_a_dead_rank_stays_in_the_open_step() {
     let ahead = stage.begin(one, 1, 128);
     stage.buffers(ahead);
     stage.pass(500);
-    assert_eq!(
-        stage.steward.figures()[0].end,
-        Some(EndOfStream::WriterLost { rank: 0 })
-    );
+    assert_eq!(stage.steward.figures()[0].end, Some(failed(0)));
     let ticket = stage.begin(one, 1, 128);
     assert!(matches!(
         stage.fault(ticket),
-        Fault::WriterLost { rank: 0, .. }
+        Fault::WriterFailed { rank: 0, .. }
     ));
     assert_eq!(stage.buffers.len(), 2, "the committed step");
 }
@@ -331,7 +325,7 @@ fn the_end_comes_after_the_last_step() {
     let reader = stage.reader(10, group("viewer", Policy::Block));
     stage.write(writer, 0);
     stage.write(writer, 1);
-    stage.say(Peer(0), Request::CloseWriter { writer });
+    stage.close(writer);
     assert_eq!(stage.drain(10, reader), [0, 1]);
     let end = stage.next(10, reader);
     assert_eq!(stage.answer(end), Answer::End(EndOfStream::Closed));
@@ -341,19 +335,74 @@ fn the_end_comes_after_the_last_step() {
     assert!(stage.steward.figures().is_empty() && stage.buffers.is_empty());
 }
 
+/// A writer that goes away without a word is no writer that has closed.
+#[test]
+fn a_writer_that_gives_up_ends_its_stream_as_failed() {
+    let mut stage = Stage::new(1 << 20);
+    let (zero, one) = (stage.writer(0, 2, &config()), stage.writer(1, 2, &config()));
+    let reader = stage.reader(10, group("viewer", Policy::Block));
+    for (writer, block) in [(zero, (0, 8)), (one, (8, 16))] {
+        stage.write_half(writer, block);
+    }
+    let ticket = stage.begin(zero, 1, 64);
+    stage.say(Peer(0), Request::LeaveWriter { writer: zero });
+    assert!(matches!(stage.answer(ticket), Answer::Begun { .. }));
+    assert_eq!(stage.buffers.len(), 2, "of step 0");
+    stage.close(one);
+    assert_eq!(stage.drain(10, reader), [0]);
+    let next = stage.next(10, reader);
+    assert!(stage.waits(next), "its lease runs");
+    // The same process may try again: it goes on where it was.
+    let ticket = stage.open_writer(0, "solver", 0, 2, &config());
+    let Answer::Writing { next: 1, .. } = stage.answer(ticket) else {
+        panic!("another step");
+    };
+    stage.say(Peer(0), Request::LeaveWriter { writer: zero });
+    stage.pass(500);
+    let how = Failure::GaveUp;
+    assert_eq!(
+        stage.answer(next),
+        Answer::End(EndOfStream::WriterFailed { rank: 0, how })
+    );
+    let ticket = stage.ask(Peer(0), |ticket| Request::CloseWriter {
+        ticket,
+        writer: zero,
+    });
+    assert_eq!(stage.fault(ticket), Fault::NotOpen);
+}
+
+/// Who closes a stream that has failed is told so.
+#[test]
+fn a_stream_that_has_failed_cannot_be_closed() {
+    let mut stage = Stage::new(1 << 20);
+    let one = stage.writer(1, 2, &config());
+    let _reader = stage.reader(10, group("viewer", Policy::Block));
+    stage.pass(500);
+    let ticket = stage.ask(Peer(1), |ticket| Request::CloseWriter {
+        ticket,
+        writer: one,
+    });
+    let (rank, how) = (0, Failure::NeverCame);
+    let stream = "field".to_owned();
+    assert_eq!(
+        stage.fault(ticket),
+        Fault::WriterFailed { stream, rank, how }
+    );
+}
+
 #[test]
 fn an_unread_stream_lingers_and_gives_its_name_away() {
     let mut stage = Stage::new(1 << 20);
     let writer = stage.writer(0, 1, &config());
     stage.write(writer, 0);
-    stage.say(Peer(0), Request::CloseWriter { writer });
+    stage.close(writer);
     stage.pass(99);
     assert_eq!(stage.buffers.len(), 1);
     stage.pass(1);
     assert!(stage.buffers.is_empty() && stage.steward.figures().is_empty());
     let writer = stage.writer(0, 1, &config());
     stage.write(writer, 0);
-    stage.say(Peer(0), Request::CloseWriter { writer });
+    stage.close(writer);
     let writer = stage.writer(1, 2, &config());
     assert_eq!(writer.stream.0, 2, "another stream has the name");
     assert!(stage.buffers.is_empty());
@@ -410,10 +459,7 @@ fn a_step_that_everybody_committed_outlives_a_lease_while_its_keeper_is_silent()
     // The lease was over long ago.
     stage.pass(0);
     let next = stage.next(10, reader);
-    assert_eq!(
-        stage.answer(next),
-        Answer::End(EndOfStream::WriterLost { rank: 1 })
-    );
+    assert_eq!(stage.answer(next), Answer::End(failed(1)));
 }
 
 impl Stage {

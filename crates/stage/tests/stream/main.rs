@@ -7,10 +7,10 @@ mod queues;
 mod watching;
 
 use samite_stage::protocol::{
-    Action, Answer, Attribute, Block, BufferAt, BufferId, EndOfStream, Event, Fault, Handle,
-    Layout, Layouts, Limits, Notice, Order, Part, Peer, Places, Policy, Reader, ReaderId, Report,
-    Request, Retain, Slot, Start, Step, StepRecord, Steward, StreamConfig, Ticket, Told, Unread,
-    Variable, Want, WriterId,
+    Action, Answer, Attribute, Block, BufferAt, BufferId, EndOfStream, Event, Failure, Fault,
+    Handle, Layout, Layouts, Limits, Notice, Order, Part, Peer, Places, Policy, Reader, ReaderId,
+    Report, Request, Retain, Slot, Start, Step, StepRecord, Steward, StreamConfig, Ticket, Told,
+    Unread, Variable, Want, WriterId,
 };
 use samite_stage::space::Dims;
 use samite_stage::{Dtype, Region};
@@ -156,6 +156,12 @@ impl Stage {
         }
     }
 
+    fn close(&mut self, writer: WriterId) {
+        let from = Peer(writer.rank);
+        let ticket = self.ask(from, |ticket| Request::CloseWriter { ticket, writer });
+        assert_eq!(self.answer(ticket), Answer::Closed);
+    }
+
     fn open_reader(&mut self, peer: u32, reader: Reader) -> Ticket {
         self.ask(Peer(peer), |ticket| Request::OpenReader {
             ticket,
@@ -290,6 +296,14 @@ impl Stage {
                 _ => return steps,
             }
         }
+    }
+}
+
+/// The end of a stream of which this rank died.
+fn failed(rank: u32) -> EndOfStream {
+    EndOfStream::WriterFailed {
+        rank,
+        how: Failure::Died,
     }
 }
 

@@ -130,7 +130,7 @@ fn who_is_expected_and_never_comes_is_forgotten() {
     };
     let writer = stage.writer(0, 1, &config);
     stage.write(writer, 0);
-    stage.say(Peer(0), Request::CloseWriter { writer });
+    stage.close(writer);
     assert_eq!(stage.buffers.len(), 1);
     stage.pass(200);
     assert!(stage.buffers.is_empty(), "its linger is over");

@@ -89,7 +89,7 @@ fn a_box_is_told_when_it_is_written_and_only_then() {
     assert_eq!(stage.told(10, all), "w0 0..16 12");
     assert_eq!(stage.told(10, all), "w1 0..12 10");
     let ticket = stage.news(10, other);
-    stage.say(Peer(0), Request::CloseWriter { writer });
+    stage.close(writer);
     assert_eq!(stage.answer(ticket), Answer::End(EndOfStream::Closed));
     assert_eq!(stage.told(10, watch), "Closed");
     assert_eq!(stage.told(10, watch), "Closed", "as often as it asks");
@@ -201,10 +201,7 @@ fn a_deadline_names_whom_the_step_waits_for() {
         waits.whom
     );
     stage.pass(500);
-    assert_eq!(
-        stage.answer(ticket),
-        Answer::End(EndOfStream::WriterLost { rank: 1 })
-    );
+    assert_eq!(stage.answer(ticket), Answer::End(failed(1)));
 }
 
 #[test]
@@ -215,7 +212,7 @@ fn a_stream_that_is_over_is_told_to_its_end_and_leaves_its_name_free() {
     let stranger = stage.news(11, watch);
     assert_eq!(stage.fault(stranger), Fault::NotOpen);
     stage.write(writer, 0);
-    stage.say(Peer(0), Request::CloseWriter { writer });
+    stage.close(writer);
     assert_eq!(stage.steward.figures(), [], "the stream is over");
     let again = stage.writer(0, 1, &unread());
     stage.write(again, 0);
@@ -243,7 +240,7 @@ fn the_state_of_a_dead_subscriber_is_gone() {
     stage.feed(Event::Lost(Peer(10)));
     assert_eq!(stage.steward.subscriptions(), 1);
     stage.write(writer, 0);
-    stage.say(Peer(0), Request::CloseWriter { writer });
+    stage.close(writer);
     stage.feed(Event::Lost(Peer(11)));
     assert_eq!(stage.steward.subscriptions(), 0);
 }

@@ -61,7 +61,9 @@ fn take_part(fabric: &Fabric, me: u32) -> Outcome {
                 step.commit()?;
             }
         }
-        return few_descriptors(me == 0);
+        few_descriptors(me == 0)?;
+        fields.into_iter().try_for_each(|field| field.close())?;
+        return Ok(());
     }
     let rank = me - WRITERS;
     let open = |name: &String| stage.read(name).as_rank("analysis", rank, READERS).open();

@@ -66,7 +66,7 @@ fn write_all(fabric: &Fabric, settings: Settings) -> Outcome {
         step.put("u", SHAPE, [0_u64, 0], whole.view())?;
         step.commit()?;
     }
-    Ok(())
+    Ok(field.close()?)
 }
 
 fn read_all(fabric: &Fabric, settings: Settings) -> Outcome {

@@ -17,7 +17,8 @@ fn a_dimension_above_32_bits() {
             let mut field = stage.write("field").as_rank("solver", 0, 1).open()?;
             let mut step = field.step()?;
             step.put("u", [long, 8], [long - 6, 0], rows(0, 0..6, 8).view())?;
-            return Ok(step.commit()?);
+            step.commit()?;
+            return Ok(field.close()?);
         }
         let mut reader = stage.read("field").as_rank("analysis", 0, 1).open()?;
         let step = next(&mut reader)?;
@@ -70,7 +71,8 @@ fn a_block_above_two_to_the_32_bytes() {
             for place in places().chain([LONG - 1]) {
                 block[[place as usize]] = mark(place);
             }
-            return Ok(step.commit()?);
+            step.commit()?;
+            return Ok(field.close()?);
         }
         let mut reader = stage.read("field").as_rank("analysis", 0, 1).open()?;
         let step = next(&mut reader)?;
@@ -107,7 +109,8 @@ fn a_block_of_three_gibibytes() {
             let mut block = step.alloc::<u64>("u", [WORDS], [0_u64], [WORDS])?;
             let words = block.iter_mut().zip(0_u64..);
             words.for_each(|(word, at)| *word = at * 3);
-            return Ok(step.commit()?);
+            step.commit()?;
+            return Ok(field.close()?);
         }
         let mut reader = stage.read("field").as_rank("analysis", 0, 1).open()?;
         let step = next(&mut reader)?;

@@ -93,7 +93,7 @@ pub fn run(fabric: &Fabric, args: &Args, out: &mut dyn Write) -> Result<(), Erro
             write!(out, "{}", summary(output.atoms, args, &without, &with))?;
         }
     }
-    Ok(())
+    Ok(output.writer.close()?)
 }
 
 /// The atoms of all units as arrays of the stream.

@@ -21,8 +21,6 @@
 pub mod melt;
 pub mod msd;
 
-use samite::stage::protocol::EndOfStream;
-
 /// Name of the stream.
 const STREAM: &str = "melt";
 
@@ -56,9 +54,9 @@ pub enum Error {
     /// The other units of a program.
     #[error(transparent)]
     Fabric(#[from] samite::Error),
-    /// The stream ended before its last step.
-    #[error("{}", end_of(*.0))]
-    Ended(Option<EndOfStream>),
+    /// The stream was closed without a step.
+    #[error("the melt closed its stream without a step")]
+    Empty,
     /// The first step that came is not the one in which all atoms begin.
     #[error(
         "displacements are those since step 0, and the first step that came is {0}: keep step 0 with stage.melt.precious_first=true, or use a policy that does not drop it"
@@ -94,14 +92,5 @@ pub enum Error {
 impl From<samite::stage::Error> for Error {
     fn from(error: samite::stage::Error) -> Self {
         Error::Stage(Box::new(error))
-    }
-}
-
-fn end_of(end: Option<EndOfStream>) -> String {
-    match end {
-        Some(EndOfStream::WriterLost { rank }) => {
-            format!("unit {rank} of the melt was lost before its last step, and did not come back")
-        }
-        _ => "the melt closed its stream without a step".into(),
     }
 }

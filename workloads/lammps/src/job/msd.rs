@@ -11,7 +11,7 @@ use comfy_table::{CellAlignment, LineStyle, Table};
 use ndarray::IxDyn;
 use samite::Fabric;
 use samite::program::{Summary, Units};
-use samite::stage::protocol::{Attribute, EndOfStream, Policy};
+use samite::stage::protocol::{Attribute, Policy};
 use samite::stage::space::Grid;
 use samite::stage::{Element, Region, Stage, StepReader};
 use serde::{Deserialize, Serialize};
@@ -53,7 +53,7 @@ type Part = (Vec<Found>, [u64; 2], f64);
 /// # Errors
 ///
 /// [`Error::Wrong`] when a displacement is not LAMMPS' own (after the table was shown), [`Error::Stage`] and
-/// [`Error::Ended`] when the stream or a part of it is lost.
+/// [`Error::Stage`] when the stream or a part of it is lost, [`Error::Empty`] when it had no step.
 pub fn run(fabric: &Fabric, args: &Args, out: &mut dyn Write) -> Result<(), Error> {
     let own = fabric.identity();
     let units = Units::meet(fabric)?;
@@ -115,9 +115,10 @@ impl Analysis {
         let mut next = 0;
         loop {
             let Some(step) = reader.next_step()? else {
-                let is_whole = reader.end() == Some(EndOfStream::Closed) && !self.found.is_empty();
-                let seconds = is_whole.then(|| begin.elapsed().as_secs_f64());
-                return seconds.ok_or(Error::Ended(reader.end()));
+                return match self.found.is_empty() {
+                    true => Err(Error::Empty),
+                    false => Ok(begin.elapsed().as_secs_f64()),
+                };
             };
             if self.origins.is_empty() {
                 begin = Instant::now();

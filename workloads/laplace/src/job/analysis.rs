@@ -10,7 +10,7 @@ use clap::{ArgAction, Parser};
 use ndarray::{Array2, ArrayView2, Ix2};
 use samite::Fabric;
 use samite::program::{Reporter, Units};
-use samite::stage::protocol::{Attribute, EndOfStream, Policy};
+use samite::stage::protocol::{Attribute, Policy};
 use samite::stage::space::Grid;
 use samite::stage::{Reader, Stage, StepReader};
 use serde::{Deserialize, Serialize};
@@ -180,9 +180,8 @@ impl<'f> Analysis<'f> {
         loop {
             let start = Instant::now();
             let Some(step) = reader.next_step()? else {
-                let end = reader.end();
-                let last = held.filter(|_| end == Some(EndOfStream::Closed));
-                return last.ok_or_else(|| ended(end));
+                let early = || "the solver closed its stream before its last step".to_owned();
+                return held.ok_or_else(|| Error::Ended(early()));
             };
             drop(held.take());
             let (number, steps) = (step.number(), steps(&step));
@@ -282,16 +281,6 @@ fn last_look(step: &StepReader<'_>) -> Result<(Picture, Residual), Error> {
         residual.push(&row);
     }
     Ok((picture, residual.finish_whole()))
-}
-
-/// Why a stream that has not come to its last step has no more.
-fn ended(end: Option<EndOfStream>) -> Error {
-    Error::Ended(match end {
-        Some(EndOfStream::WriterLost { rank }) => {
-            format!("solver.{rank} was lost before its last step, and did not come back")
-        }
-        _ => "the solver closed its stream before its last step".into(),
-    })
 }
 
 fn steps(step: &StepReader<'_>) -> u64 {

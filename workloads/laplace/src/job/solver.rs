@@ -99,7 +99,7 @@ pub fn run(fabric: &Fabric, args: &Args, out: &mut dyn Write) -> Result<(), Erro
             })?;
         }
     }
-    Ok(())
+    Ok(stream.close()?)
 }
 
 /// The rows of the last step, which its readers may be reading, too.

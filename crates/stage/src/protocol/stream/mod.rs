@@ -6,9 +6,9 @@
 //!            (committed) queued by groups, taken, held, retained --nobody can get it--> (freed)
 //!                        in memory <--> being spilled --> on disk
 //!   buffer:  asked of the keeper -> written -> sealing -> read -> spilling -> on disk; freed once; or lost with its keeper
-//!   writer rank:  away (not come yet, for as long as `linger`; or dead, for its lease) <-> here -> closed
+//!   writer rank:  away (not come yet, for as long as `linger`; or failed, for its lease) <-> here -> closed
 //!   reader rank:  away (the same) <-> here -> closed; or gone (its lease is over)
-//!   stream:  running -> ended (all writers closed; or one is away beyond its lease) -> over (no group is left)
+//!   stream:  running -> ended (well: every rank has closed it; failed: one is away beyond its lease) -> over (no group is left)
 //! ```
 //!
 //! # Rules
@@ -16,8 +16,8 @@
 //!   hold more than one step's memory, and no two of them can wait for each other.
 //! * S2 A step is committed when every rank's part is there and every buffer of it is sealed. Then it is one record, which
 //!   no death of a writer changes. When all parts are there no lease ends the stream before the buffers are sealed or lost.
-//! * S3 What a dead rank had committed to the open step stays; what it had not is freed at once. A part that is committed again is
-//!   ignored when it is the same, and refused when it is not.
+//! * S3 A rank that gives up without closing is as one that died. What a failed rank had committed to the open step stays; what
+//!   it had not is freed at once. A part that is committed again is ignored when it is the same, and refused when it is not.
 //! * S4 All ranks of a group take the same steps in the same order: the first rank to ask decides the next one. Where the writer does
 //!   not wait for the group, that rank waits for the last one when the steps between them are at the group's limit.
 //! * S5 A step is freed when no group has it in its queue, no rank of a group has still to take it, nobody holds it, and it is
@@ -26,7 +26,8 @@
 //!   later, it goes on with the step that the group takes next. A group none of whose ranks is left is forgotten.
 //! * S7 Before the first group, a nameless one stands for it: it has what the first one will find, under the default limits. Where
 //!   the writer says which groups will come, one stands for each until it has come.
-//! * S8 After the last committed step readers get the end of the stream, and why. Writers get an error.
+//! * S8 After the last committed step readers get the end of the stream, and why. Writers get an error. A stream ends well only
+//!   because every rank has closed it.
 //! * S9 A writer rank may hold the step that it committed last, until its next commit is taken, or it closes, dies, or the stream
 //!   ends. Its hold is as a reader's: the step is neither freed nor spilled. It is no part of any queue, so it makes no
 //!   writer wait at a limit; the governor refuses its rank at once what can never fit beside it. By S1 it is the newest step:

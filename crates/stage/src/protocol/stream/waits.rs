@@ -4,7 +4,7 @@ use super::Stream;
 use super::groups::{Group, Place as ReaderPlace};
 use super::store::State;
 use super::writers::{Asking, Place, Stage};
-use crate::protocol::{EndOfStream, GroupFigures, Peer, Step, StreamFigures, Wait};
+use crate::protocol::{EndOfStream, Failure, GroupFigures, Peer, Step, StreamFigures, Wait};
 
 impl Stream {
     /// How things stand, for a person.
@@ -163,8 +163,8 @@ impl Stream {
     pub(super) fn whom_next_waits_for(&self) -> String {
         match self.end {
             Some(EndOfStream::Closed) => return "nobody: the stream is closed".to_owned(),
-            Some(EndOfStream::WriterLost { rank }) => {
-                return format!("nobody: rank {rank} of {} was lost", self.writers.program());
+            Some(EndOfStream::WriterFailed { rank, how }) => {
+                return format!("nobody: rank {rank} of {} {how}", self.writers.program());
             }
             None => {}
         }
@@ -196,9 +196,10 @@ impl Stream {
             Place::Here(_) => format!("rank {rank} of {program} to commit step {step}{others}"),
             Place::Away(until) => {
                 let left = until.saturating_sub(self.now);
-                let away = match self.writers.ranks[rank].came {
-                    true => "died",
-                    false => "has not come",
+                let away = match self.writers.ranks[rank].failure {
+                    Failure::NeverCame => "has not come",
+                    Failure::Died => "died",
+                    Failure::GaveUp => "stopped without closing the stream",
                 };
                 format!("rank {rank} of {program}, which {away}, for {left} ms more{others}")
             }

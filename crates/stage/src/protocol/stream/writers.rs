@@ -4,14 +4,15 @@ use super::Stream;
 use super::store::State;
 use crate::protocol::governor::{AskId, Shortage};
 use crate::protocol::{
-    Answer, EndOfStream, Fault, KeeperInfo, Layout, LayoutHash, Peer, Step, Ticket, Want, WriterId,
+    Answer, EndOfStream, Failure, Fault, KeeperInfo, Layout, LayoutHash, Peer, Step, Ticket, Want,
+    WriterId,
 };
 use std::sync::Arc;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Place {
     Here(Peer),
-    /// Dead, or has not come yet; may come (back) until then.
+    /// Has not come yet, or has failed (died, or gave up); may come (back) until then.
     Away(u64),
     Closed,
 }
@@ -43,8 +44,8 @@ pub(super) struct Asking {
 #[derive(Debug)]
 pub(super) struct Rank {
     pub(super) place: Place,
-    /// It has been here.
-    pub(super) came: bool,
+    /// Why it is away, while it is.
+    pub(super) failure: Failure,
     /// First step that it has not committed.
     pub(super) next: Step,
     /// It has begun step `next`.
@@ -71,7 +72,7 @@ impl Writers {
     pub(super) fn new(program: &str, size: u32, until: u64) -> Self {
         let rank = |_| Rank {
             place: Place::Away(until),
-            came: false,
+            failure: Failure::NeverCame,
             next: 0,
             begun: false,
             buffers: Vec::new(),
@@ -155,7 +156,7 @@ impl Stream {
                 peer,
             });
         }
-        (state.place, state.came) = (Place::Here(from), true);
+        state.place = Place::Here(from);
         let next = state.next;
         if self.store.open.parts.is_empty() {
             self.store.start(there as usize);
@@ -229,14 +230,10 @@ impl Stream {
     }
 
     pub(super) fn not_ended(&self) -> Result<(), Fault> {
-        match self.end {
-            Some(EndOfStream::WriterLost { rank }) => Err(Fault::WriterLost {
-                stream: self.name.clone(),
-                rank,
-            }),
-            Some(EndOfStream::Closed) => Err(Fault::NotOpen),
-            None => Ok(()),
-        }
+        let Some(end) = self.end else {
+            return Ok(());
+        };
+        Err(end.fault(&self.name).unwrap_or(Fault::NotOpen))
     }
 
     /// Lets in what waits to begin and may. Called after every event.
@@ -320,17 +317,34 @@ impl Stream {
         }
     }
 
-    /// A rank writes no more.
-    pub fn close_writer(&mut self, from: Peer, rank: u32) {
+    /// A rank has written all that it wanted to. It learns it when the stream has failed meanwhile.
+    pub fn close_writer(&mut self, from: Peer, rank: u32, ticket: Ticket) {
         if !self.writer_is(rank, from) {
-            return;
+            return self.fail(from, ticket, Fault::NotOpen);
         }
+        let answer = match self.not_ended() {
+            Ok(()) => Answer::Closed,
+            Err(fault) => Answer::Failed(fault),
+        };
+        self.answer(from, ticket, answer);
         if let Some((peer, ticket)) = self.stop_asking(rank as usize) {
             self.fail(peer, ticket, Fault::NotOpen);
         }
         self.drop_uncommitted(rank as usize);
         self.let_go(rank as usize);
         self.writers.ranks[rank as usize].place = Place::Closed;
+        self.settle();
+    }
+
+    /// A rank gives up: an error that it did not mend, or a panic.
+    pub fn leave_writer(&mut self, from: Peer, rank: u32) {
+        if !self.writer_is(rank, from) {
+            return;
+        }
+        if let Some((peer, ticket)) = self.stop_asking(rank as usize) {
+            self.fail(peer, ticket, Fault::NotOpen);
+        }
+        self.rank_failed(rank as usize, Failure::GaveUp);
         self.settle();
     }
 
@@ -383,18 +397,22 @@ impl Stream {
     /// A process is gone: so is a writer rank, if it was one.
     pub(super) fn writer_lost(&mut self, peer: Peer) {
         for rank in 0..self.writers.ranks.len() {
-            if self.writers.ranks[rank].place != Place::Here(peer) {
-                continue;
+            if self.writers.ranks[rank].place == Place::Here(peer) {
+                self.rank_failed(rank, Failure::Died);
             }
-            self.stop_asking(rank);
-            self.drop_uncommitted(rank);
-            self.let_go(rank);
-            let until = self.after(self.config.lease);
-            let state = &mut self.writers.ranks[rank];
-            state.place = Place::Away(until);
-            state.layout = None; // who comes back does not know what was told
-            self.wake_by(until);
         }
+    }
+
+    /// A rank is gone without having closed: what it had not committed is lost. It may come back while its lease runs.
+    fn rank_failed(&mut self, rank: usize, how: Failure) {
+        self.stop_asking(rank);
+        self.drop_uncommitted(rank);
+        self.let_go(rank);
+        let until = self.after(self.config.lease);
+        let state = &mut self.writers.ranks[rank];
+        (state.place, state.failure) = (Place::Away(until), how);
+        state.layout = None; // who comes back does not know what was told
+        self.wake_by(until);
     }
 
     pub(super) fn writers_tick(&mut self) {
@@ -417,7 +435,9 @@ impl Stream {
                 if until > self.now {
                     self.wake_by(until);
                 } else if !self.is_sealing() {
-                    self.end_stream(EndOfStream::WriterLost { rank: rank as u32 });
+                    let how = self.writers.ranks[rank].failure;
+                    let rank = rank as u32;
+                    self.end_stream(EndOfStream::WriterFailed { rank, how });
                 }
             }
         }

@@ -10,8 +10,8 @@ use crate::writer::WriterRank;
 use fastrand::Rng;
 use keepers::Keeper;
 use samite_stage::protocol::{
-    Action, Answer, BufferId, Event, Notice, Peer, ReaderId, Request, Step, Steward, StreamId,
-    Ticket, decode, encode,
+    Action, Answer, BufferId, EndOfStream, Event, Failure, Notice, Peer, ReaderId, Request, Step,
+    Steward, StreamId, Ticket, decode, encode,
 };
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, HashMap, HashSet};
@@ -62,6 +62,8 @@ pub(crate) struct World {
     pub(crate) committed: BTreeMap<StreamId, Step>,
     /// The ranks that were told that their part of a step is committed.
     pub(crate) told: BTreeMap<(StreamId, Step), HashSet<u32>>,
+    /// The ranks that have closed a stream.
+    pub(crate) closed: BTreeMap<StreamId, HashSet<u32>>,
     /// Streams that were forgotten as soon as they had ended: nobody read them, and how many steps they had is not known.
     unread: HashSet<StreamId>,
     events: BinaryHeap<Reverse<(u64, u64)>>,
@@ -90,6 +92,7 @@ impl World {
             kept: HashMap::new(),
             committed: BTreeMap::new(),
             told: BTreeMap::new(),
+            closed: BTreeMap::new(),
             unread: HashSet::new(),
             events: BinaryHeap::new(),
             happenings: HashMap::new(),
@@ -121,6 +124,29 @@ impl World {
         let last = self.arrival.entry((peer, to_steward)).or_default();
         *last = time.max(*last);
         *last
+    }
+
+    /// A stream that has ended well was closed by every rank; one that has failed was not closed by the rank that it names.
+    pub(crate) fn is_end(&mut self, stream: StreamId, end: EndOfStream) {
+        let closed = self.closed.entry(stream).or_default();
+        match end {
+            EndOfStream::Closed => {
+                assert_eq!(
+                    closed.len(),
+                    self.plan.writers as usize,
+                    "closed by {closed:?}"
+                );
+                self.seen.add("closed well");
+            }
+            EndOfStream::WriterFailed { rank, how } => {
+                assert!(!closed.contains(&rank), "rank {rank} {how}");
+                self.seen.add(match how {
+                    Failure::NeverCame => "never came",
+                    Failure::Died => "died",
+                    Failure::GaveUp => "gave up",
+                });
+            }
+        }
     }
 
     /// A peer speaks to the steward. A question must be answered in time.
@@ -217,7 +243,7 @@ fn question(request: &Request) -> Option<(Ticket, u64)> {
         | Request::Watch {
             ticket, patience, ..
         } => Some((ticket, patience)),
-        Request::Commit { ticket, .. } => Some((ticket, 0)),
+        Request::Commit { ticket, .. } | Request::CloseWriter { ticket, .. } => Some((ticket, 0)),
         _ => None,
     }
 }

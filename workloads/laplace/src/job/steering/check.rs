@@ -7,10 +7,10 @@ use clap::Parser;
 use ndarray::Array2;
 use samite::Fabric;
 use samite::program::Summary;
-use samite::stage::protocol::{Attribute, EndOfStream};
+use samite::stage::protocol::Attribute;
 use samite::stage::{Stage, StepReader};
 
-use super::{FACTORS, Orders, Rule, STREAM, Steering, ended};
+use super::{FACTORS, Orders, Rule, STREAM, Steering};
 use crate::job::FIELD;
 use crate::problem::INITIAL;
 use crate::{Comparison, Error, Problem, Sequential};
@@ -42,9 +42,9 @@ pub fn run(fabric: &Fabric, args: &Args, out: &mut dyn Write) -> Result<(), Erro
         seen += 1;
     }
     let elapsed = begin.elapsed();
-    let (Some(last), Some(EndOfStream::Closed)) = (last, reader.end()) else {
-        let what = "the solver's field ended before its last step";
-        return Err(Error::Ended(ended(what, reader.end())));
+    let Some(last) = last else {
+        let what = "the solver closed its field before its first step";
+        return Err(Error::Ended(what.to_owned()));
     };
     let shape = &last.variable(FIELD)?.shape;
     let problem = Problem::new(shape[0] as usize, shape[1] as usize)?;

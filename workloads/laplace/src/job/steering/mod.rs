@@ -24,7 +24,6 @@ pub mod solver;
 
 use crate::problem::OMEGA;
 use clap::Args;
-use samite::stage::protocol::EndOfStream;
 
 /// The field's stream, as the solver and the check call it.
 const STREAM: &str = "field";
@@ -37,16 +36,6 @@ const FACTORS: &str = "factors";
 
 /// Largest factor that is chosen.
 const MOST: f64 = 1.99;
-
-/// What ended too early, and why if that is known.
-fn ended(what: &str, end: Option<EndOfStream>) -> String {
-    match end {
-        Some(EndOfStream::WriterLost { rank }) => {
-            format!("{what}: its writer {rank} was lost, and did not come back")
-        }
-        _ => what.to_owned(),
-    }
-}
 
 /// What the rule of steering depends on.
 #[derive(Clone, Debug, Args)]

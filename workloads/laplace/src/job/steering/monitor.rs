@@ -8,7 +8,7 @@ use samite::Fabric;
 use samite::program::Units;
 use samite::stage::Stage;
 
-use super::{COARSE, ORDERS, Rule, Steering, ended};
+use super::{COARSE, ORDERS, Rule, Steering};
 use crate::Error;
 use crate::error::Doing;
 use crate::job::FIELD;
@@ -57,11 +57,14 @@ pub fn run(fabric: &Fabric, args: &Args, _: &mut dyn Write) -> Result<(), Error>
             step.commit()?;
         }
         if next.stop {
+            if let Some(orders) = orders {
+                orders.close()?;
+            }
             return Ok(());
         }
     }
     let what = "the field ended before it was at rest";
-    Err(Error::Ended(ended(what, coarse.end())))
+    Err(Error::Ended(what.to_owned()))
 }
 
 /// Of a mean, since the last look; before the first one all cells were alike. A unit that has no part sees none.

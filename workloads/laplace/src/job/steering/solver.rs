@@ -8,7 +8,7 @@ use samite::Fabric;
 use samite::stage::protocol::Attribute;
 use samite::stage::{Reader, Stage};
 
-use super::{FACTORS, ORDERS, Orders, STREAM, ended};
+use super::{FACTORS, ORDERS, Orders, STREAM};
 use crate::job::FIELD;
 use crate::job::borders::Borders;
 use crate::{Error, Problem, Rows, Solver, VecRows};
@@ -46,7 +46,7 @@ pub fn run(fabric: &Fabric, args: &Args, _: &mut dyn Write) -> Result<(), Error>
     loop {
         let next = take(&mut orders)?;
         if next.stop {
-            return Ok(());
+            return Ok(stream.close()?);
         }
         solver.set_omega(next.factor)?;
         factors.push(next.factor);
@@ -70,7 +70,7 @@ pub fn run(fabric: &Fabric, args: &Args, _: &mut dyn Write) -> Result<(), Error>
 fn take(orders: &mut Reader<'_>) -> Result<Orders, Error> {
     let Some(step) = orders.next_step()? else {
         let what = "the monitor ended without an order to stop";
-        return Err(Error::Ended(ended(what, orders.end())));
+        return Err(Error::Ended(what.to_owned()));
     };
     if step.is_token() {
         return Ok(Orders::first());

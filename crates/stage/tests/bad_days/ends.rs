@@ -1,0 +1,212 @@
+//! How streams end: well by `close` alone, as failed by everything else.
+
+use crate::staged::{Play, next, stage};
+use crate::{check_step, write};
+use samite_fabric::{Fabric, Mask};
+use samite_stage::protocol::{EndOfStream, Failure, Fault};
+use samite_stage::{Error, Method, Result, Settings, Stage};
+use samite_testkit::{Outcome, check, full_name, pause, point, same};
+use std::path::PathBuf;
+use std::time::Duration;
+
+fn folder(domain: &str) -> PathBuf {
+    std::env::temp_dir().join(format!("samite-{domain}"))
+}
+
+fn settings(fabric: &Fabric, method: Method) -> Settings {
+    Settings {
+        lease: Duration::from_secs(2),
+        steps: Some(8),
+        folder: folder(fabric.domain().unwrap_or_default()),
+        ..Settings::of(method)
+    }
+}
+
+fn is_failure(error: &Error, expected: Failure) -> bool {
+    match error {
+        Error::Fault(Fault::WriterFailed { stream, rank, how }) => {
+            (stream.as_str(), *rank, *how) == ("field", 0, expected)
+        }
+        _ => false,
+    }
+}
+
+/// Writes some steps, and comes to an error that nobody mends.
+fn write_some(stage: &Stage<'_>, from: u64, steps: u64) -> Result<()> {
+    let mut field = stage.write("field").as_rank("solver", 0, 1).open()?;
+    assert_eq!(field.next_step(), from);
+    for _ in 0..steps {
+        write(&mut field)?;
+    }
+    let half = field.step()?;
+    Err(Error::Spoiled {
+        step: half.number(),
+    })
+}
+
+/// A writer that leaves by an error or a panic has not closed its stream: it may go on, and else its readers hear of it after
+/// the last step that it has committed.
+fn a_dropped_writer(name: &str, method: Method) {
+    let play = Play {
+        servers: if method == Method::Server { 2 } else { 0 },
+        ..Play::of(2, Mask::default())
+    };
+    let body = |fabric: &Fabric, me: u32| {
+        let stage = stage(fabric, settings(fabric, method))?;
+        if me == 0 {
+            check!(write_some(&stage, 0, 3).is_err());
+            let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+                let failed = write_some(&stage, 3, 2);
+                panic!("as it is wanted: {failed:?}");
+            }));
+            check!(panicked.is_err());
+            // The process lives on: it is not for its death that readers are told.
+            pause("dropped");
+            return Ok(());
+        }
+        let mut reader = stage.read("field").as_rank("analysis", 0, 1).open()?;
+        let mut steps = 0;
+        let mut ends = 0;
+        for step in &mut reader {
+            match step {
+                Ok(step) => {
+                    same!((step.number(), ends), (steps, 0));
+                    check_step(&step)?;
+                    steps += 1;
+                }
+                Err(error) => {
+                    check!(is_failure(&error, Failure::GaveUp), "{error}");
+                    ends += 1;
+                }
+            }
+        }
+        same!((steps, ends), (5, 1));
+        let (rank, how) = (0, Failure::GaveUp);
+        same!(reader.end(), Some(EndOfStream::WriterFailed { rank, how }));
+        let again = reader.next_step().map(|step| step.is_some());
+        check!(
+            again.as_ref().is_err_and(|error| is_failure(error, how)),
+            "{again:?}"
+        );
+        point("told");
+        Ok(())
+    };
+    play.run(name, body, |cast| {
+        cast.wait_point(play.actor(0), "dropped");
+        cast.wait_point(play.actor(1), "told");
+        cast.release(play.actor(0));
+        cast.all_end();
+        let _ = std::fs::remove_dir_all(folder(cast.domain()));
+    });
+}
+
+#[test]
+fn a_dropped_writer_is_no_end_of_a_stream() {
+    let name = full_name(module_path!(), "a_dropped_writer_is_no_end_of_a_stream");
+    a_dropped_writer(&name, Method::Stream);
+}
+
+#[test]
+fn a_dropped_writer_is_no_end_beside_servers() {
+    let name = full_name(module_path!(), "a_dropped_writer_is_no_end_beside_servers");
+    a_dropped_writer(&name, Method::Server);
+}
+
+#[test]
+fn a_dropped_writer_is_no_end_of_files() {
+    let name = full_name(module_path!(), "a_dropped_writer_is_no_end_of_files");
+    a_dropped_writer(&name, Method::File);
+}
+
+/// As a writer that is killed: with files, too, readers do not wait for ever, and do not take it for the end.
+fn a_killed_writer(name: &str, method: Method, how: Failure) {
+    let play = Play::of(2, Mask::default());
+    let body = |fabric: &Fabric, me: u32| {
+        let stage = stage(fabric, settings(fabric, method))?;
+        if me == 0 {
+            let mut field = stage.write("field").as_rank("solver", 0, 1).open()?;
+            write(&mut field)?;
+            write(&mut field)?;
+            pause("two steps");
+            return Ok(());
+        }
+        let mut reader = stage.read("field").as_rank("analysis", 0, 1).open()?;
+        for number in 0..2 {
+            let step = next(&mut reader)?;
+            same!(step.number(), number);
+            check_step(&step)?;
+        }
+        pause("read");
+        let end = reader.next_step().map(|step| step.is_some());
+        check!(
+            end.as_ref().is_err_and(|error| is_failure(error, how)),
+            "{end:?}"
+        );
+        Ok(())
+    };
+    play.run(name, body, |cast| {
+        let (writer, reader) = (play.actor(0), play.actor(1));
+        cast.wait_point(writer, "two steps");
+        cast.wait_point(reader, "read");
+        cast.kill(writer);
+        cast.wait_gone(writer);
+        cast.release(reader);
+        cast.all_end();
+        let _ = std::fs::remove_dir_all(folder(cast.domain()));
+    });
+}
+
+#[test]
+fn a_killed_writer_is_no_end_of_a_stream() {
+    let name = full_name(module_path!(), "a_killed_writer_is_no_end_of_a_stream");
+    a_killed_writer(&name, Method::Stream, Failure::Died);
+}
+
+#[test]
+fn a_killed_writer_is_no_end_of_files() {
+    let name = full_name(module_path!(), "a_killed_writer_is_no_end_of_files");
+    a_killed_writer(&name, Method::File, Failure::GaveUp);
+}
+
+/// Steps that are asked for by number are not those that come next.
+fn a_step_beyond_the_end(name: &str, method: Method) {
+    let play = Play::of(2, Mask::default());
+    let body = |fabric: &Fabric, me: u32| -> Outcome {
+        let stage = stage(fabric, settings(fabric, method))?;
+        if me == 0 {
+            let mut field = stage.write("field").as_rank("solver", 0, 1).open()?;
+            for _ in 0..3 {
+                write(&mut field)?;
+            }
+            return Ok(field.close()?);
+        }
+        let mut reader = stage.read("field").as_rank("analysis", 0, 1).open()?;
+        check!(reader.at(7)?.is_none());
+        same!(reader.end(), Some(EndOfStream::Closed));
+        let steps: Result<Vec<u64>> = (&mut reader)
+            .map(|step| step.map(|step| step.number()))
+            .collect();
+        same!(steps?, [0, 1, 2]);
+        check!(reader.next_step()?.is_none());
+        Ok(())
+    };
+    play.run(name, body, |cast| {
+        cast.all_end();
+        let _ = std::fs::remove_dir_all(folder(cast.domain()));
+    });
+}
+
+#[test]
+fn a_step_beyond_the_end_passes_none_over() {
+    let name = full_name(module_path!(), "a_step_beyond_the_end_passes_none_over");
+    a_step_beyond_the_end(&name, Method::Stream);
+}
+
+#[test]
+fn a_step_beyond_the_end_of_files_passes_none_over() {
+    let name = full_name(
+        module_path!(),
+        "a_step_beyond_the_end_of_files_passes_none_over",
+    );
+    a_step_beyond_the_end(&name, Method::File);
+}
