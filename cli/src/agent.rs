@@ -28,17 +28,24 @@ pub(crate) struct AgentArgs {
 }
 
 /// The agent's command for `samite run`; none if the domain has one already: the job joins it.
-pub(crate) fn command(executable: &Path, domain: &str) -> Option<Vec<OsString>> {
+///
+/// # Errors
+/// There is an agent of this name, which cannot be talked to.
+pub(crate) fn command(executable: &Path, domain: &str) -> Result<Option<Vec<OsString>>> {
     let patience = std::time::Duration::from_secs(2);
-    if agent::facts(domain, patience).is_ok() {
-        return None;
+    match agent::facts(domain, patience) {
+        Ok(_) => return Ok(None),
+        Err(error) if agent::domains().iter().any(|name| name == domain) => {
+            return Err(error.into());
+        }
+        Err(_) => {}
     }
-    Some(vec![
+    Ok(Some(vec![
         executable.into(),
         "agent".into(),
         "--domain".into(),
         domain.into(),
-    ])
+    ]))
 }
 
 /// Runs the agent of a domain until it is told to stop. Prints `ready` once it can be reached.

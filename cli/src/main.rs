@@ -6,6 +6,7 @@ mod bench;
 mod builtin;
 mod doctor;
 mod edges;
+mod ends;
 mod info;
 mod program;
 mod run;
@@ -67,6 +68,9 @@ enum Command {
     /// Become a unit (started by `samite run`)
     #[command(hide = true)]
     ExecUnit(ExecUnitArgs),
+    /// End what units started when the launcher is killed (started by `samite run`)
+    #[command(hide = true)]
+    Guard,
     /// Run a built-in program as a unit (started by `samite run`)
     #[command(hide = true)]
     Unit {
@@ -158,6 +162,10 @@ fn start() -> Result<ExitCode> {
         }
         Command::Agent(args) => agent::run(&args),
         Command::ExecUnit(args) => exec_unit(args),
+        Command::Guard => {
+            samite_launch::guard(std::io::stdin().lock());
+            Ok(ExitCode::SUCCESS)
+        }
         Command::Unit { name, args } => builtin::unit(&name, &args),
     }
 }

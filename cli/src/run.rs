@@ -1,5 +1,6 @@
 //! `samite run`: from the command line to a plan, and the plan to its end.
 
+use crate::ends::Ends;
 use crate::program::{first_word, is_workflow};
 use crate::screen::Screen;
 use crate::{builtin, edges, settings};
@@ -7,7 +8,7 @@ use anyhow::{Context, Result};
 use clap::parser::ValueSource;
 use clap::{Arg, ArgAction, ArgMatches, Args, ValueEnum};
 use samite::stage::{Configuration, Method};
-use samite_launch::{Builtins, Interrupts, Plan, Program, Workflow, find_program};
+use samite_launch::{Builtins, Event, Interrupts, Plan, Program, Workflow, find_program};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -18,7 +19,7 @@ pub(crate) struct RunArgs {
     /// Units of PROGRAM to start
     #[arg(short = 'n', value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     units: Option<u32>,
-    /// Name under which the processes find each other [default: the job's name and a number]
+    /// Name under which the processes find each other [default: the job's name and a number that nobody else has]
     #[arg(long, value_name = "NAME")]
     domain: Option<String>,
     /// Change a setting; `samite config show` prints them all
@@ -190,12 +191,10 @@ pub(crate) fn run(
             settings::resolve(None, &args.config)?,
         ),
     };
-    plan.domain = match &args.domain {
-        Some(domain) => domain.clone(),
-        // A job of its own, unless somebody asked for a name to be shared.
-        None => format!("{}-{}", plan.job, std::process::id()),
-    };
-    plan.agent = crate::agent::command(&executable, &plan.domain);
+    plan.id = unique(&plan.job)?;
+    // A domain of its own, unless somebody asked for a name to be shared.
+    plan.domain = args.domain.clone().unwrap_or_else(|| plan.id.clone());
+    plan.agent = crate::agent::command(&executable, &plan.domain)?;
     // An agent that is there already has a budget of its own.
     let budget = settings.config.memory.budget.set().map(|bytes| bytes.get());
     let budget = budget.filter(|_| plan.agent.is_some());
@@ -209,11 +208,35 @@ pub(crate) fn run(
     plan.grace = settings.config.launch.grace.get();
 
     let interrupts = Interrupts::install()?;
-    let mut screen = Screen::new(args.tag_output == YesNo::Yes);
-    let result = samite_launch::run(&plan, Some(&interrupts), &mut |event| screen.show(&event));
-    screen.close();
+    let screen = Screen::start(args.tag_output == YesNo::Yes)?;
+    plan.backlog = Some(screen.backlog());
+    let mut ends = Ends::of(&plan);
+    let result = samite_launch::run(&plan, Some(&interrupts), &mut |event| {
+        if let Event::Ended { name, exit } = &event {
+            ends.tell(name, *exit);
+        }
+        screen.show(&event);
+    });
+    let interrupted = matches!(result, Err(samite_launch::Error::Interrupted { .. }));
+    if !screen.close(&interrupts, interrupted.then_some(plan.grace)) {
+        // Not a word more: whoever does not read the output may not read an error either.
+        let code = result.map_or_else(|error| error.exit_code(), |()| STALLED);
+        std::process::exit(code.into());
+    }
     result?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Ctrl-C while the output of a job that has ended well was not read: as a shell says it.
+const STALLED: u8 = 130;
+
+/// A name that no other run has: process ids come again, and are not the same in every container.
+fn unique(job: &str) -> Result<String> {
+    let mut bytes = [0; 6];
+    rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())
+        .context("the system has no random numbers")?;
+    let random: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+    Ok(format!("{job}-{}-{random}", std::process::id()))
 }
 
 /// More copies than servers are as many as there are servers.

@@ -2,6 +2,7 @@
 //! error at once, not at its deadline, and nothing is left.
 
 use rustix::process::{Pid, Signal, kill_process};
+use samite_testkit::require;
 use std::io::{BufRead, BufReader, Read};
 use std::process::{Child, Command, Stdio};
 
@@ -58,4 +59,61 @@ fn everybody_hears_of_the_death_of_the_agent() {
     let status = writer.0.wait().expect("it has been started");
     assert_eq!(status.code(), Some(1), "{words}");
     assert!(words.contains("lost") || words.contains("gone"), "{words}");
+}
+
+/// A process and an agent that have no process id for each other: each way it is said, and nobody joins.
+#[test]
+fn processes_of_another_pid_namespace_are_refused() {
+    const NAME: &str = "processes_of_another_pid_namespace_are_refused";
+    let inside = |program: &str, arguments: &[&str]| {
+        let mut command = Command::new("unshare");
+        command
+            .args(["--pid", "--fork", "--kill-child", program])
+            .args(arguments)
+            .env("XDG_CONFIG_HOME", "/nonexistent")
+            .env_remove("SAMITE_LOG")
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
+        command
+    };
+    let allowed = inside("true", &[]).status();
+    let otherwise =
+        "it needs `unshare`, of util-linux, and the right to make a pid namespace (root)";
+    if !require(
+        NAME,
+        allowed.is_ok_and(|status| status.success()),
+        otherwise,
+    ) {
+        return;
+    }
+    let samite = env!("CARGO_BIN_EXE_samite");
+    let sentence = "different pid namespaces";
+    // The agent outside: for the process inside it has no number.
+    let domain = format!("namespaces-out-{}", std::process::id());
+    let mut agent = start(&domain, &["agent", "--domain", &domain]);
+    let mut said = BufReader::new(agent.0.stdout.take().expect("it was piped"));
+    wait_for(&mut said, "ready");
+    let run = ["run", "--domain", &domain, "true"];
+    let unit = ["unit", "synthetic-writer"];
+    for arguments in [&run[..], &unit[..]] {
+        let output = inside(samite, arguments)
+            .env("SAMITE_DOMAIN", &domain)
+            .output();
+        let output = output.expect("unshare can be started");
+        let words = String::from_utf8_lossy(&output.stderr);
+        assert!(!output.status.success());
+        assert!(words.contains(sentence), "{words}");
+    }
+    // The agent inside: for the agent the process outside has no number.
+    let domain = format!("namespaces-in-{}", std::process::id());
+    let agent = inside(samite, &["agent", "--domain", &domain]).spawn();
+    let mut agent = Process(agent.expect("unshare can be started"));
+    let mut said = BufReader::new(agent.0.stdout.take().expect("it was piped"));
+    wait_for(&mut said, "ready");
+    let mut unit = start(&domain, &unit);
+    let mut words = String::new();
+    let errors = unit.0.stderr.as_mut().expect("it was piped");
+    errors.read_to_string(&mut words).expect("it prints text");
+    assert!(words.contains(sentence), "{words}");
+    assert!(!unit.0.wait().expect("it has been started").success());
 }

@@ -4,7 +4,7 @@ use crate::error::{Error, Exit};
 use crate::output::Event;
 use crate::plan::Plan;
 use crate::signals::{ChildWatch, Interrupts};
-use crate::spawn::Process;
+use crate::spawn::{Process, stop_with};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::Signal;
 use std::ffi::OsString;
@@ -68,8 +68,14 @@ fn wait_until_ready(
     let deadline = Instant::now() + READY_DEADLINE;
     let mut said = Vec::new();
     loop {
-        if let Some((_, signal)) = interrupts.and_then(Interrupts::take) {
-            return Err(Error::Interrupted { signal });
+        if let Some(interrupts) = interrupts {
+            let heard = interrupts.take();
+            if heard.stop {
+                stop_with(std::slice::from_ref(agent));
+            }
+            if let Some(signal) = heard.end {
+                return Err(Error::Interrupted { signal });
+            }
         }
         let left = deadline.saturating_duration_since(Instant::now());
         if left.is_zero() {

@@ -1,24 +1,29 @@
 //! A job from its first process to its last.
 //!
 //! ```text
-//! running --(a unit failed, the agent ended, Ctrl-C)--> ending --(grace is over, Ctrl-C)--> killing
+//! running --(a unit failed, the agent ended, Ctrl-C)--> ending --(grace is over, Ctrl-C again)--> killing
 //!    |                                                     |                                   |
 //!    +------------------ all units have ended -------------+-----------------------------------+
 //!                                 |
 //!                      SIGTERM to the agent, the same ladder, the end
 //! ```
-//! The loop waits for output, ended children and signals at once. It looks at children after their
-//! wake-up was cleared, so an end in between causes one more round and never a lost one.
+//! The loop waits for output, ended children and signals at once. It looks at children when the kernel says that one
+//! changed, after that wake-up was cleared, so an end in between causes one more round and never a lost one. While the
+//! caller has too much to show no output is read; everything else goes on.
 
+use crate::Backlog;
 use crate::agent;
 use crate::error::{Error, Exit};
+use crate::guard::Guard;
 use crate::limits;
 use crate::output::Event;
 use crate::plan::{Name, Plan};
 use crate::signals::{ChildWatch, Interrupts};
-use crate::spawn::Process;
+use crate::spawn::{Process, stop_with};
+use nix::sys::wait::{Id, WaitPidFlag, waitid};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::Signal;
+use std::collections::BTreeMap;
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
@@ -43,16 +48,25 @@ pub fn run(
     }
     let pipes = limits::pipes_for(wanted)?;
     let children = ChildWatch::install()?;
+    let guard = plan.starter.as_deref().map(Guard::start).transpose();
+    let mut guard = guard.map_err(|source| Error::system("start its guard", source))?;
     let agent = match &plan.agent {
         Some(argv) => Some(agent::start(plan, argv, &children, interrupts, on_event)?),
         None => None,
     };
-    let units = Process::start_units(plan, pipes, on_event)?;
+    let mut on_start = |pid| guard.iter_mut().for_each(|guard| guard.watch(pid));
+    agent.iter().for_each(|agent| on_start(agent.pid()));
+    let units = Process::start_units(plan, pipes, &mut on_start, on_event)?;
     tracing::info!(job = plan.job, units = wanted, ?pipes, "started");
+    let processes: Vec<Process> = units.into_iter().chain(agent).collect();
+    let numbers = processes.iter().map(Process::pid).zip(0..);
     let mut job = Job {
-        processes: units.into_iter().chain(agent).collect(),
+        numbers: numbers.collect(),
+        processes,
+        guard,
         children,
         interrupts,
+        backlog: plan.backlog.as_ref(),
         grace: plan.grace,
         ending: None,
         failure: None,
@@ -65,8 +79,12 @@ pub fn run(
 struct Job<'a> {
     /// The units in order, then the agent if there is one.
     processes: Vec<Process>,
+    /// Which of them a process id is.
+    numbers: BTreeMap<u32, usize>,
+    guard: Option<Guard>,
     children: ChildWatch,
     interrupts: Option<&'a Interrupts>,
+    backlog: Option<&'a Backlog>,
     grace: Duration,
     ending: Option<Ending>,
     failure: Option<Error>,
@@ -74,10 +92,16 @@ struct Job<'a> {
 
 /// How far the end has come.
 enum Ending {
-    /// All were asked; at this time they are killed.
-    Asked(Instant),
+    /// All were asked, and are killed if they take too long.
+    Asked {
+        since: Instant,
+        until: Instant,
+    },
     Killed,
 }
+
+/// Two signals within this time are one wish: `timeout` signals the process and then its group.
+const ONE_WISH: Duration = Duration::from_millis(500);
 
 impl Job<'_> {
     fn run_units(&mut self, on_event: &mut dyn FnMut(Event<'_>)) -> Result<(), Error> {
@@ -126,15 +150,18 @@ impl Job<'_> {
         if let Some(interrupts) = self.interrupts {
             fds.push(PollFd::from_borrowed_fd(interrupts.as_fd(), PollFlags::IN));
         }
+        let full = self.backlog.filter(|backlog| backlog.is_full());
+        fds.extend(full.map(|backlog| PollFd::from_borrowed_fd(backlog.as_fd(), PollFlags::IN)));
         let first = fds.len();
         let readers = self
             .processes
             .iter()
+            .filter(|_| full.is_none())
             .flat_map(|process| process.output.readers());
         fds.extend(readers.map(|reader| PollFd::new(reader, PollFlags::IN)));
         let timeout = match &self.ending {
-            Some(Ending::Asked(deadline)) => {
-                Timespec::try_from(deadline.saturating_duration_since(Instant::now())).ok()
+            Some(Ending::Asked { until, .. }) => {
+                Timespec::try_from(until.saturating_duration_since(Instant::now())).ok()
             }
             Some(Ending::Killed) | None => None,
         };
@@ -147,6 +174,9 @@ impl Job<'_> {
             .iter()
             .map(|fd| !fd.revents().is_empty())
             .collect();
+        if full.is_some() {
+            return Ok(());
+        }
         let mut ready = ready.as_slice();
         for process in &mut self.processes {
             let (own, others) = ready.split_at(process.output.readers().count());
@@ -156,29 +186,50 @@ impl Job<'_> {
         Ok(())
     }
 
-    /// Reaps until a look at all children finds no more; returns who ended, and how.
+    /// Reaps until no child is left that has ended; returns who ended, and how.
     ///
     /// More than one look, because a unit that ends may take another with it while this one looks:
     /// then both are in the list, and [`Job::judge`] can tell cause from effect.
     fn reap(&mut self, on_event: &mut dyn FnMut(Event<'_>)) -> Vec<(usize, Exit)> {
-        self.children.clear();
         let mut ended = Vec::new();
-        loop {
-            let before = ended.len();
-            for (index, process) in self.processes.iter_mut().enumerate() {
-                if let Some(exit) = process.reap() {
-                    process.output.finish(&process.name, on_event);
-                    on_event(Event::Ended {
-                        name: &process.name,
-                        exit,
-                    });
-                    ended.push((index, exit));
+        if !self.children.clear() {
+            return ended;
+        }
+        let options = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
+        while let Ok(status) = waitid(Id::All, options) {
+            let Some(pid) = status.pid() else { break };
+            let index = self.numbers.get(&pid.as_raw().unsigned_abs()).copied();
+            let Some(index) = index else {
+                // A child of somebody else in this process, who has not reaped it yet: ours may be behind it.
+                for index in 0..self.processes.len() {
+                    ended.extend(self.reap_one(index, on_event));
                 }
-            }
-            if ended.len() == before {
-                return ended;
+                break;
+            };
+            match self.reap_one(index, on_event) {
+                Some(end) => ended.push(end),
+                None => break,
             }
         }
+        ended
+    }
+
+    fn reap_one(
+        &mut self,
+        index: usize,
+        on_event: &mut dyn FnMut(Event<'_>),
+    ) -> Option<(usize, Exit)> {
+        let process = &mut self.processes[index];
+        let exit = process.reap()?;
+        if let Some(guard) = &mut self.guard {
+            guard.forget(process.pid());
+        }
+        process.output.finish(&process.name, on_event);
+        on_event(Event::Ended {
+            name: &process.name,
+            exit,
+        });
+        Some((index, exit))
     }
 
     /// What the ends of processes mean for the job. When several ended, the cause comes first: the
@@ -227,19 +278,40 @@ impl Job<'_> {
     }
 
     fn hear_interrupts(&mut self) {
-        let Some((count, signal)) = self.interrupts.and_then(Interrupts::take) else {
+        let Some(interrupts) = self.interrupts else {
             return;
         };
-        let again = self.ending.is_some() || count > 1;
+        let heard = interrupts.take();
+        if heard.stop {
+            self.stop();
+        }
+        let Some(signal) = heard.end else {
+            return;
+        };
+        let again = match &self.ending {
+            None => false,
+            Some(Ending::Asked { since, .. }) => since.elapsed() >= ONE_WISH,
+            Some(Ending::Killed) => true,
+        };
         self.fail(Error::Interrupted { signal });
         if again {
             self.kill();
         }
     }
 
+    /// Stops everything until somebody continues the launcher; the time is not counted.
+    fn stop(&mut self) {
+        let before = Instant::now();
+        stop_with(&self.processes);
+        if let Some(Ending::Asked { since, until }) = &mut self.ending {
+            *since += before.elapsed();
+            *until += before.elapsed();
+        }
+    }
+
     fn lose_patience(&mut self) {
-        if let Some(Ending::Asked(deadline)) = self.ending
-            && Instant::now() >= deadline
+        if let Some(Ending::Asked { until, .. }) = self.ending
+            && Instant::now() >= until
         {
             self.kill();
         }
@@ -260,7 +332,9 @@ impl Job<'_> {
             process.signal(Signal::TERM);
             process.signal(Signal::CONT);
         }
-        self.ending = Some(Ending::Asked(Instant::now() + self.grace));
+        let since = Instant::now();
+        let until = since + self.grace;
+        self.ending = Some(Ending::Asked { since, until });
     }
 
     fn kill(&mut self) {

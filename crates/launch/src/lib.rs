@@ -7,20 +7,24 @@
 //! * [`run`]: runs a plan to its end. One thread, one poll; children are reaped when the kernel says
 //!   that they ended, never by a timer.
 //! * [`Event`]: what the caller is told meanwhile: lines, progress reports, starts and ends.
-//! * [`Interrupts`]: Ctrl-C and its relatives as something that [`run`] can wait for.
+//! * [`Interrupts`]: Ctrl-C, Ctrl-Z and their relatives as something that [`run`] can wait for.
+//! * [`Backlog`]: what the caller has not shown yet, so that nobody who stops reading stops the launcher.
 //!
 //! # File map
 //! `plan` the plan and the search for a program · `workflow` the file, its programs and edges · `parameters` the values that
 //! a workflow leaves open · `source` lines and nearest names for messages · `spawn` one process ·
-//! `agent` the start of the agent · `output` lines out of pipes · `job` the run · `signals` signals
-//! as file descriptors · `limits` file descriptors · `exec` what a new unit does before it becomes
-//! its program · `error`.
+//! `agent` the start of the agent · `output` lines out of pipes · `backlog` lines that nobody reads · `job` the run ·
+//! `signals` signals as file descriptors · `limits` file descriptors · `exec` what a new unit does before it becomes
+//! its program · `guard` what outlives a launcher that is killed · `error`.
 //!
 //! # Rules
-//! * Every process leads its own group, and the whole group goes when it ends: no grandchild stays.
+//! * Every process leads its own group, and the whole group goes when it ends, or when the launcher does, also by
+//!   kill -9. What leaves the group (`setsid`, a daemon) is not followed: its output is not read any more once
+//!   its unit has ended, and it may stay. Nor is anybody followed whose launcher and guard are killed at once.
 //! * Nothing is started before every program of the job is known to exist.
 //! * The first failure ends the job and is the one that is reported, with the unit's last words.
 //! * File descriptors: two pipes for a unit, or one when the limit is low; nothing else per unit.
+//! * The launcher never waits for who reads its output, nor for what a unit left behind: signals are always heard.
 //!
 //! # Progress reports
 //! A unit that has something for the progress bar prints a line that starts with the character
@@ -45,8 +49,10 @@
 #![forbid(unsafe_code)]
 
 mod agent;
+mod backlog;
 mod error;
 mod exec;
+mod guard;
 mod job;
 mod limits;
 mod output;
@@ -57,8 +63,10 @@ mod source;
 mod spawn;
 mod workflow;
 
+pub use backlog::Backlog;
 pub use error::{Error, Exit};
 pub use exec::ExecUnit;
+pub use guard::guard;
 pub use job::run;
 pub use output::{Event, Line, Progress, Stream};
 pub use parameters::Parameter;

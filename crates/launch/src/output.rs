@@ -4,7 +4,6 @@
 //! mixed. A line that ends without a newline is shown when its pipe ends; a very long one in pieces.
 
 use crate::plan::Name;
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde::Deserialize;
 use std::collections::VecDeque;
 use std::io::{self, PipeReader, Read, Write};
@@ -153,10 +152,11 @@ impl Output {
             on_event,
         };
         let mut ready = ready.iter().copied();
-        pipes.retain_mut(|pipe| !ready.next().unwrap_or(false) || pipe.read(&mut sink));
+        pipes.retain_mut(|pipe| !ready.next().unwrap_or(false) || pipe.read(&mut sink).is_some());
     }
 
-    /// Reads what is there without waiting for more, and shows unfinished lines.
+    /// Reads what is there at this moment, and shows unfinished lines. What somebody else who holds the pipe writes
+    /// from now on (a grandchild that left the group) is not read.
     pub(crate) fn finish(&mut self, name: &Name, on_event: &mut dyn FnMut(Event<'_>)) {
         let Self {
             prefix,
@@ -170,9 +170,11 @@ impl Output {
             on_event,
         };
         for mut pipe in pipes.drain(..) {
-            while is_readable(&pipe.reader) {
-                if !pipe.read(&mut sink) {
-                    break;
+            let mut left = rustix::io::ioctl_fionread(&pipe.reader).unwrap_or(0);
+            while left > 0 {
+                match pipe.read(&mut sink) {
+                    Some(count) => left = left.saturating_sub(count as u64),
+                    None => break,
                 }
             }
             pipe.end(&mut sink);
@@ -186,21 +188,21 @@ impl Output {
 }
 
 impl Pipe {
-    /// One read; false at the end.
-    fn read(&mut self, sink: &mut Sink<'_, '_>) -> bool {
+    /// One read, of so many bytes; none at the end.
+    fn read(&mut self, sink: &mut Sink<'_, '_>) -> Option<usize> {
         let mut bytes = [0; 16 * 1024];
         match self.reader.read(&mut bytes) {
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => true,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => Some(0),
             Ok(0) | Err(_) => {
                 self.end(sink);
-                false
+                None
             }
             Ok(count) => {
                 let stream = self.stream;
                 self.lines.push(&bytes[..count], |text, complete| {
                     sink.line(stream, text, complete)
                 });
-                true
+                Some(count)
             }
         }
     }
@@ -210,11 +212,6 @@ impl Pipe {
         self.lines
             .finish(|text, complete| sink.line(stream, text, complete));
     }
-}
-
-fn is_readable(reader: &PipeReader) -> bool {
-    let mut fds = [PollFd::new(reader, PollFlags::IN)];
-    matches!(poll(&mut fds, Some(&Timespec::default())), Ok(1..))
 }
 
 /// Where the lines of one process go.

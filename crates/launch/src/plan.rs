@@ -1,6 +1,6 @@
 //! A job with all questions answered: which executables, how many units, which configuration.
 
-use crate::Error;
+use crate::{Backlog, Error};
 use rustix::fs::Access;
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -13,6 +13,8 @@ use std::time::Duration;
 pub struct Plan {
     /// Name of the job, for people.
     pub job: String,
+    /// Name of the job, for its units: no other run in the same domain has it.
+    pub id: String,
     /// Name under which the processes find each other.
     pub domain: String,
     /// The programs, in the order in which their units are numbered.
@@ -20,12 +22,15 @@ pub struct Plan {
     /// Command of the agent; it prints `ready` and closes its standard output. None: no agent.
     pub agent: Option<Vec<OsString>>,
     /// The `samite` executable; each process is started as `STARTER exec-unit --parent PID
-    /// [--cpus LIST] -- COMMAND ARGS`, so that it dies with the launcher. None: started directly.
+    /// [--cpus LIST] -- COMMAND ARGS`, so that it dies with the launcher, and `STARTER guard` sees to what it started
+    /// itself. None: started directly.
     pub starter: Option<PathBuf>,
     /// The resolved configuration, as TOML, for all units alike.
     pub config: String,
     /// How long a process may take to end after SIGTERM.
     pub grace: Duration,
+    /// What the caller has not shown yet, if it keeps a queue; without one it has to be quick.
+    pub backlog: Option<Backlog>,
 }
 
 impl Plan {
@@ -34,12 +39,14 @@ impl Plan {
         let job = job.into();
         Self {
             domain: job.clone(),
+            id: job.clone(),
             job,
             programs: Vec::new(),
             agent: None,
             starter: None,
             config: String::new(),
             grace: Duration::from_secs(5),
+            backlog: None,
         }
     }
 

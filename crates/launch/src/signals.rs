@@ -5,63 +5,96 @@
 
 use crate::Error;
 use signal_hook::SigId;
-use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGTERM};
+use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGTERM, SIGTSTP};
 use signal_hook::low_level::{pipe, unregister};
 use std::io::{self, Read};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-/// Ctrl-C, SIGTERM and SIGHUP, to be waited for by [`crate::run`].
+/// Ctrl-C, SIGTERM, SIGHUP and Ctrl-Z, to be waited for by [`crate::run`].
 ///
-/// The first one asks the units to end, the second one kills them. The handlers go with this value,
-/// but the default effect of the signals does not come back: install it once, in the command.
+/// The first one of the first three asks the units to end. Another one kills them, unless it comes so soon that it
+/// means the same wish: `timeout` and some terminals signal twice. Ctrl-Z stops the units, then the launcher, and what
+/// continues the launcher continues them. A signal that this process was told to ignore when it was started
+/// (`nohup`) stays ignored. The handlers go with this value, but the default effect of the signals does not come back:
+/// install it once, in the command.
 #[derive(Debug)]
 pub struct Interrupts {
     wake: UnixStream,
-    last: Arc<AtomicUsize>,
+    end: Arc<AtomicUsize>,
+    stop: Arc<AtomicBool>,
     ids: Vec<SigId>,
 }
 
+/// What was heard since the last look.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Heard {
+    /// The last signal that asked for the end.
+    pub(crate) end: Option<i32>,
+    /// Whether Ctrl-Z was among them.
+    pub(crate) stop: bool,
+}
+
 impl Interrupts {
-    /// Installs handlers for SIGINT, SIGTERM and SIGHUP in this process.
+    /// Installs handlers for SIGINT, SIGTERM, SIGHUP and SIGTSTP in this process, but for those that it ignores.
     ///
     /// # Errors
     /// [`Error::System`] when the system has no descriptor left.
     pub fn install() -> Result<Self, Error> {
-        Self::on(&[SIGINT, SIGTERM, SIGHUP])
+        let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+        let heard = |signals: &[i32]| -> Vec<i32> {
+            let signals = signals.iter().copied();
+            signals
+                .filter(|signal| !is_ignored(&status, *signal))
+                .collect()
+        };
+        Self::on(&heard(&[SIGINT, SIGTERM, SIGHUP]), &heard(&[SIGTSTP]))
             .map_err(|source| Error::system("watch for Ctrl-C", source))
     }
 
-    fn on(signals: &[i32]) -> io::Result<Self> {
+    fn on(end: &[i32], stop: &[i32]) -> io::Result<Self> {
         let (wake, hand) = wake_pair()?;
         let mut interrupts = Self {
             wake,
-            last: Arc::default(),
+            end: Arc::default(),
+            stop: Arc::default(),
             ids: Vec::new(),
         };
-        for &signal in signals {
-            // Actions run in this order: the number is there when the byte is.
-            let last = Arc::clone(&interrupts.last);
-            interrupts.ids.push(signal_hook::flag::register_usize(
-                signal,
-                last,
-                signal.unsigned_abs() as usize,
-            )?);
-            interrupts
-                .ids
-                .push(pipe::register(signal, hand.try_clone()?)?);
+        // Actions run in this order: the number is there when the byte is.
+        for &signal in end {
+            let (last, number) = (Arc::clone(&interrupts.end), signal.unsigned_abs() as usize);
+            let id = signal_hook::flag::register_usize(signal, last, number)?;
+            interrupts.ids.push(id);
+        }
+        for &signal in stop {
+            let id = signal_hook::flag::register(signal, Arc::clone(&interrupts.stop))?;
+            interrupts.ids.push(id);
+        }
+        for &signal in end.iter().chain(stop) {
+            let id = pipe::register(signal, hand.try_clone()?)?;
+            interrupts.ids.push(id);
         }
         Ok(interrupts)
     }
 
-    /// How many signals came since the last call, and which was the last.
-    pub(crate) fn take(&self) -> Option<(usize, i32)> {
-        let count = drain(&self.wake);
-        let signal = i32::try_from(self.last.load(Ordering::Relaxed)).unwrap_or(SIGTERM);
-        (count > 0).then_some((count, signal))
+    /// What came since the last call.
+    pub(crate) fn take(&self) -> Heard {
+        drain(&self.wake);
+        let signal = i32::try_from(self.end.swap(0, Ordering::Relaxed));
+        Heard {
+            end: signal.ok().filter(|signal| *signal != 0),
+            stop: self.stop.swap(false, Ordering::Relaxed),
+        }
     }
+}
+
+/// Whether a process with this status was told to ignore a signal.
+fn is_ignored(status: &str, signal: i32) -> bool {
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
+    mask.is_some_and(|mask| mask >> (signal - 1) & 1 == 1)
 }
 
 impl AsFd for Interrupts {
@@ -97,9 +130,9 @@ impl ChildWatch {
         register().map_err(|source: io::Error| Error::system("watch for ended children", source))
     }
 
-    /// Forgets the wake-ups so far; look at the children after this, not before.
-    pub(crate) fn clear(&self) {
-        drain(&self.wake);
+    /// Forgets the wake-ups so far, and whether there were any; look at the children after this, not before.
+    pub(crate) fn clear(&self) -> bool {
+        drain(&self.wake)
     }
 }
 
@@ -115,33 +148,52 @@ impl Drop for ChildWatch {
     }
 }
 
-fn wake_pair() -> io::Result<(UnixStream, UnixStream)> {
+pub(crate) fn wake_pair() -> io::Result<(UnixStream, UnixStream)> {
     let (wake, hand) = UnixStream::pair()?;
     wake.set_nonblocking(true)?;
+    hand.set_nonblocking(true)?;
     Ok((wake, hand))
 }
 
-fn drain(mut wake: &UnixStream) -> usize {
+/// Takes all wake-ups; whether there were any.
+pub(crate) fn drain(mut wake: &UnixStream) -> bool {
     let mut bytes = [0; 256];
-    let mut count = 0;
-    while let Ok(more @ 1..) = wake.read(&mut bytes) {
-        count += more;
+    let mut any = false;
+    while let Ok(1..) = wake.read(&mut bytes) {
+        any = true;
     }
-    count
+    any
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use signal_hook::consts::SIGUSR1;
+    use signal_hook::consts::{SIGUSR1, SIGUSR2};
 
     #[test]
-    fn signals_are_counted_and_named() {
-        let interrupts = Interrupts::on(&[SIGUSR1]).expect("handlers can be installed");
-        assert_eq!(interrupts.take(), None);
-        signal_hook::low_level::raise(SIGUSR1).expect("a signal to oneself");
-        signal_hook::low_level::raise(SIGUSR1).expect("a signal to oneself");
-        assert_eq!(interrupts.take(), Some((2, SIGUSR1)));
-        assert_eq!(interrupts.take(), None);
+    fn signals_are_heard_and_named() {
+        let interrupts = Interrupts::on(&[SIGUSR1], &[SIGUSR2]).expect("handlers can be installed");
+        let nothing = Heard {
+            end: None,
+            stop: false,
+        };
+        assert_eq!(interrupts.take(), nothing);
+        for signal in [SIGUSR1, SIGUSR2, SIGUSR1] {
+            signal_hook::low_level::raise(signal).expect("a signal to oneself");
+        }
+        let both = Heard {
+            end: Some(SIGUSR1),
+            stop: true,
+        };
+        assert_eq!(interrupts.take(), both);
+        assert_eq!(interrupts.take(), nothing);
+    }
+
+    #[test]
+    fn ignored_signals_are_found() {
+        let status = "Name:\tsamite\nSigBlk:\t0000000000000002\nSigIgn:\t0000000000001001\n";
+        let ignored = [SIGHUP, SIGINT, SIGTERM, 13].map(|signal| is_ignored(status, signal));
+        assert_eq!(ignored, [true, false, false, true]);
+        assert!(!is_ignored("", SIGHUP));
     }
 }

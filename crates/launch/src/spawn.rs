@@ -4,7 +4,9 @@ use crate::error::{Error, Exit};
 use crate::limits::{self, Pipes};
 use crate::output::{Event, Output, Stream};
 use crate::plan::{Name, Plan};
-use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process_group, waitid};
+use rustix::process::{
+    Pid, Signal, WaitId, WaitIdOptions, getpid, kill_process, kill_process_group, waitid,
+};
 use std::ffi::{OsStr, OsString};
 use std::io::{self, PipeReader};
 use std::os::unix::process::CommandExt;
@@ -24,6 +26,7 @@ impl Process {
     pub(crate) fn start_units(
         plan: &Plan,
         pipes: Pipes,
+        on_start: &mut dyn FnMut(u32),
         on_event: &mut dyn FnMut(Event<'_>),
     ) -> Result<Vec<Self>, Error> {
         let wanted = plan.units();
@@ -46,9 +49,10 @@ impl Process {
                     .env("SAMITE_UNITS", wanted.to_string());
                 let unit = start_unit(command, name.clone(), pipes, program.prefix)
                     .map_err(|source| spawn_error(name, units.len(), wanted, source))?;
+                on_start(unit.pid());
                 on_event(Event::Started {
                     name: &unit.name,
-                    pid: unit.child.id(),
+                    pid: unit.pid(),
                 });
                 units.push(unit);
             }
@@ -125,6 +129,21 @@ impl Process {
     }
 }
 
+/// Stops these processes, and this one after them; when somebody continues this one they go on, too.
+pub(crate) fn stop_with(processes: &[Process]) {
+    for process in processes {
+        process.signal(Signal::STOP);
+    }
+    // Of this call only the way back is seen, after SIGCONT.
+    let stopped = kill_process(getpid(), Signal::STOP);
+    for process in processes {
+        process.signal(Signal::CONT);
+    }
+    if let Err(error) = stopped {
+        tracing::warn!(%error, "the launcher cannot stop");
+    }
+}
+
 impl Drop for Process {
     fn drop(&mut self) {
         if self.exit.is_none() {
@@ -155,7 +174,7 @@ fn command(plan: &Plan, cpus: Option<&str>, program: &OsStr, args: &[OsString]) 
     command
         .args(args)
         .env("SAMITE_DOMAIN", &plan.domain)
-        .env("SAMITE_JOB", &plan.job)
+        .env("SAMITE_JOB", &plan.id)
         .env("SAMITE_CONFIG", &plan.config)
         // In its own group a unit could not read from the terminal anyway: it would be stopped.
         .stdin(Stdio::null())

@@ -447,9 +447,16 @@ impl Node {
         let Ok(socket) = rustix::net::accept_with(listener, SocketFlags::CLOEXEC) else {
             return;
         };
+        let known = control::set_timeout(socket.as_fd(), PATIENCE)
+            .and_then(|()| control::check_credentials(socket.as_fd()));
+        if let Err(why) = &known {
+            let _ = control::send(socket.as_fd(), &Answer::Refused(why.clone()), None);
+            // Not looked at; but a connection that closes with something unread loses what was said on it.
+            let _ = control::receive::<Request>(socket.as_fd());
+            return;
+        }
         let request = || {
-            control::set_timeout(socket.as_fd(), PATIENCE)?;
-            let pid = control::check_credentials(socket.as_fd())?;
+            let pid = known?;
             if !control::has_come(socket.as_fd(), PATIENCE) {
                 return Ok(None);
             }
