@@ -463,6 +463,31 @@ impl Layout {
             .map(ClaimWord)
     }
 
+    /// The tables as far as the first `peers` slots use them; what they hold, which peer writes them (none: the
+    /// agent, or everybody), and where they are.
+    #[cfg(feature = "testing")]
+    pub(crate) fn tables(&self, peers: u32) -> Vec<(&'static str, Option<PeerId>, Span)> {
+        let span = |offset, bytes| Span { offset, bytes };
+        let bells = span(BELLS, peers as u64 * DOORBELL_BYTES);
+        let mut tables = vec![
+            ("header", None, span(HEADER, EPOCH + 64)),
+            ("doorbells", None, bells),
+        ];
+        for peer in (0..peers).map(PeerId) {
+            let slot = Self::slot(peer);
+            let said = span(slot + COOKIE_ADDRESS, IDENTITY_LEN - COOKIE_ADDRESS);
+            tables.push(("slot", None, span(slot, SLOT_BYTES)));
+            tables.push(("cookie and epoch", Some(peer), said));
+            let directory = Self::entry_at(peer, 0);
+            tables.push(("directory", Some(peer), span(directory, 64 * ENTRY_BYTES)));
+            for to in (0..peers as u64).map(|to| to * PEERS_MAX as u64) {
+                let word = INBOX + (to + peer.index() as u64) * 8;
+                tables.push(("inbox", Some(peer), span(word, 8)));
+            }
+        }
+        tables
+    }
+
     /// The part of the arena that extents are cut from.
     pub(crate) fn extents(&self) -> Span {
         Span {

@@ -14,7 +14,8 @@
 //! `segment`, `remote`, `gated` (one-sided) · `peer`, `config`, `error` ·
 //! `engine/` (takes frames, moves operations on) · `proto/` (one protocol per file) ·
 //! `matching` (tags, pure) · `ops` (operations in flight) · `hold` (memory of the dead) · `wire` (what frames say) ·
-//! `transport/{shm, sim}` · `layout` (the fixed part of a node's arena) · `agent/`
+//! `transport/{shm, sim}` · `layout` (the fixed part of a node's arena) · `agent/` ·
+//! `testing` (for tests of hostile peers)
 //!
 //! # Rules
 //! * No `unsafe`: what touches shared bytes is in `samite_mem`.
@@ -52,6 +53,8 @@ mod proto;
 mod remote;
 mod roster;
 mod segment;
+#[cfg(feature = "testing")]
+pub mod testing;
 pub mod transport;
 mod watch;
 mod wire;

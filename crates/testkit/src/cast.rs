@@ -69,16 +69,16 @@ impl Cast {
             send,
             bound,
         };
-        cast.spawn(Who::Agent, units.count);
+        cast.spawn(Who::Agent, units.count, units.seed);
         cast.wait_point(Who::Agent, "ready");
         for rank in 0..units.count {
-            cast.spawn(Who::Unit(rank), units.count);
+            cast.spawn(Who::Unit(rank), units.count, units.seed);
         }
         cast
     }
 
     /// Starts the test binary again, with the environment that `samite run` gives to a unit.
-    fn spawn(&mut self, who: Who, units: u32) {
+    fn spawn(&mut self, who: Who, units: u32, seed: Option<u64>) {
         let binary = std::env::current_exe().expect("a test binary has a path");
         let mut command = Command::new(binary);
         command
@@ -95,6 +95,9 @@ impl Cast {
             .stdin(Stdio::piped())
             .stdout(Stdio::null())
             .stderr(Stdio::piped());
+        if let Some(seed) = seed {
+            command.env(crate::fuzz::SEED, seed.to_string());
+        }
         match who {
             Who::Agent => command.env(ROLE, "agent"),
             Who::Unit(rank) => command

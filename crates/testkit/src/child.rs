@@ -79,11 +79,31 @@ fn die_with_parent() {
     }
 }
 
-pub(crate) fn run_agent(budget: u64, before: impl FnOnce()) -> ! {
+pub(crate) fn run_agent(
+    budget: u64,
+    beside: Option<fn(&AgentConfig) -> Outcome>,
+    before: impl FnOnce(),
+) -> ! {
     die_with_parent();
     before();
+    // A panic in any of its threads is one of the agent.
+    let print = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        print(panic);
+        std::process::abort();
+    }));
     let domain = std::env::var("SAMITE_DOMAIN").unwrap_or_default();
-    let ended = samite_fabric::agent::run(&AgentConfig { domain, budget }, || point("ready"));
+    let config = AgentConfig { domain, budget };
+    let ended = samite_fabric::agent::run(&config, || {
+        if let Some(beside) = beside {
+            let config = config.clone();
+            std::thread::spawn(move || {
+                let ended = beside(&config);
+                panic!("what runs beside the agent ended: {ended:?}");
+            });
+        }
+        point("ready");
+    });
     tell("fail", &format!("the agent ended: {ended:?}"));
     std::process::exit(1);
 }

@@ -7,12 +7,14 @@
 //! * [`Visitors`]: who has come and left, for a unit that serves the others.
 //! * [`simulate`]: the same closure on the simulated network, once per seed.
 //! * [`everywhere!`]: one body as three tests: mapped memory, messages only, simulated.
+//! * [`fuzz::rounds`]: a body per seed, with random and mutated bytes, for whatever decodes what others wrote.
+//! * [`hostile`]: a peer that sends frames which no honest one sends, and writes into every table it can reach.
 //! * [`contract`]: what every transport is held to, as cases that run on all of them.
 //!
 //! # Files
 //! `units` (what to run) · `cast` (the running processes, watchdog) · `child` (inside a process) ·
 //! `everywhere` (one body, three tests) · `visitors` (who has come and left) · `leftovers` (nothing stays behind) · `simulated` ·
-//! `outcome` (how a body fails) · `pattern` (bytes that know their place) · `python` (programs of others) · `contract/` (cases by subject)
+//! `outcome` (how a body fails) · `fuzz` (seeds, random bytes) · `hostile/` (tampered frames, written tables) · `pattern` (bytes that know their place) · `python` (programs of others) · `contract/` (cases by subject)
 //!
 //! # Rules
 //! * No test sleeps to get a moment right: processes announce points, the test waits for them.
@@ -25,6 +27,8 @@ mod cast;
 mod child;
 pub mod contract;
 mod everywhere;
+pub mod fuzz;
+pub mod hostile;
 mod leftovers;
 mod outcome;
 pub mod pattern;

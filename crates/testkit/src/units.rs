@@ -1,6 +1,7 @@
 //! What a test runs in several processes.
 
 use crate::{Cast, Outcome, Unit, Who, child};
+use samite_fabric::agent::AgentConfig;
 use samite_fabric::{Config, Fabric, Mask, PeerId};
 use std::time::Duration;
 
@@ -11,6 +12,8 @@ pub struct Units {
     pub(crate) budget: u64,
     pub(crate) config: Config,
     pub(crate) before: Option<fn(Who)>,
+    pub(crate) beside: Option<fn(&AgentConfig) -> Outcome>,
+    pub(crate) seed: Option<u64>,
     pub(crate) patience: Duration,
 }
 
@@ -24,6 +27,8 @@ pub fn units(count: u32) -> Units {
             ..Config::default()
         },
         before: None,
+        beside: None,
+        seed: None,
         patience: Duration::from_secs(60),
     }
 }
@@ -56,6 +61,23 @@ impl Units {
     pub fn before(self, before: fn(Who)) -> Units {
         Units {
             before: Some(before),
+            ..self
+        }
+    }
+
+    /// What the agent's process runs beside the agent, in a thread of its own, as `samite agent` serves streams. It ends
+    /// with the test, and not before.
+    pub fn agent(self, beside: fn(&AgentConfig) -> Outcome) -> Units {
+        Units {
+            beside: Some(beside),
+            ..self
+        }
+    }
+
+    /// In a round of [`crate::fuzz::rounds`]: the processes are to have the same seed.
+    pub fn seed(self, seed: u64) -> Units {
+        Units {
+            seed: Some(seed),
             ..self
         }
     }
@@ -112,7 +134,7 @@ impl Units {
             }
         };
         if std::env::var(ROLE).as_deref() == Ok("agent") {
-            child::run_agent(self.budget, || before(Who::Agent));
+            child::run_agent(self.budget, self.beside, || before(Who::Agent));
         }
         child::run_unit(self.config.clone(), |unit| {
             before(Who::Unit(unit.rank));

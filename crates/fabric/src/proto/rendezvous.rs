@@ -29,6 +29,7 @@ use crate::{Error, PeerId};
 use samite_mem::copy::cooperative::Claim;
 use samite_mem::lend::{ReadBuf, WriteBuf};
 use samite_mem::ring::Body;
+use std::sync::OnceLock;
 
 impl Engine {
     /// Sends a message whole, or offers it. `Full` leaves everything as it was.
@@ -463,11 +464,16 @@ impl Pull {
     }
 }
 
-/// Memory for as many bytes as a peer says, if that many can be had: its word is not trusted.
+/// Memory for as many bytes as a peer says, if that many can be had: its word is not trusted. What this machine
+/// has not cannot be received here, whatever the kernel would promise.
 pub(crate) fn zeroed(len: u64) -> Option<Vec<u8>> {
-    let len = usize::try_from(len).ok()?;
-    Vec::<u8>::new().try_reserve_exact(len).ok()?;
-    Some(vec![0; len])
+    static MOST: OnceLock<u64> = OnceLock::new();
+    let most = *MOST.get_or_init(|| match samite_mem::host::Host::read().memory_total {
+        0 => u64::MAX, // It cannot be read here.
+        total => total,
+    });
+    let len = usize::try_from(len).ok().filter(|_| len <= most)?;
+    bytemuck::allocation::try_zeroed_vec(len).ok()
 }
 
 /// A message in one frame.

@@ -156,6 +156,8 @@ pub trait Transport {
 pub(crate) enum AnyTransport {
     Shm(Box<shm::Shm>),
     Sim(Box<sim::Sim>),
+    #[cfg(feature = "testing")]
+    Tampered(Box<crate::testing::Tampered>),
 }
 
 /// One forwarding per verb, written by hand: the match disappears where the variant is known.
@@ -164,6 +166,8 @@ macro_rules! forward {
         match $self {
             AnyTransport::Shm(transport) => transport.$verb($($arg),*),
             AnyTransport::Sim(transport) => transport.$verb($($arg),*),
+            #[cfg(feature = "testing")]
+            AnyTransport::Tampered(transport) => transport.$verb($($arg),*),
         }
     };
 }

@@ -1,0 +1,263 @@
+//! For tests of what a hostile peer can do: frames that no honest fabric sends, in any state of the protocols,
+//! and the tables in shared memory. Only with the feature `testing`, which no production build has.
+//!
+//! A process whose transport is [tampered](tamper) with runs any program; what it sends is another thing. So
+//! every key, ticket and length in its frames is one that was really given out.
+
+use crate::transport::{
+    AnyTransport, Caps, Change, Class, Incoming, Outgoing, Push, Sink, Transport,
+};
+use crate::{Fabric, PeerId};
+use samite_mem::ring::{Body, RING_BYTES};
+use samite_mem::sync::Ordering;
+use samite_mem::{SharedBytes, Span};
+use std::collections::VecDeque;
+use std::time::Duration;
+
+/// A frame, with its own bytes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RawFrame {
+    /// Which credits it uses.
+    pub class: Class,
+    /// What it is.
+    pub kind: u8,
+    /// Its word.
+    pub arg: u64,
+    /// Its few bytes.
+    pub inline: Vec<u8>,
+    /// Its many bytes; empty for none.
+    pub body: Vec<u8>,
+}
+
+/// Decides what a process sends in place of what its fabric wants to send.
+pub trait Tamper {
+    /// `frame` is to go to `to`: calls `send` for each frame that goes out instead.
+    fn outgoing(&mut self, to: PeerId, frame: RawFrame, send: &mut dyn FnMut(PeerId, RawFrame));
+
+    /// A frame has arrived (its class is not known: `Request`). Returns whether the process is to see it.
+    fn incoming(&mut self, from: PeerId, frame: &RawFrame) -> bool;
+}
+
+/// From now on what `fabric` sends goes through `tamper`.
+pub fn tamper(fabric: &Fabric, tamper: Box<dyn Tamper>) {
+    let core = &mut *fabric.core.borrow_mut();
+    let tampered = Tampered {
+        inner: None,
+        tamper,
+        waiting: VecDeque::new(),
+    };
+    let tampered = AnyTransport::Tampered(Box::new(tampered));
+    let inner = std::mem::replace(&mut core.transport, tampered);
+    if let AnyTransport::Tampered(tampered) = &mut core.transport {
+        tampered.inner = Some(inner);
+    }
+}
+
+/// Sends one frame as it is, past the engine of `fabric`.
+pub fn send(fabric: &Fabric, to: PeerId, frame: &RawFrame) -> Push {
+    push(&mut fabric.core.borrow_mut().transport, to, frame)
+}
+
+/// Delivers a frame to the engine of `fabric`, as if `from` had sent it.
+pub fn receive(fabric: &Fabric, from: PeerId, frame: &RawFrame) {
+    let core = &mut *fabric.core.borrow_mut();
+    core.engine.frame(Incoming {
+        from,
+        kind: frame.kind,
+        arg: frame.arg,
+        inline: &frame.inline,
+        body: Body::Slice(&frame.body),
+    });
+    core.engine.flush(&mut core.transport);
+}
+
+/// Lets `fabric` believe that a peer was lost and that its number has another life, to which it listens.
+pub fn live_again(fabric: &Fabric, peer: PeerId) {
+    let engine = &mut fabric.core.borrow_mut().engine;
+    let info = engine
+        .peers
+        .get(peer.index())
+        .and_then(|peer| peer.info.clone());
+    if let Some(mut info) = info {
+        let incarnation = info.incarnation;
+        engine.change(Change::Lost { peer, incarnation });
+        info.incarnation += 1;
+        engine.change(Change::Joined(info));
+    }
+}
+
+/// The whole arena that `fabric` is in.
+pub fn arena(fabric: &Fabric) -> SharedBytes {
+    let arena = fabric.node.layout.arena();
+    let all = arena.bytes(0, arena.len());
+    all.expect("an arena has its own bytes")
+}
+
+/// A table of the arena.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Table {
+    /// What it holds.
+    pub name: &'static str,
+    /// Which peer writes it; `None`: the agent, or everybody.
+    pub writer: Option<PeerId>,
+    /// Where it is.
+    pub span: Span,
+}
+
+/// The tables of the arena that the first `peers` slots use, with the rings between them.
+pub fn tables(fabric: &Fabric, peers: u32) -> Vec<Table> {
+    let layout = &fabric.node.layout;
+    let table = |(name, writer, span)| Table { name, writer, span };
+    let mut tables: Vec<Table> = layout.tables(peers).into_iter().map(table).collect();
+    for to in (0..peers).map(PeerId) {
+        for from in (0..peers).map(PeerId) {
+            // ORDERING: Acquire pairs with the Release store in `open`.
+            let offset = layout.inbox(to, from).load(Ordering::Acquire);
+            let bytes = RING_BYTES;
+            if offset != 0 && layout.arena().bytes(offset, bytes).is_ok() {
+                tables.push(table(("ring", Some(from), Span { offset, bytes })));
+            }
+        }
+    }
+    tables
+}
+
+/// A transport in front of another one; see [`Tamper`].
+pub(crate) struct Tampered {
+    /// `None` only inside [`tamper`].
+    inner: Option<AnyTransport>,
+    tamper: Box<dyn Tamper>,
+    /// What found no room yet.
+    waiting: VecDeque<(PeerId, RawFrame)>,
+}
+
+impl std::fmt::Debug for Tampered {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("Tampered").field(&self.inner).finish()
+    }
+}
+
+/// So many frames wait; those before them are lost.
+const WAITING_MAX: usize = 64;
+
+fn push(transport: &mut AnyTransport, to: PeerId, frame: &RawFrame) -> Push {
+    let caps = transport.caps();
+    // What does not fit into a ring at all cannot be sent: the ends that lie beyond are cut.
+    let inline = &frame.inline[..frame.inline.len().min(caps.inline_max as usize - 16)];
+    let body = &frame.body[..frame.body.len().min(caps.body_max as usize)];
+    let outgoing = Outgoing {
+        class: frame.class,
+        kind: frame.kind,
+        arg: frame.arg,
+        inline,
+        body: Body::Slice(body),
+    };
+    transport.push(to, &outgoing)
+}
+
+impl Tampered {
+    fn inner(&self) -> &AnyTransport {
+        self.inner.as_ref().expect("it is there after `tamper`")
+    }
+
+    fn inner_mut(&mut self) -> &mut AnyTransport {
+        self.inner.as_mut().expect("it is there after `tamper`")
+    }
+
+    /// Sends what waits, in order; a peer that is gone or full does not delay the others.
+    fn flush(&mut self) {
+        let mut waiting = std::mem::take(&mut self.waiting);
+        waiting.retain(|(to, frame)| push(self.inner_mut(), *to, frame) == Push::Full);
+        self.waiting = waiting;
+    }
+}
+
+impl Transport for Tampered {
+    fn name(&self) -> &'static str {
+        "tampered"
+    }
+
+    fn caps(&self) -> Caps {
+        self.inner().caps()
+    }
+
+    fn now(&self) -> Duration {
+        self.inner().now()
+    }
+
+    fn push(&mut self, to: PeerId, frame: &Outgoing<'_>) -> Push {
+        self.flush();
+        if self.waiting.len() >= WAITING_MAX {
+            // Somebody takes nothing any more: that is no reason for this process to wait.
+            self.waiting.pop_front();
+        }
+        let frame = RawFrame {
+            class: frame.class,
+            kind: frame.kind,
+            arg: frame.arg,
+            inline: frame.inline.to_vec(),
+            body: frame.body.to_vec(),
+        };
+        let waiting = &mut self.waiting;
+        let mut send = |to, frame| waiting.push_back((to, frame));
+        self.tamper.outgoing(to, frame, &mut send);
+        self.flush();
+        Push::Done
+    }
+
+    fn poll<S: Sink>(&mut self, sink: &mut S) -> usize {
+        self.flush();
+        let Tampered { inner, tamper, .. } = self;
+        let tamper = tamper.as_mut();
+        let mut listening = Listening { sink, tamper };
+        inner.as_mut().map_or(0, |inner| inner.poll(&mut listening))
+    }
+
+    fn idle(&mut self, at_most: Duration, there: &mut dyn FnMut() -> bool) {
+        // Nobody rings when a full ring has room again.
+        self.flush();
+        let nap = if self.waiting.is_empty() {
+            at_most
+        } else {
+            at_most.min(Duration::from_millis(1))
+        };
+        self.inner_mut().idle(nap, there);
+    }
+
+    fn yield_now(&mut self) {
+        self.inner_mut().yield_now();
+    }
+
+    fn crowded(&self) -> bool {
+        self.inner().crowded()
+    }
+}
+
+/// Shows what arrives to the one who tampers.
+struct Listening<'a> {
+    sink: &'a mut dyn Sink,
+    tamper: &'a mut dyn Tamper,
+}
+
+impl Sink for Listening<'_> {
+    fn frame(&mut self, frame: Incoming<'_>) {
+        let raw = RawFrame {
+            class: Class::Request,
+            kind: frame.kind,
+            arg: frame.arg,
+            inline: frame.inline.to_vec(),
+            body: frame.body.to_vec(),
+        };
+        if self.tamper.incoming(frame.from, &raw) {
+            self.sink.frame(frame);
+        }
+    }
+
+    fn change(&mut self, change: Change) {
+        self.sink.change(change);
+    }
+
+    fn satisfied(&self) -> bool {
+        self.sink.satisfied()
+    }
+}
