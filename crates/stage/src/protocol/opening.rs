@@ -184,7 +184,7 @@ impl Steward {
 }
 
 /// Most ranks that a program may have: a word of nonsense must not cost all memory.
-const MOST_RANKS: u32 = 1 << 20;
+const MOST_RANKS: u32 = 1 << 12;
 
 /// Whether waiting may help.
 fn may_pass(fault: &Fault) -> bool {

@@ -1,0 +1,69 @@
+//! Words in tables and rings, read by the process that wrote them into its own arena: nobody else is there, so a seed
+//! repeats.
+
+use samite_mem::ring::{Body, CELLS, Consumer, RING_BYTES, SharedRing};
+use samite_mem::sync::Ordering;
+use samite_mem::{Arena, LINE};
+use samite_testkit::fuzz::{self, word};
+
+/// A consumer of a ring that holds anything: a frame within bounds, or a typed error.
+#[test]
+fn no_ring_breaks_its_consumer() {
+    let arena = Arena::create(RING_BYTES + (64 << 10)).expect("an arena");
+    let bytes = arena.bytes(0, RING_BYTES).expect("a ring");
+    fuzz::rounds(
+        "tables::no_ring_breaks_its_consumer",
+        20_000,
+        |_, random| {
+            let ring = SharedRing::new(bytes.clone()).expect("it is aligned");
+            let mut consumer = Consumer::new(ring);
+            // Where its bulk area is said to be.
+            bytes.u64(128).store(RING_BYTES, Ordering::Relaxed);
+            let bulk = if random.bool() {
+                16 << 10
+            } else {
+                word(random)
+            };
+            bytes.u64(136).store(bulk, Ordering::Relaxed);
+            for position in 0..8 {
+                let cell = 256 + position % CELLS * LINE;
+                for at in 1..8 {
+                    bytes
+                        .u64(cell + at * 8)
+                        .store(word(random), Ordering::Relaxed);
+                }
+                let shape = random.u64(..7) | random.u64(..2) << 7;
+                let len = match random.u32(..3) {
+                    0 => random.u64(..0x1_0000),
+                    1 => random.u64(..300),
+                    _ => shape.wrapping_mul(50) % 272,
+                };
+                let header =
+                    (position | 1 << 31) << 32 | random.u64(..20) << 24 | shape << 16 | len;
+                bytes.u64(cell).store(header, Ordering::Relaxed);
+            }
+            for _ in 0..4 {
+                if consumer.next_has_body() {
+                    match consumer.medium.attach_bulk(&arena) {
+                        Ok(bytes) => consumer.set_bulk_bytes(bytes),
+                        Err(_) => return,
+                    }
+                }
+                let Ok(Some((frame, medium))) = consumer.peek_with_medium() else {
+                    return;
+                };
+                assert!(frame.inline.len() <= samite_mem::ring::INLINE_BYTES);
+                if let Some((start, len)) = frame.bulk {
+                    assert!(
+                        start.checked_add(len).is_some_and(|end| end <= 64 << 10),
+                        "{start} {len}"
+                    );
+                    let body = medium.body(start, len);
+                    assert_eq!(body.to_vec().len() as u64, len);
+                    assert!(matches!(body, Body::Shared { .. }) || len == 0);
+                }
+                consumer.advance();
+            }
+        },
+    );
+}

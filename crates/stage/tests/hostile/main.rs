@@ -1,0 +1,28 @@
+//! What a hostile peer or a damaged disk says to the staging layer: messages to the steward, and files. Anything may be
+//! refused; nothing panics, and nothing takes memory that only a number promised.
+//!
+//! `SAMITE_FUZZ_SEED=N` repeats a seed; `SAMITE_FUZZ_MINUTES=N` runs others for so long.
+
+use stats_alloc::{INSTRUMENTED_SYSTEM, StatsAlloc};
+use std::alloc::System;
+use std::sync::{Mutex, PoisonError};
+
+/// Counts what is allocated.
+#[global_allocator]
+static HEAP: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
+
+/// What is counted is counted for all threads.
+static ALONE: Mutex<()> = Mutex::new(());
+
+fn allocated(run: impl FnOnce()) -> usize {
+    let before = HEAP.stats().bytes_allocated;
+    run();
+    HEAP.stats().bytes_allocated - before
+}
+
+fn alone() -> std::sync::MutexGuard<'static, ()> {
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+mod files;
+mod steward;
