@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use clap::Parser;
 use samite::Fabric;
-use samite::pgas::{Pgas, Place, Segment, Update};
+use samite::pgas::{Pgas, Place, Segment, Sum, Update};
 use samite::program::{Reporter, Summary};
 
 use super::{Way, judge, timed, total};
@@ -144,23 +144,66 @@ impl<'p, 'f> Table<'p, 'f> {
         self.blocks.locate(number & (self.words - 1))
     }
 
-    /// Does all updates of this unit's block once more, alone: it must be as before. The number of words
-    /// that are not.
+    /// The number of words of this unit's block that are not what they should be.
     fn wrong(&self, updates: u64) -> Result<u64, Error> {
-        let me = self.pgas.me().0;
-        let part = self.blocks.part(me);
+        let part = self.blocks.part(self.pgas.me().0);
         let mut own = vec![0; (part.end - part.start) as usize];
         self.segment.read_local(0, &mut own)?;
-        for number in Sequence::from(0).take(updates as usize) {
-            let at = self.place(number);
-            if at.rank == me {
-                own[at.index as usize] ^= number;
-            }
+        let (mut first, mut all) = ([0], [0]);
+        let team = self.pgas.world();
+        team.exscan(&[own.len() as u64], &mut first, Sum)?;
+        team.all_reduce(&[own.len() as u64], &mut all, Sum)?;
+        if all != [self.words] {
+            return Ok(self.words);
         }
-        Ok(own
-            .iter()
-            .zip(part)
-            .filter(|(word, place)| *word != place)
-            .count() as u64)
+        Ok(differing(own, first[0], self.words, updates))
+    }
+}
+
+/// Does all updates once more, alone, and those of a block at its words: each of them must then be its place
+/// again. How many are not. The block begins at place `first` of the table; which unit has which place is
+/// not asked of what the updates were done by.
+fn differing(mut block: Vec<u64>, first: u64, words: u64, updates: u64) -> u64 {
+    for number in Sequence::from(0).take(updates as usize) {
+        let place = (number % words).checked_sub(first);
+        if let Some(word) = place.and_then(|at| block.get_mut(at as usize)) {
+            *word ^= number;
+        }
+    }
+    let places = block.iter().zip(first..);
+    places.filter(|(word, place)| **word != *place).count() as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A table of 64 words after its updates, by the definition.
+    fn table(updates: u64) -> Vec<u64> {
+        let mut table: Vec<u64> = (0..64).collect();
+        let numbers = Sequence::from(0).take(updates as usize);
+        numbers.for_each(|number| table[(number % 64) as usize] ^= number);
+        table
+    }
+
+    #[test]
+    fn a_lost_or_a_stray_update_is_found() {
+        let whole = table(500);
+        assert_eq!(differing(whole.clone(), 0, 64, 500), 0);
+        let parts = [(0, 20), (20, 20), (40, 24)];
+        let of = |table: &[u64], (first, length): (u64, u64)| {
+            let block = &table[first as usize..(first + length) as usize];
+            differing(block.to_vec(), first, 64, 500)
+        };
+        assert!(parts.iter().all(|part| of(&whole, *part) == 0));
+        assert_eq!(
+            of(&table(499), parts[0]) + of(&table(499), parts[1]) + of(&table(499), parts[2]),
+            1
+        );
+        // Two words that lie in each other's places: as if each update had been done elsewhere, too.
+        let mut swapped = whole.clone();
+        swapped.swap(3, 45);
+        assert_eq!((of(&swapped, parts[0]), of(&swapped, parts[2])), (1, 1));
+        assert!(super::super::judge(1, "words").is_err());
     }
 }

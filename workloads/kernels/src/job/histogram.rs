@@ -53,7 +53,7 @@ pub fn run(fabric: &Fabric, args: &Args, out: &mut dyn Write) -> Result<(), Erro
             Way::Plain => plain(&segment, &blocks, &places),
             Way::Aggregated => aggregated(&segment, &blocks, &places),
         })?;
-        wrong += total(&pgas, wrong_counters(&segment, &blocks, args)?)?;
+        wrong += total(&pgas, wrong_counters(&segment, args)?)?;
         summary = summary.row(way, rate(updates, time));
     }
     if me == 0 {
@@ -80,25 +80,54 @@ fn aggregated(segment: &Segment<'_, u64>, blocks: &Blocks, places: &[u64]) -> Re
     Ok(updates.finish()?)
 }
 
-/// Counts what all units count in this unit's block, alone; how many counters are different.
-fn wrong_counters(segment: &Segment<'_, u64>, blocks: &Blocks, args: &Args) -> Result<u64, Error> {
+/// How many counters of this unit are not what they should be.
+fn wrong_counters(segment: &Segment<'_, u64>, args: &Args) -> Result<u64, Error> {
     let team = segment.team();
-    let (me, units) = (team.rank(), team.size());
     let mut found = vec![0; args.counters as usize];
     segment.read_local(0, &mut found)?;
-    let mut expected = vec![0; args.counters as usize];
+    Ok(differing(&found, team.rank(), team.size(), args.updates))
+}
+
+/// Counts what all units count, alone, and compares a unit's counters with theirs; how many are different. Each
+/// unit has as many, by rank: who has which is not asked of what the additions were done by.
+fn differing(found: &[u64], rank: u32, units: u32, updates: u64) -> u64 {
+    let counters = found.len() as u64;
+    let (first, mut expected) = (u64::from(rank) * counters, vec![0; found.len()]);
     for unit in 0..units {
-        let places = random_places(unit, args.counters * u64::from(units));
-        for place in places.take(args.updates as usize) {
-            let at = blocks.locate(place);
-            if at.rank == me {
-                expected[at.index as usize] += 1;
+        let places = random_places(unit, counters * u64::from(units));
+        for place in places.take(updates as usize) {
+            let own = place.checked_sub(first);
+            if let Some(counter) = own.and_then(|at| expected.get_mut(at as usize)) {
+                *counter += 1;
             }
         }
     }
-    Ok(found
-        .iter()
-        .zip(&expected)
-        .filter(|(found, expected)| found != expected)
-        .count() as u64)
+    let both = found.iter().zip(&expected);
+    both.filter(|(found, expected)| found != expected).count() as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lost_or_a_stray_addition_is_found() {
+        let mut all = vec![0; 30];
+        for unit in 0..3 {
+            random_places(unit, 30)
+                .take(500)
+                .for_each(|place| all[place as usize] += 1);
+        }
+        for rank in 0..3 {
+            let own = &all[10 * rank..][..10];
+            assert_eq!(differing(own, rank as u32, 3, 500), 0);
+            let mut lost = own.to_vec();
+            lost[4] -= 1;
+            assert_eq!(differing(&lost, rank as u32, 3, 500), 1);
+            lost[5] += 1;
+            assert_eq!(differing(&lost, rank as u32, 3, 500), 2);
+            assert!(differing(own, (rank as u32 + 1) % 3, 3, 500) > 0);
+        }
+        assert!(judge(2, "counters").is_err());
+    }
 }

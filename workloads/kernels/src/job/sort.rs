@@ -3,19 +3,20 @@
 use std::io::Write;
 use std::path::PathBuf;
 
-use clap::{Parser, ValueEnum};
+use clap::Parser;
 use samite::Fabric;
 use samite::pgas::Pgas;
 use samite::program::Summary;
 
 use super::timed;
 use crate::Error;
-use crate::sort::{Checksum, Lines, Part, Records, Words};
+use crate::sort::{Contents, Kind, Lines, Part, Records, Words};
 
 /// Sorts a file over all units.
 ///
-/// Every unit reads a part of the file; the records travel once, to the unit that writes them. The
-/// result is read again and checked: it is in order, and it has the records of the input.
+/// Every unit reads a part of the file; the records travel once, to the unit that writes them. Input and
+/// result are read once more, record by record and not by the code that sorts: the result is in order, and
+/// has as many records and bytes as the input, and the same ones.
 #[derive(Clone, Debug, Parser)]
 #[command(name = "file-sort")]
 pub struct Args {
@@ -27,15 +28,6 @@ pub struct Args {
     /// What the records are
     #[arg(long, value_enum, default_value_t = Kind::Lines)]
     pub records: Kind,
-}
-
-/// What the records of a file are.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Kind {
-    /// Lines of a text, compared byte by byte
-    Lines,
-    /// Numbers of 64 bits, little endian, without sign
-    U64,
 }
 
 /// Runs one unit. Collective over the program.
@@ -58,39 +50,33 @@ fn sort<R: Records>(fabric: &Fabric, args: &Args, out: &mut dyn Write) -> Result
         part = Part::read(&pgas, &args.input)?;
         Ok(())
     })?;
-    let before = part.checksum(&pgas)?;
+    let before = Contents::of(&pgas, &args.input, args.records)?;
     let sorting = timed(&pgas, || part.sort(&pgas))?;
     let writing = timed(&pgas, || part.write(&pgas, &args.output))?;
+    let bytes = part.file_bytes();
     drop(part);
 
-    let result = Part::<R>::read(&pgas, &args.output)?;
-    let (after, in_order) = (result.checksum(&pgas)?, result.is_sorted(&pgas)?);
-    let right = in_order && before == after;
-    let detail = detail(before, after, in_order);
+    let after = Contents::of(&pgas, &args.output, args.records)?;
+    let verdict = after.is_sorted_from(&before);
+    let records = after.records.records;
+    let detail = match &verdict {
+        Ok(()) => format!("{records} records, in order, those of the input"),
+        Err(error) => error.to_string(),
+    };
     if pgas.me().0 == 0 {
         let all = reading + sorting + writing;
-        let speed = result.file_bytes() as f64 / all.as_secs_f64() / 1e6;
+        let speed = bytes as f64 / all.as_secs_f64() / 1e6;
         let seconds = |time: std::time::Duration| format!("{:.3} s", time.as_secs_f64());
         let summary = Summary::new(format_args!("Sort of {}", args.input.display()))
-            .row("records", before.records)
+            .row("records", before.records.records)
             .row("units", pgas.units())
             .row("reading", seconds(reading))
             .row("sorting", seconds(sorting))
             .row("writing", seconds(writing))
             .row("all", format_args!("{}, {speed:.1} MB/s", seconds(all)))
             .row("result", args.output.display())
-            .verification(right, &detail);
+            .verification(verdict.is_ok(), detail);
         write!(out, "{summary}")?;
     }
-    right.then_some(()).ok_or(Error::Wrong(detail))
-}
-
-fn detail(before: Checksum, after: Checksum, in_order: bool) -> String {
-    let order = if in_order { "in order" } else { "not in order" };
-    let same = if before == after {
-        "those"
-    } else {
-        "not those"
-    };
-    format!("{} records, {order}, {same} of the input", after.records)
+    verdict
 }

@@ -43,9 +43,11 @@ impl Checksum {
         }
     }
 
-    fn plus(self, other: Checksum) -> Checksum {
+    /// Of the records of both.
+    #[must_use]
+    pub fn plus(self, other: Checksum) -> Checksum {
         Checksum {
-            records: self.records + other.records,
+            records: self.records.wrapping_add(other.records),
             sum: self.sum.wrapping_add(other.sum),
             squares: self.squares.wrapping_add(other.squares),
         }

@@ -5,7 +5,6 @@
 
 use std::cmp::Ordering;
 use std::fs::File;
-use std::hash::Hash;
 use std::io;
 use std::ops::Range;
 
@@ -145,10 +144,6 @@ impl Records for Lines {
 
     fn bytes(&self) -> Vec<u8> {
         self.text()
-    }
-
-    fn records(&self) -> impl Iterator<Item = impl Hash + PartialOrd> {
-        self.iter()
     }
 
     /// By samples: every unit sorts its lines and shows some of them; cuts between those are where the

@@ -1,16 +1,19 @@
 //! Sorting a file over the units of a job.
 //!
 //! # Files
-//! `part` (a unit's part: read, sort, check, write) · `lines`, `words` (the kinds of records) ·
-//! `checksum` (the same records?) · `file` (borders of parts)
+//! `part` (a unit's part: read, sort, write) · `lines`, `words` (the kinds of records) ·
+//! `file` (borders of parts) · `contents` (what a file holds, read in another way: for the check) ·
+//! `checksum` (the same records?)
 
 mod checksum;
+mod contents;
 mod file;
 mod lines;
 mod part;
 mod words;
 
 pub use checksum::Checksum;
+pub use contents::{Contents, Kind};
 pub use lines::{Cut, Lines};
 pub use part::{Part, Records};
 pub use words::Words;

@@ -1,7 +1,6 @@
 //! A unit's part of a file: read, sorted with the others, written.
 
 use std::fs::{File, OpenOptions};
-use std::hash::Hash;
 use std::io;
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
@@ -9,7 +8,6 @@ use std::path::Path;
 
 use samite::pgas::{self, Max, Pgas, Sum};
 
-use super::checksum::Checksum;
 use super::file;
 use crate::Error;
 use crate::spread::Blocks;
@@ -26,9 +24,6 @@ pub trait Records: Default {
     /// The reverse.
     fn bytes(&self) -> Vec<u8>;
 
-    /// The records.
-    fn records(&self) -> impl Iterator<Item = impl Hash + PartialOrd>;
-
     /// Sorts the records of all units: afterwards those of each unit are in order and follow those of
     /// the units below. Collective.
     fn sort(&mut self, pgas: &Pgas<'_>) -> pgas::Result<()>;
@@ -38,8 +33,6 @@ pub trait Records: Default {
 #[derive(Debug, Default)]
 pub struct Part<R> {
     records: R,
-    /// The first record of the next part, if there is one.
-    next: R,
     file_bytes: u64,
 }
 
@@ -51,10 +44,8 @@ impl<R: Records> Part<R> {
             let file = File::open(path)?;
             let size = file.metadata()?.len();
             let bytes = R::borders(&file, Blocks::new(size, units).part(me), size)?;
-            let next = R::borders(&file, bytes.end..(bytes.end + 1).min(size), size)?;
             Ok(Part {
                 records: R::parse(file::read(&file, bytes)?),
-                next: R::parse(file::read(&file, next)?),
                 file_bytes: size,
             })
         };
@@ -68,23 +59,6 @@ impl<R: Records> Part<R> {
     /// Bytes of the whole file.
     pub fn file_bytes(&self) -> u64 {
         self.file_bytes
-    }
-
-    /// The checksum of all parts. Collective.
-    pub fn checksum(&self, pgas: &Pgas<'_>) -> Result<Checksum, Error> {
-        let own = Checksum::of(self.records.records()).words();
-        let mut all = [0; 3];
-        pgas.world().all_reduce(&own, &mut all, Sum)?;
-        Ok(Checksum::from_words(all))
-    }
-
-    /// Whether the records of all parts are in order. Collective.
-    pub fn is_sorted(&self, pgas: &Pgas<'_>) -> Result<bool, Error> {
-        let own = self.records.records().chain(self.next.records());
-        let mut wrong = [1];
-        pgas.world()
-            .all_reduce(&[u64::from(!own.is_sorted())], &mut wrong, Max)?;
-        Ok(wrong == [0])
     }
 
     /// Sorts the records of all parts. Collective.
@@ -115,7 +89,11 @@ impl<R: Records> Part<R> {
 }
 
 /// Gives a result if all units succeeded. Collective.
-fn agree<T>(pgas: &Pgas<'_>, what: &'static str, result: Result<T, Error>) -> Result<T, Error> {
+pub(super) fn agree<T>(
+    pgas: &Pgas<'_>,
+    what: &'static str,
+    result: Result<T, Error>,
+) -> Result<T, Error> {
     let mut failed = [1];
     pgas.world()
         .all_reduce(&[u64::from(result.is_err())], &mut failed, Max)?;

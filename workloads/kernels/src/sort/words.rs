@@ -1,7 +1,6 @@
 //! Numbers of 64 bits.
 
 use std::fs::File;
-use std::hash::Hash;
 use std::io;
 use std::ops::Range;
 
@@ -32,10 +31,6 @@ impl Records for Words {
 
     fn bytes(&self) -> Vec<u8> {
         self.0.iter().flat_map(|word| word.to_le_bytes()).collect()
-    }
-
-    fn records(&self) -> impl Iterator<Item = impl Hash + PartialOrd> {
-        self.0.iter()
     }
 
     /// By the sort of a distributed array.
