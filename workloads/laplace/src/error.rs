@@ -68,6 +68,16 @@ pub enum Error {
     /// The stream ended before its last step.
     #[error("{0}")]
     Ended(String),
+    /// A step without what the solver says of it.
+    #[error(
+        "step {step} has no attribute `{name}`: is its writer laplace-solver, of the same build?"
+    )]
+    Untold {
+        /// The step.
+        step: u64,
+        /// What is missing.
+        name: &'static str,
+    },
     /// A unit of the analysis said something that another one does not understand.
     #[error("a unit of the analysis was not understood: are all of them of one build?")]
     Partial(#[from] postcard::Error),

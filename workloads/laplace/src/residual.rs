@@ -35,7 +35,7 @@ impl Residual {
     #[must_use]
     pub fn merge(self, other: Self) -> Self {
         Self {
-            max: self.max.max(other.max),
+            max: larger(self.max, other.max),
             sum_of_squares: self.sum_of_squares + other.sum_of_squares,
             cells: self.cells + other.cells,
         }
@@ -44,6 +44,15 @@ impl Residual {
     /// The root of the mean square; 0 where no cell was looked at.
     pub fn rms(&self) -> f64 {
         (self.sum_of_squares / self.cells.max(1) as f64).sqrt()
+    }
+}
+
+/// The larger of two; what is no number is larger than every number, and does not get lost.
+pub(crate) fn larger(one: f64, other: f64) -> f64 {
+    if one >= other || one.is_nan() {
+        one
+    } else {
+        other
     }
 }
 
@@ -103,7 +112,7 @@ impl ResidualRows {
             let left = if col == 0 { LEFT } else { here[col - 1] };
             let right = here.get(col + 1).copied().unwrap_or(RIGHT);
             let residual = self.above[col] + left + below[col] + right - 4.0 * cell;
-            self.residual.max = self.residual.max.max(residual.abs());
+            self.residual.max = larger(self.residual.max, residual.abs());
             self.residual.sum_of_squares += residual * residual;
         }
         self.residual.cells += here.len() as u64;
@@ -146,6 +155,22 @@ mod tests {
         let residual = rows.finish_whole();
         assert_eq!(residual.cells, 63);
         assert!(residual.max < 1e-11 && residual.rms() <= residual.max);
+    }
+
+    #[test]
+    fn what_is_no_number_has_the_largest_residual() {
+        let mut rows = ResidualRows::new(&[TOP; 3]);
+        rows.push(&[1.0, 2.0, 3.0]);
+        rows.push(&[1.0, f64::NAN, 3.0]);
+        rows.push(&[1.0, 2.0, 3.0]);
+        let residual = rows.finish(&[BOTTOM; 3]);
+        assert!(residual.max.is_nan() && residual.rms().is_nan());
+        let number = Residual {
+            max: 7.0,
+            ..Residual::default()
+        };
+        assert!(residual.merge(number).max.is_nan() && number.merge(residual).max.is_nan());
+        assert_eq!(number.merge(Residual::default()).max, 7.0);
     }
 
     #[test]

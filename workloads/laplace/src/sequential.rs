@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::kernel::{Colour, relaxed};
 use crate::problem::{BOTTOM, INITIAL, LEFT, RIGHT, TOP};
+use crate::residual::larger;
 use crate::{Error, Problem, Rows};
 
 /// Red-black over-relaxation as the textbook has it, kept as plain as possible: it is the oracle.
@@ -51,7 +52,7 @@ impl Sequential {
                         right,
                         old,
                     );
-                    largest = largest.max((here[col] - old).abs());
+                    largest = larger(largest, (here[col] - old).abs());
                 }
             }
         }

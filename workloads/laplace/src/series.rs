@@ -23,6 +23,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::Problem;
 use crate::problem::TOP;
+use crate::residual::larger;
 
 /// Terms below this part of the result no longer matter.
 const NEGLIGIBLE: f64 = 1e-18;
@@ -110,7 +111,7 @@ impl Distance {
     #[must_use]
     pub fn merge(self, other: Self) -> Self {
         Self {
-            max: self.max.max(other.max),
+            max: larger(self.max, other.max),
             sum_of_squares: self.sum_of_squares + other.sum_of_squares,
             cells: self.cells + other.cells,
         }

@@ -7,6 +7,9 @@ use std::io::{self, Write};
 use std::path::PathBuf;
 use std::time::Duration;
 
+use ndarray::ArrayView2;
+use samite::stage::Stage;
+use samite::stage::protocol::Attribute;
 use samite::stage::service::{Room, Service, steward_identity};
 use samite::{Fabric, Identity, Mask};
 use samite_laplace::Error;
@@ -338,4 +341,81 @@ fn units_with_different_arguments_are_refused() {
         .units()
         .config(|config| config.deadline = Duration::from_secs(15));
     units.conduct_bare(name, body, |_| {});
+}
+
+/// A solver that writes one step, the field before the first sweep.
+fn one_step(fabric: &Fabric, cells: &[f64], steps: Option<Attribute>) -> Outcome {
+    let stage = Stage::join(fabric)?;
+    let mut writer = stage.writer("laplace")?;
+    let mut step = writer.step()?;
+    let field = ArrayView2::from_shape((8, 8), cells).map_err(Failed::new)?;
+    step.put("u", [8_u64, 8], [0_u64, 0], field)?;
+    if let Some(steps) = steps {
+        step.attribute("steps", steps);
+    }
+    Ok(step.commit()?)
+}
+
+/// The analysis of such a step fails, and says why.
+fn refused(name: &str, cells: [f64; 64], steps: Option<Attribute>, why: &str) {
+    let body = |unit: &Unit| {
+        match job(1, 1).join(unit)? {
+            Part::Keeper => {}
+            Part::Solver(fabric) => one_step(&fabric, &cells, steps.clone())?,
+            Part::Analysis(fabric) => {
+                let args = analysis_args(unit, AT_ONCE);
+                let ended = analysis::run(&fabric, &args, &mut io::sink());
+                let _ = std::fs::remove_file(report(unit));
+                let text = ended.map_err(|error| chain(&error));
+                check!(
+                    text.as_ref().is_err_and(|text| text.contains(why)),
+                    "it is {text:?}"
+                );
+            }
+        }
+        Ok(())
+    };
+    job(1, 1).units().conduct_bare(name, body, |_| {});
+}
+
+/// All cells are 25 before the first sweep.
+const START: [f64; 64] = [25.0; 64];
+
+fn said(steps: i64) -> Option<Attribute> {
+    Some(Attribute::Integer(steps))
+}
+
+#[test]
+fn a_solver_that_does_not_say_how_many_steps_there_are_is_refused() {
+    let name = "a_solver_that_does_not_say_how_many_steps_there_are_is_refused";
+    refused(name, START, None, "has no attribute `steps`");
+}
+
+#[test]
+fn a_wrong_cell_is_an_error() {
+    let mut cells = START;
+    cells[9] = 25.0 + 1e-7;
+    let name = "a_wrong_cell_is_an_error";
+    refused(name, cells, said(0), "that of the sequential solver");
+}
+
+/// Too small a difference for any moment; all other cells are equal.
+#[test]
+fn a_wrong_bit_is_an_error() {
+    let mut cells = START;
+    cells[9] = cells[9].next_up();
+    refused(
+        "a_wrong_bit_is_an_error",
+        cells,
+        said(0),
+        "the largest value",
+    );
+}
+
+#[test]
+fn a_cell_that_is_no_number_is_an_error() {
+    let mut cells = START;
+    cells[9] = f64::NAN;
+    let name = "a_cell_that_is_no_number_is_an_error";
+    refused(name, cells, said(0), "that of the sequential solver");
 }

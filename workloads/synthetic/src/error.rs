@@ -41,6 +41,11 @@ pub enum Error {
         /// Its place, counted row by row.
         place: u64,
     },
+    /// No element was looked at.
+    #[error(
+        "no element of {0} steps was checked: the policy dropped those that --check looks at; check all"
+    )]
+    Unchecked(u64),
     /// Nobody reads what the program prints.
     #[error("the standard output could not be written")]
     Output(#[from] std::io::Error),

@@ -58,7 +58,7 @@ struct Tally {
 ///
 /// # Errors
 ///
-/// [`Error::Wrong`] at every unit when an element is wrong at any; [`Error::Stage`] and [`Error::Ended`] when the
+/// [`Error::Wrong`] at every unit when an element is wrong at any, [`Error::Unchecked`] when none was looked at; [`Error::Stage`] and [`Error::Ended`] when the
 /// stream or a part of it is lost.
 pub fn run(fabric: &Fabric, args: &Args, out: &mut dyn Write) -> Result<(), Error> {
     let own = fabric.identity();
@@ -89,10 +89,11 @@ pub fn run(fabric: &Fabric, args: &Args, out: &mut dyn Write) -> Result<(), Erro
             _ => tally.times[0] += start.elapsed().as_secs_f64(),
         }
         let dtype = step.variable(VARIABLE)?.dtype;
-        let Some(Attribute::Integer(steps)) = step.attribute(said::STEPS) else {
-            return Err(Error::Untold(step.number()));
+        let steps = match step.attribute(said::STEPS) {
+            Some(Attribute::Integer(steps)) => u64::try_from(*steps).ok(),
+            _ => None,
         };
-        let steps = steps.unsigned_abs();
+        let steps = steps.ok_or(Error::Untold(step.number()))?;
         let checks = args.check.has(step.number(), steps);
         for_dtype!(dtype, T => look_at::<T>(&step, args, checks, (own.rank, own.size), &mut tally))?;
         tally.steps += 1;
@@ -116,7 +117,13 @@ pub fn run(fabric: &Fabric, args: &Args, out: &mut dyn Write) -> Result<(), Erro
     if let (0, Some(last)) = (own.rank, &last) {
         write!(out, "{}", summary(last, args, own.size, &all)?)?;
     }
+    judge(&all)
+}
+
+/// The verdict of the summary and of the program.
+fn judge(all: &Tally) -> Result<(), Error> {
     match all.first_wrong {
+        None if all.elements == 0 => Err(Error::Unchecked(all.steps)),
         None => Ok(()),
         Some((step, place)) => Err(Error::Wrong {
             wrong: all.wrong,
@@ -292,10 +299,46 @@ fn summary(last: &Last, args: &Args, readers: u32, all: &Tally) -> Result<Summar
     }
     let right = all.elements - all.wrong;
     let detail = format!("{right} of {} elements are what was written", all.elements);
-    Ok(summary.verification(all.wrong == 0 && all.elements > 0, detail))
+    Ok(summary.verification(judge(all).is_ok(), detail))
 }
 
 /// Of the slowest unit.
 fn seconds(time: f64) -> String {
     format!("{time:.3} s")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_was_looked_at_is_right() {
+        let right = Tally {
+            steps: 3,
+            elements: 12,
+            ..Tally::default()
+        };
+        assert!(judge(&right).is_ok());
+        let none = Tally {
+            elements: 0,
+            ..right.clone()
+        };
+        assert!(matches!(judge(&none), Err(Error::Unchecked(3))));
+        let wrong = Tally {
+            wrong: 1,
+            first_wrong: Some((2, 7)),
+            ..right.clone()
+        };
+        let judged = judge(&right.merge(wrong));
+        let expected = matches!(
+            judged,
+            Err(Error::Wrong {
+                wrong: 1,
+                elements: 24,
+                step: 2,
+                place: 7
+            })
+        );
+        assert!(expected, "{judged:?}");
+    }
 }

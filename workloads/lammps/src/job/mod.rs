@@ -84,6 +84,11 @@ pub enum Error {
         /// Relative difference.
         difference: f64,
     },
+    /// There is nothing of LAMMPS' own to compare with.
+    #[error(
+        "none of {0} steps could be compared with LAMMPS' own: no step that all units have says what it is"
+    )]
+    Unchecked(usize),
     /// Nobody reads what the program prints.
     #[error("the standard output could not be written")]
     Output(#[from] std::io::Error),

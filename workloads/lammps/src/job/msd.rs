@@ -52,8 +52,8 @@ type Part = (Vec<Found>, [u64; 2], f64);
 ///
 /// # Errors
 ///
-/// [`Error::Wrong`] when a displacement is not LAMMPS' own (after the table was shown), [`Error::Stage`] and
-/// [`Error::Stage`] when the stream or a part of it is lost, [`Error::Empty`] when it had no step.
+/// [`Error::Wrong`] when a displacement is not LAMMPS' own, and [`Error::Unchecked`] when none could be compared (after
+/// the table was shown); [`Error::Stage`] when the stream or a part of it is lost, [`Error::Empty`] when it had no step.
 pub fn run(fabric: &Fabric, args: &Args, out: &mut dyn Write) -> Result<(), Error> {
     let own = fabric.identity();
     let units = Units::meet(fabric)?;
@@ -79,15 +79,29 @@ pub fn run(fabric: &Fabric, args: &Args, out: &mut dyn Write) -> Result<(), Erro
         writeln!(out, "{}", table(&found, args.rows))?;
         write!(out, "{}", summary(&found, read, own.size, seconds))?;
     }
-    let wrong = found
-        .iter()
-        .find(|step| step.difference() > Some(TOLERANCE));
-    match wrong {
-        None => Ok(()),
-        Some(wrong) => Err(Error::Wrong {
-            step: wrong.step,
-            difference: wrong.difference().unwrap_or(f64::NAN),
-        }),
+    judge(&found)
+}
+
+/// The verdict of the summary and of the program.
+fn judge(found: &[Found]) -> Result<(), Error> {
+    let mut is_compared = false;
+    for step in found {
+        let Some(difference) = step.difference() else {
+            continue;
+        };
+        is_compared = true;
+        // Not "more than": what is no number is not equal, either.
+        let is_right = difference <= TOLERANCE;
+        if !is_right {
+            return Err(Error::Wrong {
+                step: step.step,
+                difference,
+            });
+        }
+    }
+    match is_compared {
+        true => Ok(()),
+        false => Err(Error::Unchecked(found.len())),
     }
 }
 
@@ -160,9 +174,13 @@ impl Analysis {
                     moved = origin.displacement(&ids, positions.into_iter())?;
                 }
             }
-            let theirs = match step.attribute(&said::moved(rank)) {
-                Some(Attribute::Reals(values)) => <[f64; 4]>::try_from(&values[..]).ok(),
-                _ => None,
+            let name = said::moved(rank);
+            let theirs = match step.attribute(&name) {
+                None => None,
+                Some(Attribute::Reals(values)) if values.len() == 4 => {
+                    <[f64; 4]>::try_from(&values[..]).ok()
+                }
+                Some(_) => return Err(untold(step, &name)),
             };
             boxes.push((moved, theirs));
         }
@@ -363,7 +381,7 @@ fn summary(found: &[Found], read: [u64; 2], readers: u32, seconds: f64) -> Summa
             "staged",
             format_args!("{:.3} GB/s", read[1] as f64 / seconds / 1e9),
         )
-        .verification(largest <= TOLERANCE && !compared.is_empty(), detail)
+        .verification(judge(found).is_ok(), detail)
 }
 
 #[cfg(test)]
@@ -391,6 +409,31 @@ mod tests {
         let none = moved([f64::NAN; 3], Some([1.0; 4]));
         assert_eq!(found(vec![right, none]).difference(), Some(f64::INFINITY));
         assert_eq!(found(vec![right, moved([0.0; 3], None)]).difference(), None);
+    }
+
+    #[test]
+    fn only_what_was_compared_and_is_equal_is_right() {
+        let right = moved([2.0, 4.0, 6.0], Some([1.0, 2.0, 3.0, 6.0]));
+        let off = moved([2.0, 4.0, 6.0], Some([1.0, 2.0, 3.000_001, 6.0]));
+        let silent = moved([2.0, 4.0, 6.0], None);
+        let nothing = moved([f64::NAN; 3], Some([f64::NAN; 4]));
+        assert!(judge(&[found(vec![right]), found(vec![silent])]).is_ok());
+        for wrong in [off, nothing] {
+            let judged = judge(&[found(vec![right]), found(vec![right, wrong])]);
+            assert!(
+                matches!(judged, Err(Error::Wrong { step: 5, .. })),
+                "{judged:?}"
+            );
+        }
+        for unchecked in [vec![], vec![found(vec![silent])], vec![found(vec![])]] {
+            let (judged, steps) = (judge(&unchecked), unchecked.len());
+            assert!(
+                matches!(judged, Err(Error::Unchecked(of)) if of == steps),
+                "{judged:?}"
+            );
+            let summary = summary(&unchecked, [0; 2], 1, 1.0).to_string();
+            assert!(summary.contains("FAILED"), "{summary}");
+        }
     }
 
     #[test]

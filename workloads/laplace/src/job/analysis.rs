@@ -23,7 +23,7 @@ use crate::error::Doing;
 use crate::{Error, Picture, Problem, Residual, Samples, residual::ResidualRows};
 
 /// Samples per side at which a step is compared with the analytic solution.
-pub(super) const SAMPLES: usize = 64;
+const SAMPLES: usize = 64;
 /// Longest side of the field's picture.
 const PICTURE: usize = 1024;
 
@@ -184,7 +184,7 @@ impl<'f> Analysis<'f> {
                 return held.ok_or_else(|| Error::Ended(early()));
             };
             drop(held.take());
-            let (number, steps) = (step.number(), steps(&step));
+            let (number, steps) = (step.number(), steps(&step)?);
             if let Some(missing) = next.filter(|next| gives_all && *next != number) {
                 let message =
                     format!("step {missing} did not come, although the policy drops none");
@@ -283,11 +283,16 @@ fn last_look(step: &StepReader<'_>) -> Result<(Picture, Residual), Error> {
     Ok((picture, residual.finish_whole()))
 }
 
-fn steps(step: &StepReader<'_>) -> u64 {
-    match step.attribute(said::STEPS) {
-        Some(Attribute::Integer(steps)) => steps.unsigned_abs(),
-        _ => 0,
-    }
+/// How many steps there are.
+fn steps(step: &StepReader<'_>) -> Result<u64, Error> {
+    let steps = match step.attribute(said::STEPS) {
+        Some(Attribute::Integer(steps)) => u64::try_from(*steps).ok(),
+        _ => None,
+    };
+    steps.ok_or(Error::Untold {
+        step: step.number(),
+        name: said::STEPS,
+    })
 }
 
 /// The largest change by this step, if all solver units have told.

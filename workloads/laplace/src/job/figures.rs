@@ -2,15 +2,19 @@
 //!
 //! | kind | of a step | merged | checked against the sequential run |
 //! |---|---|---|---|
-//! | moments | [`Moments`] up to the fourth, vector instructions | yes | every step, up to rounding |
-//! | orders | [`Orders`] up to any order, general formulas | yes | the steps of the table, up to rounding |
-//! | study | beside the moments [`study::moments`] of each unit's block | no | the steps of the table, bit by bit |
+//! | moments | [`Moments`] up to the fourth, vector instructions | yes | every step |
+//! | orders | [`Orders`] up to any order, general formulas | yes | the steps of the table |
+//! | study | beside the moments [`study::moments`] of each unit's block | no | the steps of the table |
+//!
+//! They are held against those of the sequential run by their definition ([`Plain`]), up to the rounding of
+//! these very values: no formula is checked by itself.
 
 use comfy_table::presets::UTF8_HORIZONTAL_ONLY;
 use comfy_table::{CellAlignment, LineStyle, Table};
 use ndarray::ArrayView2;
 use serde::{Deserialize, Serialize};
 
+use super::plain::Plain;
 use crate::orders::Orders;
 use crate::orders::study;
 use crate::record::representative;
@@ -19,12 +23,6 @@ use crate::{Distance, Error, Moments, Samples, Sequential, StepRecord};
 
 /// Steps in the table on the terminal.
 pub(super) const TABLE_STEPS: usize = 14;
-
-/// How far central moments of the same values, summed in another order, may be apart, over the power of [`SPREAD`]
-/// that they are of.
-const ROUNDING: f64 = 1e-12;
-/// No value is farther than this from the mean.
-const SPREAD: f64 = 100.0;
 
 /// Which figures.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -83,32 +81,39 @@ impl Kind {
     }
 
     /// What the units, whose rows begin at `cuts` (and end at the last of them), should have found.
-    pub(super) fn expected(
-        self,
-        sequential: &Sequential,
-        cuts: &[usize],
-        cols: usize,
-        samples: &Samples,
-    ) -> Option<Figures> {
-        let parts = cuts.windows(2).map(|cut| {
-            let mut figures = self.nothing();
-            // The study takes a block as a whole.
-            let height = if self == Kind::Study {
-                cut[1] - cut[0]
-            } else {
-                1
-            };
-            let mut some = Vec::new();
-            for first in (cut[0]..cut[1]).step_by(height) {
-                some.clear();
-                (first..first + height).for_each(|row| some.extend_from_slice(sequential.row(row)));
-                let rows = ArrayView2::from_shape((height, cols), &some).ok()?;
-                figures.add(first, rows, samples);
-            }
-            Some(figures)
-        });
-        parts.reduce(|all, part| Some(all?.merge(part?)))?
+    pub(super) fn expected(self, sequential: &Sequential, cuts: &[usize]) -> Expected {
+        let rows = |from: usize, to: usize| (from..to).map(|row| sequential.row(row));
+        let end = cuts.last().copied().unwrap_or_default();
+        let order = match self {
+            Kind::Orders(order) => order.max(2),
+            Kind::Moments | Kind::Study => 4,
+        };
+        let pairs = |cut: &[usize]| {
+            let block: Vec<f64> = rows(cut[0], cut[1]).flatten().copied().collect();
+            let pairs = &block[..block.len() / 2 * 2];
+            [0, 1].map(|first| {
+                let component: Vec<f64> = pairs.iter().skip(first).step_by(2).copied().collect();
+                Plain::of(std::iter::once(&component[..]), study::ORDERS)
+            })
+        };
+        Expected {
+            kind: self,
+            all: Plain::of(rows(0, end), order),
+            blocks: match self {
+                Kind::Study => cuts.windows(2).map(pairs).collect(),
+                _ => Vec::new(),
+            },
+        }
     }
+}
+
+/// What the figures of a step should be.
+#[derive(Debug)]
+pub(super) struct Expected {
+    kind: Kind,
+    all: Plain,
+    /// Of the study: by block, of the even places and of the odd ones.
+    blocks: Vec<[Plain; 2]>,
 }
 
 impl Figures {
@@ -164,34 +169,64 @@ impl Figures {
 
     /// # Errors
     /// What differs from what it should be.
-    pub(super) fn check(&self, step: u64, expected: &Self) -> Result<(), Error> {
+    pub(super) fn check(&self, step: u64, expected: &Expected) -> Result<(), Error> {
         let wrong = |what: String| Err(Error::Figures { step, what });
-        let (ours, theirs) = (self.series(), expected.series());
-        if std::mem::discriminant(&self.more) != std::mem::discriminant(&expected.more)
-            || ours.len() != theirs.len()
-        {
+        let has_blocks = |blocks: usize| blocks == expected.blocks.len();
+        let is_of = match (&self.more, expected.kind) {
+            (More::Nothing, Kind::Moments) => true,
+            (More::Orders(all), Kind::Orders(order)) => all.order() == order.max(2),
+            (More::Study(blocks), Kind::Study) => has_blocks(blocks.len()),
+            _ => false,
+        };
+        if !is_of {
             return wrong("units of the analysis were started with different arguments".into());
         }
-        for (power, (ours, theirs)) in ours.iter().zip(&theirs).enumerate() {
-            let most = ROUNDING * SPREAD.powi(power as i32);
-            if (ours - theirs).abs() > most {
-                let what = match power {
-                    0 => "the count".to_owned(),
-                    1 => "the mean".to_owned(),
-                    order => format!("the central moment of order {order}"),
+        let (all, moments) = (&expected.all, &self.moments);
+        let found = [moments.count() as f64, moments.min(), moments.max()];
+        let exact = [all.count as f64, all.least, all.most];
+        for (what, (ours, theirs)) in ["count", "least value", "largest value"]
+            .iter()
+            .zip(found.into_iter().zip(exact))
+        {
+            if ours != theirs {
+                return wrong(differs(what, ours, theirs));
+            }
+        }
+        let series = self.series();
+        let central = all.central.iter().skip(1);
+        for (order, (ours, theirs)) in (1..).zip(
+            series[1..]
+                .iter()
+                .zip([&all.mean].into_iter().chain(central)),
+        ) {
+            if !theirs.is(*ours) {
+                let what = match order {
+                    1 => "mean".to_owned(),
+                    order => format!("central moment of order {order}"),
                 };
-                return wrong(format!(
-                    "{what} is {ours}, and that of the sequential solver {theirs}"
-                ));
+                return wrong(differs(&what, *ours, theirs.value));
             }
         }
-        match (&self.more, &expected.more) {
-            (More::Study(ours), More::Study(theirs)) if ours != theirs => {
-                wrong("a block has other moments than the sequential solver's".into())
+        let More::Study(blocks) = &self.more else {
+            return Ok(());
+        };
+        for (block, (ours, theirs)) in blocks.iter().zip(&expected.blocks).enumerate() {
+            for (order, ours) in ours.iter().enumerate() {
+                let both = ours.iter().zip(theirs);
+                for (ours, theirs) in both.map(|(ours, theirs)| (*ours, theirs.central[order])) {
+                    if !theirs.is(ours) {
+                        let what = format!("moment of order {} of block {block}", order + 1);
+                        return wrong(differs(&what, ours, theirs.value));
+                    }
+                }
             }
-            _ => Ok(()),
         }
+        Ok(())
     }
+}
+
+fn differs(what: &str, ours: f64, theirs: f64) -> String {
+    format!("the {what} is {ours}, and that of the sequential solver {theirs}")
 }
 
 impl Found {
@@ -250,44 +285,132 @@ mod tests {
     use super::*;
     use crate::Problem;
 
-    /// What two units find of the field after so many steps.
-    fn of(kind: Kind, steps: u32) -> Figures {
-        let problem = Problem::new(9, 7).unwrap();
+    const COLS: usize = 7;
+    /// Where the rows of two units begin and end.
+    const CUTS: [usize; 3] = [0, 4, 9];
+
+    fn field(steps: u32) -> (Problem, Sequential) {
+        let problem = Problem::new(9, COLS).unwrap();
         let mut sequential = Sequential::new(problem);
         for _ in 0..steps {
             sequential.step();
         }
-        let samples = Samples::new(&problem, 4);
-        kind.expected(&sequential, &[0, 4, 9], 7, &samples).unwrap()
+        (problem, sequential)
+    }
+
+    /// What units find of rows that they read as blocks.
+    fn found(kind: Kind, problem: &Problem, sequential: &Sequential, cuts: &[usize]) -> Figures {
+        let samples = Samples::new(problem, 4);
+        let parts = cuts.windows(2).map(|cut| {
+            let rows = (cut[0]..cut[1]).flat_map(|row| sequential.row(row));
+            let rows: Vec<f64> = rows.copied().collect();
+            let mut figures = kind.nothing();
+            let shape = (cut[1] - cut[0], problem.cols());
+            figures.add(
+                cut[0],
+                ArrayView2::from_shape(shape, &rows).unwrap(),
+                &samples,
+            );
+            figures
+        });
+        parts.reduce(Figures::merge).unwrap()
+    }
+
+    /// What two units find of the field after so many steps.
+    fn of(kind: Kind, steps: u32) -> Figures {
+        let (problem, sequential) = field(steps);
+        found(kind, &problem, &sequential, &CUTS)
+    }
+
+    fn expected(kind: Kind, steps: u32) -> Expected {
+        kind.expected(&field(steps).1, &CUTS)
     }
 
     #[test]
     fn another_field_has_other_figures() {
         for kind in [Kind::Moments, Kind::Orders(6), Kind::Study] {
-            let (ours, other) = (of(kind, 5), of(kind, 6));
-            assert!(ours.check(5, &ours).is_ok());
-            let wrong = ours.check(5, &other);
+            let ours = of(kind, 5);
+            ours.check(5, &expected(kind, 5)).unwrap();
+            let wrong = ours.check(5, &expected(kind, 6));
             assert!(
                 matches!(wrong, Err(Error::Figures { step: 5, .. })),
                 "{wrong:?}"
             );
         }
-        let mixed = of(Kind::Study, 5).check(5, &of(Kind::Orders(4), 5));
+        let mixed = of(Kind::Study, 5).check(5, &expected(Kind::Orders(4), 5));
         assert!(matches!(mixed, Err(Error::Figures { .. })));
-        let mixed = of(Kind::Orders(5), 5).check(5, &of(Kind::Orders(4), 5));
+        let mixed = of(Kind::Orders(5), 5).check(5, &expected(Kind::Orders(4), 5));
         assert!(matches!(mixed, Err(Error::Figures { .. })));
     }
 
     #[test]
-    fn units_together_find_what_one_finds() {
-        let problem = Problem::new(9, 7).unwrap();
+    fn any_units_find_what_the_definition_says() {
+        let problem = Problem::new(150, 130).unwrap();
         let mut sequential = Sequential::new(problem);
-        sequential.step();
-        let samples = Samples::new(&problem, 4);
-        for kind in [Kind::Moments, Kind::Orders(6)] {
-            let alone = kind.expected(&sequential, &[0, 9], 7, &samples).unwrap();
-            of(kind, 1).check(1, &alone).unwrap();
+        for steps in [0, 1, 1, 20, 100] {
+            (0..steps).for_each(|_| _ = sequential.step());
+            for cuts in [&[0, 150][..], &[0, 1, 149, 150], &[0, 40, 41, 90, 150]] {
+                for kind in [
+                    Kind::Moments,
+                    Kind::Orders(5),
+                    Kind::Orders(16),
+                    Kind::Study,
+                ] {
+                    let ours = found(kind, &problem, &sequential, cuts);
+                    ours.check(1, &kind.expected(&sequential, cuts)).unwrap();
+                }
+            }
         }
+    }
+
+    #[test]
+    fn wrong_figures_of_any_kind_are_found() {
+        let (problem, sequential) = field(3);
+        let right = |kind| found(kind, &problem, &sequential, &CUTS);
+        // One value instead of another: all else is as it was.
+        let mut moved = sequential.row(0).to_vec();
+        moved[2] += 1e-6;
+        let (mut before, mut after) = (Moments::of(sequential.row(0)), Moments::of(&moved));
+        for row in 1..9 {
+            before.add(sequential.row(row));
+            after.add(sequential.row(row));
+        }
+        let with = |moments| Figures {
+            moments,
+            ..right(Kind::Moments)
+        };
+        let checked =
+            |figures: Figures, kind: Kind| figures.check(3, &kind.expected(&sequential, &CUTS));
+        assert!(checked(with(before), Kind::Moments).is_ok());
+        assert!(checked(with(after), Kind::Moments).is_err());
+        // What is no number is equal to nothing.
+        let nothing = Moments::of(&[f64::NAN; 63]);
+        assert!(checked(with(nothing), Kind::Moments).is_err());
+        // The highest order alone: values of which only that one is wrong are the general formulas' alone.
+        let mut orders = Orders::empty(16);
+        (0..9).for_each(|row| {
+            sequential
+                .row(row)
+                .iter()
+                .for_each(|value| orders.add(value * (1.0 + 1e-9)))
+        });
+        let more = |more| Figures {
+            more,
+            ..right(Kind::Moments)
+        };
+        assert!(checked(more(More::Orders(orders)), Kind::Orders(16)).is_err());
+        let More::Study(blocks) = right(Kind::Study).more else {
+            panic!("it is the study")
+        };
+        for (order, wrong) in [(0, 1e-6), (3, f64::NAN)] {
+            let mut blocks = blocks.clone();
+            blocks[1][order][1] += wrong;
+            assert!(
+                checked(more(More::Study(blocks)), Kind::Study).is_err(),
+                "order {order}"
+            );
+        }
+        assert!(checked(more(More::Study(blocks[..1].to_vec())), Kind::Study).is_err());
     }
 
     #[test]

@@ -34,6 +34,7 @@ mod borders;
 mod check;
 mod figures;
 mod outcome;
+mod plain;
 pub mod solver;
 pub mod steering;
 

@@ -13,6 +13,7 @@ use crate::Error;
 use crate::error::Doing;
 use crate::job::FIELD;
 use crate::problem::INITIAL;
+use crate::residual::larger;
 
 /// Looks at what an edge brings of the solver's field, each unit at its own part, and tells the solver how to go on.
 #[derive(Clone, Debug, Parser)]
@@ -49,7 +50,7 @@ pub fn run(fabric: &Fabric, args: &Args, _: &mut dyn Write) -> Result<(), Error>
             .doing(|| "sharing the largest change".into())?;
         let all = all.iter().map(|bytes| bytes.as_slice().try_into());
         let all = all.map(|bytes| bytes.map_or(f64::NAN, f64::from_ne_bytes));
-        let next = steering.decide(all.fold(0.0, f64::max));
+        let next = steering.decide(all.fold(0.0, larger));
         if let Some(orders) = &mut orders {
             let mut step = orders.step()?;
             let order = array![next.factor, f64::from(u8::from(next.stop))];
