@@ -85,7 +85,8 @@ impl<'f> Writer<'f> {
     ) -> Result<Writer<'f>> {
         if settings.method == Method::File {
             let who = (program.as_str(), (rank, size));
-            let files = FileWriting::open(&desk, &settings.folder, stream, who)?;
+            let place = (settings.folder.as_path(), settings.durability);
+            let files = FileWriting::open(&desk, place, stream, who)?;
             return Ok(Writer {
                 to: Target::Files(files),
                 promised: (Rc::new([]), 0),

@@ -1,6 +1,7 @@
 //! `[stage]`: how streams are staged; `[stage.NAME]` for one of them.
 
 use super::quantity::{Auto, Bytes, Form, FromText, Span};
+use samite_stage::file::Durability;
 use samite_stage::protocol::{Policy, Retain, Start, Unread};
 use samite_stage::{Configuration, Method, Settings};
 use serde::de::{MapAccess, Visitor};
@@ -66,6 +67,21 @@ pub struct StageTable {
     /// Where the folders of streams are, with the method `file`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub folder: Option<PathBuf>,
+    /// When steps are on the disk, with the method `file`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub durability: Option<DurabilityName>,
+}
+
+/// When steps of files are on the disk, by name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum DurabilityName {
+    /// Whenever the system wants.
+    System,
+    /// When the writer is closed.
+    Close,
+    /// When they are committed.
+    Step,
 }
 
 /// A method by its name.
@@ -111,6 +127,7 @@ impl Default for StageConfig {
                 linger: Some(Span::new(by.linger)),
                 replicas: Some(by.replicas),
                 folder: Some(by.folder),
+                durability: Some(DurabilityName::Close),
             },
             streams: BTreeMap::new(),
         }
@@ -177,6 +194,11 @@ impl StageTable {
                 .clone()
                 .or_else(|| all.folder.clone())
                 .unwrap_or(by.folder),
+            durability: match self.durability.or(all.durability) {
+                None | Some(DurabilityName::Close) => Durability::Close,
+                Some(DurabilityName::System) => Durability::System,
+                Some(DurabilityName::Step) => Durability::Step,
+            },
         }
     }
 }
@@ -230,6 +252,7 @@ impl<'de> Visitor<'de> for Sections {
                 "linger" => all.linger = Some(map.next_value()?),
                 "replicas" => all.replicas = Some(map.next_value()?),
                 "folder" => all.folder = Some(map.next_value()?),
+                "durability" => all.durability = Some(map.next_value()?),
                 _ => {
                     config.streams.insert(key, map.next_value()?);
                 }

@@ -171,8 +171,9 @@ fn the_launchers_own_variables_are_no_settings() {
 #[test]
 fn streams_have_tables_of_their_own_above_the_common_one() {
     use samite_stage::Method;
+    use samite_stage::file::Durability;
     use samite_stage::protocol::{Policy, Retain, Start};
-    let text = "[stage]\nmethod = \"local\"\nlimit_bytes = \"1 GiB\"\n[stage.field]\nmethod = \"server\"\nreplicas = 2\npolicy = \"every 3\"\n\n[stage.out]\nmethod = \"file\"\nstart = \"step 4\"\nretain_steps = \"5 steps\"\n";
+    let text = "[stage]\nmethod = \"local\"\nlimit_bytes = \"1 GiB\"\n[stage.field]\nmethod = \"server\"\nreplicas = 2\npolicy = \"every 3\"\n\n[stage.out]\nmethod = \"file\"\ndurability = \"step\"\nstart = \"step 4\"\nretain_steps = \"5 steps\"\n";
     let resolved = Layers::default()
         .file(Path::new("w.toml"), text)
         .and_then(|layers| layers.environment(variables(&[("SAMITE_STAGE_LEASE", "3 s")])))
@@ -190,6 +191,10 @@ fn streams_have_tables_of_their_own_above_the_common_one() {
     assert_eq!(field.lease.as_secs(), 3);
     let out = all.stream("out");
     assert_eq!((out.method, out.start), (Method::File, Start::Step(4)));
+    assert_eq!(
+        (out.durability, other.durability),
+        (Durability::Step, Durability::Close)
+    );
     assert_eq!(out.retain, Some(Retain { steps: 5, bytes: 0 }));
 
     // Whichever keeps more: bytes take nothing from what a method keeps by itself.

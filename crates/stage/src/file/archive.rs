@@ -200,13 +200,6 @@ impl Archive {
     /// # Errors
     /// It is not there at all ranks; its ranks do not agree on a variable, or their blocks overlap; a file is damaged.
     pub fn step(&self, step: Step) -> Result<StoredStep<'_>, FileError> {
-        let stored = self.known(step)?;
-        stored.check_blocks()?;
-        Ok(stored)
-    }
-
-    /// As [`step`](Self::step), of one whose blocks were looked at before.
-    pub(crate) fn known(&self, step: Step) -> Result<StoredStep<'_>, FileError> {
         let no_step = || FileError::NoStep {
             path: self.folder.clone(),
             step,
@@ -214,15 +207,8 @@ impl Archive {
             last: self.steps.last().copied(),
         };
         self.steps.binary_search(&step).map_err(|_| no_step())?;
-        let mut stored = StoredStep {
-            archive: self,
-            step,
-            variables: Vec::new(),
-            attributes: Vec::new(),
-        };
-        for (rank, scan) in &self.ranks {
-            stored.add(*rank, scan)?;
-        }
+        let stored = StoredStep::read_records(self, step)?;
+        stored.check_blocks()?;
         Ok(stored)
     }
 }

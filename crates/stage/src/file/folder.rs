@@ -32,41 +32,47 @@ impl Life {
     }
 }
 
-/// The files of all ranks, of whatever run.
+/// The files of all ranks, of whatever run. Each is opened when it is asked for: a folder may have more files than a process
+/// may have open.
 ///
 /// # Errors
-/// The folder cannot be read.
-pub(super) fn files_of(folder: &Path) -> Result<Vec<Found>, FileError> {
+/// The folder cannot be read, or a file of it.
+pub(super) fn files_of(
+    folder: &Path,
+) -> Result<impl Iterator<Item = Result<Found, FileError>> + '_, FileError> {
     let entries = std::fs::read_dir(folder).map_err(io("look into", folder))?;
-    let mut files = Vec::new();
-    for entry in entries {
-        let name = entry.map_err(io("look into", folder))?.file_name();
-        let rank = name.to_str().and_then(|name| {
-            let rank: u32 = name
-                .strip_prefix("rank-")?
-                .strip_suffix(".samite")?
-                .parse()
-                .ok()?;
-            (name == format!("rank-{rank}.samite")).then_some(rank)
-        });
-        let Some(rank) = rank else { continue };
-        let path = super::file_of(folder, rank);
-        let file = match File::open(&path) {
-            Ok(file) => file,
-            // Removed just now.
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => continue,
-            Err(error) => return Err(io("open", &path)(error)),
+    Ok(entries.filter_map(|entry| {
+        let name = match entry.map_err(io("look into", folder)) {
+            Ok(entry) => entry.file_name(),
+            Err(error) => return Some(Err(error)),
         };
-        let metadata = file.metadata().map_err(io("look at", &path))?;
-        let frames = Frames::new(file, &path);
-        files.push(Found {
-            rank,
-            header: header_of(&frames, rank),
-            frames,
-            changed: metadata.modified().unwrap_or(SystemTime::UNIX_EPOCH),
-        });
-    }
-    Ok(files)
+        found(folder, rank_of(name.to_str()?)?).transpose()
+    }))
+}
+
+/// The rank whose file has this name.
+fn rank_of(name: &str) -> Option<u32> {
+    let digits = name.strip_prefix("rank-")?.strip_suffix(".samite")?;
+    let rank: u32 = digits.parse().ok()?;
+    (name == format!("rank-{rank}.samite")).then_some(rank)
+}
+
+/// `None` where it was removed just now.
+fn found(folder: &Path, rank: u32) -> Result<Option<Found>, FileError> {
+    let path = super::file_of(folder, rank);
+    let file = match File::open(&path) {
+        Ok(file) => file,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(io("open", &path)(error)),
+    };
+    let metadata = file.metadata().map_err(io("look at", &path))?;
+    let frames = Frames::new(file, &path);
+    Ok(Some(Found {
+        rank,
+        header: header_of(&frames, rank),
+        frames,
+        changed: metadata.modified().unwrap_or(SystemTime::UNIX_EPOCH),
+    }))
 }
 
 fn header_of(frames: &Frames, rank: u32) -> Result<Option<(Head, Header)>, FileError> {
@@ -94,6 +100,7 @@ pub(super) fn life_of(folder: &Path, run: Option<u64>) -> Result<Life, FileError
     let mut lives: BTreeMap<(u64, u32), Life> = BTreeMap::new();
     let mut damaged = Vec::new();
     for found in files_of(folder)? {
+        let found = found?;
         let header = match found.header {
             Ok(Some((_, header))) => header,
             Ok(None) => continue,

@@ -352,6 +352,19 @@ impl Frames {
     pub(super) fn sync(&self) -> Result<(), FileError> {
         self.file.sync_data().map_err(io("sync", &self.path))
     }
+
+    /// Returns when the name of the file is on the disk, too: its folder, and that one's name.
+    pub(super) fn sync_name(&self) -> Result<(), FileError> {
+        let folders = self.path.ancestors().skip(1).take(2);
+        for folder in folders.filter(|folder| !folder.as_os_str().is_empty()) {
+            let synced = File::open(folder).and_then(|folder| folder.sync_all());
+            match synced {
+                Err(error) if error.kind() == std::io::ErrorKind::InvalidInput => {} // not every file system can
+                synced => synced.map_err(io("sync", folder))?,
+            }
+        }
+        Ok(())
+    }
 }
 
 /// The pieces of `length` bytes that begin at `at` in a file. They end at multiples of their length there: a piece that ends

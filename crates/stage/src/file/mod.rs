@@ -43,8 +43,8 @@
 //! * R2: what the system refuses is never taken for the end of a file, and nor is damage with intact frames behind it.
 //!
 //! # What it does not guarantee
-//! * A crash of the *machine* may lose steps that were not synced ([`StepFile::sync`]); records that reached the disk
-//!   before their data then show as wrong checksums.
+//! * A crash of the *machine* may lose steps that were not synced: by default those of files that were not ended, by choice
+//!   all or none ([`Durability`]). Records that reached the disk before their data then show as wrong checksums.
 //! * A read checks the checksum of a block only when it takes the whole block; [`StoredStep::check`] checks all of them. A
 //!   writer may leave them out ([`StepFile::without_checksums`]); those of heads, layouts and records are always there.
 //!
@@ -64,8 +64,9 @@ pub mod zarr;
 pub use archive::Archive;
 pub(crate) use archive::Writers;
 pub use error::FileError;
+pub(crate) use stored::Told;
 pub use stored::{StoredBlock, StoredStep, StoredVariable};
-pub use writer::{Content, StepFile};
+pub use writer::{Content, Durability, StepFile};
 
 use crate::protocol::{Attribute, Step};
 use serde::{Deserialize, Serialize};

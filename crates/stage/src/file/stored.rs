@@ -10,14 +10,21 @@ use crate::index::Index;
 use crate::protocol::{Attribute, Fault, Layout, Step};
 use crate::space::{Dims, first_hole, first_overlap};
 use crate::{Dtype, Element, Region};
+use std::sync::Arc;
 
 /// One step of an [`Archive`], with what all ranks wrote.
 #[derive(Debug)]
 pub struct StoredStep<'a> {
-    pub(super) archive: &'a Archive,
-    pub(super) step: Step,
-    pub(super) variables: Vec<StoredVariable>,
-    pub(super) attributes: Vec<(String, Attribute)>,
+    archive: &'a Archive,
+    told: Arc<Told>,
+}
+
+/// What the records of all ranks say of a step: read once, kept as long as the step is held.
+#[derive(Debug)]
+pub(crate) struct Told {
+    step: Step,
+    variables: Vec<StoredVariable>,
+    attributes: Vec<(String, Attribute)>,
 }
 
 /// A variable of a stored step.
@@ -49,20 +56,43 @@ pub struct StoredBlock {
     checksum: Option<u32>,
 }
 
-impl StoredStep<'_> {
+impl<'a> StoredStep<'a> {
+    /// Reads what the ranks say.
+    pub(super) fn read_records(archive: &'a Archive, step: Step) -> Result<Self, FileError> {
+        let mut told = Told {
+            step,
+            variables: Vec::new(),
+            attributes: Vec::new(),
+        };
+        for (rank, scan) in &archive.ranks {
+            told.add(*rank, scan)?;
+        }
+        Ok(StoredStep::known(archive, Arc::new(told)))
+    }
+
+    /// A step whose records were read before, out of this archive.
+    pub(crate) fn known(archive: &'a Archive, told: Arc<Told>) -> Self {
+        StoredStep { archive, told }
+    }
+
+    /// What its records say.
+    pub(crate) fn told(&self) -> Arc<Told> {
+        self.told.clone()
+    }
+
     /// Its number.
     pub fn number(&self) -> Step {
-        self.step
+        self.told.step
     }
 
     /// What is in it, in the order of the ranks' layouts.
     pub fn variables(&self) -> &[StoredVariable] {
-        &self.variables
+        &self.told.variables
     }
 
     /// Facts of the step; where ranks say different things, all of them.
     pub fn attributes(&self) -> &[(String, Attribute)] {
-        &self.attributes
+        &self.told.attributes
     }
 
     /// A variable by name.
@@ -70,11 +100,20 @@ impl StoredStep<'_> {
     /// # Errors
     /// There is none of that name; the error says which there are.
     pub fn variable(&self, name: &str) -> Result<&StoredVariable, FileError> {
-        let found = self.variables.iter().find(|variable| variable.name == name);
+        let found = self
+            .told
+            .variables
+            .iter()
+            .find(|variable| variable.name == name);
         found.ok_or_else(|| {
-            let names: Vec<&str> = self.variables.iter().map(|v| v.name.as_str()).collect();
+            let names: Vec<&str> = self
+                .told
+                .variables
+                .iter()
+                .map(|v| v.name.as_str())
+                .collect();
             FileError::NoVariable {
-                step: self.step,
+                step: self.told.step,
                 name: name.to_owned(),
                 has: match names.is_empty() {
                     true => "none".to_owned(),
@@ -144,7 +183,7 @@ impl StoredStep<'_> {
         if let Some(hole) = first_hole(region, &covered) {
             return Err(FileError::Hole {
                 name: variable.name.clone(),
-                step: self.step,
+                step: self.told.step,
                 hole: hole.into(),
             });
         }
@@ -168,7 +207,7 @@ impl StoredStep<'_> {
 
     /// Whether ranks wrote the same points; a rank by itself cannot.
     pub(super) fn check_blocks(&self) -> Result<(), FileError> {
-        for variable in &self.variables {
+        for variable in &self.told.variables {
             let blocks = &variable.blocks;
             let regions: Vec<Region> = blocks.iter().map(|b| b.region.clone()).collect();
             if let Some((one, other)) = first_overlap(&regions) {
@@ -190,7 +229,7 @@ impl StoredStep<'_> {
     /// The first block that differs; the system refuses.
     pub fn check(&self) -> Result<(), FileError> {
         let mut bytes = Vec::new();
-        for variable in &self.variables {
+        for variable in &self.told.variables {
             for block in &variable.blocks {
                 let needed = block.region.bytes(variable.dtype.bytes())?;
                 let more = usize::try_from(needed).unwrap_or(usize::MAX);
@@ -234,14 +273,16 @@ impl StoredStep<'_> {
         }
         Err(FileError::Checksum {
             name: variable.name.clone(),
-            step: self.step,
+            step: self.told.step,
             rank: block.rank,
             block: block.region.clone().into(),
         })
     }
+}
 
+impl Told {
     /// Adds what one rank wrote.
-    pub(super) fn add(&mut self, rank: u32, scan: &Scan) -> Result<(), FileError> {
+    fn add(&mut self, rank: u32, scan: &Scan) -> Result<(), FileError> {
         let frames = &scan.frames;
         let place = scan.records.binary_search_by_key(&self.step, |r| r.0);
         let at = scan.records[place.unwrap_or(0)].1;

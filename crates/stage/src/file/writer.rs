@@ -22,8 +22,21 @@ pub struct Content<'a> {
     pub attributes: &'a [(String, Attribute)],
 }
 
+/// When steps are on the disk, and not in the memory of the system only: what a crash of the *machine* may take. A crash of the
+/// process takes nothing that was written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Durability {
+    /// Whenever the system wants; a crash of the machine may take steps of a file that was closed.
+    System,
+    /// When the file is ended: [`StepFile::finish`] returns when file and folder are on the disk.
+    #[default]
+    Close,
+    /// When they are written: [`StepFile::append`] returns when the step is on the disk, which costs a wait for it.
+    Step,
+}
+
 /// Writes the steps of one rank into its file. Blocking; dropping it without [`finish`](Self::finish) leaves a file without an
-/// index, which is read as well.
+/// index, which is read as well, but not taken for complete.
 #[derive(Debug)]
 pub struct StepFile {
     frames: Frames,
@@ -35,6 +48,9 @@ pub struct StepFile {
     /// Where the next frame begins.
     end: u64,
     is_summed: bool,
+    durability: Durability,
+    /// The name of the file is on the disk.
+    is_name_synced: bool,
 }
 
 impl StepFile {
@@ -92,7 +108,7 @@ impl StepFile {
             }
             Some(header)
                 if (header.run, header.rank, header.ranks) == (run, rank, ranks)
-                    && header.life >= life(folder, run, None)
+                    && header.life >= life(folder, run, None)?
                     && !is_ended(&frames)? =>
             {
                 Self::go_on(frames)
@@ -125,7 +141,7 @@ impl StepFile {
             rank,
             ranks,
             run,
-            life: life(folder, run, Some(rank)),
+            life: life(folder, run, Some(rank))?,
         };
         let id = RandomState::new().hash_one(&header.stream);
         let end = frames.write(Kind::Header, 0, id, 0, &header)?;
@@ -142,6 +158,8 @@ impl StepFile {
             layout: None,
             end,
             is_summed: true,
+            durability: Durability::default(),
+            is_name_synced: false,
         })
     }
 
@@ -161,6 +179,8 @@ impl StepFile {
             layout: None,
             end: scan.end,
             is_summed: true,
+            durability: Durability::default(),
+            is_name_synced: false,
         })
     }
 
@@ -174,12 +194,18 @@ impl StepFile {
         }
     }
 
+    /// When steps are on the disk, from now on; [`Durability::Close`] where nobody says.
+    #[must_use]
+    pub fn with_durability(self, durability: Durability) -> Self {
+        StepFile { durability, ..self }
+    }
+
     /// The last step that the file has whole.
     pub fn last(&self) -> Option<Step> {
         self.records.last().map(|record| record.0)
     }
 
-    /// Writes a step. When it returns every process sees it; it is on the disk after [`sync`](Self::sync).
+    /// Writes a step. When it returns every process sees it; when it is on the disk is said by [`Durability`].
     ///
     /// # Errors
     /// A step that does not follow the last one; more or fewer blocks, or bytes, than the layout names; blocks that overlap or
@@ -198,10 +224,17 @@ impl StepFile {
         {
             check_layout(self.rank, content.layout)?;
         }
-        let written = self.write_step(step, content, offsets);
+        let (end, records) = (self.end, self.records.len());
+        let mut written = self.write_step(step, content, offsets);
+        if written.is_ok() && self.durability == Durability::Step {
+            written = self.sync();
+        }
         if written.is_err() {
-            // Half a step is of no use, and its room is wanted.
-            let _ = self.frames.cut(self.end);
+            // Half a step is of no use, and its room is wanted; nor is one that the disk does not have.
+            self.records.truncate(records);
+            self.layout.take_if(|layout| layout.1 >= end);
+            self.end = end;
+            let _ = self.frames.cut(end);
         }
         written
     }
@@ -265,24 +298,39 @@ impl StepFile {
     ///
     /// # Errors
     /// The system refuses.
-    pub fn sync(&self) -> Result<(), FileError> {
-        self.frames.sync()
+    pub fn sync(&mut self) -> Result<(), FileError> {
+        self.frames.sync()?;
+        if !self.is_name_synced {
+            self.frames.sync_name()?;
+            self.is_name_synced = true;
+        }
+        Ok(())
     }
 
-    /// Ends the file with its index: it opens faster, and readers know that nothing follows.
+    /// Writes to something else from now on.
+    #[cfg(test)]
+    pub(super) fn onto(&mut self, device: &Path) {
+        let file = options().open(device).expect("there is such a device");
+        self.frames = Frames::new(file, &self.frames.path);
+    }
+
+    /// Ends the file with its index: it opens faster, and readers know that nothing follows. Unless it was told otherwise
+    /// ([`Durability`]) it returns when all is on the disk; what the system could not write before shows here.
     ///
     /// # Errors
-    /// The system refuses.
-    pub fn finish(self) -> Result<(), FileError> {
+    /// The system refuses. Then steps may be lost that were written since the last [`sync`](Self::sync).
+    pub fn finish(mut self) -> Result<(), FileError> {
         let index = Index {
-            records: self.records,
+            records: std::mem::take(&mut self.records),
         };
         let at = self
             .frames
             .write(Kind::Index, 0, self.id, self.end, &index)?;
-        self.frames
-            .write(Kind::End, 0, self.id, at, &self.end)
-            .map(drop)
+        self.frames.write(Kind::End, 0, self.id, at, &self.end)?;
+        match self.durability {
+            Durability::System => Ok(()),
+            Durability::Close | Durability::Step => self.sync(),
+        }
     }
 }
 
@@ -399,27 +447,48 @@ fn claim_at(
 const CLAIMS: u32 = 16;
 
 /// Which life of the stream this is in its run: as its other ranks say; behind that which `rank` had before.
-fn life(folder: &Path, run: u64, rank: Option<u32>) -> u32 {
-    let of = |header: &Header| match rank == Some(header.rank) {
-        true => header.life.saturating_add(1),
-        false => header.life,
-    };
-    let headers = files_of(folder).unwrap_or_default().into_iter();
-    let headers = headers.filter_map(|file| file.header.ok().flatten());
-    let mine = headers.filter(|(_, header)| header.run == run);
-    mine.map(|(_, header)| of(&header)).max().unwrap_or(0)
+///
+/// # Errors
+/// The system refuses a look at a file: nobody knows then. One that is damaged says nothing, and is of an older run.
+fn life(folder: &Path, run: u64, rank: Option<u32>) -> Result<u32, FileError> {
+    let mut life = 0;
+    for file in files_of(folder)? {
+        let header = match file?.header {
+            Ok(Some((_, header))) if header.run == run => header,
+            Ok(_) => continue,
+            Err(error @ FileError::Io { .. }) => return Err(error),
+            Err(_) => continue,
+        };
+        let own = u32::from(rank == Some(header.rank));
+        life = life.max(header.life.saturating_add(own));
+    }
+    Ok(life)
 }
 
 /// Removes what older runs with more ranks have left: they are of no use without the others.
 fn remove_beyond(folder: &Path, run: u64, ranks: u32) {
-    for file in files_of(folder).unwrap_or_default() {
+    let stays = |error: &dyn std::fmt::Display| {
+        tracing::warn!(folder = %folder.display(), %error, "a file of an older run may stay");
+    };
+    let files = match files_of(folder) {
+        Ok(files) => files,
+        Err(error) => return stays(&error),
+    };
+    for file in files {
+        let file = match file {
+            Ok(file) => file,
+            Err(error) => {
+                stays(&error);
+                continue;
+            }
+        };
         let is_older = matches!(&file.header, Ok(Some((_, header))) if header.run != run);
         if file.rank >= ranks
             && is_older
             && file.frames.lock(file.rank).is_ok()
             && let Err(error) = fs::remove_file(&file.frames.path)
         {
-            tracing::warn!(path = %file.frames.path.display(), %error, "a file of an older run stays");
+            stays(&error);
         }
     }
 }

@@ -6,7 +6,7 @@
 use super::run::run_of;
 use crate::contents::{BlockAt, Contents, Indexed, Variable};
 use crate::desk::Desk;
-use crate::file::{Archive, Content, FileError, StepFile, Writers};
+use crate::file::{Archive, Content, Durability, FileError, StepFile, StoredStep, Told, Writers};
 use crate::protocol::{
     Attribute, EndOfStream, Failure, Fault, Interest, Layout, LayoutHash, Policy,
     Reader as Options, Start, Step,
@@ -16,6 +16,7 @@ use crate::{Error, Region, Result};
 use std::cell::RefCell;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// How often files are looked at, at first and at last.
@@ -71,7 +72,7 @@ impl FileWriting {
     /// Goes on after the last whole step of a file of this run that was not ended in order, else begins anew.
     pub(crate) fn open(
         desk: &Desk<'_>,
-        folder: &Path,
+        (folder, durability): (&Path, Durability),
         stream: &str,
         (program, (rank, ranks)): (&str, (u32, u32)),
     ) -> Result<Self> {
@@ -79,6 +80,7 @@ impl FileWriting {
         let folder = folder_of(folder, stream);
         let run = run_of(desk.fabric, desk.steward);
         let file = StepFile::begin(&folder, stream, run, rank, ranks).map_err(wrong(stream))?;
+        let file = file.with_durability(durability);
         Ok(FileWriting {
             stream: stream.to_owned(),
             next: file.last().map_or(0, |last| last + 1),
@@ -132,6 +134,8 @@ enum Found {
 pub(crate) struct StoredBytes {
     stream: String,
     archive: Rc<RefCell<Archive>>,
+    /// What its records say: they are not read again for each box.
+    told: Arc<Told>,
 }
 
 impl<'f> FileReading<'f> {
@@ -318,6 +322,7 @@ impl<'f> FileReading<'f> {
             bytes: Bytes::Stored(StoredBytes {
                 stream: self.stream.clone(),
                 archive: self.archive.clone(),
+                told: stored.told(),
             }),
         })
     }
@@ -333,7 +338,7 @@ impl StoredBytes {
         into: &mut [u8],
     ) -> Result<()> {
         let archive = self.archive.borrow();
-        let stored = archive.known(step).map_err(wrong(&self.stream))?;
+        let stored = StoredStep::known(&archive, self.told.clone());
         match stored.read_into(&variable.info.name, region, into) {
             Err(FileError::Hole { .. }) => Err(variable.hole(step, region)),
             result => result.map_err(wrong(&self.stream)),
@@ -412,6 +417,59 @@ mod tests {
         assert!(panicked.is_err() && !is_ended());
         write(&[0, 4], false).unwrap().close().unwrap();
         assert!(is_ended());
+    }
+
+    /// What the records of all ranks say is read when the step is taken, and not for each box of it.
+    #[test]
+    fn boxes_are_read_without_a_look_at_the_records() {
+        let folder = tempfile::tempdir().unwrap();
+        let region = Region::at(&[0], &[8]).unwrap();
+        let layout = Layout {
+            variables: vec![Written {
+                name: "u".into(),
+                dtype: Dtype::U8,
+                shape: [8].as_slice().into(),
+                attributes: Vec::new(),
+                blocks: vec![Block {
+                    region: region.clone(),
+                    slot: 0,
+                }],
+            }],
+        };
+        let mut file = StepFile::create(folder.path(), "field", 0, 1).unwrap();
+        let content = Content {
+            layout: &layout,
+            blocks: &[&[0, 1, 2, 3, 4, 5, 6, 7]],
+            attributes: &[],
+        };
+        file.append(0, content).unwrap();
+        let archive = Archive::open(folder.path()).unwrap();
+        let told = archive.step(0).unwrap().told();
+        let bytes = StoredBytes {
+            stream: "field".into(),
+            archive: Rc::new(RefCell::new(archive)),
+            told,
+        };
+        // All that is not data is overwritten: who looks at it again finds nonsense.
+        let path = folder.path().join("rank-0.samite");
+        let mut text = std::fs::read(&path).unwrap();
+        let data = text
+            .windows(8)
+            .position(|some| some == [0, 1, 2, 3, 4, 5, 6, 7]);
+        let data = data.unwrap();
+        text[..data].fill(0xff);
+        text[data + 8..].fill(0xff);
+        std::fs::write(&path, text).unwrap();
+        let info = Variable {
+            name: "u".into(),
+            dtype: Dtype::U8,
+            shape: [8].as_slice().into(),
+            attributes: Vec::new(),
+        };
+        let indexed = Indexed::new(info, Vec::new()).unwrap();
+        let (part, mut into) = (Region::at(&[2], &[3]).unwrap(), [0; 3]);
+        bytes.copy(0, &indexed, &part, &mut into).unwrap();
+        assert_eq!(into, [2, 3, 4]);
     }
 
     #[test]

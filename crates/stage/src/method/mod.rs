@@ -19,6 +19,7 @@ pub mod graph;
 mod run;
 mod spread;
 
+use crate::file::Durability;
 use crate::protocol::{Limits, Policy, Retain, Start, StreamConfig, Unread};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -77,6 +78,8 @@ pub struct Settings {
     pub replicas: u32,
     /// Where the folders of streams are, with the method `File`.
     pub folder: PathBuf,
+    /// When steps are on the disk, with the method `File`.
+    pub durability: Durability,
 }
 
 /// The settings of all streams.
@@ -133,6 +136,7 @@ impl Default for Settings {
             linger: Duration::from_millis(stream.linger),
             replicas: 1,
             folder: PathBuf::from("samite-streams"),
+            durability: Durability::Close,
         }
     }
 }
