@@ -30,7 +30,7 @@ fn write(fabric: &Fabric, wrong: Option<u64>, steps: Option<Attribute>) -> Outco
         }
         step.commit()?;
     }
-    Ok(())
+    Ok(writer.close()?)
 }
 
 /// What the reader says of such a stream.
