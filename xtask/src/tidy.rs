@@ -17,6 +17,12 @@ const NEAR: usize = 12;
 const BANNED_NAMES: &[&str] = &[
     "util", "utils", "common", "manager", "helper", "helpers", "misc",
 ];
+/// The homes of `unsafe`: a crate as a whole, and these files of others. Their crates deny it, and allow it to that module.
+const UNSAFE_CRATE: &str = "crates/mem/";
+const UNSAFE_FILES: &[&str] = &[
+    "bench/peers/lamellar/src/ffi.rs",
+    "workloads/lammps/src/ffi.rs",
+];
 /// Orderings that pair with another place; `Relaxed` counts things.
 const PAIRED: &[&str] = &["Acquire", "Release", "AcqRel", "SeqCst"];
 
@@ -86,16 +92,15 @@ impl<'a> Source<'a> {
                 self.path
             ));
         }
-        if self.is_crate_root() && !self.may_be_unsafe() && !self.forbids_unsafe() {
-            wrong.push(format!("{}: has no #![forbid(unsafe_code)]", self.path));
-        }
+        wrong.extend(self.wrong_attributes());
         for line in self.unsafe_lines() {
             let at = format!("{}:{}", self.path, line + 1);
             if !self.may_be_unsafe() {
                 wrong.push(format!(
-                    "{at}: `unsafe` lives in crates/mem and in files called ffi.rs"
+                    "{at}: `unsafe` lives in {UNSAFE_CRATE} and in {}",
+                    UNSAFE_FILES.join(", ")
                 ));
-            } else if opens_block(code(self.lines[line])) && !self.has_near(line, "SAFETY:") {
+            } else if opens_block(&code(self.lines[line])) && !self.has_near(line, "SAFETY:") {
                 wrong.push(format!("{at}: `unsafe` without a SAFETY: comment"));
             }
         }
@@ -122,22 +127,49 @@ impl<'a> Source<'a> {
         self.path.ends_with("src/lib.rs") || self.path.ends_with("src/main.rs")
     }
 
-    /// Whether `unsafe` is at home here: in `mem`, and in the ffi files of other crates, whose roots
-    /// cannot forbid it then.
+    /// Whether `unsafe` is at home here.
     fn may_be_unsafe(&self) -> bool {
-        self.path.starts_with("crates/mem/")
-            || self.path.ends_with("/ffi.rs")
-            || (self.is_crate_root() && has_ffi_file(Path::new(self.path).parent()))
+        self.path.starts_with(UNSAFE_CRATE) || UNSAFE_FILES.contains(&self.path)
     }
 
-    fn forbids_unsafe(&self) -> bool {
-        self.lines
-            .iter()
-            .any(|line| line.trim() == "#![forbid(unsafe_code)]")
+    /// Every crate but `mem` forbids `unsafe`; one with a home of it denies it, and allows it to that file alone.
+    fn wrong_attributes(&self) -> Vec<String> {
+        let mut wrong = Vec::new();
+        if self.path.starts_with(UNSAFE_CRATE) {
+            return wrong;
+        }
+        let folder = self.path.rsplit_once('/').map_or("", |(folder, _)| folder);
+        let homes = UNSAFE_FILES.iter().filter_map(|file| {
+            let module = file.strip_prefix(folder)?.strip_prefix('/')?;
+            module
+                .strip_suffix(".rs")
+                .filter(|module| !module.contains('/'))
+        });
+        let homes: Vec<&str> = homes.filter(|_| self.is_crate_root()).collect();
+        let wanted = match homes.is_empty() {
+            true => "#![forbid(unsafe_code)]",
+            false => "#![deny(unsafe_code)]",
+        };
+        if self.is_crate_root() && !self.lines.iter().any(|line| line.trim() == wanted) {
+            wrong.push(format!("{}: has no {wanted}", self.path));
+        }
+        for (at, line) in self.lines.iter().enumerate() {
+            let is_known = ["#![forbid(unsafe_code)]", wanted].contains(&line.trim());
+            if is_known || !words(&code(line)).any(|word| word == "unsafe_code") {
+                continue;
+            }
+            let mut after = self.lines[at..].iter();
+            let module = after.find_map(|line| line.trim().strip_prefix("mod ")?.strip_suffix(';'));
+            if !module.is_some_and(|module| homes.contains(&module)) {
+                let place = format!("{}:{}", self.path, at + 1);
+                wrong.push(format!("{place}: allows `unsafe` where it has no home"));
+            }
+        }
+        wrong
     }
 
     fn unsafe_lines(&self) -> impl Iterator<Item = usize> {
-        let is_unsafe = |line: &&str| words(code(line)).any(|word| word == "unsafe");
+        let is_unsafe = |line: &&str| words(&code(line)).any(|word| word == "unsafe");
         self.lines
             .iter()
             .enumerate()
@@ -148,8 +180,9 @@ impl<'a> Source<'a> {
     fn ordering_lines(&self) -> impl Iterator<Item = usize> {
         let has_ordering = |line: &str| {
             let is_use = line.trim_start().starts_with("use ");
-            let mut names = words(code(line));
-            !is_use && names.any(|word| PAIRED.contains(&word)) && code(line).contains("Ordering")
+            let code = code(line);
+            let mut names = words(&code);
+            !is_use && names.any(|word| PAIRED.contains(&word)) && code.contains("Ordering")
         };
         let lines = self.lines.iter().enumerate().take(self.tests);
         lines
@@ -170,19 +203,22 @@ fn opens_block(code: &str) -> bool {
     code.contains("unsafe {") || code.contains("unsafe impl")
 }
 
-fn has_ffi_file(folder: Option<&Path>) -> bool {
-    let entries = folder.and_then(|folder| fs::read_dir(folder).ok());
-    entries.into_iter().flatten().flatten().any(|entry| {
-        let path = entry.path();
-        path.ends_with("ffi.rs") || (path.is_dir() && has_ffi_file(Some(&path)))
-    })
-}
-
-/// The line without its comment and without the text of its strings.
-fn code(line: &str) -> &str {
-    let end = line.find("//").unwrap_or(line.len());
-    let end = line.find('"').map_or(end, |quote| quote.min(end));
-    &line[..end]
+/// The line without its comment and without the text of its strings. A string that does not end here takes the rest.
+fn code(line: &str) -> String {
+    let (mut code, mut is_text) = (String::new(), false);
+    let mut letters = line.chars().peekable();
+    while let Some(letter) = letters.next() {
+        match letter {
+            '\\' if is_text => _ = letters.next(),
+            '"' => is_text = !is_text,
+            _ if is_text => {}
+            '/' if letters.peek() == Some(&'/') => break,
+            // A quotation mark as a letter.
+            '\'' if letters.peek() == Some(&'"') => _ = letters.next(),
+            _ => code.push(letter),
+        }
+    }
+    code
 }
 
 fn words(code: &str) -> impl Iterator<Item = &str> {
@@ -213,9 +249,40 @@ mod tests {
     }
 
     #[test]
+    fn unsafe_behind_a_string_is_seen() {
+        let hidden = "let a = f(\"text // \\\" \"); unsafe { g() }\n";
+        assert_eq!(wrong("crates/stage/src/index.rs", hidden).len(), 1);
+        let letter = "let a = '\"'; unsafe { g() }\n";
+        assert_eq!(wrong("crates/stage/src/index.rs", letter).len(), 1);
+    }
+
+    #[test]
     fn crates_forbid_unsafe() {
         assert_eq!(wrong("nowhere/src/lib.rs", "//! Hello.\n").len(), 1);
         assert!(wrong("nowhere/src/lib.rs", "#![forbid(unsafe_code)]\n").is_empty());
+        assert_eq!(
+            wrong("nowhere/src/lib.rs", "#![deny(unsafe_code)]\n").len(),
+            2
+        );
+        let allowed = "#![allow(unsafe_code)]\n";
+        assert_eq!(wrong("nowhere/tests/all.rs", allowed).len(), 1);
+        assert!(wrong("crates/mem/src/lib.rs", allowed).is_empty());
+    }
+
+    #[test]
+    fn only_files_that_are_named_are_homes() {
+        let text = "// SAFETY: F1.\nunsafe { g() }\n";
+        assert!(wrong("workloads/lammps/src/ffi.rs", text).is_empty());
+        assert_eq!(wrong("crates/stage/src/ffi.rs", text).len(), 1);
+        let root = |module: &str| {
+            let allowed = format!("#[allow(\n    unsafe_code,\n)]\nmod {module};\n");
+            format!("#![deny(unsafe_code)]\n{allowed}")
+        };
+        assert!(wrong("workloads/lammps/src/lib.rs", &root("ffi")).is_empty());
+        assert_eq!(wrong("workloads/lammps/src/lib.rs", &root("melt")).len(), 1);
+        assert_eq!(wrong("workloads/nas/src/lib.rs", &root("ffi")).len(), 3);
+        let open = "#[allow(unsafe_code)]\nmod ffi;\n";
+        assert_eq!(wrong("workloads/lammps/src/lib.rs", open).len(), 1);
     }
 
     #[test]

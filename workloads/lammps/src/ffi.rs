@@ -9,8 +9,9 @@
 //!   nor `Sync`; one exists in a process at a time.
 //! * F3: `x` is one array of 3 `nlocal` doubles, with a table of pointers to its rows, `id` and `image` have `nlocal`
 //!   numbers each. They stay where they are while the callback of `fix external` runs.
-//! * F4: the callback's state lives on the stack of `each_step` for as long as the callback is registered; only the
-//!   callback uses it meanwhile.
+//! * F4: what the callback is given is a [`Slot`], which lives until the simulation is closed: LAMMPS may go on calling, since
+//!   it may refuse to forget the callback. The slot has the state of an `each_step` while that waits for its `run`, and
+//!   nothing at all other times; only the callback uses the state meanwhile.
 
 use std::any::Any;
 use std::ffi::{CStr, CString, c_char, c_double, c_int, c_void};
@@ -18,6 +19,7 @@ use std::marker::PhantomData;
 use std::ops::ControlFlow;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::ptr::NonNull;
+use std::rc::Rc;
 use std::slice::from_raw_parts;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -159,6 +161,7 @@ impl Lammps {
             running: Running {
                 functions,
                 handle,
+                slot: Rc::default(),
                 _this_thread: PhantomData,
             },
             _one_in_a_process: only,
@@ -238,16 +241,20 @@ impl Lammps {
             is_over: false,
         };
         let name = text(FIX)?;
-        // SAFETY: F1, F2; F4: `unfix` below comes before the end of `watched`.
+        let slot = &self.running.slot;
+        // SAFETY: F1, F2; F4: the slot is dropped after the simulation.
         unsafe {
             (self.running.functions.set_fix_external_callback)(
                 self.running.handle.as_ptr(),
                 name.as_ptr(),
                 callback,
-                (&raw mut watched).cast(),
+                Rc::as_ptr(slot).cast_mut().cast(),
             );
         }
+        // F4: from here to where it is emptied nothing unwinds, and nobody else uses `watched`.
+        slot.set(NonNull::new((&raw mut watched).cast()));
         let ran = self.running.command(&format!("run {steps}"));
+        slot.set(None);
         let unfixed = self.running.command(&format!("unfix {FIX}"));
         let Watched {
             refused,
@@ -272,8 +279,13 @@ impl Lammps {
 pub(crate) struct Running {
     functions: &'static Functions,
     handle: NonNull<c_void>,
+    /// Dropped after the handle was closed.
+    slot: Rc<Slot>,
     _this_thread: PhantomData<*mut ()>,
 }
+
+/// The [`Watched`] of the `each_step` that runs, if one does.
+type Slot = std::cell::Cell<Option<NonNull<c_void>>>;
 
 impl std::fmt::Debug for Functions {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -387,17 +399,22 @@ struct Watched<'a> {
 /// LAMMPS calls this inside its loop.
 ///
 /// # Safety
-/// `watched` is that of a running `each_step` (F4); the other arguments are as `library.h` says (F3).
+/// `slot` is that of a simulation (F4); the other arguments are as `library.h` says (F3).
 unsafe extern "C" fn callback(
-    watched: *mut c_void,
+    slot: *mut c_void,
     step: i64,
     count: c_int,
     ids: *mut c_int,
     positions: *mut *mut f64,
     _forces: *mut *mut f64,
 ) {
-    // SAFETY: F4.
-    let watched = unsafe { &mut *watched.cast::<Watched<'_>>() };
+    // SAFETY: F4: the slot is there as long as the simulation is.
+    let slot = unsafe { &*slot.cast::<Slot>() };
+    let Some(watched) = slot.get() else {
+        return; // nobody watches
+    };
+    // SAFETY: F4: what is in the slot is there, and used by nobody else.
+    let watched = unsafe { watched.cast::<Watched<'_>>().as_mut() };
     if watched.is_over {
         return;
     }
@@ -490,4 +507,131 @@ fn last_error(functions: &Functions, handle: Handle) -> String {
     }
     let said = CStr::from_bytes_until_nul(&buffer).unwrap_or_default();
     said.to_string_lossy().trim().to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::cell::RefCell;
+
+    thread_local! {
+        /// What the library below was given to call, and with what.
+        static CALLBACK: RefCell<Option<(Callback, *mut c_void)>> = const { RefCell::new(None) };
+        static ERROR: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
+    }
+
+    /// A library that refuses to forget the callback, and calls it in each run.
+    unsafe extern "C" fn command(_: Handle, line: *const c_char) -> *mut c_char {
+        // SAFETY: F1: the line ends with NUL.
+        let line = unsafe { CStr::from_ptr(line) }.to_string_lossy();
+        if line.starts_with("unfix") {
+            ERROR.set(true);
+        }
+        let known = CALLBACK.with_borrow(|known| *known);
+        if let Some((call, with)) = known.filter(|_| line.starts_with("run")) {
+            let (ids, rows) = (std::ptr::null_mut(), std::ptr::null_mut());
+            // SAFETY: F3, of no atoms; F4.
+            unsafe { call(with, 7, 0, ids, rows, rows) };
+        }
+        std::ptr::null_mut()
+    }
+
+    unsafe extern "C" fn set_callback(
+        _: Handle,
+        _: *const c_char,
+        call: Callback,
+        with: *mut c_void,
+    ) {
+        CALLBACK.set(Some((call, with)));
+    }
+
+    unsafe extern "C" fn has_error(_: Handle) -> c_int {
+        c_int::from(ERROR.take())
+    }
+
+    unsafe extern "C" fn extract_box(
+        _: Handle,
+        _: *mut f64,
+        upper: *mut f64,
+        _: *mut f64,
+        _: *mut f64,
+        _: *mut f64,
+        _: *mut c_int,
+        _: *mut c_int,
+    ) {
+        // SAFETY: F1: three doubles.
+        unsafe { upper.cast::<[f64; 3]>().write([1.0; 3]) };
+    }
+
+    unsafe extern "C" fn open(_: c_int, _: *mut *mut c_char, _: *mut Handle) -> Handle {
+        std::ptr::null_mut()
+    }
+    unsafe extern "C" fn nothing(_: Handle) {}
+    unsafe extern "C" fn number() -> c_int {
+        1
+    }
+    unsafe extern "C" fn version(_: Handle) -> c_int {
+        1
+    }
+    unsafe extern "C" fn error_message(_: Handle, _: *mut c_char, _: c_int) -> c_int {
+        0
+    }
+    unsafe extern "C" fn setting(_: Handle, _: *const c_char) -> c_int {
+        0
+    }
+    unsafe extern "C" fn atoms(_: Handle) -> c_double {
+        0.0
+    }
+    unsafe extern "C" fn atom(_: Handle, _: *const c_char) -> *mut c_void {
+        std::ptr::null_mut()
+    }
+    unsafe extern "C" fn compute(_: Handle, _: *const c_char, _: c_int, _: c_int) -> *mut c_void {
+        std::ptr::null_mut()
+    }
+
+    static STUBBORN: Functions = Functions {
+        open_no_mpi: open,
+        close: nothing,
+        config_has_exceptions: number,
+        version,
+        command,
+        has_error,
+        get_last_error_message: error_message,
+        extract_setting: setting,
+        get_natoms: atoms,
+        extract_box,
+        extract_atom: atom,
+        extract_compute: compute,
+        set_fix_external_callback: set_callback,
+        force_timeout: nothing,
+    };
+
+    #[test]
+    fn a_callback_that_lammps_does_not_forget_sees_nothing() {
+        let mut lammps = Lammps {
+            running: Running {
+                functions: &STUBBORN,
+                handle: NonNull::dangling(),
+                slot: Rc::default(),
+                _this_thread: PhantomData,
+            },
+            _one_in_a_process: Only::take().unwrap(),
+        };
+        let mut seen = Vec::new();
+        let watched = lammps.each_step(1, 1, |atoms| {
+            seen.push(atoms.step);
+            ControlFlow::Continue(())
+        });
+        let said = watched.unwrap_err();
+        assert!(
+            matches!(&said, Error::Refused { command, .. } if command == "unfix samite"),
+            "{said}"
+        );
+        // It is called once more, when what it saw into is gone.
+        lammps.command("run 1").unwrap();
+        assert_eq!(seen, [7]);
+        // The slot is where it was, wherever the simulation is.
+        let mut moved = Box::new(lammps);
+        moved.command("run 1").unwrap();
+    }
 }

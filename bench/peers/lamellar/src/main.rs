@@ -5,7 +5,10 @@
 //! cheapest that it has; atomics and random updates by an `AtomicArray`, whose operations are native
 //! on this backend; collected updates by its batches.
 
+#![deny(unsafe_code)]
+
 mod control;
+#[allow(unsafe_code, reason = "all operations of Lamellar's regions are `unsafe`")]
 mod ffi;
 
 use control::Control;

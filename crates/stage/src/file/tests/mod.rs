@@ -568,10 +568,10 @@ fn many_ranks_need_few_descriptors() {
         drop(StepFile::begin(folder.path(), "field", 5, rank, 200).unwrap());
     }
     let open = || fs::read_dir("/proc/self/fd").unwrap().count();
-    let mut files = folder::files_of(folder.path()).unwrap();
+    let files = folder::files_of(folder.path()).unwrap();
     let before = open();
     let mut seen = 0;
-    while let Some(file) = files.next() {
+    for file in files {
         file.unwrap();
         seen += 1;
         // Other tests of this process open some, too.
