@@ -119,8 +119,22 @@ impl<M: Medium> Producer<M> {
     /// Frames' cells published and perhaps not consumed yet.
     pub fn in_flight(&mut self) -> u64 {
         // ORDERING: Acquire pairs with the consumer's Release store of `head` (R2).
-        self.head_seen = self.medium.head().load(Ordering::Acquire);
-        self.tail.saturating_sub(self.head_seen)
+        let head = self.medium.head().load(Ordering::Acquire);
+        // A consumer goes forward, and not beyond what there is. One that says otherwise has said nothing: the
+        // ring stays full for it, and every sum with what was seen is in range.
+        if (self.head_seen..=self.tail).contains(&head) {
+            self.head_seen = head;
+        }
+        self.tail - self.head_seen
+    }
+
+    /// As [`Producer::in_flight`], for the bulk area: how far the consumer is in it.
+    fn see_bulk_head(&mut self) {
+        // ORDERING: Acquire pairs with the consumer's Release store of `bulk_head` (R5).
+        let head = self.medium.bulk_head().load(Ordering::Acquire);
+        if (self.bulk_head_seen..=self.bulk_tail).contains(&head) {
+            self.bulk_head_seen = head;
+        }
     }
 
     /// Publishes a frame without a body; leaves at least `reserve` cells free.
@@ -137,11 +151,9 @@ impl<M: Medium> Producer<M> {
             return Err(Full);
         }
         let start = self.bulk_start(bytes);
-        // Wrapping: what the consumer says of its progress may be nonsense (it then hurts itself only).
-        if (start + bytes).wrapping_sub(self.bulk_head_seen) > self.bulk_bytes {
-            // ORDERING: Acquire pairs with the consumer's Release store of `bulk_head` (R5).
-            self.bulk_head_seen = self.medium.bulk_head().load(Ordering::Acquire);
-            if (start + bytes).wrapping_sub(self.bulk_head_seen) > self.bulk_bytes {
+        if start + bytes - self.bulk_head_seen > self.bulk_bytes {
+            self.see_bulk_head();
+            if start + bytes - self.bulk_head_seen > self.bulk_bytes {
                 return Err(Full);
             }
         }
@@ -166,7 +178,7 @@ impl<M: Medium> Producer<M> {
             return None;
         }
         let start = self.bulk_start(bytes);
-        ((start + bytes).wrapping_sub(self.bulk_head_seen) <= self.bulk_bytes).then_some(start)
+        (start + bytes - self.bulk_head_seen <= self.bulk_bytes).then_some(start)
     }
 
     /// Position of a body that is not split by the end of the area. Small bodies use only the
@@ -210,7 +222,7 @@ impl<M: Medium> Producer<M> {
 
     #[inline(always)]
     fn room(&mut self, cells: u64) -> bool {
-        if (self.tail + cells).wrapping_sub(self.head_seen) <= CELLS {
+        if self.tail + cells - self.head_seen <= CELLS {
             return true;
         }
         self.in_flight() + cells <= CELLS
