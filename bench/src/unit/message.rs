@@ -221,7 +221,7 @@ impl Unit<'_> {
         if self.rank == 0 {
             fabric.scope(|scope| -> samite::Result<()> {
                 for part in buffer.chunks(bytes) {
-                    drop(scope.isend(other, TAG, part)?);
+                    scope.isend(other, TAG, part)?;
                 }
                 Ok(())
             })?;
@@ -229,7 +229,7 @@ impl Unit<'_> {
         } else {
             fabric.scope(|scope| -> samite::Result<()> {
                 for part in buffer.chunks_mut(bytes) {
-                    drop(scope.irecv(Match::from(other, TAG), part)?);
+                    scope.irecv(Match::from(other, TAG), part)?;
                 }
                 Ok(())
             })?;
@@ -272,12 +272,12 @@ impl Unit<'_> {
                 if from == self.rank {
                     buffer.copy_from_slice(&out[part(from)]);
                 } else {
-                    drop(scope.irecv(Match::from(members[from], TAG), buffer)?);
+                    scope.irecv(Match::from(members[from], TAG), buffer)?;
                 }
             }
             for step in 1..members.len() {
                 let to = (self.rank + step) % members.len();
-                drop(scope.isend(members[to], TAG, &out[part(to)])?);
+                scope.isend(members[to], TAG, &out[part(to)])?;
             }
             Ok(())
         })?;

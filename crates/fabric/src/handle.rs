@@ -1,8 +1,8 @@
 //! Operations in flight, as their owner holds them.
 
-use crate::Result;
 use crate::fabric::Fabric;
-use crate::ops::{Key, Status};
+use crate::ops::{Key, NO_SCOPE, Status};
+use crate::{Error, Result};
 use std::marker::PhantomData;
 
 /// A send has ended; the buffer, if the operation owned it.
@@ -89,6 +89,10 @@ impl<'f, T: Outcome> Handle<'f, T> {
         }
     }
 
+    pub(crate) fn key(&self) -> Key {
+        self.key
+    }
+
     /// An operation that has ended already, without a place in the table.
     #[inline]
     pub fn ended(fabric: &'f Fabric) -> Self {
@@ -140,17 +144,86 @@ impl<'f, T: Outcome> Handle<'f, T> {
     /// Gives the operation up. A receive that was not matched ends with [`Error::Cancelled`]; one that
     /// is being copied ends as soon as the other side is quiet. Wait for the handle to learn which.
     pub fn cancel(&mut self) {
+        if self.key == ENDED {
+            return;
+        }
         let core = &mut *self.fabric.core.borrow_mut();
-        core.engine.give_up(self.key);
+        if !core
+            .engine
+            .ops
+            .get(self.key)
+            .is_none_or(|op| op.has_ended())
+        {
+            core.engine.ops.belong(self.key, NO_SCOPE);
+        }
+        core.engine.give_up(self.key, Error::Cancelled);
         core.engine.flush(&mut core.transport);
     }
 }
 
+/// An operation that a [`Scope`](crate::Scope) has started. It may be dropped: the scope waits for its end and
+/// returns its error. Whoever waits for it or tests it learns its end instead of the scope.
+#[derive(Debug)]
+pub struct Scoped<'s, T>(Handle<'s, T>);
+
+impl<'s, T: Outcome> Scoped<'s, T> {
+    pub(crate) fn new(handle: Handle<'s, T>) -> Self {
+        Scoped(handle)
+    }
+
+    /// As [`Handle::wait`].
+    #[inline]
+    pub fn wait(self) -> Result<T> {
+        self.0.wait()
+    }
+}
+
+impl<'s, T> std::ops::Deref for Scoped<'s, T> {
+    type Target = Handle<'s, T>;
+    fn deref(&self) -> &Handle<'s, T> {
+        &self.0
+    }
+}
+
+impl<T> std::ops::DerefMut for Scoped<'_, T> {
+    fn deref_mut(&mut self) -> &mut Self::Target {
+        &mut self.0
+    }
+}
+
+impl<'s, T: Outcome> std::future::IntoFuture for Scoped<'s, T> {
+    type Output = Result<T>;
+    type IntoFuture = Handle<'s, T>;
+    fn into_future(self) -> Handle<'s, T> {
+        self.0
+    }
+}
+
+/// What can be waited for: a [`Handle`], or one of a scope.
+pub trait InFlight {
+    /// What comes of it.
+    type Value;
+    /// Waits for the end.
+    fn wait(self) -> Result<Self::Value>;
+}
+
+impl<T: Outcome> InFlight for Handle<'_, T> {
+    type Value = T;
+    fn wait(self) -> Result<T> {
+        Handle::wait(self)
+    }
+}
+
+impl<T: Outcome> InFlight for Scoped<'_, T> {
+    type Value = T;
+    fn wait(self) -> Result<T> {
+        Scoped::wait(self)
+    }
+}
+
 /// Waits for all; the first error, after all have ended.
-pub fn wait_all<'f, T: Outcome>(
-    handles: impl IntoIterator<Item = Handle<'f, T>>,
-) -> Result<Vec<T>> {
-    let ended: Vec<_> = handles.into_iter().map(Handle::wait).collect();
+pub fn wait_all<H: InFlight>(handles: impl IntoIterator<Item = H>) -> Result<Vec<H::Value>> {
+    let ended: Vec<_> = handles.into_iter().map(H::wait).collect();
     ended.into_iter().collect()
 }
 

@@ -11,7 +11,7 @@
 //!
 //! # Files
 //! `fabric` (join, peers, waiting) · `roster` (meeting the units of a job) · `watch` (waiting for words) · `message`, `handle`, `direct` ·
-//! `segment`, `remote`, `gated` (one-sided) · `peer`, `config`, `error` ·
+//! `segment`, `remote`, `far`, `gated` (one-sided) · `peer`, `config`, `error` ·
 //! `engine/` (takes frames, moves operations on) · `proto/` (one protocol per file) ·
 //! `matching` (tags, pure) · `ops` (operations in flight) · `hold` (memory of the dead) · `wire` (what frames say) ·
 //! `transport/{shm, sim}` · `layout` (the fixed part of a node's arena) · `agent/` ·
@@ -41,6 +41,7 @@ mod direct;
 mod engine;
 mod error;
 mod fabric;
+mod far;
 mod gated;
 mod handle;
 mod hold;
@@ -63,7 +64,7 @@ pub use config::{Config, Mask};
 pub use error::{Error, ErrorCode, Whom};
 pub use fabric::Fabric;
 pub use gated::{Borrowed, Gated, Growing, Owned};
-pub use handle::{Handle, Outcome, Received, Sent, test_all, wait_all};
+pub use handle::{Handle, InFlight, Outcome, Received, Scoped, Sent, test_all, wait_all};
 pub use matching::{Match, Matcher};
 pub use message::{Scope, View};
 pub use ops::Status;

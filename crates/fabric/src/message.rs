@@ -2,9 +2,9 @@
 
 use crate::engine::Arrived;
 use crate::fabric::{Core, Fabric, Patience};
-use crate::handle::{Handle, Received, Sent};
+use crate::handle::{Handle, Received, Scoped, Sent};
 use crate::hold::Hold;
-use crate::ops::{Key, Outcome as Ended, Status, Viewed, Work};
+use crate::ops::{Key, NO_SCOPE, Outcome as Ended, Status, Viewed, Work};
 use crate::proto::rendezvous::push_eager;
 use crate::transport::{Class, Push};
 use crate::wire::kind;
@@ -27,7 +27,7 @@ impl Fabric {
             return Ok(());
         }
         self.lending(|lender| {
-            let key = self.start_send(to, tag, lender.read(bytes))?;
+            let key = self.start_send(to, tag, lender.read(bytes), NO_SCOPE)?;
             self.finish(key).map(|_| ())
         })
     }
@@ -61,6 +61,7 @@ impl Fabric {
                 Work::Receive {
                     buf: lender.write(buffer),
                 },
+                NO_SCOPE,
             )?;
             match self.finish(key)? {
                 Ended::Received(status, _) => Ok(status),
@@ -71,7 +72,7 @@ impl Fabric {
 
     /// Receives a message of any length.
     pub fn recv_vec(&self, wants: Match) -> Result<(Status, Vec<u8>)> {
-        let key = self.start_recv(wants, Work::ReceiveAny { view: false })?;
+        let key = self.start_recv(wants, Work::ReceiveAny { view: false }, NO_SCOPE)?;
         match self.finish(key)? {
             Ended::Viewed(status, Viewed::Copied(bytes)) => Ok((status, bytes)),
             Ended::Received(status, Some(bytes)) => Ok((status, bytes)),
@@ -83,7 +84,7 @@ impl Fabric {
     /// nothing is copied, and the sender's operation ends when the view is dropped. Otherwise the view
     /// holds a private copy.
     pub fn recv_view(&self, wants: Match) -> Result<View<'_>> {
-        let key = self.start_recv(wants, Work::ReceiveAny { view: true })?;
+        let key = self.start_recv(wants, Work::ReceiveAny { view: true }, NO_SCOPE)?;
         let (status, bytes, send) = match self.finish(key)? {
             Ended::Viewed(status, Viewed::InPlace { offset, send, hold }) => (
                 status,
@@ -105,7 +106,7 @@ impl Fabric {
 
     /// Starts to send a buffer that the operation owns; [`Handle::wait`] gives it back.
     pub fn isend(&self, to: PeerId, tag: u64, bytes: Vec<u8>) -> Result<Handle<'_, Sent>> {
-        self.start_send(to, tag, ReadBuf::owned(bytes))
+        self.start_send(to, tag, ReadBuf::owned(bytes), NO_SCOPE)
             .map(|key| Handle::new(self, key))
     }
 
@@ -117,7 +118,7 @@ impl Fabric {
         tag: u64,
         bytes: SharedBytes,
     ) -> Result<Handle<'_, Sent>> {
-        self.start_send(to, tag, ReadBuf::shared(bytes))
+        self.start_send(to, tag, ReadBuf::shared(bytes), NO_SCOPE)
             .map(|key| Handle::new(self, key))
     }
 
@@ -126,7 +127,7 @@ impl Fabric {
         let work = Work::Receive {
             buf: WriteBuf::owned(buffer),
         };
-        self.start_recv(wants, work)
+        self.start_recv(wants, work, NO_SCOPE)
             .map(|key| Handle::new(self, key))
     }
 
@@ -135,7 +136,7 @@ impl Fabric {
         let work = Work::Receive {
             buf: WriteBuf::shared(buffer),
         };
-        self.start_recv(wants, work)
+        self.start_recv(wants, work, NO_SCOPE)
             .map(|key| Handle::new(self, key))
     }
 
@@ -157,13 +158,42 @@ impl Fabric {
 
     /// Runs `f`, in which operations may borrow buffers of the caller; returns when all of them have
     /// ended. After the deadline what is left is given up.
-    pub fn scope<'f, 'env, R>(&'f self, f: impl for<'s> FnOnce(&Scope<'s, 'env, 'f>) -> R) -> R {
-        self.lending(|lender| {
+    ///
+    /// ```
+    /// # #![deny(warnings)]
+    /// # use samite_fabric::{Config, Fabric, Identity, Match};
+    /// # let fabric = Fabric::alone(Identity::by_hand("example"), Config::default())?;
+    /// let (out, mut into) = ([1; 8], [0; 8]);
+    /// fabric.scope(|scope| -> samite_fabric::Result<()> {
+    ///     scope.irecv(Match::any(7), &mut into)?;
+    ///     scope.isend(fabric.me(), 7, &out)?;
+    ///     Ok(())
+    /// })?;
+    /// assert_eq!(into, out);
+    /// # Ok::<(), samite_fabric::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// That of `f`; else the first error of an operation that was started in it and that `f` has not waited
+    /// for itself: [`Error::Truncated`], [`Error::PeerLost`], [`Error::Timeout`] for what was given up. One
+    /// that was cancelled is not among them.
+    pub fn scope<'f, 'env, R, E: From<Error>>(
+        &'f self,
+        f: impl for<'s> FnOnce(&Scope<'s, 'env, 'f>) -> Result<R, E>,
+    ) -> Result<R, E> {
+        let mut open = OpenScope::new(self);
+        let level = open.level;
+        let result = self.lending(|lender| {
             f(&Scope {
                 fabric: self,
                 lender,
+                level,
             })
-        })
+        });
+        match (result, open.close()) {
+            (Ok(_), Some(error)) => Err(error.into()),
+            (result, _) => result,
+        }
     }
 
     /// Lends buffers; at the end takes back what is still lent.
@@ -181,7 +211,7 @@ impl Fabric {
             let now = patience.now();
             if patience.waited() >= self.deadline() && given_up.is_none() {
                 given_up = Some(now);
-                core.give_up_lent();
+                core.give_up_lent(self.deadline());
             }
             match given_up {
                 Some(at) if now - at > GRACE => Recall::Abort(core.who_holds()),
@@ -191,7 +221,7 @@ impl Fabric {
         lend::scope(recall, f)
     }
 
-    pub(crate) fn start_send(&self, to: PeerId, tag: u64, buf: ReadBuf) -> Result<Key> {
+    pub(crate) fn start_send(&self, to: PeerId, tag: u64, buf: ReadBuf, scope: u16) -> Result<Key> {
         let core = &mut *self.core.borrow_mut();
         if let Some(error) = core.engine.gone(to) {
             return Err(error);
@@ -205,6 +235,7 @@ impl Fabric {
                 word: None,
             },
         );
+        core.engine.ops.belong(key, scope);
         if !core.engine.peers[to.index()].outbox.is_empty()
             || core.engine.push_send(key, to, &mut core.transport) == Push::Full
         {
@@ -215,10 +246,13 @@ impl Fabric {
 
     /// Inlined: the work is written where it stays, instead of being moved three times.
     #[inline(always)]
-    pub(crate) fn start_recv(&self, wants: Match, work: Work) -> Result<Key> {
+    pub(crate) fn start_recv(&self, wants: Match, work: Work, scope: u16) -> Result<Key> {
         let core = &mut *self.core.borrow_mut();
         let engine = &mut core.engine;
         let key = engine.ops.add(wants.source, "receive", work);
+        if scope != NO_SCOPE {
+            engine.ops.belong(key, scope);
+        }
         match engine.matcher.take_unexpected(wants) {
             Some((from, tag, Arrived::Bytes(bytes))) => {
                 engine.deliver(key, from, tag, &Body::Slice(&bytes));
@@ -245,7 +279,9 @@ impl Fabric {
         let result = self.wait_op(key);
         if matches!(result, Err(Error::Timeout { .. } | Error::AgentLost(_))) {
             let core = &mut *self.core.borrow_mut();
-            core.engine.give_up(key);
+            // Whoever waited is told; a scope is not told once more.
+            core.engine.ops.belong(key, NO_SCOPE);
+            core.engine.give_up(key, Error::Cancelled);
             core.engine.ops.detach(key);
             core.engine.flush(&mut core.transport);
         }
@@ -264,7 +300,7 @@ impl Fabric {
 
     /// Sends an active message without a reply. Completion: local.
     pub fn tell(&self, to: PeerId, handler: u16, bytes: &[u8]) -> Result<()> {
-        self.credit(to)?;
+        self.credit_for(to, bytes.len())?;
         let core = &mut *self.core.borrow_mut();
         core.engine.send_active(to, handler, bytes, false);
         core.engine.flush(&mut core.transport);
@@ -273,30 +309,18 @@ impl Fabric {
 
     /// Sends an active message whose handler answers. [`Handle::wait`] gives the reply.
     pub fn request(&self, to: PeerId, handler: u16, bytes: &[u8]) -> Result<Handle<'_, Vec<u8>>> {
-        self.credit(to)?;
+        self.credit_for(to, bytes.len())?;
         let core = &mut *self.core.borrow_mut();
         let key = core.engine.send_active(to, handler, bytes, true);
         core.engine.flush(&mut core.transport);
         Ok(Handle::new(self, key))
-    }
-
-    /// Waits until one more request may be on its way to a peer.
-    pub(crate) fn credit(&self, to: PeerId) -> Result<()> {
-        self.wait(
-            "credit for a request",
-            Whom::Peer(to),
-            |engine| match engine.gone(to) {
-                Some(error) => Some(Err(error)),
-                None => engine.has_credit(to).then_some(Ok(())),
-            },
-        )?
     }
 }
 
 impl Core {
     /// The deadline of a scope is over: gives up every operation that holds a lent buffer. It cannot
     /// tell them from others of the same kind, which is right too: the scope's thread owns them all.
-    fn give_up_lent(&mut self) {
+    fn give_up_lent(&mut self, after: Duration) {
         let lent = |op: &crate::ops::Op| match &op.work {
             Work::Send { buf, .. } | Work::Stream { buf, .. } | Work::Assist { buf, .. } => {
                 buf.is_lent()
@@ -307,7 +331,15 @@ impl Core {
             _ => false,
         };
         for key in self.engine.ops.pending(lent) {
-            self.engine.give_up(key);
+            let Some(op) = self.engine.ops.get(key) else {
+                continue;
+            };
+            let late = Error::Timeout {
+                what: op.what,
+                whom: op.peer.map_or(Whom::Any, Whom::Peer),
+                after,
+            };
+            self.engine.give_up(key, late);
         }
     }
 
@@ -328,8 +360,8 @@ impl crate::engine::Engine {
         self.queue(to, Class::Request, crate::engine::Queued::Send(key));
     }
 
-    /// Ends an operation because its owner no longer wants it.
-    pub(crate) fn give_up(&mut self, key: Key) {
+    /// Ends an operation because its owner no longer wants it, or cannot wait longer.
+    pub(crate) fn give_up(&mut self, key: Key, why: Error) {
         self.matcher.cancel(|posted| *posted == key);
         let Some(op) = self.ops.get(key) else { return };
         let offered = matches!(
@@ -337,7 +369,7 @@ impl crate::engine::Engine {
             Work::Send { .. } | Work::Assist { .. } | Work::Stream { .. }
         );
         let peer = op.peer.filter(|_| offered);
-        self.fail(key, Error::Cancelled, true);
+        self.fail(key, why, true);
         if let Some(peer) = peer {
             self.post(peer, Class::Request, kind::WITHDRAW, key, &[]);
         }
@@ -392,17 +424,49 @@ impl Drop for View<'_> {
 pub struct Scope<'s, 'env, 'f> {
     fabric: &'f Fabric,
     lender: &'s Lender<'s, 'env>,
+    level: u16,
+}
+
+/// A scope from its beginning to its end, also if that is a panic.
+struct OpenScope<'f> {
+    fabric: &'f Fabric,
+    level: u16,
+    is_open: bool,
+}
+
+impl<'f> OpenScope<'f> {
+    fn new(fabric: &'f Fabric) -> Self {
+        OpenScope {
+            fabric,
+            level: fabric.core.borrow_mut().engine.ops.begin_scope(),
+            is_open: true,
+        }
+    }
+
+    /// Ends it; the first error of what was started in it.
+    fn close(&mut self) -> Option<Error> {
+        let was_open = std::mem::replace(&mut self.is_open, false);
+        let ops = &mut self.fabric.core.borrow_mut().engine.ops;
+        was_open.then(|| ops.end_scope()).flatten()
+    }
+}
+
+impl Drop for OpenScope<'_> {
+    fn drop(&mut self) {
+        self.close();
+    }
 }
 
 impl<'env, 'f> Scope<'_, 'env, 'f> {
     /// Starts to send a borrowed buffer.
     #[inline]
-    pub fn isend(&self, to: PeerId, tag: u64, bytes: &'env [u8]) -> Result<Handle<'f, Sent>> {
+    pub fn isend(&self, to: PeerId, tag: u64, bytes: &'env [u8]) -> Result<Scoped<'_, Sent>> {
         if self.fabric.send_now(to, tag, bytes)? {
-            return Ok(Handle::ended(self.fabric));
+            return Ok(Scoped::new(Handle::ended(self.fabric)));
         }
-        let key = self.fabric.start_send(to, tag, self.lender.read(bytes))?;
-        Ok(Handle::new(self.fabric, key))
+        let buf = self.lender.read(bytes);
+        let key = self.fabric.start_send(to, tag, buf, self.level)?;
+        Ok(Scoped::new(Handle::new(self.fabric, key)))
     }
 
     /// As [`crate::Remote::get`], without waiting: the scope ends when the bytes are there.
@@ -411,22 +475,33 @@ impl<'env, 'f> Scope<'_, 'env, 'f> {
         remote: &crate::Remote<'f>,
         offset: u64,
         into: &'env mut [u8],
-    ) -> Result<Handle<'f, u64>> {
+    ) -> Result<Scoped<'_, u64>> {
         if remote.get_at_once(offset, into)? {
-            return Ok(Handle::ended(self.fabric));
+            return Ok(Scoped::new(Handle::ended(self.fabric)));
         }
-        remote.ask(offset, self.lender.write(into))
+        self.get_far(remote, offset, into)
+    }
+
+    /// Asks the owner for bytes of a range that was checked.
+    pub(crate) fn get_far(
+        &self,
+        remote: &crate::Remote<'f>,
+        offset: u64,
+        into: &'env mut [u8],
+    ) -> Result<Scoped<'_, u64>> {
+        let handle = remote.ask(offset, self.lender.write(into))?;
+        let ops = &mut self.fabric.core.borrow_mut().engine.ops;
+        ops.belong(handle.key(), self.level);
+        Ok(Scoped::new(handle))
     }
 
     /// Starts to receive into a borrowed buffer.
     #[inline]
-    pub fn irecv(&self, wants: Match, buffer: &'env mut [u8]) -> Result<Handle<'f, Received>> {
+    pub fn irecv(&self, wants: Match, buffer: &'env mut [u8]) -> Result<Scoped<'_, Received>> {
         let work = Work::Receive {
             buf: self.lender.write(buffer),
         };
-        Ok(Handle::new(
-            self.fabric,
-            self.fabric.start_recv(wants, work)?,
-        ))
+        let key = self.fabric.start_recv(wants, work, self.level)?;
+        Ok(Scoped::new(Handle::new(self.fabric, key)))
     }
 }

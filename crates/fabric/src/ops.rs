@@ -71,8 +71,8 @@ pub(crate) enum Work {
     Collect(Box<Collect>),
     /// Waits for a reply to an active message.
     Reply,
-    /// Waits for the rest of a long reply.
-    ReplyParts { bytes: Vec<u8> },
+    /// Waits for the rest of a long reply: so many bytes.
+    ReplyParts { bytes: Vec<u8>, left: u64 },
     /// Waits for the bytes of a get.
     Get { buf: WriteBuf, got: u64 },
     /// Waits for the answers to a put (one per fragment) or an atomic.
@@ -96,16 +96,6 @@ pub(crate) struct Collect {
     pub(crate) then: Then,
 }
 
-impl Work {
-    /// Whether it is a request whose answer is awaited: one of the credits of its peer.
-    pub(crate) fn takes_credit(&self) -> bool {
-        matches!(
-            self,
-            Work::Reply | Work::ReplyParts { .. } | Work::Get { .. } | Work::Answer { .. }
-        )
-    }
-}
-
 /// A message being copied by this side, perhaps with the sender's help.
 #[derive(Debug)]
 pub(crate) struct Pull {
@@ -118,8 +108,17 @@ pub(crate) struct Pull {
     pub(crate) claim: u64,
     pub(crate) piece: u64,
     pub(crate) then: Then,
-    /// Why it is given up; the sender may still be copying its last piece.
-    pub(crate) failing: Option<Error>,
+    /// How it ends once the sender, which may still be copying its last piece, is quiet.
+    pub(crate) ending: Option<Ending>,
+}
+
+/// What happens to a message that is not copied to its end.
+#[derive(Debug)]
+pub(crate) enum Ending {
+    /// It fails.
+    Fail(Error),
+    /// It begins again as a stream.
+    Stream,
 }
 
 /// Where a pulled message lies.
@@ -148,6 +147,8 @@ pub(crate) struct Op {
     pub(crate) peer: Option<PeerId>,
     /// Nobody holds a handle: free it when it is done.
     pub(crate) detached: bool,
+    /// The scope that started it, and gets its error when it ends detached; [`NO_SCOPE`] for none.
+    pub(crate) scope: u16,
     /// What it is, for messages about waits.
     pub(crate) what: &'static str,
     pub(crate) work: Work,
@@ -155,6 +156,9 @@ pub(crate) struct Op {
 
 // Operations are moved into and out of the table on the way of every posted receive.
 const _: () = assert!(size_of::<Op>() <= 112);
+
+/// An operation that no scope started.
+pub(crate) const NO_SCOPE: u16 = 0;
 
 /// Index and order of an operation; what travels as "send" or "request".
 pub(crate) type Key = u64;
@@ -176,6 +180,8 @@ pub(crate) struct Ops {
     slots: Vec<Op>,
     free: Vec<u32>,
     order: u32,
+    /// The scopes that are open, one in another; the first error of each. A scope is its place here, from 1.
+    scopes: Vec<Option<Error>>,
 }
 
 impl Ops {
@@ -191,6 +197,7 @@ impl Ops {
         slot.order = self.order;
         slot.peer = peer;
         slot.detached = false;
+        slot.scope = NO_SCOPE;
         slot.what = what;
         slot.work = work;
         index as u64 | (self.order as u64) << 32
@@ -202,6 +209,7 @@ impl Ops {
             order: 0,
             peer: None,
             detached: false,
+            scope: NO_SCOPE,
             what: "",
             work: Work::None,
         };
@@ -212,7 +220,9 @@ impl Ops {
     #[inline(always)]
     pub(crate) fn get(&mut self, key: Key) -> Option<&mut Op> {
         let op = self.slots.get_mut((key & 0xffff_ffff) as usize)?;
-        (op.order == (key >> 32) as u32).then_some(op)
+        // A free slot has the order 0, and so may a key: of a handle that had ended when it was made, or in
+        // a frame of a peer that makes keys up.
+        (op.order == (key >> 32) as u32 && op.order != 0).then_some(op)
     }
 
     /// Ends an operation; its buffer goes into the outcome or back to its owner.
@@ -220,7 +230,9 @@ impl Ops {
     pub(crate) fn finish(&mut self, key: Key, result: Result<Outcome, Error>) {
         let Some(op) = self.get(key) else { return };
         if op.detached {
+            let scope = op.scope;
             self.forget(key);
+            self.report(scope, result);
         } else {
             op.work = Work::Done(result);
         }
@@ -250,11 +262,48 @@ impl Ops {
     /// Nobody will ask for the result any more.
     #[inline]
     pub(crate) fn detach(&mut self, key: Key) {
-        match self.get(key) {
-            Some(op) if op.has_ended() => self.forget(key),
-            Some(op) => op.detached = true,
-            None => {}
+        let Some(op) = self.get(key) else { return };
+        op.detached = true;
+        if op.has_ended()
+            && let Work::Done(result) = std::mem::replace(&mut op.work, Work::None)
+        {
+            self.finish(key, result);
         }
+    }
+
+    /// Opens a scope inside of those that are open.
+    pub(crate) fn begin_scope(&mut self) -> u16 {
+        self.scopes.push(None);
+        self.scopes.len() as u16
+    }
+
+    /// Closes the innermost scope: the first error of an operation that nobody else has asked.
+    pub(crate) fn end_scope(&mut self) -> Option<Error> {
+        self.scopes.pop().flatten()
+    }
+
+    /// The end of an operation is its scope's concern from now on, or (with [`NO_SCOPE`]) nobody's.
+    pub(crate) fn belong(&mut self, key: Key, scope: u16) {
+        if let Some(op) = self.get(key) {
+            op.scope = scope;
+        }
+    }
+
+    #[inline]
+    fn report(&mut self, scope: u16, result: Result<Outcome, Error>) {
+        let (Some(index), Err(error)) = (usize::from(scope).checked_sub(1), result) else {
+            return;
+        };
+        if let Some(first) = self.scopes.get_mut(index) {
+            first.get_or_insert(error);
+        }
+    }
+
+    /// Operations that are not done, in no order.
+    pub(crate) fn running(&self) -> impl Iterator<Item = &Op> {
+        self.slots
+            .iter()
+            .filter(|op| op.order != 0 && !op.has_ended())
     }
 
     /// Operations that are not done, oldest first, which `which` wants.
@@ -315,5 +364,30 @@ impl ClaimWords {
 
     pub(crate) fn give_back(&mut self, index: u32) {
         self.free.push(index);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The key 0 is that of an operation which had ended when its handle was made; nothing that is done with
+    /// it reaches a slot.
+    #[test]
+    fn the_key_of_no_operation_frees_no_slot() {
+        let mut ops = Ops::default();
+        let first = ops.add(None, "first", Work::None);
+        ops.forget(first);
+        assert!(ops.get(0).is_none());
+        ops.finish(0, Err(Error::Cancelled));
+        ops.forget(0);
+        ops.detach(0);
+        let (a, b) = (
+            ops.add(None, "a", Work::None),
+            ops.add(None, "b", Work::None),
+        );
+        assert_ne!(a & 0xffff_ffff, b & 0xffff_ffff, "two operations in a slot");
+        assert!(ops.get(a).is_some() && ops.get(b).is_some());
+        assert!(ops.get(first).is_none());
     }
 }

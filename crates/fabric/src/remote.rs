@@ -5,7 +5,6 @@ use crate::hold::Hold;
 use crate::layout::Layout;
 use crate::ops::Outcome as Ended;
 use crate::proto::rma_over_am::apply;
-use crate::wire::Place;
 use crate::{Atomic, Error, Handle, Outcome, Result, SegmentKey, Width, WordUpdate};
 use samite_mem::SharedBytes;
 use samite_mem::gate::Readable;
@@ -113,14 +112,6 @@ impl<'f> Remote<'f> {
         }
     }
 
-    fn place(&self, offset: u64) -> Place {
-        Place {
-            segment: self.key.segment,
-            generation: self.key.generation,
-            offset,
-        }
-    }
-
     /// Copies `from` to the segment. One-sided. Completion: remote (the bytes are there).
     #[inline]
     pub fn put(&self, offset: u64, from: &[u8]) -> Result<()> {
@@ -158,22 +149,15 @@ impl<'f> Remote<'f> {
         {
             return Ok(Handle::ended(self.fabric));
         }
-        self.fabric.credit(self.key.peer)?;
-        let core = &mut *self.fabric.core.borrow_mut();
-        let key = core
-            .engine
-            .put_over_am(self.key.peer, self.place(offset), from);
-        core.engine.flush(&mut core.transport);
-        Ok(Handle::new(self.fabric, key))
+        self.fabric.put_far(self.key, offset, from)
     }
 
     /// Copies from the segment into `into`. One-sided. Completion: the bytes are here.
     #[inline]
     pub fn get(&self, offset: u64, into: &mut [u8]) -> Result<()> {
         if !self.get_at_once(offset, into)? {
-            let bytes = vec![0; into.len()];
-            let got: Handle<'_, Vec<u8>> = self.ask(offset, WriteBuf::owned(bytes))?;
-            into.copy_from_slice(&got.wait()?);
+            self.fabric
+                .scope(|scope| scope.get_far(self, offset, into)?.wait())?;
         }
         Ok(())
     }
@@ -181,7 +165,7 @@ impl<'f> Remote<'f> {
     /// Starts to copy `len` bytes out of the segment; the handle gives them.
     pub fn get_nb(&self, offset: u64, len: u64) -> Result<Handle<'f, Vec<u8>>> {
         self.check(offset, len)?;
-        let mut bytes = vec![0; len as usize];
+        let mut bytes = memory_for(len)?;
         if !self.get_at_once(offset, &mut bytes)? {
             return self.ask(offset, WriteBuf::owned(bytes));
         }
@@ -216,13 +200,7 @@ impl<'f> Remote<'f> {
 
     /// Asks the owner for bytes of a range that was checked.
     pub(crate) fn ask<T: Outcome>(&self, offset: u64, into: WriteBuf) -> Result<Handle<'f, T>> {
-        self.fabric.credit(self.key.peer)?;
-        let core = &mut *self.fabric.core.borrow_mut();
-        let key = core
-            .engine
-            .get_over_am(self.key.peer, self.place(offset), into);
-        core.engine.flush(&mut core.transport);
-        Ok(Handle::new(self.fabric, key))
+        self.fabric.get_far(self.key, offset, into)
     }
 
     /// One atomic operation on a word of the segment; the old value. One-sided. Completion: remote.
@@ -294,16 +272,7 @@ impl<'f> Remote<'f> {
             }
             Way::Reading { .. } => Err(self.read_only()),
             _ if updates.is_empty() => Ok(Handle::ended(self.fabric)),
-            _ => {
-                self.fabric.credit(self.key.peer)?;
-                let core = &mut *self.fabric.core.borrow_mut();
-                let place = self.place(0);
-                let key = core
-                    .engine
-                    .updates_over_am(self.key.peer, place, (op, width), updates);
-                core.engine.flush(&mut core.transport);
-                Ok(Handle::new(self.fabric, key))
-            }
+            _ => self.fabric.updates_far(self.key, (op, width), updates),
         }
     }
 
@@ -313,16 +282,12 @@ impl<'f> Remote<'f> {
         for offset in offsets {
             self.check(*offset, size)?;
         }
-        let bytes = vec![0; offsets.len() * size as usize];
         if offsets.is_empty() || size == 0 {
             return self.get_nb(0, 0);
         }
-        self.fabric.credit(self.key.peer)?;
-        let core = &mut *self.fabric.core.borrow_mut();
-        let (peer, place, buf) = (self.key.peer, self.place(0), WriteBuf::owned(bytes));
-        let key = core.engine.gather_over_am(peer, place, size, offsets, buf);
-        core.engine.flush(&mut core.transport);
-        Ok(Handle::new(self.fabric, key))
+        let bytes = memory_for(size.saturating_mul(offsets.len() as u64))?;
+        let into = WriteBuf::owned(bytes);
+        self.fabric.gather_far(self.key, size, offsets, into)
     }
 
     /// The kernel has no atomics on the memory of others: the owner does it.
@@ -334,14 +299,8 @@ impl<'f> Remote<'f> {
         a: u64,
         b: u64,
     ) -> Result<Handle<'f, u64>> {
-        self.fabric.credit(self.key.peer)?;
-        let core = &mut *self.fabric.core.borrow_mut();
-        let place = self.place(offset);
-        let key = core
-            .engine
-            .atomic_over_am(self.key.peer, place, (op, width), (a, b));
-        core.engine.flush(&mut core.transport);
-        Ok(Handle::new(self.fabric, key))
+        let op = (op, width);
+        self.fabric.atomic_far(self.key, offset, op, (a, b))
     }
 
     /// Adds to a 64-bit word; the old value.
@@ -355,4 +314,10 @@ impl<'f> Remote<'f> {
     pub fn compare_exchange(&self, offset: u64, expected: u64, new: u64) -> Result<u64> {
         self.atomic(offset, Atomic::CompareExchange, Width::W64, expected, new)
     }
+}
+
+/// Private memory for what a get will bring. Errors: [`Error::Memory`] where there is not so much.
+fn memory_for(bytes: u64) -> Result<Vec<u8>> {
+    let memory = crate::proto::rendezvous::zeroed(bytes);
+    memory.ok_or_else(|| Error::Memory(format!("no memory for a get of {bytes} bytes")))
 }

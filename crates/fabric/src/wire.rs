@@ -21,13 +21,15 @@ pub(crate) mod kind {
     pub(crate) const ACTIVE: u8 = 8;
     /// A long active message is to be fetched: arg = request, inline = [`super::Offer`], handler.
     pub(crate) const ACTIVE_OFFER: u8 = 9;
-    /// Its reply: arg = request, inline = status, bytes inline or in the body.
+    /// Its reply, or a part of it: arg = request, inline = status, bytes that follow in further frames; bytes
+    /// inline or in the body.
     pub(crate) const REPLY: u8 = 10;
     /// A put: arg = request, inline = [`super::Place`], body = bytes.
     pub(crate) const PUT: u8 = 11;
-    /// A get: arg = request, inline = [`super::Place`], length.
+    /// A get: arg = request, inline = [`super::Place`], length, offset in the request.
     pub(crate) const GET: u8 = 12;
-    /// Bytes of a get: arg = request, inline = offset in the request, body = bytes.
+    /// Bytes of a get: arg = request, inline = offset in the request, bytes that follow in further frames of
+    /// this answer; body = bytes.
     pub(crate) const GOT: u8 = 13;
     /// An atomic: arg = request, inline = [`super::Place`], operation, two operands.
     pub(crate) const ATOMIC: u8 = 14;
@@ -35,10 +37,17 @@ pub(crate) mod kind {
     pub(crate) const ANSWER: u8 = 15;
     /// Something happened: arg = key.
     pub(crate) const SIGNAL: u8 = 16;
-    /// Updates of words: arg = request, inline = segment, operation, body = pairs of offset and operand.
+    /// Updates of words: arg = request, inline = [`super::Place`], operation, body = pairs of offset and
+    /// operand.
     pub(crate) const UPDATES: u8 = 17;
-    /// Gets of elements: arg = request, inline = segment, size, offset in the request, body = offsets.
+    /// Gets of elements: arg = request, inline = [`super::Place`], size, offset in the request, body = offsets.
     pub(crate) const GATHER: u8 = 18;
+
+    /// Whether it ends a request, or is a part of what does: the requests of a peer, and with them these
+    /// answers, are bounded by its credits.
+    pub(crate) fn is_answer(kind: u8) -> bool {
+        matches!(kind, REPLY | GOT | ANSWER)
+    }
 }
 
 /// Inline bytes, written and read word by word.
@@ -106,6 +115,8 @@ impl Offer {
     }
     pub(crate) fn read(bytes: &[u8]) -> Option<Offer> {
         let [send, len, address, place, claim] = Words::<5>::read(bytes)?.0;
+        // Sums of a place and an offset inside the message are made without a further look.
+        address.checked_add(len)?;
         Some(Offer {
             send,
             len,
@@ -133,6 +144,7 @@ impl Help {
     }
     pub(crate) fn read(bytes: &[u8]) -> Option<Help> {
         let [address, len, piece] = Words::<3>::read(bytes)?.0;
+        address.checked_add(len)?;
         let countable =
             piece > 0 && len.div_ceil(piece) <= samite_mem::copy::cooperative::PIECES_MAX;
         countable.then_some(Help {
@@ -148,21 +160,28 @@ impl Help {
 pub(crate) struct Place {
     pub(crate) segment: u32,
     pub(crate) generation: u32,
+    /// Which life of the owner the segment is of: generations begin anew with each.
+    pub(crate) incarnation: u32,
     pub(crate) offset: u64,
 }
 
 impl Place {
-    pub(crate) fn words(&self) -> [u64; 2] {
-        [
-            self.segment as u64 | (self.generation as u64) << 32,
-            self.offset,
-        ]
+    /// What travels, before the words of the frame's own.
+    pub(crate) fn words(&self) -> [u64; 3] {
+        let segment = self.segment as u64 | (self.generation as u64) << 32;
+        [segment, self.incarnation as u64, self.offset]
     }
-    pub(crate) fn of(words: &[u64]) -> Place {
-        Place {
-            segment: words[0] as u32,
-            generation: (words[0] >> 32) as u32,
-            offset: words[1],
-        }
+
+    /// A place, and the words behind it.
+    pub(crate) fn read<const N: usize>(bytes: &[u8]) -> Option<(Place, [u64; N])> {
+        let Words([segment, incarnation, offset]) = Words::read(bytes)?;
+        let Words(rest) = Words::read(bytes.get(24..)?)?;
+        let place = Place {
+            segment: segment as u32,
+            generation: (segment >> 32) as u32,
+            incarnation: incarnation.try_into().ok()?,
+            offset,
+        };
+        Some((place, rest))
     }
 }

@@ -67,7 +67,7 @@ pub use group::Group;
 pub use job::Pgas;
 pub use lock::{GlobalGuard, GlobalLock, Guard, Lock};
 pub use pointer::{DartPtr, Flags, GlobalPtr, Origin};
-pub use samite_fabric::{Handle, test_all, wait_all};
+pub use samite_fabric::{Handle, Scoped, test_all, wait_all};
 pub use segment::{
     Fetch, Local, Part, Phase, Place, ReadOnly, Segment, Shared, Signal, SignalOp, Strided,
     Updates, Wanted,

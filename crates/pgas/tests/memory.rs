@@ -209,8 +209,8 @@ everywhere!(handles_and_flushes, 2, |fabric, _| {
     let mut parts = [0; 300];
     let (left, right) = parts.split_at_mut(100);
     fabric.scope(|scope| -> samite_pgas::Result<()> {
-        drop(segment.get_in(scope, there, 0, left)?);
-        drop(segment.get_in(scope, there, 100, right)?);
+        segment.get_in(scope, there, 0, left)?;
+        segment.get_in(scope, there, 100, right)?;
         Ok(())
     })?;
     assert!(

@@ -13,10 +13,12 @@
 //! The protocols are in `proto/`, each file an `impl` of this type.
 
 mod outbox;
+#[cfg(test)]
+mod tests;
 
 use crate::gated::Left;
 use crate::matching::Matcher;
-use crate::ops::{ClaimWords, Key, Ops, Status, Work};
+use crate::ops::{ClaimWords, Ending, Key, Ops, Status, Work};
 use crate::transport::shm::Membership;
 use crate::transport::{Caps, Change, Class, Incoming, Sink};
 use crate::wire::kind;
@@ -26,6 +28,7 @@ pub(crate) use outbox::Queued;
 use samite_mem::Corrupt;
 use samite_mem::ring::Body;
 use smallvec::SmallVec;
+use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};
 
 /// A handler of active messages: takes the sender and the bytes, may return a reply.
@@ -48,10 +51,15 @@ pub(crate) struct Peer {
     pub(crate) gone: Option<Error>,
     /// Whether the kernel copies between us; found out when first needed.
     pub(crate) kernel: Option<bool>,
-    /// Requests on their way that will be answered: bounds the replies that can queue at the peer.
+    /// Frames on their way that will be answered: bounds the replies that can queue at the peer.
     pub(crate) unanswered: u32,
     pub(crate) outbox: Outbox,
+    /// Signals that nobody has waited for yet, by key; none at zero.
+    signals: HashMap<u64, u64>,
 }
+
+/// Keys of one peer under which signals wait.
+const SIGNALS_MAX: usize = 1 << 20;
 
 /// A segment that this process offers, for peers that cannot map it.
 #[derive(Debug)]
@@ -107,7 +115,6 @@ pub(crate) struct Engine {
     pub(crate) fulfilled: bool,
     /// Somebody broke the rules: from now on frames are checked for whose they are.
     shut: bool,
-    signals: HashMap<(PeerId, u64), u64>,
     dirty: Vec<PeerId>,
 }
 
@@ -147,7 +154,6 @@ impl Engine {
             served: crate::Served::default(),
             fulfilled: false,
             shut: false,
-            signals: HashMap::new(),
             dirty: Vec::new(),
         }
     }
@@ -297,15 +303,10 @@ impl Engine {
             return;
         };
         let peer = op.peer;
-        if op.work.takes_credit() {
-            // Its answer, if one comes, finds no operation any more.
-            peer.into_iter().for_each(|peer| self.answered(peer));
-        }
-        let Some(op) = self.ops.get(key) else { return };
         let word = match &mut op.work {
             // The sender may be copying its last piece: the buffer is kept until it is quiet (C2).
             Work::Pull(pull) if alive => {
-                pull.failing = Some(error);
+                pull.ending = Some(Ending::Fail(error));
                 return;
             }
             Work::Send { word, .. } => word.take(),
@@ -334,8 +335,7 @@ impl Engine {
             info: Some(info),
             ..Peer::default()
         };
-        // What an earlier life of this number said is not said by this one.
-        self.signals.retain(|(from, _), _| *from != id);
+        // What an earlier life of this number said is not said by this one; nor did it signal.
         self.matcher.drop_unexpected(id, |_| true);
     }
 
@@ -419,30 +419,43 @@ impl Engine {
             kind::ANSWER => self.answer_arrived(frame),
             kind::UPDATES => self.updates_arrived(frame),
             kind::GATHER => self.gather_arrived(frame),
-            kind::SIGNAL => {
-                *self.signals.entry((frame.from, frame.arg)).or_default() += 1;
-                Ok(())
-            }
+            kind::SIGNAL => self.signal_arrived(frame),
             _ => Err("the kind of a frame"),
         }
     }
 
+    fn signal_arrived(&mut self, frame: &Incoming<'_>) -> Result<(), &'static str> {
+        let signals = &mut self.peer(frame.from).signals;
+        let full = signals.len() >= SIGNALS_MAX;
+        match signals.entry(frame.arg) {
+            Entry::Occupied(mut count) => *count.get_mut() += 1,
+            Entry::Vacant(_) if full => return Err("more signals than anybody waits for"),
+            Entry::Vacant(count) => {
+                count.insert(1);
+            }
+        }
+        Ok(())
+    }
+
     /// Takes a signal, if one is there.
     pub(crate) fn take_signal(&mut self, from: PeerId, key: u64) -> bool {
-        match self.signals.get_mut(&(from, key)) {
-            Some(count) if *count > 0 => {
-                *count -= 1;
-                true
-            }
-            _ => false,
+        let Some(peer) = self.peers.get_mut(from.index()) else {
+            return false;
+        };
+        let Entry::Occupied(mut count) = peer.signals.entry(key) else {
+            return false;
+        };
+        *count.get_mut() -= 1;
+        if *count.get() == 0 {
+            count.remove();
         }
+        true
     }
 
     /// Whether one more request that will be answered may be on its way to a peer.
     pub(crate) fn has_credit(&mut self, to: PeerId) -> bool {
         let peer = self.peer(to);
-        peer.unanswered < crate::proto::CREDITS
-            && peer.outbox.len() < crate::proto::CREDITS as usize
+        peer.unanswered < crate::proto::CREDITS && peer.outbox.has_room()
     }
 
     /// Queues a frame that carries few bytes.
@@ -461,5 +474,19 @@ impl Engine {
         body: Vec<u8>,
     ) {
         self.queue(to, class, Queued::frame(kind, arg, inline, Some(body)));
+    }
+
+    /// Queues a frame that will be answered by one reply: takes a credit, which that reply gives back.
+    pub(crate) fn post_request(
+        &mut self,
+        to: PeerId,
+        kind: u8,
+        request: Key,
+        inline: &[u8],
+        body: Option<Vec<u8>>,
+    ) {
+        self.peer(to).unanswered += 1;
+        let frame = Queued::frame(kind, request, inline, body);
+        self.queue(to, Class::Request, frame);
     }
 }

@@ -1,11 +1,27 @@
-//! Frames that wait for their turn, per peer: replies first, then requests in order.
+//! Frames that wait for their turn, per peer: replies first, then requests in order, and beside them what
+//! is served piece by piece.
+//!
+//! # What bounds it
+//! Requests wait at the one who asks: [`REQUESTS_MAX`] bytes, or [`CREDITS`] frames, then
+//! [`Engine::has_credit`] says no. A request is answered by one reply, and a peer has at most [`CREDITS`]
+//! requests unanswered; one that asks for more is broken. The bytes of a get never wait here: they go from
+//! the segment into the ring, as there is room.
 
 use super::Engine;
 use crate::PeerId;
 use crate::ops::Key;
+use crate::proto::CREDITS;
+use crate::proto::active::Reply;
+use crate::proto::rma_over_am::Serve;
 use crate::transport::{AnyTransport, Class, Outgoing, Push, Transport};
+use crate::wire::kind;
 use samite_mem::ring::Body;
 use std::collections::VecDeque;
+
+/// Bytes of requests to one peer that wait here, beside the last one.
+const REQUESTS_MAX: u64 = 1 << 20;
+/// Replies of all kinds that wait for one peer. More are not asked for by anybody who takes them.
+const REPLIES_MAX: usize = 1 << 20;
 
 /// What waits.
 #[derive(Debug)]
@@ -23,6 +39,8 @@ pub(crate) enum Queued {
     },
     /// A send, whole or as an offer.
     Send(Key),
+    /// The reply to an active message, in as many frames as it takes.
+    Reply(Reply),
 }
 
 impl Queued {
@@ -34,26 +52,85 @@ impl Queued {
             body,
         }
     }
+
+    fn body_bytes(&self) -> u64 {
+        match self {
+            Queued::Frame {
+                body: Some(body), ..
+            } => body.len() as u64,
+            _ => 0,
+        }
+    }
+
+    fn is_answer(&self) -> bool {
+        match self {
+            Queued::Frame { kind, .. } => kind::is_answer(*kind),
+            Queued::Send(_) => false,
+            Queued::Reply(_) => true,
+        }
+    }
 }
 
 /// The queues of one peer.
 #[derive(Debug, Default)]
 pub(crate) struct Outbox {
     replies: VecDeque<Queued>,
+    /// How many of the replies are answers to requests.
+    answers: usize,
+    /// Gets of the peer, served in order.
+    gets: VecDeque<Serve>,
     requests: VecDeque<Queued>,
+    /// Bytes of the bodies of the requests.
+    request_bytes: u64,
+    /// Whether requests go before gets the next time: bodies of both lie in one area of the ring.
+    requests_first: bool,
     dirty: bool,
 }
 
 impl Outbox {
-    /// Requests that wait.
-    pub(crate) fn len(&self) -> usize {
-        self.requests.len()
+    /// Whether one more request may wait.
+    pub(crate) fn has_room(&self) -> bool {
+        self.requests.len() < CREDITS as usize && self.request_bytes < REQUESTS_MAX
+    }
+
+    /// Whether the peer may ask for something that will be answered.
+    pub(crate) fn may_be_asked(&self) -> bool {
+        self.answers + self.gets.len() < CREDITS as usize && self.replies.len() < REPLIES_MAX
     }
 
     /// Whether a request may leave now without passing others.
     #[inline(always)]
     pub(crate) fn is_empty(&self) -> bool {
         self.requests.is_empty()
+    }
+
+    fn has_nothing(&self) -> bool {
+        self.replies.is_empty() && self.gets.is_empty() && self.requests.is_empty()
+    }
+
+    fn put_back(&mut self, class: Class, queued: Queued) {
+        match class {
+            Class::Reply => {
+                self.answers += queued.is_answer() as usize;
+                self.replies.push_front(queued);
+            }
+            Class::Request => {
+                self.request_bytes += queued.body_bytes();
+                self.requests.push_front(queued);
+            }
+        }
+    }
+
+    fn take(&mut self, class: Class) -> Option<Queued> {
+        let queued = match class {
+            Class::Reply => self.replies.pop_front()?,
+            Class::Request => self.requests.pop_front()?,
+        };
+        match class {
+            Class::Reply => self.answers -= queued.is_answer() as usize,
+            Class::Request => self.request_bytes -= queued.body_bytes(),
+        }
+        Some(queued)
     }
 }
 
@@ -64,10 +141,26 @@ impl Engine {
             return;
         }
         match class {
-            Class::Reply => peer.outbox.replies.push_back(queued),
-            Class::Request => peer.outbox.requests.push_back(queued),
+            Class::Reply => {
+                peer.outbox.answers += queued.is_answer() as usize;
+                peer.outbox.replies.push_back(queued);
+            }
+            Class::Request => {
+                peer.outbox.request_bytes += queued.body_bytes();
+                peer.outbox.requests.push_back(queued);
+            }
         }
-        if !std::mem::replace(&mut peer.outbox.dirty, true) {
+        self.mark_dirty(to);
+    }
+
+    /// Will answer a get of a peer piece by piece.
+    pub(crate) fn queue_get(&mut self, to: PeerId, get: Serve) {
+        self.peer(to).outbox.gets.push_back(get);
+        self.mark_dirty(to);
+    }
+
+    fn mark_dirty(&mut self, to: PeerId) {
+        if !std::mem::replace(&mut self.peer(to).outbox.dirty, true) {
             self.dirty.push(to);
         }
     }
@@ -79,9 +172,17 @@ impl Engine {
         while index < self.dirty.len() {
             let to = self.dirty[index];
             sent += self.flush_class(to, Class::Reply, transport);
-            sent += self.flush_class(to, Class::Request, transport);
             let outbox = &mut self.peer(to).outbox;
-            if outbox.replies.is_empty() && outbox.requests.is_empty() {
+            outbox.requests_first = !outbox.requests_first;
+            if outbox.requests_first {
+                sent += self.flush_class(to, Class::Request, transport);
+                sent += self.flush_gets(to, transport);
+            } else {
+                sent += self.flush_gets(to, transport);
+                sent += self.flush_class(to, Class::Request, transport);
+            }
+            let outbox = &mut self.peer(to).outbox;
+            if outbox.has_nothing() {
                 outbox.dirty = false;
                 self.dirty.swap_remove(index);
             } else {
@@ -91,18 +192,22 @@ impl Engine {
         sent
     }
 
+    fn flush_gets(&mut self, to: PeerId, transport: &mut AnyTransport) -> usize {
+        let mut sent = 0;
+        while let Some(mut get) = self.peer(to).outbox.gets.pop_front() {
+            let is_over = self.serve(to, &mut get, transport, &mut sent);
+            if !is_over {
+                self.peer(to).outbox.gets.push_front(get);
+                return sent;
+            }
+        }
+        sent
+    }
+
     fn flush_class(&mut self, to: PeerId, class: Class, transport: &mut AnyTransport) -> usize {
         let mut sent = 0;
-        loop {
-            let outbox = &mut self.peer(to).outbox;
-            let queue = match class {
-                Class::Reply => &mut outbox.replies,
-                Class::Request => &mut outbox.requests,
-            };
-            let Some(queued) = queue.pop_front() else {
-                return sent;
-            };
-            let push = match &queued {
+        while let Some(mut queued) = self.peer(to).outbox.take(class) {
+            let push = match &mut queued {
                 Queued::Frame {
                     kind,
                     arg,
@@ -123,19 +228,17 @@ impl Engine {
                     )
                 }
                 Queued::Send(key) => self.push_send(*key, to, transport),
+                Queued::Reply(reply) => reply.push(to, self.caps.body_max, transport),
             };
             match push {
                 Push::Done => sent += 1,
                 Push::Gone => {} // Its loss ends the operation; the frame is of no use.
                 Push::Full => {
-                    let outbox = &mut self.peer(to).outbox;
-                    match class {
-                        Class::Reply => outbox.replies.push_front(queued),
-                        Class::Request => outbox.requests.push_front(queued),
-                    }
+                    self.peer(to).outbox.put_back(class, queued);
                     return sent;
                 }
             }
         }
+        sent
     }
 }

@@ -2,13 +2,15 @@
 //!
 //! A handler gets the sender and the bytes, may return a reply, and can do nothing else: it has no way
 //! to wait, so that it can never be the reason why nobody makes progress. Requests that will be
-//! answered are bounded per peer ([`CREDITS`]); replies have their own room in the ring.
+//! answered are bounded per peer ([`CREDITS`]); replies have their own room in the ring. A credit comes back
+//! with the answer, also when nobody waits for it any more.
 //!
-//! Short ones travel in one frame. Long ones are offered and fetched like any large message.
+//! Short ones travel in one frame. Long ones are offered and fetched like any large message; so many bytes of
+//! them ([`LONG_BYTES`]) wait at their sender.
 
-use crate::engine::Engine;
-use crate::ops::{Outcome, Status, Then, Work};
-use crate::transport::{Class, Incoming};
+use crate::engine::{Engine, Queued};
+use crate::ops::{Op, Outcome, Status, Then, Work};
+use crate::transport::{AnyTransport, Class, Incoming, Outgoing, Push, Transport};
 use crate::wire::{Offer, Words, kind};
 use crate::{Error, PeerId, SegmentKey};
 use samite_mem::lend::{ReadBuf, WriteBuf};
@@ -17,8 +19,49 @@ use samite_mem::ring::Body;
 /// Unanswered requests to one peer; more wait here, not there.
 pub(crate) const CREDITS: u32 = 256;
 
+/// Bytes of long active messages to one peer that wait to be fetched, beside the last one.
+const LONG_BYTES: u64 = 16 << 20;
+
 const OK: u64 = 0;
 const NO_HANDLER: u64 = 1;
+
+/// A reply on its way, in as many frames as it takes.
+#[derive(Debug)]
+pub(crate) struct Reply {
+    request: u64,
+    status: u64,
+    bytes: Vec<u8>,
+    sent: usize,
+}
+
+impl Reply {
+    /// Sends what there is room for; [`Push::Done`] when all of it has left.
+    pub(crate) fn push(&mut self, to: PeerId, body_max: u64, transport: &mut AnyTransport) -> Push {
+        loop {
+            let rest = &self.bytes[self.sent..];
+            let (part, tail) = rest.split_at(rest.len().min(body_max.max(1) as usize));
+            let inline = Words([self.status, tail.len() as u64]).bytes();
+            let frame = Outgoing {
+                class: Class::Reply,
+                kind: kind::REPLY,
+                arg: self.request,
+                inline: &inline,
+                body: Body::Slice(part),
+            };
+            match transport.push(to, &frame) {
+                Push::Done if tail.is_empty() => return Push::Done,
+                Push::Done => self.sent += part.len(),
+                refused => return refused,
+            }
+        }
+    }
+}
+
+/// Whether it is a long active message that was not fetched yet, here or at its sender.
+fn is_long(op: &Op) -> bool {
+    op.what == LONG
+}
+const LONG: &str = "long active message";
 
 /// The handler that every process has: it tells the key of a segment ([`crate::Fabric::look_up`]).
 pub(crate) const LOOK_UP: u16 = u16::MAX;
@@ -59,11 +102,9 @@ impl Engine {
         } else {
             None
         };
-        let send = self.ops.add(
-            Some(to),
-            "long active message",
-            Work::Send { tag: 0, buf, word },
-        );
+        let send = self
+            .ops
+            .add(Some(to), LONG, Work::Send { tag: 0, buf, word });
         self.ops.detach(send);
         let claim = word.map_or(0, |word| self.words.offset(word) + 1);
         let Words([a, b, c, _, e]) = Offer {
@@ -82,12 +123,12 @@ impl Engine {
 
     pub(crate) fn active_arrived(&mut self, frame: &Incoming<'_>) -> Result<(), &'static str> {
         let Words([handler]) = Words::<1>::read(frame.inline).ok_or("an active message")?;
-        self.handle(
-            frame.from,
-            handler as u16,
-            frame.arg,
-            &super::eager::payload(frame, 8),
-        );
+        let handler = u16::try_from(handler).map_err(|_| "the number of a handler")?;
+        if frame.arg != 0 {
+            self.may_ask(frame.from)?;
+        }
+        let body = super::eager::payload(frame, 8);
+        self.handle(frame.from, handler, frame.arg, &body);
         Ok(())
     }
 
@@ -96,10 +137,15 @@ impl Engine {
         frame: &Incoming<'_>,
     ) -> Result<(), &'static str> {
         let offer = Offer::read(frame.inline).ok_or("a long active message")?;
-        let then = Then::Handle {
-            handler: offer.place as u16,
-            request: frame.arg,
-        };
+        let handler = u16::try_from(offer.place).map_err(|_| "the number of a handler")?;
+        self.may_ask(frame.from)?;
+        let fetching = |work: &Work| matches!(work, Work::Pull(_) | Work::Collect(_));
+        let (coming, _) = self.long_messages(frame.from, fetching);
+        if coming >= CREDITS as usize {
+            return Err("more long active messages than there are credits");
+        }
+        let request = frame.arg;
+        let then = Then::Handle { handler, request };
         let offer = Offer { place: 0, ..offer };
         let status = Status {
             from: frame.from,
@@ -108,9 +154,7 @@ impl Engine {
         };
         let bytes =
             super::rendezvous::zeroed(offer.len).ok_or("the length of a long active message")?;
-        let key = self
-            .ops
-            .add(Some(frame.from), "long active message", Work::None);
+        let key = self.ops.add(Some(frame.from), LONG, Work::None);
         self.ops.detach(key);
         self.fetch(key, WriteBuf::owned(bytes), status, offer, then);
         Ok(())
@@ -149,63 +193,95 @@ impl Engine {
         } else {
             NO_HANDLER | (handler as u64) << 16
         };
-        let bytes = reply.ok().flatten().unwrap_or_default();
-        let limit = self.caps.body_max as usize;
-        let (total, mut parts) = (bytes.len(), bytes.chunks(limit.max(1)));
-        let mut sent = 0;
-        // One frame for what fits into one, else several in order; the last one is known by the total.
-        loop {
-            let part = parts.next().unwrap_or_default();
-            sent += part.len();
-            let words = Words([status, total as u64]).bytes();
-            self.post_body(
-                from,
-                Class::Reply,
-                kind::REPLY,
-                request,
-                &words,
-                part.to_vec(),
-            );
-            if sent >= total {
-                return;
-            }
-        }
+        let reply = Reply {
+            request,
+            status,
+            bytes: reply.ok().flatten().unwrap_or_default(),
+            sent: 0,
+        };
+        self.queue(from, Class::Reply, Queued::Reply(reply));
     }
 
     pub(crate) fn reply_arrived(&mut self, frame: &Incoming<'_>) -> Result<(), &'static str> {
-        let Words([status, total]) = Words::<2>::read(frame.inline).ok_or("a reply")?;
+        let Words([status, left]) = Words::<2>::read(frame.inline).ok_or("a reply")?;
+        let body = super::eager::payload(frame, 16);
+        let here = body.len();
+        let whole = here.checked_add(left).ok_or("the length of a reply")?;
+        match status & 0xffff {
+            OK if left == 0 || here > 0 => {}
+            NO_HANDLER if whole == 0 => {}
+            _ => return Err("the status of a reply"),
+        }
         let from = frame.from;
+        if left == 0 {
+            self.answered(from);
+        }
         let Some(op) = self.ops.get(frame.arg).filter(|op| op.peer == Some(from)) else {
             return Ok(());
         };
-        let body = super::eager::payload(frame, 16);
-        let mut bytes = match std::mem::replace(&mut op.work, Work::None) {
+        let mut bytes = match &mut op.work {
             Work::Reply => Vec::new(),
-            Work::ReplyParts { bytes } => bytes,
-            other => {
-                op.work = other;
-                return Ok(());
-            }
+            Work::ReplyParts { bytes, left } if *left == whole => std::mem::take(bytes),
+            Work::ReplyParts { .. } => return Err("the length of a part of a reply"),
+            _ => return Ok(()),
         };
-        bytes.extend_from_slice(&body.to_vec());
-        if (bytes.len() as u64) < total && status == OK {
-            op.work = Work::ReplyParts { bytes };
+        let start = bytes.len();
+        bytes.resize(start + here as usize, 0);
+        body.copy_to(0, &mut bytes[start..]);
+        if left > 0 {
+            op.work = Work::ReplyParts { bytes, left };
             return Ok(());
         }
-        let result = match status & 0xffff {
+        let result = match status {
             OK => Ok(Outcome::Bytes(bytes)),
             _ => Err(Error::NoHandler {
                 peer: from,
                 handler: (status >> 16) as u16,
             }),
         };
-        self.answered(from);
         self.ops.finish(frame.arg, result);
         Ok(())
     }
 
+    /// A request of this process was answered: one credit more.
     pub(crate) fn answered(&mut self, from: PeerId) {
         let peer = self.peer(from);
         peer.unanswered = peer.unanswered.saturating_sub(1);
+    }
+
+    /// Whether a peer asks within its credits. What answers it would else wait here without end.
+    pub(crate) fn may_ask(&mut self, from: PeerId) -> Result<(), &'static str> {
+        match self.peer(from).outbox.may_be_asked() {
+            true => Ok(()),
+            false => Err("more requests than there are credits"),
+        }
+    }
+
+    /// Long active messages to or from a peer whose work is of some kind: how many, and their bytes.
+    fn long_messages(&self, peer: PeerId, which: impl Fn(&Work) -> bool) -> (usize, u64) {
+        let ours = |op: &&Op| op.peer == Some(peer) && is_long(op) && which(&op.work);
+        let bytes = |op: &Op| match &op.work {
+            Work::Send { buf, .. } | Work::Stream { buf, .. } | Work::Assist { buf, .. } => {
+                buf.len()
+            }
+            _ => 0,
+        };
+        let all = self.ops.running().filter(ours);
+        all.fold((0, 0), |(count, sum), op| (count + 1, sum + bytes(op)))
+    }
+
+    /// Whether an active message of so many bytes may wait for a peer to fetch it, if it will.
+    pub(crate) fn has_credit_for(&self, to: PeerId, bytes: u64) -> bool {
+        if bytes <= self.caps.body_max {
+            return true;
+        }
+        let sending = |work: &Work| {
+            matches!(
+                work,
+                Work::Send { .. } | Work::Stream { .. } | Work::Assist { .. }
+            )
+        };
+        let (count, bytes) = self.long_messages(to, sending);
+        count < CREDITS as usize && bytes < LONG_BYTES
     }
 }

@@ -5,13 +5,12 @@
 //! access is made at once. The owner checks every place for itself. Source: the aggregation of conveyors
 //! (Maley and DeVinney, IA^3 2019), with one hop.
 
-use super::rma_over_am::{NO_SEGMENT, NOT_NOW, OK, OUT_OF_RANGE, apply, atomic_code, atomic_of};
+use super::rma_over_am::{NOT_NOW, OK, apply, atomic_code, atomic_of};
 use crate::engine::{Access, Engine};
-use crate::ops::{Key, Work};
+use crate::ops::Key;
 use crate::transport::{Class, Incoming};
 use crate::wire::{Place, Words, kind};
 use crate::{Atomic, PeerId, Width};
-use samite_mem::lend::WriteBuf;
 
 /// One update of a word: where, and the operand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,88 +22,93 @@ pub struct WordUpdate {
 }
 
 impl Engine {
-    /// Updates words by messages; ends when all are done.
-    pub(crate) fn updates_over_am(
-        &mut self,
-        to: PeerId,
-        place: Place,
-        (op, width): (Atomic, Width),
-        updates: &[WordUpdate],
-    ) -> Key {
-        let of_frame = (self.caps.body_max / 16).max(1) as usize;
-        let left = updates.len().div_ceil(of_frame) as u64;
-        let key = self.ops.add(Some(to), "updates", Work::Answer { left });
-        self.peer(to).unanswered += 1;
-        let [place, _] = place.words();
-        let inline = Words([place, atomic_code(op, width)]).bytes();
-        for part in updates.chunks(of_frame) {
-            let words = part.iter().flat_map(|update| [update.offset, update.value]);
-            let body = words.flat_map(u64::to_le_bytes).collect();
-            self.post_body(to, Class::Request, kind::UPDATES, key, &inline, body);
-        }
-        key
+    /// How many updates a frame carries.
+    pub(crate) fn updates_of_frame(&self) -> usize {
+        (self.caps.body_max / 16).max(1) as usize
     }
 
-    /// Gets elements of `size` bytes by messages.
-    pub(crate) fn gather_over_am(
+    /// How many elements of `size` bytes one frame asks for: their places, and the elements in its answer, fit
+    /// into a body. `None`: not even one does, and each is a get of its own.
+    pub(crate) fn elements_of_frame(&self, size: u64) -> Option<usize> {
+        let count = self.caps.body_max / size.max(8);
+        (count > 0).then_some(count as usize)
+    }
+
+    /// Asks for updates of words: as many as fit into a frame.
+    pub(crate) fn post_updates(
         &mut self,
         to: PeerId,
+        request: Key,
         place: Place,
-        size: u64,
-        offsets: &[u64],
-        buf: WriteBuf,
-    ) -> Key {
-        let key = self.ops.add(Some(to), "get", Work::Get { buf, got: 0 });
-        self.peer(to).unanswered += 1;
-        let [place, _] = place.words();
-        // The places of a frame, and the elements of its answer, fit into a body.
-        let of_frame = (self.caps.body_max / size.max(8)).max(1) as usize;
-        for (frame, part) in offsets.chunks(of_frame).enumerate() {
-            let at = (frame * of_frame) as u64 * size;
-            let inline = Words([place, size, at]).bytes();
-            let body = part
-                .iter()
-                .flat_map(|offset| offset.to_le_bytes())
-                .collect();
-            self.post_body(to, Class::Request, kind::GATHER, key, &inline, body);
-        }
-        key
+        (op, width): (Atomic, Width),
+        part: &[WordUpdate],
+    ) {
+        let [a, b, c] = place.words();
+        let inline = Words([a, b, c, atomic_code(op, width)]).bytes();
+        let words = part.iter().flat_map(|update| [update.offset, update.value]);
+        let body = words.flat_map(u64::to_le_bytes).collect();
+        self.post_request(to, kind::UPDATES, request, &inline, Some(body));
+    }
+
+    /// Asks for elements of `size` bytes, as many as fit into a frame; they belong at `at` in the request.
+    pub(crate) fn post_gather(
+        &mut self,
+        to: PeerId,
+        request: Key,
+        place: Place,
+        (size, at): (u64, u64),
+        part: &[u64],
+    ) {
+        let [a, b, c] = place.words();
+        let inline = Words([a, b, c, size, at]).bytes();
+        let body = part
+            .iter()
+            .flat_map(|offset| offset.to_le_bytes())
+            .collect();
+        self.post_request(to, kind::GATHER, request, &inline, Some(body));
     }
 
     pub(crate) fn updates_arrived(&mut self, frame: &Incoming<'_>) -> Result<(), &'static str> {
-        let Words([place, code]) = Words::<2>::read(frame.inline).ok_or("updates")?;
+        let (place, [code]) = Place::read(frame.inline).ok_or("updates")?;
         let (op, width) = atomic_of(code).ok_or("the operation of updates")?;
-        let place = Place::of(&[place, 0]);
+        self.may_ask(frame.from)?;
         let body = frame.body.to_vec();
-        let mut status = OK;
+        let (pairs, []) = body.as_chunks::<16>() else {
+            return Err("the length of updates");
+        };
+        let mut refused = OK;
         let mut updated = 0;
-        for pair in body.as_chunks::<16>().0 {
+        for pair in pairs {
             let Words([offset, value]) = Words::<2>::read(pair).ok_or("an update")?;
-            let at = Place { offset, ..place };
-            match self.offered_bytes(at, width.bytes()) {
-                Ok(bytes) if offset.is_multiple_of(width.bytes()) => {
+            match self.offered_word(Place { offset, ..place }, width) {
+                Ok(bytes) => {
                     apply(bytes, offset, op, width, value, 0);
                     updated += width.bytes();
                 }
-                Ok(_) => status = OUT_OF_RANGE,
-                Err(error) => status = error,
+                Err(status) => refused = status,
             }
         }
         self.served.put(updated);
-        self.answer(frame.from, frame.arg, status, place.segment as u64);
+        match refused {
+            OK => self.answer(frame.from, frame.arg, OK, 0),
+            status => self.refuse(frame.from, frame.arg, status, place),
+        }
         Ok(())
     }
 
     pub(crate) fn gather_arrived(&mut self, frame: &Incoming<'_>) -> Result<(), &'static str> {
-        let Words([place, size, at]) = Words::<3>::read(frame.inline).ok_or("a gather")?;
-        let place = Place::of(&[place, 0]);
+        let (place, [size, at]) = Place::read(frame.inline).ok_or("a gather")?;
+        self.may_ask(frame.from)?;
         let body = frame.body.to_vec();
-        let offsets = body.as_chunks::<8>().0;
-        if size.saturating_mul(offsets.len() as u64) > self.caps.body_max.max(size) {
-            return Err("the size of a gather");
-        }
-        let mut gathered = vec![0; offsets.len() * size as usize];
-        let elements = gathered.chunks_exact_mut(size.max(1) as usize);
+        let (offsets, []) = body.as_chunks::<8>() else {
+            return Err("the places of a gather");
+        };
+        // Before anything is allocated by it: the answer is one frame.
+        let bytes = size.checked_mul(offsets.len() as u64);
+        let bytes = bytes.filter(|bytes| size > 0 && *bytes <= self.caps.body_max);
+        let bytes = bytes.ok_or("the size of a gather")?;
+        let mut gathered = vec![0; bytes as usize];
+        let elements = gathered.chunks_exact_mut(size as usize);
         for (element, offset) in elements.zip(offsets) {
             let offset = u64::from_le_bytes(*offset);
             let status = match self.offered_access(Place { offset, ..place }, size) {
@@ -119,22 +123,14 @@ impl Engine {
                     continue;
                 }
                 Ok(Access::Withdrawn(_)) => NOT_NOW,
-                Err(NO_SEGMENT) => NO_SEGMENT,
                 Err(status) => status,
             };
-            self.answer(frame.from, frame.arg, status, place.segment as u64);
+            self.refuse(frame.from, frame.arg, status, place);
             return Ok(());
         }
-        self.served.got(gathered.len() as u64);
-        let words = Words([at]).bytes();
-        self.post_body(
-            frame.from,
-            Class::Reply,
-            kind::GOT,
-            frame.arg,
-            &words,
-            gathered,
-        );
+        self.served.got(bytes);
+        let (from, words) = (frame.from, Words([at, 0]).bytes());
+        self.post_body(from, Class::Reply, kind::GOT, frame.arg, &words, gathered);
         Ok(())
     }
 }

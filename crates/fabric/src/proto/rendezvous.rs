@@ -21,7 +21,7 @@
 //! V3 If the kernel refuses, the message starts again as a stream: per message, same result.
 
 use crate::engine::{Arrived, Engine, Step};
-use crate::ops::{Key, Outcome, Pull, Source, Status, Then, Viewed, Work};
+use crate::ops::{Ending, Key, Outcome, Pull, Source, Status, Then, Viewed, Work};
 use crate::proto::cost::Choice;
 use crate::transport::{AnyTransport, Class, Incoming, Outgoing, Push, Transport};
 use crate::wire::{Help, Offer, kind};
@@ -29,6 +29,7 @@ use crate::{Error, PeerId};
 use samite_mem::copy::cooperative::Claim;
 use samite_mem::lend::{ReadBuf, WriteBuf};
 use samite_mem::ring::Body;
+use samite_mem::sync::Ordering;
 use std::sync::OnceLock;
 
 impl Engine {
@@ -218,7 +219,7 @@ impl Engine {
             claim,
             piece,
             then,
-            failing: None,
+            ending: None,
         };
         let Some(op) = self.ops.get(key) else { return };
         op.work = Work::Pull(Box::new(pull));
@@ -239,20 +240,24 @@ impl Engine {
             return Step::Done;
         };
         let claim = Claim::new(&word, pull.status.len.div_ceil(pull.piece));
-        if let Some(error) = pull.failing.take() {
+        if let Some(ending) = pull.ending.take() {
             claim.revoke();
             if !claim.quiet() {
-                pull.failing = Some(error);
+                // Nobody waits for the sender here: it may have been stopped, or killed, inside its piece.
+                pull.ending = Some(ending);
                 return Step::Stuck;
             }
-            return self.end_pull(key, Err(error));
+            return match ending {
+                Ending::Fail(error) => self.end_pull(key, Err(error)),
+                Ending::Stream => self.stream_instead(key),
+            };
         }
         let Some(piece) = claim.take_front() else {
             if claim.spoilt() {
                 return self.refused(key, std::io::Error::other("the sender was refused"));
             }
             if claim.revoked() {
-                pull.failing = Some(Error::Cancelled);
+                pull.ending = Some(Ending::Fail(Error::Cancelled));
                 return Step::Moved;
             }
             return if claim.finished() {
@@ -266,7 +271,9 @@ impl Engine {
         if let Err(error) = pull.copy(&layout, offset, len) {
             return self.refused(key, error);
         }
-        // V1: the last look at the word comes after the last byte.
+        // ORDERING: Acquire: V1, the last look at the word comes after the loads of the last bytes. Pairs with the
+        // Release fence in `Claim::revoke`: bytes that its owner wrote after it gave up are seen with the bit.
+        samite_mem::sync::fence(Ordering::Acquire);
         if claim.finished() && !claim.revoked() {
             self.end_pull(key, Ok(()))
         } else {
@@ -293,40 +300,26 @@ impl Engine {
     /// The kernel did not copy (EPERM in a container, a process that is just dying): starts again as a
     /// stream (V3), once the sender no longer writes into the buffer.
     fn refused(&mut self, key: Key, error: std::io::Error) -> Step {
-        let layout = self.node.layout.clone();
         let Some(op) = self.ops.get(key) else {
             return Step::Done;
         };
-        let Work::Pull(pull) = &op.work else {
+        let Work::Pull(pull) = &mut op.work else {
             return Step::Done;
         };
-        let (from, claim) = (pull.status.from, pull.claim);
+        pull.ending = Some(Ending::Stream);
+        let from = pull.status.from;
         tracing::warn!(%error, %from, "the kernel copy was refused; going on through the ring");
-        if let Some(word) = layout.claim_word(claim) {
-            let claim = Claim::new(&word, 0);
-            claim.revoke();
-            // The sender's piece is one bounded system call; it is not stopped inside it for long.
-            let start = std::time::Instant::now();
-            while !claim.quiet() {
-                std::thread::yield_now();
-                if start.elapsed() > std::time::Duration::from_secs(1) {
-                    if let Some(op) = self.ops.get(key)
-                        && let Work::Pull(pull) = &mut op.work
-                    {
-                        pull.failing = Some(Error::Cancelled);
-                    }
-                    return Step::Stuck;
-                }
-            }
-        }
         self.peer(from).kernel = Some(false);
+        Step::Moved
+    }
+
+    fn stream_instead(&mut self, key: Key) -> Step {
         let Some(op) = self.ops.get(key) else {
             return Step::Done;
         };
-        let Work::Pull(pull) = std::mem::replace(&mut op.work, Work::None) else {
-            return Step::Done;
-        };
-        self.collect(key, pull.buf, pull.status, pull.send, pull.then);
+        if let Work::Pull(pull) = std::mem::replace(&mut op.work, Work::None) {
+            self.collect(key, pull.buf, pull.status, pull.send, pull.then);
+        }
         Step::Done
     }
 

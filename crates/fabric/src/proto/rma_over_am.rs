@@ -4,14 +4,21 @@
 //! The owner's progress does the work. A put is remotely complete when its last ANSWER is here; an
 //! atomic is one operation at the owner and atomic against every other one on the same segment that
 //! goes this way; on mapped segments the owner uses the processor's atomics, so that both ways mix.
+//!
+//! Nothing that is asked for waits as bytes: a put is queued at its sender in frames, as the credits allow; a
+//! get is answered piece by piece, straight from the segment into the ring as that has room, and each piece
+//! is checked anew, since the segment may be withdrawn meanwhile. A get may so see a put that was started
+//! after it: requests that were not waited for are in no order.
+//!
+//! A place names the life of its owner: a segment of the same number and generation of another process is
+//! another segment.
 
 use crate::engine::{Access, Engine};
 use crate::ops::{Key, Outcome, Work};
-use crate::transport::{Class, Incoming};
+use crate::transport::{AnyTransport, Class, Incoming, Outgoing, Push, Transport};
 use crate::wire::{Place, Words, kind};
 use crate::{Error, PeerId};
 use samite_mem::SharedBytes;
-use samite_mem::lend::WriteBuf;
 use samite_mem::ring::Body;
 use samite_mem::sync::Ordering;
 
@@ -143,79 +150,61 @@ pub(super) const OK: u64 = 0;
 pub(super) const NO_SEGMENT: u64 = 1;
 pub(super) const OUT_OF_RANGE: u64 = 2;
 pub(super) const NOT_NOW: u64 = 3;
+const WRONG_LIFE: u64 = 4;
+
+/// A get that is being answered.
+#[derive(Debug)]
+pub(crate) struct Serve {
+    request: u64,
+    place: Place,
+    len: u64,
+    /// Where its bytes belong in the request.
+    at: u64,
+    /// Bytes that have left.
+    done: u64,
+}
 
 /// An operation as one word of a frame.
-pub(super) fn atomic_code(op: Atomic, width: Width) -> u64 {
+pub(crate) fn atomic_code(op: Atomic, width: Width) -> u64 {
     let op = ATOMICS.iter().position(|known| *known == op).unwrap_or(0) as u64;
     op | width.bytes() << 8
 }
 
 pub(super) fn atomic_of(code: u64) -> Option<(Atomic, Width)> {
-    let width = if code >> 8 == 4 {
-        Width::W32
-    } else {
-        Width::W64
+    let width = match code >> 8 {
+        4 => Width::W32,
+        8 => Width::W64,
+        _ => return None,
     };
     Some((*ATOMICS.get((code & 0xff) as usize)?, width))
 }
 
 impl Engine {
-    /// Puts `bytes` by messages; the operation ends when they are all in place.
-    pub(crate) fn put_over_am(&mut self, to: PeerId, place: Place, bytes: &[u8]) -> Key {
-        let limit = self.caps.body_max.max(1) as usize;
-        let left = bytes.len().div_ceil(limit).max(1) as u64;
-        let key = self.ops.add(Some(to), "put", Work::Answer { left });
-        self.peer(to).unanswered += 1;
-        let mut offset = place.offset;
-        for part in bytes.chunks(limit) {
-            let [a, b] = Place { offset, ..place }.words();
-            self.post_body(
-                to,
-                Class::Request,
-                kind::PUT,
-                key,
-                &Words([a, b]).bytes(),
-                part.to_vec(),
-            );
-            offset += part.len() as u64;
-        }
-        if bytes.is_empty() {
-            let [a, b] = place.words();
-            self.post(to, Class::Request, kind::PUT, key, &Words([a, b]).bytes());
-        }
-        key
+    /// Asks for a put of a part; for each one there will be an answer.
+    pub(crate) fn post_put(&mut self, to: PeerId, request: Key, place: Place, part: &[u8]) {
+        let inline = Words(place.words()).bytes();
+        self.post_request(to, kind::PUT, request, &inline, Some(part.to_vec()));
     }
 
-    /// Gets bytes by messages.
-    pub(crate) fn get_over_am(&mut self, to: PeerId, place: Place, buf: WriteBuf) -> Key {
-        let len = buf.len();
-        let key = self.ops.add(Some(to), "get", Work::Get { buf, got: 0 });
-        self.peer(to).unanswered += 1;
-        let [a, b] = place.words();
-        self.post(
-            to,
-            Class::Request,
-            kind::GET,
-            key,
-            &Words([a, b, len]).bytes(),
-        );
-        key
+    /// Asks for `len` bytes, which belong at `at` in the request's buffer.
+    pub(crate) fn post_get(&mut self, to: PeerId, request: Key, place: Place, len: u64, at: u64) {
+        let [a, b, c] = place.words();
+        let inline = Words([a, b, c, len, at]).bytes();
+        self.post_request(to, kind::GET, request, &inline, None);
     }
 
-    /// One atomic by a message.
-    pub(crate) fn atomic_over_am(
+    /// Asks for an atomic.
+    pub(crate) fn post_atomic(
         &mut self,
         to: PeerId,
+        request: Key,
         place: Place,
         (op, width): (Atomic, Width),
-        (a, b): (u64, u64),
-    ) -> Key {
-        let key = self.ops.add(Some(to), "atomic", Work::Answer { left: 1 });
-        self.peer(to).unanswered += 1;
-        let [place, offset] = place.words();
-        let words = Words([place, offset, atomic_code(op, width), a, b]);
-        self.post(to, Class::Request, kind::ATOMIC, key, &words.bytes());
-        key
+        (x, y): (u64, u64),
+    ) {
+        let [a, b, c] = place.words();
+        let inline = Words([a, b, c, atomic_code(op, width), x, y]).bytes();
+        self.post_request(to, kind::ATOMIC, request, &inline, None);
     }
 
     /// Owner: the bytes of a place that somebody names, to be written.
@@ -226,7 +215,21 @@ impl Engine {
         }
     }
 
+    /// Owner: the word of a place that somebody names, to be operated on. What was registered may begin
+    /// anywhere, so the address has to be aligned, and not only the offset.
+    pub(super) fn offered_word(&self, place: Place, width: Width) -> Result<&SharedBytes, u64> {
+        let bytes = self.offered_bytes(place, width.bytes())?;
+        let address = bytes.address().wrapping_add(place.offset);
+        match address.is_multiple_of(width.bytes()) {
+            true => Ok(bytes),
+            false => Err(OUT_OF_RANGE),
+        }
+    }
+
     pub(super) fn offered_access(&self, place: Place, len: u64) -> Result<&Access, u64> {
+        if place.incarnation != self.node.incarnation {
+            return Err(WRONG_LIFE);
+        }
         let offered = self
             .offered
             .get(&place.segment)
@@ -237,6 +240,15 @@ impl Engine {
             Some(end) if end <= access.len() => Ok(access),
             _ => Err(OUT_OF_RANGE),
         }
+    }
+
+    /// What is refused says which segment; a request to another life, which one that was.
+    pub(super) fn refuse(&mut self, to: PeerId, request: u64, status: u64, place: Place) {
+        let word = match status {
+            WRONG_LIFE => place.incarnation,
+            _ => place.segment,
+        };
+        self.answer(to, request, status, word.into());
     }
 
     pub(super) fn answer(&mut self, to: PeerId, request: u64, status: u64, word: u64) {
@@ -250,64 +262,99 @@ impl Engine {
     }
 
     pub(crate) fn put_arrived(&mut self, frame: &Incoming<'_>) -> Result<(), &'static str> {
-        let Words(words) = Words::<2>::read(frame.inline).ok_or("a put")?;
-        let place = Place::of(&words);
-        let status = match self.offered_bytes(place, frame.body.len()) {
+        let (place, []) = Place::read(frame.inline).ok_or("a put")?;
+        self.may_ask(frame.from)?;
+        match self.offered_bytes(place, frame.body.len()) {
             Ok(bytes) => {
                 frame.body.copy_to_shared(bytes, place.offset);
                 self.served.put(frame.body.len());
-                OK
+                self.answer(frame.from, frame.arg, OK, 0);
             }
-            Err(status) => status,
-        };
-        self.answer(frame.from, frame.arg, status, place.segment as u64);
+            Err(status) => self.refuse(frame.from, frame.arg, status, place),
+        }
         Ok(())
     }
 
     pub(crate) fn get_arrived(&mut self, frame: &Incoming<'_>) -> Result<(), &'static str> {
-        let Words([a, b, len]) = Words::<3>::read(frame.inline).ok_or("a get")?;
-        let place = Place::of(&[a, b]);
-        let bytes = match self.offered_access(place, len) {
-            Ok(Access::Shared(bytes)) => Ok(Access::Shared(bytes.clone())),
-            Ok(Access::Reading(bytes)) => Ok(Access::Reading(bytes.clone())),
-            Ok(Access::Withdrawn(_)) => Err(NOT_NOW),
-            Err(status) => Err(status),
-        };
-        let bytes = match bytes {
-            Ok(bytes) => bytes,
-            Err(status) => {
-                self.answer(frame.from, frame.arg, status, place.segment as u64);
-                return Ok(());
+        let (place, [len, at]) = Place::read(frame.inline).ok_or("a get")?;
+        at.checked_add(len).ok_or("the place of a get")?;
+        self.may_ask(frame.from)?;
+        match self.offered_access(place, len) {
+            Ok(Access::Withdrawn(_)) => self.refuse(frame.from, frame.arg, NOT_NOW, place),
+            Ok(_) => {
+                self.served.got(len);
+                let get = Serve {
+                    request: frame.arg,
+                    place,
+                    len,
+                    at,
+                    done: 0,
+                };
+                self.queue_get(frame.from, get);
             }
-        };
-        self.served.got(len);
-        let limit = self.caps.body_max.max(1);
-        let mut offset = 0;
+            Err(status) => self.refuse(frame.from, frame.arg, status, place),
+        }
+        Ok(())
+    }
+
+    /// Owner: sends what there is room for of a get; whether that was the end of it.
+    pub(crate) fn serve(
+        &mut self,
+        to: PeerId,
+        get: &mut Serve,
+        transport: &mut AnyTransport,
+        sent: &mut usize,
+    ) -> bool {
         loop {
-            let part = limit.min(len - offset);
-            let at = place.offset + offset;
-            let body = match &bytes {
-                Access::Shared(bytes) => {
-                    let (offset, len) = (at, part);
-                    Body::Shared { bytes, offset, len }.to_vec()
-                }
-                Access::Reading(bytes) => {
-                    bytes.as_slice::<u8>()[at as usize..(at + part) as usize].to_vec()
-                }
-                Access::Withdrawn(_) => Vec::new(),
+            let len = (get.len - get.done).min(self.caps.body_max.max(1));
+            let offset = get.place.offset + get.done;
+            let place = Place {
+                offset,
+                ..get.place
             };
-            let words = Words([offset]).bytes();
-            self.post_body(frame.from, Class::Reply, kind::GOT, frame.arg, &words, body);
-            offset += part;
-            if offset >= len {
-                return Ok(());
+            let body = match self.offered_access(place, len) {
+                Ok(Access::Shared(bytes)) => Ok(Body::Shared { bytes, offset, len }),
+                Ok(Access::Reading(bytes)) => {
+                    let range = offset as usize..(offset + len) as usize;
+                    Ok(Body::Slice(&bytes.as_slice::<u8>()[range]))
+                }
+                Ok(Access::Withdrawn(_)) => Err(NOT_NOW),
+                Err(status) => Err(status),
+            };
+            let body = match body {
+                Ok(body) => body,
+                Err(status) => {
+                    self.refuse(to, get.request, status, place);
+                    return true;
+                }
+            };
+            let left = get.len - get.done - len;
+            let inline = Words([get.at + get.done, left]).bytes();
+            let frame = Outgoing {
+                class: Class::Reply,
+                kind: kind::GOT,
+                arg: get.request,
+                inline: &inline,
+                body,
+            };
+            match transport.push(to, &frame) {
+                Push::Done => *sent += 1,
+                Push::Full => return false,
+                Push::Gone => return true,
+            }
+            get.done += len;
+            if left == 0 {
+                return true;
             }
         }
     }
 
     pub(crate) fn got_arrived(&mut self, frame: &Incoming<'_>) -> Result<(), &'static str> {
-        let Words([offset]) = Words::<1>::read(frame.inline).ok_or("the bytes of a get")?;
+        let Words([offset, left]) = Words::<2>::read(frame.inline).ok_or("the bytes of a get")?;
         let from = frame.from;
+        if left == 0 {
+            self.answered(from);
+        }
         let Some(op) = self.ops.get(frame.arg).filter(|op| op.peer == Some(from)) else {
             return Ok(());
         };
@@ -324,7 +371,6 @@ impl Engine {
             let Work::Get { buf, .. } = std::mem::replace(&mut op.work, Work::None) else {
                 return Ok(());
             };
-            self.answered(from);
             self.ops.finish(
                 frame.arg,
                 Ok(Outcome::Bytes(buf.into_owned().unwrap_or_default())),
@@ -334,22 +380,23 @@ impl Engine {
     }
 
     pub(crate) fn atomic_arrived(&mut self, frame: &Incoming<'_>) -> Result<(), &'static str> {
-        let Words([place, offset, op, a, b]) = Words::<5>::read(frame.inline).ok_or("an atomic")?;
-        let place = Place::of(&[place, offset]);
+        let (place, [op, a, b]) = Place::read(frame.inline).ok_or("an atomic")?;
         let (op, width) = atomic_of(op).ok_or("the operation of an atomic")?;
-        let aligned = place.offset.is_multiple_of(width.bytes());
-        let (status, word) = match self.offered_bytes(place, width.bytes()) {
-            Ok(bytes) if aligned => (OK, apply(bytes, place.offset, op, width, a, b)),
-            Ok(_) => (OUT_OF_RANGE, 0),
-            Err(status) => (status, place.segment as u64),
-        };
-        self.answer(frame.from, frame.arg, status, word);
+        self.may_ask(frame.from)?;
+        match self.offered_word(place, width) {
+            Ok(bytes) => {
+                let old = apply(bytes, place.offset, op, width, a, b);
+                self.answer(frame.from, frame.arg, OK, old);
+            }
+            Err(status) => self.refuse(frame.from, frame.arg, status, place),
+        }
         Ok(())
     }
 
     pub(crate) fn answer_arrived(&mut self, frame: &Incoming<'_>) -> Result<(), &'static str> {
         let Words([status, word]) = Words::<2>::read(frame.inline).ok_or("an answer")?;
         let from = frame.from;
+        self.answered(from);
         let Some(op) = self.ops.get(frame.arg).filter(|op| op.peer == Some(from)) else {
             return Ok(());
         };
@@ -358,21 +405,26 @@ impl Engine {
                 *left -= 1;
                 return Ok(());
             }
+            Work::Get { .. } if status == OK => return Err("an answer without bytes to a get"),
             Work::Answer { .. } | Work::Get { .. } => {}
             _ => return Ok(()),
         }
-        self.answered(from);
         let result = match status {
             OK => Ok(Outcome::Word(word)),
             NOT_NOW => Err(Error::WrongPhase {
                 peer: from,
                 segment: word as u32,
             }),
+            WRONG_LIFE => Err(Error::PeerLost {
+                peer: from,
+                incarnation: word as u32,
+            }),
             // The range was checked against the key: one that does not fit names another segment.
-            _ => Err(Error::NoSuchSegment {
+            NO_SEGMENT | OUT_OF_RANGE => Err(Error::NoSuchSegment {
                 peer: from,
                 segment: word as u32,
             }),
+            _ => return Err("the status of an answer"),
         };
         self.ops.finish(frame.arg, result);
         Ok(())

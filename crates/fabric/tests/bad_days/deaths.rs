@@ -1,6 +1,8 @@
 //! Death of the agent, of whom somebody waits for, and what becomes of a dead unit's number.
 
-use samite_fabric::{Error, Fabric, Identity, Match, PeerId, Whom};
+use samite_fabric::{
+    Atomic, Error, Fabric, Identity, Match, PeerId, SegmentKey, Whom, Width, WordUpdate,
+};
 use samite_testkit::pattern::{pattern, verify};
 use samite_testkit::{
     Failed, Outcome, Unit, Who, check, matches_or_fail, pause, point, same, units,
@@ -206,6 +208,78 @@ fn a_number_is_used_again() {
         cast.wait_members(1);
         cast.release(Who::Unit(2));
     });
+}
+
+/// What was prepared for a segment of a dead unit does not reach that of another unit which has its number
+/// by now, although number and generation of the segment are the same.
+#[test]
+fn an_old_remote_does_not_reach_a_new_life() {
+    const BYTES: u64 = 4096;
+    let body = |unit: &Unit| -> Outcome {
+        if unit.rank == 2 {
+            pause("outside");
+        }
+        let fabric = unit.join()?;
+        if unit.rank == 0 {
+            let first = rank_of(&fabric, 1)?;
+            let mut key = [0; 24];
+            fabric.recv(Match::from(first, 1), &mut key)?;
+            let old = SegmentKey::from_bytes(&key);
+            let remote = fabric.attach(old)?;
+            remote.put(0, &[1; 8])?;
+            point("attached");
+            matches_or_fail!(
+                fabric.recv(Match::from(first, 2), &mut []),
+                Err(Error::PeerLost { incarnation: 1, .. })
+            );
+            point("lost");
+            let second = rank_of(&fabric, 2)?;
+            fabric.recv(Match::from(second, 1), &mut key)?;
+            let new = SegmentKey::from_bytes(&key);
+            same!(
+                (new.peer, new.segment, new.generation),
+                (old.peer, old.segment, old.generation)
+            );
+            same!((old.incarnation, new.incarnation), (1, 2));
+            let is_lost = |error: &Error| matches!(error, Error::PeerLost { incarnation: 1, .. });
+            matches_or_fail!(remote.put(0, &[1; 8]), Err(error) if is_lost(error));
+            matches_or_fail!(remote.put_nb(8, &[1; 8]).and_then(|h| h.wait()), Err(error) if is_lost(error));
+            matches_or_fail!(remote.get(0, &mut [0; 8]), Err(error) if is_lost(error));
+            matches_or_fail!(remote.fetch_add(16, 1), Err(error) if is_lost(error));
+            let updates = [WordUpdate {
+                offset: 24,
+                value: 1,
+            }];
+            let updated = remote.update_batch(Atomic::Add, Width::W64, &updates);
+            matches_or_fail!(updated.and_then(|h| h.wait()), Err(error) if is_lost(error));
+            matches_or_fail!(remote.get_batch(8, &[0]).and_then(|h| h.wait()), Err(error) if is_lost(error));
+            let mut seen = vec![0; BYTES as usize];
+            fabric.attach(new)?.get(0, &mut seen)?;
+            same!(seen, vec![2; BYTES as usize]);
+            return Ok(fabric.send(second, 2, &[])?);
+        }
+        let zero = rank_of(&fabric, 0)?;
+        let segment = fabric.allocate(BYTES)?;
+        segment.bytes().fill(unit.rank as u8);
+        fabric.send(zero, 1, &segment.key().to_bytes())?;
+        let last = fabric.recv(Match::from(zero, 2), &mut []);
+        check!(last.is_ok(), "{last:?}");
+        let mut seen = vec![0; BYTES as usize];
+        segment.bytes().read(0, &mut seen);
+        same!(seen, vec![2; BYTES as usize]);
+        Ok(())
+    };
+    let name = "deaths::an_old_remote_does_not_reach_a_new_life";
+    units(3)
+        .mask(samite_testkit::MESSAGES_ONLY)
+        .conduct_bare(name, body, |cast| {
+            cast.wait_point(Who::Unit(2), "outside");
+            cast.wait_point(Who::Unit(0), "attached");
+            cast.kill(Who::Unit(1));
+            cast.wait_point(Who::Unit(0), "lost");
+            cast.wait_members(1);
+            cast.release(Who::Unit(2));
+        });
 }
 
 /// One that came, sent and left before anybody looked is heard all the same, and then lost.

@@ -3,7 +3,9 @@
 use rustix::process::{Resource, Rlimit, setrlimit};
 use samite_fabric::{Error, Fabric, Match, PeerId, wait_all};
 use samite_testkit::pattern::{pattern, verify};
-use samite_testkit::{Outcome, Unit, Who, check, matches_or_fail, pause, point, same, say, units};
+use samite_testkit::{
+    Failed, Outcome, Unit, Who, check, matches_or_fail, pause, point, same, say, units,
+};
 use std::time::Duration;
 
 fn open_descriptors() -> usize {
@@ -169,4 +171,53 @@ fn memory_of_the_dead_comes_back() {
             cast.kill(Who::Unit(1));
             cast.release(Who::Unit(0));
         });
+}
+
+/// Most memory that this process ever had, in bytes, segments of shared memory among it.
+fn peak() -> Outcome<u64> {
+    let status = std::fs::read_to_string("/proc/self/status")?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+    let kilobytes = line.and_then(|line| line.trim().strip_suffix(" kB"));
+    let bytes: Option<u64> = kilobytes.and_then(|text| text.trim().parse().ok());
+    bytes
+        .map(|kilobytes| kilobytes << 10)
+        .ok_or_else(|| Failed::new("this process does not know its memory"))
+}
+
+/// By messages a large get takes no memory of the owner, nor one of whoever gets beside its buffer; a large
+/// put takes none of whoever puts.
+#[test]
+fn large_gets_and_puts_are_not_queued() {
+    const BYTES: usize = 96 << 20;
+    const MOST: u64 = 24 << 20;
+    let body = |fabric: &Fabric, members: &[PeerId]| -> Outcome {
+        let (owner, other) = (members[0], members[1]);
+        if fabric.me() == owner {
+            let segment = fabric.allocate(BYTES as u64)?;
+            segment.bytes().write(0, &pattern(1, BYTES));
+            let before = peak()?;
+            fabric.send(other, 1, &segment.key().to_bytes())?;
+            fabric.recv(Match::from(other, 2), &mut [])?;
+            let grown = peak()? - before;
+            check!(grown < MOST, "the owner took {grown} bytes for it");
+            return Ok(fabric.barrier(members)?);
+        }
+        let mut key = [0; 24];
+        fabric.recv(Match::from(owner, 1), &mut key)?;
+        let remote = fabric.attach(samite_fabric::SegmentKey::from_bytes(&key))?;
+        same!(remote.mapped().is_none(), true);
+        let mut bytes = vec![9; BYTES];
+        let before = peak()?;
+        remote.get(0, &mut bytes)?;
+        verify(1, &bytes)?;
+        remote.put(0, &bytes)?;
+        remote.put_nb(0, &bytes)?.wait()?;
+        let grown = peak()? - before;
+        check!(grown < MOST, "who gets and puts took {grown} bytes for it");
+        fabric.send(owner, 2, &[])?;
+        Ok(fabric.barrier(members)?)
+    };
+    units(2)
+        .mask(samite_testkit::MESSAGES_ONLY)
+        .run("scarce::large_gets_and_puts_are_not_queued", body);
 }

@@ -8,7 +8,7 @@
 
 use super::Array;
 use crate::{Elem, Error, Local, Phase, ReadOnly, Result, Segment, Shared, Team};
-use samite_fabric::{Handle, Scope};
+use samite_fabric::{Scope, Scoped};
 
 /// A phase in which a unit may read its own elements.
 pub trait Own: Phase + Sized {
@@ -45,13 +45,13 @@ pub trait Reach: Own {
     ) -> Result<()>;
     /// Starts to get elements; `None` when they are there already.
     #[doc(hidden)]
-    fn start_get<'f, 'env, T: Elem>(
+    fn start_get<'s, 'f, 'env, T: Elem>(
         segment: &Segment<'f, T, Self>,
-        scope: &Scope<'_, 'env, 'f>,
+        scope: &'s Scope<'_, 'env, 'f>,
         rank: u32,
         index: u64,
         into: &'env mut [T],
-    ) -> Result<Option<Handle<'f, u64>>>;
+    ) -> Result<Option<Scoped<'s, u64>>>;
 }
 
 impl Own for Shared {
@@ -84,13 +84,13 @@ impl Reach for Shared {
         segment.get(rank, index, into)
     }
 
-    fn start_get<'f, 'env, T: Elem>(
+    fn start_get<'s, 'f, 'env, T: Elem>(
         segment: &Segment<'f, T>,
-        scope: &Scope<'_, 'env, 'f>,
+        scope: &'s Scope<'_, 'env, 'f>,
         rank: u32,
         index: u64,
         into: &'env mut [T],
-    ) -> Result<Option<Handle<'f, u64>>> {
+    ) -> Result<Option<Scoped<'s, u64>>> {
         let handle = segment.get_in(scope, rank, index, into)?;
         Ok(Some(handle).filter(|handle| !handle.is_complete()))
     }
@@ -155,13 +155,13 @@ impl Reach for ReadOnly {
         segment.get(rank, index, into)
     }
 
-    fn start_get<'f, 'env, T: Elem>(
+    fn start_get<'s, 'f, 'env, T: Elem>(
         segment: &Segment<'f, T, ReadOnly>,
-        _: &Scope<'_, 'env, 'f>,
+        _: &'s Scope<'_, 'env, 'f>,
         rank: u32,
         index: u64,
         into: &'env mut [T],
-    ) -> Result<Option<Handle<'f, u64>>> {
+    ) -> Result<Option<Scoped<'s, u64>>> {
         segment.get(rank, index, into)?;
         Ok(None)
     }

@@ -6,7 +6,7 @@
 use super::{Segment, Shared, out_of_range};
 use crate::check::AccessKind;
 use crate::{Elem, Result};
-use samite_fabric::{Error as Below, Handle, Scope};
+use samite_fabric::{Error as Below, Handle, Scope, Scoped};
 use std::marker::PhantomData;
 
 /// Elements that were asked for.
@@ -149,13 +149,13 @@ impl<'f, T: Elem> Segment<'f, T, Shared> {
     /// As [`Segment::get`], without waiting, inside a [`Fabric::scope`](samite_fabric::Fabric::scope), which
     /// does not end before the elements are there.
     #[track_caller]
-    pub fn get_in<'env>(
+    pub fn get_in<'s, 'env>(
         &self,
-        scope: &Scope<'_, 'env, 'f>,
+        scope: &'s Scope<'_, 'env, 'f>,
         rank: u32,
         index: u64,
         into: &'env mut [T],
-    ) -> Result<Handle<'f, u64>> {
+    ) -> Result<Scoped<'s, u64>> {
         let count = into.len();
         let remote = self.watched_part(rank, index, count, AccessKind::Get)?;
         let started = scope.get(remote, self.offset(index), crate::bytes_of_mut(into));

@@ -388,3 +388,38 @@ pub fn a_fresh_segment_is_zero(fabric: &Fabric, members: &[PeerId]) -> Outcome {
     }
     Ok(fabric.barrier(members)?)
 }
+
+/// Elements that are larger than any frame come together like small ones, and what is asked for behind them is
+/// answered, too.
+pub fn elements_larger_than_a_frame(fabric: &Fabric, members: &[PeerId]) -> Outcome {
+    const SIZE: u64 = 300_003;
+    const COUNT: u64 = 4;
+    let me = index(fabric, members)?;
+    let segment = fabric.allocate(SIZE * COUNT)?;
+    let element = |owner: usize, number: u64| owner as u64 * COUNT + number;
+    for number in 0..COUNT {
+        let bytes = pattern(element(me, number), SIZE as usize);
+        segment.bytes().write(number * SIZE, &bytes);
+    }
+    let keys = exchange(fabric, members, segment.key())?;
+    fabric.barrier(members)?;
+    let owner = (me + 1) % members.len();
+    let remote = fabric.attach(keys[owner])?;
+    let numbers = [2, 0, 3, 2];
+    let batch = remote.get_batch(SIZE, &numbers.map(|number| number * SIZE))?;
+    let one = remote.get_nb(SIZE, SIZE)?;
+    let few = remote.get_batch(8, &[0, 8])?;
+    same!(few.wait()?, pattern(element(owner, 0), 16));
+    verify(element(owner, 1), &one.wait()?)?;
+    let bytes = batch.wait()?;
+    for (number, bytes) in numbers.iter().zip(bytes.chunks(SIZE as usize)) {
+        verify(element(owner, *number), bytes)?;
+    }
+    same!(
+        remote
+            .atomic(0, Atomic::Load, Width::W64, 0, 0)?
+            .to_le_bytes()[..],
+        pattern(element(owner, 0), 8)[..]
+    );
+    Ok(fabric.barrier(members)?)
+}

@@ -3,7 +3,7 @@
 use super::index;
 use crate::pattern::{pattern, verify};
 use crate::{Failed, Outcome, check, matches_or_fail, same};
-use samite_fabric::{Error, Fabric, Match, PeerId, wait_all};
+use samite_fabric::{Error, Fabric, Match, PeerId, Whom, wait_all};
 
 /// Far beyond what travels at once, on every transport.
 const LARGE: usize = 300_000;
@@ -412,5 +412,107 @@ pub fn a_slow_receiver_serves_everybody(fabric: &Fabric, members: &[PeerId]) -> 
             *taken += 1;
         }
     }
+    Ok(fabric.barrier(members)?)
+}
+
+/// A handle of an operation that had ended when it was made can be cancelled like any other, without any harm
+/// to those that are made afterwards.
+pub fn what_has_ended_can_be_cancelled(fabric: &Fabric, members: &[PeerId]) -> Outcome {
+    let me = index(fabric, members)?;
+    let (next, last) = (
+        members[(me + 1) % members.len()],
+        members[(me + members.len() - 1) % members.len()],
+    );
+    fabric.barrier(members)?;
+    fabric.scope(|scope| -> Outcome {
+        let mut sent = scope.isend(next, 1, b"small")?;
+        sent.cancel();
+        sent.cancel();
+        Ok(())
+    })?;
+    let receives: Result<Vec<_>, _> = (2..6)
+        .map(|tag| fabric.irecv(Match::from(last, tag), vec![0; 1]))
+        .collect();
+    for tag in (2..6u8).rev() {
+        fabric.send(next, tag.into(), &[tag])?;
+    }
+    for (tag, receive) in (2..6u8).zip(receives?) {
+        let (status, bytes) = receive.wait()?;
+        same!((status.tag, bytes), (tag.into(), Some(vec![tag])));
+    }
+    same!(fabric.recv_vec(Match::from(last, 1))?.1, b"small");
+    Ok(fabric.barrier(members)?)
+}
+
+/// A scope returns the first error of what was started in it and that nobody has waited for; what was waited
+/// for, or cancelled, is not among it.
+pub fn a_scope_says_what_went_wrong(fabric: &Fabric, members: &[PeerId]) -> Outcome {
+    let me = index(fabric, members)?;
+    let (next, last) = (
+        members[(me + 1) % members.len()],
+        members[(me + members.len() - 1) % members.len()],
+    );
+    let from = |tag| Match::from(last, tag);
+    fabric.barrier(members)?;
+    for tag in 1..=4 {
+        fabric.send(next, tag, &pattern(tag, 100))?;
+    }
+    let (mut small, mut fits) = ([0; 10], [0; 100]);
+    // Dropped, and too small: nobody but the scope can say so.
+    let ended = fabric.scope(|scope| {
+        scope.irecv(from(1), &mut small)?;
+        scope.irecv(from(2), &mut fits)?;
+        Ok(())
+    });
+    let is_short = |error: &Error| {
+        matches!(
+            error,
+            Error::Truncated {
+                message: 100,
+                buffer: 10,
+                ..
+            }
+        )
+    };
+    matches_or_fail!(ended, Err(error) if is_short(error));
+    verify(2, &fits)?;
+    // Waited for: whoever did so knows.
+    fabric.scope(|scope| -> Outcome {
+        let short = scope.irecv(from(3), &mut small)?.wait();
+        matches_or_fail!(short, Err(error) if is_short(error));
+        Ok(())
+    })?;
+    // Its own error goes before, and what was cancelled is no error.
+    let ended = fabric.scope(|scope| {
+        scope.irecv(from(4), &mut small)?;
+        Err::<(), _>(Error::Misaligned(7))
+    });
+    same!(ended, Err(Error::Misaligned(7)));
+    fabric.scope(|scope| -> Outcome {
+        scope.irecv(from(9), &mut fits)?.cancel();
+        Ok(())
+    })?;
+    // One in another: each has its own.
+    let (mut outer, mut inner) = ([0; 10], [0; 10]);
+    fabric.barrier(members)?;
+    let ended = fabric.scope(|scope| {
+        scope.irecv(from(5), &mut outer)?;
+        let ended = fabric.scope(|scope| {
+            scope.irecv(from(6), &mut inner)?;
+            fabric.send(next, 6, &[1; 11])
+        });
+        fabric.send(next, 5, &[1; 12])?;
+        Ok(ended)
+    });
+    matches_or_fail!(ended, Err(Error::Truncated { message: 12, .. }));
+    // What never comes is given up at the deadline.
+    let deadline = fabric.deadline();
+    fabric.set_deadline(std::time::Duration::from_millis(20));
+    let ended = fabric.scope(|scope| {
+        scope.irecv(from(99), &mut small)?;
+        Ok(())
+    });
+    fabric.set_deadline(deadline);
+    matches_or_fail!(ended, Err(Error::Timeout { whom: Whom::Peer(peer), .. }) if *peer == last);
     Ok(fabric.barrier(members)?)
 }

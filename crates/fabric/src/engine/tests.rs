@@ -1,0 +1,382 @@
+//! What a peer says, field by field: nothing that it can say is a panic, and what makes no sense ends the
+//! connection with it only.
+
+use super::*;
+use crate::agent::Node;
+use crate::hold::Holds;
+use crate::ops::Outcome;
+use crate::wire::{Place, Words};
+use crate::{Config, Identity};
+use samite_mem::lend::{ReadBuf, WriteBuf};
+use samite_mem::{Heap, SharedBytes};
+
+const SEGMENT: u32 = 3;
+const GENERATION: u32 = 1;
+const BYTES: u64 = 4096;
+
+/// An engine that knows two peers and offers a segment.
+struct World {
+    engine: Engine,
+    bytes: SharedBytes,
+    infos: Vec<PeerInfo>,
+    _node: Node,
+}
+
+impl World {
+    fn new() -> World {
+        let mut node = Node::create(8 << 20).unwrap();
+        let pid = std::process::id() as i32;
+        let cpus = crate::layout::own_cpus();
+        let mut infos = Vec::new();
+        for rank in 0..3 {
+            let identity = Identity {
+                rank,
+                ..Identity::by_hand("test")
+            };
+            let (peer, incarnation) = node.admit(pid, None, &cpus, &identity).unwrap();
+            infos.push(PeerInfo {
+                peer,
+                incarnation,
+                identity,
+                pid,
+            });
+        }
+        let layout = node.layout().clone();
+        let extents = crate::transport::shm::PrivateExtents(
+            crate::agent::Book::new(layout.extents()),
+            layout.arena().clone(),
+        );
+        let membership = Membership {
+            me: infos[0].peer,
+            incarnation: infos[0].incarnation,
+            heap: Heap::new(layout.arena().clone(), Box::new(extents), false),
+            layout,
+            holds: Holds::default(),
+        };
+        let caps = Caps {
+            inline_max: samite_mem::ring::INLINE_BYTES as u64,
+            body_max: 64 << 10,
+            map: true,
+            kernel_copy: false,
+            sleeps: true,
+        };
+        let mut engine = Engine::new(membership, caps, &Config::default());
+        let bytes = SharedBytes::adopt(vec![7u64; BYTES as usize / 8]);
+        let offered = Offered {
+            generation: GENERATION,
+            bytes: Access::Shared(bytes.clone()),
+        };
+        engine.offered.insert(SEGMENT, offered);
+        engine
+            .handlers
+            .insert(1, Box::new(|_, _| Some(vec![1; 100])));
+        let mut world = World {
+            engine,
+            bytes,
+            infos,
+            _node: node,
+        };
+        for index in 0..3 {
+            world.join(index);
+        }
+        world
+    }
+
+    /// The peer comes, or comes again after it broke the rules.
+    fn join(&mut self, index: usize) {
+        let info = self.infos[index].clone();
+        self.engine.change(Change::Joined(info));
+    }
+
+    fn peer(&self, index: usize) -> PeerId {
+        self.infos[index].peer
+    }
+
+    /// The first peer says something.
+    fn say(&mut self, kind: u8, arg: u64, inline: &[u8], body: &[u8]) {
+        let from = self.peer(1);
+        self.engine.frame(Incoming {
+            from,
+            kind,
+            arg,
+            inline,
+            body: Body::Slice(body),
+        });
+    }
+
+    /// Whether nothing is taken from the first peer any more, and everything from the second.
+    fn is_turned_away(&mut self) -> bool {
+        let other = self.peer(2);
+        assert!(
+            self.engine.gone(other).is_none(),
+            "another peer pays for it"
+        );
+        let gone = self.engine.gone(self.peer(1));
+        matches!(gone, Some(Error::PeerCorrupt { .. }))
+    }
+
+    /// One operation to the first peer of each kind that waits for something of it.
+    fn operations(&mut self) -> Vec<Key> {
+        let peer = Some(self.peer(1));
+        let send = Work::Send {
+            tag: 0,
+            buf: ReadBuf::owned(vec![1; 1000]),
+            word: self.engine.words.take(&self.engine.node.heap),
+        };
+        let (status, len) = (
+            Status {
+                from: self.peer(1),
+                tag: 0,
+                len: 1000,
+            },
+            1000,
+        );
+        let collect = crate::ops::Collect {
+            buf: WriteBuf::owned(vec![0; len]),
+            status,
+            send: 1,
+            got: 0,
+            then: crate::ops::Then::Complete,
+        };
+        let works = [
+            send,
+            Work::Receive {
+                buf: WriteBuf::owned(vec![0; len]),
+            },
+            Work::Collect(Box::new(collect)),
+            Work::Reply,
+            Work::Get {
+                buf: WriteBuf::owned(vec![0; len]),
+                got: 0,
+            },
+            Work::Answer { left: 2 },
+        ];
+        let add = |work| self.engine.ops.add(peer, "test", work);
+        works.into_iter().map(add).collect()
+    }
+}
+
+fn place(incarnation: u32) -> [u64; 3] {
+    let place = Place {
+        segment: SEGMENT,
+        generation: GENERATION,
+        incarnation,
+        offset: 0,
+    };
+    place.words()
+}
+
+#[test]
+fn a_gather_of_any_size_is_refused_before_anything_is_allocated() {
+    let mut world = World::new();
+    let [a, b, c] = place(world.infos[0].incarnation);
+    for size in [1 << 62, 1 << 63, u64::MAX, (64 << 10) + 1, 0] {
+        let inline = Words([a, b, c, size, 0]).bytes();
+        world.say(kind::GATHER, 1, &inline, &[0; 8]);
+        assert!(world.is_turned_away(), "a gather of {size} bytes");
+        world.join(1);
+    }
+    let inline = Words([a, b, c, 16, 0]).bytes();
+    world.say(kind::GATHER, 1, &inline, &[0; 64]);
+    assert!(!world.is_turned_away(), "an honest one");
+}
+
+#[test]
+fn an_answer_does_not_end_a_get() {
+    let mut world = World::new();
+    let buf = WriteBuf::owned(vec![0; 8]);
+    let key = world
+        .engine
+        .ops
+        .add(Some(world.peer(1)), "get", Work::Get { buf, got: 0 });
+    world.say(kind::ANSWER, key, &Words([0, 5]).bytes(), &[]);
+    assert!(world.is_turned_away());
+    let ended = world.engine.ops.take(key);
+    assert!(
+        matches!(ended, Some(Err(Error::PeerCorrupt { .. }))),
+        "{ended:?}"
+    );
+}
+
+#[test]
+fn another_life_is_refused_by_the_owner() {
+    let mut world = World::new();
+    let life = world.infos[0].incarnation;
+    for (asked, value) in [(life + 1, 7), (life, 9)] {
+        let [a, b, c] = place(asked);
+        let nine = 9u64.to_le_bytes();
+        world.say(kind::PUT, 1, &Words([a, b, c]).bytes(), &nine);
+        let swap = crate::proto::rma_over_am::atomic_code(crate::Atomic::Swap, crate::Width::W64);
+        let inline = Words([a, b, c + 8, swap, 9, 0]).bytes();
+        world.say(kind::ATOMIC, 1, &inline, &[]);
+        let pair: Vec<u8> = [16u64, 9].into_iter().flat_map(u64::to_le_bytes).collect();
+        world.say(kind::UPDATES, 1, &Words([a, b, c, swap]).bytes(), &pair);
+        for word in 0..3 {
+            let mut seen = [0; 8];
+            world.bytes.read(word * 8, &mut seen);
+            assert_eq!(u64::from_le_bytes(seen), value, "word {word}, life {asked}");
+        }
+    }
+    assert!(!world.is_turned_away(), "a late request is no crime");
+    let answer = world.operations()[5];
+    world.say(kind::ANSWER, answer, &Words([4, 17]).bytes(), &[]);
+    let ended = world.engine.ops.take(answer);
+    assert!(
+        matches!(
+            ended,
+            Some(Err(Error::PeerLost {
+                incarnation: 17,
+                ..
+            }))
+        ),
+        "{ended:?}"
+    );
+}
+
+#[test]
+fn who_asks_beyond_its_credits_is_turned_away() {
+    let [a, b, c] = place(1);
+    let pair = [0; 16];
+    let add = crate::proto::rma_over_am::atomic_code(crate::Atomic::Add, crate::Width::W64);
+    let requests: [(u8, Vec<u64>, &[u8]); 5] = [
+        (kind::GET, vec![a, b, c, 8, 0], &[]),
+        (kind::PUT, vec![a, b, c], &pair[..8]),
+        (kind::ATOMIC, vec![a, b, c, add, 1, 0], &[]),
+        (kind::UPDATES, vec![a, b, c, add], &pair),
+        (kind::ACTIVE, vec![1], &[]),
+    ];
+    for (kind, words, body) in requests {
+        let mut world = World::new();
+        assert_eq!(world.infos[0].incarnation, 1);
+        let inline: Vec<u8> = words.into_iter().flat_map(u64::to_le_bytes).collect();
+        for asked in 0..crate::proto::CREDITS {
+            world.say(kind, 1, &inline, body);
+            assert!(!world.is_turned_away(), "kind {kind} after {asked}");
+        }
+        world.say(kind, 1, &inline, body);
+        assert!(world.is_turned_away(), "kind {kind}");
+    }
+}
+
+#[test]
+fn signals_that_were_taken_leave_nothing() {
+    let mut world = World::new();
+    let from = world.peer(1);
+    for key in 0..1000 {
+        world.say(kind::SIGNAL, key, &[], &[]);
+        world.say(kind::SIGNAL, key, &[], &[]);
+        assert!(world.engine.take_signal(from, key));
+        assert!(world.engine.take_signal(from, key));
+        assert!(!world.engine.take_signal(from, key));
+    }
+    assert!(world.engine.peer(from).signals.is_empty());
+    assert!(!world.engine.take_signal(PeerId(u32::MAX), 1));
+}
+
+/// Every kind of frame, each word of it with each of some numbers, to operations of every kind.
+#[test]
+fn no_word_of_any_frame_is_a_panic() {
+    const WORDS: [u64; 10] = [
+        0,
+        1,
+        8,
+        1 << 16,
+        (1 << 31) + 1,
+        1 << 32,
+        1 << 62,
+        1 << 63,
+        u64::MAX - 7,
+        u64::MAX,
+    ];
+    let mut world = World::new();
+    let [a, b, c] = place(world.infos[0].incarnation);
+    let bodies: [&[u8]; 5] = [&[], &[0; 7], &[0; 8], &[1; 16], &[2; 4096]];
+    for kind in 0..=20 {
+        for (word, value) in (0..6).flat_map(|word| WORDS.map(|value| (word, value))) {
+            for body in bodies {
+                for target in 0..8 {
+                    let keys = world.operations();
+                    let arg = keys.get(target).copied().unwrap_or(value);
+                    let mut words = [a, b, c, 8, 0, 0];
+                    words[word] = value;
+                    let inline: Vec<u8> = words.into_iter().flat_map(u64::to_le_bytes).collect();
+                    world.say(kind, arg, &inline, body);
+                    world.say(kind, arg, &inline[..word * 8], body);
+                    for key in keys {
+                        world.engine.give_up(key, Error::Cancelled);
+                        // What a peer made of it is a value or an error, for whoever asks.
+                        let ended = world.engine.ops.take(key);
+                        if let Some(Ok(outcome)) = ended {
+                            let fits = !matches!(outcome, Outcome::Viewed(..));
+                            assert!(fits, "kind {kind}: {outcome:?}");
+                        }
+                    }
+                    world.is_turned_away();
+                    world.engine.ops = Ops::default();
+                    world.engine.words.give_back(0);
+                    world.engine.active.clear();
+                    world.join(1);
+                }
+            }
+        }
+    }
+}
+
+/// The sender has taken a piece and says nothing more (it was killed inside the copy), and the kernel refuses
+/// this side: the engine goes on with everything else, and the message with the first sign of life.
+#[test]
+fn a_sender_inside_its_piece_holds_up_nobody() {
+    use samite_mem::copy::cooperative::Claim;
+    let mut world = World::new();
+    let from = world.peer(1);
+    let pull = |world: &mut World| {
+        let heap = world.engine.node.heap.clone();
+        let word = world.engine.words.take(&heap).unwrap();
+        let pull = crate::ops::Pull {
+            buf: WriteBuf::owned(vec![0; 200]),
+            status: Status {
+                from,
+                tag: 0,
+                len: 200,
+            },
+            send: 5,
+            // No process has this number: the kernel refuses.
+            source: crate::ops::Source::Process {
+                pid: i32::MAX,
+                address: 4096,
+            },
+            claim: world.engine.words.offset(word),
+            piece: 100,
+            then: crate::ops::Then::Complete,
+            ending: None,
+        };
+        assert_eq!(
+            Claim::new(world.engine.words.word(word), 2).take_back(),
+            Some(1)
+        );
+        let work = Work::Pull(Box::new(pull));
+        (word, world.engine.ops.add(Some(from), "receive", work))
+    };
+    let (word, key) = pull(&mut world);
+    assert_eq!(world.engine.pull(key), Step::Moved);
+    for _ in 0..3 {
+        assert_eq!(world.engine.pull(key), Step::Stuck);
+    }
+    Claim::new(world.engine.words.word(word), 2).done_back();
+    assert_eq!(world.engine.pull(key), Step::Done);
+    let op = world.engine.ops.get(key).map(|op| &op.work);
+    assert!(matches!(op, Some(Work::Collect(_))), "{op:?}");
+    // And one whose sender dies there ends with its loss.
+    let (_, key) = pull(&mut world);
+    assert_eq!(world.engine.pull(key), Step::Moved);
+    assert_eq!(world.engine.pull(key), Step::Stuck);
+    world.engine.change(Change::Lost {
+        peer: from,
+        incarnation: 1,
+    });
+    let ended = world.engine.ops.take(key);
+    assert!(
+        matches!(ended, Some(Err(Error::PeerLost { .. }))),
+        "{ended:?}"
+    );
+}
