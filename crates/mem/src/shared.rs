@@ -9,7 +9,7 @@ use crate::arena::Mapping;
 use crate::gate::Pass;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::atomic::{AtomicU32, AtomicU64};
+use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64};
 
 /// Bytes in an [`crate::Arena`]: copied in and out, or reached as atomics.
 ///
@@ -158,7 +158,8 @@ impl SharedBytes {
         format!("bytes {offset}+{bytes} lie outside a range of {len} bytes")
     }
 
-    /// As [`SharedBytes::read`]; `false`, and nothing is done, for a range that reaches outside.
+    /// As [`SharedBytes::read`]; `false`, and nothing is done, for a range that reaches outside. Aligned 1, 2, 4
+    /// and 8 bytes are read at once: never a part of one value and a part of another.
     #[inline(always)]
     pub fn try_read(&self, offset: u64, into: &mut [u8]) -> bool {
         if !self.contains(offset, into.len() as u64) {
@@ -168,11 +169,20 @@ impl SharedBytes {
         // plain bytes lies in an arena (B2). An aligned word is one load that races are defined for.
         unsafe {
             let from = self.pointer.add(offset as usize);
-            match into.as_chunks_mut::<8>() {
-                ([word], []) if from.addr().is_multiple_of(8) => {
-                    *word = AtomicU64::from_ptr(from.cast()).load(Relaxed).to_ne_bytes();
-                }
-                _ => std::ptr::copy_nonoverlapping(from, into.as_mut_ptr(), into.len()),
+            // ORDERING: Relaxed: partner of the stores of `try_write`; they order nothing.
+            macro_rules! load {
+                ($word:ty) => {
+                    into.copy_from_slice(
+                        &<$word>::from_ptr(from.cast()).load(Relaxed).to_ne_bytes(),
+                    )
+                };
+            }
+            match into.len() {
+                8 if from.addr().is_multiple_of(8) => load!(AtomicU64),
+                4 if from.addr().is_multiple_of(4) => load!(AtomicU32),
+                2 if from.addr().is_multiple_of(2) => load!(AtomicU16),
+                1 => load!(AtomicU8),
+                len => std::ptr::copy_nonoverlapping(from, into.as_mut_ptr(), len),
             }
         }
         true
@@ -187,11 +197,20 @@ impl SharedBytes {
         // SAFETY: as in `try_read`, the other way round.
         unsafe {
             let to = self.pointer.add(offset as usize);
-            match from.as_chunks::<8>() {
-                ([word], []) if to.addr().is_multiple_of(8) => {
-                    AtomicU64::from_ptr(to.cast()).store(u64::from_ne_bytes(*word), Relaxed);
-                }
-                _ => std::ptr::copy_nonoverlapping(from.as_ptr(), to, from.len()),
+            // ORDERING: Relaxed: partner of the loads of `try_read`; they order nothing.
+            macro_rules! store {
+                ($word:ty, $value:ty) => {{
+                    let mut bytes = [0; size_of::<$value>()];
+                    bytes.copy_from_slice(from);
+                    <$word>::from_ptr(to.cast()).store(<$value>::from_ne_bytes(bytes), Relaxed);
+                }};
+            }
+            match from.len() {
+                8 if to.addr().is_multiple_of(8) => store!(AtomicU64, u64),
+                4 if to.addr().is_multiple_of(4) => store!(AtomicU32, u32),
+                2 if to.addr().is_multiple_of(2) => store!(AtomicU16, u16),
+                1 => store!(AtomicU8, u8),
+                len => std::ptr::copy_nonoverlapping(from.as_ptr(), to, len),
             }
         }
         true
