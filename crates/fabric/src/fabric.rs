@@ -2,6 +2,7 @@
 
 use crate::agent::Seat;
 use crate::engine::Engine;
+use crate::layer::Taken;
 use crate::ops::{Key, Outcome};
 use crate::transport::shm::Membership;
 use crate::transport::{AnyTransport, Class, Outgoing, Push, Transport};
@@ -9,6 +10,7 @@ use crate::wire::kind;
 use crate::{Config, Error, Identity, PeerId, PeerInfo, Result, Whom};
 use samite_mem::ring::Body;
 use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
 use std::time::Duration;
 
 /// See the crate's text. Thread: one owner at a time.
@@ -24,6 +26,8 @@ pub struct Fabric {
     checks: bool,
     /// Whether peers are found in the arena (they are not in a simulation).
     pub(crate) shares_node: bool,
+    /// Layers that there may be once.
+    pub(crate) layers: RefCell<HashMap<&'static str, Taken>>,
     /// What peers read to find out whether the kernel copies between us.
     _cookie: Box<[u8; 8]>,
 }
@@ -107,6 +111,7 @@ impl Fabric {
             spin: config.spin.or(config.background.then_some(Duration::ZERO)),
             checks: config.check,
             shares_node,
+            layers: RefCell::default(),
             _cookie: cookie,
         };
         fabric.progress();
