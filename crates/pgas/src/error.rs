@@ -54,6 +54,18 @@ pub enum Error {
         /// Bytes of one.
         size: u64,
     },
+    /// Private memory for a result that could not be had.
+    #[error("{bytes} bytes of private memory for a result could not be had")]
+    OutOfMemory {
+        /// How many bytes.
+        bytes: u64,
+    },
+    /// There is global memory on this fabric already.
+    #[error(
+        "this fabric has global memory already; use the `Pgas` that there is (a library gets a team of its \
+         own by `Team::duplicate`), or drop it with all its teams and segments first"
+    )]
+    AlreadyBegun,
     /// An update that the type of the elements does not have.
     #[error("elements of type {0} have no such update (bitwise ones are for integers)")]
     NoSuchUpdate(&'static str),

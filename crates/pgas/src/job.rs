@@ -1,11 +1,14 @@
 //! This unit among the units of its job: who they are, and how a global pointer becomes memory.
 
 use crate::check::{AccessKind, Checker, Memory};
+use crate::ending::{self, Ended};
+use crate::implicit::Implicit;
 use crate::local::{self, LocalHeap};
 use crate::pointer::{Flags, Origin};
+use crate::segment::LeftBehind;
 use crate::team::{self, TeamId};
 use crate::{Elem, Error, GlobalPtr, Group, Result, Team, Unit};
-use samite_fabric::{Bell, Fabric, Handle, PeerId, Remote, Segment};
+use samite_fabric::{Bell, Fabric, Handle, Layer, PeerId, Remote, Segment};
 use samite_mem::SharedBytes;
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -13,6 +16,17 @@ use std::panic::Location;
 use std::rc::{Rc, Weak};
 
 /// Global memory of a job; see the crate's text. One thread owns it, as it owns the fabric.
+///
+/// Keep it as long as its teams and segments are used: dropping it is *collective*. It completes what this unit
+/// has started, and waits until all units drop theirs, so that nobody is at memory of a unit that has left; until
+/// then this unit's parts of dropped segments stay, and its progress goes on. A program needs no barrier at its
+/// end. It does not wait
+/// * for units that are lost: the others wait for those with whom they share segments;
+/// * beyond the fabric's deadline: what is accessed later ends with an error that names the unit that left;
+/// * when a panic drops it: then the others may find this unit lost.
+///
+/// A unit that ends while another one calls a collective of the world ends that call, with
+/// [`Error::Mismatch`].
 #[derive(Debug)]
 pub struct Pgas<'f> {
     pub(crate) job: Rc<Job<'f>>,
@@ -24,6 +38,8 @@ pub struct Pgas<'f> {
 pub(crate) struct Job<'f> {
     pub(crate) fabric: &'f Fabric,
     pub(crate) me: Unit,
+    /// No second one on this fabric meanwhile; tells messages of this life from those of earlier ones.
+    pub(crate) layer: Layer<'f>,
     /// By unit.
     pub(crate) peers: Vec<PeerId>,
     /// By unit.
@@ -33,24 +49,29 @@ pub(crate) struct Job<'f> {
     registered: RefCell<HashMap<u16, Segment<'f>>>,
     /// Segments of others that pointers led to: by unit, then by number.
     attached: RefCell<Vec<Vec<Option<Remote<'f>>>>>,
-    /// Operations that were started without a handle, with whom they go to.
-    implicit: RefCell<Vec<(Unit, Handle<'f, u64>)>>,
+    pub(crate) implicit: Implicit<'f>,
     /// Teams that this unit gave a number.
     pub(crate) teams_named: Cell<u32>,
     /// The teams that this unit is a member of.
     pub(crate) teams: RefCell<HashMap<TeamId, Weak<team::Inner<'f>>>>,
     pub(crate) collectives: crate::collective::State<'f>,
+    /// Parts that this unit has dropped.
+    pub(crate) left: LeftBehind<'f>,
+    /// Units that have said that they end.
+    pub(crate) ended: Ended,
     /// Where it is switched off (usually) a check costs one predictable branch.
     pub(crate) check: Option<Checker<'f>>,
 }
 
 impl<'f> Pgas<'f> {
     /// Begins: agrees with the other units of the job. Collective over the job. It can be ended (dropped by
-    /// all) and begun anew any number of times.
+    /// all) and begun anew any number of times, by all units alike.
     ///
     /// # Errors
-    /// A unit that does not come within the fabric's deadline, or is lost.
+    /// [`Error::AlreadyBegun`]: a fabric has one at a time. A unit that does not come within the fabric's
+    /// deadline, or is lost.
     pub fn new(fabric: &'f Fabric) -> Result<Pgas<'f>> {
+        let layer = fabric.layer("global memory").ok_or(Error::AlreadyBegun)?;
         let peers = fabric.job()?;
         let me = peers.iter().position(|peer| *peer == fabric.me());
         let me = Unit(me.unwrap_or(0) as u32);
@@ -58,16 +79,19 @@ impl<'f> Pgas<'f> {
         let job = Rc::new(Job {
             fabric,
             me,
+            collectives: crate::collective::State::new(fabric, layer.life()),
+            ended: ending::listen(fabric, layer.life()),
+            left: LeftBehind::default(),
+            layer,
             bells: peers.iter().map(|peer| fabric.bell(*peer)).collect(),
             check: Checker::start(fabric, me, &peers),
             peers,
             heap: RefCell::new(LocalHeap::default()),
             registered: RefCell::default(),
             attached: RefCell::new((0..units).map(|_| Vec::new()).collect()),
-            implicit: RefCell::default(),
+            implicit: Implicit::default(),
             teams_named: Cell::new(0),
             teams: RefCell::default(),
-            collectives: crate::collective::State::new(fabric),
         });
         let world = Team::world(&job)?;
         Ok(Pgas { job, world })
@@ -139,12 +163,29 @@ impl<'f> Pgas<'f> {
 
     /// Ends a registration; the first `count` elements as they are now. Local. Others must not use it any
     /// more, and notice when they do.
+    ///
+    /// # Errors
+    /// [`Error::OutOfRange`] for more elements than were registered, [`Error::BadPointer`]: the registration
+    /// stays.
     pub fn unregister<T: Elem>(&self, pointer: GlobalPtr<T>, count: u64) -> Result<Vec<T>> {
         let number = pointer.segment();
-        if pointer.unit() != self.job.me || !self.job.registered.borrow().contains_key(&number) {
-            return Err(bad(pointer));
+        let len = match self.job.registered.borrow().get(&number) {
+            Some(own) if pointer.unit() == self.job.me => own.key().bytes,
+            _ => return Err(bad(pointer)),
+        };
+        let size = size_of::<T>() as u64;
+        let bytes = count
+            .checked_mul(size)
+            .and_then(|bytes| bytes.checked_add(pointer.offset()));
+        if bytes.is_none_or(|end| end > len) {
+            return Err(Error::OutOfRange {
+                unit: self.job.me,
+                first: pointer.offset() / size.max(1),
+                end: (pointer.offset() / size.max(1)).saturating_add(count),
+                len: len / size.max(1),
+            });
         }
-        let mut elements = vec![T::zeroed(); count as usize];
+        let mut elements = crate::zeros::<T>(count)?;
         self.get(pointer, &mut elements)?;
         self.job.remember(self.job.me, number, None);
         self.job.registered.borrow_mut().remove(&number);
@@ -302,9 +343,10 @@ impl<'f> Job<'f> {
         pointer: GlobalPtr<T>,
         bytes: u64,
     ) -> Result<Option<SharedBytes>> {
-        self.with_remote(pointer, bytes, |remote| {
-            let mapped = remote.mapped();
-            Ok::<_, Error>(mapped.map(|all| all.slice(pointer.offset(), bytes)))
+        self.with_remote(pointer, bytes, |remote| match remote.mapped() {
+            // The pointer may be another member's.
+            Some(all) if !all.contains(pointer.offset(), bytes) => Err(bad(pointer)),
+            mapped => Ok(mapped.map(|all| all.slice(pointer.offset(), bytes))),
         })
     }
 
@@ -343,15 +385,13 @@ impl<'f> Job<'f> {
     }
 
     pub(crate) fn leave_to_flush(&self, unit: Unit, handle: Handle<'f, u64>) {
-        if !handle.is_complete() {
-            self.implicit.borrow_mut().push((unit, handle));
-        }
+        self.implicit.keep(unit, handle);
     }
 
     /// Completes what was started without a handle, if there is any. Who orders by an atomic needs no fence.
     #[inline]
     pub(crate) fn complete_implicit(&self) -> Result<()> {
-        if self.implicit.borrow().is_empty() && self.check.is_none() {
+        if self.implicit.is_empty() && self.check.is_none() {
             return Ok(());
         }
         self.flush(None)
@@ -369,11 +409,7 @@ impl<'f> Job<'f> {
     pub(crate) fn flush(&self, of: Option<Unit>) -> Result<()> {
         // ORDERING: SeqCst: what was stored before is visible to everybody before what comes after.
         samite_mem::sync::fence(samite_mem::sync::Ordering::SeqCst);
-        let mut pending = self.implicit.take();
-        let wanted = pending.extract_if(.., |(unit, _)| of.is_none_or(|of| *unit == of));
-        let handles: Vec<_> = wanted.map(|(_, handle)| handle).collect();
-        self.implicit.borrow_mut().append(&mut pending);
-        samite_fabric::wait_all(handles)?;
+        self.implicit.flush(of)?;
         match &self.check {
             None => Ok(()),
             Some(check) => check.complete(of),

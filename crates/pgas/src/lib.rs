@@ -14,8 +14,8 @@
 //!
 //! # Files
 //! `unit`, `group`, `team/` (who) · `pointer` (names of bytes) · `job` (names become memory) · `local` (memory
-//! of one unit) · `segment/` (memory of a team, and all access to it) · `atomic` (updates) · `collective/` ·
-//! `lock/` · `array/` · `check/` (finds races) · `error`
+//! of one unit) · `implicit` (operations without a handle) · `segment/` (memory of a team, and all access to it) · `atomic` (updates) · `collective/` ·
+//! `lock/` · `array/` · `check/` (finds races) · `ending` (who leaves when) · `error`
 //!
 //! # Rules
 //! * No `unsafe`, and no reference to memory that others may write: phases prove that they do not.
@@ -45,8 +45,10 @@ pub mod array;
 mod atomic;
 mod check;
 mod collective;
+mod ending;
 mod error;
 mod group;
+mod implicit;
 mod job;
 mod local;
 mod lock;
@@ -94,6 +96,18 @@ pub(crate) fn bytes_of_mut<T: Elem>(elements: &mut [T]) -> &mut [u8] {
         0 => &mut [],
         _ => bytemuck::cast_slice_mut(elements),
     }
+}
+
+/// A vector of zeros, or an error where there is no memory for so many.
+pub(crate) fn zeros<T: Elem>(count: u64) -> Result<Vec<T>> {
+    let bytes = bytes_for::<T>(count)?;
+    // Pages are had from the kernel as zeros, and are not touched before they are used.
+    let zeros = usize::try_from(count)
+        .ok()
+        .map(bytemuck::allocation::try_zeroed_vec);
+    zeros
+        .and_then(std::result::Result::ok)
+        .ok_or(Error::OutOfMemory { bytes })
 }
 
 /// Bytes that `count` elements take.

@@ -291,3 +291,34 @@ everywhere!(keys_and_values_of_any_size, 2, |fabric, _| {
     assert_eq!(one.get(&())?, Some(2));
     Ok(one.free()?)
 });
+
+// What panics while it makes a value leaves the entry as it was, and nobody waits for it.
+everywhere!(a_panic_inside_an_update, 2, |fabric, _| {
+    let pgas = &Pgas::new(fabric)?;
+    let world = pgas.world();
+    let map = Map::<u64, [u64; 3]>::new(world, 4)?;
+    let there = (0..).find(|key| map.owner(key) == 1).unwrap_or(0);
+    // In the same chain.
+    let other = (there + 1..).find(|key| map.owner(key) == 1).unwrap_or(0);
+    let panics = |key: u64| {
+        let update = || map.update(key, |_| std::panic::resume_unwind(Box::new("no value")));
+        std::panic::catch_unwind(std::panic::AssertUnwindSafe(update)).is_err()
+    };
+    for turn in 0_u32..3 {
+        if world.rank() == turn % 2 {
+            // An entry that is not there yet, then one that is.
+            assert!(panics(there));
+        }
+        world.barrier()?;
+        let expected = turn.checked_sub(1).map(|last| [u64::from(last); 3]);
+        assert_eq!(map.get(&there)?, expected, "turn {turn}");
+        world.barrier()?;
+        if world.rank() == 0 {
+            assert_eq!(map.insert(there, [u64::from(turn); 3])?, expected);
+            assert_eq!(map.insert(other, [7; 3])?, (turn > 0).then_some([7; 3]));
+        }
+        world.barrier()?;
+    }
+    assert_eq!(map.total_len()?, 2);
+    Ok(map.free()?)
+});

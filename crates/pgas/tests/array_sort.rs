@@ -5,6 +5,7 @@ use samite_fabric::Fabric;
 use samite_pgas::array::{Array, ArrayError, Dist, Halo, Pattern};
 use samite_pgas::{Error, Pgas};
 use samite_testkit::{Outcome, everywhere, units};
+use std::cmp::Ordering;
 
 fn random(seed: u64) -> u64 {
     let mut x = seed.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
@@ -90,6 +91,42 @@ everywhere!(floats_by_their_total_order, 2, |fabric, _| {
     let mut array = Array::<u64, 1>::new(pgas.world(), scattered)?;
     assert_eq!(array.sort(), Err(Error::Array(ArrayError::NotInBlocks)));
     Ok(array.free()?)
+});
+
+// Comparisons that are none: whatever comes out, it is no panic, it ends, and all units are told the same.
+everywhere!(what_is_no_order, 3, |fabric, _| {
+    let pgas = &Pgas::new(fabric)?;
+    let me = u64::from(pgas.me().0);
+    let mut refused = 0;
+    for seed in 0..40 {
+        let mut array = Array::<u64, 1>::new(pgas.world(), Pattern::block([15], 3)?)?;
+        array.fill_with(|[i]| i)?;
+        // Less or more by chance, or by another chance at each unit.
+        let of = if seed % 2 == 0 { 0 } else { me };
+        let answer = array.sort_by(
+            |a, b| match random(seed ^ a << 20 ^ b << 40 ^ of << 60) % 2 {
+                0 => Ordering::Less,
+                _ => Ordering::Greater,
+            },
+        );
+        let code = match answer {
+            Ok(()) => 0_u64,
+            Err(Error::Array(ArrayError::NoOrder)) => 1,
+            Err(other) => return Err(other.into()),
+        };
+        let mut answers = [0; 3];
+        pgas.world().all_gather(&[code], &mut answers)?;
+        assert_eq!(answers, [code; 3]);
+        refused += code;
+        // It can be sorted after all.
+        array.fill_with(|[i]| random(i))?;
+        array.sort()?;
+        let found: Vec<u64> = array.elements().collect::<Result<_, _>>()?;
+        assert!(found.is_sorted());
+        array.free()?;
+    }
+    assert!(refused > 0, "some orders are found out");
+    Ok(())
 });
 
 everywhere!(a_larger_array, 4, |fabric, _| {

@@ -33,10 +33,18 @@ impl<const D: usize> Bounds<D> {
         std::array::from_fn(|d| self.hi[d].saturating_sub(self.lo[d]))
     }
 
-    /// How many indices.
+    /// How many indices; `u64::MAX` if there are more.
     #[inline]
     pub fn len(&self) -> u64 {
-        self.extents().iter().product()
+        let extents = self.extents();
+        // Nothing times too much is nothing.
+        let is_empty = extents.contains(&0);
+        let all = |all: u64, extent: &u64| all.saturating_mul(*extent);
+        if is_empty {
+            0
+        } else {
+            extents.iter().fold(1, all)
+        }
     }
 
     /// Whether there are none.
@@ -137,6 +145,9 @@ mod tests {
     #[test]
     fn a_box_without_width_is_empty() {
         assert!(Bounds::from([4..4, 0..9]).is_empty());
+        let all = 0..u64::MAX;
+        assert_eq!(Bounds::from([all.clone(), all.clone(), 4..4]).len(), 0);
+        assert_eq!(Bounds::from([all.clone(), all]).len(), u64::MAX);
         assert_eq!(Bounds::from([4..4, 0..9]).indices().count(), 0);
         assert_eq!(Bounds::<0>::whole([]).indices().count(), 1);
         assert_eq!(Bounds::from([2..3, 0..9]).to_string(), "[2..3, 0..9]");

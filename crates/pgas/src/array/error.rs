@@ -78,6 +78,12 @@ pub enum ArrayError {
     /// An algorithm for consecutive blocks.
     #[error("only an array that is distributed in blocks can be sorted; copy it into one")]
     NotInBlocks,
+    /// A comparison by which elements cannot be sorted.
+    #[error(
+        "the comparison is no total order, or not the same at all members (for floats there is `total_cmp`); \
+         the blocks are sorted one by one at best"
+    )]
+    NoOrder,
     /// An exchange of ghost cells was started and not finished, or finished and not started.
     #[error("an exchange of ghost cells {0}")]
     Exchange(&'static str),

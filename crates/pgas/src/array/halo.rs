@@ -91,6 +91,12 @@ struct Direction<const D: usize> {
 }
 
 impl<'f, T: Elem, const D: usize> Exchange<'f, T, D> {
+    /// Frees this unit's slots. All members have met since they used them last.
+    pub(super) fn release(self) {
+        self.landing.release();
+        self.landed.release();
+    }
+
     /// Collective. `None` where there is nothing to exchange.
     pub(super) fn new(team: &Team<'f>, pattern: &Pattern<D>) -> Result<Option<Self>> {
         let halo = pattern.halo();

@@ -80,7 +80,8 @@ impl<'f, T: Elem, const D: usize> Array<'f, T, D> {
     pub fn new(team: &Team<'f>, pattern: Pattern<D>) -> Result<Array<'f, T, D>> {
         let (grid, size) = (pattern.grid().ranks(), team.size());
         if grid != size {
-            return Err(ArrayError::OtherTeam { grid, team: size }.into());
+            let wrong = ArrayError::OtherTeam { grid, team: size };
+            return Err(team.0.refuse_next(wrong.into()));
         }
         agree(team, "the pattern of an array", &pattern)?;
         Ok(Array {
@@ -114,7 +115,9 @@ impl<'f, T: Elem, const D: usize, P: Phase> Array<'f, T, D, P> {
 
     /// Frees it. Collective: when it returns nobody uses it any more.
     pub fn free(self) -> Result<()> {
-        self.segment.free()
+        self.segment.free()?;
+        self.exchange.into_iter().for_each(Exchange::release);
+        Ok(())
     }
 
     fn rank(&self) -> u32 {

@@ -23,7 +23,7 @@ impl<T: Elem> Array<'_, T, 1> {
     /// Memory: two more copies of this unit's elements meanwhile.
     ///
     /// # Errors
-    /// [`ArrayError::NotInBlocks`].
+    /// [`ArrayError::NotInBlocks`], [`ArrayError::NoOrder`].
     pub fn sort(&mut self) -> Result<()>
     where
         T: Ord,
@@ -55,6 +55,7 @@ impl<T: Elem> Array<'_, T, 1> {
         let mut all = vec![0; width * team.size() as usize];
         // Nobody's block is read before it is sorted: gathering waits for it.
         team.all_gather(&cuts, &mut all)?;
+        check_cuts(&all, &lens)?;
 
         let mut got = vec![T::zeroed(); self.local_len() as usize];
         let mut rest = &mut got[..];
@@ -77,6 +78,31 @@ impl<T: Elem> Array<'_, T, 1> {
         team.barrier()?;
         self.segment.write_local(first, &got)?;
         team.barrier()
+    }
+}
+
+/// Whether the cuts, a row of each rank, deal out all elements, as many to each rank as it has room for. If the
+/// elements are in an order they do; all members see alike whether they do.
+fn check_cuts(all: &[u64], lens: &[u64]) -> Result<()> {
+    let rows = || all.chunks_exact(lens.len() + 1);
+    let ends = rows()
+        .zip(lens)
+        .all(|(row, len)| row.first() == Some(&0) && row.last() == Some(len));
+    let ascend = rows().all(|row| row.is_sorted());
+    let takes = |rank: usize| {
+        rows()
+            .map(|row| row[rank + 1].saturating_sub(row[rank]))
+            .sum::<u64>()
+    };
+    match ends
+        && ascend
+        && lens
+            .iter()
+            .enumerate()
+            .all(|(rank, len)| takes(rank) == *len)
+    {
+        true => Ok(()),
+        false => Err(ArrayError::NoOrder.into()),
     }
 }
 
@@ -160,12 +186,16 @@ impl<'a, 'f, T: Elem> Cutting<'a, 'f, T> {
 
     /// Per target: the middle elements of the intervals that are not empty.
     fn propose(&self) -> Result<Vec<Vec<Proposal<T>>>> {
-        let middle = |(lo, hi): &(u64, u64)| lo + (hi - lo) / 2;
+        // Without an order an interval may end before it begins.
+        let middle = |(lo, hi): &(u64, u64)| lo + hi.saturating_sub(*lo) / 2;
         let element = |interval| self.own.get(middle(interval) as usize).copied();
         let elements = self.intervals.iter().map(element);
         let elements: Vec<T> = elements.map(|found| found.unwrap_or(T::zeroed())).collect();
         let elements = self.gather(&elements)?;
-        let words = self.intervals.iter().flat_map(|i| [middle(i), i.1 - i.0]);
+        let words = self
+            .intervals
+            .iter()
+            .flat_map(|i| [middle(i), i.1.saturating_sub(i.0)]);
         let words = self.gather(&words.collect::<Vec<u64>>())?;
         let count = self.targets.len();
         let of = |target: usize| {

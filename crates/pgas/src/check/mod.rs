@@ -57,6 +57,9 @@ pub(crate) struct Memory {
     pub(crate) element_bytes: u64,
 }
 
+/// As many conflicts are kept; all are logged.
+const CONFLICTS_MAX: usize = 10_000;
+
 /// The checking mode of one unit.
 #[derive(Debug)]
 pub(crate) struct Checker<'f> {
@@ -137,7 +140,10 @@ impl<'f> Checker<'f> {
         }
         for conflict in answer.conflicts {
             tracing::error!(%conflict, "a data race");
-            self.conflicts.borrow_mut().push(conflict);
+            let mut conflicts = self.conflicts.borrow_mut();
+            if conflicts.len() < CONFLICTS_MAX {
+                conflicts.push(conflict);
+            }
         }
         Ok(())
     }

@@ -18,11 +18,13 @@ impl<'f> Team<'f> {
     }
 
     /// A barrier that makes nothing for later ones: the last collective of a team may be its first.
-    pub(crate) fn farewell(&self) -> Result<()> {
+    pub(crate) fn meet_last(&self, kind: Kind) -> Result<()> {
+        let (call, nothing) = (self.0.next_call(kind), Output::nothing());
         if let Some(Some(_)) = self.0.board.get() {
-            return self.barrier();
+            return self
+                .0
+                .moves(call, &Moves::Barrier, &Input::NOTHING, nothing);
         }
-        let (call, nothing) = (self.0.next_call(Kind::Barrier), Output::nothing());
         let messages = &Input::NOTHING;
         self.0.watched(call, || {
             self.0
@@ -383,8 +385,8 @@ impl<'f> Team<'f> {
     }
 
     pub(super) fn check_divides(&self, what: &'static str, found: u64) -> Result<()> {
-        let size = u64::from(self.size());
-        check(what, found.next_multiple_of(size), found)
+        let rest = found % u64::from(self.size());
+        check(what, found - rest, found)
     }
 
     /// Blocks by `counts`, which together are `total` elements, and this member's own `mine`.

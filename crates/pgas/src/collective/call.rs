@@ -51,6 +51,7 @@ kinds! {
     ExScan: "an exclusive scan",
     AllToAll: "an all-to-all",
     AllToAllV: "an all-to-all of different blocks",
+    End: "the end of global memory",
     Setup: "the first collective of a team",
     Refused: "a refused collective",
 }

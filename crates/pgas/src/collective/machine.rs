@@ -2,11 +2,13 @@
 //!
 //! # Messages
 //! ```text
-//!   tag:   0xD5 | 0: 1 | leader of the team: 11 | its number: 24 | call: 19 | descriptor: 1
+//!   tag:   0xD5 | 0: 1 | life: 4 | leader of the team: 11 | its number: 20 | call: 19 | descriptor: 1
 //! ```
 //! The steps of one call need no numbers: messages of a pair arrive in order, and both sides list theirs
 //! in the same order. Bits that do not fit are cut off: of two calls or teams that are in use at the same
-//! time between the same units, 2^19 calls and 2^24 teams of one leader may lie between them.
+//! time between the same units, 2^19 calls and 2^20 teams of one leader may lie between them. The life says
+//! which [`crate::Pgas`] of a fabric it is: what one that ended badly left behind is not taken for a message of
+//! one of the next 15.
 //!
 //! # Who calls something else
 //! Each member sends its descriptor to the next rank and ends only when that of the rank before is there
@@ -29,30 +31,54 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-/// The active message by which a member ends the calls of the others: team, call, [`Failure::words`].
+/// The active message by which a member ends the calls of the others: life, team, call, [`Failure::words`].
 const END: u16 = 0xd500;
 
-/// Failures that others told, by team and call.
-pub(super) type Ends = Rc<RefCell<BTreeMap<(u64, u64), (PeerId, [u64; 4])>>>;
+/// Failures that others told.
+pub(super) type Ends = Rc<RefCell<Told>>;
+
+/// By team and call: how many were told before, by whom, why.
+#[derive(Debug, Default)]
+pub(super) struct Told {
+    of: BTreeMap<(u64, u64), (u64, PeerId, [u64; 4])>,
+    count: u64,
+}
 
 /// Told failures that nobody asked for are kept up to this many.
 const ENDS_MAX: usize = 1024;
 
-/// Listens to what others tell of failures.
-pub(super) fn listen(fabric: &Fabric) -> Ends {
+impl Told {
+    fn add(&mut self, call: (u64, u64), from: PeerId, why: [u64; 4]) {
+        self.of.entry(call).or_insert((self.count, from, why));
+        self.count += 1;
+        if self.of.len() > ENDS_MAX {
+            // Most are of calls that had ended here already: the oldest is needed least.
+            let oldest = self.of.iter().min_by_key(|(_, (at, ..))| *at);
+            let oldest = oldest.map(|(call, _)| *call);
+            oldest.and_then(|call| self.of.remove(&call));
+        }
+    }
+
+    fn take(&mut self, call: (u64, u64)) -> Option<(PeerId, [u64; 4])> {
+        let (_, from, why) = self.of.remove(&call)?;
+        Some((from, why))
+    }
+}
+
+/// Listens to what others tell of failures in this life.
+pub(super) fn listen(fabric: &Fabric, life: u32) -> Ends {
     let ends = Ends::default();
     let kept = ends.clone();
     fabric.on(END, move |from, bytes| {
         let (words, []) = bytes.as_chunks::<8>() else {
             return None;
         };
-        let mut words = words.iter().map(|word| u64::from_le_bytes(*word));
-        let mut next = || words.next().unwrap_or(0);
-        let (call, why) = ((next(), next()), [next(), next(), next(), next()]);
-        let mut kept = kept.borrow_mut();
-        kept.entry(call).or_insert((from, why));
-        if kept.len() > ENDS_MAX {
-            kept.pop_first();
+        let words: Vec<u64> = words.iter().map(|word| u64::from_le_bytes(*word)).collect();
+        if let [of, team, call, why @ ..] = &words[..]
+            && let Ok(why) = <[u64; 4]>::try_from(why)
+            && *of == u64::from(life)
+        {
+            kept.borrow_mut().add((*team, *call), from, why);
         }
         None
     });
@@ -62,6 +88,7 @@ pub(super) fn listen(fabric: &Fabric) -> Ends {
 /// What a machine knows of its team; it does not keep the team alive.
 #[derive(Clone, Debug)]
 struct Place {
+    life: u32,
     team: u64,
     rank: u32,
     peers: Rc<[PeerId]>,
@@ -129,10 +156,13 @@ impl<'f> Machine<'f> {
         let scratch = schedule.scratch.iter();
         let scratch = scratch.map(|bytes| SharedBytes::adopt(vec![0; *bytes as usize]));
         let memory = [input, output].into_iter().chain(scratch).collect();
-        let team_bits = (team.id.0 >> 32 & 0x7ff) << 24 | team.id.0 & 0xff_ffff;
+        let life = job.layer.life();
+        let team_bits =
+            u64::from(life & 0xf) << 31 | (team.id.0 >> 32 & 0x7ff) << 20 | team.id.0 & 0xf_ffff;
         Machine {
             fabric: job.fabric,
             place: Place {
+                life,
                 team: team.id.0,
                 rank: team.rank,
                 peers: team.peers.clone(),
@@ -207,9 +237,9 @@ impl<'f> Machine<'f> {
 
     /// Whether another member ended the call, or called something else.
     fn hear(&mut self) -> Result<(), Failure> {
-        if !self.ends.borrow().is_empty() {
+        if !self.ends.borrow().of.is_empty() {
             let key = (self.place.team, self.call.number);
-            let told = self.ends.borrow_mut().remove(&key);
+            let told = self.ends.borrow_mut().take(key);
             if let Some((from, why)) = told {
                 let teller = self.place.peers.iter().position(|peer| *peer == from);
                 let teller = teller.unwrap_or(0) as u32;
@@ -296,7 +326,7 @@ impl<'f> Machine<'f> {
 
     /// Ends early: tells the others, unless they know, and takes back what is in flight.
     fn fail(&mut self, failure: Failure) {
-        let mut telling = vec![self.place.team, self.call.number];
+        let mut telling = vec![self.place.life.into(), self.place.team, self.call.number];
         telling.extend(failure.words(self.place.rank));
         let telling: Vec<u8> = telling.into_iter().flat_map(u64::to_le_bytes).collect();
         let others = self.place.peers.iter().zip(0..);
@@ -358,5 +388,30 @@ impl<'f> Machine<'f> {
 impl Drop for Machine<'_> {
     fn drop(&mut self) {
         self.withdraw();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_oldest_failures_are_let_go() {
+        let (mut told, from) = (Told::default(), PeerId(1));
+        // The calls of the first team are the lowest keys, and the latest news.
+        for call in 0..ENDS_MAX as u64 {
+            told.add((7, call), from, [call; 4]);
+        }
+        for call in 0..10 {
+            told.add((0, call), from, [call; 4]);
+            told.add((0, call), from, [99; 4]);
+        }
+        assert_eq!(told.of.len(), ENDS_MAX);
+        for call in 0..10 {
+            assert_eq!(told.take((7, call)), None);
+            assert_eq!(told.take((0, call)), Some((from, [call; 4])));
+            assert_eq!(told.take((0, call)), None);
+        }
+        assert_eq!(told.take((7, 10)), Some((from, [10; 4])));
     }
 }

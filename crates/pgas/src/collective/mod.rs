@@ -17,6 +17,10 @@
 //!   notices and at everybody who depends on it; the team can be used again. A member whose own arguments
 //!   do not fit together gets that error, the others [`Error::Refused`].
 //! * A member that dies inside ends the call with [`Error::UnitLost`] at all who depend on it.
+//! * A call that ends at the deadline ends the blocking collectives of its team: whoever comes to it, or to a
+//!   later one, gets [`Error::Refused`] and touches nothing. Make another team of those who answer. If a member
+//!   is stopped in the middle of moving bytes, what it writes when it goes on is written to parts of the
+//!   targets of that very call, and nowhere else.
 //! * A collective ends at a member when its result is there and its buffers are its own again. Only a
 //!   barrier, and what needs something of everybody, tells that the others came. Blocking calls may wait
 //!   for others also where the result does not need it.
@@ -64,6 +68,7 @@ mod shared;
 
 pub(crate) use buffer::{Input, Output};
 pub use buffer::{Source, Target};
+pub(crate) use call::Kind;
 pub use op::{
     BitAnd, BitOr, BitXor, Located, LogicalAnd, LogicalOr, Max, MaxLoc, Min, MinLoc, Op, Operator,
     Prod, Sum,
@@ -86,15 +91,17 @@ pub(crate) struct State<'f> {
     ends: Ends,
     in_flight: RefCell<Vec<InFlight<'f>>>,
     staging: RefCell<Option<Staging>>,
+    blocks: shared::Blocks,
     left_behind: Cell<bool>,
 }
 
 impl<'f> State<'f> {
-    pub(crate) fn new(fabric: &Fabric) -> State<'f> {
+    pub(crate) fn new(fabric: &Fabric, life: u32) -> State<'f> {
         State {
-            ends: machine::listen(fabric),
+            ends: machine::listen(fabric, life),
             in_flight: RefCell::default(),
             staging: RefCell::default(),
+            blocks: shared::Blocks::default(),
             left_behind: Cell::new(false),
         }
     }
@@ -115,9 +122,15 @@ impl<'f> State<'f> {
         }
     }
 
-    /// A unit was lost in a collective: others may still write into memory of this job.
+    /// A collective was given up: others may still write into memory of this job.
     fn leave_behind(&self) {
         self.left_behind.set(true);
+    }
+
+    /// Others may still write into the staging memory: the next collective gets a new one.
+    fn quarantine(&self) {
+        drop(self.staging.take());
+        self.leave_behind();
     }
 
     /// Whether the heap of the job must not be used again.

@@ -17,8 +17,7 @@ fn nothing() -> SharedBytes {
 }
 
 fn room<T: Elem>(count: u64) -> Result<SharedBytes> {
-    crate::bytes_for::<T>(count)?;
-    Ok(SharedBytes::adopt(vec![T::zeroed(); count as usize]))
+    Ok(SharedBytes::adopt(crate::zeros::<T>(count)?))
 }
 
 impl<'f> Team<'f> {
@@ -44,7 +43,7 @@ impl<'f> Team<'f> {
     pub fn ibroadcast<T: Elem>(&self, root: u32, buffer: Vec<T>) -> Result<Pending<'f, Vec<T>>> {
         let count = buffer.len() as u64;
         let call = self.call::<T>(Kind::Broadcast, count).root(root);
-        let bytes = self.checked(call, || {
+        let bytes = self.checked_pending(call, || {
             self.check_root(root)?;
             crate::bytes_for::<T>(count)
         })?;
@@ -250,6 +249,11 @@ impl<'f> Team<'f> {
         self.fly_combining(call, (Combine::ExScan, count), from, operator)
     }
 
+    /// As `checked`; the others are in a call over messages.
+    fn checked_pending<R>(&self, call: Call, check: impl FnOnce() -> Result<R>) -> Result<R> {
+        check().map_err(|error| self.0.refuse_pending(call, error))
+    }
+
     fn at_root(&self, root: u32, count: u64) -> u64 {
         if root == self.rank() { count } else { 0 }
     }
@@ -262,7 +266,7 @@ impl<'f> Team<'f> {
         count: u64,
         moves: impl FnOnce() -> Result<Moves>,
     ) -> Result<Pending<'f, Vec<T>>> {
-        let (moves, output) = self.checked(call, || Ok((moves()?, room::<T>(count)?)))?;
+        let (moves, output) = self.checked_pending(call, || Ok((moves()?, room::<T>(count)?)))?;
         let schedule = schedule::moves(&moves, self.rank(), self.size());
         let flying = Flying {
             machine: Machine::start(&self.0, call, schedule, (SharedBytes::adopt(from), output)),
@@ -280,7 +284,7 @@ impl<'f> Team<'f> {
         operator: O,
     ) -> Result<Pending<'f, Vec<T>>> {
         let call = call.operator(operator.code());
-        let output = self.checked(call, || {
+        let output = self.checked_pending(call, || {
             if let Combine::Reduce { root } = combine {
                 self.check_root(root)?;
             }

@@ -189,19 +189,30 @@ impl<'f> Inner<'f> {
         }
     }
 
+    /// Ends the next call of the team, whichever it is at the others: this member's arguments keep it from
+    /// calling it. The error, for its caller.
+    #[cold]
+    pub(crate) fn refuse_next(&self, error: Error) -> Error {
+        self.refuse(self.next_call(Kind::Refused), error)
+    }
+
     /// Ends a call whose arguments do not fit together at all members; the error, for its caller.
     #[cold]
     pub(super) fn refuse(&self, call: Call, error: Error) -> Error {
-        let failure = Failure::Own(error);
         let failure = match self.board() {
-            Ok(Some(board)) => board.refuse(self, &call, failure),
-            Ok(None) if self.size() > 1 => {
-                Machine::refuse(self, call, failure.clone());
-                failure
-            }
-            Ok(None) => failure,
+            Ok(Some(board)) => board.refuse(self, &call, Failure::Own(error)),
+            Ok(None) => return self.refuse_pending(call, error),
             Err(error) => Failure::Own(error),
         };
         failure.error(self, call.kind.name())
+    }
+
+    /// The same of a call over messages.
+    #[cold]
+    pub(super) fn refuse_pending(&self, call: Call, error: Error) -> Error {
+        if self.size() > 1 {
+            Machine::refuse(self, call, Failure::Own(error.clone()));
+        }
+        error
     }
 }

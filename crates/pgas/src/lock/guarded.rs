@@ -22,12 +22,14 @@ pub struct GlobalLock<'f, T: Elem> {
 }
 
 /// The value, as long as the lock is held: a copy, which goes back when the guard is dropped and the copy
-/// was (mutably) used.
+/// was (mutably) used. A panic drops the guard and puts nothing back: the value is as it was before.
 #[derive(Debug)]
 #[must_use = "a guard that is dropped at once gives the lock back at once"]
 pub struct GlobalGuard<'l, 'f, T: Elem> {
     value: T,
     changed: bool,
+    /// Whether its thread was unwinding already when it took the lock.
+    unwinding: bool,
     home: &'l GlobalLock<'f, T>,
     /// Dropped last of all.
     guard: Option<Guard<'l, 'f>>,
@@ -74,7 +76,9 @@ impl<'f, T: Elem> GlobalLock<'f, T> {
 
     /// Ends it. Collective.
     pub fn free(self) -> Result<()> {
-        self.lock.free()
+        self.lock.free()?;
+        self.value.release();
+        Ok(())
     }
 
     fn with<'l>(&'l self, guard: Guard<'l, 'f>) -> Result<GlobalGuard<'l, 'f, T>> {
@@ -82,6 +86,7 @@ impl<'f, T: Elem> GlobalLock<'f, T> {
         Ok(GlobalGuard {
             value,
             changed: false,
+            unwinding: std::thread::panicking(),
             home: self,
             guard: Some(guard),
         })
@@ -127,6 +132,10 @@ impl<T: Elem> DerefMut for GlobalGuard<'_, '_, T> {
 
 impl<T: Elem> Drop for GlobalGuard<'_, '_, T> {
     fn drop(&mut self) {
+        if std::thread::panicking() && !self.unwinding {
+            // Perhaps half changed.
+            return;
+        }
         if let Err(error) = self.put_back() {
             tracing::warn!(%error, "what a lock guards could not be put back");
         }

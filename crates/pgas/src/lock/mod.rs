@@ -13,6 +13,9 @@
 //!   the same; its guard repairs, and gives back a lock like any other.
 //! * Of the home: [`Error::UnitLost`] for everybody, for good.
 //!
+//! A panic is no death: guards that it drops give their locks back. What a [`Lock`] guards may be half changed
+//! then; a [`GlobalLock`] puts nothing back.
+//!
 //! # Files
 //! `protocol` (the queue as state machines, words, invariants) · `model` (every order of their steps, with
 //! deaths) · `table` (where the words are) · `guarded` (a lock with what it guards)
@@ -27,7 +30,7 @@ pub use guarded::{GlobalGuard, GlobalLock};
 pub(crate) use table::Table;
 
 use crate::{Error, Result, Team, Unit};
-use protocol::{Acquire, End, Release, Step, Ticket, Wait, Wish, Word};
+use protocol::{Acquire, End, Leave, Release, Step, Ticket, Wait, Wish, Word};
 use samite_fabric::Error as Below;
 use samite_mem::sync::Ordering;
 use std::cell::{Cell, RefCell};
@@ -116,7 +119,7 @@ impl<'f> Lock<'f> {
     /// * [`Error::UnitLost`]: the lock's home died.
     /// * [`Error::AlreadyHeld`].
     /// * The deadline: this unit keeps its place in the queue, and the next call goes on with it. Until then
-    ///   those behind it wait. (Over messages the deadline may also end an access to the home; then it is
+    ///   those behind it wait; dropping the lock leaves the queue. (Over messages the deadline may also end an access to the home; then it is
     ///   not known what became of it, and this lock gives this unit the same error from then on.)
     #[inline]
     pub fn acquire(&self) -> Result<Guard<'_, 'f>> {
@@ -160,14 +163,16 @@ impl<'f> Lock<'f> {
     /// or other. For people and tests.
     pub fn queue(&self) -> Result<Vec<Unit>> {
         let say = |error| self.say(error);
-        let mut units = Vec::new();
+        let (mut units, mut looks) = (Vec::new(), 0..self.team.size());
         let mut next = protocol::ticket(self.words.load(Word::Tail).map_err(say)?);
-        while let Some(ticket) = next.filter(|_| units.len() < self.team.size() as usize) {
+        while let Some(ticket) = next.filter(|_| looks.next().is_some()) {
             let link = self.words.load(Word::Link(ticket.member())).map_err(say)?;
             if ticket.is_released(link) {
                 break;
             }
-            units.push(self.team.unit(ticket.member())?);
+            if !protocol::has_left(link) {
+                units.push(self.team.unit(ticket.member())?);
+            }
             let previous = Word::Previous(ticket.member());
             next = protocol::ticket(self.words.load(previous).map_err(say)?);
         }
@@ -178,6 +183,7 @@ impl<'f> Lock<'f> {
     /// Ends the lock. Collective: when it returns nobody uses it any more. The memory of a lock that is only
     /// dropped is the team's until the team ends.
     pub fn free(self) -> Result<()> {
+        self.leave_queue();
         let done = self.team.barrier();
         // All members count alike, whatever became of the barrier.
         Table::free(&self.team, self.number);
@@ -269,7 +275,13 @@ impl<'f> Lock<'f> {
             Step::Swap(word, new) => self.words.swap(word, new),
             Step::AskLost(member) => {
                 let peer = self.team.peers()[member as usize];
-                Ok(u64::from(self.team.fabric().lost(peer).is_some()))
+                match self.team.fabric().lost(peer) {
+                    Some(_) => Ok(1),
+                    None => {
+                        let link = self.words.load(Word::Link(member));
+                        link.map(|link| u64::from(protocol::has_left(link)))
+                    }
+                }
             }
             Step::Wake { member, far, word } => {
                 self.wake(member, far, word);
@@ -323,6 +335,31 @@ impl<'f> Lock<'f> {
                 Ok((*machine, Step::Await(behind)))
             }
             None => Err(Error::AlreadyHeld),
+        }
+    }
+
+    /// Gives up a place in the queue that a call at its deadline has kept, so that nobody waits behind it.
+    fn leave_queue(&self) {
+        if self.state.get() != State::Left {
+            return;
+        }
+        let Some(Left::Waiting(_)) = self.left.borrow_mut().take() else {
+            // Nobody knows whether it has a place.
+            return;
+        };
+        if self.team.fabric().lost(self.home_peer()).is_some() || !self.words.is_there() {
+            return;
+        }
+        let mut machine = Leave::new(self.ticket.get());
+        let mut step = machine.step(0);
+        while !matches!(step, Step::Ended(_)) {
+            step = match self.carry_out(step) {
+                Ok(answer) => machine.step(answer),
+                Err(error) => {
+                    tracing::warn!(%error, "the place in the queue of a lock could not be given up");
+                    return;
+                }
+            };
         }
     }
 
@@ -443,6 +480,14 @@ impl Lock<'_> {
             Some(check) => check.lock_given(self.home_unit()?, self.team.id(), self.number),
         };
         self.give(false).and(complete).and(told)
+    }
+}
+
+impl Drop for Lock<'_> {
+    /// Leaves the queue, if a call that ended at its deadline is still in it.
+    #[inline]
+    fn drop(&mut self) {
+        self.leave_queue();
     }
 }
 

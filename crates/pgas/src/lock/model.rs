@@ -1,5 +1,5 @@
 //! The queue of a lock in a model checker: every order of the steps of a few units, with deaths at every
-//! point, by depth-first search over explicit states.
+//! point, and waiters that leave, by depth-first search over explicit states.
 //!
 //! What it checks in each state: at most one living unit holds the lock; the lock goes to the first living
 //! one of the queue; who enters without a warning finds what no dead holder has touched, and a warning is
@@ -9,7 +9,9 @@
 //! An operation of a unit that dies may take effect at any later time, as a message does that is still on
 //! its way. A death is noticed at any time after it.
 
-use super::protocol::{Acquire, End, Release, Step, Ticket, Wait, Wish, Word, ticket};
+use super::protocol::{
+    Acquire, End, Leave, Release, Step, Ticket, Wait, Wish, Word, has_left, ticket,
+};
 use std::collections::HashMap;
 use std::hash::Hash;
 use xxhash_rust::xxh3::Xxh3;
@@ -26,6 +28,8 @@ struct Setting {
     /// Turns of each unit.
     turns: [u8; UNITS],
     deaths: u8,
+    /// Waiters that leave the queue, and never come again.
+    leaves: u8,
     /// Who reaches the home by messages: such a waiter is woken by a word of its own, and its last operation
     /// may come late when it dies.
     far: [bool; UNITS],
@@ -48,6 +52,8 @@ enum Flaw {
     BlindAnnouncement,
     /// A release leaves without a look at who came.
     BlindRelease,
+    /// Who leaves the queue does not say so.
+    SilentLeave,
 }
 
 #[derive(Clone, PartialEq, Eq, Hash)]
@@ -60,6 +66,7 @@ struct World {
     /// Operations of the dead that are on their way.
     late: Vec<Step>,
     deaths_left: u8,
+    leaves_left: u8,
     /// Tickets in the order in which they became the tail, until they are given back.
     queue: Vec<Ticket>,
     /// A holder died, and nobody repaired it since.
@@ -85,6 +92,7 @@ enum Phase {
         broken: bool,
     },
     Giving(Release, Step),
+    Leaving(Leave, Step),
 }
 
 /// Why a state is wrong.
@@ -106,6 +114,7 @@ impl World {
             units: std::array::from_fn(unit),
             late: Vec::new(),
             deaths_left: setting.deaths,
+            leaves_left: setting.leaves,
             queue: Vec::new(),
             broken: false,
             doubtful: false,
@@ -140,7 +149,7 @@ impl World {
                 ..
             } if flaw == Flaw::BlindAnnouncement => {
                 let found = std::mem::replace(&mut self.link[member as usize], new);
-                let expected = found & !((1 << 21) - 1);
+                let expected = found & !((1 << 20) - 1);
                 if found == expected {
                     step_expected(step)
                 } else {
@@ -161,6 +170,12 @@ impl World {
                         if ticket(new).is_none() {
                             self.given_back(ticket(expected));
                         }
+                    }
+                    if let Word::Link(member) = word
+                        && has_left(new)
+                    {
+                        let ticket = self.units[member as usize].ticket;
+                        self.given_back(Some(ticket));
                     }
                 }
                 found
@@ -184,7 +199,10 @@ impl World {
                 let lost = (!self.units[member].alive).then_some(Wait::Lost);
                 released.or(lost)?.answer()
             }
-            Step::AskLost(member) => u64::from(!self.units[member as usize].alive),
+            Step::AskLost(member) => {
+                let member = member as usize;
+                u64::from(!self.units[member].alive || has_left(self.link[member]))
+            }
             Step::Wake { .. } if flaw == Flaw::NoWake => 0,
             Step::Wake { member, far, word } => {
                 if far {
@@ -230,6 +248,13 @@ impl World {
                 let step = machine.step(0);
                 next.units[by].phase = Phase::Giving(machine, step);
             }
+            Phase::Leaving(mut machine, step) => {
+                let answer = next.carry_out(step, by, setting)?;
+                next.units[by].phase = match machine.step(answer) {
+                    Step::Ended(_) => Phase::Idle,
+                    step => Phase::Leaving(machine, step),
+                };
+            }
             Phase::Giving(mut machine, step) => {
                 let mut answer = next.carry_out(step, by, setting)?;
                 if setting.flaw == Flaw::BlindRelease && matches!(step, Step::Exchange { .. }) {
@@ -246,6 +271,25 @@ impl World {
             }
         }
         Some(Ok(next))
+    }
+
+    /// The unit stops waiting, and will not come again.
+    fn leave(&self, by: usize, setting: Setting) -> Option<World> {
+        let waits = matches!(self.units[by].phase, Phase::Taking(_, _, Step::Await(_)));
+        if !waits || self.leaves_left == 0 {
+            return None;
+        }
+        let mut next = self.clone();
+        next.leaves_left -= 1;
+        let unit = &mut next.units[by];
+        unit.turns_left = 0;
+        let mut machine = Leave::new(unit.ticket);
+        let step = machine.step(0);
+        unit.phase = match setting.flaw {
+            Flaw::SilentLeave => Phase::Idle,
+            _ => Phase::Leaving(machine, step),
+        };
+        Some(next)
     }
 
     /// A unit has an answer to its wish: is it right?
@@ -284,7 +328,9 @@ impl World {
                 return Err("a lock is not busy when everybody else is dead");
             }
             End::Broken | End::Busy => self.units[by].phase = Phase::Idle,
-            End::Released { .. } => return Err("an acquisition gave the lock back"),
+            End::Released { .. } | End::Left => {
+                return Err("an acquisition gave the lock back");
+            }
         }
         Ok(())
     }
@@ -302,7 +348,11 @@ impl World {
                 next.doubtful = true;
                 next.late.extend(late.then_some(*step));
             }
-            Phase::Taking(_, _, step) => next.late.extend(late.then_some(*step)),
+            // The last words of the dead come before the news of its death.
+            Phase::Leaving(_, Step::Wake { .. }) => {}
+            Phase::Taking(_, _, step) | Phase::Leaving(_, step) => {
+                next.late.extend(late.then_some(*step))
+            }
             Phase::Giving(..) | Phase::Idle => {}
         }
         // Nothing else depends on what it was doing.
@@ -325,6 +375,7 @@ impl World {
             }
             let idle = self.units[by].phase == Phase::Idle;
             stuck |= all.len() == before && !idle;
+            all.extend(self.leave(by, setting));
         }
         for at in 0..self.late.len() {
             let mut next = self.clone();
@@ -391,6 +442,7 @@ fn setting(far: [bool; UNITS]) -> Setting {
     Setting {
         turns: [1; UNITS],
         deaths: 2,
+        leaves: 0,
         far,
         wishes: [&[Wish::Wait, Wish::Try, Wish::Repair]; UNITS],
         flaw: Flaw::None,
@@ -403,6 +455,15 @@ fn twice(far: [bool; UNITS]) -> Setting {
         turns: [2, 1, 2],
         deaths: 1,
         wishes: [&[Wish::Wait], &[Wish::Repair], &[Wish::Wait]],
+        ..setting(far)
+    }
+}
+
+/// Some leave, and one dies.
+fn leaving(far: [bool; UNITS]) -> Setting {
+    Setting {
+        deaths: 1,
+        leaves: 2,
         ..setting(far)
     }
 }
@@ -428,6 +489,17 @@ fn every_order_of_far_waiters_is_right() {
 fn every_order_of_both_is_right() {
     is_right(setting(MIXED));
     is_right(twice(MIXED));
+}
+
+#[test]
+fn every_order_with_leavers_is_right() {
+    for far in [NEAR, FAR, MIXED] {
+        is_right(leaving(far));
+        is_right(Setting {
+            leaves: 1,
+            ..twice(far)
+        });
+    }
 }
 
 /// Some 50 million states: many minutes.
@@ -456,4 +528,12 @@ fn what_goes_wrong_is_found() {
     assert_eq!(found(NEAR, Flaw::BlindAnnouncement), stuck);
     assert_eq!(found(NEAR, Flaw::BlindRelease), stuck);
     assert_eq!(found(FAR, Flaw::NoWake), stuck);
+    for far in [NEAR, FAR] {
+        let silent = Setting {
+            flaw: Flaw::SilentLeave,
+            leaves: 1,
+            ..leaving(far)
+        };
+        assert_eq!(explore(silent).err(), stuck);
+    }
 }

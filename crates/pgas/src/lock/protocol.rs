@@ -6,7 +6,7 @@
 //! ```text
 //!   tail         0: free   1: free, and broken   else the ticket of the last in the queue
 //!   previous[m]  0: m holds the lock (or is not in the queue)   else the ticket that m waits behind
-//!   link[m]      released:42 | broken:1 | far:1 | announced:20
+//!   link[m]      released:42 | left:1 | broken:1 | far:1 | announced:19
 //! ```
 //! A *ticket* names one stay of a member in the queue: its number and a count. `link[m]` says which of m's
 //! tickets are released, and who comes after the one that is not. A member takes a new ticket only when
@@ -21,6 +21,9 @@
 //!    dead one with 0 may have left it half changed, and a dead one with a ticket has not.
 //! L4 Who finds its predecessor dead waits behind the predecessor of that one. A late write of the dead
 //!    changes its own `previous`, or is an exchange that finds nothing it expects.
+//! L5 A waiter that leaves the queue says so in its own link, for good: it never comes to this lock again. To
+//!    whoever is behind it, it is as if it had died waiting (L3, L4). If its predecessor gives the lock to it
+//!    all the same, whoever comes next finds that in the link of the predecessor.
 //!
 //! Source: the queue lock of Mellor-Crummey and Scott (TOCS 1991), with the words of the waiters at the home
 //! instead of in their own memory, so that the queue outlives them (in the manner of recoverable mutual
@@ -28,9 +31,10 @@
 //! The order of the queue is that in which the exchanges succeed.
 
 const SEQUENCE: u32 = 22;
-const MEMBER: u64 = (1 << 20) - 1;
-const FAR: u64 = 1 << 20;
-const BROKEN: u64 = 1 << 21;
+const MEMBER: u64 = (1 << 19) - 1;
+const FAR: u64 = 1 << 19;
+const BROKEN: u64 = 1 << 20;
+const LEFT: u64 = 1 << 21;
 
 /// Members that a team with locks can have.
 pub(super) const MEMBERS_MAX: u32 = MEMBER as u32 - 1;
@@ -82,18 +86,37 @@ impl Ticket {
         self.0 | u64::from(broken)
     }
 
+    /// The word that a far waiter is woken by when this ticket leaves the queue.
+    fn wake_without(self) -> u64 {
+        self.0 | LEFT
+    }
+
     /// Whether a far waiter behind this ticket is woken by this word, and how it finds the lock.
     pub(super) fn woken_by(self, word: u64) -> Option<Wait> {
         let broken = word & 1 == 1;
-        (word & !1 == self.0).then_some(Wait::Released { broken })
+        match word & !(LEFT | 1) == self.0 {
+            true if word & LEFT != 0 => Some(Wait::Lost),
+            true => Some(Wait::Released { broken }),
+            false => None,
+        }
     }
 
     /// Whether a near waiter behind this ticket may go on, by the link it looks at.
     #[inline(always)]
     pub(super) fn look(self, link: u64) -> Option<Wait> {
         let broken = link & BROKEN != 0;
-        self.is_released(link).then_some(Wait::Released { broken })
+        match self.is_released(link) {
+            true => Some(Wait::Released { broken }),
+            false if has_left(link) => Some(Wait::Lost),
+            false => None,
+        }
     }
+}
+
+/// Whether a member has left the queue, by its link.
+#[inline(always)]
+pub(super) fn has_left(link: u64) -> bool {
+    link & LEFT != 0
 }
 
 /// The ticket in a word, if there is one.
@@ -114,7 +137,10 @@ pub(super) enum Word {
 /// How a wait behind a ticket ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Wait {
-    Released { broken: bool },
+    Released {
+        broken: bool,
+    },
+    /// Its member is dead, or has left the queue.
     Lost,
 }
 
@@ -150,9 +176,9 @@ pub(super) enum Step {
         new: u64,
     },
     Swap(Word, u64),
-    /// Wait until the ticket is released or its member is lost; the answer is that of [`Wait`].
+    /// Wait until the ticket is released, or its member is lost or has left; the answer is that of [`Wait`].
     Await(Ticket),
-    /// The answer is 1 if the member is known to be lost.
+    /// The answer is 1 if the member is known to be lost, or has left the queue.
     AskLost(u32),
     /// Wakes a waiter; one that is far by this word.
     Wake {
@@ -172,6 +198,8 @@ pub(super) enum End {
     Broken,
     /// It is held by somebody else, and who asked does not wait.
     Busy,
+    /// This unit waits no more, and never comes again.
+    Left,
     /// It is given back; whether somebody came after, so that the ticket is used up.
     Released { used: bool },
 }
@@ -297,12 +325,13 @@ impl Acquire {
             },
             Taking::Announcing { behind, expected } => match behind.look(answer) {
                 Some(Wait::Released { broken }) => self.enter(broken),
-                _ if answer == expected => {
+                Some(Wait::Lost) => self.pass_over(behind),
+                None if answer == expected => {
                     self.at = Taking::Waiting { behind };
                     Step::Await(behind)
                 }
                 // Somebody announced itself who is dead since.
-                _ => self.announce(behind, answer),
+                None => self.announce(behind, answer),
             },
             Taking::Waiting { behind } => match Wait::of(answer) {
                 Wait::Released { broken } => self.enter(broken),
@@ -313,10 +342,7 @@ impl Acquire {
             },
             Taking::LostLink { dead } => match dead.look(answer) {
                 Some(Wait::Released { broken }) => self.enter(broken),
-                _ => {
-                    self.at = Taking::LostPrevious { dead };
-                    Step::Load(Word::Previous(dead.member()))
-                }
+                _ => self.pass_over(dead),
             },
             Taking::LostPrevious { dead } => match ticket(answer) {
                 None => {
@@ -372,6 +398,12 @@ impl Acquire {
         }
     }
 
+    /// The ticket was not released, and never will be: who is before it?
+    fn pass_over(&mut self, dead: Ticket) -> Step {
+        self.at = Taking::LostPrevious { dead };
+        Step::Load(Word::Previous(dead.member()))
+    }
+
     fn enter(&mut self, broken: bool) -> Step {
         self.at = Taking::Entering { broken };
         Step::Store(self.previous(), 0)
@@ -379,6 +411,59 @@ impl Acquire {
 
     fn previous(&self) -> Word {
         Word::Previous(self.me.member())
+    }
+}
+
+/// Leaves the queue without having had the lock: what a waiter does that gives it up for good.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Leave {
+    me: Ticket,
+    at: Leaving,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Leaving {
+    Begin,
+    Saying { expected: u64 },
+    Woken,
+}
+
+impl Leave {
+    /// `me`: the ticket of an acquisition that waits.
+    pub(super) fn new(me: Ticket) -> Leave {
+        let at = Leaving::Begin;
+        Leave { me, at }
+    }
+
+    /// The next step, after the answer to the last one.
+    pub(super) fn step(&mut self, answer: u64) -> Step {
+        match self.at {
+            Leaving::Begin => self.say(self.me.fresh_link()),
+            Leaving::Saying { expected } if answer == expected => match answer & MEMBER {
+                // Whoever comes finds that it has left.
+                0 => Step::Ended(End::Left),
+                next => {
+                    self.at = Leaving::Woken;
+                    Step::Wake {
+                        member: next as u32 - 1,
+                        far: answer & FAR != 0,
+                        word: self.me.wake_without(),
+                    }
+                }
+            },
+            // Somebody announced itself meanwhile.
+            Leaving::Saying { .. } => self.say(answer),
+            Leaving::Woken => Step::Ended(End::Left),
+        }
+    }
+
+    fn say(&mut self, expected: u64) -> Step {
+        self.at = Leaving::Saying { expected };
+        Step::Exchange {
+            word: Word::Link(self.me.member()),
+            expected,
+            new: expected | LEFT,
+        }
     }
 }
 

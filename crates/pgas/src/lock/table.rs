@@ -77,7 +77,15 @@ impl<'f> Table<'f> {
         for (page, freed) in pages.iter_mut() {
             *freed += u64::from((page.first..page.end()).contains(&number));
         }
-        pages.retain(|(page, freed)| *freed < page.locks);
+        let used_up = pages.extract_if(.., |(page, freed)| *freed >= page.locks);
+        used_up.for_each(|(page, _)| page.open.own.nobody_uses_it());
+    }
+
+    /// All members have met since they used a lock of the team last.
+    pub(crate) fn end(&self) {
+        for (page, _) in &self.pages {
+            page.open.own.nobody_uses_it();
+        }
     }
 }
 

@@ -2,6 +2,7 @@
 
 mod aggregate;
 mod atomics;
+mod leave;
 mod onesided;
 mod part;
 mod phase;
@@ -17,6 +18,7 @@ use samite_mem::SharedBytes;
 use std::marker::PhantomData;
 
 pub use aggregate::{Place, Updates};
+pub(crate) use leave::LeftBehind;
 pub use onesided::Fetch;
 pub use part::Part;
 pub(crate) use phase::Open;
@@ -54,7 +56,8 @@ impl<'f> Team<'f> {
     /// # Errors
     /// The budget of a member, at all members. [`Error::Mismatch`] when the counts differ.
     pub fn allocate<T: Elem>(&self, count: u64) -> Result<Segment<'f, T>> {
-        let bytes = padded(crate::bytes_for::<T>(count)?);
+        let bytes = crate::bytes_for::<T>(count).map(padded);
+        let bytes = bytes.map_err(|error| self.0.refuse_next(error))?;
         let number = self.agree_on_number()?;
         let own = self.fabric().allocate_gated(number, bytes).map(Own::Gated);
         let segment = self.assemble_segment(own, count, Origin::Collective)?;
@@ -81,16 +84,25 @@ impl<'f> Team<'f> {
         self.assemble_segment(own.map(Own::Registered), count, Origin::Registered)
     }
 
-    /// A number of a segment that is free at all members.
+    /// A number of a segment that is free at all members. On this occasion they let go of what all of them have
+    /// left.
     fn agree_on_number(&self) -> Result<u32> {
-        let mine = self.fabric().free_segments();
+        let left = &self.0.job.left;
+        let free = self.fabric().free_segments();
+        let words = free.len();
+        let mine = [free, left.numbers(words)].concat();
         let mut all = vec![0; mine.len() * self.size() as usize];
         self.all_gather(&mine[..], &mut all[..])?;
+        left.let_go(|peer, number| {
+            let rank = self.peers().iter().position(|member| *member == peer)?;
+            let told = all.get(rank * 2 * words + words + number as usize / 64)?;
+            Some(told >> (number % 64) & 1 == 1)
+        });
         let both = |word: usize| {
             all.chunks(mine.len())
                 .fold(u64::MAX, |acc, of| acc & of[word])
         };
-        let free = (0..mine.len()).map(both).enumerate();
+        let free = (0..words).map(both).enumerate();
         let first = free
             .filter(|(_, bits)| *bits != 0)
             .map(|(word, bits)| (word as u32, bits));
@@ -172,10 +184,17 @@ impl<'f, T: Elem, P: Phase> Segment<'f, T, P> {
         Ok(GlobalPtr::new(unit, key.segment as u16, flags, offset))
     }
 
-    /// Frees it. Collective: when it returns nobody uses it any more. Dropping it frees this unit's part
-    /// without asking the others.
+    /// Frees it. Collective: when it returns nobody uses it any more. A part that is only dropped stays for the
+    /// others until they have dropped theirs, or have ended.
     pub fn free(self) -> Result<()> {
-        self.team().barrier()
+        self.team().barrier()?;
+        self.release();
+        Ok(())
+    }
+
+    /// Frees this unit's part. All members have met since they used it last.
+    pub(crate) fn release(self) {
+        P::release(&self.state);
     }
 }
 

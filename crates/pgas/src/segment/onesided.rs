@@ -130,14 +130,18 @@ impl<'f, T: Elem> Segment<'f, T, Shared> {
     }
 
     /// Starts to copy `count` elements of the part of `rank`; the handle gives them.
+    ///
+    /// # Errors
+    /// As [`Segment::put`], before there is memory for the elements; [`crate::Error::OutOfMemory`].
     #[track_caller]
     pub fn get_nb(&self, rank: u32, index: u64, count: u64) -> Result<Fetch<'f, T>> {
+        self.check_range(rank, index, count)?;
         let remote = self.watched_part(rank, index, count as usize, AccessKind::Get)?;
         let bytes = crate::bytes_for::<T>(count)?;
         let offset = self.offset(index);
         let wrong = |error| self.say(error, rank, index, count as usize);
         if bytes == 0 || remote.mapped().is_some() {
-            let mut elements = vec![T::zeroed(); count as usize];
+            let mut elements = crate::zeros::<T>(count)?;
             let into = crate::bytes_of_mut(&mut elements);
             remote.get(offset, into).map_err(wrong)?;
             return Ok(Fetch(Source::Here(elements)));

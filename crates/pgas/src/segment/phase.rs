@@ -15,6 +15,7 @@
 //!
 //! Registered memory stays `Shared`: the kernel copies into it without asking a gate.
 
+use super::leave::Kept;
 use super::{Parts, Segment};
 use crate::{Elem, Error, Result};
 use samite_fabric::{Gated, Owned, Remote};
@@ -28,6 +29,9 @@ impl<P: sealed::Phase> Phase for P {}
 pub(super) mod sealed {
     pub trait Phase {
         type State<'f>: std::fmt::Debug;
+
+        /// Nobody uses the part any more.
+        fn release(_: &Self::State<'_>) {}
     }
 }
 
@@ -43,12 +47,20 @@ pub enum ReadOnly {}
 
 impl sealed::Phase for Shared {
     type State<'f> = Open<'f>;
+
+    fn release(state: &Open<'_>) {
+        state.own.nobody_uses_it();
+    }
 }
 impl sealed::Phase for Local {
     type State<'f> = Owned<'f>;
 }
 impl sealed::Phase for ReadOnly {
     type State<'f> = Reading<'f>;
+
+    fn release(state: &Reading<'_>) {
+        state.own.nobody_uses_it();
+    }
 }
 
 /// This unit's part, as the fabric has it.
@@ -85,7 +97,7 @@ pub struct Open<'f> {
     /// stays as long as somebody has them, so an access is a check of its range and nothing else.
     pub(super) windows: Vec<SharedBytes>,
     /// Dropped last, when this unit itself is not inside any more.
-    own: Own<'f>,
+    pub(crate) own: Kept<'f>,
 }
 
 /// What a member has of a segment while it is read.
@@ -94,10 +106,15 @@ pub struct Reading<'f> {
     /// By rank.
     remotes: Vec<Remote<'f>>,
     /// Dropped last.
-    own: Gated<'f>,
+    own: Kept<'f>,
 }
 
-impl Parts<'_> {
+impl<'f> Parts<'f> {
+    /// What is left behind when it is dropped.
+    fn keep(&self, own: Own<'f>) -> Kept<'f> {
+        Kept::new(own, &self.team.0.job, &self.team.0.peers)
+    }
+
     fn agree<T>(&self, what: Result<T, samite_fabric::Error>) -> Result<T> {
         let mine = [u8::from(what.is_ok())];
         let mut all = vec![0; self.team.size() as usize];
@@ -137,13 +154,14 @@ impl<'f, T: Elem> Segment<'f, T, Shared> {
             elements.unwrap_or_else(|| bytes.slice(0, 0))
         };
         let windows = remotes.iter().zip(&parts.counts).map(window).collect();
+        let parts_own = parts.keep(own);
         Ok(Segment {
             parts,
             state: Open {
                 bytes,
                 remotes,
                 windows,
-                own,
+                own: parts_own,
             },
             kind: PhantomData,
         })
@@ -164,7 +182,7 @@ impl<'f, T: Elem> Segment<'f, T, Shared> {
             windows,
             own,
         } = state;
-        let own = own.gated()?;
+        let own = own.take().ok_or(Error::AlwaysShared)?.gated()?;
         // What was put without a handle belongs to the phase that ends.
         parts.team.0.job.flush(None)?;
         parts.forget_remotes();
@@ -225,6 +243,7 @@ impl<'f, T: Elem> Segment<'f, T, Local> {
 impl<'f, T: Elem> Segment<'f, T, ReadOnly> {
     fn read(parts: Parts<'f>, own: Gated<'f>) -> Result<Self> {
         let remotes = parts.agree(attach(&parts))?;
+        let own = parts.keep(Own::Gated(own));
         Ok(Segment {
             parts,
             state: Reading { own, remotes },
@@ -269,8 +288,9 @@ impl<'f, T: Elem> Segment<'f, T, ReadOnly> {
         drop(state.remotes);
         parts.forget_remotes();
         parts.team.barrier()?;
-        state.own.shut();
-        Ok((parts, state.own))
+        let own = state.own.take().ok_or(Error::AlwaysShared)?.gated()?;
+        own.shut();
+        Ok((parts, own))
     }
 
     /// Everybody may put and get again. Collective.

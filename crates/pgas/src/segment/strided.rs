@@ -39,6 +39,9 @@ impl<'f, T: Elem> Segment<'f, T, Shared> {
     #[track_caller]
     pub fn put_strided(&self, rank: u32, place: Strided, from: &[T]) -> Result<()> {
         self.check_strided(rank, place, from.len())?;
+        if from.is_empty() {
+            return Ok(());
+        }
         self.watch_strided(rank, place, AccessKind::Put)?;
         if let Some(window) = self.window(rank)
             && window.write_blocks(place.bytes::<T>(), crate::bytes_of(from))
@@ -58,6 +61,9 @@ impl<'f, T: Elem> Segment<'f, T, Shared> {
     #[track_caller]
     pub fn get_strided(&self, rank: u32, place: Strided, into: &mut [T]) -> Result<()> {
         self.check_strided(rank, place, into.len())?;
+        if into.is_empty() {
+            return Ok(());
+        }
         self.watch_strided(rank, place, AccessKind::Get)?;
         if let Some(window) = self.window(rank)
             && window.read_blocks(place.bytes::<T>(), crate::bytes_of_mut(into))
@@ -164,10 +170,12 @@ impl<'f, T: Elem> Segment<'f, T, Shared> {
                 found: given as u64,
             });
         }
-        let Some(last) = place.count.checked_sub(1) else {
-            return Ok(());
-        };
         let (len, unit) = (self.len_of(rank)?, self.team().unit(rank)?);
+        // Blocks of nothing lie nowhere, however many and wherever they are.
+        if given == 0 {
+            return Ok(());
+        }
+        let last = place.count - 1;
         let start = last
             .checked_mul(place.stride)
             .and_then(|past| past.checked_add(place.first));

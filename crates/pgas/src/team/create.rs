@@ -1,6 +1,7 @@
 //! How teams begin and end.
 
 use super::{Inner, Team, TeamId};
+use crate::collective::Kind;
 use crate::job::Job;
 use crate::{Error, Group, Result};
 use std::cell::{Cell, OnceCell, RefCell};
@@ -41,7 +42,7 @@ impl<'f> Team<'f> {
         let job = &self.0.job;
         let stranger = group.into_iter().find(|unit| self.rank_of(*unit).is_none());
         if let Some(stranger) = stranger {
-            return Err(Error::NotAMember(stranger));
+            return Err(self.0.refuse_next(Error::NotAMember(stranger)));
         }
         // Each leader proposes the next of its own numbers: no two leaders have a number in common.
         let number = job.teams_named.get() + 1;
@@ -79,7 +80,9 @@ impl<'f> Team<'f> {
     /// Ends the team. Collective: when it returns nobody uses it any more. Dropping the last clone frees
     /// what it has here without asking the others.
     pub fn destroy(self) -> Result<()> {
-        self.farewell()
+        self.meet_last(Kind::Barrier)?;
+        self.0.locks.borrow().end();
+        Ok(())
     }
 }
 

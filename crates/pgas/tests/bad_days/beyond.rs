@@ -1,5 +1,6 @@
 //! Offsets, ranks, units and pointers that are not there.
 
+use samite_fabric::Error as Below;
 use samite_pgas::{
     Error, GlobalPtr, Group, Pgas, Place, Result, Signal, SignalOp, Strided, Unit, Update, Wanted,
 };
@@ -101,7 +102,9 @@ everywhere!(offsets_beyond, 2, |fabric, _| {
     let bad = |done: Result<()>| {
         matches!(
             done,
-            Err(Error::OutOfRange { .. } | Error::Fabric(_) | Error::BadPointer { .. })
+            Err(Error::OutOfRange { .. }
+                | Error::Fabric(Below::OutOfRange { .. } | Below::Misaligned(_))
+                | Error::BadPointer { .. })
         )
     };
     for far in [1, 1 << 40, i64::MAX / 8, -100, i64::MIN / 8] {

@@ -1,8 +1,8 @@
 //! Beginning and ending, many times in one process, without a leak.
 
 use samite_fabric::{Fabric, Identity, PeerId};
-use samite_pgas::{Pgas, Sum};
-use samite_testkit::{MESSAGES_ONLY, Outcome, check, same, units};
+use samite_pgas::{Error, Pgas, Sum};
+use samite_testkit::{MESSAGES_ONLY, Outcome, check, everywhere, same, units};
 
 const CYCLES: u32 = 370;
 
@@ -36,6 +36,20 @@ fn a_life(fabric: &Fabric, cycle: u32) -> Outcome {
     }
     Ok(world.barrier()?)
 }
+
+// Two of them on one fabric would take each other's messages.
+everywhere!(one_life_at_a_time, 2, |fabric, _| {
+    for _ in 0..3 {
+        let pgas = Pgas::new(fabric)?;
+        same!(Pgas::new(fabric).err(), Some(Error::AlreadyBegun));
+        // A team that is kept keeps it.
+        let world = pgas.world().clone();
+        drop(pgas);
+        same!(Pgas::new(fabric).err(), Some(Error::AlreadyBegun));
+        world.barrier()?;
+    }
+    Ok(())
+});
 
 fn descriptors() -> usize {
     std::fs::read_dir("/proc/self/fd").map_or(0, Iterator::count)

@@ -4,10 +4,11 @@
 //!
 //! # Files
 //! `beyond` (places that are not there) · `nothing` (zero of everything) · `sizes` (too large, and just very
-//! large) · `deaths` · `lives` (370 of them)
+//! large) · `deaths` · `ending` · `lives` (370 of them)
 
 mod beyond;
 mod deaths;
+mod ending;
 mod lives;
 mod nothing;
 mod sizes;

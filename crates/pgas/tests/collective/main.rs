@@ -4,6 +4,8 @@
 //! at once, many over time) · `bad_days` (other arguments, deaths)
 
 mod bad_days;
+mod late;
+mod mismatch;
 mod pending;
 mod results;
 mod teams;

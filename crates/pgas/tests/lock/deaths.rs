@@ -131,10 +131,8 @@ deaths!(
         let value = world.global_lock(7_u64)?;
         if world.rank() == 1 {
             let _guard = lock.acquire()?;
-            let mut seven = value.lock().home() != 1;
             let guard = value.acquire()?;
-            seven &= *guard == 7;
-            check!(seven || value.lock().home() == 1);
+            same!(*guard, 7);
             until_queued(&lock, 3)?;
             pause("all wait");
             return Ok(());

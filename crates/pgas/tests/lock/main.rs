@@ -218,6 +218,98 @@ everywhere!(a_deadline_keeps_the_place, 3, |fabric, _| {
     Ok(world.barrier()?)
 });
 
+everywhere!(a_lock_that_is_dropped_lets_others_by, 4, |fabric, _| {
+    let pgas = &Pgas::new(fabric)?;
+    let world = pgas.world();
+    let left = world.allocate::<u64>(1)?;
+    // With each home; unit 1 leaves as the last one, or with unit 2 behind it.
+    for round in 0..8 {
+        let behind = round % 2 == 1;
+        let mut lock = Some(world.lock()?);
+        if let Some(lock) = &lock {
+            match world.rank() {
+                0 => {
+                    let guard = lock.acquire()?;
+                    while left.load(0, 0)? <= round {
+                        fabric.progress();
+                    }
+                    same!(lock.queue()?.contains(&Unit(1)), false);
+                    guard.release()?;
+                }
+                1 => {
+                    until_queued(lock, 1)?;
+                    let patient = fabric.deadline();
+                    fabric.set_deadline(Duration::from_millis(30));
+                    check!(lock.acquire().is_err());
+                    fabric.set_deadline(patient);
+                    until_queued(lock, if behind { 3 } else { 2 })?;
+                }
+                2 if behind => {
+                    until_queued(lock, 2)?;
+                    lock.acquire()?.release()?;
+                }
+                _ => {}
+            }
+        }
+        if world.rank() == 1 {
+            // All that is left of it is its place in the queue.
+            drop(lock.take());
+            left.fetch_add(0, 0, 1)?;
+        }
+        world.barrier()?;
+        if world.rank() == 3
+            && let Some(lock) = &lock
+        {
+            // It is in the way neither of whoever only tries, nor of whoever waits.
+            check!(lock.try_acquire()?.is_some());
+            drop(lock.acquire()?);
+        }
+        world.barrier()?;
+    }
+    Ok(())
+});
+
+everywhere!(a_panic_publishes_nothing, 2, |fabric, _| {
+    let pgas = &Pgas::new(fabric)?;
+    let world = pgas.world();
+    let value = world.global_lock([3_u64, 4])?;
+    for holder in 0..2 {
+        if world.rank() == holder {
+            // The guard lives until the panic has passed it.
+            let mut kept = None;
+            let panicked =
+                std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| match value.acquire() {
+                    Ok(mut guard) => {
+                        guard[0] = 99;
+                        std::panic::resume_unwind(Box::new("half done"));
+                    }
+                    Err(error) => kept = Some(error),
+                }));
+            check!(panicked.is_err(), "{kept:?}");
+        }
+        world.barrier()?;
+        same!(*value.acquire()?, [3, 4]);
+        world.barrier()?;
+    }
+    // A guard that is taken while its thread unwinds is not half of anything.
+    struct Last<'l, 'f>(&'l samite_pgas::GlobalLock<'f, [u64; 2]>);
+    impl Drop for Last<'_, '_> {
+        fn drop(&mut self) {
+            if let Ok(mut guard) = self.0.acquire() {
+                guard[1] += 1;
+            }
+        }
+    }
+    let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+        let _last = Last(&value);
+        std::panic::resume_unwind(Box::new(()));
+    }));
+    check!(panicked.is_err());
+    world.barrier()?;
+    same!(*value.acquire()?, [3, 6]);
+    Ok(value.free()?)
+});
+
 #[test]
 fn more_units_than_cores_wait() {
     units(8).run("more_units_than_cores_wait", |fabric, _| {

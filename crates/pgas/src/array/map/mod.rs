@@ -17,7 +17,8 @@
 //! * A slot never becomes empty again, so a search does not end before a key that is there.
 //!
 //! # What it does not guarantee
-//! A unit that dies while a slot is busy leaves it so: who needs the slot gets a timeout. Slots of
+//! A unit that dies while a slot is busy leaves it so, and so does one whose access to the entry ended at the
+//! deadline (nobody knows what became of it): who needs the slot gets a timeout. Slots of
 //! removed entries make searches for absent keys longer until they are used again.
 
 mod slot;
@@ -69,9 +70,11 @@ impl<'f, K: Elem, V: Elem> Map<'f, K, V> {
     /// The budget; [`Error::Mismatch`].
     pub fn new(team: &Team<'f>, slots: u64) -> Result<Map<'f, K, V>> {
         let count = u64::from(Self::STRIDE).checked_mul(slots);
-        let count = count.ok_or(Error::TooLarge {
-            count: slots,
-            size: 8 * u64::from(Self::STRIDE),
+        let count = count.ok_or_else(|| {
+            team.0.refuse_next(Error::TooLarge {
+                count: slots,
+                size: 8 * u64::from(Self::STRIDE),
+            })
         })?;
         super::agree(team, "the size of the entries of a map", &Self::ENTRY)?;
         Ok(Map {
@@ -121,7 +124,8 @@ impl<'f, K: Elem, V: Elem> Map<'f, K, V> {
     }
 
     /// Replaces the value of a key, if it has one, by `of(value)`, otherwise adds `of(None)`; the new value.
-    /// Nobody else changes the entry in between. `of` is called once and must not use the map.
+    /// Nobody else changes the entry in between. `of` is called once and must not use the map. If it panics the
+    /// entry stays as it was.
     ///
     /// # Errors
     /// As [`Map::insert`].
@@ -259,7 +263,11 @@ impl<'f, K: Elem, V: Elem> Map<'f, K, V> {
         if !self.take(rank, found.slot, found.state, found.state.busy())? {
             return Ok(false);
         }
-        match of(Self::value(&found.entry)) {
+        // Nothing of the entry is changed yet.
+        let busy = self.hold(rank, found.slot, FILL);
+        let value = of(Self::value(&found.entry));
+        busy.keep();
+        match value {
             Some(value) => {
                 let place = self.place(found.slot) + 1 + Self::KEY as u64;
                 self.words.put(rank, place, &to_words(&value))?;
@@ -288,36 +296,34 @@ impl<'f, K: Elem, V: Elem> Map<'f, K, V> {
             return Ok(false);
         }
         // Nothing is behind an empty home.
-        let slot = if home.kind() == Kind::Empty {
-            if !self.take(rank, search.home, home, home.taken(search.tag).held())? {
-                return Ok(false);
-            }
+        let is_first = home.kind() == Kind::Empty;
+        let wanted = match is_first {
+            true => home.taken(search.tag).held(),
+            false => home.held(),
+        };
+        if !self.take(rank, search.home, home, wanted)? {
+            return Ok(false);
+        }
+        let chain = self.hold(rank, search.home, RELEASE);
+        let slot = if is_first {
             search.home
         } else {
-            if !self.take(rank, search.home, home, home.held())? {
-                return Ok(false);
+            if self.find(search, patience)?.is_some() {
+                return chain.give_back().map(|()| false);
             }
-            // Held from here on: every way out releases.
-            let slot = match self.find(search, patience)? {
-                Some(_) => Err(None),
-                None => self.take_free(search)?.ok_or_else(|| Some(self.full(rank))),
-            };
-            match slot {
-                Ok(slot) => slot,
-                Err(why) => {
-                    self.give_back(rank, search.home, RELEASE)?;
-                    return why.map_or(Ok(false), Err);
-                }
-            }
+            self.take_free(search)?.ok_or_else(|| self.full(rank))?
         };
+        let busy = self.hold(rank, slot, EMPTY_OUT);
         let mut entry = search.key.clone();
         entry.extend(to_words(&of()));
+        busy.keep();
         self.words.put(rank, self.place(slot) + 1, &entry)?;
         if slot == search.home {
+            chain.keep();
             self.give_back(rank, slot, FILL.wrapping_add(RELEASE))?;
         } else {
             self.give_back(rank, slot, FILL)?;
-            self.give_back(rank, search.home, RELEASE)?;
+            chain.give_back()?;
         }
         Ok(true)
     }
@@ -380,6 +386,16 @@ impl<'f, K: Elem, V: Elem> Map<'f, K, V> {
         Ok(())
     }
 
+    /// What is given back by `change` if whoever has it stops in the middle: by a panic or an error.
+    fn hold(&self, rank: u32, slot: u64, change: u64) -> Held<'_, 'f, K, V> {
+        Held {
+            map: self,
+            rank,
+            slot,
+            change,
+        }
+    }
+
     #[cold]
     fn full(&self, rank: u32) -> Error {
         match self.team().unit(rank) {
@@ -389,6 +405,35 @@ impl<'f, K: Elem, V: Elem> Map<'f, K, V> {
             }
             .into(),
             Err(error) => error,
+        }
+    }
+}
+
+/// A slot, or a chain, that this unit has.
+struct Held<'m, 'f, K: Elem, V: Elem> {
+    map: &'m Map<'f, K, V>,
+    rank: u32,
+    slot: u64,
+    change: u64,
+}
+
+impl<K: Elem, V: Elem> Held<'_, '_, K, V> {
+    fn give_back(self) -> Result<()> {
+        let done = self.map.give_back(self.rank, self.slot, self.change);
+        self.keep();
+        done
+    }
+
+    /// It is given back otherwise, or must not be.
+    fn keep(self) {
+        std::mem::forget(self);
+    }
+}
+
+impl<K: Elem, V: Elem> Drop for Held<'_, '_, K, V> {
+    fn drop(&mut self) {
+        if let Err(error) = self.map.give_back(self.rank, self.slot, self.change) {
+            tracing::warn!(%error, "a slot of a map could not be given back");
         }
     }
 }

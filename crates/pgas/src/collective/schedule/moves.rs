@@ -8,7 +8,9 @@
 //! | all-gather | Bruck, log P rounds | ring |
 //! | all-to-all | Bruck (Bruck et al. 1997) | pairwise, P - 1 rounds |
 //!
-//! The choices are those of Thakur, Rabenseifner and Gropp (2005).
+//! The choices are those of Thakur, Rabenseifner and Gropp (2005). Where only two members know the length of
+//! what goes from the one to the other, a barrier comes last: if they do not agree, nobody has ended by then,
+//! and all members hear of it.
 
 use super::{Builder, INPUT, OUTPUT, Schedule, span};
 use crate::collective::shape::{Blocks, Moves};
@@ -44,6 +46,9 @@ pub(crate) fn moves(moves: &Moves, rank: u32, size: u32) -> Schedule {
             Blocks::Equal(bytes) if *bytes <= TINY && size > 4 => builder.all_to_all_bruck(*bytes),
             _ => builder.pairwise(from, into),
         },
+    }
+    if moves.known_longest().is_none() {
+        builder.barrier();
     }
     builder.schedule
 }

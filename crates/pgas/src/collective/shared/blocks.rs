@@ -219,8 +219,12 @@ impl<'t, 'f> Plan<'t, 'f> {
             plan.stage(lanes, input, 0, |_| true);
             own = own.staged();
         }
-        let tell = |to| own.block((lanes.gives)(to), (lanes.takes)(to).at);
+        let tell = |to| own.block((lanes.gives)(to), (lanes.takes)(to));
         plan.told = meet((team, board), &call, tell)?;
+        // Before anything is written anywhere: a target may be shorter than what is given.
+        if let Err(failure) = plan.check_lengths(lanes) {
+            return Err(board.refuse(team, &call, failure));
+        }
         let longest = |rank: u32| match others_want(&plan.told, rank) {
             true => plan.told[rank as usize].longest,
             false => 0,
@@ -235,6 +239,24 @@ impl<'t, 'f> Plan<'t, 'f> {
         Ok(plan)
     }
 
+    /// Whether this member and each other one agree on what goes from the one to the other. Only the two know
+    /// it; whoever finds out that they do not refuses the call, which ends it at all members.
+    fn check_lengths(&self, lanes: &Lanes<'_>) -> Result<(), Failure> {
+        let others = (0..)
+            .zip(&self.told)
+            .filter(|(rank, _)| *rank != self.team.rank);
+        for (rank, told) in others {
+            let (gives, takes) = ((lanes.gives)(rank).1, (lanes.takes)(rank).len);
+            if told.len != takes {
+                return Err(Failure::bytes(rank, told.len, takes));
+            }
+            if told.expected != gives {
+                return Err(Failure::bytes(rank, told.expected, gives));
+            }
+        }
+        Ok(())
+    }
+
     /// Where this member reads what another one gives.
     fn find(&self, lanes: &Lanes<'_>, from: u32) -> Result<Option<There>, Failure> {
         let (team, me) = (self.team, self.team.rank);
@@ -242,9 +264,6 @@ impl<'t, 'f> Plan<'t, 'f> {
         let expected = (lanes.takes)(from).len;
         if from == me {
             return Ok(None);
-        }
-        if told.len != expected {
-            return Err(Failure::bytes(from, told.len, expected));
         }
         if expected == 0 {
             return Ok(None);

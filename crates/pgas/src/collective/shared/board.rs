@@ -3,6 +3,7 @@
 //! ```text
 //!   block of a member:  slot[from][parity], 128 bytes to 4 KiB each; only `from` writes there
 //!     0  sequence of the meeting | 8  descriptor of the call, 3 words | 32  payload
+//!                       then a word: somebody gave up | gone[from], a word each: `from` gave up
 //! ```
 //! The one operation is a *meeting* ([`Board::meet`]): everybody writes its slot at everybody else,
 //! the sequence last, and waits until all slots of its own block have the sequence. All collectives on
@@ -14,16 +15,25 @@
 //! `n` and read what it wanted of it.
 //!
 //! # Why a block can be freed at once
-//! When a member leaves a meeting everybody has written into its block, and nobody writes there again
-//! before the next one. So it can drop the team without asking. (A board in which a member was lost is
-//! not freed: somebody may be late.)
+//! When a member leaves a meeting everybody has written into its slots, and nobody writes there again
+//! before the next one. So it can drop the team without asking. But somebody who is still in the meeting
+//! may give it up, and say so there: the block is used again for boards only, and what is said bears the
+//! mark of its team. (A board that was given up is not used again at all.)
 //!
-//! # Who is lost
+//! # Who is lost, and who is late
 //! A member waits for those whose sequence is missing, and for no others: who left in order, after the
-//! last meeting, is not missed. A dead member is missed by everybody who stays behind: if somebody gave
-//! up meeting `n` because of it, it never wrote `n + 1` to anybody. The board is broken from then on.
-//! Where copies follow a meeting, who gives it up also waits until nobody touches its memory any more
-//! ([`Board::retreat`]).
+//! last meeting, is not missed. It gives a meeting up when one of those is lost, at the deadline, or when
+//! somebody else has given up; the board is broken from then on. Whoever gives up says so to everybody.
+//!
+//! After some meetings members *touch* each other's memory, until the next one. So a member that gives up must
+//! know who is at its memory, or may come to it:
+//! * Who comes later finds that it gave up, and gives up too. Of the one that gives up (it says so, then looks
+//!   who has come) and the one that comes (it writes its slot, then looks whether somebody gave up) one sees the
+//!   other: a fence on both sides.
+//! * Who had come may have gone on: it is waited for until it comes to the next meeting, or has given up. So is
+//!   who has not come yet from the meeting before.
+//! * Who does not do so within the deadline is stopped in the middle, and may go on at any time: the staging
+//!   memory is then not used again ([`super::Staging`]), nor the heap after this life.
 //!
 //! # What it costs
 //! Two members: each writes one line and reads one line that the other one has just written. That is one
@@ -33,15 +43,15 @@
 //! A dissemination has fewer lines but `log n` rounds, each of which costs all switches anew.
 
 use crate::collective::call::{Call, Failure, Kind};
-use crate::collective::shape::{Blocks, Moves};
+use crate::collective::shape::{self, Moves};
 use crate::collective::{Input, Output};
 use crate::job::Job;
 use crate::team::Inner;
 use crate::{GlobalPtr, Result};
 use samite_fabric::PeerId;
 use samite_mem::SharedBytes;
-use samite_mem::sync::Ordering;
-use std::cell::{Cell, OnceCell};
+use samite_mem::sync::{Ordering, fence};
+use std::cell::{Cell, OnceCell, RefCell};
 
 /// The longest payload of a meeting, in bytes, of the largest teams; others have more ([`Board::payload`]).
 pub(super) const PAYLOAD_MIN: usize = (LINES - DATA) as usize;
@@ -59,6 +69,15 @@ const DATA: u64 = 32;
 /// Teams beyond this size use messages: the blocks of all members together grow with the square.
 const MEMBERS_MAX: u32 = 256;
 
+/// Of what a member says that gives up.
+const WORD: u64 = 8;
+
+/// The rank in it: whom the member lost; all ones for nobody.
+const RANK: u64 = 0xffff_ffff;
+
+/// What a member waits for that gives up.
+const LETTING_GO: &str = "the end of a collective that was given up";
+
 /// Looks at a slot before the fabric is asked to wait: some hundred nanoseconds.
 const LOOKS: u32 = 100;
 
@@ -66,13 +85,23 @@ const LOOKS: u32 = 100;
 #[derive(Debug)]
 pub(crate) struct Board {
     place: GlobalPtr<u8>,
+    /// Length of the block.
+    bytes: u64,
     /// Written by the others.
     mine: SharedBytes,
     /// By rank: the slots of this member there.
     theirs: Vec<SharedBytes>,
+    /// What this member is told by those who give up, behind its slots.
+    given_up: SharedBytes,
+    /// By rank: the same there.
+    tell: Vec<SharedBytes>,
     /// Bytes of a slot.
     slot: u64,
+    /// Tells what is said here from what is said of another team whose block this was.
+    mark: u64,
     sequence: Cell<u64>,
+    /// Whether members touch each other's memory since the last meeting.
+    touching: Cell<bool>,
     broken: OnceCell<Failure>,
 }
 
@@ -84,32 +113,44 @@ impl Board {
             return Ok(None);
         }
         let slot = (BLOCK / u64::from(2 * size) / LINES * LINES).clamp(LINES, SLOT_MAX);
-        let (pair, bytes) = (2 * slot, u64::from(2 * size) * slot);
-        let own = job.allocate::<u8>(bytes + LINES);
+        let (pair, slots) = (2 * slot, u64::from(2 * size) * slot);
+        let words = WORD * (1 + u64::from(size));
+        let own = job.collectives.blocks.take(job, slots + words + LINES);
         let told = own.as_ref().map_or(GlobalPtr::NULL, |own| aligned(*own));
-        let all = tell_all(team, told.to_bits())?;
+        let all = tell_all(team, told.to_bits()).inspect_err(|_| {
+            // Nobody writes there before all have answered twice.
+            if let Ok(own) = own {
+                job.collectives.blocks.put(own, slots + words + LINES);
+            }
+        })?;
         let mapped = |bits: &u128| {
-            job.mapped(GlobalPtr::<u8>::from_bits(*bits), bytes)
+            job.mapped(GlobalPtr::<u8>::from_bits(*bits), slots + words)
                 .ok()
                 .flatten()
         };
         let blocks: Option<Vec<SharedBytes>> = all.iter().map(mapped).collect();
-        let agreed = tell_all(team, blocks.is_some().into())?;
+        let agreed = tell_all(team, blocks.is_some().into())
+            .inspect_err(|_| job.collectives.leave_behind())?;
         let everybody = agreed.iter().all(|mapped| *mapped == 1);
         match (own, blocks.filter(|_| everybody)) {
             (Ok(place), Some(blocks)) => {
                 let first = u64::from(team.rank) * pair;
                 Ok(Some(Board {
                     place,
+                    bytes: slots + words + LINES,
                     mine: blocks[team.rank as usize].clone(),
+                    given_up: blocks[team.rank as usize].slice(slots, words),
+                    tell: blocks.iter().map(|b| b.slice(slots, words)).collect(),
                     theirs: blocks.iter().map(|b| b.slice(first, pair)).collect(),
                     slot,
+                    mark: mark(team),
                     sequence: Cell::new(0),
+                    touching: Cell::new(false),
                     broken: OnceCell::new(),
                 }))
             }
             (Ok(place), None) => {
-                job.free(place)?;
+                job.collectives.blocks.put(place, slots + words + LINES);
                 Ok(None)
             }
             (Err(_), _) => Ok(None),
@@ -119,7 +160,8 @@ impl Board {
     /// Meets the others; the sequence of the meeting, for [`Board::read`]. `give`: the payload for a
     /// rank. `touching`: after it members touch each other's memory.
     ///
-    /// A failure that is not a loss is one of the call: all members see it in the same meeting.
+    /// A failure to meet breaks the board; any other one is of the call: all members see it in the same
+    /// meeting.
     #[inline]
     pub(super) fn meet<'d>(
         &self,
@@ -137,6 +179,11 @@ impl Board {
         for to in (me + 1..size).chain(0..me) {
             self.post(team, to, sequence, call, give(to));
         }
+        if touching {
+            // ORDERING: SeqCst, with the fence of `give_up`: the slots above are seen there, or the look below
+            // sees that somebody gave up.
+            fence(Ordering::SeqCst);
+        }
         let all_here = || others(me, size).all(|from| self.arrived(from, sequence));
         let looks = if team.job.fabric.is_crowded() {
             0
@@ -145,10 +192,15 @@ impl Board {
         };
         if !all_here() && !(0..looks).any(|_| all_here()) {
             self.wait(team, call.kind, sequence)
-                .map_err(|failure| self.give_up(team, failure, sequence, touching))?;
+                .map_err(|failure| self.give_up(team, failure, touching))?;
         }
-        others(me, size).try_for_each(|from| call.compare(self.call(from, sequence), from))?;
-        Ok(sequence)
+        if touching && let Some(failure) = self.heard(size) {
+            return Err(self.give_up(team, failure, touching));
+        }
+        let alike =
+            others(me, size).try_for_each(|from| call.compare(self.call(from, sequence), from));
+        self.touching.set(touching && alike.is_ok());
+        alike.map(|()| sequence)
     }
 
     /// Meets the others to say that this member cannot go on with the call.
@@ -223,15 +275,25 @@ impl Board {
     /// Waits for the slots that are not there yet.
     #[cold]
     fn wait(&self, team: &Inner<'_>, kind: Kind, sequence: u64) -> Result<(), Failure> {
-        let everybody = others(team.rank, team.peers.len() as u32);
-        let mut missing: Vec<u32> = everybody.collect();
+        let size = team.peers.len() as u32;
+        let mut missing: Vec<u32> = others(team.rank, size).collect();
         loop {
             missing.retain(|from| !self.arrived(*from, sequence));
             if missing.is_empty() {
                 return Ok(());
             }
-            match self.wait_for(team, kind, sequence, &missing) {
-                Ok(()) => return Ok(()),
+            let mut left = missing.iter().peekable();
+            let mut here = || {
+                while left
+                    .next_if(|from| self.arrived(**from, sequence))
+                    .is_some()
+                {}
+                left.peek().is_none() || self.somebody_gave_up()
+            };
+            match self.wait_for(team, kind.name(), &missing, &mut here) {
+                // Who has given up does not come any more.
+                Ok(()) if missing.iter().all(|from| self.arrived(*from, sequence)) => return Ok(()),
+                Ok(()) => self.heard(size).map_or(Ok(()), Err)?,
                 // Who is gone and not missed had its say.
                 Err(Failure::Lost(rank)) if self.arrived(rank, sequence) => {}
                 Err(failure) => return Err(failure),
@@ -239,33 +301,26 @@ impl Board {
         }
     }
 
+    /// Waits until `here`, which depends on the members of `whom`.
     fn wait_for(
         &self,
         team: &Inner<'_>,
-        kind: Kind,
-        sequence: u64,
-        missing: &[u32],
+        what: &'static str,
+        whom: &[u32],
+        here: &mut dyn FnMut() -> bool,
     ) -> Result<(), Failure> {
-        let peers: Vec<PeerId> = missing.iter().map(|r| team.peers[*r as usize]).collect();
-        let (fabric, what) = (team.job.fabric, kind.name());
-        let mut left = missing.iter().peekable();
-        let mut here = || {
-            while left
-                .next_if(|from| self.arrived(**from, sequence))
-                .is_some()
-            {}
-            left.peek().is_none().then_some(())
-        };
+        let peers: Vec<PeerId> = whom.iter().map(|r| team.peers[*r as usize]).collect();
+        let fabric = team.job.fabric;
         let waited = if team.job.collectives.is_idle() {
-            fabric.wait_until(what, &peers, here)
+            fabric.wait_until(what, &peers, || here().then_some(()))
         } else {
             // What this member has in flight is perhaps what the others wait for.
-            let all = || missing.iter().all(|from| self.arrived(*from, sequence));
+            let here = std::cell::RefCell::new(here);
             let step = || {
                 team.job.collectives.step();
-                here()
+                (here.borrow_mut())().then_some(())
             };
-            fabric.wait_stepping(what, &peers, step, all)
+            fabric.wait_stepping(what, &peers, step, || (here.borrow_mut())())
         };
         waited.map_err(|error| match &error {
             samite_fabric::Error::PeerLost { peer, .. } => {
@@ -276,49 +331,120 @@ impl Board {
         })
     }
 
-    #[cold]
-    fn give_up(
-        &self,
-        team: &Inner<'_>,
-        failure: Failure,
-        sequence: u64,
-        touching: bool,
-    ) -> Failure {
-        // Nothing is set twice: who is broken does not meet.
-        let _ = self.broken.set(failure.clone());
-        if touching && matches!(failure, Failure::Lost(_)) {
-            self.retreat(team, sequence);
-        }
-        failure
+    fn somebody_gave_up(&self) -> bool {
+        // ORDERING: Acquire pairs with the Release of `give_up`: its own word is there.
+        self.given_up.u64(0).load(Ordering::Acquire) == self.mark
     }
 
-    /// After a member was lost in this meeting: waits until every other one either gave up too, or has
-    /// done what it does between this meeting and the next. First everybody is waited for to have come to
-    /// this meeting, and is told at the next one that this member gave up; then everybody is waited for to
-    /// come to the next one, or to have given up this one. Both waits are for what the others do without
-    /// waiting for this member.
-    fn retreat(&self, team: &Inner<'_>, sequence: u64) {
-        let refused = Call::new(Kind::Refused, 0);
-        let gave_up = |from| self.call(from, sequence)[0] == refused.words()[0];
-        let wait = |from, sequence| {
-            self.wait_for(team, Kind::Refused, sequence, &[from])
-                .is_ok()
+    /// What a member said when it gave up, if it did: whom it lost, perhaps.
+    fn gave_up(&self, rank: u32) -> Option<u32> {
+        let at = WORD * (1 + u64::from(rank));
+        // ORDERING: Acquire pairs with the Release of `give_up`: what it did to memory of this member is done.
+        let said = self.given_up.u64(at).load(Ordering::Acquire);
+        (said & !RANK == self.mark).then_some((said & RANK) as u32)
+    }
+
+    /// Why somebody gave up, if anybody did.
+    fn heard(&self, size: u32) -> Option<Failure> {
+        if !self.somebody_gave_up() {
+            return None;
+        }
+        let (rank, lost) = (0..size).find_map(|rank| Some((rank, self.gave_up(rank)?)))?;
+        Some(match lost < size {
+            true => Failure::Lost(lost),
+            false => Failure::Refused(rank),
+        })
+    }
+
+    /// This member leaves the meeting that it is in, and the board, before everybody has come. When it returns
+    /// nobody is at its memory, or what they are at is not used again.
+    #[cold]
+    fn give_up(&self, team: &Inner<'_>, failure: Failure, touching: bool) -> Failure {
+        // Nothing is set twice: who is broken does not meet.
+        let _ = self.broken.set(failure.clone());
+        let (me, size, sequence) = (team.rank, team.peers.len() as u32, self.sequence.get());
+        let lost = match failure {
+            Failure::Lost(rank) => u64::from(rank),
+            _ => RANK,
         };
-        let (me, size) = (team.rank, team.peers.len() as u32);
-        let here = others(me, size).filter(|from| wait(*from, sequence));
-        let still_in: Vec<u32> = here.filter(|from| !gave_up(*from)).collect();
-        for to in &still_in {
-            self.post(team, *to, sequence + 1, &refused, &[]);
+        for to in others(me, size) {
+            let there = &self.tell[to as usize];
+            // ORDERING: Release pairs with the Acquire of `gave_up` and `somebody_gave_up`.
+            there
+                .u64(WORD * (1 + u64::from(me)))
+                .store(self.mark | lost, Ordering::Release);
+            there.u64(0).store(self.mark, Ordering::Release);
+            team.job.bells[team.group.members()[to as usize].index()].nudge();
         }
-        for from in still_in {
-            wait(from, sequence + 1);
+        // ORDERING: SeqCst, with the fence of `meet`.
+        fence(Ordering::SeqCst);
+        let here: Vec<bool> = (0..size).map(|rank| self.arrived(rank, sequence)).collect();
+        let before = self.touching.get();
+        let settled = |rank: &u32| {
+            let (is_concerned, next) = match here[*rank as usize] {
+                true => (touching, sequence + 1),
+                false => (before, sequence),
+            };
+            !is_concerned || self.arrived(*rank, next) || self.gave_up(*rank).is_some()
+        };
+        // Who was waited for up to the deadline is not waited for once more.
+        let timed_out = matches!(failure, Failure::Own(_));
+        let (mut late, mut wanted): (Vec<u32>, Vec<u32>) = others(me, size)
+            .filter(|rank| !settled(rank))
+            .partition(|rank| timed_out && !here[*rank as usize]);
+        while !wanted.is_empty() {
+            let mut all_settled = || wanted.iter().all(&settled);
+            match self.wait_for(team, LETTING_GO, &wanted, &mut all_settled) {
+                // The dead touch nothing.
+                Err(Failure::Lost(rank)) => wanted.retain(|other| *other != rank),
+                Err(_) => late.append(&mut wanted),
+                Ok(()) => {}
+            }
+            wanted.retain(|rank| !settled(rank));
         }
+        late.retain(|rank| !settled(rank));
+        if !late.is_empty() {
+            tracing::warn!(
+                ranks = ?late,
+                "members are stopped in the middle of a collective that was given up"
+            );
+            team.job.collectives.quarantine();
+        }
+        failure
     }
 }
 
 /// All ranks but one.
 fn others(me: u32, size: u32) -> impl Iterator<Item = u32> {
     (0..size).filter(move |rank| *rank != me)
+}
+
+/// The mark of a team; not 0, which is in every new block.
+fn mark(team: &Inner<'_>) -> u64 {
+    (team.id.0.wrapping_mul(0x9e37_79b9_7f4a_7c15) & !RANK) | 1 << 63
+}
+
+/// Blocks of boards that were dropped, with their lengths.
+#[derive(Debug, Default)]
+pub(crate) struct Blocks(RefCell<Vec<(u64, GlobalPtr<u8>)>>);
+
+impl Blocks {
+    /// A block of zeros.
+    fn take(&self, job: &Job<'_>, bytes: u64) -> Result<GlobalPtr<u8>> {
+        let mut blocks = self.0.borrow_mut();
+        let fits = blocks.iter().position(|(of, _)| *of == bytes);
+        let Some(at) = fits else {
+            return job.allocate::<u8>(bytes);
+        };
+        let (_, block) = blocks.swap_remove(at);
+        let mapped = job.mapped(block, bytes)?;
+        mapped.ok_or_else(|| crate::job::bad(block))?.fill(0);
+        Ok(block)
+    }
+
+    fn put(&self, block: GlobalPtr<u8>, bytes: u64) {
+        self.0.borrow_mut().push((bytes, block));
+    }
 }
 
 /// Slots begin with a pair of lines.
@@ -330,7 +456,7 @@ fn aligned(place: GlobalPtr<u8>) -> GlobalPtr<u8> {
 fn tell_all(team: &Inner<'_>, word: u128) -> Result<Vec<u128>> {
     let mut all = vec![0u128; team.peers.len()];
     let moves = Moves::AllGather {
-        blocks: Blocks::Equal(16),
+        blocks: shape::Blocks::Equal(16),
     };
     let input = Input::Private(bytemuck::bytes_of(&word).into());
     let output = Output::Private(bytemuck::cast_slice_mut(&mut all));
@@ -348,10 +474,10 @@ impl Drop for Job<'_> {
 }
 
 impl Board {
-    /// Frees this member's block; see the module's text.
+    /// Lets go of this member's block; see the module's text.
     pub(crate) fn free(&self, job: &Job<'_>) {
         match self.broken.get() {
-            None => drop(job.free(self.place)),
+            None => job.collectives.blocks.put(self.place, self.bytes),
             Some(_) => job.collectives.leave_behind(),
         }
     }

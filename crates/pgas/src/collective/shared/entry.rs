@@ -4,6 +4,7 @@
 use super::board::{Board, PAYLOAD_MIN};
 use super::staging::Staging;
 use crate::collective::call::{Call, Failure};
+use crate::collective::shape::Take;
 use crate::collective::{Input, Output};
 use crate::team::Inner;
 use crate::{GlobalPtr, Result};
@@ -22,6 +23,8 @@ pub(super) struct Told {
     pub(super) len: u64,
     /// Where in its target the part from the other one goes.
     pub(super) at: u64,
+    /// How long it expects that part to be.
+    pub(super) expected: u64,
     /// The longest block that it gives to another member.
     pub(super) longest: u64,
     /// Where what it gives is in its process.
@@ -67,6 +70,7 @@ impl Told {
             offset: 0,
             len: 0,
             at: 0,
+            expected: 0,
             longest,
             address: input.address(),
             flags: flag(from.is_some(), INPUT) | flag(into.is_some(), OUTPUT) | flag(takes, TAKES),
@@ -93,11 +97,12 @@ impl Told {
     }
 
     /// With what is for one member: the part that it gives to it, and where what it gets from it goes.
-    pub(super) fn block(self, (offset, len): (u64, u64), at: u64) -> Told {
+    pub(super) fn block(self, (offset, len): (u64, u64), take: Take) -> Told {
         Told {
             offset,
             len,
-            at,
+            at: take.at,
+            expected: take.len,
             ..self
         }
     }

@@ -27,7 +27,7 @@ mod entry;
 mod few;
 mod staging;
 
-pub(crate) use board::Board;
+pub(crate) use board::{Blocks, Board};
 pub(crate) use staging::Staging;
 
 use super::call::{Call, Failure};

@@ -11,7 +11,7 @@ use crate::{GlobalPtr, Result};
 use samite_mem::SharedBytes;
 
 /// Staging memory of this unit, for all its teams: one call uses it at a time, and a call ends when
-/// nobody reads it any more.
+/// nobody is at it any more. Where that cannot be known it is taken out of use, and never freed.
 #[derive(Clone, Debug)]
 pub(crate) struct Staging {
     pub(super) pointer: GlobalPtr<u8>,

@@ -1,0 +1,80 @@
+//! The end of global memory: a unit does not leave while others may still be at its memory.
+
+use crate::collective::Kind;
+use crate::job::Job;
+use crate::{Pgas, Result};
+use samite_fabric::{Fabric, PeerId};
+use std::cell::RefCell;
+use std::rc::Rc;
+
+/// The active message of a unit that ends: the life.
+const ENDED: u16 = 0xd501;
+
+/// Units that have ended, as far as this one has been told.
+pub(crate) type Ended = Rc<RefCell<Vec<PeerId>>>;
+
+/// Listens to who ends in this life.
+pub(crate) fn listen(fabric: &Fabric, life: u32) -> Ended {
+    let ended = Ended::default();
+    let kept = ended.clone();
+    fabric.on(ENDED, move |from, bytes| {
+        let mut kept = kept.borrow_mut();
+        if bytes == life.to_le_bytes() && !kept.contains(&from) {
+            kept.push(from);
+        }
+        None
+    });
+    ended
+}
+
+impl Drop for Pgas<'_> {
+    /// Waits for the other units to end, too; see [`Pgas`].
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            tracing::debug!("global memory is left by a panic, without waiting for the others");
+        } else {
+            self.end();
+        }
+        self.job.left.end();
+    }
+}
+
+impl Pgas<'_> {
+    fn end(&self) {
+        if let Err(error) = self.job.flush(None) {
+            tracing::warn!(%error, "operations that nobody has waited for have failed");
+        }
+        let Err(error) = self.world().meet_last(Kind::End) else {
+            return;
+        };
+        tracing::debug!(%error, "not all units end together");
+        if let Err(error) = self.job.leave_one_by_one() {
+            tracing::warn!(%error, "a unit is left that may still use the memory of this one");
+        }
+    }
+}
+
+impl Job<'_> {
+    /// Where the units do not end together, since some are lost: tells those that this one shares memory with,
+    /// and waits until each has told the same, or is lost.
+    fn leave_one_by_one(&self) -> Result<()> {
+        let mut others = self.left.peers();
+        others.retain(|peer| *peer != self.fabric.me());
+        let life = self.layer.life().to_le_bytes();
+        for peer in &others {
+            // Who is gone need not hear it.
+            let _ = self.fabric.tell(*peer, ENDED, &life);
+        }
+        let still_there = |peer: &PeerId| {
+            !self.ended.borrow().contains(peer) && self.fabric.lost(*peer).is_none()
+        };
+        let step = || {
+            self.collectives.step();
+            others.retain(still_there);
+            others.is_empty().then_some(())
+        };
+        Ok(self
+            .fabric
+            .wait_stepping("the end of the other units", &[], step, || false)?)
+    }
+}

@@ -1,0 +1,110 @@
+//! Parts that this unit has dropped while others may still use them.
+//!
+//! A unit that drops a segment cannot know who is still at its part. So the part stays, offered as before, until
+//! * all members have dropped theirs: each tells the others, when some of them allocate together, which it has
+//!   dropped;
+//! * or the end of this unit's [`crate::Pgas`], which comes after that of all others.
+//!
+//! [`crate::Segment::free`] meets the others, and needs neither.
+
+use super::phase::Own;
+use crate::job::Job;
+use samite_fabric::PeerId;
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+
+/// This unit's part of a segment whose other parts may be used by others. Dropped it is left behind.
+#[derive(Debug)]
+pub(crate) struct Kept<'f> {
+    own: Option<Own<'f>>,
+    /// The members.
+    peers: Rc<[PeerId]>,
+    job: Rc<Job<'f>>,
+    /// Nobody uses it any more.
+    unused: Cell<bool>,
+}
+
+impl<'f> Kept<'f> {
+    pub(super) fn new(own: Own<'f>, job: &Rc<Job<'f>>, peers: &Rc<[PeerId]>) -> Kept<'f> {
+        Kept {
+            own: Some(own),
+            peers: peers.clone(),
+            job: job.clone(),
+            unused: Cell::new(false),
+        }
+    }
+
+    /// All members have met since they used it last: it goes as soon as it is dropped.
+    pub(crate) fn nobody_uses_it(&self) {
+        self.unused.set(true);
+    }
+
+    /// Out of it, for another phase.
+    pub(super) fn take(mut self) -> Option<Own<'f>> {
+        self.own.take()
+    }
+}
+
+impl Drop for Kept<'_> {
+    fn drop(&mut self) {
+        if let Some(own) = self.own.take().filter(|_| !self.unused.get()) {
+            self.job.left.add(own, &self.peers);
+        }
+    }
+}
+
+/// What this unit has left behind.
+#[derive(Debug, Default)]
+pub(crate) struct LeftBehind<'f> {
+    parts: RefCell<Vec<(Own<'f>, Rc<[PeerId]>)>>,
+    /// All units have ended.
+    over: Cell<bool>,
+}
+
+impl<'f> LeftBehind<'f> {
+    fn add(&self, own: Own<'f>, peers: &Rc<[PeerId]>) {
+        if peers.len() > 1 && !self.over.get() {
+            self.parts.borrow_mut().push((own, peers.clone()));
+        }
+    }
+
+    /// The numbers of the parts, as bits of so many words.
+    pub(super) fn numbers(&self, words: usize) -> Vec<u64> {
+        let mut numbers = vec![0; words];
+        for (own, _) in self.parts.borrow().iter() {
+            let number = own.key().segment;
+            if let Some(word) = numbers.get_mut(number as usize / 64) {
+                *word |= 1 << (number % 64);
+            }
+        }
+        numbers
+    }
+
+    /// Lets go of the parts that all their members have left. `has_left(peer, number)`: whether a peer says so;
+    /// `None` of one that does not say anything.
+    pub(super) fn let_go(&self, has_left: impl Fn(PeerId, u32) -> Option<bool>) {
+        let mut parts = self.parts.borrow_mut();
+        parts.retain(|(own, peers)| {
+            let number = own.key().segment;
+            !peers
+                .iter()
+                .all(|peer| has_left(*peer, number) == Some(true))
+        });
+    }
+
+    /// With whom this unit shares what it has left.
+    pub(crate) fn peers(&self) -> Vec<PeerId> {
+        let parts = self.parts.borrow();
+        let all = parts.iter().flat_map(|(_, peers)| peers.iter().copied());
+        let mut all: Vec<PeerId> = all.collect();
+        all.sort_unstable();
+        all.dedup();
+        all
+    }
+
+    /// All units have ended: everything goes, now and later.
+    pub(crate) fn end(&self) {
+        self.over.set(true);
+        drop(self.parts.take());
+    }
+}

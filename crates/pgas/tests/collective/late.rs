@@ -1,0 +1,82 @@
+//! Members that come when the others have given up.
+
+use samite_fabric::{Error as Below, Fabric, PeerId};
+use samite_pgas::{Error, Op, Pgas, Sum, Unit};
+use samite_testkit::{Cast, MESSAGES_ONLY, Outcome, Who, check, pause, point, units};
+use std::cell::Cell;
+use std::time::Duration;
+
+const COUNT: usize = 60_000;
+
+/// Units 0 and 2 wait for unit 1 in a reduction of all and give it up. While they are in a reduction of their
+/// own, unit 1 comes to the old one.
+fn late(fabric: &Fabric, _: &[PeerId]) -> Outcome {
+    let pgas = Pgas::new(fabric)?;
+    let world = pgas.world();
+    let me = pgas.me();
+    let few = world.split_by(u64::from(me == Unit(1)))?;
+    let mut sum = vec![0.0; COUNT];
+    // Everything that is made once is there.
+    world.all_reduce(&vec![1.0; COUNT], &mut sum, Sum)?;
+    few.all_reduce(&vec![1.0; COUNT], &mut sum, Sum)?;
+    let patient = fabric.deadline();
+    if me == Unit(1) {
+        pause("late");
+        fabric.set_deadline(Duration::from_secs(2));
+        let answer = world.all_reduce(&vec![1000.0; COUNT], &mut sum, Sum);
+        let refused = matches!(answer, Err(Error::Refused(Unit(0 | 2))));
+        check!(refused, "who is late is told so: {answer:?}");
+        fabric.set_deadline(patient);
+        point("answered");
+    } else {
+        fabric.set_deadline(Duration::from_millis(300));
+        let answer = world.all_reduce(&vec![1.0; COUNT], &mut sum, Sum);
+        let over = match &answer {
+            Err(Error::Fabric(Below::Timeout { .. })) => true,
+            // The other one has given up before.
+            Err(Error::Refused(unit)) => *unit != me,
+            _ => false,
+        };
+        check!(over, "{answer:?}");
+        fabric.set_deadline(patient);
+        let paused = Cell::new(me != Unit(0));
+        let add = Op::new(|a: f64, b: f64| {
+            if !paused.replace(true) {
+                pause("in the middle");
+            }
+            a + b
+        });
+        few.all_reduce(&vec![2.0; COUNT], &mut sum, add)?;
+        let wrong = sum.iter().filter(|value| **value != 4.0).count();
+        check!(wrong == 0, "{wrong} sums of another reduction are wrong");
+        // Nobody leaves before unit 1 has its answer.
+        pause("right");
+    }
+    Ok(())
+}
+
+fn conduct(cast: &mut Cast) {
+    cast.wait_point(Who::Unit(1), "late");
+    cast.wait_point(Who::Unit(0), "in the middle");
+    // Unit 2 has done what it can do without unit 0: it waits for it, or has its result.
+    cast.wait_asleep(Who::Unit(2));
+    cast.release(Who::Unit(1));
+    cast.wait_point(Who::Unit(1), "answered");
+    cast.release(Who::Unit(0));
+    for unit in [0, 2] {
+        cast.wait_point(Who::Unit(unit), "right");
+        cast.release(Who::Unit(unit));
+    }
+}
+
+#[test]
+fn one_comes_when_all_have_given_up() {
+    units(3).conduct("late::one_comes_when_all_have_given_up", late, conduct);
+}
+
+#[test]
+fn one_comes_when_all_have_given_up_by_messages() {
+    let units = units(3).mask(MESSAGES_ONLY);
+    let name = "late::one_comes_when_all_have_given_up_by_messages";
+    units.conduct(name, late, conduct);
+}
