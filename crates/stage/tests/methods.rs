@@ -8,6 +8,7 @@
 mod staged;
 
 use ndarray::{Array2, s};
+use rustix::process::{Resource, Rlimit, setrlimit};
 use samite_fabric::{Fabric, Mask};
 use samite_stage::protocol::{Attribute, Fault};
 use samite_stage::{Error, Method, Settings};
@@ -118,13 +119,37 @@ fn file() {
     with("file", Method::File, Mask::default());
 }
 
-/// A writer of files is killed in the middle of a step; the next one goes on, and a reader sees no seam.
+/// Where the file of the writer below may not grow any more: in the middle of the data of step 3.
+const HALF_A_STEP: u64 = 5 << 20;
+
+/// From now on the system ends this process at the byte of a file that lies there: no moment to be hit, and no core.
+fn die_in_the_middle_of_a_file() -> Outcome {
+    for (what, limit) in [(Resource::Core, 0), (Resource::Fsize, HALF_A_STEP)] {
+        let limit = Rlimit {
+            current: Some(limit),
+            maximum: Some(limit),
+        };
+        setrlimit(what, limit)?;
+    }
+    Ok(())
+}
+
+/// What a life of the writer writes as a step: another one would write something else.
+fn of_life(life: u64, step: u64) -> u64 {
+    step + 1000 * life
+}
+
+/// A writer of files dies when a part of a step is in its file; the next one goes on, and a reader sees no seam: each step is
+/// that of one life.
 #[test]
 fn a_file_goes_on_after_a_crash() {
     let play = Play::of(3, Mask::default());
+    let file = |domain: &str| folder(domain).join("a%2ffield/rank-0.samite");
     let body = |fabric: &Fabric, me: u32| {
         if me == 1 {
             pause("begin");
+            let path = file(fabric.domain().unwrap_or_default());
+            same!(std::fs::metadata(path)?.len(), HALF_A_STEP);
         }
         let stage = stage(fabric, settings(fabric, Method::File, 1))?;
         if me == 2 {
@@ -132,8 +157,11 @@ fn a_file_goes_on_after_a_crash() {
             for number in 0..5 {
                 let step = next(&mut reader)?;
                 same!(step.number(), number);
+                let life = u64::from(number >= 3);
                 let all: Array2<f64> = step.get("u", ..)?;
-                check!(is_right(number, (0, 0), all.view()));
+                check!(is_right(of_life(life, number), (0, 0), all.view()));
+                let half: Array2<f64> = step.get("half", [0..128_u64, 0..512])?;
+                check!(is_right(of_life(life, number), (0, 0), half.view()));
                 let hole = step.get::<f64, ndarray::Ix2>("half", ..);
                 check!(matches!(hole, Err(Error::Hole { .. })), "{hole:?}");
             }
@@ -141,23 +169,23 @@ fn a_file_goes_on_after_a_crash() {
             check!(reader.next_step()?.is_none());
             return Ok(());
         }
+        let life = u64::from(me);
         let mut field = stage.write("a/field").as_rank("solver", 0, 1).open()?;
         same!(field.next_step(), if me == 0 { 0 } else { 3 });
         while field.next_step() < 5 {
             let mut step = field.step()?;
-            let whole = rows(step.number(), 0..256, 512);
+            let whole = rows(of_life(life, step.number()), 0..256, 512);
             step.put("u", SHAPE, [0_u64, 0], whole.view())?;
             step.put("half", SHAPE, [0_u64, 0], whole.slice(s![..128, ..]))?;
             if me == 0 && step.number() == 3 {
-                pause("half a step");
+                die_in_the_middle_of_a_file()?;
             }
             step.commit()?;
         }
         Ok(field.close()?)
     };
     play.run("a_file_goes_on_after_a_crash", body, |cast| {
-        cast.wait_point(play.actor(0), "half a step");
-        cast.kill(play.actor(0));
+        cast.let_die(play.actor(0));
         cast.wait_gone(play.actor(0));
         cast.wait_point(play.actor(1), "begin");
         cast.release(play.actor(1));

@@ -220,3 +220,54 @@ for name, more in [("zstd", {}), ("plain", {"compressors": None}), ("shards", {"
         assert_eq!(array.read::<i32>(&region).unwrap(), expected, "{name}");
     }
 }
+
+/// The real xarray opens a step as a data set: names of dimensions, values (0 is a value), facts.
+#[test]
+fn xarray_opens_a_step() {
+    let test = "xarray_opens_a_step";
+    let folder = tempfile::tempdir().unwrap();
+    let zarr = Zarr::open(folder.path()).unwrap();
+    zarr.begin("field").unwrap();
+    write(&zarr, 3);
+    let shapes: [&[u64]; 3] = [&[6, 10], &[6, 10], &[10]];
+    let wholes = shapes.map(|shape| Region::whole(shape).unwrap());
+    let mut all = Layout {
+        variables: Vec::new(),
+    };
+    for (name, whole) in ["a", "b", "line"].into_iter().zip(&wholes) {
+        let one = layout(
+            name,
+            Dtype::I32,
+            &whole.shape(),
+            std::slice::from_ref(whole),
+        );
+        all.variables.extend(one.variables);
+    }
+    let numbers: Vec<i32> = (0..60).collect();
+    let bytes: &[u8] = bytemuck::cast_slice(&numbers);
+    let content = Content {
+        layout: &all,
+        blocks: &[bytes, bytes, &bytes[..40]],
+        attributes: &[],
+    };
+    zarr.write(4, &[content]).unwrap();
+    let script = r#"
+import sys, numpy, xarray
+step = xarray.open_zarr(sys.argv[1], group="step-3")
+assert step.attrs == {"time": 6}, step.attrs
+assert step.u.dims == ("d0_6", "d1_10", "d2_7"), step.u.dims
+assert step.u.attrs["unit"] == "K" and step.u.dtype == numpy.float64, step.u
+there = numpy.arange(420).reshape(6, 10, 7) + 0.25
+assert (step.u.values == there).all()
+assert (step.u.isel(d1_10=slice(2, 9)).mean("d0_6").values == there[:, 2:9].mean(0)).all()
+step = xarray.open_zarr(sys.argv[1], group="step-4")
+assert dict(step.sizes) == {"d0_6": 6, "d1_10": 10, "d0_10": 10}, step.sizes
+assert (step.a.values == numpy.arange(60).reshape(6, 10)).all(), step.a
+assert (step.line.values == numpy.arange(10)).all() and step.line.dtype == numpy.int32, step.line
+assert ((step.a + step.b).values == 2 * numpy.arange(60).reshape(6, 10)).all()
+print("opened")
+"#;
+    if let Some(said) = run_python(test, script, &[folder.path().as_os_str()]) {
+        assert_eq!(said, "opened\n");
+    }
+}

@@ -210,6 +210,11 @@ impl Cast {
         self.signal(who, Signal::KILL);
     }
 
+    /// Does not ask a unit how it ended: it dies by itself.
+    pub fn let_die(&mut self, who: Who) {
+        self.killed.insert(who);
+    }
+
     /// `kill -STOP`; returns when it is stopped.
     pub fn stop(&mut self, who: Who) {
         self.signal(who, Signal::STOP);

@@ -9,8 +9,9 @@
 //! ```
 //!
 //! A step is there when the metadata of its group are: they are written last. A chunk is as large as the variable's first
-//! block, so that blocks of a regular decomposition are one chunk each and nothing is read to be written again. Nothing is
-//! compressed. What is read may be any array of a Zarr store, compressed or not (zstd, gzip, sharding), of a type that
+//! block, so that blocks of a regular decomposition are one chunk each and nothing is read to be written again. Dimensions are
+//! named by their place and extent, `d0_256`: `xarray` wants names, and takes those of the variables of a step for the same
+//! dimension where they are equal. Nothing is compressed. What is read may be any array of a Zarr store, compressed or not (zstd, gzip, sharding), of a type that
 //! [`Dtype`] has.
 //!
 //! Not guaranteed: points that nobody wrote are read as the array's fill value (0 in ours), without an error; an array of no
@@ -228,6 +229,10 @@ impl Zarr {
             fill,
         );
         builder.attributes(variable.attributes.iter().map(to_json).collect());
+        let extents = variable.shape.iter().enumerate();
+        builder.dimension_names(Some(
+            extents.map(|(dim, extent)| format!("d{dim}_{extent}")),
+        ));
         let array = builder
             .build(self.store.clone(), &path)
             .map_err(foreign(&place))?;

@@ -1,0 +1,107 @@
+//! What the disk refuses, and files that cannot be looked at.
+
+use super::*;
+
+/// A file of which the system takes everything, and says at the end that it cannot keep it: as a disk does that fails.
+fn onto(device: &str, durability: Durability) -> (TempDir, StepFile) {
+    let folder = TempDir::new().unwrap();
+    let mut writer = StepFile::create(folder.path(), "field", 0, 1)
+        .unwrap()
+        .with_durability(durability);
+    writer.onto(Path::new(device));
+    (folder, writer)
+}
+
+#[test]
+fn what_the_disk_refuses_at_the_end_is_an_error_of_the_end() {
+    let doing = |result: Result<(), FileError>| match result {
+        Err(FileError::Io { doing, .. }) => doing,
+        other => panic!("{other:?}"),
+    };
+    // Nothing can be written any more: the index is lost.
+    let (_folder, full) = onto("/dev/full", Durability::System);
+    assert_eq!(doing(full.finish()), "write");
+    // All is written, and cannot be brought to the disk.
+    for durability in [Durability::Close, Durability::Step] {
+        let (_folder, writer) = onto("/dev/null", durability);
+        assert_eq!(doing(writer.finish()), "sync");
+    }
+    let (_folder, writer) = onto("/dev/null", Durability::System);
+    writer.finish().unwrap();
+}
+
+#[test]
+fn a_step_that_is_not_on_the_disk_is_not_written() {
+    let region = Region::at(&[0], &[4]).unwrap();
+    let layout = Layout {
+        variables: vec![variable("u", Dtype::U8, &[4], &[region])],
+    };
+    let content = Content {
+        layout: &layout,
+        blocks: &[&[1, 2, 3, 4]],
+        attributes: &[],
+    };
+    let (_folder, mut writer) = onto("/dev/null", Durability::Step);
+    let refused = writer.append(0, content);
+    assert!(
+        matches!(refused, Err(FileError::Io { doing: "sync", .. })),
+        "{refused:?}"
+    );
+    assert_eq!(writer.last(), None);
+    let (_folder, mut writer) = onto("/dev/null", Durability::Close);
+    writer.append(0, content).unwrap();
+    assert_eq!(writer.last(), Some(0));
+}
+
+/// The name of a file is a fact of its folder.
+#[test]
+fn a_file_whose_folder_cannot_be_synced_is_not_on_the_disk() {
+    let folder = TempDir::new().unwrap();
+    let inner = folder.path().join("inner");
+    let mut writer = StepFile::create(&inner, "field", 0, 1).unwrap();
+    fs::remove_dir_all(&inner).unwrap();
+    let synced = writer.sync();
+    assert!(
+        matches!(&synced, Err(FileError::Io { path, .. }) if *path == inner),
+        "{synced:?}"
+    );
+}
+
+/// A file that cannot be looked at could have any number; only the system knows.
+#[test]
+fn a_file_that_cannot_be_read_is_not_taken_for_none() {
+    // Opening it fails, as it does where a process has too many files; or reading it, as on a disk that fails.
+    let loops = |path: &Path| std::os::unix::fs::symlink(path, path).unwrap();
+    let is_a_folder = |path: &Path| fs::create_dir(path).unwrap();
+    for spoil in [&loops as &dyn Fn(&Path), &is_a_folder] {
+        let folder = TempDir::new().unwrap();
+        let begin = || StepFile::begin(folder.path(), "field", 5, 0, 2);
+        for life in 0..2 {
+            begin().unwrap().finish().unwrap();
+            let header = scan::header(&Archive::open(folder.path()).unwrap().scan_of(0).frames);
+            assert_eq!(header.unwrap().unwrap().1.life, life);
+        }
+        spoil(&file_of(folder.path(), 1));
+        let begun = begin().map(drop);
+        assert!(matches!(begun, Err(FileError::Io { .. })), "{begun:?}");
+    }
+}
+
+#[test]
+fn many_ranks_need_few_descriptors() {
+    let folder = TempDir::new().unwrap();
+    for rank in 0..200 {
+        drop(StepFile::begin(folder.path(), "field", 5, rank, 200).unwrap());
+    }
+    let open = || fs::read_dir("/proc/self/fd").unwrap().count();
+    let files = folder::files_of(folder.path()).unwrap();
+    let before = open();
+    let mut seen = 0;
+    for file in files {
+        file.unwrap();
+        seen += 1;
+        // Other tests of this process open some, too.
+        assert!(open() < before + 150);
+    }
+    assert_eq!(seen, 200);
+}
