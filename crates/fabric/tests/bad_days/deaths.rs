@@ -127,6 +127,15 @@ fn rank_of(fabric: &Fabric, rank: u32) -> Outcome<PeerId> {
     Err(Failed::new(format!("unit {rank} never came")))
 }
 
+/// Joins as a job of its own: while a job lives, the numbers of its units are not used again.
+fn join_alone(unit: &Unit) -> Outcome<Fabric> {
+    let identity = Identity {
+        job: format!("{}-{}", unit.domain, unit.rank),
+        ..unit.identity()
+    };
+    Ok(Fabric::join(&unit.domain, identity, unit.config.clone())?)
+}
+
 /// The number of a dead unit is used again: what the first life said is not said by the second, and
 /// everything works with the second.
 #[test]
@@ -135,12 +144,7 @@ fn a_number_is_used_again() {
         if unit.rank == 2 {
             pause("outside");
         }
-        // Each a job of its own: while a job lives, the numbers of its units are not used again.
-        let identity = Identity {
-            job: format!("{}-{}", unit.domain, unit.rank),
-            ..unit.identity()
-        };
-        let fabric = Fabric::join(&unit.domain, identity, unit.config.clone())?;
+        let fabric = join_alone(unit)?;
         match unit.rank {
             0 => {
                 let first = rank_of(&fabric, 1)?;
@@ -219,7 +223,7 @@ fn an_old_remote_does_not_reach_a_new_life() {
         if unit.rank == 2 {
             pause("outside");
         }
-        let fabric = unit.join()?;
+        let fabric = join_alone(unit)?;
         if unit.rank == 0 {
             let first = rank_of(&fabric, 1)?;
             let mut key = [0; 24];
