@@ -29,7 +29,6 @@ use crate::{Error, PeerId};
 use samite_mem::copy::cooperative::Claim;
 use samite_mem::lend::{ReadBuf, WriteBuf};
 use samite_mem::ring::Body;
-use samite_mem::sync::Ordering;
 use std::sync::OnceLock;
 
 impl Engine {
@@ -271,10 +270,8 @@ impl Engine {
         if let Err(error) = pull.copy(&layout, offset, len) {
             return self.refused(key, error);
         }
-        // ORDERING: Acquire: V1, the last look at the word comes after the loads of the last bytes. Pairs with the
-        // Release fence in `Claim::revoke`: bytes that its owner wrote after it gave up are seen with the bit.
-        samite_mem::sync::fence(Ordering::Acquire);
-        if claim.finished() && !claim.revoked() {
+        // V1: the last look at the word comes after the last byte.
+        if claim.intact() {
             self.end_pull(key, Ok(()))
         } else {
             Step::Moved

@@ -16,7 +16,7 @@
 //!    finished: it must be moved again, as a whole, another way.
 //! C4 After [`Claim::revoke`] nobody takes a piece; the sender's piece under way still counts (C2).
 
-use crate::sync::{AtomicU64, Ordering};
+use crate::sync::{AtomicU64, Ordering, fence};
 
 /// The word that both sides share.
 #[derive(Debug)]
@@ -116,6 +116,9 @@ impl<'a> Claim<'a> {
     pub fn revoke(&self) {
         // ORDERING: AcqRel pairs with the Acquire loads of `take` and `revoked`.
         self.word.fetch_or(REVOKED, Ordering::AcqRel);
+        // ORDERING: Release: what the caller writes into its buffer next is not seen before the bit. Pairs with the
+        // Acquire fence between the receiver's copy and its last look.
+        fence(Ordering::Release);
     }
 
     /// Whether the message was given up before all pieces were taken.
@@ -138,6 +141,15 @@ impl<'a> Claim<'a> {
         seen & SPOILT == 0
             && front(seen) + back(seen) == self.pieces
             && back_done(seen) == back(seen)
+    }
+
+    /// Receiver, after it has copied a piece: whether the message is whole, and no byte of it may be one that the
+    /// sender wrote after it gave up.
+    pub fn intact(&self) -> bool {
+        // ORDERING: Acquire: the loads of the copy come before this look at the word, also where the processor
+        // reorders loads. Pairs with the Release fence in `revoke`.
+        fence(Ordering::Acquire);
+        self.finished() && !self.revoked()
     }
 }
 
