@@ -1,7 +1,7 @@
 //! The edges of a workflow: from the words of the file to what streams are opened with. What can be known before a unit starts is
 //! checked here.
 
-use samite::config::{Bytes, StageConfig, Steps, Worded};
+use samite::config::{Bytes, Resolved, StageConfig, Steps, Worded};
 use samite::stage::Method;
 use samite::stage::method::graph::{
     Applied, Cut, Edge, Extent, Promise, Redistribution, check_cycles, check_operators, dtype,
@@ -11,12 +11,30 @@ use samite::stage::space::Dims;
 use samite_launch::{EdgeKey, Error, Workflow};
 use std::str::FromStr;
 
-/// The edges of a workflow whose streams have these settings.
+/// The edges of a workflow whose streams have these settings. What the command line or the environment says of a stream
+/// counts more than the words of its edge.
 ///
 /// # Errors
 /// [`Error::Workflow`], with the line of the edge that cannot be.
-pub(crate) fn edges(workflow: &Workflow, stage: &StageConfig) -> Result<Vec<Edge>, Error> {
-    let written = workflow.edges()?;
+pub(crate) fn edges(workflow: &Workflow, settings: &Resolved) -> Result<Vec<Edge>, Error> {
+    let stage = &settings.config.stage;
+    let mut written = workflow.edges()?;
+    for edge in &mut written {
+        let names = [edge.stream.clone(), edge.name.clone()];
+        let is_said = |key: &str| {
+            let mut names = names.iter();
+            names.any(|name| settings.is_of_this_run(&format!("stage.{name}.{key}")))
+        };
+        for (word, key) in [
+            (&mut edge.rate, "policy"),
+            (&mut edge.limit_steps, "limit_steps"),
+            (&mut edge.limit_bytes, "limit_bytes"),
+        ] {
+            if is_said(key) {
+                *word = None;
+            }
+        }
+    }
     let edges = written.iter().enumerate();
     let edges = edges.map(|(at, written)| Reading { workflow, at }.edge(written));
     let edges: Vec<Edge> = edges.collect::<Result<_, _>>()?;
@@ -153,13 +171,8 @@ mod tests {
         let text = programs.concat() + text;
         let workflow = Workflow::parse(Path::new("graph.toml"), text).expect("well-formed");
         let layers = Layers::default().assignment(&format!("stage.method={method}"));
-        let stage = layers
-            .expect("a setting")
-            .resolve()
-            .expect("a method")
-            .config
-            .stage;
-        edges(&workflow, &stage).map_err(|error| error.to_string())
+        let settings = layers.expect("a setting").resolve().expect("a method");
+        edges(&workflow, &settings).map_err(|error| error.to_string())
     }
 
     fn edge(from: &str, to: &str, rest: &str) -> String {
@@ -188,6 +201,43 @@ mod tests {
         };
         let shipped = samite::config::Config::from_toml(&config.to_toml()).expect("as it was");
         assert_eq!(shipped, config, "units get what the launcher has");
+    }
+
+    #[test]
+    fn the_command_line_beats_the_words_of_an_edge() {
+        let text = edge(
+            "a",
+            "b",
+            "as = 'input'\nrate = 'every 3'\nlimit_steps = '3 steps'\nlimit_bytes = '1 MiB'",
+        );
+        let programs =
+            ["a", "b"].map(|name| format!("[[program]]\nname = '{name}'\ncommand = 'sh'\n"));
+        let text = programs.concat() + &text;
+        let workflow = Workflow::parse(Path::new("graph.toml"), text).expect("well-formed");
+        let with = |settings: &[&str]| {
+            let layers = settings.iter().fold(Ok(Layers::default()), |layers, one| {
+                layers.and_then(|layers| layers.assignment(one))
+            });
+            let settings = layers.and_then(Layers::resolve).expect("settings");
+            edges(&workflow, &settings).expect("an edge").remove(0)
+        };
+        let graph = "stage.method=graph";
+        assert_eq!(with(&[graph]).policy, Some(Policy::Every(3)));
+        // Of all streams: the edge is about this one.
+        let all = with(&[graph, "stage.policy=latest"]);
+        assert_eq!(all.policy, Some(Policy::Every(3)));
+        for name in ["ab", "input"] {
+            let one = with(&[graph, &format!("stage.{name}.policy=latest")]);
+            assert_eq!(
+                (one.policy, one.limits.map(|limits| limits.steps)),
+                (None, Some(3))
+            );
+        }
+        let limits = with(&[graph, "stage.ab.limit_steps=5 steps"]).limits;
+        assert_eq!(
+            limits.map(|limits| (limits.steps, limits.bytes)),
+            Some((2, 1 << 20))
+        );
     }
 
     #[test]

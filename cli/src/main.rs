@@ -134,9 +134,11 @@ fn start() -> Result<ExitCode> {
         command = run::with_parameters(command, name, workflow)?;
     }
     let matches = command.clone().get_matches_from(&arguments);
-    let given = named
-        .and_then(|(name, _)| matches.subcommand_matches(name))
-        .map(|matches| run::given_parameters(matches, workflow.as_ref()));
+    let changes_workflows = |name: &str| ["run", "doctor"].contains(&name);
+    let given = matches
+        .subcommand()
+        .filter(|(name, _)| changes_workflows(name))
+        .map(|(_, matches)| run::assignments(matches, workflow.as_ref()));
     let cli = Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
     start_log();
     let Some(chosen) = cli.command else {

@@ -142,25 +142,34 @@ fn parameter_id(name: &str) -> String {
     format!("parameter {name}")
 }
 
-/// The parameters that the command line gives, as `NAME=VALUE`.
-pub(crate) fn given_parameters(matches: &ArgMatches, workflow: Option<&Workflow>) -> Vec<String> {
+/// What the command line gives to a workflow, as `NAME=VALUE`: its parameters as options, and `--set`, in the order in
+/// which they stand there. The last word counts.
+pub(crate) fn assignments(matches: &ArgMatches, workflow: Option<&Workflow>) -> Vec<String> {
     let parameters = workflow.map(Workflow::parameters).unwrap_or_default();
     let given = |name: &String| {
         let id = parameter_id(name);
         let on_line = matches.value_source(&id) == Some(ValueSource::CommandLine);
         let value = on_line.then(|| matches.get_one::<String>(&id)).flatten()?;
-        Some(format!("{name}={value}"))
+        Some((matches.index_of(&id)?, format!("{name}={value}")))
     };
-    parameters
+    let parameters = parameters
         .iter()
-        .filter_map(|parameter| given(&parameter.name))
-        .collect()
+        .filter_map(|parameter| given(&parameter.name));
+    let set = matches.get_many::<String>("set").unwrap_or_default();
+    let set = matches
+        .indices_of("set")
+        .into_iter()
+        .flatten()
+        .zip(set.cloned());
+    let mut all: Vec<(usize, String)> = parameters.chain(set).collect();
+    all.sort_by_key(|(at, _)| *at);
+    all.into_iter().map(|(_, assignment)| assignment).collect()
 }
 
 pub(crate) fn run(
     args: &RunArgs,
     workflow: Option<Workflow>,
-    parameters: &[String],
+    assignments: &[String],
 ) -> Result<ExitCode> {
     let executable = std::env::current_exe().context("cannot find the samite executable")?;
     let (mut plan, settings) = match workflow {
@@ -172,7 +181,7 @@ pub(crate) fn run(
                 );
                 return Err(UsageError(message).into());
             }
-            for assignment in parameters.iter().chain(&args.set) {
+            for assignment in assignments {
                 workflow.set(assignment)?;
             }
             let mut plan = Plan::new(workflow.job());
@@ -181,7 +190,7 @@ pub(crate) fn run(
                 names: builtin::BUILTINS,
             })?;
             let mut settings = settings::resolve(Some(&workflow), &args.config)?;
-            settings.config.edge = edges::edges(&workflow, &settings.config.stage)?;
+            settings.config.edge = edges::edges(&workflow, &settings)?;
             settings::check_streams(&workflow, &settings.config.edge, &settings)?;
             warn_of_replicas(&plan.programs, &settings.config.stage.configuration());
             (plan, settings)

@@ -9,11 +9,14 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::ExitCode;
 
-/// Resolves user file, workflow, environment and `--config` options.
+/// Resolves user file, workflow, environment (with what an outer `samite run` has resolved) and `--config` options.
 pub(crate) fn resolve(workflow: Option<&Workflow>, options: &[String]) -> Result<Resolved> {
     let mut layers = Layers::default().user_file()?;
     if let Some(workflow) = workflow {
         layers = layers.workflow(workflow.path(), workflow.text())?;
+    }
+    if let Some(text) = std::env::var_os(samite::variable::CONFIG) {
+        layers = layers.outer(&text.to_string_lossy())?;
     }
     let text = |(name, value): (std::ffi::OsString, std::ffi::OsString)| {
         (

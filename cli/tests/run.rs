@@ -145,6 +145,13 @@ fn a_workflow_takes_its_parameters_as_options() {
         shown(&[&file, "--set", "size=10"]),
         format!("1 10\n{from_file}")
     );
+    // The last word counts.
+    let (set, size) = (["--set", "size=10"], ["--size", "9"]);
+    let both = |first: [&'static str; 2], then: [&'static str; 2]| {
+        shown(&[&[file.as_str()], &first[..], &then[..]].concat())
+    };
+    assert_eq!(both(set, size), format!("1 9\n{from_file}"));
+    assert_eq!(both(size, set), format!("1 10\n{from_file}"));
     assert_eq!(
         shown(&[&file, "--config", "fabric.deadline=9s"]),
         "1 8\ndeadline = \"9s\"\n"
@@ -306,7 +313,7 @@ fn a_stalled_reader_does_not_keep_a_job_from_ending() {
 /// What a unit left behind prints on, out of its group.
 #[test]
 fn a_daemon_that_prints_holds_nobody() {
-    let daemon = "setsid sh -c 'echo $$; while :; do echo noise; done' & sleep 0.05; exit 0";
+    let daemon = "setsid sh -c 'echo $$; exec yes noise' & sleep 0.05; exit 0";
     let (child, pids, mut lines) = start("1", daemon);
     let mut said = Vec::new();
     lines.read_to_end(&mut said).expect("units print text");
@@ -526,6 +533,54 @@ fn settings_are_shown_with_their_origin_and_read_back() {
             .collect()
     };
     assert_eq!(values(&show(folder.path())), values(&shown));
+}
+
+/// A launcher that is a unit has the settings of its own launcher, where neither its workflow nor its options say more.
+#[test]
+fn a_nested_command_keeps_the_outer_settings() {
+    let folder = tempfile::tempdir().expect("a scratch folder");
+    let text = "[[program]]\nname = 'a'\ncommand = 'true'\n[config.fabric]\ndeadline = '7s'\nspin = '3us'\n";
+    let file = workflow(folder.path(), text);
+    let command = [
+        "run",
+        "--tag-output=no",
+        "--config=fabric.deadline=9s",
+        "--config=stage.field.method=local",
+        "sh",
+        "-c",
+        r#""$0" config show --origin --config launch.grace=3s "$1""#,
+        env!("CARGO_BIN_EXE_samite"),
+        &file,
+    ];
+    let output = output(&command);
+    let shown = stdout(&output);
+    let has = |key: &str, value: &str, origin: &str| {
+        let mut lines = shown.lines();
+        lines.any(|line| line.starts_with(&format!("{key} = \"{value}\"")) && line.contains(origin))
+    };
+    assert!(has("deadline", "9s", "# SAMITE_CONFIG"), "{shown}");
+    assert!(has("method", "local", "# SAMITE_CONFIG"), "{shown}");
+    assert!(has("spin", "3us", "flow.toml"), "{shown}");
+    assert!(has("grace", "3s", "# --config"), "{shown}");
+    assert!(has("transport", "shm", "# default"), "{shown}");
+    let nested = [
+        "run",
+        "--tag-output=no",
+        "--config=fabric.deadline=9s",
+        env!("CARGO_BIN_EXE_samite"),
+        "run",
+        "--tag-output=no",
+        "sh",
+        "-c",
+        r#"echo "$SAMITE_CONFIG" | grep deadline"#,
+    ];
+    let output = self::output(&nested);
+    assert_eq!(
+        stdout(&output),
+        "deadline = \"9s\"\n",
+        "{}",
+        stderr(&output)
+    );
 }
 
 #[test]

@@ -82,7 +82,7 @@ impl Finding {
 pub(crate) fn doctor(
     args: &DoctorArgs,
     workflow: Option<Workflow>,
-    parameters: &[String],
+    assignments: &[String],
 ) -> Result<ExitCode> {
     let workflow = match (workflow, &args.file) {
         (None, Some(file)) => Some(Workflow::read(file)?),
@@ -97,7 +97,7 @@ pub(crate) fn doctor(
         let findings = machine::findings(2, budget.map(|bytes| bytes.get()));
         return conclude(&[findings], None);
     };
-    for assignment in parameters.iter().chain(&args.set) {
+    for assignment in assignments {
         workflow.set(assignment)?;
     }
     let settings = settings::resolve(Some(&workflow), &args.config)?;
@@ -105,7 +105,7 @@ pub(crate) fn doctor(
         executable: std::env::current_exe()?,
         names: builtin::BUILTINS,
     })?;
-    let edges = edges::edges(&workflow, &settings.config.stage)?;
+    let edges = edges::edges(&workflow, &settings)?;
     settings::check_streams(&workflow, &edges, &settings)?;
     let plan = Plan::new(&programs, &edges, &settings.config)?;
     if args.json {

@@ -83,6 +83,38 @@ impl Layers {
         Ok(self)
     }
 
+    /// Adds what an outer launcher has resolved for its units (`SAMITE_CONFIG`), as far as it is not the default: so a
+    /// launcher that is a unit itself has the same settings.
+    ///
+    /// # Errors
+    /// As [`Layers::file`].
+    pub fn outer(self, text: &str) -> Result<Self, ConfigError> {
+        let path = Path::new("SAMITE_CONFIG");
+        let (settings, _) = without_edges(path, text)?;
+        let source = File {
+            path,
+            text: &settings,
+        };
+        let mut table: toml::Table =
+            toml::from_str(&settings).map_err(|error| source.syntax(&error))?;
+        let default = toml::Table::try_from(Config::default()).expect("settings are tables");
+        for (section, keys) in &mut table {
+            if let (Some(keys), Some(default)) = (
+                keys.as_table_mut(),
+                default.get(section).and_then(toml::Value::as_table),
+            ) {
+                keys.retain(|key, value| default.get(key) != Some(value));
+            }
+        }
+        let mut layers = self.file(path, &table.to_string())?;
+        if let Some(layer) = layers.layers.last_mut() {
+            // Its lines are of a text that nobody sees.
+            let origins = layer.origins.values_mut();
+            origins.for_each(|origin| *origin = "SAMITE_CONFIG".to_owned());
+        }
+        Ok(layers)
+    }
+
     /// Adds those of `variables` that start with `SAMITE_`.
     ///
     /// # Errors
@@ -242,6 +274,12 @@ pub struct Resolved {
 }
 
 impl Resolved {
+    /// Whether the command line or the environment says this setting: then it counts more than a workflow file.
+    pub fn is_of_this_run(&self, setting: &str) -> bool {
+        let origin = self.origins.get(setting);
+        origin.is_some_and(|origin| origin == "--config" || origin.starts_with("SAMITE_"))
+    }
+
     /// Where the settings of this stream alone are from, if it has some.
     pub fn origin_of_stream(&self, stream: &str) -> Option<&str> {
         let own = format!("stage.{stream}.");
@@ -306,12 +344,20 @@ impl Resolved {
 
 impl Layer {
     fn single(name: &str, value: &str, origin: String) -> Self {
-        let value = value.parse().expect("any text is a value");
-        Self {
+        let layer = |value| Self {
             values: figment::util::nest(name, value)
                 .into_dict()
                 .expect("settings are in sections"),
-            origins: BTreeMap::from([(name.to_owned(), origin)]),
+            origins: BTreeMap::from([(name.to_owned(), origin.clone())]),
+        };
+        let fits = |layer: &Self| Figment::from(layer).extract::<Config>().is_ok();
+        let parsed = layer(value.parse().expect("any text is a value"));
+        // A folder may be called 2024, and a text may look like a list.
+        let text = layer(figment::value::Value::from(value));
+        if !fits(&parsed) && fits(&text) {
+            text
+        } else {
+            parsed
         }
     }
 }

@@ -266,3 +266,43 @@ fn nonsense_about_streams_is_refused() {
             .is_err()
     );
 }
+
+#[test]
+fn a_text_that_looks_like_something_else_is_a_text() {
+    for folder in ["2024", "true", "[a, b]", "1.50", "plain"] {
+        let resolved = Layers::default()
+            .assignment(&format!("stage.folder={folder}"))
+            .and_then(|layers| layers.assignment(&format!("stage.field.folder={folder}")))
+            .and_then(Layers::resolve)
+            .unwrap_or_else(|error| panic!("{folder}: {error}"));
+        let streams = resolved.config.stage.configuration();
+        assert_eq!(streams.all.folder, std::path::Path::new(folder));
+        assert_eq!(streams.stream("field").folder, std::path::Path::new(folder));
+    }
+    let environment = variables(&[
+        ("SAMITE_STAGE_FOLDER", "2024"),
+        ("SAMITE_STAGE_REPLICAS", "2"),
+    ]);
+    let resolved = Layers::default().environment(environment);
+    let resolved = resolved.and_then(Layers::resolve).expect("settings");
+    let all = resolved.config.stage.configuration().all;
+    assert_eq!((all.folder, all.replicas), ("2024".into(), 2));
+}
+
+#[test]
+fn outer_settings_are_a_layer_of_what_is_not_the_default() {
+    let outer = file("[fabric]\ndeadline = \"9s\"\n[stage.field]\nmethod = \"local\"\n");
+    let outer = outer.expect("settings").config.to_toml();
+    let inner = "[config.fabric]\ndeadline = \"7s\"\neager_max = \"8 KiB\"\n";
+    let resolved = Layers::default()
+        .workflow(std::path::Path::new("flow.toml"), inner)
+        .and_then(|layers| layers.outer(&outer))
+        .and_then(Layers::resolve)
+        .expect("settings");
+    let fabric = &resolved.config.fabric;
+    assert_eq!(fabric.deadline.get(), std::time::Duration::from_secs(9));
+    assert_eq!(fabric.eager_max.set().map(|bytes| bytes.get()), Some(8192));
+    assert!(resolved.is_of_this_run("fabric.deadline"));
+    assert!(resolved.is_of_this_run("stage.field.method"));
+    assert!(!resolved.is_of_this_run("fabric.eager_max"));
+}
