@@ -228,7 +228,9 @@ impl Readers {
 }
 
 fn find(peers: &[PeerInfo], peer: Peer) -> Option<&PeerInfo> {
-    peers.iter().find(|info| info.peer.0 == peer.0)
+    let is_it =
+        |info: &&PeerInfo| (info.peer.0, info.incarnation) == (peer.slot(), peer.incarnation());
+    peers.iter().find(is_it)
 }
 
 impl Keeper {
@@ -242,7 +244,7 @@ impl Keeper {
                 Some(identity) => identity.program.clone(),
                 None => keeper.peer.to_string(),
             },
-            peer: keeper.peer.0,
+            peer: keeper.peer.slot(),
             memory: keeper.memory,
             granted: keeper.granted,
             used: kept.map(|kept| kept.used),
@@ -259,7 +261,7 @@ impl Waiter {
         Waiter {
             stream,
             who: wait.who.clone(),
-            peer: wait.peer.0,
+            peer: wait.peer.slot(),
             pid: find(peers, wait.peer).map(|info| info.pid),
             waits_for: wait.whom.clone(),
             seconds: wait.ms as f64 / 1e3,

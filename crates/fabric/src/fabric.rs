@@ -123,6 +123,11 @@ impl Fabric {
         self.node.me
     }
 
+    /// Which life of its number this process is: what others know as [`PeerInfo::incarnation`].
+    pub fn incarnation(&self) -> u32 {
+        self.node.incarnation
+    }
+
     /// What it said of itself.
     pub fn identity(&self) -> &Identity {
         &self.identity

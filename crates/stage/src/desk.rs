@@ -1,11 +1,11 @@
 //! One process that writes or reads: its questions, and the answers to them.
 
-use crate::protocol::{self, Answer, KeeperInfo, Request, Ticket};
+use crate::protocol::{Answer, KeeperInfo, Peer, Request, Ticket};
 use crate::service::{self, CLIENT, KeeperAsk, Letter, Room, Service};
 use crate::{Error, Result};
 use samite_fabric::{Fabric, Identity, PeerId};
 use std::cell::RefCell;
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::rc::{Rc, Weak};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -34,14 +34,14 @@ thread_local! {
 #[derive(Default)]
 struct Inbox {
     letters: VecDeque<Letter>,
-    /// Questions whose answers somebody wants. Others are dropped as they come.
-    awaited: BTreeSet<Ticket>,
+    /// Questions whose answers somebody wants, and of whom. Others are dropped as they come.
+    awaited: BTreeMap<Ticket, Peer>,
 }
 
 /// Where this process asks, and waits for answers. Streams share it.
 pub(crate) struct Desk<'f> {
     pub(crate) fabric: &'f Fabric,
-    pub(crate) steward: PeerId,
+    pub(crate) steward: Peer,
     inbox: Rc<RefCell<Inbox>>,
     /// In a domain of one process: the service, turned by whoever waits.
     service: RefCell<Option<Service<'f>>>,
@@ -57,7 +57,7 @@ impl<'f> Desk<'f> {
         }
         let service = alone.then(|| Service::steward(fabric, Room::of_memory(u64::MAX)));
         let steward = match alone {
-            true => fabric.me(),
+            true => service::own(fabric),
             false => await_steward(fabric)?,
         };
         Ok(Desk {
@@ -68,11 +68,16 @@ impl<'f> Desk<'f> {
         })
     }
 
-    /// A number for a question, whose answer is kept from now on until it is taken or [given up](Desk::give_up).
+    /// A number for a question to the steward, whose answer is kept from now on until it is taken or
+    /// [given up](Desk::give_up).
     pub(crate) fn ticket(&self) -> Ticket {
+        self.ticket_for(self.steward)
+    }
+
+    fn ticket_for(&self, whom: Peer) -> Ticket {
         // ORDERING: Relaxed: the numbers differ, nothing else follows from them.
         let ticket = Ticket(1 + ASKED.fetch_add(1, Ordering::Relaxed));
-        self.inbox.borrow_mut().awaited.insert(ticket);
+        self.inbox.borrow_mut().awaited.insert(ticket, whom);
         ticket
     }
 
@@ -136,28 +141,28 @@ impl<'f> Desk<'f> {
         what: &'static str,
         ticket: Ticket,
     ) -> Result<Answer> {
-        match self.wait(deadline, what, (self.steward, None), ticket)? {
+        match self.wait(deadline, what, (self.steward, false), ticket)? {
             Letter::Answer(_, Answer::Failed(fault)) => Err(fault.into()),
             Letter::Answer(_, answer) => Ok(answer),
             other => Err(Error::Nonsense(format!("{other:?}"))),
         }
     }
 
-    /// Asks a keeper, and waits for the bytes. The number of a keeper that died may be that of another process by now, which
+    /// Asks a keeper, and waits for the bytes. The slot of a keeper that died may be that of another process by now, which
     /// knows nothing of the buffer.
     pub(crate) fn ask_keeper(
         &self,
         deadline: Duration,
-        (keeper, life): (PeerId, u32),
+        keeper: Peer,
         make: impl FnOnce(Ticket) -> KeeperAsk,
     ) -> Result<Vec<u8>> {
-        if let Some(lost) = self.fabric.lost_life(keeper, life) {
+        let slot = PeerId(keeper.slot());
+        if let Some(lost) = self.fabric.lost_life(slot, keeper.incarnation()) {
             return Err(lost.into());
         }
-        let ticket = self.ticket();
-        let whom = (keeper, Some(life));
+        let ticket = self.ticket_for(keeper);
         let answer = service::send(self.fabric, keeper, &Letter::Ask(make(ticket)))
-            .and_then(|()| self.wait(deadline, "a keeper of blocks", whom, ticket));
+            .and_then(|()| self.wait(deadline, "a keeper of blocks", (keeper, true), ticket));
         match answer.inspect_err(|_| self.give_up(ticket))? {
             Letter::Kept(answer) => answer.result.map_err(Error::Keeper),
             other => Err(Error::Nonsense(format!("{other:?}"))),
@@ -178,7 +183,7 @@ impl<'f> Desk<'f> {
                 return Err(Error::Nonsense(format!("{answer:?}")));
             };
             // The agent is no server.
-            keepers.retain(|keeper| keeper.peer.0 != self.steward.0);
+            keepers.retain(|keeper| keeper.peer != self.steward);
             let waited = begin.elapsed();
             if self.are_all(&keepers) || !keepers.is_empty() && waited >= deadline.min(BEGINNING) {
                 return Ok(keepers);
@@ -196,7 +201,8 @@ impl<'f> Desk<'f> {
     fn are_all(&self, servers: &[KeeperInfo]) -> bool {
         let peers = self.fabric.peers();
         let identity = |server: &KeeperInfo| {
-            let info = peers.iter().find(|info| info.peer.0 == server.peer.0)?;
+            let mut peers = peers.iter();
+            let info = peers.find(|info| info.peer.0 == server.peer.slot())?;
             Some(&info.identity)
         };
         let known: Vec<&Identity> = servers.iter().filter_map(identity).collect();
@@ -210,16 +216,20 @@ impl<'f> Desk<'f> {
         !known.is_empty() && known.len() == servers.len() && known.iter().all(is_whole)
     }
 
-    /// Waits for an answer of a peer; with its life, it ends when another process has its number.
+    /// Waits for an answer of a peer; where its slot `may_pass` to another process, it ends when that has happened.
     fn wait(
         &self,
         deadline: Duration,
         what: &'static str,
-        (whom, life): (PeerId, Option<u32>),
+        (of, may_pass): (Peer, bool),
         ticket: Ticket,
     ) -> Result<Letter> {
+        let whom = PeerId(of.slot());
         let take = || self.take(ticket);
-        let lost = || life.and_then(|life| self.fabric.lost_life(whom, life));
+        let lost = || match may_pass {
+            true => self.fabric.lost_life(whom, of.incarnation()),
+            false => None,
+        };
         let usual = self.fabric.deadline();
         self.fabric.set_deadline(deadline.saturating_add(GRACE));
         let whom: &[PeerId] = if whom == self.fabric.me() {
@@ -228,7 +238,7 @@ impl<'f> Desk<'f> {
             &[whom]
         };
         let serves = self.service.borrow().is_some();
-        let found = match serves || life.is_some() {
+        let found = match serves || may_pass {
             // A service of this process has to work for its own answer.
             true => self
                 .fabric
@@ -306,18 +316,17 @@ impl Inbox {
     }
 }
 
-/// Keeps the answers that somebody waits for, as long as there is a desk.
+/// Keeps the answers that somebody waits for, of whom it asked, as long as there is a desk.
 fn receive(fabric: &Fabric, inbox: &Rc<RefCell<Inbox>>) {
-    let inbox = Rc::downgrade(inbox);
+    let (inbox, own) = (Rc::downgrade(inbox), fabric.incarnation());
     fabric.on(CLIENT, move |from, bytes| {
         let inbox = inbox.upgrade()?;
         let inbox = &mut *inbox.borrow_mut();
-        match protocol::decode::<Letter>(bytes) {
-            Some(letter) if ticket_of(&letter).is_some_and(|of| inbox.awaited.contains(&of)) => {
-                inbox.letters.push_back(letter);
-            }
-            Some(letter) => tracing::debug!(%from, ?letter, "an answer that nobody waits for"),
-            None => tracing::warn!(%from, "{} bytes that are no letter", bytes.len()),
+        let (from, letter) = service::open(from, own, bytes)?;
+        let asked = ticket_of(&letter).and_then(|ticket| inbox.awaited.get(&ticket));
+        match asked == Some(&from) {
+            true => inbox.letters.push_back(letter),
+            false => tracing::debug!(%from, ?letter, "an answer that nobody waits for"),
         }
         None
     });
@@ -333,9 +342,9 @@ fn ticket_of(letter: &Letter) -> Option<Ticket> {
 }
 
 /// The steward of a domain, which may be about to begin. One that is there has as long to answer as every peer.
-pub(crate) fn await_steward(fabric: &Fabric) -> Result<PeerId> {
+pub(crate) fn await_steward(fabric: &Fabric) -> Result<Peer> {
     let deadline = fabric.deadline();
-    let appear = |what, find: &dyn Fn() -> Option<Result<PeerId>>| {
+    let appear = |what, find: &dyn Fn() -> Option<Result<Peer>>| {
         fabric.set_deadline(deadline.min(BEGINNING));
         let found = fabric.wait_stepping(what, &[], find, || false);
         fabric.set_deadline(deadline);

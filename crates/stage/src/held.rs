@@ -12,7 +12,7 @@ use crate::protocol::{BufferAt, Fault, Peer, Places, Slot, Step, StepRecord};
 use crate::service::{KeeperAsk, LOAD, segment_key};
 use crate::space::{Strided, copy_box};
 use crate::{Error, Region, Result};
-use samite_fabric::{Handle, PeerId, Remote, wait_all};
+use samite_fabric::{Handle, Remote, wait_all};
 use std::cell::Cell;
 use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
@@ -333,8 +333,7 @@ impl<'f> Buffers<'f> {
             let len = (end - next).min(LOAD);
             let offset = self.offset(block) + next;
             let ask = |ticket| KeeperAsk::Load(ticket, at.buffer, offset, len);
-            let keeper = (PeerId(at.keeper.0), at.handle.incarnation);
-            let bytes = self.desk.ask_keeper(deadline, keeper, ask)?;
+            let bytes = self.desk.ask_keeper(deadline, at.keeper, ask)?;
             if bytes.len() as u64 != len {
                 let there = bytes.len();
                 return Err(Error::Keeper(format!("{there} bytes for {len}")));

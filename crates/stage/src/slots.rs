@@ -97,8 +97,7 @@ impl<'f> Slots<'f> {
             None => {
                 let deadline = self.desk.fabric.deadline();
                 let ask = |ticket| KeeperAsk::Open(ticket, at.buffer);
-                self.desk
-                    .ask_keeper(deadline, (key.peer, key.incarnation), ask)?;
+                self.desk.ask_keeper(deadline, at.keeper, ask)?;
                 Ok(Memory::There(self.desk.fabric.attach(key)?, Vec::new()))
             }
         }
@@ -321,7 +320,9 @@ pub(crate) fn lost_keeper(error: &Error) -> Option<Peer> {
         Error::Fault(Fault::NoKeeper { keeper } | Fault::KeeperLost { keeper, .. }) => {
             Some(*keeper)
         }
-        Error::Fabric(samite_fabric::Error::PeerLost { peer, .. }) => Some(Peer(peer.0)),
+        Error::Fabric(samite_fabric::Error::PeerLost { peer, incarnation }) => {
+            Some(Peer::new(peer.0, *incarnation))
+        }
         _ => None,
     }
 }

@@ -123,11 +123,10 @@ impl<'f> Stage<'f> {
             Answer::Figures(figures) => figures,
             other => return Err(Error::Nonsense(format!("{other:?}"))),
         };
-        let peers = self.desk.fabric.peers();
         let kept = |keeper: &KeeperFigures| {
-            let info = peers.iter().find(|info| info.peer.0 == keeper.peer.0)?;
-            let life = (info.peer, info.incarnation);
-            let said = self.desk.ask_keeper(patience, life, KeeperAsk::Figures);
+            let said = self
+                .desk
+                .ask_keeper(patience, keeper.peer, KeeperAsk::Figures);
             said.ok().and_then(|bytes| decode(&bytes))
         };
         let kept = figures.keepers.iter().map(kept).collect();

@@ -126,9 +126,7 @@ impl<'f> Writer<'f> {
             },
             None => {
                 // That of the steward, where it keeps any.
-                let near = keepers
-                    .iter()
-                    .find(|keeper| keeper.peer.0 == desk.steward.0);
+                let near = keepers.iter().find(|keeper| keeper.peer == desk.steward);
                 let keeper = near.or(keepers.first()).ok_or(Error::NoSteward)?;
                 Place::Near(Slot::from_slice(&[keeper.peer]))
             }
@@ -243,7 +241,11 @@ impl<'f> Kept<'f> {
     /// None is left.
     fn forget_lost(&mut self) -> Result<()> {
         let fabric = self.desk.fabric;
-        self.keep_servers(|server| fabric.lost(PeerId(server.0)).is_none())?;
+        let lives = |server: Peer| {
+            let lost = fabric.lost_life(PeerId(server.slot()), server.incarnation());
+            lost.is_none()
+        };
+        self.keep_servers(lives)?;
         Ok(())
     }
 

@@ -6,14 +6,15 @@
 //! another in the domain of one `samite agent`. Without an agent the name of the job is all there is (`SAMITE_JOB`; a process
 //! that was not given one is a job, and so a run, of its own).
 
-use samite_fabric::{Fabric, PeerId};
+use crate::protocol::Peer;
+use samite_fabric::Fabric;
 
 /// The number of the run: the same for all processes that share an agent.
-pub(crate) fn run_of(fabric: &Fabric, agent: PeerId) -> u64 {
+pub(crate) fn run_of(fabric: &Fabric, agent: Peer) -> u64 {
     let what = match fabric.domain() {
         Some(domain) => {
             let peers = fabric.peers();
-            let agent = peers.iter().find(|info| info.peer == agent);
+            let agent = peers.iter().find(|info| info.peer.0 == agent.slot());
             life(domain, agent.map_or(0, |info| info.pid))
         }
         None => format!("job {}", fabric.identity().job),

@@ -12,6 +12,8 @@ use std::rc::Rc;
 pub(crate) struct Spread {
     /// Each with its capacity as its weight; never empty.
     shares: Vec<Share>,
+    /// The processes of the shares.
+    servers: Vec<Peer>,
     replicas: usize,
     rank: u32,
     ranks: u32,
@@ -29,13 +31,14 @@ impl Spread {
         (rank, ranks): (u32, u32),
     ) -> Option<Spread> {
         let share = |server: &KeeperInfo| Share {
-            keeper: server.peer.0,
+            keeper: server.peer.slot(),
             weight: server.capacity.max(1),
         };
-        let mut shares: Vec<Share> = servers.iter().map(share).collect();
-        shares.sort_by_key(|share| share.keeper);
-        (!shares.is_empty()).then_some(Spread {
-            shares,
+        let mut servers = servers.to_vec();
+        servers.sort_by_key(|server| server.peer.slot());
+        (!servers.is_empty()).then(|| Spread {
+            shares: servers.iter().map(share).collect(),
+            servers: servers.iter().map(|server| server.peer).collect(),
             replicas: replicas.max(1) as usize,
             rank,
             ranks,
@@ -81,9 +84,7 @@ impl Spread {
         let sizes = sizes.collect::<Result<Vec<u64>>>()?;
         let places = self.places((variable, number), sizes);
         let peers = |place: Vec<u32>| {
-            let peers = place
-                .iter()
-                .map(|&at| Peer(self.shares[at as usize].keeper));
+            let peers = place.iter().map(|&at| self.servers[at as usize]);
             let mut peers: Slot<Peer> = peers.collect();
             peers.sort();
             peers
@@ -102,7 +103,7 @@ mod tests {
 
     fn servers(count: u32) -> Vec<KeeperInfo> {
         let server = |peer| KeeperInfo {
-            peer: Peer(peer),
+            peer: Peer::new(peer, 1),
             capacity: 1 << 30,
         };
         (1..=count).map(server).collect()

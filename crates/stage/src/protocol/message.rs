@@ -8,13 +8,31 @@ use serde::{Deserialize, Serialize};
 use smallvec::SmallVec;
 use std::{fmt, sync::Arc};
 
-/// A process, as the fabric numbers it.
+/// A process: the slot that the fabric gave it, in the lower half, and which life of the slot it is. Whoever gets the slot after
+/// it is another peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-pub struct Peer(pub u32);
+pub struct Peer(pub u64);
+
+impl Peer {
+    /// The process that has this slot in this life of it.
+    pub fn new(slot: u32, incarnation: u32) -> Peer {
+        Peer(u64::from(incarnation) << 32 | u64::from(slot))
+    }
+
+    /// Its slot.
+    pub fn slot(self) -> u32 {
+        self.0 as u32
+    }
+
+    /// Which life of the slot.
+    pub fn incarnation(self) -> u32 {
+        (self.0 >> 32) as u32
+    }
+}
 
 impl fmt::Display for Peer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "peer {}", self.0)
+        write!(f, "peer {}", self.slot())
     }
 }
 

@@ -26,8 +26,7 @@
 //!   later than [`Steward::wake_at`]. Times are milliseconds of any clock that never goes back.
 //! * Messages between one pair of peers arrive in the order in which they were sent (FIFO per pair). Between pairs there is no
 //!   order.
-//! * A number of a peer is one life of a process: [`Event::Lost`] comes after the last message of that life, and before the
-//!   first of a process that has the number after it.
+//! * A [`Peer`] is one process, and never another one: [`Event::Lost`] comes after the last message of it.
 //! * Every request with a [`Ticket`] is answered exactly once, at its deadline at the latest (`patience`, counted from when the
 //!   steward hears of it), unless the asker dies. Answers to one asker may come in another order than its questions.
 //! * A keeper obeys its orders in the order in which they come. After `Free` it forgets the buffer; if readers still have it

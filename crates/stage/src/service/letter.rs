@@ -1,7 +1,10 @@
 //! What travels between the processes of a stream, as active messages.
+//!
+//! Slots of processes are used again. So a message says which life of its slot its sender is, and for which life of the other
+//! one it is meant: what was meant for a process that is gone reaches nobody, and whoever has its slot now is another peer.
 
 use crate::Result;
-use crate::protocol::{self, BufferId, Notice, Order, Request, Ticket};
+use crate::protocol::{self, BufferId, Notice, Order, Peer, Request, Ticket};
 use samite_fabric::{Fabric, PeerId};
 use serde::{Deserialize, Serialize};
 use std::cell::RefCell;
@@ -57,27 +60,45 @@ impl Letter {
     }
 }
 
+/// This process, as the others know it.
+pub(crate) fn own(fabric: &Fabric) -> Peer {
+    Peer::new(fabric.me().0, fabric.incarnation())
+}
+
 /// Sends a letter to whom it is for.
-pub(crate) fn send(fabric: &Fabric, to: PeerId, letter: &Letter) -> Result<()> {
+pub(crate) fn send(fabric: &Fabric, to: Peer, letter: &Letter) -> Result<()> {
     let handler = match letter {
         Letter::Request(_) | Letter::Order(_) | Letter::Ask(_) => SERVICE,
         Letter::Answer(..) | Letter::Kept(_) => CLIENT,
     };
-    Ok(fabric.tell(to, handler, &protocol::encode(letter))?)
+    let lives = (fabric.incarnation(), to.incarnation());
+    let bytes = protocol::encode(&(lives, letter));
+    Ok(fabric.tell(PeerId(to.slot()), handler, &bytes)?)
+}
+
+/// What came, from a process that has this slot, for life `own` of this process; nothing if it is nonsense, or for another one.
+pub(crate) fn open(from: PeerId, own: u32, bytes: &[u8]) -> Option<(Peer, Letter)> {
+    let Some(((sender, addressee), letter)) = protocol::decode::<((u32, u32), Letter)>(bytes)
+    else {
+        tracing::warn!(%from, "{} bytes that are no letter", bytes.len());
+        return None;
+    };
+    if addressee != own {
+        tracing::debug!(%from, ?letter, "a letter for who had this slot before");
+        return None;
+    }
+    Some((Peer::new(from.0, sender), letter))
 }
 
 /// Puts the letters that come into an inbox. Nonsense is dropped: whoever sent it waits until its deadline.
 pub(crate) fn receive(
     fabric: &Fabric,
     handler: u16,
-    inbox: &Rc<RefCell<VecDeque<(PeerId, Letter)>>>,
+    inbox: &Rc<RefCell<VecDeque<(Peer, Letter)>>>,
 ) {
-    let inbox = inbox.clone();
+    let (inbox, own) = (inbox.clone(), fabric.incarnation());
     fabric.on(handler, move |from, bytes| {
-        match protocol::decode(bytes) {
-            Some(letter) => inbox.borrow_mut().push_back((from, letter)),
-            None => tracing::warn!(%from, "{} bytes that are no letter", bytes.len()),
-        }
+        inbox.borrow_mut().extend(open(from, own, bytes));
         None
     });
 }

@@ -18,7 +18,7 @@ mod letter;
 use crate::Result;
 use crate::protocol::{Action, Event, Notice, Peer, Request, Steward};
 use keeper::Keeper;
-use samite_fabric::{Fabric, Handle, Identity, PeerId, PeerInfo};
+use samite_fabric::{Fabric, Handle, Identity, PeerId};
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::rc::Rc;
@@ -26,7 +26,7 @@ use std::time::{Duration, Instant};
 
 pub use keeper::{Kept, Room};
 pub(crate) use keeper::{LOAD, segment_key};
-pub(crate) use letter::{CLIENT, KeeperAsk, Letter, send};
+pub(crate) use letter::{CLIENT, KeeperAsk, Letter, open, own, send};
 
 /// The program name by which the steward's process is found in a domain.
 const STEWARD: &str = "samite-steward";
@@ -41,7 +41,7 @@ const SOON: Duration = Duration::from_millis(5);
 const MISSING: Duration = Duration::from_secs(10);
 
 /// What has come and is not yet taken, with who sent it.
-type Inbox = Rc<RefCell<VecDeque<(PeerId, Letter)>>>;
+type Inbox = Rc<RefCell<VecDeque<(Peer, Letter)>>>;
 
 /// What the agent's process says of itself as a peer.
 pub fn steward_identity() -> Identity {
@@ -49,19 +49,21 @@ pub fn steward_identity() -> Identity {
 }
 
 /// The steward of a domain, if it is there.
-pub(crate) fn find_steward(fabric: &Fabric) -> Option<PeerId> {
+pub(crate) fn find_steward(fabric: &Fabric) -> Option<Peer> {
     let peers = fabric.peers();
     let mut stewards = peers.iter().filter(|info| info.identity.program == STEWARD);
-    stewards.next().map(|info| info.peer)
+    stewards
+        .next()
+        .map(|info| Peer::new(info.peer.0, info.incarnation))
 }
 
 /// Whether a steward takes letters.
 ///
 /// # Errors
 /// It is lost, or gives no answer.
-pub(crate) fn takes_letters(fabric: &Fabric, steward: PeerId) -> Result<bool> {
+pub(crate) fn takes_letters(fabric: &Fabric, steward: Peer) -> Result<bool> {
     let greeted = fabric
-        .request(steward, letter::HELLO, &[])
+        .request(PeerId(steward.slot()), letter::HELLO, &[])
         .and_then(Handle::wait);
     match greeted {
         Ok(_) => Ok(true),
@@ -75,24 +77,25 @@ pub struct Service<'f> {
     fabric: &'f Fabric,
     inbox: Inbox,
     /// Whose orders the keeper carries out.
-    at: PeerId,
+    at: Peer,
     /// Here, if this process is it.
     steward: Option<Steward>,
     keeper: Keeper<'f>,
-    /// Who was there when it looked last, at that many changes.
-    peers: Vec<PeerInfo>,
+    /// Who has said something and was not seen to be gone, when it looked last: at that many changes.
+    peers: BTreeSet<Peer>,
     changes: Option<u64>,
     /// Letters that living peers have not taken yet.
-    unsent: BTreeMap<PeerId, VecDeque<Letter>>,
+    unsent: BTreeMap<Peer, VecDeque<Letter>>,
     start: Instant,
 }
 
 impl<'f> Service<'f> {
     /// Coordinates all streams of the domain, and keeps blocks in `room`.
     pub fn steward(fabric: &'f Fabric, room: Room) -> Service<'f> {
-        let mut service = Service::new(fabric, fabric.me(), Some(Steward::new()), room);
+        let me = letter::own(fabric);
+        let mut service = Service::new(fabric, me, Some(Steward::new()), room);
         let keep = service.keeper.introduction();
-        service.said(fabric.me(), keep);
+        service.said(me, keep);
         service
     }
 
@@ -111,7 +114,7 @@ impl<'f> Service<'f> {
         Ok(service)
     }
 
-    fn new(fabric: &'f Fabric, at: PeerId, steward: Option<Steward>, room: Room) -> Service<'f> {
+    fn new(fabric: &'f Fabric, at: Peer, steward: Option<Steward>, room: Room) -> Service<'f> {
         let inbox = Inbox::default();
         letter::receive(fabric, letter::SERVICE, &inbox);
         fabric.on(letter::HELLO, |_, _| Some(Vec::new()));
@@ -121,7 +124,7 @@ impl<'f> Service<'f> {
             at,
             steward,
             keeper: Keeper::new(fabric, room),
-            peers: Vec::new(),
+            peers: BTreeSet::new(),
             changes: None,
             unsent: BTreeMap::new(),
             start: Instant::now(),
@@ -134,10 +137,14 @@ impl<'f> Service<'f> {
         let mut news = false;
         // What a peer said before it died counts: what had come when it was seen to be gone is taken before that. Letters
         // that come meanwhile are not waited for.
-        let there = self.look();
+        let gone = self.look();
         let letters = self.inbox.borrow().len();
         for (from, letter) in (0..letters).map_while(|_| self.take()).collect::<Vec<_>>() {
             news = true;
+            if !self.knows(from) {
+                tracing::debug!(%from, ?letter, "a letter of somebody who is not there");
+                continue;
+            }
             match letter {
                 Letter::Request(request) => self.said(from, request),
                 Letter::Order(order) if from == self.at => self.obey(order),
@@ -150,9 +157,11 @@ impl<'f> Service<'f> {
                 }
             }
         }
-        if let Some(there) = there {
+        for peer in gone {
             news = true;
-            self.follow_membership(there);
+            self.peers.remove(&peer);
+            self.unsent.remove(&peer);
+            self.happened(Event::Lost(peer));
         }
         self.send_again();
         if let Some(steward) = &mut self.steward
@@ -247,12 +256,22 @@ impl<'f> Service<'f> {
             .map_or_else(Vec::new, Steward::figures)
     }
 
-    fn take(&self) -> Option<(PeerId, Letter)> {
+    fn take(&self) -> Option<(Peer, Letter)> {
         self.inbox.borrow_mut().pop_front()
     }
 
-    fn said(&mut self, from: PeerId, request: Request) {
-        self.happened(Event::Said(Peer(from.0), request));
+    /// Whether a letter of this peer is to be heard: it lives, or is not yet known to be gone.
+    fn knows(&mut self, peer: Peer) -> bool {
+        self.peers.contains(&peer) || self.lives(peer) && self.peers.insert(peer)
+    }
+
+    fn lives(&self, peer: Peer) -> bool {
+        let slot = PeerId(peer.slot());
+        self.fabric.lost_life(slot, peer.incarnation()).is_none()
+    }
+
+    fn said(&mut self, from: Peer, request: Request) {
+        self.happened(Event::Said(from, request));
     }
 
     /// Tells the steward, and carries out what it wants.
@@ -262,9 +281,8 @@ impl<'f> Service<'f> {
             return;
         };
         for Action::Send(to, notice) in steward.on_event(now, event) {
-            let to = PeerId(to.0);
             match notice {
-                Notice::Order(order) if to == self.fabric.me() => self.obey(order),
+                Notice::Order(order) if to == self.at => self.obey(order),
                 notice => self.send(to, Letter::of_notice(notice)),
             }
         }
@@ -284,14 +302,14 @@ impl<'f> Service<'f> {
         }
     }
 
-    fn answer(&mut self, from: PeerId, ask: KeeperAsk) {
-        let answer = self.keeper.answer(Peer(from.0), ask);
+    fn answer(&mut self, from: Peer, ask: KeeperAsk) {
+        let answer = self.keeper.answer(from, ask);
         self.send(from, Letter::Kept(answer));
     }
 
     /// Whoever is gone does not get it, and that is another event. Who lives and takes nothing now (it is stopped, or has
     /// too much before) gets it later, behind what it did not take before.
-    fn send(&mut self, to: PeerId, letter: Letter) {
+    fn send(&mut self, to: Peer, letter: Letter) {
         if let Some(before) = self.unsent.get_mut(&to) {
             return before.push_back(letter);
         }
@@ -316,7 +334,10 @@ impl<'f> Service<'f> {
     }
 
     /// Whether that letter is done with: on its way, or for nobody.
-    fn delivered(&self, to: PeerId, letter: &Letter, patience: Duration) -> bool {
+    fn delivered(&self, to: Peer, letter: &Letter, patience: Duration) -> bool {
+        if !self.lives(to) {
+            return true;
+        }
         let deadline = self.fabric.deadline();
         self.fabric.set_deadline(deadline.min(patience));
         let sent = letter::send(self.fabric, to, letter);
@@ -331,30 +352,16 @@ impl<'f> Service<'f> {
         }
     }
 
-    /// Who is there, if that is not as it was. Looking makes progress, so what those who are gone have said is in the inbox
-    /// afterwards.
-    fn look(&mut self) -> Option<Vec<PeerInfo>> {
+    /// Who is gone since it looked last. Looking makes progress, so what those have said is in the inbox afterwards.
+    fn look(&mut self) -> Vec<Peer> {
         let changes = self.fabric.changes();
         if self.changes == Some(changes) {
-            return None;
+            return Vec::new();
         }
         self.changes = Some(changes);
-        Some(self.fabric.peers())
-    }
-
-    /// Tells the steward who is gone since it looked last.
-    fn follow_membership(&mut self, there: Vec<PeerInfo>) {
-        let gone: Vec<_> = self
-            .peers
-            .iter()
-            .filter(|known| !there.contains(known))
-            .map(|known| known.peer)
-            .collect();
-        self.peers = there;
-        for peer in gone {
-            self.unsent.remove(&peer);
-            self.happened(Event::Lost(Peer(peer.0)));
-        }
+        self.fabric.progress();
+        let peers = self.peers.iter().copied();
+        peers.filter(|peer| !self.lives(*peer)).collect()
     }
 }
 

@@ -15,6 +15,7 @@ mod kills;
 mod policies;
 mod ranks;
 mod servers;
+mod slots;
 #[path = "../staged/mod.rs"]
 mod staged;
 mod stages;

@@ -136,7 +136,7 @@ impl Stage {
         config: &StreamConfig,
     ) -> Ticket {
         let (program, config) = (program.to_owned(), config.clone());
-        self.ask(Peer(peer), |ticket| Request::OpenWriter {
+        self.ask(Peer(peer.into()), |ticket| Request::OpenWriter {
             ticket,
             stream: "field".into(),
             program,
@@ -157,13 +157,13 @@ impl Stage {
     }
 
     fn close(&mut self, writer: WriterId) {
-        let from = Peer(writer.rank);
+        let from = Peer(writer.rank.into());
         let ticket = self.ask(from, |ticket| Request::CloseWriter { ticket, writer });
         assert_eq!(self.answer(ticket), Answer::Closed);
     }
 
     fn open_reader(&mut self, peer: u32, reader: Reader) -> Ticket {
-        self.ask(Peer(peer), |ticket| Request::OpenReader {
+        self.ask(Peer(peer.into()), |ticket| Request::OpenReader {
             ticket,
             stream: "field".into(),
             reader,
@@ -191,7 +191,7 @@ impl Stage {
     }
 
     fn begin_at(&mut self, writer: WriterId, step: Step, wants: Vec<Want>) -> Ticket {
-        let from = Peer(writer.rank);
+        let from = Peer(writer.rank.into());
         self.ask(from, |ticket| Request::Begin {
             ticket,
             writer,
@@ -239,7 +239,7 @@ impl Stage {
             checksum,
         };
         let keep = self.keeps;
-        self.ask(Peer(writer.rank), |ticket| Request::Commit {
+        self.ask(Peer(writer.rank.into()), |ticket| Request::Commit {
             ticket,
             writer,
             part,
@@ -256,7 +256,7 @@ impl Stage {
     }
 
     fn next(&mut self, peer: u32, reader: ReaderId) -> Ticket {
-        self.ask(Peer(peer), |ticket| Request::Next {
+        self.ask(Peer(peer.into()), |ticket| Request::Next {
             ticket,
             reader,
             patience: 1000,
@@ -264,7 +264,7 @@ impl Stage {
     }
 
     fn at(&mut self, peer: u32, reader: ReaderId, step: Step) -> Ticket {
-        self.ask(Peer(peer), |ticket| Request::At {
+        self.ask(Peer(peer.into()), |ticket| Request::At {
             ticket,
             reader,
             step,
@@ -280,7 +280,7 @@ impl Stage {
     }
 
     fn release(&mut self, peer: u32, reader: ReaderId, hold: Ticket) {
-        self.say(Peer(peer), Request::Release { reader, hold });
+        self.say(Peer(peer.into()), Request::Release { reader, hold });
     }
 
     /// Takes and releases until nothing comes at once; returns the steps.

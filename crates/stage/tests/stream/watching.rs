@@ -12,7 +12,7 @@ fn of(variable: &str, region: Option<(u64, u64)>) -> Interest {
 
 impl Stage {
     fn open_watch(&mut self, peer: u32, interest: Interest, start: Start, most: u32) -> Ticket {
-        self.ask(Peer(peer), |ticket| Request::OpenWatch {
+        self.ask(Peer(peer.into()), |ticket| Request::OpenWatch {
             ticket,
             stream: "field".into(),
             interest,
@@ -31,7 +31,7 @@ impl Stage {
     }
 
     fn news(&mut self, peer: u32, watch: WatchId) -> Ticket {
-        self.ask(Peer(peer), |ticket| Request::Watch {
+        self.ask(Peer(peer.into()), |ticket| Request::Watch {
             ticket,
             watch,
             patience: 1000,

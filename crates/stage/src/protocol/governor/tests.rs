@@ -9,7 +9,7 @@ fn id(stream: StreamId, number: u64) -> AskId {
 
 fn want(keeper: u32, bytes: u64) -> Want {
     Want {
-        keeper: Peer(keeper),
+        keeper: Peer(keeper.into()),
         bytes,
     }
 }
@@ -44,7 +44,7 @@ fn granted(governor: &mut Governor) -> Vec<AskId> {
 }
 
 fn free(governor: &mut Governor, stream: StreamId, keeper: u32, bytes: u64) {
-    governor.freed(BufferId { stream, number: 0 }, Peer(keeper), bytes);
+    governor.freed(BufferId { stream, number: 0 }, Peer(keeper.into()), bytes);
 }
 
 #[test]

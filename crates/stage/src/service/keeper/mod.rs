@@ -432,7 +432,7 @@ fn free_number(fabric: &Fabric) -> Option<u32> {
 /// What names a buffer of `bytes` at a keeper to the fabric.
 pub(crate) fn segment_key(at: &crate::protocol::BufferAt) -> SegmentKey {
     SegmentKey {
-        peer: samite_fabric::PeerId(at.keeper.0),
+        peer: samite_fabric::PeerId(at.keeper.slot()),
         segment: at.handle.segment,
         incarnation: at.handle.incarnation,
         generation: at.handle.generation,
