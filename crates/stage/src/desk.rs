@@ -95,6 +95,12 @@ impl<'f> Desk<'f> {
         self.fabric.deadline().as_millis() as u64
     }
 
+    /// The same, for who does not want to wait longer than `left`.
+    pub(crate) fn patience_of(&self, left: Option<Duration>) -> u64 {
+        let left = left.map_or(u64::MAX, |left| left.as_millis() as u64);
+        self.patience().min(left)
+    }
+
     /// Tells the steward; no answer comes.
     pub(crate) fn tell(&self, request: Request) -> Result<()> {
         service::send(self.fabric, self.steward, &Letter::Request(request))?;

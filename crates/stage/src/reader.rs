@@ -14,6 +14,7 @@ use crate::protocol::{
 use crate::step::StepReader;
 use crate::{Error, Result};
 use std::rc::Rc;
+use std::time::{Duration, Instant};
 
 /// One rank of a program that reads a stream. Iterating gives its steps, and ends with the stream; where the stream has failed the
 /// last item is an error. Closed when dropped.
@@ -31,7 +32,7 @@ pub struct Reader<'f> {
 enum Source<'f> {
     Opened(Opened<'f>),
     /// A stream that is not there yet, and of which there are tokens until it is.
-    Later(Rc<Desk<'f>>, String, Options),
+    Later(Rc<Desk<'f>>, Options, Option<Duration>),
 }
 
 enum Opened<'f> {
@@ -49,6 +50,8 @@ struct Kept<'f> {
     late: Option<(Ticket, Asked)>,
     /// What came of it since: what is next.
     ready: Option<Taken<'f>>,
+    /// How long it waits for a step of writers that live; `None`: as long as they take.
+    timeout: Option<Duration>,
 }
 
 /// What was asked for.
@@ -94,9 +97,10 @@ impl<'f> Reader<'f> {
         stream: String,
         reader: Options,
         link: Link,
+        timeout: Option<Duration>,
     ) -> Result<Reader<'f>> {
         let policy = reader.policy;
-        let open = |patience| Kept::open(desk.clone(), &stream, reader.clone(), patience);
+        let open = |patience| Kept::open(desk.clone(), &stream, reader.clone(), timeout, patience);
         let opened = match link.has_tokens() {
             true => match open(0) {
                 // It is not yet noticed that the process that was this rank is gone.
@@ -113,7 +117,7 @@ impl<'f> Reader<'f> {
                 Source::Opened(Opened::Keepers(kept))
             }
             Err(Error::Fault(Fault::NoStream { .. })) if link.has_tokens() => {
-                Source::Later(desk, stream.clone(), reader)
+                Source::Later(desk, reader, timeout)
             }
             Err(error) => return Err(error),
         };
@@ -145,7 +149,9 @@ impl<'f> Reader<'f> {
     ///
     /// # Errors
     /// After the last step of a stream that has failed, every time: [`Fault::WriterFailed`] names the writer rank that never came,
-    /// died, or was dropped without [`Writer::close`](crate::Writer::close). No step within the deadline; a step that was lost with its keepers, or is not what its writer promised, after which the
+    /// died, or was dropped without [`Writer::close`](crate::Writer::close). No step within the deadline of the fabric, where a
+    /// process does not answer or is gone that has its lease to come back; within the time-out of [`Reading::timeout`](crate::Reading::timeout),
+    /// where there is one: else it waits as long as its writers live. A step that was lost with its keepers, or is not what its writer promised, after which the
     /// next call gives the one after it.
     pub fn next_step(&mut self) -> Result<Option<StepReader<'f>>> {
         if let Some(number) = self.link.take_token() {
@@ -175,9 +181,15 @@ impl<'f> Reader<'f> {
 
     /// What is open; what was not there when this began is opened now, and waited for.
     fn opened(&mut self) -> Result<&mut Opened<'f>> {
-        if let Source::Later(desk, stream, reader) = &self.source {
+        if let Source::Later(desk, reader, timeout) = &self.source {
             let patience = desk.patience();
-            let (kept, _) = Kept::open(desk.clone(), stream, reader.clone(), patience)?;
+            let (kept, _) = Kept::open(
+                desk.clone(),
+                &self.stream,
+                reader.clone(),
+                *timeout,
+                patience,
+            )?;
             self.source = Source::Opened(Opened::Keepers(kept));
         }
         match &mut self.source {
@@ -206,6 +218,7 @@ impl<'f> Reader<'f> {
                     None => Ok(None),
                 }
             }
+            Taken::Waiting(fault) => Err(fault.into()),
         }
     }
 }
@@ -214,6 +227,8 @@ impl<'f> Reader<'f> {
 pub(crate) enum Taken<'f> {
     Step(Given<'f>),
     End(EndOfStream),
+    /// Nothing yet, of somebody who lives.
+    Waiting(Fault),
 }
 
 impl<'f> Kept<'f> {
@@ -222,6 +237,7 @@ impl<'f> Kept<'f> {
         desk: Rc<Desk<'f>>,
         stream: &str,
         reader: Options,
+        timeout: Option<Duration>,
         patience: u64,
     ) -> Result<(Kept<'f>, u64)> {
         let ticket = desk.ticket();
@@ -242,6 +258,7 @@ impl<'f> Kept<'f> {
             contents: None,
             late: None,
             ready: None,
+            timeout,
         };
         Ok((kept, taken))
     }
@@ -266,6 +283,7 @@ impl<'f> Kept<'f> {
             return Ok(());
         };
         match (self.answer(ticket, asked), asked) {
+            (Ok(Taken::Waiting(_)), _) => {}
             (Ok(taken), Asked::Next) => self.ready = Some(taken),
             (Ok(_) | Err(Error::Fault(_)), Asked::At(_))
             | (Err(Error::Fault(Fault::NoStep { .. })), Asked::Next) => {}
@@ -274,9 +292,23 @@ impl<'f> Kept<'f> {
         Ok(())
     }
 
+    /// Asks again as long as those live that it waits for, up to the reader's own time-out.
     fn ask(&mut self, asked: Asked) -> Result<Taken<'f>> {
+        let begin = Instant::now();
+        loop {
+            let left = self.timeout.map(|all| all.saturating_sub(begin.elapsed()));
+            match self.ask_once(asked, left)? {
+                Taken::Waiting(_) if left.is_none_or(|left| !left.is_zero()) => {}
+                Taken::Waiting(fault) => return Err(fault.into()),
+                taken => return Ok(taken),
+            }
+        }
+    }
+
+    /// Waits for `left`, and no longer than the fabric's deadline.
+    fn ask_once(&mut self, asked: Asked, left: Option<Duration>) -> Result<Taken<'f>> {
         let (ticket, reader) = (self.desk.ticket(), self.id);
-        let patience = self.desk.patience();
+        let patience = self.desk.patience_of(left);
         self.desk.tell(match asked {
             Asked::Next => Request::Next {
                 ticket,
@@ -297,6 +329,7 @@ impl<'f> Kept<'f> {
         match self.desk.answer("the next step of a stream", ticket) {
             Ok(Answer::Step(record)) => self.hold(ticket, record).map(Taken::Step),
             Ok(Answer::End(end)) => Ok(Taken::End(end)),
+            Ok(Answer::Waiting(fault)) => Ok(Taken::Waiting(fault)),
             Ok(other) => Err(Error::Nonsense(format!("{other:?}"))),
             Err(error) => {
                 if matches!(error, Error::Fabric(samite_fabric::Error::Timeout { .. })) {

@@ -217,6 +217,13 @@ impl<'f> Writing<'_, 'f> {
         self
     }
 
+    /// How long [`Writer::step`] waits for readers that are slow, and for the other ranks, while these live. Without it: as long
+    /// as they take.
+    pub fn timeout(mut self, timeout: Duration) -> Self {
+        self.settings.timeout = Some(timeout);
+        self
+    }
+
     /// Opens the stream.
     pub fn open(self) -> Result<Writer<'f>> {
         let Writing {
@@ -285,6 +292,12 @@ impl<'f> Reading<'_, 'f> {
         self
     }
 
+    /// How long the reader waits for a step while those live who write it. Without it: as long as they take.
+    pub fn timeout(mut self, timeout: Duration) -> Self {
+        self.settings.timeout = Some(timeout);
+        self
+    }
+
     /// Opens the stream.
     ///
     /// # Errors
@@ -318,9 +331,9 @@ impl<'f> Reading<'_, 'f> {
         options.limits = limits.or(settings.limits());
         let desk = stage.desk.clone();
         if settings.method == Method::File {
-            let files = FileReading::open(desk, &settings.folder, &stream, &options)?;
+            let files = FileReading::open(desk, &settings, &stream, &options)?;
             return Ok(Reader::of_files(files, stream, link, options.policy));
         }
-        Reader::open(desk, stream, options, link)
+        Reader::open(desk, stream, options, link, settings.timeout)
     }
 }

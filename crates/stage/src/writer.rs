@@ -29,6 +29,7 @@ use crate::{Error, Result};
 use samite_fabric::PeerId;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 /// One rank of a program that writes a stream. The stream ends well when every rank has called [`Writer::close`]; a writer that
 /// is dropped without it has failed, which readers learn after the last committed step
@@ -59,6 +60,8 @@ pub(crate) struct Kept<'f> {
     pub(crate) needs: Needs,
     /// The layout that the steward knows.
     known: Option<LayoutHash>,
+    /// How long it waits for readers and other ranks that live; `None`: as long as they take.
+    timeout: Option<Duration>,
     is_closed: bool,
 }
 
@@ -139,6 +142,7 @@ impl<'f> Writer<'f> {
             place,
             needs: Needs::new(),
             known: None,
+            timeout: settings.timeout,
             is_closed: false,
         };
         Ok(Writer {
@@ -160,8 +164,9 @@ impl<'f> Writer<'f> {
     /// step begins when all ranks have committed the one before. A server that was lost gets nothing any more.
     ///
     /// # Errors
-    /// At the deadline a [`Fault`](crate::protocol::Fault) that says who is behind, or what is full. Afterwards it can be
-    /// called again.
+    /// At the deadline of the fabric a [`Fault`](crate::protocol::Fault) that says who never came, is gone or does not answer, or
+    /// where memory is full. For readers and ranks that live it waits as long as they take, or up to the time-out of
+    /// [`Writing::timeout`](crate::Writing::timeout). Afterwards it can be called again.
     pub fn step(&mut self) -> Result<StepWriter<'_, 'f>> {
         let slots = match &mut self.to {
             Target::Keepers(kept) => Some(kept.begin()?),
@@ -195,14 +200,16 @@ impl<'f> Writer<'f> {
 impl<'f> Kept<'f> {
     fn begin(&mut self) -> Result<Slots<'f>> {
         self.forget_lost()?;
+        let began = Instant::now();
         loop {
+            let left = self.timeout.map(|all| all.saturating_sub(began.elapsed()));
             let ticket = self.desk.ticket();
             let request = Request::Begin {
                 ticket,
                 writer: self.id,
                 step: self.next,
                 wants: wants(&self.needs),
-                patience: self.desk.patience(),
+                patience: self.desk.patience_of(left),
             };
             let answer = self
                 .desk
@@ -214,6 +221,9 @@ impl<'f> Kept<'f> {
                     self.next = next;
                     continue;
                 }
+                // Everybody that it waits for lives.
+                Ok(Answer::Waiting(_)) if left.is_none_or(|left| !left.is_zero()) => continue,
+                Ok(Answer::Waiting(fault)) => return Err(fault.into()),
                 Ok(other) => return Err(Error::Nonsense(format!("{other:?}"))),
                 Err(error) => {
                     if self.forget(&error)? {

@@ -61,6 +61,10 @@ pub struct StageTable {
     /// How long steps that nobody has opened are kept after the end of their stream.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub linger: Option<Span>,
+    /// How long a reader waits for a step, and a writer for readers and its other ranks, while all that it waits for live;
+    /// `auto`: as long as they take.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub timeout: Option<Auto<Span>>,
     /// On how many servers a block lies, with the method `server`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub replicas: Option<u32>,
@@ -125,6 +129,7 @@ impl Default for StageConfig {
                 unread: Some(Worded(by.unread)),
                 lease: Some(Span::new(by.lease)),
                 linger: Some(Span::new(by.linger)),
+                timeout: Some(Auto::Auto),
                 replicas: Some(by.replicas),
                 folder: Some(by.folder),
                 durability: Some(DurabilityName::Close),
@@ -173,6 +178,7 @@ impl StageTable {
         let steps = self.limit_steps.or(all.limit_steps).and_then(Auto::set);
         let lease = self.lease.or(all.lease);
         let linger = self.linger.or(all.linger);
+        let timeout = self.timeout.or(all.timeout);
         Settings {
             method,
             policy: self.policy.or(all.policy).map_or(by.policy, |word| word.0),
@@ -188,6 +194,7 @@ impl StageTable {
             unread: self.unread.or(all.unread).map_or(by.unread, |word| word.0),
             lease: lease.map_or(by.lease, Span::get),
             linger: linger.map_or(by.linger, Span::get),
+            timeout: timeout.and_then(Auto::set).map(Span::get),
             replicas: self.replicas.or(all.replicas).unwrap_or(by.replicas),
             folder: self
                 .folder
@@ -250,6 +257,7 @@ impl<'de> Visitor<'de> for Sections {
                 "unread" => all.unread = Some(map.next_value()?),
                 "lease" => all.lease = Some(map.next_value()?),
                 "linger" => all.linger = Some(map.next_value()?),
+                "timeout" => all.timeout = Some(map.next_value()?),
                 "replicas" => all.replicas = Some(map.next_value()?),
                 "folder" => all.folder = Some(map.next_value()?),
                 "durability" => all.durability = Some(map.next_value()?),

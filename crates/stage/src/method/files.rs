@@ -3,6 +3,7 @@
 //! A stream is a folder of [`crate::file`] below [`super::Settings::folder`]. Nobody is asked for anything: a writer does not
 //! wait for its readers, and readers look at the files again and again until there is a step.
 
+use super::Settings;
 use super::run::run_of;
 use crate::contents::{BlockAt, Contents, Indexed, Variable};
 use crate::desk::Desk;
@@ -121,6 +122,7 @@ pub(crate) struct FileReading<'f> {
     only: Option<Interest>,
     /// How long a rank that is gone may take to come back.
     lease: Duration,
+    timeout: Option<Duration>,
     next: Step,
 }
 
@@ -143,12 +145,12 @@ impl<'f> FileReading<'f> {
     /// the files of its own run only; who is alone takes others, too, where there are none of its own.
     pub(crate) fn open(
         desk: Rc<Desk<'f>>,
-        folder: &Path,
+        settings: &Settings,
         stream: &str,
         options: &Options,
     ) -> Result<Self> {
         check_rank(&options.group, options.rank, options.size)?;
-        let folder = folder_of(folder, stream);
+        let folder = folder_of(&settings.folder, stream);
         let run = run_of(desk.fabric, desk.steward);
         let is_alone = desk.fabric.identity().units <= options.size;
         let deadline = desk.fabric.deadline();
@@ -179,6 +181,7 @@ impl<'f> FileReading<'f> {
             policy: options.policy,
             only: options.only.clone(),
             lease: Duration::from_millis(options.lease),
+            timeout: settings.timeout,
             next,
         })
     }
@@ -241,6 +244,10 @@ impl<'f> FileReading<'f> {
             match choose(archive.steps()) {
                 Some(step) => return Ok(Some(Found::Step(step))),
                 None if archive.is_finished() => return Ok(Some(Found::End(EndOfStream::Closed))),
+                None if self.timeout.is_some_and(|timeout| waited >= timeout) => {
+                    drop(archive);
+                    return Err(self.late());
+                }
                 None if waited < next_look => return Ok(None),
                 None => next_look = waited + LOOK_FOR_WRITERS,
             }

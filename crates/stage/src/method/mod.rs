@@ -74,6 +74,9 @@ pub struct Settings {
     /// How long whoever has not come yet may take: the other ranks of a program after its first one, and after the end of the
     /// stream the readers of steps that nobody has opened.
     pub linger: Duration,
+    /// How long a reader waits for a step, and a writer for readers and its other ranks, while all that it waits for live;
+    /// `None`: as long as they take. Who is gone, or does not answer, is waited for up to the deadline of the fabric.
+    pub timeout: Option<Duration>,
     /// On how many servers a block lies, with the method `Server`; 1 or more.
     pub replicas: u32,
     /// Where the folders of streams are, with the method `File`.
@@ -134,6 +137,7 @@ impl Default for Settings {
             unread: stream.unread,
             lease: Duration::from_millis(stream.lease),
             linger: Duration::from_millis(stream.linger),
+            timeout: None,
             replicas: 1,
             folder: PathBuf::from("samite-streams"),
             durability: Durability::Close,

@@ -550,6 +550,9 @@ pub enum Answer {
     Step(StepRecord),
     /// There are no more.
     End(EndOfStream),
+    /// Not within `patience`, and everybody that it waits for lives: ask again. The fault is for an asker that does not want to
+    /// wait longer.
+    Waiting(Fault),
     /// It cannot be.
     Failed(Fault),
 }

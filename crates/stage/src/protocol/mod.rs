@@ -29,6 +29,8 @@
 //! * A [`Peer`] is one process, and never another one: [`Event::Lost`] comes after the last message of it.
 //! * Every request with a [`Ticket`] is answered exactly once, at its deadline at the latest (`patience`, counted from when the
 //!   steward hears of it), unless the asker dies. Answers to one asker may come in another order than its questions.
+//! * A deadline ends a wait for somebody who does not answer, died or never came. At the deadline of a question for a step
+//!   (`Begin`, `Next`, `At`) that waits for living writers or readers alone the answer is [`Answer::Waiting`].
 //! * A keeper obeys its orders in the order in which they come. After `Free` it forgets the buffer; if readers still have it
 //!   mapped it may wait for them, but the steward frees only what nobody holds.
 //!

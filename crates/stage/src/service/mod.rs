@@ -135,33 +135,24 @@ impl<'f> Service<'f> {
     /// to be found.
     pub fn turn(&mut self) -> bool {
         let mut news = false;
-        // What a peer said before it died counts: what had come when it was seen to be gone is taken before that. Letters
-        // that come meanwhile are not waited for.
+        // What a peer said before it died counts: what had come when it was seen to be gone is taken before that. What others
+        // say is heard after it, so that nobody is given what the dead had. Letters that come meanwhile are not waited for.
         let gone = self.look();
         let letters = self.inbox.borrow().len();
-        for (from, letter) in (0..letters).map_while(|_| self.take()).collect::<Vec<_>>() {
-            news = true;
-            if !self.knows(from) {
-                tracing::debug!(%from, ?letter, "a letter of somebody who is not there");
-                continue;
-            }
-            match letter {
-                Letter::Request(request) => self.said(from, request),
-                Letter::Order(order) if from == self.at => self.obey(order),
-                Letter::Order(_) => {
-                    tracing::warn!(%from, "an order of somebody who is not the steward")
-                }
-                Letter::Ask(ask) => self.answer(from, ask),
-                Letter::Answer(..) | Letter::Kept(_) => {
-                    tracing::warn!(%from, "an answer for somebody else");
-                }
-            }
+        let letters = (0..letters).map_while(|_| self.take());
+        let (last_words, letters): (Vec<_>, Vec<_>) =
+            letters.partition(|(from, _)| gone.contains(from));
+        news |= !(gone.is_empty() && letters.is_empty());
+        for (from, letter) in last_words {
+            self.hear(from, letter);
         }
         for peer in gone {
-            news = true;
             self.peers.remove(&peer);
             self.unsent.remove(&peer);
             self.happened(Event::Lost(peer));
+        }
+        for (from, letter) in letters {
+            self.hear(from, letter);
         }
         self.send_again();
         if let Some(steward) = &mut self.steward
@@ -178,6 +169,24 @@ impl<'f> Service<'f> {
         }
         self.keeper.tidy();
         news
+    }
+
+    fn hear(&mut self, from: Peer, letter: Letter) {
+        if !self.knows(from) {
+            tracing::debug!(%from, ?letter, "a letter of somebody who is not there");
+            return;
+        }
+        match letter {
+            Letter::Request(request) => self.said(from, request),
+            Letter::Order(order) if from == self.at => self.obey(order),
+            Letter::Order(_) => {
+                tracing::warn!(%from, "an order of somebody who is not the steward")
+            }
+            Letter::Ask(ask) => self.answer(from, ask),
+            Letter::Answer(..) | Letter::Kept(_) => {
+                tracing::warn!(%from, "an answer for somebody else");
+            }
+        }
     }
 
     /// Serves as long as `go_on` says so, which is asked after everything that happens, and now and then.

@@ -210,3 +210,74 @@ fn a_step_beyond_the_end_of_files_passes_none_over() {
     );
     a_step_beyond_the_end(&name, Method::File);
 }
+
+/// A writer, or a reader, that computes for longer than any deadline keeps the others waiting, and nothing ends.
+fn a_slow_program(name: &str, method: Method) {
+    const DEADLINE: Duration = Duration::from_millis(50);
+    let play = Play::of(2, Mask::default());
+    let body = |fabric: &Fabric, me: u32| -> Outcome {
+        let settings = Settings {
+            steps: Some(1),
+            ..settings(fabric, method)
+        };
+        let stage = stage(fabric, settings)?;
+        if me == 0 {
+            let mut field = stage.write("field").as_rank("solver", 0, 1).open()?;
+            pause("open");
+            fabric.set_deadline(DEADLINE);
+            for number in 0..4 {
+                if number < 2 {
+                    std::thread::sleep(6 * DEADLINE);
+                }
+                same!(write(&mut field)?, number);
+            }
+            fabric.set_deadline(Duration::from_secs(20));
+            return Ok(field.close()?);
+        }
+        let mut reader = stage.read("field").as_rank("analysis", 0, 1).open()?;
+        let hasty = stage.read("field").as_rank("hasty", 0, 1);
+        let mut hasty = hasty.timeout(DEADLINE).open()?;
+        pause("open");
+        let late = hasty.next_step().map(|step| step.is_some());
+        let is_late = match method {
+            Method::File => matches!(late, Err(Error::Fault(Fault::NoStep { .. }))),
+            _ => matches!(&late, Err(Error::Fault(Fault::NoStep { whom, .. }))
+                if whom == "rank 0 of solver to commit step 0"),
+        };
+        check!(is_late, "{late:?}");
+        drop(hasty);
+        fabric.set_deadline(DEADLINE);
+        for number in 0..4 {
+            let step = next(&mut reader)?;
+            same!(step.number(), number);
+            check_step(&step)?;
+            if number >= 2 {
+                std::thread::sleep(6 * DEADLINE);
+            }
+        }
+        check!(reader.next_step()?.is_none());
+        fabric.set_deadline(Duration::from_secs(20));
+        Ok(())
+    };
+    play.run(name, body, |cast| {
+        let (writer, reader) = (play.actor(0), play.actor(1));
+        cast.wait_point(writer, "open");
+        cast.wait_point(reader, "open");
+        cast.release(reader);
+        cast.release(writer);
+        cast.all_end();
+        let _ = std::fs::remove_dir_all(folder(cast.domain()));
+    });
+}
+
+#[test]
+fn who_computes_is_not_dead() {
+    let name = full_name(module_path!(), "who_computes_is_not_dead");
+    a_slow_program(&name, Method::Stream);
+}
+
+#[test]
+fn who_computes_and_writes_files_is_not_dead() {
+    let name = full_name(module_path!(), "who_computes_and_writes_files_is_not_dead");
+    a_slow_program(&name, Method::File);
+}

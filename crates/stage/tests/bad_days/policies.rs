@@ -125,7 +125,9 @@ fn a_full_stream_says_why() {
             check_step(&next(&mut reader)?)?;
             return Ok(());
         }
-        let mut field = stage.write("field").as_rank("solver", 0, 1).open()?;
+        let field = stage.write("field").as_rank("solver", 0, 1);
+        // Slow readers are waited for as long as the writer wants, those who never come up to the deadline.
+        let mut field = field.timeout(Duration::from_millis(300)).open()?;
         write(&mut field)?;
         write(&mut field)?;
         fabric.set_deadline(Duration::from_millis(30));

@@ -127,6 +127,7 @@ fn everything_happened(seen: &Seen) {
         "keeper lost",
         "silent keeper",
         "writer failed",
+        "told to wait on",
         "closed well",
         "closed early",
         "never came",

@@ -154,6 +154,10 @@ impl ReaderRank {
                 }
                 self.close(world);
             }
+            (Answer::Waiting(fault), stage) => {
+                world.seen.add("told to wait on");
+                self.on_fault(world, fault, stage);
+            }
             (Answer::Failed(fault), stage) => self.on_fault(world, fault, stage),
             (answer, stage) => panic!("{answer:?} while {stage:?}"),
         }

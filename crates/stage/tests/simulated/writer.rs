@@ -327,6 +327,10 @@ impl WriterRank {
             ) => {
                 self.stage = Stage::Done;
             }
+            (Answer::Waiting(fault), _) => {
+                world.seen.add("told to wait on");
+                self.on_fault(world, fault);
+            }
             (Answer::Failed(fault), _) => self.on_fault(world, fault),
             (answer, stage) => panic!("{answer:?} while {stage:?}"),
         }

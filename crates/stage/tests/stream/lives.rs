@@ -32,7 +32,7 @@ fn a_step_begins_when_the_one_before_is_whole() {
     let ahead = stage.begin(zero, 1, 128);
     stage.pass(1000);
     assert!(matches!(
-        stage.fault(ahead),
+        stage.still_waits(ahead),
         Fault::WriterBehind {
             rank: 1,
             step: 0,
@@ -431,7 +431,7 @@ fn no_step_in_time() {
     assert_eq!(stage.steward.wake_at(), Some(1000));
     stage.pass(1);
     assert!(matches!(
-        stage.fault(ticket),
+        stage.still_waits(ticket),
         Fault::NoStep { committed: 0, .. }
     ));
 }
@@ -470,4 +470,65 @@ impl Stage {
         let ticket = self.commit(writer, 0, line(&[block]), &buffers);
         assert_eq!(self.answer(ticket), Answer::Committed);
     }
+}
+
+/// A wait for who is gone, or never came, ends at its deadline; one for who lives does not.
+#[test]
+fn only_who_lives_is_waited_for_beyond_a_deadline() {
+    let mut stage = Stage::new(1 << 20);
+    let patient = StreamConfig {
+        lease: 5000,
+        linger: 5000,
+        ..config()
+    };
+    let (zero, one) = (stage.writer(0, 2, &patient), stage.writer(1, 2, &patient));
+    let slow = Reader {
+        lease: 5000,
+        ..group("viewer", Policy::Block)
+    };
+    let reader = stage.reader(10, slow);
+    let both = |stage: &mut Stage, step| {
+        for (writer, block) in [(zero, (0, 8)), (one, (8, 16))] {
+            let ticket = stage.begin(writer, step, 64);
+            let buffers = stage.buffers(ticket);
+            let ticket = stage.commit(writer, step, line(&[block]), &buffers);
+            assert_eq!(stage.answer(ticket), Answer::Committed);
+        }
+    };
+    both(&mut stage, 0);
+    // Both ranks compute: the next step, and one after it, are waited for.
+    assert_eq!(stage.drain(10, reader), [0]);
+    let late = stage.at(10, reader, 7);
+    stage.pass(1000);
+    assert!(matches!(stage.still_waits(late), Fault::NoStep { .. }));
+    // A reader that computes holds its writers up, one that has died does so until the deadline.
+    both(&mut stage, 1);
+    both(&mut stage, 2);
+    let full = stage.begin(zero, 3, 64);
+    stage.pass(1000);
+    let behind = stage.still_waits(full);
+    assert!(matches!(behind, Fault::ReadersBehind { .. }), "{behind}");
+    stage.feed(Event::Lost(Peer(10)));
+    let full = stage.begin(zero, 3, 64);
+    stage.pass(1000);
+    assert!(matches!(stage.fault(full), Fault::ReadersBehind { .. }));
+    // Another one comes in its place; now a writer rank dies under it.
+    let ticket = stage.open_reader(11, group("viewer", Policy::Block));
+    assert!(matches!(stage.answer(ticket), Answer::Reading { .. }));
+    assert_eq!(stage.drain(11, reader), [1, 2]);
+    stage.feed(Event::Lost(Peer(1)));
+    let dead = stage.next(11, reader);
+    let ahead = stage.begin(zero, 3, 64);
+    let buffers = stage.buffers(ahead);
+    let ticket = stage.commit(zero, 3, line(&[(0, 8)]), &buffers);
+    assert_eq!(stage.answer(ticket), Answer::Committed);
+    let ahead = stage.begin(zero, 4, 64);
+    stage.pass(1000);
+    assert!(matches!(stage.fault(dead), Fault::NoStep { .. }));
+    let (rank, step) = (1, 3);
+    let stream = "field".to_owned();
+    assert_eq!(
+        stage.fault(ahead),
+        Fault::WriterBehind { stream, rank, step }
+    );
 }

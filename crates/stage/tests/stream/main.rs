@@ -123,6 +123,14 @@ impl Stage {
         }
     }
 
+    /// What it waits for lives: at its deadline it is told to ask again.
+    fn still_waits(&mut self, ticket: Ticket) -> Fault {
+        match self.answer(ticket) {
+            Answer::Waiting(fault) => fault,
+            other => panic!("it does not wait: {other:?}"),
+        }
+    }
+
     fn waits(&self, ticket: Ticket) -> bool {
         !self.answers.contains_key(&ticket)
     }

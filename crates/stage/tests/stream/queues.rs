@@ -27,7 +27,7 @@ fn block_waits_at_the_limit_and_says_who_is_behind() {
     stage.pass(999);
     assert!(stage.waits(fourth));
     stage.pass(1);
-    let behind = stage.fault(fourth);
+    let behind = stage.still_waits(fourth);
     assert_eq!(
         behind.to_string(),
         "the readers viewer of the stream field are 2 steps behind, which is their limit: \

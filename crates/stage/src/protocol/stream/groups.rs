@@ -113,6 +113,12 @@ impl Group {
         self.ranks.is_empty()
     }
 
+    /// Whether it has come, and nobody of it is away.
+    fn is_alive(&self) -> bool {
+        let mut ranks = self.ranks.iter();
+        !self.is_expected() && ranks.all(|rank| !matches!(rank.place, Place::Away(_)))
+    }
+
     pub(super) fn is_left(&self) -> bool {
         self.is_expected() || self.ranks.iter().any(Rank::counts)
     }
@@ -182,14 +188,14 @@ impl Groups {
             .map(|group| group.queue.steps())
     }
 
-    /// The first group that does not let step `step` of about `bytes` bytes begin: its name and how many steps it is behind.
-    pub(super) fn who_is_full(
-        &self,
-        store: &Store,
+    /// The groups that do not let step `step` of about `bytes` bytes begin, and how many steps each is behind.
+    fn full<'g>(
+        &'g self,
+        store: &'g Store,
         step: Step,
         bytes: u64,
-    ) -> Option<(Option<String>, u64)> {
-        self.groups.values().find_map(|group| {
+    ) -> impl Iterator<Item = (&'g Group, u64)> {
+        self.groups.values().filter_map(move |group| {
             let used = group.in_use();
             let held = used
                 .iter()
@@ -200,8 +206,25 @@ impl Groups {
             let admits = group
                 .queue
                 .admits(step, steps, held, bytes, !store.disk_full);
-            (!admits).then(|| (group.name.clone(), steps + group.queue.steps()))
+            (!admits).then(|| (group, steps + group.queue.steps()))
         })
+    }
+
+    /// The first group that does not let step `step` of about `bytes` bytes begin: its name and how many steps it is behind.
+    pub(super) fn who_is_full(
+        &self,
+        store: &Store,
+        step: Step,
+        bytes: u64,
+    ) -> Option<(Option<String>, u64)> {
+        let first = self.full(store, step, bytes).next();
+        first.map(|(group, steps)| (group.name.clone(), steps))
+    }
+
+    /// Whether all of those are groups whose ranks live.
+    pub(super) fn full_are_alive(&self, store: &Store, step: Step, bytes: u64) -> bool {
+        self.full(store, step, bytes)
+            .all(|(group, _)| group.is_alive())
     }
 
     /// What spilling groups have beyond their limits.

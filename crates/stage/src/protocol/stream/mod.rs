@@ -258,6 +258,15 @@ impl Stream {
         self.answer(to, ticket, Answer::Failed(fault));
     }
 
+    /// The deadline of a question for a step is over.
+    fn late(&mut self, to: Peer, ticket: Ticket, fault: Fault, is_alive: bool) {
+        let answer = match is_alive {
+            true => Answer::Waiting(fault),
+            false => Answer::Failed(fault),
+        };
+        self.answer(to, ticket, answer);
+    }
+
     fn order(&mut self, keeper: Peer, order: Order) {
         self.out.push(Action::Send(keeper, Notice::Order(order)));
     }

@@ -409,12 +409,13 @@ impl Stream {
         }
         for (peer, ticket, group, rank, step) in late {
             let group = &self.groups.groups[&group];
+            let (whom, is_alive) = self.whom_reader_waits_for(group, rank, step);
             let fault = Fault::NoStep {
                 stream: self.name.clone(),
                 committed: self.store.committed,
-                whom: self.whom_reader_waits_for(group, rank, step),
+                whom,
             };
-            self.fail(peer, ticket, fault);
+            self.late(peer, ticket, fault, is_alive);
         }
         for (number, rank) in over {
             self.leave(number, rank, Place::Gone);

@@ -71,7 +71,7 @@ impl Stream {
                     continue;
                 };
                 let who = format!("rank {rank} of {}", group.name.as_deref().unwrap_or("?"));
-                let whom = self.whom_reader_waits_for(group, rank, asked.at);
+                let (whom, _) = self.whom_reader_waits_for(group, rank, asked.at);
                 waits.push(self.wait(who, peer, whom, asked.since));
             }
         }
@@ -85,13 +85,14 @@ impl Stream {
         waits
     }
 
-    /// For whom a rank of a group waits that wants the next step, or step `at`.
+    /// For whom a rank of a group waits that wants the next step, or step `at`; and whether these all live.
     pub(super) fn whom_reader_waits_for(
         &self,
         group: &Group,
         rank: usize,
         at: Option<Step>,
-    ) -> String {
+    ) -> (String, bool) {
+        let next_step = || (self.whom_next_waits_for(), self.next_is_alive());
         let wanted = match at {
             Some(step) => step,
             None => {
@@ -99,23 +100,35 @@ impl Stream {
                 let taken = group.taken.get(ahead as usize).copied();
                 let next = taken.or_else(|| group.queue.first());
                 let Some(step) = next else {
-                    return self.whom_next_waits_for();
+                    return next_step();
                 };
                 if let Some(last) = group.last().filter(|_| taken.is_none())
                     && group.is_drawn_out(&self.store, step)
                 {
                     let name = group.name.as_deref().unwrap_or("?");
                     let step = group.taken.front().copied().unwrap_or(step);
-                    return format!("rank {last} of {name} to take step {step}");
+                    let is_here = matches!(group.ranks[last].place, ReaderPlace::Here(_));
+                    return (
+                        format!("rank {last} of {name} to take step {step}"),
+                        is_here,
+                    );
                 }
                 step
             }
         };
         match self.store.steps.contains_key(&wanted) {
-            true => format!("step {wanted} to be on disk"),
-            false if wanted == self.store.committed => self.whom_next_waits_for(),
-            false => format!("step {wanted}"),
+            true => (format!("step {wanted} to be on disk"), false),
+            false if wanted == self.store.committed => next_step(),
+            false => (format!("step {wanted}"), self.next_is_alive()),
         }
+    }
+
+    /// Whether the next step waits for living writer ranks alone, and not for one that is gone, or for a keeper.
+    pub(super) fn next_is_alive(&self) -> bool {
+        let step = self.store.committed;
+        let mut behind = self.writers.ranks.iter().filter(|rank| rank.next == step);
+        let is_here = |rank: &super::writers::Rank| matches!(rank.place, Place::Here(_));
+        behind.next().is_some_and(is_here) && behind.all(is_here)
     }
 
     fn wait(&self, who: String, peer: Peer, whom: String, since: u64) -> Wait {

@@ -421,9 +421,9 @@ impl Stream {
             if let Some(asking) = &state.asking {
                 let until = asking.until;
                 if until <= self.now {
-                    let fault = self.why_late(rank);
+                    let (fault, is_alive) = (self.why_late(rank), self.waits_for_living(rank));
                     if let Some((peer, ticket)) = self.stop_asking(rank) {
-                        self.fail(peer, ticket, fault);
+                        self.late(peer, ticket, fault, is_alive);
                     }
                 } else {
                     self.wake_by(until);
@@ -440,6 +440,23 @@ impl Stream {
                     self.end_stream(EndOfStream::WriterFailed { rank, how });
                 }
             }
+        }
+    }
+
+    /// Whether the question of a rank waits for living writers or readers alone. Memory is waited for up to the deadline: who
+    /// has it may wait for this rank.
+    fn waits_for_living(&self, rank: usize) -> bool {
+        let Some(asking) = &self.writers.ranks[rank].asking else {
+            return false;
+        };
+        let step = self.store.committed;
+        match asking.stage {
+            Stage::Queued if asking.begin > Some(step) => self.next_is_alive(),
+            Stage::Queued => {
+                let bytes = self.store.last_bytes;
+                self.groups.full_are_alive(&self.store, step, bytes)
+            }
+            Stage::Asked(..) | Stage::Allocating(..) => false,
         }
     }
 

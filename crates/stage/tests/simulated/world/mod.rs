@@ -380,7 +380,7 @@ impl Run {
                     "at {now}, too late by {}: {question} -> {answer:?}",
                     now - until
                 );
-                if let Answer::Failed(fault) = &answer {
+                if let Answer::Failed(fault) | Answer::Waiting(fault) = &answer {
                     self.world.seen.add(crate::name_of(fault));
                 }
                 self.with(to, |actor, world| match actor {
