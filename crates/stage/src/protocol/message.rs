@@ -458,6 +458,10 @@ pub enum Order {
 /// What the steward says to a peer.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[allow(missing_docs, reason = "fields are described at the variants")]
+#[allow(
+    clippy::large_enum_variant,
+    reason = "one at a time, and encoded as soon as it is made"
+)]
 pub enum Notice {
     /// To a question.
     Answer { ticket: Ticket, answer: Answer },
