@@ -98,13 +98,16 @@ pub enum Error {
         /// Its number.
         segment: u32,
     },
-    /// The segment cannot change its phase while others use it.
-    #[error("segment {segment} is still in use {users} times; drop what is attached to it first")]
+    /// The segment cannot change its phase, or be taken back, while somebody uses it.
+    #[error(
+        "segment {segment} is still used by {}; drop what is attached to it, and ranges of it, first",
+        names(users)
+    )]
     InUse {
         /// Its number.
         segment: u32,
-        /// How many are attached.
-        users: u64,
+        /// The processes that are attached, or have ranges of it; this one may be among them.
+        users: Vec<PeerId>,
     },
     /// An atomic needs an aligned offset.
     #[error("offset {0} is not aligned for an atomic of this size")]
@@ -154,6 +157,14 @@ pub enum Error {
     /// The agent of the node is gone; who joins, dies or needs memory is no longer heard of.
     #[error("the agent of domain \"{0}\" is gone; start the job again")]
     AgentLost(String),
+}
+
+fn names(users: &[PeerId]) -> String {
+    let names: Vec<String> = users.iter().map(PeerId::to_string).collect();
+    match names.is_empty() {
+        true => "a process that has just left it".into(),
+        false => names.join(", "),
+    }
 }
 
 /// A stable number for each error, for C and Python.

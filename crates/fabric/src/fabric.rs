@@ -398,6 +398,7 @@ impl Drop for Fabric {
         while core.engine.has_unsent() && !patience.rest(core, self.spin, LINGER, &mut || false) {
             core.turn();
         }
+        core.engine.end_all();
         drop(self.seat.take());
     }
 }

@@ -1,4 +1,4 @@
-//! Segments that their owner sometimes has for itself: a gate stands before them.
+//! Segments that their owner sometimes has for itself: they are leased in a mode.
 //!
 //! ```text
 //!   open      attached by anybody: put, get, atomics
@@ -6,41 +6,37 @@
 //!   closed    nobody is attached; the owner has `&mut [T]`
 //!   lent      one other process, where it is mapped, has `&mut [T]` ([`Fabric::borrow`])
 //! ```
-//! The gate turns only when nobody is attached: those who use a segment agree on when they detach (drop
+//! The mode turns only when nobody is attached: those who use a segment agree on when they detach (drop
 //! their [`crate::Remote`]s), and then the owner turns it. If somebody did not, that is
-//! [`Error::InUse`], and nothing has changed. Over messages the owner itself answers, so there it is the
-//! engine of the owner that lets nobody in.
+//! [`Error::InUse`], which names them, and nothing has changed. Over messages the owner itself answers, so there it
+//! is the engine of the owner that lets nobody in.
 //!
-//! A gated segment that is dropped while others are still attached keeps its memory and its number until
-//! they have left: who is inside needs no check of each access. Who dies inside never leaves, and then the
-//! memory comes back with the end of this process.
+//! A segment that is dropped while somebody is still attached keeps its memory and its number until
+//! that has ended: an access through a lease needs no check. The lease of a process that dies ends with it.
 
 use crate::engine::{Access, Offered};
 use crate::fabric::Fabric;
-use crate::hold::Hold;
-use crate::layout::Kind;
-use crate::{Error, Result, SegmentKey};
+use crate::layout::segment_id;
+use crate::segment::{Segment, is_of, not_now, refused};
+use crate::{Error, PeerId, Result, SegmentKey};
 use bytemuck::Pod;
+use samite_mem::SharedBytes;
 use samite_mem::copy::aside::copy_aside;
-use samite_mem::gate::{Exclusive, GatedBlock, Lent, Mode};
-use samite_mem::{SharedBytes, Span};
+use samite_mem::lease::{Exclusive, LeasedBlock, Lent, Mode};
 
-/// A segment of this process behind a gate, open or reading; withdrawn when dropped, and freed when nobody is
-/// inside any more.
+/// A segment of this process, open, reading or lent; withdrawn when dropped, and freed when nobody uses it any more.
 #[derive(Debug)]
 pub struct Gated<'f> {
     fabric: &'f Fabric,
     key: SegmentKey,
-    mode: Mode,
-    /// `None` only while the gate turns.
-    block: Option<GatedBlock>,
+    /// `None` only while the owner takes it.
+    block: Option<LeasedBlock>,
 }
 
 /// A gated segment to come, whose memory is allocated part by part; given back when dropped.
 #[derive(Debug)]
 pub struct Growing<'f> {
     fabric: &'f Fabric,
-    bytes: u64,
     memory: samite_mem::Growing,
 }
 
@@ -55,7 +51,6 @@ pub struct Owned<'f> {
 #[derive(Debug)]
 pub struct Borrowed {
     lent: Lent,
-    _hold: Hold,
 }
 
 impl Borrowed {
@@ -79,39 +74,29 @@ impl Borrowed {
     }
 }
 
-/// What is left of a gated segment that was dropped while others were inside.
+/// A segment that was dropped while somebody used it.
 #[derive(Debug)]
-pub(crate) struct Left {
+pub(crate) struct Deferred {
     segment: u32,
-    block: GatedBlock,
-    mode: Mode,
+    block: LeasedBlock,
 }
 
 impl Fabric {
-    /// Frees the gated segments whose last user has left.
+    /// Frees the dropped segments whose last user has left.
     pub(crate) fn sweep(&self) {
-        let left = std::mem::take(&mut self.core.borrow_mut().engine.limbo);
-        for left in left {
-            self.leave(left);
+        let deferred = std::mem::take(&mut self.core.borrow_mut().engine.deferred);
+        for Deferred { segment, block } in deferred {
+            self.end(segment, block);
         }
     }
 
-    fn leave(&self, left: Left) {
-        let Left {
-            segment,
-            block,
-            mode,
-        } = left;
-        match block.close(mode) {
-            Ok(free) => {
-                self.withdraw(segment);
-                drop(free);
+    fn end(&self, segment: u32, block: LeasedBlock) {
+        match block.end() {
+            Ok(()) => self.withdraw(segment),
+            Err(block) => {
+                let deferred = &mut self.core.borrow_mut().engine.deferred;
+                deferred.push(Deferred { segment, block });
             }
-            Err((block, _)) => self.core.borrow_mut().engine.limbo.push(Left {
-                segment,
-                block,
-                mode,
-            }),
         }
     }
 
@@ -128,27 +113,19 @@ impl Fabric {
             return Ok(None);
         }
         self.lives(&core.engine, key)?;
-        let layout = &self.node.layout;
-        let entry = layout.entry(key.peer, key.segment);
-        let entry = entry.filter(|entry| {
-            let same = (entry.generation, entry.bytes) == (key.generation, key.bytes);
-            same && entry.gated
-        });
-        let (peer, segment) = (key.peer, key.segment);
-        let entry = entry.ok_or(Error::NoSuchSegment { peer, segment })?;
-        let span = Span {
-            offset: entry.place,
-            bytes: entry.bytes,
-        };
-        let gate = layout.gate(peer, segment, key.generation);
-        let lent = gate.borrow(layout.arena(), span);
-        let lent = lent.map_err(Error::of_memory_of(peer))?;
-        let lent = lent.ok_or(Error::WrongPhase { peer, segment })?;
-        let hold = self.node.holds.hold(peer);
-        Ok(Some(Borrowed { lent, _hold: hold }))
+        let entry = self.node.layout.entry(key.peer, key.segment);
+        let entry = entry.filter(|entry| entry.look().is_some_and(|seen| is_of(key, seen)));
+        let entry = entry.ok_or_else(|| refused(key))?;
+        let id = segment_id(key.peer, key.segment);
+        let lent = self.node.holder.borrow(&entry, key.generation, id);
+        let lent = lent.map_err(Error::of_memory_of(key.peer))?;
+        let lent = lent.filter(|lent| lent.as_slice::<u8>().len() as u64 == key.bytes);
+        Ok(Some(Borrowed {
+            lent: lent.ok_or_else(|| not_now(key, &entry))?,
+        }))
     }
 
-    /// Allocates a zeroed segment behind an open gate. `segment`: a number that is not in use. Local.
+    /// Allocates a zeroed segment, open, whose mode can be turned. `segment`: a number that is not in use. Local.
     pub fn allocate_gated(&self, segment: u32, bytes: u64) -> Result<Gated<'_>> {
         self.grow_gated(bytes)?.gate(segment)
     }
@@ -158,25 +135,16 @@ impl Fabric {
         self.sweep();
         Ok(Growing {
             fabric: self,
-            bytes,
             memory: self.node.heap.grow(bytes)?,
         })
     }
 
-    fn next_gate(&self, segment: u32) -> samite_mem::gate::Gate {
-        let layout = &self.node.layout;
-        let generation = layout.next_generation(self.me(), segment);
-        layout.gate(self.me(), segment, generation)
-    }
-
-    /// Offers a block behind a new gate.
-    fn offer_gated(&self, segment: u32, block: GatedBlock, bytes: u64) -> Result<Gated<'_>> {
-        let place = block.span().offset;
-        let generation = self.offer(segment, place, Kind::Gated, Access::Withdrawn(bytes))?;
+    /// Lets the engine know of a block that is offered.
+    pub(crate) fn offer(&self, segment: u32, block: LeasedBlock) -> Result<Gated<'_>> {
+        let generation = block.generation();
         let gated = Gated {
             fabric: self,
-            key: self.own_key(segment, generation, bytes),
-            mode: Mode::Open,
+            key: self.own_key(segment, generation, block.len()),
             block: Some(block),
         };
         gated.let_in()?;
@@ -190,14 +158,11 @@ impl<'f> Growing<'f> {
         Ok(self.memory.step()?)
     }
 
-    /// The segment, behind an open gate, with all of its memory. `segment`: a number that is not in use.
+    /// The segment, open, with all of its memory. `segment`: a number that is not in use.
     pub fn gate(self, segment: u32) -> Result<Gated<'f>> {
-        let fabric = self.fabric;
-        if !fabric.core.borrow().engine.is_free(segment) {
-            return Err(crate::segment::no_number());
-        }
-        let block = GatedBlock::new(self.memory.block()?, fabric.next_gate(segment));
-        fabric.offer_gated(segment, block, self.bytes)
+        let slot = self.fabric.slot(segment)?;
+        let block = LeasedBlock::new(self.memory, slot)?;
+        self.fabric.offer(segment, block)
     }
 }
 
@@ -207,12 +172,15 @@ impl<'f> Gated<'f> {
         self.key
     }
 
-    /// Its bytes, while the gate is open. Who has them is inside.
+    /// Its bytes, while it is open. Whoever has them uses it.
     pub fn bytes(&self) -> Result<SharedBytes> {
-        let (arena, block) = (self.fabric.node.layout.arena(), self.block.as_ref());
-        let block = block.ok_or_else(|| self.wrong_phase())?;
-        let bytes = block.gate().share(arena, block.span())?;
-        bytes.ok_or_else(|| self.wrong_phase())
+        let block = self.block.as_ref().ok_or_else(|| self.wrong_phase())?;
+        block.share()?.ok_or_else(|| self.wrong_phase())
+    }
+
+    /// As a segment whose mode is not turned.
+    pub(crate) fn ungated(self) -> Result<Segment<'f>> {
+        Segment::of(self)
     }
 
     fn wrong_phase(&self) -> Error {
@@ -224,11 +192,9 @@ impl<'f> Gated<'f> {
 
     /// Lets the engine answer those who reach it by messages.
     fn let_in(&self) -> Result<()> {
-        let (arena, block) = (self.fabric.node.layout.arena(), self.block.as_ref());
-        let block = block.ok_or_else(|| self.wrong_phase())?;
-        let reading = block.gate().read(arena, block.span())?.map(Access::Reading);
-        let access = match reading {
-            Some(reading) => reading,
+        let block = self.block.as_ref().ok_or_else(|| self.wrong_phase())?;
+        let access = match block.read()? {
+            Some(reading) => Access::Reading(reading),
             None => Access::Shared(self.bytes()?),
         };
         self.set_access(access);
@@ -245,8 +211,9 @@ impl<'f> Gated<'f> {
     /// Those who are attached still are. The first step of a turn.
     pub fn shut(&self) {
         self.set_access(Access::Withdrawn(self.key.bytes));
-        let layout = &self.fabric.node.layout;
-        layout.clear_entry(self.key.peer, self.key.segment);
+        if let Some(block) = &self.block {
+            block.withdraw();
+        }
     }
 
     /// Has it for this process alone. After [`Gated::shut`], and when everybody has detached.
@@ -258,7 +225,7 @@ impl<'f> Gated<'f> {
             let error = self.wrong_phase();
             return Err(Box::new((self, error)));
         };
-        match block.close(self.mode) {
+        match block.close() {
             Ok(exclusive) => Ok(Owned {
                 exclusive,
                 gated: self,
@@ -274,14 +241,15 @@ impl<'f> Gated<'f> {
     /// From open (or lent) to reading or back, without having it in between. Conditions and errors as
     /// [`Gated::own`].
     pub fn turn(&mut self, reading: bool) -> Result<()> {
-        let to = if reading { Mode::Reading } else { Mode::Open };
-        if let Some(block) = &self.block {
-            block
-                .turn(self.mode, to)
-                .map_err(|users| self.in_use(users))?;
-        }
-        self.mode = to;
+        self.turn_to(if reading { Mode::Reading } else { Mode::Open })?;
         self.offer_again()
+    }
+
+    fn turn_to(&mut self, mode: Mode) -> Result<()> {
+        match self.block.as_mut().map(|block| block.turn(mode)) {
+            Some(Err(users)) => Err(self.in_use(users)),
+            _ => Ok(()),
+        }
     }
 
     /// Lends it to whoever is the first to [`Fabric::borrow`] it. After it was open and nobody is attached.
@@ -289,26 +257,21 @@ impl<'f> Gated<'f> {
     pub fn lend(&mut self) -> Result<()> {
         // The engine itself is attached for those who come by messages.
         self.set_access(Access::Withdrawn(self.key.bytes));
-        if let Some(block) = &self.block {
-            block
-                .turn(self.mode, Mode::Lent)
-                .map_err(|users| self.in_use(users))?;
-        }
-        self.mode = Mode::Lent;
-        Ok(())
+        self.turn_to(Mode::Lent)
     }
 
-    fn in_use(&self, users: u64) -> Error {
+    fn in_use(&self, users: Vec<u32>) -> Error {
         Error::InUse {
             segment: self.key.segment,
-            users,
+            users: users.into_iter().map(PeerId).collect(),
         }
     }
 
-    fn offer_again(&self) -> Result<()> {
+    pub(crate) fn offer_again(&self) -> Result<()> {
         self.let_in()?;
-        let layout = &self.fabric.node.layout;
-        layout.offer_again(self.key.peer, self.key.segment);
+        if let Some(block) = &self.block {
+            block.offer_again();
+        }
         Ok(())
     }
 }
@@ -318,12 +281,8 @@ impl Drop for Gated<'_> {
         let Some(block) = self.block.take() else {
             return self.fabric.withdraw(self.key.segment);
         };
-        self.shut();
-        self.fabric.leave(Left {
-            segment: self.key.segment,
-            block,
-            mode: self.mode,
-        });
+        self.set_access(Access::Withdrawn(self.key.bytes));
+        self.fabric.end(self.key.segment, block);
     }
 }
 
@@ -348,10 +307,9 @@ impl<'f> Owned<'f> {
     pub fn renew(self) -> Result<Gated<'f>> {
         let Owned { exclusive, gated } = self;
         let (fabric, key) = (gated.fabric, gated.key);
-        // Without its block it only takes itself out of the directory.
+        // Without its block it only gives its number back, for the moment.
         drop(gated);
-        let block = exclusive.renew(fabric.next_gate(key.segment));
-        fabric.offer_gated(key.segment, block, key.bytes)
+        fabric.offer(key.segment, exclusive.renew())
     }
 
     /// Lets others in again, to write or only to read.
@@ -359,7 +317,6 @@ impl<'f> Owned<'f> {
         let mode = if reading { Mode::Reading } else { Mode::Open };
         let mut gated = self.gated;
         gated.block = Some(self.exclusive.open(mode));
-        gated.mode = mode;
         gated.offer_again()?;
         Ok(gated)
     }

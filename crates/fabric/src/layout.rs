@@ -5,15 +5,15 @@
 //!   4 KiB    table of peers, 1 KiB each                          (agent and owner write)
 //!   .        doorbells, 128 bytes each                           (owner and its senders write)
 //!   .        inbox[to][from]: offset of the ring                 (from writes)
-//!   .        directory[peer][segment]: {offset, bytes, generation | kind}   (owner writes), gate
-//!   64 MiB   extents: everything else
+//!   .        directory[peer][segment]: what it is (owner writes), who uses it (`samite_mem::lease`)
+//!   256 MiB  extents: everything else
 //! ```
 //!
 //! All of it is sparse: a page exists once somebody wrote to it. Nothing here is trusted by a reader
 //! (rule M5 of `samite_mem`).
 
 use crate::{Error, Identity, PeerId, PeerInfo};
-use samite_mem::gate::Gate;
+use samite_mem::lease::{ENTRY_BYTES, Holder, Slot};
 use samite_mem::sync::Ordering;
 use samite_mem::{Arena, DOORBELL_BYTES, Doorbell, PEERS_MAX, SharedBytes, Span};
 
@@ -24,12 +24,14 @@ const SLOT_BYTES: u64 = 1024;
 const BELLS: u64 = TABLE + PEERS_MAX as u64 * SLOT_BYTES;
 const INBOX: u64 = (BELLS + PEERS_MAX as u64 * DOORBELL_BYTES).next_multiple_of(4096);
 const DIRECTORY: u64 = (INBOX + (PEERS_MAX * PEERS_MAX * 8) as u64).next_multiple_of(4096);
-const ENTRY_BYTES: u64 = 32;
 /// Segments that one peer can offer at a time.
 pub(crate) const SEGMENTS_MAX: u32 = 4096;
+/// Entries in a page of a directory: what the agent looks at as a whole.
+const ENTRIES_OF_PAGE: u64 = 4096 / ENTRY_BYTES;
+const _: () = assert!(SEGMENTS_MAX as u64 == 2 * 64 * ENTRIES_OF_PAGE);
 const DIRECTORY_END: u64 = DIRECTORY + PEERS_MAX as u64 * SEGMENTS_MAX as u64 * ENTRY_BYTES;
 /// First byte of the extents.
-pub(crate) const EXTENTS: u64 = 64 << 20;
+pub(crate) const EXTENTS: u64 = 256 << 20;
 const _: () = assert!(DIRECTORY_END <= EXTENTS);
 
 const FENCES: u64 = 8;
@@ -44,7 +46,11 @@ const COOKIE_ADDRESS: u64 = 16;
 const COOKIE: u64 = 24;
 const SEEN_EPOCH: u64 = 32;
 const IDENTITY_LEN: u64 = 40;
-const CPUS: u64 = 48;
+/// Segments that the process has leases on; written by it.
+const LEASES: u64 = 48;
+/// Which pages of its directory it ever used, one bit each; written by it.
+const SEGMENTS: u64 = 56;
+const CPUS: u64 = 72;
 const IDENTITY: u64 = CPUS + 8 * CPU_WORDS as u64;
 const IDENTITY_MAX: usize = (SLOT_BYTES - IDENTITY) as usize;
 
@@ -76,45 +82,28 @@ pub(crate) enum State {
     Dead = 2,
 }
 
-/// What a segment is, as a bit of its entry's word.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u64)]
-pub(crate) enum Kind {
-    /// A block of the arena.
-    Plain = 0,
-    /// The owner's private memory.
-    Private = 1 << 31,
-    /// A block of the arena behind a gate.
-    Gated = 1 << 33,
-}
-
-/// The bit of an entry's word that says that the segment is offered.
-const OFFERED: u64 = 1 << 32;
-
 /// An entry of a peer's directory of segments.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Entry {
-    /// Offset in the arena, or address in the owner's private memory.
-    pub(crate) place: u64,
-    /// Length in bytes.
-    pub(crate) bytes: u64,
-    /// Rises with every use of the entry.
-    pub(crate) generation: u32,
-    /// Whether `place` is a private address.
-    pub(crate) private: bool,
-    /// Whether it lies behind a gate.
-    pub(crate) gated: bool,
-}
+pub(crate) type Entry = samite_mem::lease::Entry<SharedBytes>;
 
 /// A word that divides the pieces of a message, found by its offset.
-#[derive(Debug)]
-pub(crate) struct ClaimWord(SharedBytes);
+#[derive(Clone, Debug)]
+pub(crate) struct ClaimWord(pub(crate) SharedBytes);
 
 impl std::ops::Deref for ClaimWord {
     type Target = samite_mem::sync::AtomicU64;
     fn deref(&self) -> &Self::Target {
         self.0.u64(0)
     }
+}
+
+/// A segment of a node as one word: what a range that is leased says of where it comes from.
+pub(crate) fn segment_id(peer: PeerId, segment: u32) -> u64 {
+    (peer.0 as u64) << 32 | segment as u64
+}
+
+/// The reverse.
+pub(crate) fn segment_of(id: u64) -> (PeerId, u32) {
+    (PeerId((id >> 32) as u32), id as u32)
 }
 
 /// A view of the fixed part of a node's arena.
@@ -261,6 +250,12 @@ impl Layout {
         self.fixed
             .u64(at + IDENTITY_LEN)
             .store(text.len() as u64, Ordering::Relaxed);
+        self.fixed.u64(at + LEASES).store(0, Ordering::Relaxed);
+        for word in [0, 8] {
+            self.fixed
+                .u64(at + SEGMENTS + word)
+                .store(0, Ordering::Relaxed);
+        }
         for (index, word) in cpus.iter().enumerate() {
             self.fixed
                 .u64(at + CPUS + 8 * index as u64)
@@ -357,84 +352,72 @@ impl Layout {
         DIRECTORY + (peer.index() as u64 * SEGMENTS_MAX as u64 + segment as u64) * ENTRY_BYTES
     }
 
-    /// Owner: the generation that the next use of a number will have.
-    pub(crate) fn next_generation(&self, me: PeerId, segment: u32) -> u32 {
-        let word = self.fixed.u64(Self::entry_at(me, segment) + 16);
-        (word.load(Ordering::Relaxed) as u32).wrapping_add(1) & 0x7fff_ffff
-    }
-
-    /// Owner: offers a segment; returns the generation of this use of the entry.
-    pub(crate) fn set_entry(
-        &self,
-        me: PeerId,
-        segment: u32,
-        place: u64,
-        bytes: u64,
-        kind: Kind,
-    ) -> u32 {
-        let at = Self::entry_at(me, segment);
-        let generation = self.next_generation(me, segment);
-        self.fixed.u64(at).store(place, Ordering::Relaxed);
-        self.fixed.u64(at + 8).store(bytes, Ordering::Relaxed);
-        let word = generation as u64 | kind as u64 | OFFERED;
-        // ORDERING: Release pairs with the Acquire load in `entry`.
-        self.fixed.u64(at + 16).store(word, Ordering::Release);
-        generation
-    }
-
-    /// Owner: withdraws a segment.
-    pub(crate) fn clear_entry(&self, me: PeerId, segment: u32) {
-        let word = self.fixed.u64(Self::entry_at(me, segment) + 16);
-        let last = word.load(Ordering::Relaxed);
-        // ORDERING: Release; later attaches miss it, earlier ones keep the mapping (and stale bytes).
-        word.store(last & !OFFERED, Ordering::Release);
-    }
-
-    /// Owner: offers a segment again that it withdrew for a while: the same generation.
-    pub(crate) fn offer_again(&self, me: PeerId, segment: u32) {
-        let word = self.fixed.u64(Self::entry_at(me, segment) + 16);
-        // ORDERING: Release pairs with the Acquire load in `entry`.
-        word.fetch_or(OFFERED, Ordering::Release);
-    }
-
-    /// The gate in front of a use of a segment's number.
-    pub(crate) fn gate(&self, peer: PeerId, segment: u32, generation: u32) -> Gate {
-        let word = self.fixed.slice(Self::entry_at(peer, segment) + 24, 8);
-        Gate::new(word, generation)
-    }
-
-    /// The word of a directory's entry that says whether, and which use of it, is offered.
-    pub(crate) fn entry_word(&self, peer: PeerId, segment: u32) -> SharedBytes {
-        self.fixed.slice(Self::entry_at(peer, segment) + 16, 8)
-    }
-
-    /// Whether a word of [`Layout::entry_word`] offers this generation.
-    #[inline(always)]
-    pub(crate) fn offers(word: &SharedBytes, generation: u32) -> bool {
-        // ORDERING: Relaxed: a hint for users who free too early, not a synchronisation.
-        let word = word.u64(0).load(Ordering::Relaxed);
-        word & OFFERED != 0 && word as u32 & 0x7fff_ffff == generation
-    }
-
-    /// A peer's segment, checked against the arena.
+    /// A peer's entry of a segment; `None` if there is no such number.
     pub(crate) fn entry(&self, peer: PeerId, segment: u32) -> Option<Entry> {
         if segment >= SEGMENTS_MAX || peer.index() >= PEERS_MAX {
             return None;
         }
-        let at = Self::entry_at(peer, segment);
-        // ORDERING: Acquire pairs with the Release store in `set_entry`.
-        let word = self.fixed.u64(at + 16).load(Ordering::Acquire);
-        let private = word & Kind::Private as u64 != 0;
-        let place = self.fixed.u64(at).load(Ordering::Relaxed);
-        let bytes = self.fixed.u64(at + 8).load(Ordering::Relaxed);
-        let inside = private || self.arena.bytes(place, bytes).is_ok();
-        (word & OFFERED != 0 && inside).then_some(Entry {
-            place,
-            bytes,
-            generation: word as u32 & 0x7fff_ffff,
-            private,
-            gated: word & Kind::Gated as u64 != 0,
+        let words = self.fixed.slice(Self::entry_at(peer, segment), ENTRY_BYTES);
+        Entry::new(words).ok()
+    }
+
+    /// This process as one who has leases.
+    pub(crate) fn holder(&self, me: PeerId) -> Holder {
+        let out = self.fixed.slice(Self::slot(me) + LEASES, 8);
+        Holder::new(self.arena.clone(), me.index(), out)
+    }
+
+    /// Owner: the entry of a segment to come.
+    pub(crate) fn own_slot(&self, me: PeerId, segment: u32, holder: &Holder) -> Option<Slot> {
+        let entry = self.entry(me, segment)?;
+        let page = segment as u64 / ENTRIES_OF_PAGE;
+        // ORDERING: Release pairs with the Acquire load in `entries`; set before the segment is offered.
+        self.fixed
+            .u64(Self::slot(me) + SEGMENTS + page / 64 * 8)
+            .fetch_or(1 << (page % 64), Ordering::Release);
+        Some(Slot {
+            holder: holder.clone(),
+            entry,
+            id: segment_id(me, segment),
         })
+    }
+
+    /// Agent: the entries in the pages of a peer's directory that it ever used. A look at others would allocate them.
+    fn entries(&self, peer: PeerId) -> impl Iterator<Item = Entry> {
+        let at = Self::slot(peer) + SEGMENTS;
+        // ORDERING: Acquire pairs with the Release in `own_slot`.
+        let used = [at, at + 8].map(|at| self.fixed.u64(at).load(Ordering::Acquire));
+        let page = |segment: &u32| *segment as u64 / ENTRIES_OF_PAGE;
+        (0..SEGMENTS_MAX)
+            .filter(move |segment| {
+                let page = page(segment);
+                used[(page / 64) as usize] & 1 << (page % 64) != 0
+            })
+            .filter_map(move |segment| self.entry(peer, segment))
+    }
+
+    /// Agent: ends the leases of a process that is dead, in the directories of the first `peers`.
+    pub(crate) fn end_leases_of(&self, dead: PeerId, peers: u32) {
+        for entry in (0..peers).map(PeerId).flat_map(|peer| self.entries(peer)) {
+            entry.clear(dead.index());
+        }
+        self.fixed
+            .u64(Self::slot(dead) + LEASES)
+            .store(0, Ordering::Relaxed);
+    }
+
+    /// Agent: whether a process has leases.
+    pub(crate) fn has_leases(&self, peer: PeerId) -> bool {
+        // ORDERING: Acquire pairs with the Release of the holder, which counts after the end of each.
+        self.fixed
+            .u64(Self::slot(peer) + LEASES)
+            .load(Ordering::Acquire)
+            != 0
+    }
+
+    /// Agent: whether anybody has a lease on memory of this peer.
+    pub(crate) fn is_leased(&self, peer: PeerId) -> bool {
+        self.entries(peer).any(|entry| !entry.who().is_empty())
     }
 
     /// Agent: forgets the rings and segments of a dead peer before its slot is reused. Only the
@@ -454,7 +437,7 @@ impl Layout {
         Ok(())
     }
 
-    /// The claim word at an offset that another process told; `None` if it cannot be one.
+    /// The claim word at an offset that another process told, in memory of its own; `None` if it cannot be one.
     pub(crate) fn claim_word(&self, offset: u64) -> Option<ClaimWord> {
         let inside = offset >= EXTENTS && offset.is_multiple_of(samite_mem::LINE);
         inside

@@ -13,7 +13,7 @@
 //! `fabric` (join, peers, waiting) · `roster` (meeting the units of a job) · `watch` (waiting for words) · `message`, `handle`, `direct` ·
 //! `segment`, `remote`, `far`, `gated` (one-sided) · `peer`, `config`, `error` ·
 //! `engine/` (takes frames, moves operations on) · `proto/` (one protocol per file) ·
-//! `matching` (tags, pure) · `ops` (operations in flight) · `hold` (memory of the dead) · `wire` (what frames say) ·
+//! `matching` (tags, pure) · `ops` (operations in flight) · `wire` (what frames say) ·
 //! `transport/{shm, sim}` · `layout` (the fixed part of a node's arena) · `agent/` ·
 //! `testing` (for tests of hostile peers)
 //!
@@ -44,7 +44,6 @@ mod fabric;
 mod far;
 mod gated;
 mod handle;
-mod hold;
 mod layer;
 mod layout;
 mod matching;

@@ -3,7 +3,6 @@
 use crate::engine::Arrived;
 use crate::fabric::{Core, Fabric, Patience};
 use crate::handle::{Handle, Received, Scoped, Sent};
-use crate::hold::Hold;
 use crate::ops::{Key, NO_SCOPE, Outcome as Ended, Status, Viewed, Work};
 use crate::proto::rendezvous::push_eager;
 use crate::transport::{Class, Push};
@@ -86,22 +85,18 @@ impl Fabric {
     pub fn recv_view(&self, wants: Match) -> Result<View<'_>> {
         let key = self.start_recv(wants, Work::ReceiveAny { view: true }, NO_SCOPE)?;
         let (status, bytes, send) = match self.finish(key)? {
-            Ended::Viewed(status, Viewed::InPlace { offset, send, hold }) => (
-                status,
-                self.node.layout.arena().bytes(offset, status.len)?,
-                Some((send, hold)),
-            ),
+            Ended::Viewed(status, Viewed::InPlace { bytes, send }) => (status, bytes, Some(send)),
             Ended::Viewed(status, Viewed::Copied(bytes)) | Ended::Received(status, Some(bytes)) => {
                 (status, SharedBytes::adopt(bytes), None)
             }
             other => return Err(unexpected(&other)),
         };
-        Ok(View {
+        let end = ViewEnd {
             fabric: self,
-            status,
-            bytes,
+            from: status.from,
             send,
-        })
+        };
+        Ok(View { status, bytes, end })
     }
 
     /// Starts to send a buffer that the operation owns; [`Handle::wait`] gives it back.
@@ -383,11 +378,19 @@ fn unexpected(ended: &Ended) -> Error {
 /// A message in place; see [`Fabric::recv_view`].
 #[derive(Debug)]
 pub struct View<'f> {
-    fabric: &'f Fabric,
     status: Status,
+    /// With a lease on the sender's segment, if they lie there.
     bytes: SharedBytes,
-    /// The send to be told, and what keeps its memory.
-    send: Option<(u64, Hold)>,
+    /// Dropped last: the sender hears of the end of a view that has let go of its memory.
+    end: ViewEnd<'f>,
+}
+
+#[derive(Debug)]
+struct ViewEnd<'f> {
+    fabric: &'f Fabric,
+    from: PeerId,
+    /// The send to be told.
+    send: Option<u64>,
 }
 
 impl View<'_> {
@@ -403,18 +406,18 @@ impl View<'_> {
 
     /// Whether nothing was copied.
     pub fn in_place(&self) -> bool {
-        self.send.is_some()
+        self.end.send.is_some()
     }
 }
 
-impl Drop for View<'_> {
+impl Drop for ViewEnd<'_> {
     fn drop(&mut self) {
-        let Some((send, _hold)) = self.send.take() else {
+        let Some(send) = self.send.take() else {
             return;
         };
         let core = &mut *self.fabric.core.borrow_mut();
         core.engine
-            .post(self.status.from, Class::Reply, kind::TAKEN, send, &[]);
+            .post(self.from, Class::Reply, kind::TAKEN, send, &[]);
         core.engine.flush(&mut core.transport);
     }
 }

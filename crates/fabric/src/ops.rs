@@ -1,9 +1,10 @@
 //! Operations in flight.
 
+use crate::layout::ClaimWord;
 use crate::wire::Help;
 use crate::{Error, PeerId};
-use samite_mem::Block;
 use samite_mem::lend::{ReadBuf, WriteBuf};
+use samite_mem::{Block, SharedBytes};
 
 /// What a message was like when it arrived.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,12 +35,8 @@ pub(crate) enum Outcome {
 /// Where a viewed message lies.
 #[derive(Debug)]
 pub(crate) enum Viewed {
-    /// In the sender's segment: offset in the arena, and the send to be told.
-    InPlace {
-        offset: u64,
-        send: u64,
-        hold: crate::hold::Hold,
-    },
+    /// In a segment that is mapped here, and the send to be told.
+    InPlace { bytes: SharedBytes, send: u64 },
     /// In a private copy.
     Copied(Vec<u8>),
 }
@@ -104,8 +101,8 @@ pub(crate) struct Pull {
     /// The sender's operation.
     pub(crate) send: u64,
     pub(crate) source: Source,
-    /// Offset in the arena of the word that divides the pieces.
-    pub(crate) claim: u64,
+    /// The word that divides the pieces.
+    pub(crate) claim: ClaimWord,
     pub(crate) piece: u64,
     pub(crate) then: Then,
     /// How it ends once the sender, which may still be copying its last piece, is quiet.
@@ -122,10 +119,10 @@ pub(crate) enum Ending {
 }
 
 /// Where a pulled message lies.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub(crate) enum Source {
-    /// In the arena, at this offset: mapped here.
-    Arena(u64),
+    /// In a segment that is mapped here.
+    Mapped(SharedBytes),
     /// At this address of the process: the kernel copies.
     Process { pid: i32, address: u64 },
 }
@@ -360,6 +357,17 @@ impl ClaimWords {
     pub(crate) fn offset(&self, index: u32) -> u64 {
         let (block, at) = self.place(index);
         block.span().offset + at
+    }
+
+    /// The word at an offset, if it is one of these.
+    pub(crate) fn at(&self, offset: u64) -> Option<ClaimWord> {
+        let block = self.blocks.iter().find(|block| {
+            let span = block.span();
+            (span.offset..span.end()).contains(&offset)
+        })?;
+        let at = offset - block.span().offset;
+        let is_one = at.is_multiple_of(samite_mem::LINE);
+        is_one.then(|| ClaimWord(block.bytes().slice(at, 8)))
     }
 
     pub(crate) fn give_back(&mut self, index: u32) {

@@ -1,14 +1,13 @@
 //! One-sided operations on a segment, whoever's it is.
 
 use crate::fabric::Fabric;
-use crate::hold::Hold;
-use crate::layout::Layout;
 use crate::ops::Outcome as Ended;
 use crate::proto::rma_over_am::apply;
 use crate::{Atomic, Error, Handle, Outcome, Result, SegmentKey, Width, WordUpdate};
 use samite_mem::SharedBytes;
-use samite_mem::gate::Readable;
+use samite_mem::lease::{Lease, Readable, is_offered};
 use samite_mem::lend::WriteBuf;
+use std::rc::Rc;
 
 /// A segment of a peer, or of this process, as a target of one-sided operations.
 #[derive(Debug, Clone)]
@@ -18,24 +17,23 @@ pub struct Remote<'f> {
     way: Way,
 }
 
-/// How the bytes of a remote segment are reached.
+/// How the bytes of a remote segment are reached. What is reached without its owner has a lease.
 #[derive(Debug, Clone)]
 pub(crate) enum Way {
     /// Mapped here. The word of the owner's directory says whether it is still offered.
     Mapped {
         bytes: SharedBytes,
         offered: SharedBytes,
-        _hold: Hold,
     },
     /// Mapped here, and nobody writes it.
     Reading {
         bytes: Readable,
-        _hold: Hold,
     },
     Kernel {
         pid: i32,
         address: u64,
         offered: SharedBytes,
+        _lease: Rc<Lease>,
     },
     Messages,
 }
@@ -67,7 +65,7 @@ impl<'f> Remote<'f> {
     /// The bytes, if they are mapped here and nobody writes them.
     pub fn readable(&self) -> Option<&Readable> {
         match &self.way {
-            Way::Reading { bytes, .. } => Some(bytes),
+            Way::Reading { bytes } => Some(bytes),
             _ => None,
         }
     }
@@ -87,13 +85,13 @@ impl<'f> Remote<'f> {
         }
     }
 
-    /// One load of a line that changes only when the owner frees the segment. Its memory may then be
-    /// used for something else; the memory of a dead owner is kept as long as this value ([`Hold`]).
+    /// One load of a line that changes only when the owner withdraws the segment. That it did is an error, and no
+    /// danger: the memory is not used for anything else as long as this value has its lease.
     #[inline(always)]
     fn still_offered(&self) -> Result<()> {
         match &self.way {
             Way::Mapped { offered, .. } | Way::Kernel { offered, .. }
-                if !Layout::offers(offered, self.key.generation) =>
+                if !is_offered(offered.u64(0), self.key.generation) =>
             {
                 Err(Error::NoSuchSegment {
                     peer: self.key.peer,
@@ -185,7 +183,7 @@ impl<'f> Remote<'f> {
                 bytes.read(offset, into);
                 Ok(true)
             }
-            Way::Reading { bytes, .. } => {
+            Way::Reading { bytes } => {
                 let start = offset as usize;
                 into.copy_from_slice(&bytes.as_slice::<u8>()[start..start + into.len()]);
                 Ok(true)

@@ -3,16 +3,23 @@
 //! Peers on one node map each other's segments: put, get and atomics ([`crate::Remote`]) are then a bounds
 //! check and a load, a store or a memcpy, with no lock, no allocation and no system call. Otherwise they go
 //! by the kernel (registered private memory) or over messages. The result is the same.
+//!
+//! Whoever reaches a segment without its owner has a lease on it (`samite_mem::lease`), as has the owner itself where it
+//! uses its ranges. A segment that is dropped while a lease is out keeps its memory and its number until the last
+//! one ends: a late put is then an error, or goes nowhere, and never into memory that is used for something else.
 
-use crate::engine::{Access, Engine, Offered};
+use crate::engine::Engine;
 use crate::fabric::Fabric;
-use crate::layout::{Entry, Kind, SEGMENTS_MAX};
+use crate::gated::Gated;
+use crate::layout::{Entry, SEGMENTS_MAX, segment_id};
 use crate::proto::active::LOOK_UP;
 use crate::remote::{Remote, Way};
 use crate::{Error, PeerId, Result};
 use bytemuck::Pod;
-use samite_mem::{Block, SharedBytes, Span};
+use samite_mem::SharedBytes;
+use samite_mem::lease::{LeasedBlock, Seen, Shared, Slot};
 use serde::{Deserialize, Serialize};
+use std::rc::Rc;
 
 /// What names a segment to others: send it in a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -56,14 +63,12 @@ impl SegmentKey {
     }
 }
 
-/// A segment of this process; withdrawn and freed when dropped.
+/// A segment of this process; withdrawn when dropped, and freed when nobody uses it any more.
 #[derive(Debug)]
 pub struct Segment<'f> {
-    fabric: &'f Fabric,
-    key: SegmentKey,
     bytes: SharedBytes,
-    /// The block that the bytes lie in; none for registered private memory.
-    _block: Option<Block>,
+    /// Dropped last: its own range has ended then.
+    gated: Gated<'f>,
 }
 
 impl Fabric {
@@ -76,10 +81,7 @@ impl Fabric {
     /// As [`Fabric::allocate`], with a number that is not in use ([`Fabric::free_segments`]): several
     /// peers can so agree on one.
     pub fn allocate_as(&self, segment: u32, bytes: u64) -> Result<Segment<'_>> {
-        let block = self.node.heap.block(bytes)?;
-        let (place, shared) = (block.span().offset, block.bytes().clone());
-        let generation = self.offer(segment, place, Kind::Plain, Access::Shared(shared.clone()))?;
-        Ok(self.segment(segment, generation, shared, Some(block)))
+        self.allocate_gated(segment, bytes)?.ungated()
     }
 
     /// Makes private memory of this process a segment: peers reach it through the kernel or by
@@ -94,10 +96,9 @@ impl Fabric {
         segment: u32,
         elements: Vec<T>,
     ) -> Result<Segment<'_>> {
-        let shared = SharedBytes::adopt(elements);
-        let (place, access) = (shared.address(), Access::Shared(shared.clone()));
-        let generation = self.offer(segment, place, Kind::Private, access)?;
-        Ok(self.segment(segment, generation, shared, None))
+        let slot = self.slot(segment)?;
+        self.offer(segment, LeasedBlock::adopt(elements, slot))?
+            .ungated()
     }
 
     /// Which numbers of segments are not in use here: one bit each, the lowest first.
@@ -131,33 +132,28 @@ impl Fabric {
             return Err(error);
         }
         let entry = self.node.layout.entry(peer, segment);
+        let seen = entry.and_then(|entry| entry.look());
         let info = core.engine.peers[peer.index()].info.as_ref();
-        Ok(entry.zip(info).map(|(entry, info)| SegmentKey {
+        Ok(seen.zip(info).map(|(seen, info)| SegmentKey {
             peer,
             segment,
             incarnation: info.incarnation,
-            generation: entry.generation,
-            bytes: entry.bytes,
+            generation: seen.generation,
+            bytes: seen.bytes,
         }))
     }
 
-    /// Writes a segment into the directory; its generation.
-    pub(crate) fn offer(&self, segment: u32, place: u64, kind: Kind, bytes: Access) -> Result<u32> {
-        let engine = &mut self.core.borrow_mut().engine;
-        if !engine.is_free(segment) {
-            return Err(no_number());
-        }
+    /// The entry of a segment to come. `segment`: a number that is not in use.
+    pub(crate) fn slot(&self, segment: u32) -> Result<Slot> {
+        self.sweep();
+        let is_free = self.core.borrow().engine.is_free(segment);
         let layout = &self.node.layout;
-        let generation = layout.set_entry(self.me(), segment, place, bytes.len(), kind);
-        engine
-            .offered
-            .insert(segment, Offered { generation, bytes });
-        Ok(generation)
+        let slot = layout.own_slot(self.me(), segment, &self.node.holder);
+        slot.filter(|_| is_free).ok_or_else(no_number)
     }
 
-    /// Takes a segment out of the directory.
+    /// Takes a number back.
     pub(crate) fn withdraw(&self, segment: u32) {
-        self.node.layout.clear_entry(self.me(), segment);
         self.core.borrow_mut().engine.offered.remove(&segment);
     }
 
@@ -171,42 +167,18 @@ impl Fabric {
         }
     }
 
-    fn segment(
-        &self,
-        segment: u32,
-        generation: u32,
-        bytes: SharedBytes,
-        block: Option<Block>,
-    ) -> Segment<'_> {
-        Segment {
-            fabric: self,
-            key: self.own_key(segment, generation, bytes.len()),
-            bytes,
-            _block: block,
-        }
-    }
-
     /// Prepares one-sided operations on a segment. Local on one node; the key is checked against the
-    /// owner's directory.
+    /// owner's directory. What is reached without the owner is used from now on, until the last clone of this is
+    /// dropped, and of the ranges that it gave.
     pub fn attach(&self, key: SegmentKey) -> Result<Remote<'_>> {
         let mut core = self.core.borrow_mut();
         self.lives(&core.engine, key)?;
-        let own = key.peer == self.me();
-        let entry = match self.shares_node || own {
-            true => Some(self.node.layout.entry(key.peer, key.segment)),
-            false => None,
-        };
-        let refused = Error::NoSuchSegment {
-            peer: key.peer,
-            segment: key.segment,
-        };
-        let way = match entry {
-            None => Way::Messages,
-            Some(Some(entry)) if entry.generation == key.generation && entry.bytes == key.bytes => {
-                self.way(&mut core.engine, key, entry)?
-            }
-            Some(_) => return Err(refused),
-        };
+        if !self.shares_node && key.peer != self.me() {
+            return Ok(Remote::new(self, key, Way::Messages));
+        }
+        let entry = self.node.layout.entry(key.peer, key.segment);
+        let entry = entry.ok_or_else(|| refused(key))?;
+        let way = self.way(&mut core.engine, key, entry)?;
         Ok(Remote::new(self, key, way))
     }
 
@@ -228,62 +200,68 @@ impl Fabric {
 
     /// How an entry of a directory is reached.
     fn way(&self, engine: &mut Engine, key: SegmentKey, entry: Entry) -> Result<Way> {
-        let (layout, own) = (&self.node.layout, key.peer == self.me());
-        let offered = || layout.entry_word(key.peer, key.segment);
-        let span = Span {
-            offset: entry.place,
-            bytes: entry.bytes,
+        let own = key.peer == self.me();
+        let seen = entry.look().filter(|seen| is_of(key, *seen));
+        let seen = seen.ok_or_else(|| refused(key))?;
+        let by_message = match seen.private {
+            true => !own && !engine.kernel_works(key.peer),
+            false => !own && !engine.caps.map,
         };
-        if entry.private {
-            // Its own private memory is as near as any other.
-            if let Some(Offered {
-                bytes: Access::Shared(bytes),
-                ..
-            }) = engine.offered.get(&key.segment).filter(|_| own)
-            {
-                return Ok(Way::Mapped {
-                    bytes: bytes.clone(),
-                    offered: offered(),
-                    _hold: self.node.holds.hold(key.peer),
-                });
-            }
-            if !engine.kernel_works(key.peer) {
-                return Ok(Way::Messages);
-            }
-            let info = engine.peer(key.peer).info.as_ref();
-            return Ok(Way::Kernel {
-                pid: info.map_or(0, |info| info.pid),
-                address: entry.place,
-                offered: offered(),
-            });
-        }
-        if !engine.caps.map && !own {
+        if by_message {
             return Ok(Way::Messages);
         }
-        let hold = self.node.holds.hold(key.peer);
-        let arena = layout.arena();
-        if !entry.gated {
-            return Ok(Way::Mapped {
-                bytes: arena.bytes(entry.place, entry.bytes)?,
-                offered: offered(),
-                _hold: hold,
-            });
-        }
-        let gate = layout.gate(key.peer, key.segment, key.generation);
+        let holder = &self.node.holder;
+        let id = segment_id(key.peer, key.segment);
         let of_memory = Error::of_memory_of(key.peer);
-        if let Some(bytes) = gate.share(arena, span).map_err(&of_memory)? {
-            return Ok(Way::Mapped {
+        let shared = holder.share(&entry, key.generation, id);
+        let way = match shared.map_err(&of_memory)? {
+            Some(Shared::Mapped(bytes)) if bytes.len() == key.bytes => Way::Mapped {
                 bytes,
-                offered: offered(),
-                _hold: hold,
-            });
-        }
-        let bytes = gate.read(arena, span).map_err(of_memory)?;
-        let bytes = bytes.ok_or(Error::WrongPhase {
-            peer: key.peer,
-            segment: key.segment,
-        })?;
-        Ok(Way::Reading { bytes, _hold: hold })
+                offered: entry.state(),
+            },
+            Some(Shared::Private { address, lease }) => {
+                let info = engine.peer(key.peer).info.as_ref();
+                Way::Kernel {
+                    pid: info.map_or(0, |info| info.pid),
+                    address,
+                    offered: entry.state(),
+                    _lease: Rc::new(lease),
+                }
+            }
+            Some(Shared::Mapped(_)) => return Err(refused(key)),
+            None => {
+                let read = holder.read(&entry, key.generation, id);
+                let bytes = read.map_err(of_memory)?;
+                let bytes = bytes.filter(|bytes| bytes.len() == key.bytes);
+                Way::Reading {
+                    bytes: bytes.ok_or_else(|| not_now(key, &entry))?,
+                }
+            }
+        };
+        Ok(way)
+    }
+}
+
+/// Whether an entry is what a key names.
+pub(crate) fn is_of(key: SegmentKey, seen: Seen) -> bool {
+    (seen.generation, seen.bytes) == (key.generation, key.bytes)
+}
+
+pub(crate) fn refused(key: SegmentKey) -> Error {
+    Error::NoSuchSegment {
+        peer: key.peer,
+        segment: key.segment,
+    }
+}
+
+/// Why a lease was not given.
+pub(crate) fn not_now(key: SegmentKey, entry: &Entry) -> Error {
+    if !entry.offers(key.generation) {
+        return refused(key);
+    }
+    Error::WrongPhase {
+        peer: key.peer,
+        segment: key.segment,
     }
 }
 
@@ -293,22 +271,38 @@ pub(crate) fn no_number() -> Error {
     ))
 }
 
-impl Segment<'_> {
-    /// What names it to others.
-    pub fn key(&self) -> SegmentKey {
-        self.key
+impl<'f> Segment<'f> {
+    pub(crate) fn of(gated: Gated<'f>) -> Result<Segment<'f>> {
+        let bytes = gated.bytes()?;
+        Ok(Segment { bytes, gated })
     }
 
-    /// Its bytes.
+    /// What names it to others.
+    pub fn key(&self) -> SegmentKey {
+        self.gated.key()
+    }
+
+    /// Its bytes. A clone of them is a use of the segment: the memory is not used for anything else before it is
+    /// dropped.
     pub fn bytes(&self) -> &SharedBytes {
         &self.bytes
     }
-}
 
-impl Drop for Segment<'_> {
-    fn drop(&mut self) {
-        if !self.fabric.is_of_parent() {
-            self.fabric.withdraw(self.key.segment);
+    /// Withdraws and frees it, if nobody uses it. Local.
+    ///
+    /// # Errors
+    /// [`Error::InUse`] by whom, with the segment as it was.
+    pub fn end(self) -> Result<(), Box<(Segment<'f>, Error)>> {
+        let Segment { bytes, gated } = self;
+        gated.shut();
+        drop(bytes);
+        let (gated, error) = match gated.own() {
+            Ok(_) => return Ok(()),
+            Err(refused) => *refused,
+        };
+        match gated.offer_again().and_then(|()| Segment::of(gated)) {
+            Ok(segment) => Err(Box::new((segment, error))),
+            Err(_) => Ok(()),
         }
     }
 }

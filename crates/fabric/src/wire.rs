@@ -1,6 +1,8 @@
 //! What frames say. Numbers are little-endian and of fixed width: units of different processors
 //! understand each other.
 
+use crate::PeerId;
+
 /// Kinds of frames.
 pub(crate) mod kind {
     /// A whole message: arg = tag, bytes inline or in the body.
@@ -103,18 +105,52 @@ pub(crate) struct Offer {
     pub(crate) len: u64,
     /// Address in the sender's memory.
     pub(crate) address: u64,
-    /// Offset in the arena plus one; 0: the bytes are private.
+    /// The segment that the bytes lie in ([`SegmentUse`]); 0: they are private.
     pub(crate) place: u64,
     /// Offset in the arena of the word that divides and revokes, plus one; 0: none.
     pub(crate) claim: u64,
+    /// Where the bytes begin in that segment.
+    pub(crate) offset: u64,
+}
+
+/// One use of a segment's number, of any peer of the node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct SegmentUse {
+    pub(crate) peer: PeerId,
+    pub(crate) segment: u32,
+    pub(crate) generation: u32,
+}
+
+impl SegmentUse {
+    /// As one word, which is not 0.
+    pub(crate) fn word(self) -> u64 {
+        1 << 63 | (self.peer.0 as u64) << 47 | (self.segment as u64) << 31 | self.generation as u64
+    }
+
+    /// The reverse; `None` for 0.
+    pub(crate) fn of(word: u64) -> Option<SegmentUse> {
+        (word >> 63 != 0).then_some(SegmentUse {
+            peer: PeerId((word >> 47) as u32 & 0xffff),
+            segment: (word >> 31) as u32 & 0xffff,
+            generation: word as u32 & 0x7fff_ffff,
+        })
+    }
 }
 
 impl Offer {
-    pub(crate) fn words(&self) -> Words<5> {
-        Words([self.send, self.len, self.address, self.place, self.claim])
+    pub(crate) fn words(&self) -> Words<6> {
+        let Offer {
+            send,
+            len,
+            address,
+            place,
+            claim,
+            offset,
+        } = *self;
+        Words([send, len, address, place, claim, offset])
     }
     pub(crate) fn read(bytes: &[u8]) -> Option<Offer> {
-        let [send, len, address, place, claim] = Words::<5>::read(bytes)?.0;
+        let [send, len, address, place, claim, offset] = Words::<6>::read(bytes)?.0;
         // Sums of a place and an offset inside the message are made without a further look.
         address.checked_add(len)?;
         Some(Offer {
@@ -123,6 +159,7 @@ impl Offer {
             address,
             place,
             claim,
+            offset,
         })
     }
 }

@@ -9,9 +9,12 @@
 //! A2 The memfd carries `F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL`; its size is `bytes` (checked on
 //!    attach, since the descriptor may come from another process).
 //! A3 Adopted memory is one vector that nobody touches, so that it neither moves nor is freed.
+//! A4 A range keeps what it is used by: its block, its lease, its claim ([`crate::claims`]). They end with the last
+//!    clone of it, in whatever thread.
 
-use crate::gate::Pass;
-use crate::heap::PAGE;
+use crate::claims::{Claims, Use};
+use crate::heap::{PAGE, Piece};
+use crate::lease::Lease;
 use crate::{Error, SharedBytes, Span};
 use bytemuck::Pod;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -37,17 +40,42 @@ pub(crate) struct Mapping {
 /// What the bytes of a mapping are.
 #[derive(Debug)]
 pub(crate) enum Backing {
-    /// A memfd, mapped.
-    Memfd(OwnedFd),
+    /// A memfd, mapped, and what this process uses of it.
+    Memfd(OwnedFd, Claims),
     /// Private memory of this process that was adopted: freed with the mapping.
     Adopted(
         #[expect(dead_code, reason = "kept alive: the pointer is into it")] Box<dyn Any + Send>,
     ),
-    /// Another mapping, and the pass that lets one use a block of it.
-    Passed(
-        #[expect(dead_code, reason = "kept alive: the pointer is into it")] Arc<Mapping>,
-        #[expect(dead_code, reason = "leaves when it is dropped")] Pass,
-    ),
+    /// A part of another mapping, and what lets this process use it.
+    Part {
+        /// Ends when it is dropped, before the mapping may.
+        keeps: Keeps,
+        #[expect(dead_code, reason = "kept alive: the pointer is into it")]
+        of: Arc<Mapping>,
+    },
+}
+
+/// What ends with the last range of a part (A4).
+#[derive(Debug)]
+pub(crate) enum Keeps {
+    /// A block goes back to its heap.
+    Block(Piece),
+    /// A lease ends.
+    Lease(Lease),
+    /// A raw range is no longer used.
+    Raw(#[expect(dead_code, reason = "released when it is dropped")] Raw),
+}
+
+/// The claim of a raw range.
+#[derive(Debug)]
+pub(crate) struct Raw(Arc<Mapping>, Span);
+
+impl Drop for Raw {
+    fn drop(&mut self) {
+        if let Backing::Memfd(_, claims) = &self.0.backing {
+            claims.release(self.1, Use::Raw);
+        }
+    }
 }
 
 impl Mapping {
@@ -61,12 +89,34 @@ impl Mapping {
         }
     }
 
-    /// A mapping that is used with a pass, which it gives back when the last range of it is gone.
-    pub(crate) fn with_pass(mapping: Arc<Mapping>, pass: Pass) -> Mapping {
+    /// A mapping of the part `pointer..pointer + bytes` of another one.
+    pub(crate) fn part(of: Arc<Mapping>, pointer: *mut u8, bytes: usize, keeps: Keeps) -> Mapping {
         Mapping {
-            base: mapping.base,
-            bytes: mapping.bytes,
-            backing: Backing::Passed(mapping, pass),
+            base: pointer,
+            bytes,
+            backing: Backing::Part { keeps, of },
+        }
+    }
+
+    /// The lease that its ranges keep, if any.
+    pub(crate) fn lease(&self) -> Option<&Lease> {
+        match &self.backing {
+            Backing::Part {
+                keeps: Keeps::Lease(lease),
+                ..
+            } => Some(lease),
+            _ => None,
+        }
+    }
+
+    /// The memory is never used again by this process: its block does not go back, and private memory stays.
+    pub(crate) fn abandon(self: &Arc<Self>) {
+        match &self.backing {
+            Backing::Part {
+                keeps: Keeps::Block(piece),
+                ..
+            } => piece.abandon(),
+            _ => std::mem::forget(self.clone()),
         }
     }
 
@@ -162,7 +212,7 @@ impl Arena {
             inner: Arc::new(Mapping {
                 base: base.cast(),
                 bytes: len,
-                backing: Backing::Memfd(fd),
+                backing: Backing::Memfd(fd, Claims::default()),
             }),
         })
     }
@@ -180,23 +230,42 @@ impl Arena {
     /// The descriptor, to be sent to another process.
     pub fn fd(&self) -> BorrowedFd<'_> {
         match &self.inner.backing {
-            Backing::Memfd(fd) => fd.as_fd(),
-            Backing::Adopted(_) | Backing::Passed(..) => {
+            Backing::Memfd(fd, _) => fd.as_fd(),
+            Backing::Adopted(_) | Backing::Part { .. } => {
                 unreachable!("an arena is a memfd of its own")
             }
         }
     }
 
-    /// The range `offset..offset + bytes`.
+    /// The range `offset..offset + bytes`, for copies and atomics: tables, and what others describe of their own memory.
+    ///
+    /// # Errors
+    /// A range outside of the arena, or one that this process has blocks in or a lease on (K1, K2 of `claims`).
     pub fn bytes(&self, offset: u64, bytes: u64) -> Result<SharedBytes, Error> {
-        let out_of_range = Error::OutOfRange {
-            offset,
-            end: offset.saturating_add(bytes),
-            bytes: self.len(),
-        };
+        let span = Span { offset, bytes };
+        let range = self.range(span)?;
+        self.claims().claim(span, Use::Raw)?;
+        let raw = Raw(self.inner.clone(), span);
+        Ok(range.keeping(Keeps::Raw(raw)))
+    }
+
+    /// As [`Arena::bytes`], for a span.
+    pub fn span(&self, span: Span) -> Result<SharedBytes, Error> {
+        self.bytes(span.offset, span.bytes)
+    }
+
+    /// A range that nothing was claimed for: its caller has done so.
+    pub(crate) fn range(&self, span: Span) -> Result<SharedBytes, Error> {
+        let Span { offset, bytes } = span;
         match offset.checked_add(bytes) {
             Some(end) if end <= self.len() => {}
-            _ => return Err(out_of_range),
+            end => {
+                return Err(Error::OutOfRange {
+                    offset,
+                    end: end.unwrap_or(u64::MAX),
+                    bytes: self.len(),
+                });
+            }
         }
         // SAFETY: offset <= bytes of the mapping (checked above), A1.
         let pointer = unsafe { self.inner.base.add(offset as usize) };
@@ -207,16 +276,19 @@ impl Arena {
         ))
     }
 
-    /// The range of a span.
-    pub fn span(&self, span: Span) -> Result<SharedBytes, Error> {
-        self.bytes(span.offset, span.bytes)
+    /// What this process uses of it.
+    pub(crate) fn claims(&self) -> &Claims {
+        match &self.inner.backing {
+            Backing::Memfd(_, claims) => claims,
+            Backing::Adopted(_) | Backing::Part { .. } => {
+                unreachable!("an arena is a memfd of its own")
+            }
+        }
     }
 
-    /// Offset in the arena of a private address, if it lies in the mapping: a buffer that is already
-    /// shared needs no copy to be seen by others.
-    pub fn offset_of(&self, address: u64) -> Option<u64> {
-        let start = self.inner.base as u64;
-        (address >= start && address < start + self.len()).then(|| address - start)
+    /// Where a range of this arena begins in it.
+    pub(crate) fn offset_of(&self, bytes: &SharedBytes) -> u64 {
+        bytes.address().wrapping_sub(self.inner.base as u64)
     }
 
     /// Allocates the pages of a span now, in the NUMA node of the caller (first touch by the owner),
@@ -268,7 +340,7 @@ impl Arena {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        if let Backing::Memfd(_) = self.backing {
+        if let Backing::Memfd(..) = self.backing {
             // SAFETY: A1, and no clone is left, hence no pointer into the mapping.
             unsafe {
                 let _ = rustix::mm::munmap(self.base.cast(), self.bytes);

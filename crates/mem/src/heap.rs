@@ -1,8 +1,11 @@
 //! The part of an arena that one process has: extents granted by whoever owns the budget, blocks cut
 //! from them. Cold path: a lock is taken, nothing on the way of a message allocates here.
 
+use crate::arena::Keeps;
+use crate::claims::Use;
 use crate::{Arena, Error, SharedBytes, Span};
 use range_alloc::RangeAllocator;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// Who grants extents: the agent of the node, or the process itself when it is alone.
@@ -109,10 +112,18 @@ impl Heap {
         } else {
             self.cut(rounded)?
         };
+        let piece = Piece {
+            heap: self.clone(),
+            span,
+            abandoned: AtomicBool::new(false),
+        };
         let block = Block {
             heap: self.clone(),
             span,
-            bytes: self.arena.bytes(span.offset, bytes)?,
+            bytes: self
+                .arena
+                .range(Span { bytes, ..span })?
+                .keeping(Keeps::Block(piece)),
         };
         let huge = self.huge && span.bytes >= LARGE;
         let rest = if huge {
@@ -125,7 +136,7 @@ impl Heap {
 
     /// One touched page per huge page is what the kernel wants to see before it collapses.
     fn make_huge(&self, span: Span) -> bool {
-        let Ok(bytes) = self.arena.span(span) else {
+        let Ok(bytes) = self.arena.range(span) else {
             return false;
         };
         for offset in (0..span.bytes).step_by(EXTENT as usize) {
@@ -146,10 +157,18 @@ impl Heap {
         self.arena.collapse(span) && self.arena.populate(span).is_ok()
     }
 
+    /// An extent that nothing else in this process overlaps (K1 of `claims`).
+    fn grant(&self, inner: &mut Inner, bytes: u64) -> Result<Span, Error> {
+        let span = inner.source.grant(bytes)?;
+        self.arena.range(span)?;
+        self.arena.claims().claim(span, Use::Own)?;
+        Ok(span)
+    }
+
     fn grant_alone(&self, bytes: u64) -> Result<Span, Error> {
         let mut inner = self.lock();
         let bytes = bytes.checked_next_multiple_of(EXTENT).unwrap_or(u64::MAX);
-        let span = inner.source.grant(bytes)?;
+        let span = self.grant(&mut inner, bytes)?;
         let mut free = RangeAllocator::new(span.offset..span.end());
         let _ = free.allocate_range(span.bytes);
         inner.extents.push(Extent {
@@ -173,7 +192,7 @@ impl Heap {
                 });
             }
         }
-        let span = inner.source.grant(EXTENT)?;
+        let span = self.grant(&mut inner, EXTENT)?;
         let mut free = RangeAllocator::new(span.offset..span.end());
         let range = free.allocate_range(bytes).map_err(|_| {
             Error::NoGrant(format!(
@@ -213,6 +232,7 @@ impl Heap {
         let extent = &inner.extents[index];
         if extent.blocks == 0 && (extent.span.bytes > EXTENT || small_extents > 1) {
             let span = inner.extents.swap_remove(index).span;
+            self.arena.claims().release(span, Use::Own);
             inner.source.give_back(span);
         }
     }
@@ -260,7 +280,7 @@ impl Growing {
     }
 }
 
-/// A block of shared memory; given back when dropped.
+/// A block of shared memory; given back when it and every clone of its bytes are dropped.
 #[derive(Debug)]
 pub struct Block {
     heap: Heap,
@@ -281,11 +301,33 @@ impl Block {
     pub fn bytes(&self) -> &SharedBytes {
         &self.bytes
     }
+
+    /// Nothing but its bytes.
+    pub(crate) fn into_bytes(self) -> SharedBytes {
+        self.bytes
+    }
 }
 
-impl Drop for Block {
+/// What goes back to the heap with the last range of a block.
+#[derive(Debug)]
+pub(crate) struct Piece {
+    heap: Heap,
+    span: Span,
+    abandoned: AtomicBool,
+}
+
+impl Piece {
+    /// It never goes back: somebody else may still use it. Whoever granted the extent decides when it is free.
+    pub(crate) fn abandon(&self) {
+        self.abandoned.store(true, Ordering::Relaxed);
+    }
+}
+
+impl Drop for Piece {
     fn drop(&mut self) {
-        self.heap.free(self.span);
+        if !*self.abandoned.get_mut() {
+            self.heap.free(self.span);
+        }
     }
 }
 
@@ -346,6 +388,39 @@ pub(crate) mod tests {
         let mut byte = [1];
         again.bytes().read(0, &mut byte);
         assert_eq!(byte, [0], "a reused block is zeroed");
+    }
+
+    #[test]
+    fn a_block_is_there_as_long_as_any_range_of_it() {
+        let heap = heap(8 << 20);
+        let block = heap.block(1000).unwrap();
+        let (place, part) = (block.span(), block.bytes().slice(500, 8));
+        drop(block);
+        let other = heap.block(1000).unwrap();
+        assert_ne!(other.span(), place);
+        part.write(0, &[7; 8]);
+        let mut found = [1; 1000];
+        other.bytes().read(0, &mut found);
+        assert_eq!(found, [0; 1000]);
+        std::thread::spawn(move || drop(part)).join().unwrap();
+        assert_eq!(heap.block(1000).unwrap().span(), place);
+    }
+
+    #[test]
+    fn a_block_is_not_reached_by_its_place() {
+        let heap = heap(8 << 20);
+        let block = heap.block(4096).unwrap();
+        let place = block.span();
+        assert!(heap.arena().span(place).is_err());
+        assert!(heap.arena().bytes(0, heap.arena().len()).is_err());
+    }
+
+    #[test]
+    fn an_extent_that_is_used_already_is_refused() {
+        let heap = heap(8 << 20);
+        let table = heap.arena().bytes(100, 8).unwrap();
+        assert!(heap.block(8).is_err());
+        drop(table);
     }
 
     #[test]

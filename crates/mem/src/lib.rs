@@ -13,11 +13,12 @@
 //! * [`ring`]: one producer, one consumer, frames of any size, one release store to publish.
 //! * [`Doorbell`]: how a consumer learns of news and how it sleeps without costing the producer.
 //! * [`copy`]: kernel copy, cooperative copy; [`copy::calibrate`] measures them. A copy past the caches.
-//! * [`gate`]: a borrow that holds across processes: `&mut [T]` for the owner, `&[T]` for readers.
+//! * [`lease`]: a borrow that holds across processes: `&mut [T]` for the owner, `&[T]` for readers.
 //! * [`lend`]: buffers of the caller that an operation in flight may touch.
 //!
 //! # Files
-//! `sync` (atomics, loom seam) · `arena` · `shared` · `heap` · `ring` · `doorbell` · `gate` · `lend` · `pages` ·
+//! `sync` (atomics, loom seam) · `arena` · `shared` · `heap` · `ring` · `claims` · `doorbell` · `lease/{mod, words, holder, owner}` ·
+//! `lend` · `pages` ·
 //! `copy/{mod, kernel, cooperative, calibrate, aside}` · `host` (facts of the machine) · `sys` (system calls)
 //!
 //! # Rules
@@ -25,12 +26,16 @@
 //!    derived from a live mapping and stays inside it (checked when the range is made).
 //! M2 Shared bytes are read and written by atomics or by copies of plain bytes (`u8` has no invalid
 //!    value); a copy that races with another process yields unspecified bytes, never a reference. The
-//!    one exception is behind a [`gate`], which proves that nobody else writes.
+//!    one exception is a [`lease`] in a mode which proves that nobody else writes.
 //! M3 The memfd is sealed against shrinking before its descriptor leaves the process, so that no page
 //!    of a mapping can vanish (no `SIGBUS`); pages are allocated before they are handed out.
 //! M4 A buffer lent to an operation is recalled before its borrow ends ([`lend`]).
 //! M5 What is read from a ring or a table of another process is copied once, then checked; a bad
 //!    value is [`Corrupt`], never a panic or an access out of range.
+//! M6 A range keeps what lets this process use it: a block goes back to its heap, and a [`lease`] ends, with the
+//!    last clone or part of the range. Memory that another process owns is reached by a lease, and the owner
+//!    uses it for something else, or gives it back, only when none is out. Other ranges of an arena (tables, rings)
+//!    overlap neither blocks nor leased memory of this process (`claims`).
 //!
 //! ```
 //! use samite_mem::Arena;
@@ -44,13 +49,15 @@
 
 #[cfg(not(loom))]
 mod arena;
+#[cfg(not(loom))]
+mod claims;
 pub mod copy;
 mod doorbell;
-pub mod gate;
 #[cfg(not(loom))]
 mod heap;
 #[cfg(not(loom))]
 pub mod host;
+pub mod lease;
 #[cfg(not(loom))]
 pub mod lend;
 #[cfg(not(loom))]
@@ -70,7 +77,7 @@ pub use heap::{Block, ExtentSource, Growing, Heap};
 #[cfg(not(loom))]
 pub use pages::Pages;
 #[cfg(not(loom))]
-pub use shared::{Blocks, SharedBytes};
+pub use shared::{Blocks, Origin, SharedBytes};
 #[cfg(not(loom))]
 pub use sys::{PeerCredentials, allow_kernel_copies, enable_asymmetric_fences, peer_credentials};
 

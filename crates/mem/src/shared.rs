@@ -5,8 +5,7 @@
 //! B2 No reference to plain bytes ever leaves this file; atomics are handed out by reference because
 //!    that is how they are shared (M2).
 
-use crate::arena::Mapping;
-use crate::gate::Pass;
+use crate::arena::{Keeps, Mapping};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64};
@@ -20,6 +19,17 @@ pub struct SharedBytes {
     mapping: Arc<Mapping>,
     pointer: *mut u8,
     len: usize,
+}
+
+/// Where a range that is reached by a lease lies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Origin {
+    /// What its holder calls the segment.
+    pub segment: u64,
+    /// Which use of the segment's entry.
+    pub generation: u32,
+    /// Where the range begins in the segment.
+    pub offset: u64,
 }
 
 /// Blocks of bytes at a constant distance.
@@ -87,15 +97,31 @@ impl SharedBytes {
         }
     }
 
-    /// The same range, which keeps a pass from now on (G1 of [`crate::gate`]).
-    pub(crate) fn with_pass(self, pass: Pass) -> SharedBytes {
+    /// The same range, which keeps something from now on, as do its clones and parts (A4 of `arena`).
+    pub(crate) fn keeping(self, keeps: Keeps) -> SharedBytes {
+        let mapping = Mapping::part(self.mapping, self.pointer, self.len, keeps);
         SharedBytes {
-            mapping: Arc::new(Mapping::with_pass(self.mapping, pass)),
+            mapping: Arc::new(mapping),
             ..self
         }
     }
 
-    /// The first byte. For references that a gate guards.
+    /// The memory is never used again by this process.
+    pub(crate) fn abandon(&self) {
+        self.mapping.abandon();
+    }
+
+    /// Which lease the range is reached by; `None` for private memory and blocks of this process.
+    pub fn origin(&self) -> Option<Origin> {
+        let lease = self.mapping.lease()?;
+        Some(Origin {
+            segment: lease.id(),
+            generation: lease.generation(),
+            offset: self.pointer as u64 - self.mapping.base() as u64,
+        })
+    }
+
+    /// The first byte. For references that a lease guards.
     pub(crate) fn pointer(&self) -> *mut u8 {
         self.pointer
     }

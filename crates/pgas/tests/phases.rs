@@ -134,7 +134,7 @@ fn who_is_still_attached_keeps_the_phase_from_changing() {
     let refused = segment.into_local().err();
     let users = samite_fabric::Error::InUse {
         segment: number,
-        users: 1,
+        users: vec![fabric.me()],
     };
     assert_eq!(refused, Some(Error::Fabric(users)));
     assert!(attached.put(0, &[1]).is_err(), "the segment was freed");

@@ -56,11 +56,31 @@ const CANDIDATES_MAX: usize = 8;
 /// How long a candidate may take: one that was stopped asks again.
 const CANDIDATE_TIME: Duration = Duration::from_secs(5);
 
-/// A dead peer whose memory others may still be reading.
+/// A peer that is gone, whose memory others may still be using.
 #[derive(Debug)]
 struct Dying {
     peer: PeerId,
     epoch: u64,
+    /// It left, and its process may go on: some of its leases may outlive its membership.
+    process: Option<OwnedFd>,
+}
+
+impl Dying {
+    /// Whether its process ended just now.
+    fn has_ended(&mut self) -> bool {
+        let now = rustix::event::Timespec {
+            tv_sec: 0,
+            tv_nsec: 0,
+        };
+        let ended = self.process.as_ref().is_some_and(|pidfd| {
+            let mut fds = [PollFd::new(pidfd, PollFlags::IN)];
+            rustix::event::poll(&mut fds, Some(&now)).is_ok_and(|count| count > 0)
+        });
+        if ended {
+            self.process = None;
+        }
+        ended
+    }
 }
 
 impl Node {
@@ -156,31 +176,54 @@ impl Node {
             .position(|m| m.peer == peer && m.incarnation == incarnation)
     }
 
-    /// A process died or left.
+    /// A process died (or ended).
     pub(crate) fn lose(&mut self, index: usize) {
         let member = self.members.swap_remove(index);
-        self.jobs.left(member.peer, member.incarnation);
-        self.layout.set_state(member.peer, State::Dead);
+        // It uses nothing any more, so others have that again as soon as they hear of its death.
+        self.layout.end_leases_of(member.peer, self.used_slots);
+        self.part(&member, None);
+    }
+
+    /// A process left, and goes on without the domain.
+    fn leave(&mut self, index: usize) {
+        let mut member = self.members.swap_remove(index);
+        let process = member.pidfd.take();
+        self.part(&member, process);
+    }
+
+    fn part(&mut self, member: &Member, process: Option<OwnedFd>) {
+        let peer = member.peer;
+        self.jobs.left(peer, member.incarnation);
+        self.layout.set_state(peer, State::Dead);
         self.announce();
         self.dying.push(Dying {
-            peer: member.peer,
+            peer,
             epoch: self.layout.epoch(),
+            process,
         });
         self.reclaim();
     }
 
-    /// Gives back what the dead had, once every survivor has seen the death: until then somebody may
-    /// be reading a last message out of it.
+    /// Gives back what the dead had, once every survivor has seen the death and nobody has a lease on it: until
+    /// then somebody may be reading a last message out of it. What a process that left still uses keeps its number.
     pub(crate) fn reclaim(&mut self) {
+        for dying in &mut self.dying {
+            if dying.has_ended() {
+                self.layout.end_leases_of(dying.peer, self.used_slots);
+            }
+        }
         let seen = self
             .members
             .iter()
             .map(|m| self.layout.seen_epoch(m.peer))
             .min();
-        let (ready, waiting): (Vec<_>, Vec<_>) = self
-            .dying
-            .drain(..)
-            .partition(|dying| seen.is_none_or(|seen| seen >= dying.epoch));
+        let layout = &self.layout;
+        let is_done = |dying: &Dying| {
+            let is_seen = seen.is_none_or(|seen| seen >= dying.epoch);
+            let has_leases = dying.process.is_some() && layout.has_leases(dying.peer);
+            is_seen && !has_leases && !layout.is_leased(dying.peer)
+        };
+        let (ready, waiting): (Vec<_>, Vec<_>) = self.dying.drain(..).partition(is_done);
         self.dying = waiting;
         for Dying { peer, .. } in ready {
             for span in self.book.of(peer) {
@@ -295,7 +338,7 @@ impl Node {
             }
             Request::Leave { peer, incarnation } => {
                 let index = self.own(peer, incarnation, pid)?;
-                self.lose(index);
+                self.leave(index);
                 Ok(Answer::Done)
             }
             Request::Roster { asker, wanted } => {

@@ -16,7 +16,7 @@ mod outbox;
 #[cfg(test)]
 mod tests;
 
-use crate::gated::Left;
+use crate::gated::Deferred;
 use crate::matching::Matcher;
 use crate::ops::{ClaimWords, Ending, Key, Ops, Status, Work};
 use crate::transport::shm::Membership;
@@ -74,7 +74,7 @@ pub(crate) enum Access {
     /// Put, get and atomics.
     Shared(samite_mem::SharedBytes),
     /// Gets only.
-    Reading(samite_mem::gate::Readable),
+    Reading(samite_mem::lease::Readable),
     /// Nothing: its owner has it for itself. The length.
     Withdrawn(u64),
 }
@@ -104,8 +104,8 @@ pub(crate) struct Engine {
     pub(crate) active: VecDeque<Key>,
     pub(crate) handlers: HashMap<u16, Handler>,
     pub(crate) offered: HashMap<u32, Offered>,
-    /// Gated segments that were dropped while others were inside.
-    pub(crate) limbo: Vec<Left>,
+    /// Segments that were dropped while somebody had a lease on them.
+    pub(crate) deferred: Vec<Deferred>,
     pub(crate) agent_lost: bool,
     /// How many changes of membership it has heard of.
     pub(crate) changes: u64,
@@ -148,7 +148,7 @@ impl Engine {
             active: VecDeque::new(),
             handlers: HashMap::new(),
             offered: HashMap::new(),
-            limbo: Vec::new(),
+            deferred: Vec::new(),
             agent_lost: false,
             changes: 0,
             served: crate::Served::default(),
@@ -156,6 +156,13 @@ impl Engine {
             shut: false,
             dirty: Vec::new(),
         }
+    }
+
+    /// Lets go of everything that it shares with others: this process leaves.
+    pub(crate) fn end_all(&mut self) {
+        self.ops = Ops::default();
+        self.offered.clear();
+        self.deferred.clear();
     }
 
     /// Whether a number of a segment is not in use.

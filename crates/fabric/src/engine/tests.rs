@@ -3,7 +3,6 @@
 
 use super::*;
 use crate::agent::Node;
-use crate::hold::Holds;
 use crate::ops::Outcome;
 use crate::wire::{Place, Words};
 use crate::{Config, Identity};
@@ -50,8 +49,8 @@ impl World {
             me: infos[0].peer,
             incarnation: infos[0].incarnation,
             heap: Heap::new(layout.arena().clone(), Box::new(extents), false),
+            holder: layout.holder(infos[0].peer),
             layout,
-            holds: Holds::default(),
         };
         let caps = Caps {
             inline_max: samite_mem::ring::INLINE_BYTES as u64,
@@ -345,7 +344,10 @@ fn a_sender_inside_its_piece_holds_up_nobody() {
                 pid: i32::MAX,
                 address: 4096,
             },
-            claim: world.engine.words.offset(word),
+            claim: {
+                let offset = world.engine.words.offset(word);
+                world.engine.words.at(offset).unwrap()
+            },
             piece: 100,
             then: crate::ops::Then::Complete,
             ending: None,

@@ -107,16 +107,17 @@ impl Engine {
             .add(Some(to), LONG, Work::Send { tag: 0, buf, word });
         self.ops.detach(send);
         let claim = word.map_or(0, |word| self.words.offset(word) + 1);
-        let Words([a, b, c, _, e]) = Offer {
+        let Words([a, b, c, _, e, f]) = Offer {
             send,
             len,
             address,
             place: 0,
             claim,
+            offset: 0,
         }
         .words();
         // The place is never used (the bytes are private): its word carries the handler.
-        let words = Words([a, b, c, handler as u64, e]).bytes();
+        let words = Words([a, b, c, handler as u64, e, f]).bytes();
         self.post(to, Class::Request, kind::ACTIVE_OFFER, request, &words);
         request
     }

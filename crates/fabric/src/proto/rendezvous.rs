@@ -2,8 +2,8 @@
 //!
 //! ```text
 //!   sender                               receiver
-//!     OFFER {send, len, address, place, claim}  -->  matched (or kept, 40 bytes, until it is)
-//!                                              place mapped:  copy from the arena        (direct)
+//!     OFFER {send, len, address, place, claim}  -->  matched (or kept, 48 bytes, until it is)
+//!                                              place leased:  copy from the segment      (direct)
 //!                                              kernel:        process_vm_readv           (pull)
 //!     <-- HELP    both copy, divided by the claim word                                   (cooperative)
 //!     <-- STREAM  DATA DATA DATA -->           two copies through the ring, pipelined    (ring)
@@ -21,12 +21,14 @@
 //! V3 If the kernel refuses, the message starts again as a stream: per message, same result.
 
 use crate::engine::{Arrived, Engine, Step};
+use crate::layout::ClaimWord;
 use crate::ops::{Ending, Key, Outcome, Pull, Source, Status, Then, Viewed, Work};
 use crate::proto::cost::Choice;
 use crate::transport::{AnyTransport, Class, Incoming, Outgoing, Push, Transport};
-use crate::wire::{Help, Offer, kind};
+use crate::wire::{Help, Offer, SegmentUse, kind};
 use crate::{Error, PeerId};
 use samite_mem::copy::cooperative::Claim;
+use samite_mem::lease::Shared;
 use samite_mem::lend::{ReadBuf, WriteBuf};
 use samite_mem::ring::Body;
 use std::sync::OnceLock;
@@ -60,17 +62,25 @@ impl Engine {
             *word = self.words.take(&self.node.heap);
         }
         let place = match buf.body(0, len) {
-            Body::Shared { bytes, .. } if map => {
-                self.node.layout.arena().offset_of(bytes.address())
-            }
+            Body::Shared { bytes, .. } if map => bytes.origin(),
             _ => None,
         };
         let offer = Offer {
             send: key,
             len,
             address: buf.address(),
-            place: place.map_or(0, |place| place + 1),
+            place: place.map_or(0, |place| {
+                let (peer, segment) = crate::layout::segment_of(place.segment);
+                let generation = place.generation;
+                SegmentUse {
+                    peer,
+                    segment,
+                    generation,
+                }
+                .word()
+            }),
             claim: word.map_or(0, |word| self.words.offset(word) + 1),
+            offset: place.map_or(0, |place| place.offset),
         };
         let inline = offer.words().bytes();
         let body = Body::Slice(&[]);
@@ -106,7 +116,8 @@ impl Engine {
         };
         let Some(op) = self.ops.get(key) else { return };
         op.peer = Some(from);
-        let place = self.mapped_place(&offer);
+        let is_view = matches!(op.work, Work::ReceiveAny { view: true });
+        let place = if is_view { self.lease(&offer) } else { None };
         let Some(op) = self.ops.get(key) else { return };
         let buf = match std::mem::replace(&mut op.work, Work::None) {
             Work::Receive { buf } if buf.len() < offer.len => {
@@ -121,13 +132,9 @@ impl Engine {
                 return;
             }
             Work::Receive { buf } => buf,
-            Work::ReceiveAny { view: true } if place.is_some() => {
-                let hold = self.node.holds.hold(from);
-                let viewed = Viewed::InPlace {
-                    offset: offer.place - 1,
-                    send: offer.send,
-                    hold,
-                };
+            Work::ReceiveAny { .. } if let Some(bytes) = place => {
+                let send = offer.send;
+                let viewed = Viewed::InPlace { bytes, send };
                 self.ops.finish(key, Ok(Outcome::Viewed(status, viewed)));
                 return;
             }
@@ -148,18 +155,35 @@ impl Engine {
         self.fetch(key, buf, status, offer, Then::Complete);
     }
 
-    /// The place of an offered message in the arena, if it can be read where it lies.
-    fn mapped_place(&self, offer: &Offer) -> Option<u64> {
-        let place = offer
-            .place
-            .checked_sub(1)
-            .filter(|_| self.caps.map && offer.claim != 0)?;
-        self.node
-            .layout
-            .arena()
-            .bytes(place, offer.len)
-            .ok()
-            .map(|_| place)
+    /// The bytes of an offered message where they lie, with a lease on their segment, if they can be read there.
+    fn lease(&self, offer: &Offer) -> Option<samite_mem::SharedBytes> {
+        let place = SegmentUse::of(offer.place)?;
+        if !self.caps.map || offer.claim == 0 || self.gone(place.peer).is_some() {
+            return None;
+        }
+        let SegmentUse {
+            peer,
+            segment,
+            generation,
+        } = place;
+        let entry = self.node.layout.entry(peer, segment)?;
+        let id = crate::layout::segment_id(peer, segment);
+        let shared = self.node.holder.share(&entry, generation, id).ok()??;
+        match shared {
+            Shared::Mapped(bytes) if bytes.contains(offer.offset, offer.len) => {
+                Some(bytes.slice(offer.offset, offer.len))
+            }
+            _ => None,
+        }
+    }
+
+    /// The word of an offered message, which is the sender's: one that cannot be is none.
+    fn claim_word(&self, from: PeerId, offer: &Offer) -> Option<ClaimWord> {
+        let offset = offer.claim.checked_sub(1).filter(|_| self.caps.map)?;
+        match from == self.me {
+            true => self.words.at(offset),
+            false => self.node.layout.claim_word(offset),
+        }
     }
 
     /// Moves an offered message into `buf`.
@@ -172,22 +196,21 @@ impl Engine {
         then: Then,
     ) {
         let from = status.from;
-        let claim = offer.claim.wrapping_sub(1);
-        // The word is read through the fixed bounds of the arena: a wrong one is no word at all.
-        let claimable =
-            offer.claim != 0 && self.caps.map && self.node.layout.claim_word(claim).is_some();
-        let place = self.mapped_place(&offer).filter(|_| claimable);
-        let kernel = claimable && self.kernel_works(from);
-        let choice = match place {
+        let claim = self.claim_word(from, &offer);
+        let place = self.lease(&offer).filter(|_| claim.is_some());
+        let kernel = claim.is_some() && self.kernel_works(from);
+        let choice = match &place {
             Some(_) => Choice::Kernel,
             None => self
                 .costs
                 .choose(offer.len, kernel, kernel && self.cooperative),
         };
-        let (piece, source) = match (place, choice) {
-            (Some(place), _) => (self.costs.direct_piece(offer.len), Source::Arena(place)),
-            (None, Choice::Ring) => return self.collect(key, buf, status, offer.send, then),
-            (None, Choice::Kernel | Choice::Cooperative) => {
+        let Some(claim) = claim.filter(|_| place.is_some() || choice != Choice::Ring) else {
+            return self.collect(key, buf, status, offer.send, then);
+        };
+        let (piece, source) = match place {
+            Some(place) => (self.costs.direct_piece(offer.len), Source::Mapped(place)),
+            None => {
                 let pid = self.peer(from).info.as_ref().map_or(0, |info| info.pid);
                 let source = Source::Process {
                     pid,
@@ -228,16 +251,13 @@ impl Engine {
 
     /// A piece of a message that this side copies.
     pub(crate) fn pull(&mut self, key: Key) -> Step {
-        let layout = self.node.layout.clone();
         let Some(op) = self.ops.get(key) else {
             return Step::Done;
         };
         let Work::Pull(pull) = &mut op.work else {
             return Step::Done;
         };
-        let Some(word) = layout.claim_word(pull.claim) else {
-            return Step::Done;
-        };
+        let word = pull.claim.clone();
         let claim = Claim::new(&word, pull.status.len.div_ceil(pull.piece));
         if let Some(ending) = pull.ending.take() {
             claim.revoke();
@@ -267,7 +287,7 @@ impl Engine {
         };
         let offset = piece * pull.piece;
         let len = pull.piece.min(pull.status.len - offset);
-        if let Err(error) = pull.copy(&layout, offset, len) {
+        if let Err(error) = pull.copy(offset, len) {
             return self.refused(key, error);
         }
         // V1: the last look at the word comes after the last byte.
@@ -414,29 +434,13 @@ impl Engine {
 
 impl Pull {
     /// Copies a piece.
-    fn copy(
-        &mut self,
-        layout: &crate::layout::Layout,
-        offset: u64,
-        len: u64,
-    ) -> std::io::Result<()> {
-        match self.source {
-            Source::Arena(place) => {
-                let bytes = layout
-                    .arena()
-                    .bytes(place, self.status.len)
-                    .map_err(std::io::Error::other)?;
-                self.buf.fill(
-                    offset,
-                    &Body::Shared {
-                        bytes: &bytes,
-                        offset,
-                        len,
-                    },
-                );
+    fn copy(&mut self, offset: u64, len: u64) -> std::io::Result<()> {
+        match &self.source {
+            Source::Mapped(bytes) => {
+                self.buf.fill(offset, &Body::Shared { bytes, offset, len });
                 Ok(())
             }
-            Source::Process { pid, address } => {
+            &Source::Process { pid, address } => {
                 let mut done = 0;
                 while done < len {
                     let at = offset + done;

@@ -76,6 +76,11 @@ impl SharedRing {
         Ok(bytes)
     }
 
+    /// Consumer: views the bulk area of its own process; its size.
+    pub fn use_bulk(&mut self, bulk: SharedBytes) -> u64 {
+        self.bulk.insert(bulk).len()
+    }
+
     /// A body in the bulk area.
     pub fn body(&self, offset: u64, bytes: u64) -> Body<'_> {
         match &self.bulk {

@@ -1,4 +1,4 @@
-//! Every interleaving of the ring, the doorbell, the claim word and the gate, within a bound on preemptions.
+//! Every interleaving of the ring, the doorbell, the claim word and the lease, within a bound on preemptions.
 //!
 //! `RUSTFLAGS="--cfg loom" cargo test -p samite-mem --release --test loom`
 //!
@@ -9,7 +9,7 @@
 
 mod claim;
 mod doorbell;
-mod gate;
+mod lease;
 mod ring;
 
 /// Runs a model with at most so many preemptions per execution.

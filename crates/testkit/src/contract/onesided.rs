@@ -252,7 +252,7 @@ pub fn a_freed_segment_is_refused(fabric: &Fabric, members: &[PeerId]) -> Outcom
         Ok(())
     };
     refused(keys[next])?;
-    // What was attached before notices, too: its memory may be something else by now.
+    // What was attached before notices, too.
     matches_or_fail!(early.put(0, b"late"), Err(Error::NoSuchSegment { .. }));
     matches_or_fail!(early.get(0, &mut [0; 8]), Err(Error::NoSuchSegment { .. }));
     matches_or_fail!(early.fetch_add(0, 1), Err(Error::NoSuchSegment { .. }));
@@ -266,16 +266,20 @@ pub fn a_freed_segment_is_refused(fabric: &Fabric, members: &[PeerId]) -> Outcom
         fabric.attach(earlier).map(|_| ()),
         Err(Error::PeerLost { .. })
     );
-    same!(again.key().segment, keys[me].segment);
+    // Where it is mapped, the one who is attached keeps the memory and its number.
+    let is_kept = early.mapped().is_some();
+    same!(again.key().segment == keys[me].segment, !is_kept);
     fabric.barrier(members)?;
     refused(keys[next])?;
     refused(SegmentKey {
         segment: 77,
         ..keys[next]
     })?;
-    if early.mapped().is_none() {
-        matches_or_fail!(early.put(0, b"after"), Err(Error::NoSuchSegment { .. }));
-    }
+    matches_or_fail!(early.put(0, b"after"), Err(Error::NoSuchSegment { .. }));
+    drop(early);
+    fabric.barrier(members)?;
+    let last = fabric.allocate(4096)?;
+    same!(last.key().segment == keys[me].segment, is_kept);
     Ok(fabric.barrier(members)?)
 }
 

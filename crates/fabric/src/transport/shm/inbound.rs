@@ -5,7 +5,7 @@ use crate::PeerId;
 use crate::transport::{Change, Incoming, Sink};
 use samite_mem::ring::{Body, CELLS, Consumer, RING_BYTES, SharedRing};
 use samite_mem::sync::Ordering;
-use samite_mem::{Corrupt, NEWS_WORDS};
+use samite_mem::{Corrupt, NEWS_WORDS, SharedBytes};
 
 /// The reading end from one peer.
 #[derive(Debug)]
@@ -58,7 +58,6 @@ impl Shm {
             if arrived == 0 || self.polls.is_multiple_of(LOOK_BUSY) {
                 arrived += self.agent_lost(sink);
             }
-            self.tell_seen();
         }
         arrived
     }
@@ -74,12 +73,16 @@ impl Shm {
             return 0;
         }
         inbound.idle = 0;
+        let mut own_bulk = None;
         if let Some(Some(outbound)) = self.outbound.get_mut(from.index()) {
             outbound.answered();
+            if from == self.me {
+                own_bulk = outbound.bulk_bytes();
+            }
         }
         let mut taken = 0;
         while taken < TURN {
-            match inbound.take(from, &self.layout, sink) {
+            match inbound.take(from, &self.layout, &own_bulk, sink) {
                 Ok(true) => {
                     taken += 1;
                     if taken > 1 {
@@ -107,7 +110,7 @@ impl Shm {
             let Some(Some(inbound)) = self.inbound.get_mut(from.index()) else {
                 return;
             };
-            match inbound.take(from, &self.layout, sink) {
+            match inbound.take(from, &self.layout, &None, sink) {
                 Ok(true) => {}
                 Ok(false) => return,
                 Err(what) => {
@@ -176,7 +179,11 @@ impl Shm {
         if offset == 0 {
             return false;
         }
-        let bytes = self.layout.arena().bytes(offset, RING_BYTES).ok();
+        let bytes = match self.outbound.get(from.index()) {
+            // Its own blocks are reached in no other way.
+            Some(Some(own)) if from == self.me => Some(own.ring_bytes()),
+            _ => self.layout.arena().bytes(offset, RING_BYTES).ok(),
+        };
         let Some(ring) = bytes.and_then(|bytes| SharedRing::new(bytes).ok()) else {
             return false;
         };
@@ -217,11 +224,15 @@ impl Inbound {
         &mut self,
         from: PeerId,
         layout: &crate::layout::Layout,
+        own_bulk: &Option<SharedBytes>,
         sink: &mut S,
     ) -> Result<bool, Corrupt> {
         // A body needs the bulk area, whose size bounds it; it is attached when a frame first has one.
         if self.consumer.bulk_bytes() == 0 && self.consumer.next_has_body() {
-            let bytes = self.consumer.medium.attach_bulk(layout.arena())?;
+            let bytes = match own_bulk {
+                Some(bulk) => self.consumer.medium.use_bulk(bulk.clone()),
+                None => self.consumer.medium.attach_bulk(layout.arena())?,
+            };
             self.consumer.set_bulk_bytes(bytes);
         }
         let Some((frame, medium)) = self.consumer.peek_with_medium()? else {

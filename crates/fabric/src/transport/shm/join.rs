@@ -2,12 +2,12 @@
 
 use super::Shm;
 use crate::agent::{AgentExtents, Book, Node, Seat, control};
-use crate::hold::Holds;
 use crate::layout::{Layout, own_cpus};
 use crate::{Config, Error, Identity, PeerId};
 use rustix::event::{PollFd, PollFlags};
 use rustix::fd::OwnedFd;
 use rustix::process::{Pid, PidfdFlags};
+use samite_mem::lease::Holder;
 use samite_mem::{Arena, ExtentSource, Heap, Span};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -23,8 +23,8 @@ pub struct Membership {
     pub(crate) layout: Layout,
     /// This process's blocks.
     pub heap: Heap,
-    /// Who still reads memory of others.
-    pub(crate) holds: Holds,
+    /// What it uses of others' memory, and of its own.
+    pub(crate) holder: Holder,
 }
 
 /// Notices that the agent died, without a system call per poll.
@@ -94,12 +94,13 @@ pub(crate) fn join_domain(
         process: std::process::id(),
     };
     let heap = Heap::new(layout.arena().clone(), Box::new(extents), config.huge_pages);
+    let holder = layout.holder(seat.peer);
     let membership = Membership {
         me: seat.peer,
         incarnation: seat.incarnation,
         layout,
         heap,
-        holds: Holds::default(),
+        holder,
     };
     let shm = Shm::new(&membership, Some(watch));
     Ok((seat, membership, shm))
@@ -119,12 +120,13 @@ pub(crate) fn start_alone(
         me,
     };
     let heap = Heap::new(layout.arena().clone(), Box::new(extents), config.huge_pages);
+    let holder = layout.holder(me);
     let membership = Membership {
         me,
         incarnation,
         layout,
         heap,
-        holds: Holds::default(),
+        holder,
     };
     let shm = Shm::new(&membership, None);
     Ok((membership, shm))

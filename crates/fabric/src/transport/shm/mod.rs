@@ -29,7 +29,6 @@ pub(crate) use join::{PrivateExtents, join_domain, start_alone};
 
 use super::{Caps, Change, Outgoing, Push, Sink, Transport};
 use crate::PeerId;
-use crate::hold::Holds;
 use crate::layout::{Layout, State};
 use inbound::Inbound;
 use outbound::Outbound;
@@ -60,8 +59,6 @@ pub struct Shm {
     refused: Option<Instant>,
     known: Vec<Option<u32>>,
     epoch_seen: u64,
-    epoch_told: u64,
-    holds: Holds,
     crowded: bool,
     start: Instant,
     agent: Option<join::AgentWatch>,
@@ -76,7 +73,7 @@ impl Shm {
             incarnation: _,
             layout,
             heap,
-            holds,
+            holder: _,
         } = membership.clone();
         Shm {
             me,
@@ -90,8 +87,6 @@ impl Shm {
             refused: None,
             known: Vec::new(),
             epoch_seen: 0,
-            epoch_told: 0,
-            holds,
             crowded: false,
             start: Instant::now(),
             agent,
@@ -137,17 +132,9 @@ impl Shm {
             self.crowded = self.count_crowd();
         }
         self.epoch_seen = epoch;
-        self.tell_seen();
+        // H1. What is still used of segments of the dead has a lease, which the agent sees.
+        self.layout.set_seen_epoch(self.me, epoch);
         changes
-    }
-
-    /// Lets the agent give away what the dead had, unless somebody here may still read it (H1).
-    pub(super) fn tell_seen(&mut self) {
-        let dead = |peer: PeerId| self.known.get(peer.index()).is_none_or(Option::is_none);
-        if self.epoch_told != self.epoch_seen && !self.holds.any(dead) {
-            self.layout.set_seen_epoch(self.me, self.epoch_seen);
-            self.epoch_told = self.epoch_seen;
-        }
     }
 
     /// Whether more processes of the domain want our processors than there are. One that may run on

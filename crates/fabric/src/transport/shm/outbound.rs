@@ -44,6 +44,16 @@ impl Outbound {
         self.burst = 0;
     }
 
+    /// The ring, for a process that writes to itself.
+    pub(super) fn ring_bytes(&self) -> SharedBytes {
+        self._ring.bytes().clone()
+    }
+
+    /// Its bulk area, if it was made.
+    pub(super) fn bulk_bytes(&self) -> Option<SharedBytes> {
+        self._bulk.as_ref().map(|bulk| bulk.bytes().clone())
+    }
+
     #[inline]
     pub(super) fn push(&mut self, frame: &Outgoing<'_>, me: PeerId, heap: &Heap) -> Push {
         let reserve = match frame.class {
@@ -159,7 +169,6 @@ impl Shm {
 mod tests {
     use super::*;
     use crate::agent::Node;
-    use crate::hold::Holds;
     use crate::transport::Transport;
     use crate::transport::shm::Membership;
     use crate::{Identity, layout};
@@ -201,13 +210,13 @@ mod tests {
         let asked = Arc::new(AtomicU32::new(0));
         let layout = node.layout().clone();
         let heap = Heap::new(layout.arena().clone(), Box::new(Poor(asked.clone())), false);
-        let holds = Holds::default();
+        let holder = layout.holder(me);
         let membership = Membership {
             me,
             incarnation,
             layout,
             heap,
-            holds,
+            holder,
         };
         let mut shm = Shm::new(&membership, None);
         let frame = Outgoing {

@@ -127,12 +127,13 @@ impl Scenario {
         let layout = Layout::create(arena.clone(), false)?;
         let extents = PrivateExtents(crate::agent::Book::new(layout.extents()), arena.clone());
         let heap = Heap::new(arena, Box::new(extents), false);
+        let holder = layout.holder(me);
         let node = Membership {
             me,
             incarnation: 1,
             layout,
             heap,
-            holds: Default::default(),
+            holder,
         };
         let identity = self.identity(index);
         let transport = AnyTransport::Sim(Box::new(Sim {

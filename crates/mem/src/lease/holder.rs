@@ -1,0 +1,432 @@
+//! A process as one who has leases.
+
+use super::words::STATE;
+use super::{ENTRY_BYTES, Entry, Mode, Seen, Words};
+use crate::arena::Keeps;
+use crate::claims::Use;
+use crate::sync::{AtomicU64, Ordering};
+use crate::{Arena, Corrupt, Error, SharedBytes, Span};
+use bytemuck::Pod;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// What the beginning of every block is a multiple of, so that elements of any type are aligned.
+const ALIGN: u64 = 128;
+
+impl Words for SharedBytes {
+    #[inline(always)]
+    fn word(&self, index: usize) -> &AtomicU64 {
+        self.u64(index as u64 * 8)
+    }
+}
+
+impl Entry<SharedBytes> {
+    /// The entry in these bytes.
+    pub fn new(bytes: SharedBytes) -> Result<Self, Corrupt> {
+        if bytes.len() != ENTRY_BYTES || !bytes.address().is_multiple_of(crate::LINE) {
+            return Err(Corrupt {
+                what: "the place of an entry",
+                value: bytes.address(),
+            });
+        }
+        Ok(Entry(bytes))
+    }
+
+    /// The word that says whether, and which generation, is offered: for whoever looks at nothing else.
+    pub fn state(&self) -> SharedBytes {
+        self.0.slice(STATE as u64 * 8, 8)
+    }
+}
+
+/// A process as one who has leases: its number, and how many it has of what. Cloning is cheap.
+#[derive(Clone, Debug)]
+pub struct Holder(Arc<Process>);
+
+#[derive(Debug)]
+struct Process {
+    arena: Arena,
+    me: usize,
+    /// How many segments this process has leases on: in shared memory, for the agent.
+    out: SharedBytes,
+    /// Its id: a fork of it has a copy of everything, and none of the leases is its own.
+    id: u32,
+    table: Mutex<Table>,
+}
+
+#[derive(Debug, Default)]
+struct Table {
+    /// Leases of this process.
+    held: HashMap<Key, Held>,
+    /// Segments that it owns: their memory.
+    own: HashMap<Key, SharedBytes>,
+}
+
+/// A use of an entry: where its words are, and the generation.
+type Key = (u64, u32);
+
+#[derive(Debug)]
+struct Held {
+    count: u64,
+    /// What was claimed of the arena, if it lies there and is not this process's own.
+    claimed: Option<Span>,
+}
+
+/// One use of a segment by this process; ends when it is dropped.
+#[derive(Debug)]
+pub struct Lease {
+    process: Arc<Process>,
+    entry: Entry<SharedBytes>,
+    generation: u32,
+    id: u64,
+    /// Whether it was borrowed. It is then the only one.
+    lent: Option<Option<Span>>,
+}
+
+/// What a lease in the mode `Open` gives.
+#[derive(Debug)]
+pub enum Shared {
+    /// The bytes, mapped here.
+    Mapped(SharedBytes),
+    /// An address in the owner's private memory, and what keeps that valid.
+    Private {
+        /// The address.
+        address: u64,
+        /// The lease.
+        lease: Lease,
+    },
+}
+
+impl Holder {
+    /// Process `me` as one who has leases. `out` is a word of shared memory, 0 at first, in which it counts the
+    /// segments that it has leases on.
+    pub fn new(arena: Arena, me: usize, out: SharedBytes) -> Holder {
+        Holder(Arc::new(Process {
+            arena,
+            me,
+            out,
+            id: std::process::id(),
+            table: Mutex::default(),
+        }))
+    }
+
+    /// A segment, to copy in and out; `None` unless this generation is offered, and open. `id` is what the
+    /// caller calls the segment ([`SharedBytes::origin`]).
+    pub fn share(
+        &self,
+        entry: &Entry<SharedBytes>,
+        generation: u32,
+        id: u64,
+    ) -> Result<Option<Shared>, Error> {
+        let Some((lease, seen)) = self.0.take(entry, generation, id, Mode::Open)? else {
+            return Ok(None);
+        };
+        let own = self.0.own(entry, generation);
+        if own.is_none() && seen.private {
+            let address = seen.place;
+            return Ok(Some(Shared::Private { address, lease }));
+        }
+        Ok(Some(Shared::Mapped(self.0.range(own, seen, lease)?)))
+    }
+
+    /// A segment, to read; `None` unless this generation is offered for reading.
+    pub fn read(
+        &self,
+        entry: &Entry<SharedBytes>,
+        generation: u32,
+        id: u64,
+    ) -> Result<Option<Readable>, Error> {
+        let Some((lease, seen)) = self.0.take(entry, generation, id, Mode::Reading)? else {
+            return Ok(None);
+        };
+        let own = self.0.own(entry, generation);
+        Ok(Some(Readable(self.0.range(own, seen, lease)?)))
+    }
+
+    /// A segment, for this borrower alone; `None` unless this generation is lent and nobody has it.
+    pub fn borrow(
+        &self,
+        entry: &Entry<SharedBytes>,
+        generation: u32,
+        id: u64,
+    ) -> Result<Option<Lent>, Error> {
+        let process = &self.0;
+        // ORDERING: Release: see `Process::count_out`.
+        process.count_out();
+        if !entry.borrow(process.me, generation) {
+            process.count_in();
+            return Ok(None);
+        }
+        let seen = entry.leased();
+        let own = process.own(entry, generation);
+        let claimed = match process.claim(&own, seen) {
+            Ok(claimed) => claimed,
+            Err(error) => {
+                entry.give_back(process.me, generation);
+                process.count_in();
+                return Err(error);
+            }
+        };
+        let lease = Lease {
+            process: process.clone(),
+            entry: entry.clone(),
+            generation,
+            id,
+            lent: Some(claimed),
+        };
+        Ok(Some(Lent(process.range(own, seen, lease)?)))
+    }
+
+    /// Owner: its memory is that of a segment from now on.
+    pub(super) fn owns(&self, entry: &Entry<SharedBytes>, generation: u32, bytes: &SharedBytes) {
+        let key = (entry.0.address(), generation);
+        self.0.lock().own.insert(key, bytes.clone());
+    }
+
+    /// Owner: and no longer.
+    pub(super) fn disowns(&self, entry: &Entry<SharedBytes>, generation: u32) {
+        let key = (entry.0.address(), generation);
+        let bytes = self.0.lock().own.remove(&key);
+        // Not with the table locked: it may be the last range of something.
+        drop(bytes);
+    }
+
+    /// Whether this is a fork of the process that the leases are of.
+    pub(super) fn is_of_parent(&self) -> bool {
+        self.0.is_of_parent()
+    }
+
+    pub(super) fn arena(&self) -> &Arena {
+        &self.0.arena
+    }
+}
+
+impl Process {
+    fn lock(&self) -> std::sync::MutexGuard<'_, Table> {
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn is_of_parent(&self) -> bool {
+        self.id != std::process::id()
+    }
+
+    fn count_out(&self) {
+        self.out.u64(0).fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn count_in(&self) {
+        // ORDERING: Release pairs with the agent's Acquire load: at 0 nothing of it is used any more.
+        self.out.u64(0).fetch_sub(1, Ordering::Release);
+    }
+
+    fn own(&self, entry: &Entry<SharedBytes>, generation: u32) -> Option<SharedBytes> {
+        let key = (entry.0.address(), generation);
+        self.lock().own.get(&key).cloned()
+    }
+
+    /// One more use of a segment by this process: the first one sets its bit.
+    fn take(
+        self: &Arc<Self>,
+        entry: &Entry<SharedBytes>,
+        generation: u32,
+        id: u64,
+        mode: Mode,
+    ) -> Result<Option<(Lease, Seen)>, Error> {
+        let key = (entry.0.address(), generation);
+        let mut table = self.lock();
+        let is_own = table.own.contains_key(&key);
+        let seen = match table.held.get_mut(&key) {
+            Some(held) => {
+                let may = is_own || entry.offers(generation);
+                if !may || !entry.is_inside(self.me, generation, mode) {
+                    return Ok(None);
+                }
+                held.count += 1;
+                entry.leased()
+            }
+            None => {
+                let own = table.own.get(&key).cloned();
+                self.count_out();
+                let entered = match own {
+                    Some(_) => entry.enter(self.me, generation, mode),
+                    None => entry.take(self.me, generation, mode),
+                };
+                if !entered {
+                    self.count_in();
+                    return Ok(None);
+                }
+                let seen = entry.leased();
+                match self.claim(&own, seen) {
+                    Ok(claimed) => {
+                        let held = Held { count: 1, claimed };
+                        table.held.insert(key, held);
+                    }
+                    Err(error) => {
+                        entry.leave(self.me);
+                        self.count_in();
+                        return Err(error);
+                    }
+                }
+                seen
+            }
+        };
+        let lease = Lease {
+            process: self.clone(),
+            entry: entry.clone(),
+            generation,
+            id,
+            lent: None,
+        };
+        Ok(Some((lease, seen)))
+    }
+
+    /// Claims the memory of somebody else's segment, which its owner describes: inside the arena, as blocks are aligned, and
+    /// nothing that this process uses otherwise.
+    fn claim(&self, own: &Option<SharedBytes>, seen: Seen) -> Result<Option<Span>, Error> {
+        if own.is_some() || seen.private {
+            return Ok(None);
+        }
+        let span = Span {
+            offset: seen.place,
+            bytes: seen.bytes,
+        };
+        if !span.offset.is_multiple_of(ALIGN) {
+            return Err(Error::Corrupt(Corrupt {
+                what: "the beginning of a block",
+                value: span.offset,
+            }));
+        }
+        self.arena.range(span)?;
+        self.arena.claims().claim(span, Use::Leased)?;
+        Ok(Some(span))
+    }
+
+    /// The range that a lease is for.
+    fn range(
+        &self,
+        own: Option<SharedBytes>,
+        seen: Seen,
+        lease: Lease,
+    ) -> Result<SharedBytes, Error> {
+        let span = Span {
+            offset: seen.place,
+            bytes: seen.bytes,
+        };
+        let range = match own {
+            Some(own) => own,
+            None if seen.private => {
+                return Err(Error::Corrupt(Corrupt {
+                    what: "the mode of private memory",
+                    value: seen.place,
+                }));
+            }
+            None => self.arena.range(span)?,
+        };
+        Ok(range.keeping(Keeps::Lease(lease)))
+    }
+}
+
+impl Lease {
+    pub(crate) fn id(&self) -> u64 {
+        self.id
+    }
+
+    pub(crate) fn generation(&self) -> u32 {
+        self.generation
+    }
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        let (process, entry) = (&self.process, &self.entry);
+        if process.is_of_parent() {
+            return;
+        }
+        if let Some(claimed) = self.lent {
+            if let Some(span) = claimed {
+                process.arena.claims().release(span, Use::Leased);
+            }
+            entry.give_back(process.me, self.generation);
+            process.count_in();
+            return;
+        }
+        let key = (entry.0.address(), self.generation);
+        let mut table = process.lock();
+        let Some(held) = table.held.get_mut(&key) else {
+            return;
+        };
+        held.count -= 1;
+        if held.count > 0 {
+            return;
+        }
+        let held = table.held.remove(&key);
+        if let Some(span) = held.and_then(|held| held.claimed) {
+            process.arena.claims().release(span, Use::Leased);
+        }
+        entry.leave(process.me);
+        process.count_in();
+    }
+}
+
+/// Bytes that nobody writes while this value or a clone of it lives.
+#[derive(Clone, Debug)]
+pub struct Readable(SharedBytes);
+
+impl Readable {
+    /// Length in bytes.
+    pub fn len(&self) -> u64 {
+        self.0.len()
+    }
+
+    /// Whether there are no bytes.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// The bytes as elements; what is left over at the end is not part of it.
+    pub fn as_slice<T: Pod>(&self) -> &[T] {
+        let (first, count) = elements::<T>(&self.0);
+        // SAFETY: G2: nobody writes while the lease of `self` is out; else as `elements` says.
+        unsafe { std::slice::from_raw_parts(first, count) }
+    }
+}
+
+/// Bytes that nobody else reads or writes while this value lives.
+#[derive(Debug)]
+pub struct Lent(SharedBytes);
+
+impl Lent {
+    /// The bytes as elements; what is left over at the end is not part of it.
+    pub fn as_slice<T: Pod>(&self) -> &[T] {
+        let (first, count) = elements::<T>(&self.0);
+        // SAFETY: G3: the lease of `self` is the only one, and `self` cannot be cloned; else as `elements` says.
+        unsafe { std::slice::from_raw_parts(first, count) }
+    }
+
+    /// The bytes as elements, to be changed.
+    pub fn as_mut_slice<T: Pod>(&mut self) -> &mut [T] {
+        let (first, count) = elements::<T>(&self.0);
+        // SAFETY: as in `as_slice`, and `&mut self` is the only way to the bytes in this process.
+        unsafe { std::slice::from_raw_parts_mut(first, count) }
+    }
+}
+
+/// The bytes as elements: the first, and how many. The pointer is that of a range in a live mapping (B1 of `shared`), aligned
+/// for `T`, and any bytes are a `T`.
+///
+/// # Panics
+/// Private memory that was made of smaller elements may not be aligned.
+pub(super) fn elements<T: Pod>(bytes: &SharedBytes) -> (*mut T, usize) {
+    const {
+        assert!(
+            align_of::<T>() as u64 <= ALIGN,
+            "blocks begin at multiples of 128 bytes"
+        )
+    };
+    let first: *mut T = bytes.pointer().cast();
+    assert!(
+        first.is_aligned(),
+        "elements in memory that is not aligned for them"
+    );
+    let count = (bytes.len() as usize).checked_div(size_of::<T>());
+    (first, count.unwrap_or(0))
+}

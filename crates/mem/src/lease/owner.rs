@@ -1,0 +1,425 @@
+//! The owner of a segment.
+
+use super::holder::elements;
+use super::{Entry, Holder, Mode, Readable, Shared};
+use crate::{Error, Growing, SharedBytes};
+use bytemuck::Pod;
+
+/// An entry of this process's directory, for a segment to come.
+#[derive(Clone, Debug)]
+pub struct Slot {
+    /// This process.
+    pub holder: Holder,
+    /// The words.
+    pub entry: Entry<SharedBytes>,
+    /// What the caller calls the segment ([`SharedBytes::origin`]).
+    pub id: u64,
+}
+
+/// Memory of this process that it, too, reaches by leases only.
+#[derive(Debug)]
+pub struct LeasedBlock {
+    slot: Slot,
+    generation: u32,
+    mode: Mode,
+    /// Every range of it has a lease, but this one and the holder's (G4).
+    bytes: Option<SharedBytes>,
+    private: bool,
+}
+
+impl LeasedBlock {
+    /// A block of the arena, offered and open.
+    pub fn new(growing: Growing, slot: Slot) -> Result<LeasedBlock, Error> {
+        let bytes = growing.block()?.into_bytes();
+        Ok(LeasedBlock::offer(bytes, slot, false))
+    }
+
+    /// Private memory, offered and open: others reach it by the kernel or by messages.
+    pub fn adopt<T: Pod + Send>(elements: Vec<T>, slot: Slot) -> LeasedBlock {
+        LeasedBlock::offer(SharedBytes::adopt(elements), slot, true)
+    }
+
+    fn offer(bytes: SharedBytes, slot: Slot, private: bool) -> LeasedBlock {
+        let place = match private {
+            true => bytes.address(),
+            false => slot.holder.arena().offset_of(&bytes),
+        };
+        let generation = slot.entry.offer(place, bytes.len(), private);
+        slot.holder.owns(&slot.entry, generation, &bytes);
+        LeasedBlock {
+            slot,
+            generation,
+            mode: Mode::Open,
+            bytes: Some(bytes),
+            private,
+        }
+    }
+
+    /// Which use of its entry it is.
+    pub fn generation(&self) -> u32 {
+        self.generation
+    }
+
+    /// Length in bytes.
+    pub fn len(&self) -> u64 {
+        self.bytes.as_ref().map_or(0, SharedBytes::len)
+    }
+
+    /// Whether it has no bytes.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// How it may be used now.
+    pub fn mode(&self) -> Mode {
+        self.mode
+    }
+
+    /// The bytes, to copy in and out; `None` unless it is open.
+    pub fn share(&self) -> Result<Option<SharedBytes>, Error> {
+        let Slot { holder, entry, id } = &self.slot;
+        let shared = holder.share(entry, self.generation, *id)?;
+        Ok(shared.and_then(|shared| match shared {
+            Shared::Mapped(bytes) => Some(bytes),
+            Shared::Private { .. } => None,
+        }))
+    }
+
+    /// The bytes, to read; `None` unless it is being read.
+    pub fn read(&self) -> Result<Option<Readable>, Error> {
+        let Slot { holder, entry, id } = &self.slot;
+        holder.read(entry, self.generation, *id)
+    }
+
+    /// Others get no lease from now on; those who have one still do.
+    pub fn withdraw(&self) {
+        self.slot.entry.withdraw();
+    }
+
+    /// Others get leases again.
+    pub fn offer_again(&self) {
+        self.slot.entry.offer_again();
+    }
+
+    /// Which processes have a lease, by number.
+    pub fn users(&self) -> Vec<u32> {
+        self.slot.entry.who()
+    }
+
+    /// Turns it to another mode; else which processes have a lease.
+    pub fn turn(&mut self, to: Mode) -> Result<(), Vec<u32>> {
+        self.slot.entry.turn(self.generation, self.mode, to)?;
+        self.mode = to;
+        Ok(())
+    }
+
+    /// Takes the block for the owner alone; else which processes have a lease.
+    pub fn close(mut self) -> Result<Exclusive, (LeasedBlock, Vec<u32>)> {
+        match self.turn(Mode::Closed) {
+            Ok(()) => Ok(Exclusive(self)),
+            Err(users) => Err((self, users)),
+        }
+    }
+
+    /// Withdraws it and gives its memory back, unless a lease is out: then the block, to be tried again.
+    pub fn end(mut self) -> Result<(), LeasedBlock> {
+        if self.slot.holder.is_of_parent() {
+            return Ok(()); // It is not this process's to end.
+        }
+        self.withdraw();
+        match self.turn(Mode::Closed) {
+            Ok(()) => Ok(()),
+            Err(_) => Err(self),
+        }
+    }
+}
+
+impl Drop for LeasedBlock {
+    fn drop(&mut self) {
+        let Some(bytes) = self.bytes.take() else {
+            return; // It goes on under another generation.
+        };
+        if self.slot.holder.is_of_parent() {
+            return bytes.abandon();
+        }
+        self.withdraw();
+        if self.turn(Mode::Closed).is_err() {
+            bytes.abandon(); // G5: somebody may still write it.
+        }
+        self.slot.holder.disowns(&self.slot.entry, self.generation);
+    }
+}
+
+/// A block that its owner has for itself.
+#[derive(Debug)]
+pub struct Exclusive(LeasedBlock);
+
+impl Exclusive {
+    /// Lets others in again, in this mode. It is not offered by that.
+    pub fn open(mut self, mode: Mode) -> LeasedBlock {
+        // W2: a closed entry has no users.
+        let _ = self.0.turn(mode);
+        self.0
+    }
+
+    /// The block under another generation, offered and open. The bytes stay as they are.
+    pub fn renew(mut self) -> LeasedBlock {
+        let slot = self.0.slot.clone();
+        slot.entry.withdraw();
+        slot.holder.disowns(&slot.entry, self.0.generation);
+        match self.0.bytes.take() {
+            Some(bytes) => LeasedBlock::offer(bytes, slot, self.0.private),
+            None => unreachable!("a block has its bytes until it is dropped"),
+        }
+    }
+
+    fn bytes(&self) -> &SharedBytes {
+        match &self.0.bytes {
+            Some(bytes) => bytes,
+            None => unreachable!("a block has its bytes until it is dropped"),
+        }
+    }
+
+    /// The block as elements.
+    pub fn as_slice<T: Pod>(&self) -> &[T] {
+        let (first, count) = elements::<T>(self.bytes());
+        // SAFETY: G2, G3 and G4: it is closed, so no other range of these bytes is used; else as `elements` says.
+        unsafe { std::slice::from_raw_parts(first, count) }
+    }
+
+    /// The block as elements, to be changed.
+    pub fn as_mut_slice<T: Pod>(&mut self) -> &mut [T] {
+        let (first, count) = elements::<T>(self.bytes());
+        // SAFETY: as in `as_slice`, and `&mut self` is the only way to the bytes in this process.
+        unsafe { std::slice::from_raw_parts_mut(first, count) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::heap::tests::heap;
+    use crate::lease::ENTRY_BYTES;
+    use crate::{Heap, Span};
+
+    /// A table of entries and words, and two processes that see it.
+    struct Node {
+        heap: Heap,
+        tables: SharedBytes,
+        owner: Holder,
+        user: Holder,
+    }
+
+    fn node() -> Node {
+        let heap = heap(8 << 20);
+        let tables = heap.block(4096).unwrap().bytes().clone();
+        let theirs = crate::Arena::attach(heap.arena().fd().try_clone_to_owned().unwrap());
+        let owner = Holder::new(heap.arena().clone(), 0, tables.slice(4000, 8));
+        let user = Holder::new(theirs.unwrap(), 1, tables.slice(4008, 8));
+        Node {
+            heap,
+            tables,
+            owner,
+            user,
+        }
+    }
+
+    impl Node {
+        fn entry(&self) -> Entry<SharedBytes> {
+            Entry::new(self.tables.slice(0, ENTRY_BYTES)).unwrap()
+        }
+
+        fn block(&self, bytes: u64) -> LeasedBlock {
+            let slot = Slot {
+                holder: self.owner.clone(),
+                entry: self.entry(),
+                id: 7,
+            };
+            LeasedBlock::new(self.heap.grow(bytes).unwrap(), slot).unwrap()
+        }
+
+        fn share(&self, generation: u32) -> Option<SharedBytes> {
+            match self.user.share(&self.entry(), generation, 7).unwrap() {
+                Some(Shared::Mapped(bytes)) => Some(bytes),
+                _ => None,
+            }
+        }
+
+        fn out(&self) -> [u64; 2] {
+            [4000, 4008].map(|at| self.tables.u64(at).load(crate::sync::Ordering::Relaxed))
+        }
+    }
+
+    #[test]
+    fn nobody_is_inside_while_the_owner_has_it() {
+        let node = node();
+        let block = node.block(4096);
+        let generation = block.generation();
+        let read = || node.user.read(&node.entry(), generation, 7).unwrap();
+        let open = node.share(generation).expect("it is open");
+        open.write(8, &7u64.to_le_bytes());
+        let part = open.slice(0, 16);
+        drop(open);
+        assert!(read().is_none());
+        let (block, users) = block.close().unwrap_err();
+        assert_eq!(users, [1], "a part of the range keeps its lease");
+        drop(part);
+        let mut own = block.close().expect("nobody is inside");
+        assert!(node.share(generation).is_none());
+        assert_eq!(own.as_slice::<u64>()[..2], [0, 7]);
+        own.as_mut_slice::<u64>()[511] = 9;
+        let mut block = own.open(Mode::Reading);
+        let reading = read().expect("it may be read");
+        assert_eq!(reading.as_slice::<u64>()[511], 9);
+        assert!(node.share(generation).is_none());
+        assert_eq!(block.turn(Mode::Open), Err(vec![1]));
+        drop(reading);
+        assert_eq!(block.turn(Mode::Open), Ok(()));
+        assert_eq!(node.out(), [0, 0]);
+    }
+
+    #[test]
+    fn ranges_of_one_process_share_a_lease() {
+        let node = node();
+        let mut block = node.block(64);
+        let one = node.share(block.generation()).unwrap();
+        let two = node.share(block.generation()).unwrap();
+        assert_eq!(node.out(), [0, 1]);
+        let origin = two.slice(40, 8).origin().expect("it is leased");
+        assert_eq!((origin.segment, origin.offset), (7, 40));
+        drop(one);
+        assert_eq!(block.turn(Mode::Reading), Err(vec![1]));
+        std::thread::spawn(move || drop(two)).join().unwrap();
+        assert_eq!(block.turn(Mode::Reading), Ok(()));
+    }
+
+    #[test]
+    fn the_owner_needs_a_lease_too() {
+        let node = node();
+        let block = node.block(64);
+        let own = block.share().unwrap().expect("it is open");
+        let (block, users) = block.close().unwrap_err();
+        assert_eq!(users, [0]);
+        drop(own);
+        drop(block.close().unwrap());
+        assert_eq!(node.out(), [0, 0]);
+    }
+
+    #[test]
+    fn one_borrower_at_a_time() {
+        let node = node();
+        let mut block = node.block(64);
+        let generation = block.generation();
+        let borrow = || node.user.borrow(&node.entry(), generation, 7).unwrap();
+        assert!(borrow().is_none(), "it is open");
+        block.turn(Mode::Lent).unwrap();
+        let mut lent = borrow().expect("it is lent");
+        assert!(borrow().is_none(), "one has it");
+        assert!(block.share().unwrap().is_none());
+        assert!(block.read().unwrap().is_none());
+        assert_eq!(block.turn(Mode::Reading), Err(vec![1]));
+        lent.as_mut_slice::<u64>()[7] = 9;
+        drop(lent);
+        assert_eq!(borrow().unwrap().as_slice::<u64>()[7], 9);
+        block.turn(Mode::Reading).unwrap();
+        assert!(borrow().is_none(), "it is read");
+        let read = block.read().unwrap().expect("it may be read");
+        assert_eq!(read.as_slice::<u64>()[7], 9);
+    }
+
+    #[test]
+    fn memory_comes_back_with_the_last_lease() {
+        let node = node();
+        let block = node.block(4096);
+        let generation = block.generation();
+        let used = node.heap.used();
+        let stale = node.share(generation).unwrap();
+        let block = block.end().unwrap_err();
+        assert!(node.share(generation).is_none(), "it is withdrawn");
+        assert_eq!(node.heap.used(), used);
+        drop(stale);
+        block.end().unwrap();
+        assert!(node.heap.used() < used);
+    }
+
+    #[test]
+    fn memory_that_is_leased_is_never_used_again_without_its_block() {
+        let node = node();
+        let block = node.block(4096);
+        let stale = node.share(block.generation()).unwrap();
+        let used = node.heap.used();
+        drop(block);
+        let next = node.heap.block(4096).unwrap();
+        stale.write(0, &[7; 4096]);
+        let mut found = [1; 4096];
+        next.bytes().read(0, &mut found);
+        assert_eq!(found, [0; 4096]);
+        drop(stale);
+        assert!(node.heap.used() > used);
+    }
+
+    #[test]
+    fn a_block_goes_on_under_another_generation() {
+        let node = node();
+        let block = node.block(64);
+        let first = block.generation();
+        block.share().unwrap().unwrap().write(0, &[5]);
+        let block = block.close().unwrap().renew();
+        assert!(node.share(first).is_none());
+        let mut found = [0];
+        node.share(block.generation()).unwrap().read(0, &mut found);
+        assert_eq!(found, [5]);
+    }
+
+    #[test]
+    fn private_memory_is_leased_like_any_other() {
+        let node = node();
+        let slot = Slot {
+            holder: node.owner.clone(),
+            entry: node.entry(),
+            id: 7,
+        };
+        let block = LeasedBlock::adopt(vec![1u64, 2, 3], slot);
+        let shared = node.user.share(&node.entry(), block.generation(), 7);
+        let Some(Shared::Private { address, lease }) = shared.unwrap() else {
+            panic!("it is private memory");
+        };
+        let mut found = [0; 8];
+        let own = block.share().unwrap().expect("it is open");
+        assert_eq!(own.address(), address);
+        own.read(8, &mut found);
+        assert_eq!(u64::from_ne_bytes(found), 2);
+        drop(own);
+        let block = block.end().unwrap_err();
+        assert_eq!(block.users(), [1]);
+        drop(lease);
+        block.end().unwrap();
+    }
+
+    #[test]
+    fn an_entry_that_describes_what_it_may_not_is_refused() {
+        let node = node();
+        let own = node.block(4096);
+        let words = |place: u64, bytes: u64| {
+            let entry = Entry::new(node.tables.slice(1024, ENTRY_BYTES)).unwrap();
+            let generation = entry.offer(place, bytes, false);
+            let refused = node.owner.share(&entry, generation, 8).is_err();
+            let by_another = node.user.share(&entry, generation, 8).is_err();
+            assert!(entry.who().is_empty(), "nobody is left inside");
+            (refused, by_another)
+        };
+        let place = node.heap.arena().offset_of(&own.share().unwrap().unwrap());
+        assert_eq!(words(place, 64), (true, false), "the owner's own block");
+        assert_eq!(words(place + 4, 64), (true, true), "not where blocks begin");
+        assert_eq!(words(u64::MAX - 127, 256), (true, true), "outside");
+        let held = node.share(own.generation()).unwrap();
+        assert_eq!(words(place, 64), (true, true), "leased otherwise");
+        let theirs = node.user.arena().span(Span {
+            offset: place,
+            bytes: 8,
+        });
+        assert!(theirs.is_err(), "no raw range of leased memory");
+        drop(held);
+        assert_eq!(node.out(), [0, 0]);
+    }
+}

@@ -1,0 +1,462 @@
+//! The protocol of an entry: sixteen words of shared memory that say what a segment is and who uses it.
+//!
+//! ```text
+//!   0  place      offset in the arena, or address in the owner's private memory     owner writes
+//!   1  bytes      length                                                            owner writes
+//!   2  state      | offered (1) | private (1) | generation (31) |                   owner writes
+//!   3  borrower   | generation (32) | nobody may, nobody does, or who does (32) |   compare-exchange
+//!   8..16 users   | mode (2) | generation (6) | one bit for each of 56 processes |  compare-exchange
+//! ```
+//!
+//! A lease is a bit of the process that has it, not a count: clearing the bit of a dead process is right
+//! whatever it was doing when it died, and the owner of a segment can say *who* uses it. A process with many
+//! ranges of one segment counts them in its own memory; the first sets the bit, the last clears it.
+//!
+//! # Invariants
+//! W1 A bit is set by a compare-exchange on a word that also says the mode, so it is set in that mode only.
+//! W2 The owner turns every word to `Closed`, each by a compare-exchange from "no bits", before it turns any
+//!    of them to the next mode. When the last one is closed nobody is inside, and no word is in another mode.
+//! W3 Who took a lease looks at the state *after* it has set its bit and leaves if the generation is another
+//!    one or no longer offered: a bit that stays is a bit of the generation that its process meant.
+//! W4 Place and length are those of the generation while a bit of it is set, because the number is used again
+//!    only after the words were closed. Without a lease they are read between two looks at the state.
+//! W5 In `Lent` nobody can set a bit, and the borrower's word names one process at most: it is set by a
+//!    compare-exchange from "nobody". Outside of `Lent` it says "nobody may".
+
+use crate::PEERS_MAX;
+use crate::sync::{AtomicU64, Ordering, fence};
+
+/// Bytes of an entry: a line that its users read, and a line that they write.
+pub const ENTRY_BYTES: u64 = 128;
+
+/// What the users of a segment may do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// There are none; the owner has it.
+    Closed = 0,
+    /// Copy in and out.
+    Open = 1,
+    /// Read.
+    Reading = 2,
+    /// One process at a time reads and writes.
+    Lent = 3,
+}
+
+/// Words of users.
+const USER_WORDS: usize = 8;
+/// Processes that one of them has a bit for.
+const BITS: usize = 56;
+const _: () = assert!(USER_WORDS * BITS == PEERS_MAX);
+
+const PLACE: usize = 0;
+const BYTES: usize = 1;
+/// Index of the word that says whether, and which generation, is offered.
+pub(super) const STATE: usize = 2;
+const BORROWER: usize = 3;
+const USERS: usize = 8;
+
+const HEADER: u64 = !((1 << BITS) - 1);
+const GENERATION: u64 = 0x7fff_ffff;
+const PRIVATE: u64 = 1 << 31;
+const OFFERED: u64 = 1 << 32;
+
+/// The low half of the borrower's word: nobody may borrow (also in a fresh entry).
+const SHUT: u64 = 0;
+/// Nobody does. Between these two: the process's number and one.
+const VACANT: u64 = u32::MAX as u64;
+
+/// The words of an entry, wherever they are.
+pub trait Words {
+    /// One of the sixteen.
+    fn word(&self, index: usize) -> &AtomicU64;
+    /// How many words of users there are: all, but in a model that has few processes.
+    fn user_words(&self) -> usize {
+        USER_WORDS
+    }
+}
+
+/// What an entry offers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Seen {
+    /// Offset in the arena, or address in the owner's private memory.
+    pub place: u64,
+    /// Length in bytes.
+    pub bytes: u64,
+    /// Rises with every use of the entry.
+    pub generation: u32,
+    /// Whether `place` is a private address.
+    pub private: bool,
+}
+
+/// An entry of a directory of segments; its owner, its users and the agent use the same type.
+#[derive(Clone, Debug)]
+pub struct Entry<W>(pub W);
+
+fn header(generation: u32, mode: Mode) -> u64 {
+    (mode as u64) << 62 | (generation as u64 & 0x3f) << BITS
+}
+
+fn borrower(generation: u32, who: u64) -> u64 {
+    (generation as u64) << 32 | who
+}
+
+/// Whether a word of [`Entry::state`] offers this generation: for users who have a lease, and want to hear that
+/// the owner has withdrawn the segment.
+#[inline(always)]
+pub fn is_offered(state: &AtomicU64, generation: u32) -> bool {
+    // ORDERING: Relaxed: a hint for users who free too early, not a synchronisation.
+    let state = state.load(Ordering::Relaxed);
+    state & (OFFERED | GENERATION) == OFFERED | generation as u64
+}
+
+impl<W: Words> Entry<W> {
+    fn users_of(&self, peer: usize) -> (&AtomicU64, u64) {
+        let index = (peer / BITS) % self.0.user_words();
+        (self.0.word(USERS + index), 1 << (peer % BITS))
+    }
+
+    fn all_users(&self) -> impl Iterator<Item = (usize, &AtomicU64)> {
+        (0..self.0.user_words()).map(|index| (index, self.0.word(USERS + index)))
+    }
+
+    /// The generation that the next use of the entry will have.
+    pub fn next_generation(&self) -> u32 {
+        let state = self.0.word(STATE).load(Ordering::Relaxed);
+        ((state + 1) & GENERATION) as u32
+    }
+
+    /// Owner: a new use of a closed entry, open; its generation.
+    pub fn offer(&self, place: u64, bytes: u64, private: bool) -> u32 {
+        let generation = self.next_generation();
+        // ORDERING: Release pairs with the Acquire fence in `look`: who reads the new place or length finds that the
+        // earlier use was withdrawn (W4).
+        fence(Ordering::Release);
+        self.0.word(PLACE).store(place, Ordering::Relaxed);
+        self.0.word(BYTES).store(bytes, Ordering::Relaxed);
+        self.set_users(generation, Mode::Open);
+        // ORDERING: Release pairs with the Acquire of `borrow`.
+        let shut = borrower(generation, SHUT);
+        self.0.word(BORROWER).store(shut, Ordering::Release);
+        let kind = if private { PRIVATE } else { 0 };
+        // ORDERING: Release pairs with the Acquire loads in `offers` and `look`.
+        self.0
+            .word(STATE)
+            .store(generation as u64 | kind | OFFERED, Ordering::Release);
+        generation
+    }
+
+    /// Owner: later takers are turned away; those who have a lease still have it.
+    pub fn withdraw(&self) {
+        // ORDERING: Release pairs with the Acquire loads in `offers` and `look`.
+        self.0.word(STATE).fetch_and(!OFFERED, Ordering::Release);
+    }
+
+    /// Owner: offers the same generation again.
+    pub fn offer_again(&self) {
+        // ORDERING: Release pairs with the Acquire loads in `offers` and `look`.
+        self.0.word(STATE).fetch_or(OFFERED, Ordering::Release);
+    }
+
+    /// Whether this generation is offered.
+    pub fn offers(&self, generation: u32) -> bool {
+        // ORDERING: Acquire pairs with the Release stores of the owner: place, length and modes are those of
+        // this generation or later ones.
+        let state = self.0.word(STATE).load(Ordering::Acquire);
+        state & OFFERED != 0 && state & GENERATION == generation as u64
+    }
+
+    /// What is offered, without a lease (W4); `None` if nothing is, or while that changes.
+    pub fn look(&self) -> Option<Seen> {
+        // ORDERING: Acquire pairs with the Release store of `offer`.
+        let state = self.0.word(STATE).load(Ordering::Acquire);
+        let seen = self.seen(state);
+        // ORDERING: Acquire pairs with the Release fence of `offer`: the second look comes after both loads.
+        fence(Ordering::Acquire);
+        let again = self.0.word(STATE).load(Ordering::Relaxed);
+        (state & OFFERED != 0 && again == state).then_some(seen)
+    }
+
+    fn seen(&self, state: u64) -> Seen {
+        Seen {
+            place: self.0.word(PLACE).load(Ordering::Relaxed),
+            bytes: self.0.word(BYTES).load(Ordering::Relaxed),
+            generation: (state & GENERATION) as u32,
+            private: state & PRIVATE != 0,
+        }
+    }
+
+    /// What the entry is, for who has a lease on it (W4).
+    pub fn leased(&self) -> Seen {
+        // ORDERING: Acquire pairs with the Release store of `offer`.
+        self.seen(self.0.word(STATE).load(Ordering::Acquire))
+    }
+
+    /// User: sets the bit of process `me` in this mode of this generation, if it is offered like that (W1, W3).
+    /// `false` also where the bit was set: then it is that of another use of this entry by the same process.
+    pub fn take(&self, me: usize, generation: u32, mode: Mode) -> bool {
+        if !self.offers(generation) || !self.enter(me, generation, mode) {
+            return false;
+        }
+        // The Acquire of `enter` orders this look after it: where the word was opened for a later generation
+        // with the same low bits, its state is visible, too.
+        let still = self.offers(generation);
+        if !still {
+            self.leave(me);
+        }
+        still
+    }
+
+    /// As [`Entry::take`] for the owner itself, which needs no look at what it offers.
+    pub fn enter(&self, me: usize, generation: u32, mode: Mode) -> bool {
+        let (word, bit) = self.users_of(me);
+        let wanted = header(generation, mode);
+        let enter = |users: u64| {
+            let may = users & HEADER == wanted && users & bit == 0;
+            may.then_some(users | bit)
+        };
+        // ORDERING: Acquire pairs with the Release of the owner's `set_users`: what it wrote is visible.
+        let entered = word.fetch_update(Ordering::Acquire, Ordering::Relaxed, enter);
+        entered.is_ok()
+    }
+
+    /// Whether the bit of a process is set in this mode.
+    pub fn is_inside(&self, me: usize, generation: u32, mode: Mode) -> bool {
+        let (word, bit) = self.users_of(me);
+        let users = word.load(Ordering::Relaxed);
+        users & HEADER == header(generation, mode) && users & bit != 0
+    }
+
+    /// User: clears the bit of process `me`.
+    pub fn leave(&self, me: usize) {
+        let (word, bit) = self.users_of(me);
+        // ORDERING: Release pairs with the Acquire of `close`: what was done inside is done.
+        word.fetch_and(!bit, Ordering::Release);
+    }
+
+    /// User: has it alone, if it is lent and nobody does (W5).
+    pub fn borrow(&self, me: usize, generation: u32) -> bool {
+        let (vacant, mine) = (
+            borrower(generation, VACANT),
+            borrower(generation, me as u64 + 1),
+        );
+        // ORDERING: Acquire pairs with the Release of `turn`, and with that of `give_back` of who had it before.
+        let borrowed = self.0.word(BORROWER).compare_exchange(
+            vacant,
+            mine,
+            Ordering::Acquire,
+            Ordering::Relaxed,
+        );
+        borrowed.is_ok()
+    }
+
+    /// User: gives back what it borrowed.
+    pub fn give_back(&self, me: usize, generation: u32) {
+        let (vacant, mine) = (
+            borrower(generation, VACANT),
+            borrower(generation, me as u64 + 1),
+        );
+        // ORDERING: Release pairs with the Acquire of `borrow` and `close`. It fails only where the agent has
+        // given it back for a process that is taken for dead.
+        let _ = self.0.word(BORROWER).compare_exchange(
+            mine,
+            vacant,
+            Ordering::Release,
+            Ordering::Relaxed,
+        );
+    }
+
+    /// Owner: from one mode to another, when nobody is inside; else who is (empty if that is nonsense). An entry
+    /// that is offered meanwhile turns takers away.
+    pub fn turn(&self, generation: u32, from: Mode, to: Mode) -> Result<(), Vec<u32>> {
+        self.close(generation, from)?;
+        if to == Mode::Closed {
+            return Ok(());
+        }
+        self.set_users(generation, to);
+        if to == Mode::Lent {
+            // ORDERING: Release pairs with the Acquire of `borrow`.
+            let vacant = borrower(generation, VACANT);
+            self.0.word(BORROWER).store(vacant, Ordering::Release);
+        }
+        Ok(())
+    }
+
+    /// Owner: nobody is inside any more, and nobody gets in (W2).
+    fn close(&self, generation: u32, from: Mode) -> Result<(), Vec<u32>> {
+        if from == Mode::Closed {
+            return Ok(());
+        }
+        let word = self.0.word(BORROWER);
+        let (vacant, shut) = (borrower(generation, VACANT), borrower(generation, SHUT));
+        if from == Mode::Lent {
+            // ORDERING: Acquire pairs with the Release of `give_back`.
+            word.compare_exchange(vacant, shut, Ordering::Acquire, Ordering::Relaxed)
+                .map_err(|_| self.who())?;
+        }
+        let (open, closed) = (header(generation, from), header(generation, Mode::Closed));
+        for (index, users) in self.all_users() {
+            // ORDERING: Acquire pairs with the Release of `leave`.
+            let turned = users.compare_exchange(open, closed, Ordering::Acquire, Ordering::Relaxed);
+            if turned.is_ok() {
+                continue;
+            }
+            let who = self.who();
+            for (_, users) in self.all_users().take(index) {
+                // ORDERING: Release, as in `set_users`.
+                users.store(open, Ordering::Release);
+            }
+            if from == Mode::Lent {
+                word.store(vacant, Ordering::Release);
+            }
+            return Err(who);
+        }
+        Ok(())
+    }
+
+    /// Owner: the mode of a closed entry. A store: nobody else changes a closed word but the agent, which clears
+    /// bits that are not there.
+    fn set_users(&self, generation: u32, mode: Mode) {
+        for (_, users) in self.all_users() {
+            // ORDERING: Release pairs with the Acquire of `enter`: what the owner wrote is visible to users.
+            users.store(header(generation, mode), Ordering::Release);
+        }
+    }
+
+    /// The processes that have a lease, or have borrowed it, by number.
+    pub fn who(&self) -> Vec<u32> {
+        let mut who = Vec::new();
+        for (index, users) in self.all_users() {
+            // ORDERING: Acquire pairs with the Release of `leave`.
+            let mut bits = users.load(Ordering::Acquire) & !HEADER;
+            while bits != 0 {
+                who.push((index * BITS) as u32 + bits.trailing_zeros());
+                bits &= bits - 1;
+            }
+        }
+        who.extend(self.borrowed_by());
+        who
+    }
+
+    fn borrowed_by(&self) -> Option<u32> {
+        // ORDERING: Acquire pairs with the Release of `give_back`.
+        let word = self.0.word(BORROWER).load(Ordering::Acquire) & u32::MAX as u64;
+        (word != SHUT && word != VACANT).then(|| word as u32 - 1)
+    }
+
+    /// Agent: clears what a dead process had. Whatever it was doing: a bit is there or it is not.
+    pub fn clear(&self, dead: usize) {
+        let (users, bit) = self.users_of(dead);
+        if users.load(Ordering::Relaxed) & bit != 0 {
+            // ORDERING: Release pairs with the Acquire of `close`.
+            users.fetch_and(!bit, Ordering::Release);
+        }
+        let word = self.0.word(BORROWER);
+        let seen = word.load(Ordering::Relaxed);
+        if seen & u32::MAX as u64 == dead as u64 + 1 {
+            // ORDERING: Release pairs with the Acquire of `close` and `borrow`.
+            let _ =
+                word.compare_exchange(seen, seen | VACANT, Ordering::Release, Ordering::Relaxed);
+        }
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    struct Local([AtomicU64; 16]);
+
+    impl Words for Local {
+        fn word(&self, index: usize) -> &AtomicU64 {
+            &self.0[index]
+        }
+    }
+
+    fn entry() -> Entry<Local> {
+        Entry(Local([const { AtomicU64::new(0) }; 16]))
+    }
+
+    #[test]
+    fn a_fresh_entry_lets_nobody_in() {
+        let entry = entry();
+        for mode in [Mode::Closed, Mode::Open, Mode::Reading, Mode::Lent] {
+            assert!(!entry.take(3, 0, mode));
+        }
+        assert!(!entry.borrow(3, 0));
+        assert_eq!(entry.look(), None);
+        assert!(entry.who().is_empty());
+    }
+
+    #[test]
+    fn every_process_has_a_bit_of_its_own() {
+        let entry = entry();
+        let generation = entry.offer(4096, 8, false);
+        for peer in 0..PEERS_MAX {
+            assert!(entry.take(peer, generation, Mode::Open));
+            assert!(
+                !entry.take(peer, generation, Mode::Open),
+                "it is counted in its process"
+            );
+        }
+        assert_eq!(entry.who(), (0..PEERS_MAX as u32).collect::<Vec<_>>());
+        for peer in (0..PEERS_MAX).filter(|peer| *peer != 200) {
+            entry.leave(peer);
+        }
+        assert_eq!(
+            entry.turn(generation, Mode::Open, Mode::Reading),
+            Err(vec![200])
+        );
+        assert!(entry.take(5, generation, Mode::Open), "nothing has changed");
+        entry.clear(200);
+        entry.clear(200);
+        entry.clear(5);
+        assert_eq!(entry.turn(generation, Mode::Open, Mode::Reading), Ok(()));
+    }
+
+    #[test]
+    fn a_lease_is_of_one_generation_and_one_mode() {
+        let entry = entry();
+        let first = entry.offer(0, 8, false);
+        assert!(!entry.take(1, first, Mode::Reading));
+        entry.withdraw();
+        assert!(!entry.take(1, first, Mode::Open));
+        entry.offer_again();
+        assert!(entry.take(1, first, Mode::Open));
+        entry.leave(1);
+        // As many generations later as the words of users tell apart.
+        let mut last = first;
+        for _ in 0..64 {
+            entry.withdraw();
+            entry.turn(last, Mode::Open, Mode::Closed).unwrap();
+            last = entry.offer(last as u64, 16, true);
+        }
+        assert_eq!(header(first, Mode::Open), header(last, Mode::Open));
+        assert!(!entry.take(1, first, Mode::Open));
+        assert!(entry.who().is_empty());
+        let seen = entry.look().expect("it is offered");
+        assert_eq!((seen.generation, seen.place), (last, last as u64 - 1));
+        assert!(seen.private && seen.bytes == 16);
+    }
+
+    #[test]
+    fn what_a_dead_borrower_had_can_be_borrowed_again() {
+        let entry = entry();
+        let generation = entry.offer(0, 8, false);
+        assert!(!entry.borrow(4, generation), "it is not lent");
+        entry.turn(generation, Mode::Open, Mode::Lent).unwrap();
+        assert!(entry.borrow(4, generation));
+        assert!(!entry.borrow(5, generation), "one has it");
+        assert!(!entry.take(5, generation, Mode::Open));
+        assert_eq!(
+            entry.turn(generation, Mode::Lent, Mode::Reading),
+            Err(vec![4])
+        );
+        entry.clear(4);
+        assert!(entry.borrow(5, generation));
+        entry.give_back(4, generation);
+        assert_eq!(entry.who(), [5], "it is not given back by somebody else");
+        entry.give_back(5, generation);
+        assert_eq!(entry.turn(generation, Mode::Lent, Mode::Reading), Ok(()));
+        assert!(!entry.borrow(5, generation));
+    }
+}
