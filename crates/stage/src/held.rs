@@ -1,7 +1,8 @@
 //! What a step holds: where the bytes of its blocks lie, and how a box of them comes here.
 //!
 //! [`Buffers`] are the buffers of one step, reached. Bytes that are mapped are copied at once; the others are asked for of
-//! all keepers at the same time, beginning with another one at every reader rank, and are copied as they come.
+//! all keepers at the same time, beginning with another one at every reader rank, and are copied as they come: in pieces, few
+//! of which are on their way, so that neither the keeper nor the reader has more of a block than these in its own memory.
 //!
 //! A copy of a buffer whose keeper is lost meanwhile is replaced by another copy of it, where there is one; else the error is
 //! [`Fault::Damaged`].
@@ -20,8 +21,11 @@ use std::rc::Rc;
 /// Runs of a box shorter than this travel together.
 const SHORT: u64 = 4096;
 
-/// Most bytes that a read has in flight, beyond the part that it asked for last.
-const IN_FLIGHT: u64 = 32 << 20;
+/// Most bytes that are asked for at once.
+const PIECE: u64 = 1 << 20;
+
+/// Most bytes that a read has in flight, beyond the piece that it asked for last.
+const IN_FLIGHT: u64 = 4 << 20;
 
 /// The buffers of a step, by writer rank and slot.
 pub(crate) struct Buffers<'f> {
@@ -182,7 +186,10 @@ impl<'f> Buffers<'f> {
             covered += part.volume().unwrap_or(0);
             match self.mapped(block, target.element)? {
                 Some(bytes) => self.count(target.take_block(block, bytes)?),
-                None => far.push((block, part)),
+                None => {
+                    let pieces = pieces(part, target.element)?;
+                    far.extend(pieces.into_iter().map(|piece| (block, piece)));
+                }
             }
         }
         if Some(covered) != region.volume() {
@@ -370,6 +377,26 @@ impl Target<'_> {
     }
 }
 
+/// A box in parts of at most [`PIECE`] bytes, in row-major order.
+fn pieces(part: Region, element: u64) -> Result<Vec<Region>> {
+    let (mut left, mut pieces) = (vec![part], Vec::new());
+    while let Some(part) = left.pop() {
+        let long = (0..part.dims()).find(|&dim| part.extent(dim) > 1);
+        let Some(dim) = long.filter(|_| part.bytes(element).is_ok_and(|bytes| bytes > PIECE))
+        else {
+            pieces.push(part);
+            continue;
+        };
+        let (mut lower, mut upper) = (part.lower().to_vec(), part.upper().to_vec());
+        let middle = lower[dim] + part.extent(dim) / 2;
+        lower[dim] = middle;
+        left.push(Region::new(&lower, part.upper())?);
+        upper[dim] = middle;
+        left.push(Region::new(part.lower(), &upper)?);
+    }
+    Ok(pieces)
+}
+
 /// The contiguous runs of `part` in a dense block: length in bytes, and where each begins, in row-major order.
 fn runs(block: &Region, part: &Region, element: u64) -> Result<(u64, Vec<u64>)> {
     let dims = block.dims();
@@ -397,6 +424,26 @@ fn runs(block: &Region, part: &Region, element: u64) -> Result<(u64, Vec<u64>)> 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn pieces_are_small_and_have_every_point_once() {
+        for (upper, element) in [
+            (vec![3, 1 << 12, 1 << 10], 8),
+            (vec![1, 1, (1 << 21) + 3], 4),
+            (vec![7], 8),
+        ] {
+            let lower = vec![1; upper.len()];
+            let upper: Vec<u64> = upper.iter().map(|upper| upper + 1).collect();
+            let whole = Region::new(&lower, &upper).unwrap();
+            let pieces = pieces(whole.clone(), element).unwrap();
+            let volume: u64 = pieces.iter().map(|piece| piece.volume().unwrap()).sum();
+            assert_eq!(Some(volume), whole.volume());
+            assert!(crate::space::first_overlap(&pieces).is_none());
+            for piece in &pieces {
+                assert!(whole.contains(piece) && piece.bytes(element).unwrap() <= PIECE);
+            }
+        }
+    }
 
     #[test]
     fn runs_are_as_long_as_they_can_be() {

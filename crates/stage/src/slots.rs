@@ -12,7 +12,7 @@ use crate::protocol::{
 };
 use crate::service::{KeeperAsk, segment_key};
 use crate::{Element, Error, Result};
-use ndarray::{ArrayView, ArrayViewMut, Dimension};
+use ndarray::{ArrayView, ArrayViewMut, Axis, Dimension};
 use samite_fabric::{Borrowed, Remote};
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -20,6 +20,9 @@ use std::rc::Rc;
 /// Buffers are at least this large, and steps in them are this large: so that steps of about the same size use the
 /// same memory again.
 const SMALLEST: u64 = 64 << 10;
+
+/// Most bytes that are put by one message.
+const PIECE: usize = 1 << 20;
 
 /// The slots of a step that is being written.
 pub(crate) struct Slots<'f> {
@@ -269,13 +272,7 @@ impl Memory<'_> {
                     .map_err(|error| Error::Nonsense(error.to_string()))?
                     .assign(array);
             }
-            Memory::There(remote, _) => {
-                let together = array.as_standard_layout();
-                remote.put(
-                    offset,
-                    bytemuck::cast_slice(together.as_slice().unwrap_or_default()),
-                )?;
-            }
+            Memory::There(remote, _) => put_far(remote, offset, array)?,
         }
         Ok(())
     }
@@ -287,11 +284,38 @@ impl Memory<'_> {
                 // The last word may reach into the padding behind the block, never beyond the buffer.
                 let from: &[u8] = bytemuck::cast_slice(words);
                 let len = from.len().min((bytes - offset) as usize);
-                remote.put(*offset, &from[..len])?;
+                put_pieces(remote, *offset, &from[..len])?;
             }
         }
         Ok(())
     }
+}
+
+/// Puts an array by messages, piece by piece: no more of it than one is copied before.
+fn put_far<T: Element, D: Dimension>(
+    remote: &Remote<'_>,
+    mut offset: u64,
+    array: &ArrayView<'_, T, D>,
+) -> Result<()> {
+    if let Some(from) = array.as_slice() {
+        return put_pieces(remote, offset, bytemuck::cast_slice(from));
+    }
+    let array = array.view().into_dyn();
+    let row = array.len() / array.len_of(Axis(0)).max(1) * size_of::<T>();
+    for rows in array.axis_chunks_iter(Axis(0), (PIECE / row.max(1)).max(1)) {
+        let together = rows.as_standard_layout();
+        let from: &[u8] = bytemuck::cast_slice(together.as_slice().unwrap_or_default());
+        put_pieces(remote, offset, from)?;
+        offset += from.len() as u64;
+    }
+    Ok(())
+}
+
+fn put_pieces(remote: &Remote<'_>, offset: u64, from: &[u8]) -> Result<()> {
+    for (piece, at) in from.chunks(PIECE).zip((offset..).step_by(PIECE)) {
+        remote.put(at, piece)?;
+    }
+    Ok(())
 }
 
 fn none_left() -> Error {
