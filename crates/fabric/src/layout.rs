@@ -38,6 +38,8 @@ const FENCES: u64 = 8;
 const AGENT_PID: u64 = 16;
 const EPOCH: u64 = 128;
 const ROSTER: u64 = 192;
+/// How many slots were ever used.
+const USED: u64 = 200;
 
 const STATE: u64 = 0;
 const INCARNATION: u64 = 4;
@@ -159,16 +161,30 @@ impl Layout {
     /// Rises with every join, leave and death.
     #[inline(always)]
     pub(crate) fn epoch(&self) -> u64 {
-        // ORDERING: Acquire pairs with the Release in `bump_epoch`.
+        // ORDERING: Acquire pairs with the Release in `publish_epoch`.
         self.fixed.u64(HEADER + EPOCH).load(Ordering::Acquire)
     }
 
-    /// Agent: after the table changed.
-    pub(crate) fn bump_epoch(&self) {
+    /// Agent: after the table changed. It counts itself: what others wrote here is overwritten.
+    pub(crate) fn publish_epoch(&self, epoch: u64) {
         // ORDERING: Release pairs with the Acquire load in `epoch`.
         self.fixed
             .u64(HEADER + EPOCH)
-            .fetch_add(1, Ordering::Release);
+            .store(epoch, Ordering::Release);
+    }
+
+    /// How many slots of the table were ever used, as far as that makes sense.
+    pub(crate) fn used(&self) -> u32 {
+        let used = self.fixed.u64(HEADER + USED).load(Ordering::Relaxed);
+        used.min(PEERS_MAX as u64) as u32
+    }
+
+    /// Agent: see [`Layout::used`].
+    pub(crate) fn publish_used(&self, used: u32) {
+        // ORDERING: Relaxed: published by the Release in `publish_epoch`.
+        self.fixed
+            .u64(HEADER + USED)
+            .store(used.into(), Ordering::Relaxed);
     }
 
     /// Rises when a program has all of its units, and when one of them will never join: then it pays to ask the agent.
@@ -179,7 +195,7 @@ impl Layout {
 
     /// Agent: see [`Layout::roster`].
     pub(crate) fn bump_roster(&self) {
-        // ORDERING: Relaxed: published by the Release in `bump_epoch`.
+        // ORDERING: Relaxed: published by the Release in `publish_epoch`.
         self.fixed
             .u64(HEADER + ROSTER)
             .fetch_add(1, Ordering::Relaxed);
@@ -191,7 +207,7 @@ impl Layout {
 
     /// State and incarnation of a slot.
     pub(crate) fn state(&self, peer: PeerId) -> (State, u32) {
-        // ORDERING: Acquire pairs with the Release store in `set_state`.
+        // ORDERING: Acquire pairs with the Release store in `publish`.
         let state = match self
             .fixed
             .u32(Self::slot(peer) + STATE)
@@ -209,22 +225,27 @@ impl Layout {
         )
     }
 
-    /// Agent: changes the state of a slot.
-    pub(crate) fn set_state(&self, peer: PeerId, state: State) {
+    /// Agent: shows the state and the incarnation of a slot.
+    pub(crate) fn publish(&self, peer: PeerId, state: State, incarnation: u32) {
+        let at = Self::slot(peer);
+        self.fixed
+            .u32(at + INCARNATION)
+            .store(incarnation, Ordering::Relaxed);
         // ORDERING: Release pairs with the Acquire load in `state`.
         self.fixed
-            .u32(Self::slot(peer) + STATE)
+            .u32(at + STATE)
             .store(state as u32, Ordering::Release);
     }
 
-    /// Agent: fills a free slot for a new process; returns its incarnation. Not yet visible as alive.
+    /// Agent: fills a free slot for a new process, which joins at `epoch`. Not yet visible as alive.
     pub(crate) fn admit(
         &self,
         peer: PeerId,
         pid: i32,
         cpus: &Cpus,
         identity: &Identity,
-    ) -> Result<u32, Error> {
+        epoch: u64,
+    ) -> Result<(), Error> {
         let text = serde_json::to_vec(identity).map_err(|e| Error::Memory(e.to_string()))?;
         if text.len() > IDENTITY_MAX {
             return Err(Error::Memory(format!(
@@ -233,11 +254,6 @@ impl Layout {
             )));
         }
         let at = Self::slot(peer);
-        let incarnation = self
-            .fixed
-            .u32(at + INCARNATION)
-            .fetch_add(1, Ordering::Relaxed)
-            + 1;
         self.fixed
             .u64(at + PID)
             .store(pid as u64, Ordering::Relaxed);
@@ -246,7 +262,7 @@ impl Layout {
             .store(0, Ordering::Relaxed);
         self.fixed
             .u64(at + SEEN_EPOCH)
-            .store(self.epoch(), Ordering::Relaxed);
+            .store(epoch, Ordering::Relaxed);
         self.fixed
             .u64(at + IDENTITY_LEN)
             .store(text.len() as u64, Ordering::Relaxed);
@@ -262,7 +278,7 @@ impl Layout {
                 .store(*word, Ordering::Relaxed);
         }
         self.fixed.write(at + IDENTITY, &text);
-        Ok(incarnation)
+        Ok(())
     }
 
     /// What a peer said of itself, if it lives or its slot was not reused.

@@ -1,6 +1,6 @@
 //! Who has which extent of the arena, and how much is left. Pure: no IO.
 
-use crate::PeerId;
+use super::Life;
 use range_alloc::RangeAllocator;
 use samite_mem::{Error, Span};
 
@@ -11,7 +11,7 @@ const GRAIN: u64 = 2 << 20;
 #[derive(Debug)]
 pub(crate) struct Book {
     free: RangeAllocator<u64>,
-    taken: Vec<(PeerId, Span)>,
+    taken: Vec<(Life, Span)>,
     budget: u64,
     used: u64,
 }
@@ -36,7 +36,7 @@ impl Book {
         self.used
     }
 
-    pub(crate) fn grant(&mut self, to: PeerId, bytes: u64) -> Result<Span, Error> {
+    pub(crate) fn grant(&mut self, to: Life, bytes: u64) -> Result<Span, Error> {
         let refusal = Error::Budget {
             asked: bytes,
             used: self.used,
@@ -58,8 +58,8 @@ impl Book {
         Ok(span)
     }
 
-    /// Takes back one extent; `false` if that peer does not have it.
-    pub(crate) fn give_back(&mut self, from: PeerId, span: Span) -> bool {
+    /// Takes back one extent; `false` if that life of a peer does not have it.
+    pub(crate) fn give_back(&mut self, from: Life, span: Span) -> bool {
         let Some(index) = self.taken.iter().position(|entry| *entry == (from, span)) else {
             return false;
         };
@@ -69,11 +69,11 @@ impl Book {
         true
     }
 
-    /// The extents of one peer.
-    pub(crate) fn of(&self, peer: PeerId) -> Vec<Span> {
+    /// The extents of one life of a peer.
+    pub(crate) fn of(&self, life: Life) -> Vec<Span> {
         self.taken
             .iter()
-            .filter(|(owner, _)| *owner == peer)
+            .filter(|(owner, _)| *owner == life)
             .map(|(_, span)| *span)
             .collect()
     }
@@ -82,6 +82,7 @@ impl Book {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::PeerId;
     use proptest::prelude::*;
 
     proptest! {
@@ -89,17 +90,17 @@ mod tests {
         #[test]
         fn the_book_balances(sizes in proptest::collection::vec((0u32..4, 1u64..9 << 20, any::<bool>()), 1..60)) {
             let mut book = Book::new(Span { offset: 32 << 20, bytes: 32 << 20 });
-            let mut held: Vec<(PeerId, Span)> = Vec::new();
+            let mut held: Vec<(Life, Span)> = Vec::new();
             for (peer, bytes, back) in sizes {
                 if back && !held.is_empty() {
-                    let (peer, span) = held.remove(0);
-                    prop_assert!(book.give_back(peer, span));
-                    prop_assert!(!book.give_back(peer, span));
-                } else if let Ok(span) = book.grant(PeerId(peer), bytes) {
+                    let (life, span) = held.remove(0);
+                    prop_assert!(book.give_back(life, span));
+                    prop_assert!(!book.give_back(life, span));
+                } else if let Ok(span) = book.grant((PeerId(peer % 2), peer / 2), bytes) {
                     for (_, other) in &held {
                         prop_assert!(span.end() <= other.offset || other.end() <= span.offset);
                     }
-                    held.push((PeerId(peer), span));
+                    held.push(((PeerId(peer % 2), peer / 2), span));
                 }
                 let sum: u64 = held.iter().map(|(_, span)| span.bytes).sum();
                 prop_assert_eq!(sum, book.used());
@@ -115,7 +116,7 @@ mod tests {
             bytes: 64 << 20,
         });
         assert!(matches!(
-            book.grant(PeerId(0), u64::MAX),
+            book.grant((PeerId(0), 1), u64::MAX),
             Err(Error::Budget { .. })
         ));
     }

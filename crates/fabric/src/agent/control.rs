@@ -77,7 +77,7 @@ pub(crate) enum Answer {
     Done,
     Roster(Roster),
     Facts(DomainFacts),
-    /// The request did not come in the time that the agent has for one connection. It was not looked at: ask again.
+    /// The request did not come in time, or too many are joining. It was not looked at: ask again.
     Late,
     Refused(String),
 }
@@ -100,6 +100,9 @@ pub struct DomainFacts {
     /// Who lives.
     pub peers: Vec<PeerInfo>,
 }
+
+/// Who is to ask again does so after this time.
+const AGAIN: Duration = Duration::from_millis(1);
 
 /// A request or answer is never longer; what is longer is refused.
 const PACKET_MAX: usize = 256 << 10;
@@ -226,7 +229,7 @@ fn ask(
     let start = Instant::now();
     loop {
         match ask_once(domain, request, deadline)? {
-            (Answer::Late, _) if start.elapsed() < deadline => {}
+            (Answer::Late, _) if start.elapsed() < deadline => std::thread::sleep(AGAIN),
             answer => return Ok(answer),
         }
     }
@@ -254,7 +257,11 @@ fn speak(
     socket: BorrowedFd<'_>,
     request: &Request,
 ) -> Result<(Answer, Option<OwnedFd>), Error> {
-    send(socket, request, None).map_err(failed(domain))?;
+    if let Err(error) = send(socket, request, None) {
+        // The agent may have said why it does not listen.
+        let said = has_come(socket, Duration::ZERO).then(|| receive(socket).ok());
+        return said.flatten().ok_or_else(|| failed(domain)(error));
+    }
     receive(socket).map_err(failed(domain))
 }
 
@@ -353,7 +360,10 @@ pub(crate) fn join<T>(
         let socket = connect(domain, config.deadline)?;
         let (peer, incarnation, fd) = match speak(domain, socket.as_fd(), &request)? {
             (Answer::Joined { peer, incarnation }, Some(fd)) => (peer, incarnation, fd),
-            (Answer::Late, _) if start.elapsed() < config.deadline => continue,
+            (Answer::Late, _) if start.elapsed() < config.deadline => {
+                std::thread::sleep(AGAIN);
+                continue;
+            }
             (answer, _) => return Err(refused(domain, answer)),
         };
         // Without a word the agent takes the seat back when the connection closes.

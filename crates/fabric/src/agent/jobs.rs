@@ -4,6 +4,9 @@
 //! or died before the others looked. So the agent remembers, per job and unit, which peer it became and in which
 //! incarnation, for as long as the job lives: until all of its units have joined, or are known never to join,
 //! and none of them is a member any more.
+//!
+//! Any process of the user can ask the agent anything. So who tells of the end of a unit has to be an ancestor of those
+//! that joined, and what is remembered is bounded.
 
 use crate::{Identity, PeerId};
 use serde::{Deserialize, Serialize};
@@ -11,6 +14,14 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// Jobs without a member of which units are still missing: so many are remembered.
 const ABANDONED_MAX: usize = 64;
+/// Of those of which nobody has joined, so many whose units' ends the same process told.
+const TOLD_MAX: usize = 8;
+/// So many units are remembered, of all jobs together; no job has more.
+const UNITS_MAX: u32 = 1 << 14;
+/// As much of a name, or of how a unit ended, is kept, in bytes.
+const TEXT_MAX: usize = 200;
+/// Ancestors of a process that are looked at.
+const ANCESTORS_MAX: usize = 64;
 
 /// The book of jobs.
 #[derive(Debug, Default)]
@@ -26,6 +37,10 @@ struct Job {
     /// Units of the whole job, as those that joined said; the most there can be until one has.
     wanted: u32,
     number: u64,
+    /// The ancestors of the first unit that joined: one of them started the job. None: nobody has joined.
+    starters: Option<Vec<i32>>,
+    /// Who told of the end of a unit.
+    told_by: Option<i32>,
 }
 
 /// What became of a unit.
@@ -62,14 +77,55 @@ pub(crate) enum Roster {
 }
 
 impl Jobs {
-    /// A unit has joined. Returns whether that made its program, and so perhaps its job, complete.
-    pub(crate) fn joined(&mut self, identity: &Identity, peer: PeerId, incarnation: u32) -> bool {
+    /// Whether what a process says of itself can be, and one more unit can be remembered.
+    pub(crate) fn check(&self, identity: &Identity) -> Result<(), String> {
+        let Identity {
+            rank,
+            size,
+            unit,
+            units,
+            ..
+        } = *identity;
+        if units > UNITS_MAX || unit >= units || rank >= size || size > units {
+            return Err(format!(
+                "unit {unit} of {units}, rank {rank} of {size}: a unit is one of its job, of at most {UNITS_MAX}, \
+                 and its rank one of its program"
+            ));
+        }
+        self.has_room(&identity.job, unit)
+    }
+
+    fn has_room(&self, job: &str, unit: u32) -> Result<(), String> {
+        let job = self.jobs.get(job);
+        let is_known = job.is_some_and(|job| job.units.contains_key(&unit));
+        let known: usize = self.jobs.values().map(|job| job.units.len()).sum();
+        if is_known || known < UNITS_MAX as usize {
+            return Ok(());
+        }
+        Err(format!(
+            "the jobs of this domain have had {known} units, more than are remembered; let some of the jobs end"
+        ))
+    }
+
+    /// A unit has joined, a process with these ancestors. Returns whether that made its program, and so perhaps its
+    /// job, complete.
+    pub(crate) fn joined(
+        &mut self,
+        identity: &Identity,
+        peer: PeerId,
+        incarnation: u32,
+        ancestors: &[i32],
+    ) -> bool {
         let job = self.job(&identity.job);
         let came_before = matches!(job.units.get(&identity.unit), Some(Unit::Joined { .. }));
-        if came_before && !job.lives() {
-            // Nobody is left of the run that had this name.
-            job.units.clear();
+        let is_stranger = |told_by: i32| !ancestors.contains(&told_by);
+        let is_of_another = job.told_by.is_some_and(is_stranger);
+        if (came_before || is_of_another) && !job.lives() {
+            // Nobody is left of the run that had this name; or nobody of it ever joined, and who told of its units did
+            // not start this one.
+            *job = Job::new(job.number);
         }
+        job.starters.get_or_insert_with(|| ancestors.to_vec());
         job.wanted = identity.units;
         let unit = Unit::Joined {
             identity: identity.clone(),
@@ -104,19 +160,56 @@ impl Jobs {
         self.prune();
     }
 
-    /// The process of a unit has ended, says who started it. Returns whether the unit had not joined.
-    pub(crate) fn ended(&mut self, job: &str, unit: u32, name: &str, how: &str) -> bool {
+    /// The process of a unit has ended, says process `by`, who started it. Returns whether the unit had not joined.
+    ///
+    /// # Errors
+    /// `by` did not start the job; there is no such unit.
+    pub(crate) fn ended(
+        &mut self,
+        job: &str,
+        unit: u32,
+        (name, how): (&str, &str),
+        by: i32,
+    ) -> Result<bool, String> {
+        match self.jobs.get(job) {
+            Some(job) if !job.is_told_by(by) => {
+                return Err(format!("process {by} did not start this job"));
+            }
+            Some(_) => {}
+            None => self.make_room_for(by),
+        }
+        self.has_room(job, unit)?;
         let job = self.job(job);
+        if unit >= job.wanted {
+            let wanted = job.wanted;
+            self.prune();
+            return Err(format!("unit {unit} of {wanted}: there is none"));
+        }
+        job.told_by = Some(by);
         let joined = matches!(job.units.get(&unit), Some(Unit::Joined { .. }));
         if !joined {
             let absent = Unit::Absent {
-                name: name.to_owned(),
-                how: how.to_owned(),
+                name: cut(name),
+                how: cut(how),
             };
             job.units.insert(unit, absent);
         }
         self.prune();
-        !joined
+        Ok(!joined)
+    }
+
+    /// Forgets the oldest of too many jobs of which only this process has told.
+    fn make_room_for(&mut self, by: i32) {
+        let told = self
+            .jobs
+            .iter()
+            .filter(|(_, job)| job.starters.is_none() && job.told_by == Some(by));
+        if told.clone().count() >= TOLD_MAX
+            && let Some((oldest, _)) = told.min_by_key(|(_, job)| job.number)
+        {
+            let oldest = oldest.clone();
+            self.jobs.remove(&oldest);
+        }
     }
 
     /// The numbers that units of living jobs have or had: whoever is told a job's units means those by them.
@@ -163,7 +256,9 @@ impl Jobs {
             .retain(|_, job| job.lives() || job.units.len() < job.wanted as usize);
         let abandoned = || self.jobs.iter().filter(|(_, job)| !job.lives());
         if abandoned().count() > ABANDONED_MAX
-            && let Some((oldest, _)) = abandoned().min_by_key(|(_, job)| job.number)
+            // Those of which nobody has joined go first.
+            && let Some((oldest, _)) =
+                abandoned().min_by_key(|(_, job)| (job.starters.is_some(), job.number))
         {
             let oldest = oldest.clone();
             self.jobs.remove(&oldest);
@@ -175,8 +270,20 @@ impl Job {
     fn new(number: u64) -> Job {
         Job {
             units: BTreeMap::new(),
-            wanted: u32::MAX,
+            wanted: UNITS_MAX,
             number,
+            starters: None,
+            told_by: None,
+        }
+    }
+
+    /// Whether a process is believed when it tells of the end of a unit: it is an ancestor of the first unit that
+    /// joined. As long as none has, the first one that tells of any.
+    fn is_told_by(&self, process: i32) -> bool {
+        match (&self.starters, self.told_by) {
+            (Some(starters), _) => starters.contains(&process),
+            (None, Some(told_by)) => told_by == process,
+            (None, None) => true,
         }
     }
 
@@ -269,9 +376,30 @@ impl Job {
     }
 }
 
+/// As much of a text as is kept.
+fn cut(text: &str) -> String {
+    text[..text.floor_char_boundary(TEXT_MAX)].to_owned()
+}
+
+/// The process ids of the ancestors of a process, as far as they can be found.
+pub(crate) fn ancestors(process: i32) -> Vec<i32> {
+    let parent = |process: &i32| {
+        let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
+        // The name of the program, in parentheses, may have any characters in it.
+        let (_, rest) = stat.rsplit_once(')')?;
+        let parent: i32 = rest.split_whitespace().nth(1)?.parse().ok()?;
+        (parent > 0).then_some(parent)
+    };
+    let chain = std::iter::successors(parent(&process), parent);
+    chain.take(ANCESTORS_MAX).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// The launcher of a unit, and who started that.
+    const STARTERS: [i32; 2] = [100, 1];
 
     fn identity(job: &str, program: &str, rank: u32, size: u32, unit: u32) -> Identity {
         Identity {
@@ -296,20 +424,20 @@ mod tests {
             1 => identity("job", "solver", 1, 2, 1),
             _ => identity("job", "reader", 0, 1, 2),
         };
-        assert!(!jobs.joined(&unit(0), PeerId(7), 1));
+        assert!(!jobs.joined(&unit(0), PeerId(7), 1, &STARTERS));
         jobs.left(PeerId(7), 1);
         let missing = jobs.roster(&unit(0), &Wanted::Job);
         let names = ["solver.1", "unit 2"].map(String::from).to_vec();
         assert_eq!(missing, Roster::Missing(names));
-        assert!(jobs.joined(&unit(2), PeerId(5), 1));
-        assert!(jobs.joined(&unit(1), PeerId(6), 1));
+        assert!(jobs.joined(&unit(2), PeerId(5), 1, &STARTERS));
+        assert!(jobs.joined(&unit(1), PeerId(6), 1, &STARTERS));
         assert_eq!(jobs.roster(&unit(1), &Wanted::Job), peers(&[7, 6, 5]));
         let solver = Wanted::Program("solver".into());
         assert_eq!(jobs.roster(&unit(2), &solver), peers(&[7, 6]));
         assert!(jobs.numbers().contains(&PeerId(7)));
         // Another job finds the program while the job lives.
         let other = Identity::by_hand("other");
-        jobs.joined(&other, PeerId(9), 1);
+        jobs.joined(&other, PeerId(9), 1, &STARTERS);
         assert_eq!(jobs.roster(&other, &solver), peers(&[7, 6]));
         jobs.left(PeerId(6), 1);
         jobs.left(PeerId(5), 1);
@@ -324,9 +452,11 @@ mod tests {
     fn who_ended_before_joining_is_named() {
         let mut jobs = Jobs::default();
         let unit = identity("job", "a", 0, 3, 0);
-        jobs.joined(&unit, PeerId(0), 1);
-        assert!(!jobs.ended("job", 0, "a.0", "ended"), "it has joined");
-        assert!(jobs.ended("job", 2, "a.2", "was killed by signal 9"));
+        jobs.joined(&unit, PeerId(0), 1, &STARTERS);
+        let ended = jobs.ended("job", 0, ("a.0", "ended"), 100);
+        assert_eq!(ended, Ok(false), "it has joined");
+        let ended = jobs.ended("job", 2, ("a.2", "was killed by signal 9"), 100);
+        assert_eq!(ended, Ok(true));
         let absent = Roster::Absent {
             unit: "a.2".into(),
             how: "was killed by signal 9".into(),
@@ -339,10 +469,10 @@ mod tests {
     fn a_name_is_used_by_one_run_after_another() {
         let mut jobs = Jobs::default();
         let first = identity("job", "a", 0, 3, 0);
-        jobs.joined(&first, PeerId(0), 1);
+        jobs.joined(&first, PeerId(0), 1, &STARTERS);
         jobs.left(PeerId(0), 1);
-        jobs.joined(&first, PeerId(0), 2);
-        jobs.joined(&identity("job", "a", 1, 3, 1), PeerId(1), 1);
+        jobs.joined(&first, PeerId(0), 2, &STARTERS);
+        jobs.joined(&identity("job", "a", 1, 3, 1), PeerId(1), 1, &STARTERS);
         assert!(matches!(
             jobs.roster(&first, &Wanted::Job),
             Roster::Missing(_)
@@ -354,9 +484,90 @@ mod tests {
         let mut jobs = Jobs::default();
         for number in 0..1000 {
             let unit = identity(&format!("job {number}"), "a", 0, 3, 0);
-            jobs.joined(&unit, PeerId(0), number);
+            jobs.joined(&unit, PeerId(0), number, &STARTERS);
             jobs.left(PeerId(0), number);
         }
         assert!(jobs.jobs.len() <= ABANDONED_MAX + 1);
+    }
+
+    /// Bytes of texts and entries that are remembered, about.
+    fn bytes(jobs: &Jobs) -> usize {
+        let units = jobs.jobs.values().flat_map(|job| job.units.values());
+        let unit = |unit: &Unit| {
+            size_of::<Unit>()
+                + match unit {
+                    Unit::Joined { identity, .. } => identity.job.len() + identity.program.len(),
+                    Unit::Absent { name, how } => name.len() + how.len(),
+                }
+        };
+        units.map(unit).sum()
+    }
+
+    #[test]
+    fn who_tells_without_end_fills_no_memory() {
+        let mut jobs = Jobs::default();
+        let unit = identity("job", "a", 0, 3, 0);
+        jobs.joined(&unit, PeerId(0), 1, &STARTERS);
+        let long = "ä".repeat(100_000);
+        for number in 0..100_000 {
+            // The job's own launcher, a stranger of the job, and of jobs that nobody knows.
+            let _ = jobs.ended("job", number, (&long[..20], "ended"), 100);
+            let _ = jobs.ended("job", number, ("a", "ended"), 99);
+            let name = format!("job {number}");
+            let _ = jobs.ended(&name, number % 10, ("a", "ended"), 99);
+        }
+        let _ = jobs.ended("job", 1, (&long, &long), 100);
+        assert_eq!(jobs.jobs["job"].units.len(), 3, "there are no others");
+        assert!(jobs.jobs.len() <= TOLD_MAX + 1);
+        assert!(bytes(&jobs) < 64 << 10, "{}", bytes(&jobs));
+        for number in 0..2 * UNITS_MAX {
+            let _ = jobs.ended("never joined", number, (&long[..400], &long[..400]), 98);
+        }
+        assert!(bytes(&jobs) < UNITS_MAX as usize * 1024);
+        let late = identity("late", "a", 0, 3, 0);
+        assert!(jobs.check(&late).is_err(), "no more are remembered");
+        assert!(jobs.check(&unit).is_ok(), "it is known");
+    }
+
+    #[test]
+    fn only_who_started_a_job_tells_of_its_units() {
+        let mut jobs = Jobs::default();
+        let unit = identity("job", "a", 0, 3, 0);
+        // Before anybody has joined it cannot be known who started it.
+        assert_eq!(jobs.ended("job", 1, ("a.1", "by a stranger"), 99), Ok(true));
+        assert!(jobs.ended("job", 2, ("a.2", "ended"), 100).is_err());
+        jobs.joined(&unit, PeerId(0), 1, &STARTERS);
+        assert!(matches!(
+            jobs.roster(&unit, &Wanted::Job),
+            Roster::Missing(_)
+        ));
+        assert!(jobs.ended("job", 1, ("a.1", "ended"), 99).is_err());
+        assert_eq!(jobs.ended("job", 1, ("a.1", "ended"), 100), Ok(true));
+        assert!(matches!(
+            jobs.roster(&unit, &Wanted::Job),
+            Roster::Absent { .. }
+        ));
+    }
+
+    #[test]
+    fn a_run_that_never_began_does_not_end_the_next_one() {
+        let mut jobs = Jobs::default();
+        let unit = identity("job", "a", 0, 3, 0);
+        for number in 0..3 {
+            assert_eq!(jobs.ended("job", number, ("a", "ended"), 90), Ok(true));
+        }
+        jobs.joined(&unit, PeerId(0), 1, &STARTERS);
+        assert!(matches!(
+            jobs.roster(&unit, &Wanted::Job),
+            Roster::Missing(_)
+        ));
+    }
+
+    #[test]
+    fn ancestors_are_found() {
+        let own = ancestors(std::process::id() as i32);
+        let parent = std::os::unix::process::parent_id() as i32;
+        assert_eq!(own.first(), Some(&parent));
+        assert!(ancestors(0).is_empty());
     }
 }

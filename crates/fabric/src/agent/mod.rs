@@ -10,15 +10,19 @@
 //!
 //! # Files
 //! `control` (requests, socket, client) · `book` (extents and budget, pure) · `jobs` (which units have joined, pure) ·
-//! `server` (the loop)
+//! `slots` (who has which number, pure) · `node` (what the agent keeps of all) · `server` (the loop)
 
 mod book;
 pub(crate) mod control;
 mod jobs;
+mod node;
 mod server;
+mod slots;
 
 pub(crate) use book::Book;
 pub(crate) use control::{AgentExtents, Seat};
 pub use control::{DomainFacts, domains, facts, join_retrying, unit_ended};
 pub(crate) use jobs::{Roster, Wanted};
-pub use server::{AgentConfig, Node, run};
+pub use node::Node;
+pub use server::{AgentConfig, run};
+pub(crate) use slots::Life;

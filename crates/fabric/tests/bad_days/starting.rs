@@ -87,10 +87,10 @@ fn meeting_is_all_they_do() {
 }
 
 /// A connection to the agent that says what it likes.
-struct Stranger(OwnedFd);
+pub(crate) struct Stranger(OwnedFd);
 
 impl Stranger {
-    fn connect(domain: &str) -> Outcome<Stranger> {
+    pub(crate) fn connect(domain: &str) -> Outcome<Stranger> {
         let user = rustix::process::getuid().as_raw();
         let name = format!("samite/{user}/{domain}");
         let connect = || {
@@ -102,20 +102,20 @@ impl Stranger {
         Ok(connect().map_err(|error: rustix::io::Errno| std::io::Error::from(error))?)
     }
 
-    fn say(&self, request: &str) -> Outcome {
+    pub(crate) fn say(&self, request: &str) -> Outcome {
         let sent = rustix::net::send(&self.0, request.as_bytes(), SendFlags::NOSIGNAL);
         same!(sent, Ok(request.len()));
         Ok(())
     }
 
-    fn hear(&self) -> Outcome<String> {
+    pub(crate) fn hear(&self) -> Outcome<String> {
         let mut answer = [0; 4096];
         let (got, _) = rustix::net::recv(&self.0, &mut answer, RecvFlags::empty())
             .map_err(std::io::Error::from)?;
         Ok(String::from_utf8_lossy(&answer[..got]).into_owned())
     }
 
-    fn ask(domain: &str, request: &str) -> Outcome<String> {
+    pub(crate) fn ask(domain: &str, request: &str) -> Outcome<String> {
         let stranger = Stranger::connect(domain)?;
         stranger.say(request)?;
         stranger.hear()

@@ -1,7 +1,7 @@
 //! Becoming a peer: of a domain that an agent keeps, or of one's own.
 
 use super::Shm;
-use crate::agent::{AgentExtents, Book, Node, Seat, control};
+use crate::agent::{AgentExtents, Book, Life, Node, Seat, control};
 use crate::layout::{Layout, own_cpus};
 use crate::{Config, Error, Identity, PeerId};
 use rustix::event::{PollFd, PollFlags};
@@ -117,7 +117,7 @@ pub(crate) fn start_alone(
     let layout = node.layout().clone();
     let extents = OwnExtents {
         node: Arc::new(Mutex::new(node)),
-        me,
+        life: (me, incarnation),
     };
     let heap = Heap::new(layout.arena().clone(), Box::new(extents), config.huge_pages);
     let holder = layout.holder(me);
@@ -135,7 +135,7 @@ pub(crate) fn start_alone(
 /// Extents of a domain of one.
 struct OwnExtents {
     node: Arc<Mutex<Node>>,
-    me: PeerId,
+    life: Life,
 }
 
 impl ExtentSource for OwnExtents {
@@ -143,13 +143,13 @@ impl ExtentSource for OwnExtents {
         self.node
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
-            .grant(self.me, bytes)
+            .grant(self.life, bytes)
     }
     fn give_back(&mut self, extent: Span) {
         self.node
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
-            .give_back(self.me, extent);
+            .give_back(self.life, extent);
     }
 }
 
@@ -158,10 +158,10 @@ pub(crate) struct PrivateExtents(pub(crate) Book, pub(crate) Arena);
 
 impl ExtentSource for PrivateExtents {
     fn grant(&mut self, bytes: u64) -> Result<Span, samite_mem::Error> {
-        self.0.grant(PeerId(0), bytes)
+        self.0.grant((PeerId(0), 1), bytes)
     }
     fn give_back(&mut self, extent: Span) {
-        self.0.give_back(PeerId(0), extent);
+        self.0.give_back((PeerId(0), 1), extent);
         if let Err(error) = self.1.release(extent) {
             tracing::error!(%error, "pages could not be given back");
         }

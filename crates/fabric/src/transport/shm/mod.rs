@@ -58,6 +58,8 @@ pub struct Shm {
     /// When memory for a ring was last refused.
     refused: Option<Instant>,
     known: Vec<Option<u32>>,
+    /// How many slots of the table are looked at.
+    slots: u32,
     epoch_seen: u64,
     crowded: bool,
     start: Instant,
@@ -86,6 +88,7 @@ impl Shm {
             outbound: Vec::new(),
             refused: None,
             known: Vec::new(),
+            slots: 0,
             epoch_seen: 0,
             crowded: false,
             start: Instant::now(),
@@ -99,11 +102,10 @@ impl Shm {
     pub(super) fn membership<S: Sink>(&mut self, sink: &mut S) -> usize {
         let epoch = self.layout.epoch();
         let mut changes = 0;
-        for peer in (0..samite_mem::PEERS_MAX as u32).map(PeerId) {
+        // Nobody was ever beyond these; others can write there, so it never shrinks.
+        self.slots = self.slots.max(self.layout.used());
+        for peer in (0..self.slots).map(PeerId) {
             let (state, incarnation) = self.layout.state(peer);
-            if incarnation == 0 {
-                break; // Slots are used from the lowest on: nobody was ever beyond this one.
-            }
             if self.known.len() <= peer.index() {
                 self.known.resize(peer.index() + 1, None);
             }

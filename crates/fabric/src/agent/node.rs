@@ -1,0 +1,476 @@
+//! What the agent keeps of one node of a domain: members, extents, jobs, the dead. It acts on what it is told;
+//! the loop that hears it is in `server`.
+//!
+//! Nothing of it is read back from the arena, where every process can write: the tables there are published
+//! from this account. What processes say of themselves (which deaths they have seen, whether they have leases)
+//! can only delay that memory comes back.
+
+use super::control::{Answer, DomainFacts, Request};
+use super::jobs::Jobs;
+use super::slots::{Life, Slots};
+use super::{Book, jobs};
+use crate::layout::{Cpus, Layout};
+use crate::{Error, Identity, PeerId, PeerInfo};
+use rustix::event::{PollFd, PollFlags};
+use rustix::fd::OwnedFd;
+use rustix::process::{Pid, PidfdFlags};
+use samite_mem::{Arena, PEERS_MAX, Span};
+
+/// The state of one node of a domain: what the agent keeps, and what a process alone keeps itself.
+#[derive(Debug)]
+pub struct Node {
+    layout: Layout,
+    slots: Slots,
+    /// Of the membership.
+    epoch: u64,
+    book: Book,
+    jobs: Jobs,
+    members: Vec<Member>,
+    dying: Vec<Dying>,
+}
+
+/// A process that joined, or is about to.
+#[derive(Debug)]
+pub(super) struct Member {
+    pub(super) peer: PeerId,
+    pub(super) incarnation: u32,
+    /// Only this process speaks for the member.
+    pid: i32,
+    pub(super) pidfd: Option<OwnedFd>,
+    identity: Identity,
+    /// Its ancestors: one of them started its job.
+    ancestors: Vec<i32>,
+}
+
+impl Member {
+    pub(super) fn life(&self) -> Life {
+        (self.peer, self.incarnation)
+    }
+}
+
+/// A peer that is gone, whose memory others may still be using.
+#[derive(Debug)]
+struct Dying {
+    life: Life,
+    epoch: u64,
+    /// It left, and its process may go on: some of its leases may outlive its membership.
+    process: Option<OwnedFd>,
+}
+
+impl Dying {
+    /// Whether its process ended just now.
+    fn has_ended(&mut self) -> bool {
+        let now = rustix::event::Timespec {
+            tv_sec: 0,
+            tv_nsec: 0,
+        };
+        let ended = self.process.as_ref().is_some_and(|pidfd| {
+            let mut fds = [PollFd::new(pidfd, PollFlags::IN)];
+            rustix::event::poll(&mut fds, Some(&now)).is_ok_and(|count| count > 0)
+        });
+        if ended {
+            self.process = None;
+        }
+        ended
+    }
+}
+
+impl Node {
+    /// A fresh node with this budget.
+    pub fn create(budget: u64) -> Result<Node, Error> {
+        let bytes = crate::layout::EXTENTS.saturating_add(budget.max(1));
+        let arena = Arena::create(bytes)?;
+        let layout = Layout::create(arena, samite_mem::enable_asymmetric_fences())?;
+        let book = Book::new(layout.extents());
+        Ok(Node {
+            layout,
+            slots: Slots::default(),
+            epoch: 0,
+            book,
+            jobs: Jobs::default(),
+            members: Vec::new(),
+            dying: Vec::new(),
+        })
+    }
+
+    pub(crate) fn layout(&self) -> &Layout {
+        &self.layout
+    }
+
+    pub(super) fn members(&self) -> &[Member] {
+        &self.members
+    }
+
+    /// Whether some of what the dead had was not given back yet.
+    pub(super) fn is_reclaiming(&self) -> bool {
+        !self.dying.is_empty()
+    }
+
+    /// Admits a process; `pidfd` is what it is watched by.
+    pub(crate) fn admit(
+        &mut self,
+        pid: i32,
+        pidfd: Option<OwnedFd>,
+        cpus: &Cpus,
+        identity: &Identity,
+    ) -> Result<Life, Error> {
+        let member = self.reserve(pid, pidfd, cpus, identity)?;
+        let life = member.life();
+        self.seat(member);
+        Ok(life)
+    }
+
+    /// A number for a process that asks to join. Nobody sees it yet: it is seated, or given up.
+    pub(super) fn candidate(
+        &mut self,
+        pid: i32,
+        cpus: &Cpus,
+        identity: &Identity,
+    ) -> Result<Member, String> {
+        self.jobs.check(identity)?;
+        let pidfd = Pid::from_raw(pid).and_then(|pid| {
+            rustix::process::pidfd_open(pid, PidfdFlags::empty())
+                .map_err(|error| tracing::debug!(%error, "pidfd_open"))
+                .ok()
+        });
+        let pidfd = pidfd.ok_or("the process could not be watched (pidfd_open)")?;
+        self.reserve(pid, Some(pidfd), cpus, identity)
+            .map_err(|error| error.to_string())
+    }
+
+    fn reserve(
+        &mut self,
+        pid: i32,
+        pidfd: Option<OwnedFd>,
+        cpus: &Cpus,
+        identity: &Identity,
+    ) -> Result<Member, Error> {
+        // None of those by which the units of a living job know each other, as long as there are others.
+        let Some((peer, incarnation)) = self.slots.promise(&self.jobs.numbers()) else {
+            return Err(Error::Memory(format!(
+                "the domain is full: {PEERS_MAX} processes"
+            )));
+        };
+        let filled = self.layout.admit(peer, pid, cpus, identity, self.epoch);
+        if let Err(error) = filled {
+            self.slots.free(peer);
+            return Err(error);
+        }
+        Ok(Member {
+            peer,
+            incarnation,
+            pid,
+            pidfd,
+            identity: identity.clone(),
+            ancestors: jobs::ancestors(pid),
+        })
+    }
+
+    /// Shows a process to the others.
+    pub(super) fn seat(&mut self, member: Member) {
+        let (peer, incarnation) = member.life();
+        let complete = self
+            .jobs
+            .joined(&member.identity, peer, incarnation, &member.ancestors);
+        if complete {
+            self.layout.bump_roster();
+        }
+        self.slots.seat(peer);
+        self.members.push(member);
+        self.announce();
+    }
+
+    /// A number that was promised is free again. Its process had the arena, so it may have written.
+    pub(super) fn unseat(&mut self, peer: PeerId) {
+        match self.layout.wipe(peer, self.slots.used()) {
+            Ok(()) => self.slots.free(peer),
+            Err(error) => {
+                tracing::error!(%error, %peer, "a slot that nobody took could not be cleaned");
+            }
+        }
+    }
+
+    /// Publishes the table, all of it: what others wrote there is overwritten.
+    fn announce(&mut self) {
+        for (peer, state, incarnation) in self.slots.published() {
+            self.layout.publish(peer, state, incarnation);
+        }
+        self.layout.publish_used(self.slots.used());
+        self.epoch += 1;
+        self.layout.publish_epoch(self.epoch);
+        samite_mem::sync::heavy_fence();
+        for member in &self.members {
+            self.layout.doorbell(member.peer).rouse();
+        }
+    }
+
+    pub(super) fn member(&self, life: Life) -> Option<usize> {
+        self.members.iter().position(|m| m.life() == life)
+    }
+
+    /// A process died (or ended).
+    pub(super) fn lose(&mut self, index: usize) {
+        let member = self.members.swap_remove(index);
+        // It uses nothing any more, so others have that again as soon as they hear of its death.
+        self.layout.end_leases_of(member.peer, self.slots.used());
+        self.part(&member, None);
+    }
+
+    /// A process left, and goes on without the domain.
+    fn leave(&mut self, index: usize) {
+        let mut member = self.members.swap_remove(index);
+        let process = member.pidfd.take();
+        self.part(&member, process);
+    }
+
+    fn part(&mut self, member: &Member, process: Option<OwnedFd>) {
+        let life = member.life();
+        self.jobs.left(life.0, life.1);
+        self.slots.bury(life.0);
+        self.announce();
+        self.dying.push(Dying {
+            life,
+            epoch: self.epoch,
+            process,
+        });
+        self.reclaim();
+    }
+
+    /// Gives back what the dead had, once every survivor has seen the death and nobody has a lease on it: until
+    /// then somebody may be reading a last message out of it. What a process that left still uses keeps its number.
+    pub(super) fn reclaim(&mut self) {
+        let used = self.slots.used();
+        for dying in &mut self.dying {
+            if dying.has_ended() {
+                self.layout.end_leases_of(dying.life.0, used);
+            }
+        }
+        // Who says that it has seen what has not happened yet was led astray; it will look again.
+        let seen = |member: &Member| {
+            let seen = self.layout.seen_epoch(member.peer);
+            if seen > self.epoch { 0 } else { seen }
+        };
+        let seen = self.members.iter().map(seen).min();
+        let layout = &self.layout;
+        let is_done = |dying: &Dying| {
+            let peer = dying.life.0;
+            let is_seen = seen.is_none_or(|seen| seen >= dying.epoch);
+            let has_leases = dying.process.is_some() && layout.has_leases(peer);
+            is_seen && !has_leases && !layout.is_leased(peer)
+        };
+        let (ready, waiting): (Vec<_>, Vec<_>) = self.dying.drain(..).partition(is_done);
+        self.dying = waiting;
+        for Dying { life, .. } in ready {
+            for span in self.book.of(life) {
+                self.give_back(life, span);
+            }
+            let (peer, incarnation) = life;
+            if let Err(error) = self.layout.wipe(peer, used) {
+                tracing::error!(%error, %peer, "the slot of a dead peer could not be cleaned");
+                continue;
+            }
+            self.slots.free(peer);
+            self.layout
+                .publish(peer, crate::layout::State::Free, incarnation);
+        }
+    }
+
+    pub(crate) fn grant(&mut self, life: Life, bytes: u64) -> Result<Span, samite_mem::Error> {
+        self.book.grant(life, bytes)
+    }
+
+    pub(crate) fn give_back(&mut self, life: Life, span: Span) -> bool {
+        let known = self.book.give_back(life, span);
+        if known && let Err(error) = self.layout.arena().release(span) {
+            tracing::error!(%error, "pages could not be given back");
+        }
+        known
+    }
+
+    fn facts(&self, domain: &str) -> DomainFacts {
+        let info = |member: &Member| PeerInfo {
+            peer: member.peer,
+            incarnation: member.incarnation,
+            identity: member.identity.clone(),
+            pid: member.pid,
+        };
+        DomainFacts {
+            domain: domain.to_owned(),
+            agent_pid: std::process::id() as i32,
+            budget: self.book.budget(),
+            used: self.book.used(),
+            resident: self.layout.arena().resident(),
+            reclaiming: self.dying.len(),
+            peers: self.members.iter().map(info).collect(),
+        }
+    }
+
+    /// The member in whose name a process speaks: its own.
+    fn own(&self, peer: PeerId, incarnation: u32, pid: i32) -> Result<usize, String> {
+        let index = self
+            .member((peer, incarnation))
+            .ok_or_else(|| format!("{peer} is not a member (any more)"))?;
+        let owner = self.members[index].pid;
+        if owner != pid {
+            return Err(format!(
+                "{peer} is process {owner}, and process {pid} cannot speak for it"
+            ));
+        }
+        Ok(index)
+    }
+
+    /// Does what process `pid` asks for, but joining, which takes two requests.
+    pub(super) fn answer(
+        &mut self,
+        domain: &str,
+        request: Request,
+        pid: i32,
+    ) -> Result<Answer, String> {
+        match request {
+            Request::Join { .. } | Request::Confirm => {
+                Err("joining begins a connection, and ends with Confirm on the same one".into())
+            }
+            Request::Extent {
+                peer,
+                incarnation,
+                bytes,
+            } => {
+                self.own(peer, incarnation, pid)?;
+                match self.grant((peer, incarnation), bytes) {
+                    Ok(span) => Ok(Answer::Granted {
+                        offset: span.offset,
+                        bytes: span.bytes,
+                    }),
+                    Err(samite_mem::Error::Budget {
+                        asked,
+                        used,
+                        budget,
+                    }) => Ok(Answer::OverBudget {
+                        asked,
+                        used,
+                        budget,
+                    }),
+                    Err(error) => Err(error.to_string()),
+                }
+            }
+            Request::GiveBack {
+                peer,
+                incarnation,
+                offset,
+                bytes,
+            } => {
+                self.own(peer, incarnation, pid)?;
+                if self.give_back((peer, incarnation), Span { offset, bytes }) {
+                    Ok(Answer::Done)
+                } else {
+                    Err(format!("{peer} does not have this extent"))
+                }
+            }
+            Request::Leave { peer, incarnation } => {
+                let index = self.own(peer, incarnation, pid)?;
+                self.leave(index);
+                Ok(Answer::Done)
+            }
+            Request::Roster { asker, wanted } => {
+                Ok(Answer::Roster(self.jobs.roster(&asker, &wanted)))
+            }
+            Request::Ended {
+                job,
+                unit,
+                name,
+                how,
+            } => {
+                if self.jobs.ended(&job, unit, (&name, &how), pid)? {
+                    self.layout.bump_roster();
+                    self.announce();
+                }
+                Ok(Answer::Done)
+            }
+            Request::Facts => Ok(Answer::Facts(self.facts(domain))),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::layout::State;
+    use std::collections::BTreeSet;
+
+    /// Whatever processes write into the table, the agent knows who lives and in which life.
+    #[test]
+    fn the_table_is_published_and_never_believed() {
+        let mut node = Node::create(16 << 20).unwrap();
+        let scribble = |node: &Node, state: State, incarnation: u32| {
+            for peer in (0..PEERS_MAX as u32).map(PeerId) {
+                node.layout.publish(peer, state, incarnation);
+            }
+            node.layout.publish_used(0);
+            node.layout.publish_epoch(u64::MAX);
+        };
+        let identity = Identity::by_hand("scribbled");
+        let admit = |node: &mut Node| {
+            let cpus = Cpus::default();
+            node.admit(std::process::id() as i32, None, &cpus, &identity)
+                .unwrap()
+        };
+        let mut living = BTreeSet::new();
+        let mut granted = Vec::new();
+        for round in 0..12u32 {
+            let state = [State::Free, State::Alive, State::Dead][round as usize % 3];
+            scribble(&node, state, [u32::MAX, 0, 7][round as usize / 3 % 3]);
+            let life = admit(&mut node);
+            assert!(living.insert(life.0), "{} is given twice", life.0);
+            assert_eq!(node.layout.state(life.0), (State::Alive, life.1));
+            assert_eq!(node.layout.used(), node.slots.used());
+            granted.push((life, node.grant(life, 1).map(|span| span.offset).ok()));
+            scribble(&node, State::Free, u32::MAX);
+            if round % 4 == 3 {
+                // One that lived between others: only what it had comes back, and its number has another life.
+                let member = node.member(life).unwrap();
+                node.lose(member);
+                living.remove(&life.0);
+                for peer in &living {
+                    node.layout.set_seen_epoch(*peer, node.epoch);
+                }
+                let used = node.book.used();
+                node.reclaim();
+                assert!(node.book.used() <= used);
+                assert!(node.book.of(life).is_empty());
+                let next = admit(&mut node);
+                assert_eq!(next, (life.0, life.1 + 1));
+                living.insert(next.0);
+            }
+        }
+        let had: Vec<_> = granted
+            .iter()
+            .filter(|(life, _)| node.member(*life).is_some())
+            .collect();
+        for (life, offset) in had {
+            let spans = node.book.of(*life);
+            assert_eq!(spans.first().map(|span| span.offset), *offset, "{life:?}");
+        }
+    }
+
+    /// Who says that it has seen deaths that have not happened yet does not set free what they will leave.
+    #[test]
+    fn a_death_is_not_seen_before_it_happens() {
+        let mut node = Node::create(16 << 20).unwrap();
+        let identity = Identity::by_hand("foresees");
+        let mut lives = (0..2).map(|_| {
+            let cpus = Cpus::default();
+            node.admit(std::process::id() as i32, None, &cpus, &identity)
+                .unwrap()
+        });
+        let (first, second) = (lives.next().unwrap(), lives.next().unwrap());
+        drop(lives);
+        node.grant(second, 1).unwrap();
+        node.layout.set_seen_epoch(first.0, u64::MAX);
+        let member = node.member(second).unwrap();
+        node.lose(member);
+        assert!(node.is_reclaiming(), "the survivor has not looked");
+        node.layout.set_seen_epoch(first.0, node.layout.epoch());
+        node.reclaim();
+        assert!(!node.is_reclaiming() && node.book.used() == 0);
+    }
+}

@@ -1,0 +1,133 @@
+//! The agent's own account of the slots: who has which number, and how many lives each has had. Pure: no IO.
+//!
+//! What the table in shared memory says of it is published from here and never read back: any process of the
+//! domain can write into that table.
+
+use crate::PeerId;
+use crate::layout::State;
+use samite_mem::PEERS_MAX;
+use std::collections::BTreeSet;
+
+/// One life of a number.
+pub(crate) type Life = (PeerId, u32);
+
+/// See the module's text.
+#[derive(Debug, Default)]
+pub(crate) struct Slots(Vec<Slot>);
+
+#[derive(Clone, Copy, Debug)]
+struct Slot {
+    stage: Stage,
+    /// Of the present life, or of the last one.
+    incarnation: u32,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    Free,
+    /// Somebody was told the number and has not said yet that it heard.
+    Promised,
+    Alive,
+    Dead,
+}
+
+impl Slots {
+    /// How many slots were ever used: those below this number.
+    pub(crate) fn used(&self) -> u32 {
+        self.0.len() as u32
+    }
+
+    /// Promises a number to a new process: the lowest that is free, preferably none of `avoided`. A number whose
+    /// lives cannot be counted any more is never used again.
+    pub(crate) fn promise(&mut self, avoided: &BTreeSet<PeerId>) -> Option<Life> {
+        let is_free = |slot: &Slot| slot.stage == Stage::Free && slot.incarnation < u32::MAX;
+        let used = self.0.iter().enumerate();
+        let mut free: Vec<usize> = used
+            .filter(|(_, slot)| is_free(slot))
+            .map(|(index, _)| index)
+            .collect();
+        if self.0.len() < PEERS_MAX {
+            free.push(self.0.len());
+        }
+        let is_avoided = |index: &usize| avoided.contains(&PeerId(*index as u32));
+        let index = *free.iter().find(|index| !is_avoided(index)).or(free.first())?;
+        if index == self.0.len() {
+            self.0.push(Slot {
+                stage: Stage::Free,
+                incarnation: 0,
+            });
+        }
+        let slot = &mut self.0[index];
+        slot.incarnation = slot.incarnation.checked_add(1)?;
+        slot.stage = Stage::Promised;
+        Some((PeerId(index as u32), slot.incarnation))
+    }
+
+    /// The process to which a number was promised is a member.
+    pub(crate) fn seat(&mut self, peer: PeerId) {
+        self.set(peer, Stage::Alive);
+    }
+
+    /// A member left or died; its number is not free yet.
+    pub(crate) fn bury(&mut self, peer: PeerId) {
+        self.set(peer, Stage::Dead);
+    }
+
+    /// A number can be used again.
+    pub(crate) fn free(&mut self, peer: PeerId) {
+        self.set(peer, Stage::Free);
+    }
+
+    fn set(&mut self, peer: PeerId, stage: Stage) {
+        if let Some(slot) = self.0.get_mut(peer.index()) {
+            slot.stage = stage;
+        }
+    }
+
+    /// What the others are to see of each slot that was ever used.
+    pub(crate) fn published(&self) -> impl Iterator<Item = (PeerId, State, u32)> {
+        self.0.iter().enumerate().map(|(index, slot)| {
+            let state = match slot.stage {
+                Stage::Free | Stage::Promised => State::Free,
+                Stage::Alive => State::Alive,
+                Stage::Dead => State::Dead,
+            };
+            (PeerId(index as u32), state, slot.incarnation)
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_used_again_in_another_life() {
+        let mut slots = Slots::default();
+        let none = BTreeSet::new();
+        assert_eq!(slots.promise(&none), Some((PeerId(0), 1)));
+        assert_eq!(slots.promise(&none), Some((PeerId(1), 1)));
+        slots.seat(PeerId(0));
+        slots.bury(PeerId(0));
+        assert_eq!(slots.promise(&none), Some((PeerId(2), 1)), "0 is not free yet");
+        slots.free(PeerId(0));
+        let avoided = BTreeSet::from([PeerId(0)]);
+        assert_eq!(slots.promise(&avoided), Some((PeerId(3), 1)));
+        assert_eq!(slots.promise(&none), Some((PeerId(0), 2)));
+        assert_eq!(slots.used(), 4);
+    }
+
+    #[test]
+    fn a_number_without_lives_left_is_never_used_again() {
+        let mut slots = Slots::default();
+        let none = BTreeSet::new();
+        slots.promise(&none);
+        slots.free(PeerId(0));
+        slots.0[0].incarnation = u32::MAX;
+        assert_eq!(slots.promise(&none), Some((PeerId(1), 1)));
+        for number in 2..PEERS_MAX as u32 {
+            assert_eq!(slots.promise(&none), Some((PeerId(number), 1)));
+        }
+        assert_eq!(slots.promise(&none), None, "the domain is full");
+    }
+}
