@@ -86,7 +86,8 @@ impl Jobs {
             units,
             ..
         } = *identity;
-        if units > UNITS_MAX || unit >= units || rank >= size || size > units {
+        // A unit that was started by hand may know its rank and not its number: a program has as many units as it says.
+        if units > UNITS_MAX || unit >= units || rank >= size {
             return Err(format!(
                 "unit {unit} of {units}, rank {rank} of {size}: a unit is one of its job, of at most {UNITS_MAX}, \
                  and its rank one of its program"
