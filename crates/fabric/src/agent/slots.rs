@@ -50,7 +50,10 @@ impl Slots {
             free.push(self.0.len());
         }
         let is_avoided = |index: &usize| avoided.contains(&PeerId(*index as u32));
-        let index = *free.iter().find(|index| !is_avoided(index)).or(free.first())?;
+        let index = *free
+            .iter()
+            .find(|index| !is_avoided(index))
+            .or(free.first())?;
         if index == self.0.len() {
             self.0.push(Slot {
                 stage: Stage::Free,
@@ -109,7 +112,11 @@ mod tests {
         assert_eq!(slots.promise(&none), Some((PeerId(1), 1)));
         slots.seat(PeerId(0));
         slots.bury(PeerId(0));
-        assert_eq!(slots.promise(&none), Some((PeerId(2), 1)), "0 is not free yet");
+        assert_eq!(
+            slots.promise(&none),
+            Some((PeerId(2), 1)),
+            "0 is not free yet"
+        );
         slots.free(PeerId(0));
         let avoided = BTreeSet::from([PeerId(0)]);
         assert_eq!(slots.promise(&avoided), Some((PeerId(3), 1)));
