@@ -1,7 +1,7 @@
 //! Distributed arrays against a sequential model: elements, boxes, algorithms, copies.
 
 use samite_pgas::array::{Array, ArrayError, Bounds, Dist, Grid, Halo, Pattern};
-use samite_pgas::{Error, Pgas};
+use samite_pgas::{Error, Pgas, Unit};
 use samite_testkit::{Outcome, everywhere};
 
 /// What an element is in these tests.
@@ -379,6 +379,17 @@ everywhere!(what_does_not_fit_is_refused, 2, |fabric, _| {
         array.copy_from([0..2, 0..2], &other, [0..2, 0..3]),
         Err(Error::Array(ArrayError::OtherShape { .. }))
     ));
+    // Arguments that are wrong at one member only: the others do not wait for it.
+    let refused = |done: Result<(), Error>| match (pgas.me().0, done) {
+        (0, Err(Error::Array(_))) | (1, Err(Error::Refused(Unit(0)))) => {}
+        (unit, done) => panic!("unit {unit}: {done:?}"),
+    };
+    let beyond = if pgas.me().0 == 0 { 9 } else { 2 };
+    let same = Array::<u64, 2>::new(pgas.world(), *array.pattern())?;
+    refused(array.copy_from([0..2, 0..beyond], &same, [0..2, 0..beyond]));
+    refused(array.copy_from([0..2, 0..2], &same, [0..2, 0..beyond]));
+    let pair = if pgas.me().0 == 0 { &other } else { &same };
+    refused(array.combine(pair, |a, b| a + b));
     // Members that mean different patterns are told.
     let own = Pattern::block([4 + u64::from(pgas.me().0), 4], 2)?;
     let made = Array::<u64, 2>::new(pgas.world(), own).map(|_| ());

@@ -44,7 +44,7 @@ impl<'f, T: Elem, const D: usize, P: OwnMut> Array<'f, T, D, P> {
         mut of: impl FnMut(T, U) -> T,
     ) -> Result<()> {
         if self.pattern != other.pattern || self.team() != other.team() {
-            return Err(ArrayError::OtherPattern.into());
+            return Err(P::refuse(self.team(), ArrayError::OtherPattern.into()));
         }
         let mut theirs = Vec::new();
         let mut read = Ok(());
@@ -64,7 +64,8 @@ impl<'f, T: Elem, const D: usize, P: OwnMut> Array<'f, T, D, P> {
     /// Changes own elements: `by(index of the first, elements, offset of the first)`.
     fn change(&mut self, mut by: impl FnMut([u64; D], &mut [T], u64)) -> Result<()> {
         P::settle(self.team())?;
-        self.edit(|run, elements| by(run.index, elements, run.offset))?;
+        let edited = self.edit(|run, elements| by(run.index, elements, run.offset));
+        edited.map_err(|error| P::refuse(self.team(), error))?;
         P::settle(self.team())
     }
 }
@@ -202,16 +203,23 @@ impl<'f, T: Elem, const D: usize> Array<'f, T, D> {
         if source.team().group() != self.team().group() {
             return Err(ArrayError::OtherUnits.into());
         }
-        if to.extents() != from.extents() {
-            return Err(ArrayError::OtherShape {
+        let refuse = |error| source.team().0.refuse_next(error);
+        let fits = || match to.extents() == from.extents() {
+            true => self.check(to).and_then(|()| source.check(from)),
+            false => Err(ArrayError::OtherShape {
                 to: to.extents().to_vec(),
                 from: from.extents().to_vec(),
             }
-            .into());
-        }
-        self.check(to)?;
-        source.check(from)?;
+            .into()),
+        };
+        fits().map_err(refuse)?;
         source.team().barrier()?;
+        self.put_own(to, source, from).map_err(refuse)?;
+        source.team().barrier()
+    }
+
+    /// Puts what this unit has of the box `from` of `source` to the box `to`.
+    fn put_own(&self, to: Bounds<D>, source: &Array<'f, T, D>, from: Bounds<D>) -> Result<()> {
         let (mut handles, mut row) = (Vec::new(), Vec::new());
         for run in source.pattern.runs(source.rank(), from) {
             row.resize(run.len as usize, T::zeroed());
@@ -227,7 +235,7 @@ impl<'f, T: Elem, const D: usize> Array<'f, T, D> {
             }
         }
         wait_all(handles)?;
-        source.team().barrier()
+        Ok(())
     }
 }
 

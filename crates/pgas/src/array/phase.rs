@@ -21,6 +21,11 @@ pub trait Own: Phase + Sized {
     /// Before and after a collective algorithm: nobody is still at the elements, or yet.
     #[doc(hidden)]
     fn settle(team: &Team<'_>) -> Result<()>;
+    /// Ends the next [`Own::settle`] at the others: this member does not come; the error, for its caller.
+    #[doc(hidden)]
+    fn refuse(_: &Team<'_>, error: Error) -> Error {
+        error
+    }
 }
 
 /// A phase in which a unit may change its own elements.
@@ -65,6 +70,10 @@ impl Own for Shared {
 
     fn settle(team: &Team<'_>) -> Result<()> {
         team.barrier()
+    }
+
+    fn refuse(team: &Team<'_>, error: Error) -> Error {
+        team.0.refuse_next(error)
     }
 }
 

@@ -118,6 +118,8 @@ pub(crate) struct Machine<'f> {
     /// The descriptor of the rank before.
     descriptor: Option<Handle<'f, Received>>,
     result: Option<Result<(), Failure>>,
+    /// Inside a step, or left there by a panic of the combiner.
+    stepping: bool,
 }
 
 impl<'f> Machine<'f> {
@@ -177,6 +179,7 @@ impl<'f> Machine<'f> {
             receives: Vec::new(),
             descriptor: None,
             result: None,
+            stepping: false,
         }
     }
 
@@ -207,7 +210,13 @@ impl<'f> Machine<'f> {
     /// Moves on as far as it can without waiting; the result, once it has ended.
     pub(super) fn step(&mut self, combiner: Option<&dyn Combiner>) -> Option<&Result<(), Failure>> {
         if self.result.is_none() {
-            match self.go_on(combiner) {
+            // Behind a step that is half done the call cannot go on.
+            let ended = match std::mem::replace(&mut self.stepping, true) {
+                true => Err(Failure::Refused(self.place.rank)),
+                false => self.go_on(combiner),
+            };
+            self.stepping = false;
+            match ended {
                 Ok(false) => {}
                 Ok(true) => self.result = Some(Ok(())),
                 Err(failure) => self.fail(failure),
@@ -387,6 +396,10 @@ impl<'f> Machine<'f> {
 
 impl Drop for Machine<'_> {
     fn drop(&mut self) {
+        if self.stepping {
+            // By a panic of the combiner: the others do not wait for what does not come.
+            self.fail(Failure::Refused(self.place.rank));
+        }
         self.withdraw();
     }
 }

@@ -54,7 +54,8 @@ impl<'f> Team<'f> {
     /// against the budget.
     ///
     /// # Errors
-    /// The budget of a member, at all members. [`Error::Mismatch`] when the counts differ.
+    /// The budget of a member, at all members. [`Error::Mismatch`] when the counts, or the sizes of an element,
+    /// differ.
     pub fn allocate<T: Elem>(&self, count: u64) -> Result<Segment<'f, T>> {
         let bytes = crate::bytes_for::<T>(count).map(padded);
         let bytes = bytes.map_err(|error| self.0.refuse_next(error))?;
@@ -120,25 +121,52 @@ impl<'f> Team<'f> {
         origin: Origin,
     ) -> Result<Segment<'f, T>> {
         const NONE: [u8; KEY] = [0xff; KEY];
+        let element = size_of::<T>() as u64;
         let mine = own.as_ref().map_or(NONE, |own| {
             let mut told = NONE;
             told[..24].copy_from_slice(&own.key().to_bytes());
-            told[24..].copy_from_slice(&count.to_le_bytes());
+            told[24..32].copy_from_slice(&count.to_le_bytes());
+            told[32..].copy_from_slice(&element.to_le_bytes());
             told
         });
         let mut told = vec![0; KEY * self.size() as usize];
         self.all_gather(&mine[..], &mut told[..])?;
         let own = own?;
+        let all = || (0..).zip(told.as_chunks::<KEY>().0);
+        if let Some((rank, _)) = all().find(|(_, told)| **told == NONE) {
+            return Err(Error::NoMemory(self.unit(rank)?));
+        }
+        let word = |told: &[u8; KEY], at: usize| {
+            let word = told[at..].first_chunk().copied();
+            word.map_or(0, u64::from_le_bytes)
+        };
+        // If any two differ, each member differs from somebody.
+        if let Some((rank, told)) = all().find(|(_, told)| word(told, 32) != element) {
+            return Err(Error::Mismatch {
+                unit: self.unit(rank)?,
+                what: "bytes of an element",
+                theirs: word(told, 32),
+                ours: element,
+            });
+        }
         let (mut keys, mut counts) = (Vec::new(), Vec::new());
-        for (rank, told) in told.as_chunks::<KEY>().0.iter().enumerate() {
-            let (Some(key), Some(count)) = (told.first_chunk(), told.last_chunk()) else {
-                continue;
+        for ((_, told), peer) in all().zip(self.peers()) {
+            let key = told.first_chunk().map(SegmentKey::from_bytes);
+            let count = word(told, 24);
+            let bytes = count.checked_mul(element);
+            let holds = |key: &SegmentKey| {
+                key.peer == *peer && bytes.is_some_and(|bytes| bytes <= key.bytes)
             };
-            if *told == NONE {
-                return Err(Error::NoMemory(self.unit(rank as u32)?));
-            }
-            keys.push(SegmentKey::from_bytes(key));
-            counts.push(u64::from_le_bytes(*count));
+            let Some(key) = key.filter(holds) else {
+                let (what, value) = ("the number of elements of a part", count);
+                let corrupt = samite_fabric::Error::PeerCorrupt {
+                    peer: *peer,
+                    what: samite_mem::Corrupt { what, value },
+                };
+                return Err(self.0.refuse_next(corrupt.into()));
+            };
+            keys.push(key);
+            counts.push(count);
         }
         let parts = Parts {
             team: self.clone(),
@@ -275,8 +303,8 @@ impl<'f, T: Elem> Segment<'f, T, Shared> {
     }
 }
 
-/// Bytes that a member tells of its part: the key and the count.
-const KEY: usize = 32;
+/// Bytes that a member tells of its part: the key, the count, the bytes of an element.
+const KEY: usize = 40;
 
 /// The same elements and perhaps some more, so that they end with a whole word.
 pub(crate) fn whole_words<T: Elem>(mut elements: Vec<T>) -> Vec<T> {

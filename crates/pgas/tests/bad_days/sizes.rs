@@ -31,6 +31,19 @@ everywhere!(sizes_that_no_memory_holds, 2, |fabric, _| {
     // Other counts at other members.
     let refused = world.allocate::<u64>(1 + u64::from(world.rank())).map(drop);
     matches_or_fail!(refused, Err(Error::Mismatch { .. }));
+    // Other elements at other members, as many.
+    for count in [0, 5, 100_000] {
+        let refused = match world.rank() {
+            0 => world.allocate::<u8>(count).map(drop),
+            _ => world.allocate::<u64>(count).map(drop),
+        };
+        matches_or_fail!(refused, Err(Error::Mismatch { .. }));
+        let refused = match world.rank() {
+            0 => world.register(vec![1_u8; count as usize]).map(drop),
+            _ => world.register(vec![1_u64; count as usize]).map(drop),
+        };
+        matches_or_fail!(refused, Err(Error::Mismatch { .. }));
+    }
     // It goes on.
     let data = world.allocate::<u64>(10)?;
     data.put_value(1 - world.rank(), 9, 4)?;

@@ -69,6 +69,59 @@ fn conduct(cast: &mut Cast) {
     }
 }
 
+/// Unit 1 is stopped in the middle of a reduction of all, until the others have given it up and are in a reduction
+/// of their own: what it still writes goes to memory that nobody uses.
+fn stopped(fabric: &Fabric, _: &[PeerId]) -> Outcome {
+    let pgas = Pgas::new(fabric)?;
+    let world = pgas.world();
+    let me = pgas.me();
+    let few = world.split_by(u64::from(me == Unit(1)))?;
+    let mut sum = vec![0.0; COUNT];
+    world.all_reduce(&vec![1.0; COUNT], &mut sum, Sum)?;
+    few.all_reduce(&vec![1.0; COUNT], &mut sum, Sum)?;
+    let patient = fabric.deadline();
+    let pausing = |unit, name: &'static str| {
+        let paused = Cell::new(me != Unit(unit));
+        Op::new(move |a: f64, b: f64| {
+            if !paused.replace(true) {
+                pause(name);
+            }
+            a + b
+        })
+    };
+    if me != Unit(1) {
+        fabric.set_deadline(Duration::from_millis(300));
+    }
+    let given = vec![if me == Unit(1) { 1000.0 } else { 1.0 }; COUNT];
+    let answer = world.all_reduce(&given, &mut sum, pausing(1, "stopped"));
+    let over = matches!(
+        answer,
+        Err(Error::Fabric(Below::Timeout { .. }) | Error::Refused(Unit(0 | 2)))
+    );
+    check!(over, "{answer:?}");
+    fabric.set_deadline(patient);
+    if me == Unit(1) {
+        point("answered");
+        return Ok(());
+    }
+    few.all_reduce(&vec![2.0; COUNT], &mut sum, pausing(0, "in the middle"))?;
+    let wrong = sum.iter().filter(|value| **value != 4.0).count();
+    check!(wrong == 0, "{wrong} sums of another reduction are wrong");
+    Ok(())
+}
+
+#[test]
+fn one_is_stopped_in_the_middle() {
+    units(3).conduct("late::one_is_stopped_in_the_middle", stopped, |cast| {
+        cast.wait_point(Who::Unit(1), "stopped");
+        cast.wait_point(Who::Unit(0), "in the middle");
+        cast.wait_asleep(Who::Unit(2));
+        cast.release(Who::Unit(1));
+        cast.wait_point(Who::Unit(1), "answered");
+        cast.release(Who::Unit(0));
+    });
+}
+
 #[test]
 fn one_comes_when_all_have_given_up() {
     units(3).conduct("late::one_comes_when_all_have_given_up", late, conduct);

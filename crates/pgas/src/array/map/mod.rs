@@ -186,7 +186,9 @@ impl<'f, K: Elem, V: Elem> Map<'f, K, V> {
     pub fn total_len(&self) -> Result<u64> {
         self.team().barrier()?;
         let mut all = vec![0; self.team().size() as usize];
-        self.team().all_gather(&[self.local_len()?], &mut all)?;
+        let own = self.local_len();
+        let own = own.map_err(|error| self.team().0.refuse_next(error))?;
+        self.team().all_gather(&[own], &mut all)?;
         Ok(all.iter().sum())
     }
 

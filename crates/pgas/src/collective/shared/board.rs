@@ -32,6 +32,7 @@
 //!   other: a fence on both sides.
 //! * Who had come may have gone on: it is waited for until it comes to the next meeting, or has given up. So is
 //!   who has not come yet from the meeting before.
+//! * A panic of the user's operator gives up, too.
 //! * Who does not do so within the deadline is stopped in the middle, and may go on at any time: the staging
 //!   memory is then not used again ([`super::Staging`]), nor the heap after this life.
 //!
@@ -124,9 +125,10 @@ impl Board {
             }
         })?;
         let mapped = |bits: &u128| {
-            job.mapped(GlobalPtr::<u8>::from_bits(*bits), slots + words)
-                .ok()
-                .flatten()
+            let place = GlobalPtr::<u8>::from_bits(*bits);
+            // Its words are reached as words.
+            let is_block = place.offset().is_multiple_of(LINES);
+            is_block.then(|| job.mapped(place, slots + words).ok().flatten())?
         };
         let blocks: Option<Vec<SharedBytes>> = all.iter().map(mapped).collect();
         let agreed = tell_all(team, blocks.is_some().into())
@@ -411,6 +413,34 @@ impl Board {
             team.job.collectives.quarantine();
         }
         failure
+    }
+}
+
+/// Gives a board up when a call on it ends by a panic of the user's operator: the others may be at the staging
+/// memory of this member, and wait for it.
+pub(super) struct Unwinding<'t, 'f> {
+    team: &'t Inner<'f>,
+    board: &'t Board,
+}
+
+impl<'t, 'f> Unwinding<'t, 'f> {
+    pub(super) fn guard((team, board): (&'t Inner<'f>, &'t Board)) -> Self {
+        Unwinding { team, board }
+    }
+
+    /// The call has ended in order.
+    pub(super) fn ended(self) {
+        std::mem::forget(self);
+    }
+}
+
+impl Drop for Unwinding<'_, '_> {
+    fn drop(&mut self) {
+        let touching = self.board.touching.get();
+        if touching && self.board.broken.get().is_none() {
+            let failure = Failure::Refused(self.team.rank);
+            self.board.give_up(self.team, failure, touching);
+        }
     }
 }
 

@@ -30,6 +30,8 @@ mod staging;
 pub(crate) use board::{Blocks, Board};
 pub(crate) use staging::Staging;
 
+use board::Unwinding;
+
 use super::call::{Call, Failure};
 use super::combining::Typed;
 use super::op::Operator;
@@ -66,11 +68,14 @@ pub(super) fn combines<T: Elem, O: Operator<T>>(
     if bytes <= place.1.payload() {
         return few::combines(place, call, (combine, bytes), typed, input, output);
     }
-    match combine {
+    let unwinding = Unwinding::guard(place);
+    let done = match combine {
         Combine::ReduceScatter => {
             let block = |to: u32| (u64::from(to) * bytes, bytes);
             blocks::combines(place, call, &block, typed, input, &mut output)
         }
         _ => columns::combines(place, call, (combine, bytes), typed, input, output),
-    }
+    };
+    unwinding.ended();
+    done
 }

@@ -1,0 +1,69 @@
+//! Operators that panic, in programs that catch it: the others are told, and nothing wrong is taken for right.
+
+use samite_pgas::{Error, Op, Pgas, Sum, Unit};
+use samite_testkit::{Outcome, check, everywhere, same};
+use std::cell::Cell;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+
+const COUNT: usize = 6000;
+
+/// A sum that panics once, at unit 1, after some elements.
+fn panics(pgas: &Pgas<'_>) -> Op<impl Fn(u64, u64) -> u64 + 'static> {
+    let left = Cell::new(if pgas.me() == Unit(1) { 100 } else { u64::MAX });
+    Op::new(move |a: u64, b: u64| {
+        left.set(left.get() - 1);
+        if left.get() == 0 {
+            resume_unwind(Box::new("in the middle"));
+        }
+        a + b
+    })
+}
+
+fn told(answer: Result<(), Error>) -> Outcome {
+    same!(answer, Err(Error::Refused(Unit(1))));
+    Ok(())
+}
+
+everywhere!(in_a_blocking_one, 3, |fabric, _| {
+    let pgas = &Pgas::new(fabric)?;
+    let world = pgas.world();
+    let mut sum = vec![0; COUNT];
+    for turn in 0..2 {
+        let team = world.duplicate()?;
+        let given = vec![1_u64; COUNT * if turn == 0 { 1 } else { 3 }];
+        let op = panics(pgas);
+        let call = || match turn {
+            0 => team.all_reduce(&given, &mut sum, op),
+            _ => team.reduce_scatter(&given, &mut sum, op),
+        };
+        match catch_unwind(AssertUnwindSafe(call)) {
+            // Over messages a block that is there does not depend on what unit 1 does afterwards.
+            Ok(Ok(())) if turn == 1 && !fabric.caps().map => {}
+            Ok(answer) => told(answer)?,
+            Err(_) => same!(pgas.me(), Unit(1)),
+        }
+        // Other teams go on.
+        world.all_reduce(&vec![2_u64; COUNT], &mut sum, Sum)?;
+        let wrong = sum.iter().filter(|value| **value != 6).count();
+        check!(wrong == 0, "{wrong} sums of another team are wrong");
+    }
+    Ok(())
+});
+
+everywhere!(in_a_pending_one, 3, |fabric, _| {
+    let pgas = &Pgas::new(fabric)?;
+    let world = pgas.world();
+    let mut pending = world.iall_reduce(vec![1_u64; COUNT], panics(pgas))?;
+    let mut caught = false;
+    let answer = loop {
+        match catch_unwind(AssertUnwindSafe(|| pending.test())) {
+            Ok(None) => {}
+            Ok(Some(answer)) => break answer,
+            Err(_) => caught = true,
+        }
+    };
+    same!(caught, pgas.me() == Unit(1));
+    told(answer.map(drop))?;
+    same!(world.iall_reduce(vec![2_u64], Sum)?.wait()?, [6]);
+    Ok(())
+});
