@@ -428,5 +428,6 @@ pub(super) fn elements<T: Pod>(bytes: &SharedBytes) -> (*mut T, usize) {
         "elements in memory that is not aligned for them"
     );
     let count = (bytes.len() as usize).checked_div(size_of::<T>());
-    (first, count.unwrap_or(0))
+    // Without bytes as many as anybody wants.
+    (first, count.unwrap_or(usize::MAX))
 }
