@@ -53,22 +53,20 @@ struct Process {
     table: Mutex<Table>,
 }
 
-#[derive(Debug, Default)]
-struct Table {
-    /// Leases of this process.
-    held: HashMap<Key, Held>,
-    /// Segments that it owns: their memory.
-    own: HashMap<Key, SharedBytes>,
-}
+/// The segments that this process owns or has leases on. Looked up at every attach: the hash is a fast one.
+type Table = HashMap<Key, Known, foldhash::fast::RandomState>;
 
 /// A use of an entry: where its words are, and the generation.
 type Key = (u64, u32);
 
-#[derive(Debug)]
-struct Held {
-    count: u64,
-    /// What was claimed of the arena, if it lies there and is not this process's own.
+#[derive(Debug, Default)]
+struct Known {
+    /// Leases of this process.
+    leases: u64,
+    /// What was claimed of the arena for them, if it lies there and is not this process's own.
     claimed: Option<Span>,
+    /// The memory, if this process is the owner.
+    own: Option<SharedBytes>,
 }
 
 /// One use of a segment by this process; ends when it is dropped.
@@ -117,10 +115,9 @@ impl Holder {
         generation: u32,
         id: u64,
     ) -> Result<Option<Shared>, Error> {
-        let Some((lease, seen)) = self.0.take(entry, generation, id, Mode::Open)? else {
+        let Some((lease, seen, own)) = self.0.take(entry, generation, id, Mode::Open)? else {
             return Ok(None);
         };
-        let own = self.0.own(entry, generation);
         if own.is_none() && seen.private {
             let address = seen.place;
             return Ok(Some(Shared::Private { address, lease }));
@@ -135,10 +132,9 @@ impl Holder {
         generation: u32,
         id: u64,
     ) -> Result<Option<Readable>, Error> {
-        let Some((lease, seen)) = self.0.take(entry, generation, id, Mode::Reading)? else {
+        let Some((lease, seen, own)) = self.0.take(entry, generation, id, Mode::Reading)? else {
             return Ok(None);
         };
-        let own = self.0.own(entry, generation);
         Ok(Some(Readable(self.0.range(own, seen, lease)?)))
     }
 
@@ -179,13 +175,19 @@ impl Holder {
     /// Owner: its memory is that of a segment from now on.
     pub(super) fn owns(&self, entry: &Entry<SharedBytes>, generation: u32, bytes: &SharedBytes) {
         let key = (entry.0.address(), generation);
-        self.0.lock().own.insert(key, bytes.clone());
+        self.0.lock().entry(key).or_default().own = Some(bytes.clone());
     }
 
     /// Owner: and no longer.
     pub(super) fn disowns(&self, entry: &Entry<SharedBytes>, generation: u32) {
         let key = (entry.0.address(), generation);
-        let bytes = self.0.lock().own.remove(&key);
+        let mut table = self.0.lock();
+        let known = table.get_mut(&key);
+        let bytes = known.and_then(|known| known.own.take());
+        if table.get(&key).is_some_and(|known| known.leases == 0) {
+            table.remove(&key);
+        }
+        drop(table);
         // Not with the table locked: it may be the last range of something.
         drop(bytes);
     }
@@ -220,31 +222,32 @@ impl Process {
 
     fn own(&self, entry: &Entry<SharedBytes>, generation: u32) -> Option<SharedBytes> {
         let key = (entry.0.address(), generation);
-        self.lock().own.get(&key).cloned()
+        self.lock().get(&key)?.own.clone()
     }
 
-    /// One more use of a segment by this process: the first one sets its bit.
+    /// One more use of a segment by this process: the first one sets its bit. What it is, and the memory if it is this
+    /// process's own.
     fn take(
         self: &Arc<Self>,
         entry: &Entry<SharedBytes>,
         generation: u32,
         id: u64,
         mode: Mode,
-    ) -> Result<Option<(Lease, Seen)>, Error> {
+    ) -> Result<Option<(Lease, Seen, Option<SharedBytes>)>, Error> {
         let key = (entry.0.address(), generation);
         let mut table = self.lock();
-        let is_own = table.own.contains_key(&key);
-        let seen = match table.held.get_mut(&key) {
-            Some(held) => {
-                let may = is_own || entry.offers(generation);
+        let known = table.get_mut(&key);
+        let own = known.as_ref().and_then(|known| known.own.clone());
+        let seen = match known {
+            Some(known) if known.leases > 0 => {
+                let may = own.is_some() || entry.offers(generation);
                 if !may || !entry.is_inside(self.me, generation, mode) {
                     return Ok(None);
                 }
-                held.count += 1;
+                known.leases += 1;
                 entry.leased()
             }
-            None => {
-                let own = table.own.get(&key).cloned();
+            known => {
                 self.count_out();
                 let entered = match own {
                     Some(_) => entry.enter(self.me, generation, mode),
@@ -255,15 +258,19 @@ impl Process {
                     return Ok(None);
                 }
                 let seen = entry.leased();
-                match self.claim(&own, seen) {
-                    Ok(claimed) => {
-                        let held = Held { count: 1, claimed };
-                        table.held.insert(key, held);
-                    }
-                    Err(error) => {
-                        entry.leave(self.me);
-                        self.count_in();
-                        return Err(error);
+                let claimed = self.claim(&own, seen).inspect_err(|_| {
+                    entry.leave(self.me);
+                    self.count_in();
+                })?;
+                match known {
+                    Some(known) => known.leases = 1,
+                    None => {
+                        let known = Known {
+                            leases: 1,
+                            claimed,
+                            own: None,
+                        };
+                        table.insert(key, known);
                     }
                 }
                 seen
@@ -276,7 +283,7 @@ impl Process {
             id,
             lent: None,
         };
-        Ok(Some((lease, seen)))
+        Ok(Some((lease, seen, own)))
     }
 
     /// Claims the memory of somebody else's segment, which its owner describes: inside the arena, as blocks are aligned, and
@@ -351,16 +358,18 @@ impl Drop for Lease {
         }
         let key = (entry.0.address(), self.generation);
         let mut table = process.lock();
-        let Some(held) = table.held.get_mut(&key) else {
+        let Some(known) = table.get_mut(&key) else {
             return;
         };
-        held.count -= 1;
-        if held.count > 0 {
+        known.leases -= 1;
+        if known.leases > 0 {
             return;
         }
-        let held = table.held.remove(&key);
-        if let Some(span) = held.and_then(|held| held.claimed) {
+        if let Some(span) = known.claimed.take() {
             process.arena.claims().release(span, Use::Leased);
+        }
+        if known.own.is_none() {
+            table.remove(&key);
         }
         entry.leave(process.me);
         process.count_in();
