@@ -120,6 +120,18 @@ pub enum Error {
         /// The handler's number.
         handler: u16,
     },
+    /// An active message, or the reply to one, is longer than they may be.
+    #[error(
+        "{what} of {bytes} bytes is longer than {most}; send a message, or the key of a segment"
+    )]
+    TooLong {
+        /// Which of them.
+        what: &'static str,
+        /// Its length.
+        bytes: u64,
+        /// Most that there may be.
+        most: u64,
+    },
     /// The budget of shared memory is reached.
     #[error("shared memory: {0}")]
     Memory(String),
@@ -192,6 +204,7 @@ pub enum ErrorCode {
     WrongPhase = 15,
     InUse = 16,
     Absent = 17,
+    TooLong = 18,
 }
 
 impl Error {
@@ -215,6 +228,7 @@ impl Error {
             Error::Join { .. } => ErrorCode::Join,
             Error::AgentLost(_) => ErrorCode::AgentLost,
             Error::Absent { .. } => ErrorCode::Absent,
+            Error::TooLong { .. } => ErrorCode::TooLong,
         }
     }
 }

@@ -26,7 +26,7 @@ impl Fabric {
     pub(crate) fn credit_for(&self, to: PeerId, bytes: usize) -> Result<()> {
         self.credit_if(to, |engine| match engine.gone(to) {
             Some(error) => Err(error),
-            None => Ok(engine.has_credit(to) && engine.has_credit_for(to, bytes as u64)),
+            None => Ok(engine.has_credit_for(to, bytes as u64)? && engine.has_credit(to)),
         })
     }
 

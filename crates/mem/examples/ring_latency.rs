@@ -23,8 +23,8 @@ fn pair(arena: &Arena, at: u64) -> (Producer<SharedRing>, Consumer<SharedRing>) 
         .medium
         .publish_bulk(span, arena.span(span).unwrap());
     producer.set_bulk_bytes(span.bytes);
-    let bytes = consumer.medium.attach_bulk(arena).unwrap();
-    consumer.set_bulk_bytes(bytes);
+    let bytes = consumer.medium.attach_bulk(arena, span.bytes).unwrap();
+    consumer.set_bulk(bytes, bytes);
     (producer, consumer)
 }
 

@@ -140,7 +140,9 @@ const HUGE: u64 = 2 << 20;
 impl Arena {
     /// Creates an arena of `bytes` (rounded up to 2 MiB), sparse, with no name anywhere.
     pub fn create(bytes: u64) -> Result<Arena, Error> {
-        let bytes = bytes.max(1).next_multiple_of(HUGE);
+        // More than there can be is refused below.
+        let rounded = bytes.max(1).checked_next_multiple_of(HUGE);
+        let bytes = rounded.unwrap_or(u64::MAX);
         let fd =
             rustix::fs::memfd_create("samite", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)
                 .map_err(Error::system("memfd_create"))?;

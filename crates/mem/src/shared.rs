@@ -4,6 +4,8 @@
 //! B1 `pointer..pointer+len` lies in `mapping`, which is alive as long as this value (M1).
 //! B2 No reference to plain bytes ever leaves this file; atomics are handed out by reference because
 //!    that is how they are shared (M2).
+//! B3 Nothing here assumes that a range does not overlap the slice that it is copied from or to: a lease
+//!    hands out slices of an arena, and a peer may say that what it sends lies in the same place.
 
 use crate::arena::{Keeps, Mapping};
 use std::sync::Arc;
@@ -49,7 +51,7 @@ pub struct Blocks {
 /// and not a call of memcpy each.
 ///
 /// # Safety
-/// All blocks of both sides may be accessed, and they do not overlap.
+/// All blocks of both sides may be accessed.
 unsafe fn copy_blocks(blocks: Blocks, from: (*const u8, u64), to: (*mut u8, u64)) {
     macro_rules! copy {
         ($len:expr) => {
@@ -57,7 +59,7 @@ unsafe fn copy_blocks(blocks: Blocks, from: (*const u8, u64), to: (*mut u8, u64)
                 let from = from.0.wrapping_add((at * from.1) as usize);
                 let to = to.0.wrapping_add((at * to.1) as usize);
                 // SAFETY: the caller's promise.
-                unsafe { std::ptr::copy_nonoverlapping(from, to, $len) }
+                unsafe { std::ptr::copy(from, to, $len) }
             }
         };
     }
@@ -75,7 +77,7 @@ unsafe fn copy_blocks(blocks: Blocks, from: (*const u8, u64), to: (*mut u8, u64)
 /// for 8 bytes, which is, stays as short as it can be.
 ///
 /// # Safety
-/// `from` points to as many bytes of an arena as `into` has, which lies elsewhere.
+/// `from` points to as many bytes of an arena as `into` has; they may overlap (B3).
 #[inline(never)]
 unsafe fn read_narrow(from: *const u8, into: &mut [u8]) {
     let (from, to) = (from.cast_mut(), into.as_mut_ptr());
@@ -89,7 +91,7 @@ unsafe fn read_narrow(from: *const u8, into: &mut [u8]) {
                 .cast::<u16>()
                 .write_unaligned(AtomicU16::from_ptr(from.cast()).load(Relaxed)),
             1 => *to = AtomicU8::from_ptr(from).load(Relaxed),
-            len => std::ptr::copy_nonoverlapping(from, to, len),
+            len => std::ptr::copy(from, to, len),
         }
     }
 }
@@ -97,7 +99,7 @@ unsafe fn read_narrow(from: *const u8, into: &mut [u8]) {
 /// As [`read_narrow`], the other way round.
 ///
 /// # Safety
-/// `to` points to as many bytes of an arena as `from` has, which lies elsewhere.
+/// `to` points to as many bytes of an arena as `from` has; they may overlap (B3).
 #[inline(never)]
 unsafe fn write_narrow(from: &[u8], to: *mut u8) {
     // SAFETY: the caller's promise; each atomic is aligned, as tested. ORDERING: Relaxed, as in `try_write`.
@@ -111,7 +113,7 @@ unsafe fn write_narrow(from: &[u8], to: *mut u8) {
                 AtomicU16::from_ptr(to.cast()).store(u16::from_ne_bytes([a, b]), Relaxed);
             }
             [byte] => AtomicU8::from_ptr(to).store(byte, Relaxed),
-            _ => std::ptr::copy_nonoverlapping(from.as_ptr(), to, from.len()),
+            _ => std::ptr::copy(from.as_ptr(), to, from.len()),
         }
     }
 }
@@ -236,8 +238,7 @@ impl SharedBytes {
         if !self.contains(offset, into.len() as u64) {
             return false;
         }
-        // SAFETY: source in range (B1), target is a live slice; they cannot overlap, since no slice of
-        // plain bytes lies in an arena (B2). An aligned word is one load that races are defined for.
+        // SAFETY: source in range (B1), target is a live slice; they may overlap (B3). An aligned word is one load that races are defined for.
         unsafe {
             let from = self.pointer.add(offset as usize);
             match into.as_chunks_mut::<8>() {
@@ -278,8 +279,7 @@ impl SharedBytes {
             return false;
         }
         let to = self.pointer.wrapping_add(blocks.first as usize);
-        // SAFETY: `has`: each block is in range (B1) and `from` is as long as all together; they cannot
-        // overlap (B2).
+        // SAFETY: `has`: each block is in range (B1) and `from` is as long as all together.
         unsafe { copy_blocks(blocks, (from.as_ptr(), blocks.block), (to, blocks.stride)) };
         true
     }
@@ -330,7 +330,7 @@ impl SharedBytes {
     pub fn read_f64s(&self, index: u64, into: &mut [f64]) {
         let from = self.at(index * 8, into.len() as u64 * 8);
         // SAFETY: as in `read`; every bit pattern is a double, and the bytes are copied as bytes.
-        unsafe { std::ptr::copy_nonoverlapping(from, into.as_mut_ptr().cast(), into.len() * 8) }
+        unsafe { std::ptr::copy(from, into.as_mut_ptr().cast(), into.len() * 8) }
     }
 
     /// Copies doubles in, beginning at the double with this index.
@@ -338,7 +338,7 @@ impl SharedBytes {
     pub fn write_f64s(&self, index: u64, from: &[f64]) {
         let to = self.at(index * 8, from.len() as u64 * 8);
         // SAFETY: as in `write`.
-        unsafe { std::ptr::copy_nonoverlapping(from.as_ptr().cast(), to, from.len() * 8) }
+        unsafe { std::ptr::copy(from.as_ptr().cast(), to, from.len() * 8) }
     }
 
     /// The 8 aligned bytes at `offset` as an atomic.
@@ -441,5 +441,40 @@ mod prefetch {
         }
         #[cfg(not(all(target_arch = "x86_64", not(miri))))]
         let _ = line;
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::Arena;
+
+    /// A peer says that its body lies where an exclusive slice of the receiver does: the bytes are moved, as
+    /// between any two ranges that overlap.
+    #[test]
+    fn a_slice_of_the_same_memory_may_be_copied_to() {
+        let arena = Arena::create(4096).unwrap();
+        let bytes = arena.bytes(0, 256).unwrap();
+        let fresh = || (0..64).for_each(|at| bytes.u32(at * 4).store(at as u32, Relaxed));
+        let word = |at: u64| bytes.u32(at * 4).load(Relaxed);
+        let all = Blocks {
+            first: 16,
+            count: 3,
+            block: 32,
+            stride: 32,
+        };
+        // SAFETY: in the arena, which outlives it; nothing else is touched while one of these lives.
+        let slice = |at: usize, len| unsafe {
+            std::slice::from_raw_parts_mut(bytes.pointer().add(at), len)
+        };
+        fresh();
+        assert!(bytes.try_read(16, slice(0, 96)));
+        assert_eq!((word(0), word(23), word(24)), (4, 27, 24));
+        fresh();
+        assert!(bytes.try_write(16, slice(0, 96)));
+        assert_eq!((word(3), word(4), word(27)), (3, 0, 23));
+        fresh();
+        assert!(bytes.read_blocks(all, slice(0, 96)));
+        assert_eq!((word(0), word(23), word(24)), (4, 27, 24));
     }
 }

@@ -27,8 +27,11 @@ fn ends() -> (Producer<SharedRing>, Consumer<SharedRing>) {
     producer.medium.publish_bulk(BULK, ours.span(BULK).unwrap());
     producer.set_bulk_bytes(BULK.bytes);
     let mut consumer = Consumer::new(ring(&theirs));
-    assert_eq!(consumer.medium.attach_bulk(&theirs), Ok(BULK.bytes));
-    consumer.set_bulk_bytes(BULK.bytes);
+    assert_eq!(
+        consumer.medium.attach_bulk(&theirs, BULK.bytes),
+        Ok(BULK.bytes)
+    );
+    consumer.set_bulk(BULK.bytes, BULK.bytes);
     (producer, consumer)
 }
 

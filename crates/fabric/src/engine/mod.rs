@@ -24,7 +24,7 @@ use crate::transport::{Caps, Change, Class, Incoming, Sink};
 use crate::wire::kind;
 use crate::{CostModel, Error, PeerId, PeerInfo};
 use outbox::Outbox;
-pub(crate) use outbox::Queued;
+pub(crate) use outbox::{Budget, Queued};
 use samite_mem::Corrupt;
 use samite_mem::ring::Body;
 use smallvec::SmallVec;
@@ -58,8 +58,8 @@ pub(crate) struct Peer {
     signals: HashMap<u64, u64>,
 }
 
-/// Keys of one peer under which signals wait.
-const SIGNALS_MAX: usize = 1 << 20;
+/// Keys of one peer under which signals wait: more than a program has waits for, and some hundred KB.
+const SIGNALS_MAX: usize = 1 << 14;
 
 /// A segment that this process offers, for peers that cannot map it.
 #[derive(Debug)]
@@ -346,7 +346,7 @@ impl Engine {
         self.matcher.drop_unexpected(id, |_| true);
     }
 
-    fn corrupt(&mut self, peer: PeerId, what: &'static str, value: u64) {
+    pub(crate) fn corrupt(&mut self, peer: PeerId, what: &'static str, value: u64) {
         tracing::warn!(%peer, what, value, "a peer broke the rules; nothing more is taken from it");
         self.shut = true;
         self.part(

@@ -5,7 +5,11 @@
 //! Requests wait at the one who asks: [`REQUESTS_MAX`] bytes, or [`CREDITS`] frames, then
 //! [`Engine::has_credit`] says no. A request is answered by one reply, and a peer has at most [`CREDITS`]
 //! requests unanswered; one that asks for more is broken. The bytes of a get never wait here: they go from
-//! the segment into the ring, as there is room.
+//! the segment into the ring, as there is room. What else answers a peer is due to receives of this process,
+//! or [unasked](Engine::post_unasked) and bounded by [`UNASKED_MAX`].
+//!
+//! A flush sends a bounded part of what waits for a peer ([`FLUSH_BYTES`], [`FLUSH_FRAMES`]), however fast that
+//! one reads: other peers, and the deadlines of this process, have their turn.
 
 use super::Engine;
 use crate::PeerId;
@@ -22,6 +26,39 @@ use std::collections::VecDeque;
 const REQUESTS_MAX: u64 = 1 << 20;
 /// Replies of all kinds that wait for one peer. More are not asked for by anybody who takes them.
 const REPLIES_MAX: usize = 1 << 20;
+/// Replies to what nobody here asked for (offers that are withdrawn, long active messages) that wait for one
+/// peer: one that reads what it is told never has so many.
+const UNASKED_MAX: usize = 1 << 12;
+/// What one flush sends to a peer, in bytes of bodies, beside the last one.
+const FLUSH_BYTES: u64 = 1 << 20;
+/// And in frames: whoever sends so many looks at what came before it goes on.
+const FLUSH_FRAMES: u64 = 1 << 10;
+
+/// What is left of one flush of one queue.
+#[derive(Debug)]
+pub(crate) struct Budget {
+    bytes: u64,
+    frames: u64,
+}
+
+impl Budget {
+    pub(crate) fn new() -> Budget {
+        Budget {
+            bytes: FLUSH_BYTES,
+            frames: FLUSH_FRAMES,
+        }
+    }
+
+    /// A frame has left.
+    pub(crate) fn spend(&mut self, body: u64) {
+        self.bytes = self.bytes.saturating_sub(body);
+        self.frames = self.frames.saturating_sub(1);
+    }
+
+    pub(crate) fn is_spent(&self) -> bool {
+        self.bytes == 0 || self.frames == 0
+    }
+}
 
 /// What waits.
 #[derive(Debug)]
@@ -36,6 +73,13 @@ pub(crate) enum Queued {
         inline: Vec<u8>,
         /// Its many bytes.
         body: Option<Vec<u8>>,
+    },
+    /// A frame of few words that answers what nobody here asked for.
+    Unasked {
+        /// What it is.
+        kind: u8,
+        /// Its word.
+        arg: u64,
     },
     /// A send, whole or as an offer.
     Send(Key),
@@ -65,9 +109,13 @@ impl Queued {
     fn is_answer(&self) -> bool {
         match self {
             Queued::Frame { kind, .. } => kind::is_answer(*kind),
-            Queued::Send(_) => false,
+            Queued::Send(_) | Queued::Unasked { .. } => false,
             Queued::Reply(_) => true,
         }
+    }
+
+    fn is_unasked(&self) -> bool {
+        matches!(self, Queued::Unasked { .. })
     }
 }
 
@@ -77,6 +125,8 @@ pub(crate) struct Outbox {
     replies: VecDeque<Queued>,
     /// How many of the replies are answers to requests.
     answers: usize,
+    /// How many of them are answers to what nobody here asked for.
+    unasked: usize,
     /// Gets of the peer, served in order.
     gets: VecDeque<Serve>,
     requests: VecDeque<Queued>,
@@ -112,6 +162,7 @@ impl Outbox {
         match class {
             Class::Reply => {
                 self.answers += queued.is_answer() as usize;
+                self.unasked += queued.is_unasked() as usize;
                 self.replies.push_front(queued);
             }
             Class::Request => {
@@ -127,7 +178,10 @@ impl Outbox {
             Class::Request => self.requests.pop_front()?,
         };
         match class {
-            Class::Reply => self.answers -= queued.is_answer() as usize,
+            Class::Reply => {
+                self.answers -= queued.is_answer() as usize;
+                self.unasked -= queued.is_unasked() as usize;
+            }
             Class::Request => self.request_bytes -= queued.body_bytes(),
         }
         Some(queued)
@@ -143,6 +197,7 @@ impl Engine {
         match class {
             Class::Reply => {
                 peer.outbox.answers += queued.is_answer() as usize;
+                peer.outbox.unasked += queued.is_unasked() as usize;
                 peer.outbox.replies.push_back(queued);
             }
             Class::Request => {
@@ -151,6 +206,23 @@ impl Engine {
             }
         }
         self.mark_dirty(to);
+    }
+
+    /// Queues a reply to what nobody here asked for.
+    ///
+    /// # Errors
+    /// The peer does not read them: it is broken, and they would be all memory in the end.
+    pub(crate) fn post_unasked(
+        &mut self,
+        to: PeerId,
+        kind: u8,
+        arg: u64,
+    ) -> Result<(), &'static str> {
+        if self.peer(to).outbox.unasked >= UNASKED_MAX {
+            return Err("more offers and withdrawals than it reads answers to");
+        }
+        self.queue(to, Class::Reply, Queued::Unasked { kind, arg });
+        Ok(())
     }
 
     /// Will answer a get of a peer piece by piece.
@@ -193,9 +265,9 @@ impl Engine {
     }
 
     fn flush_gets(&mut self, to: PeerId, transport: &mut AnyTransport) -> usize {
-        let mut sent = 0;
+        let (mut sent, mut budget) = (0, Budget::new());
         while let Some(mut get) = self.peer(to).outbox.gets.pop_front() {
-            let is_over = self.serve(to, &mut get, transport, &mut sent);
+            let is_over = self.serve(to, &mut get, transport, (&mut sent, &mut budget));
             if !is_over {
                 self.peer(to).outbox.gets.push_front(get);
                 return sent;
@@ -205,8 +277,12 @@ impl Engine {
     }
 
     fn flush_class(&mut self, to: PeerId, class: Class, transport: &mut AnyTransport) -> usize {
-        let mut sent = 0;
-        while let Some(mut queued) = self.peer(to).outbox.take(class) {
+        let (mut sent, mut budget) = (0, Budget::new());
+        while !budget.is_spent() {
+            let Some(mut queued) = self.peer(to).outbox.take(class) else {
+                break;
+            };
+            let bytes = queued.body_bytes();
             let push = match &mut queued {
                 Queued::Frame {
                     kind,
@@ -227,11 +303,25 @@ impl Engine {
                         },
                     )
                 }
+                Queued::Unasked { kind, arg } => {
+                    let (kind, arg) = (*kind, *arg);
+                    let frame = Outgoing {
+                        class,
+                        kind,
+                        arg,
+                        inline: &[],
+                        body: Body::Slice(&[]),
+                    };
+                    transport.push(to, &frame)
+                }
                 Queued::Send(key) => self.push_send(*key, to, transport),
-                Queued::Reply(reply) => reply.push(to, self.caps.body_max, transport),
+                Queued::Reply(reply) => reply.push(to, self.caps.body_max, transport, &mut budget),
             };
             match push {
-                Push::Done => sent += 1,
+                Push::Done => {
+                    budget.spend(bytes);
+                    sent += 1;
+                }
                 Push::Gone => {} // Its loss ends the operation; the frame is of no use.
                 Push::Full => {
                     self.peer(to).outbox.put_back(class, queued);

@@ -1,6 +1,8 @@
 //! What a peer says, field by field: nothing that it can say is a panic, and what makes no sense ends the
 //! connection with it only.
 
+mod bounded;
+
 use super::*;
 use crate::agent::Node;
 use crate::ops::Outcome;

@@ -5,10 +5,11 @@
 //! answered are bounded per peer ([`CREDITS`]); replies have their own room in the ring. A credit comes back
 //! with the answer, also when nobody waits for it any more.
 //!
-//! Short ones travel in one frame. Long ones are offered and fetched like any large message; so many bytes of
-//! them ([`LONG_BYTES`]) wait at their sender.
+//! Short ones travel in one frame. Long ones are offered and fetched like any large message, at most
+//! [`LONG_MAX`] bytes each. What is under way to a peer is bounded on both sides ([`LONG_BYTES`]): the sender
+//! waits, and a receiver takes no memory on the word of one that did not. Replies have the same maximum.
 
-use crate::engine::{Engine, Queued};
+use crate::engine::{Budget, Engine, Queued};
 use crate::ops::{Op, Outcome, Status, Then, Work};
 use crate::transport::{AnyTransport, Class, Incoming, Outgoing, Push, Transport};
 use crate::wire::{Offer, Words, kind};
@@ -22,8 +23,13 @@ pub(crate) const CREDITS: u32 = 256;
 /// Bytes of long active messages to one peer that wait to be fetched, beside the last one.
 const LONG_BYTES: u64 = 16 << 20;
 
+/// Longest active message, and longest reply, in bytes. More is a message, or a segment that one tells of.
+pub(crate) const LONG_MAX: u64 = 64 << 20;
+
 const OK: u64 = 0;
 const NO_HANDLER: u64 = 1;
+/// The reply was longer than [`LONG_MAX`].
+const TOO_LONG: u64 = 2;
 
 /// A reply on its way, in as many frames as it takes.
 #[derive(Debug)]
@@ -35,9 +41,18 @@ pub(crate) struct Reply {
 }
 
 impl Reply {
-    /// Sends what there is room for; [`Push::Done`] when all of it has left.
-    pub(crate) fn push(&mut self, to: PeerId, body_max: u64, transport: &mut AnyTransport) -> Push {
+    /// Sends what there is room and budget for; [`Push::Done`] when all of it has left.
+    pub(crate) fn push(
+        &mut self,
+        to: PeerId,
+        body_max: u64,
+        transport: &mut AnyTransport,
+        budget: &mut Budget,
+    ) -> Push {
         loop {
+            if budget.is_spent() {
+                return Push::Full;
+            }
             let rest = &self.bytes[self.sent..];
             let (part, tail) = rest.split_at(rest.len().min(body_max.max(1) as usize));
             let inline = Words([self.status, tail.len() as u64]).bytes();
@@ -50,7 +65,10 @@ impl Reply {
             };
             match transport.push(to, &frame) {
                 Push::Done if tail.is_empty() => return Push::Done,
-                Push::Done => self.sent += part.len(),
+                Push::Done => {
+                    budget.spend(part.len() as u64);
+                    self.sent += part.len();
+                }
                 refused => return refused,
             }
         }
@@ -141,11 +159,19 @@ impl Engine {
         let handler = u16::try_from(offer.place).map_err(|_| "the number of a handler")?;
         self.may_ask(frame.from)?;
         let fetching = |work: &Work| matches!(work, Work::Pull(_) | Work::Collect(_));
-        let (coming, _) = self.long_messages(frame.from, fetching);
-        if coming >= CREDITS as usize {
+        let (coming, bytes) = self.long_messages(frame.from, fetching);
+        if coming >= CREDITS as usize || bytes >= LONG_BYTES {
             return Err("more long active messages than there are credits");
         }
+        if offer.len > LONG_MAX {
+            return Err("the length of a long active message");
+        }
         let request = frame.arg;
+        if !self.handlers.contains_key(&handler) {
+            self.post_unasked(frame.from, kind::TAKEN, offer.send)?;
+            self.handle(frame.from, handler, request, &Body::Slice(&[]));
+            return Ok(());
+        }
         let then = Then::Handle { handler, request };
         let offer = Offer { place: 0, ..offer };
         let status = Status {
@@ -154,7 +180,7 @@ impl Engine {
             len: offer.len,
         };
         let bytes =
-            super::rendezvous::zeroed(offer.len).ok_or("the length of a long active message")?;
+            super::rendezvous::zeroed(offer.len).ok_or("no memory for an active message")?;
         let key = self.ops.add(Some(frame.from), LONG, Work::None);
         self.ops.detach(key);
         self.fetch(key, WriteBuf::owned(bytes), status, offer, then);
@@ -189,15 +215,17 @@ impl Engine {
             }
             return;
         }
-        let status = if reply.is_ok() {
-            OK
-        } else {
-            NO_HANDLER | (handler as u64) << 16
+        let (status, bytes) = match reply.map(Option::unwrap_or_default) {
+            Ok(bytes) if bytes.len() as u64 > LONG_MAX => {
+                (TOO_LONG | (bytes.len() as u64) << 16, Vec::new())
+            }
+            Ok(bytes) => (OK, bytes),
+            Err(()) => (NO_HANDLER | (handler as u64) << 16, Vec::new()),
         };
         let reply = Reply {
             request,
             status,
-            bytes: reply.ok().flatten().unwrap_or_default(),
+            bytes,
             sent: 0,
         };
         self.queue(from, Class::Reply, Queued::Reply(reply));
@@ -209,8 +237,9 @@ impl Engine {
         let here = body.len();
         let whole = here.checked_add(left).ok_or("the length of a reply")?;
         match status & 0xffff {
+            OK if whole > LONG_MAX => return Err("the length of a reply"),
             OK if left == 0 || here > 0 => {}
-            NO_HANDLER if whole == 0 => {}
+            NO_HANDLER | TOO_LONG if whole == 0 => {}
             _ => return Err("the status of a reply"),
         }
         let from = frame.from;
@@ -226,6 +255,12 @@ impl Engine {
             Work::ReplyParts { .. } => return Err("the length of a part of a reply"),
             _ => return Ok(()),
         };
+        // For all parts at once: what the peer says is bounded, and the parts that follow have to fit to it.
+        if bytes.try_reserve_exact(whole as usize).is_err() {
+            let why = format!("no memory for a reply of {whole} bytes from {from}");
+            self.ops.finish(frame.arg, Err(Error::Memory(why)));
+            return Ok(());
+        }
         let start = bytes.len();
         bytes.resize(start + here as usize, 0);
         body.copy_to(0, &mut bytes[start..]);
@@ -233,8 +268,13 @@ impl Engine {
             op.work = Work::ReplyParts { bytes, left };
             return Ok(());
         }
-        let result = match status {
+        let result = match status & 0xffff {
             OK => Ok(Outcome::Bytes(bytes)),
+            TOO_LONG => Err(Error::TooLong {
+                what: "a reply",
+                bytes: status >> 16,
+                most: LONG_MAX,
+            }),
             _ => Err(Error::NoHandler {
                 peer: from,
                 handler: (status >> 16) as u16,
@@ -265,6 +305,8 @@ impl Engine {
             Work::Send { buf, .. } | Work::Stream { buf, .. } | Work::Assist { buf, .. } => {
                 buf.len()
             }
+            Work::Pull(pull) => pull.status.len,
+            Work::Collect(collect) => collect.status.len,
             _ => 0,
         };
         let all = self.ops.running().filter(ours);
@@ -272,9 +314,19 @@ impl Engine {
     }
 
     /// Whether an active message of so many bytes may wait for a peer to fetch it, if it will.
-    pub(crate) fn has_credit_for(&self, to: PeerId, bytes: u64) -> bool {
+    ///
+    /// # Errors
+    /// [`Error::TooLong`] if it never may.
+    pub(crate) fn has_credit_for(&self, to: PeerId, bytes: u64) -> Result<bool, Error> {
         if bytes <= self.caps.body_max {
-            return true;
+            return Ok(true);
+        }
+        if bytes > LONG_MAX {
+            return Err(Error::TooLong {
+                what: "an active message",
+                bytes,
+                most: LONG_MAX,
+            });
         }
         let sending = |work: &Work| {
             matches!(
@@ -283,6 +335,6 @@ impl Engine {
             )
         };
         let (count, bytes) = self.long_messages(to, sending);
-        count < CREDITS as usize && bytes < LONG_BYTES
+        Ok(count < CREDITS as usize && bytes < LONG_BYTES)
     }
 }

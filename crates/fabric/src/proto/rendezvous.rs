@@ -306,7 +306,15 @@ impl Engine {
             return Step::Done;
         };
         let (from, send) = (pull.status.from, pull.send);
-        self.post(from, Class::Reply, kind::TAKEN, send, &[]);
+        match pull.then {
+            Then::Complete => self.post(from, Class::Reply, kind::TAKEN, send, &[]),
+            Then::Handle { .. } => {
+                if let Err(what) = self.post_unasked(from, kind::TAKEN, send) {
+                    self.corrupt(from, what, kind::TAKEN as u64);
+                    return Step::Moved; // It ends as what that peer had here does.
+                }
+            }
+        }
         match result {
             Ok(()) => self.complete(key),
             Err(error) => self.ops.finish(key, Err(error)),
@@ -426,7 +434,7 @@ impl Engine {
         }
         // One that is being copied is let go when both sides are quiet.
         if !copying {
-            self.post(from, Class::Reply, kind::TAKEN, send, &[]);
+            self.post_unasked(from, kind::TAKEN, send)?;
         }
         Ok(())
     }

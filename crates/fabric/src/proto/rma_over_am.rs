@@ -13,7 +13,7 @@
 //! A place names the life of its owner: a segment of the same number and generation of another process is
 //! another segment.
 
-use crate::engine::{Access, Engine};
+use crate::engine::{Access, Budget, Engine};
 use crate::ops::{Key, Outcome, Work};
 use crate::transport::{AnyTransport, Class, Incoming, Outgoing, Push, Transport};
 use crate::wire::{Place, Words, kind};
@@ -297,15 +297,18 @@ impl Engine {
         Ok(())
     }
 
-    /// Owner: sends what there is room for of a get; whether that was the end of it.
+    /// Owner: sends what there is room and budget for of a get; whether that was the end of it.
     pub(crate) fn serve(
         &mut self,
         to: PeerId,
         get: &mut Serve,
         transport: &mut AnyTransport,
-        sent: &mut usize,
+        (sent, budget): (&mut usize, &mut Budget),
     ) -> bool {
         loop {
+            if budget.is_spent() {
+                return false;
+            }
             let len = (get.len - get.done).min(self.caps.body_max.max(1));
             let offset = get.place.offset + get.done;
             let place = Place {
@@ -338,7 +341,10 @@ impl Engine {
                 body,
             };
             match transport.push(to, &frame) {
-                Push::Done => *sent += 1,
+                Push::Done => {
+                    budget.spend(len);
+                    *sent += 1;
+                }
                 Push::Full => return false,
                 Push::Gone => return true,
             }

@@ -4,7 +4,7 @@
 //! arrive in order, those of several may alternate. For units that share nothing but frames this is
 //! the only way; elsewhere it is the one that needs no permission.
 
-use crate::engine::{Engine, Step};
+use crate::engine::{Budget, Engine, Step};
 use crate::ops::{Collect, Key, Outcome, Status, Then, Work};
 use crate::transport::{AnyTransport, Class, Incoming, Outgoing, Push, Transport};
 use crate::wire::{Words, kind};
@@ -67,9 +67,9 @@ impl Engine {
         Ok(())
     }
 
-    /// Sends fragments while there is room.
+    /// Sends fragments while there is room, and as many as one turn may.
     pub(crate) fn stream(&mut self, key: Key, transport: &mut AnyTransport) -> Step {
-        let piece = self.costs.stream_piece.min(self.caps.body_max);
+        let piece = self.costs.stream_piece.clamp(1, self.caps.body_max.max(1));
         let Some(op) = self.ops.get(key) else {
             return Step::Done;
         };
@@ -77,7 +77,11 @@ impl Engine {
             return Step::Done;
         };
         let mut moved = false;
+        let mut budget = Budget::new();
         while *sent < buf.len() {
+            if budget.is_spent() {
+                return Step::Moved;
+            }
             let len = piece.min(buf.len() - *sent);
             let inline = Words([*sent]).bytes();
             let frame = Outgoing {
@@ -88,7 +92,10 @@ impl Engine {
                 body: buf.body(*sent, len),
             };
             match transport.push(to, &frame) {
-                Push::Done => *sent += len,
+                Push::Done => {
+                    budget.spend(len);
+                    *sent += len;
+                }
                 Push::Full => return if moved { Step::Moved } else { Step::Stuck },
                 Push::Gone => return Step::Done, // Its loss ends the operation.
             }

@@ -74,7 +74,9 @@ pub struct Incoming<'a> {
     pub arg: u64,
     /// The inline bytes, a private copy.
     pub inline: &'a [u8],
-    /// The body, perhaps in memory that the sender can still write: copied once, then checked.
+    /// The body, perhaps in memory that the sender can still write: copied once, then checked. Whatever its
+    /// sender said, the transport has seen that it is at most [`Caps::body_max`] long: memory may be taken
+    /// for it.
     pub body: Body<'a>,
 }
 

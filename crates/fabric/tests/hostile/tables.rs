@@ -44,8 +44,8 @@ fn no_ring_breaks_its_consumer() {
             }
             for _ in 0..4 {
                 if consumer.next_has_body() {
-                    match consumer.medium.attach_bulk(&arena) {
-                        Ok(bytes) => consumer.set_bulk_bytes(bytes),
+                    match consumer.medium.attach_bulk(&arena, arena.len()) {
+                        Ok(bytes) => consumer.set_bulk(bytes, bytes),
                         Err(_) => return,
                     }
                 }

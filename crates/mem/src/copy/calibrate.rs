@@ -226,9 +226,9 @@ fn through_ring(from: &Pages, to: &mut Pages, cpus: &[usize]) -> Result<f64, Err
     let mut consumer = Consumer::new(view(arena.span(ring)?)?);
     let attached = consumer
         .medium
-        .attach_bulk(&arena)
+        .attach_bulk(&arena, BULK)
         .map_err(|e| Error::NoGrant(e.to_string()))?;
-    consumer.set_bulk_bytes(attached);
+    consumer.set_bulk(attached, attached);
     let line = StartLine::default();
     Ok(std::thread::scope(|scope| {
         scope.spawn(|| {

@@ -283,6 +283,7 @@ pub struct Consumer<M> {
     bulk_head: u64,
     bulk_told: u64,
     bulk_bytes: u64,
+    body_max: u64,
     /// Cells and bulk position after the frame last peeked.
     next: (u64, u64),
     inline: [u8; INLINE_BYTES],
@@ -298,14 +299,17 @@ impl<M: Medium> Consumer<M> {
             bulk_head: 0,
             bulk_told: 0,
             bulk_bytes: 0,
+            body_max: 0,
             next: (0, 0),
             inline: [0; INLINE_BYTES],
         }
     }
 
-    /// Tells the size of the bulk area, once it is known.
-    pub fn set_bulk_bytes(&mut self, bytes: u64) {
+    /// Tells the size of the bulk area, once it is known, and the length of the longest body that is taken
+    /// from it: a longer one is [`Corrupt`].
+    pub fn set_bulk(&mut self, bytes: u64, body_max: u64) {
         self.bulk_bytes = bytes;
+        self.body_max = body_max.min(bytes);
     }
 
     /// Size of the bulk area as told; 0 while it is not known.
@@ -333,11 +337,12 @@ impl<M: Medium> Consumer<M> {
     /// Whether the frame that is waiting has a body: the bulk area must be known before it is peeked.
     #[inline(always)]
     pub fn next_has_body(&self) -> bool {
-        // ORDERING: Relaxed is enough to look; `peek` loads again with Acquire.
+        // ORDERING: Acquire pairs with the producer's Release store of this header (R3): the bulk area was
+        // published before it, and is looked for next.
         let word = self
             .medium
             .header(self.head % CELLS)
-            .load(Ordering::Relaxed);
+            .load(Ordering::Acquire);
         (word >> 16) as u8 & BULK != 0
     }
 
@@ -412,7 +417,7 @@ impl<M: Medium> Consumer<M> {
             u64::from_le_bytes(bytes)
         };
         let (start, bytes) = (word(0), word(8));
-        if bytes > self.bulk_bytes {
+        if bytes > self.body_max {
             return Err(Corrupt {
                 what: "the length of a body",
                 value: bytes,

@@ -57,8 +57,9 @@ impl SharedRing {
         self.bulk = Some(bulk);
     }
 
-    /// Consumer: views the bulk area if the producer has published one; its size.
-    pub fn attach_bulk(&mut self, arena: &Arena) -> Result<u64, Corrupt> {
+    /// Consumer: views the bulk area if the producer has published one; its size. One of more than `most`
+    /// bytes is refused: its producer is another process, and nobody makes one that large.
+    pub fn attach_bulk(&mut self, arena: &Arena, most: u64) -> Result<u64, Corrupt> {
         if let Some(bulk) = &self.bulk {
             return Ok(bulk.len());
         }
@@ -67,6 +68,12 @@ impl SharedRing {
         let offset = self.bytes.u64(BULK_OFFSET).load(Ordering::Relaxed);
         if bytes == 0 {
             return Ok(0);
+        }
+        if bytes > most {
+            return Err(Corrupt {
+                what: "the size of a bulk area",
+                value: bytes,
+            });
         }
         let bulk = arena.bytes(offset, bytes).map_err(|_| Corrupt {
             what: "the place of a bulk area",

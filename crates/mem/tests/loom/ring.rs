@@ -3,7 +3,7 @@
 use crate::model;
 use loom::cell::UnsafeCell;
 use loom::sync::Arc;
-use loom::sync::atomic::AtomicU64;
+use loom::sync::atomic::{AtomicU64, Ordering};
 use loom::thread;
 use samite_mem::ring::{CELLS, Consumer, Medium, Producer};
 
@@ -17,6 +17,8 @@ struct Memory {
     bulk: Vec<UnsafeCell<[u8; LINE]>>,
     head: AtomicU64,
     bulk_head: AtomicU64,
+    /// Size of the bulk area, once there is one.
+    bulk_bytes: AtomicU64,
 }
 
 impl Memory {
@@ -28,6 +30,7 @@ impl Memory {
             bulk: (0..BULK_LINES).map(|_| bytes()).collect(),
             head: AtomicU64::new(0),
             bulk_head: AtomicU64::new(0),
+            bulk_bytes: AtomicU64::new(0),
         })
     }
 
@@ -132,7 +135,7 @@ fn bodies_go_round() {
             }
         });
         let mut consumer = Consumer::new(End(memory));
-        consumer.set_bulk_bytes(area);
+        consumer.set_bulk(area, area);
         for (number, lines) in BODIES.into_iter().enumerate() {
             loop {
                 if let Some((frame, medium)) = consumer.peek_with_medium().unwrap() {
@@ -148,6 +151,39 @@ fn bodies_go_round() {
                 thread::yield_now();
             }
             consumer.advance();
+        }
+        sender.join().unwrap();
+    });
+}
+
+/// A consumer that sees the first frame with a body finds the bulk area, which was made before it.
+#[test]
+fn the_bulk_area_is_there_before_its_first_body() {
+    model(5, || {
+        let memory = Memory::new();
+        let area = (BULK_LINES * LINE) as u64;
+        let mut producer = Producer::new(End(memory.clone()));
+        let sender = thread::spawn(move || {
+            producer.set_bulk_bytes(area);
+            // As `SharedRing::publish_bulk`.
+            producer.medium.0.bulk_bytes.store(area, Ordering::Release);
+            let start = producer.reserve_bulk(0, LINE as u64, 0).unwrap();
+            for line in producer.medium.0.bulk_lines(start, LINE as u64) {
+                write(line, 0, &content(1, LINE));
+            }
+            producer.push_bulk(9, 1, &[], start, LINE as u64);
+        });
+        let mut consumer = Consumer::new(End(memory));
+        loop {
+            // As `SharedRing::attach_bulk`, which is asked when the next frame has a body.
+            if consumer.bulk_bytes() == 0 && consumer.next_has_body() {
+                let bytes = consumer.medium.0.bulk_bytes.load(Ordering::Acquire);
+                consumer.set_bulk(bytes, bytes);
+            }
+            match consumer.peek().expect("an honest producer is not corrupt") {
+                Some(frame) => break assert_eq!(frame.bulk, Some((0, LINE as u64))),
+                None => thread::yield_now(),
+            }
         }
         sender.join().unwrap();
     });

@@ -1,9 +1,9 @@
 //! Rings that others write into for this process.
 
-use super::Shm;
+use super::{BODY_MAX, Shm};
 use crate::PeerId;
 use crate::transport::{Change, Incoming, Sink};
-use samite_mem::ring::{Body, CELLS, Consumer, RING_BYTES, SharedRing};
+use samite_mem::ring::{Body, CELLS, Consumer, RING_BYTES, SharedRing, bulk_bytes};
 use samite_mem::sync::Ordering;
 use samite_mem::{Corrupt, NEWS_WORDS, SharedBytes};
 
@@ -69,7 +69,7 @@ impl Shm {
             return 0;
         };
         if !inbound.consumer.ready() {
-            inbound.idle += 1;
+            inbound.idle = inbound.idle.saturating_add(1);
             return 0;
         }
         inbound.idle = 0;
@@ -205,6 +205,14 @@ impl Shm {
         self.news_seen[from.index() / 64] &= !(1 << (from.index() % 64));
     }
 
+    /// As if a ring had been found empty so often.
+    #[cfg(test)]
+    pub(super) fn let_idle(&mut self, peer: PeerId, idle: u32) {
+        if let Some(Some(inbound)) = self.inbound.get_mut(peer.index()) {
+            inbound.idle = idle;
+        }
+    }
+
     /// Before sleeping: whether anything is there that nobody will ring for again.
     pub(super) fn something_there(&self) -> bool {
         let ready = |peer: &u32| {
@@ -231,9 +239,12 @@ impl Inbound {
         if self.consumer.bulk_bytes() == 0 && self.consumer.next_has_body() {
             let bytes = match own_bulk {
                 Some(bulk) => self.consumer.medium.use_bulk(bulk.clone()),
-                None => self.consumer.medium.attach_bulk(layout.arena())?,
+                None => {
+                    let most = bulk_bytes(BODY_MAX);
+                    self.consumer.medium.attach_bulk(layout.arena(), most)?
+                }
             };
-            self.consumer.set_bulk_bytes(bytes);
+            self.consumer.set_bulk(bytes, BODY_MAX);
         }
         let Some((frame, medium)) = self.consumer.peek_with_medium()? else {
             return Ok(false);

@@ -23,6 +23,8 @@
 mod inbound;
 mod join;
 mod outbound;
+#[cfg(test)]
+mod tests;
 
 pub use join::Membership;
 pub(crate) use join::{PrivateExtents, join_domain, start_alone};

@@ -1,0 +1,235 @@
+//! What a peer can make this process keep, allocate or do at once is bounded, whatever it says.
+
+use super::*;
+use crate::proto::active::LONG_MAX;
+use crate::wire::Offer;
+use crate::{Fabric, Match};
+use std::time::Duration;
+
+/// A process alone, which does not wait long.
+fn alone(config: Config) -> Fabric {
+    let config = Config {
+        deadline: Duration::from_millis(300),
+        budget: Some(64 << 20),
+        ..config
+    };
+    Fabric::alone(Identity::by_hand("test"), config).unwrap()
+}
+
+/// The inline bytes of the offer of a long active message.
+fn long(len: u64, handler: u64) -> Vec<u8> {
+    let offer = Offer {
+        send: 1,
+        len,
+        address: 4096,
+        place: handler,
+        claim: 0,
+        offset: 0,
+    };
+    offer.words().bytes().to_vec()
+}
+
+/// Bytes that are being fetched.
+fn coming(world: &World) -> u64 {
+    let bytes = |op: &crate::ops::Op| match &op.work {
+        Work::Pull(pull) => pull.buf.len(),
+        Work::Collect(collect) => collect.buf.len(),
+        _ => 0,
+    };
+    world.engine.ops.running().map(bytes).sum()
+}
+
+#[test]
+fn a_long_active_message_takes_no_memory_on_a_word() {
+    let mut world = World::new();
+    world.say(kind::ACTIVE_OFFER, 0, &long(LONG_MAX + 1, 1), &[]);
+    assert!(world.is_turned_away(), "longer than there are any");
+    assert_eq!(coming(&world), 0);
+    // Nobody runs it: nothing is fetched, and who wants a reply hears so.
+    world.join(1);
+    world.say(kind::ACTIVE_OFFER, 7, &long(LONG_MAX, 99), &[]);
+    assert_eq!(coming(&world), 0);
+    assert!(!world.is_turned_away());
+    // However many it offers.
+    let mut most = 0;
+    for offered in 0..300 {
+        world.say(kind::ACTIVE_OFFER, 0, &long(LONG_MAX, 1), &[]);
+        most = most.max(coming(&world));
+        assert!(most <= 2 * LONG_MAX, "{most} bytes after {offered} offers");
+    }
+    assert!(most >= LONG_MAX, "one may come");
+    assert!(world.is_turned_away());
+}
+
+#[test]
+fn a_reply_takes_no_memory_on_a_word() {
+    let mut world = World::new();
+    let peer = Some(world.peer(1));
+    let key = world.engine.ops.add(peer, "test", Work::Reply);
+    world.say(kind::REPLY, key, &Words([0, LONG_MAX]).bytes(), &[1; 64]);
+    assert!(world.is_turned_away());
+    let ended = world.engine.ops.take(key);
+    let corrupt = matches!(ended, Some(Err(Error::PeerCorrupt { .. })));
+    assert!(corrupt, "{ended:?}");
+}
+
+/// The honest are told, on either side, before anything has moved.
+#[test]
+fn what_is_too_long_is_an_error() {
+    let fabric = alone(Config::default());
+    fabric.on(1, |_, _| Some(vec![0; LONG_MAX as usize + 1]));
+    let too_long = |error: &Error| {
+        let expected = (LONG_MAX + 1, LONG_MAX);
+        matches!(error, Error::TooLong { bytes, most, .. } if (*bytes, *most) == expected)
+    };
+    let reply = fabric.request(fabric.me(), 1, b"").unwrap().wait();
+    assert!(too_long(&reply.unwrap_err()));
+    let bytes = vec![0; LONG_MAX as usize + 1];
+    assert!(too_long(&fabric.tell(fabric.me(), 1, &bytes).unwrap_err()));
+    let request = fabric.request(fabric.me(), 1, &bytes).map(|_| ());
+    assert!(too_long(&request.unwrap_err()));
+}
+
+#[test]
+fn who_reads_no_answers_to_what_it_withdraws_is_turned_away() {
+    let offer = long(8, 99);
+    for (kind, inline) in [(kind::WITHDRAW, &[][..]), (kind::ACTIVE_OFFER, &offer)] {
+        let mut world = World::new();
+        let mut said = 0;
+        while !world.is_turned_away() {
+            said += 1;
+            assert!(said <= 10_000, "kind {kind}: all of them are answered");
+            // Active messages that want no reply: there are no credits for them.
+            let arg = if kind == kind::WITHDRAW { said } else { 0 };
+            world.say(kind, arg, inline, &[]);
+        }
+        assert!(said > 1000, "kind {kind}: turned away after {said}");
+    }
+}
+
+#[test]
+fn signals_of_more_keys_than_anybody_waits_for_are_refused() {
+    let mut world = World::new();
+    let mut key = 0;
+    while !world.is_turned_away() {
+        key += 1;
+        assert!(key <= 1 << 16, "all of them are kept");
+        world.say(kind::SIGNAL, key, &[], &[]);
+    }
+    assert!(key > 10_000, "turned away after {key}");
+}
+
+/// What a corrupt peer still has in its ring does not reach a receive that asks the ring itself.
+#[test]
+fn nothing_of_a_corrupt_peer_passes_the_engine() {
+    use crate::transport::{Class, Outgoing, Push, Transport};
+    let fabric = alone(Config::default());
+    let me = fabric.me();
+    {
+        let core = &mut *fabric.core.borrow_mut();
+        let body = Body::Slice(&[]);
+        let send = |core: &mut crate::fabric::Core| {
+            let frame = Outgoing {
+                class: Class::Request,
+                kind: kind::EAGER,
+                arg: 5,
+                inline: b"late",
+                body,
+            };
+            assert_eq!(core.transport.push(me, &frame), Push::Done);
+        };
+        send(core);
+        send(core);
+        core.engine.frame(Incoming {
+            from: me,
+            kind: 0xee,
+            arg: 0,
+            inline: &[],
+            body,
+        });
+        assert!(matches!(
+            core.engine.gone(me),
+            Some(Error::PeerCorrupt { .. })
+        ));
+    }
+    for _ in 0..2 {
+        let got = fabric.recv(Match::any(5), &mut [0; 8]);
+        assert!(matches!(got, Err(Error::Timeout { .. })), "{got:?}");
+    }
+}
+
+/// Pieces of no bytes would be sent for ever.
+#[test]
+fn figures_of_costs_may_say_anything() {
+    let costs = crate::CostModel {
+        stream_piece: 0,
+        ..crate::CostModel::default()
+    };
+    let config = Config {
+        costs,
+        mask: crate::Mask::MESSAGES_ONLY,
+        ..Config::default()
+    };
+    let fabric = alone(config);
+    let sent: Vec<u8> = (0..100_000)
+        .map(|at: u32| (at * 7 + at / 256) as u8)
+        .collect();
+    let receive = fabric.irecv(Match::any(1), vec![0; sent.len()]).unwrap();
+    let send = fabric.isend(fabric.me(), 1, sent.clone()).unwrap();
+    // A byte a turn, which takes as long as it takes.
+    fabric.set_deadline(Duration::from_secs(30));
+    assert_eq!(receive.wait().unwrap().1, Some(sent));
+    send.wait().unwrap();
+}
+
+#[test]
+fn no_budget_is_more_than_can_be_counted() {
+    for budget in [u64::MAX, u64::MAX - (1 << 21)] {
+        assert!(Node::create(budget).is_err());
+    }
+}
+
+/// A peer that reads as fast as this process sends gets a part of a large get in one flush, not all of it.
+#[cfg(feature = "testing")]
+#[test]
+fn one_flush_sends_a_bounded_part() {
+    struct Reads;
+    impl crate::testing::Tamper for Reads {
+        fn outgoing(
+            &mut self,
+            _to: PeerId,
+            _frame: crate::testing::RawFrame,
+            _send: &mut dyn FnMut(PeerId, crate::testing::RawFrame),
+        ) {
+        }
+        fn incoming(&mut self, _from: PeerId, _frame: &crate::testing::RawFrame) -> bool {
+            true
+        }
+    }
+    let fabric = alone(Config::default());
+    crate::testing::tamper(&fabric, Box::new(Reads));
+    let core = &mut *fabric.core.borrow_mut();
+    let bytes = SharedBytes::adopt(vec![7u64; 2 << 20]);
+    let (len, body_max) = (bytes.len(), core.engine.caps.body_max);
+    let offered = Offered {
+        generation: GENERATION,
+        bytes: Access::Shared(bytes),
+    };
+    core.engine.offered.insert(SEGMENT, offered);
+    let [a, b, c] = place(fabric.incarnation());
+    core.engine.frame(Incoming {
+        from: fabric.me(),
+        kind: kind::GET,
+        arg: 1,
+        inline: &Words([a, b, c, len, 0]).bytes(),
+        body: Body::Slice(&[]),
+    });
+    let mut sent = Vec::new();
+    while core.engine.has_unsent() {
+        sent.push(core.engine.flush(&mut core.transport) as u64);
+    }
+    let all: u64 = sent.iter().sum();
+    assert_eq!(all, len.div_ceil(body_max), "all of it leaves in the end");
+    let most = (1 << 20) / body_max;
+    assert!(sent.iter().all(|frames| *frames <= most), "{sent:?}");
+}

@@ -1,0 +1,158 @@
+//! Two ends of one node in one process: what the reading end makes of what the other one writes.
+
+use super::*;
+use crate::agent::{Book, Node};
+use crate::transport::{Class, Incoming, Sink};
+use crate::{Identity, layout};
+use samite_mem::Arena;
+use samite_mem::ring::{Body, RING_BYTES};
+use samite_mem::sync::Ordering;
+
+/// Large enough for a body that no machine should take memory for; most of it is never touched.
+const BUDGET: u64 = 2 << 30;
+
+/// What a poll brought.
+#[derive(Debug, Default)]
+struct Heard {
+    bodies: Vec<u64>,
+    corrupt: Vec<&'static str>,
+}
+
+impl Sink for Heard {
+    fn frame(&mut self, frame: Incoming<'_>) {
+        self.bodies.push(frame.body.len());
+    }
+    fn change(&mut self, change: crate::transport::Change) {
+        if let crate::transport::Change::Corrupt { what, .. } = change {
+            self.corrupt.push(what.what);
+        }
+    }
+}
+
+/// The arena once more.
+fn mapped(layout: &Layout) -> Arena {
+    let fd = layout.arena().fd().try_clone_to_owned().unwrap();
+    Arena::attach(fd).unwrap()
+}
+
+/// One that writes, one that reads.
+struct Ends {
+    writer: Shm,
+    reader: Shm,
+    node: Node,
+}
+
+impl Ends {
+    fn new() -> Ends {
+        let mut node = Node::create(BUDGET).unwrap();
+        let book = Book::new(node.layout().extents());
+        let mut books = [Some(book), None].into_iter();
+        let mut end = || {
+            let pid = std::process::id() as i32;
+            let identity = Identity::by_hand("test");
+            let (me, incarnation) = node
+                .admit(pid, None, &layout::own_cpus(), &identity)
+                .unwrap();
+            // Only one end makes blocks. Each has a mapping of its own, as processes have.
+            let book = books.next().flatten();
+            let book = book.unwrap_or_else(|| {
+                Book::new(samite_mem::Span {
+                    offset: 0,
+                    bytes: 0,
+                })
+            });
+            let layout = Layout::attach(mapped(node.layout())).unwrap();
+            let extents = PrivateExtents(book, layout.arena().clone());
+            let membership = Membership {
+                me,
+                incarnation,
+                heap: Heap::new(layout.arena().clone(), Box::new(extents), false),
+                holder: layout.holder(me),
+                layout,
+            };
+            Shm::new(&membership, None)
+        };
+        let (writer, reader) = (end(), end());
+        Ends {
+            writer,
+            reader,
+            node: node,
+        }
+    }
+
+    fn write(&mut self, body: &[u8]) {
+        let frame = Outgoing {
+            class: Class::Request,
+            kind: 1,
+            arg: 0,
+            inline: &[],
+            body: Body::Slice(body),
+        };
+        assert_eq!(self.writer.push(self.reader.me, &frame), Push::Done);
+    }
+
+    fn read(&mut self) -> Heard {
+        let mut heard = Heard::default();
+        for _ in 0..100 {
+            self.reader.poll(&mut heard);
+        }
+        heard
+    }
+
+    /// The ring, as the writer can scribble over it.
+    fn ring(&self) -> SharedBytes {
+        let layout = self.node.layout();
+        let inbox = layout.inbox(self.reader.me, self.writer.me);
+        let offset = inbox.load(Ordering::Acquire);
+        layout.arena().bytes(offset, RING_BYTES).unwrap()
+    }
+}
+
+/// Where the ring says where its bulk area is, and where its first frame says where its body is.
+const BULK_OFFSET: u64 = 128;
+const BULK_BYTES: u64 = 136;
+const BODY_BYTES: u64 = 256 + 24;
+
+#[test]
+fn a_bulk_area_or_body_of_any_size_is_refused() {
+    let honest = samite_mem::ring::bulk_bytes(BODY_MAX);
+    for (area, body) in [
+        (honest, BODY_MAX + 1),
+        (honest, honest),
+        (honest + 1, 100),
+        (1 << 30, 1 << 29),
+        (u64::MAX, u64::MAX),
+    ] {
+        let mut ends = Ends::new();
+        ends.write(&[1; 100]);
+        let ring = ends.ring();
+        if area != honest {
+            let far = layout::EXTENTS + (256 << 20);
+            ring.u64(BULK_OFFSET).store(far, Ordering::Relaxed);
+        }
+        ring.u64(BULK_BYTES).store(area, Ordering::Relaxed);
+        ring.u64(BODY_BYTES).store(body, Ordering::Relaxed);
+        let heard = ends.read();
+        assert_eq!(
+            heard.bodies, [0; 0],
+            "{body} bytes of {area} were delivered"
+        );
+        assert_eq!(heard.corrupt.len(), 1, "{body} bytes of {area}: {heard:?}");
+    }
+    let mut ends = Ends::new();
+    ends.write(&vec![1; BODY_MAX as usize]);
+    assert_eq!(ends.read().bodies, [BODY_MAX]);
+}
+
+/// A few rings are polled for ever, however seldom one of them speaks.
+#[test]
+fn a_quiet_ring_is_counted_without_end() {
+    let mut ends = Ends::new();
+    ends.write(&[1; 8]);
+    assert_eq!(ends.read().bodies, [8]);
+    let writer = ends.writer.me;
+    ends.reader.let_idle(writer, u32::MAX);
+    assert_eq!(ends.read().bodies, [0; 0]);
+    ends.write(&[1; 9]);
+    assert_eq!(ends.read().bodies, [9]);
+}
