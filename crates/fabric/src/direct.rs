@@ -6,7 +6,7 @@
 //! saves is the larger part of a short receive: the operation, the queue and, for a message that is not
 //! expected yet, a copy.
 
-use crate::engine::Engine;
+use crate::engine::{Engine, UNPOLLED};
 use crate::fabric::Core;
 use crate::transport::{Change, Incoming, Sink, Transport};
 use crate::wire::kind;
@@ -38,6 +38,8 @@ impl Sink for Direct<'_> {
         if !ours {
             self.look |= frame.kind != kind::EAGER || self.wants.accepts(frame.from, frame.arg);
             self.engine.frame(frame);
+            // What the engine has to say of it leaves in a turn.
+            self.look |= self.engine.is_busy();
             return;
         }
         let body = crate::proto::payload(&frame, 0);
@@ -76,6 +78,7 @@ impl Core {
         if !self.engine.may_bypass() {
             return None;
         }
+        self.engine.unpolled = UNPOLLED;
         let polls = if self.transport.crowded() {
             1
         } else {

@@ -1,7 +1,7 @@
 //! A process among its peers: joining, who is there, waiting.
 
 use crate::agent::Seat;
-use crate::engine::Engine;
+use crate::engine::{Engine, UNPOLLED};
 use crate::layer::Taken;
 use crate::ops::{Key, Outcome};
 use crate::transport::shm::Membership;
@@ -44,6 +44,7 @@ impl Core {
     pub(crate) fn turn(&mut self) -> usize {
         self.engine.fulfilled = false;
         let mut moved = self.transport.poll(&mut self.engine);
+        self.engine.unpolled = UNPOLLED;
         if !self.engine.active.is_empty() {
             // What a frame just started goes out before the copying begins: the peer can help.
             moved += self.engine.flush(&mut self.transport);

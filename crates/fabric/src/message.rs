@@ -1,6 +1,6 @@
 //! Messages: blocking, borrowed in a scope, owned, in place, active.
 
-use crate::engine::Arrived;
+use crate::engine::{Arrived, weight};
 use crate::fabric::{Core, Fabric, Patience};
 use crate::handle::{Handle, Received, Scoped, Sent};
 use crate::ops::{Key, NO_SCOPE, Outcome as Ended, Status, Viewed, Work};
@@ -19,7 +19,9 @@ const GRACE: Duration = Duration::from_secs(10);
 
 impl Fabric {
     /// Sends `bytes` to a peer. Completion: local; small messages are on their way, large ones have
-    /// been taken by the receiver. Errors: [`Error::PeerLost`], [`Error::Timeout`].
+    /// been taken by the receiver, and so have small ones once it has 1 MiB of this peer that it has not asked
+    /// for.
+    /// Errors: [`Error::PeerLost`], [`Error::Timeout`].
     #[inline]
     pub fn send(&self, to: PeerId, tag: u64, bytes: &[u8]) -> Result<()> {
         if self.send_now(to, tag, bytes)? {
@@ -39,11 +41,17 @@ impl Fabric {
             return Err(error);
         }
         let (eager_max, inline_max) = (core.engine.eager_max, core.engine.caps.inline_max);
-        if bytes.len() as u64 > eager_max || !core.engine.peers[to.index()].outbox.is_empty() {
+        let len = bytes.len() as u64;
+        if len > eager_max || !core.engine.may_send_at_once(to, len) {
             return Ok(false);
         }
         let body = Body::Slice(bytes);
-        Ok(push_eager(&mut core.transport, to, tag, &body, inline_max) == Push::Done)
+        let push = push_eager(&mut core.transport, to, tag, &body, inline_max);
+        if push != Push::Done {
+            return Ok(false);
+        }
+        core.engine.unpolled -= weight(len);
+        Ok(true)
     }
 
     /// Receives a message into `buffer`. Completion: the bytes are there. Errors:
@@ -249,12 +257,15 @@ impl Fabric {
             engine.ops.belong(key, scope);
         }
         match engine.matcher.take_unexpected(wants) {
-            Some((from, tag, Arrived::Bytes(bytes))) => {
-                engine.deliver(key, from, tag, &Body::Slice(&bytes));
-            }
-            Some((from, tag, Arrived::Offer(offer))) => {
-                engine.accept(key, from, tag, offer);
-                engine.flush(&mut core.transport);
+            Some((from, tag, arrived)) => {
+                engine.unkeep(from, &arrived);
+                match arrived {
+                    Arrived::Bytes(bytes) => engine.deliver(key, from, tag, &Body::Slice(&bytes)),
+                    Arrived::Offer(offer) => engine.accept(key, from, tag, offer),
+                }
+                if engine.has_unsent() {
+                    engine.flush(&mut core.transport);
+                }
             }
             None => {
                 if let Some(error) = wants.source.and_then(|source| engine.gone(source)) {

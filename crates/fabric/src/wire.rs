@@ -45,6 +45,9 @@ pub(crate) mod kind {
     /// Gets of elements: arg = request, inline = [`super::Place`], size, offset in the request, body = offsets.
     pub(crate) const GATHER: u8 = 18;
 
+    /// How many messages that nobody expects may come: arg = [`crate::engine::Pace`].
+    pub(crate) const HOLD: u8 = 19;
+
     /// Whether it ends a request, or is a part of what does: the requests of a peer, and with them these
     /// answers, are bounded by its credits.
     pub(crate) fn is_answer(kind: u8) -> bool {

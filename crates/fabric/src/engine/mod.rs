@@ -12,6 +12,7 @@
 //!
 //! The protocols are in `proto/`, each file an `impl` of this type.
 
+mod kept;
 mod outbox;
 #[cfg(test)]
 mod tests;
@@ -23,6 +24,7 @@ use crate::transport::shm::Membership;
 use crate::transport::{Caps, Change, Class, Incoming, Sink};
 use crate::wire::kind;
 use crate::{CostModel, Error, PeerId, PeerInfo};
+pub(crate) use kept::{Pace, UNPOLLED, weight};
 use outbox::Outbox;
 pub(crate) use outbox::{Budget, Queued};
 use samite_mem::Corrupt;
@@ -54,6 +56,11 @@ pub(crate) struct Peer {
     /// Frames on their way that will be answered: bounds the replies that can queue at the peer.
     pub(crate) unanswered: u32,
     pub(crate) outbox: Outbox,
+    /// How it wants its messages.
+    pub(crate) pace: Pace,
+    /// Bytes of its messages that are kept here, and what it was told of that.
+    kept: u64,
+    told: Pace,
     /// Signals that nobody has waited for yet, by key; none at zero.
     signals: HashMap<u64, u64>,
 }
@@ -113,6 +120,8 @@ pub(crate) struct Engine {
     pub(crate) served: crate::Served,
     /// A posted receive got its message in this turn.
     pub(crate) fulfilled: bool,
+    /// Bytes of messages that may be sent before the next look at what came ([`UNPOLLED`]).
+    pub(crate) unpolled: u64,
     /// Somebody broke the rules: from now on frames are checked for whose they are.
     shut: bool,
     dirty: Vec<PeerId>,
@@ -153,6 +162,7 @@ impl Engine {
             changes: 0,
             served: crate::Served::default(),
             fulfilled: false,
+            unpolled: UNPOLLED,
             shut: false,
             dirty: Vec::new(),
         }
@@ -297,8 +307,7 @@ impl Engine {
         state.unanswered = 0;
         let alive = !matches!(error, Error::PeerLost { .. });
         self.matcher.take_directed(peer);
-        self.matcher
-            .drop_unexpected(peer, |arrived| matches!(arrived, Arrived::Offer(_)));
+        self.drop_kept(peer, |arrived| matches!(arrived, Arrived::Offer(_)));
         for key in self.ops.pending(|op| op.peer == Some(peer)) {
             self.fail(key, error.clone(), alive);
         }
@@ -377,7 +386,9 @@ impl Sink for Engine {
             return;
         }
         if frame.kind == kind::EAGER {
-            self.eager_arrived(&frame);
+            if let Err(what) = self.eager_arrived(&frame) {
+                self.corrupt(frame.from, what, frame.kind as u64);
+            }
             return;
         }
         // Frames are read once; one that makes no sense ends the connection with its sender.
@@ -427,6 +438,7 @@ impl Engine {
             kind::UPDATES => self.updates_arrived(frame),
             kind::GATHER => self.gather_arrived(frame),
             kind::SIGNAL => self.signal_arrived(frame),
+            kind::HOLD => self.pace_told(frame),
             _ => Err("the kind of a frame"),
         }
     }

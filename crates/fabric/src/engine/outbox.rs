@@ -241,6 +241,9 @@ impl Engine {
     pub(crate) fn flush(&mut self, transport: &mut AnyTransport) -> usize {
         let mut sent = 0;
         let mut index = 0;
+        if self.dirty.len() > 1 {
+            self.dirty.rotate_left(1); // What all of them share is not always the same one's.
+        }
         while index < self.dirty.len() {
             let to = self.dirty[index];
             sent += self.flush_class(to, Class::Reply, transport);

@@ -1,7 +1,8 @@
 //! Eager: the whole message travels at once; the sender is done when it has left.
 //!
 //! Bytes: header and tag in the first line, up to 272 bytes inline, more in the bulk area. One frame,
-//! no answer. What is not expected is copied into private memory of the receiver.
+//! no answer. What is not expected is copied into private memory of the receiver, which keeps so much of a
+//! peer and no more (`engine/kept`).
 
 use crate::engine::{Arrived, Engine};
 use crate::transport::Incoming;
@@ -19,18 +20,18 @@ pub(crate) fn payload<'a>(frame: &'a Incoming<'a>, skip: usize) -> Body<'a> {
 
 impl Engine {
     #[inline(always)]
-    pub(crate) fn eager_arrived(&mut self, frame: &Incoming<'_>) {
+    pub(crate) fn eager_arrived(&mut self, frame: &Incoming<'_>) -> Result<(), &'static str> {
         let body = payload(frame, 0);
         match self.matcher.take_posted(frame.from, frame.arg) {
             Some(key) => {
                 self.fulfilled = true;
                 self.deliver(key, frame.from, frame.arg, &body);
+                Ok(())
             }
             None => {
                 let mut bytes = smallvec::SmallVec::from_elem(0, body.len() as usize);
                 body.copy_to(0, &mut bytes);
-                self.matcher
-                    .keep(frame.from, frame.arg, Arrived::Bytes(bytes));
+                self.keep(frame.from, frame.arg, Arrived::Bytes(bytes))
             }
         }
     }

@@ -20,7 +20,7 @@
 //! V2 A claim word is used again only after TAKEN, or after its receiver died.
 //! V3 If the kernel refuses, the message starts again as a stream: per message, same result.
 
-use crate::engine::{Arrived, Engine, Step};
+use crate::engine::{Arrived, Engine, Pace, Step, weight};
 use crate::layout::ClaimWord;
 use crate::ops::{Ending, Key, Outcome, Pull, Source, Status, Then, Viewed, Work};
 use crate::proto::cost::Choice;
@@ -38,6 +38,7 @@ impl Engine {
     pub(crate) fn push_send(&mut self, key: Key, to: PeerId, transport: &mut AnyTransport) -> Push {
         let (eager_max, inline_max) = (self.eager_max, self.caps.inline_max);
         let map = self.caps.map;
+        let pace = self.peer(to).pace;
         let Some(op) = self.ops.get(key) else {
             return Push::Done;
         };
@@ -48,9 +49,15 @@ impl Engine {
         // What lies in a segment is offered: the receiver reads it where it is.
         let offer_in_place =
             map && matches!(buf.body(0, len), Body::Shared { .. }) && len > inline_max;
-        if len <= eager_max && !offer_in_place {
+        let at_once = len <= eager_max && !offer_in_place && pace == Pace::Go;
+        let weight = weight(if at_once { len } else { 0 });
+        if pace == Pace::Stop || self.unpolled < weight {
+            return Push::Full;
+        }
+        if at_once {
             let push = push_eager(transport, to, tag, &buf.body(0, len), inline_max);
             if push == Push::Done {
+                self.unpolled -= weight;
                 let Work::Send { buf, .. } = std::mem::replace(&mut op.work, Work::None) else {
                     return push;
                 };
@@ -58,7 +65,8 @@ impl Engine {
             }
             return push;
         }
-        if word.is_none() && map {
+        // One that is offered for want of room only is short: it comes as data, and needs no word.
+        if word.is_none() && map && (len > eager_max || offer_in_place) {
             *word = self.words.take(&self.node.heap);
         }
         let place = match buf.body(0, len) {
@@ -84,7 +92,7 @@ impl Engine {
         };
         let inline = offer.words().bytes();
         let body = Body::Slice(&[]);
-        transport.push(
+        let push = transport.push(
             to,
             &Outgoing {
                 class: Class::Request,
@@ -93,16 +101,18 @@ impl Engine {
                 inline: &inline,
                 body,
             },
-        )
+        );
+        if push == Push::Done {
+            self.unpolled -= weight;
+        }
+        push
     }
 
     pub(crate) fn offer_arrived(&mut self, frame: &Incoming<'_>) -> Result<(), &'static str> {
         let offer = Offer::read(frame.inline).ok_or("an offer")?;
         match self.matcher.take_posted(frame.from, frame.arg) {
             Some(key) => self.accept(key, frame.from, frame.arg, offer),
-            None => self
-                .matcher
-                .keep(frame.from, frame.arg, Arrived::Offer(offer)),
+            None => self.keep(frame.from, frame.arg, Arrived::Offer(offer))?,
         }
         Ok(())
     }
@@ -414,7 +424,7 @@ impl Engine {
     /// The sender gave up an offer: forgets it if nothing was copied yet, and lets go of the claim.
     pub(crate) fn withdrawn(&mut self, frame: &Incoming<'_>) -> Result<(), &'static str> {
         let send = frame.arg;
-        self.matcher.drop_unexpected(
+        self.drop_kept(
             frame.from,
             |arrived| matches!(arrived, Arrived::Offer(offer) if offer.send == send),
         );

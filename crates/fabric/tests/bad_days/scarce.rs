@@ -53,22 +53,28 @@ fn sixty_four_descriptors_for_thirty_two_units() {
     units(32).budget(1 << 30).before(before).run(name, body);
 }
 
-/// Far more bytes than the budget go through it; the receiver looks only when all were sent.
+/// Far more bytes than the budget, and than a receiver keeps, go to one that waits for something else: what it
+/// does not expect stays with the sender, and all of it arrives when it is asked for.
 #[test]
 fn more_messages_than_memory() {
     const COUNT: u64 = 6000;
     const SIZE: usize = 10_000;
+    const MOST: u64 = 12 << 20;
     let body = |fabric: &Fabric, members: &[PeerId]| -> Outcome {
         if fabric.me() == members[0] {
             let sends: Result<Vec<_>, _> = (0..COUNT)
                 .map(|n| fabric.isend(members[1], n, pattern(n, SIZE)))
                 .collect();
-            wait_all(sends?)?;
+            // Behind all of them, and not held up by any.
             fabric.signal(members[1], 1)?;
+            wait_all(sends?)?;
         } else {
+            let before = peak()?;
             fabric.await_signal(members[0], 1)?;
+            let grown = peak()? - before;
+            check!(grown < MOST, "{grown} bytes for what nobody expects");
             let mut buffer = vec![0; SIZE];
-            for number in 0..COUNT {
+            for number in (0..COUNT).rev() {
                 fabric.recv(Match::from(members[0], number), &mut buffer)?;
                 verify(number, &buffer)?;
             }
@@ -78,6 +84,52 @@ fn more_messages_than_memory() {
     units(2)
         .budget(4 << 20)
         .run("scarce::more_messages_than_memory", body);
+}
+
+/// A unit that sends one message after the other, and looks at nothing else, hears that it is too many.
+#[test]
+fn a_sender_that_never_looks_up_is_heard_out() {
+    const COUNT: u64 = 4000;
+    const SIZE: usize = 10_000;
+    const MOST: u64 = 12 << 20;
+    let body = |fabric: &Fabric, members: &[PeerId]| -> Outcome {
+        let (zero, one, other) = (members[0], members[1], members[2]);
+        if fabric.me() == zero {
+            for number in 0..COUNT {
+                fabric.send(one, number, &pattern(number, SIZE))?;
+                if number == 50 {
+                    point("sending");
+                }
+            }
+        } else if fabric.me() == one {
+            let before = peak()?;
+            // It takes part in everything while it waits.
+            fabric.await_signal(other, 1)?;
+            let grown = peak()? - before;
+            check!(grown < MOST, "{grown} bytes for what nobody expects");
+            let mut buffer = vec![0; SIZE];
+            for number in 0..COUNT {
+                fabric.recv(Match::from(zero, number), &mut buffer)?;
+                verify(number, &buffer)?;
+            }
+        } else {
+            pause("all quiet");
+            fabric.signal(one, 1)?;
+        }
+        Ok(fabric.barrier(members)?)
+    };
+    units(3).conduct(
+        "scarce::a_sender_that_never_looks_up_is_heard_out",
+        body,
+        |cast| {
+            cast.wait_point(Who::Unit(2), "all quiet");
+            cast.wait_point(Who::Unit(0), "sending");
+            // It waits, in the middle of its messages, and so does the one that they are for.
+            cast.wait_asleep(Who::Unit(0));
+            cast.wait_asleep(Who::Unit(1));
+            cast.release(Who::Unit(2));
+        },
+    );
 }
 
 /// No memory even for a ring: messages wait and say so at their deadline; they leave when somebody

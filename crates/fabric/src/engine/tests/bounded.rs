@@ -119,6 +119,101 @@ fn signals_of_more_keys_than_anybody_waits_for_are_refused() {
     assert!(key > 10_000, "turned away after {key}");
 }
 
+/// What a peer was told last.
+fn told(world: &mut World) -> Pace {
+    let from = world.peer(1);
+    world.engine.peer(from).told
+}
+
+#[test]
+fn what_is_kept_of_a_peer_is_bounded_and_it_hears_so() {
+    let mut world = World::new();
+    let from = world.peer(1);
+    let body = [7; 16 << 10];
+    let mut said = 0;
+    while told(&mut world) == Pace::Go {
+        assert!(said <= 64, "1 MiB of it is kept, and it has heard nothing");
+        world.say(kind::EAGER, said, &[], &body);
+        said += 1;
+    }
+    assert_eq!(told(&mut world), Pace::Offer);
+    // Receives take half of them: it may go on.
+    for tag in 0..said.div_ceil(2) + 1 {
+        assert_eq!(told(&mut world), Pace::Offer, "after {tag}");
+        let wants = crate::Match::from(from, tag);
+        let (_, _, arrived) = world.engine.matcher.take_unexpected(wants).unwrap();
+        world.engine.unkeep(from, &arrived);
+        if told(&mut world) == Pace::Go {
+            break;
+        }
+    }
+    assert_eq!(told(&mut world), Pace::Go);
+    // One that does not listen, whatever it goes on with.
+    let offer = Offer {
+        send: 1,
+        len: 1 << 20,
+        address: 4096,
+        place: 0,
+        claim: 0,
+        offset: 0,
+    };
+    let offer = offer.words().bytes();
+    for (kind, inline, body) in [
+        (kind::EAGER, &[][..], &body[..]),
+        (kind::OFFER, &offer, &[]),
+    ] {
+        let mut world = World::new();
+        let (mut said, mut was_told) = (0u64, false);
+        while !world.is_turned_away() {
+            said += 1;
+            assert!(said < 1 << 20, "kind {kind}: all of them are kept");
+            world.say(kind, said, inline, body);
+            was_told |= told(&mut world) == Pace::Stop;
+        }
+        assert!(was_told, "kind {kind}");
+    }
+}
+
+/// A process that was told to stop sends no message, and everything else.
+#[test]
+fn who_is_told_to_stop_does_so() {
+    let fabric = alone(Config::default());
+    let me = fabric.me();
+    let tell = |pace: u64| {
+        let core = &mut *fabric.core.borrow_mut();
+        core.engine.frame(Incoming {
+            from: me,
+            kind: kind::HOLD,
+            arg: pace,
+            inline: &[],
+            body: Body::Slice(&[]),
+        });
+    };
+    tell(2);
+    let send = fabric.isend(me, 1, vec![1; 8]).unwrap();
+    for _ in 0..10 {
+        fabric.progress();
+    }
+    assert!(!send.is_over() && fabric.probe(Match::any(1)).is_none());
+    // As an offer, which ends when it is received; so do messages of no bytes.
+    tell(1);
+    let empty = fabric.isend(me, 2, Vec::new()).unwrap();
+    for _ in 0..10 {
+        fabric.progress();
+    }
+    assert!(!send.is_over() && !empty.is_over());
+    assert_eq!(fabric.recv(Match::any(2), &mut []).unwrap().len, 0);
+    let mut bytes = [0; 8];
+    assert_eq!(fabric.recv(Match::any(1), &mut bytes).unwrap().len, 8);
+    assert_eq!(bytes, [1; 8]);
+    assert_eq!(send.wait().unwrap(), Some(vec![1; 8]));
+    empty.wait().unwrap();
+    tell(0);
+    let send = fabric.isend(me, 1, vec![2; 8]).unwrap();
+    assert!(send.is_over(), "at once again");
+    fabric.recv(Match::any(1), &mut bytes).unwrap();
+}
+
 /// What a corrupt peer still has in its ring does not reach a receive that asks the ring itself.
 #[test]
 fn nothing_of_a_corrupt_peer_passes_the_engine() {

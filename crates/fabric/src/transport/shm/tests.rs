@@ -76,7 +76,7 @@ impl Ends {
         Ends {
             writer,
             reader,
-            node: node,
+            node,
         }
     }
 

@@ -1,0 +1,145 @@
+//! What is kept of a peer until a receive asks for it, and what the peer hears of that.
+//!
+//! A message that nobody has posted a receive for is copied to private memory. A receiver that keeps
+//! [`OFFER_AT`] bytes of a peer says so (HOLD): from then on that peer offers its messages, however short, and
+//! their bytes stay with it until they are received. With [`STOP_AT`] bytes of offers it sends no more of them.
+//! When receives have taken half of what there was, the peer hears of that, too.
+//!
+//! A sender hears it when it polls; so it polls once per [`UNPOLLED`] bytes of what it sends. Between saying
+//! and hearing lie at most these, a ring, and what one poll takes. A peer of which [`MOST`] is kept does not
+//! listen, and is turned away.
+//!
+//! # What it does not do
+//! A program in which two units send each other more than [`OFFER_AT`] bytes by blocking sends, and receive
+//! afterwards, waits until the deadline. What a process sends to itself is not counted: it is its own doing.
+
+use super::{Arrived, Engine};
+use crate::PeerId;
+use crate::transport::{Class, Incoming};
+use crate::wire::kind;
+
+/// Bytes of messages of one peer that are kept before it is asked to offer them.
+const OFFER_AT: u64 = 1 << 20;
+/// And before it is asked to stop: only descriptions of offers are still added.
+const STOP_AT: u64 = 32 << 20;
+/// Nobody who does what it is asked for is kept so much of.
+const MOST: u64 = 64 << 20;
+/// What a message takes beside its bytes.
+const ENTRY: u64 = 128;
+/// Bytes of sends between two looks at what came.
+pub(crate) const UNPOLLED: u64 = 256 << 10;
+
+/// How a peer may send messages.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(u64)]
+pub(crate) enum Pace {
+    /// Short ones at once.
+    #[default]
+    Go,
+    /// All of them as offers.
+    Offer,
+    /// Not now.
+    Stop,
+}
+
+impl Pace {
+    fn of(word: u64) -> Option<Pace> {
+        [Pace::Go, Pace::Offer, Pace::Stop]
+            .into_iter()
+            .find(|pace| *pace as u64 == word)
+    }
+
+    /// What a peer is to hear when so much of it is kept.
+    fn after(self, kept: u64) -> Pace {
+        match self {
+            _ if kept >= STOP_AT => Pace::Stop,
+            Pace::Stop if kept >= STOP_AT / 2 => Pace::Stop,
+            Pace::Go if kept < OFFER_AT => Pace::Go,
+            _ if kept < OFFER_AT / 2 => Pace::Go,
+            _ => Pace::Offer,
+        }
+    }
+}
+
+/// What a message counts for.
+#[inline(always)]
+pub(crate) fn weight(bytes: u64) -> u64 {
+    bytes + ENTRY
+}
+
+impl Arrived {
+    fn weight(&self) -> u64 {
+        match self {
+            Arrived::Bytes(bytes) => weight(bytes.len() as u64),
+            Arrived::Offer(_) => ENTRY,
+        }
+    }
+}
+
+impl Engine {
+    /// Keeps a message that no receive was posted for.
+    ///
+    /// # Errors
+    /// The peer goes on although it was told to stop.
+    pub(crate) fn keep(
+        &mut self,
+        from: PeerId,
+        tag: u64,
+        arrived: Arrived,
+    ) -> Result<(), &'static str> {
+        if from != self.me {
+            let peer = self.peer(from);
+            peer.kept += arrived.weight();
+            if peer.kept > MOST {
+                return Err("more messages than are kept of a peer that was told to stop");
+            }
+            self.tell_pace(from);
+        }
+        self.matcher.keep(from, tag, arrived);
+        Ok(())
+    }
+
+    /// A message that was kept has its receive.
+    pub(crate) fn unkeep(&mut self, from: PeerId, arrived: &Arrived) {
+        self.kept_less(from, arrived.weight());
+    }
+
+    /// Drops the kept messages of a peer that `which` says.
+    pub(crate) fn drop_kept(&mut self, from: PeerId, which: impl Fn(&Arrived) -> bool) {
+        let mut bytes = 0;
+        self.matcher.drop_unexpected(from, |arrived| {
+            let drops = which(arrived);
+            bytes += u64::from(drops) * arrived.weight();
+            drops
+        });
+        self.kept_less(from, bytes);
+    }
+
+    fn kept_less(&mut self, from: PeerId, bytes: u64) {
+        let peer = self.peer(from);
+        peer.kept = peer.kept.saturating_sub(bytes);
+        self.tell_pace(from);
+    }
+
+    fn tell_pace(&mut self, to: PeerId) {
+        let peer = self.peer(to);
+        let pace = peer.told.after(peer.kept);
+        if std::mem::replace(&mut peer.told, pace) != pace {
+            self.post(to, Class::Reply, kind::HOLD, pace as u64, &[]);
+        }
+    }
+
+    /// Sender: how a peer wants its messages from now on.
+    pub(super) fn pace_told(&mut self, frame: &Incoming<'_>) -> Result<(), &'static str> {
+        self.peer(frame.from).pace = Pace::of(frame.arg).ok_or("a pace")?;
+        Ok(())
+    }
+
+    /// Whether a short message may leave at once: nothing waits before it, its receiver has room for what it
+    /// does not expect, and this process has looked lately whether that is still so.
+    #[inline(always)]
+    pub(crate) fn may_send_at_once(&self, to: PeerId, bytes: u64) -> bool {
+        let peer = &self.peers[to.index()];
+        peer.outbox.is_empty() && peer.pace == Pace::Go && self.unpolled >= weight(bytes)
+    }
+}
