@@ -238,7 +238,8 @@ impl SharedBytes {
         if !self.contains(offset, into.len() as u64) {
             return false;
         }
-        // SAFETY: source in range (B1), target is a live slice; they may overlap (B3). An aligned word is one load that races are defined for.
+        // SAFETY: source in range (B1), target is a live slice; they may overlap (B3). An aligned word is one
+        // load that races are defined for.
         unsafe {
             let from = self.pointer.add(offset as usize);
             match into.as_chunks_mut::<8>() {
