@@ -122,7 +122,8 @@ impl<W: Words> Entry<W> {
     /// The generation that the next use of the entry will have.
     pub fn next_generation(&self) -> u32 {
         let state = self.0.word(STATE).load(Ordering::Relaxed);
-        ((state + 1) & GENERATION) as u32
+        // Anybody may have written anything there.
+        (state.wrapping_add(1) & GENERATION) as u32
     }
 
     /// Owner: a new use of a closed entry, open; its generation.
