@@ -75,7 +75,9 @@ pub(crate) fn join_domain(
                 "membarrier is allowed for the agent but not here; start both alike",
             ));
         }
-        let pidfd = Pid::from_raw(layout.agent_pid())
+        let pidfd = Some(layout.agent_pid())
+            .filter(|pid| *pid > 0)
+            .and_then(Pid::from_raw)
             .and_then(|pid| rustix::process::pidfd_open(pid, PidfdFlags::empty()).ok())
             .ok_or_else(|| fail("the agent cannot be watched (pidfd_open)"))?;
         let watch = AgentWatch {
