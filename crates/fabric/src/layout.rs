@@ -462,14 +462,15 @@ impl Layout {
             .map(ClaimWord)
     }
 
-    /// The tables as far as the first `peers` slots use them; what they hold, which peer writes them (none: the
-    /// agent, or everybody), and where they are.
+    /// The tables as far as the first `peers` slots use them, and the memory of segments, unchecked; what they hold, which
+    /// peer writes them (none: the agent, or everybody), and where they are.
     #[cfg(feature = "testing")]
     pub(crate) fn tables(&self, peers: u32) -> Vec<(&'static str, Option<PeerId>, Span)> {
         let span = |offset, bytes| Span { offset, bytes };
         let bells = span(BELLS, peers as u64 * DOORBELL_BYTES);
         let mut tables = vec![
-            ("header", None, span(HEADER, EPOCH + 64)),
+            ("header", None, span(HEADER, EPOCH)),
+            ("epoch", None, span(EPOCH, ROSTER + 8 - EPOCH)),
             ("doorbells", None, bells),
         ];
         for peer in (0..peers).map(PeerId) {
@@ -477,8 +478,22 @@ impl Layout {
             let said = span(slot + COOKIE_ADDRESS, IDENTITY_LEN - COOKIE_ADDRESS);
             tables.push(("slot", None, span(slot, SLOT_BYTES)));
             tables.push(("cookie and epoch", Some(peer), said));
-            let directory = Self::entry_at(peer, 0);
-            tables.push(("directory", Some(peer), span(directory, 64 * ENTRY_BYTES)));
+            let had = span(slot + LEASES, CPUS - LEASES);
+            tables.push(("leases and pages", Some(peer), had));
+            const LISTED: u32 = 64;
+            let directory = span(Self::entry_at(peer, 0), LISTED as u64 * ENTRY_BYTES);
+            tables.push(("directory", Some(peer), directory));
+            for segment in 0..LISTED {
+                let Some(seen) = self.entry(peer, segment).and_then(|entry| entry.look()) else {
+                    continue;
+                };
+                let users = Self::entry_at(peer, segment) + ENTRY_BYTES / 2;
+                tables.push(("users", None, span(users, ENTRY_BYTES / 2)));
+                if !seen.private {
+                    let memory = span(seen.place, seen.bytes);
+                    tables.push(("segment", Some(peer), memory));
+                }
+            }
             for to in (0..peers as u64).map(|to| to * PEERS_MAX as u64) {
                 let word = INBOX + (to + peer.index() as u64) * 8;
                 tables.push(("inbox", Some(peer), span(word, 8)));

@@ -10,7 +10,7 @@ use crate::transport::{
 use crate::{Fabric, PeerId};
 use samite_mem::ring::{Body, RING_BYTES};
 use samite_mem::sync::Ordering;
-use samite_mem::{SharedBytes, Span};
+use samite_mem::{Arena, LINE, Span};
 use std::collections::VecDeque;
 use std::time::Duration;
 
@@ -86,11 +86,9 @@ pub fn live_again(fabric: &Fabric, peer: PeerId) {
     }
 }
 
-/// The whole arena that `fabric` is in.
-pub fn arena(fabric: &Fabric) -> SharedBytes {
-    let arena = fabric.node.layout.arena();
-    let all = arena.bytes(0, arena.len());
-    all.expect("an arena has its own bytes")
+/// The arena that `fabric` is in. What this process has blocks in, or a lease on, cannot be reached by it.
+pub fn arena(fabric: &Fabric) -> Arena {
+    fabric.node.layout.arena().clone()
 }
 
 /// A table of the arena.
@@ -104,7 +102,8 @@ pub struct Table {
     pub span: Span,
 }
 
-/// The tables of the arena that the first `peers` slots use, with the rings between them.
+/// The tables of the arena that the first `peers` slots use, with the rings between them, the segments that are
+/// offered, and who uses those.
 pub fn tables(fabric: &Fabric, peers: u32) -> Vec<Table> {
     let layout = &fabric.node.layout;
     let table = |(name, writer, span)| Table { name, writer, span };
@@ -113,12 +112,23 @@ pub fn tables(fabric: &Fabric, peers: u32) -> Vec<Table> {
         for from in (0..peers).map(PeerId) {
             // ORDERING: Acquire pairs with the Release store in `open`.
             let offset = layout.inbox(to, from).load(Ordering::Acquire);
-            let bytes = RING_BYTES;
-            if offset != 0 && layout.arena().bytes(offset, bytes).is_ok() {
-                tables.push(table(("ring", Some(from), Span { offset, bytes })));
-            }
+            let span = Span {
+                offset,
+                bytes: RING_BYTES,
+            };
+            tables.push(table(("ring", Some(from), span)));
         }
     }
+    // Others may have written there before: what lies outside, or where no word begins, is no table.
+    let (first, last) = (layout.extents().offset, layout.arena().len());
+    let is_inside = |span: Span| {
+        let end = span.offset.checked_add(span.bytes);
+        span.offset >= first && end.is_some_and(|end| end <= last)
+    };
+    tables.retain(|table| {
+        let is_ours = table.name != "ring" && table.name != "segment";
+        is_ours || table.span.offset.is_multiple_of(LINE) && is_inside(table.span)
+    });
     tables
 }
 

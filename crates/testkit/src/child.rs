@@ -4,6 +4,7 @@ use crate::{Failed, Outcome};
 use samite_fabric::agent::AgentConfig;
 use samite_fabric::{Config, Fabric, Identity};
 use std::io::{BufRead, Write};
+use std::process::{Command, ExitStatus, Stdio};
 
 /// Says to the test that this process has got somewhere.
 pub fn point(name: &str) {
@@ -21,6 +22,29 @@ pub fn pause(name: &str) -> String {
 /// Shows a line in the output of the test (a measured figure).
 pub fn say(text: &str) {
     tell("say", text);
+}
+
+/// Ends this process as `kill -9` does: nothing is dropped, nobody is told.
+pub fn die() -> ! {
+    let _ = rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::KILL);
+    unreachable!("nothing keeps a process from killing itself")
+}
+
+const LIFE: &str = "SAMITE_TEST_LIFE";
+
+/// Which of [`live_once`]'s lives this process is, if it is one.
+pub fn life() -> Option<u64> {
+    std::env::var(LIFE).ok()?.parse().ok()
+}
+
+/// Runs the body of this unit in a process of its own, in which [`life`] is this number, and waits until it has ended:
+/// for one that is to [`die`].
+pub fn live_once(life: u64) -> std::io::Result<ExitStatus> {
+    Command::new(std::env::current_exe()?)
+        .args(std::env::args_os().skip(1))
+        .env(LIFE, life.to_string())
+        .stdin(Stdio::null())
+        .status()
 }
 
 /// One line to the parent. Its own write: lines of several threads do not mix.

@@ -38,7 +38,7 @@ mod units;
 mod visitors;
 
 pub use cast::{Cast, Who};
-pub use child::{Unit, pause, point, say};
+pub use child::{Unit, die, life, live_once, pause, point, say};
 pub use everywhere::full_name;
 pub use outcome::{Failed, Outcome};
 pub use python::run_python;

@@ -10,6 +10,8 @@ use std::rc::Rc;
 /// Words of which copies are made, and frames of each kind.
 const WORDS_MAX: usize = 256;
 const FRAMES_MAX: usize = 8;
+/// Far longer than any transport takes.
+const BODY_MAX: usize = 1 << 20;
 /// Kinds of frames that exist, and a few that do not.
 const KINDS: u8 = 22;
 
@@ -27,6 +29,8 @@ struct Mind {
     words: Vec<u64>,
     peers: Vec<PeerId>,
     lies: u64,
+    /// So many frames are sent; in the midst of the next one the process dies.
+    left: Option<u32>,
 }
 
 impl Liar {
@@ -39,7 +43,13 @@ impl Liar {
             words: Vec::new(),
             peers: Vec::new(),
             lies: 0,
+            left: None,
         })))
+    }
+
+    /// The process is killed, as by `kill -9`, in the midst of sending, after so many frames.
+    pub fn die_after(&self, frames: u32) {
+        self.0.borrow_mut().left = Some(frames);
     }
 
     /// How many frames it has changed or made up.
@@ -102,7 +112,10 @@ impl Mind {
             }
             7 => mutate(&mut self.random, &mut frame.inline),
             8 | 9 => mutate(&mut self.random, &mut frame.body),
-            10 => frame.body = bytes(&mut self.random, 4096),
+            10 => {
+                let most = if self.random.u32(..8) > 0 { 4096 } else { BODY_MAX };
+                frame.body = bytes(&mut self.random, most);
+            }
             _ => {
                 frame.class = match frame.class {
                     Class::Request => Class::Reply,
@@ -172,6 +185,11 @@ impl Mind {
         send: &mut dyn FnMut(PeerId, RawFrame),
     ) {
         self.remember(to, &frame);
+        match &mut self.left {
+            Some(0) => crate::die(),
+            Some(left) => *left -= 1,
+            None => {}
+        }
         if self.random.u32(..1000) >= self.rate {
             return send(to, frame);
         }

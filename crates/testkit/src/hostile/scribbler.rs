@@ -3,15 +3,17 @@
 use crate::fuzz::{Rng, word};
 use samite_fabric::Fabric;
 use samite_fabric::testing::{Table, arena, tables};
-use samite_mem::SharedBytes;
+use samite_mem::Arena;
 use samite_mem::sync::Ordering;
 
 /// Which tables are written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reach {
-    /// What the scribbler itself would write if it were honest: its rings, its directory, its slot, and the doorbells of
-    /// all. The others do not get a wrong byte of each other.
+    /// What the scribbler itself would write if it were honest: its rings, its directory, its segments, its slot, and the
+    /// doorbells of all. The others do not get a wrong byte of each other.
     Own,
+    /// What others have in memory that they offer: segments, boards of collectives, locks, tables, steps.
+    Segments,
     /// All of them: whoever reads what another one wrote may get something else, as an error or not.
     All,
 }
@@ -20,23 +22,37 @@ pub enum Reach {
 #[derive(Debug)]
 pub struct Scribbler {
     random: Rng,
-    arena: SharedBytes,
+    arena: Arena,
     tables: Vec<Table>,
+    names: Vec<&'static str>,
     words: Vec<u64>,
 }
 
 impl Scribbler {
     /// One that writes what `reach` says, as far as the first `peers` slots of the domain of `fabric` use it.
     pub fn new(seed: u64, fabric: &Fabric, peers: u32, reach: Reach) -> Scribbler {
+        let mut random = Rng::with_seed(seed);
         let mut tables = tables(fabric, peers);
-        if reach == Reach::Own {
-            let me = Some(fabric.me());
-            tables.retain(|table| table.writer == me || table.name == "doorbells");
+        // After this nobody can join any more, and nothing else would be seen.
+        if random.u32(..16) > 0 {
+            tables.retain(|table| table.name != "header");
         }
+        let me = Some(fabric.me());
+        match reach {
+            Reach::Own => {
+                tables.retain(|table| table.writer == me || table.name == "doorbells");
+            }
+            Reach::Segments => tables.retain(|table| table.name == "segment"),
+            Reach::All => {}
+        }
+        let mut names: Vec<&str> = tables.iter().map(|table| table.name).collect();
+        names.sort_unstable();
+        names.dedup();
         Scribbler {
-            random: Rng::with_seed(seed),
+            random,
             arena: arena(fabric),
             tables,
+            names,
             words: Vec::new(),
         }
     }
@@ -45,16 +61,22 @@ impl Scribbler {
     pub fn scribble(&mut self, count: u32) {
         for _ in 0..count {
             let Some(at) = self.place() else { return };
+            // What this very process has behind a reference is let alone.
+            let Ok(word) = self.arena.bytes(at, 8) else {
+                continue;
+            };
             // ORDERING: Relaxed: nobody can rely on what a scribbler writes.
-            let old = self.arena.u64(at).load(Ordering::Relaxed);
+            let old = word.u64(0).load(Ordering::Relaxed);
             let new = self.another(old);
-            self.arena.u64(at).store(new, Ordering::Relaxed);
+            word.u64(0).store(new, Ordering::Relaxed);
         }
     }
 
-    /// A word of a table. Every table is as likely as any other: the small ones say more.
+    /// A word of a table. Every kind of table is as likely as any other: there are few of those that say most.
     fn place(&mut self) -> Option<u64> {
-        let table = self.random.choice(&self.tables)?;
+        let name = *self.random.choice(&self.names)?;
+        let tables = self.tables.iter().filter(|table| table.name == name);
+        let table = self.random.choice(tables.collect::<Vec<_>>())?;
         // Most of what a table says is at its beginning.
         let words = table.span.bytes / 8;
         let most = if self.random.bool() {
