@@ -113,7 +113,11 @@ impl Mind {
             7 => mutate(&mut self.random, &mut frame.inline),
             8 | 9 => mutate(&mut self.random, &mut frame.body),
             10 => {
-                let most = if self.random.u32(..8) > 0 { 4096 } else { BODY_MAX };
+                let most = if self.random.u32(..8) > 0 {
+                    4096
+                } else {
+                    BODY_MAX
+                };
                 frame.body = bytes(&mut self.random, most);
             }
             _ => {
