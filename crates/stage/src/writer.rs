@@ -293,10 +293,21 @@ impl<'f> Kept<'f> {
         }
     }
 
+    /// What a step needed, the next one asks for at its begin: of servers that are left.
+    pub(crate) fn remember(&mut self, mut needs: Needs) {
+        if let Place::Servers { servers, .. } = &self.place {
+            let is_left = |keeper: &Peer| servers.iter().any(|server| server.peer == *keeper);
+            needs.retain(|(keepers, _)| keepers.iter().all(is_left));
+        }
+        self.needs = needs;
+    }
+
     pub(crate) fn commit(&mut self, mut part: Part, layout: Layout, keep: bool) -> Result<()> {
         let hash = layout.hash();
         if self.known != Some(hash) {
             part.layout = Told::New(Arc::new(layout));
+            // Without an answer it is not known which one the coordinator knows.
+            self.known = None;
         }
         let ticket = self.desk.ticket();
         let request = Request::Commit {

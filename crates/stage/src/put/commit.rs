@@ -43,7 +43,7 @@ impl StepWriter<'_, '_> {
                     names,
                     memory,
                 } = slots.finish()?;
-                keepers.needs = needs;
+                keepers.remember(needs);
                 let packed = layout.packing()?.offsets == self.offsets.concat();
                 let part = Part {
                     step: self.number,

@@ -4,10 +4,9 @@
 //! steps are written and read; another one takes its place, in the same round and those after it. A second reader program is
 //! never killed, and has to see every step.
 
-use crate::random;
 use crate::servers::{SERVERS, SHAPE, STEPS, serve, settings};
-use crate::staged::{Play, is_right, rows, stage};
-use ndarray::Array2;
+use crate::staged::{Play, stage};
+use crate::{life_of, random, write_in_life};
 use samite_fabric::Mask;
 use samite_stage::protocol::EndOfStream;
 use samite_stage::{Stage, StepReader};
@@ -22,6 +21,8 @@ const KILLS: u32 = 100;
 const FIRST: u32 = SERVERS + 2;
 /// Sees everything; the last to be started.
 const ARCHIVE: u32 = FIRST + KILLS;
+/// All of them: a life of a writer is one process in one round.
+const PROCESSES: u32 = ARCHIVE + 1;
 
 /// A life hears which part it plays: "server" and its rank, or "writer" or "reader", and in which round it takes the place of
 /// one that was killed, if it does.
@@ -44,9 +45,9 @@ fn part(unit: &Unit, me: u32) -> Outcome {
         }
         let stream = format!("field-{round}");
         match name {
-            "writer" => write(&stage, &stream)?,
-            "reader" => read(&stage, &stream, is_second)?,
-            _ => read_all(&stage, &stream)?,
+            "writer" => write(&stage, &stream, u64::from(round * PROCESSES + me))?,
+            "reader" => read(&stage, &stream, (round, is_second))?,
+            _ => read_all(&stage, &stream, round)?,
         }
     }
     pause("done");
@@ -54,31 +55,28 @@ fn part(unit: &Unit, me: u32) -> Outcome {
 }
 
 /// Writes what is not committed yet, and leaves the stream open until everybody has heard of the round's death.
-fn write(stage: &Stage<'_>, stream: &str) -> Outcome {
+fn write(stage: &Stage<'_>, stream: &str, life: u64) -> Outcome {
     let mut field = stage.write(stream).as_rank("solver", 0, 1).open()?;
     point("open");
     while field.next_step() < STEPS {
-        let mut step = field.step()?;
-        let whole = rows(step.number(), 0..SHAPE[0], SHAPE[1]);
-        step.put("u", SHAPE, [0_u64, 0], whole.view())?;
-        step.commit()?;
+        write_in_life(&mut field, life, SHAPE)?;
     }
     pause("written");
     Ok(field.close()?)
 }
 
 /// Reads what the life before it, if there was one in this round, has not taken.
-fn read(stage: &Stage<'_>, stream: &str, is_second: bool) -> Outcome {
+fn read(stage: &Stage<'_>, stream: &str, (round, is_second): (u32, bool)) -> Outcome {
     let mut reader = stage.read(stream).as_rank("analysis", 0, 1).open()?;
     point("open");
-    let mut next = None;
+    let (mut next, mut life) = (None, 0);
     while let Some(step) = reader.next_step()? {
         match next {
             None if is_second => {}
             expected => same!(step.number(), expected.unwrap_or(0)),
         }
         next = Some(step.number() + 1);
-        check_step(&step)?;
+        life = later_life(&step, round, life)?;
     }
     same!(reader.end(), Some(EndOfStream::Closed));
     check!(is_second || next == Some(STEPS), "the last was {next:?}");
@@ -86,28 +84,32 @@ fn read(stage: &Stage<'_>, stream: &str, is_second: bool) -> Outcome {
     Ok(())
 }
 
-fn read_all(stage: &Stage<'_>, stream: &str) -> Outcome {
+fn read_all(stage: &Stage<'_>, stream: &str, round: u32) -> Outcome {
     let mut all = stage.read(stream).as_rank("archive", 0, 1).open()?;
     pause("open");
+    let mut life = 0;
     for number in 0..STEPS {
         let Some(step) = all.next_step()? else {
             check!(false, "no step {number} of {stream}: {:?}", all.end());
             return Ok(());
         };
         same!(step.number(), number);
-        check_step(&step)?;
+        life = later_life(&step, round, life)?;
     }
     check!(all.next_step()?.is_none(), "a step too many in {stream}");
     same!(all.end(), Some(EndOfStream::Closed));
     Ok(())
 }
 
-fn check_step(step: &StepReader<'_>) -> Outcome {
-    let all: Array2<f64> = step.get("u", ..)?;
-    let number = step.number();
-    check!(all.dim() == (SHAPE[0] as usize, SHAPE[1] as usize));
-    check!(is_right(number, (0, 0), all.view()), "step {number}");
-    Ok(())
+/// Which process has written all of a step, and in which round: in this one, and none before that of the step before.
+fn later_life(step: &StepReader<'_>, round: u32, before: u64) -> Outcome<u64> {
+    let life = life_of(step, SHAPE)?;
+    check!(
+        life >= before && life / u64::from(PROCESSES) == u64::from(round),
+        "step {} of life {life} after one of life {before}, in round {round}",
+        step.number()
+    );
+    Ok(life)
 }
 
 /// Who plays what now; a server by its rank.
@@ -194,7 +196,7 @@ fn kill_anybody(cast: &mut Cast, play: &Play) {
 }
 
 fn anybody_is_killed(name: &str, mask: Mask) {
-    let play = Play::of(ARCHIVE + 1, mask);
+    let play = Play::of(PROCESSES, mask);
     let units = play.units().patience(Duration::from_secs(400));
     play.run_units(units, name, part, |cast| kill_anybody(cast, &play));
 }

@@ -1,11 +1,11 @@
 //! Writers, readers and whoever coordinates them are killed at any point of what they do. (In `anybody`: servers among them.)
 
 use crate::staged::{Play, is_right, next, stage};
-use crate::{check_never, check_step, random, write};
+use crate::{SHAPE, check_never, life_of, random, write, write_in_life};
 use ndarray::Ix2;
 use samite_fabric::{Fabric, Mask};
 use samite_stage::protocol::{EndOfStream, Fault};
-use samite_stage::{Error, Method, Settings};
+use samite_stage::{Error, Method, Settings, StepReader};
 use samite_testkit::{
     Cast, MESSAGES_ONLY, Outcome, Unit, Who, check, full_name, pause, point, same,
 };
@@ -28,13 +28,14 @@ fn one_life(unit: &Unit, me: u32, method: Method) -> Outcome {
         let stage = stage(&fabric, settings())?;
         let mut all = stage.read("field").as_rank("archive", 0, 1).open()?;
         point("open");
-        let mut steps = 0;
+        let (mut steps, mut life) = (0, 0);
         while let Some(step) = all.next_step()? {
             same!(step.number(), steps);
-            check_step(&step)?;
+            life = later_life(&step, life)?;
             steps += 1;
         }
         same!(all.end(), Some(EndOfStream::Closed));
+        same!(life, u64::from(LIVES) - 1);
         check!(steps >= LAST, "{steps} steps");
         return Ok(());
     }
@@ -47,7 +48,7 @@ fn one_life(unit: &Unit, me: u32, method: Method) -> Outcome {
         let mut left = LAST;
         // All but the last are killed long before.
         while left > 0 || me != 2 * LIVES - 2 {
-            write(&mut field)?;
+            write_in_life(&mut field, u64::from(me / 2), SHAPE)?;
             left = left.saturating_sub(1);
         }
         pause("written");
@@ -55,7 +56,7 @@ fn one_life(unit: &Unit, me: u32, method: Method) -> Outcome {
     }
     let mut reader = stage.read("field").as_rank("analysis", 0, 1).open()?;
     point("open");
-    let mut last = None;
+    let (mut last, mut life) = (None, 0);
     while let Some(step) = reader.next_step()? {
         check!(
             last < Some(step.number()),
@@ -63,13 +64,24 @@ fn one_life(unit: &Unit, me: u32, method: Method) -> Outcome {
             step.number()
         );
         last = Some(step.number());
-        check_step(&step)?;
+        life = later_life(&step, life)?;
     }
     check!(
         me == 2 * LIVES - 1,
         "the stream ended under a reader in the middle"
     );
     Ok(())
+}
+
+/// Which life of the writer has written all of a step: none before that of the step before.
+fn later_life(step: &StepReader<'_>, before: u64) -> Outcome<u64> {
+    let life = life_of(step, SHAPE)?;
+    check!(
+        (before..u64::from(LIVES)).contains(&life),
+        "step {} of life {life} after one of life {before}",
+        step.number()
+    );
+    Ok(life)
 }
 
 /// Kills the writer or the reader after a random time, and lets the next one go on.

@@ -20,8 +20,8 @@ mod slots;
 mod staged;
 mod stages;
 
-use ndarray::Array2;
-use samite_testkit::{Outcome, check};
+use ndarray::{Array2, s};
+use samite_testkit::{Outcome, check, same};
 use staged::{is_right, rows};
 
 const SHAPE: [u64; 2] = [64, 64];
@@ -36,20 +36,46 @@ fn random() -> fastrand::Rng {
 }
 
 fn write(field: &mut samite_stage::Writer<'_>) -> samite_stage::Result<u64> {
+    write_in_life(field, 0, SHAPE)
+}
+
+/// Lives of a writer write different values at every place, in every step: one that has values of two is seen.
+const LIVES: u64 = 1 << 16;
+
+/// Writes a step, in four blocks, as a life of the writer does.
+fn write_in_life(
+    field: &mut samite_stage::Writer<'_>,
+    life: u64,
+    [height, width]: [u64; 2],
+) -> samite_stage::Result<u64> {
     let mut step = field.step()?;
     let number = step.number();
-    step.put("u", SHAPE, [0_u64, 0], rows(number, 0..64, 64).view())?;
+    let whole = rows(number + life * LIVES, 0..height, width);
+    for part in 0..4 {
+        let (first, last) = (part * height / 4, (part + 1) * height / 4);
+        let block = whole.slice(s![first as usize..last as usize, ..]);
+        step.put("u", [height, width], [first, 0], block)?;
+    }
     step.commit()?;
     Ok(number)
 }
 
-fn check_step(step: &samite_stage::StepReader<'_>) -> Outcome {
+/// Which life of the writer has written a step, every value of it.
+fn life_of(step: &samite_stage::StepReader<'_>, [height, width]: [u64; 2]) -> Outcome<u64> {
     let all: Array2<f64> = step.get("u", ..)?;
+    same!(all.dim(), (height as usize, width as usize));
+    let number = step.number();
+    let content = (all[[0, 0]] / staged::value(1, 0, 0)) as u64;
+    let life = content.saturating_sub(number) / LIVES;
     check!(
-        is_right(step.number(), (0, 0), all.view()),
-        "step {}",
-        step.number()
+        is_right(number + life * LIVES, (0, 0), all.view()),
+        "step {number}, which begins as life {life} of its writer has written it"
     );
+    Ok(life)
+}
+
+fn check_step(step: &samite_stage::StepReader<'_>) -> Outcome {
+    same!(life_of(step, SHAPE)?, 0);
     Ok(())
 }
 
