@@ -44,7 +44,7 @@ pub enum Fault {
         at: String,
     },
     #[error(
-        "no buffer in time: {used} of {limit} are in use at {keeper}, whatever their length; let readers go faster, retain fewer steps, or write larger blocks"
+        "no number of a segment for one more buffer in time: {used} of the {limit} that {keeper} has for buffers are in use, one for each, whatever its length; let readers go faster, retain fewer steps, or write fewer, larger blocks"
     )]
     NoBuffer { used: u64, limit: u64, keeper: Peer },
     #[error("{keeper} has not given the memory for {bytes} bytes in time")]
@@ -74,7 +74,7 @@ pub enum Fault {
         at: String,
     },
     #[error(
-        "{buffers} buffers for one step of the stream {stream} are more than {most}, all that {keeper} can have: write fewer, larger blocks, or use more servers"
+        "one step of the stream {stream} needs {buffers} buffers at {keeper}, which has {most} numbers of segments for them, one for each, whatever its length: write fewer, larger blocks, or use more servers"
     )]
     TooManyBuffers {
         stream: String,
@@ -89,9 +89,13 @@ pub enum Fault {
     )]
     KeeperLost { keeper: Peer, step: Step },
     #[error(
-        "{keeper} has no memory left, or no number for one more buffer, although its budget has room: let it keep fewer or larger buffers (retained and unread steps), or see what else its node's memory is used for"
+        "{keeper} gets no more memory of its node, although its budget has room: let it keep less (retained and unread steps), or see what else the node's memory is used for"
     )]
     KeeperFull { keeper: Peer },
+    #[error(
+        "all {numbers} numbers of segments of {keeper} are used up, one for each buffer, whatever its length, although its memory has room: write fewer, larger blocks, retain fewer steps, or use more servers"
+    )]
+    NumbersUsedUp { keeper: Peer, numbers: u64 },
 
     // Opening
     #[error(

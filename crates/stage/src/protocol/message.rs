@@ -420,14 +420,23 @@ pub enum Request {
     Figures { ticket: Ticket },
 }
 
+/// What a keeper has not for a buffer that its budget has room for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Lack {
+    /// The machine gives no more.
+    Memory,
+    /// All of these segments of its process are in use; a buffer of any length is one.
+    Numbers(u64),
+}
+
 /// What a keeper reports to the steward.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[allow(missing_docs, reason = "fields are described at the variants")]
 pub enum Report {
     /// The buffer is there, as this segment.
     Held { buffer: BufferId, handle: Handle },
-    /// There is no memory for the buffer after all; it does not exist.
-    Refused { buffer: BufferId },
+    /// There is no memory for the buffer after all, or no number of a segment; it does not exist.
+    Refused { buffer: BufferId, lack: Lack },
     /// Readers may see the buffer; nobody writes it any more.
     Sealed { buffer: BufferId },
     /// The bytes lie on disk and their memory is free.

@@ -57,7 +57,7 @@ pub use fault::Fault;
 pub use figures::{Figures, GroupFigures, KeeperFigures, StreamFigures, Wait};
 pub use layout::{ALIGN, Attribute, Block, Layout, LayoutHash, Packing, Variable};
 pub use message::{
-    Answer, BufferAt, BufferId, EndOfStream, Expected, Failure, Handle, KeeperInfo, Layouts,
+    Answer, BufferAt, BufferId, EndOfStream, Expected, Failure, Handle, KeeperInfo, Lack, Layouts,
     Limits, Notice, Order, Part, PartRecord, Peer, Places, Policy, Reader, ReaderId, Report,
     Request, Retain, Slot, Start, StepRecord, StreamConfig, StreamId, Ticket, Told, Unread, Want,
     WriterId,

@@ -129,7 +129,7 @@ impl Steward {
             }
             Request::Report(report) => {
                 let (Report::Held { buffer, .. }
-                | Report::Refused { buffer }
+                | Report::Refused { buffer, .. }
                 | Report::Sealed { buffer }
                 | Report::Spilled { buffer }
                 | Report::SpillFailed { buffer }) = report;

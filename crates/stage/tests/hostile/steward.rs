@@ -1,7 +1,7 @@
 //! A steward with an honest writer, reader and keeper, and a peer that says their words again, changed.
 
 use samite_stage::protocol::{
-    Action, Answer, Block, Event, Handle, Layout, Notice, Order, Part, Peer, Places, Policy,
+    Action, Answer, Block, Event, Handle, Lack, Layout, Notice, Order, Part, Peer, Places, Policy,
     Reader, Report, Request, Start, Steward, StreamConfig, Ticket, Told, Variable, Want, decode,
     encode,
 };
@@ -114,7 +114,13 @@ impl World {
                 let handle = Handle::default();
                 Report::Held { buffer, handle }
             }
-            Order::Allocate { buffer, .. } => Report::Refused { buffer },
+            Order::Allocate { buffer, .. } => {
+                let lack = match self.random.bool() {
+                    true => Lack::Memory,
+                    false => Lack::Numbers(self.random.u64(..)),
+                };
+                Report::Refused { buffer, lack }
+            }
             Order::Seal { buffer } => Report::Sealed { buffer },
             Order::Spill { buffer } => Report::Spilled { buffer },
             Order::Free { .. } => return,

@@ -30,6 +30,7 @@ fn name_of(fault: &Fault) -> &'static str {
         Fault::NoMemory { .. } => "no memory",
         Fault::NoBuffer { .. } => "no buffer",
         Fault::KeeperFull { .. } => "keeper full",
+        Fault::NumbersUsedUp { .. } => "numbers used up",
         Fault::TooLarge { .. } => "too large",
         Fault::TooManyBuffers { .. } => "too many buffers",
         Fault::NoKeeper { .. } => "no keeper",

@@ -354,7 +354,8 @@ impl WriterRank {
             | Fault::NoMemory { .. }
             | Fault::NoBuffer { .. }
             | Fault::KeeperSilent { .. }
-            | Fault::KeeperFull { .. } => {
+            | Fault::KeeperFull { .. }
+            | Fault::NumbersUsedUp { .. } => {
                 // A precious step may leave too little memory for ever; then one rank waits for memory, the others for it.
                 let patient = world.plan.patience >= 60_000 && !world.plan.config.precious_first;
                 let never = matches!(

@@ -3,11 +3,11 @@
 //! over (`what_is_beyond_the_limit_lies_on_disk` in `tests/bad_days`).
 
 use crate::staged::{Play, is_right, next, rows, stage};
-use ndarray::Array2;
+use ndarray::{Array1, Array2};
 use samite_fabric::{Fabric, Mask};
 use samite_stage::protocol::{Fault, Policy};
 use samite_stage::{Error, Method, Settings};
-use samite_testkit::{Outcome, check, full_name, pause, same};
+use samite_testkit::{Outcome, Unit, check, full_name, pause, same};
 use std::time::Duration;
 
 /// A step that can never fit is refused at once, one that does not fit now at the deadline.
@@ -51,6 +51,56 @@ fn memory_is_short() {
         Ok(())
     };
     play.run(&full_name(module_path!(), "memory_is_short"), body, |_| ());
+}
+
+/// Each buffer is a segment of its keeper, whatever its length: what is missing is said, and what to do.
+#[test]
+fn numbers_of_segments_are_used_up() {
+    const RANKS: u32 = 64;
+    const VARIABLES: usize = 60;
+    // The smallest buffer, full.
+    const BYTES: u64 = 64 << 10;
+    let play = Play {
+        memory: 512 << 20,
+        ..Play::of(1, Mask::default())
+    };
+    let body = |unit: &Unit, _: u32| {
+        let fabric = unit.join()?;
+        let stage = stage(&fabric, Settings::default())?;
+        let open = |rank| stage.write("field").as_rank("solver", rank, RANKS).open();
+        let ranks = (0..RANKS)
+            .map(open)
+            .collect::<samite_stage::Result<Vec<_>>>();
+        let own = Array1::<u8>::zeros(BYTES as usize);
+        let mut refused = None;
+        for (rank, field) in (0_u64..).zip(&mut ranks?) {
+            let mut step = field.step()?;
+            let mut put = |variable| {
+                let name = format!("u{variable}");
+                let shape = [u64::from(RANKS) * BYTES];
+                step.put(&name, shape, [rank * BYTES], own.view())
+            };
+            let put = (0..VARIABLES).try_for_each(&mut put);
+            if let Err(error) = put.and_then(|()| step.commit()) {
+                refused = Some((rank, error));
+                break;
+            }
+        }
+        match &refused {
+            Some((rank, error @ Error::Fault(Fault::TooManyBuffers { buffers, most, .. }))) => {
+                same!(*buffers, most + 1);
+                same!(*rank, most / VARIABLES as u64);
+                let said = error.to_string();
+                let is_so = said.contains(&format!("{most} numbers of segments"));
+                check!(is_so && !said.contains("memory"), "{said}");
+            }
+            other => check!(false, "{other:?}"),
+        }
+        Ok(())
+    };
+    let units = play.units().budget(1 << 30);
+    let name = full_name(module_path!(), "numbers_of_segments_are_used_up");
+    play.run_units(units, &name, body, |_| ());
 }
 
 /// 256 KiB.

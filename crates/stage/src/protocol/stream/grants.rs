@@ -3,7 +3,7 @@
 use super::writers::{Asking, Rank, Stage};
 use super::{Action, Stream};
 use crate::protocol::governor::{Ask, AskId, Shortage, Verdict};
-use crate::protocol::{Answer, BufferAt, Fault, Peer, Ticket};
+use crate::protocol::{Answer, BufferAt, Fault, Lack, Peer, Ticket};
 
 impl Stream {
     /// Asks the governor for what a rank wants; nothing is granted at once.
@@ -135,7 +135,7 @@ impl Stream {
         self.answer(asking.peer, asking.ticket, Answer::Begun { buffers });
     }
 
-    pub(super) fn buffer_refused(&mut self, number: u64) {
+    pub(super) fn buffer_refused(&mut self, number: u64, lack: Lack) {
         let Some(buffer) = self.store.buffers.remove(&number) else {
             return;
         };
@@ -145,7 +145,11 @@ impl Stream {
             buffer.bytes,
         ));
         let keeper = buffer.keeper;
-        self.allocation_failed(number, Fault::KeeperFull { keeper });
+        let fault = match lack {
+            Lack::Memory => Fault::KeeperFull { keeper },
+            Lack::Numbers(numbers) => Fault::NumbersUsedUp { keeper, numbers },
+        };
+        self.allocation_failed(number, fault);
     }
 
     pub(super) fn asked_buffer_lost(&mut self, number: u64, keeper: Peer) {

@@ -309,7 +309,7 @@ impl Stream {
     /// A keeper reports.
     pub fn report(&mut self, from: Peer, report: Report) {
         let (Report::Held { buffer, .. }
-        | Report::Refused { buffer }
+        | Report::Refused { buffer, .. }
         | Report::Sealed { buffer }
         | Report::Spilled { buffer }
         | Report::SpillFailed { buffer }) = report;
@@ -325,7 +325,7 @@ impl Stream {
                 (known.handle, known.state) = (handle, State::Written);
                 self.buffer_held(number);
             }
-            (Report::Refused { .. }, State::Asked) => self.buffer_refused(number),
+            (Report::Refused { lack, .. }, State::Asked) => self.buffer_refused(number, lack),
             (Report::Sealed { .. }, State::Sealing) => {
                 known.state = State::Read;
                 self.store.open.sealing -= 1;

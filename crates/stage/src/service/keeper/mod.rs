@@ -15,7 +15,7 @@ mod spill;
 use self::disk::{Disk, Place};
 use self::spill::{Spilling, not_spilled};
 use super::letter::{KeeperAnswer, KeeperAsk};
-use crate::protocol::{self, BufferId, Handle, Order, Peer, Report, Request};
+use crate::protocol::{self, BufferId, Handle, Lack, Order, Peer, Report, Request};
 use samite_fabric::{Fabric, Gated, Growing, Owned, SegmentKey};
 use serde::{Deserialize, Serialize};
 use std::collections::{HashMap, VecDeque};
@@ -142,7 +142,7 @@ impl<'f> Keeper<'f> {
                 writer,
             } => match self.allocate(buffer, bytes, writer) {
                 Ok(handle) => handle.map(|handle| Report::Held { buffer, handle }),
-                Err(error) => Some(refuse(buffer, bytes, &error)),
+                Err(error) => Some(self.refuse(buffer, bytes, &error)),
             },
             Order::Seal { buffer } => self.seal(buffer),
             Order::Spill { buffer } => match self.begin_spill(buffer) {
@@ -248,8 +248,18 @@ impl<'f> Keeper<'f> {
         };
         Some(match grown {
             Ok(handle) => Report::Held { buffer, handle },
-            Err(error) => refuse(buffer, bytes, &error),
+            Err(error) => self.refuse(buffer, bytes, &error),
         })
+    }
+
+    /// It cannot have a buffer: whether for want of a number, all of which are in use then, or of memory.
+    fn refuse(&self, buffer: BufferId, bytes: u64, error: &samite_fabric::Error) -> Report {
+        tracing::warn!(bytes, %error, "no memory for a buffer");
+        let lack = match free_number(self.fabric) {
+            Some(_) => Lack::Memory,
+            None => Lack::Numbers(self.fabric.free_segments().len() as u64 * u64::from(u64::BITS)),
+        };
+        Report::Refused { buffer, lack }
     }
 
     /// Under a number that is free, or that somebody gives back.
@@ -416,11 +426,6 @@ impl<'f> Keeper<'f> {
         self.buffers.insert(buffer, Held::Open(opened));
         Ok(())
     }
-}
-
-fn refuse(buffer: BufferId, bytes: u64, error: &samite_fabric::Error) -> Report {
-    tracing::warn!(bytes, %error, "no memory for a buffer");
-    Report::Refused { buffer }
 }
 
 fn free_number(fabric: &Fabric) -> Option<u32> {

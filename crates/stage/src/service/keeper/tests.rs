@@ -212,7 +212,15 @@ fn idle_memory_gives_its_numbers_to_buffers_of_other_lengths() {
         );
     }
     let one_more = keeper.obey(allocate(numbers, 64));
-    assert!(matches!(one_more, Some(Report::Refused { .. })));
+    let lack = Lack::Numbers(fabric.free_segments().len() as u64 * 64);
+    let buffer_of_none = buffer(numbers);
+    assert_eq!(
+        one_more,
+        Some(Report::Refused {
+            buffer: buffer_of_none,
+            lack
+        })
+    );
     for number in 0..numbers {
         keeper.obey(Order::Free {
             buffer: buffer(number),

@@ -1,7 +1,9 @@
 //! The keepers of a run, and who writes to them and reads from them.
 
 use super::{World, figures_run};
-use samite_stage::protocol::{BufferAt, BufferId, Handle, Order, Peer, Report, Request, StreamId};
+use samite_stage::protocol::{
+    BufferAt, BufferId, Handle, Lack, Order, Peer, Report, Request, StreamId,
+};
 use std::collections::{HashMap, HashSet};
 
 /// A buffer at its keeper.
@@ -110,7 +112,11 @@ impl World {
             } => {
                 assert!(keeper.seen.insert(buffer), "{buffer:?} was there before");
                 if mishap {
-                    Some(Report::Refused { buffer })
+                    let lack = match self.rng.bool() {
+                        true => Lack::Memory,
+                        false => Lack::Numbers(self.plan.buffers),
+                    };
+                    Some(Report::Refused { buffer, lack })
                 } else {
                     keeper.used += bytes;
                     assert!(
