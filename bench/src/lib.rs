@@ -47,10 +47,9 @@
 //! | `is CLASS` | seconds of the ten iterations of NPB IS |
 //! | `step KIND BYTES ITERS WARMUP` | seconds in which rank 1 reads ITERS windows of 4 steps of rank 0, a queue of 2 steps between them; a step is one array of BYTES of doubles (rows x columns, the columns the smallest power of two that is not below the rows); KIND says who has an array of its own, and copies, where the contestant can do without: `put` (the writer), `get` (the reader), `copy` (both), `view` (neither) |
 //! | `slab KIND BYTES ITERS WARMUP` | the same, and the reader reads one in a hundred of the columns, from a third of the way on |
-//! | `moved BYTES` | (ours only) bytes that the reader of slabs moves, over those that it asks for |
 //! | `store KIND BYTES ITERS WARMUP` | seconds in which rank 0 stores ITERS values of BYTES under a name, and rank 1 fetches each, one after the other; KIND as for `step`: `put`, `copy` |
 //! | `peak KIND BYTES ITERS WARMUP` | the most memory (summed PSS, in bytes) that all processes of the contestant have while steps as above (or values) are handed on, a queue of one step between them, less what they had before anything was handed on |
-//! | `file OPERATION BYTES ITERS WARMUP` | seconds of ITERS files of BYTES: `write`, `write-synced` (until they are on the disk), `read` (what was just written) |
+//! | `file OPERATION BYTES ITERS WARMUP` | seconds of ITERS files of BYTES: `write`, `write-synced` (until they are on the disk), `read` (what was just written); ours as a stream of one step with the method `file`, opened and closed |
 //! | `index BLOCKS SPREAD` | (ours only) bytes of the index of BLOCKS blocks in three dimensions, a domain of SPREAD points for each in every dimension |
 //! | `layout SHAPE WRITERS READERS SERVERS FIGURE` | (ours only) how an array lies on servers: SHAPE is `matched` (5 x WRITERS x 512000) or `mismatched` (5 x 512 x 1000 WRITERS); FIGURE is `balance` (bytes of the fullest server over the mean), `index` (bytes at a reader), or most connections of a `writer`, `reader` or `server` |
 //! | `exchange ITERS WARMUP` | (limit only) seconds of ITERS round trips of one cache line |

@@ -78,10 +78,7 @@ fn workflows() -> Vec<Case> {
 
 /// What follows from a layout, or is counted: measured once, without peers.
 fn figures() -> Vec<Case> {
-    let mut cases = vec![
-        figure("slab/bytes", format!("moved {}", 128 * MIB), "x asked", 1.0)
-            .bar(Bar::at_most(1.02)),
-    ];
+    let mut cases = vec![slab_bytes()];
     cases.extend(index());
     for servers in [2, 4, 8, 16] {
         for shape in ["matched", "mismatched"] {
@@ -268,6 +265,17 @@ fn slab(kind: &str, bytes: u64) -> Case {
         format!("slab {kind} {bytes}"),
         Figure::bandwidth(STEPS * asked),
     ))
+}
+
+/// What a server counts that it gave to a reader of one in a hundred of the columns, nothing being mapped, over what this
+/// reader asked for.
+fn slab_bytes() -> Case {
+    const EXTENT: u64 = 2048;
+    let array = format!("--shape {EXTENT},{EXTENT} --pattern percent");
+    let words = words("server", 1, (1, 1), &array);
+    let command = format!("workflow got {words}{BY_MESSAGES}");
+    let asked = WORKFLOW_STEPS * EXTENT * (EXTENT / 100) * 8;
+    figure("slab/bytes", command, "x asked", 1.0 / asked as f64).bar(Bar::at_most(1.02))
 }
 
 /// A value is put, out of an array of the writer, and looked at where it lies, at one number of each page; `/copied`: or copied out, too, as a client of

@@ -84,11 +84,9 @@ impl<'f> Unit<'f> {
             ("lock", _) => lock::run(self.world()?, command).map(Some),
             ("gups", ranks) if ranks.is_power_of_two() => gups::run(self.world()?, command),
             ("is", _) => (self.programs.is)(self.pgas()?, command.word(1)),
-            (
-                "step" | "slab" | "moved" | "store" | "peak" | "file" | "index" | "layout"
-                | "workflow",
-                _,
-            ) => self.staging(command),
+            ("step" | "slab" | "store" | "peak" | "file" | "index" | "layout" | "workflow", _) => {
+                self.staging(command)
+            }
             _ => self.message(command),
         }
     }
@@ -222,7 +220,6 @@ mod tests {
             "step put 65536 2 1",
             "step copy 65536 2 1",
             "slab get 65536 2 1",
-            "moved 65536",
             "store put 65536 2 1",
             "store copy 65536 2 1",
             "file write 65536 2 1",

@@ -14,7 +14,6 @@ use crate::service::{KeeperAsk, LOAD, segment_key};
 use crate::space::{Strided, copy_box};
 use crate::{Error, Region, Result};
 use samite_fabric::{Handle, Remote, wait_all};
-use std::cell::Cell;
 use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
 
@@ -22,10 +21,10 @@ use std::rc::Rc;
 const SHORT: u64 = 4096;
 
 /// Most bytes that are asked for at once.
-const PIECE: u64 = 1 << 20;
+const PIECE: u64 = 512 << 10;
 
 /// Most bytes that a read has in flight, beyond the piece that it asked for last.
-const IN_FLIGHT: u64 = 4 << 20;
+const IN_FLIGHT: u64 = 2 << 20;
 
 /// The buffers of a step, by writer rank and slot.
 pub(crate) struct Buffers<'f> {
@@ -35,8 +34,6 @@ pub(crate) struct Buffers<'f> {
     turn: u32,
     buffers: Vec<Vec<Buffer<'f>>>,
     places: Vec<Places>,
-    /// Bytes that reads have moved.
-    moved: Cell<u64>,
 }
 
 /// One buffer.
@@ -79,7 +76,6 @@ impl<'f> Buffers<'f> {
             turn,
             buffers: Vec::with_capacity(record.parts.len()),
             places: Vec::with_capacity(record.parts.len()),
-            moved: Cell::new(0),
         };
         for part in record.parts {
             let slots = part.slots.into_iter().map(|copies| step.buffer(copies));
@@ -88,15 +84,6 @@ impl<'f> Buffers<'f> {
             step.places.push(part.places);
         }
         Ok(step)
-    }
-
-    /// Bytes that reads have moved so far: those of a box out of mapped memory, and those that travelled.
-    pub(crate) fn moved(&self) -> u64 {
-        self.moved.get()
-    }
-
-    fn count(&self, bytes: u64) {
-        self.moved.set(self.moved.get() + bytes);
     }
 
     fn buffer(&self, mut copies: Slot<BufferAt>) -> Result<Buffer<'f>> {
@@ -185,7 +172,7 @@ impl<'f> Buffers<'f> {
             let block = &variable.blocks[number as usize];
             covered += part.volume().unwrap_or(0);
             match self.mapped(block, target.element)? {
-                Some(bytes) => self.count(target.take_block(block, bytes)?),
+                Some(bytes) => target.take_block(block, bytes)?,
                 None => {
                     let pieces = pieces(part, target.element)?;
                     far.extend(pieces.into_iter().map(|piece| (block, piece)));
@@ -288,10 +275,7 @@ impl<'f> Buffers<'f> {
 
     fn land(&self, flight: Flight<'_, 'f>, target: &mut Target<'_>) -> Result<()> {
         match wait_all(flight.runs) {
-            Ok(runs) => {
-                self.count(flight.bytes);
-                target.take(flight.part, &runs.concat())
-            }
+            Ok(runs) => target.take(flight.part, &joined(runs)),
             Err(error) => self.elsewhere(flight.block, flight.part, error.into(), target),
         }
     }
@@ -314,8 +298,7 @@ impl<'f> Buffers<'f> {
                 Reached::OnDisk => self.load(at, block, &part, target.element),
                 Reached::Near(remote) => {
                     let flight = self.start(&remote, block, part.clone(), target.element)?;
-                    self.count(flight.bytes);
-                    Ok(wait_all(flight.runs)?.concat())
+                    Ok(joined(wait_all(flight.runs)?))
                 }
             });
             match taken {
@@ -326,42 +309,52 @@ impl<'f> Buffers<'f> {
         Err(self.lost(copies, Some(last)))
     }
 
-    /// The runs of a part of a block out of a copy that was spilled, one after another. What lies between them travels, too.
+    /// The runs of a part of a block out of a copy that was spilled, one after another. What lies between those that are near
+    /// each other travels, too.
     fn load(&self, at: &BufferAt, block: &BlockAt, part: &Region, element: u64) -> Result<Vec<u8>> {
         let (run, starts) = runs(&block.region, part, element)?;
         let (Some(&first), Some(&last)) = (starts.first(), starts.last()) else {
             return Ok(Vec::new());
         };
         let end = last + run;
-        let mut span: Vec<u8> = Vec::with_capacity((end - first) as usize);
-        let mut next = first;
-        let deadline = self.desk.fabric.deadline();
-        while next < end {
-            let len = (end - next).min(LOAD);
-            let offset = self.offset(block) + next;
-            let ask = |ticket| KeeperAsk::Load(ticket, at.buffer, offset, len);
-            let bytes = self.desk.ask_keeper(deadline, at.keeper, ask)?;
-            if bytes.len() as u64 != len {
-                let there = bytes.len();
-                return Err(Error::Keeper(format!("{there} bytes for {len}")));
+        let mut together: Vec<u8> = Vec::with_capacity(starts.len() * run as usize);
+        // What was loaded last, of all that lies from `first` to `end`, and where it begins.
+        let (mut begin, mut loaded) = (first, Vec::new());
+        for start in starts {
+            let mut next = start;
+            while next < start + run {
+                if next >= begin + loaded.len() as u64 {
+                    begin = next;
+                    loaded =
+                        self.load_some(at, self.offset(block) + next, (end - next).min(LOAD))?;
+                }
+                let there = &loaded[(next - begin) as usize..];
+                let some = there.len().min((start + run - next) as usize);
+                together.extend(&there[..some]);
+                next += some as u64;
             }
-            span.extend(bytes);
-            next += len;
         }
-        self.count(end - first);
-        let runs = starts.iter().map(|start| {
-            let begin = (start - first) as usize;
-            &span[begin..begin + run as usize]
-        });
-        Ok(runs.collect::<Vec<_>>().concat())
+        Ok(together)
+    }
+
+    fn load_some(&self, at: &BufferAt, offset: u64, len: u64) -> Result<Vec<u8>> {
+        let deadline = self.desk.fabric.deadline();
+        let ask = |ticket| KeeperAsk::Load(ticket, at.buffer, offset, len);
+        let bytes = self.desk.ask_keeper(deadline, at.keeper, ask)?;
+        if bytes.len() as u64 != len {
+            let there = bytes.len();
+            return Err(Error::Keeper(format!("{there} bytes for {len}")));
+        }
+        Ok(bytes)
     }
 }
 
 impl Target<'_> {
-    /// What this box has of a whole block; how many bytes.
-    fn take_block(&mut self, block: &BlockAt, from: &[u8]) -> Result<u64> {
+    /// What this box has of a whole block.
+    fn take_block(&mut self, block: &BlockAt, from: &[u8]) -> Result<()> {
         let dense = Strided::dense(block.region.clone())?;
-        Ok(copy_box(self.element, from, &dense, self.into, &self.at)?)
+        copy_box(self.element, from, &dense, self.into, &self.at)?;
+        Ok(())
     }
 
     /// A part, dense.
@@ -374,6 +367,14 @@ impl Target<'_> {
             &self.at,
         )?;
         Ok(())
+    }
+}
+
+/// The runs of a part behind each other.
+fn joined(mut runs: Vec<Vec<u8>>) -> Vec<u8> {
+    match &mut runs[..] {
+        [one] => std::mem::take(one),
+        _ => runs.concat(),
     }
 }
 

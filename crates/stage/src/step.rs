@@ -112,15 +112,6 @@ impl StepReader<'_> {
         attributes.map(|(name, value)| (name.as_str(), value))
     }
 
-    /// Bytes that the reads of this step have moved so far, out of mapped memory and in messages. Not counted for steps in
-    /// files.
-    pub fn moved(&self) -> u64 {
-        match &self.given.bytes {
-            Bytes::Kept(buffers, _) => buffers.moved(),
-            Bytes::Stored(_) | Bytes::Nowhere => 0,
-        }
-    }
-
     /// Copies a box of a variable to a new array.
     ///
     /// # Errors

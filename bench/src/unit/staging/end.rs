@@ -137,8 +137,6 @@ pub(super) struct End<'f> {
     seed: u64,
     /// The array of a rank that copies; empty where it does not.
     array: Array2<f64>,
-    /// Bytes that were moved by reads.
-    moved: u64,
     role: Role<'f>,
 }
 
@@ -183,7 +181,6 @@ impl<'f> End<'f> {
             kind,
             seed: 0,
             array,
-            moved: 0,
             role,
         }
     }
@@ -205,11 +202,6 @@ impl<'f> End<'f> {
             }
             _ => self.array.fill(0.0),
         }
-    }
-
-    /// Bytes that were moved by the reads so far.
-    pub(super) fn moved(&self) -> u64 {
-        self.moved
     }
 
     /// Writes or reads one step.
@@ -242,7 +234,6 @@ impl<'f> End<'f> {
                     (self.shape, self.seed),
                     &mut self.array,
                 )?;
-                self.moved += step.moved();
                 Ok(())
             }
         }

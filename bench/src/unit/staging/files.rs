@@ -1,76 +1,73 @@
-//! A step in a file of its own, written and read back.
+//! A stream of one step in a file, written and read back as a program does it that has the method `file`.
 
 use super::end::Shape;
-use super::{Result, Rounds};
-use ndarray::ArrayView2;
-use samite::stage::file::{Archive, Content, StepFile};
-use samite::stage::protocol::{Block, Layout, Variable};
-use samite::stage::{Dtype, Region};
-use std::path::Path;
-use std::time::{Duration, Instant};
+use super::{Result, Rounds, bail};
+use ndarray::{Array2, ArrayView2};
+use samite::Fabric;
+use samite::stage::file::Durability;
+use samite::stage::{Configuration, Method, Settings, Stage};
+use std::time::Instant;
 
-/// Seconds of an operation; `None` where there is none of this name.
-pub(super) fn run(operation: &str, shape: Shape, (iters, warmup): Rounds) -> Result<Option<f64>> {
-    let mut values = vec![0.0; (shape.rows * shape.columns) as usize];
-    let dims = (shape.rows as usize, shape.columns as usize);
-    shape.fill(ndarray::ArrayViewMut2::from_shape(dims, &mut values)?, 1);
-    let (mut found, mut spent) = (vec![0.0; values.len()], Duration::ZERO);
-    let parent = tempfile::tempdir()?;
+/// Seconds of an operation, from the opening of the stream to its close; `None` where there is none of this name.
+pub(super) fn run(
+    fabric: &Fabric,
+    operation: &str,
+    shape: Shape,
+    (iters, warmup): Rounds,
+) -> Result<Option<f64>> {
+    let durability = match operation {
+        "write" | "read" => Durability::System,
+        "write-synced" => Durability::Close,
+        _ => return Ok(None),
+    };
+    let folder = tempfile::tempdir()?;
+    let settings = Settings {
+        durability,
+        folder: folder.path().to_owned(),
+        ..Settings::of(Method::File)
+    };
+    let stage = Stage::join_with(fabric, Configuration::of(settings))?;
+    let mut values = Array2::zeros((shape.rows as usize, shape.columns as usize));
+    shape.fill(values.view_mut(), 1);
+    let mut found = values.clone();
+    let mut spent = 0.0;
     for round in 0..warmup + iters {
-        let folder = parent.path().join(round.to_string());
-        let mut start = Instant::now();
-        match operation {
-            "write" | "read" => write(&folder, shape, &values, false)?,
-            "write-synced" => write(&folder, shape, &values, true)?,
-            _ => return Ok(None),
+        let stream = format!("bench-{round}");
+        let start = Instant::now();
+        write(&stage, &stream, shape, values.view())?;
+        let mut seconds = start.elapsed().as_secs_f64();
+        let is_last = round + 1 == warmup + iters;
+        if is_last || operation == "read" {
+            found.fill(0.0);
+            let start = Instant::now();
+            read(&stage, &stream, &mut found)?;
+            if operation == "read" {
+                seconds = start.elapsed().as_secs_f64();
+            }
         }
-        if operation == "read" {
-            start = Instant::now();
-            read(&folder, shape, &mut found)?;
+        if is_last {
+            shape.check(found.view(), 1)?;
         }
         if round >= warmup {
-            spent += start.elapsed();
+            spent += seconds;
         }
-        if round + 1 == warmup + iters {
-            read(&folder, shape, &mut found)?;
-            shape.check(ArrayView2::from_shape(dims, &found)?, 1)?;
-        }
-        std::fs::remove_dir_all(&folder)?;
+        std::fs::remove_dir_all(folder.path().join(&stream))?;
     }
-    Ok(Some(spent.as_secs_f64()))
+    Ok(Some(spent))
 }
 
-fn whole(shape: Shape) -> Result<Region> {
-    Ok(Region::whole(&[shape.rows, shape.columns])?)
+fn write(stage: &Stage<'_>, stream: &str, shape: Shape, values: ArrayView2<'_, f64>) -> Result<()> {
+    let mut writer = stage.write(stream).as_rank("writer", 0, 1).open()?;
+    let mut step = writer.step()?;
+    step.put("u", [shape.rows, shape.columns], [0u64, 0], values)?;
+    step.commit()?;
+    Ok(writer.close()?)
 }
 
-fn write(folder: &Path, shape: Shape, values: &[f64], is_synced: bool) -> Result<()> {
-    let region = whole(shape)?;
-    let layout = Layout {
-        variables: vec![Variable {
-            name: "u".to_owned(),
-            dtype: Dtype::F64,
-            shape: region.shape(),
-            attributes: Vec::new(),
-            blocks: vec![Block { region, slot: 0 }],
-        }],
+fn read(stage: &Stage<'_>, stream: &str, into: &mut Array2<f64>) -> Result<()> {
+    let mut reader = stage.read(stream).as_rank("reader", 0, 1).open()?;
+    let (Some(step), Some(into)) = (reader.next_step()?, into.as_slice_mut()) else {
+        bail!("the step is not in its file");
     };
-    let bytes = bytemuck::cast_slice(values);
-    let mut file = StepFile::create(folder, "bench", 0, 1)?;
-    let content = Content {
-        layout: &layout,
-        blocks: &[bytes],
-        attributes: &[],
-    };
-    file.append(0, content)?;
-    if is_synced {
-        file.sync()?;
-    }
-    Ok(file.finish()?)
-}
-
-fn read(folder: &Path, shape: Shape, into: &mut [f64]) -> Result<()> {
-    let archive = Archive::open(folder)?;
-    let bytes = bytemuck::cast_slice_mut(into);
-    Ok(archive.step(0)?.read_into("u", &whole(shape)?, bytes)?)
+    Ok(step.read_into("u", .., into)?)
 }

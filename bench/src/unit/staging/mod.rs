@@ -57,7 +57,6 @@ impl Unit<'_> {
                 let shape = Shape::of(number(2)?, true)?;
                 self.hand_on(kind, shape, rounds(3)?).map(Some)
             }
-            ("moved", 2) => self.moved(Shape::of(number(1)?, true)?).map(Some),
             ("store", 2) => {
                 let kind = Kind::of(command.word(1))?;
                 let shape = Shape::of(number(2)?, false)?;
@@ -69,7 +68,10 @@ impl Unit<'_> {
                 self.peak(kind, shape, rounds(3)?).map(Some)
             }
             ("file", _) if self.rank != WRITER => Ok(Some(0.0)),
-            ("file", _) => files::run(command.word(1), Shape::of(number(2)?, false)?, rounds(3)?),
+            ("file", _) => {
+                let shape = Shape::of(number(2)?, false)?;
+                files::run(self.fabric, command.word(1), shape, rounds(3)?)
+            }
             ("index", _) => layouts::index(command).map(Some),
             ("layout", _) => layouts::layout(command),
             ("workflow", _) if self.rank != WRITER => Ok(Some(0.0)),
@@ -134,16 +136,6 @@ impl Unit<'_> {
         self.verify(&mut end)?;
         end.close()?;
         Ok(most.unwrap_or(0.0))
-    }
-
-    /// Bytes that a reader of a slab moves, over those that it asks for.
-    fn moved(&self, shape: Shape) -> Result<f64> {
-        let mut end = self.open(Kind::Get, shape, 2)?;
-        self.hand_on_window(&mut end, Look::Whole)?;
-        let asked = STEPS * shape.rows * shape.width * size_of::<f64>() as u64;
-        let moved = end.moved() as f64;
-        end.close()?;
-        self.told(moved / asked as f64)
     }
 
     /// A stream of a name of its own, of which `steps` wait at most, and this rank's end of it.

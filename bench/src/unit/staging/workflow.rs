@@ -54,6 +54,7 @@ impl<'c> Figure<'c> {
             None if word == "wall" => Figure::Wall,
             None if word == "step" => Figure::Row("a step"),
             None if word == "load" => Figure::Row("largest load"),
+            None if word == "got" => Figure::Row("bytes got"),
             None if word == "slowdown" => Figure::Row("slowdown"),
             _ => bail!("`{word}` is no figure of a workflow"),
         })

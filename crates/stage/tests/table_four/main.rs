@@ -5,7 +5,7 @@
 //! | out of RDMA memory, out of handles | [`memory`]: whoever asks waits, the disk takes over, or the answer names who has what |
 //! | out of sockets | [`descriptors`]: 64 descriptors for each of 32 processes, with streams open |
 //! | dimension overflow | [`sizes`]: dimensions above 2^32, a block above 2^32 bytes |
-//! | out of main memory | [`memory`]: more than there is is an error that names the stream and the limit, never an abort |
+//! | out of main memory | [`memory`]: more than there is is an error that names the stream and the limit, never an abort; [`footprint`]: nothing takes a multiple of its bytes |
 //! | no resilience | writers, readers and servers are killed: `tests/bad_days`; the agent: `cli/tests/agent.rs` |
 //!
 //! What the study calls the credential service has no counterpart: nobody asks a third party for a pass.
@@ -16,6 +16,7 @@
 )]
 
 mod descriptors;
+mod footprint;
 mod memory;
 mod sizes;
 #[path = "../staged/mod.rs"]
