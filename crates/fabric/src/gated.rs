@@ -172,14 +172,20 @@ impl<'f> Gated<'f> {
         self.key
     }
 
+    /// Whether it may be read, and nothing else.
+    pub fn is_reading(&self) -> bool {
+        let mode = self.block.as_ref().map(LeasedBlock::mode);
+        mode == Some(Mode::Reading)
+    }
+
     /// Its bytes, while it is open. Whoever has them uses it.
     pub fn bytes(&self) -> Result<SharedBytes> {
         let block = self.block.as_ref().ok_or_else(|| self.wrong_phase())?;
         block.share()?.ok_or_else(|| self.wrong_phase())
     }
 
-    /// As a segment whose mode is not turned.
-    pub(crate) fn ungated(self) -> Result<Segment<'f>> {
+    /// As a segment whose mode is not turned. It is open.
+    pub fn ungated(self) -> Result<Segment<'f>> {
         Segment::of(self)
     }
 
@@ -267,7 +273,8 @@ impl<'f> Gated<'f> {
         }
     }
 
-    pub(crate) fn offer_again(&self) -> Result<()> {
+    /// Lets others attach again, after [`Gated::shut`], in the mode that it has.
+    pub fn offer_again(&self) -> Result<()> {
         self.let_in()?;
         if let Some(block) = &self.block {
             block.offer_again();

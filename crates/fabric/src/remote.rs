@@ -28,6 +28,7 @@ pub(crate) enum Way {
     /// Mapped here, and nobody writes it.
     Reading {
         bytes: Readable,
+        offered: SharedBytes,
     },
     Kernel {
         pid: i32,
@@ -59,13 +60,18 @@ impl<'f> Remote<'f> {
     /// Whether its owner still offers it, as far as that can be seen from here.
     #[inline]
     pub fn is_offered(&self) -> bool {
-        self.still_offered().is_ok()
+        match &self.way {
+            Way::Mapped { offered, .. }
+            | Way::Kernel { offered, .. }
+            | Way::Reading { offered, .. } => is_offered(offered.u64(0), self.key.generation),
+            Way::Messages => true,
+        }
     }
 
     /// The bytes, if they are mapped here and nobody writes them.
     pub fn readable(&self) -> Option<&Readable> {
         match &self.way {
-            Way::Reading { bytes } => Some(bytes),
+            Way::Reading { bytes, .. } => Some(bytes),
             _ => None,
         }
     }
@@ -183,7 +189,7 @@ impl<'f> Remote<'f> {
                 bytes.read(offset, into);
                 Ok(true)
             }
-            Way::Reading { bytes } => {
+            Way::Reading { bytes, .. } => {
                 let start = offset as usize;
                 into.copy_from_slice(&bytes.as_slice::<u8>()[start..start + into.len()]);
                 Ok(true)

@@ -198,6 +198,12 @@ impl Fabric {
         })
     }
 
+    /// As [`Fabric::attach`] where that is refused: whoever owns it is asked with each operation, and none is looked
+    /// for before. So operations on a segment of a lost peer end with an error that says so.
+    pub fn attach_unseen(&self, key: SegmentKey) -> Remote<'_> {
+        Remote::new(self, key, Way::Messages)
+    }
+
     /// How an entry of a directory is reached.
     fn way(&self, engine: &mut Engine, key: SegmentKey, entry: Entry) -> Result<Way> {
         let own = key.peer == self.me();
@@ -235,6 +241,7 @@ impl Fabric {
                 let bytes = bytes.filter(|bytes| bytes.len() == key.bytes);
                 Way::Reading {
                     bytes: bytes.ok_or_else(|| not_now(key, &entry))?,
+                    offered: entry.state(),
                 }
             }
         };
@@ -288,21 +295,8 @@ impl<'f> Segment<'f> {
         &self.bytes
     }
 
-    /// Withdraws and frees it, if nobody uses it. Local.
-    ///
-    /// # Errors
-    /// [`Error::InUse`] by whom, with the segment as it was.
-    pub fn end(self) -> Result<(), Box<(Segment<'f>, Error)>> {
-        let Segment { bytes, gated } = self;
-        gated.shut();
-        drop(bytes);
-        let (gated, error) = match gated.own() {
-            Ok(_) => return Ok(()),
-            Err(refused) => *refused,
-        };
-        match gated.offer_again().and_then(|()| Segment::of(gated)) {
-            Ok(segment) => Err(Box::new((segment, error))),
-            Err(_) => Ok(()),
-        }
+    /// As a segment whose mode can be turned: to have it for this process alone, if nobody uses it.
+    pub fn into_gated(self) -> Gated<'f> {
+        self.gated
     }
 }

@@ -69,7 +69,7 @@ impl Job<'_> {
             !self.ended.borrow().contains(peer) && self.fabric.lost(*peer).is_none()
         };
         let step = || {
-            self.collectives.step();
+            self.step();
             others.retain(still_there);
             others.is_empty().then_some(())
         };

@@ -8,7 +8,7 @@ use crate::pointer::{Flags, Origin};
 use crate::segment::LeftBehind;
 use crate::team::{self, TeamId};
 use crate::{Elem, Error, GlobalPtr, Group, Result, Team, Unit};
-use samite_fabric::{Bell, Fabric, Handle, Layer, PeerId, Remote, Segment};
+use samite_fabric::{Bell, Fabric, Gated, Handle, Layer, PeerId, Remote, Segment};
 use samite_mem::SharedBytes;
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -47,8 +47,11 @@ pub(crate) struct Job<'f> {
     pub(crate) heap: RefCell<LocalHeap<'f>>,
     /// This unit's registered memory, by number.
     registered: RefCell<HashMap<u16, Segment<'f>>>,
-    /// Segments of others that pointers led to: by unit, then by number.
+    /// Segments that pointers led to: by unit, then by number.
     attached: RefCell<Vec<Vec<Option<Remote<'f>>>>>,
+    /// Those of them that are no part of a segment that this unit has: each is a lease, and is let go of when the
+    /// owner no longer offers the segment.
+    found: RefCell<Vec<(Unit, u16)>>,
     pub(crate) implicit: Implicit<'f>,
     /// Teams that this unit gave a number.
     pub(crate) teams_named: Cell<u32>,
@@ -89,6 +92,7 @@ impl<'f> Pgas<'f> {
             heap: RefCell::new(LocalHeap::default()),
             registered: RefCell::default(),
             attached: RefCell::new((0..units).map(|_| Vec::new()).collect()),
+            found: RefCell::default(),
             implicit: Implicit::default(),
             teams_named: Cell::new(0),
             teams: RefCell::default(),
@@ -161,12 +165,14 @@ impl<'f> Pgas<'f> {
         Ok(GlobalPtr::new(self.job.me, number, flags, 0))
     }
 
-    /// Ends a registration; the first `count` elements as they are now. Local. Others must not use it any
-    /// more, and notice when they do.
+    /// Ends a registration; the first `count` elements as they are now. Others must not use it any more, and
+    /// notice when they do. Not collective, but it waits, for half of the fabric's deadline at most, until the units
+    /// that have used it by the pointer let go of it. They do when they call a collective, a flush or
+    /// [`Pgas::progress`].
     ///
     /// # Errors
-    /// [`Error::OutOfRange`] for more elements than were registered, [`Error::BadPointer`]: the registration
-    /// stays.
+    /// [`Error::OutOfRange`] for more elements than were registered, [`Error::BadPointer`],
+    /// [`samite_fabric::Error::InUse`] by units that do not let go: the registration stays.
     pub fn unregister<T: Elem>(&self, pointer: GlobalPtr<T>, count: u64) -> Result<Vec<T>> {
         let number = pointer.segment();
         let len = match self.job.registered.borrow().get(&number) {
@@ -186,10 +192,28 @@ impl<'f> Pgas<'f> {
             });
         }
         let mut elements = crate::zeros::<T>(count)?;
-        self.get(pointer, &mut elements)?;
         self.job.remember(self.job.me, number, None);
-        self.job.registered.borrow_mut().remove(&number);
-        Ok(elements)
+        let segment = self.job.registered.borrow_mut().remove(&number);
+        let segment = segment.ok_or_else(|| bad(pointer))?;
+        let shut = segment.into_gated();
+        shut.shut();
+        let alone = self.job.wait_alone(shut, Gated::own);
+        match alone {
+            Ok(owned) => {
+                let first = pointer.offset() as usize;
+                let from: &[u8] = &owned.memory().as_slice()[first..];
+                let into = crate::bytes_of_mut(&mut elements);
+                into.copy_from_slice(&from[..into.len()]);
+                Ok(elements)
+            }
+            Err(refused) => {
+                let (shut, error) = *refused;
+                shut.offer_again()?;
+                let segment = shut.ungated()?;
+                self.job.registered.borrow_mut().insert(number, segment);
+                Err(error.into())
+            }
+        }
     }
 
     /// What the checking mode found so far: the conflicts whose later access was this unit's. Empty where
@@ -261,13 +285,14 @@ impl<'f> Pgas<'f> {
     /// operation starts, so there is nothing to wait for: it only makes progress.
     pub fn flush_local(&self) {
         self.job.fabric.progress();
+        self.job.let_go();
     }
 
     /// Makes progress for others: where units share no memory, whoever computes for long calls this now
     /// and then.
     pub fn progress(&self) {
         self.job.fabric.progress();
-        self.job.collectives.step();
+        self.job.step();
     }
 }
 
@@ -305,16 +330,133 @@ impl<'f> Job<'f> {
         let known = attached.get(unit).and_then(|of| of.get(segment));
         if let Some(Some(remote)) = known
             && remote.is_offered()
+            && is_of(remote, pointer)
         {
             check(remote, pointer, bytes)?;
             return access(remote).map_err(|error| clarify(error, pointer));
         }
         drop(attached);
+        self.let_go();
         let remote = self.attach(pointer)?;
         check(&remote, pointer, bytes)?;
         let result = access(&remote).map_err(|error| clarify(error, pointer));
         self.remember(pointer.unit(), pointer.segment(), Some(remote));
+        let place = (pointer.unit(), pointer.segment());
+        let mut found = self.found.borrow_mut();
+        if !found.contains(&place) {
+            found.push(place);
+        }
         result
+    }
+
+    /// Lets go of the segments that pointers led to and that their owners no longer offer: they wait for that before
+    /// a phase changes, and keep the memory and its number until then.
+    #[inline]
+    pub(crate) fn let_go(&self) {
+        if !self.has_found_none() {
+            self.let_go_of_found();
+        }
+    }
+
+    #[cold]
+    fn let_go_of_found(&self) {
+        // An access that is under way has the table.
+        let Ok(mut attached) = self.attached.try_borrow_mut() else {
+            return;
+        };
+        let mut dropped = Vec::new();
+        self.found.borrow_mut().retain(|(unit, segment)| {
+            let of = attached.get_mut(unit.index());
+            let place = of.and_then(|of| of.get_mut(*segment as usize));
+            let is_kept =
+                |place: &&mut Option<Remote<'f>>| place.as_ref().is_some_and(Remote::is_offered);
+            match place {
+                Some(place) if !is_kept(&place) => {
+                    dropped.push(place.take());
+                    false
+                }
+                place => place.is_some(),
+            }
+        });
+        drop(attached);
+    }
+
+    /// Whether there is nothing that [`Job::let_go`] would look at.
+    #[inline]
+    pub(crate) fn has_found_none(&self) -> bool {
+        self.found.borrow().is_empty()
+    }
+
+    /// As the fabric's wait, for what comes without progress of collectives: lets go of what others want back.
+    #[inline]
+    pub(crate) fn wait_until<V>(
+        &self,
+        what: &'static str,
+        whom: &[PeerId],
+        done: impl FnMut() -> Option<V>,
+    ) -> samite_fabric::Result<V> {
+        if self.has_found_none() {
+            return self.fabric.wait_until(what, whom, done);
+        }
+        let done = RefCell::new((done, None));
+        let look = || {
+            let (done, value) = &mut *done.borrow_mut();
+            *value = value.take().or_else(&mut *done);
+            value.is_some()
+        };
+        let step = || {
+            self.let_go();
+            look().then(|| done.borrow_mut().1.take()).flatten()
+        };
+        self.fabric.wait_stepping(what, whom, step, look)
+    }
+
+    /// Moves on what this unit does for others while it waits.
+    pub(crate) fn step(&self) {
+        self.collectives.step();
+        self.let_go();
+    }
+
+    /// Waits until `take` has something of this unit for it alone: those who use it still let go of it when they make
+    /// progress. Half of the deadline: others may be waiting for this unit meanwhile.
+    pub(crate) fn wait_alone<V, R>(
+        &self,
+        value: V,
+        mut take: impl FnMut(V) -> Result<R, Box<(V, samite_fabric::Error)>>,
+    ) -> Result<R, Box<(V, samite_fabric::Error)>> {
+        let begin = std::time::Instant::now();
+        let most = self.fabric.deadline() / 2;
+        let mut kept = Some(value);
+        let mut failed = None;
+        let step = || {
+            self.step();
+            match take(kept.take()?) {
+                Ok(value) => Some(Ok(value)),
+                Err(refused) => {
+                    let (value, error) = *refused;
+                    if self.may_end(&error) && begin.elapsed() < most {
+                        (kept, failed) = (Some(value), Some(error));
+                        return None;
+                    }
+                    Some(Err(Box::new((value, error))))
+                }
+            }
+        };
+        let waited = self
+            .fabric
+            .wait_stepping("the users of a segment", &[], step, || false);
+        waited.unwrap_or_else(|late| match kept {
+            Some(value) => Err(Box::new((value, failed.unwrap_or(late)))),
+            None => unreachable!("it is kept while it is waited for"),
+        })
+    }
+
+    /// Whether the use of a segment that stands in the way is one that ends without this unit.
+    fn may_end(&self, error: &samite_fabric::Error) -> bool {
+        match error {
+            samite_fabric::Error::InUse { users, .. } => !users.contains(&self.fabric.me()),
+            _ => false,
+        }
     }
 
     /// Keeps a segment for pointers into it.
@@ -333,7 +475,9 @@ impl<'f> Job<'f> {
         }
         let peer = self.peer(pointer.unit())?;
         let key = self.fabric.look_up(peer, pointer.segment().into())?;
-        let remote = key.map(|key| self.fabric.attach(key)).transpose()?;
+        let remote = key.map(|key| self.fabric.attach(key)).transpose();
+        let remote = remote.map_err(|error| clarify(error, pointer))?;
+        let remote = remote.filter(|remote| is_of(remote, pointer));
         remote.ok_or_else(|| bad(pointer))
     }
 
@@ -409,6 +553,7 @@ impl<'f> Job<'f> {
     pub(crate) fn flush(&self, of: Option<Unit>) -> Result<()> {
         // ORDERING: SeqCst: what was stored before is visible to everybody before what comes after.
         samite_mem::sync::fence(samite_mem::sync::Ordering::SeqCst);
+        self.let_go();
         self.implicit.flush(of)?;
         match &self.check {
             None => Ok(()),
@@ -435,15 +580,22 @@ fn watched<T>(at: GlobalPtr<T>) -> (Memory, u64) {
     (memory, at.offset() / element_bytes.max(1))
 }
 
-/// Whether the memory is still that of the pointer's allocation. The pieces of a unit's own heap are
-/// looked at in debug builds only: that is one more access.
+/// Whether a segment is the one that a pointer was made for: numbers are used again. What lies in a chunk of a
+/// unit's own heap says so itself ([`check`]).
+#[inline]
+fn is_of<T>(remote: &Remote<'_>, pointer: GlobalPtr<T>) -> bool {
+    let flags = pointer.flags();
+    flags.origin() == Origin::Local || remote.key().generation as u8 == flags.generation()
+}
+
+/// Whether a piece of a unit's own heap is still that of the pointer's allocation. That is
+/// looked at in debug builds only: it is one more access.
 #[inline]
 fn check<T>(remote: &Remote<'_>, pointer: GlobalPtr<T>, bytes: u64) -> Result<()> {
     let (key, offset) = (remote.key(), pointer.offset());
     let generation = pointer.flags().generation();
     if pointer.flags().origin() != Origin::Local {
-        let same = key.generation as u8 == generation;
-        return same.then_some(()).ok_or_else(|| bad(pointer));
+        return Ok(());
     }
     let end = offset.saturating_add(bytes);
     if end > local::data_bytes(key.bytes) {
@@ -452,7 +604,8 @@ fn check<T>(remote: &Remote<'_>, pointer: GlobalPtr<T>, bytes: u64) -> Result<()
     if cfg!(debug_assertions) && bytes > 0 {
         for at in [offset, end - 1] {
             let mut found = [0];
-            remote.get(local::generation_at(key.bytes, at), &mut found)?;
+            let got = remote.get(local::generation_at(key.bytes, at), &mut found);
+            got.map_err(|error| clarify(error, pointer))?;
             if found[0] != generation {
                 return Err(bad(pointer));
             }

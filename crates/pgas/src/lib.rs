@@ -72,7 +72,7 @@ pub use pointer::{DartPtr, Flags, GlobalPtr, Origin};
 pub use samite_fabric::{Handle, Scoped, test_all, wait_all};
 pub use segment::{
     Fetch, Local, Part, Phase, Place, ReadOnly, Segment, Shared, Signal, SignalOp, Strided,
-    Updates, Wanted,
+    Unturned, Updates, Wanted,
 };
 pub use team::{Team, TeamId};
 pub use unit::{Elem, Unit};

@@ -1,6 +1,6 @@
 //! Phases of a segment: references while nobody else writes, on every transport.
 
-use samite_pgas::{Error, GlobalPtr, Pgas};
+use samite_pgas::{Error, GlobalPtr, Local, Pgas};
 use samite_testkit::everywhere;
 
 everywhere!(
@@ -131,11 +131,18 @@ fn who_is_still_attached_keeps_the_phase_from_changing() {
         .expect("here")
         .expect("offered");
     let attached = fabric.attach(key).expect("it is open");
-    let refused = segment.into_local().err();
+    let unturned = segment.turn::<Local>().expect_err("somebody is attached");
     let users = samite_fabric::Error::InUse {
         segment: number,
         users: vec![fabric.me()],
     };
-    assert_eq!(refused, Some(Error::Fabric(users)));
-    assert!(attached.put(0, &[1]).is_err(), "the segment was freed");
+    let (segment, error) = unturned.into_parts();
+    assert_eq!(error, Error::Fabric(users));
+    attached.put(3, &[1]).expect("the segment is as it was");
+    drop(attached);
+    let local = segment.expect("it comes back").into_local();
+    assert_eq!(
+        local.expect("nobody is attached").as_slice()[..4],
+        [0, 0, 0, 1]
+    );
 }

@@ -55,10 +55,12 @@ struct Dying {
     epoch: u64,
     /// It left, and its process may go on: some of its leases may outlive its membership.
     process: Option<OwnedFd>,
+    /// Whether its leases have been ended for it.
+    has_no_leases: bool,
 }
 
 impl Dying {
-    /// Whether its process ended just now.
+    /// Whether its process has ended.
     fn has_ended(&mut self) -> bool {
         let now = rustix::event::Timespec {
             tv_sec: 0,
@@ -71,7 +73,7 @@ impl Dying {
         if ended {
             self.process = None;
         }
-        ended
+        self.process.is_none()
     }
 }
 
@@ -211,8 +213,6 @@ impl Node {
     /// A process died (or ended).
     pub(super) fn lose(&mut self, index: usize) {
         let member = self.members.swap_remove(index);
-        // It uses nothing any more, so others have that again as soon as they hear of its death.
-        self.layout.end_leases_of(member.peer, self.slots.used());
         self.part(&member, None);
     }
 
@@ -232,31 +232,34 @@ impl Node {
             life,
             epoch: self.epoch,
             process,
+            has_no_leases: false,
         });
         self.reclaim();
     }
 
-    /// Gives back what the dead had, once every survivor has seen the death and nobody has a lease on it: until
-    /// then somebody may be reading a last message out of it. What a process that left still uses keeps its number.
+    /// Ends the leases of the dead, once every survivor has seen the death: until then one of them may still be
+    /// copying through the dead process into memory that it had a lease on. And gives back what the dead had
+    /// themselves, once nobody has a lease on it. What a process that left still uses keeps its number.
     pub(super) fn reclaim(&mut self) {
         let used = self.slots.used();
-        for dying in &mut self.dying {
-            if dying.has_ended() {
-                self.layout.end_leases_of(dying.life.0, used);
-            }
-        }
         // Who says that it has seen what has not happened yet was led astray; it will look again.
         let seen = |member: &Member| {
             let seen = self.layout.seen_epoch(member.peer);
             if seen > self.epoch { 0 } else { seen }
         };
         let seen = self.members.iter().map(seen).min();
+        let is_seen = |dying: &Dying| seen.is_none_or(|seen| seen >= dying.epoch);
+        for dying in &mut self.dying {
+            if is_seen(dying) && !dying.has_no_leases && dying.has_ended() {
+                self.layout.end_leases_of(dying.life.0, used);
+                dying.has_no_leases = true;
+            }
+        }
         let layout = &self.layout;
         let is_done = |dying: &Dying| {
             let peer = dying.life.0;
-            let is_seen = seen.is_none_or(|seen| seen >= dying.epoch);
-            let has_leases = dying.process.is_some() && layout.has_leases(peer);
-            is_seen && !has_leases && !layout.is_leased(peer)
+            let has_leases = !dying.has_no_leases && layout.has_leases(peer);
+            is_seen(dying) && !has_leases && !layout.is_leased(peer)
         };
         let (ready, waiting): (Vec<_>, Vec<_>) = self.dying.drain(..).partition(is_done);
         self.dying = waiting;

@@ -7,7 +7,7 @@
 //! | [`ReadOnly`] | in place, not changed | got; on a node in place |
 
 use super::Array;
-use crate::{Elem, Error, Local, Phase, ReadOnly, Result, Segment, Shared, Team};
+use crate::{Elem, Error, Local, Phase, ReadOnly, Result, Segment, Shared, Team, Unturned};
 use samite_fabric::{Scope, Scoped};
 
 /// A phase in which a unit may read its own elements.
@@ -192,40 +192,49 @@ fn check<T: Elem>(segment: &Segment<'_, T, Local>, first: u64, count: usize) -> 
 }
 
 impl<'f, T: Elem, const D: usize, P: Phase> Array<'f, T, D, P> {
-    /// The same array in another phase.
-    fn turn<Q: Phase>(
-        self,
-        turn: impl FnOnce(Segment<'f, T, P>) -> Result<Segment<'f, T, Q>>,
-    ) -> Result<Array<'f, T, D, Q>> {
-        Ok(Array {
-            segment: turn(self.segment)?,
-            pattern: self.pattern,
-            exchange: self.exchange,
-        })
+    /// The same array in another phase. Collective. Errors, and how the array comes back: [`Segment::turn`].
+    pub fn turn<Q: Phase>(self) -> Result<Array<'f, T, D, Q>, Unturned<Self>> {
+        let Array {
+            segment,
+            pattern,
+            exchange,
+        } = self;
+        match segment.turn() {
+            Ok(segment) => Ok(Array {
+                segment,
+                pattern,
+                exchange,
+            }),
+            Err(unturned) => Err(unturned.map(|segment| Array {
+                segment,
+                pattern,
+                exchange,
+            })),
+        }
     }
 }
 
 impl<'f, T: Elem, const D: usize> Array<'f, T, D> {
     /// Each member gets its own elements in place. Collective; see [`Segment::into_local`].
     pub fn into_local(self) -> Result<Array<'f, T, D, Local>> {
-        self.turn(Segment::<T, Shared>::into_local)
+        Ok(self.turn()?)
     }
 
     /// Everybody may only read. Collective; see [`Segment::into_read_only`].
     pub fn into_read_only(self) -> Result<Array<'f, T, D, ReadOnly>> {
-        self.turn(Segment::<T, Shared>::into_read_only)
+        Ok(self.turn()?)
     }
 }
 
 impl<'f, T: Elem, const D: usize> Array<'f, T, D, Local> {
     /// Everybody may put and get again. Collective.
     pub fn into_shared(self) -> Result<Array<'f, T, D>> {
-        self.turn(Segment::<T, Local>::into_shared)
+        Ok(self.turn()?)
     }
 
     /// Everybody may only read. Collective.
     pub fn into_read_only(self) -> Result<Array<'f, T, D, ReadOnly>> {
-        self.turn(Segment::<T, Local>::into_read_only)
+        Ok(self.turn()?)
     }
 
     /// This unit's memory: elements and ghost cells, in the order of [`Array::local_runs`]. Without tiles it
@@ -244,12 +253,12 @@ impl<'f, T: Elem, const D: usize> Array<'f, T, D, Local> {
 impl<'f, T: Elem, const D: usize> Array<'f, T, D, ReadOnly> {
     /// Everybody may put and get again. Collective.
     pub fn into_shared(self) -> Result<Array<'f, T, D>> {
-        self.turn(Segment::<T, ReadOnly>::into_shared)
+        Ok(self.turn()?)
     }
 
     /// Each member gets its own elements in place. Collective.
     pub fn into_local(self) -> Result<Array<'f, T, D, Local>> {
-        self.turn(Segment::<T, ReadOnly>::into_local)
+        Ok(self.turn()?)
     }
 
     /// Memory of a member, in place: [`Pattern::local_runs`](super::Pattern::local_runs) says what is where.

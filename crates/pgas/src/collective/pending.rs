@@ -109,7 +109,7 @@ impl<'f, R> Pending<'f, R> {
     /// The result, if it has ended; makes some progress. Asked again it answers again.
     pub fn test(&mut self) -> Option<Result<R>> {
         self.team.fabric().progress();
-        self.team.0.job.collectives.step();
+        self.team.0.job.step();
         self.look()
     }
 
@@ -119,7 +119,7 @@ impl<'f, R> Pending<'f, R> {
     /// Those of the blocking form; a wait that is over ends the collective here.
     pub fn wait(self) -> Result<R> {
         let step = || {
-            self.team.0.job.collectives.step();
+            self.team.0.job.step();
             self.look()
         };
         let what = self.kind.name();

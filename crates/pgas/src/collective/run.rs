@@ -19,6 +19,7 @@ impl<'f> Inner<'f> {
 
     /// The next call of this team.
     pub(super) fn next_call(&self, kind: Kind) -> Call {
+        self.job.let_go();
         let number = self.calls.get() + 1;
         self.calls.set(number);
         Call::new(kind, number)
@@ -175,7 +176,7 @@ impl<'f> Inner<'f> {
     ) -> Result<Machine<'f>> {
         let what = call.kind.name();
         let step = || {
-            self.job.collectives.step();
+            self.job.step();
             machine.step(combiner).cloned()
         };
         let fabric = self.job.fabric;

@@ -318,7 +318,7 @@ impl<'f> Lock<'f> {
             let lost = || fabric.lost(peer).map(|_| Wait::Lost);
             return Ok(look().or_else(lost));
         }
-        match fabric.wait_until("a lock", &whom, look) {
+        match self.team.0.job.wait_until("a lock", &whom, look) {
             Ok(wait) => Ok(Some(wait)),
             Err(Below::PeerLost { peer, .. }) if peer != whom[0] => Ok(Some(Wait::Lost)),
             Err(error) => Err(self.say(error.into())),

@@ -39,6 +39,11 @@ impl<'f> Kept<'f> {
         self.unused.set(true);
     }
 
+    /// Whether it is registered memory.
+    pub(super) fn is_registered(&self) -> bool {
+        self.own.as_ref().is_some_and(Own::is_registered)
+    }
+
     /// Out of it, for another phase.
     pub(super) fn take(mut self) -> Option<Own<'f>> {
         self.own.take()

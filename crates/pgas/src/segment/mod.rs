@@ -8,6 +8,7 @@ mod part;
 mod phase;
 mod signal;
 mod strided;
+mod unturned;
 mod watch;
 
 use crate::pointer::{Flags, Origin};
@@ -25,6 +26,7 @@ pub(crate) use phase::Open;
 pub use phase::{Local, Phase, ReadOnly, Shared};
 pub use signal::{Signal, SignalOp, Wanted};
 pub use strided::Strided;
+pub use unturned::Unturned;
 
 /// A collective allocation: elements of `T` at each member of a team, in a phase ([`phase`](crate::Shared)).
 #[derive(Debug)]
@@ -36,7 +38,7 @@ pub struct Segment<'f, T, P: Phase = Shared> {
 
 /// What a segment is in every phase.
 #[derive(Debug)]
-struct Parts<'f> {
+pub struct Parts<'f> {
     team: Team<'f>,
     /// Elements, by rank.
     counts: Vec<u64>,

@@ -6,17 +6,23 @@
 //!   ReadOnly   everybody gets; on a node everybody has `&[T]` of every part
 //! ```
 //! A phase is changed by a collective call that consumes the segment, so the compiler sees that no access
-//! of the old phase comes after it. Below, a gate in shared memory counts who is attached to a part and
-//! turns only at zero (`samite_mem::gate`): a member that is attached in another way, or a program that
+//! of the old phase comes after it. Below, whoever is attached to a part has a lease on it, and the part turns only
+//! when no lease is out (`samite_mem::lease`): a member that is attached in another way, or a program that
 //! breaks the rules, ends the change with an error and never with a reference to memory that others write.
 //!
-//! The order of a change: all detach; a barrier; each owner turns its gate; all agree; all attach anew. It
-//! also orders memory: what was written in one phase is there in the next, at all members.
+//! The order of a change:
+//! 1. All agree to begin: what was started in the old phase is complete. Until here the segment is as it was.
+//! 2. All detach. Each owner withdraws its part, waits until nobody uses it ([`Job::wait_alone`]: units that
+//!    followed a pointer let go when they make progress), turns it and offers it again.
+//! 3. All agree that all parts have turned, and attach anew; or else they turn back.
 //!
-//! Registered memory stays `Shared`: the kernel copies into it without asking a gate.
+//! It also orders memory: what was written in one phase is there in the next, at all members.
+//!
+//! Registered memory stays `Shared`: others reach it by the kernel, which knows no phases.
 
 use super::leave::Kept;
-use super::{Parts, Segment};
+use super::{Parts, Segment, Unturned};
+use crate::job::Job;
 use crate::{Elem, Error, Result};
 use samite_fabric::{Gated, Owned, Remote};
 use samite_mem::SharedBytes;
@@ -27,12 +33,58 @@ pub trait Phase: sealed::Phase {}
 impl<P: sealed::Phase> Phase for P {}
 
 pub(super) mod sealed {
+    use super::{Failure, Part, Parts};
+
     pub trait Phase {
         type State<'f>: std::fmt::Debug;
 
+        /// How a part is leased.
+        const MODE: super::Mode;
+
         /// Nobody uses the part any more.
         fn release(_: &Self::State<'_>) {}
+
+        /// Whether it is registered memory.
+        fn is_registered(_: &Self::State<'_>) -> bool {
+            false
+        }
+
+        /// Detaches from all parts; this unit's own. `None` of registered memory.
+        fn detach<'f>(parts: &Parts<'f>, state: Self::State<'f>) -> Option<Part<'f>>;
+
+        /// Attaches to all parts, which have elements of `size` bytes and are in this phase; with `anyway` also
+        /// where some cannot be reached. Collective without that.
+        fn attach<'f>(
+            parts: &Parts<'f>,
+            part: Part<'f>,
+            size: u64,
+            anyway: bool,
+        ) -> Result<Self::State<'f>, Box<(Option<Part<'f>>, Failure)>>;
     }
+}
+
+/// How a part is leased.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    Shared,
+    Local,
+    ReadOnly,
+}
+
+/// This unit's part while the phase changes.
+#[derive(Debug)]
+pub enum Part<'f> {
+    Gated(Gated<'f>),
+    Alone(Owned<'f>),
+}
+
+/// Why the members do not go on.
+#[derive(Debug)]
+pub enum Failure {
+    /// One of them cannot. All know that.
+    Refused(Error),
+    /// The collective by which they agree has failed. Some may go on.
+    Unknown(Error),
 }
 
 /// Everybody may put, get and use atomics, and nobody has a reference to the memory.
@@ -47,19 +99,140 @@ pub enum ReadOnly {}
 
 impl sealed::Phase for Shared {
     type State<'f> = Open<'f>;
+    const MODE: Mode = Mode::Shared;
 
     fn release(state: &Open<'_>) {
         state.own.nobody_uses_it();
     }
+
+    fn is_registered(state: &Open<'_>) -> bool {
+        state.own.is_registered()
+    }
+
+    fn detach<'f>(_: &Parts<'f>, state: Open<'f>) -> Option<Part<'f>> {
+        let Open {
+            bytes,
+            remotes,
+            windows,
+            own,
+        } = state;
+        drop((bytes, remotes, windows));
+        own.take()?.gated().map(Part::Gated)
+    }
+
+    fn attach<'f>(
+        parts: &Parts<'f>,
+        part: Part<'f>,
+        size: u64,
+        anyway: bool,
+    ) -> Result<Open<'f>, Box<(Option<Part<'f>>, Failure)>> {
+        let gated = part.gated()?;
+        let opened = Open::attach(parts, Own::Gated(gated), size, anyway);
+        opened.map_err(|refused| {
+            let (own, failure) = *refused;
+            Box::new((own.gated().map(Part::Gated), failure))
+        })
+    }
 }
+
 impl sealed::Phase for Local {
     type State<'f> = Owned<'f>;
+    const MODE: Mode = Mode::Local;
+
+    fn detach<'f>(_: &Parts<'f>, state: Owned<'f>) -> Option<Part<'f>> {
+        Some(Part::Alone(state))
+    }
+
+    fn attach<'f>(
+        _: &Parts<'f>,
+        part: Part<'f>,
+        _: u64,
+        _: bool,
+    ) -> Result<Owned<'f>, Box<(Option<Part<'f>>, Failure)>> {
+        match part {
+            Part::Alone(owned) => Ok(owned),
+            Part::Gated(_) => unreachable!("a part that has turned to local is this unit's alone"),
+        }
+    }
 }
+
 impl sealed::Phase for ReadOnly {
     type State<'f> = Reading<'f>;
+    const MODE: Mode = Mode::ReadOnly;
 
     fn release(state: &Reading<'_>) {
         state.own.nobody_uses_it();
+    }
+
+    fn detach<'f>(_: &Parts<'f>, state: Reading<'f>) -> Option<Part<'f>> {
+        drop(state.remotes);
+        state.own.take()?.gated().map(Part::Gated)
+    }
+
+    fn attach<'f>(
+        parts: &Parts<'f>,
+        part: Part<'f>,
+        _: u64,
+        anyway: bool,
+    ) -> Result<Reading<'f>, Box<(Option<Part<'f>>, Failure)>> {
+        let gated = part.gated()?;
+        match parts.attach(anyway) {
+            Ok(remotes) => Ok(Reading {
+                remotes,
+                own: parts.keep(Own::Gated(gated)),
+            }),
+            Err(failure) => Err(Box::new((Some(Part::Gated(gated)), failure))),
+        }
+    }
+}
+
+impl<'f> Part<'f> {
+    fn gated(self) -> Result<Gated<'f>, Box<(Option<Part<'f>>, Failure)>> {
+        match self {
+            Part::Gated(gated) => Ok(gated),
+            Part::Alone(_) => unreachable!("a part that has turned to shared is for all"),
+        }
+    }
+
+    /// Turns it, when nobody else uses it any more; else as it was, and withdrawn.
+    fn turn(self, to: Mode, job: &Job<'f>) -> Result<Part<'f>, Box<(Option<Part<'f>>, Error)>> {
+        let reading = to == Mode::ReadOnly;
+        let turned = match (self, to) {
+            (Part::Alone(owned), Mode::Local) => return Ok(Part::Alone(owned)),
+            (Part::Alone(owned), _) => {
+                let given = owned.give(reading).map(Part::Gated);
+                return given.map_err(|error| Box::new((None, error.into())));
+            }
+            (Part::Gated(gated), Mode::Local) => {
+                gated.shut();
+                job.wait_alone(gated, Gated::own).map(Part::Alone)
+            }
+            // It did not turn, or need not.
+            (Part::Gated(gated), _) if gated.is_reading() == reading => match gated.offer_again() {
+                Ok(()) => Ok(Part::Gated(gated)),
+                Err(error) => Err(Box::new((gated, error))),
+            },
+            (Part::Gated(gated), _) => {
+                gated.shut();
+                let turn = |mut gated: Gated<'f>| match gated.turn(reading) {
+                    Ok(()) => Ok(gated),
+                    Err(error) => Err(Box::new((gated, error))),
+                };
+                job.wait_alone(gated, turn).map(Part::Gated)
+            }
+        };
+        turned.map_err(|refused| {
+            let (gated, error) = *refused;
+            Box::new((Some(Part::Gated(gated)), error.into()))
+        })
+    }
+}
+
+impl Failure {
+    fn into_error(self) -> Error {
+        match self {
+            Failure::Refused(error) | Failure::Unknown(error) => error,
+        }
     }
 }
 
@@ -78,10 +251,14 @@ impl<'f> Own<'f> {
         }
     }
 
-    fn gated(self) -> Result<Gated<'f>> {
+    pub(super) fn is_registered(&self) -> bool {
+        matches!(self, Own::Registered(_))
+    }
+
+    fn gated(self) -> Option<Gated<'f>> {
         match self {
-            Own::Gated(own) => Ok(own),
-            Own::Registered(_) => Err(Error::AlwaysShared),
+            Own::Gated(own) => Some(own),
+            Own::Registered(_) => None,
         }
     }
 }
@@ -115,54 +292,164 @@ impl<'f> Parts<'f> {
         Kept::new(own, &self.team.0.job, &self.team.0.peers)
     }
 
-    fn agree<T>(&self, what: Result<T, samite_fabric::Error>) -> Result<T> {
-        let mine = [u8::from(what.is_ok())];
+    /// Whether all members can go on.
+    fn agree<T>(&self, mine: Result<T>) -> Result<T, Failure> {
+        let fine = [u8::from(mine.is_ok())];
         let mut all = vec![0; self.team.size() as usize];
-        self.team.all_gather(&mine[..], &mut all[..])?;
-        let value = what?;
+        let told = self.team.all_gather(&fine[..], &mut all[..]);
+        let value = match (mine, told) {
+            (Err(error), Ok(())) => return Err(Failure::Refused(error)),
+            (Err(error), Err(_)) | (Ok(_), Err(error)) => return Err(Failure::Unknown(error)),
+            (Ok(value), Ok(())) => value,
+        };
         match all.iter().position(|fine| *fine == 0) {
             None => Ok(value),
-            Some(rank) => Err(Error::NoPhase(self.team.unit(rank as u32)?)),
+            Some(rank) => Err(Failure::Refused(
+                self.team
+                    .unit(rank as u32)
+                    .map_or_else(|error| error, Error::NoPhase),
+            )),
         }
+    }
+
+    /// Attaches to all parts. Collective, unless it is done `anyway`: then operations on those that cannot be
+    /// reached say why.
+    fn attach(&self, anyway: bool) -> Result<Vec<Remote<'f>>, Failure> {
+        let fabric = self.team.fabric();
+        if anyway {
+            let attach = |key| {
+                let attached = fabric.attach(key);
+                attached.unwrap_or_else(|_| fabric.attach_unseen(key))
+            };
+            return Ok(self.keys.iter().map(|key| attach(*key)).collect());
+        }
+        let attached: Result<_, samite_fabric::Error> =
+            self.keys.iter().map(|key| fabric.attach(*key)).collect();
+        self.agree(attached.map_err(Error::from))
     }
 }
 
-fn attach<'f>(parts: &Parts<'f>) -> Result<Vec<Remote<'f>>, samite_fabric::Error> {
-    let fabric = parts.team.fabric();
-    parts.keys.iter().map(|key| fabric.attach(*key)).collect()
+impl<'f> Open<'f> {
+    /// Attaches to all parts, which are open; see [`Parts::attach`].
+    fn attach(
+        parts: &Parts<'f>,
+        own: Own<'f>,
+        size: u64,
+        anyway: bool,
+    ) -> Result<Open<'f>, Box<(Own<'f>, Failure)>> {
+        let remotes = match parts.attach(anyway) {
+            Ok(remotes) => remotes,
+            Err(failure) => return Err(Box::new((own, failure))),
+        };
+        let bytes = match &own {
+            Own::Gated(own) => own.bytes(),
+            Own::Registered(own) => Ok(own.bytes().clone()),
+        };
+        let bytes = match bytes {
+            Ok(bytes) => bytes,
+            Err(error) => return Err(Box::new((own, Failure::Unknown(error.into())))),
+        };
+        for (remote, unit) in remotes.iter().zip(parts.team.group()) {
+            let number = remote.key().segment as u16;
+            let job = &parts.team.0.job;
+            job.remember(unit, number, Some(remote.clone()));
+        }
+        let window = |(remote, count): (&Remote<'f>, &u64)| {
+            let mapped = remote.mapped().filter(|_| !parts.checked);
+            let elements = mapped.map(|all| all.slice(0, count * size));
+            elements.unwrap_or_else(|| bytes.slice(0, 0))
+        };
+        let windows = remotes.iter().zip(&parts.counts).map(window).collect();
+        Ok(Open {
+            bytes,
+            remotes,
+            windows,
+            own: parts.keep(own),
+        })
+    }
+}
+
+impl<'f, T: Elem, P: Phase> Segment<'f, T, P> {
+    /// The segment in another phase. Collective; what was written or put before is there at all members. Units that are
+    /// no members and have followed a pointer to a part let go of it when they make progress; each member waits for
+    /// that, for half of the fabric's deadline.
+    ///
+    /// # Errors
+    /// [`Error::AlwaysShared`] for registered memory; [`samite_fabric::Error::InUse`] by units that do not let
+    /// go, [`Error::NoPhase`] at the other members; a lost member. The segment comes back in its old phase,
+    /// with what was in it: see [`Unturned`].
+    pub fn turn<Q: Phase>(self) -> Result<Segment<'f, T, Q>, Unturned<Self>> {
+        if P::is_registered(&self.state) {
+            return Err(Unturned::new(Some(self), Error::AlwaysShared));
+        }
+        // What was put without a handle belongs to the phase that ends.
+        let flushed = self.parts.team.0.job.flush(None);
+        if let Err(failure) = self.parts.agree(flushed) {
+            return Err(Unturned::new(Some(self), failure.into_error()));
+        }
+        let Segment { parts, state, .. } = self;
+        parts.forget_remotes();
+        let (part, turned) = match P::detach(&parts, state) {
+            Some(part) => match part.turn(Q::MODE, &parts.team.0.job) {
+                Ok(part) => (Some(part), Ok(())),
+                Err(refused) => (refused.0, Err(refused.1)),
+            },
+            None => (None, Err(Error::AlwaysShared)),
+        };
+        let attached = match (parts.agree(turned), part) {
+            (Ok(()), Some(part)) => Q::attach(&parts, part, size_of::<T>() as u64, false),
+            (Ok(()), None) => unreachable!("a part that has turned is there"),
+            (Err(failure), part) => Err(Box::new((part, failure))),
+        };
+        match attached {
+            Ok(state) => Ok(Segment {
+                parts,
+                state,
+                kind: PhantomData,
+            }),
+            Err(refused) => {
+                let (part, failure) = *refused;
+                let back = part.and_then(|part| Segment::turn_back(parts, part, &failure));
+                Err(Unturned::new(back, failure.into_error()))
+            }
+        }
+    }
+
+    /// In its old phase, after a change that has failed. `None`: others have gone on, and use this unit's part.
+    fn turn_back(parts: Parts<'f>, part: Part<'f>, failure: &Failure) -> Option<Self> {
+        let turned = part.turn(P::MODE, &parts.team.0.job);
+        if matches!(failure, Failure::Refused(_)) {
+            // All parts are offered again, if all go well.
+            let _ = parts.agree(Ok(()));
+        }
+        let (part, error) = match turned {
+            Ok(part) => match P::attach(&parts, part, size_of::<T>() as u64, true) {
+                Ok(state) => {
+                    return Some(Segment {
+                        parts,
+                        state,
+                        kind: PhantomData,
+                    });
+                }
+                Err(refused) => (refused.0, refused.1.into_error()),
+            },
+            Err(refused) => *refused,
+        };
+        tracing::warn!(%error, "a part is in another phase than its segment was, and is left to those who use it");
+        if let Some(Part::Gated(gated)) = part {
+            drop(parts.keep(Own::Gated(gated)));
+        }
+        None
+    }
 }
 
 impl<'f, T: Elem> Segment<'f, T, Shared> {
     /// Attaches to all parts. Collective; all parts are offered.
     pub(super) fn share(parts: Parts<'f>, own: Own<'f>) -> Result<Self> {
-        let remotes = parts.agree(attach(&parts))?;
-        for (remote, unit) in remotes.iter().zip(parts.team.group()) {
-            let number = remote.key().segment as u16;
-            parts
-                .team
-                .0
-                .job
-                .remember(unit, number, Some(remote.clone()));
-        }
-        let bytes = match &own {
-            Own::Gated(own) => own.bytes()?,
-            Own::Registered(own) => own.bytes().clone(),
-        };
-        let window = |(remote, count): (&Remote<'f>, &u64)| {
-            let mapped = remote.mapped().filter(|_| !parts.checked);
-            let elements = mapped.map(|all| all.slice(0, count * size_of::<T>() as u64));
-            elements.unwrap_or_else(|| bytes.slice(0, 0))
-        };
-        let windows = remotes.iter().zip(&parts.counts).map(window).collect();
-        let parts_own = parts.keep(own);
+        let opened = Open::attach(&parts, own, size_of::<T>() as u64, false);
         Ok(Segment {
+            state: opened.map_err(|refused| refused.1.into_error())?,
             parts,
-            state: Open {
-                bytes,
-                remotes,
-                windows,
-                own: parts_own,
-            },
             kind: PhantomData,
         })
     }
@@ -172,46 +459,15 @@ impl<'f, T: Elem> Segment<'f, T, Shared> {
         self.state
     }
 
-    /// Detaches from all parts, with everybody: behind the barrier nobody uses them. Nobody attaches until
-    /// the gate has turned.
-    fn detach(self) -> Result<(Parts<'f>, Gated<'f>)> {
-        let Segment { parts, state, .. } = self;
-        let Open {
-            bytes,
-            remotes,
-            windows,
-            own,
-        } = state;
-        let own = own.take().ok_or(Error::AlwaysShared)?.gated()?;
-        // What was put without a handle belongs to the phase that ends.
-        parts.team.0.job.flush(None)?;
-        parts.forget_remotes();
-        drop((bytes, remotes, windows));
-        parts.team.barrier()?;
-        own.shut();
-        Ok((parts, own))
-    }
-
-    /// Each member gets its own part as `&mut [T]`. Collective; what was put before is there.
-    ///
-    /// # Errors
-    /// [`Error::AlwaysShared`] for registered memory. A unit that is attached otherwise: then the change
-    /// fails at all members, and the segment is freed.
+    /// Each member gets its own part as `&mut [T]`. Collective. [`Segment::turn`], where the segment is dropped if
+    /// that fails.
     pub fn into_local(self) -> Result<Segment<'f, T, Local>> {
-        let (parts, own) = self.detach()?;
-        let owned = parts.agree(own.own().map_err(|refused| refused.1))?;
-        Ok(Segment {
-            parts,
-            state: owned,
-            kind: PhantomData,
-        })
+        Ok(self.turn()?)
     }
 
-    /// Everybody may only read. Collective. Errors as [`Segment::into_local`].
+    /// Everybody may only read. Collective. As [`Segment::into_local`].
     pub fn into_read_only(self) -> Result<Segment<'f, T, ReadOnly>> {
-        let (parts, mut own) = self.detach()?;
-        parts.agree(own.turn(true))?;
-        Segment::read(parts, own)
+        Ok(self.turn()?)
     }
 }
 
@@ -227,30 +483,18 @@ impl<'f, T: Elem> Segment<'f, T, Local> {
         &mut self.state.memory_mut().as_mut_slice()[..len]
     }
 
-    /// Everybody may put and get again. Collective; what was written is visible to all.
+    /// Everybody may put and get again. Collective; what was written is visible to all. As [`Segment::into_local`].
     pub fn into_shared(self) -> Result<Segment<'f, T, Shared>> {
-        let own = self.parts.agree(self.state.give(false))?;
-        Segment::share(self.parts, Own::Gated(own))
+        Ok(self.turn()?)
     }
 
-    /// Everybody may read. Collective; what was written is visible to all.
+    /// Everybody may read. Collective; what was written is visible to all. As [`Segment::into_local`].
     pub fn into_read_only(self) -> Result<Segment<'f, T, ReadOnly>> {
-        let own = self.parts.agree(self.state.give(true))?;
-        Segment::read(self.parts, own)
+        Ok(self.turn()?)
     }
 }
 
 impl<'f, T: Elem> Segment<'f, T, ReadOnly> {
-    fn read(parts: Parts<'f>, own: Gated<'f>) -> Result<Self> {
-        let remotes = parts.agree(attach(&parts))?;
-        let own = parts.keep(Own::Gated(own));
-        Ok(Segment {
-            parts,
-            state: Reading { own, remotes },
-            kind: PhantomData,
-        })
-    }
-
     /// The part of a member, in place; `None` where its memory is not mapped here ([`Segment::get`] then).
     pub fn slice(&self, rank: u32) -> Result<Option<&[T]>> {
         let len = self.len_of(rank)? as usize;
@@ -283,31 +527,13 @@ impl<'f, T: Elem> Segment<'f, T, ReadOnly> {
         Ok(remote.get(offset, crate::bytes_of_mut(into))?)
     }
 
-    fn stop_reading(self) -> Result<(Parts<'f>, Gated<'f>)> {
-        let Segment { parts, state, .. } = self;
-        drop(state.remotes);
-        parts.forget_remotes();
-        parts.team.barrier()?;
-        let own = state.own.take().ok_or(Error::AlwaysShared)?.gated()?;
-        own.shut();
-        Ok((parts, own))
-    }
-
-    /// Everybody may put and get again. Collective.
+    /// Everybody may put and get again. Collective. As [`Segment::into_local`].
     pub fn into_shared(self) -> Result<Segment<'f, T, Shared>> {
-        let (parts, mut own) = self.stop_reading()?;
-        parts.agree(own.turn(false))?;
-        Segment::share(parts, Own::Gated(own))
+        Ok(self.turn()?)
     }
 
-    /// Each member gets its own part as `&mut [T]`. Collective. Errors as for the shared phase.
+    /// Each member gets its own part as `&mut [T]`. Collective. As in the shared phase.
     pub fn into_local(self) -> Result<Segment<'f, T, Local>> {
-        let (parts, own) = self.stop_reading()?;
-        let owned = parts.agree(own.own().map_err(|refused| refused.1))?;
-        Ok(Segment {
-            parts,
-            state: owned,
-            kind: PhantomData,
-        })
+        Ok(self.turn()?)
     }
 }

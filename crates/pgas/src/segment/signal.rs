@@ -137,7 +137,7 @@ impl Segment<'_, u64, Shared> {
             return Err(super::out_of_range(unit, index, 1, self.len()));
         }
         let word = bytes.u64(offset);
-        let seen = self.team().fabric().wait_until("a signal", whom, || {
+        let seen = self.team().0.job.wait_until("a signal", whom, || {
             // ORDERING: Acquire pairs with the signal's atomic: what was put before it is visible.
             let word = word.load(Ordering::Acquire);
             wanted.holds(word).then_some(word)

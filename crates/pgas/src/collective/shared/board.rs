@@ -313,13 +313,13 @@ impl Board {
     ) -> Result<(), Failure> {
         let peers: Vec<PeerId> = whom.iter().map(|r| team.peers[*r as usize]).collect();
         let fabric = team.job.fabric;
-        let waited = if team.job.collectives.is_idle() {
+        let waited = if team.job.collectives.is_idle() && team.job.has_found_none() {
             fabric.wait_until(what, &peers, || here().then_some(()))
         } else {
             // What this member has in flight is perhaps what the others wait for.
             let here = std::cell::RefCell::new(here);
             let step = || {
-                team.job.collectives.step();
+                team.job.step();
                 (here.borrow_mut())().then_some(())
             };
             fabric.wait_stepping(what, &peers, step, || (here.borrow_mut())())
