@@ -103,7 +103,7 @@ fn no_ring_breaks_its_consumer() {
                 bytes.u64(cell).store(header, Ordering::Relaxed);
             }
             for _ in 0..4 {
-                if consumer.next_has_body() {
+                if consumer.next_has_body() == Some(true) {
                     match consumer.medium.attach_bulk(&arena, arena.len()) {
                         Ok(bytes) => consumer.set_bulk(bytes, bytes),
                         Err(_) => return,

@@ -334,16 +334,19 @@ impl<M: Medium> Consumer<M> {
         (word >> 32) as u32 == sequence(self.head)
     }
 
-    /// Whether the frame that is waiting has a body: the bulk area must be known before it is peeked.
+    /// Whether the next frame has a body; `None` while there is none. The bulk area must be known before a frame
+    /// with a body is peeked, and this is how it is found out: a frame that comes after this look is not peeked
+    /// in its place.
     #[inline(always)]
-    pub fn next_has_body(&self) -> bool {
+    pub fn next_has_body(&self) -> Option<bool> {
         // ORDERING: Acquire pairs with the producer's Release store of this header (R3): the bulk area was
         // published before it, and is looked for next.
         let word = self
             .medium
             .header(self.head % CELLS)
             .load(Ordering::Acquire);
-        (word >> 16) as u8 & BULK != 0
+        let is_there = (word >> 32) as u32 == sequence(self.head);
+        is_there.then_some((word >> 16) as u8 & BULK != 0)
     }
 
     /// The next frame, or `None`; [`Consumer::advance`] makes room for the producer.

@@ -226,6 +226,24 @@ impl Shm {
 }
 
 impl Inbound {
+    /// Views the bulk area, which was published before the frame that has the first body.
+    #[cold]
+    fn attach_bulk(
+        &mut self,
+        layout: &crate::layout::Layout,
+        own_bulk: &Option<SharedBytes>,
+    ) -> Result<(), Corrupt> {
+        let bytes = match own_bulk {
+            Some(bulk) => self.consumer.medium.use_bulk(bulk.clone()),
+            None => {
+                let most = bulk_bytes(BODY_MAX);
+                self.consumer.medium.attach_bulk(layout.arena(), most)?
+            }
+        };
+        self.consumer.set_bulk(bytes, BODY_MAX);
+        Ok(())
+    }
+
     /// Delivers one frame.
     #[inline]
     fn take<S: Sink>(
@@ -236,15 +254,12 @@ impl Inbound {
         sink: &mut S,
     ) -> Result<bool, Corrupt> {
         // A body needs the bulk area, whose size bounds it; it is attached when a frame first has one.
-        if self.consumer.bulk_bytes() == 0 && self.consumer.next_has_body() {
-            let bytes = match own_bulk {
-                Some(bulk) => self.consumer.medium.use_bulk(bulk.clone()),
-                None => {
-                    let most = bulk_bytes(BODY_MAX);
-                    self.consumer.medium.attach_bulk(layout.arena(), most)?
-                }
-            };
-            self.consumer.set_bulk(bytes, BODY_MAX);
+        if self.consumer.bulk_bytes() == 0 {
+            match self.consumer.next_has_body() {
+                Some(true) => self.attach_bulk(layout, own_bulk)?,
+                Some(false) => {}
+                None => return Ok(false),
+            }
         }
         let Some((frame, medium)) = self.consumer.peek_with_medium()? else {
             return Ok(false);
