@@ -4,6 +4,7 @@
 mod agent;
 mod bench;
 mod builtin;
+mod copy_probe;
 mod doctor;
 mod edges;
 mod ends;
@@ -71,6 +72,14 @@ enum Command {
     /// End what units started when the launcher is killed (started by `samite run`)
     #[command(hide = true)]
     Guard,
+    /// Read a word of another process (started by `samite doctor`)
+    #[command(hide = true)]
+    CopyProbe {
+        /// The process
+        pid: i32,
+        /// Where the word is
+        address: u64,
+    },
     /// Run a built-in program as a unit (started by `samite run`)
     #[command(hide = true)]
     Unit {
@@ -167,6 +176,9 @@ fn start() -> Result<ExitCode> {
         Command::Guard => {
             samite_launch::guard(std::io::stdin().lock());
             Ok(ExitCode::SUCCESS)
+        }
+        Command::CopyProbe { pid, address } => {
+            copy_probe::read(pid, address).map(|()| ExitCode::SUCCESS)
         }
         Command::Unit { name, args } => builtin::unit(&name, &args),
     }

@@ -2,7 +2,7 @@
 
 mod domain;
 
-use domain::{Job, output};
+use domain::{Job, output, samite};
 use serde_json::Value;
 use std::path::Path;
 
@@ -242,4 +242,39 @@ fn every_workflow_has_a_plan() {
         let plan = plan(&[file.to_str().expect("a name of letters")]);
         assert_eq!(number(&plan["streams"][0]["step_bytes"]), bytes, "{name}");
     }
+}
+
+/// Whether the kernel copies is tried by another process: a process may always read itself.
+#[test]
+fn the_kernel_copy_is_tried_between_processes() {
+    let word = Box::new(0x1234_5678_9abc_def0_u64 ^ u64::from(std::process::id()));
+    // What doctor lets its child do; where there is no Yama it changes nothing.
+    samite::Ptracer::Process(std::process::id() as i32).allow();
+    let address = std::ptr::from_ref(&*word) as u64;
+    let own = std::process::id().to_string();
+    let reads = |address: u64| output(&["copy-probe", &own, &address.to_string()]);
+    let doctor = |setting: &str| {
+        let setting = format!("fabric.ptracer={setting}");
+        // It fails where anything else is missing on this machine.
+        let said = samite(&["doctor", "--config", &setting]).output();
+        let said = said.expect("samite can be started").stdout;
+        let text = String::from_utf8_lossy(&said);
+        let line = text.lines().find(|line| line.contains("kernel copy"));
+        line.expect("it says so").to_owned()
+    };
+    match reads(address) {
+        Ok(text) => {
+            assert_eq!(text.trim(), word.to_string());
+            assert!(reads(8).is_err(), "nothing is there");
+            for setting in ["launcher", "any"] {
+                let line = doctor(setting);
+                assert!(line.contains("works between processes"), "{line}");
+            }
+        }
+        Err(why) => {
+            let line = doctor("launcher");
+            assert!(!line.contains("works"), "{why}: {line}");
+        }
+    }
+    assert!(output(&["doctor", "--config", "fabric.ptracer=everybody"]).is_err());
 }

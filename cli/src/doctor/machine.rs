@@ -3,13 +3,16 @@
 use super::{Finding, State};
 use bytesize::ByteSize;
 use rustix::process::{Resource, getrlimit};
+use samite::config::{Config, PtracerName};
 use samite_launch::find_program;
 use std::fs;
 use std::path::Path;
 
-/// What the machine has for `units` units that share `budget` bytes; `None`: as many as the rule says.
-pub(super) fn findings(units: u64, budget: Option<u64>) -> Vec<Finding> {
-    let mut findings = kernel();
+/// What the machine has for `units` units with these settings.
+pub(super) fn findings(units: u64, settings: &Config) -> Vec<Finding> {
+    // None: as much as the rule says.
+    let budget = settings.memory.budget.set().map(|bytes| bytes.get());
+    let mut findings = kernel(settings.fabric.ptracer);
     findings.extend(limits(units));
     findings.extend(memory(budget));
     if let Some(why) = crate::agent::too_small(units, budget) {
@@ -22,7 +25,7 @@ pub(super) fn findings(units: u64, budget: Option<u64>) -> Vec<Finding> {
 }
 
 /// What the kernel has to offer.
-fn kernel() -> Vec<Finding> {
+fn kernel(ptracer: PtracerName) -> Vec<Finding> {
     let has = |what, answer: rustix::io::Result<()>, remedy: &str| match answer {
         Ok(()) => Finding::new(what, State::Good, "works", ""),
         Err(error) => Finding::new(what, State::Bad, error.to_string(), remedy),
@@ -39,7 +42,7 @@ fn kernel() -> Vec<Finding> {
         has("pidfd", pidfd, newer),
         has("futex", futex, newer),
         membarrier(),
-        kernel_copy(),
+        kernel_copy(ptracer),
     ]
 }
 
@@ -54,12 +57,12 @@ fn membarrier() -> Finding {
     }
 }
 
-fn kernel_copy() -> Finding {
-    match crate::info::copies_by_kernel() {
-        Ok(()) => Finding::new("kernel copy", State::Good, "works", ""),
+fn kernel_copy(ptracer: PtracerName) -> Finding {
+    match crate::copy_probe::try_with(ptracer) {
+        Ok(()) => Finding::new("kernel copy", State::Good, "works between processes", ""),
         Err(error) => {
-            let remedy = "long messages from private memory take another path; to allow it, give the \
-                          container CAP_SYS_PTRACE or set kernel.yama.ptrace_scope to 0";
+            let remedy = "long messages from private memory take another path; to allow it, see fabric.ptracer, and \
+                          give a container CAP_SYS_PTRACE";
             Finding::new("kernel copy", State::Note, error, remedy)
         }
     }

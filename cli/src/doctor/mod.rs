@@ -93,8 +93,7 @@ pub(crate) fn doctor(
             return Err(UsageError("--set changes a workflow, and none is given".into()).into());
         }
         let settings = settings::resolve(None, &args.config)?;
-        let budget = settings.config.memory.budget.set();
-        let findings = machine::findings(2, budget.map(|bytes| bytes.get()));
+        let findings = machine::findings(2, &settings.config);
         return conclude(&[findings], None);
     };
     for assignment in assignments {
@@ -113,8 +112,7 @@ pub(crate) fn doctor(
         return Ok(ExitCode::SUCCESS);
     }
     say(format_args!("{}\n", paper::text(&plan)))?;
-    let budget = settings.config.memory.budget.set();
-    let machine = machine::findings(plan.units, budget.map(|bytes| bytes.get()));
+    let machine = machine::findings(plan.units, &settings.config);
     let mut advice = advice::findings(&plan, &programs);
     let method = settings.config.stage.configuration().all.method;
     if edges.is_empty() && method == Method::Graph {

@@ -5,7 +5,7 @@ use std::process::{Child, Command, Stdio};
 
 const SAMITE: &str = env!("CARGO_BIN_EXE_samite");
 
-fn samite(words: &[&str]) -> Command {
+pub(crate) fn samite(words: &[&str]) -> Command {
     let mut command = Command::new(SAMITE);
     command
         .env("XDG_CONFIG_HOME", "/nonexistent")

@@ -14,6 +14,9 @@ pub struct Config {
     pub eager_max: Option<u64>,
     /// What this process must not use although it could.
     pub mask: Mask,
+    /// Whom the kernel lets copy from this process where only ancestors may do that. Without effect if the kernel copy is
+    /// masked.
+    pub ptracer: Ptracer,
     /// Ask the kernel for huge pages under large segments.
     pub huge_pages: bool,
     /// Budget of a domain of one, in bytes; `None`: by rule (half of the memory of the machine).
@@ -39,6 +42,38 @@ pub struct Mask {
     pub cooperative: bool,
 }
 
+/// Whom the kernel lets copy from and to a process, and so debug it, beside its ancestors, where the security module Yama
+/// restricts that (`kernel.yama.ptrace_scope = 1`). It stays so for as long as the process lives. Elsewhere the kernel
+/// asks only whether both belong to the same user, and this changes nothing.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Ptracer {
+    /// Nobody else: messages of peers that the kernel refuses take the ring.
+    #[default]
+    Unchanged,
+    /// The process with this id and its descendants: the launcher of a job, and so the units of the job.
+    Process(i32),
+    /// Every process of this user.
+    Any,
+}
+
+impl Ptracer {
+    /// Tells the kernel, for the calling process. Where there is no Yama, nothing is to be told.
+    pub fn allow(self) {
+        use rustix::process::{PTracer, Pid, set_ptracer};
+        let tracer = match self {
+            Ptracer::Unchanged => return,
+            Ptracer::Process(process) => match Pid::from_raw(process) {
+                Some(pid) => PTracer::ProcessID(pid),
+                None => return,
+            },
+            Ptracer::Any => PTracer::Any,
+        };
+        if let Err(error) = set_ptracer(tracer) {
+            tracing::debug!(%error, "PR_SET_PTRACER: there is no Yama, or no such process");
+        }
+    }
+}
+
 impl Mask {
     /// Only messages are left.
     pub const MESSAGES_ONLY: Mask = Mask {
@@ -55,6 +90,7 @@ impl Default for Config {
             spin: None,
             eager_max: None,
             mask: Mask::default(),
+            ptracer: Ptracer::Unchanged,
             huge_pages: true,
             budget: None,
             costs: crate::CostModel::default(),

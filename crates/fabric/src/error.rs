@@ -169,6 +169,11 @@ pub enum Error {
     /// The agent of the node is gone; who joins, dies or needs memory is no longer heard of.
     #[error("the agent of domain \"{0}\" is gone; start the job again")]
     AgentLost(String),
+    /// This process is a fork of the one that joined: what it has is a copy, and not its own.
+    #[error(
+        "this process is a fork of one that joined a domain, which alone can use what it has there; join here again"
+    )]
+    Forked,
 }
 
 fn names(users: &[PeerId]) -> String {
@@ -205,6 +210,7 @@ pub enum ErrorCode {
     InUse = 16,
     Absent = 17,
     TooLong = 18,
+    Forked = 19,
 }
 
 impl Error {
@@ -229,6 +235,7 @@ impl Error {
             Error::AgentLost(_) => ErrorCode::AgentLost,
             Error::Absent { .. } => ErrorCode::Absent,
             Error::TooLong { .. } => ErrorCode::TooLong,
+            Error::Forked => ErrorCode::Forked,
         }
     }
 }
@@ -258,6 +265,7 @@ impl From<samite_mem::Error> for Error {
             samite_mem::Error::OutOfRange { offset, end, bytes } => {
                 Error::OutOfRange { offset, end, bytes }
             }
+            samite_mem::Error::Forked => Error::Forked,
             other => Error::Memory(other.to_string()),
         }
     }

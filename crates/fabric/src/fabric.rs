@@ -64,6 +64,9 @@ const NAP: Duration = Duration::from_secs(1);
 const BUSY_NAP: Duration = Duration::from_micros(500);
 /// How long a process that leaves tries to get rid of what it still had to send.
 const LINGER: Duration = Duration::from_secs(1);
+/// A sleep that took so much longer than it should, or a turn of so long in which something moved, is the time for which
+/// this process was stopped (or the machine slept): it waited for nobody then.
+const STOPPED: Duration = Duration::from_secs(2);
 /// Polls between two looks at the clock.
 const POLLS_PER_LOOK: u32 = 64;
 
@@ -136,7 +139,7 @@ impl Fabric {
 
     /// Whether this is a fork of the process that joined: nothing that it has is its own.
     pub(crate) fn is_of_parent(&self) -> bool {
-        self.seat.as_ref().is_some_and(Seat::is_of_parent)
+        !self.node.heap.owner().is_current()
     }
 
     /// Name of the domain; `None` in a domain of one.
@@ -237,6 +240,9 @@ impl Fabric {
             if let Some(value) = done(&mut core.engine) {
                 return Ok(value);
             }
+            if core.engine.is_of_parent() {
+                return Err(Error::Forked);
+            }
             if core.engine.agent_lost && whom == Whom::Any {
                 let domain = self.domain().unwrap_or_default();
                 return Err(Error::AgentLost(domain.to_owned()));
@@ -329,6 +335,8 @@ pub(crate) struct Patience {
     since: Option<Duration>,
     idle_since: Option<Duration>,
     now: Duration,
+    /// Something came since the last look at the clock.
+    moved: bool,
 }
 
 impl Patience {
@@ -336,6 +344,14 @@ impl Patience {
     #[inline(always)]
     pub(crate) fn moved(&mut self) {
         self.idle_since = None;
+        self.moved = true;
+    }
+
+    /// The wait began so much later.
+    fn leave_out(&mut self, stopped: Duration) {
+        if let Some(since) = &mut self.since {
+            *since += stopped;
+        }
     }
 
     /// The clock, as last looked at.
@@ -366,6 +382,11 @@ impl Patience {
             return false;
         }
         let now = transport.now();
+        // A turn that moved nothing may have waited for memory: that counts.
+        let turned = now.saturating_sub(self.now);
+        if std::mem::take(&mut self.moved) && turned > STOPPED {
+            self.leave_out(turned);
+        }
         self.now = now;
         let since = *self.since.get_or_insert(now);
         let idle = now - *self.idle_since.get_or_insert(now);
@@ -379,7 +400,13 @@ impl Patience {
             transport.yield_now();
         } else {
             let nap = if core.engine.is_busy() { BUSY_NAP } else { NAP };
-            transport.idle((deadline - (now - since)).min(nap), there);
+            let nap = (deadline - (now - since)).min(nap);
+            transport.idle(nap, there);
+            self.now = transport.now();
+            let late = self.now.saturating_sub(now + nap);
+            if late > STOPPED {
+                self.leave_out(late);
+            }
         }
         false
     }

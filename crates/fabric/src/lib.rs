@@ -60,7 +60,7 @@ pub mod transport;
 mod watch;
 mod wire;
 
-pub use config::{Config, Mask};
+pub use config::{Config, Mask, Ptracer};
 pub use error::{Error, ErrorCode, Whom};
 pub use fabric::Fabric;
 pub use gated::{Borrowed, Gated, Growing, Owned};

@@ -252,6 +252,9 @@ impl Fabric {
     pub(crate) fn start_recv(&self, wants: Match, work: Work, scope: u16) -> Result<Key> {
         let core = &mut *self.core.borrow_mut();
         let engine = &mut core.engine;
+        if engine.is_of_parent() {
+            return Err(Error::Forked);
+        }
         let key = engine.ops.add(wants.source, "receive", work);
         if scope != NO_SCOPE {
             engine.ops.belong(key, scope);
@@ -283,7 +286,7 @@ impl Fabric {
     #[inline]
     pub(crate) fn finish(&self, key: Key) -> Result<Ended> {
         let result = self.wait_op(key);
-        if matches!(result, Err(Error::Timeout { .. } | Error::AgentLost(_))) {
+        if let Err(Error::Timeout { .. } | Error::AgentLost(_) | Error::Forked) = result {
             let core = &mut *self.core.borrow_mut();
             // Whoever waited is told; a scope is not told once more.
             core.engine.ops.belong(key, NO_SCOPE);

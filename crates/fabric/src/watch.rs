@@ -87,6 +87,9 @@ impl Fabric {
             if core.turn() > 0 {
                 patience.moved();
             }
+            if core.engine.is_of_parent() {
+                return Err(Error::Forked);
+            }
             if let Some(error) = whom.iter().find_map(|peer| core.engine.gone(*peer)) {
                 return Err(error);
             }
@@ -121,6 +124,9 @@ impl Fabric {
             }
             if core.turn() > 0 {
                 patience.moved();
+            }
+            if core.engine.is_of_parent() {
+                return Err(Error::Forked);
             }
             if changes != Some(core.engine.changes) {
                 changes = Some(core.engine.changes);

@@ -175,6 +175,7 @@ fn command(plan: &Plan, cpus: Option<&str>, program: &OsStr, args: &[OsString]) 
         .args(args)
         .env("SAMITE_DOMAIN", &plan.domain)
         .env("SAMITE_JOB", &plan.id)
+        .env("SAMITE_LAUNCHER", std::process::id().to_string())
         .env("SAMITE_CONFIG", &plan.config)
         // In its own group a unit could not read from the terminal anyway: it would be stopped.
         .stdin(Stdio::null())

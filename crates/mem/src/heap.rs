@@ -3,6 +3,7 @@
 
 use crate::arena::Keeps;
 use crate::claims::Use;
+use crate::sys::OwnerProcess;
 use crate::{Arena, Error, SharedBytes, Span};
 use range_alloc::RangeAllocator;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -34,6 +35,7 @@ const PART: u64 = 64 << 20;
 pub struct Heap {
     arena: Arena,
     huge: bool,
+    owner: OwnerProcess,
     inner: Arc<Mutex<Inner>>,
 }
 
@@ -77,6 +79,7 @@ impl Heap {
         Heap {
             arena,
             huge,
+            owner: OwnerProcess::current(),
             inner: Arc::new(Mutex::new(inner)),
         }
     }
@@ -84,6 +87,11 @@ impl Heap {
     /// The arena that the blocks lie in.
     pub fn arena(&self) -> &Arena {
         &self.arena
+    }
+
+    /// The process whose blocks these are.
+    pub fn owner(&self) -> OwnerProcess {
+        self.owner
     }
 
     /// Bytes in blocks.
@@ -101,7 +109,13 @@ impl Heap {
     }
 
     /// As [`Heap::block`], part by part: who has others to answer does so between the parts.
+    ///
+    /// # Errors
+    /// [`Error::Budget`]; [`Error::Forked`]: its list of free memory is a copy, and what is free there is in use.
     pub fn grow(&self, bytes: u64) -> Result<Growing, Error> {
+        if !self.owner.is_current() {
+            return Err(Error::Forked);
+        }
         let rounded = bytes
             .max(1)
             .checked_next_multiple_of(GRAIN)
@@ -325,7 +339,7 @@ impl Piece {
 
 impl Drop for Piece {
     fn drop(&mut self) {
-        if !*self.abandoned.get_mut() {
+        if !*self.abandoned.get_mut() && self.heap.owner.is_current() {
             self.heap.free(self.span);
         }
     }

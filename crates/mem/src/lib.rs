@@ -79,7 +79,7 @@ pub use pages::Pages;
 #[cfg(not(loom))]
 pub use shared::{Blocks, Origin, SharedBytes};
 #[cfg(not(loom))]
-pub use sys::{PeerCredentials, allow_kernel_copies, enable_asymmetric_fences, peer_credentials};
+pub use sys::{OwnerProcess, PeerCredentials, enable_asymmetric_fences, peer_credentials};
 
 /// A cache line; two of them are one sector of the adjacent-line prefetcher.
 pub const LINE: u64 = 64;
@@ -151,6 +151,9 @@ pub enum Error {
     /// Whoever grants extents could not be asked.
     #[error("no extent could be had: {0}")]
     NoGrant(String),
+    /// This process is a fork of the one that the memory belongs to.
+    #[error("this is a fork of the process that the memory belongs to, and cannot use it")]
+    Forked,
 }
 
 impl Error {

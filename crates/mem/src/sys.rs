@@ -6,13 +6,50 @@
 //! S3 The own process is never written through the kernel: that would be a way around every borrow.
 
 use std::os::fd::{AsFd, AsRawFd};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::Once;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 static ASYMMETRIC: AtomicBool = AtomicBool::new(false);
 
 // From <linux/membarrier.h>.
 const MEMBARRIER_CMD_GLOBAL_EXPEDITED: libc::c_int = 1 << 1;
 const MEMBARRIER_CMD_REGISTER_GLOBAL_EXPEDITED: libc::c_int = 1 << 2;
+
+/// How often the processes that led to this one have forked since the first [`OwnerProcess`] of them.
+static FORKS: AtomicU64 = AtomicU64::new(0);
+
+extern "C" fn forked() {
+    FORKS.fetch_add(1, Ordering::Relaxed);
+}
+
+/// The process in which a value was made. A fork of it has a copy of the value and shares what lies in the arena, and must
+/// not use it: two processes with the same end of a ring overwrite each other's frames.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OwnerProcess(u64);
+
+impl OwnerProcess {
+    /// This process.
+    ///
+    /// # Panics
+    /// There is no memory to register what runs in a fork.
+    pub fn current() -> OwnerProcess {
+        static REGISTERED: Once = Once::new();
+        REGISTERED.call_once(|| {
+            // SAFETY: no pointer but that of a function which lives as long as the program, and which does in a child
+            // only what is allowed there, even between the threads of the parent: it adds to an atomic.
+            let result = unsafe { libc::pthread_atfork(None, None, Some(forked)) };
+            assert_eq!(result, 0, "no memory is left to watch for forks");
+        });
+        OwnerProcess(FORKS.load(Ordering::Relaxed))
+    }
+
+    /// Whether this process is the one in which the value was made, and no fork of it. One load.
+    #[inline(always)]
+    pub fn is_current(self) -> bool {
+        // ORDERING: Relaxed: it changes only in `fork`, before any code of the child runs.
+        FORKS.load(Ordering::Relaxed) == self.0
+    }
+}
 
 fn call_membarrier(command: libc::c_int) -> bool {
     // SAFETY: membarrier takes three integers and touches no memory of ours (S1 is empty).
@@ -97,16 +134,6 @@ pub(crate) fn write_own_pages(
     let pid = std::process::id() as i32;
     let address = to.address(offset, from.len() as u64);
     write_anywhere(pid, address, from.as_ptr(), from.len()).is_ok_and(|n| n == from.len())
-}
-
-/// Lets processes of this user copy from and to this one where Yama restricts that to children.
-/// Not an error if there is no Yama.
-pub fn allow_kernel_copies() {
-    const PR_SET_PTRACER: libc::c_int = 0x5961_6d61;
-    // SAFETY: prctl with two integers; no memory is touched.
-    unsafe {
-        libc::prctl(PR_SET_PTRACER, libc::c_ulong::MAX, 0, 0, 0);
-    }
 }
 
 /// Who connected to, or listens on, the other end of a Unix socket.

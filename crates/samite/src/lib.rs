@@ -27,6 +27,7 @@ mod unit;
 
 /// The arrays that streams take and give, in the version that they do.
 pub use ndarray;
+pub use samite_fabric::Ptracer;
 pub use samite_fabric::{
     Atomic, Config as FabricConfig, CostModel, Error, ErrorCode, Fabric, Handle, Identity, Mask,
     Match, PeerId, PeerInfo, Received, Remote, Result, Scope, Segment, SegmentKey, Sent, Status,

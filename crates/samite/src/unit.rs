@@ -1,7 +1,7 @@
 //! How a process becomes a unit: what the launcher told it, or nothing.
 
-use crate::config::{Ability, Config as Settings, HugePages, Layers};
-use samite_fabric::{Config, Error, Fabric, Identity, Mask, Result};
+use crate::config::{Ability, Config as Settings, HugePages, Layers, PtracerName};
+use samite_fabric::{Config, Error, Fabric, Identity, Mask, Ptracer, Result};
 use std::env;
 
 /// The environment by which a launcher tells a process who it is.
@@ -20,6 +20,8 @@ pub mod variable {
     pub const UNIT: &str = "SAMITE_UNIT";
     /// Units of the job.
     pub const UNITS: &str = "SAMITE_UNITS";
+    /// Process id of the launcher.
+    pub const LAUNCHER: &str = "SAMITE_LAUNCHER";
     /// The resolved configuration, as TOML.
     pub const CONFIG: &str = "SAMITE_CONFIG";
 }
@@ -66,11 +68,22 @@ pub fn fabric_config(config: &Settings) -> Config {
         spin: fabric.spin.set().map(|spin| spin.get()),
         eager_max: fabric.eager_max.set().map(|bytes| bytes.get()),
         mask,
+        ptracer: ptracer(fabric.ptracer),
         huge_pages: fabric.huge_pages == HugePages::Auto,
         budget: config.memory.budget.set().map(|bytes| bytes.get()),
         background: false,
         check: fabric.check,
         costs: crate::calibration::load().unwrap_or_default(),
+    }
+}
+
+/// Whom the kernel lets copy from this process, as its settings say. A process that was started by hand has no launcher.
+fn ptracer(name: PtracerName) -> Ptracer {
+    let launcher = || env::var(variable::LAUNCHER).ok()?.parse().ok();
+    match name {
+        PtracerName::Launcher => launcher().map_or(Ptracer::Unchanged, Ptracer::Process),
+        PtracerName::Any => Ptracer::Any,
+        PtracerName::Unchanged => Ptracer::Unchanged,
     }
 }
 

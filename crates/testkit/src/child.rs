@@ -2,7 +2,7 @@
 
 use crate::{Failed, Outcome};
 use samite_fabric::agent::AgentConfig;
-use samite_fabric::{Config, Fabric, Identity};
+use samite_fabric::{Config, Fabric, Identity, Ptracer};
 use std::io::{BufRead, Write};
 use std::process::{Command, ExitStatus, Stdio};
 
@@ -138,7 +138,11 @@ pub(crate) fn run_unit(config: Config, body: impl FnOnce(&Unit) -> Outcome) -> !
         rank: number("SAMITE_UNIT"),
         size: number("SAMITE_UNITS"),
         domain: std::env::var("SAMITE_DOMAIN").unwrap_or_default(),
-        config,
+        config: Config {
+            // The process that runs the test, as a launcher would.
+            ptracer: Ptracer::Process(std::os::unix::process::parent_id() as i32),
+            ..config
+        },
     };
     match body(&unit) {
         Ok(()) => {

@@ -25,7 +25,7 @@ const FILES: [(&str, &str); 2] = [
 ];
 
 /// What the units of this bench were told, and those of the workflow must not be.
-const TOLD: [&str; 8] = [
+const TOLD: [&str; 9] = [
     "SAMITE_DOMAIN",
     "SAMITE_JOB",
     "SAMITE_PROGRAM",
@@ -33,6 +33,7 @@ const TOLD: [&str; 8] = [
     "SAMITE_SIZE",
     "SAMITE_UNIT",
     "SAMITE_UNITS",
+    "SAMITE_LAUNCHER",
     "SAMITE_CONFIG",
 ];
 

@@ -16,7 +16,7 @@ use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
 };
-use samite_mem::{ExtentSource, Span};
+use samite_mem::{ExtentSource, OwnerProcess, Span};
 use serde::{Deserialize, Serialize};
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -315,19 +315,12 @@ pub(crate) struct Seat {
     pub(crate) domain: String,
     pub(crate) peer: PeerId,
     pub(crate) incarnation: u32,
-    process: u32,
-}
-
-impl Seat {
-    /// Whether this is a fork of the process that joined: it has a copy of everything, and none of it is its own.
-    pub(crate) fn is_of_parent(&self) -> bool {
-        self.process != std::process::id()
-    }
+    owner: OwnerProcess,
 }
 
 impl Drop for Seat {
     fn drop(&mut self) {
-        if self.is_of_parent() {
+        if !self.owner.is_current() {
             return;
         }
         let request = Request::Leave {
@@ -373,7 +366,7 @@ pub(crate) fn join<T>(
             domain: domain.to_owned(),
             peer,
             incarnation,
-            process: std::process::id(),
+            owner: OwnerProcess::current(),
         };
         match speak(domain, socket.as_fd(), &Request::Confirm) {
             Ok((Answer::Done, _)) => return Ok((seat, mapped)),
@@ -454,8 +447,6 @@ pub(crate) struct AgentExtents {
     pub(crate) peer: PeerId,
     pub(crate) incarnation: u32,
     pub(crate) deadline: Duration,
-    /// Which process has them: a fork of it has none.
-    pub(crate) process: u32,
 }
 
 impl ExtentSource for AgentExtents {
@@ -485,9 +476,6 @@ impl ExtentSource for AgentExtents {
     }
 
     fn give_back(&mut self, extent: Span) {
-        if self.process != std::process::id() {
-            return;
-        }
         let (offset, bytes) = (extent.offset, extent.bytes);
         let request = Request::GiveBack {
             peer: self.peer,

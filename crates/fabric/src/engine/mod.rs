@@ -187,9 +187,31 @@ impl Engine {
         &mut self.peers[peer.index()]
     }
 
+    /// Whether this is a fork of the process that joined.
+    #[inline(always)]
+    pub(crate) fn is_of_parent(&self) -> bool {
+        !self.node.heap.owner().is_current()
+    }
+
+    /// This is a fork of the process that joined: ends what was under way here, and touches nothing that is shared.
+    fn forked(&mut self) {
+        self.active.clear();
+        self.dirty.clear();
+        for peer in &mut self.peers {
+            peer.gone = Some(Error::Forked);
+            peer.outbox = Outbox::default();
+        }
+        for key in self.ops.pending(|_| true) {
+            self.ops.finish(key, Err(Error::Forked));
+        }
+    }
+
     /// Why nothing can be asked of a peer, if so.
     #[inline]
     pub(crate) fn gone(&self, peer: PeerId) -> Option<Error> {
+        if self.is_of_parent() {
+            return Some(Error::Forked);
+        }
         match self.peers.get(peer.index()) {
             Some(Peer {
                 gone: Some(error), ..
@@ -315,6 +337,9 @@ impl Engine {
 
     /// Ends an operation early. `alive`: the peer may still touch what the operation shares with it.
     pub(crate) fn fail(&mut self, key: Key, error: Error, alive: bool) {
+        if self.is_of_parent() {
+            return self.ops.finish(key, Err(error));
+        }
         let Some(op) = self.ops.get(key).filter(|op| !op.has_ended()) else {
             return;
         };
@@ -414,6 +439,7 @@ impl Sink for Engine {
             }
             Change::Corrupt { peer, what } => self.corrupt(peer, what.what, what.value),
             Change::AgentLost => self.agent_lost = true,
+            Change::Forked => self.forked(),
         }
     }
 }

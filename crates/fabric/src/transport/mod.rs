@@ -116,6 +116,8 @@ pub enum Change {
     },
     /// The agent of the node is gone.
     AgentLost,
+    /// This process is a fork of the one that joined: nothing is sent or taken any more.
+    Forked,
 }
 
 /// What the layer above does with arrivals. It does not see the transport: what it wants to send

@@ -140,3 +140,40 @@ fn stopped_while_it_joins() {
         cast.go_on(Who::Agent);
     });
 }
+
+/// Who was stopped was not waiting: its deadline is for others.
+#[test]
+fn who_was_stopped_goes_on_waiting() {
+    const DEADLINE: Duration = Duration::from_secs(4);
+    let body = |fabric: &Fabric, members: &[PeerId]| -> Outcome {
+        let (zero, one) = (members[0], members[1]);
+        if fabric.me() == one {
+            pause("sends later");
+            fabric.send(zero, 1, b"late")?;
+            fabric.signal(zero, 2)?;
+            return Ok(fabric.barrier(members)?);
+        }
+        fabric.set_deadline(DEADLINE);
+        point("waits");
+        let mut bytes = [0; 8];
+        same!(fabric.recv(Match::from(one, 1), &mut bytes)?.len, 4);
+        fabric.await_signal(one, 2)?;
+        // It still ends when it did wait.
+        fabric.set_deadline(Duration::from_millis(50));
+        let late = fabric.recv(Match::from(one, 3), &mut bytes);
+        matches_or_fail!(late, Err(Error::Timeout { .. }));
+        fabric.set_deadline(Duration::from_secs(30));
+        Ok(fabric.barrier(members)?)
+    };
+    units(2).conduct("stopped::who_was_stopped_goes_on_waiting", body, |cast| {
+        cast.wait_point(Who::Unit(0), "waits");
+        cast.wait_point(Who::Unit(1), "sends later");
+        cast.wait_asleep(Who::Unit(0));
+        cast.stop(Who::Unit(0));
+        // Longer than the deadline: this is what is tested.
+        std::thread::sleep(DEADLINE + DEADLINE / 2);
+        cast.go_on(Who::Unit(0));
+        cast.wait_asleep(Who::Unit(0));
+        cast.release(Who::Unit(1));
+    });
+}

@@ -5,6 +5,7 @@ use super::{ENTRY_BYTES, Entry, Mode, Seen, Words};
 use crate::arena::Keeps;
 use crate::claims::Use;
 use crate::sync::{AtomicU64, Ordering};
+use crate::sys::OwnerProcess;
 use crate::{Arena, Corrupt, Error, SharedBytes, Span};
 use bytemuck::Pod;
 use std::collections::HashMap;
@@ -48,8 +49,8 @@ struct Process {
     me: usize,
     /// How many segments this process has leases on: in shared memory, for the agent.
     out: SharedBytes,
-    /// Its id: a fork of it has a copy of everything, and none of the leases is its own.
-    id: u32,
+    /// A fork of it has a copy of everything, and none of the leases is its own.
+    owner: OwnerProcess,
     table: Mutex<Table>,
 }
 
@@ -102,7 +103,7 @@ impl Holder {
             arena,
             me,
             out,
-            id: std::process::id(),
+            owner: OwnerProcess::current(),
             table: Mutex::default(),
         }))
     }
@@ -146,6 +147,9 @@ impl Holder {
         id: u64,
     ) -> Result<Option<Lent>, Error> {
         let process = &self.0;
+        if process.is_of_parent() {
+            return Err(Error::Forked);
+        }
         // ORDERING: Release: see `Process::count_out`.
         process.count_out();
         if !entry.borrow(process.me, generation) {
@@ -208,7 +212,7 @@ impl Process {
     }
 
     fn is_of_parent(&self) -> bool {
-        self.id != std::process::id()
+        !self.owner.is_current()
     }
 
     fn count_out(&self) {
@@ -234,6 +238,9 @@ impl Process {
         id: u64,
         mode: Mode,
     ) -> Result<Option<(Lease, Seen, Option<SharedBytes>)>, Error> {
+        if self.is_of_parent() {
+            return Err(Error::Forked);
+        }
         let key = (entry.0.address(), generation);
         let mut table = self.lock();
         let known = table.get_mut(&key);

@@ -16,8 +16,8 @@ use toml::de::{DeTable, DeValue};
 
 /// Variables that the launcher, the benches and the tests use; they are no settings.
 const RESERVED: &[&str] = &[
-    "DOMAIN", "JOB", "PROGRAM", "RANK", "SIZE", "UNIT", "UNITS", "CONFIG", "LOG", "PYTHON",
-    "LAMMPS", "SEED",
+    "DOMAIN", "JOB", "PROGRAM", "RANK", "SIZE", "UNIT", "UNITS", "CONFIG", "LAUNCHER", "LOG",
+    "PYTHON", "LAMMPS", "SEED",
 ];
 const RESERVED_FAMILIES: &[&str] = &["BENCH_", "SIM_", "TEST_"];
 

@@ -80,6 +80,8 @@ pub struct FabricConfig {
     pub spin: Auto<Span>,
     /// Abilities that are not used even where the machine has them.
     pub mask: BTreeSet<Ability>,
+    /// Whom the kernel lets copy from a unit where only ancestors may do that.
+    pub ptracer: PtracerName,
     /// Whether segments ask for huge pages.
     pub huge_pages: HugePages,
     /// Whether accesses of two units that nothing orders are looked for and reported; slow. In the
@@ -96,6 +98,7 @@ impl Default for FabricConfig {
             deadline: Span::from_secs(30),
             spin: Auto::Auto,
             mask: BTreeSet::new(),
+            ptracer: PtracerName::Launcher,
             huge_pages: HugePages::Auto,
             check: false,
         }
@@ -144,6 +147,18 @@ pub enum Ability {
     KernelCopy,
     /// Copying one message from both ends at once.
     Cooperative,
+}
+
+/// Whom the kernel lets copy from and to a unit, and so debug it, where Yama restricts that to ancestors.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum PtracerName {
+    /// The launcher and what it started: the units of the job.
+    Launcher,
+    /// Every process of the user.
+    Any,
+    /// Nobody else.
+    Unchanged,
 }
 
 /// Whether segments ask for huge pages.

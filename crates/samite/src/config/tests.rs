@@ -155,6 +155,7 @@ fn the_launchers_own_variables_are_no_settings() {
     let own = [
         "SAMITE_DOMAIN",
         "SAMITE_UNITS",
+        "SAMITE_LAUNCHER",
         "SAMITE_CONFIG",
         "SAMITE_LOG",
         "SAMITE_PYTHON",

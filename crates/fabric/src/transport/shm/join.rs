@@ -65,7 +65,7 @@ pub(crate) fn join_domain(
         why: why.to_owned(),
     };
     if !config.mask.kernel_copy {
-        samite_mem::allow_kernel_copies();
+        config.ptracer.allow();
     }
     // What can fail does so before this process is a member.
     let map = |fd: OwnedFd| {
@@ -93,7 +93,6 @@ pub(crate) fn join_domain(
         peer: seat.peer,
         incarnation: seat.incarnation,
         deadline: config.deadline,
-        process: std::process::id(),
     };
     let heap = Heap::new(layout.arena().clone(), Box::new(extents), config.huge_pages);
     let holder = layout.holder(seat.peer);

@@ -15,6 +15,7 @@
 //! H2 A ring that breaks its rules is dropped and its peer reported as corrupt, once; the others go on.
 //! H3 The news bit of a ring is cleared only after it was idle, and the ring is looked at once more
 //!    afterwards (D2 of `samite_mem`'s doorbell).
+//! H4 A fork of the process touches no ring, bell or table: its copies of their ends would be used twice.
 //!
 //! # Files
 //! `mod` (the transport) · `inbound` (rings that others write) · `outbound` (rings that we write) ·
@@ -34,7 +35,7 @@ use crate::PeerId;
 use crate::layout::{Layout, State};
 use inbound::Inbound;
 use outbound::Outbound;
-use samite_mem::{Doorbell, Heap, NEWS_WORDS, SharedBytes};
+use samite_mem::{Doorbell, Heap, NEWS_WORDS, OwnerProcess, SharedBytes};
 use std::time::{Duration, Instant};
 
 /// Longest body of a frame: the piece of a streamed message.
@@ -47,6 +48,7 @@ const AGENT_LOOK: Duration = Duration::from_millis(100);
 #[derive(Debug)]
 pub struct Shm {
     me: PeerId,
+    owner: OwnerProcess,
     layout: Layout,
     heap: Heap,
     bell: Doorbell<SharedBytes>,
@@ -81,6 +83,7 @@ impl Shm {
         } = membership.clone();
         Shm {
             me,
+            owner: heap.owner(),
             bell: layout.doorbell(me),
             heap,
             inbound: Vec::new(),
@@ -220,6 +223,9 @@ impl Transport for Shm {
 
     #[inline]
     fn push(&mut self, to: PeerId, frame: &Outgoing<'_>) -> Push {
+        if !self.owner.is_current() {
+            return Push::Gone; // H4
+        }
         if self.outbound.get(to.index()).is_none_or(Option::is_none) {
             match self.open(to) {
                 Push::Done => {}
@@ -234,6 +240,10 @@ impl Transport for Shm {
 
     #[inline]
     fn poll<S: Sink>(&mut self, sink: &mut S) -> usize {
+        if !self.owner.is_current() {
+            sink.change(Change::Forked); // H4
+            return 0;
+        }
         let mut arrived = self.poll_rings(sink);
         if self.layout.epoch() != self.epoch_seen {
             arrived += self.membership(sink);
@@ -242,6 +252,9 @@ impl Transport for Shm {
     }
 
     fn idle(&mut self, at_most: Duration, there: &mut dyn FnMut() -> bool) {
+        if !self.owner.is_current() {
+            return; // H4: the bell is the parent's.
+        }
         self.bell.doze();
         if self.something_there() || there() {
             self.bell.rise();
