@@ -215,9 +215,9 @@ mod tests {
         let text = programs.concat() + &text;
         let workflow = Workflow::parse(Path::new("graph.toml"), text).expect("well-formed");
         let with = |settings: &[&str]| {
-            let layers = settings.iter().fold(Ok(Layers::default()), |layers, one| {
-                layers.and_then(|layers| layers.assignment(one))
-            });
+            let layers = settings
+                .iter()
+                .try_fold(Layers::default(), |layers, one| layers.assignment(one));
             let settings = layers.and_then(Layers::resolve).expect("settings");
             edges(&workflow, &settings).expect("an edge").remove(0)
         };
