@@ -337,12 +337,13 @@ impl Engine {
 
     /// Ends an operation early. `alive`: the peer may still touch what the operation shares with it.
     pub(crate) fn fail(&mut self, key: Key, error: Error, alive: bool) {
-        if self.is_of_parent() {
-            return self.ops.finish(key, Err(error));
-        }
+        let is_of_parent = self.is_of_parent();
         let Some(op) = self.ops.get(key).filter(|op| !op.has_ended()) else {
             return;
         };
+        if is_of_parent {
+            return self.ops.finish(key, Err(error));
+        }
         let peer = op.peer;
         let word = match &mut op.work {
             // The sender may be copying its last piece: the buffer is kept until it is quiet (C2).
