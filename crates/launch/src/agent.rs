@@ -53,6 +53,24 @@ pub(crate) fn start(
     }
 }
 
+/// The first line that an agent prints. No more of it is kept than tells what it is.
+#[derive(Debug, Default)]
+struct Greeting {
+    said: Vec<u8>,
+}
+
+const READY: &[u8] = b"ready\n";
+
+impl Greeting {
+    /// More of it; whether it is `ready`.
+    fn hear(&mut self, bytes: &[u8]) -> bool {
+        let wanted = READY.len().saturating_sub(self.said.len());
+        self.said
+            .extend_from_slice(&bytes[..bytes.len().min(wanted)]);
+        self.said == READY
+    }
+}
+
 enum Readiness {
     Ready,
     Closed,
@@ -66,7 +84,7 @@ fn wait_until_ready(
     on_event: &mut dyn FnMut(Event<'_>),
 ) -> Result<Readiness, Error> {
     let deadline = Instant::now() + READY_DEADLINE;
-    let mut said = Vec::new();
+    let mut greeting = Greeting::default();
     loop {
         if let Some(interrupts) = interrupts {
             let heard = interrupts.take();
@@ -103,10 +121,8 @@ fn wait_until_ready(
             let mut bytes = [0; 256];
             match stdout.read(&mut bytes) {
                 Ok(0) | Err(_) => return Ok(Readiness::Closed),
-                Ok(count) => said.extend_from_slice(&bytes[..count]),
-            }
-            if said.starts_with(b"ready\n") {
-                return Ok(Readiness::Ready);
+                Ok(count) if greeting.hear(&bytes[..count]) => return Ok(Readiness::Ready),
+                Ok(_) => {}
             }
         }
     }
@@ -126,5 +142,35 @@ fn end(agent: &mut Process, children: &ChildWatch, on_event: &mut dyn FnMut(Even
             agent.signal(Signal::KILL);
             patience = None;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use samite_testkit::fuzz::{self, bytes};
+
+    /// Whatever an agent prints, in whatever pieces: only `ready` as the first line counts, and nothing grows.
+    #[test]
+    fn no_agent_says_too_much() {
+        let name = "agent::tests::no_agent_says_too_much";
+        fuzz::rounds(name, 2000, |_, random| {
+            let mut text = match random.u32(..3) {
+                0 => Vec::new(),
+                1 => b"ready".to_vec(),
+                _ => READY.to_vec(),
+            };
+            text.extend(bytes(random, 2000));
+            let mut greeting = Greeting::default();
+            let mut rest = text.as_slice();
+            let mut is_ready = false;
+            while !rest.is_empty() && !is_ready {
+                let (piece, others) = rest.split_at(random.usize(1..=rest.len().min(256)));
+                is_ready = greeting.hear(piece);
+                rest = others;
+            }
+            assert_eq!(is_ready, text.starts_with(READY));
+            assert!(greeting.said.len() <= READY.len());
+        });
     }
 }

@@ -297,6 +297,7 @@ impl LineSplitter {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+    use samite_testkit::fuzz::{self, bytes, mutate};
 
     fn split(pieces: &[Vec<u8>]) -> Vec<(Vec<u8>, bool)> {
         let mut lines = Vec::new();
@@ -381,6 +382,61 @@ mod tests {
         assert_eq!(shown(&line), b"hi");
         line.complete = true;
         assert_eq!(shown(&line), b"hi\n");
+    }
+
+    /// Whatever a process prints, reports that are none among it: the launcher shows every byte that is no report, once,
+    /// and keeps little of it.
+    #[test]
+    fn no_output_breaks_a_launcher() {
+        let report = b"\x1eprogress {\"step\":3,\"of\":100,\"note\":\"fine\"}\n";
+        let name = "output::tests::no_output_breaks_a_launcher";
+        fuzz::rounds(name, 1000, |_, random| {
+            let mut text = Vec::new();
+            for _ in 0..random.u32(..6) {
+                let mut part = match random.u32(..4) {
+                    0 => vec![b'x'; random.usize(..2 * LONGEST_LINE)],
+                    1 => [MARKER, &vec![b'['; random.usize(..9000)], b"\n"].concat(),
+                    2 => bytes(random, 300),
+                    _ => report.to_vec(),
+                };
+                mutate(random, &mut part);
+                text.append(&mut part);
+            }
+            let (mut shown, mut reports) = (0, 0);
+            let unit = Name::unit("a", 0);
+            let mut last = VecDeque::new();
+            let mut on_event = |event: Event<'_>| match event {
+                Event::Line(line) => {
+                    assert!(line.text.len() <= LONGEST_LINE);
+                    shown += line.text.len() + usize::from(line.complete);
+                }
+                Event::Progress { .. } => reports += 1,
+                _ => panic!("another event"),
+            };
+            let mut sink = Sink {
+                name: &unit,
+                prefix: true,
+                last: &mut last,
+                on_event: &mut on_event,
+            };
+            let mut lines = LineSplitter::default();
+            let mut hidden = 0;
+            let mut emit = |text: &[u8], complete: bool| {
+                if progress_report(text).is_some() {
+                    hidden += text.len() + usize::from(complete);
+                }
+                sink.line(Stream::Stdout, text, complete);
+            };
+            let mut rest = text.as_slice();
+            while !rest.is_empty() {
+                let (piece, others) = rest.split_at(random.usize(1..=rest.len().min(16 << 10)));
+                lines.push(piece, &mut emit);
+                rest = others;
+            }
+            lines.finish(&mut emit);
+            assert_eq!(shown + hidden, text.len(), "{reports} reports");
+            assert!(last.len() <= LAST_WORDS && last.iter().all(|line| line.len() <= 1200));
+        });
     }
 
     #[test]
