@@ -8,7 +8,8 @@ use samite_fabric::{Config, Fabric, Identity, PeerId, testing};
 use samite_pgas::array::Map;
 use samite_pgas::{GlobalPtr, Pgas, Result, Strided, Sum, Update};
 use samite_testkit::fuzz::{self, Rng, word};
-use samite_testkit::hostile::Liar;
+use samite_testkit::hostile::{Liar, Reach, Scribbler};
+use samite_testkit::{Cast, Outcome, Unit, Who, units};
 use std::time::Duration;
 
 /// The last unit: the first one has the roots of most things.
@@ -85,6 +86,61 @@ fn a_member_that_lies() {
             // How it ends is not asked: that it does, in order, is all.
             let _ = program(fabric, &mut Rng::with_seed(seed));
         });
+    });
+}
+
+const MEMBERS: u32 = 3;
+
+/// The members of a job, and one who is none of them and writes into all memory that they offer: boards, locks, maps,
+/// segments.
+fn scribbled(unit: &Unit, seed: u64) -> Outcome {
+    if unit.rank < MEMBERS {
+        let identity = Identity {
+            size: MEMBERS,
+            units: MEMBERS,
+            ..unit.identity()
+        };
+        let fabric = Fabric::join(&unit.domain, identity, unit.config.clone())?;
+        fabric.job()?;
+        samite_testkit::pause("joined");
+        fabric.set_deadline(Duration::from_millis(20));
+        for turn in 0..6 {
+            // How it ends is not asked: that it does, in order, is all.
+            let _ = program(&fabric, &mut Rng::with_seed(seed << 8 | turn));
+        }
+        return Ok(());
+    }
+    let fabric = Fabric::join(
+        &unit.domain,
+        Identity::by_hand("scribbler"),
+        unit.config.clone(),
+    )?;
+    samite_testkit::pause("joined");
+    let mut random = Rng::with_seed(seed);
+    let is_there = |fabric: &Fabric| {
+        let peers = fabric.peers();
+        peers.iter().any(|info| info.identity.job == unit.domain)
+    };
+    while is_there(&fabric) {
+        let mut scribbler = Scribbler::new(random.u64(..), &fabric, MEMBERS + 1, Reach::Segments);
+        scribbler.scribble(random.u32(1..20));
+        std::thread::yield_now();
+    }
+    Ok(())
+}
+
+#[test]
+fn memory_that_somebody_else_writes() {
+    let name = "memory_that_somebody_else_writes";
+    fuzz::rounds(name, 3, |seed, _| {
+        let conductor = |cast: &mut Cast| {
+            cast.wait_all("joined");
+            for rank in 0..=MEMBERS {
+                cast.release(Who::Unit(rank));
+            }
+        };
+        let processes = units(MEMBERS + 1).seed(seed);
+        processes.conduct_bare(name, |unit| scribbled(unit, seed), conductor);
     });
 }
 
