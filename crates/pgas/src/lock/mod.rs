@@ -31,9 +31,10 @@ pub(crate) use table::Table;
 
 use crate::{Error, Result, Team, Unit};
 use protocol::{Acquire, End, Leave, Release, Step, Ticket, Wait, Wish, Word};
-use samite_fabric::Error as Below;
+use samite_fabric::{Error as Below, Handle, Whom};
 use samite_mem::sync::Ordering;
 use std::cell::{Cell, RefCell};
+use std::time::Instant;
 use table::Words;
 
 /// A lock of a team, as one of its members sees it. Not recursive.
@@ -56,7 +57,7 @@ pub struct Lock<'f> {
     /// Of this unit's next stay in the queue, or of this one.
     ticket: Cell<Ticket>,
     state: Cell<State>,
-    left: RefCell<Option<Left>>,
+    left: RefCell<Option<Left<'f>>>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -69,11 +70,30 @@ enum State {
 
 /// What a call left behind that ended at the deadline.
 #[derive(Debug)]
-enum Left {
+enum Left<'f> {
     /// A place in the queue.
     Waiting(Acquire),
-    /// Nobody knows whether its last operation took place.
-    Unknown(Error),
+    /// A step that the home has not answered yet.
+    Asked(Machine, Step, Handle<'f, u64>),
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Machine {
+    Acquire(Acquire),
+    Release(Release),
+}
+
+/// A step without an answer; the operation, if its answer may still come.
+struct Unanswered<'f> {
+    error: Error,
+    handle: Option<Handle<'f, u64>>,
+}
+
+impl From<Error> for Unanswered<'_> {
+    fn from(error: Error) -> Self {
+        let handle = None;
+        Unanswered { error, handle }
+    }
 }
 
 /// The lock is held as long as this lives; dropping it gives the lock back.
@@ -118,9 +138,8 @@ impl<'f> Lock<'f> {
     /// * [`Error::HolderLost`]: a holder died. The lock is not held.
     /// * [`Error::UnitLost`]: the lock's home died.
     /// * [`Error::AlreadyHeld`].
-    /// * The deadline: this unit keeps its place in the queue, and the next call goes on with it. Until then
-    ///   those behind it wait; dropping the lock leaves the queue. (Over messages the deadline may also end an access to the home; then it is
-    ///   not known what became of it, and this lock gives this unit the same error from then on.)
+    /// * The deadline: this unit keeps its place in the queue, and the next call goes on with it, also where the
+    ///   home has not answered in time. Until then those behind it wait; dropping the lock leaves the queue.
     #[inline]
     pub fn acquire(&self) -> Result<Guard<'_, 'f>> {
         match self.take(Wish::Wait)? {
@@ -162,19 +181,17 @@ impl<'f> Lock<'f> {
     /// Who holds the lock and who waits for it, in the order in which they get it, as it was at some moment
     /// or other. For people and tests.
     pub fn queue(&self) -> Result<Vec<Unit>> {
-        let say = |error| self.say(error);
         let (mut units, mut looks) = (Vec::new(), 0..self.team.size());
-        let mut next = protocol::ticket(self.words.load(Word::Tail).map_err(say)?);
+        let mut next = protocol::ticket(self.load(Word::Tail)?);
         while let Some(ticket) = next.filter(|_| looks.next().is_some()) {
-            let link = self.words.load(Word::Link(ticket.member())).map_err(say)?;
+            let link = self.load(Word::Link(ticket.member()))?;
             if ticket.is_released(link) {
                 break;
             }
             if !protocol::has_left(link) {
                 units.push(self.team.unit(ticket.member())?);
             }
-            let previous = Word::Previous(ticket.member());
-            next = protocol::ticket(self.words.load(previous).map_err(say)?);
+            next = protocol::ticket(self.load(Word::Previous(ticket.member()))?);
         }
         units.reverse();
         Ok(units)
@@ -202,16 +219,23 @@ impl<'f> Lock<'f> {
 
     #[inline(always)]
     fn take(&self, wish: Wish) -> Result<End> {
-        let (machine, step) = match self.state.get() {
-            State::Idle => {
-                let far = self.words.near().is_none();
-                let mut machine = Acquire::new(self.ticket.get(), far, wish);
-                let step = machine.step(0);
-                (machine, step)
-            }
+        match self.state.get() {
+            State::Idle => {}
             State::Held => return Err(Error::AlreadyHeld),
-            State::Left => self.go_on()?,
-        };
+            State::Left => {
+                if let Some(end) = self.go_on(wish)? {
+                    return Ok(end);
+                }
+            }
+        }
+        let far = self.words.near().is_none();
+        let mut machine = Acquire::new(self.ticket.get(), far, wish);
+        let step = machine.step(0);
+        self.enter(machine, step, wish)
+    }
+
+    #[inline(always)]
+    fn enter(&self, machine: Acquire, step: Step, wish: Wish) -> Result<End> {
         let home = self.home_peer();
         if let Some(lost) = self.team.fabric().lost(home) {
             return Err(self.say(lost.into()));
@@ -239,7 +263,11 @@ impl<'f> Lock<'f> {
 
     #[inline(always)]
     fn drive(&self, mut machine: Acquire, mut step: Step, wish: Wish) -> Result<End> {
+        let mut walk = Walk::default();
         loop {
+            if let Step::Load(Word::Previous(_)) = step {
+                walk.step(self)?;
+            }
             let answer = match step {
                 Step::Ended(end) => return Ok(end),
                 Step::Await(behind) => match self.wait(behind, wish) {
@@ -255,7 +283,10 @@ impl<'f> Lock<'f> {
                         return Err(error);
                     }
                 },
-                step => self.carry_out(step)?,
+                step => match self.carry_out(step) {
+                    Ok(answer) => answer,
+                    Err(late) => return Err(self.put_off(Machine::Acquire(machine), step, late)),
+                },
             };
             step = machine.step(answer);
         }
@@ -263,39 +294,69 @@ impl<'f> Lock<'f> {
 
     /// One step that is no wait; its answer.
     #[inline(always)]
-    fn carry_out(&self, step: Step) -> Result<u64> {
-        let done = match step {
-            Step::Load(word) => self.words.load(word),
-            Step::Store(word, value) => self.words.store(word, value).map(|()| 0),
-            Step::Exchange {
-                word,
-                expected,
-                new,
-            } => self.words.exchange(word, expected, new),
-            Step::Swap(word, new) => self.words.swap(word, new),
-            Step::AskLost(member) => {
-                let peer = self.team.peers()[member as usize];
-                match self.team.fabric().lost(peer) {
-                    Some(_) => Ok(1),
-                    None => {
-                        let link = self.words.load(Word::Link(member));
-                        link.map(|link| u64::from(protocol::has_left(link)))
-                    }
-                }
-            }
+    fn carry_out(&self, step: Step) -> Result<u64, Unanswered<'f>> {
+        match step {
             Step::Wake { member, far, word } => {
                 self.wake(member, far, word);
-                Ok(0)
+                return Ok(0);
             }
-            Step::Await(_) | Step::Ended(_) => Ok(0),
+            Step::AskLost(member) => {
+                let peer = self.team.peers()[member as usize];
+                if self.team.fabric().lost(peer).is_some() {
+                    return Ok(1);
+                }
+            }
+            _ => {}
+        }
+        let Some(found) = self.words.apply(step) else {
+            let asked = self.words.ask(self.team.fabric(), step);
+            return self.answer(step, asked.map_err(|error| self.say(error))?);
         };
-        done.map_err(|error| {
-            let error = self.say(error);
-            if let Error::Fabric(Below::Timeout { .. }) = error {
-                self.leave(Left::Unknown(error.clone()));
-            }
-            error
+        Ok(self.understand(step, found)?)
+    }
+
+    /// Waits for the answer of a home that is not mapped here.
+    fn answer(&self, step: Step, asked: Handle<'f, u64>) -> Result<u64, Unanswered<'f>> {
+        let (what, home) = ("the home of a lock", [self.home_peer()]);
+        let over = || asked.is_over().then_some(());
+        let waited = self
+            .team
+            .fabric()
+            .wait_stepping(what, &home, over, || false);
+        let say = |error: Below| self.say(error.into());
+        match waited {
+            Err(error @ Below::Timeout { .. }) => Err(Unanswered {
+                error: say(error),
+                handle: Some(asked),
+            }),
+            Err(error) if !asked.is_over() => Err(say(error).into()),
+            _ => Ok(self.understand(step, asked.wait().map_err(say)?)?),
+        }
+    }
+
+    /// What a word means as the answer to a step, if the rules of the queue allow it.
+    #[inline(always)]
+    fn understand(&self, step: Step, found: u64) -> Result<u64> {
+        if !step.allows(found, self.team.size()) {
+            return Err(self.nonsense(found));
+        }
+        Ok(match step {
+            Step::AskLost(_) => u64::from(protocol::has_left(found)),
+            _ => found,
         })
+    }
+
+    /// A word, outside of the queue's steps.
+    fn load(&self, word: Word) -> Result<u64> {
+        let found = self.words.load(word).map_err(|error| self.say(error))?;
+        self.understand(Step::Load(word), found)
+    }
+
+    #[cold]
+    fn nonsense(&self, value: u64) -> Error {
+        let what = "a word of a lock";
+        let (peer, what) = (self.home_peer(), samite_mem::Corrupt { what, value });
+        Below::PeerCorrupt { peer, what }.into()
     }
 
     /// Waits for a predecessor. `None`: it would have to wait, but only tries.
@@ -325,46 +386,101 @@ impl<'f> Lock<'f> {
         }
     }
 
-    /// What is left of a call that ended at the deadline.
+    /// Goes on with what a call has left behind that ended at the deadline; `None`: it is done, and this one begins.
     #[cold]
-    fn go_on(&self) -> Result<(Acquire, Step)> {
-        match &*self.left.borrow() {
-            Some(Left::Unknown(error)) => Err(error.clone()),
-            Some(Left::Waiting(machine)) => {
+    fn go_on(&self, wish: Wish) -> Result<Option<End>> {
+        let Some(left) = self.left.take() else {
+            return Ok(None);
+        };
+        self.state.set(State::Idle);
+        match left {
+            Left::Waiting(machine) => {
                 let behind = machine.waits_behind().unwrap_or(self.ticket.get());
-                Ok((*machine, Step::Await(behind)))
+                let entered = self.enter(machine, Step::Await(behind), wish);
+                if entered.is_err() && self.state.get() == State::Idle {
+                    self.leave(Left::Waiting(machine));
+                }
+                entered.map(Some)
             }
-            None => Err(Error::AlreadyHeld),
+            Left::Asked(machine, step, asked) => {
+                let answer = self.answer(step, asked);
+                let answer = answer.map_err(|late| self.put_off(machine, step, late))?;
+                match machine {
+                    Machine::Release(mut machine) => {
+                        let step = machine.step(answer);
+                        self.finish(machine, step).map(|()| None)
+                    }
+                    Machine::Acquire(mut machine) => {
+                        machine.wish(wish);
+                        let step = machine.step(answer);
+                        let end = self.enter(machine, step, wish)?;
+                        // The call before may only have tried: it has no place.
+                        let begins = end == End::Busy && wish != Wish::Try;
+                        Ok((!begins).then_some(end))
+                    }
+                }
+            }
         }
     }
 
     /// Gives up a place in the queue that a call at its deadline has kept, so that nobody waits behind it.
     fn leave_queue(&self) {
-        if self.state.get() != State::Left {
-            return;
-        }
-        let Some(Left::Waiting(_)) = self.left.borrow_mut().take() else {
-            // Nobody knows whether it has a place.
+        let Some(left) = self.left.take() else {
             return;
         };
         if self.team.fabric().lost(self.home_peer()).is_some() || !self.words.is_there() {
             return;
         }
-        let mut machine = Leave::new(self.ticket.get());
-        let mut step = machine.step(0);
-        while !matches!(step, Step::Ended(_)) {
-            step = match self.carry_out(step) {
-                Ok(answer) => machine.step(answer),
-                Err(error) => {
-                    tracing::warn!(%error, "the place in the queue of a lock could not be given up");
-                    return;
-                }
-            };
+        let done = match left {
+            Left::Waiting(_) => self.leave_for_good(),
+            Left::Asked(machine, step, asked) => self.settle(machine, step, asked),
+        };
+        if let Err(error) = done {
+            tracing::warn!(%error, "the place in the queue of a lock could not be given up");
         }
     }
 
+    fn leave_for_good(&self) -> Result<()> {
+        let mut machine = Leave::new(self.ticket.get());
+        let mut step = machine.step(0);
+        while !matches!(step, Step::Ended(_)) {
+            let answer = self.carry_out(step).map_err(|late| late.error)?;
+            step = machine.step(answer);
+        }
+        Ok(())
+    }
+
+    /// Brings a step that was not answered to its end, and has neither the lock nor a place afterwards.
+    fn settle(&self, machine: Machine, step: Step, asked: Handle<'f, u64>) -> Result<()> {
+        let answer = self.answer(step, asked).map_err(|late| late.error)?;
+        match machine {
+            Machine::Release(mut machine) => {
+                let step = machine.step(answer);
+                self.finish(machine, step)
+            }
+            Machine::Acquire(mut machine) => {
+                machine.wish(Wish::Try);
+                let step = machine.step(answer);
+                match self.drive(machine, step, Wish::Try)? {
+                    End::Held { broken } => self.give(broken),
+                    End::Busy if self.left.take().is_some() => self.leave_for_good(),
+                    _ => Ok(()),
+                }
+            }
+        }
+    }
+
+    /// Keeps what is in flight when a step is not answered in time; the error, for the caller.
     #[cold]
-    fn leave(&self, left: Left) {
+    fn put_off(&self, machine: Machine, step: Step, late: Unanswered<'f>) -> Error {
+        if let Some(asked) = late.handle {
+            self.leave(Left::Asked(machine, step, asked));
+        }
+        late.error
+    }
+
+    #[cold]
+    fn leave(&self, left: Left<'f>) {
         self.state.set(State::Left);
         *self.left.borrow_mut() = Some(left);
     }
@@ -385,7 +501,12 @@ impl<'f> Lock<'f> {
         self.state.set(State::Idle);
         let look = self.words.near().is_some();
         let mut machine = Release::new(self.ticket.get(), look, broken);
-        let mut step = machine.step(0);
+        let step = machine.step(0);
+        self.finish(machine, step)
+    }
+
+    #[inline(always)]
+    fn finish(&self, mut machine: Release, mut step: Step) -> Result<()> {
         loop {
             if let Step::Ended(end) = step {
                 if end == (End::Released { used: true }) {
@@ -393,7 +514,11 @@ impl<'f> Lock<'f> {
                 }
                 return Ok(());
             }
-            step = machine.step(self.carry_out(step)?);
+            let answer = match self.carry_out(step) {
+                Ok(answer) => answer,
+                Err(late) => return Err(self.put_off(Machine::Release(machine), step, late)),
+            };
+            step = machine.step(answer);
         }
     }
 
@@ -413,10 +538,7 @@ impl<'f> Lock<'f> {
 
     /// Who died as the holder.
     fn lost_unit(&self) -> Result<Unit> {
-        let word = self
-            .words
-            .load(Word::Lost)
-            .map_err(|error| self.say(error))?;
+        let word = self.load(Word::Lost)?;
         self.team.unit(word.saturating_sub(1) as u32)
     }
 
@@ -451,6 +573,29 @@ impl<'f> Lock<'f> {
     }
 }
 
+/// Steps along a queue from its end to its beginning: of one that goes in circles there is no end.
+#[derive(Default)]
+struct Walk {
+    steps: u64,
+    since: Option<Instant>,
+}
+
+impl Walk {
+    fn step(&mut self, lock: &Lock<'_>) -> Result<()> {
+        self.steps += 1;
+        if self.steps <= u64::from(lock.team.size()) {
+            return Ok(());
+        }
+        let fabric = lock.team.fabric();
+        let (what, after) = ("the queue of a lock", fabric.deadline());
+        if self.since.get_or_insert_with(Instant::now).elapsed() < after {
+            return Ok(());
+        }
+        let whom = Whom::Peer(lock.home_peer());
+        Err(Below::Timeout { what, whom, after }.into())
+    }
+}
+
 impl Guard<'_, '_> {
     /// Which holder died before this one: only after [`Lock::recover`].
     pub fn lost_holder(&self) -> Option<Unit> {
@@ -462,7 +607,8 @@ impl Guard<'_, '_> {
     ///
     /// # Errors
     /// A lost unit that an operation went to, or the loss of the home; the lock is given back all the same
-    /// where that is possible.
+    /// where that is possible. The deadline, where the home does not answer in time: the next call of this lock
+    /// brings that to its end first, and so does dropping it.
     pub fn release(self) -> Result<()> {
         let lock = self.lock;
         std::mem::forget(self);

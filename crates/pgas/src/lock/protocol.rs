@@ -189,6 +189,26 @@ pub(super) enum Step {
     Ended(End),
 }
 
+impl Step {
+    /// Whether the home may answer with this word: members that it names are those of the team.
+    #[inline(always)]
+    pub(super) fn allows(self, answer: u64, members: u32) -> bool {
+        let named = match self {
+            Step::Exchange { expected, .. } if answer == expected => return true,
+            Step::Exchange { word, .. } | Step::Load(word) | Step::Swap(word, _) => word,
+            _ => return true,
+        };
+        let members = u64::from(members);
+        match named {
+            Word::Tail | Word::Previous(_) => {
+                answer & !1 == 0 || (1..=members).contains(&(answer >> 1 & MEMBER))
+            }
+            Word::Link(_) => answer & MEMBER <= members,
+            Word::Lost => true,
+        }
+    }
+}
+
 /// How a machine ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum End {
@@ -278,6 +298,11 @@ impl Acquire {
     pub(super) fn new(me: Ticket, far: bool, wish: Wish) -> Acquire {
         let at = Taking::Begin;
         Acquire { me, far, wish, at }
+    }
+
+    /// Another wish of the same unit, between two steps.
+    pub(super) fn wish(&mut self, wish: Wish) {
+        self.wish = wish;
     }
 
     /// Whether it waits behind a ticket: then it can be left, and gone on with later.

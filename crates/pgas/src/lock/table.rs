@@ -11,10 +11,10 @@
 //! ```
 //! Neighbouring locks have different homes.
 
-use super::protocol::{MEMBERS_MAX, Word};
+use super::protocol::{MEMBERS_MAX, Step, Word};
 use crate::segment::Open;
 use crate::{Result, Team};
-use samite_fabric::{Atomic, Remote, Width};
+use samite_fabric::{Atomic, Fabric, Handle, Remote, Width};
 use samite_mem::sync::Ordering;
 use samite_mem::{LINE, PEERS_MAX, SharedBytes};
 use std::rc::Rc;
@@ -198,45 +198,58 @@ impl<'f> Words<'f> {
         }
     }
 
+    /// Carries a step out on the home's memory; the value found. `None` if it is not mapped here.
     #[inline(always)]
-    pub(super) fn store(&self, word: Word, value: u64) -> Result<()> {
-        let offset = self.offset(word);
-        match self.near() {
-            // ORDERING: Release: the exchange that follows a store publishes it (L1), whoever walks the
-            // queue later loads it with Acquire.
-            Some(bytes) => bytes.u64(offset).store(value, Ordering::Release),
-            None => self.remote().put(offset, &value.to_le_bytes())?,
-        }
-        Ok(())
-    }
-
-    /// The value found.
-    #[inline(always)]
-    pub(super) fn exchange(&self, word: Word, expected: u64, new: u64) -> Result<u64> {
-        let offset = self.offset(word);
-        match self.near() {
-            Some(bytes) => {
-                // ORDERING: SeqCst, as every atomic of global memory: what was done under the lock comes
-                // before whatever the next holder does.
-                const O: Ordering = Ordering::SeqCst;
-                let found = bytes.u64(offset).compare_exchange(expected, new, O, O);
-                Ok(found.unwrap_or_else(|found| found))
+    pub(super) fn apply(&self, step: Step) -> Option<u64> {
+        let bytes = self.near()?;
+        let at = |word| bytes.u64(self.offset(word));
+        // ORDERING: SeqCst, as every atomic of global memory: what was done under the lock comes before whatever
+        // the next holder does.
+        const O: Ordering = Ordering::SeqCst;
+        Some(match step {
+            // ORDERING: Acquire: pairs with the exchange, swap or store of whoever wrote the word.
+            Step::Load(word) => at(word).load(Ordering::Acquire),
+            Step::AskLost(member) => at(Word::Link(member)).load(Ordering::Acquire),
+            Step::Store(word, value) => {
+                // ORDERING: Release: the exchange that follows a store publishes it (L1), whoever walks the
+                // queue later loads it with Acquire.
+                at(word).store(value, Ordering::Release);
+                0
             }
-            None => Ok(self.remote().compare_exchange(offset, expected, new)?),
-        }
+            Step::Exchange {
+                word,
+                expected,
+                new,
+            } => {
+                let found = at(word).compare_exchange(expected, new, O, O);
+                found.unwrap_or_else(|found| found)
+            }
+            Step::Swap(word, new) => at(word).swap(new, O),
+            Step::Await(_) | Step::Wake { .. } | Step::Ended(_) => 0,
+        })
     }
 
-    /// The value found.
-    #[inline(always)]
-    pub(super) fn swap(&self, word: Word, new: u64) -> Result<u64> {
-        let offset = self.offset(word);
-        match self.near() {
-            // ORDERING: as in `exchange`.
-            Some(bytes) => Ok(bytes.u64(offset).swap(new, Ordering::SeqCst)),
-            None => Ok(self
-                .remote()
-                .atomic(offset, Atomic::Swap, Width::W64, new, 0)?),
-        }
+    /// Asks the home to carry a step out; the handle gives the value found.
+    pub(super) fn ask(&self, fabric: &'f Fabric, step: Step) -> Result<Handle<'f, u64>> {
+        let atomic = |word, op, a, b| {
+            let offset = self.offset(word);
+            self.remote().atomic_nb(offset, op, Width::W64, a, b)
+        };
+        Ok(match step {
+            Step::Load(word) => atomic(word, Atomic::Load, 0, 0)?,
+            Step::AskLost(member) => atomic(Word::Link(member), Atomic::Load, 0, 0)?,
+            Step::Store(word, value) => {
+                let offset = self.offset(word);
+                self.remote().put_nb(offset, &value.to_le_bytes())?
+            }
+            Step::Exchange {
+                word,
+                expected,
+                new,
+            } => atomic(word, Atomic::CompareExchange, expected, new)?,
+            Step::Swap(word, new) => atomic(word, Atomic::Swap, new, 0)?,
+            Step::Await(_) | Step::Wake { .. } | Step::Ended(_) => Handle::ended(fabric),
+        })
     }
 
     /// The word that this unit is woken by, over messages.

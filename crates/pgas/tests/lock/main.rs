@@ -1,6 +1,8 @@
-//! Locks: exclusion, order, waiting, and deaths at every place of the queue (`deaths`).
+//! Locks: exclusion, order, waiting, and deaths at every place of the queue (`deaths`), homes
+//! that do not answer in time, and homes that say nonsense (`late`).
 
 mod deaths;
+mod late;
 
 use samite_pgas::{Error, Lock, Pgas, Signal, SignalOp, Unit, Wanted};
 use samite_testkit::{Failed, Outcome, check, everywhere, same, units};

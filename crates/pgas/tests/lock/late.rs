@@ -1,0 +1,158 @@
+//! Homes that do not answer in time, over messages, and homes whose words are nonsense.
+
+use samite_fabric::{Error as Below, Fabric, PeerId};
+use samite_pgas::{Error, Lock, Pgas, Team, Unit};
+use samite_testkit::{Cast, MESSAGES_ONLY, Outcome, Who, check, pause, same, units};
+use std::time::Duration;
+
+/// A lock that is at home at unit 0.
+fn lock_of_the_first<'f>(world: &Team<'f>) -> Outcome<Lock<'f>> {
+    loop {
+        let lock = world.lock()?;
+        if lock.home() == 0 {
+            return Ok(lock);
+        }
+    }
+}
+
+fn timed_out(done: Result<(), Error>) -> Outcome {
+    let over = matches!(done, Err(Error::Fabric(Below::Timeout { .. })));
+    check!(over, "{done:?}");
+    Ok(())
+}
+
+/// Unit 1 does something that the home does not answer in time: unit 0 is away.
+fn while_away(fabric: &Fabric, me: Unit, asks: impl FnOnce() -> Result<(), Error>) -> Outcome {
+    match me {
+        Unit(0) => drop(pause("away")),
+        Unit(1) => {
+            pause("ready");
+            let patient = fabric.deadline();
+            fabric.set_deadline(Duration::from_millis(50));
+            timed_out(asks())?;
+            fabric.set_deadline(patient);
+            pause("late");
+        }
+        _ => {}
+    }
+    Ok(())
+}
+
+fn send_away(cast: &mut Cast) {
+    cast.wait_point(Who::Unit(0), "away");
+    cast.wait_point(Who::Unit(1), "ready");
+    cast.release(Who::Unit(1));
+    cast.wait_point(Who::Unit(1), "late");
+    cast.release(Who::Unit(0));
+    cast.release(Who::Unit(1));
+}
+
+/// The lock is asked for, and given back, while the home is away; then both are brought to their ends.
+fn goes_on(fabric: &Fabric, _: &[PeerId]) -> Outcome {
+    let pgas = Pgas::new(fabric)?;
+    let (world, me) = (pgas.world(), pgas.me());
+    let lock = lock_of_the_first(world)?;
+    world.barrier()?;
+    while_away(fabric, me, || lock.acquire().map(drop))?;
+    let mut guard = None;
+    if me == Unit(1) {
+        guard = Some(lock.acquire()?);
+        same!(lock.queue()?, [Unit(1)]);
+    }
+    world.barrier()?;
+    while_away(fabric, me, || guard.map_or(Ok(()), |guard| guard.release()))?;
+    if me == Unit(1) {
+        lock.acquire()?.release()?;
+    }
+    world.barrier()?;
+    if me == Unit(2) {
+        lock.acquire()?.release()?;
+    }
+    Ok(())
+}
+
+/// The lock is asked for while the home is away, and dropped: nobody waits for unit 1.
+fn drops(fabric: &Fabric, _: &[PeerId]) -> Outcome {
+    let pgas = Pgas::new(fabric)?;
+    let (world, me) = (pgas.world(), pgas.me());
+    let lock = lock_of_the_first(world)?;
+    world.barrier()?;
+    while_away(fabric, me, || lock.acquire().map(drop))?;
+    if me == Unit(1) {
+        drop(lock);
+        world.barrier()?;
+    } else {
+        world.barrier()?;
+        lock.acquire()?.release()?;
+    }
+    Ok(world.barrier()?)
+}
+
+#[test]
+fn what_was_begun_is_brought_to_its_end() {
+    let name = "late::what_was_begun_is_brought_to_its_end";
+    let units = units(3).mask(MESSAGES_ONLY);
+    units.conduct(name, goes_on, |cast| {
+        send_away(cast);
+        send_away(cast);
+    });
+}
+
+#[test]
+fn a_lock_is_dropped_before_the_home_has_answered() {
+    let name = "late::a_lock_is_dropped_before_the_home_has_answered";
+    let units = units(3).mask(MESSAGES_ONLY);
+    units.conduct(name, drops, send_away);
+}
+
+/// Every word of the lock becomes nonsense of another kind: errors, and no panic.
+#[test]
+fn words_that_are_nonsense() {
+    let body = |fabric: &Fabric, peers: &[PeerId]| {
+        let pgas = &Pgas::new(fabric)?;
+        let world = pgas.world();
+        let segments = || {
+            let all = (0..1024).filter_map(|number| fabric.look_up(peers[0], number).transpose());
+            all.collect::<Result<Vec<_>, _>>()
+        };
+        world.barrier()?;
+        let before = segments()?;
+        world.barrier()?;
+        let lock = lock_of_the_first(world)?;
+        let pages: Vec<_> = segments()?;
+        let pages: Vec<_> = pages.iter().filter(|key| !before.contains(key)).collect();
+        check!(!pages.is_empty());
+        for word in [
+            u64::MAX,
+            1 << 22,
+            5000 << 1,
+            5000 | 5000 << 1,
+            7 << 22 | 9 << 1,
+            1 << 21,
+            3,
+        ] {
+            if pgas.me() == Unit(2) {
+                for page in &pages {
+                    let remote = fabric.attach(**page)?;
+                    let bytes = remote.mapped().expect("it is mapped");
+                    for at in (0..bytes.len() / 8 * 8).step_by(8) {
+                        bytes.write(at, &word.to_le_bytes());
+                    }
+                }
+            }
+            world.barrier()?;
+            if pgas.me() == Unit(1) {
+                let patient = fabric.deadline();
+                fabric.set_deadline(Duration::from_millis(20));
+                drop(lock.queue());
+                drop(lock.try_acquire());
+                drop(lock.acquire());
+                drop(lock.recover());
+                fabric.set_deadline(patient);
+            }
+            world.barrier()?;
+        }
+        Ok(())
+    };
+    units(3).run("late::words_that_are_nonsense", body);
+}
