@@ -14,6 +14,7 @@ mod frozen;
 mod kills;
 mod policies;
 mod ranks;
+mod restarts;
 mod servers;
 mod slots;
 #[path = "../staged/mod.rs"]

@@ -1,11 +1,11 @@
 //! Keeps the buffers of steps: memory that outlives who wrote it.
 //!
-//! A buffer is a gated segment of the keeper's process. It is lent to its writer, which has it as `&mut [u8]` where it
-//! maps it; a writer that does not asks for it to be opened, and puts by messages. When the step is committed the gate
+//! A buffer is a segment of the keeper's process. It is lent to its writer, which has it as `&mut [u8]` where it
+//! maps it; a writer that does not asks for it to be opened, and puts by messages. When the step is committed its mode
 //! turns to reading, and readers on the node have `&[u8]`. The memory of freed buffers is used again for buffers of
 //! the same length, under a new generation: its pages are there, and warm. What nobody had a use for in [`IDLE`] is given
 //! back to the machine, and so is all that is idle when memory or a number of a segment is missing. Memory that a process had
-//! when it died is not given back before this process ends: it stays in [`Kept::used`], and is not used again.
+//! when it died is free when all others have seen its death, and counts as [`Kept::used`] until then.
 //!
 //! What takes long is done part by part ([`Keeper::work`]), so that a steward in the same process answers meanwhile.
 
@@ -58,8 +58,8 @@ pub struct Kept {
     pub memory: u64,
     /// Bytes of shared memory that it has.
     pub used: u64,
-    /// Bytes of these that no buffer uses now: ready for the next one, or still being read; those that a process had when it
-    /// died are among them until the keeper ends.
+    /// Bytes of these that no buffer uses now: ready for the next one, or still being read, or had by a process whose death
+    /// not all have seen.
     pub free: u64,
     /// Number of buffers.
     pub buffers: u64,
@@ -127,7 +127,7 @@ impl<'f> Keeper<'f> {
             .sum();
         Request::Keep {
             memory: self.room.memory,
-            // Some are left for what else this process has, and for memory that somebody who died still has.
+            // Some are left for what else this process has, and for memory of freed buffers that is still being read.
             buffers: numbers - numbers / 8,
             disk: self.room.disk,
         }
@@ -307,7 +307,7 @@ impl<'f> Keeper<'f> {
                     tracing::warn!(%error, "freed memory cannot be used again");
                     self.used -= bytes;
                 }
-                // Somebody is still inside.
+                // Somebody still uses it.
                 Err(refused) => self.free.push_back((refused.0, since)),
             }
         }
@@ -349,7 +349,7 @@ impl<'f> Keeper<'f> {
                     drop(owned);
                     self.used -= bytes;
                 }
-                // Somebody is still inside, or died there: it is used until that is over, and looked at again later.
+                // Somebody still uses it, or died and not all have seen that: it is looked at again later.
                 Err(refused) => self.free.push_back((refused.0, Instant::now())),
             }
         }
