@@ -356,9 +356,10 @@ fn padded(bytes: u64) -> u64 {
     bytes.checked_next_multiple_of(ALIGN).unwrap_or(bytes)
 }
 
-/// Lengths of buffers: few different ones, at most a sixteenth more than asked for.
+/// Lengths of buffers: few different ones, at most one part in 32 more than asked for, so that a block and what travels of it
+/// stay within a twentieth of its bytes.
 fn round_up(bytes: u64) -> Option<u64> {
-    let grain = (bytes.max(SMALLEST).checked_next_power_of_two()? / 32).max(SMALLEST);
+    let grain = (bytes.max(SMALLEST).checked_next_power_of_two()? / 64).max(SMALLEST);
     bytes.checked_next_multiple_of(grain)
 }
 
@@ -375,11 +376,12 @@ mod tests {
             (1 << 20) + 1,
             20_480_000,
             128 << 20,
+            (1 << 32) + 4096,
             (1 << 33) + 7,
         ] {
             let rounded = round_up(bytes).unwrap();
             assert!(
-                rounded >= bytes && rounded - bytes <= (bytes / 16).max(64 << 10),
+                rounded >= bytes && rounded - bytes <= (bytes / 32).max(64 << 10),
                 "{bytes} {rounded}"
             );
         }
