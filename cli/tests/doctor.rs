@@ -86,7 +86,7 @@ fn what_is_planned_is_what_is_measured() {
     assert_eq!(number(&plan["memory"]), 2 * step(384));
 
     let mut job = Job::start("planned", &[&file, "--rows", "384"]);
-    let state = job.wait(|state| domain::is_blocked(state, 3));
+    let state = job.wait(|state| domain::waiting(state, "waits_for", "a first reader") == 3);
     let measured = &state["streams"][0];
     let steps = number(&measured["steps"]);
     assert_eq!(steps, number(&stream["steps_in_memory"]));
@@ -123,7 +123,7 @@ fn servers_get_what_is_planned() {
     assert_eq!(keeps, 2 * step(768) / 2);
 
     let mut job = Job::start("served", &[&file]);
-    let state = job.wait(|state| domain::is_blocked(state, 3));
+    let state = job.wait(|state| domain::waiting(state, "waits_for", "a first reader") == 3);
     let keepers = state["keepers"].as_array().expect("a list");
     let servers = keepers
         .iter()

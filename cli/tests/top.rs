@@ -11,7 +11,7 @@ fn a_writer_that_nobody_reads() {
     let words: Vec<&str> = write.split(' ').collect();
     let mut job = Job::start("unread", &words);
     // Both ranks wait for the third step.
-    let state = job.wait(|state| domain::is_blocked(state, 2));
+    let state = job.wait(|state| domain::waiting(state, "waits_for", "a first reader") == 2);
     let stream = &state["streams"][0];
     assert_eq!(stream["name"], "synthetic");
     assert_eq!(stream["writer"], "synthetic-writer");

@@ -24,14 +24,14 @@ pub(crate) fn output(words: &[&str]) -> Result<String, String> {
     }
 }
 
-/// Whether so many writers wait for a first reader: then nothing moves any more.
-pub(crate) fn is_blocked(state: &Value, writers: usize) -> bool {
+/// How many wait whose `waits_for`, or `who`, begins so.
+pub(crate) fn waiting(state: &Value, which: &str, word: &str) -> usize {
     let waits = state["waits"].as_array().map_or(&[][..], Vec::as_slice);
-    let blocked = |wait: &&Value| {
-        let whom = wait["waits_for"].as_str();
-        whom.is_some_and(|whom| whom.starts_with("a first reader"))
+    let is_it = |wait: &&Value| {
+        let text = wait[which].as_str();
+        text.is_some_and(|text| text.starts_with(word))
     };
-    waits.iter().filter(blocked).count() == writers
+    waits.iter().filter(is_it).count()
 }
 
 /// A job in a domain of its own, that ends with the test.
