@@ -15,7 +15,7 @@ const BUDGET: u64 = 1 << 30;
 /// A step has 64 MiB: a page a row.
 const SHAPE: [u64; 2] = [16384, 512];
 /// Steps that each life of the writer commits.
-const STEPS: u64 = 2;
+const STEPS: u64 = 1;
 
 /// The first and the last word of a row.
 fn stamp(life: u32, step: u64, row: u64) -> [u64; 2] {
@@ -47,7 +47,12 @@ fn check_rows(field: ArrayView2<u64>, step: u64) -> Outcome {
 /// and are killed there.
 fn one_life(fabric: &Fabric, me: u32) -> Outcome {
     let (life, is_last) = (me / 2, me / 2 == LIVES - 1);
-    let stage = stage(fabric, Settings::of(Method::Stream))?;
+    let settings = Settings {
+        // A step that is written, and those that the last two readers have not finished.
+        steps: Some(6),
+        ..Settings::of(Method::Stream)
+    };
+    let stage = stage(fabric, settings)?;
     if me.is_multiple_of(2) {
         let mut field = stage.write("field").as_rank("solver", 0, 1).open()?;
         let mut values = Array2::zeros(SHAPE.map(|extent| extent as usize));
