@@ -11,6 +11,7 @@ use crate::{Config, Error, Identity, PeerId, PeerInfo, Result, Whom};
 use samite_mem::ring::Body;
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::time::Duration;
 
 /// See the crate's text. Thread: one owner at a time.
@@ -52,6 +53,20 @@ impl Core {
         }
         moved + self.engine.flush(&mut self.transport)
     }
+
+    /// The last turns of a process that leaves: what it still had to send leaves, peers that copy into its buffers
+    /// end their piece.
+    fn linger(&mut self, spin: Option<Duration>) {
+        let mut patience = Patience::default();
+        loop {
+            self.turn();
+            let is_quiet = self.engine.withdraw_all();
+            let is_over = is_quiet && !self.engine.has_unsent();
+            if is_over || patience.rest(self, spin, LINGER, &mut || false) {
+                return;
+            }
+        }
+    }
 }
 
 /// How long a wait spins on an idle machine before it yields and then sleeps.
@@ -62,7 +77,7 @@ const YIELD: Duration = Duration::from_micros(200);
 const NAP: Duration = Duration::from_secs(1);
 /// Nobody rings when a full ring has room again, or when a helper has copied its last piece.
 const BUSY_NAP: Duration = Duration::from_micros(500);
-/// How long a process that leaves tries to get rid of what it still had to send.
+/// How long a process that leaves tries to get rid of what it still had to send, and waits for peers that copy.
 const LINGER: Duration = Duration::from_secs(1);
 /// A sleep that took so much longer than it should, or a turn of so long in which something moved, is the time for which
 /// this process was stopped (or the machine slept): it waited for nobody then.
@@ -182,10 +197,9 @@ impl Fabric {
     pub fn reads_private(&self, peer: PeerId, bytes: u64) -> Option<i32> {
         let engine = &mut self.core.borrow_mut().engine;
         let fastest = engine.costs.choose(bytes, true, false) == crate::Choice::Kernel;
-        if !fastest || !engine.kernel_works(peer) {
-            return None;
-        }
-        engine.peer(peer).info.as_ref().map(|info| info.pid)
+        // Nothing is kept of numbers that nobody has.
+        let pid = engine.peers.get(peer.index())?.info.as_ref()?.pid;
+        (fastest && engine.kernel_works(peer)).then_some(pid)
     }
 
     /// Bytes of shared memory that this process has in blocks.
@@ -274,13 +288,17 @@ impl Fabric {
         self.wait(what, whom, |engine| engine.ops.take(key))?
     }
 
-    /// Tells a peer that something happened; counted, never lost, matched by nothing but its key.
+    /// Tells a peer that something happened; counted, never lost, matched by nothing but its key, which is below
+    /// 2^63. Completion: local.
+    ///
+    /// # Errors
+    /// [`Error::PeerLost`]; [`Error::Timeout`] if the peer has not taken what was sent to it before.
     pub fn signal(&self, to: PeerId, key: u64) -> Result<()> {
-        let mut core = self.core.borrow_mut();
+        let mut core_ref = self.core.borrow_mut();
+        let core = &mut *core_ref;
         if let Some(error) = core.engine.gone(to) {
             return Err(error);
         }
-        let core = &mut *core;
         let frame = Outgoing {
             class: Class::Request,
             kind: kind::SIGNAL,
@@ -291,9 +309,25 @@ impl Fabric {
         // Behind what already waits, else at once.
         if !core.engine.peer(to).outbox.is_empty() || core.transport.push(to, &frame) == Push::Full
         {
-            core.engine.post(to, Class::Request, kind::SIGNAL, key, &[]);
+            drop(core_ref);
+            return self.signal_later(to, key);
         }
         Ok(())
+    }
+
+    /// A signal that waits its turn; and for it, once enough of them wait.
+    #[cold]
+    fn signal_later(&self, to: PeerId, key: u64) -> Result<()> {
+        self.wait("room for a signal", Whom::Peer(to), |engine| {
+            if let Some(error) = engine.gone(to) {
+                return Some(Err(error));
+            }
+            let has_room = engine.peer(to).outbox.has_room();
+            has_room.then(|| {
+                engine.post(to, Class::Request, kind::SIGNAL, key, &[]);
+                Ok(())
+            })
+        })?
     }
 
     /// Waits for a signal from a peer and takes it.
@@ -305,28 +339,7 @@ impl Fabric {
             engine.gone(from).map(Err)
         })?
     }
-
-    /// Waits until all `members` have called this. Collective: every member with the same list.
-    /// One message to the first member and one back: on one node a tree would only add latency.
-    pub fn barrier(&self, members: &[PeerId]) -> Result<()> {
-        let Some((root, others)) = members.split_first() else {
-            return Ok(());
-        };
-        if *root != self.me() {
-            self.signal(*root, BARRIER)?;
-            return self.await_signal(*root, BARRIER);
-        }
-        for other in others {
-            self.await_signal(*other, BARRIER)?;
-        }
-        others
-            .iter()
-            .try_for_each(|other| self.signal(*other, BARRIER))
-    }
 }
-
-/// The signal of [`Fabric::barrier`]; keys of users should stay below.
-const BARRIER: u64 = u64::MAX;
 
 /// What a wait has done so far.
 #[derive(Debug, Default)]
@@ -352,11 +365,6 @@ impl Patience {
         if let Some(since) = &mut self.since {
             *since += stopped;
         }
-    }
-
-    /// The clock, as last looked at.
-    pub(crate) fn now(&self) -> Duration {
-        self.now
     }
 
     /// How long it has been waiting, as last looked at.
@@ -420,13 +428,19 @@ impl Drop for Fabric {
         if self.is_of_parent() {
             return;
         }
-        let core = self.core.get_mut();
-        let mut patience = Patience::default();
-        core.turn();
-        while core.engine.has_unsent() && !patience.rest(core, self.spin, LINGER, &mut || false) {
-            core.turn();
+        let (core, spin) = (self.core.get_mut(), self.spin);
+        // A handler may panic meanwhile: also then nothing is freed that somebody writes into.
+        let lingered = catch_unwind(AssertUnwindSafe(|| core.linger(spin)));
+        let seat = self.seat.take();
+        if core.engine.end_all() {
+            // Shared memory that a peer still writes into is this process's until it ends.
+            std::mem::forget(seat);
+        } else {
+            drop(seat);
         }
-        core.engine.end_all();
-        drop(self.seat.take());
+        match lingered {
+            Err(panic) if !std::thread::panicking() => resume_unwind(panic),
+            _ => {}
+        }
     }
 }

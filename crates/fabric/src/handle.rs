@@ -80,6 +80,22 @@ const _: () = assert!(size_of::<Handle<'_, Sent>>() == 16);
 /// No operation has this key: orders begin at 1.
 const ENDED: Key = 0;
 
+impl<'f> Handle<'f, u64> {
+    /// A one-sided operation that has ended already, without a place in the table; its word is 0.
+    #[inline]
+    pub fn ended(fabric: &'f Fabric) -> Self {
+        Handle::new(fabric, ENDED)
+    }
+}
+
+impl<'f> Handle<'f, Sent> {
+    /// A send that has ended already, without a place in the table.
+    #[inline]
+    pub(crate) fn sent(fabric: &'f Fabric) -> Self {
+        Handle::new(fabric, ENDED)
+    }
+}
+
 impl<'f, T: Outcome> Handle<'f, T> {
     pub(crate) fn new(fabric: &'f Fabric, key: Key) -> Self {
         Handle {
@@ -91,12 +107,6 @@ impl<'f, T: Outcome> Handle<'f, T> {
 
     pub(crate) fn key(&self) -> Key {
         self.key
-    }
-
-    /// An operation that has ended already, without a place in the table.
-    #[inline]
-    pub fn ended(fabric: &'f Fabric) -> Self {
-        Handle::new(fabric, ENDED)
     }
 
     /// Waits for the end. An operation whose deadline is over is given up.
@@ -131,13 +141,18 @@ impl<'f, T: Outcome> Handle<'f, T> {
         self.key == ENDED
     }
 
-    /// The result, if it has ended; makes some progress.
+    /// The result, if it has ended; makes some progress. The result is there once: after that it is
+    /// [`Error::Cancelled`], unless nothing was in flight ([`Handle::is_complete`]).
     pub fn test(&mut self) -> Option<Result<T>> {
         if self.key == ENDED {
             return Some(Ok(sealed::From::from(sealed::AT_ONCE)));
         }
         self.fabric.progress();
-        let ended = self.fabric.core.borrow_mut().engine.ops.take(self.key)?;
+        let ops = &mut self.fabric.core.borrow_mut().engine.ops;
+        if ops.get(self.key).is_none() {
+            return Some(Err(Error::Cancelled));
+        }
+        let ended = ops.take(self.key)?;
         Some(ended.map(sealed::From::from))
     }
 

@@ -10,7 +10,7 @@
 //! * [`agent::run`]: the process that owns a node's shared memory and watches its peers.
 //!
 //! # Files
-//! `fabric` (join, peers, waiting) · `roster` (meeting the units of a job) · `watch` (waiting for words) · `message`, `handle`, `direct` ·
+//! `fabric` (join, peers, waiting) · `roster` (meeting the units of a job) · `barrier` · `watch` (waiting for words) · `message`, `handle`, `view`, `direct` ·
 //! `segment`, `remote`, `far`, `gated` (one-sided) · `peer`, `config`, `error` ·
 //! `engine/` (takes frames, moves operations on) · `proto/` (one protocol per file) ·
 //! `matching` (tags, pure) · `ops` (operations in flight) · `wire` (what frames say) ·
@@ -36,6 +36,7 @@
 #![forbid(unsafe_code)]
 
 pub mod agent;
+mod barrier;
 mod config;
 mod direct;
 mod engine;
@@ -57,6 +58,7 @@ mod segment;
 #[cfg(feature = "testing")]
 pub mod testing;
 pub mod transport;
+mod view;
 mod watch;
 mod wire;
 
@@ -67,7 +69,7 @@ pub use gated::{Borrowed, Gated, Growing, Owned};
 pub use handle::{Handle, InFlight, Outcome, Received, Scoped, Sent, test_all, wait_all};
 pub use layer::Layer;
 pub use matching::{Match, Matcher};
-pub use message::{Scope, View};
+pub use message::Scope;
 pub use ops::Status;
 pub use peer::{Identity, PeerId, PeerInfo};
 pub use proto::batch::WordUpdate;
@@ -75,6 +77,7 @@ pub use proto::cost::{Choice, CostModel, Rate};
 pub use proto::rma_over_am::{Atomic, Served, Width};
 pub use remote::Remote;
 pub use segment::{Segment, SegmentKey};
+pub use view::View;
 pub use watch::Bell;
 
 /// Results of this crate.

@@ -6,6 +6,7 @@ use crate::handle::{Handle, Received, Scoped, Sent};
 use crate::ops::{Key, NO_SCOPE, Outcome as Ended, Status, Viewed, Work};
 use crate::proto::rendezvous::push_eager;
 use crate::transport::{Class, Push};
+use crate::view::View;
 use crate::wire::kind;
 use crate::{Error, Match, PeerId, Result, Whom};
 use samite_mem::SharedBytes;
@@ -27,7 +28,7 @@ impl Fabric {
         if self.send_now(to, tag, bytes)? {
             return Ok(());
         }
-        self.lending(|lender| {
+        self.lending(NO_SCOPE, |lender| {
             let key = self.start_send(to, tag, lender.read(bytes), NO_SCOPE)?;
             self.finish(key).map(|_| ())
         })
@@ -62,7 +63,7 @@ impl Fabric {
         if let Some(result) = self.core.borrow_mut().recv_now(wants, buffer) {
             return result;
         }
-        self.lending(|lender| {
+        self.lending(NO_SCOPE, |lender| {
             let key = self.start_recv(
                 wants,
                 Work::Receive {
@@ -88,23 +89,18 @@ impl Fabric {
     }
 
     /// Receives a message where it lies: if the sender sent it from a segment and it is mapped here,
-    /// nothing is copied, and the sender's operation ends when the view is dropped. Otherwise the view
-    /// holds a private copy.
+    /// nothing is copied, and the sender's operation ends when the view is dropped; one that did not wait so long
+    /// may have changed the bytes ([`View::is_withdrawn`]). Otherwise the view holds a private copy.
     pub fn recv_view(&self, wants: Match) -> Result<View<'_>> {
         let key = self.start_recv(wants, Work::ReceiveAny { view: true }, NO_SCOPE)?;
-        let (status, bytes, send) = match self.finish(key)? {
-            Ended::Viewed(status, Viewed::InPlace { bytes, send }) => (status, bytes, Some(send)),
+        let (status, bytes, view) = match self.finish(key)? {
+            Ended::Viewed(status, Viewed::InPlace { bytes, view }) => (status, bytes, Some(view)),
             Ended::Viewed(status, Viewed::Copied(bytes)) | Ended::Received(status, Some(bytes)) => {
                 (status, SharedBytes::adopt(bytes), None)
             }
             other => return Err(unexpected(&other)),
         };
-        let end = ViewEnd {
-            fabric: self,
-            from: status.from,
-            send,
-        };
-        Ok(View { status, bytes, end })
+        Ok(View::new(self, status, bytes, view))
     }
 
     /// Starts to send a buffer that the operation owns; [`Handle::wait`] gives it back.
@@ -186,7 +182,7 @@ impl Fabric {
     ) -> Result<R, E> {
         let mut open = OpenScope::new(self);
         let level = open.level;
-        let result = self.lending(|lender| {
+        let result = self.lending(level, |lender| {
             f(&Scope {
                 fabric: self,
                 lender,
@@ -199,27 +195,31 @@ impl Fabric {
         }
     }
 
-    /// Lends buffers; at the end takes back what is still lent.
-    fn lending<'env, R>(&self, f: impl for<'s> FnOnce(&'s Lender<'s, 'env>) -> R) -> R {
+    /// Lends buffers to a scope, or to one call that has waited for its operation itself ([`NO_SCOPE`]). At the end
+    /// takes back what is still lent: after the deadline, in that call at once.
+    fn lending<'env, R>(&self, level: u16, f: impl for<'s> FnOnce(&'s Lender<'s, 'env>) -> R) -> R {
         let mut patience = Patience::default();
         let mut given_up = None;
+        let mut is_first = true;
         let recall = || {
-            let mut core = self.core.borrow_mut();
-            let core = &mut *core;
+            let core = &mut *self.core.borrow_mut();
+            // Before a turn, which may panic in a handler, and also after one that brought something: neither that
+            // nor the frames of others stop the clock.
+            if !std::mem::replace(&mut is_first, false) {
+                patience.rest(core, self.spin(), Duration::MAX, &mut || false);
+            }
+            let (waited, deadline) = (patience.waited(), self.deadline());
+            if given_up.is_none() && (level == NO_SCOPE || waited >= deadline) {
+                given_up = Some(waited);
+                core.give_up_lent(level, deadline);
+            }
+            if given_up.is_some_and(|at| waited.saturating_sub(at) > GRACE) {
+                return Recall::Abort(core.who_holds());
+            }
             if core.turn() > 0 {
                 patience.moved();
             }
-            // Also after a turn that brought something: the frames of others do not stop the clock.
-            patience.rest(core, self.spin(), Duration::MAX, &mut || false);
-            let now = patience.now();
-            if patience.waited() >= self.deadline() && given_up.is_none() {
-                given_up = Some(now);
-                core.give_up_lent(self.deadline());
-            }
-            match given_up {
-                Some(at) if now - at > GRACE => Recall::Abort(core.who_holds()),
-                _ => Recall::Again,
-            }
+            Recall::Again
         };
         lend::scope(recall, f)
     }
@@ -327,10 +327,10 @@ impl Fabric {
 }
 
 impl Core {
-    /// The deadline of a scope is over: gives up every operation that holds a lent buffer. It cannot
-    /// tell them from others of the same kind, which is right too: the scope's thread owns them all.
-    fn give_up_lent(&mut self, after: Duration) {
-        let lent = |op: &crate::ops::Op| match &op.work {
+    /// The deadline of a scope is over: gives up its operations that hold a lent buffer. Those of the scopes around
+    /// it have a deadline that has not begun.
+    fn give_up_lent(&mut self, level: u16, after: Duration) {
+        let is_lent = |work: &Work| match work {
             Work::Send { buf, .. } | Work::Stream { buf, .. } | Work::Assist { buf, .. } => {
                 buf.is_lent()
             }
@@ -339,7 +339,8 @@ impl Core {
             Work::Pull(pull) => pull.buf.is_lent(),
             _ => false,
         };
-        for key in self.engine.ops.pending(lent) {
+        let ours = |op: &crate::ops::Op| op.scope == level && is_lent(&op.work);
+        for key in self.engine.ops.pending(ours) {
             let Some(op) = self.engine.ops.get(key) else {
                 continue;
             };
@@ -349,17 +350,23 @@ impl Core {
                 after,
             };
             self.engine.give_up(key, late);
+            if level == NO_SCOPE {
+                // The call that waited for it was ended by a panic: nobody asks any more.
+                self.engine.ops.detach(key);
+            }
         }
     }
 
     fn who_holds(&self) -> String {
-        let held = self
-            .engine
-            .ops
-            .pending(|op| matches!(op.work, Work::Pull(_)));
+        let pulls = self.engine.ops.running().filter_map(|op| match &op.work {
+            Work::Pull(pull) => Some(pull.status.from.to_string()),
+            _ => None,
+        });
+        let peers: std::collections::BTreeSet<String> = pulls.collect();
+        let peers: Vec<String> = peers.into_iter().collect();
         format!(
-            "{} operations are still being copied by peers that do not answer",
-            held.len()
+            "{} began to copy into it and neither ended that nor died",
+            peers.join(", ")
         )
     }
 }
@@ -387,53 +394,6 @@ impl crate::engine::Engine {
 
 fn unexpected(ended: &Ended) -> Error {
     unreachable!("an operation ended as {ended:?}, which is not how it can end")
-}
-
-/// A message in place; see [`Fabric::recv_view`].
-#[derive(Debug)]
-pub struct View<'f> {
-    status: Status,
-    /// With a lease on the sender's segment, if they lie there.
-    bytes: SharedBytes,
-    /// Dropped last: the sender hears of the end of a view that has let go of its memory.
-    end: ViewEnd<'f>,
-}
-
-#[derive(Debug)]
-struct ViewEnd<'f> {
-    fabric: &'f Fabric,
-    from: PeerId,
-    /// The send to be told.
-    send: Option<u64>,
-}
-
-impl View<'_> {
-    /// Sender, tag and length.
-    pub fn status(&self) -> Status {
-        self.status
-    }
-
-    /// The bytes, where they lie.
-    pub fn bytes(&self) -> &SharedBytes {
-        &self.bytes
-    }
-
-    /// Whether nothing was copied.
-    pub fn in_place(&self) -> bool {
-        self.end.send.is_some()
-    }
-}
-
-impl Drop for ViewEnd<'_> {
-    fn drop(&mut self) {
-        let Some(send) = self.send.take() else {
-            return;
-        };
-        let core = &mut *self.fabric.core.borrow_mut();
-        core.engine
-            .post(self.from, Class::Reply, kind::TAKEN, send, &[]);
-        core.engine.flush(&mut core.transport);
-    }
 }
 
 /// Borrowing operations; see [`Fabric::scope`].
@@ -479,7 +439,7 @@ impl<'env, 'f> Scope<'_, 'env, 'f> {
     #[inline]
     pub fn isend(&self, to: PeerId, tag: u64, bytes: &'env [u8]) -> Result<Scoped<'_, Sent>> {
         if self.fabric.send_now(to, tag, bytes)? {
-            return Ok(Scoped::new(Handle::ended(self.fabric)));
+            return Ok(Scoped::new(Handle::sent(self.fabric)));
         }
         let buf = self.lender.read(bytes);
         let key = self.fabric.start_send(to, tag, buf, self.level)?;

@@ -35,8 +35,8 @@ pub(crate) enum Outcome {
 /// Where a viewed message lies.
 #[derive(Debug)]
 pub(crate) enum Viewed {
-    /// In a segment that is mapped here, and the send to be told.
-    InPlace { bytes: SharedBytes, send: u64 },
+    /// In a segment that is mapped here; which view it is.
+    InPlace { bytes: SharedBytes, view: u64 },
     /// In a private copy.
     Copied(Vec<u8>),
 }
@@ -105,6 +105,8 @@ pub(crate) struct Pull {
     pub(crate) claim: ClaimWord,
     pub(crate) piece: u64,
     pub(crate) then: Then,
+    /// The sender was told where the buffer is. Nobody else writes into it.
+    pub(crate) helped: bool,
     /// How it ends once the sender, which may still be copying its last piece, is quiet.
     pub(crate) ending: Option<Ending>,
 }

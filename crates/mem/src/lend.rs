@@ -7,9 +7,9 @@
 //!
 //! # Invariants
 //! L1 A loan's pointer and length are those of a borrow that outlives the scope (`'env`).
-//! L2 The scope returns only after the count of loans is zero. If the loans cannot be recalled (the
-//!    peer that may still write into the buffer neither acts nor dies) the process is aborted: a
-//!    buffer that somebody may write must not be handed back.
+//! L2 The scope returns, or unwinds, only after the count of loans is zero. If the loans cannot be
+//!    recalled (the peer that may still write into the buffer neither acts nor dies) the process is
+//!    aborted: a buffer that somebody may write must not be handed back.
 //! L3 A [`WriteBuf`] is the only path to its bytes in this process while it lives (it was made from
 //!    `&mut`); other processes write disjoint pieces through the kernel.
 //! L4 Loans are neither `Send` nor `Sync`: the count is not atomic.
@@ -18,6 +18,7 @@ use crate::SharedBytes;
 use crate::ring::Body;
 use std::cell::Cell;
 use std::marker::PhantomData;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
 /// What to do about loans that are still out when a scope ends.
 #[derive(Debug, PartialEq, Eq)]
@@ -58,7 +59,8 @@ impl<'env> Lender<'_, 'env> {
     }
 }
 
-/// Runs `f` with a lender, then calls `recall` until every loan has come back.
+/// Runs `f` with a lender, then calls `recall` until every loan has come back. A panic of `recall` is passed
+/// on after that.
 pub fn scope<'env, R>(
     mut recall: impl FnMut() -> Recall,
     f: impl for<'scope> FnOnce(&'scope Lender<'scope, 'env>) -> R,
@@ -86,17 +88,31 @@ struct Guard<'a> {
 
 impl Drop for Guard<'_> {
     fn drop(&mut self) {
+        let mut panic = None;
         while self.out.get() != 0 {
-            if let Recall::Abort(why) = (self.recall)() {
-                // L2. There is no caller who could be told: this is the last thing said.
-                let _ = std::io::Write::write_all(
-                    &mut std::io::stderr(),
-                    format!("samite: aborting, a buffer cannot be taken back: {why}\n").as_bytes(),
-                );
-                std::process::abort();
+            // L2. Recalling runs code of the program (handlers of messages). The state behind it has to be good
+            // for one more call, or the loans never come back, which ends in `Abort`.
+            match catch_unwind(AssertUnwindSafe(&mut *self.recall)) {
+                Ok(Recall::Again) => {}
+                Ok(Recall::Abort(why)) => abort(&why),
+                Err(payload) => {
+                    panic.get_or_insert(payload);
+                }
             }
         }
+        match panic {
+            // A second panic while the first one unwinds would end the process.
+            Some(payload) if !std::thread::panicking() => resume_unwind(payload),
+            _ => {}
+        }
     }
+}
+
+/// There is no caller who could be told: this is the last thing said.
+fn abort(why: &str) -> ! {
+    let text = format!("samite: aborting, a buffer cannot be taken back: {why}\n");
+    let _ = std::io::Write::write_all(&mut std::io::stderr(), text.as_bytes());
+    std::process::abort()
 }
 
 /// One unit of the scope's count.
@@ -354,6 +370,39 @@ mod tests {
             },
         );
         assert_eq!((recalls.get(), buffer), (3, [0, b'a', b'b', 0]));
+    }
+
+    /// Whoever catches the panic has the buffer for itself again.
+    #[test]
+    fn a_recall_that_panics_returns_no_buffer_early() {
+        for f_panics in [false, true] {
+            let mut buffer = [0u8; 4];
+            let held = Cell::new(None);
+            let recalls = Cell::new(0);
+            let recall = || {
+                recalls.set(recalls.get() + 1);
+                assert!(recalls.get() != 1, "of the first recall");
+                if recalls.get() == 3 {
+                    drop(held.take());
+                }
+                Recall::Again
+            };
+            let ended = catch_unwind(AssertUnwindSafe(|| {
+                scope(recall, |lender| {
+                    held.set(Some(lender.write(&mut buffer)));
+                    assert!(!f_panics, "of the scope");
+                });
+            }));
+            let payload = ended.expect_err("the panic is passed on");
+            let what = if f_panics {
+                "of the scope"
+            } else {
+                "of the first recall"
+            };
+            assert_eq!(payload.downcast_ref::<&str>(), Some(&what));
+            assert!(held.take().is_none(), "the loan came back");
+            assert_eq!(recalls.get(), 3);
+        }
     }
 
     #[test]

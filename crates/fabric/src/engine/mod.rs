@@ -13,13 +13,16 @@
 //! The protocols are in `proto/`, each file an `impl` of this type.
 
 mod kept;
+mod leaving;
 mod outbox;
 #[cfg(test)]
 mod tests;
 
+use crate::barrier::Barriers;
 use crate::gated::Deferred;
 use crate::matching::Matcher;
 use crate::ops::{ClaimWords, Ending, Key, Ops, Status, Work};
+use crate::proto::view::Views;
 use crate::transport::shm::Membership;
 use crate::transport::{Caps, Change, Class, Incoming, Sink};
 use crate::wire::kind;
@@ -63,6 +66,7 @@ pub(crate) struct Peer {
     told: Pace,
     /// Signals that nobody has waited for yet, by key; none at zero.
     signals: HashMap<u64, u64>,
+    pub(crate) barriers: Barriers,
 }
 
 /// Keys of one peer under which signals wait: more than a program has waits for, and some hundred KB.
@@ -107,6 +111,9 @@ pub(crate) struct Engine {
     pub(crate) ops: Ops,
     pub(crate) words: ClaimWords,
     pub(crate) matcher: Matcher<Key, Arrived>,
+    pub(crate) views: Views,
+    /// Barriers that this process has come to.
+    pub(crate) attempts: u64,
     pub(crate) peers: Vec<Peer>,
     pub(crate) active: VecDeque<Key>,
     pub(crate) handlers: HashMap<u16, Handler>,
@@ -153,6 +160,8 @@ impl Engine {
             ops: Ops::default(),
             words: ClaimWords::default(),
             matcher: Matcher::default(),
+            views: Views::default(),
+            attempts: 0,
             peers: Vec::new(),
             active: VecDeque::new(),
             handlers: HashMap::new(),
@@ -166,13 +175,6 @@ impl Engine {
             shut: false,
             dirty: Vec::new(),
         }
-    }
-
-    /// Lets go of everything that it shares with others: this process leaves.
-    pub(crate) fn end_all(&mut self) {
-        self.ops = Ops::default();
-        self.offered.clear();
-        self.deferred.clear();
     }
 
     /// Whether a number of a segment is not in use.
@@ -232,9 +234,10 @@ impl Engine {
             Some(Peer {
                 info: Some(info), ..
             }) if info.incarnation == incarnation => {}
+            // One that broke the rules lives: what it may still write into is not freed here.
             Some(Peer {
                 info: Some(_),
-                gone: None,
+                gone: None | Some(Error::PeerCorrupt { .. }),
                 ..
             }) => return Err(lost),
             _ => self.part(peer, lost),
@@ -328,6 +331,7 @@ impl Engine {
         state.kernel = None;
         state.unanswered = 0;
         let alive = !matches!(error, Error::PeerLost { .. });
+        self.views.part(peer);
         self.matcher.take_directed(peer);
         self.drop_kept(peer, |arrived| matches!(arrived, Arrived::Offer(_)));
         for key in self.ops.pending(|op| op.peer == Some(peer)) {
@@ -346,9 +350,13 @@ impl Engine {
         }
         let peer = op.peer;
         let word = match &mut op.work {
-            // The sender may be copying its last piece: the buffer is kept until it is quiet (C2).
             Work::Pull(pull) if alive => {
-                pull.ending = Some(Ending::Fail(error));
+                if pull.let_go() {
+                    self.end_pull(key, Err(error));
+                } else {
+                    // The sender is copying its last piece: the buffer is kept until it is quiet (C2).
+                    pull.ending = Some(Ending::Fail(error));
+                }
                 return;
             }
             Work::Send { word, .. } => word.take(),
@@ -471,6 +479,9 @@ impl Engine {
     }
 
     fn signal_arrived(&mut self, frame: &Incoming<'_>) -> Result<(), &'static str> {
+        if frame.arg >= crate::barrier::KEYS {
+            return self.barrier_arrived(frame.from, frame.arg);
+        }
         let signals = &mut self.peer(frame.from).signals;
         let full = signals.len() >= SIGNALS_MAX;
         match signals.entry(frame.arg) {

@@ -4,6 +4,7 @@
 //! |---|---|---|
 //! | `eager` | small messages | EAGER |
 //! | `rendezvous` | large messages: offer, match, choose who copies | OFFER, TAKEN, WITHDRAW |
+//! | `view` | messages that are read where they lie | (TAKEN at its end) |
 //! | `stream` | large messages as fragments | STREAM, DATA |
 //! | `cooperative` | large private messages: both sides copy | HELP |
 //! | `active` | active messages | ACTIVE, ACTIVE_OFFER, REPLY |
@@ -18,6 +19,7 @@ mod eager;
 pub(crate) mod rendezvous;
 pub(crate) mod rma_over_am;
 mod stream;
+pub(crate) mod view;
 
 pub(crate) use active::CREDITS;
 pub(crate) use eager::payload;

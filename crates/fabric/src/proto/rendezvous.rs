@@ -127,7 +127,14 @@ impl Engine {
         let Some(op) = self.ops.get(key) else { return };
         op.peer = Some(from);
         let is_view = matches!(op.work, Work::ReceiveAny { view: true });
-        let place = if is_view { self.lease(&offer) } else { None };
+        let place = match is_view {
+            true => self
+                .claim_word(from, &offer)
+                .and_then(|word| Some((self.lease(&offer)?, word)))
+                // One that was withdrawn ends like one that is copied.
+                .filter(|(_, word)| !Claim::new(word, 0).revoked()),
+            false => None,
+        };
         let Some(op) = self.ops.get(key) else { return };
         let buf = match std::mem::replace(&mut op.work, Work::None) {
             Work::Receive { buf } if buf.len() < offer.len => {
@@ -142,9 +149,9 @@ impl Engine {
                 return;
             }
             Work::Receive { buf } => buf,
-            Work::ReceiveAny { .. } if let Some(bytes) = place => {
-                let send = offer.send;
-                let viewed = Viewed::InPlace { bytes, send };
+            Work::ReceiveAny { .. } if let Some((bytes, word)) = place => {
+                let view = self.views.begin(from, offer.send, word);
+                let viewed = Viewed::InPlace { bytes, view };
                 self.ops.finish(key, Ok(Outcome::Viewed(status, viewed)));
                 return;
             }
@@ -251,6 +258,7 @@ impl Engine {
             claim,
             piece,
             then,
+            helped: choice == Choice::Cooperative,
             ending: None,
         };
         let Some(op) = self.ops.get(key) else { return };
@@ -270,8 +278,7 @@ impl Engine {
         let word = pull.claim.clone();
         let claim = Claim::new(&word, pull.status.len.div_ceil(pull.piece));
         if let Some(ending) = pull.ending.take() {
-            claim.revoke();
-            if !claim.quiet() {
+            if !pull.let_go() {
                 // Nobody waits for the sender here: it may have been stopped, or killed, inside its piece.
                 pull.ending = Some(ending);
                 return Step::Stuck;
@@ -308,7 +315,7 @@ impl Engine {
         }
     }
 
-    fn end_pull(&mut self, key: Key, result: Result<(), Error>) -> Step {
+    pub(crate) fn end_pull(&mut self, key: Key, result: Result<(), Error>) -> Step {
         let Some(op) = self.ops.get(key) else {
             return Step::Done;
         };
@@ -442,8 +449,8 @@ impl Engine {
             copying |= matches!(self.ops.get(key).map(|op| &op.work), Some(Work::Pull(_)));
             self.fail(key, Error::Cancelled, true);
         }
-        // One that is being copied is let go when both sides are quiet.
-        if !copying {
+        // One that is being copied is let go when both sides are quiet, one that is viewed with the view (W1).
+        if !copying && !self.views.shows(from, send) {
             self.post_unasked(from, kind::TAKEN, send)?;
         }
         Ok(())
@@ -451,6 +458,14 @@ impl Engine {
 }
 
 impl Pull {
+    /// Nobody takes a further piece. Returns whether nobody writes into the buffer any more, either: a sender that
+    /// was never told where it is does not, whatever it says in its word.
+    pub(crate) fn let_go(&self) -> bool {
+        let claim = Claim::new(&self.claim, self.status.len.div_ceil(self.piece));
+        claim.revoke();
+        !self.helped || claim.quiet()
+    }
+
     /// Copies a piece.
     fn copy(&mut self, offset: u64, len: u64) -> std::io::Result<()> {
         match &self.source {

@@ -69,6 +69,7 @@ impl Engine {
 
     /// Sends fragments while there is room, and as many as one turn may.
     pub(crate) fn stream(&mut self, key: Key, transport: &mut AnyTransport) -> Step {
+        // A fragment of nothing would be sent for ever.
         let piece = self.costs.stream_piece.clamp(1, self.caps.body_max.max(1));
         let Some(op) = self.ops.get(key) else {
             return Step::Done;

@@ -5,6 +5,7 @@
 use samite_fabric::{Config, Error, Fabric, Mask, Match, PeerId, Segment};
 use samite_testkit::pattern::{pattern, verify};
 use samite_testkit::{Cast, Failed, Outcome, Who, matches_or_fail, pause, point, same, units};
+use std::time::Duration;
 
 const SIZE: usize = (8 << 20) + 5;
 /// The victim says where it is after so many messages: it is then in the middle of one.
@@ -242,4 +243,51 @@ fn a_view_outlives_its_sender() {
             cast.wait_point(Who::Unit(1), "viewing");
             cast.kill(Who::Unit(0));
         });
+}
+
+/// The sender's deadline is over while its message is being viewed, and it writes the next one into the segment:
+/// the view says so, before and after. The sender's next message is another one.
+#[test]
+fn a_view_knows_that_it_was_withdrawn() {
+    const BYTES: u64 = 1 << 20;
+    let body = |fabric: &Fabric, members: &[PeerId]| -> Outcome {
+        let (sender, viewer) = (members[0], members[1]);
+        if fabric.me() == sender {
+            let segment = fabric.allocate(BYTES)?;
+            segment.bytes().write(0, &pattern(1, BYTES as usize));
+            fabric.set_deadline(Duration::from_millis(50));
+            let late = fabric
+                .isend_shared(viewer, 1, segment.bytes().clone())?
+                .wait();
+            matches_or_fail!(late, Err(Error::Timeout { .. }));
+            fabric.set_deadline(Duration::from_secs(30));
+            fabric.signal(viewer, 1)?;
+            // What was withdrawn is not let go before the view is: the words of what follows are others.
+            fabric.await_signal(viewer, 2)?;
+            for round in 2..5 {
+                segment.bytes().write(0, &pattern(round, BYTES as usize));
+                fabric
+                    .isend_shared(viewer, round, segment.bytes().clone())?
+                    .wait()?;
+            }
+            return Ok(());
+        }
+        let view = fabric.recv_view(Match::from(sender, 1))?;
+        let mut bytes = vec![0; BYTES as usize];
+        view.bytes().read(0, &mut bytes);
+        verify(1, &bytes)?;
+        same!(view.in_place(), true);
+        fabric.await_signal(sender, 1)?;
+        same!(view.is_withdrawn(), true);
+        fabric.signal(sender, 2)?;
+        for round in 2..5 {
+            let next = fabric.recv_view(Match::from(sender, round))?;
+            next.bytes().read(0, &mut bytes);
+            verify(round, &bytes)?;
+            same!((next.is_withdrawn(), view.is_withdrawn()), (false, true));
+        }
+        drop(view);
+        Ok(())
+    };
+    units(2).run("copies::a_view_knows_that_it_was_withdrawn", body);
 }

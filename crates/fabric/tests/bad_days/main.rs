@@ -4,7 +4,7 @@
 //!
 //! # Files
 //! `fair` (who talks all the time) · `copies` (kill -9 in the middle of each copy path, both roles) · `deaths` (of the agent, of whom
-//! somebody waits for, of a number that is used again) · `stopped` · `nonsense` (in a ring) ·
+//! somebody waits for, of a number that is used again) · `stopped` · `nonsense` (in a ring) · `panics` (of handlers) ·
 //! `forks` (of a process that joined) · `door` (the agent's: who says nothing there) · `refused` (the kernel copy, another user) · `scarce` (descriptors, memory) · `starting` (who has joined, who may leave)
 
 mod copies;
@@ -13,6 +13,7 @@ mod door;
 mod fair;
 mod forks;
 mod nonsense;
+mod panics;
 mod refused;
 mod scarce;
 mod starting;

@@ -177,3 +177,74 @@ fn who_was_stopped_goes_on_waiting() {
         cast.release(Who::Unit(1));
     });
 }
+
+/// A member whose deadline is over is not at the barrier any more: nobody passes without it, and one after another
+/// comes again.
+#[test]
+fn who_goes_back_is_waited_for() {
+    let body = |fabric: &Fabric, members: &[PeerId]| -> Outcome {
+        let (root, one) = (members[0], members[1]);
+        let (short, long) = (Duration::from_millis(100), Duration::from_secs(30));
+        for _ in 0..3 {
+            if fabric.me() == one {
+                fabric.set_deadline(short);
+                let late = fabric.barrier(members);
+                matches_or_fail!(late, Err(Error::Timeout { whom: Whom::Peer(peer), .. }) if *peer == root);
+                fabric.set_deadline(long);
+                fabric.signal(root, 1)?;
+                fabric.await_signal(root, 2)?;
+            } else if fabric.me() == root {
+                fabric.await_signal(one, 1)?;
+                fabric.set_deadline(short);
+                let late = fabric.barrier(members);
+                matches_or_fail!(late, Err(Error::Timeout { whom: Whom::Peer(peer), .. }) if *peer == one);
+                fabric.set_deadline(long);
+                fabric.signal(one, 2)?;
+            }
+            // The third one is there all the time.
+            fabric.barrier(members)?;
+        }
+        Ok(())
+    };
+    units(3).run("stopped::who_goes_back_is_waited_for", body);
+}
+
+/// Signals to somebody who takes none wait here, so many of them; none that was accepted is lost.
+#[test]
+fn signals_to_somebody_who_is_stopped_are_bounded() {
+    const MOST: u64 = 1_000_000;
+    let body = |fabric: &Fabric, members: &[PeerId]| -> Outcome {
+        let (zero, one) = (members[0], members[1]);
+        if fabric.me() == one {
+            point("running");
+            let (_, sent) = fabric.recv_vec(Match::from(zero, 1))?;
+            for _ in 0..u64::from_le_bytes(sent.try_into().unwrap_or_default()) {
+                fabric.await_signal(zero, 3)?;
+            }
+            return Ok(fabric.barrier(members)?);
+        }
+        pause("go");
+        fabric.set_deadline(Duration::from_millis(100));
+        let mut sent = 0;
+        let late = loop {
+            match fabric.signal(one, 3) {
+                Ok(()) if sent < MOST => sent += 1,
+                ended => break ended,
+            }
+        };
+        matches_or_fail!(late, Err(Error::Timeout { whom: Whom::Peer(peer), .. }) if *peer == one);
+        fabric.set_deadline(Duration::from_secs(30));
+        point("refused");
+        fabric.send(one, 1, &sent.to_le_bytes())?;
+        Ok(fabric.barrier(members)?)
+    };
+    let name = "stopped::signals_to_somebody_who_is_stopped_are_bounded";
+    units(2).conduct(name, body, |cast| {
+        cast.wait_point(Who::Unit(1), "running");
+        cast.wait_point(Who::Unit(0), "go");
+        cast.stop(Who::Unit(1));
+        cast.release(Who::Unit(0));
+        cast.wait_point(Who::Unit(0), "refused");
+        cast.go_on(Who::Unit(1));
+    });
+}

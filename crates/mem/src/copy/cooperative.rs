@@ -127,6 +127,15 @@ impl<'a> Claim<'a> {
         self.word.load(Ordering::Acquire) & REVOKED != 0
     }
 
+    /// Receiver: whether the message was given up before what this side has just read of it: bytes that the sender
+    /// wrote afterwards may be among it.
+    pub fn revoked_after_reading(&self) -> bool {
+        // ORDERING: Acquire: the loads of the bytes come before this look at the word. Pairs with the Release
+        // fence in `revoke`.
+        fence(Ordering::Acquire);
+        self.revoked()
+    }
+
     /// Receiver: whether no piece of the sender is under way (C2).
     pub fn quiet(&self) -> bool {
         // ORDERING: Acquire pairs with `done_back`: the sender's bytes are there.
@@ -146,10 +155,7 @@ impl<'a> Claim<'a> {
     /// Receiver, after it has copied a piece: whether the message is whole, and no byte of it may be one that the
     /// sender wrote after it gave up.
     pub fn intact(&self) -> bool {
-        // ORDERING: Acquire: the loads of the copy come before this look at the word, also where the processor
-        // reorders loads. Pairs with the Release fence in `revoke`.
-        fence(Ordering::Acquire);
-        self.finished() && !self.revoked()
+        !self.revoked_after_reading() && self.finished()
     }
 }
 

@@ -8,6 +8,7 @@ use crate::agent::Node;
 use crate::ops::Outcome;
 use crate::wire::{Place, Words};
 use crate::{Config, Identity};
+use samite_mem::copy::cooperative::Claim;
 use samite_mem::lend::{ReadBuf, WriteBuf};
 use samite_mem::{Heap, SharedBytes};
 
@@ -323,55 +324,58 @@ fn no_word_of_any_frame_is_a_panic() {
     }
 }
 
-/// The sender has taken a piece and says nothing more (it was killed inside the copy), and the kernel refuses
-/// this side: the engine goes on with everything else, and the message with the first sign of life.
-#[test]
-fn a_sender_inside_its_piece_holds_up_nobody() {
-    use samite_mem::copy::cooperative::Claim;
-    let mut world = World::new();
-    let from = world.peer(1);
-    let pull = |world: &mut World| {
-        let heap = world.engine.node.heap.clone();
-        let word = world.engine.words.take(&heap).unwrap();
+impl World {
+    /// A message of two pieces that is being copied, with the word that divides them; `helped`: the sender was told
+    /// where the buffer is.
+    fn pull(&mut self, buf: WriteBuf, helped: bool) -> (u32, Key) {
+        let (from, len) = (self.peer(1), buf.len());
+        let heap = self.engine.node.heap.clone();
+        let word = self.engine.words.take(&heap).unwrap();
+        let offset = self.engine.words.offset(word);
         let pull = crate::ops::Pull {
-            buf: WriteBuf::owned(vec![0; 200]),
-            status: Status {
-                from,
-                tag: 0,
-                len: 200,
-            },
+            buf,
+            status: Status { from, tag: 0, len },
             send: 5,
             // No process has this number: the kernel refuses.
             source: crate::ops::Source::Process {
                 pid: i32::MAX,
                 address: 4096,
             },
-            claim: {
-                let offset = world.engine.words.offset(word);
-                world.engine.words.at(offset).unwrap()
-            },
-            piece: 100,
+            claim: self.engine.words.at(offset).unwrap(),
+            piece: len.div_ceil(2),
             then: crate::ops::Then::Complete,
+            helped,
             ending: None,
         };
-        assert_eq!(
-            Claim::new(world.engine.words.word(word), 2).take_back(),
-            Some(1)
-        );
         let work = Work::Pull(Box::new(pull));
-        (word, world.engine.ops.add(Some(from), "receive", work))
-    };
-    let (word, key) = pull(&mut world);
+        (word, self.engine.ops.add(Some(from), "receive", work))
+    }
+
+    /// The word, as both sides of a message of two pieces see it.
+    fn claim(&self, word: u32) -> Claim<'_> {
+        Claim::new(self.engine.words.word(word), 2)
+    }
+}
+
+/// The sender has taken a piece and says nothing more (it was killed inside the copy), and the kernel refuses
+/// this side: the engine goes on with everything else, and the message with the first sign of life.
+#[test]
+fn a_sender_inside_its_piece_holds_up_nobody() {
+    let mut world = World::new();
+    let from = world.peer(1);
+    let (word, key) = world.pull(WriteBuf::owned(vec![0; 200]), true);
+    assert_eq!(world.claim(word).take_back(), Some(1));
     assert_eq!(world.engine.pull(key), Step::Moved);
     for _ in 0..3 {
         assert_eq!(world.engine.pull(key), Step::Stuck);
     }
-    Claim::new(world.engine.words.word(word), 2).done_back();
+    world.claim(word).done_back();
     assert_eq!(world.engine.pull(key), Step::Done);
     let op = world.engine.ops.get(key).map(|op| &op.work);
     assert!(matches!(op, Some(Work::Collect(_))), "{op:?}");
     // And one whose sender dies there ends with its loss.
-    let (_, key) = pull(&mut world);
+    let (word, key) = world.pull(WriteBuf::owned(vec![0; 200]), true);
+    assert_eq!(world.claim(word).take_back(), Some(1));
     assert_eq!(world.engine.pull(key), Step::Moved);
     assert_eq!(world.engine.pull(key), Step::Stuck);
     world.engine.change(Change::Lost {
@@ -383,4 +387,122 @@ fn a_sender_inside_its_piece_holds_up_nobody() {
         matches!(ended, Some(Err(Error::PeerLost { .. }))),
         "{ended:?}"
     );
+}
+
+/// A sender writes into its word that it is copying. One that was never asked to is not waited for.
+#[test]
+fn a_sender_that_nobody_asked_holds_no_buffer() {
+    for helped in [false, true] {
+        let mut world = World::new();
+        let (word, key) = world.pull(WriteBuf::owned(vec![0; 200]), helped);
+        assert_eq!(world.claim(word).take_back(), Some(1));
+        world.engine.give_up(key, Error::Cancelled);
+        assert_eq!(world.claim(word).take_front(), None, "revoked");
+        let ended = world.engine.ops.take(key);
+        assert_eq!(ended.is_none(), helped, "{ended:?}");
+        if helped {
+            assert_eq!(world.engine.pull(key), Step::Stuck);
+            world.claim(word).done_back();
+            assert_eq!(world.engine.pull(key), Step::Done);
+            let ended = world.engine.ops.take(key);
+            assert!(matches!(ended, Some(Err(Error::Cancelled))), "{ended:?}");
+        }
+    }
+}
+
+/// The agent has seen another life of a peer that broke the rules here, but lives.
+#[test]
+fn who_broke_the_rules_may_still_be_copying() {
+    let mut world = World::new();
+    let from = world.peer(1);
+    let (word, key) = world.pull(WriteBuf::owned(vec![0; 200]), true);
+    assert_eq!(world.claim(word).take_back(), Some(1));
+    world.say(u8::MAX, 0, &[], &[]);
+    assert!(world.is_turned_away());
+    let another = world.infos[1].incarnation + 1;
+    assert!(world.engine.has_been(from, another).is_err());
+    assert!(world.engine.ops.take(key).is_none(), "its buffer was freed");
+}
+
+/// Whether memory is mapped at an address of this process.
+fn is_mapped(address: u64) -> bool {
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+    maps.lines().any(|line| {
+        let range = line.split_whitespace().next().unwrap_or_default();
+        let (from, to) = range.split_once('-').unwrap();
+        let [from, to] = [from, to].map(|text| u64::from_str_radix(text, 16).unwrap());
+        (from..to).contains(&address)
+    })
+}
+
+/// A process leaves while a helper is in the middle of a piece: the helper does not write into freed memory.
+#[test]
+fn leaving_frees_no_buffer_that_a_peer_writes_into() {
+    // So large that the allocator maps each for itself.
+    const LEN: usize = 64 << 20;
+    let mut world = World::new();
+    let mut buf = WriteBuf::owned(vec![0; LEN]);
+    let kept = buf.address();
+    let mut keys = Vec::new();
+    // In the middle of a piece, at its end, and a sender that was never told where the buffer is.
+    for (helped, is_done) in [(true, false), (true, true), (false, false)] {
+        let buf = std::mem::replace(&mut buf, WriteBuf::owned(vec![0; 100]));
+        let (word, key) = world.pull(buf, helped);
+        assert_eq!(world.claim(word).take_back(), Some(1));
+        if is_done {
+            world.claim(word).done_back();
+        }
+        keys.push((word, key, helped && !is_done));
+    }
+    assert!(!world.engine.withdraw_all());
+    for (word, key, is_stuck) in keys {
+        assert_eq!(world.claim(word).take_front(), None, "no further piece");
+        assert_eq!(world.engine.ops.take(key).is_none(), is_stuck);
+    }
+    assert!(!world.engine.end_all(), "no shared memory");
+    assert!(is_mapped(kept), "freed under the hand of the helper");
+    // Shared memory is not given back to the agent.
+    let shared = SharedBytes::adopt(vec![0u64; 100]);
+    let (word, _) = world.pull(WriteBuf::shared(shared), true);
+    assert!(world.claim(word).take_back().is_some());
+    assert!(world.engine.end_all());
+}
+
+/// A process leaves with a message that was offered: a receiver that copies it does not take what the freed
+/// buffer holds by then for the message.
+#[test]
+fn leaving_revokes_what_was_offered() {
+    let mut world = World::new();
+    let send = world.operations()[0];
+    let Some(Work::Send {
+        word: Some(word), ..
+    }) = world.engine.ops.get(send).map(|op| &op.work)
+    else {
+        panic!("an offer has a word");
+    };
+    let word = *word;
+    assert_eq!(world.claim(word).take_front(), Some(0));
+    world.engine.end_all();
+    assert!(!world.claim(word).intact());
+    assert_eq!(world.claim(word).take_front(), None);
+}
+
+/// A key of a barrier: its step, a list, an attempt.
+fn at_a_barrier(step: u64, list: u64, attempt: u64) -> u64 {
+    crate::barrier::KEYS | step << 61 | list << 32 | attempt
+}
+
+/// Barriers of ever new lists end the connection instead of filling memory; so do steps that there are not.
+#[test]
+fn barriers_are_bounded() {
+    let mut world = World::new();
+    let mut said = 0;
+    while !world.is_turned_away() {
+        world.say(kind::SIGNAL, at_a_barrier(0, said, 1), &[], &[]);
+        said += 1;
+        assert!(said < 1 << 20);
+    }
+    world.join(1);
+    world.say(kind::SIGNAL, at_a_barrier(3, 0, 1), &[], &[]);
+    assert!(world.is_turned_away());
 }

@@ -12,6 +12,8 @@ use samite_mem::{Corrupt, NEWS_WORDS, SharedBytes};
 pub(super) struct Inbound {
     consumer: Consumer<SharedRing>,
     idle: u32,
+    /// A frame is being delivered. It was delivered, too, if a handler panicked in it.
+    in_hand: bool,
 }
 
 /// Frames taken from one ring before the next one gets its turn.
@@ -190,6 +192,7 @@ impl Shm {
         self.inbound[from.index()] = Some(Inbound {
             consumer: Consumer::new(ring),
             idle: 0,
+            in_hand: false,
         });
         true
     }
@@ -253,6 +256,10 @@ impl Inbound {
         own_bulk: &Option<SharedBytes>,
         sink: &mut S,
     ) -> Result<bool, Corrupt> {
+        if self.in_hand {
+            self.in_hand = false;
+            self.consumer.advance();
+        }
         // A body needs the bulk area, whose size bounds it; it is attached when a frame first has one.
         if self.consumer.bulk_bytes() == 0 {
             match self.consumer.next_has_body() {
@@ -268,6 +275,7 @@ impl Inbound {
             Some((offset, bytes)) => medium.body(offset, bytes),
             None => Body::Slice(&[]),
         };
+        self.in_hand = true;
         sink.frame(Incoming {
             from,
             kind: frame.kind,
@@ -275,6 +283,7 @@ impl Inbound {
             inline: frame.inline,
             body,
         });
+        self.in_hand = false;
         self.consumer.advance();
         Ok(true)
     }

@@ -1,0 +1,61 @@
+//! A process leaves: its buffers may be in the hands of peers, which copy through the kernel and learn later that it
+//! is gone.
+
+use super::Engine;
+use crate::Error;
+use crate::ops::{Op, Ops, Work};
+use samite_mem::copy::cooperative::Claim;
+
+impl Engine {
+    /// This process leaves: peers take no further piece of a message from it or for it. What they have copied of
+    /// one from it by then is not delivered: its bytes are freed next. Returns whether nobody writes into a buffer
+    /// of this process any more.
+    pub(crate) fn withdraw_all(&mut self) -> bool {
+        let mut quiet = true;
+        let all = |op: &Op| {
+            matches!(
+                op.work,
+                Work::Send { .. } | Work::Assist { .. } | Work::Pull(_)
+            )
+        };
+        for key in self.ops.pending(all) {
+            match self.ops.get(key).map(|op| &op.work) {
+                Some(Work::Send {
+                    word: Some(word), ..
+                })
+                | Some(Work::Assist { word, .. }) => {
+                    Claim::new(self.words.word(*word), 0).revoke();
+                }
+                // Its sender is not told that it was taken: it was not.
+                Some(Work::Pull(pull)) if pull.let_go() => {
+                    self.ops.finish(key, Err(Error::Cancelled));
+                }
+                Some(Work::Pull(_)) => quiet = false,
+                _ => {}
+            }
+        }
+        quiet
+    }
+
+    /// Lets go of everything that it shares with others: this process leaves. A buffer that a peer may still be
+    /// writing into is never freed. Returns whether one of them lies in shared memory.
+    pub(crate) fn end_all(&mut self) -> bool {
+        let mut writes_on = false;
+        if !self.withdraw_all() {
+            for key in self.ops.pending(|op| matches!(op.work, Work::Pull(_))) {
+                let Some(op) = self.ops.get(key) else {
+                    continue;
+                };
+                if let Work::Pull(pull) = std::mem::replace(&mut op.work, Work::None) {
+                    tracing::warn!(from = %pull.status.from, "a peer is still copying into a buffer, which is never freed");
+                    writes_on |= pull.buf.as_shared().is_some();
+                    std::mem::forget(pull);
+                }
+            }
+        }
+        self.ops = Ops::default();
+        self.offered.clear();
+        self.deferred.clear();
+        writes_on
+    }
+}

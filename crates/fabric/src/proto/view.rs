@@ -1,0 +1,91 @@
+//! Messages that are read where they lie, in the sender's segment ([`crate::Fabric::recv_view`]).
+//!
+//! The lease of a view keeps the memory. What the bytes are is the sender's concern: one that gave the send up
+//! (its deadline was over) revokes the claim word *before* it uses its buffer again, and the view finds that out.
+//!
+//! # Invariants
+//! W1 The sender hears TAKEN when the view is dropped, and not before, whatever it asked meanwhile: until then
+//!    its claim word is not used for another message (V2 of `rendezvous`).
+//! W2 Nothing of a view is told to another life of its sender's number, and the claim word of a sender that is
+//!    gone is not looked at: its memory may be somebody else's.
+
+use crate::PeerId;
+use crate::engine::Engine;
+use crate::layout::ClaimWord;
+use crate::ops::Key;
+use crate::transport::Class;
+use crate::wire::kind;
+use samite_mem::copy::cooperative::Claim;
+
+/// Messages that are being viewed.
+#[derive(Debug, Default)]
+pub(crate) struct Views {
+    open: Vec<Viewing>,
+    last: u64,
+}
+
+#[derive(Debug)]
+struct Viewing {
+    id: u64,
+    from: PeerId,
+    send: Key,
+    /// The sender's word; or, once the sender is gone, whether it had withdrawn the message by then.
+    word: Result<ClaimWord, bool>,
+}
+
+impl Viewing {
+    fn is_withdrawn(&self) -> bool {
+        match &self.word {
+            Ok(word) => Claim::new(word, 0).revoked_after_reading(),
+            Err(was_withdrawn) => *was_withdrawn,
+        }
+    }
+}
+
+impl Views {
+    /// A view of a message begins; by what it is called.
+    pub(crate) fn begin(&mut self, from: PeerId, send: Key, word: ClaimWord) -> u64 {
+        self.last += 1;
+        let word = Ok(word);
+        let id = self.last;
+        self.open.push(Viewing {
+            id,
+            from,
+            send,
+            word,
+        });
+        id
+    }
+
+    /// Whether a message of a peer is being viewed.
+    pub(crate) fn shows(&self, from: PeerId, send: Key) -> bool {
+        let is_it = |view: &Viewing| view.from == from && view.send == send && view.word.is_ok();
+        self.open.iter().any(is_it)
+    }
+
+    /// Whether the sender gave a message up while it was viewed.
+    pub(crate) fn is_withdrawn(&self, id: u64) -> bool {
+        let view = self.open.iter().find(|view| view.id == id);
+        view.is_some_and(Viewing::is_withdrawn)
+    }
+
+    /// A sender is gone (W2).
+    pub(crate) fn part(&mut self, from: PeerId) {
+        for view in self.open.iter_mut().filter(|view| view.from == from) {
+            view.word = Err(view.is_withdrawn());
+        }
+    }
+}
+
+impl Engine {
+    /// A view was dropped: its sender is told, if it is there (W1, W2).
+    pub(crate) fn end_view(&mut self, id: u64) {
+        let Some(index) = self.views.open.iter().position(|view| view.id == id) else {
+            return;
+        };
+        let view = self.views.open.swap_remove(index);
+        if view.word.is_ok() {
+            self.post(view.from, Class::Reply, kind::TAKEN, view.send, &[]);
+        }
+    }
+}

@@ -1,0 +1,69 @@
+//! A message in place, as its receiver holds it.
+
+use crate::fabric::Fabric;
+use crate::ops::Status;
+use samite_mem::SharedBytes;
+
+/// A message in place; see [`Fabric::recv_view`].
+#[derive(Debug)]
+pub struct View<'f> {
+    status: Status,
+    /// With a lease on the sender's segment, if they lie there.
+    bytes: SharedBytes,
+    /// Dropped last: the sender hears of the end of a view that has let go of its memory.
+    end: ViewEnd<'f>,
+}
+
+#[derive(Debug)]
+struct ViewEnd<'f> {
+    fabric: &'f Fabric,
+    /// Which one it is, if the bytes are the sender's.
+    view: Option<u64>,
+}
+
+impl<'f> View<'f> {
+    /// `view`: which one it is, if the bytes are the sender's.
+    pub(crate) fn new(
+        fabric: &'f Fabric,
+        status: Status,
+        bytes: SharedBytes,
+        view: Option<u64>,
+    ) -> Self {
+        let end = ViewEnd { fabric, view };
+        View { status, bytes, end }
+    }
+
+    /// Sender, tag and length.
+    pub fn status(&self) -> Status {
+        self.status
+    }
+
+    /// The bytes, where they lie.
+    pub fn bytes(&self) -> &SharedBytes {
+        &self.bytes
+    }
+
+    /// Whether nothing was copied.
+    pub fn in_place(&self) -> bool {
+        self.end.view.is_some()
+    }
+
+    /// Whether the sender has given the message up (its deadline was over) while it was viewed: then the bytes may
+    /// be others than those that it sent. Their memory stays as long as the view. `false` says that what was read
+    /// before is right. Never of a private copy.
+    pub fn is_withdrawn(&self) -> bool {
+        let views = &self.end.fabric.core.borrow().engine.views;
+        self.end.view.is_some_and(|view| views.is_withdrawn(view))
+    }
+}
+
+impl Drop for ViewEnd<'_> {
+    fn drop(&mut self) {
+        let Some(view) = self.view.take() else {
+            return;
+        };
+        let core = &mut *self.fabric.core.borrow_mut();
+        core.engine.end_view(view);
+        core.engine.flush(&mut core.transport);
+    }
+}

@@ -1,0 +1,124 @@
+//! A handler that panics: whoever catches it has whole messages, own buffers and a fabric that goes on. And other
+//! things that a program of one process can do wrong.
+
+use samite_fabric::{Config, Error, Fabric, Identity, Match, PeerId};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::Duration;
+
+fn alone() -> Fabric {
+    Fabric::alone(Identity::by_hand("panics"), Config::default()).unwrap()
+}
+
+/// The first message to it is a panic.
+fn panics_once(fabric: &Fabric) {
+    let mut calls = 0;
+    fabric.on(1, move |_: PeerId, _: &[u8]| {
+        calls += 1;
+        assert!(calls != 1, "a handler");
+        Some(vec![calls])
+    });
+    fabric.tell(fabric.me(), 1, b"").unwrap();
+}
+
+/// The scope ends by unwinding, and only after the receive into its buffer has ended.
+#[test]
+fn a_scope_keeps_its_buffers_through_a_panic() {
+    let fabric = alone();
+    panics_once(&fabric);
+    let (out, mut into) = ([7; 8], [0; 8]);
+    let ended = catch_unwind(AssertUnwindSafe(|| {
+        fabric.scope(|scope| -> samite_fabric::Result<()> {
+            scope.irecv(Match::any(7), &mut into)?;
+            scope.isend(fabric.me(), 7, &out)?;
+            Ok(())
+        })
+    }));
+    assert!(ended.is_err(), "the panic is told");
+    assert_eq!(into, out);
+    // The frame that was the panic was taken: what follows is not the same one.
+    let reply = fabric.request(fabric.me(), 1, b"").unwrap().wait().unwrap();
+    assert_eq!(reply, [2]);
+}
+
+/// A blocking receive, and one into a buffer that dies with the panic.
+#[test]
+fn a_receive_keeps_its_buffer_through_a_panic() {
+    let fabric = alone();
+    panics_once(&fabric);
+    let ended = catch_unwind(AssertUnwindSafe(|| {
+        let mut into = vec![0; 8];
+        fabric.recv(Match::any(7), &mut into)
+    }));
+    assert!(ended.is_err());
+    // Nobody receives it: the receive was given up.
+    fabric.send(fabric.me(), 7, &[7; 8]).unwrap();
+    assert_eq!(fabric.probe(Match::any(7)).unwrap().len, 8);
+    let mut into = [0; 8];
+    fabric.recv(Match::any(7), &mut into).unwrap();
+    assert_eq!(into, [7; 8]);
+}
+
+/// The panic comes while the fabric is dropped: it is told, once.
+#[test]
+fn leaving_survives_a_panic() {
+    let fabric = alone();
+    panics_once(&fabric);
+    assert!(catch_unwind(AssertUnwindSafe(|| drop(fabric))).is_err());
+    let fabric = alone();
+    panics_once(&fabric);
+    let ended = catch_unwind(AssertUnwindSafe(|| {
+        let _dropped_while_unwinding = fabric;
+        panic!("the program's");
+    }));
+    let payload = ended.unwrap_err();
+    assert_eq!(payload.downcast_ref::<&str>(), Some(&"the program's"));
+}
+
+/// Two scopes, one in another: the deadline of the inner one is over, that of the outer one has not begun.
+#[test]
+fn an_inner_scope_gives_up_its_own_operations() {
+    let fabric = alone();
+    let (mut outer, mut inner) = ([0; 8], [0; 8]);
+    let ended = fabric.scope(|around| -> samite_fabric::Result<()> {
+        around.irecv(Match::any(1), &mut outer)?;
+        fabric.set_deadline(Duration::from_millis(50));
+        let late = fabric.scope(|scope| -> samite_fabric::Result<()> {
+            scope.irecv(Match::any(2), &mut inner)?;
+            Ok(())
+        });
+        assert!(matches!(late, Err(Error::Timeout { .. })), "{late:?}");
+        fabric.set_deadline(Duration::from_secs(30));
+        fabric.send(fabric.me(), 1, &[7; 8])
+    });
+    ended.unwrap();
+    assert_eq!((outer, inner), ([7; 8], [0; 8]));
+}
+
+/// What was told of an operation once is not waited for again.
+#[test]
+fn a_result_is_told_once() {
+    let fabric = alone();
+    fabric.send(fabric.me(), 1, b"hello").unwrap();
+    let mut receive = fabric.irecv(Match::any(1), vec![0; 8]).unwrap();
+    let first = loop {
+        if let Some(ended) = receive.test() {
+            break ended.unwrap();
+        }
+    };
+    assert_eq!(first.0.len, 5);
+    assert!(matches!(receive.test(), Some(Err(Error::Cancelled))));
+    let ended = receive.wait();
+    assert!(matches!(ended, Err(Error::Cancelled)), "{ended:?}");
+}
+
+/// Numbers that no peer can have.
+#[test]
+fn nobody_is_nobody() {
+    let fabric = alone();
+    for number in [1, 447, 448, 500, 1 << 20, u32::MAX] {
+        fabric.bell(PeerId(number)).nudge();
+        assert_eq!(fabric.reads_private(PeerId(number), 1 << 20), None);
+        assert!(fabric.lost(PeerId(number)).is_some());
+        assert!(fabric.signal(PeerId(number), 1).is_err());
+    }
+}
