@@ -129,7 +129,7 @@ fn blocks_lie_where_the_method_says() {
         let parameters = "--shape 64,1024 --writers 1 --readers 1 --servers 2 --steps 100000000";
         let mut job = start(&format!("where-{method}"), parameters, method);
         let state = frozen(&mut job, "reader", |state| {
-            is_waiting(state, "rank 0 of writer")
+            waiting(state, "who", "rank 0 of writer") == 1
         });
         let (name, [agent, servers]) = granted(&state);
         let (here, there) = match method {
