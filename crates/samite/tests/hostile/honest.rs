@@ -41,7 +41,8 @@ pub(crate) fn until_finished(fabric: &Fabric, seed: u64) -> Outcome {
         honest.provoke();
         fabric.set_deadline(Duration::from_millis(200));
         // The steward hears the strangers as well: their readers may stop a writer. But what comes is right.
-        match honest.stream(round % 20, round)? {
+        // A name of its own in each round: a stream that was broken off goes on where it was, with other contents.
+        match honest.stream(round - (seed << 20), round)? {
             Ok(()) => streams += 1,
             Err(error) => samite_testkit::say(&error.to_string()),
         }
@@ -52,7 +53,7 @@ pub(crate) fn until_finished(fabric: &Fabric, seed: u64) -> Outcome {
             break;
         }
     }
-    let last = honest.stream(1000, round)?;
+    let last = honest.stream(u64::MAX, round)?;
     last.map_err(Failed::new)?;
     samite_testkit::say(&format!(
         "{} rounds, {streams} streams",
@@ -72,7 +73,7 @@ pub(crate) fn some_rounds(fabric: &Fabric, seed: u64) -> Outcome {
         let _ = honest.messages(round);
         let _ = honest.memory(round);
         honest.provoke();
-        let _ = honest.stream(round % 20, round);
+        let _ = honest.stream(round - seed, round);
         let _ = fabric.job();
         let _ = fabric.allocate(3 << 20);
     }
