@@ -24,9 +24,9 @@ const POLL_MAX: usize = 256;
 const IDLE_MAX: u32 = 4096;
 /// With so few rings polling them all costs nothing, and nobody is forgotten.
 const ALWAYS: usize = 4;
-/// Polls between two looks at the news bits; and, when nothing arrives, at the agent.
+/// Polls between two looks at the news bits; and, when nothing arrives, at the clock.
 const LOOK: u32 = 16;
-/// Polls between two looks at the agent while frames arrive: a look reads the clock.
+/// Polls between two looks at the clock while frames arrive.
 const LOOK_BUSY: u32 = 64 * LOOK;
 
 impl Shm {
@@ -58,7 +58,7 @@ impl Shm {
         if self.polls.is_multiple_of(LOOK) || self.polled.is_empty() {
             arrived += self.look_for_news(sink);
             if arrived == 0 || self.polls.is_multiple_of(LOOK_BUSY) {
-                arrived += self.agent_lost(sink);
+                arrived += self.look_around(sink);
             }
         }
         arrived
@@ -152,20 +152,56 @@ impl Shm {
                     // It joined before it sent: its join is heard before its first frame.
                     arrived += self.membership(sink);
                 }
-                // Seen even if there is no ring: the bit of a peer that was turned away means nothing. After
-                // the look at the members, which forgets what was seen of an earlier life.
+                let is_known = self.known.get(peer.index()).is_some_and(Option::is_some);
+                if is_known && !self.look_for_ring(peer) && !self.dismiss(peer) {
+                    continue;
+                }
+                // Also of a number that nobody has: whoever joins with it is looked for anew (`membership`).
                 self.news_seen[word] |= 1 << (peer.index() % 64);
-                if self.known.get(peer.index()).is_some_and(Option::is_some)
-                    && self.look_for_ring(peer)
-                {
-                    if !self.polled.contains(&peer.0) {
-                        self.polled.push(peer.0);
-                    }
+                if is_known {
+                    self.poll_from_now(peer);
                     arrived += self.drain(peer, sink);
                 }
             }
         }
         arrived
+    }
+
+    /// A news bit of a peer that has no ring: anybody can set one, and whoever was turned away does. It is cleared,
+    /// because only a bit that it finds clear is set by the first frame of a ring to come. Returns whether that ring
+    /// has come meanwhile (D2).
+    #[cold]
+    fn dismiss(&mut self, peer: PeerId) -> bool {
+        self.bell.forget(peer.index());
+        let came = self.look_for_ring(peer);
+        if came {
+            self.bell.keep(peer.index());
+        }
+        came
+    }
+
+    fn poll_from_now(&mut self, peer: PeerId) {
+        if !self.polled.contains(&peer.0) {
+            self.polled.push(peer.0);
+        }
+    }
+
+    /// Begins to poll the rings that have something although no news bit says so: others can clear these bits, too.
+    pub(super) fn look_at_all_rings(&mut self) {
+        for peer in (0..self.known.len() as u32).map(PeerId) {
+            if self.known[peer.index()].is_none()
+                || self.polled.contains(&peer.0)
+                || !self.look_for_ring(peer)
+            {
+                continue;
+            }
+            let inbound = self.inbound[peer.index()].as_ref();
+            if inbound.is_some_and(|inbound| inbound.consumer.ready()) {
+                self.bell.keep(peer.index());
+                self.news_seen[peer.index() / 64] |= 1 << (peer.index() % 64);
+                self.poll_from_now(peer);
+            }
+        }
     }
 
     /// Views the ring of a peer that has published one.
@@ -214,6 +250,14 @@ impl Shm {
         if let Some(Some(inbound)) = self.inbound.get_mut(peer.index()) {
             inbound.idle = idle;
         }
+    }
+
+    /// As if a ring had been found empty for so long that it is not polled any more.
+    #[cfg(test)]
+    pub(super) fn stop_polling(&mut self, peer: PeerId) {
+        self.bell.forget(peer.index());
+        self.news_seen[peer.index() / 64] &= !(1 << (peer.index() % 64));
+        self.polled.retain(|polled| *polled != peer.0);
     }
 
     /// Before sleeping: whether anything is there that nobody will ring for again.

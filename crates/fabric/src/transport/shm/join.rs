@@ -10,7 +10,6 @@ use rustix::process::{Pid, PidfdFlags};
 use samite_mem::lease::Holder;
 use samite_mem::{Arena, ExtentSource, Heap, Span};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
 
 /// What a process is in its node: its number, the arena, its heap. Cheap to clone.
 #[derive(Clone, Debug)]
@@ -31,19 +30,15 @@ pub struct Membership {
 #[derive(Debug)]
 pub(super) struct AgentWatch {
     pidfd: OwnedFd,
-    last: Duration,
     lost: bool,
 }
 
 impl AgentWatch {
-    const EVERY: Duration = Duration::from_millis(50);
-
     /// Whether the agent was found dead just now.
-    pub(super) fn look(&mut self, now: Duration) -> bool {
-        if self.lost || now - self.last < Self::EVERY {
+    pub(super) fn look(&mut self) -> bool {
+        if self.lost {
             return false;
         }
-        self.last = now;
         let mut fds = [PollFd::new(&self.pidfd, PollFlags::IN)];
         let zero = rustix::event::Timespec {
             tv_sec: 0,
@@ -80,11 +75,7 @@ pub(crate) fn join_domain(
             .and_then(Pid::from_raw)
             .and_then(|pid| rustix::process::pidfd_open(pid, PidfdFlags::empty()).ok())
             .ok_or_else(|| fail("the agent cannot be watched (pidfd_open)"))?;
-        let watch = AgentWatch {
-            pidfd,
-            last: Duration::ZERO,
-            lost: false,
-        };
+        let watch = AgentWatch { pidfd, lost: false };
         Ok((layout, watch))
     };
     let (seat, (layout, watch)) = control::join(name, identity, config, map)?;

@@ -41,8 +41,10 @@ use std::time::{Duration, Instant};
 /// Longest body of a frame: the piece of a streamed message.
 pub(crate) const BODY_MAX: u64 = 64 << 10;
 
-/// A sleeper looks for the agent this often; everything else wakes it at once.
-const AGENT_LOOK: Duration = Duration::from_millis(100);
+/// How often a process looks for what it is not told of.
+const LOOK_AROUND: Duration = Duration::from_millis(50);
+/// A sleeper does so this often; everything else wakes it at once.
+const NAP: Duration = Duration::from_millis(100);
 
 /// The transport; see the module's text.
 #[derive(Debug)]
@@ -67,6 +69,8 @@ pub struct Shm {
     epoch_seen: u64,
     crowded: bool,
     start: Instant,
+    /// When it last looked around.
+    looked: Duration,
     agent: Option<join::AgentWatch>,
     polls: u32,
 }
@@ -97,6 +101,7 @@ impl Shm {
             epoch_seen: 0,
             crowded: false,
             start: Instant::now(),
+            looked: Duration::ZERO,
             agent,
             polls: 0,
             layout,
@@ -175,11 +180,16 @@ impl Shm {
         sink.change(Change::Lost { peer, incarnation });
     }
 
-    fn agent_lost<S: Sink>(&mut self, sink: &mut S) -> usize {
-        let lost = self
-            .agent
-            .as_mut()
-            .is_some_and(|agent| agent.look(self.start.elapsed()));
+    /// What nobody rings for, now and then: whether the agent lives, and whether rings have something of which no
+    /// news bit tells. Bits are words that every process can write.
+    fn look_around<S: Sink>(&mut self, sink: &mut S) -> usize {
+        let now = self.start.elapsed();
+        if now - self.looked < LOOK_AROUND {
+            return 0;
+        }
+        self.looked = now;
+        self.look_at_all_rings();
+        let lost = self.agent.as_mut().is_some_and(join::AgentWatch::look);
         if lost {
             // Who lived in its process is gone with it, and nobody is left to say so.
             let agent = self.layout.agent_pid();
@@ -260,7 +270,7 @@ impl Transport for Shm {
             self.bell.rise();
             return;
         }
-        self.bell.sleep(at_most.min(AGENT_LOOK));
+        self.bell.sleep(at_most.min(NAP));
     }
 
     fn yield_now(&mut self) {

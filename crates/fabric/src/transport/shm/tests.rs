@@ -156,3 +156,27 @@ fn a_quiet_ring_is_counted_without_end() {
     ends.write(&[1; 9]);
     assert_eq!(ends.read().bodies, [9]);
 }
+
+/// A news bit is a word that anybody can write: one that is set before there is a ring, or before there is a peer,
+/// hides nothing, and one that is cleared hides a frame only until the next look around.
+#[test]
+fn a_news_bit_that_others_write_hides_no_ring() {
+    let mut ends = Ends::new();
+    let bell = ends.node.layout().doorbell(ends.reader.me);
+    let writer = ends.writer.me.index();
+    for from in writer..writer + 3 {
+        bell.keep(from);
+    }
+    assert_eq!(ends.read().bodies, [0; 0]);
+    ends.write(&[1; 8]);
+    assert_eq!(ends.read().bodies, [8], "set before the ring was there");
+    // No longer polled, as if it had been quiet beside others.
+    ends.reader.stop_polling(ends.writer.me);
+    ends.write(&[1; 9]);
+    bell.forget(writer);
+    let mut heard = Heard::default();
+    while heard.bodies.is_empty() {
+        ends.reader.poll(&mut heard);
+    }
+    assert_eq!(heard.bodies, [9], "cleared after the frame was there");
+}
