@@ -14,11 +14,12 @@
 //! `segment`, `remote`, `far`, `gated` (one-sided) · `peer`, `config`, `error` ·
 //! `engine/` (takes frames, moves operations on) · `proto/` (one protocol per file) ·
 //! `matching` (tags, pure) · `ops` (operations in flight) · `wire` (what frames say) ·
-//! `transport/{shm, sim}` · `layout` (the fixed part of a node's arena) · `agent/` ·
+//! `transport/{shm, sim}` · `layout/{mod, peers}` (the fixed part of a node's arena, the table of peers) · `agent/` ·
 //! `testing` (for tests of hostile peers)
 //!
 //! # Rules
 //! * No `unsafe`: what touches shared bytes is in `samite_mem`.
+//! * Who lives, and in which life, is read from memory that the agent alone can write.
 //! * What a peer says is read once and checked; nonsense ends the connection with that peer only.
 //! * Every wait has a deadline and names whom it waits for.
 //! * A lost peer ends every operation that depends on it with [`Error::PeerLost`], in order, once.

@@ -41,7 +41,7 @@ impl Fabric {
             if let Some(living) = living(engine, self.identity(), wanted) {
                 return Some(Ok(living));
             }
-            let news = self.domain().map(|_| self.node.layout.roster());
+            let news = self.domain().map(|_| self.node.layout.peers.roster());
             if news == asked {
                 return None;
             }

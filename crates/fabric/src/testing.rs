@@ -96,7 +96,7 @@ pub fn arena(fabric: &Fabric) -> Arena {
 pub struct Table {
     /// What it holds.
     pub name: &'static str,
-    /// Which peer writes it; `None`: the agent, or everybody.
+    /// Which peer writes it; `None`: everybody.
     pub writer: Option<PeerId>,
     /// Where it is.
     pub span: Span,

@@ -42,6 +42,8 @@ pub(crate) struct Mapping {
 pub(crate) enum Backing {
     /// A memfd, mapped, and what this process uses of it.
     Memfd(OwnedFd, Claims),
+    /// A file, mapped; nothing else of it is needed.
+    File,
     /// Private memory of this process that was adopted: freed with the mapping.
     Adopted(
         #[expect(dead_code, reason = "kept alive: the pointer is into it")] Box<dyn Any + Send>,
@@ -86,6 +88,16 @@ impl Mapping {
             base: elements.as_mut_ptr().cast(),
             bytes: std::mem::size_of_val(elements.as_slice()),
             backing: Backing::Adopted(Box::new(elements)),
+        }
+    }
+
+    /// A whole file, mapped by `published`.
+    pub(crate) fn of_file(base: *mut u8, bytes: usize) -> Mapping {
+        let backing = Backing::File;
+        Mapping {
+            base,
+            bytes,
+            backing,
         }
     }
 
@@ -233,7 +245,7 @@ impl Arena {
     pub fn fd(&self) -> BorrowedFd<'_> {
         match &self.inner.backing {
             Backing::Memfd(fd, _) => fd.as_fd(),
-            Backing::Adopted(_) | Backing::Part { .. } => {
+            Backing::File | Backing::Adopted(_) | Backing::Part { .. } => {
                 unreachable!("an arena is a memfd of its own")
             }
         }
@@ -282,7 +294,7 @@ impl Arena {
     pub(crate) fn claims(&self) -> &Claims {
         match &self.inner.backing {
             Backing::Memfd(_, claims) => claims,
-            Backing::Adopted(_) | Backing::Part { .. } => {
+            Backing::File | Backing::Adopted(_) | Backing::Part { .. } => {
                 unreachable!("an arena is a memfd of its own")
             }
         }
@@ -342,8 +354,8 @@ impl Arena {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        if let Backing::Memfd(..) = self.backing {
-            // SAFETY: A1, and no clone is left, hence no pointer into the mapping.
+        if let Backing::Memfd(..) | Backing::File = self.backing {
+            // SAFETY: A1 (P1 of `published`), and no clone is left, hence no pointer into the mapping.
             unsafe {
                 let _ = rustix::mm::munmap(self.base.cast(), self.bytes);
             }

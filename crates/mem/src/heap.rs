@@ -174,6 +174,13 @@ impl Heap {
     /// An extent that nothing else in this process overlaps (K1 of `claims`).
     fn grant(&self, inner: &mut Inner, bytes: u64) -> Result<Span, Error> {
         let span = inner.source.grant(bytes)?;
+        // Another process says so.
+        if span.bytes < bytes || !span.offset.is_multiple_of(EXTENT) {
+            return Err(Error::NoGrant(format!(
+                "{} bytes at {:#x} are no extent of {bytes}",
+                span.bytes, span.offset
+            )));
+        }
         self.arena.range(span)?;
         self.arena.claims().claim(span, Use::Own)?;
         Ok(span)

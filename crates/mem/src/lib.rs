@@ -7,6 +7,7 @@
 //! # Core objects
 //! * [`Arena`]: one sealed, sparse memfd per domain, mapped once by every process of the node. Its
 //!   size is the memory budget: nothing beyond it can ever be allocated.
+//! * [`Published`]: memory that one process writes and the kernel lets all others only read.
 //! * [`SharedBytes`]: a range of the arena. Bytes are copied in and out or reached as atomics; there
 //!   is no `&[u8]` to what another process can write.
 //! * [`Heap`]: the blocks that one process has of the arena; grows by extents, gives them back.
@@ -17,7 +18,7 @@
 //! * [`lend`]: buffers of the caller that an operation in flight may touch.
 //!
 //! # Files
-//! `sync` (atomics, loom seam) · `arena` · `shared` · `heap` · `ring` · `claims` · `doorbell` · `lease/{mod, words, holder, owner}` ·
+//! `sync` (atomics, loom seam) · `arena` · `published` · `shared` · `heap` · `ring` · `claims` · `doorbell` · `lease/{mod, words, holder, owner}` ·
 //! `lend` · `pages` ·
 //! `copy/{mod, kernel, cooperative, calibrate, aside}` · `host` (facts of the machine) · `sys` (system calls)
 //!
@@ -62,6 +63,8 @@ pub mod lease;
 pub mod lend;
 #[cfg(not(loom))]
 mod pages;
+#[cfg(not(loom))]
+mod published;
 pub mod ring;
 #[cfg(not(loom))]
 mod shared;
@@ -76,6 +79,8 @@ pub use doorbell::{BellWords, DOORBELL_BYTES, Doorbell, NEWS_WORDS, PEERS_MAX};
 pub use heap::{Block, ExtentSource, Growing, Heap};
 #[cfg(not(loom))]
 pub use pages::Pages;
+#[cfg(not(loom))]
+pub use published::{Published, Publisher};
 #[cfg(not(loom))]
 pub use shared::{Blocks, Origin, SharedBytes};
 #[cfg(not(loom))]

@@ -16,7 +16,7 @@ use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
 };
-use samite_mem::{ExtentSource, OwnerProcess, Span};
+use samite_mem::{ExtentSource, OwnerProcess, PEERS_MAX, Span};
 use serde::{Deserialize, Serialize};
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -25,7 +25,7 @@ use std::time::{Duration, Instant};
 /// What a process asks.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum Request {
-    /// To become a peer. Answered by `Joined` and the arena's descriptor; then the process says `Confirm` on the same
+    /// To become a peer. Answered by `Joined` and the descriptors of the arena and of the table of peers; then the process says `Confirm` on the same
     /// connection, and is a member when `Done` comes back.
     Join { identity: Identity, cpus: Cpus },
     /// The answer to `Join` was heard, and the arena is mapped.
@@ -107,6 +107,9 @@ const AGAIN: Duration = Duration::from_millis(1);
 /// A request or answer is never longer; what is longer is refused.
 const PACKET_MAX: usize = 256 << 10;
 
+/// Nor has one more descriptors.
+const FDS_MAX: usize = 2;
+
 /// The domains of this user on this node, by name: those whose agents take requests.
 pub fn domains() -> Vec<String> {
     let text = std::fs::read_to_string("/proc/net/unix").unwrap_or_default();
@@ -142,13 +145,12 @@ pub(crate) fn socket() -> rustix::io::Result<OwnedFd> {
 pub(crate) fn send<T: Serialize>(
     socket: BorrowedFd<'_>,
     value: &T,
-    fd: Option<BorrowedFd<'_>>,
+    fds: &[BorrowedFd<'_>],
 ) -> Result<(), String> {
     let text = serde_json::to_vec(value).map_err(|e| e.to_string())?;
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FDS_MAX))];
     let mut ancillary = SendAncillaryBuffer::new(&mut space);
-    let fds = fd.map(|fd| [fd]);
-    if let Some(fds) = &fds {
+    if !fds.is_empty() {
         ancillary.push(SendAncillaryMessage::ScmRights(fds));
     }
     let flags = SendFlags::NOSIGNAL;
@@ -167,9 +169,9 @@ pub(crate) fn has_come(socket: BorrowedFd<'_>, patience: Duration) -> bool {
 
 pub(crate) fn receive<T: for<'a> Deserialize<'a>>(
     socket: BorrowedFd<'_>,
-) -> Result<(T, Option<OwnedFd>), String> {
+) -> Result<(T, Vec<OwnedFd>), String> {
     let mut bytes = vec![0; PACKET_MAX];
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FDS_MAX))];
     let mut ancillary = RecvAncillaryBuffer::new(&mut space);
     let slices = &mut [IoSliceMut::new(&mut bytes)];
     let flags = RecvFlags::CMSG_CLOEXEC;
@@ -182,14 +184,14 @@ pub(crate) fn receive<T: for<'a> Deserialize<'a>>(
     if got == 0 {
         return Err("the connection was closed".to_owned());
     }
-    let mut fd = None;
+    let mut fds = Vec::new();
     for message in ancillary.drain() {
-        if let RecvAncillaryMessage::ScmRights(mut fds) = message {
-            fd = fds.next();
+        if let RecvAncillaryMessage::ScmRights(sent) = message {
+            fds.extend(sent);
         }
     }
     let value = serde_json::from_slice(&bytes[..got]).map_err(|e| e.to_string())?;
-    Ok((value, fd))
+    Ok((value, fds))
 }
 
 /// Whether the other end of a socket runs as the same user, and can be named here; its process id.
@@ -225,7 +227,7 @@ fn ask(
     domain: &str,
     request: &Request,
     deadline: Duration,
-) -> Result<(Answer, Option<OwnedFd>), Error> {
+) -> Result<(Answer, Vec<OwnedFd>), Error> {
     let start = Instant::now();
     loop {
         match ask_once(domain, request, deadline)? {
@@ -246,7 +248,7 @@ fn ask_once(
     domain: &str,
     request: &Request,
     deadline: Duration,
-) -> Result<(Answer, Option<OwnedFd>), Error> {
+) -> Result<(Answer, Vec<OwnedFd>), Error> {
     let socket = connect(domain, deadline)?;
     speak(domain, socket.as_fd(), request)
 }
@@ -256,8 +258,8 @@ fn speak(
     domain: &str,
     socket: BorrowedFd<'_>,
     request: &Request,
-) -> Result<(Answer, Option<OwnedFd>), Error> {
-    if let Err(error) = send(socket, request, None) {
+) -> Result<(Answer, Vec<OwnedFd>), Error> {
+    if let Err(error) = send(socket, request, &[]) {
         // The agent may have said why it does not listen.
         let said = has_come(socket, Duration::ZERO).then(|| receive(socket).ok());
         return said.flatten().ok_or_else(|| failed(domain)(error));
@@ -333,12 +335,13 @@ impl Drop for Seat {
     }
 }
 
-/// Asks for a seat; `map` makes of the arena's descriptor what the process will need. It is a member when this returns.
+/// Asks for a seat; `map` makes of the descriptors of arena and table what the process will need. It is a member when this
+/// returns.
 pub(crate) fn join<T>(
     domain: &str,
     identity: &Identity,
     config: &Config,
-    map: impl Fn(OwnedFd) -> Result<T, Error>,
+    map: impl Fn(OwnedFd, OwnedFd) -> Result<T, Error>,
 ) -> Result<(Seat, T), Error> {
     let request = Request::Join {
         identity: identity.clone(),
@@ -351,8 +354,10 @@ pub(crate) fn join<T>(
     let start = Instant::now();
     loop {
         let socket = connect(domain, config.deadline)?;
-        let (peer, incarnation, fd) = match speak(domain, socket.as_fd(), &request)? {
-            (Answer::Joined { peer, incarnation }, Some(fd)) => (peer, incarnation, fd),
+        let (peer, incarnation, fds) = match speak(domain, socket.as_fd(), &request)? {
+            (Answer::Joined { peer, incarnation }, fds) if peer.index() < PEERS_MAX => {
+                (peer, incarnation, fds)
+            }
             (Answer::Late, _) if start.elapsed() < config.deadline => {
                 std::thread::sleep(AGAIN);
                 continue;
@@ -360,7 +365,10 @@ pub(crate) fn join<T>(
             (answer, _) => return Err(refused(domain, answer)),
         };
         // Without a word the agent takes the seat back when the connection closes.
-        let mapped = map(fd)?;
+        let Ok([arena, table]) = <[OwnedFd; 2]>::try_from(fds) else {
+            return Err(failed(domain)("the agent sent no memory to map".into()));
+        };
+        let mapped = map(arena, table)?;
         // From here on it is this process that gives it up.
         let seat = Seat {
             domain: domain.to_owned(),
@@ -507,7 +515,7 @@ mod tests {
             for answer in [Answer::Late, Answer::Done] {
                 let asked = rustix::net::accept(&listener).unwrap();
                 receive::<Request>(asked.as_fd()).unwrap();
-                send(asked.as_fd(), &answer, None).unwrap();
+                send(asked.as_fd(), &answer, &[]).unwrap();
             }
         });
         let (answer, _) = ask(&domain, &Request::Facts, LONG).unwrap();
@@ -521,7 +529,7 @@ mod tests {
         let (here, there) =
             rustix::net::socketpair(family, kind, SocketFlags::CLOEXEC, None).unwrap();
         assert!(!has_come(here.as_fd(), Duration::from_millis(1)));
-        send(there.as_fd(), &Request::Facts, None).unwrap();
+        send(there.as_fd(), &Request::Facts, &[]).unwrap();
         assert!(has_come(here.as_fd(), LONG));
     }
 }

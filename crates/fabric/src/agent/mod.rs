@@ -14,6 +14,8 @@
 
 mod book;
 pub(crate) mod control;
+#[cfg(test)]
+mod hostile;
 mod jobs;
 mod node;
 mod server;

@@ -1,15 +1,15 @@
 //! What the agent keeps of one node of a domain: members, extents, jobs, the dead. It acts on what it is told;
 //! the loop that hears it is in `server`.
 //!
-//! Nothing of it is read back from the arena, where every process can write: the tables there are published
-//! from this account. What processes say of themselves (which deaths they have seen, whether they have leases)
-//! can only delay that memory comes back.
+//! Who lives, and in which life, is published from this account in memory that others can only read. What processes say of
+//! themselves in the arena (which deaths they have seen, whether they have leases) decides when memory of the arena comes
+//! back, and nothing else.
 
 use super::control::{Answer, DomainFacts, Request};
 use super::jobs::Jobs;
 use super::slots::{Life, Slots};
 use super::{Book, jobs};
-use crate::layout::{Cpus, Layout};
+use crate::layout::{Cpus, Layout, PeerTableWriter};
 use crate::{Error, Identity, PeerId, PeerInfo};
 use rustix::event::{PollFd, PollFlags};
 use rustix::fd::OwnedFd;
@@ -20,6 +20,7 @@ use samite_mem::{Arena, PEERS_MAX, Span};
 #[derive(Debug)]
 pub struct Node {
     layout: Layout,
+    table: PeerTableWriter,
     slots: Slots,
     /// Of the membership.
     epoch: u64,
@@ -82,10 +83,12 @@ impl Node {
     pub fn create(budget: u64) -> Result<Node, Error> {
         let bytes = crate::layout::EXTENTS.saturating_add(budget.max(1));
         let arena = Arena::create(bytes)?;
-        let layout = Layout::create(arena, samite_mem::enable_asymmetric_fences())?;
+        let table = PeerTableWriter::create(samite_mem::enable_asymmetric_fences())?;
+        let layout = Layout::new(arena, table.reader())?;
         let book = Book::new(layout.extents());
         Ok(Node {
             layout,
+            table,
             slots: Slots::default(),
             epoch: 0,
             book,
@@ -97,6 +100,10 @@ impl Node {
 
     pub(crate) fn layout(&self) -> &Layout {
         &self.layout
+    }
+
+    pub(super) fn table(&self) -> &PeerTableWriter {
+        &self.table
     }
 
     pub(super) fn members(&self) -> &[Member] {
@@ -153,11 +160,11 @@ impl Node {
                 "the domain is full: {PEERS_MAX} processes"
             )));
         };
-        let filled = self.layout.admit(peer, pid, cpus, identity, self.epoch);
-        if let Err(error) = filled {
+        if let Err(error) = self.table.admit(peer, pid, cpus, identity) {
             self.slots.free(peer);
             return Err(error);
         }
+        self.layout.begin(peer, self.epoch);
         Ok(Member {
             peer,
             incarnation,
@@ -175,7 +182,7 @@ impl Node {
             .jobs
             .joined(&member.identity, peer, incarnation, &member.ancestors);
         if complete {
-            self.layout.bump_roster();
+            self.table.bump_roster();
         }
         self.slots.seat(peer);
         self.members.push(member);
@@ -192,14 +199,14 @@ impl Node {
         }
     }
 
-    /// Publishes the table, all of it: what others wrote there is overwritten.
+    /// Publishes the table.
     fn announce(&mut self) {
         for (peer, state, incarnation) in self.slots.published() {
-            self.layout.publish(peer, state, incarnation);
+            self.table.publish(peer, state, incarnation);
         }
-        self.layout.publish_used(self.slots.used());
+        self.table.publish_used(self.slots.used());
         self.epoch += 1;
-        self.layout.publish_epoch(self.epoch);
+        self.table.publish_epoch(self.epoch);
         samite_mem::sync::heavy_fence();
         for member in &self.members {
             self.layout.doorbell(member.peer).rouse();
@@ -273,7 +280,7 @@ impl Node {
                 continue;
             }
             self.slots.free(peer);
-            self.layout
+            self.table
                 .publish(peer, crate::layout::State::Free, incarnation);
         }
     }
@@ -384,7 +391,7 @@ impl Node {
                 how,
             } => {
                 if self.jobs.ended(&job, unit, (&name, &how), pid)? {
-                    self.layout.bump_roster();
+                    self.table.bump_roster();
                     self.announce();
                 }
                 Ok(Answer::Done)
@@ -400,16 +407,16 @@ mod tests {
     use crate::layout::State;
     use std::collections::BTreeSet;
 
-    /// Whatever processes write into the table, the agent knows who lives and in which life.
+    /// Whatever stands in the table, the agent knows who lives and in which life.
     #[test]
     fn the_table_is_published_and_never_believed() {
         let mut node = Node::create(16 << 20).unwrap();
         let scribble = |node: &Node, state: State, incarnation: u32| {
             for peer in (0..PEERS_MAX as u32).map(PeerId) {
-                node.layout.publish(peer, state, incarnation);
+                node.table.publish(peer, state, incarnation);
             }
-            node.layout.publish_used(0);
-            node.layout.publish_epoch(u64::MAX);
+            node.table.publish_used(0);
+            node.table.publish_epoch(u64::MAX);
         };
         let identity = Identity::by_hand("scribbled");
         let admit = |node: &mut Node| {
@@ -424,8 +431,8 @@ mod tests {
             scribble(&node, state, [u32::MAX, 0, 7][round as usize / 3 % 3]);
             let life = admit(&mut node);
             assert!(living.insert(life.0), "{} is given twice", life.0);
-            assert_eq!(node.layout.state(life.0), (State::Alive, life.1));
-            assert_eq!(node.layout.used(), node.slots.used());
+            assert_eq!(node.layout.peers.state(life.0), (State::Alive, life.1));
+            assert_eq!(node.layout.peers.used(), node.slots.used());
             granted.push((life, node.grant(life, 1).map(|span| span.offset).ok()));
             scribble(&node, State::Free, u32::MAX);
             if round % 4 == 3 {
@@ -472,7 +479,8 @@ mod tests {
         let member = node.member(second).unwrap();
         node.lose(member);
         assert!(node.is_reclaiming(), "the survivor has not looked");
-        node.layout.set_seen_epoch(first.0, node.layout.epoch());
+        node.layout
+            .set_seen_epoch(first.0, node.layout.peers.epoch());
         node.reclaim();
         assert!(!node.is_reclaiming() && node.book.used() == 0);
     }

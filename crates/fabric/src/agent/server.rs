@@ -192,7 +192,7 @@ impl Server {
         }
         if !spoke {
             let answer = pid.map_or_else(Answer::Refused, |_| Answer::Late);
-            let _ = control::send(socket.as_fd(), &answer, None);
+            let _ = control::send(socket.as_fd(), &answer, &[]);
             return;
         }
         // Of who is turned away, too: a connection that closes with something unread loses what was said on it.
@@ -200,7 +200,7 @@ impl Server {
         let (request, pid) = match (request, pid) {
             (Ok((request, _)), Ok(pid)) => (request, pid),
             (_, Err(why)) | (Err(why), _) => {
-                let _ = control::send(socket.as_fd(), &Answer::Refused(why), None);
+                let _ = control::send(socket.as_fd(), &Answer::Refused(why), &[]);
                 return;
             }
         };
@@ -216,7 +216,7 @@ impl Server {
             request => self.node.answer(&self.domain, request, pid),
         };
         let answer = answer.unwrap_or_else(Answer::Refused);
-        if let Err(error) = control::send(socket.as_fd(), &answer, None) {
+        if let Err(error) = control::send(socket.as_fd(), &answer, &[]) {
             tracing::debug!(error, "an answer could not be sent; its process is gone");
         }
     }
@@ -225,7 +225,7 @@ impl Server {
     fn grant(&mut self, request: Request, life: super::Life, socket: &OwnedFd, pid: i32) {
         let answer = self.node.answer(&self.domain, request, pid);
         let answer = answer.unwrap_or_else(Answer::Refused);
-        if let Err(error) = control::send(socket.as_fd(), &answer, None) {
+        if let Err(error) = control::send(socket.as_fd(), &answer, &[]) {
             tracing::debug!(error, "whoever asked for an extent is not there any more");
             if let Answer::Granted { offset, bytes } = answer {
                 self.node
@@ -240,8 +240,8 @@ impl Server {
             peer: member.peer,
             incarnation: member.incarnation,
         };
-        let arena = self.node.layout().arena().fd();
-        if let Err(error) = control::send(socket.as_fd(), &answer, Some(arena)) {
+        let memory = [self.node.layout().arena().fd(), self.node.table().fd()];
+        if let Err(error) = control::send(socket.as_fd(), &answer, &memory) {
             tracing::debug!(error, "a process asked to join and is gone");
             return self.node.unseat(member.peer);
         }
@@ -267,7 +267,7 @@ impl Server {
         }
         self.node.seat(member);
         // Whoever does not hear this either gives its seat up, or is dead.
-        if control::send(socket.as_fd(), &Answer::Done, None).is_err()
+        if control::send(socket.as_fd(), &Answer::Done, &[]).is_err()
             && let Some(index) = self.node.member(life)
         {
             self.node.lose(index);

@@ -1,9 +1,12 @@
 //! A peer writes nonsense into a ring. The one who reads it says so, takes nothing more from that
 //! peer, and goes on with the others. It never crashes, whatever the nonsense is.
 
-use samite_fabric::{Error, Fabric, Match, PeerId};
+use rustix::fs::FallocateFlags;
+use samite_fabric::{Error, Fabric, Match, PeerId, PeerInfo, agent};
 use samite_mem::{Arena, SharedBytes};
-use samite_testkit::{Failed, Outcome, matches_or_fail, same, units};
+use samite_testkit::hostile::{Reach, Scribbler};
+use samite_testkit::{Failed, Outcome, Who, matches_or_fail, pause, point, same, units};
+use std::os::unix::fs::FileExt;
 use std::sync::atomic::Ordering;
 
 const CELL: u64 = 64;
@@ -12,7 +15,7 @@ const CELL: u64 = 64;
 fn arena() -> Outcome<SharedBytes> {
     for entry in std::fs::read_dir("/proc/self/fd")?.flatten() {
         let link = std::fs::read_link(entry.path()).unwrap_or_default();
-        if link.to_string_lossy().contains("memfd:samite") {
+        if link.to_string_lossy().contains("memfd:samite ") {
             let file = std::fs::OpenOptions::new()
                 .read(true)
                 .write(true)
@@ -178,4 +181,98 @@ fn nonsense_about_progress_hurts_nobody_else() {
     units(3)
         .budget(32 << 20)
         .run("nonsense::nonsense_about_progress_hurts_nobody_else", body);
+}
+
+/// Who lives is written by the agent, and by nobody else: a process that finds the agent's own descriptor of that memory
+/// cannot write there.
+fn write_into_the_table_of_peers(fabric: &Fabric) -> Outcome {
+    let facts = agent::facts(fabric.domain().unwrap_or_default(), fabric.deadline())?;
+    let mut tables = 0;
+    for entry in std::fs::read_dir(format!("/proc/{}/fd", facts.agent_pid))?.flatten() {
+        let link = std::fs::read_link(entry.path()).unwrap_or_default();
+        if !link.to_string_lossy().contains("memfd:samite-published") {
+            continue;
+        }
+        tables += 1;
+        let file = std::fs::OpenOptions::new()
+            .read(true)
+            .write(true)
+            .open(entry.path())?;
+        let refused = file.write_at(&[2; 8], 0).map_err(|error| error.kind());
+        same!(refused, Err(std::io::ErrorKind::PermissionDenied));
+        same!(file.set_len(0).is_err(), true);
+        let punch = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        same!(
+            rustix::fs::fallocate(&file, punch, 0, 1 << 20).is_err(),
+            true
+        );
+    }
+    same!(tables, 1);
+    Ok(())
+}
+
+/// A member writes into all that members can write to: the others still know who lives.
+#[test]
+fn nobody_is_declared_dead_by_another() {
+    const NAME: &str = "nonsense::nobody_is_declared_dead_by_another";
+    const ROUNDS: u32 = 20;
+    let body = |fabric: &Fabric, members: &[PeerId]| -> Outcome {
+        if fabric.me() == members[0] {
+            write_into_the_table_of_peers(fabric)?;
+            let mut scribbler = Scribbler::new(9, fabric, 8, Reach::All);
+            for _ in 0..ROUNDS {
+                pause("scribble");
+                scribbler.scribble(500);
+                point("scribbled");
+            }
+            pause("end");
+            return Ok(());
+        }
+        let lives = |fabric: &Fabric| -> Vec<(PeerId, u32, i32)> {
+            let life = |info: &PeerInfo| (info.peer, info.incarnation, info.pid);
+            fabric.peers().iter().map(life).collect()
+        };
+        let before = lives(fabric);
+        same!(before.len(), members.len());
+        let posted: Vec<_> = members
+            .iter()
+            .map(|member| fabric.irecv(Match::from(*member, 1), vec![0; 100_000]))
+            .collect::<Result<_, _>>()?;
+        for _ in 0..ROUNDS {
+            pause("look");
+            for _ in 0..5000 {
+                fabric.progress();
+            }
+            same!(lives(fabric), before);
+            point("looked");
+        }
+        for receive in posted {
+            let ended = receive.has_ended().then(|| receive.wait());
+            let lost = matches!(ended, Some(Err(Error::PeerLost { .. })));
+            same!(lost, false);
+        }
+        pause("end");
+        Ok(())
+    };
+    units(3).conduct(NAME, body, |cast| {
+        let (scribbler, honest) = (Who::Unit(0), [Who::Unit(1), Who::Unit(2)]);
+        for _ in 0..ROUNDS {
+            cast.wait_point(scribbler, "scribble");
+            cast.release(scribbler);
+            cast.wait_point(scribbler, "scribbled");
+            for one in honest {
+                cast.wait_point(one, "look");
+                cast.release(one);
+            }
+            for one in honest {
+                cast.wait_point(one, "looked");
+            }
+        }
+        for one in [scribbler, honest[0], honest[1]] {
+            cast.wait_point(one, "end");
+        }
+        for one in [scribbler, honest[0], honest[1]] {
+            cast.release(one);
+        }
+    });
 }

@@ -9,7 +9,7 @@ use samite_mem::sync::Ordering;
 /// Which tables are written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reach {
-    /// What the scribbler itself would write if it were honest: its rings, its directory, its segments, its slot, and the
+    /// What the scribbler itself would write if it were honest: its rings, its directory, its segments, its own words, and the
     /// doorbells of all. The others do not get a wrong byte of each other.
     Own,
     /// What others have in memory that they offer: segments, boards of collectives, locks, tables, steps.
@@ -31,12 +31,8 @@ pub struct Scribbler {
 impl Scribbler {
     /// One that writes what `reach` says, as far as the first `peers` slots of the domain of `fabric` use it.
     pub fn new(seed: u64, fabric: &Fabric, peers: u32, reach: Reach) -> Scribbler {
-        let mut random = Rng::with_seed(seed);
+        let random = Rng::with_seed(seed);
         let mut tables = tables(fabric, peers);
-        // After this nobody can join any more, and nothing else would be seen.
-        if random.u32(..16) > 0 {
-            tables.retain(|table| table.name != "header");
-        }
         let me = Some(fabric.me());
         match reach {
             Reach::Own => {

@@ -266,7 +266,7 @@ impl Shm {
             let inbound = self.inbound.get(*peer as usize);
             inbound.is_some_and(|i| i.as_ref().is_some_and(|i| i.consumer.ready()))
         };
-        self.layout.epoch() != self.epoch_seen
+        !self.layout.peers.is_at(self.epoch_seen)
             || self.polled.iter().any(ready)
             || (0..NEWS_WORDS).any(|word| self.bell.news(word) & !self.news_seen[word] != 0)
     }

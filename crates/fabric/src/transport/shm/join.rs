@@ -2,7 +2,7 @@
 
 use super::Shm;
 use crate::agent::{AgentExtents, Book, Life, Node, Seat, control};
-use crate::layout::{Layout, own_cpus};
+use crate::layout::{Layout, PeerTable, own_cpus};
 use crate::{Config, Error, Identity, PeerId};
 use rustix::event::{PollFd, PollFlags};
 use rustix::fd::OwnedFd;
@@ -63,14 +63,15 @@ pub(crate) fn join_domain(
         config.ptracer.allow();
     }
     // What can fail does so before this process is a member.
-    let map = |fd: OwnedFd| {
-        let layout = Layout::attach(Arena::attach(fd)?)?;
-        if layout.fences() != samite_mem::enable_asymmetric_fences() {
+    let map = |arena: OwnedFd, table: OwnedFd| {
+        let table = PeerTable::attach(table)?;
+        let layout = Layout::new(Arena::attach(arena)?, table)?;
+        if layout.peers.fences() != samite_mem::enable_asymmetric_fences() {
             return Err(fail(
                 "membarrier is allowed for the agent but not here; start both alike",
             ));
         }
-        let pidfd = Some(layout.agent_pid())
+        let pidfd = Some(layout.peers.agent_pid())
             .filter(|pid| *pid > 0)
             .and_then(Pid::from_raw)
             .and_then(|pid| rustix::process::pidfd_open(pid, PidfdFlags::empty()).ok())

@@ -64,8 +64,6 @@ pub struct Shm {
     /// When memory for a ring was last refused.
     refused: Option<Instant>,
     known: Vec<Option<u32>>,
-    /// How many slots of the table are looked at.
-    slots: u32,
     epoch_seen: u64,
     crowded: bool,
     start: Instant,
@@ -97,7 +95,6 @@ impl Shm {
             outbound: Vec::new(),
             refused: None,
             known: Vec::new(),
-            slots: 0,
             epoch_seen: 0,
             crowded: false,
             start: Instant::now(),
@@ -110,12 +107,10 @@ impl Shm {
 
     /// Looks at the table of peers after the epoch changed.
     pub(super) fn membership<S: Sink>(&mut self, sink: &mut S) -> usize {
-        let epoch = self.layout.epoch();
+        let epoch = self.layout.peers.epoch();
         let mut changes = 0;
-        // Nobody was ever beyond these; others can write there, so it never shrinks.
-        self.slots = self.slots.max(self.layout.used());
-        for peer in (0..self.slots).map(PeerId) {
-            let (state, incarnation) = self.layout.state(peer);
+        for peer in (0..self.layout.peers.used()).map(PeerId) {
+            let (state, incarnation) = self.layout.peers.state(peer);
             if self.known.len() <= peer.index() {
                 self.known.resize(peer.index() + 1, None);
             }
@@ -127,7 +122,7 @@ impl Shm {
             // One that came, sent and died between two looks still has its say (T4).
             let had_its_say = state == State::Dead && self.look_for_ring(peer);
             if (state == State::Alive || had_its_say) && self.known[peer.index()].is_none() {
-                let Some(info) = self.layout.info(peer) else {
+                let Some(info) = self.layout.peers.info(peer) else {
                     continue;
                 };
                 self.known[peer.index()] = Some(incarnation);
@@ -152,12 +147,12 @@ impl Shm {
     /// Whether more processes of the domain want our processors than there are. One that may run on
     /// n processors counts as 1/n on each: pinned pairs do not crowd each other.
     fn count_crowd(&self) -> bool {
-        let ours = self.layout.cpus(self.me);
+        let ours = self.layout.peers.cpus(self.me);
         let count = |cpus: &[u64]| cpus.iter().map(|word| word.count_ones()).sum::<u32>() as f64;
         let alive = (0..self.known.len()).filter(|peer| self.known[*peer].is_some());
         let demand: f64 = alive
             .map(|peer| {
-                let theirs = self.layout.cpus(PeerId(peer as u32));
+                let theirs = self.layout.peers.cpus(PeerId(peer as u32));
                 let both: Vec<u64> = ours.iter().zip(&theirs).map(|(a, b)| a & b).collect();
                 count(&both) / count(&theirs).max(1.0)
             })
@@ -192,12 +187,13 @@ impl Shm {
         let lost = self.agent.as_mut().is_some_and(join::AgentWatch::look);
         if lost {
             // Who lived in its process is gone with it, and nobody is left to say so.
-            let agent = self.layout.agent_pid();
+            let agent = self.layout.peers.agent_pid();
             let peers = (0..self.known.len()).map(|peer| PeerId(peer as u32));
             let with_it: Vec<PeerId> = peers
                 .filter(|peer| *peer != self.me && self.known[peer.index()].is_some())
                 .filter(|peer| {
                     self.layout
+                        .peers
                         .info(*peer)
                         .is_some_and(|info| info.pid == agent)
                 })
@@ -255,7 +251,7 @@ impl Transport for Shm {
             return 0;
         }
         let mut arrived = self.poll_rings(sink);
-        if self.layout.epoch() != self.epoch_seen {
+        if !self.layout.peers.is_at(self.epoch_seen) {
             arrived += self.membership(sink);
         }
         arrived

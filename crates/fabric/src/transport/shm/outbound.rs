@@ -127,7 +127,7 @@ impl Outbound {
 impl Shm {
     /// Makes the ring to a peer. Without memory for it the frame waits, as for a bulk area.
     pub(super) fn open(&mut self, to: PeerId) -> Push {
-        if to.index() >= samite_mem::PEERS_MAX || self.layout.state(to).0 != State::Alive {
+        if to.index() >= samite_mem::PEERS_MAX || self.layout.peers.state(to).0 != State::Alive {
             return Push::Gone;
         }
         if in_pause(self.refused) {

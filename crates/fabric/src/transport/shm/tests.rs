@@ -61,7 +61,7 @@ impl Ends {
                     bytes: 0,
                 })
             });
-            let layout = Layout::attach(mapped(node.layout())).unwrap();
+            let layout = Layout::new(mapped(node.layout()), node.layout().peers.clone()).unwrap();
             let extents = PrivateExtents(book, layout.arena().clone());
             let membership = Membership {
                 me,

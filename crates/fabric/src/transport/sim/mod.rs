@@ -24,7 +24,7 @@
 mod network;
 
 use super::{Caps, Change, Outgoing, Push, Sink, Transport};
-use crate::layout::Layout;
+use crate::layout::{Layout, PeerTableWriter};
 use crate::transport::AnyTransport;
 use crate::transport::shm::{Membership, PrivateExtents};
 use crate::{Config, Error, Fabric, Identity, PeerId, PeerInfo};
@@ -124,7 +124,7 @@ impl Scenario {
         const PRIVATE: u64 = 64 << 20;
         let me = PeerId(index);
         let arena = Arena::create(crate::layout::EXTENTS + PRIVATE)?;
-        let layout = Layout::create(arena.clone(), false)?;
+        let layout = Layout::new(arena.clone(), PeerTableWriter::create(false)?.reader())?;
         let extents = PrivateExtents(crate::agent::Book::new(layout.extents()), arena.clone());
         let heap = Heap::new(arena, Box::new(extents), false);
         let holder = layout.holder(me);

@@ -1,8 +1,8 @@
-//! What lies where in the arena of a node.
+//! What lies where in the shared memory of a node: the words that every process may write. Those that the agent alone
+//! writes are in memory of their own (`peers`).
 //!
 //! ```text
-//!   0        header: magic, version, fences, agent, membership epoch
-//!   4 KiB    table of peers, 1 KiB each                          (agent and owner write)
+//!   0        words of each process, 128 bytes each               (it writes them)
 //!   .        doorbells, 128 bytes each                           (owner and its senders write)
 //!   .        inbox[to][from]: offset of the ring                 (from writes)
 //!   .        directory[peer][segment]: what it is (owner writes), who uses it (`samite_mem::lease`)
@@ -10,18 +10,20 @@
 //! ```
 //!
 //! All of it is sparse: a page exists once somebody wrote to it. Nothing here is trusted by a reader
-//! (rule M5 of `samite_mem`).
+//! (rule M5 of `samite_mem`): any process of the domain can write anywhere in it.
 
-use crate::{Error, Identity, PeerId, PeerInfo};
+mod peers;
+
+pub(crate) use peers::{PeerTable, PeerTableWriter, State};
+
+use crate::{Error, PeerId};
 use samite_mem::lease::{ENTRY_BYTES, Holder, Slot};
 use samite_mem::sync::Ordering;
 use samite_mem::{Arena, DOORBELL_BYTES, Doorbell, PEERS_MAX, SharedBytes, Span};
 
-const MAGIC: u64 = u64::from_le_bytes(*b"samite\0\x01");
-const HEADER: u64 = 0;
-const TABLE: u64 = 4096;
-const SLOT_BYTES: u64 = 1024;
-const BELLS: u64 = TABLE + PEERS_MAX as u64 * SLOT_BYTES;
+const WORDS: u64 = 0;
+const WORDS_BYTES: u64 = 128;
+const BELLS: u64 = (WORDS + PEERS_MAX as u64 * WORDS_BYTES).next_multiple_of(4096);
 const INBOX: u64 = (BELLS + PEERS_MAX as u64 * DOORBELL_BYTES).next_multiple_of(4096);
 const DIRECTORY: u64 = (INBOX + (PEERS_MAX * PEERS_MAX * 8) as u64).next_multiple_of(4096);
 /// Segments that one peer can offer at a time.
@@ -34,27 +36,15 @@ const DIRECTORY_END: u64 = DIRECTORY + PEERS_MAX as u64 * SEGMENTS_MAX as u64 * 
 pub(crate) const EXTENTS: u64 = 256 << 20;
 const _: () = assert!(DIRECTORY_END <= EXTENTS);
 
-const FENCES: u64 = 8;
-const AGENT_PID: u64 = 16;
-const EPOCH: u64 = 128;
-const ROSTER: u64 = 192;
-/// How many slots were ever used.
-const USED: u64 = 200;
-
-const STATE: u64 = 0;
-const INCARNATION: u64 = 4;
-const PID: u64 = 8;
-const COOKIE_ADDRESS: u64 = 16;
-const COOKIE: u64 = 24;
-const SEEN_EPOCH: u64 = 32;
-const IDENTITY_LEN: u64 = 40;
-/// Segments that the process has leases on; written by it.
-const LEASES: u64 = 48;
-/// Which pages of its directory it ever used, one bit each; written by it.
-const SEGMENTS: u64 = 56;
-const CPUS: u64 = 72;
-const IDENTITY: u64 = CPUS + 8 * CPU_WORDS as u64;
-const IDENTITY_MAX: usize = (SLOT_BYTES - IDENTITY) as usize;
+const COOKIE_ADDRESS: u64 = 0;
+const COOKIE: u64 = 8;
+const SEEN_EPOCH: u64 = 16;
+/// Segments that the process has leases on.
+const LEASES: u64 = 24;
+/// Which pages of its directory it ever used, one bit each.
+const SEGMENTS: u64 = 32;
+const OWN_WORDS: u64 = SEGMENTS + 16;
+const _: () = assert!(OWN_WORDS <= WORDS_BYTES);
 
 /// Words of a set of processors.
 pub(crate) const CPU_WORDS: usize = 16;
@@ -71,17 +61,6 @@ pub(crate) fn own_cpus() -> Cpus {
         }
     }
     cpus
-}
-
-/// State of a slot of the table.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum State {
-    /// Nobody.
-    Free = 0,
-    /// A process that joined and lives.
-    Alive = 1,
-    /// It died; what it had is given back when everybody has seen that.
-    Dead = 2,
 }
 
 /// An entry of a peer's directory of segments.
@@ -108,39 +87,24 @@ pub(crate) fn segment_of(id: u64) -> (PeerId, u32) {
     (PeerId((id >> 32) as u32), id as u32)
 }
 
-/// A view of the fixed part of a node's arena.
+/// A view of the fixed part of a node's memory.
 #[derive(Clone, Debug)]
 pub(crate) struct Layout {
     arena: Arena,
     fixed: SharedBytes,
+    /// Who is there.
+    pub(crate) peers: PeerTable,
 }
 
 impl Layout {
-    /// Writes the header of a fresh arena. Agent only.
-    pub(crate) fn create(arena: Arena, fences: bool) -> Result<Layout, Error> {
+    /// The memory of a node: an arena that somebody created, and the table of its peers.
+    pub(crate) fn new(arena: Arena, peers: PeerTable) -> Result<Layout, Error> {
         let fixed = arena.bytes(0, EXTENTS)?;
-        fixed
-            .u64(HEADER + FENCES)
-            .store(fences as u64, Ordering::Relaxed);
-        fixed
-            .u64(HEADER + AGENT_PID)
-            .store(std::process::id() as u64, Ordering::Relaxed);
-        // ORDERING: Release pairs with the Acquire load in `attach`.
-        fixed.u64(HEADER).store(MAGIC, Ordering::Release);
-        Ok(Layout { arena, fixed })
-    }
-
-    /// Views an arena that somebody else created.
-    pub(crate) fn attach(arena: Arena) -> Result<Layout, Error> {
-        let fixed = arena.bytes(0, EXTENTS)?;
-        // ORDERING: Acquire pairs with the Release store in `create`.
-        let magic = fixed.u64(HEADER).load(Ordering::Acquire);
-        if magic != MAGIC {
-            return Err(Error::Memory(format!(
-                "this is no arena of this version ({magic:#x})"
-            )));
-        }
-        Ok(Layout { arena, fixed })
+        Ok(Layout {
+            arena,
+            fixed,
+            peers,
+        })
     }
 
     /// The arena.
@@ -148,171 +112,24 @@ impl Layout {
         &self.arena
     }
 
-    /// Whether senders rely on `membarrier` (all processes must agree).
-    pub(crate) fn fences(&self) -> bool {
-        self.fixed.u64(HEADER + FENCES).load(Ordering::Relaxed) != 0
+    fn words(peer: PeerId) -> u64 {
+        WORDS + peer.index() as u64 * WORDS_BYTES
     }
 
-    /// Process id of the agent; the process itself in a domain of one.
-    pub(crate) fn agent_pid(&self) -> i32 {
-        self.fixed.u64(HEADER + AGENT_PID).load(Ordering::Relaxed) as i32
-    }
-
-    /// Rises with every join, leave and death.
-    #[inline(always)]
-    pub(crate) fn epoch(&self) -> u64 {
-        // ORDERING: Acquire pairs with the Release in `publish_epoch`.
-        self.fixed.u64(HEADER + EPOCH).load(Ordering::Acquire)
-    }
-
-    /// Agent: after the table changed. It counts itself: what others wrote here is overwritten.
-    pub(crate) fn publish_epoch(&self, epoch: u64) {
-        // ORDERING: Release pairs with the Acquire load in `epoch`.
-        self.fixed
-            .u64(HEADER + EPOCH)
-            .store(epoch, Ordering::Release);
-    }
-
-    /// How many slots of the table were ever used, as far as that makes sense.
-    pub(crate) fn used(&self) -> u32 {
-        let used = self.fixed.u64(HEADER + USED).load(Ordering::Relaxed);
-        used.min(PEERS_MAX as u64) as u32
-    }
-
-    /// Agent: see [`Layout::used`].
-    pub(crate) fn publish_used(&self, used: u32) {
-        // ORDERING: Relaxed: published by the Release in `publish_epoch`.
-        self.fixed
-            .u64(HEADER + USED)
-            .store(used.into(), Ordering::Relaxed);
-    }
-
-    /// Rises when a program has all of its units, and when one of them will never join: then it pays to ask the agent.
-    pub(crate) fn roster(&self) -> u64 {
-        // ORDERING: Relaxed: a hint; the agent's answer is what counts, and the epoch rises after it.
-        self.fixed.u64(HEADER + ROSTER).load(Ordering::Relaxed)
-    }
-
-    /// Agent: see [`Layout::roster`].
-    pub(crate) fn bump_roster(&self) {
-        // ORDERING: Relaxed: published by the Release in `publish_epoch`.
-        self.fixed
-            .u64(HEADER + ROSTER)
-            .fetch_add(1, Ordering::Relaxed);
-    }
-
-    fn slot(peer: PeerId) -> u64 {
-        TABLE + peer.index() as u64 * SLOT_BYTES
-    }
-
-    /// State and incarnation of a slot.
-    pub(crate) fn state(&self, peer: PeerId) -> (State, u32) {
-        // ORDERING: Acquire pairs with the Release store in `publish`.
-        let state = match self
-            .fixed
-            .u32(Self::slot(peer) + STATE)
-            .load(Ordering::Acquire)
-        {
-            1 => State::Alive,
-            2 => State::Dead,
-            _ => State::Free,
-        };
-        (
-            state,
+    /// Agent: the words of a process that joins at `epoch`, as it finds them.
+    pub(crate) fn begin(&self, peer: PeerId, epoch: u64) {
+        for word in (0..OWN_WORDS).step_by(8) {
+            let begun = if word == SEEN_EPOCH { epoch } else { 0 };
+            // ORDERING: Relaxed: the process hears of its number afterwards, by a message.
             self.fixed
-                .u32(Self::slot(peer) + INCARNATION)
-                .load(Ordering::Relaxed),
-        )
-    }
-
-    /// Agent: shows the state and the incarnation of a slot.
-    pub(crate) fn publish(&self, peer: PeerId, state: State, incarnation: u32) {
-        let at = Self::slot(peer);
-        self.fixed
-            .u32(at + INCARNATION)
-            .store(incarnation, Ordering::Relaxed);
-        // ORDERING: Release pairs with the Acquire load in `state`.
-        self.fixed
-            .u32(at + STATE)
-            .store(state as u32, Ordering::Release);
-    }
-
-    /// Agent: fills a free slot for a new process, which joins at `epoch`. Not yet visible as alive.
-    pub(crate) fn admit(
-        &self,
-        peer: PeerId,
-        pid: i32,
-        cpus: &Cpus,
-        identity: &Identity,
-        epoch: u64,
-    ) -> Result<(), Error> {
-        let text = serde_json::to_vec(identity).map_err(|e| Error::Memory(e.to_string()))?;
-        if text.len() > IDENTITY_MAX {
-            return Err(Error::Memory(format!(
-                "the names of job and program take {} bytes, {IDENTITY_MAX} are kept; shorten them",
-                text.len()
-            )));
+                .u64(Self::words(peer) + word)
+                .store(begun, Ordering::Relaxed);
         }
-        let at = Self::slot(peer);
-        self.fixed
-            .u64(at + PID)
-            .store(pid as u64, Ordering::Relaxed);
-        self.fixed
-            .u64(at + COOKIE_ADDRESS)
-            .store(0, Ordering::Relaxed);
-        self.fixed
-            .u64(at + SEEN_EPOCH)
-            .store(epoch, Ordering::Relaxed);
-        self.fixed
-            .u64(at + IDENTITY_LEN)
-            .store(text.len() as u64, Ordering::Relaxed);
-        self.fixed.u64(at + LEASES).store(0, Ordering::Relaxed);
-        for word in [0, 8] {
-            self.fixed
-                .u64(at + SEGMENTS + word)
-                .store(0, Ordering::Relaxed);
-        }
-        for (index, word) in cpus.iter().enumerate() {
-            self.fixed
-                .u64(at + CPUS + 8 * index as u64)
-                .store(*word, Ordering::Relaxed);
-        }
-        self.fixed.write(at + IDENTITY, &text);
-        Ok(())
-    }
-
-    /// What a peer said of itself, if it lives or its slot was not reused.
-    pub(crate) fn info(&self, peer: PeerId) -> Option<PeerInfo> {
-        let (state, incarnation) = self.state(peer);
-        if state == State::Free {
-            return None;
-        }
-        let at = Self::slot(peer);
-        let len = self.fixed.u64(at + IDENTITY_LEN).load(Ordering::Relaxed) as usize;
-        let mut text = vec![0; len.min(IDENTITY_MAX)];
-        self.fixed.read(at + IDENTITY, &mut text);
-        let identity = serde_json::from_slice(&text).ok()?;
-        let pid = self.fixed.u64(at + PID).load(Ordering::Relaxed) as i32;
-        Some(PeerInfo {
-            peer,
-            incarnation,
-            identity,
-            pid,
-        })
-    }
-
-    /// The processors that a peer may run on.
-    pub(crate) fn cpus(&self, peer: PeerId) -> Cpus {
-        let word = |index: usize| {
-            let at = Self::slot(peer) + CPUS + 8 * index as u64;
-            self.fixed.u64(at).load(Ordering::Relaxed)
-        };
-        std::array::from_fn(word)
     }
 
     /// Owner: where its cookie for the probe of the kernel copy lies.
     pub(crate) fn set_cookie(&self, me: PeerId, address: u64, cookie: u64) {
-        let at = Self::slot(me);
+        let at = Self::words(me);
         self.fixed.u64(at + COOKIE).store(cookie, Ordering::Relaxed);
         // ORDERING: Release pairs with the Acquire load in `cookie`.
         self.fixed
@@ -322,22 +139,18 @@ impl Layout {
 
     /// Process id, address and value of a peer's cookie.
     pub(crate) fn cookie(&self, peer: PeerId) -> (i32, u64, u64) {
-        let at = Self::slot(peer);
+        let at = Self::words(peer);
         // ORDERING: Acquire pairs with the Release store in `set_cookie`.
         let address = self.fixed.u64(at + COOKIE_ADDRESS).load(Ordering::Acquire);
-        let pid = self.fixed.u64(at + PID).load(Ordering::Relaxed) as i32;
-        (
-            pid,
-            address,
-            self.fixed.u64(at + COOKIE).load(Ordering::Relaxed),
-        )
+        let cookie = self.fixed.u64(at + COOKIE).load(Ordering::Relaxed);
+        (self.peers.pid(peer), address, cookie)
     }
 
     /// Owner: has acted on all deaths up to this epoch; it will not touch what the dead had.
     pub(crate) fn set_seen_epoch(&self, me: PeerId, epoch: u64) {
         // ORDERING: Release pairs with the Acquire load in `seen_epoch`.
         self.fixed
-            .u64(Self::slot(me) + SEEN_EPOCH)
+            .u64(Self::words(me) + SEEN_EPOCH)
             .store(epoch, Ordering::Release);
     }
 
@@ -345,7 +158,7 @@ impl Layout {
     pub(crate) fn seen_epoch(&self, peer: PeerId) -> u64 {
         // ORDERING: Acquire pairs with the Release store in `set_seen_epoch`.
         self.fixed
-            .u64(Self::slot(peer) + SEEN_EPOCH)
+            .u64(Self::words(peer) + SEEN_EPOCH)
             .load(Ordering::Acquire)
     }
 
@@ -379,7 +192,7 @@ impl Layout {
 
     /// This process as one who has leases.
     pub(crate) fn holder(&self, me: PeerId) -> Holder {
-        let out = self.fixed.slice(Self::slot(me) + LEASES, 8);
+        let out = self.fixed.slice(Self::words(me) + LEASES, 8);
         Holder::new(self.arena.clone(), me.index(), out)
     }
 
@@ -389,7 +202,7 @@ impl Layout {
         let page = segment as u64 / ENTRIES_OF_PAGE;
         // ORDERING: Release pairs with the Acquire load in `entries`; set before the segment is offered.
         self.fixed
-            .u64(Self::slot(me) + SEGMENTS + page / 64 * 8)
+            .u64(Self::words(me) + SEGMENTS + page / 64 * 8)
             .fetch_or(1 << (page % 64), Ordering::Release);
         Some(Slot {
             holder: holder.clone(),
@@ -400,7 +213,7 @@ impl Layout {
 
     /// Agent: the entries in the pages of a peer's directory that it ever used. A look at others would allocate them.
     fn entries(&self, peer: PeerId) -> impl Iterator<Item = Entry> {
-        let at = Self::slot(peer) + SEGMENTS;
+        let at = Self::words(peer) + SEGMENTS;
         // ORDERING: Acquire pairs with the Release in `own_slot`.
         let used = [at, at + 8].map(|at| self.fixed.u64(at).load(Ordering::Acquire));
         let page = |segment: &u32| *segment as u64 / ENTRIES_OF_PAGE;
@@ -418,7 +231,7 @@ impl Layout {
             entry.clear(dead.index());
         }
         self.fixed
-            .u64(Self::slot(dead) + LEASES)
+            .u64(Self::words(dead) + LEASES)
             .store(0, Ordering::Relaxed);
     }
 
@@ -426,7 +239,7 @@ impl Layout {
     pub(crate) fn has_leases(&self, peer: PeerId) -> bool {
         // ORDERING: Acquire pairs with the Release of the holder, which counts after the end of each.
         self.fixed
-            .u64(Self::slot(peer) + LEASES)
+            .u64(Self::words(peer) + LEASES)
             .load(Ordering::Acquire)
             != 0
     }
@@ -463,23 +276,15 @@ impl Layout {
     }
 
     /// The tables as far as the first `peers` slots use them, and the memory of segments, unchecked; what they hold, which
-    /// peer writes them (none: the agent, or everybody), and where they are.
+    /// peer writes them (none: everybody), and where they are.
     #[cfg(feature = "testing")]
     pub(crate) fn tables(&self, peers: u32) -> Vec<(&'static str, Option<PeerId>, Span)> {
         let span = |offset, bytes| Span { offset, bytes };
         let bells = span(BELLS, peers as u64 * DOORBELL_BYTES);
-        let mut tables = vec![
-            ("header", None, span(HEADER, EPOCH)),
-            ("epoch", None, span(EPOCH, ROSTER + 8 - EPOCH)),
-            ("doorbells", None, bells),
-        ];
+        let mut tables = vec![("doorbells", None, bells)];
         for peer in (0..peers).map(PeerId) {
-            let slot = Self::slot(peer);
-            let said = span(slot + COOKIE_ADDRESS, IDENTITY_LEN - COOKIE_ADDRESS);
-            tables.push(("slot", None, span(slot, SLOT_BYTES)));
-            tables.push(("cookie and epoch", Some(peer), said));
-            let had = span(slot + LEASES, CPUS - LEASES);
-            tables.push(("leases and pages", Some(peer), had));
+            let own = span(Self::words(peer), OWN_WORDS);
+            tables.push(("words", Some(peer), own));
             const LISTED: u32 = 64;
             let directory = span(Self::entry_at(peer, 0), LISTED as u64 * ENTRY_BYTES);
             tables.push(("directory", Some(peer), directory));

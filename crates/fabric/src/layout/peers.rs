@@ -1,0 +1,232 @@
+//! The table of peers: who lives, in which life, and what the agent knows of them.
+//!
+//! ```text
+//!   0        header: magic, fences, agent
+//!   128      the epoch of membership, alone in its line: everybody polls it
+//!   192      counter of news about jobs, slots that were ever used
+//!   4 KiB    slots, 1 KiB each: state, incarnation, process id, processors, names
+//! ```
+//!
+//! The agent writes it, and the kernel lets everybody else only read it ([`samite_mem::Published`]): that somebody died makes
+//! others free what it was working on, so it has to be true, whatever the other processes of the domain do.
+//! A page of it exists once the agent wrote to it.
+
+use super::Cpus;
+use crate::{Error, Identity, PeerId, PeerInfo};
+use rustix::fd::{BorrowedFd, OwnedFd};
+use samite_mem::sync::Ordering;
+use samite_mem::{PEERS_MAX, Published, Publisher};
+
+const MAGIC: u64 = u64::from_le_bytes(*b"samite\0\x02");
+const FENCES: u64 = 8;
+const AGENT_PID: u64 = 16;
+const EPOCH: u64 = 128;
+const ROSTER: u64 = 192;
+/// How many slots were ever used.
+const USED: u64 = 200;
+
+const SLOTS: u64 = 4096;
+const SLOT_BYTES: u64 = 1024;
+const BYTES: u64 = SLOTS + PEERS_MAX as u64 * SLOT_BYTES;
+
+const STATE: u64 = 0;
+const INCARNATION: u64 = 4;
+const PID: u64 = 8;
+const IDENTITY_LEN: u64 = 16;
+const CPUS: u64 = 24;
+const IDENTITY: u64 = CPUS + size_of::<Cpus>() as u64;
+const IDENTITY_MAX: usize = (SLOT_BYTES - IDENTITY) as usize;
+
+/// State of a slot of the table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum State {
+    /// Nobody.
+    Free = 0,
+    /// A process that joined and lives.
+    Alive = 1,
+    /// It died; what it had is given back when everybody has seen that.
+    Dead = 2,
+}
+
+fn slot(peer: PeerId) -> u64 {
+    SLOTS + peer.index() as u64 * SLOT_BYTES
+}
+
+/// The table, as everybody reads it.
+#[derive(Clone, Debug)]
+pub(crate) struct PeerTable(Published);
+
+/// The table, as the agent writes it.
+#[derive(Debug)]
+pub(crate) struct PeerTableWriter(Publisher);
+
+impl PeerTable {
+    /// The table behind a descriptor that the agent sent.
+    pub(crate) fn attach(fd: OwnedFd) -> Result<PeerTable, Error> {
+        let table = Published::attach(fd)?;
+        if table.len() != BYTES || table.u64(0) != MAGIC {
+            return Err(Error::Memory(
+                "the agent keeps no table of peers of this version".into(),
+            ));
+        }
+        // Pairs with the Release store in `create`.
+        table.acquire();
+        Ok(PeerTable(table))
+    }
+
+    /// Whether senders rely on `membarrier` (all processes must agree).
+    pub(crate) fn fences(&self) -> bool {
+        self.0.u64(FENCES) != 0
+    }
+
+    /// Process id of the agent; the process itself in a domain of one.
+    pub(crate) fn agent_pid(&self) -> i32 {
+        self.0.u64(AGENT_PID) as i32
+    }
+
+    /// Rises with every join, leave and death.
+    pub(crate) fn epoch(&self) -> u64 {
+        let epoch = self.0.u64(EPOCH);
+        // Pairs with the Release in `publish_epoch`.
+        self.0.acquire();
+        epoch
+    }
+
+    /// Whether nobody joined, left or died since this epoch: one load of a line that changes only then. Orders nothing.
+    #[inline(always)]
+    pub(crate) fn is_at(&self, epoch: u64) -> bool {
+        self.0.u64(EPOCH) == epoch
+    }
+
+    /// How many slots of the table were ever used.
+    pub(crate) fn used(&self) -> u32 {
+        self.0.u64(USED).min(PEERS_MAX as u64) as u32
+    }
+
+    /// Rises when a program has all of its units, and when one of them will never join: then it pays to ask the agent. A
+    /// hint: the agent's answer is what counts, and the epoch rises after it.
+    pub(crate) fn roster(&self) -> u64 {
+        self.0.u64(ROSTER)
+    }
+
+    /// State and incarnation of a slot.
+    pub(crate) fn state(&self, peer: PeerId) -> (State, u32) {
+        let at = slot(peer);
+        let state = match self.0.u32(at + STATE) {
+            1 => State::Alive,
+            2 => State::Dead,
+            _ => State::Free,
+        };
+        // Pairs with the Release store in `publish`.
+        self.0.acquire();
+        (state, self.0.u32(at + INCARNATION))
+    }
+
+    /// What a peer said of itself when it joined; `None` of a slot in which nobody is.
+    pub(crate) fn info(&self, peer: PeerId) -> Option<PeerInfo> {
+        let (state, incarnation) = self.state(peer);
+        if state == State::Free {
+            return None;
+        }
+        let at = slot(peer);
+        let len = self.0.u64(at + IDENTITY_LEN).min(IDENTITY_MAX as u64);
+        let mut text = vec![0; len as usize];
+        self.0.read(at + IDENTITY, &mut text);
+        Some(PeerInfo {
+            peer,
+            incarnation,
+            identity: serde_json::from_slice(&text).ok()?,
+            pid: self.pid(peer),
+        })
+    }
+
+    /// The process id of a peer.
+    pub(crate) fn pid(&self, peer: PeerId) -> i32 {
+        self.0.u64(slot(peer) + PID) as i32
+    }
+
+    /// The processors that a peer may run on.
+    pub(crate) fn cpus(&self, peer: PeerId) -> Cpus {
+        let at = slot(peer) + CPUS;
+        std::array::from_fn(|index| self.0.u64(at + 8 * index as u64))
+    }
+}
+
+impl PeerTableWriter {
+    /// A table in which nobody is. `fences`: see [`PeerTable::fences`].
+    pub(crate) fn create(fences: bool) -> Result<PeerTableWriter, Error> {
+        let table = PeerTableWriter(Publisher::create(BYTES)?);
+        table.set(FENCES, fences.into());
+        table.set(AGENT_PID, std::process::id().into());
+        // ORDERING: Release pairs with `acquire` in `attach`.
+        table.0.bytes().u64(0).store(MAGIC, Ordering::Release);
+        Ok(table)
+    }
+
+    /// The descriptor that others map it by.
+    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
+        self.0.fd()
+    }
+
+    /// The table as this process reads it.
+    pub(crate) fn reader(&self) -> PeerTable {
+        PeerTable(self.0.published())
+    }
+
+    fn set(&self, at: u64, word: u64) {
+        // ORDERING: Relaxed: published by the Release store of a state, or of the epoch.
+        self.0.bytes().u64(at).store(word, Ordering::Relaxed);
+    }
+
+    /// Fills a free slot for a new process. Nobody sees it yet.
+    pub(crate) fn admit(
+        &self,
+        peer: PeerId,
+        pid: i32,
+        cpus: &Cpus,
+        identity: &Identity,
+    ) -> Result<(), Error> {
+        let text = serde_json::to_vec(identity).map_err(|e| Error::Memory(e.to_string()))?;
+        if text.len() > IDENTITY_MAX {
+            return Err(Error::Memory(format!(
+                "the names of job and program take {} bytes, {IDENTITY_MAX} are kept; shorten them",
+                text.len()
+            )));
+        }
+        let at = slot(peer);
+        self.set(at + PID, pid as u64);
+        self.set(at + IDENTITY_LEN, text.len() as u64);
+        for (index, word) in cpus.iter().enumerate() {
+            self.set(at + CPUS + 8 * index as u64, *word);
+        }
+        self.0.bytes().write(at + IDENTITY, &text);
+        Ok(())
+    }
+
+    /// Shows the state and the incarnation of a slot.
+    pub(crate) fn publish(&self, peer: PeerId, state: State, incarnation: u32) {
+        let (at, bytes) = (slot(peer), self.0.bytes());
+        bytes
+            .u32(at + INCARNATION)
+            .store(incarnation, Ordering::Relaxed);
+        // ORDERING: Release pairs with `acquire` in `state`.
+        bytes.u32(at + STATE).store(state as u32, Ordering::Release);
+    }
+
+    /// After the table changed.
+    pub(crate) fn publish_epoch(&self, epoch: u64) {
+        // ORDERING: Release pairs with `acquire` in `epoch`.
+        self.0.bytes().u64(EPOCH).store(epoch, Ordering::Release);
+    }
+
+    /// See [`PeerTable::used`].
+    pub(crate) fn publish_used(&self, used: u32) {
+        self.set(USED, used.into());
+    }
+
+    /// See [`PeerTable::roster`].
+    pub(crate) fn bump_roster(&self) {
+        let roster = self.0.published().u64(ROSTER);
+        self.set(ROSTER, roster + 1);
+    }
+}
