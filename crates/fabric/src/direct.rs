@@ -54,6 +54,7 @@ impl Sink for Direct<'_> {
             body.copy_to(0, &mut self.buffer[..message as usize]);
             Ok(Status {
                 from: frame.from,
+                incarnation: self.engine.incarnation(frame.from),
                 tag: frame.arg,
                 len: message,
             })

@@ -61,6 +61,12 @@ pub enum Error {
         /// Length of the buffer.
         buffer: u64,
     },
+    /// The receive that had matched the message was given up (cancelled, or its deadline was over) before the message was
+    /// whole: what had come of it is dropped.
+    #[error(
+        "{0} gave up the receive that had matched the message before all of it was there; send it again"
+    )]
+    NotReceived(PeerId),
     /// The operation was cancelled before it was matched, or its sender gave it up.
     #[error("the operation was cancelled")]
     Cancelled,
@@ -211,6 +217,7 @@ pub enum ErrorCode {
     Absent = 17,
     TooLong = 18,
     Forked = 19,
+    NotReceived = 20,
 }
 
 impl Error {
@@ -236,6 +243,7 @@ impl Error {
             Error::Absent { .. } => ErrorCode::Absent,
             Error::TooLong { .. } => ErrorCode::TooLong,
             Error::Forked => ErrorCode::Forked,
+            Error::NotReceived(_) => ErrorCode::NotReceived,
         }
     }
 }

@@ -1,6 +1,7 @@
 //! A process among its peers: joining, who is there, waiting.
 
 use crate::agent::Seat;
+use crate::agent::control::{self, Held};
 use crate::engine::{Engine, UNPOLLED};
 use crate::layer::Taken;
 use crate::ops::{Key, Outcome};
@@ -23,6 +24,8 @@ pub struct Fabric {
     /// Its place in a domain that an agent keeps.
     seat: Option<Seat>,
     deadline: Cell<Duration>,
+    /// How long after it has given up a message this process waits for a peer that still copies into the buffer.
+    pub(crate) grace: Cell<Duration>,
     spin: Option<Duration>,
     checks: bool,
     /// Whether peers are found in the arena (they are not in a simulation).
@@ -79,6 +82,11 @@ const NAP: Duration = Duration::from_secs(1);
 const BUSY_NAP: Duration = Duration::from_micros(500);
 /// How long a process that leaves tries to get rid of what it still had to send, and waits for peers that copy.
 const LINGER: Duration = Duration::from_secs(1);
+/// A peer that does not end its copy so long after the receiver has given the message up is taken for one that never
+/// will: the agent ends it.
+const GRACE: Duration = Duration::from_secs(10);
+/// What the agent is given for that.
+const EVICTION: Duration = Duration::from_secs(5);
 /// A sleep that took so much longer than it should, or a turn of so long in which something moved, is the time for which
 /// this process was stopped (or the machine slept): it waited for nobody then.
 const STOPPED: Duration = Duration::from_secs(2);
@@ -127,6 +135,7 @@ impl Fabric {
             identity,
             seat,
             deadline: Cell::new(config.deadline),
+            grace: Cell::new(GRACE),
             spin: config.spin.or(config.background.then_some(Duration::ZERO)),
             checks: config.check,
             shares_node,
@@ -169,6 +178,19 @@ impl Fabric {
 
     pub(crate) fn spin(&self) -> Option<Duration> {
         self.spin
+    }
+
+    /// Has the agent end who still copies into buffers of this process, long after their messages were given up.
+    pub(crate) fn evict(&self, held: &[Held]) {
+        let Some(seat) = &self.seat else { return };
+        for held in held {
+            let peer = held.holder.0;
+            tracing::warn!(%peer, "it still copies into a buffer that was taken back; the agent is asked to end it");
+            let life = (seat.peer, seat.incarnation);
+            if let Err(error) = control::evict(&seat.domain, life, *held, EVICTION) {
+                tracing::warn!(%error, %peer, "it could not be ended");
+            }
+        }
     }
 
     /// Changes the deadline of the waits that follow.

@@ -157,7 +157,8 @@ impl<'f, T: Outcome> Handle<'f, T> {
     }
 
     /// Gives the operation up. A receive that was not matched ends with [`Error::Cancelled`]; one that
-    /// is being copied ends as soon as the other side is quiet. Wait for the handle to learn which.
+    /// is being copied ends as soon as the other side is quiet, and its message is consumed: its send ends with
+    /// [`Error::NotReceived`], unless all of it had left. Wait for the handle to learn which.
     pub fn cancel(&mut self) {
         if self.key == ENDED {
             return;

@@ -70,12 +70,21 @@ struct Unexpected<U> {
     item: U,
 }
 
+/// Where an unexpected message is kept: in the queue of its sender, or with those of the departed.
+#[derive(Debug)]
+enum Place {
+    Of(PeerId, usize),
+    Departed(usize),
+}
+
 /// Receives that wait for messages, and messages that wait for receives.
 #[derive(Debug)]
 pub struct Matcher<P, U> {
     directed: Vec<VecDeque<Posted<P>>>,
     any: VecDeque<Posted<P>>,
     unexpected: Vec<VecDeque<Unexpected<U>>>,
+    /// Messages of processes whose numbers others have by now: for receives of any source only. In order.
+    departed: VecDeque<(PeerId, Unexpected<U>)>,
     order: u64,
     posted_len: usize,
     unexpected_len: usize,
@@ -87,6 +96,7 @@ impl<P, U> Default for Matcher<P, U> {
             directed: Vec::new(),
             any: VecDeque::new(),
             unexpected: Vec::new(),
+            departed: VecDeque::new(),
             order: 0,
             posted_len: 0,
             unexpected_len: 0,
@@ -119,36 +129,49 @@ impl<P, U> Matcher<P, U> {
 
     /// Takes the oldest unexpected message that a receive wants: its source, tag and item.
     pub fn take_unexpected(&mut self, wants: Match) -> Option<(PeerId, u64, U)> {
-        let (peer, index) = self.find_unexpected(wants)?;
-        let found = take(&mut self.unexpected[peer.index()], index)?;
+        let (peer, found) = match self.find_unexpected(wants)? {
+            Place::Of(peer, index) => (peer, take(&mut self.unexpected[peer.index()], index)?),
+            Place::Departed(index) => take(&mut self.departed, index)?,
+        };
         self.unexpected_len -= 1;
         Some((peer, found.tag, found.item))
     }
 
     /// Looks at the oldest unexpected message that a receive would take.
     pub fn peek_unexpected(&self, wants: Match) -> Option<(PeerId, u64, &U)> {
-        let (peer, index) = self.find_unexpected(wants)?;
-        let found = &self.unexpected[peer.index()][index];
+        let (peer, found) = match self.find_unexpected(wants)? {
+            Place::Of(peer, index) => (peer, &self.unexpected[peer.index()][index]),
+            Place::Departed(index) => {
+                let (peer, found) = &self.departed[index];
+                (*peer, found)
+            }
+        };
         Some((peer, found.tag, &found.item))
     }
 
     #[inline]
-    fn find_unexpected(&self, wants: Match) -> Option<(PeerId, usize)> {
+    fn find_unexpected(&self, wants: Match) -> Option<Place> {
         if self.unexpected_len == 0 {
             return None;
         }
         let in_queue = |peer: usize| {
             let queue = self.unexpected.get(peer)?;
             let index = queue.iter().position(|u| wants.accepts_tag(u.tag))?;
-            Some((queue[index].order, PeerId(peer as u32), index))
+            Some((queue[index].order, Place::Of(PeerId(peer as u32), index)))
         };
-        match wants.source {
-            Some(peer) => in_queue(peer.index()).map(|(_, peer, index)| (peer, index)),
+        let in_departed = || {
+            let is_it = |(_, u): &(PeerId, Unexpected<U>)| wants.accepts_tag(u.tag);
+            let index = self.departed.iter().position(is_it)?;
+            Some((self.departed[index].1.order, Place::Departed(index)))
+        };
+        let found = match wants.source {
+            Some(peer) => in_queue(peer.index()),
             None => (0..self.unexpected.len())
                 .filter_map(in_queue)
-                .min_by_key(|(order, ..)| *order)
-                .map(|(_, peer, index)| (peer, index)),
-        }
+                .chain(in_departed())
+                .min_by_key(|(order, _)| *order),
+        };
+        found.map(|(_, place)| place)
     }
 
     /// Posts a receive for which no unexpected message is there.
@@ -228,6 +251,28 @@ impl<P, U> Matcher<P, U> {
         }
     }
 
+    /// The number of a process goes to another one: the messages that are kept of it, as `departed` makes them, are for
+    /// receives of any source from now on.
+    pub fn depart(&mut self, from: PeerId, mut departed: impl FnMut(U) -> U) {
+        let Some(queue) = self.unexpected.get_mut(from.index()) else {
+            return;
+        };
+        let queue = std::mem::take(queue).into_iter().map(|unexpected| {
+            let item = departed(unexpected.item);
+            (from, Unexpected { item, ..unexpected })
+        });
+        self.departed.extend(queue);
+        let in_order = self.departed.make_contiguous();
+        in_order.sort_by_key(|(_, unexpected)| unexpected.order);
+    }
+
+    /// Drops the oldest of the messages of [`Matcher::depart`].
+    pub fn drop_departed(&mut self) -> Option<U> {
+        let (_, unexpected) = self.departed.pop_front()?;
+        self.unexpected_len -= 1;
+        Some(unexpected.item)
+    }
+
     /// Unexpected messages kept.
     #[inline(always)]
     pub fn unexpected_len(&self) -> usize {
@@ -250,13 +295,14 @@ mod tests {
     #[derive(Default)]
     struct Oracle {
         posted: Vec<(Match, u32)>,
-        unexpected: Vec<(PeerId, u64, u32)>,
+        /// Of whom; nobody who could be named any more.
+        unexpected: Vec<(Option<PeerId>, u64, u32)>,
     }
 
     impl Oracle {
         fn post(&mut self, wants: Match, item: u32) -> Option<u32> {
-            let fits = |(from, tag, _): &(PeerId, u64, u32)| {
-                wants.source.is_none_or(|s| s == *from) && (wants.tag ^ tag) & wants.mask == 0
+            let fits = |(from, tag, _): &(Option<PeerId>, u64, u32)| {
+                wants.source.is_none_or(|s| Some(s) == *from) && (wants.tag ^ tag) & wants.mask == 0
             };
             match self.unexpected.iter().position(fits) {
                 Some(index) => Some(self.unexpected.remove(index).2),
@@ -273,7 +319,7 @@ mod tests {
             match self.posted.iter().position(fits) {
                 Some(index) => Some(self.posted.remove(index).1),
                 None => {
-                    self.unexpected.push((from, tag, item));
+                    self.unexpected.push((Some(from), tag, item));
                     None
                 }
             }
@@ -285,6 +331,7 @@ mod tests {
         Post(Option<u32>, u64, u64),
         Arrive(u32, u64),
         Cancel(u32),
+        Depart(u32),
     }
 
     fn ops() -> impl Strategy<Value = Vec<Op>> {
@@ -293,6 +340,7 @@ mod tests {
             (proptest::option::of(0u32..3), 0u64..4, masks).prop_map(|(s, t, m)| Op::Post(s, t, m)),
             (0u32..3, 0u64..4).prop_map(|(s, t)| Op::Arrive(s, t)),
             (0u32..40).prop_map(Op::Cancel),
+            (0u32..3).prop_map(Op::Depart),
         ];
         proptest::collection::vec(op, 1..120)
     }
@@ -323,6 +371,12 @@ mod tests {
                         let got = matcher.cancel(|posted| *posted == item);
                         let index = oracle.posted.iter().position(|(_, i)| *i == item);
                         prop_assert_eq!(got, index.map(|index| oracle.posted.remove(index).1));
+                    }
+                    Op::Depart(from) => {
+                        matcher.depart(PeerId(from), |item| item);
+                        for (of, ..) in &mut oracle.unexpected {
+                            of.take_if(|of| of.0 == from);
+                        }
                     }
                 }
                 prop_assert_eq!(matcher.unexpected_len(), oracle.unexpected.len());

@@ -1,5 +1,6 @@
 //! Messages: blocking, borrowed in a scope, owned, in place, active.
 
+use crate::agent::control::Held;
 use crate::engine::{Arrived, weight};
 use crate::fabric::{Core, Fabric, Patience};
 use crate::handle::{Handle, Received, Scoped, Sent};
@@ -14,15 +15,12 @@ use samite_mem::lend::{self, Lender, ReadBuf, Recall, WriteBuf};
 use samite_mem::ring::Body;
 use std::time::Duration;
 
-/// How long a process that gave up waits for a peer that still holds one of its buffers before it
-/// aborts: the peer neither finished its system call, nor died.
-const GRACE: Duration = Duration::from_secs(10);
-
 impl Fabric {
     /// Sends `bytes` to a peer. Completion: local; small messages are on their way, large ones have
-    /// been taken by the receiver, and so have small ones once it has 1 MiB of this peer that it has not asked
-    /// for.
-    /// Errors: [`Error::PeerLost`], [`Error::Timeout`].
+    /// been taken by the receiver (or have left for one that had begun to take them), and so have small ones once it
+    /// has 1 MiB of this peer that it has not asked for.
+    /// Errors: [`Error::PeerLost`], [`Error::Timeout`]; [`Error::NotReceived`] if the receive that had matched it was
+    /// given up meanwhile.
     #[inline]
     pub fn send(&self, to: PeerId, tag: u64, bytes: &[u8]) -> Result<()> {
         if self.send_now(to, tag, bytes)? {
@@ -57,7 +55,8 @@ impl Fabric {
 
     /// Receives a message into `buffer`. Completion: the bytes are there. Errors:
     /// [`Error::Truncated`] (the message is consumed), [`Error::PeerLost`] for a directed receive,
-    /// [`Error::Timeout`].
+    /// [`Error::Timeout`]: a message that was being copied by then is consumed, too, and its send ends with
+    /// [`Error::NotReceived`], unless all of it had left.
     #[inline]
     pub fn recv(&self, wants: Match, buffer: &mut [u8]) -> Result<Status> {
         if let Some(result) = self.core.borrow_mut().recv_now(wants, buffer) {
@@ -147,11 +146,18 @@ impl Fabric {
             .matcher
             .peek_unexpected(wants)
             .map(|(from, tag, arrived)| {
-                let len = match arrived {
-                    Arrived::Bytes(bytes) => bytes.len() as u64,
-                    Arrived::Offer(offer) => offer.len,
+                let now = core.engine.incarnation(from);
+                let (incarnation, len) = match arrived {
+                    Arrived::Bytes(bytes) => (now, bytes.len() as u64),
+                    Arrived::Offer(offer) => (now, offer.len),
+                    Arrived::Departed(incarnation, bytes) => (*incarnation, bytes.len() as u64),
                 };
-                Status { from, tag, len }
+                Status {
+                    from,
+                    incarnation,
+                    tag,
+                    len,
+                }
             })
     }
 
@@ -196,7 +202,9 @@ impl Fabric {
     }
 
     /// Lends buffers to a scope, or to one call that has waited for its operation itself ([`NO_SCOPE`]). At the end
-    /// takes back what is still lent: after the deadline, in that call at once.
+    /// takes back what is still lent: after the deadline, in that call at once. A peer that is in the middle of copying
+    /// into it, and neither ends that nor dies, is ended by the agent. Without an agent nobody would hear of its end,
+    /// and this process aborts.
     fn lending<'env, R>(&self, level: u16, f: impl for<'s> FnOnce(&'s Lender<'s, 'env>) -> R) -> R {
         let mut patience = Patience::default();
         let mut given_up = None;
@@ -213,8 +221,15 @@ impl Fabric {
                 given_up = Some(waited);
                 core.give_up_lent(level, deadline);
             }
-            if given_up.is_some_and(|at| waited.saturating_sub(at) > GRACE) {
-                return Recall::Abort(core.who_holds());
+            if given_up.is_some_and(|at| waited.saturating_sub(at) > self.grace.get()) {
+                let held = core.held();
+                if core.engine.agent_lost {
+                    return Recall::Abort(format!(
+                        "{held:?} are being copied into, and the agent is gone"
+                    ));
+                }
+                self.evict(&held);
+                given_up = Some(waited);
             }
             if core.turn() > 0 {
                 patience.moved();
@@ -265,6 +280,9 @@ impl Fabric {
                 match arrived {
                     Arrived::Bytes(bytes) => engine.deliver(key, from, tag, &Body::Slice(&bytes)),
                     Arrived::Offer(offer) => engine.accept(key, from, tag, offer),
+                    Arrived::Departed(incarnation, bytes) => {
+                        engine.deliver_of(key, (from, incarnation), tag, &Body::Slice(&bytes));
+                    }
                 }
                 if engine.has_unsent() {
                     engine.flush(&mut core.transport);
@@ -357,17 +375,18 @@ impl Core {
         }
     }
 
-    fn who_holds(&self) -> String {
+    /// Messages that were given up, and into whose buffers their senders may still be copying.
+    fn held(&self) -> Vec<Held> {
         let pulls = self.engine.ops.running().filter_map(|op| match &op.work {
-            Work::Pull(pull) => Some(pull.status.from.to_string()),
+            Work::Pull(pull) => Some(pull),
             _ => None,
         });
-        let peers: std::collections::BTreeSet<String> = pulls.collect();
-        let peers: Vec<String> = peers.into_iter().collect();
-        format!(
-            "{} began to copy into it and neither ended that nor died",
-            peers.join(", ")
-        )
+        let given_up = pulls.filter(|pull| pull.ending.is_some() && pull.helped);
+        let held = given_up.map(|pull| Held {
+            holder: (pull.status.from, pull.status.incarnation),
+            claim: pull.claim_at,
+        });
+        held.collect()
     }
 }
 

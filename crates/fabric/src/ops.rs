@@ -11,6 +11,9 @@ use samite_mem::{Block, SharedBytes};
 pub struct Status {
     /// Its sender.
     pub from: PeerId,
+    /// Which life of that number the sender was. Another process may have the number by now: the last messages of a
+    /// process stay for receives of any source.
+    pub incarnation: u32,
     /// Its tag.
     pub tag: u64,
     /// Its length in bytes.
@@ -101,8 +104,9 @@ pub(crate) struct Pull {
     /// The sender's operation.
     pub(crate) send: u64,
     pub(crate) source: Source,
-    /// The word that divides the pieces.
+    /// The word that divides the pieces, and where it is in the arena.
     pub(crate) claim: ClaimWord,
+    pub(crate) claim_at: u64,
     pub(crate) piece: u64,
     pub(crate) then: Then,
     /// The sender was told where the buffer is. Nobody else writes into it.

@@ -4,10 +4,12 @@
 //! A process whose transport is [tampered](tamper) with runs any program; what it sends is another thing. So
 //! every key, ticket and length in its frames is one that was really given out.
 
+use crate::ops::Work;
 use crate::transport::{
     AnyTransport, Caps, Change, Class, Incoming, Outgoing, Push, Sink, Transport,
 };
 use crate::{Fabric, PeerId};
+use samite_mem::copy::cooperative::Claim;
 use samite_mem::ring::{Body, RING_BYTES};
 use samite_mem::sync::Ordering;
 use samite_mem::{Arena, LINE, Span};
@@ -84,6 +86,25 @@ pub fn live_again(fabric: &Fabric, peer: PeerId) {
         info.incarnation += 1;
         engine.change(Change::Joined(info));
     }
+}
+
+/// How long `fabric` waits for a peer that copies into a buffer which it takes back, before it has that one ended.
+pub fn set_grace(fabric: &Fabric, grace: Duration) {
+    fabric.grace.set(grace);
+}
+
+/// `fabric` takes a piece of a message that it helps to copy, and does not end it, as a process does that is stopped there.
+/// Whether it helps with one.
+pub fn take_piece(fabric: &Fabric) -> bool {
+    let core = &mut *fabric.core.borrow_mut();
+    let engine = &core.engine;
+    let taken = engine.ops.running().find_map(|op| match &op.work {
+        Work::Assist { word, help, .. } => {
+            Claim::new(engine.words.word(*word), help.len.div_ceil(help.piece)).take_back()
+        }
+        _ => None,
+    });
+    taken.is_some()
 }
 
 /// The arena that `fabric` is in. What this process has blocks in, or a lease on, cannot be reached by it.

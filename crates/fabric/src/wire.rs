@@ -48,6 +48,9 @@ pub(crate) mod kind {
     /// How many messages that nobody expects may come: arg = [`crate::engine::Pace`].
     pub(crate) const HOLD: u8 = 19;
 
+    /// The receive that had matched a message was given up before the message was whole: arg = send.
+    pub(crate) const REFUSED: u8 = 20;
+
     /// Whether it ends a request, or is a part of what does: the requests of a peer, and with them these
     /// answers, are bounded by its credits.
     pub(crate) fn is_answer(kind: u8) -> bool {

@@ -45,6 +45,16 @@ pub(crate) enum Request {
     },
     /// Leaves in order; from now on it counts as gone.
     Leave { peer: PeerId, incarnation: u32 },
+    /// A member took a piece of a message that it helps to copy, and has not ended that long after the receiver gave the
+    /// message up: nobody but the end of its process frees the receiver's buffer. It is ended, and is lost to all.
+    Evict {
+        peer: PeerId,
+        incarnation: u32,
+        /// Who, and in which life.
+        holder: (PeerId, u32),
+        /// Where the word is in the arena that divides the message.
+        claim: u64,
+    },
     /// Whether all of them have joined.
     Roster { asker: Identity, wanted: Wanted },
     /// The process of a unit has ended, says who started it.
@@ -383,6 +393,33 @@ pub(crate) fn join<T>(
             Err(_) if start.elapsed() < config.deadline => {}
             Err(error) => return Err(error),
         }
+    }
+}
+
+/// A piece of a message that its receiver gave up, in the hands of who does not end it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Held {
+    pub(crate) holder: (PeerId, u32),
+    /// Where the word is that divides the message.
+    pub(crate) claim: u64,
+}
+
+/// Has the agent end the process that holds a piece.
+pub(crate) fn evict(
+    domain: &str,
+    (peer, incarnation): (PeerId, u32),
+    held: Held,
+    deadline: Duration,
+) -> Result<(), Error> {
+    let request = Request::Evict {
+        peer,
+        incarnation,
+        holder: held.holder,
+        claim: held.claim,
+    };
+    match ask(domain, &request, deadline)? {
+        (Answer::Done, _) => Ok(()),
+        (answer, _) => Err(refused(domain, answer)),
     }
 }
 

@@ -14,6 +14,7 @@ use crate::{Error, Identity, PeerId, PeerInfo};
 use rustix::event::{PollFd, PollFlags};
 use rustix::fd::OwnedFd;
 use rustix::process::{Pid, PidfdFlags};
+use samite_mem::copy::cooperative::Claim;
 use samite_mem::{Arena, PEERS_MAX, Span};
 
 /// The state of one node of a domain: what the agent keeps, and what a process alone keeps itself.
@@ -329,6 +330,39 @@ impl Node {
         Ok(index)
     }
 
+    /// Ends the process of a member that does not let go of another one's buffer, as a word of its own says. Any process of
+    /// this user could end it, too; the agent knows which one it is.
+    fn evict(&mut self, holder: Life, claim: u64) -> Result<(), String> {
+        let Some(index) = self.member(holder) else {
+            return Ok(()); // It is gone.
+        };
+        let of_holder = self.book.of(holder);
+        let is_its = |span: &Span| (span.offset..span.end()).contains(&claim);
+        let word = self.layout.claim_word(claim);
+        let word = word.filter(|_| of_holder.iter().any(is_its));
+        let holds = word.is_some_and(|word| {
+            let claim = Claim::new(&word, 0);
+            claim.revoked() && !claim.quiet()
+        });
+        let member = &self.members[index];
+        let Some(pidfd) = &member.pidfd else {
+            return Err(format!("{} is not watched", holder.0));
+        };
+        if !holds || member.pid == std::process::id() as i32 {
+            return Err(format!("{} holds nothing that was taken back", holder.0));
+        }
+        tracing::warn!(
+            peer = %holder.0, pid = member.pid,
+            "a process does not end its copy into the buffer of another one (is it stopped?), and is killed"
+        );
+        rustix::process::pidfd_send_signal(pidfd, rustix::process::Signal::KILL).or_else(|error| {
+            match error {
+                rustix::io::Errno::SRCH => Ok(()),
+                error => Err(error.to_string()),
+            }
+        })
+    }
+
     /// Does what process `pid` asks for, but joining, which takes two requests.
     pub(super) fn answer(
         &mut self,
@@ -379,6 +413,16 @@ impl Node {
             Request::Leave { peer, incarnation } => {
                 let index = self.own(peer, incarnation, pid)?;
                 self.leave(index);
+                Ok(Answer::Done)
+            }
+            Request::Evict {
+                peer,
+                incarnation,
+                holder,
+                claim,
+            } => {
+                self.own(peer, incarnation, pid)?;
+                self.evict(holder, claim)?;
                 Ok(Answer::Done)
             }
             Request::Roster { asker, wanted } => {

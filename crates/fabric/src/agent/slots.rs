@@ -13,13 +13,19 @@ pub(crate) type Life = (PeerId, u32);
 
 /// See the module's text.
 #[derive(Debug, Default)]
-pub(crate) struct Slots(Vec<Slot>);
+pub(crate) struct Slots {
+    slots: Vec<Slot>,
+    /// How often a number was given back.
+    freed: u64,
+}
 
 #[derive(Clone, Copy, Debug)]
 struct Slot {
     stage: Stage,
     /// Of the present life, or of the last one.
     incarnation: u32,
+    /// Which of the numbers that were given back it was, when it last was.
+    freed: u64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,33 +40,37 @@ enum Stage {
 impl Slots {
     /// How many slots were ever used: those below this number.
     pub(crate) fn used(&self) -> u32 {
-        self.0.len() as u32
+        self.slots.len() as u32
     }
 
-    /// Promises a number to a new process: the lowest that is free, preferably none of `avoided`. A number whose
-    /// lives cannot be counted any more is never used again.
+    /// Promises a number to a new process, preferably none of `avoided`: the one that has not been used for longest,
+    /// so that what is still under way in the name of its last life has time to arrive. A number whose lives cannot
+    /// be counted any more is never used again.
     pub(crate) fn promise(&mut self, avoided: &BTreeSet<PeerId>) -> Option<Life> {
         let is_free = |slot: &Slot| slot.stage == Stage::Free && slot.incarnation < u32::MAX;
-        let used = self.0.iter().enumerate();
+        let used = self.slots.iter().enumerate();
         let mut free: Vec<usize> = used
             .filter(|(_, slot)| is_free(slot))
             .map(|(index, _)| index)
             .collect();
-        if self.0.len() < PEERS_MAX {
-            free.push(self.0.len());
+        free.sort_by_key(|index| self.slots[*index].freed);
+        // All processes look at all numbers that were ever used: there are no more of them than are needed.
+        if self.slots.len() < PEERS_MAX {
+            free.push(self.slots.len());
         }
         let is_avoided = |index: &usize| avoided.contains(&PeerId(*index as u32));
         let index = *free
             .iter()
             .find(|index| !is_avoided(index))
             .or(free.first())?;
-        if index == self.0.len() {
-            self.0.push(Slot {
+        if index == self.slots.len() {
+            self.slots.push(Slot {
                 stage: Stage::Free,
                 incarnation: 0,
+                freed: 0,
             });
         }
-        let slot = &mut self.0[index];
+        let slot = &mut self.slots[index];
         slot.incarnation = slot.incarnation.checked_add(1)?;
         slot.stage = Stage::Promised;
         Some((PeerId(index as u32), slot.incarnation))
@@ -79,17 +89,21 @@ impl Slots {
     /// A number can be used again.
     pub(crate) fn free(&mut self, peer: PeerId) {
         self.set(peer, Stage::Free);
+        self.freed += 1;
+        if let Some(slot) = self.slots.get_mut(peer.index()) {
+            slot.freed = self.freed;
+        }
     }
 
     fn set(&mut self, peer: PeerId, stage: Stage) {
-        if let Some(slot) = self.0.get_mut(peer.index()) {
+        if let Some(slot) = self.slots.get_mut(peer.index()) {
             slot.stage = stage;
         }
     }
 
     /// What the others are to see of each slot that was ever used.
     pub(crate) fn published(&self) -> impl Iterator<Item = (PeerId, State, u32)> {
-        self.0.iter().enumerate().map(|(index, slot)| {
+        self.slots.iter().enumerate().map(|(index, slot)| {
             let state = match slot.stage {
                 Stage::Free | Stage::Promised => State::Free,
                 Stage::Alive => State::Alive,
@@ -125,12 +139,35 @@ mod tests {
     }
 
     #[test]
+    fn a_number_rests_as_long_as_it_can() {
+        let mut slots = Slots::default();
+        let none = BTreeSet::new();
+        for number in 0..4 {
+            assert_eq!(slots.promise(&none), Some((PeerId(number), 1)));
+        }
+        for number in [2, 0, 3] {
+            slots.free(PeerId(number));
+        }
+        assert_eq!(slots.promise(&none), Some((PeerId(2), 2)));
+        slots.free(PeerId(2));
+        let avoided = BTreeSet::from([PeerId(0)]);
+        assert_eq!(slots.promise(&avoided), Some((PeerId(3), 2)));
+        for number in [0, 2] {
+            assert_eq!(
+                slots.promise(&none).map(|life| life.0),
+                Some(PeerId(number))
+            );
+        }
+        assert_eq!(slots.promise(&none), Some((PeerId(4), 1)));
+    }
+
+    #[test]
     fn a_number_without_lives_left_is_never_used_again() {
         let mut slots = Slots::default();
         let none = BTreeSet::new();
         slots.promise(&none);
         slots.free(PeerId(0));
-        slots.0[0].incarnation = u32::MAX;
+        slots.slots[0].incarnation = u32::MAX;
         assert_eq!(slots.promise(&none), Some((PeerId(1), 1)));
         for number in 2..PEERS_MAX as u32 {
             assert_eq!(slots.promise(&none), Some((PeerId(number), 1)));

@@ -9,6 +9,8 @@
 //! and hearing lie at most these, a ring, and what one poll takes. A peer of which [`MOST`] is kept does not
 //! listen, and is turned away.
 //!
+//! What a process had sent stays when it is gone, also when another one has its number by then.
+//!
 //! # What it does not do
 //! A program in which two units send each other more than [`OFFER_AT`] bytes by blocking sends, and receive
 //! afterwards, waits until the deadline. What a process sends to itself is not counted: it is its own doing.
@@ -70,7 +72,7 @@ pub(crate) fn weight(bytes: u64) -> u64 {
 impl Arrived {
     fn weight(&self) -> u64 {
         match self {
-            Arrived::Bytes(bytes) => weight(bytes.len() as u64),
+            Arrived::Bytes(bytes) | Arrived::Departed(_, bytes) => weight(bytes.len() as u64),
             Arrived::Offer(_) => ENTRY,
         }
     }
@@ -101,7 +103,33 @@ impl Engine {
 
     /// A message that was kept has its receive.
     pub(crate) fn unkeep(&mut self, from: PeerId, arrived: &Arrived) {
-        self.kept_less(from, arrived.weight());
+        match arrived {
+            Arrived::Departed(..) => self.departed -= arrived.weight(),
+            _ => self.kept_less(from, arrived.weight()),
+        }
+    }
+
+    /// The number of a process that is gone has another life: what is kept of the old one is for receives of any
+    /// source from now on. Of all of them together as much is kept as of one peer; the oldest give way.
+    pub(super) fn keep_last_words(&mut self, of: PeerId) {
+        let incarnation = self.incarnation(of);
+        let mut bytes = 0;
+        self.matcher.depart(of, |arrived| {
+            bytes += arrived.weight();
+            match arrived {
+                Arrived::Bytes(bytes) => Arrived::Departed(incarnation, bytes),
+                other => other,
+            }
+        });
+        self.departed += bytes;
+        while self.departed > MOST
+            && let Some(oldest) = self.matcher.drop_departed()
+        {
+            self.departed -= oldest.weight();
+            tracing::warn!(
+                "messages of processes that are gone are dropped: nobody has received them"
+            );
+        }
     }
 
     /// Drops the kept messages of a peer that `which` says.

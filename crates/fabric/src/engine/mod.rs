@@ -21,7 +21,7 @@ mod tests;
 use crate::barrier::Barriers;
 use crate::gated::Deferred;
 use crate::matching::Matcher;
-use crate::ops::{ClaimWords, Ending, Key, Ops, Status, Work};
+use crate::ops::{ClaimWords, Ending, Key, Ops, Status, Then, Work};
 use crate::proto::view::Views;
 use crate::transport::shm::Membership;
 use crate::transport::{Caps, Change, Class, Incoming, Sink};
@@ -46,6 +46,8 @@ pub(crate) enum Arrived {
     Bytes(SmallVec<[u8; 64]>),
     /// Its bytes are with the sender.
     Offer(crate::wire::Offer),
+    /// Its bytes are here, and its sender was this life of a number that another process has.
+    Departed(u32, SmallVec<[u8; 64]>),
 }
 
 /// What is known of a peer.
@@ -120,6 +122,8 @@ pub(crate) struct Engine {
     pub(crate) offered: HashMap<u32, Offered>,
     /// Segments that were dropped while somebody had a lease on them.
     pub(crate) deferred: Vec<Deferred>,
+    /// What is kept of processes whose numbers others have, in bytes.
+    departed: u64,
     pub(crate) agent_lost: bool,
     /// How many changes of membership it has heard of.
     pub(crate) changes: u64,
@@ -167,6 +171,7 @@ impl Engine {
             handlers: HashMap::new(),
             offered: HashMap::new(),
             deferred: Vec::new(),
+            departed: 0,
             agent_lost: false,
             changes: 0,
             served: crate::Served::default(),
@@ -245,11 +250,34 @@ impl Engine {
         Ok(())
     }
 
+    /// The life of a peer that is known here.
+    #[inline(always)]
+    pub(crate) fn incarnation(&self, peer: PeerId) -> u32 {
+        let info = self
+            .peers
+            .get(peer.index())
+            .and_then(|peer| peer.info.as_ref());
+        info.map_or(0, |info| info.incarnation)
+    }
+
     /// A message has its receive: its payload is copied straight into the buffer.
     #[inline(always)]
     pub(crate) fn deliver(&mut self, key: Key, from: PeerId, tag: u64, body: &Body<'_>) {
+        self.deliver_of(key, (from, self.incarnation(from)), tag, body);
+    }
+
+    /// As [`Engine::deliver`], of a life of its sender's number.
+    #[inline(always)]
+    pub(crate) fn deliver_of(
+        &mut self,
+        key: Key,
+        (from, incarnation): (PeerId, u32),
+        tag: u64,
+        body: &Body<'_>,
+    ) {
         let status = Status {
             from,
+            incarnation,
             tag,
             len: body.len(),
         };
@@ -349,6 +377,14 @@ impl Engine {
             return self.ops.finish(key, Err(error));
         }
         let peer = op.peer;
+        if let Work::Collect(collect) = &op.work
+            && alive
+            && collect.then == Then::Complete
+        {
+            let (from, send) = (collect.status.from, collect.send);
+            self.post(from, Class::Reply, kind::REFUSED, send, &[]);
+            return self.ops.finish(key, Err(error));
+        }
         let word = match &mut op.work {
             Work::Pull(pull) if alive => {
                 if pull.let_go() {
@@ -381,12 +417,12 @@ impl Engine {
 
     fn joined(&mut self, info: PeerInfo) {
         let id = info.peer;
+        // What an earlier life of this number said is not said by this one; nor did it signal.
+        self.keep_last_words(id);
         *self.peer(id) = Peer {
             info: Some(info),
             ..Peer::default()
         };
-        // What an earlier life of this number said is not said by this one; nor did it signal.
-        self.matcher.drop_unexpected(id, |_| true);
     }
 
     pub(crate) fn corrupt(&mut self, peer: PeerId, what: &'static str, value: u64) {
@@ -460,7 +496,8 @@ impl Engine {
             kind::STREAM => self.stream_wanted(frame),
             kind::HELP => self.help_wanted(frame),
             kind::DATA => self.data_arrived(frame),
-            kind::TAKEN => self.taken(frame),
+            kind::TAKEN => self.taken(frame, true),
+            kind::REFUSED => self.taken(frame, false),
             kind::WITHDRAW => self.withdrawn(frame),
             kind::ACTIVE => self.active_arrived(frame),
             kind::ACTIVE_OFFER => self.active_offer_arrived(frame),

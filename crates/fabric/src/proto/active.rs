@@ -176,6 +176,7 @@ impl Engine {
         let offer = Offer { place: 0, ..offer };
         let status = Status {
             from: frame.from,
+            incarnation: self.incarnation(frame.from),
             tag: 0,
             len: offer.len,
         };

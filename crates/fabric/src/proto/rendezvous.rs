@@ -8,6 +8,7 @@
 //!     <-- HELP    both copy, divided by the claim word                                   (cooperative)
 //!     <-- STREAM  DATA DATA DATA -->           two copies through the ring, pipelined    (ring)
 //!     <-- TAKEN   the buffer is the sender's again
+//!     <-- REFUSED the receive was given up in the midst of it; so is the send
 //!     WITHDRAW --> (deadline of the sender)
 //! ```
 //!
@@ -17,7 +18,7 @@
 //! V1 A message is moved only by who took its pieces from the claim word; a word that was revoked is
 //!    looked at *after* the last piece, so that bytes of a buffer that its owner already reuses are
 //!    never delivered.
-//! V2 A claim word is used again only after TAKEN, or after its receiver died.
+//! V2 A claim word is used again only after TAKEN or REFUSED, or after its receiver died.
 //! V3 If the kernel refuses, the message starts again as a stream: per message, same result.
 
 use crate::engine::{Arrived, Engine, Pace, Step, weight};
@@ -121,6 +122,7 @@ impl Engine {
     pub(crate) fn accept(&mut self, key: Key, from: PeerId, tag: u64, offer: Offer) {
         let status = Status {
             from,
+            incarnation: self.incarnation(from),
             tag,
             len: offer.len,
         };
@@ -256,6 +258,7 @@ impl Engine {
             send: offer.send,
             source,
             claim,
+            claim_at: offer.claim - 1, // There is one.
             piece,
             then,
             helped: choice == Choice::Cooperative,
@@ -324,7 +327,13 @@ impl Engine {
         };
         let (from, send) = (pull.status.from, pull.send);
         match pull.then {
-            Then::Complete => self.post(from, Class::Reply, kind::TAKEN, send, &[]),
+            Then::Complete => {
+                let kind = match &result {
+                    Ok(()) => kind::TAKEN,
+                    Err(_) => kind::REFUSED,
+                };
+                self.post(from, Class::Reply, kind, send, &[]);
+            }
             Then::Handle { .. } => {
                 if let Err(what) = self.post_unasked(from, kind::TAKEN, send) {
                     self.corrupt(from, what, kind::TAKEN as u64);
@@ -389,8 +398,8 @@ impl Engine {
         }
     }
 
-    /// Sender: the message was taken, its buffer is free.
-    pub(crate) fn taken(&mut self, frame: &Incoming<'_>) -> Result<(), &'static str> {
+    /// Sender: its buffer is free. The message was taken, or given up by its receiver before it was whole.
+    pub(crate) fn taken(&mut self, frame: &Incoming<'_>, whole: bool) -> Result<(), &'static str> {
         let from = frame.from;
         let Some(op) = self.ops.get(frame.arg).filter(|op| op.peer == Some(from)) else {
             self.let_go(from, frame.arg);
@@ -399,18 +408,22 @@ impl Engine {
         let (buf, word): (Option<ReadBuf>, _) = match std::mem::replace(&mut op.work, Work::None) {
             Work::Send { buf, word, .. } => (Some(buf), word),
             Work::Assist { buf, word, .. } => (Some(buf), Some(word)),
+            Work::Stream { buf, .. } if !whole => (Some(buf), None),
             other => {
+                // It has ended here, perhaps because it was given up; nobody has asked how yet.
                 op.work = other;
+                self.let_go(from, frame.arg);
                 return Ok(());
             }
         };
         if let Some(word) = word {
             self.words.give_back(word);
         }
-        self.ops.finish(
-            frame.arg,
-            Ok(Outcome::Sent(buf.and_then(ReadBuf::into_owned))),
-        );
+        let result = match whole {
+            true => Ok(Outcome::Sent(buf.and_then(ReadBuf::into_owned))),
+            false => Err(Error::NotReceived(from)),
+        };
+        self.ops.finish(frame.arg, result);
         Ok(())
     }
 

@@ -2,7 +2,7 @@
 //! until one is killed; what the other one got before is whole, then it sees the loss, once, and goes
 //! on with the third.
 
-use samite_fabric::{Config, Error, Fabric, Mask, Match, PeerId, Segment};
+use samite_fabric::{Config, Error, Fabric, Mask, Match, PeerId, Segment, Whom, testing};
 use samite_testkit::pattern::{pattern, verify};
 use samite_testkit::{Cast, Failed, Outcome, Who, matches_or_fail, pause, point, same, units};
 use std::time::Duration;
@@ -290,4 +290,48 @@ fn a_view_knows_that_it_was_withdrawn() {
         Ok(())
     };
     units(2).run("copies::a_view_knows_that_it_was_withdrawn", body);
+}
+
+/// A sender is stopped in the middle of a piece that it copies into a lent buffer, for ever. The receiver, which cannot
+/// return while that is so, does not abort: the agent ends the sender.
+#[test]
+fn who_is_stopped_inside_its_piece_is_ended() {
+    let body = |fabric: &Fabric, members: &[PeerId]| -> Outcome {
+        let (zero, one) = (members[0], members[1]);
+        if fabric.me() == one {
+            let _send = fabric.isend(zero, 1, pattern(7, SIZE))?;
+            fabric.signal(zero, 1)?;
+            while !testing::take_piece(fabric) {
+                fabric.progress();
+            }
+            point("inside");
+            loop {
+                std::thread::park();
+            }
+        }
+        fabric.await_signal(one, 1)?;
+        fabric.set_deadline(Duration::from_millis(50));
+        testing::set_grace(fabric, Duration::from_millis(50));
+        let mut buffer = vec![0; SIZE];
+        let ended = fabric.scope(|scope| -> Result<(), Error> {
+            let receive = scope.irecv(Match::from(one, 1), &mut buffer)?;
+            pause("asked for help");
+            receive.wait().map(drop)
+        });
+        matches_or_fail!(ended, Err(Error::Timeout { whom: Whom::Peer(peer), .. }) if *peer == one);
+        buffer.fill(0);
+        let lost = fabric.recv(Match::from(one, 2), &mut []);
+        matches_or_fail!(lost, Err(Error::PeerLost { .. }));
+        Ok(())
+    };
+    let name = "copies::who_is_stopped_inside_its_piece_is_ended";
+    let units = units(2).config(|config| Path::Cooperative.config(config));
+    units.conduct(name, body, |cast| {
+        cast.wait_point(Who::Unit(0), "asked for help");
+        cast.wait_point(Who::Unit(1), "inside");
+        cast.stop(Who::Unit(1));
+        cast.let_die(Who::Unit(1));
+        cast.release(Who::Unit(0));
+        cast.wait_gone(Who::Unit(1));
+    });
 }

@@ -1,7 +1,7 @@
 //! Death of the agent, of whom somebody waits for, and what becomes of a dead unit's number.
 
 use samite_fabric::{
-    Atomic, Error, Fabric, Identity, Match, PeerId, SegmentKey, Whom, Width, WordUpdate,
+    Atomic, Error, Fabric, Identity, Match, PeerId, SegmentKey, Status, Whom, Width, WordUpdate,
 };
 use samite_testkit::pattern::{pattern, verify};
 use samite_testkit::{
@@ -284,6 +284,59 @@ fn an_old_remote_does_not_reach_a_new_life() {
             cast.wait_members(1);
             cast.release(Who::Unit(2));
         });
+}
+
+/// A process says much and leaves; another one gets its number before all of that is received. It is received, as said by
+/// the old one, and no receive that names the new one takes it.
+#[test]
+fn last_words_outlive_the_number() {
+    const WORDS: u64 = 50;
+    let body = |unit: &Unit| -> Outcome {
+        if unit.rank == 2 {
+            pause("outside");
+        }
+        let fabric = join_alone(unit)?;
+        if unit.rank == 0 {
+            let next = |wants: Match| -> Outcome<(Status, u64)> {
+                let mut bytes = [0; 8];
+                let status = fabric.recv(wants, &mut bytes)?;
+                Ok((status, u64::from_le_bytes(bytes)))
+            };
+            let first = next(Match::any(1))?.0.from;
+            same!(next(Match::from(first, 1))?.1, 1);
+            point("heard");
+            let second = rank_of(&fabric, 2)?;
+            same!(second, first);
+            let (status, word) = next(Match::from(second, 1))?;
+            same!((status.incarnation, word), (2, 1000));
+            for number in 2..WORDS {
+                let probed = fabric.probe(Match::any(1));
+                let (status, word) = next(Match::any(1))?;
+                same!(probed, Some(status));
+                same!((status.from, status.incarnation, word), (first, 1, number));
+            }
+            same!(fabric.probe(Match::any(1)), None);
+            return Ok(fabric.send(second, 2, &[])?);
+        }
+        let zero = rank_of(&fabric, 0)?;
+        if unit.rank == 1 {
+            for number in 0..WORDS {
+                fabric.send(zero, 1, &number.to_le_bytes())?;
+            }
+            return Ok(());
+        }
+        fabric.send(zero, 1, &1000u64.to_le_bytes())?;
+        fabric.recv(Match::from(zero, 2), &mut [])?;
+        Ok(())
+    };
+    let name = "deaths::last_words_outlive_the_number";
+    units(3).conduct_bare(name, body, |cast| {
+        cast.wait_point(Who::Unit(2), "outside");
+        cast.wait_point(Who::Unit(0), "heard");
+        cast.wait_gone(Who::Unit(1));
+        cast.wait_members(1);
+        cast.release(Who::Unit(2));
+    });
 }
 
 /// One that came, sent and left before anybody looked is heard all the same, and then lost.

@@ -1,9 +1,9 @@
 //! What a peer can make this process keep, allocate or do at once is bounded, whatever it says.
 
 use super::*;
+use crate::Match;
 use crate::proto::active::LONG_MAX;
 use crate::wire::Offer;
-use crate::{Fabric, Match};
 use std::time::Duration;
 
 /// A process alone, which does not wait long.
@@ -327,4 +327,42 @@ fn one_flush_sends_a_bounded_part() {
     assert_eq!(all, len.div_ceil(body_max), "all of it leaves in the end");
     let most = (1 << 20) / body_max;
     assert!(sent.iter().all(|frames| *frames <= most), "{sent:?}");
+}
+
+/// Processes come, say much, and go, and each time another one gets the number: what nobody receives is bounded.
+#[test]
+fn last_words_of_many_lives_are_bounded() {
+    const LIVES: u64 = 200;
+    const SAID: usize = 1 << 20;
+    let mut world = World::new();
+    let from = world.peer(1);
+    for life in 1..=LIVES {
+        world.infos[1].incarnation = life as u32;
+        world.join(1);
+        for tag in 0..2 {
+            world.say(kind::EAGER, tag, &[], &vec![life as u8; SAID / 2]);
+        }
+        world.engine.change(Change::Lost {
+            peer: from,
+            incarnation: life as u32,
+        });
+    }
+    world.join(1);
+    world.say(kind::EAGER, 0, &[1], &[]);
+    let matcher = &mut world.engine.matcher;
+    // Of the process itself.
+    let found = matcher.take_unexpected(Match::from(from, 0));
+    assert!(matches!(found, Some((_, 0, Arrived::Bytes(bytes))) if bytes.len() == 1));
+    assert!(matcher.take_unexpected(Match::from(from, 0)).is_none());
+    let mut lives = Vec::new();
+    while let Some((_, _, arrived)) = matcher.take_unexpected(Match::any(1)) {
+        match arrived {
+            Arrived::Departed(life, bytes) if bytes[0] == life as u8 => lives.push(u64::from(life)),
+            other => panic!("{other:?}"),
+        }
+    }
+    let kept = lives.len() as u64;
+    assert!((32..=64).contains(&kept), "{kept} MiB are kept");
+    let last: Vec<u64> = (LIVES - kept + 1..=LIVES).collect();
+    assert_eq!(lives, last, "the last ones, in order");
 }

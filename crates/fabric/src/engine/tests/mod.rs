@@ -7,7 +7,7 @@ use super::*;
 use crate::agent::Node;
 use crate::ops::Outcome;
 use crate::wire::{Place, Words};
-use crate::{Config, Identity};
+use crate::{Config, Fabric, Identity};
 use samite_mem::copy::cooperative::Claim;
 use samite_mem::lend::{ReadBuf, WriteBuf};
 use samite_mem::{Heap, SharedBytes};
@@ -128,6 +128,7 @@ impl World {
         let (status, len) = (
             Status {
                 from: self.peer(1),
+                incarnation: self.infos[1].incarnation,
                 tag: 0,
                 len: 1000,
             },
@@ -293,7 +294,7 @@ fn no_word_of_any_frame_is_a_panic() {
     let mut world = World::new();
     let [a, b, c] = place(world.infos[0].incarnation);
     let bodies: [&[u8]; 5] = [&[], &[0; 7], &[0; 8], &[1; 16], &[2; 4096]];
-    for kind in 0..=20 {
+    for kind in 0..=21 {
         for (word, value) in (0..6).flat_map(|word| WORDS.map(|value| (word, value))) {
             for body in bodies {
                 for target in 0..8 {
@@ -329,12 +330,18 @@ impl World {
     /// where the buffer is.
     fn pull(&mut self, buf: WriteBuf, helped: bool) -> (u32, Key) {
         let (from, len) = (self.peer(1), buf.len());
+        let incarnation = self.infos[1].incarnation;
         let heap = self.engine.node.heap.clone();
         let word = self.engine.words.take(&heap).unwrap();
         let offset = self.engine.words.offset(word);
         let pull = crate::ops::Pull {
             buf,
-            status: Status { from, tag: 0, len },
+            status: Status {
+                from,
+                incarnation,
+                tag: 0,
+                len,
+            },
             send: 5,
             // No process has this number: the kernel refuses.
             source: crate::ops::Source::Process {
@@ -342,6 +349,7 @@ impl World {
                 address: 4096,
             },
             claim: self.engine.words.at(offset).unwrap(),
+            claim_at: offset,
             piece: len.div_ceil(2),
             then: crate::ops::Then::Complete,
             helped,
@@ -408,6 +416,40 @@ fn a_sender_that_nobody_asked_holds_no_buffer() {
             assert!(matches!(ended, Some(Err(Error::Cancelled))), "{ended:?}");
         }
     }
+}
+
+/// A receive is given up after its match: the send does not end as if the message had been received.
+#[test]
+fn a_message_that_was_not_received_is_not_sent() {
+    let mut world = World::new();
+    let from = world.peer(1);
+    let send = world.operations()[0];
+    world.say(kind::REFUSED, send, &[], &[]);
+    let ended = world.engine.ops.take(send);
+    assert_eq!(
+        ended.map(|ended| ended.err()),
+        Some(Some(Error::NotReceived(from)))
+    );
+    // One that this process has given up, too, is over with it.
+    let send = world.operations()[0];
+    world.engine.give_up(send, Error::Cancelled);
+    let withdrawn = |op: &crate::ops::Op| matches!(op.work, Work::Withdrawn { .. });
+    assert_eq!(world.engine.ops.pending(withdrawn).len(), 1);
+    world.say(kind::REFUSED, send, &[], &[]);
+    assert_eq!(world.engine.ops.pending(withdrawn).len(), 0);
+    // As data, which nobody takes any more.
+    let fabric = Fabric::alone(Identity::by_hand("test"), Config::default()).unwrap();
+    let (me, len) = (fabric.me(), 16 << 20);
+    let send = fabric.isend(me, 1, vec![1; len]).unwrap();
+    let mut receive = fabric.irecv(crate::Match::any(1), vec![0; len]).unwrap();
+    fabric.progress();
+    receive.cancel();
+    assert_eq!(receive.wait(), Err(Error::Cancelled));
+    assert_eq!(send.wait(), Err(Error::NotReceived(me)));
+    let send = fabric.isend(me, 1, vec![2; len]).unwrap();
+    let (status, bytes) = fabric.recv_vec(crate::Match::any(1)).unwrap();
+    assert_eq!((status.len, bytes), (len as u64, vec![2; len]));
+    assert!(send.wait().is_ok());
 }
 
 /// The agent has seen another life of a peer that broke the rules here, but lives.
