@@ -14,7 +14,7 @@
 //!
 //! # Files
 //! `stage` (how a process begins) · `writer`, `put`, `slots`, `staged`, `last` (read in place while the next is written) · `reader`, `step`, `held`, `contents` · `watch` · `desk` (questions) · `service/` (who answers) ·
-//! `method/` (where blocks go) · `file/` · `array` · `element` · `space/{region, copy, grid, cover}` · `index/{grid, tree}` · `placement/{mod, figures}` ·
+//! `method/` (where blocks go) · `file/` · `array` · `element` · `process` (which life of one) · `space/{region, copy, grid, cover}` · `index/{grid, tree}` · `placement/{mod, figures}` ·
 //! `protocol/{message, layout, fault, figures, queue, governor, watch, opening, steward, stream/*}`
 //!
 //! # Rules
@@ -40,6 +40,7 @@ pub mod index;
 mod last;
 pub mod method;
 pub mod placement;
+mod process;
 pub mod protocol;
 mod put;
 mod reader;

@@ -1,6 +1,7 @@
 //! Reads the steps of a stream out of its folder, while it is written or later.
 
 use super::Header;
+use super::claim::is_written;
 use super::error::FileError;
 use super::folder::{Life, life_of};
 use super::scan::Scan;
@@ -27,7 +28,7 @@ pub struct Archive {
 /// Whether the ranks that the next step waits for are there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Writers {
-    /// All of them have their files open.
+    /// All of them are there, and write.
     Alive,
     /// This one has not, and has not ended its file.
     Gone(u32),
@@ -147,7 +148,7 @@ impl Archive {
             if scan.is_finished || scan.records.len() > self.steps.len() {
                 continue;
             }
-            match scan.frames.is_written()? {
+            match is_written(&scan.frames)? {
                 Some(true) => {}
                 Some(false) => return Ok(Writers::Gone(*rank)),
                 None => found = Writers::Unknown,

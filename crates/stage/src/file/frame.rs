@@ -9,12 +9,12 @@
 //!        40  id                  u64, random, the same in all frames of a file: what an older file left is not taken for this one
 //!        48  place               u64, byte of the file at which the frame begins
 //!        56  checksum of the head, u64, xxh3 of the 56 bytes before
-//!        64  zeros
+//!        64  zeros; in the first head of a file who writes it (`claim`)
 //! ```
 
 use super::error::{FileError, io};
 use crc32c::crc32c_append;
-use rustix::fs::{FallocateFlags, FlockOperation, fallocate};
+use rustix::fs::{FallocateFlags, fallocate};
 use rustix::io::{Errno, retry_on_intr};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -22,7 +22,7 @@ use std::fs::File;
 use std::ops::Range;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::sync::Arc;
 use xxhash_rust::xxh3::xxh3_64;
 
 /// Version of the format. A change of the types in frames is a new one.
@@ -30,14 +30,11 @@ pub(super) const VERSION: u32 = 2;
 /// Frames and blocks begin at multiples of this, as blocks do in buffers.
 pub(super) const ALIGN: u64 = crate::protocol::ALIGN;
 /// Bytes that are used of a head.
-const HEAD: usize = 64;
+pub(super) const HEAD: usize = 64;
 const MAGIC: [u8; 8] = *b"samite\r\n";
 /// The most that one read or write takes: it is in the second cache meanwhile, so that its checksum costs less. (The kernel
 /// takes 0x7ffff000 at most.)
 const PIECE: usize = 256 << 10;
-/// How often a writer asks for the lock of its file, and how long it waits between: readers take it for a moment.
-const LOOKS: u32 = 20;
-const LOOK: Duration = Duration::from_millis(1);
 /// No content but data is larger: what a damaged head promises is not allocated.
 const MOST_CONTENT: u64 = 1 << 30;
 
@@ -129,57 +126,23 @@ impl Head {
 }
 
 /// A file of frames. All access is by place: nobody has a cursor.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Frames {
-    file: File,
+    pub(super) file: Arc<File>,
     pub(super) path: PathBuf,
 }
 
 impl Frames {
     pub(super) fn new(file: File, path: &Path) -> Self {
-        let path = path.to_owned();
-        Frames { file, path }
+        Frames {
+            file: Arc::new(file),
+            path: path.to_owned(),
+        }
     }
 
     pub(super) fn length(&self) -> Result<u64, FileError> {
         let metadata = self.file.metadata().map_err(io("look at", &self.path))?;
         Ok(metadata.len())
-    }
-
-    /// Makes this process the only one that writes the file, as long as the file is open. Not every file system can: there,
-    /// nothing is guarded.
-    ///
-    /// # Errors
-    /// [`FileError::InUse`].
-    pub(super) fn lock(&self, rank: u32) -> Result<(), FileError> {
-        for _ in 0..LOOKS {
-            match rustix::fs::flock(&self.file, FlockOperation::NonBlockingLockExclusive) {
-                Ok(()) | Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::NOLCK) => return Ok(()),
-                // Perhaps a reader, which asks whether it is written.
-                Err(Errno::WOULDBLOCK) => std::thread::sleep(LOOK),
-                Err(error) => return Err(io("lock", &self.path)(error.into())),
-            }
-        }
-        Err(FileError::InUse {
-            path: self.path.clone(),
-            rank,
-        })
-    }
-
-    /// Whether a process writes this file now; `None` where the file system has no locks. Takes the lock for a moment.
-    ///
-    /// # Errors
-    /// The system refuses.
-    pub(super) fn is_written(&self) -> Result<Option<bool>, FileError> {
-        match rustix::fs::flock(&self.file, FlockOperation::NonBlockingLockShared) {
-            Ok(()) => {
-                let _ = rustix::fs::flock(&self.file, FlockOperation::Unlock);
-                Ok(Some(false))
-            }
-            Err(Errno::WOULDBLOCK) => Ok(Some(true)),
-            Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::NOLCK) => Ok(None),
-            Err(error) => Err(io("lock", &self.path)(error.into())),
-        }
     }
 
     /// Whether the file has this path now.
@@ -338,7 +301,7 @@ impl Frames {
         Ok(sum)
     }
 
-    fn put(&self, at: u64, bytes: &[u8]) -> Result<(), FileError> {
+    pub(super) fn put(&self, at: u64, bytes: &[u8]) -> Result<(), FileError> {
         self.file
             .write_all_at(bytes, at)
             .map_err(io("write", &self.path))

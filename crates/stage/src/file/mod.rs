@@ -28,16 +28,19 @@
 //! * `zarr` (with the feature of that name): the same steps in a format that others read.
 //!
 //! # Files
-//! `frame` (bytes of a head) · `writer` · `folder` (whose files there are) · `scan` (which steps a file has) · `archive` · `fetch` (a box out of a block, in few
+//! `frame` (bytes of a head) · `claim` (who writes a file) · `writer` · `folder` (whose files there are) · `scan` (which steps a file has) · `archive` · `fetch` (a box out of a block, in few
 //! reads) · `error` · `zarr`
 //!
 //! # Invariants
-//! * W1: a file only ever grows, except that [`StepFile::resume`] cuts off what follows the last complete step.
+//! * W1: a file only ever grows, but for its mark, and except that [`StepFile::resume`] cuts off what follows the last complete
+//!   step, and a writer what it could not write.
 //! * W2: a record is written after everything that it speaks of. So whoever sees an intact record, in whatever process, sees
 //!   its step; after a crash of the writer the file ends with at most one step that has none.
 //! * W3: steps of a file rise.
-//! * W4: one process at a time writes a file: it holds its lock (`flock`). What is begun anew is another file of that name, so
-//!   who reads the old one may go on.
+//! * W4: one process at a time writes a file, and no fork of it: it holds its lock (`flock`), and its mark is in the file
+//!   (`claim`). What is begun anew is another file of that name, so who reads the old one may go on.
+//! * W5: an end is written after everything before it is on the disk, where the disk is waited for; so is a record with
+//!   [`Durability::Step`]. What the disk refuses is never told as an orderly end, and no step is taken back that was seen.
 //! * R1: every length and offset that was read is checked against the file before it is used; nonsense is
 //!   [`FileError::Corrupt`], at its byte.
 //! * R2: what the system refuses is never taken for the end of a file, and nor is damage with intact frames behind it.
@@ -51,6 +54,7 @@
 //! All numbers are little-endian. Contents are in the format of postcard 1; the version is in every head.
 
 mod archive;
+mod claim;
 mod error;
 mod fetch;
 mod folder;

@@ -1,13 +1,14 @@
 //! The file of one writer rank.
 
-use super::error::{FileError, io};
+use super::claim::{Claim, Turn};
+use super::error::FileError;
 use super::folder::files_of;
 use super::frame::{ALIGN, Frames, Head, Kind};
 use super::scan::{self, Scan};
-use super::{Header, Index, MOST_RANKS, Record, file_of};
+use super::{Header, Index, MOST_RANKS, Record};
 use crate::protocol::{Attribute, Fault, Layout, Step};
 use crate::{Region, space::first_overlap};
-use std::fs::{self, File};
+use std::fs;
 use std::hash::{BuildHasher, RandomState};
 use std::path::Path;
 
@@ -40,6 +41,7 @@ pub enum Durability {
 #[derive(Debug)]
 pub struct StepFile {
     frames: Frames,
+    claim: Claim,
     rank: u32,
     id: u64,
     records: Vec<(Step, u64)>,
@@ -51,6 +53,9 @@ pub struct StepFile {
     durability: Durability,
     /// The name of the file is on the disk.
     is_name_synced: bool,
+    /// What the disk says to the file at this path when it is synced.
+    #[cfg(test)]
+    disk: Option<fn(&Path) -> std::io::Result<()>>,
 }
 
 impl StepFile {
@@ -59,8 +64,10 @@ impl StepFile {
     /// # Errors
     /// [`FileError::InUse`]: somebody is writing it. A rank that cannot be. The system refuses.
     pub fn create(folder: &Path, stream: &str, rank: u32, ranks: u32) -> Result<Self, FileError> {
-        let old = claim(folder, rank)?;
-        Self::create_in(folder, stream, 0, (rank, ranks), old)
+        check_rank(stream, rank, ranks)?;
+        let turn = Turn::take(folder, rank)?;
+        let _old = turn.old()?;
+        Self::create_in(folder, stream, 0, (rank, ranks), turn)
     }
 
     /// Goes on with the file of `rank`, after its last complete step, whatever run it is of; begins it where there is none.
@@ -68,17 +75,18 @@ impl StepFile {
     /// # Errors
     /// As [`create`](Self::create). The file is damaged before its end, or belongs to another stream or number of ranks.
     pub fn resume(folder: &Path, stream: &str, rank: u32, ranks: u32) -> Result<Self, FileError> {
-        let Some(frames) = claim(folder, rank)? else {
-            return Self::create_in(folder, stream, 0, (rank, ranks), None);
+        check_rank(stream, rank, ranks)?;
+        let turn = Turn::take(folder, rank)?;
+        let Some(old) = turn.old()? else {
+            return Self::create_in(folder, stream, 0, (rank, ranks), turn);
         };
-        let header = scan::header(&frames)?.map(|(_, header)| header);
-        let Some(header) = header else {
-            return Self::create_in(folder, stream, 0, (rank, ranks), Some(frames));
+        let Some((_, header)) = scan::header(&old.frames)? else {
+            return Self::create_in(folder, stream, 0, (rank, ranks), turn);
         };
         if (header.stream.as_str(), header.rank, header.ranks) != (stream, rank, ranks) {
-            return Err(stranger(&frames, &header, stream, (rank, ranks)));
+            return Err(stranger(&old.frames, &header, stream, (rank, ranks)));
         }
-        Self::go_on(frames)
+        Self::go_on(old)
     }
 
     /// Goes on with the file of `rank` where it is of this run and was not ended in order (its writer died); else begins it
@@ -93,10 +101,12 @@ impl StepFile {
         rank: u32,
         ranks: u32,
     ) -> Result<Self, FileError> {
-        let Some(frames) = claim(folder, rank)? else {
-            return Self::create_in(folder, stream, run, (rank, ranks), None);
+        check_rank(stream, rank, ranks)?;
+        let turn = Turn::take(folder, rank)?;
+        let Some(old) = turn.old()? else {
+            return Self::create_in(folder, stream, run, (rank, ranks), turn);
         };
-        let header = match scan::header(&frames) {
+        let header = match scan::header(&old.frames) {
             Ok(header) => header.map(|(_, header)| header),
             // Of an older run, whatever it was.
             Err(FileError::Corrupt { .. } | FileError::Version { .. }) => None,
@@ -104,38 +114,28 @@ impl StepFile {
         };
         match header {
             Some(header) if header.stream != stream => {
-                Err(stranger(&frames, &header, stream, (rank, ranks)))
+                Err(stranger(&old.frames, &header, stream, (rank, ranks)))
             }
             Some(header)
                 if (header.run, header.rank, header.ranks) == (run, rank, ranks)
                     && header.life >= life(folder, run, None)?
-                    && !is_ended(&frames)? =>
+                    && !is_ended(&old.frames)? =>
             {
-                Self::go_on(frames)
+                Self::go_on(old)
             }
-            _ => Self::create_in(folder, stream, run, (rank, ranks), Some(frames)),
+            _ => Self::create_in(folder, stream, run, (rank, ranks), turn),
         }
     }
 
-    /// `old` is the file that is there, held so that nobody else begins it anew.
+    /// The file that is there, if any, is held meanwhile.
     fn create_in(
         folder: &Path,
         stream: &str,
         run: u64,
         (rank, ranks): (u32, u32),
-        old: Option<Frames>,
+        turn: Turn,
     ) -> Result<Self, FileError> {
-        check_rank(stream, rank, ranks)?;
-        fs::create_dir_all(folder).map_err(io("make the folder", folder))?;
-        let path = file_of(folder, rank);
-        // A new file, not the old one cut: who reads the old one may go on.
-        let fresh = path.with_extension("new");
-        let file = claim_at(&fresh, &path, rank, options().create(true))?;
-        let frames = file.ok_or_else(|| FileError::InUse {
-            path: path.clone(),
-            rank,
-        })?;
-        frames.cut(0)?;
+        let mut claim = turn.fresh()?;
         let header = Header {
             stream: stream.to_owned(),
             rank,
@@ -144,44 +144,44 @@ impl StepFile {
             life: life(folder, run, Some(rank))?,
         };
         let id = RandomState::new().hash_one(&header.stream);
-        let end = frames.write(Kind::Header, 0, id, 0, &header)?;
-        fs::rename(&fresh, &path).map_err(io("name", &path))?;
-        drop(old);
+        let end = claim.frames.write(Kind::Header, 0, id, 0, &header)?;
+        claim.begin()?;
+        turn.name()?;
         if rank == 0 {
             remove_beyond(folder, run, ranks);
         }
-        Ok(StepFile {
-            frames,
-            rank,
-            id,
-            records: Vec::new(),
-            layout: None,
-            end,
-            is_summed: true,
-            durability: Durability::default(),
-            is_name_synced: false,
-        })
+        Ok(StepFile::of(claim, (rank, id), Vec::new(), end))
     }
 
-    fn go_on(frames: Frames) -> Result<Self, FileError> {
+    fn go_on(mut claim: Claim) -> Result<Self, FileError> {
+        let frames = claim.frames.clone();
         let path = frames.path.clone();
         let scan = Scan::open(frames)?.ok_or(FileError::NotAStream { path })?;
         if !scan.is_finished {
             scan.nothing_follows()?;
         }
+        claim.begin()?;
         // The index goes, too: it is written again at the end.
         scan.frames.cut(scan.end)?;
-        Ok(StepFile {
-            frames: scan.frames,
-            rank: scan.header.rank,
-            id: scan.id,
-            records: scan.records,
+        let of = (scan.header.rank, scan.id);
+        Ok(StepFile::of(claim, of, scan.records, scan.end))
+    }
+
+    fn of(claim: Claim, (rank, id): (u32, u64), records: Vec<(Step, u64)>, end: u64) -> Self {
+        StepFile {
+            frames: claim.frames.clone(),
+            claim,
+            rank,
+            id,
+            records,
             layout: None,
-            end: scan.end,
+            end,
             is_summed: true,
             durability: Durability::default(),
             is_name_synced: false,
-        })
+            #[cfg(test)]
+            disk: None,
+        }
     }
 
     /// Leaves out the checksums of blocks from now on. They cost a seventh of the time of a write that goes into memory (of the
@@ -209,9 +209,12 @@ impl StepFile {
     ///
     /// # Errors
     /// A step that does not follow the last one; more or fewer blocks, or bytes, than the layout names; blocks that overlap or
-    /// lie outside of their array; the system refuses (a full disk). Then the file has the steps before, and this one can be
-    /// tried again.
+    /// lie outside of their array; a fork of the process that began the file; the system refuses (a full disk). Then the file has
+    /// the steps before, and this one can be tried again. With [`Durability::Step`] a disk may fail when only the word that the
+    /// step is there was left to be synced: then it is there ([`last`](Self::last)), since readers may have seen it, and a crash
+    /// of the machine may take it.
     pub fn append(&mut self, step: Step, content: Content<'_>) -> Result<(), FileError> {
+        self.claim.check()?;
         if let Some(last) = self.last().filter(|last| *last >= step) {
             let path = self.frames.path.clone();
             return Err(FileError::Order { path, step, last });
@@ -224,14 +227,10 @@ impl StepFile {
         {
             check_layout(self.rank, content.layout)?;
         }
-        let (end, records) = (self.end, self.records.len());
-        let mut written = self.write_step(step, content, offsets);
-        if written.is_ok() && self.durability == Durability::Step {
-            written = self.sync();
-        }
-        if written.is_err() {
-            // Half a step is of no use, and its room is wanted; nor is one that the disk does not have.
-            self.records.truncate(records);
+        let end = self.end;
+        let written = self.write_step(step, content, offsets);
+        if written.is_err() && self.last() != Some(step) {
+            // Half a step is of no use, and its room is wanted; nor is one that the disk does not have. Nobody has seen it.
             self.layout.take_if(|layout| layout.1 >= end);
             self.end = end;
             let _ = self.frames.cut(end);
@@ -269,6 +268,10 @@ impl StepFile {
             checksums,
             attributes: content.attributes.to_vec(),
         };
+        let is_synced = self.durability == Durability::Step;
+        if is_synced {
+            self.sync()?;
+        }
         // W2: last.
         let end = self
             .frames
@@ -278,7 +281,10 @@ impl StepFile {
             self.layout = Some((content.layout.clone(), layout));
         }
         self.end = end;
-        Ok(())
+        match is_synced {
+            true => self.sync(),
+            false => Ok(()),
+        }
     }
 
     /// Where the frame of this layout is, written now unless it is the last one; and where the next frame begins.
@@ -299,6 +305,10 @@ impl StepFile {
     /// # Errors
     /// The system refuses.
     pub fn sync(&mut self) -> Result<(), FileError> {
+        #[cfg(test)]
+        if let Some(disk) = self.disk {
+            disk(&self.frames.path).map_err(super::error::io("sync", &self.frames.path))?;
+        }
         self.frames.sync()?;
         if !self.is_name_synced {
             self.frames.sync_name()?;
@@ -310,16 +320,42 @@ impl StepFile {
     /// Writes to something else from now on.
     #[cfg(test)]
     pub(super) fn onto(&mut self, device: &Path) {
-        let file = options().open(device).expect("there is such a device");
-        self.frames = Frames::new(file, &self.frames.path);
+        let file = fs::File::options().read(true).write(true).open(device);
+        self.frames = Frames::new(file.expect("there is such a device"), &self.frames.path);
+    }
+
+    /// Has a disk from now on that may fail.
+    #[cfg(test)]
+    pub(super) fn on_disk(&mut self, disk: fn(&Path) -> std::io::Result<()>) {
+        self.disk = Some(disk);
     }
 
     /// Ends the file with its index: it opens faster, and readers know that nothing follows. Unless it was told otherwise
-    /// ([`Durability`]) it returns when all is on the disk; what the system could not write before shows here.
+    /// ([`Durability`]) it returns when all is on the disk; what the system could not write before shows here, and readers are
+    /// told of no end.
     ///
     /// # Errors
-    /// The system refuses. Then steps may be lost that were written since the last [`sync`](Self::sync).
+    /// The system refuses; a fork of the process that began the file. Then steps may be lost that were written since the last
+    /// [`sync`](Self::sync), and the file has no end.
     pub fn finish(mut self) -> Result<(), FileError> {
+        self.claim.check()?;
+        // First: an end says that all before it is there.
+        self.sync_for_end()?;
+        let ended = self.write_end().and_then(|()| self.sync_for_end());
+        if ended.is_err() {
+            let _ = self.frames.cut(self.end);
+        }
+        ended
+    }
+
+    fn sync_for_end(&mut self) -> Result<(), FileError> {
+        match self.durability {
+            Durability::System => Ok(()),
+            Durability::Close | Durability::Step => self.sync(),
+        }
+    }
+
+    fn write_end(&mut self) -> Result<(), FileError> {
         let index = Index {
             records: std::mem::take(&mut self.records),
         };
@@ -327,10 +363,7 @@ impl StepFile {
             .frames
             .write(Kind::Index, 0, self.id, self.end, &index)?;
         self.frames.write(Kind::End, 0, self.id, at, &self.end)?;
-        match self.durability {
-            Durability::System => Ok(()),
-            Durability::Close | Durability::Step => self.sync(),
-        }
+        Ok(())
     }
 }
 
@@ -413,39 +446,6 @@ fn check_rank(stream: &str, rank: u32, ranks: u32) -> Result<(), FileError> {
     }
 }
 
-/// The file of a rank, if it is there, for this process alone.
-fn claim(folder: &Path, rank: u32) -> Result<Option<Frames>, FileError> {
-    let path = file_of(folder, rank);
-    claim_at(&path, &path, rank, &options())
-}
-
-/// The file at `place`, which is or will be `path`. Who was first may have renamed it meanwhile: then it is looked for again.
-fn claim_at(
-    place: &Path,
-    path: &Path,
-    rank: u32,
-    options: &fs::OpenOptions,
-) -> Result<Option<Frames>, FileError> {
-    for _ in 0..CLAIMS {
-        let frames = match options.open(place) {
-            Ok(file) => Frames::new(file, path),
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
-            Err(error) => return Err(io("open", place)(error)),
-        };
-        frames.lock(rank)?;
-        if frames.is_at(place)? {
-            return Ok(Some(frames));
-        }
-    }
-    Err(FileError::InUse {
-        path: path.to_owned(),
-        rank,
-    })
-}
-
-/// How often a file may be renamed while it is opened: once for each process that believes to be this rank.
-const CLAIMS: u32 = 16;
-
 /// Which life of the stream this is in its run: as its other ranks say; behind that which `rank` had before.
 ///
 /// # Errors
@@ -485,7 +485,7 @@ fn remove_beyond(folder: &Path, run: u64, ranks: u32) {
         let is_older = matches!(&file.header, Ok(Some((_, header))) if header.run != run);
         if file.rank >= ranks
             && is_older
-            && file.frames.lock(file.rank).is_ok()
+            && let Ok(_claim) = Claim::of(file.frames.clone(), file.rank)
             && let Err(error) = fs::remove_file(&file.frames.path)
         {
             stays(&error);
@@ -512,10 +512,4 @@ fn stranger(frames: &Frames, is: &Header, stream: &str, (rank, ranks): (u32, u32
         found: is.name(),
         wanted: wanted.name(),
     }
-}
-
-fn options() -> fs::OpenOptions {
-    let mut options = File::options();
-    options.read(true).write(true);
-    options
 }

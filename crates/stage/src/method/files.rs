@@ -102,9 +102,11 @@ impl FileWriting {
             attributes,
         };
         let written = self.file.append(self.next, content);
-        written.map_err(wrong(&self.stream))?;
-        self.next += 1;
-        Ok(())
+        // Also where the disk failed behind it: readers may have seen it.
+        if self.file.last() == Some(self.next) {
+            self.next += 1;
+        }
+        written.map_err(wrong(&self.stream))
     }
 
     /// Ends the file: readers know that nothing follows.

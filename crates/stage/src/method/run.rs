@@ -6,6 +6,7 @@
 //! another in the domain of one `samite agent`. Without an agent the name of the job is all there is (`SAMITE_JOB`; a process
 //! that was not given one is a job, and so a run, of its own).
 
+use crate::process;
 use crate::protocol::Peer;
 use samite_fabric::Fabric;
 
@@ -25,17 +26,8 @@ pub(crate) fn run_of(fabric: &Fabric, agent: Peer) -> u64 {
 
 /// What no other process has ever had; less of it where the system does not tell.
 fn life(domain: &str, pid: i32) -> String {
-    let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
-    let status = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    let began = began(&status).unwrap_or_default();
-    format!("domain {domain} {pid} {began} {}", boot.trim())
-}
-
-/// When a process began, in ticks since the boot: the 22nd field of its status. The second one, its name, may have anything in
-/// it but its end.
-fn began(status: &str) -> Option<&str> {
-    let (_, behind) = status.rsplit_once(')')?;
-    behind.split_ascii_whitespace().nth(19)
+    let began = process::status(pid).map_or(0, |status| status.began);
+    format!("domain {domain} {pid} {began} {}", process::boot())
 }
 
 #[cfg(test)]
@@ -43,11 +35,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_beginning_of_a_process_is_found_behind_any_name() {
-        let fields: Vec<String> = (3..=52).map(|field| format!("f{field}")).collect();
-        let status = format!("4711 (a ) 1 (b) {}\n", fields.join(" "));
-        assert_eq!(began(&status), Some("f22"));
-        assert_eq!(began(""), None);
+    fn a_life_is_of_its_domain() {
         let own = std::process::id() as i32;
         assert_eq!(life("d", own), life("d", own));
         assert_ne!(life("d", own), life("e", own));

@@ -10,6 +10,7 @@
 mod anybody;
 mod copies;
 mod ends;
+mod forked_files;
 mod frozen;
 mod kills;
 mod policies;

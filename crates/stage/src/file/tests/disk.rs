@@ -53,6 +53,90 @@ fn a_step_that_is_not_on_the_disk_is_not_written() {
     assert_eq!(writer.last(), Some(0));
 }
 
+fn steps_and_end(path: &Path) -> (Vec<Step>, bool) {
+    let archive = Archive::open(path.parent().unwrap()).unwrap();
+    (archive.steps().to_vec(), archive.is_finished())
+}
+
+fn fails() -> std::io::Result<()> {
+    Err(rustix::io::Errno::IO.into())
+}
+
+/// A file with a step, on a disk that may fail.
+fn on_disk(durability: Durability, disk: fn(&Path) -> std::io::Result<()>) -> (TempDir, StepFile) {
+    let folder = TempDir::new().unwrap();
+    let mut writer = StepFile::create(folder.path(), "field", 0, 1).unwrap();
+    append(&mut writer, 0, 0, &[4], &[Region::at(&[0], &[4]).unwrap()]);
+    writer.on_disk(disk);
+    (folder, writer.with_durability(durability))
+}
+
+/// No reader is told of an end before all is on the disk, nor keeps one that the disk refused.
+#[test]
+fn what_the_disk_refuses_has_no_end() {
+    let refuses_data: fn(&Path) -> _ = |path| {
+        assert_eq!(
+            steps_and_end(path),
+            (vec![0], false),
+            "it is told too early"
+        );
+        fails()
+    };
+    let refuses_the_end: fn(&Path) -> _ = |path| match steps_and_end(path).1 {
+        true => fails(),
+        false => Ok(()),
+    };
+    for disk in [refuses_data, refuses_the_end] {
+        for durability in [Durability::Close, Durability::Step] {
+            let (folder, writer) = on_disk(durability, disk);
+            let path = file_of(folder.path(), 0);
+            let refused = writer.finish();
+            assert!(
+                matches!(refused, Err(FileError::Io { doing: "sync", .. })),
+                "{refused:?}"
+            );
+            assert_eq!(steps_and_end(&path), (vec![0], false));
+            // It is gone on with, and ended by a disk that works.
+            let again = StepFile::resume(folder.path(), "field", 0, 1).unwrap();
+            again.finish().unwrap();
+            assert_eq!(steps_and_end(&path), (vec![0], true));
+        }
+    }
+}
+
+/// A step that the disk refuses was seen by nobody; one that was seen stays.
+#[test]
+fn a_step_that_was_seen_is_not_taken_back() {
+    let region = Region::at(&[0], &[4]).unwrap();
+    let layout = Layout {
+        variables: vec![variable("u", Dtype::U8, &[4], &[region])],
+    };
+    let content = Content {
+        layout: &layout,
+        blocks: &[&[1, 2, 3, 4]],
+        attributes: &[],
+    };
+    let refuses_data: fn(&Path) -> _ = |path| {
+        assert_eq!(steps_and_end(path).0, [0], "it is seen too early");
+        fails()
+    };
+    let refuses_the_record: fn(&Path) -> _ = |path| match steps_and_end(path).0.len() {
+        1 => Ok(()),
+        _ => fails(),
+    };
+    for (disk, is_there) in [(refuses_data, false), (refuses_the_record, true)] {
+        let (folder, mut writer) = on_disk(Durability::Step, disk);
+        let refused = writer.append(1, content);
+        assert!(
+            matches!(refused, Err(FileError::Io { doing: "sync", .. })),
+            "{refused:?}"
+        );
+        assert_eq!(writer.last(), Some(u64::from(is_there)));
+        let steps = steps_and_end(&file_of(folder.path(), 0)).0;
+        assert_eq!(steps.len(), 1 + usize::from(is_there));
+    }
+}
+
 /// The name of a file is a fact of its folder.
 #[test]
 fn a_file_whose_folder_cannot_be_synced_is_not_on_the_disk() {

@@ -1,0 +1,378 @@
+//! Who writes a file: one process at a time, and readers can tell whether it is there.
+//!
+//! It takes two signs. The *lock* (`flock`) ends with its holder, on whatever machine; but a fork of the writer that lives on
+//! holds it, too. The *mark* names the process that writes, in bytes of the first head that mean nothing else; but only on the
+//! same machine can somebody look whether that process lives, and one that runs another program (`exec`) is still the same.
+//!
+//! | lock | mark | the file is being written |
+//! |---|---|---|
+//! | free | of a process that lives, "without the lock" | yes: a fork of the writer before it had the lock |
+//! | free | any other, or none | no |
+//! | held | of a process that is gone, or crossed out | no: a fork holds the lock |
+//! | held | any other, or none | yes |
+//!
+//! ```text
+//!   byte 64  machine    u64, hash of its boot and of the name space of process numbers; 0 where the system does not tell
+//!        72  process    u32, 0 where a writer has crossed its mark out; then u32, 1 where it has the lock
+//!        80  beginning  u64, when the process began, in ticks since the boot
+//!        88  checksum   u64, xxh3 of the 24 bytes before
+//! ```
+//!
+//! Claims of a file are made one after another: whoever makes one holds the lock of the file beside it that a new one begins
+//! as, until its mark is written.
+
+use super::error::{FileError, io};
+use super::file_of;
+use super::frame::{ALIGN, Frames, HEAD};
+use crate::process;
+use rustix::fs::{FlockOperation, flock};
+use rustix::io::Errno;
+use rustix::process::{Pid, test_kill_process};
+use std::fs::{self, File};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+use xxhash_rust::xxh3::xxh3_64;
+
+/// How often a writer asks for a lock, and how long it waits between: readers take it for a moment.
+const LOOKS: u32 = 20;
+const LOOK: Duration = Duration::from_millis(1);
+/// How often a file may be renamed while it is opened: once for each process that believes to be this rank.
+const CLAIMS: u32 = 16;
+
+/// The turn to claim the file of a rank.
+#[derive(Debug)]
+pub(super) struct Turn {
+    fresh: Frames,
+    place: PathBuf,
+    rank: u32,
+    is_named: bool,
+}
+
+impl Turn {
+    /// Makes the folder where it is missing.
+    ///
+    /// # Errors
+    /// [`FileError::InUse`]: another process claims the file. The system refuses.
+    pub(super) fn take(folder: &Path, rank: u32) -> Result<Self, FileError> {
+        fs::create_dir_all(folder).map_err(io("make the folder", folder))?;
+        let path = file_of(folder, rank);
+        let place = path.with_extension("new");
+        for _ in 0..CLAIMS {
+            let file = options().create(true).open(&place);
+            let fresh = Frames::new(file.map_err(io("open", &place))?, &path);
+            if !lock(&fresh)? {
+                break;
+            }
+            // Who was first may have renamed it meanwhile: then there is another one.
+            if fresh.is_at(&place)? {
+                return Ok(Turn {
+                    fresh,
+                    place,
+                    rank,
+                    is_named: false,
+                });
+            }
+        }
+        Err(FileError::InUse { path, rank })
+    }
+
+    /// The file that is there, for this process alone.
+    ///
+    /// # Errors
+    /// [`FileError::InUse`]: somebody writes it. The system refuses.
+    pub(super) fn old(&self) -> Result<Option<Claim>, FileError> {
+        let path = &self.fresh.path;
+        match options().open(path) {
+            Ok(file) => Claim::of(Frames::new(file, path), self.rank).map(Some),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(io("open", path)(error)),
+        }
+    }
+
+    /// A new file, empty, that nobody else sees before it is [named](Self::name). Not the old one, cut: who reads that one may
+    /// go on.
+    pub(super) fn fresh(&self) -> Result<Claim, FileError> {
+        self.fresh.cut(0)?;
+        Ok(Claim {
+            frames: self.fresh.clone(),
+            rank: self.rank,
+            has_lock: true,
+            mark: None,
+        })
+    }
+
+    /// Makes the new file that of the rank.
+    pub(super) fn name(mut self) -> Result<(), FileError> {
+        fs::rename(&self.place, &self.fresh.path).map_err(io("name", &self.fresh.path))?;
+        self.is_named = true;
+        Ok(())
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        if !self.is_named {
+            // What stays is taken by the next one.
+            let _ = fs::remove_file(&self.place);
+        }
+    }
+}
+
+/// The right to write a file, until it is dropped.
+#[derive(Debug)]
+pub(super) struct Claim {
+    pub(super) frames: Frames,
+    rank: u32,
+    has_lock: bool,
+    /// As it is in the file; `None` as long as this process only looks.
+    mark: Option<Mark>,
+}
+
+impl Claim {
+    /// # Errors
+    /// [`FileError::InUse`]: somebody writes the file. The system refuses.
+    pub(super) fn of(frames: Frames, rank: u32) -> Result<Self, FileError> {
+        let has_lock = lock(&frames)?;
+        if is_marked_as_written(&frames, !has_lock)? {
+            let path = frames.path.clone();
+            return Err(FileError::InUse { path, rank });
+        }
+        Ok(Claim {
+            frames,
+            rank,
+            has_lock,
+            mark: None,
+        })
+    }
+
+    /// Says that this process writes the file; it has a head.
+    pub(super) fn begin(&mut self) -> Result<(), FileError> {
+        let mark = Mark::own(self.has_lock);
+        self.frames.put(Mark::AT, &mark.bytes())?;
+        self.mark = Some(mark);
+        Ok(())
+    }
+
+    /// Whether this process may write.
+    ///
+    /// # Errors
+    /// [`FileError::InUse`]: it is a fork of the one that may.
+    pub(super) fn check(&mut self) -> Result<(), FileError> {
+        if !self.is_own() {
+            let path = self.frames.path.clone();
+            let rank = self.rank;
+            return Err(FileError::InUse { path, rank });
+        }
+        if !self.has_lock && try_lock(&self.frames)? {
+            // The fork that had it is gone.
+            self.has_lock = true;
+            self.begin()?;
+        }
+        Ok(())
+    }
+
+    /// Whether it was this process that began to write, and not one that it is a fork of.
+    fn is_own(&self) -> bool {
+        let own = |mark: &Mark| mark.process == std::process::id();
+        self.mark.as_ref().is_some_and(own)
+    }
+}
+
+impl Drop for Claim {
+    fn drop(&mut self) {
+        if self.is_own() {
+            // A fork may hold the lock.
+            let _ = self.frames.put(Mark::AT, &Mark::NOBODY.bytes());
+        }
+    }
+}
+
+/// Whether a process writes this file now; `None` where the file system has no locks. Takes the lock for a moment.
+///
+/// # Errors
+/// The system refuses.
+pub(super) fn is_written(frames: &Frames) -> Result<Option<bool>, FileError> {
+    let is_locked = match flock(&frames.file, FlockOperation::NonBlockingLockShared) {
+        Ok(()) => {
+            let _ = flock(&frames.file, FlockOperation::Unlock);
+            false
+        }
+        Err(Errno::WOULDBLOCK) => true,
+        Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::NOLCK) => return Ok(None),
+        Err(error) => return Err(io("lock", &frames.path)(error.into())),
+    };
+    is_marked_as_written(frames, is_locked).map(Some)
+}
+
+/// See the table above.
+fn is_marked_as_written(frames: &Frames, is_locked: bool) -> Result<bool, FileError> {
+    let mark = Mark::of(frames)?;
+    Ok(match mark {
+        Some(mark) if is_locked => mark.is_alive() != Some(false),
+        Some(mark) => !mark.has_lock && mark.is_alive() == Some(true),
+        None => is_locked,
+    })
+}
+
+/// Whether this process has the lock now, of which readers take their share for moments. Not every file system has locks: there
+/// all have it.
+fn lock(frames: &Frames) -> Result<bool, FileError> {
+    for _ in 0..LOOKS {
+        if try_lock(frames)? {
+            return Ok(true);
+        }
+        std::thread::sleep(LOOK);
+    }
+    Ok(false)
+}
+
+fn try_lock(frames: &Frames) -> Result<bool, FileError> {
+    match flock(&frames.file, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) | Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::NOLCK) => Ok(true),
+        Err(Errno::WOULDBLOCK) => Ok(false),
+        Err(error) => Err(io("lock", &frames.path)(error.into())),
+    }
+}
+
+/// Which process writes a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Mark {
+    machine: u64,
+    process: u32,
+    has_lock: bool,
+    beginning: u64,
+}
+
+impl Mark {
+    const AT: u64 = HEAD as u64;
+    const NOBODY: Mark = Mark {
+        machine: 0,
+        process: 0,
+        has_lock: false,
+        beginning: 0,
+    };
+
+    fn own(has_lock: bool) -> Mark {
+        let process = std::process::id();
+        let status = i32::try_from(process).ok().and_then(process::status);
+        Mark {
+            machine: machine(),
+            process,
+            has_lock,
+            beginning: status.map_or(0, |status| status.began),
+        }
+    }
+
+    fn bytes(&self) -> [u8; 32] {
+        let process = u64::from(self.process) | u64::from(self.has_lock) << 32;
+        let mut bytes = [0; 32];
+        let words = [self.machine, process, self.beginning];
+        for (place, word) in bytes.chunks_exact_mut(8).zip(words) {
+            place.copy_from_slice(&word.to_le_bytes());
+        }
+        let checksum = xxh3_64(&bytes[..24]);
+        bytes[24..].copy_from_slice(&checksum.to_le_bytes());
+        bytes
+    }
+
+    /// The mark of a file; `None` where there is none, or half of one.
+    fn of(frames: &Frames) -> Result<Option<Mark>, FileError> {
+        if frames.length()? < ALIGN {
+            return Ok(None);
+        }
+        let mut bytes = [0; 32];
+        frames.read(Self::AT, &mut bytes)?;
+        let word = |index: usize| {
+            let mut word = [0; 8];
+            word.copy_from_slice(&bytes[index * 8..index * 8 + 8]);
+            u64::from_le_bytes(word)
+        };
+        let mark = Mark {
+            machine: word(0),
+            process: word(1) as u32,
+            has_lock: word(1) >> 32 == 1,
+            beginning: word(2),
+        };
+        Ok((mark.bytes() == bytes).then_some(mark))
+    }
+
+    /// Whether its process lives; `None` where this one cannot know.
+    fn is_alive(&self) -> Option<bool> {
+        if self.process == 0 {
+            return Some(false);
+        }
+        if self.machine == 0 || self.machine != machine() {
+            return None;
+        }
+        let number = i32::try_from(self.process).ok()?;
+        // A process that this one may not signal is there as well.
+        if test_kill_process(Pid::from_raw(number)?) == Err(Errno::SRCH) {
+            return Some(false);
+        }
+        let is_it = |status: process::Status| status.began == self.beginning && !status.is_over;
+        Some(process::status(number).is_none_or(is_it))
+    }
+}
+
+/// What processes must have in common to know each other by their numbers; 0 where the system does not tell.
+fn machine() -> u64 {
+    let boot = process::boot();
+    match fs::metadata("/proc/self/ns/pid") {
+        Ok(space) if !boot.is_empty() => xxh3_64(format!("{boot} {}", space.ino()).as_bytes()),
+        _ => 0,
+    }
+}
+
+fn options() -> fs::OpenOptions {
+    let mut options = File::options();
+    options.read(true).write(true);
+    options
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn file(folder: &Path) -> Frames {
+        let path = folder.join("rank-0.samite");
+        let file = options().create(true).truncate(false).open(&path);
+        Frames::new(file.unwrap(), &path)
+    }
+
+    /// The table at the head of this file: who is there is known by both signs.
+    #[test]
+    fn lock_and_mark_say_who_writes() {
+        let folder = tempfile::tempdir().unwrap();
+        let (writer, reader) = (file(folder.path()), file(folder.path()));
+        writer.put(0, &[0; ALIGN as usize]).unwrap();
+        let own = Mark::own(true);
+        let later = |mark: Mark| Mark {
+            beginning: mark.beginning + 1,
+            ..mark
+        };
+        let elsewhere = |mark: Mark| Mark {
+            machine: mark.machine + 1,
+            ..mark
+        };
+        let without = Mark::own(false);
+        // As bytes that are no mark; with the lock free, and held.
+        for (mark, free, held) in [
+            (None, false, true),
+            (Some(Mark::NOBODY), false, false),
+            (Some(own), false, true),
+            (Some(without), true, true),
+            (Some(later(own)), false, false),
+            (Some(later(without)), false, false),
+            (Some(elsewhere(own)), false, true),
+            (Some(elsewhere(without)), false, true),
+        ] {
+            let bytes = mark.map_or([7; 32], |mark| mark.bytes());
+            writer.put(Mark::AT, &bytes).unwrap();
+            assert_eq!(is_written(&reader).unwrap(), Some(free), "{mark:?}, free");
+            assert!(try_lock(&writer).unwrap());
+            assert_eq!(is_written(&reader).unwrap(), Some(held), "{mark:?}, held");
+            flock(&writer.file, FlockOperation::Unlock).unwrap();
+        }
+    }
+}
