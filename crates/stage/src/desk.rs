@@ -108,6 +108,19 @@ impl<'f> Desk<'f> {
         Ok(())
     }
 
+    /// Tells the steward a question whose answer is waited for by [`Desk::answer`], perhaps more than once. One that could not be
+    /// told has no answer.
+    pub(crate) fn ask_later(&self, question: impl FnOnce(Ticket) -> Request) -> Result<Ticket> {
+        let ticket = self.ticket();
+        match self.tell(question(ticket)) {
+            Ok(()) => Ok(ticket),
+            Err(error) => {
+                self.give_up(ticket);
+                Err(error)
+            }
+        }
+    }
+
     /// Asks the steward, and waits for the answer. A fault is an error.
     pub(crate) fn ask(
         &self,
@@ -135,7 +148,8 @@ impl<'f> Desk<'f> {
         answer
     }
 
-    /// Waits for the answer to a question that was told before, which is kept if it comes later. A fault is an error.
+    /// Waits for the answer to a question that was told before, which is kept if it comes later: after a time-out, and only then,
+    /// it can be waited for again. A fault is an error.
     pub(crate) fn answer(&self, what: &'static str, ticket: Ticket) -> Result<Answer> {
         self.answer_within(self.fabric.deadline(), what, ticket)
     }
@@ -147,7 +161,13 @@ impl<'f> Desk<'f> {
         what: &'static str,
         ticket: Ticket,
     ) -> Result<Answer> {
-        match self.wait(deadline, what, (self.steward, false), ticket)? {
+        let found = self.wait(deadline, what, (self.steward, false), ticket);
+        let is_open =
+            |error: &Error| matches!(error, Error::Fabric(samite_fabric::Error::Timeout { .. }));
+        if found.as_ref().is_err_and(|error| !is_open(error)) {
+            self.give_up(ticket);
+        }
+        match found? {
             Letter::Answer(_, Answer::Failed(fault)) => Err(fault.into()),
             Letter::Answer(_, answer) => Ok(answer),
             other => Err(Error::Nonsense(format!("{other:?}"))),
@@ -368,4 +388,32 @@ pub(crate) fn await_steward(fabric: &Fabric) -> Result<Peer> {
         takes.map(|takes| takes.then_some(steward)).transpose()
     };
     appear("the steward of streams", &listening)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use samite_fabric::Config;
+
+    /// Who asks again and again is not to remember every question that could not be told.
+    #[test]
+    fn a_question_that_was_not_told_is_forgotten() {
+        let fabric = Fabric::alone(Identity::by_hand("reader"), Config::default()).unwrap();
+        let (inbox, _) = Inbox::of(&fabric);
+        let desk = Desk {
+            fabric: &fabric,
+            // Nobody has this place.
+            steward: Peer::new(7, 1),
+            inbox,
+            service: RefCell::new(None),
+        };
+        for _ in 0..3 {
+            let asked = desk.ask_later(|ticket| Request::Figures { ticket });
+            assert!(asked.is_err(), "{asked:?}");
+            let ticket = desk.ticket();
+            let told = desk.ask("figures", ticket, Request::Figures { ticket });
+            assert!(told.is_err(), "{told:?}");
+            assert!(desk.inbox.borrow().awaited.is_empty());
+        }
+    }
 }

@@ -307,9 +307,8 @@ impl<'f> Kept<'f> {
 
     /// Waits for `left`, and no longer than the fabric's deadline.
     fn ask_once(&mut self, asked: Asked, left: Option<Duration>) -> Result<Taken<'f>> {
-        let (ticket, reader) = (self.desk.ticket(), self.id);
-        let patience = self.desk.patience_of(left);
-        self.desk.tell(match asked {
+        let (reader, patience) = (self.id, self.desk.patience_of(left));
+        let ticket = self.desk.ask_later(|ticket| match asked {
             Asked::Next => Request::Next {
                 ticket,
                 reader,

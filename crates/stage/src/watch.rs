@@ -186,13 +186,11 @@ impl Watch<'_> {
     }
 
     fn ask(&self, deadline: Duration) -> Result<Ticket> {
-        let ticket = self.desk.ticket();
-        self.desk.tell(Request::Watch {
+        self.desk.ask_later(|ticket| Request::Watch {
             ticket,
             watch: self.id,
             patience: deadline.as_millis() as u64,
-        })?;
-        Ok(ticket)
+        })
     }
 
     /// What is there now, without waiting for a step; `None` when there is nothing, or nothing more.
