@@ -12,7 +12,7 @@ use crate::protocol::{
 };
 use crate::service::{KeeperAsk, segment_key};
 use crate::{Element, Error, Result};
-use ndarray::{ArrayView, ArrayViewMut, Axis, Dimension};
+use ndarray::{ArrayView, ArrayViewD, ArrayViewMut, Axis, Dimension};
 use samite_fabric::{Borrowed, Remote};
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -297,16 +297,32 @@ fn put_far<T: Element, D: Dimension>(
     mut offset: u64,
     array: &ArrayView<'_, T, D>,
 ) -> Result<()> {
-    if let Some(from) = array.as_slice() {
-        return put_pieces(remote, offset, bytemuck::cast_slice(from));
-    }
-    let array = array.view().into_dyn();
-    let row = array.len() / array.len_of(Axis(0)).max(1) * size_of::<T>();
-    for rows in array.axis_chunks_iter(Axis(0), (PIECE / row.max(1)).max(1)) {
-        let together = rows.as_standard_layout();
-        let from: &[u8] = bytemuck::cast_slice(together.as_slice().unwrap_or_default());
+    each_run(array.view().into_dyn(), &mut |from| {
         put_pieces(remote, offset, from)?;
         offset += from.len() as u64;
+        Ok(())
+    })
+}
+
+/// The bytes of an array, row-major: in place where they are together, else copied, one piece at a time.
+fn each_run<T: Element>(
+    array: ArrayViewD<'_, T>,
+    take: &mut dyn FnMut(&[u8]) -> Result<()>,
+) -> Result<()> {
+    if let Some(from) = array.as_slice() {
+        return take(bytemuck::cast_slice(from));
+    }
+    // What is not together has a first dimension with something in it.
+    let row = array.len() / array.len_of(Axis(0)).max(1) * size_of::<T>();
+    if row > PIECE {
+        let mut rows = array.axis_iter(Axis(0));
+        return rows.try_for_each(|row| each_run(row, take));
+    }
+    for rows in array.axis_chunks_iter(Axis(0), PIECE / row.max(1)) {
+        let together = rows.as_standard_layout();
+        take(bytemuck::cast_slice(
+            together.as_slice().unwrap_or_default(),
+        ))?;
     }
     Ok(())
 }
@@ -365,7 +381,52 @@ fn round_up(bytes: u64) -> Option<u64> {
 
 #[cfg(test)]
 mod tests {
-    use super::round_up;
+    use super::{PIECE, each_run, round_up};
+    use ndarray::{Array, Dimension, IxDyn, Slice};
+
+    /// Of an array that is not together no more than a piece is copied at a time, whatever its shape.
+    #[test]
+    fn arrays_travel_in_pieces() {
+        let most = PIECE / 8;
+        for shape in [
+            vec![1, 3 * most + 5],
+            vec![2, 1, 2 * most + 1],
+            vec![3 * most],
+            vec![5, 7, 11],
+            vec![2 * most + 3, 1],
+            vec![3, most, 2],
+            vec![0, 4],
+        ] {
+            // Twice as wide, every other element of the last dimension.
+            let mut wide = shape.clone();
+            *wide.last_mut().unwrap() *= 2;
+            let all = Array::from_shape_fn(IxDyn(&wide), |at| {
+                let index = at.as_array_view();
+                let last = index.len() - 1;
+                index
+                    .iter()
+                    .take(last)
+                    .fold(0, |sum, i| sum * 1009 + *i as u64)
+                    * 1_000_003
+                    + index[last] as u64
+            });
+            let mut array = all.view();
+            array.slice_each_axis_inplace(|axis| match axis.axis.index() + 1 == shape.len() {
+                true => Slice::new(0, None, 2),
+                false => Slice::from(..),
+            });
+            assert_eq!(array.shape(), shape);
+            let mut bytes = Vec::new();
+            each_run(array.view(), &mut |run| {
+                assert!(run.len() <= PIECE, "{} bytes of {shape:?}", run.len());
+                bytes.extend_from_slice(run);
+                Ok(())
+            })
+            .unwrap();
+            let wanted: Vec<u64> = array.iter().copied().collect();
+            assert!(bytes == bytemuck::cast_slice::<_, u8>(&wanted), "{shape:?}");
+        }
+    }
 
     #[test]
     fn buffers_have_few_lengths_and_waste_little() {
