@@ -59,6 +59,16 @@ fn damage(random: &mut Rng, bytes: &mut Vec<u8>) {
     if random.u32(..4) == 0 {
         return mutate(random, bytes);
     }
+    if random.u32(..4) == 0 && bytes.len() >= ALIGN {
+        // Who writes it: another process, of this machine or not.
+        for word in [64, 72, 80] {
+            if random.bool() {
+                bytes[word..word + 8].copy_from_slice(&self::word(random).to_le_bytes());
+            }
+        }
+        let sum = xxh3_64(&bytes[64..88]);
+        bytes[88..96].copy_from_slice(&sum.to_le_bytes());
+    }
     let heads = heads(bytes);
     for _ in 0..random.u32(1..4) {
         let Some(at) = random.choice(&heads).copied() else {
@@ -137,5 +147,6 @@ fn no_file_breaks_its_reader() {
         if let Ok(writer) = StepFile::resume(folder.path(), "s", 0, 1) {
             let _ = writer.last();
         }
+        let _ = StepFile::begin(folder.path(), "s", random.u64(..2), 0, 1).map(drop);
     });
 }

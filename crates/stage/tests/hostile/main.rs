@@ -1,4 +1,4 @@
-//! What a hostile peer or a damaged disk says to the staging layer: messages to the steward, and files. Anything may be
+//! What a hostile peer or a damaged disk says to the staging layer: messages to the steward, files, Zarr stores. Anything may be
 //! refused; nothing panics, and nothing takes memory that only a number promised.
 //!
 //! `SAMITE_FUZZ_SEED=N` repeats a seed; `SAMITE_FUZZ_MINUTES=N` runs others for so long.
@@ -26,3 +26,5 @@ fn alone() -> std::sync::MutexGuard<'static, ()> {
 
 mod files;
 mod steward;
+#[cfg(feature = "zarr")]
+mod zarr;
