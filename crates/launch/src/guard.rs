@@ -8,10 +8,7 @@ use std::collections::HashSet;
 use std::io::{self, BufRead, Write};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
-
-/// The last line of a launcher that has ended all groups itself.
-const DONE: &str = "done";
+use std::process::{Child, ChildStdin, Command, Stdio};
 
 /// Reads the groups of a launcher (`+123`, and `-123` for one that has ended) until it is gone, and kills those that it
 /// left. For the process `samite guard`, with its standard input.
@@ -22,28 +19,43 @@ pub fn guard(lines: impl BufRead) {
     }
 }
 
-fn groups_left(lines: impl BufRead) -> HashSet<Pid> {
+fn groups_left(mut lines: impl BufRead) -> HashSet<Pid> {
     let mut groups = HashSet::new();
-    for line in lines.lines().map_while(Result::ok) {
-        let group = |number: &str| number.parse().ok().and_then(Pid::from_raw);
-        if line == DONE {
-            groups.clear();
-        } else if let Some(group) = line.strip_prefix('+').and_then(group) {
+    let mut line = String::new();
+    while lines.read_line(&mut line).is_ok_and(|length| length > 0) {
+        // The beginning of a number is that of another group.
+        let Some(whole) = line.strip_suffix('\n') else {
+            break;
+        };
+        if let Some(group) = whole.strip_prefix('+').and_then(group) {
             groups.insert(group);
-        } else if let Some(group) = line.strip_prefix('-').and_then(group) {
+        } else if let Some(group) = whole.strip_prefix('-').and_then(group) {
             groups.remove(&group);
         }
+        line.clear();
     }
     groups
 }
 
-/// The launcher's end; when it is dropped the guard ends and kills nobody.
+/// A group by its number. 1 is that of no unit: to signal it is to signal everybody.
+fn group(number: &str) -> Option<Pid> {
+    let number: i32 = number.parse().ok()?;
+    (number > 1).then(|| Pid::from_raw(number)).flatten()
+}
+
+/// The launcher's end. It never waits for the guard, which somebody may have stopped: what does not fit into the pipe is sent
+/// with what is said next. When it is dropped the launcher has ended all groups itself, and the guard is killed.
 #[derive(Debug)]
-pub(crate) struct Guard(Child);
+pub(crate) struct Guard {
+    process: Child,
+    /// `None` when the guard is gone.
+    pipe: Option<ChildStdin>,
+    unsent: Vec<u8>,
+}
 
 impl Guard {
     pub(crate) fn start(starter: &Path) -> io::Result<Self> {
-        let child = Command::new(starter)
+        let mut process = Command::new(starter)
             .arg("guard")
             .stdin(Stdio::piped())
             .stdout(Stdio::null())
@@ -51,7 +63,17 @@ impl Guard {
             // What the terminal sends to the launcher's group is not for it.
             .process_group(0)
             .spawn()?;
-        Ok(Self(child))
+        let pipe = process.stdin.take();
+        let guard = Self {
+            process,
+            pipe,
+            unsent: Vec::new(),
+        };
+        if let Some(pipe) = &guard.pipe {
+            // Of this end alone: the guard waits for its lines.
+            rustix::io::ioctl_fionbio(pipe, true)?;
+        }
+        Ok(guard)
     }
 
     /// A group of this number was started.
@@ -65,26 +87,43 @@ impl Guard {
     }
 
     fn say(&mut self, line: std::fmt::Arguments<'_>) {
-        if let Some(pipe) = &mut self.0.stdin
-            && let Err(error) = pipe.write_all(format!("{line}\n").as_bytes())
-        {
+        self.unsent.extend(format!("{line}\n").as_bytes());
+        if let Err(error) = self.send() {
             tracing::warn!(%error, "the guard is gone: what units started would survive a kill -9 of the launcher");
-            self.0.stdin = None;
+            self.pipe = None;
         }
+    }
+
+    /// Sends what the pipe takes.
+    fn send(&mut self) -> io::Result<()> {
+        let Some(pipe) = &mut self.pipe else {
+            self.unsent.clear();
+            return Ok(());
+        };
+        while !self.unsent.is_empty() {
+            match pipe.write(&self.unsent) {
+                Ok(sent) => drop(self.unsent.drain(..sent)),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
     }
 }
 
 impl Drop for Guard {
     fn drop(&mut self) {
-        self.say(format_args!("{DONE}"));
-        self.0.stdin = None;
-        let _ = self.0.wait();
+        // Before the pipe closes: that would tell it to kill.
+        let _ = self.process.kill();
+        let _ = self.process.wait();
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use samite_testkit::fuzz;
 
     #[test]
     fn groups_that_ended_are_left_alone() {
@@ -94,7 +133,81 @@ mod tests {
                 .collect::<std::collections::BTreeSet<_>>()
         };
         assert_eq!(left("+10\n+11\n-10\n+12\n"), [11, 12].into());
-        assert_eq!(left("+10\n+11\ndone\n"), [].into());
-        assert_eq!(left("+0\n+x\n+7"), [7].into());
+        assert_eq!(left("+0\n+1\n+-5\n+x\n+7\n"), [7].into());
+        // The launcher was killed while it said a number.
+        assert_eq!(left("+12\n+3456"), [12].into());
+    }
+
+    #[test]
+    fn no_lines_break_a_guard() {
+        let name = "guard::tests::no_lines_break_a_guard";
+        fuzz::rounds(name, 3000, |_, random| {
+            let mut text = Vec::new();
+            for _ in 0..random.u32(..20) {
+                let number = match random.bool() {
+                    true => fuzz::word(random).to_string(),
+                    false => random.i32(-3..12).to_string(),
+                };
+                let line = [
+                    random.choice(&["+", "-", ""]).unwrap_or(&""),
+                    &*number,
+                    "\n",
+                ];
+                text.extend(line.concat().into_bytes());
+            }
+            if random.bool() {
+                fuzz::mutate(random, &mut text);
+            }
+            let groups = groups_left(&*text);
+            assert!(groups.iter().all(|group| group.as_raw_nonzero().get() > 1));
+        });
+    }
+
+    /// A program for [`Guard::start`].
+    fn starter(folder: &Path, script: &str) -> std::path::PathBuf {
+        use std::os::unix::fs::PermissionsExt;
+        let path = folder.join("starter");
+        std::fs::write(&path, format!("#!/bin/sh\n{script}\n")).unwrap();
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
+        path
+    }
+
+    /// Far more than a pipe takes, to a guard that reads nothing, and hears nothing.
+    #[test]
+    fn a_stopped_guard_holds_nobody_up() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut guard = Guard::start(&starter(folder.path(), "kill -STOP $$")).unwrap();
+        for group in 1_000_000..1_030_000 {
+            guard.watch(group);
+        }
+        assert!(!guard.unsent.is_empty());
+        let number = guard.process.id();
+        drop(guard);
+        assert!(!Path::new(&format!("/proc/{number}")).exists());
+    }
+
+    /// What did not fit comes when there is room again, whole and in order.
+    #[test]
+    fn what_a_guard_could_not_be_told_comes_later() {
+        let folder = tempfile::tempdir().unwrap();
+        let (heard, begin) = (folder.path().join("heard"), folder.path().join("begin"));
+        let script = format!(
+            "while [ ! -e {} ]; do sleep 0.01; done; exec cat > {}",
+            begin.display(),
+            heard.display()
+        );
+        let mut guard = Guard::start(&starter(folder.path(), &script)).unwrap();
+        (1..20_000).for_each(|group| guard.watch(group));
+        assert!(!guard.unsent.is_empty());
+        std::fs::write(&begin, "").unwrap();
+        while !guard.unsent.is_empty() {
+            guard.send().unwrap();
+            std::thread::yield_now();
+        }
+        let wanted: String = (1..20_000).map(|group| format!("+{group}\n")).collect();
+        while std::fs::metadata(&heard).map_or(0, |file| file.len()) < wanted.len() as u64 {
+            std::thread::yield_now();
+        }
+        assert_eq!(std::fs::read_to_string(&heard).unwrap(), wanted);
     }
 }

@@ -69,6 +69,7 @@ pub fn run(
         backlog: plan.backlog.as_ref(),
         grace: plan.grace,
         ending: None,
+        interrupted: None,
         failure: None,
     };
     job.run_units(on_event)?;
@@ -87,6 +88,8 @@ struct Job<'a> {
     backlog: Option<&'a Backlog>,
     grace: Duration,
     ending: Option<Ending>,
+    /// When somebody first asked for the end.
+    interrupted: Option<Instant>,
     failure: Option<Error>,
 }
 
@@ -94,7 +97,6 @@ struct Job<'a> {
 enum Ending {
     /// All were asked, and are killed if they take too long.
     Asked {
-        since: Instant,
         until: Instant,
     },
     Killed,
@@ -160,7 +162,7 @@ impl Job<'_> {
             .flat_map(|process| process.output.readers());
         fds.extend(readers.map(|reader| PollFd::new(reader, PollFlags::IN)));
         let timeout = match &self.ending {
-            Some(Ending::Asked { until, .. }) => {
+            Some(Ending::Asked { until }) => {
                 Timespec::try_from(until.saturating_duration_since(Instant::now())).ok()
             }
             Some(Ending::Killed) | None => None,
@@ -288,11 +290,9 @@ impl Job<'_> {
         let Some(signal) = heard.end else {
             return;
         };
-        let again = match &self.ending {
-            None => false,
-            Some(Ending::Asked { since, .. }) => since.elapsed() >= ONE_WISH,
-            Some(Ending::Killed) => true,
-        };
+        // The end may have begun for another reason: then the units clean up, and one signal does not break that off.
+        let first = *self.interrupted.get_or_insert_with(Instant::now);
+        let again = first.elapsed() >= ONE_WISH;
         self.fail(Error::Interrupted { signal });
         if again {
             self.kill();
@@ -303,14 +303,16 @@ impl Job<'_> {
     fn stop(&mut self) {
         let before = Instant::now();
         stop_with(&self.processes);
-        if let Some(Ending::Asked { since, until }) = &mut self.ending {
-            *since += before.elapsed();
+        if let Some(Ending::Asked { until }) = &mut self.ending {
             *until += before.elapsed();
+        }
+        if let Some(first) = &mut self.interrupted {
+            *first += before.elapsed();
         }
     }
 
     fn lose_patience(&mut self) {
-        if let Some(Ending::Asked { until, .. }) = self.ending
+        if let Some(Ending::Asked { until }) = self.ending
             && Instant::now() >= until
         {
             self.kill();
@@ -332,9 +334,8 @@ impl Job<'_> {
             process.signal(Signal::TERM);
             process.signal(Signal::CONT);
         }
-        let since = Instant::now();
-        let until = since + self.grace;
-        self.ending = Some(Ending::Asked { since, until });
+        let until = Instant::now() + self.grace;
+        self.ending = Some(Ending::Asked { until });
     }
 
     fn kill(&mut self) {

@@ -20,11 +20,13 @@
 //! # Rules
 //! * Every process leads its own group, and the whole group goes when it ends, or when the launcher does, also by
 //!   kill -9. What leaves the group (`setsid`, a daemon) is not followed: its output is not read any more once
-//!   its unit has ended, and it may stay. Nor is anybody followed whose launcher and guard are killed at once.
+//!   its unit has ended, and it may stay. Nor is anybody followed whose launcher and guard are killed at once, or whose guard
+//!   somebody has stopped.
 //! * Nothing is started before every program of the job is known to exist.
 //! * The first failure ends the job and is the one that is reported, with the unit's last words.
 //! * File descriptors: two pipes for a unit, or one when the limit is low; nothing else per unit.
-//! * The launcher never waits for who reads its output, nor for what a unit left behind: signals are always heard.
+//! * The launcher never waits for who reads its output, nor for what a unit left behind, nor for its guard: signals are
+//!   always heard.
 //!
 //! # Progress reports
 //! A unit that has something for the progress bar prints a line that starts with the character

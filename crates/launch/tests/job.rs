@@ -1,7 +1,7 @@
 //! Whole jobs of small shell programs: output, ends, failures, and that nothing stays behind.
 
 use rustix::process::{Pid, Signal, kill_process, test_kill_process};
-use samite_launch::{Error, Event, Exit, Plan, Program, Stream, run};
+use samite_launch::{Error, Event, Exit, Interrupts, Plan, Program, Stream, run};
 use std::path::Path;
 use std::time::Duration;
 
@@ -26,9 +26,17 @@ fn sh(name: &str, script: &str) -> Program {
 }
 
 /// Runs a plan; `then` sees each event too, with the process id of its process where it has one.
-fn watch(plan: &Plan, mut then: impl FnMut(&Event<'_>, &Seen)) -> (Result<(), Error>, Seen) {
+fn watch(plan: &Plan, then: impl FnMut(&Event<'_>, &Seen)) -> (Result<(), Error>, Seen) {
+    watch_with(plan, None, then)
+}
+
+fn watch_with(
+    plan: &Plan,
+    interrupts: Option<&Interrupts>,
+    mut then: impl FnMut(&Event<'_>, &Seen),
+) -> (Result<(), Error>, Seen) {
     let mut seen = Seen::default();
-    let result = run(plan, None, &mut |event| {
+    let result = run(plan, interrupts, &mut |event| {
         match &event {
             Event::Started { pid, .. } => seen.pids.push(*pid),
             Event::Line(line) => {
@@ -143,6 +151,36 @@ fn a_unit_that_ignores_the_request_is_killed_after_the_grace() {
     job.grace = Duration::from_millis(100);
     let (result, _) = watch(&job, |_, _| {});
     assert_eq!(result.expect_err("one failed").exit_code(), 1);
+}
+
+/// Units clean up after the failure of another one: the first Ctrl-C meanwhile is no second wish.
+#[test]
+fn the_first_interrupt_after_a_failure_kills_nobody() {
+    let folder = tempfile::tempdir().expect("a scratch folder");
+    let up = folder.path().join("up").display().to_string();
+    let careful = format!(
+        "trap 'echo cleaning; sleep 1; echo clean; exit 0' TERM; : > {up}; sleep 1000 & wait"
+    );
+    let bad = format!("while [ ! -e {up} ]; do sleep 0.01; done; exit 3");
+    let mut job = plan([sh("careful", &careful), sh("bad", &bad)]);
+    job.grace = Duration::from_secs(60);
+    let interrupts = Interrupts::install().expect("handlers");
+    let (result, seen) = watch_with(&job, Some(&interrupts), |event, seen| {
+        let cleans = seen
+            .lines
+            .last()
+            .is_some_and(|line| line.ends_with("cleaning\n"));
+        if matches!(event, Event::Line(_)) && cleans {
+            // Longer than two signals that mean the same.
+            std::thread::sleep(Duration::from_millis(700));
+            kill_process(rustix::process::getpid(), Signal::INT).expect("it is this one");
+        }
+    });
+    assert_eq!(result.expect_err("one failed").exit_code(), 3);
+    assert_eq!(
+        seen.lines,
+        ["[careful.0] cleaning\n", "[careful.0] clean\n"]
+    );
 }
 
 #[test]
