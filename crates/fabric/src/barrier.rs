@@ -104,7 +104,7 @@ impl Fabric {
         let mut ended = Ok(());
         for other in others {
             let attempt = self.core.borrow_mut().engine.take_come(*other, list);
-            let told = self.signal(*other, key(GO, list, attempt));
+            let told = self.signal_any(*other, key(GO, list, attempt));
             ended = ended.and(told);
         }
         ended
@@ -112,7 +112,7 @@ impl Fabric {
 
     fn come(&self, root: PeerId, list: u64) -> Result<()> {
         let attempt = self.core.borrow_mut().engine.next_attempt();
-        self.signal(root, key(COME, list, attempt))?;
+        self.signal_any(root, key(COME, list, attempt))?;
         let ended = self.wait("a barrier", Whom::Peer(root), |engine| {
             if engine.take_go(root, list, attempt) {
                 return Some(Ok(()));

@@ -118,6 +118,9 @@ pub enum Error {
     /// An atomic needs an aligned offset.
     #[error("offset {0} is not aligned for an atomic of this size")]
     Misaligned(u64),
+    /// The key of a signal is 2^63 or above.
+    #[error("{0} is no key of a signal: the keys are below 2^63")]
+    NoSuchKey(u64),
     /// An active message names a handler that its receiver did not register.
     #[error("{peer} has no handler {handler}")]
     NoHandler {
@@ -218,6 +221,7 @@ pub enum ErrorCode {
     TooLong = 18,
     Forked = 19,
     NotReceived = 20,
+    NoSuchKey = 21,
 }
 
 impl Error {
@@ -244,6 +248,7 @@ impl Error {
             Error::TooLong { .. } => ErrorCode::TooLong,
             Error::Forked => ErrorCode::Forked,
             Error::NotReceived(_) => ErrorCode::NotReceived,
+            Error::NoSuchKey(_) => ErrorCode::NoSuchKey,
         }
     }
 }

@@ -314,8 +314,16 @@ impl Fabric {
     /// 2^63. Completion: local.
     ///
     /// # Errors
-    /// [`Error::PeerLost`]; [`Error::Timeout`] if the peer has not taken what was sent to it before.
+    /// [`Error::PeerLost`]; [`Error::Timeout`] if the peer has not taken what was sent to it before;
+    /// [`Error::NoSuchKey`].
+    #[inline]
     pub fn signal(&self, to: PeerId, key: u64) -> Result<()> {
+        of_users(key)?;
+        self.signal_any(to, key)
+    }
+
+    /// [`Fabric::signal`], with the keys of barriers too.
+    pub(crate) fn signal_any(&self, to: PeerId, key: u64) -> Result<()> {
         let mut core_ref = self.core.borrow_mut();
         let core = &mut *core_ref;
         if let Some(error) = core.engine.gone(to) {
@@ -353,13 +361,27 @@ impl Fabric {
     }
 
     /// Waits for a signal from a peer and takes it.
+    ///
+    /// # Errors
+    /// [`Error::PeerLost`], [`Error::Timeout`]; [`Error::NoSuchKey`].
     pub fn await_signal(&self, from: PeerId, key: u64) -> Result<()> {
+        of_users(key)?;
         self.wait("a signal", Whom::Peer(from), |engine| {
             if engine.take_signal(from, key) {
                 return Some(Ok(()));
             }
             engine.gone(from).map(Err)
         })?
+    }
+}
+
+/// Whether a signal of users may have this key.
+#[inline]
+fn of_users(key: u64) -> Result<()> {
+    if key < crate::barrier::KEYS {
+        Ok(())
+    } else {
+        Err(Error::NoSuchKey(key))
     }
 }
 

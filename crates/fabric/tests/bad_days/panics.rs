@@ -122,3 +122,19 @@ fn nobody_is_nobody() {
         assert!(fabric.signal(PeerId(number), 1).is_err());
     }
 }
+
+/// Keys that barriers have. Whoever sent one would pass another's barrier, or be taken for a liar.
+#[test]
+fn keys_of_barriers_are_not_for_signals() {
+    let fabric = alone();
+    for key in [1 << 63, 1 << 63 | 2 << 61 | 1, u64::MAX] {
+        assert_eq!(fabric.signal(fabric.me(), key), Err(Error::NoSuchKey(key)));
+        assert_eq!(
+            fabric.await_signal(fabric.me(), key),
+            Err(Error::NoSuchKey(key))
+        );
+    }
+    let last = (1 << 63) - 1;
+    fabric.signal(fabric.me(), last).unwrap();
+    fabric.await_signal(fabric.me(), last).unwrap();
+}
