@@ -55,7 +55,7 @@ pub(crate) fn run(args: &AgentArgs) -> Result<ExitCode> {
         Err(_) => {
             Layers::default()
                 .user_file()?
-                .environment(std::env::vars())?
+                .own_environment()?
                 .resolve()?
                 .config
         }

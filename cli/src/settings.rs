@@ -18,13 +18,7 @@ pub(crate) fn resolve(workflow: Option<&Workflow>, options: &[String]) -> Result
     if let Some(text) = std::env::var_os(samite::variable::CONFIG) {
         layers = layers.outer(&text.to_string_lossy())?;
     }
-    let text = |(name, value): (std::ffi::OsString, std::ffi::OsString)| {
-        (
-            name.to_string_lossy().into_owned(),
-            value.to_string_lossy().into_owned(),
-        )
-    };
-    layers = layers.environment(std::env::vars_os().map(text))?;
+    layers = layers.own_environment()?;
     for option in options {
         layers = layers.assignment(option)?;
     }

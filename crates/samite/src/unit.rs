@@ -100,7 +100,7 @@ fn settings() -> Result<Settings> {
         Ok(text) => Settings::from_toml(&text),
         Err(_) => Layers::default()
             .user_file()
-            .and_then(|layers| layers.environment(env::vars()))
+            .and_then(Layers::own_environment)
             .and_then(|layers| layers.resolve())
             .map(|resolved| resolved.config),
     };

@@ -3,17 +3,20 @@
 //! Each layer remembers where its values are from, so that an error, and `config show --origin`, can
 //! name a line of a file, a variable or an option. The merge itself is figment's.
 
+use super::file::File;
+use super::names::{hint, is_known, known_names, nearest};
 use super::{Auto, Config, ConfigError, Steps};
 use figment::error::Kind;
 use figment::value::{Dict, Map};
 use figment::{Figment, Metadata, Profile, Provider};
 use samite_stage::method::graph::Edge;
-use serde::Deserialize;
 use std::collections::BTreeMap;
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
-use toml::Spanned;
-use toml::de::{DeTable, DeValue};
+use toml::de::DeValue;
 
+/// How the names of our variables begin.
+const PREFIX: &str = "SAMITE_";
 /// Variables that the launcher, the benches and the tests use; they are no settings.
 const RESERVED: &[&str] = &[
     "DOMAIN", "JOB", "PROGRAM", "RANK", "SIZE", "UNIT", "UNITS", "CONFIG", "LAUNCHER", "LOG",
@@ -29,10 +32,10 @@ pub struct Layers {
 
 /// The settings of one place.
 #[derive(Debug)]
-struct Layer {
-    values: Dict,
+pub(super) struct Layer {
+    pub(super) values: Dict,
     /// For each setting, what to call its place: a file with a line, a variable, an option.
-    origins: BTreeMap<String, String>,
+    pub(super) origins: BTreeMap<String, String>,
 }
 
 impl Layers {
@@ -115,6 +118,27 @@ impl Layers {
         Ok(layers)
     }
 
+    /// Adds what this process's environment says, as [`Layers::environment`]. What is in variables of others need not
+    /// be text.
+    ///
+    /// # Errors
+    /// As [`Layers::environment`]; [`ConfigError::Syntax`] if the value of a setting is not UTF-8.
+    pub fn own_environment(self) -> Result<Self, ConfigError> {
+        let named = std::env::vars_os().filter_map(|(name, value)| {
+            let name = name.into_string().ok()?;
+            name.starts_with(PREFIX).then_some((name, value))
+        });
+        let text = |(name, value): (String, OsString)| match value.into_string() {
+            Ok(value) => Ok((name, value)),
+            Err(_) => Err(ConfigError::Syntax {
+                origin: name,
+                message: "its value is not UTF-8".into(),
+            }),
+        };
+        let variables: Vec<_> = named.map(text).collect::<Result<_, _>>()?;
+        self.environment(variables)
+    }
+
     /// Adds those of `variables` that start with `SAMITE_`.
     ///
     /// # Errors
@@ -127,13 +151,13 @@ impl Layers {
             .into_iter()
             .map(|name| {
                 (
-                    format!("SAMITE_{}", name.replace('.', "_").to_uppercase()),
+                    format!("{PREFIX}{}", name.replace('.', "_").to_uppercase()),
                     name,
                 )
             })
             .collect();
         for (variable, value) in variables {
-            let Some(rest) = variable.strip_prefix("SAMITE_") else {
+            let Some(rest) = variable.strip_prefix(PREFIX) else {
                 continue;
             };
             if RESERVED.contains(&rest)
@@ -370,127 +394,6 @@ impl Provider for &Layer {
     fn data(&self) -> figment::Result<Map<Profile, Dict>> {
         Ok(Map::from([(Profile::Default, self.values.clone())]))
     }
-}
-
-/// A file with settings, for messages that name a line.
-struct File<'a> {
-    path: &'a Path,
-    text: &'a str,
-}
-
-impl File<'_> {
-    fn at(&self, offset: usize) -> String {
-        let before = &self.text.as_bytes()[..offset.min(self.text.len())];
-        let line = 1 + before.iter().filter(|&&byte| byte == b'\n').count();
-        format!("{}:{line}", self.path.display())
-    }
-
-    fn parse(&self) -> Result<Spanned<DeTable<'_>>, ConfigError> {
-        DeTable::parse(self.text).map_err(|error| self.syntax(&error))
-    }
-
-    fn syntax(&self, error: &toml::de::Error) -> ConfigError {
-        ConfigError::Syntax {
-            origin: self.at(error.span().map_or(0, |span| span.start)),
-            message: error.message().to_owned(),
-        }
-    }
-
-    /// The settings of `table`, all of which exist.
-    fn layer(&self, table: &DeTable<'_>) -> Result<Layer, ConfigError> {
-        let mut origins = BTreeMap::new();
-        let known = known_names();
-        for (section, keys) in table {
-            let name = section.get_ref().to_string();
-            let at = section.span().start;
-            match keys.get_ref() {
-                DeValue::Table(keys) => {
-                    for (key, value) in keys {
-                        let name = format!("{name}.{}", key.get_ref());
-                        // The settings of one stream, all of which exist.
-                        if let ("stage", DeValue::Table(own)) =
-                            (&*section.get_ref().to_string(), value.get_ref())
-                            && !known.contains(&name)
-                        {
-                            for key in own.keys() {
-                                let full = format!("{name}.{}", key.get_ref());
-                                let general = format!("stage.{}", key.get_ref());
-                                self.check(&general, &known, key.span().start)?;
-                                origins.insert(full, self.at(key.span().start));
-                            }
-                            continue;
-                        }
-                        self.check(&name, &known, key.span().start)?;
-                        origins.insert(name, self.at(key.span().start));
-                    }
-                    if keys.is_empty()
-                        && !known
-                            .iter()
-                            .any(|known| known.starts_with(&format!("{name}.")))
-                    {
-                        self.check(&name, &known, at)?;
-                    }
-                }
-                _ => self.check(&name, &known, at)?,
-            }
-        }
-        // The spans are read; the values are taken by the same route as those of other layers.
-        let deserializer =
-            toml::de::ValueDeserializer::from(Spanned::new(0..0, DeValue::Table(table.clone())));
-        let values = Dict::deserialize(deserializer).map_err(|error| self.syntax(&error))?;
-        Ok(Layer { values, origins })
-    }
-
-    fn check(&self, name: &str, known: &[String], offset: usize) -> Result<(), ConfigError> {
-        if known.iter().any(|known| known == name) {
-            return Ok(());
-        }
-        let hint = hint(name, known.iter().map(String::as_str));
-        Err(ConfigError::Unknown {
-            origin: self.at(offset),
-            name: name.to_owned(),
-            hint,
-        })
-    }
-}
-
-/// `section.key` of every setting.
-fn known_names() -> Vec<String> {
-    let table = toml::Table::try_from(Config::default()).expect("settings are tables");
-    let keys = |(section, keys): (&String, &toml::Value)| -> Vec<String> {
-        let keys = keys
-            .as_table()
-            .expect("every setting is in a section")
-            .keys();
-        keys.map(|key| format!("{section}.{key}")).collect()
-    };
-    table.iter().flat_map(keys).collect()
-}
-
-/// Whether there is such a setting, of all streams or of one.
-fn is_known(name: &str, known: &[String]) -> bool {
-    let of_one = || {
-        let (stream, key) = name.strip_prefix("stage.")?.rsplit_once('.')?;
-        (!stream.is_empty()).then(|| format!("stage.{key}"))
-    };
-    let has = |name: &str| known.iter().any(|known| known == name);
-    has(name) || of_one().is_some_and(|general| has(&general))
-}
-
-fn hint<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> String {
-    nearest(name, known).map_or(
-        "; `samite config show` prints all settings".to_owned(),
-        |near| format!("; did you mean `{near}`?"),
-    )
-}
-
-fn nearest<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> Option<&'a str> {
-    let limit = (name.chars().count() / 3).max(2);
-    known
-        .map(|known| (strsim::damerau_levenshtein(name, known), known))
-        .filter(|(distance, _)| *distance <= limit)
-        .min()
-        .map(|(_, near)| near)
 }
 
 fn user_file_path() -> Option<PathBuf> {

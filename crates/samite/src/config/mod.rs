@@ -5,6 +5,10 @@
 //! `--config fabric.eager_max=…` on the command line. An unknown name is an error wherever it is. The table
 //! `[stage.NAME]`, and `--config stage.NAME.…`, have settings of `[stage]` for the stream `NAME` alone.
 //!
+//! # Files
+//! `layers` (where settings come from, and how they merge) · `file` (those of a file, with their lines) · `names` (which there are) ·
+//! `quantity` (sizes and times) · `stage` (those of streams)
+//!
 //! The launcher resolves once and gives every unit the same text ([`Config::to_toml`] in
 //! `SAMITE_CONFIG`, read back by [`Config::from_toml`]).
 //!
@@ -20,7 +24,9 @@
 //! # Ok::<(), samite::config::ConfigError>(())
 //! ```
 
+mod file;
 mod layers;
+mod names;
 mod quantity;
 mod stage;
 

@@ -1,0 +1,93 @@
+//! Settings in the text of a file, each with its line.
+
+use super::ConfigError;
+use super::layers::Layer;
+use super::names::{hint, known_names};
+use figment::value::Dict;
+use serde::Deserialize;
+use std::collections::BTreeMap;
+use std::path::Path;
+use toml::Spanned;
+use toml::de::{DeTable, DeValue};
+
+/// A file with settings, for messages that name a line.
+pub(super) struct File<'a> {
+    pub(super) path: &'a Path,
+    pub(super) text: &'a str,
+}
+
+impl File<'_> {
+    pub(super) fn at(&self, offset: usize) -> String {
+        let before = &self.text.as_bytes()[..offset.min(self.text.len())];
+        let line = 1 + before.iter().filter(|&&byte| byte == b'\n').count();
+        format!("{}:{line}", self.path.display())
+    }
+
+    pub(super) fn parse(&self) -> Result<Spanned<DeTable<'_>>, ConfigError> {
+        DeTable::parse(self.text).map_err(|error| self.syntax(&error))
+    }
+
+    pub(super) fn syntax(&self, error: &toml::de::Error) -> ConfigError {
+        ConfigError::Syntax {
+            origin: self.at(error.span().map_or(0, |span| span.start)),
+            message: error.message().to_owned(),
+        }
+    }
+
+    /// The settings of `table`, all of which exist.
+    pub(super) fn layer(&self, table: &DeTable<'_>) -> Result<Layer, ConfigError> {
+        let mut origins = BTreeMap::new();
+        let known = known_names();
+        for (section, keys) in table {
+            let name = section.get_ref().to_string();
+            let at = section.span().start;
+            match keys.get_ref() {
+                DeValue::Table(keys) => {
+                    for (key, value) in keys {
+                        let name = format!("{name}.{}", key.get_ref());
+                        // The settings of one stream, all of which exist.
+                        if let ("stage", DeValue::Table(own)) =
+                            (&*section.get_ref().to_string(), value.get_ref())
+                            && !known.contains(&name)
+                        {
+                            for key in own.keys() {
+                                let full = format!("{name}.{}", key.get_ref());
+                                let general = format!("stage.{}", key.get_ref());
+                                self.check(&general, &known, key.span().start)?;
+                                origins.insert(full, self.at(key.span().start));
+                            }
+                            continue;
+                        }
+                        self.check(&name, &known, key.span().start)?;
+                        origins.insert(name, self.at(key.span().start));
+                    }
+                    if keys.is_empty()
+                        && !known
+                            .iter()
+                            .any(|known| known.starts_with(&format!("{name}.")))
+                    {
+                        self.check(&name, &known, at)?;
+                    }
+                }
+                _ => self.check(&name, &known, at)?,
+            }
+        }
+        // The spans are read; the values are taken by the same route as those of other layers.
+        let deserializer =
+            toml::de::ValueDeserializer::from(Spanned::new(0..0, DeValue::Table(table.clone())));
+        let values = Dict::deserialize(deserializer).map_err(|error| self.syntax(&error))?;
+        Ok(Layer { values, origins })
+    }
+
+    fn check(&self, name: &str, known: &[String], offset: usize) -> Result<(), ConfigError> {
+        if known.iter().any(|known| known == name) {
+            return Ok(());
+        }
+        let hint = hint(name, known.iter().map(String::as_str));
+        Err(ConfigError::Unknown {
+            origin: self.at(offset),
+            name: name.to_owned(),
+            hint,
+        })
+    }
+}

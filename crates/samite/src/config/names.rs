@@ -1,0 +1,42 @@
+//! The names of the settings, and the one that is nearest to what was written.
+
+use super::Config;
+
+/// `section.key` of every setting.
+pub(super) fn known_names() -> Vec<String> {
+    let table = toml::Table::try_from(Config::default()).expect("settings are tables");
+    let keys = |(section, keys): (&String, &toml::Value)| -> Vec<String> {
+        let keys = keys
+            .as_table()
+            .expect("every setting is in a section")
+            .keys();
+        keys.map(|key| format!("{section}.{key}")).collect()
+    };
+    table.iter().flat_map(keys).collect()
+}
+
+/// Whether there is such a setting, of all streams or of one.
+pub(super) fn is_known(name: &str, known: &[String]) -> bool {
+    let of_one = || {
+        let (stream, key) = name.strip_prefix("stage.")?.rsplit_once('.')?;
+        (!stream.is_empty()).then(|| format!("stage.{key}"))
+    };
+    let has = |name: &str| known.iter().any(|known| known == name);
+    has(name) || of_one().is_some_and(|general| has(&general))
+}
+
+pub(super) fn hint<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> String {
+    nearest(name, known).map_or(
+        "; `samite config show` prints all settings".to_owned(),
+        |near| format!("; did you mean `{near}`?"),
+    )
+}
+
+pub(super) fn nearest<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> Option<&'a str> {
+    let limit = (name.chars().count() / 3).max(2);
+    known
+        .map(|known| (strsim::damerau_levenshtein(name, known), known))
+        .filter(|(distance, _)| *distance <= limit)
+        .min()
+        .map(|(_, near)| near)
+}

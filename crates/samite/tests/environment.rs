@@ -1,0 +1,46 @@
+//! Environments that are no text: those of others are not looked at, ours are refused by name.
+#![forbid(unsafe_code)]
+
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::process::Command;
+
+const NO_TEXT: &[u8] = b"caf\xe9";
+
+/// Joins in a process of its own that has this variable; what it says.
+fn join_with(test: &str, variable: &[u8]) -> String {
+    const CHILD: &str = "SAMITE_TEST_CHILD";
+    if std::env::var_os(CHILD).is_some() {
+        match samite::init() {
+            Ok(_) => println!("it joined"),
+            Err(error) => println!("refused: {error}"),
+        }
+        std::process::exit(0);
+    }
+    let ended = Command::new(std::env::current_exe().expect("a test binary has a path"))
+        .args(["--exact", test, "--nocapture"])
+        .env(CHILD, "1")
+        .env(OsStr::from_bytes(variable), OsStr::from_bytes(NO_TEXT))
+        .output()
+        .expect("a test binary can be started again");
+    let said = [ended.stdout, ended.stderr].concat();
+    String::from_utf8_lossy(&said).into_owned()
+}
+
+#[test]
+fn variables_of_others_need_not_be_text() {
+    for variable in [&b"MENU"[..], NO_TEXT] {
+        let said = join_with("variables_of_others_need_not_be_text", variable);
+        assert!(said.contains("it joined"), "{said}");
+    }
+}
+
+#[test]
+fn a_setting_that_is_no_text_is_refused_by_name() {
+    let test = "a_setting_that_is_no_text_is_refused_by_name";
+    let said = join_with(test, b"SAMITE_STAGE_FOLDER");
+    assert!(
+        said.contains("SAMITE_STAGE_FOLDER: its value is not UTF-8"),
+        "{said}"
+    );
+}
