@@ -18,6 +18,8 @@ const BRIEF: Duration = Duration::from_millis(3);
 
 /// Rows of a field that each writer writes.
 const ROWS: usize = 10;
+/// Steps of a stream.
+const STEPS: u64 = 3;
 
 struct Honest<'f> {
     fabric: &'f Fabric,
@@ -32,8 +34,8 @@ pub(crate) fn until_finished(fabric: &Fabric, seed: u64) -> Outcome {
     let honest = Honest::new(fabric)?;
     honest.pgas.world().barrier()?;
     samite_testkit::point("started");
-    let mut round = seed << 20;
-    let mut streams = 0;
+    let first = first_round(seed);
+    let (mut round, mut streams) = (first, 0);
     loop {
         round += 1;
         honest.messages(round)?;
@@ -42,8 +44,8 @@ pub(crate) fn until_finished(fabric: &Fabric, seed: u64) -> Outcome {
         fabric.set_deadline(Duration::from_millis(200));
         // The steward hears the strangers as well: their readers may stop a writer. But what comes is right.
         // A name of its own in each round: a stream that was broken off goes on where it was, with other contents.
-        match honest.stream(round - (seed << 20), round)? {
-            Ok(()) => streams += 1,
+        match honest.stream(round - first, round)? {
+            Ok(_) => streams += 1,
             Err(error) => samite_testkit::say(&error.to_string()),
         }
         fabric.set_deadline(PATIENCE);
@@ -53,12 +55,10 @@ pub(crate) fn until_finished(fabric: &Fabric, seed: u64) -> Outcome {
             break;
         }
     }
-    let last = honest.stream(u64::MAX, round)?;
-    last.map_err(Failed::new)?;
-    samite_testkit::say(&format!(
-        "{} rounds, {streams} streams",
-        round - (seed << 20)
-    ));
+    // Nobody is there any more who could be in its way: all of it is there, and right.
+    let steps = honest.stream(u64::MAX, round)?.map_err(Failed::new)?;
+    same!(steps, if honest.me == READER { STEPS } else { 0 });
+    samite_testkit::say(&format!("{} rounds, {streams} streams", round - first));
     Ok(honest.pgas.world().barrier()?)
 }
 
@@ -69,17 +69,24 @@ pub(crate) fn some_rounds(fabric: &Fabric, seed: u64) -> Outcome {
     honest.pgas.world().barrier()?;
     samite_testkit::point("started");
     fabric.set_deadline(Duration::from_millis(20));
-    for round in seed..seed + 12 {
+    for number in 1..=12 {
+        let round = first_round(seed) + number;
         let _ = honest.messages(round);
         let _ = honest.memory(round);
         honest.provoke();
-        let _ = honest.stream(round - seed, round);
+        let _ = honest.stream(number, round);
         let _ = fabric.job();
         let _ = fabric.allocate(3 << 20);
     }
     Ok(())
 }
 
+/// Rounds of a seed have numbers of their own, small enough for what is computed of them.
+fn first_round(seed: u64) -> u64 {
+    seed % (1 << 12) << 20
+}
+
+/// Exact in a double.
 fn value(round: u64, step: u64, y: usize, x: usize) -> f64 {
     (round * 1_000_003 + step * 10_007 + y as u64 * 101 + x as u64) as f64
 }
@@ -199,11 +206,12 @@ impl<'f> Honest<'f> {
         finished.count() >= crate::STRANGERS as usize
     }
 
-    /// Steps of a stream from all units but one to that one. What the stage says is not asked; the steps are.
-    fn stream(&self, number: u64, round: u64) -> Outcome<Result<(), Box<dyn Error>>> {
+    /// Steps of a stream from all units but one to that one; how many were read, and were ours. What the stage says is not
+    /// asked; the steps are.
+    fn stream(&self, number: u64, round: u64) -> Outcome<Result<u64, Box<dyn Error>>> {
         let name = format!("stream-{number}");
         if self.me != READER {
-            return Ok(self.write(&name, round));
+            return Ok(self.write(&name, round).map(|()| 0));
         }
         let mut is_wrong = false;
         let ended = self.read(&name, round, &mut is_wrong);
@@ -215,7 +223,7 @@ impl<'f> Honest<'f> {
         let stage = Stage::join(self.fabric)?;
         let mut writer = stage.writer(name)?;
         let first = self.me as usize * ROWS;
-        for number in 0..3 {
+        for number in 0..STEPS {
             let mut step = writer.step()?;
             let rows =
                 Array2::from_shape_fn((ROWS, 40), |(y, x)| value(round, number, first + y, x));
@@ -226,8 +234,9 @@ impl<'f> Honest<'f> {
         Ok(writer.close()?)
     }
 
-    fn read(&self, name: &str, round: u64, is_wrong: &mut bool) -> Result<(), Box<dyn Error>> {
+    fn read(&self, name: &str, round: u64, is_wrong: &mut bool) -> Result<u64, Box<dyn Error>> {
         let stage = Stage::join(self.fabric)?;
+        let mut steps = 0;
         for (number, step) in (0..).zip(stage.reader(name)?) {
             let part: Array2<f64> = step?.get("u", [3..20, 5..31])?;
             let is_right = |((y, x), found): ((usize, usize), &f64)| {
@@ -236,7 +245,8 @@ impl<'f> Honest<'f> {
             // A stream of that name may be the strangers', or one of another round: then nothing in it is ours.
             let ours = part.indexed_iter().filter(|point| is_right(*point)).count();
             *is_wrong |= ours > 0 && ours < part.len();
+            steps += u64::from(ours == part.len());
         }
-        Ok(())
+        Ok(steps)
     }
 }
