@@ -82,7 +82,13 @@ impl<'f, T: Elem> GlobalLock<'f, T> {
     }
 
     fn with<'l>(&'l self, guard: Guard<'l, 'f>) -> Result<GlobalGuard<'l, 'f, T>> {
-        let value = self.value.get_value(self.lock.words.home(), 0)?;
+        let value = match self.value.get_value(self.lock.words.home(), 0) {
+            Ok(value) => value,
+            Err(error) => {
+                guard.give_up();
+                return Err(error);
+            }
+        };
         Ok(GlobalGuard {
             value,
             changed: false,

@@ -1,6 +1,6 @@
 //! Homes that do not answer in time, over messages, and homes whose words are nonsense.
 
-use samite_fabric::{Error as Below, Fabric, PeerId};
+use samite_fabric::{Error as Below, Fabric, PeerId, SegmentKey};
 use samite_pgas::{Error, Lock, Pgas, Team, Unit};
 use samite_testkit::{Cast, MESSAGES_ONLY, Outcome, Who, check, pause, same, units};
 use std::time::Duration;
@@ -105,23 +105,33 @@ fn a_lock_is_dropped_before_the_home_has_answered() {
     units.conduct(name, drops, send_away);
 }
 
+/// A lock that is at home at unit 0, who is this peer, and the segments there that have come with it. Collective.
+fn lock_and_pages<'f>(
+    fabric: &Fabric,
+    world: &Team<'f>,
+    first: PeerId,
+) -> Outcome<(Lock<'f>, Vec<SegmentKey>)> {
+    let segments = || {
+        let all = (0..1024).filter_map(|number| fabric.look_up(first, number).transpose());
+        all.collect::<Result<Vec<_>, _>>()
+    };
+    world.barrier()?;
+    let before = segments()?;
+    world.barrier()?;
+    let lock = lock_of_the_first(world)?;
+    let mut pages = segments()?;
+    pages.retain(|key| !before.contains(key));
+    check!(!pages.is_empty());
+    Ok((lock, pages))
+}
+
 /// Every word of the lock becomes nonsense of another kind: errors, and no panic.
 #[test]
 fn words_that_are_nonsense() {
     let body = |fabric: &Fabric, peers: &[PeerId]| {
         let pgas = &Pgas::new(fabric)?;
         let world = pgas.world();
-        let segments = || {
-            let all = (0..1024).filter_map(|number| fabric.look_up(peers[0], number).transpose());
-            all.collect::<Result<Vec<_>, _>>()
-        };
-        world.barrier()?;
-        let before = segments()?;
-        world.barrier()?;
-        let lock = lock_of_the_first(world)?;
-        let pages: Vec<_> = segments()?;
-        let pages: Vec<_> = pages.iter().filter(|key| !before.contains(key)).collect();
-        check!(!pages.is_empty());
+        let (lock, pages) = lock_and_pages(fabric, world, peers[0])?;
         for word in [
             u64::MAX,
             1 << 22,
@@ -130,10 +140,12 @@ fn words_that_are_nonsense() {
             7 << 22 | 9 << 1,
             1 << 21,
             3,
+            // The first ticket of unit 1, which does not wait.
+            1 << 22 | 2 << 1,
         ] {
             if pgas.me() == Unit(2) {
                 for page in &pages {
-                    let remote = fabric.attach(**page)?;
+                    let remote = fabric.attach(*page)?;
                     let bytes = remote.mapped().expect("it is mapped");
                     for at in (0..bytes.len() / 8 * 8).step_by(8) {
                         bytes.write(at, &word.to_le_bytes());
@@ -155,4 +167,45 @@ fn words_that_are_nonsense() {
         Ok(())
     };
     units(3).run("late::words_that_are_nonsense", body);
+}
+
+/// A broken lock whose home does not say who died: who asks has an error, and not the lock; nor is it repaired.
+#[test]
+fn who_gets_an_error_has_no_lock() {
+    let body = |fabric: &Fabric, peers: &[PeerId]| {
+        let pgas = &Pgas::new(fabric)?;
+        let world = pgas.world();
+        let (lock, pages) = lock_and_pages(fabric, world, peers[0])?;
+        // Whoever it is that died, by every record: the words for waking of 64 locks, then lines of three members.
+        let breaks = |tail: Option<u64>, lost: u64| -> Outcome {
+            for page in &pages {
+                let remote = fabric.attach(*page)?;
+                let bytes = remote.mapped().expect("it is mapped");
+                for record in (512..bytes.len() / 256 * 256).step_by(256) {
+                    if let Some(tail) = tail {
+                        bytes.write(record, &tail.to_le_bytes());
+                    }
+                    bytes.write(record + 8, &lost.to_le_bytes());
+                }
+            }
+            Ok(())
+        };
+        world.barrier()?;
+        if pgas.me() == Unit(1) {
+            breaks(Some(1), u64::MAX)?;
+            for _ in 0..3 {
+                check!(matches!(lock.recover(), Err(Error::NoSuchRank { .. })));
+            }
+            breaks(None, 3)?;
+            let unit = Unit(2);
+            same!(lock.acquire().err(), Some(Error::HolderLost { unit }));
+            same!(lock.recover()?.lost_holder(), Some(Unit(2)));
+            same!(lock.recover()?.lost_holder(), None);
+        }
+        world.barrier()?;
+        // It is as good as new for others too.
+        lock.acquire()?.release()?;
+        Ok(world.barrier()?)
+    };
+    units(3).run("late::who_gets_an_error_has_no_lock", body);
 }
