@@ -2,6 +2,7 @@
 
 mod aggregate;
 mod atomics;
+mod in_phase;
 mod leave;
 mod onesided;
 mod part;

@@ -229,7 +229,7 @@ impl<'f> Part<'f> {
 }
 
 impl Failure {
-    fn into_error(self) -> Error {
+    pub(super) fn into_error(self) -> Error {
         match self {
             Failure::Refused(error) | Failure::Unknown(error) => error,
         }
@@ -281,7 +281,7 @@ pub struct Open<'f> {
 #[derive(Debug)]
 pub struct Reading<'f> {
     /// By rank.
-    remotes: Vec<Remote<'f>>,
+    pub(super) remotes: Vec<Remote<'f>>,
     /// Dropped last.
     own: Kept<'f>,
 }
@@ -331,7 +331,7 @@ impl<'f> Parts<'f> {
 
 impl<'f> Open<'f> {
     /// Attaches to all parts, which are open; see [`Parts::attach`].
-    fn attach(
+    pub(super) fn attach(
         parts: &Parts<'f>,
         own: Own<'f>,
         size: u64,
@@ -440,100 +440,5 @@ impl<'f, T: Elem, P: Phase> Segment<'f, T, P> {
             drop(parts.keep(Own::Gated(gated)));
         }
         None
-    }
-}
-
-impl<'f, T: Elem> Segment<'f, T, Shared> {
-    /// Attaches to all parts. Collective; all parts are offered.
-    pub(super) fn share(parts: Parts<'f>, own: Own<'f>) -> Result<Self> {
-        let opened = Open::attach(&parts, own, size_of::<T>() as u64, false);
-        Ok(Segment {
-            state: opened.map_err(|refused| refused.1.into_error())?,
-            parts,
-            kind: PhantomData,
-        })
-    }
-
-    /// What this unit has of it, without its team: for what a team keeps.
-    pub(crate) fn into_open(self) -> Open<'f> {
-        self.state
-    }
-
-    /// Each member gets its own part as `&mut [T]`. Collective. [`Segment::turn`], where the segment is dropped if
-    /// that fails.
-    pub fn into_local(self) -> Result<Segment<'f, T, Local>> {
-        Ok(self.turn()?)
-    }
-
-    /// Everybody may only read. Collective. As [`Segment::into_local`].
-    pub fn into_read_only(self) -> Result<Segment<'f, T, ReadOnly>> {
-        Ok(self.turn()?)
-    }
-}
-
-impl<'f, T: Elem> Segment<'f, T, Local> {
-    /// This unit's part.
-    pub fn as_slice(&self) -> &[T] {
-        &self.state.memory().as_slice()[..self.len() as usize]
-    }
-
-    /// This unit's part, to be changed. Nobody else reaches it in this phase.
-    pub fn as_mut_slice(&mut self) -> &mut [T] {
-        let len = self.len() as usize;
-        &mut self.state.memory_mut().as_mut_slice()[..len]
-    }
-
-    /// Everybody may put and get again. Collective; what was written is visible to all. As [`Segment::into_local`].
-    pub fn into_shared(self) -> Result<Segment<'f, T, Shared>> {
-        Ok(self.turn()?)
-    }
-
-    /// Everybody may read. Collective; what was written is visible to all. As [`Segment::into_local`].
-    pub fn into_read_only(self) -> Result<Segment<'f, T, ReadOnly>> {
-        Ok(self.turn()?)
-    }
-}
-
-impl<'f, T: Elem> Segment<'f, T, ReadOnly> {
-    /// The part of a member, in place; `None` where its memory is not mapped here ([`Segment::get`] then).
-    pub fn slice(&self, rank: u32) -> Result<Option<&[T]>> {
-        let len = self.len_of(rank)? as usize;
-        let readable = self.state.remotes[rank as usize].readable();
-        Ok(readable.map(|bytes| &bytes.as_slice()[..len]))
-    }
-
-    /// This unit's own part.
-    pub fn as_slice(&self) -> &[T] {
-        match self.slice(self.team().rank()) {
-            Ok(Some(own)) => own,
-            // Its own memory is mapped everywhere.
-            _ => &[],
-        }
-    }
-
-    /// Copies elements of the part of `rank`, from the element `index` on, to `into`. One-sided.
-    pub fn get(&self, rank: u32, index: u64, into: &mut [T]) -> Result<()> {
-        let (len, count) = (self.len_of(rank)?, into.len() as u64);
-        if index.checked_add(count).is_none_or(|end| end > len) {
-            return Err(super::out_of_range(
-                self.team().unit(rank)?,
-                index,
-                count,
-                len,
-            ));
-        }
-        let offset = index * size_of::<T>() as u64;
-        let remote = &self.state.remotes[rank as usize];
-        Ok(remote.get(offset, crate::bytes_of_mut(into))?)
-    }
-
-    /// Everybody may put and get again. Collective. As [`Segment::into_local`].
-    pub fn into_shared(self) -> Result<Segment<'f, T, Shared>> {
-        Ok(self.turn()?)
-    }
-
-    /// Each member gets its own part as `&mut [T]`. Collective. As in the shared phase.
-    pub fn into_local(self) -> Result<Segment<'f, T, Local>> {
-        Ok(self.turn()?)
     }
 }

@@ -1,57 +1,75 @@
-//! Members that come when the others have given up.
+//! Members that come to a collective after the others have given it up.
 
 use samite_fabric::{Error as Below, Fabric, PeerId};
-use samite_pgas::{Error, Op, Pgas, Sum, Unit};
+use samite_pgas::{Error, Op, Pgas, Sum, Team, Unit};
 use samite_testkit::{Cast, MESSAGES_ONLY, Outcome, Who, check, pause, point, units};
 use std::cell::Cell;
 use std::time::Duration;
 
 const COUNT: usize = 60_000;
 
-/// Units 0 and 2 wait for unit 1 in a reduction of all and give it up. While they are in a reduction of their
+/// A team of all units but unit 1, which gets one of its own. Everything that the first reduction of a team makes is there.
+fn without_unit_1<'f>(pgas: &Pgas<'f>) -> Outcome<Team<'f>> {
+    let world = pgas.world();
+    let few = world.split_by(u64::from(pgas.me() == Unit(1)))?;
+    let mut sum = vec![0.0; COUNT];
+    world.all_reduce(&vec![1.0; COUNT], &mut sum, Sum)?;
+    few.all_reduce(&vec![1.0; COUNT], &mut sum, Sum)?;
+    Ok(few)
+}
+
+/// A sum that pauses at this unit, once, when its first elements are added.
+fn pausing(is_here: bool, name: &'static str) -> Op<impl Fn(f64, f64) -> f64> {
+    let paused = Cell::new(!is_here);
+    Op::new(move |a: f64, b: f64| {
+        if !paused.replace(true) {
+            pause(name);
+        }
+        a + b
+    })
+}
+
+/// A reduction of two units, in the middle of which unit 0 pauses, has the right result.
+fn reduce_two(pgas: &Pgas<'_>, few: &Team<'_>) -> Outcome {
+    let mut sum = vec![0.0; COUNT];
+    let add = pausing(pgas.me() == Unit(0), "in the middle");
+    few.all_reduce(&vec![2.0; COUNT], &mut sum, add)?;
+    let wrong = sum.iter().filter(|value| **value != 4.0).count();
+    check!(wrong == 0, "{wrong} sums of another reduction are wrong");
+    Ok(())
+}
+
+/// Units 0 and 2 wait for unit 1 in a reduction of all units and give it up. While they are in a reduction of their
 /// own, unit 1 comes to the old one.
 fn late(fabric: &Fabric, _: &[PeerId]) -> Outcome {
     let pgas = Pgas::new(fabric)?;
-    let world = pgas.world();
-    let me = pgas.me();
-    let few = world.split_by(u64::from(me == Unit(1)))?;
+    let (world, me) = (pgas.world(), pgas.me());
+    let few = without_unit_1(&pgas)?;
     let mut sum = vec![0.0; COUNT];
-    // Everything that is made once is there.
-    world.all_reduce(&vec![1.0; COUNT], &mut sum, Sum)?;
-    few.all_reduce(&vec![1.0; COUNT], &mut sum, Sum)?;
     let patient = fabric.deadline();
     if me == Unit(1) {
         pause("late");
         fabric.set_deadline(Duration::from_secs(2));
         let answer = world.all_reduce(&vec![1000.0; COUNT], &mut sum, Sum);
         let refused = matches!(answer, Err(Error::Refused(Unit(0 | 2))));
-        check!(refused, "who is late is told so: {answer:?}");
+        check!(refused, "a late unit is told so: {answer:?}");
         fabric.set_deadline(patient);
         point("answered");
-    } else {
-        fabric.set_deadline(Duration::from_millis(300));
-        let answer = world.all_reduce(&vec![1.0; COUNT], &mut sum, Sum);
-        let over = match &answer {
-            Err(Error::Fabric(Below::Timeout { .. })) => true,
-            // The other one has given up before.
-            Err(Error::Refused(unit)) => *unit != me,
-            _ => false,
-        };
-        check!(over, "{answer:?}");
-        fabric.set_deadline(patient);
-        let paused = Cell::new(me != Unit(0));
-        let add = Op::new(|a: f64, b: f64| {
-            if !paused.replace(true) {
-                pause("in the middle");
-            }
-            a + b
-        });
-        few.all_reduce(&vec![2.0; COUNT], &mut sum, add)?;
-        let wrong = sum.iter().filter(|value| **value != 4.0).count();
-        check!(wrong == 0, "{wrong} sums of another reduction are wrong");
-        // Nobody leaves before unit 1 has its answer.
-        pause("right");
+        return Ok(());
     }
+    fabric.set_deadline(Duration::from_millis(300));
+    let answer = world.all_reduce(&vec![1.0; COUNT], &mut sum, Sum);
+    let over = match &answer {
+        Err(Error::Fabric(Below::Timeout { .. })) => true,
+        // The other one has given up before.
+        Err(Error::Refused(unit)) => *unit != me,
+        _ => false,
+    };
+    check!(over, "{answer:?}");
+    fabric.set_deadline(patient);
+    reduce_two(&pgas, &few)?;
+    // Nobody leaves before unit 1 has its answer.
+    pause("right");
     Ok(())
 }
 
@@ -69,31 +87,20 @@ fn conduct(cast: &mut Cast) {
     }
 }
 
-/// Unit 1 is stopped in the middle of a reduction of all, until the others have given it up and are in a reduction
+/// Unit 1 is stopped in the middle of a reduction of all units, until the others have given it up and are in a reduction
 /// of their own: what it still writes goes to memory that nobody uses.
 fn stopped(fabric: &Fabric, _: &[PeerId]) -> Outcome {
     let pgas = Pgas::new(fabric)?;
-    let world = pgas.world();
-    let me = pgas.me();
-    let few = world.split_by(u64::from(me == Unit(1)))?;
+    let (world, me) = (pgas.world(), pgas.me());
+    let few = without_unit_1(&pgas)?;
     let mut sum = vec![0.0; COUNT];
-    world.all_reduce(&vec![1.0; COUNT], &mut sum, Sum)?;
-    few.all_reduce(&vec![1.0; COUNT], &mut sum, Sum)?;
     let patient = fabric.deadline();
-    let pausing = |unit, name: &'static str| {
-        let paused = Cell::new(me != Unit(unit));
-        Op::new(move |a: f64, b: f64| {
-            if !paused.replace(true) {
-                pause(name);
-            }
-            a + b
-        })
-    };
     if me != Unit(1) {
         fabric.set_deadline(Duration::from_millis(300));
     }
     let given = vec![if me == Unit(1) { 1000.0 } else { 1.0 }; COUNT];
-    let answer = world.all_reduce(&given, &mut sum, pausing(1, "stopped"));
+    let add = pausing(me == Unit(1), "stopped");
+    let answer = world.all_reduce(&given, &mut sum, add);
     let over = matches!(
         answer,
         Err(Error::Fabric(Below::Timeout { .. }) | Error::Refused(Unit(0 | 2)))
@@ -104,10 +111,7 @@ fn stopped(fabric: &Fabric, _: &[PeerId]) -> Outcome {
         point("answered");
         return Ok(());
     }
-    few.all_reduce(&vec![2.0; COUNT], &mut sum, pausing(0, "in the middle"))?;
-    let wrong = sum.iter().filter(|value| **value != 4.0).count();
-    check!(wrong == 0, "{wrong} sums of another reduction are wrong");
-    Ok(())
+    reduce_two(&pgas, &few)
 }
 
 #[test]

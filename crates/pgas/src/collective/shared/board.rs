@@ -46,13 +46,12 @@
 use crate::collective::call::{Call, Failure, Kind};
 use crate::collective::shape::{self, Moves};
 use crate::collective::{Input, Output};
-use crate::job::Job;
 use crate::team::Inner;
 use crate::{GlobalPtr, Result};
 use samite_fabric::PeerId;
 use samite_mem::SharedBytes;
 use samite_mem::sync::{Ordering, fence};
-use std::cell::{Cell, OnceCell, RefCell};
+use std::cell::{Cell, OnceCell};
 
 /// The longest payload of a meeting, in bytes, of the largest teams; others have more ([`Board::payload`]).
 pub(super) const PAYLOAD_MIN: usize = (LINES - DATA) as usize;
@@ -85,9 +84,9 @@ const LOOKS: u32 = 100;
 /// What a team has of it; see the module's text.
 #[derive(Debug)]
 pub(crate) struct Board {
-    place: GlobalPtr<u8>,
+    pub(super) place: GlobalPtr<u8>,
     /// Length of the block.
-    bytes: u64,
+    pub(super) bytes: u64,
     /// Written by the others.
     mine: SharedBytes,
     /// By rank: the slots of this member there.
@@ -103,7 +102,7 @@ pub(crate) struct Board {
     sequence: Cell<u64>,
     /// Whether members touch each other's memory since the last meeting.
     touching: Cell<bool>,
-    broken: OnceCell<Failure>,
+    pub(super) broken: OnceCell<Failure>,
 }
 
 impl Board {
@@ -454,29 +453,6 @@ fn mark(team: &Inner<'_>) -> u64 {
     (team.id.0.wrapping_mul(0x9e37_79b9_7f4a_7c15) & !RANK) | 1 << 63
 }
 
-/// Blocks of boards that were dropped, with their lengths.
-#[derive(Debug, Default)]
-pub(crate) struct Blocks(RefCell<Vec<(u64, GlobalPtr<u8>)>>);
-
-impl Blocks {
-    /// A block of zeros.
-    fn take(&self, job: &Job<'_>, bytes: u64) -> Result<GlobalPtr<u8>> {
-        let mut blocks = self.0.borrow_mut();
-        let fits = blocks.iter().position(|(of, _)| *of == bytes);
-        let Some(at) = fits else {
-            return job.allocate::<u8>(bytes);
-        };
-        let (_, block) = blocks.swap_remove(at);
-        let mapped = job.mapped(block, bytes)?;
-        mapped.ok_or_else(|| crate::job::bad(block))?.fill(0);
-        Ok(block)
-    }
-
-    fn put(&self, block: GlobalPtr<u8>, bytes: u64) {
-        self.0.borrow_mut().push((bytes, block));
-    }
-}
-
 /// Slots begin with a pair of lines.
 fn aligned(place: GlobalPtr<u8>) -> GlobalPtr<u8> {
     place.at_offset(place.offset().next_multiple_of(LINES))
@@ -492,23 +468,4 @@ fn tell_all(team: &Inner<'_>, word: u128) -> Result<Vec<u128>> {
     let output = Output::Private(bytemuck::cast_slice_mut(&mut all));
     team.moves_by_messages(team.next_call(Kind::Setup), &moves, &input, output)?;
     Ok(all)
-}
-
-impl Drop for Job<'_> {
-    fn drop(&mut self) {
-        if self.collectives.leaves_behind() {
-            // Others may still write into a board of this unit: its memory is not used for anything else.
-            std::mem::forget(self.heap.take());
-        }
-    }
-}
-
-impl Board {
-    /// Lets go of this member's block; see the module's text.
-    pub(crate) fn free(&self, job: &Job<'_>) {
-        match self.broken.get() {
-            None => job.collectives.blocks.put(self.place, self.bytes),
-            Some(_) => job.collectives.leave_behind(),
-        }
-    }
 }

@@ -17,7 +17,7 @@
 //! read the other: before it fills a half for the second time it has met everybody, who met after reading.
 //!
 //! # Files
-//! `board` (meetings) · `few` (bytes in slots) · `entry` (the first meeting of a call: who can reach what)
+//! `board` (meetings), `memory` (where its words lie) · `few` (bytes in slots) · `entry` (the first meeting of a call: who can reach what)
 //! · `staging` (pieces) · `blocks` (bytes that only move; reduce-scatter) · `columns` (other reductions)
 
 mod blocks;
@@ -25,9 +25,11 @@ mod board;
 mod columns;
 mod entry;
 mod few;
+mod memory;
 mod staging;
 
-pub(crate) use board::{Blocks, Board};
+pub(crate) use board::Board;
+pub(crate) use memory::Blocks;
 pub(crate) use staging::Staging;
 
 use board::Unwinding;
