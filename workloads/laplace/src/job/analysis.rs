@@ -30,7 +30,7 @@ const PICTURE: usize = 1024;
 /// Reads every step of the Laplace solver out of the stream, and computes its moments.
 ///
 /// The units share the rows of the rectangle, whatever the solver's parts are. No step is lost: an analysis that is slower
-/// than the solver makes the solver wait, at most as long as the setting fabric.deadline says. At the end the last step is
+/// than the solver makes the solver wait, as long as it lives or the setting stage.timeout says. At the end the last step is
 /// compared with a sequential run, bit by bit, and the moments of the others with those of the sequential run.
 #[derive(Clone, Debug, Parser)]
 #[command(name = "laplace-analysis")]

@@ -11,7 +11,8 @@ use super::analysis::problem;
 use super::figures::{Found, Kind};
 use crate::{Comparison, Error, Sequential};
 
-/// Computes all again as the textbook has it: figures of the steps up to rounding, the last step bit by bit.
+/// Computes all again as the textbook has it: figures of the steps up to rounding, the last step bit by bit, also when it is
+/// not among those that all units have.
 ///
 /// # Errors
 /// [`Error::Figures`] of the first step that has other figures, and when there is no step to compare.
@@ -36,19 +37,19 @@ pub(super) fn check(
     }
     let mut reporter = Reporter::new(out, last.number());
     let mut sequential = Sequential::new(problem);
-    let mut done = 0;
-    for ours in found {
-        // The policy may have dropped some between.
-        while done < ours.step {
-            sequential.step();
-            done += 1;
-            reporter.report(done, || "checking against the sequential run".into())?;
-        }
-        if checked.contains(&ours.step) {
-            let expected = kind.expected(&sequential, &cuts);
-            ours.figures.check(ours.step, &expected)?;
-        }
-    }
+    let report = |done| reporter.report(done, || "checking against the sequential run".into());
+    along(
+        &mut sequential,
+        found,
+        last.number(),
+        report,
+        |field, ours| {
+            if !checked.contains(&ours.step) {
+                return Ok(());
+            }
+            ours.figures.check(ours.step, &kind.expected(field, &cuts))
+        },
+    )?;
     let mut row = vec![0.0; problem.cols()];
     let mut comparison = Comparison::default();
     for at in 0..problem.rows() {
@@ -56,4 +57,62 @@ pub(super) fn check(
         comparison = comparison.merge(sequential.compare_row(at, &row));
     }
     Ok(comparison)
+}
+
+/// Computes up to step `last`, and looks at those steps that were found.
+fn along(
+    sequential: &mut Sequential,
+    found: &[Found],
+    last: u64,
+    mut report: impl FnMut(u64) -> std::io::Result<()>,
+    mut look: impl FnMut(&Sequential, &Found) -> Result<(), Error>,
+) -> Result<(), Error> {
+    // The policy may have dropped steps; all units need not have the last one.
+    let mut found = found.iter().peekable();
+    for step in 0..=last {
+        if step > 0 {
+            sequential.step();
+            report(step)?;
+        }
+        while let Some(ours) = found.next_if(|ours| ours.step <= step) {
+            look(sequential, ours)?;
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Problem;
+
+    #[test]
+    fn the_field_is_that_of_the_last_step_whatever_was_found() {
+        let problem = Problem::new(6, 5).unwrap();
+        for steps in [&[0, 1, 2, 3, 4][..], &[0, 2], &[1], &[4], &[]] {
+            let found = |step: &u64| Found {
+                step: *step,
+                change: None,
+                figures: Kind::Moments.nothing(),
+            };
+            let found: Vec<Found> = steps.iter().map(found).collect();
+            let (mut sequential, mut seen) = (Sequential::new(problem), Vec::new());
+            let look = |field: &Sequential, ours: &Found| {
+                seen.push((ours.step, field.row(3).to_vec()));
+                Ok(())
+            };
+            along(&mut sequential, &found, 4, |_| Ok(()), look).unwrap();
+            let (mut plain, mut expected) = (Sequential::new(problem), Vec::new());
+            for step in 0..=4 {
+                if step > 0 {
+                    plain.step();
+                }
+                if steps.contains(&step) {
+                    expected.push((step, plain.row(3).to_vec()));
+                }
+            }
+            assert_eq!(seen, expected);
+            assert!((0..6).all(|row| sequential.row(row) == plain.row(row)));
+        }
+    }
 }

@@ -3,13 +3,13 @@
 //!
 //! ```text
 //!   solver units                       stream "laplace"                       analysis units
-//!   each its rows of u, every step ->  steps in the keeper's memory  ->  each its rows of u, cut anew
+//!   each its rows of u, every step ->  steps in the node's memory    ->  each its rows of u, cut anew
 //!   leave after the last commit                                          share what they found; unit 0 checks
 //! ```
 //!
 //! It is the study's first workflow: a solver and its n-th moment analysis ("MTA"). The solver computes each
-//! step out of the last one, which it keeps in place: it has no field beside the steps, and nothing is copied. The analysis reads the solver's blocks
-//! where they lie. Neither side knows the other's number.
+//! step out of the last one, which it keeps in place: it has no field beside the steps, and nothing is copied. The analysis
+//! reads the solver's blocks where they lie. Neither side knows the other's number.
 //!
 //! A step has the variable `u` (f64, the interior cells of the whole rectangle) and, by rank of the solver, the
 //! attributes of `said`.
@@ -18,8 +18,8 @@
 //! * **No step is lost, none is torn.** The stream gives every step, in order, and nobody writes to a committed one.
 //! * The last step is compared with a sequential run, bit by bit; the figures of the others with those of the
 //!   sequential run (`figures` says which).
-//! * **A slow analysis slows the solver down, for a bounded time.** The solver waits in `step()`, no longer than
-//!   `fabric.deadline`; then it ends with an error that names the readers and how far they are behind.
+//! * **A slow analysis slows the solver down.** The solver waits in `step()` for as long as the analysis lives, or until
+//!   `stage.timeout` is over: then it ends with an error that names the readers and how far they are behind.
 //! * **Whoever is lost is named.** When a solver unit is lost the other ones end; the analysis reads what was committed, and
 //!   then says who was lost.
 //!

@@ -18,7 +18,7 @@ use crate::{Change, Error, Problem, Progress, Rows, RowsMut, Solver};
 /// Solves the Laplace problem by red-black over-relaxation, and writes every step to a stream.
 ///
 /// The units share the rectangle by bands of rows. Any number of programs may read the stream; one that is slower
-/// makes the solver wait, at most as long as the setting fabric.deadline says.
+/// makes the solver wait, as long as it lives or the setting stage.timeout says.
 #[derive(Clone, Debug, Parser)]
 #[command(name = "laplace-solver")]
 pub struct Args {

@@ -12,7 +12,9 @@ use samite::stage::{Stage, StepReader};
 
 use super::{FACTORS, Orders, Rule, STREAM, Steering};
 use crate::job::FIELD;
+use crate::job::analysis::problem;
 use crate::problem::INITIAL;
+use crate::residual::larger;
 use crate::{Comparison, Error, Problem, Sequential};
 
 /// Reads the solver's last field, and compares it with that of a sequential run which is steered by the same rule.
@@ -23,8 +25,8 @@ pub struct Args {
     #[command(flatten)]
     pub rule: Rule,
     /// Rows and columns of the field that the monitor sees one mean of
-    #[arg(long, default_value_t = 4)]
-    pub coarse: usize,
+    #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u64).range(1..))]
+    pub coarse: u64,
 }
 
 /// Runs the only unit; returns when the solver has stopped and its field was compared.
@@ -46,8 +48,7 @@ pub fn run(fabric: &Fabric, args: &Args, out: &mut dyn Write) -> Result<(), Erro
         let what = "the solver closed its field before its first step";
         return Err(Error::Ended(what.to_owned()));
     };
-    let shape = &last.variable(FIELD)?.shape;
-    let problem = Problem::new(shape[0] as usize, shape[1] as usize)?;
+    let problem = problem(&last)?;
     let (sequential, expected) = steered(problem, args)?;
     let comparison = compare(&last, &sequential, problem)?;
     let factors = factors_of(&last);
@@ -126,20 +127,21 @@ fn steered(problem: Problem, args: &Args) -> Result<(Sequential, Vec<f64>), Erro
     let mut steering = Steering::new(&args.rule);
     let (mut orders, mut factors) = (Orders::first(), Vec::new());
     let mut before: Option<Array2<f64>> = None;
+    let side = usize::try_from(args.coarse).unwrap_or(usize::MAX);
     while !orders.stop {
         sequential.set_omega(orders.factor)?;
         factors.push(orders.factor);
         for _ in 0..args.rule.sweeps {
             sequential.step();
         }
-        let now = means(&sequential, problem, args.coarse);
+        let now = means(&sequential, problem, side);
         let before = before.replace(now.clone());
         let before = before.unwrap_or_else(|| Array2::from_elem(now.raw_dim(), INITIAL));
         let changes = before
             .iter()
             .zip(&now)
             .map(|(before, now)| (now - before).abs());
-        orders = steering.decide(changes.fold(0.0, f64::max));
+        orders = steering.decide(changes.fold(0.0, larger));
     }
     Ok((sequential, factors))
 }
@@ -149,7 +151,8 @@ fn means(field: &Sequential, problem: Problem, side: usize) -> Array2<f64> {
     let groups = |length: usize| length.div_ceil(side);
     let mut means = Array2::zeros((groups(problem.rows()), groups(problem.cols())));
     for (group, mut means) in means.rows_mut().into_iter().enumerate() {
-        let rows = group * side..(group * side + side).min(problem.rows());
+        let first = group * side;
+        let rows = first..first.saturating_add(side).min(problem.rows());
         let count = rows.len() as f64;
         let mut column = vec![0.0; problem.cols()];
         for row in rows {

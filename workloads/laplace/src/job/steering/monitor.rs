@@ -41,9 +41,9 @@ pub fn run(fabric: &Fabric, args: &Args, _: &mut dyn Write) -> Result<(), Error>
     let mut steering = Steering::new(&args.rule);
     let mut before = None;
     while let Some(step) = coarse.next_step()? {
-        let field = step.mine::<f64, IxDyn>(FIELD)?.array;
+        let (number, field) = (step.number(), step.mine::<f64, IxDyn>(FIELD)?.array);
         drop(step);
-        let change = largest_change(before.as_ref(), &field);
+        let change = largest_change(number, before.as_ref(), &field)?;
         before = Some(field);
         let all = units
             .share(&change.to_ne_bytes())
@@ -69,12 +69,50 @@ pub fn run(fabric: &Fabric, args: &Args, _: &mut dyn Write) -> Result<(), Error>
 }
 
 /// Of a mean, since the last look; before the first one all cells were alike. A unit that has no part sees none.
-fn largest_change(before: Option<&ArrayD<f64>>, now: &ArrayD<f64>) -> f64 {
-    let larger = |largest: f64, before: f64, now: f64| largest.max((now - before).abs());
-    match before {
+///
+/// # Errors
+/// [`Error::Figures`] when the field has another shape than before.
+fn largest_change(
+    step: u64,
+    before: Option<&ArrayD<f64>>,
+    now: &ArrayD<f64>,
+) -> Result<f64, Error> {
+    let larger = |largest: f64, before: f64, now: f64| larger(largest, (now - before).abs());
+    Ok(match before {
         None => now.fold(0.0, |largest, now| larger(largest, INITIAL, *now)),
+        Some(before) if before.shape() != now.shape() => {
+            let (now, before) = (now.shape(), before.shape());
+            let what = format!("a part of the field has shape {now:?}, and had {before:?}");
+            return Err(Error::Figures { step, what });
+        }
         Some(before) => Zip::from(before)
             .and(now)
             .fold(0.0, |largest, before, now| larger(largest, *before, *now)),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_largest_change_of_a_mean() {
+        let field = |cells: [f64; 3]| ArrayD::from_shape_vec(IxDyn(&[1, 3]), cells.into()).unwrap();
+        let change = |before: Option<[f64; 3]>, now| {
+            largest_change(7, before.map(field).as_ref(), &field(now)).unwrap()
+        };
+        assert_eq!(change(None, [INITIAL + 2.0, INITIAL - 5.0, INITIAL]), 5.0);
+        assert_eq!(change(Some([1.0, 2.0, 3.0]), [1.5, 2.0, 2.0]), 1.0);
+        // What is no number is no rest.
+        assert!(change(Some([1.0, 2.0, 3.0]), [1.0, f64::NAN, 3.0]).is_nan());
+        assert!(change(None, [f64::NAN, INITIAL, INITIAL]).is_nan());
+        let other = field([1.0; 3])
+            .into_shape_with_order(IxDyn(&[3, 1]))
+            .unwrap();
+        let wrong = largest_change(7, Some(&other), &field([1.0; 3]));
+        assert!(
+            matches!(wrong, Err(Error::Figures { step: 7, .. })),
+            "{wrong:?}"
+        );
     }
 }

@@ -76,8 +76,14 @@ fn take(orders: &mut Reader<'_>) -> Result<Orders, Error> {
         return Ok(Orders::first());
     }
     let order: Array1<f64> = step.get(ORDERS, ..)?;
-    Ok(Orders {
-        factor: order[0],
-        stop: order[1] != 0.0,
-    })
+    match order.as_slice() {
+        Some([factor, stop]) => Ok(Orders {
+            factor: *factor,
+            stop: *stop != 0.0,
+        }),
+        _ => Err(Error::Figures {
+            step: step.number(),
+            what: format!("{order} are no orders: a factor, and whether to stop"),
+        }),
+    }
 }
