@@ -1,4 +1,5 @@
-//! LAMMPS' C library (`src/library.h` there), found and loaded at run time.
+//! LAMMPS' C library (`src/library.h` there), found and loaded at run time. The file is long because all `unsafe` code of
+//! this crate has to be in it, also that of the tests' stand-in for the library.
 //!
 //! # Invariants
 //!

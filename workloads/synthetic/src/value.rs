@@ -118,6 +118,12 @@ mod tests {
     fn a_box_has_the_elements_of_the_whole() {
         let shape = [5, 4, 6];
         let whole = filled::<i32>(&shape, &Region::whole(&shape).unwrap(), 3);
+        let mut places = 0..;
+        assert!(
+            whole
+                .iter()
+                .all(|element| Some(*element) == places.next().map(|at| value(3, at)))
+        );
         let region = Region::new(&[1, 0, 2], &[4, 3, 5]).unwrap();
         let part = filled::<i32>(&shape, &region, 3);
         let cut = whole.slice_each_axis(|axis| [1..4, 0..3, 2..5][axis.axis.0].clone().into());

@@ -27,7 +27,7 @@ pub struct Args {
     #[arg(long, default_value_t = 24, value_parser = clap::value_parser!(u32).range(1..=40))]
     pub words_log2: u32,
     /// Updates of the whole run [default: four per word]
-    #[arg(long)]
+    #[arg(long, value_parser = clap::value_parser!(u64).range(1..))]
     pub updates: Option<u64>,
     /// How updates travel [default: one run of each]
     #[arg(long = "way", value_enum)]

@@ -17,10 +17,10 @@ use crate::{Error, random_places};
 #[command(name = "histogram")]
 pub struct Args {
     /// Counters per unit
-    #[arg(long, default_value_t = 1000, value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, default_value_t = 1000, value_parser = clap::value_parser!(u64).range(1..=1 << 32))]
     pub counters: u64,
     /// Additions per unit
-    #[arg(long, default_value_t = 1_000_000)]
+    #[arg(long, default_value_t = 1_000_000, value_parser = clap::value_parser!(u64).range(1..=1 << 32))]
     pub updates: u64,
     /// How additions travel [default: one run of each]
     #[arg(long = "way", value_enum)]

@@ -16,10 +16,10 @@ use crate::{Error, random_places};
 #[command(name = "index-gather")]
 pub struct Args {
     /// Elements of the table per unit
-    #[arg(long, default_value_t = 100_000, value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, default_value_t = 100_000, value_parser = clap::value_parser!(u64).range(1..=1 << 32))]
     pub elements: u64,
     /// Elements that each unit gathers
-    #[arg(long, default_value_t = 1_000_000)]
+    #[arg(long, default_value_t = 1_000_000, value_parser = clap::value_parser!(u64).range(1..=1 << 32))]
     pub reads: u64,
     /// How elements travel [default: one run of each]
     #[arg(long = "way", value_enum)]

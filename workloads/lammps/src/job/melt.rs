@@ -27,8 +27,8 @@ const MOVED: &str = "moved";
 #[derive(Clone, Debug, Parser)]
 #[command(name = "lammps-melt")]
 pub struct Args {
-    /// Cells of the crystal in each direction, four atoms each; 4 or more
-    #[arg(long, default_value_t = 20)]
+    /// Cells of the crystal in each direction, four atoms each
+    #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u64).range(4..=800))]
     pub cells: u64,
     /// The box of each unit is a cell longer than that of the unit before
     #[arg(long, action = ArgAction::Set, num_args = 0..=1, default_value_t = false, default_missing_value = "true")]

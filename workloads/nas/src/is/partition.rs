@@ -153,13 +153,13 @@ impl Ranks {
 
     /// All keys of `chunks`, which are those that were ranked, each in the place of its rank.
     pub fn sort(&self, chunks: &[u16], key_bits: u32) -> Vec<u32> {
-        let shift = shift(key_bits);
+        let (shift, mask) = (shift(key_bits), low_mask(shift(key_bits)));
         let mut next = self.smaller.clone();
         let mut sorted = vec![0; self.keys() as usize];
         for chunk in by_bin(chunks) {
             let upper = u32::from(chunk[0]) << shift;
             for &low in &chunk[HEADER..][..usize::from(chunk[1])] {
-                let key = upper | u32::from(low);
+                let key = upper | u32::from(low & mask);
                 let next = &mut next[(key - self.first) as usize];
                 sorted[*next as usize] = key;
                 *next += 1;

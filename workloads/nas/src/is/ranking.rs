@@ -207,8 +207,8 @@ impl Destination<'_, '_> {
 
 #[cfg(test)]
 mod tests {
-    use samite::{Fabric, Identity};
-    use samite_testkit::{Failed, full_name, matches_or_fail, units};
+    use samite::{Fabric, Identity, PeerId};
+    use samite_testkit::{Failed, Who, full_name, matches_or_fail, say, units};
 
     use super::*;
     use crate::Class;
@@ -259,7 +259,7 @@ mod tests {
             module_path!(),
             "keys_that_hide_from_the_sample_are_an_error",
         );
-        units(2).run(&name, |fabric, _| {
+        let body = |fabric: &Fabric, _: &[PeerId]| {
             let pgas = Pgas::new(fabric)?;
             let problem = Problem::new(Class::A);
             let mut ranking = Ranking::new(&pgas, problem).map_err(Failed::new)?;
@@ -270,8 +270,17 @@ mod tests {
             }
             // Who is later, or waits, may find the other one's memory gone.
             let refused = ranking.pass(1).map(drop);
-            matches_or_fail!(refused, Err(Error::Room { rank: 1, .. } | Error::Pgas(_)));
+            if let Err(Error::Room { rank: 1, .. }) = refused {
+                say("no room");
+                return Ok(());
+            }
+            matches_or_fail!(refused, Err(Error::Pgas(_)));
             Ok(())
+        };
+        units(2).conduct(&name, body, |cast| {
+            cast.all_end();
+            let mut lines = (0..2).flat_map(|rank| cast.lines(Who::Unit(rank)));
+            assert!(lines.any(|line| line == "@say no room"));
         });
     }
 }
