@@ -17,7 +17,7 @@ static long *area(void)
         words = SHMEM_BCAST_SYNC_SIZE;
     if (words < SHMEM_ALLTOALL_SYNC_SIZE)
         words = SHMEM_ALLTOALL_SYNC_SIZE;
-    for (int a = 0; !areas[a] && a < 2; a++) {
+    for (int a = 0; a < 2 && !areas[a]; a++) {
         areas[a] = symmetric(words * sizeof(long));
         for (size_t i = 0; i < words; i++)
             areas[a][i] = SHMEM_SYNC_VALUE;

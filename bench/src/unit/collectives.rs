@@ -145,6 +145,8 @@ fn allreduce(world: &Team<'_>, pair: &mut Pair<'_, f64>, rounds: (u64, u64)) -> 
     let times = |factor: u32| move |index| f64::from(factor) * ((index % 1000 + 1) as f64);
     let own: Vec<f64> = (0..count).map(times(world.rank() + 1)).collect();
     from.write(&own)?;
+    // The sums of a command before would be right, too.
+    into.write(&vec![0.0; own.len()])?;
     let seconds = timed(world, true, false, rounds, |n| {
         for _ in 0..n {
             world.all_reduce(from.source()?, into.target()?, Sum)?;

@@ -31,9 +31,13 @@ pub(super) fn run(world: &Team<'_>, command: &Command) -> Result<Option<f64>> {
     }
 }
 
+/// What a word is before anybody wrote it.
+const AT_FIRST: u64 = 0x5A5A_0001;
+
 /// Elements of eight bytes, one at a time.
 fn words(world: &Team<'_>, operation: &str, rounds: (u64, u64)) -> Result<f64> {
     let segment = world.allocate::<u64>(1)?;
+    segment.write_local(0, &[AT_FIRST])?;
     let works = world.rank() == FROM;
     let seconds = timed(world, works, false, rounds, |n| {
         match operation {
@@ -43,9 +47,14 @@ fn words(world: &Team<'_>, operation: &str, rounds: (u64, u64)) -> Result<f64> {
                 }
             }
             "get" => {
+                let mut seen = AT_FIRST;
                 for _ in 0..n {
-                    black_box(black_box(&segment).get_value(ON, 0)?);
+                    seen = black_box(black_box(&segment).get_value(ON, 0)?);
                 }
+                ensure!(
+                    seen == AT_FIRST,
+                    "the word that was read is not the word that is there"
+                );
             }
             _ => {
                 for value in 0..n {
@@ -56,7 +65,10 @@ fn words(world: &Team<'_>, operation: &str, rounds: (u64, u64)) -> Result<f64> {
         }
         Ok(())
     })?;
-    let written = if operation == "get" { 0 } else { rounds.0 - 1 };
+    let written = match operation {
+        "get" => AT_FIRST,
+        _ => rounds.0 - 1,
+    };
     ensure!(
         works || segment.get_value(ON, 0)? == written,
         "the word that arrived is not the word that was sent"
