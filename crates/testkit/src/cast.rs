@@ -113,7 +113,9 @@ impl Cast {
         let output = process.stderr.take().expect("it was piped");
         let (index, send) = (self.players.len(), self.send.clone());
         std::thread::spawn(move || {
-            for line in BufReader::new(output).lines().map_while(Result::ok) {
+            // To its end, whatever it says: who hears of the end waits for the process.
+            for line in BufReader::new(output).split(b'\n').map_while(Result::ok) {
+                let line = String::from_utf8_lossy(&line).into_owned();
                 let _ = send.send((index, Some(line)));
             }
             let _ = send.send((index, None));

@@ -159,8 +159,8 @@ impl Work<'_> {
                 time: Duration::ZERO,
                 failures: Vec::new(),
             };
-            for seed in self.seed..self.seed + self.options.rounds {
-                self.one(program, seed, &mut row)?;
+            for round in 0..self.options.rounds {
+                self.one(program, self.seed.wrapping_add(round), &mut row)?;
             }
             self.rows.push(row);
         }
