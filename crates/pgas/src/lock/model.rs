@@ -8,6 +8,8 @@
 //! What it adds to the code: each operation is one indivisible step (they are sequentially consistent, L2).
 //! An operation of a unit that dies may take effect at any later time, as a message does that is still on
 //! its way. A death is noticed at any time after it.
+//!
+//! It is one file because the states, the steps and the checks of the search make sense only together.
 
 use super::protocol::{
     Acquire, End, Leave, Release, Step, Ticket, Wait, Wish, Word, has_left, ticket,
