@@ -83,7 +83,7 @@ pub(crate) fn some_rounds(fabric: &Fabric, seed: u64) -> Outcome {
 
 /// Rounds of a seed have numbers of their own, small enough for what is computed of them.
 fn first_round(seed: u64) -> u64 {
-    seed % (1 << 12) << 20
+    (seed % (1 << 12)) << 20
 }
 
 /// Exact in a double.
