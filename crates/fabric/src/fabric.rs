@@ -434,16 +434,10 @@ impl Patience {
             return false;
         }
         let now = transport.now();
-        // A turn that moved nothing may have waited for memory: that counts.
-        let turned = now.saturating_sub(self.now);
-        if std::mem::take(&mut self.moved) && turned > STOPPED {
-            self.leave_out(turned);
-        }
-        self.now = now;
-        let since = *self.since.get_or_insert(now);
+        let left = self.left(now, deadline);
         let idle = now - *self.idle_since.get_or_insert(now);
         let spin = spin.unwrap_or(if crowded { Duration::ZERO } else { SPIN });
-        if now - since >= deadline {
+        if left.is_zero() {
             return true;
         }
         if idle < spin {
@@ -452,15 +446,33 @@ impl Patience {
             transport.yield_now();
         } else {
             let nap = if core.engine.is_busy() { BUSY_NAP } else { NAP };
-            let nap = (deadline - (now - since)).min(nap);
+            let nap = left.min(nap);
             transport.idle(nap, there);
-            self.now = transport.now();
-            let late = self.now.saturating_sub(now + nap);
-            if late > STOPPED {
-                self.leave_out(late);
-            }
+            self.woke(transport.now(), now + nap);
         }
         false
+    }
+
+    /// A look at the clock after a turn; what is left until the deadline.
+    #[inline]
+    fn left(&mut self, now: Duration, deadline: Duration) -> Duration {
+        // A turn that moved nothing may have waited for memory: that counts.
+        let turned = now.saturating_sub(self.now);
+        if std::mem::take(&mut self.moved) && turned > STOPPED {
+            self.leave_out(turned);
+        }
+        self.now = now;
+        let since = *self.since.get_or_insert(now);
+        deadline.saturating_sub(now - since)
+    }
+
+    /// A sleep that should have ended by `until` has.
+    fn woke(&mut self, now: Duration, until: Duration) {
+        self.now = now;
+        let late = now.saturating_sub(until);
+        if late > STOPPED {
+            self.leave_out(late);
+        }
     }
 }
 
@@ -486,5 +498,34 @@ impl Drop for Fabric {
             Err(panic) if !std::thread::panicking() => resume_unwind(panic),
             _ => {}
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Who was stopped was not waiting: its deadline is for others.
+    #[test]
+    fn who_was_stopped_goes_on_waiting() {
+        let s = Duration::from_secs;
+        let deadline = s(4);
+        // Begun at 10, asleep from 11 to 12, stopped until 30.
+        let mut wait = Patience::default();
+        assert_eq!(wait.left(s(10), deadline), s(4));
+        assert_eq!(wait.left(s(11), deadline), s(3));
+        wait.woke(s(30), s(12));
+        assert_eq!(wait.left(s(30), deadline), s(2));
+        // Stopped in a turn that brought something.
+        wait.moved();
+        assert_eq!(wait.left(s(50), deadline), s(2));
+        assert_eq!(wait.left(s(51), deadline), s(1));
+        assert_eq!(wait.waited(), s(3));
+        // It ends when it did wait, also where it slept a little too long, and where a turn that brought nothing took long.
+        wait.woke(s(52), s(51) + s(1) / 2);
+        assert_eq!(wait.left(s(52), deadline), s(0));
+        let mut wait = Patience::default();
+        assert_eq!(wait.left(s(10), deadline), s(4));
+        assert_eq!(wait.left(s(14), deadline), s(0));
     }
 }
