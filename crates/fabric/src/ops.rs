@@ -338,7 +338,9 @@ impl ClaimWords {
     /// A zeroed word; `None` without memory for it (the message then travels as data).
     pub(crate) fn take(&mut self, heap: &samite_mem::Heap) -> Option<u32> {
         if self.free.is_empty() {
-            let block = heap.block(Self::PER_BLOCK as u64 * samite_mem::LINE).ok()?;
+            let block = heap
+                .block_soon(Self::PER_BLOCK as u64 * samite_mem::LINE)
+                .ok()?;
             let first = self.blocks.len() as u32 * Self::PER_BLOCK;
             self.blocks.push(block);
             self.free.extend((first..first + Self::PER_BLOCK).rev());

@@ -13,7 +13,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 pub trait ExtentSource: Send {
     /// An extent of at least `bytes`, aligned to 2 MiB.
     fn grant(&mut self, bytes: u64) -> Result<Span, Error>;
-    /// Takes an extent back.
+    /// As [`ExtentSource::grant`], for who has others to answer: where that would take long it refuses, and a later
+    /// call gets what this one has asked for.
+    fn grant_soon(&mut self, bytes: u64) -> Result<Span, Error> {
+        self.grant(bytes)
+    }
+    /// Takes an extent back. Does not take long.
     fn give_back(&mut self, extent: Span);
 }
 
@@ -29,6 +34,9 @@ pub(crate) const PAGE: u64 = 4096;
 /// Bytes whose pages are allocated in one part: 10 to 15 ms where the machine has them at hand, far longer where the host of a
 /// virtual machine has to find them first.
 const PART: u64 = 64 << 20;
+
+/// How an extent is asked for.
+type Ask = fn(&mut dyn ExtentSource, u64) -> Result<Span, Error>;
 
 /// Blocks of shared memory of this process.
 #[derive(Clone)]
@@ -108,11 +116,24 @@ impl Heap {
         self.grow(bytes)?.block()
     }
 
+    /// As [`Heap::block`], for who has others to answer: does not wait for whoever grants memory.
+    ///
+    /// # Errors
+    /// [`Error::NoGrant`] if there is no answer yet: to be tried again.
+    pub fn block_soon(&self, bytes: u64) -> Result<Block, Error> {
+        self.grow_by(bytes, |source, bytes| source.grant_soon(bytes))?
+            .block()
+    }
+
     /// As [`Heap::block`], part by part: who has others to answer does so between the parts.
     ///
     /// # Errors
     /// [`Error::Budget`]; [`Error::Forked`]: its list of free memory is a copy, and what is free there is in use.
     pub fn grow(&self, bytes: u64) -> Result<Growing, Error> {
+        self.grow_by(bytes, |source, bytes| source.grant(bytes))
+    }
+
+    fn grow_by(&self, bytes: u64, ask: Ask) -> Result<Growing, Error> {
         if !self.owner.is_current() {
             return Err(Error::Forked);
         }
@@ -122,9 +143,9 @@ impl Heap {
             .unwrap_or(u64::MAX);
         // Large blocks stand alone: page aligned, and given back as a whole.
         let span = if rounded >= EXTENT {
-            self.grant_alone(rounded)?
+            self.grant_alone(rounded, ask)?
         } else {
-            self.cut(rounded)?
+            self.cut(rounded, ask)?
         };
         let piece = Piece {
             heap: self.clone(),
@@ -172,8 +193,8 @@ impl Heap {
     }
 
     /// An extent that nothing else in this process overlaps (K1 of `claims`).
-    fn grant(&self, inner: &mut Inner, bytes: u64) -> Result<Span, Error> {
-        let span = inner.source.grant(bytes)?;
+    fn grant(&self, inner: &mut Inner, bytes: u64, ask: Ask) -> Result<Span, Error> {
+        let span = ask(inner.source.as_mut(), bytes)?;
         // Another process says so.
         if span.bytes < bytes || !span.offset.is_multiple_of(EXTENT) {
             return Err(Error::NoGrant(format!(
@@ -186,10 +207,10 @@ impl Heap {
         Ok(span)
     }
 
-    fn grant_alone(&self, bytes: u64) -> Result<Span, Error> {
+    fn grant_alone(&self, bytes: u64, ask: Ask) -> Result<Span, Error> {
         let mut inner = self.lock();
         let bytes = bytes.checked_next_multiple_of(EXTENT).unwrap_or(u64::MAX);
-        let span = self.grant(&mut inner, bytes)?;
+        let span = self.grant(&mut inner, bytes, ask)?;
         let mut free = RangeAllocator::new(span.offset..span.end());
         let _ = free.allocate_range(span.bytes);
         inner.extents.push(Extent {
@@ -201,7 +222,7 @@ impl Heap {
         Ok(span)
     }
 
-    fn cut(&self, bytes: u64) -> Result<Span, Error> {
+    fn cut(&self, bytes: u64, ask: Ask) -> Result<Span, Error> {
         let mut inner = self.lock();
         for extent in &mut inner.extents {
             if let Ok(range) = extent.free.allocate_range(bytes) {
@@ -213,7 +234,7 @@ impl Heap {
                 });
             }
         }
-        let span = self.grant(&mut inner, EXTENT)?;
+        let span = self.grant(&mut inner, EXTENT, ask)?;
         let mut free = RangeAllocator::new(span.offset..span.end());
         let range = free.allocate_range(bytes).map_err(|_| {
             Error::NoGrant(format!(

@@ -64,8 +64,8 @@ pub(crate) enum Request {
         name: String,
         how: String,
     },
-    /// Who is there and how much memory is in use.
-    Facts,
+    /// Who is there and how much memory is in use; of the peers those with higher numbers.
+    Facts { after: Option<PeerId> },
 }
 
 /// What the agent answers.
@@ -86,7 +86,8 @@ pub(crate) enum Answer {
     },
     Done,
     Roster(Roster),
-    Facts(DomainFacts),
+    /// Whether there are more peers.
+    Facts(DomainFacts, bool),
     /// The request did not come in time, or too many are joining. It was not looked at: ask again.
     Late,
     Refused(String),
@@ -116,6 +117,8 @@ const AGAIN: Duration = Duration::from_millis(1);
 
 /// A request or answer is never longer; what is longer is refused.
 const PACKET_MAX: usize = 256 << 10;
+/// Peers in one answer: with the longest names they take a quarter of that, which every socket takes at once.
+pub(super) const PEERS_OF_ANSWER: usize = 64;
 
 /// Nor has one more descriptors.
 const FDS_MAX: usize = 2;
@@ -423,11 +426,20 @@ pub(crate) fn evict(
     }
 }
 
-/// Asks for the state of a domain.
+/// Asks for the state of a domain. With many peers it comes in parts, between which some may join or leave.
 pub fn facts(domain: &str, deadline: Duration) -> Result<DomainFacts, Error> {
-    match ask(domain, &Request::Facts, deadline)? {
-        (Answer::Facts(facts), _) => Ok(facts),
-        (answer, _) => Err(refused(domain, answer)),
+    let mut peers: Vec<PeerInfo> = Vec::new();
+    loop {
+        let after = peers.last().map(|info| info.peer);
+        let (facts, more) = match ask(domain, &Request::Facts { after }, deadline)? {
+            (Answer::Facts(facts, more), _) => (facts, more),
+            (answer, _) => return Err(refused(domain, answer)),
+        };
+        peers.extend_from_slice(&facts.peers);
+        // However often it says so, there are no more.
+        if !more || facts.peers.is_empty() || peers.len() >= PEERS_MAX {
+            return Ok(DomainFacts { peers, ..facts });
+        }
     }
 }
 
@@ -485,53 +497,162 @@ pub(crate) fn roster(
     }
 }
 
+/// How long one who has others to answer waits for the agent, which takes a tenth of that if nothing is wrong.
+const SOON: Duration = Duration::from_millis(5);
+
 /// Extents granted by the agent of the node.
 #[derive(Debug)]
 pub(crate) struct AgentExtents {
-    pub(crate) domain: String,
-    pub(crate) peer: PeerId,
-    pub(crate) incarnation: u32,
-    pub(crate) deadline: Duration,
+    domain: String,
+    peer: PeerId,
+    incarnation: u32,
+    deadline: Duration,
+    /// What was asked for in passing, and is not answered yet.
+    asked: Option<Asked>,
+    /// What the agent could not be told yet is free.
+    owed: Vec<Span>,
+    /// Where the agent answers that it has heard of the last one that it was told of.
+    told: Option<OwnedFd>,
+}
+
+/// An extent of so many bytes, about which the agent says something here.
+#[derive(Debug)]
+struct Asked {
+    bytes: u64,
+    answer: OwnedFd,
+}
+
+impl AgentExtents {
+    pub(crate) fn new(
+        domain: &str,
+        (peer, incarnation): (PeerId, u32),
+        deadline: Duration,
+    ) -> AgentExtents {
+        AgentExtents {
+            domain: domain.to_owned(),
+            peer,
+            incarnation,
+            deadline,
+            asked: None,
+            owed: Vec::new(),
+            told: None,
+        }
+    }
+
+    /// Says something to the agent; where its answer will be.
+    fn say(&self, request: &Request) -> Result<OwnedFd, Error> {
+        let socket = connect(&self.domain, SOON)?;
+        send(socket.as_fd(), request, &[]).map_err(failed(&self.domain))?;
+        Ok(socket)
+    }
+
+    fn extent(&self, bytes: u64) -> Request {
+        Request::Extent {
+            peer: self.peer,
+            incarnation: self.incarnation,
+            bytes,
+        }
+    }
+
+    /// Tells the agent what is free.
+    fn pay(&mut self) {
+        while let Some(&Span { offset, bytes }) = self.owed.last() {
+            let request = Request::GiveBack {
+                peer: self.peer,
+                incarnation: self.incarnation,
+                offset,
+                bytes,
+            };
+            match self.say(&request) {
+                Ok(answer) => self.told = Some(answer),
+                Err(error) => {
+                    // At the next opportunity. The agent gives everything back when this process ends.
+                    return tracing::debug!(%error, "an extent could not be given back");
+                }
+            }
+            self.owed.pop();
+        }
+    }
+
+    /// Waits until the agent has heard what it was told.
+    fn be_heard(&mut self, patience: Duration) {
+        let told = self.told.take();
+        self.told = told.filter(|told| !has_come(told.as_fd(), patience));
+    }
+
+    /// Waits for the answer to what was asked for in passing, and goes on waiting for it in a later call.
+    fn answer(&mut self, asked: Asked, patience: Duration) -> Result<Span, samite_mem::Error> {
+        if !has_come(asked.answer.as_fd(), patience) {
+            self.asked = Some(asked);
+            let why = "the agent has not answered yet; is it stopped?";
+            return Err(samite_mem::Error::NoGrant(why.into()));
+        }
+        granted(receive(asked.answer.as_fd()).map_err(failed(&self.domain)))
+    }
+}
+
+fn granted(answer: Result<(Answer, Vec<OwnedFd>), Error>) -> Result<Span, samite_mem::Error> {
+    match answer {
+        Ok((Answer::Granted { offset, bytes }, _)) => Ok(Span { offset, bytes }),
+        Ok((
+            Answer::OverBudget {
+                asked,
+                used,
+                budget,
+            },
+            _,
+        )) => Err(samite_mem::Error::Budget {
+            asked,
+            used,
+            budget,
+        }),
+        Ok((answer, _)) => Err(samite_mem::Error::NoGrant(format!("{answer:?}"))),
+        Err(error) => Err(samite_mem::Error::NoGrant(error.to_string())),
+    }
 }
 
 impl ExtentSource for AgentExtents {
     fn grant(&mut self, bytes: u64) -> Result<Span, samite_mem::Error> {
-        let request = Request::Extent {
-            peer: self.peer,
-            incarnation: self.incarnation,
-            bytes,
-        };
-        match ask(&self.domain, &request, self.deadline) {
-            Ok((Answer::Granted { offset, bytes }, _)) => Ok(Span { offset, bytes }),
-            Ok((
-                Answer::OverBudget {
-                    asked,
-                    used,
-                    budget,
-                },
-                _,
-            )) => Err(samite_mem::Error::Budget {
-                asked,
-                used,
-                budget,
-            }),
-            Ok((answer, _)) => Err(samite_mem::Error::NoGrant(format!("{answer:?}"))),
-            Err(error) => Err(samite_mem::Error::NoGrant(error.to_string())),
+        let start = Instant::now();
+        let deadline = self.deadline;
+        let left = || deadline.saturating_sub(start.elapsed()).max(SOON);
+        self.pay();
+        // What was given back counts.
+        self.be_heard(left());
+        if let Some(asked) = self.asked.take_if(|asked| asked.bytes == bytes) {
+            match self.answer(asked, left()) {
+                // It was said too late, because this process was stopped in the midst of it: once more.
+                Err(samite_mem::Error::NoGrant(_)) if self.asked.is_none() => {}
+                answer => return answer,
+            }
         }
+        granted(ask(&self.domain, &self.extent(bytes), left()))
+    }
+
+    fn grant_soon(&mut self, bytes: u64) -> Result<Span, samite_mem::Error> {
+        self.pay();
+        let (asked, patience) = match self.asked.take() {
+            Some(asked) => (asked, Duration::ZERO),
+            None => {
+                let answer = self.say(&self.extent(bytes));
+                let answer =
+                    answer.map_err(|error| samite_mem::Error::NoGrant(error.to_string()))?;
+                (Asked { bytes, answer }, SOON)
+            }
+        };
+        let span = self.answer(asked, patience)?;
+        if span.bytes < bytes {
+            self.give_back(span);
+            let why = "another length was asked for before";
+            return Err(samite_mem::Error::NoGrant(why.into()));
+        }
+        Ok(span)
     }
 
     fn give_back(&mut self, extent: Span) {
-        let (offset, bytes) = (extent.offset, extent.bytes);
-        let request = Request::GiveBack {
-            peer: self.peer,
-            incarnation: self.incarnation,
-            offset,
-            bytes,
-        };
-        if let Err(error) = ask(&self.domain, &request, self.deadline) {
-            // The agent gives everything back when this process ends; until then it is counted.
-            tracing::warn!(%error, "an extent could not be given back");
-        }
+        self.owed.push(extent);
+        self.pay();
+        self.be_heard(SOON);
     }
 }
 
@@ -555,7 +676,7 @@ mod tests {
                 send(asked.as_fd(), &answer, &[]).unwrap();
             }
         });
-        let (answer, _) = ask(&domain, &Request::Facts, LONG).unwrap();
+        let (answer, _) = ask(&domain, &Request::Facts { after: None }, LONG).unwrap();
         assert!(matches!(answer, Answer::Done), "{answer:?}");
         agent.join().unwrap();
     }
@@ -566,7 +687,52 @@ mod tests {
         let (here, there) =
             rustix::net::socketpair(family, kind, SocketFlags::CLOEXEC, None).unwrap();
         assert!(!has_come(here.as_fd(), Duration::from_millis(1)));
-        send(there.as_fd(), &Request::Facts, &[]).unwrap();
+        send(there.as_fd(), &Request::Facts { after: None }, &[]).unwrap();
         assert!(has_come(here.as_fd(), LONG));
+    }
+
+    /// The agent is stopped, for longer than anybody who has others to answer can wait. What was asked for in passing, and
+    /// what was given back, is not lost, and nothing is asked for twice.
+    #[test]
+    fn nobody_who_has_others_to_answer_waits_for_the_agent() {
+        let domain = format!("stopped-{}", std::process::id());
+        let listener = socket().unwrap();
+        rustix::net::bind(&listener, &address(&domain).unwrap()).unwrap();
+        rustix::net::listen(&listener, 8).unwrap();
+        let mut extents = AgentExtents::new(&domain, (PeerId(3), 1), LONG);
+        for _ in 0..20 {
+            let refused = extents.grant_soon(100);
+            assert!(
+                matches!(refused, Err(samite_mem::Error::NoGrant(_))),
+                "{refused:?}"
+            );
+        }
+        let free = [2, 4].map(|offset| Span {
+            offset: offset << 20,
+            bytes: 2 << 20,
+        });
+        for span in free {
+            extents.give_back(span);
+        }
+        let mut heard = Vec::new();
+        while has_come(listener.as_fd(), Duration::ZERO) {
+            let asked = rustix::net::accept(&listener).unwrap();
+            let (request, _) = receive::<Request>(asked.as_fd()).unwrap();
+            let answer = match request {
+                Request::Extent { bytes: 100, .. } => Answer::Granted {
+                    offset: 8 << 20,
+                    bytes: 2 << 20,
+                },
+                Request::GiveBack { offset, .. } => {
+                    heard.push(offset >> 20);
+                    Answer::Done
+                }
+                other => panic!("{other:?}"),
+            };
+            let _ = send(asked.as_fd(), &answer, &[]);
+        }
+        assert_eq!(heard, [2, 4]);
+        let granted = extents.grant_soon(100).unwrap();
+        assert_eq!((granted.offset, granted.bytes), (8 << 20, 2 << 20));
     }
 }

@@ -5,7 +5,7 @@
 //! themselves in the arena (which deaths they have seen, whether they have leases) decides when memory of the arena comes
 //! back, and nothing else.
 
-use super::control::{Answer, DomainFacts, Request};
+use super::control::{Answer, DomainFacts, PEERS_OF_ANSWER, Request};
 use super::jobs::Jobs;
 use super::slots::{Life, Slots};
 use super::{Book, jobs};
@@ -298,22 +298,29 @@ impl Node {
         known
     }
 
-    fn facts(&self, domain: &str) -> DomainFacts {
+    /// The state of the domain, with some of the peers whose numbers are higher; and whether there are more.
+    fn facts(&self, domain: &str, after: Option<PeerId>) -> (DomainFacts, bool) {
+        let is_wanted = |member: &&Member| after.is_none_or(|after| member.peer > after);
+        let mut members: Vec<&Member> = self.members.iter().filter(is_wanted).collect();
+        members.sort_by_key(|member| member.peer);
+        let more = members.len() > PEERS_OF_ANSWER;
+        members.truncate(PEERS_OF_ANSWER);
         let info = |member: &Member| PeerInfo {
             peer: member.peer,
             incarnation: member.incarnation,
             identity: member.identity.clone(),
             pid: member.pid,
         };
-        DomainFacts {
+        let facts = DomainFacts {
             domain: domain.to_owned(),
             agent_pid: std::process::id() as i32,
             budget: self.book.budget(),
             used: self.book.used(),
             resident: self.layout.arena().resident(),
             reclaiming: self.dying.len(),
-            peers: self.members.iter().map(info).collect(),
-        }
+            peers: members.into_iter().map(info).collect(),
+        };
+        (facts, more)
     }
 
     /// The member in whose name a process speaks: its own.
@@ -440,16 +447,57 @@ impl Node {
                 }
                 Ok(Answer::Done)
             }
-            Request::Facts => Ok(Answer::Facts(self.facts(domain))),
+            Request::Facts { after } => {
+                let (facts, more) = self.facts(domain, after);
+                Ok(Answer::Facts(facts, more))
+            }
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::control;
     use super::*;
     use crate::layout::State;
+    use rustix::fd::AsFd;
+    use rustix::net::{AddressFamily, SocketFlags, SocketType};
     use std::collections::BTreeSet;
+
+    /// However many there are, and whatever they are called, the agent can say it.
+    #[test]
+    fn the_facts_of_a_full_domain_fit_into_answers() {
+        let mut node = Node::create(1 << 20).unwrap();
+        let mut names = Vec::new();
+        for number in 0..PEERS_MAX {
+            let identity = Identity {
+                job: format!("{number:0>600}"),
+                ..Identity::by_hand("long")
+            };
+            let cpus = Cpus::default();
+            node.admit(std::process::id() as i32, None, &cpus, &identity)
+                .unwrap();
+            names.push(identity.job);
+        }
+        let (family, kind) = (AddressFamily::UNIX, SocketType::SEQPACKET);
+        let (here, there) =
+            rustix::net::socketpair(family, kind, SocketFlags::CLOEXEC, None).unwrap();
+        let (mut told, mut after) = (Vec::new(), None);
+        loop {
+            let answer = node.answer("full", Request::Facts { after }, 0).unwrap();
+            control::send(here.as_fd(), &answer, &[]).unwrap();
+            let (answer, _) = control::receive::<Answer>(there.as_fd()).unwrap();
+            let Answer::Facts(facts, more) = answer else {
+                panic!("{answer:?}");
+            };
+            after = facts.peers.last().map(|info| info.peer);
+            told.extend(facts.peers.into_iter().map(|info| info.identity.job));
+            if !more {
+                break;
+            }
+        }
+        assert_eq!(told, names);
+    }
 
     /// Whatever stands in the table, the agent knows who lives and in which life.
     #[test]

@@ -3,7 +3,7 @@
 
 use samite_fabric::{Error, Fabric, Match, PeerId, Whom};
 use samite_testkit::pattern::{pattern, verify};
-use samite_testkit::{Outcome, Unit, Who, matches_or_fail, pause, point, same, units};
+use samite_testkit::{Outcome, Unit, Who, check, matches_or_fail, pause, point, same, units};
 use std::time::Duration;
 
 /// Every kind of wait names the stopped peer; the messages of before and after arrive.
@@ -141,40 +141,55 @@ fn stopped_while_it_joins() {
     });
 }
 
-/// Who was stopped was not waiting: its deadline is for others.
+/// The agent is stopped, and a unit has no memory left for what it is to send: meanwhile it answers others.
 #[test]
-fn who_was_stopped_goes_on_waiting() {
-    const DEADLINE: Duration = Duration::from_secs(4);
+fn who_waits_for_memory_answers_others() {
     let body = |fabric: &Fabric, members: &[PeerId]| -> Outcome {
-        let (zero, one) = (members[0], members[1]);
-        if fabric.me() == one {
-            pause("sends later");
-            fabric.send(zero, 1, b"late")?;
-            fabric.signal(zero, 2)?;
-            return Ok(fabric.barrier(members)?);
+        let (zero, one, two) = (members[0], members[1], members[2]);
+        if fabric.me() == zero {
+            pause("asks");
+            same!(fabric.request(one, 7, &[])?.wait()?, Vec::<u8>::new());
+            point("answered");
+            pause("the agent is back");
+            fabric.signal(one, 1)?;
+        } else if fabric.me() == one {
+            // Without bytes: for these there would have to be memory, too.
+            fabric.on(7, |_, _| None);
+            let mut all = Vec::new();
+            for bytes in [64 << 10, 4 << 10, 128] {
+                let refused = loop {
+                    match fabric.allocate(bytes) {
+                        Ok(segment) => all.push(segment),
+                        Err(error) => break error,
+                    }
+                };
+                matches_or_fail!(refused, Error::Budget { .. });
+            }
+            pause("has no memory");
+            // The first that it says to this unit.
+            let send = fabric.isend(two, 1, b"hello".to_vec())?;
+            point("sends");
+            fabric.await_signal(zero, 1)?;
+            check!(!send.has_ended(), "sent without a ring");
+            drop(all);
+            send.wait()?;
+        } else {
+            same!(fabric.recv(Match::from(one, 1), &mut [0; 8])?.len, 5);
         }
-        fabric.set_deadline(DEADLINE);
-        point("waits");
-        let mut bytes = [0; 8];
-        same!(fabric.recv(Match::from(one, 1), &mut bytes)?.len, 4);
-        fabric.await_signal(one, 2)?;
-        // It still ends when it did wait.
-        fabric.set_deadline(Duration::from_millis(50));
-        let late = fabric.recv(Match::from(one, 3), &mut bytes);
-        matches_or_fail!(late, Err(Error::Timeout { .. }));
-        fabric.set_deadline(Duration::from_secs(30));
         Ok(fabric.barrier(members)?)
     };
-    units(2).conduct("stopped::who_was_stopped_goes_on_waiting", body, |cast| {
-        cast.wait_point(Who::Unit(0), "waits");
-        cast.wait_point(Who::Unit(1), "sends later");
-        cast.wait_asleep(Who::Unit(0));
-        cast.stop(Who::Unit(0));
-        // Longer than the deadline: this is what is tested.
-        std::thread::sleep(DEADLINE + DEADLINE / 2);
-        cast.go_on(Who::Unit(0));
-        cast.wait_asleep(Who::Unit(0));
+    let name = "stopped::who_waits_for_memory_answers_others";
+    units(3).budget(16 << 20).conduct(name, body, |cast| {
+        cast.wait_point(Who::Unit(1), "has no memory");
+        cast.wait_point(Who::Unit(0), "asks");
+        cast.stop(Who::Agent);
         cast.release(Who::Unit(1));
+        cast.wait_point(Who::Unit(1), "sends");
+        cast.release(Who::Unit(0));
+        cast.wait_point(Who::Unit(0), "answered");
+        cast.go_on(Who::Agent);
+        cast.wait_point(Who::Unit(0), "the agent is back");
+        cast.release(Who::Unit(0));
     });
 }
 

@@ -15,7 +15,7 @@ const REQUESTS: [&str; 10] = [
     r#"{"Roster":{"asker":{"job":"j","program":"p","rank":0,"size":1,"unit":0,"units":1},"wanted":"Job"}}"#,
     r#"{"Roster":{"asker":{"job":"j","program":"p","rank":0,"size":1,"unit":0,"units":1},"wanted":{"Program":"p"}}}"#,
     r#"{"Ended":{"job":"j","unit":0,"name":"p.0","how":"ended with exit code 3"}}"#,
-    r#""Facts""#,
+    r#"{"Facts":{"after":1}}"#,
     r#"[]"#,
 ];
 const JOIN: &str = REQUESTS[0];

@@ -60,20 +60,23 @@ fn answer(random: &mut Rng) -> Answer {
                 how: "b".repeat(random.usize(..10_000)),
             },
         }),
-        9 => Answer::Facts(DomainFacts {
-            domain: "\u{1f9f5}".into(),
-            agent_pid: word(random) as i32,
-            budget: word(random),
-            used: word(random),
-            resident: word(random),
-            reclaiming: word(random) as usize,
-            peers: vec![PeerInfo {
-                peer: PeerId(small(random)),
-                incarnation: small(random),
-                identity: Identity::by_hand("c"),
-                pid: word(random) as i32,
-            }],
-        }),
+        9 => {
+            let facts = DomainFacts {
+                domain: "\u{1f9f5}".into(),
+                agent_pid: word(random) as i32,
+                budget: word(random),
+                used: word(random),
+                resident: word(random),
+                reclaiming: word(random) as usize,
+                peers: vec![PeerInfo {
+                    peer: PeerId(small(random)),
+                    incarnation: small(random),
+                    identity: Identity::by_hand("c"),
+                    pid: word(random) as i32,
+                }],
+            };
+            Answer::Facts(facts, random.bool())
+        }
         10 => Answer::Late,
         _ => Answer::Refused("d".repeat(random.usize(..1000))),
     }
@@ -118,12 +121,7 @@ fn ask(domain: &str, arena: &Arena, random: &mut Rng) {
         1 => drop(control::unit_ended(domain, "j", 0, ("j.0", "ended"), BRIEF)),
         2 => drop(control::roster(domain, &identity, &Wanted::Job, BRIEF)),
         3 => {
-            let mut extents = AgentExtents {
-                domain: domain.to_owned(),
-                peer: PeerId(0),
-                incarnation: 1,
-                deadline: BRIEF,
-            };
+            let mut extents = AgentExtents::new(domain, (PeerId(0), 1), BRIEF);
             let _ = extents.grant(word(random));
             let heap = Heap::new(arena.clone(), Box::new(extents), false);
             let mut blocks = Vec::new();

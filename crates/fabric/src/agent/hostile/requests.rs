@@ -41,7 +41,7 @@ fn request(random: &mut Rng, (peer, incarnation): Life) -> Request {
         0 => (PeerId(small(random)), small(random)),
         _ => (peer, incarnation),
     };
-    match random.u32(..8) {
+    match random.u32(..9) {
         0 => Request::Join {
             identity: identity(random),
             cpus: std::array::from_fn(|_| word(random)),
@@ -72,7 +72,15 @@ fn request(random: &mut Rng, (peer, incarnation): Life) -> Request {
             name: name(random),
             how: name(random),
         },
-        _ => Request::Facts,
+        7 => Request::Evict {
+            peer,
+            incarnation,
+            holder: (PeerId(small(random)), small(random)),
+            claim: word(random),
+        },
+        _ => Request::Facts {
+            after: random.bool().then(|| PeerId(small(random))),
+        },
     }
 }
 

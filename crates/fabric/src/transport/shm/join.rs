@@ -80,12 +80,8 @@ pub(crate) fn join_domain(
         Ok((layout, watch))
     };
     let (seat, (layout, watch)) = control::join(name, identity, config, map)?;
-    let extents = AgentExtents {
-        domain: name.to_owned(),
-        peer: seat.peer,
-        incarnation: seat.incarnation,
-        deadline: config.deadline,
-    };
+    let life = (seat.peer, seat.incarnation);
+    let extents = AgentExtents::new(name, life, config.deadline);
     let heap = Heap::new(layout.arena().clone(), Box::new(extents), config.huge_pages);
     let holder = layout.holder(seat.peer);
     let membership = Membership {

@@ -20,6 +20,14 @@ fn in_pause(refused: Option<Instant>) -> bool {
     refused.is_some_and(|at| at.elapsed() < PAUSE)
 }
 
+/// That the agent has not answered yet is nothing to worry about.
+fn warn_of(error: &samite_mem::Error, what: &str) {
+    match error {
+        samite_mem::Error::NoGrant(why) => tracing::debug!(why, "{what}"),
+        error => tracing::warn!(%error, "{what}"),
+    }
+}
+
 /// Larger bodies are fetched by the hardware while they are written.
 const WARM_MAX: u64 = 8 << 10;
 
@@ -106,7 +114,7 @@ impl Outbound {
         if in_pause(self.refused) {
             return false;
         }
-        match heap.block(bulk_bytes(BODY_MAX)) {
+        match heap.block_soon(bulk_bytes(BODY_MAX)) {
             Ok(block) => {
                 self.producer
                     .medium
@@ -116,7 +124,7 @@ impl Outbound {
                 true
             }
             Err(error) => {
-                tracing::warn!(%error, "no memory for the bulk area of a ring");
+                warn_of(&error, "no memory for the bulk area of a ring");
                 self.refused = Some(Instant::now());
                 false
             }
@@ -133,7 +141,7 @@ impl Shm {
         if in_pause(self.refused) {
             return Push::Full;
         }
-        let made = self.heap.block(RING_BYTES).and_then(|block| {
+        let made = self.heap.block_soon(RING_BYTES).and_then(|block| {
             let ring = SharedRing::new(block.bytes().clone());
             ring.map(|ring| (block, ring))
                 .map_err(|e| samite_mem::Error::NoGrant(e.to_string()))
@@ -141,7 +149,7 @@ impl Shm {
         let (block, ring) = match made {
             Ok(made) => made,
             Err(error) => {
-                tracing::warn!(%error, %to, "no memory for a ring");
+                warn_of(&error, "no memory for a ring");
                 self.refused = Some(Instant::now());
                 return Push::Full;
             }
