@@ -59,6 +59,10 @@ static inline void die(const char *what)
     exit(1);
 }
 
+/* Where this process could run before it was pinned. */
+static cpu_set_t anywhere;
+static int is_pinned;
+
 /* Pins this process to the entry of SAMITE_BENCH_CPUS ("0,1") that is its turn;
  * without the variable the kernel places it. */
 static inline void pin(int rank)
@@ -72,10 +76,20 @@ static inline void pin(int rank)
         if (*end != ',')
             break;
     }
+    if (!is_pinned && sched_getaffinity(0, sizeof anywhere, &anywhere))
+        die("sched_getaffinity");
+    is_pinned = 1;
     cpu_set_t set;
     CPU_ZERO(&set);
     CPU_SET(cpus[rank % n], &set);
     if (sched_setaffinity(0, sizeof set, &set))
+        die("sched_setaffinity");
+}
+
+/* Until the next pin(): threads that a library starts meanwhile may run wherever there is room. */
+static inline void unpin(void)
+{
+    if (is_pinned && sched_setaffinity(0, sizeof anywhere, &anywhere))
         die("sched_setaffinity");
 }
 

@@ -50,8 +50,11 @@ static struct stream open_stream(struct shape s, int queue)
     if (rank == 0)
         t.written = adios2_define_variable(t.io, "u", adios2_type_double, 2, shape, start, shape,
                                            adios2_constant_dims_true);
+    /* Opening starts the engine's threads. */
+    unpin();
     t.engine = adios2_open(t.io, name, rank == 0 ? adios2_mode_write : adios2_mode_read);
     must(t.engine != NULL, "open");
+    pin(rank);
     size_t columns = rank == 0 ? s.columns : s.width;
     t.array = (double *)take_pages(s.rows * columns * sizeof(double));
     if (rank == 0)

@@ -118,11 +118,13 @@ int main(int argc, char **argv)
     }
     rank = atoi(text);
     die_with_parent();
-    pin(rank);
     char address[4096];
     snprintf(address, sizeof address, "ipc://%s/zmq", argv[1]);
+    /* Before this process is pinned: the first socket starts the thread for IO, which may run
+     * wherever there is room. */
     void *context = zmq_ctx_new();
     sock = zmq_socket(context, ZMQ_PAIR);
+    pin(rank);
     int linger = 0;
     zmq_setsockopt(sock, ZMQ_LINGER, &linger, sizeof linger);
     if (rank == 0 ? zmq_bind(sock, address) : zmq_connect(sock, address))
