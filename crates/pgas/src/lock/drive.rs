@@ -98,10 +98,11 @@ impl<'f> Lock<'f> {
         Ok(())
     }
 
-    /// Gives the lock back for a caller who gets an error and no guard.
+    /// Gives the lock back for a caller that gets an error instead of a guard.
     #[cold]
     pub(super) fn give_unused(&self, broken: bool) {
-        if let Err(error) = self.give(broken) {
+        let completed = self.complete();
+        if let Err(error) = self.give(broken).and(completed) {
             tracing::warn!(%error, "a lock was given back with an error");
         }
     }

@@ -13,8 +13,8 @@
 //!   the same; its guard repairs, and gives back a lock like any other.
 //! * Of the home: [`Error::UnitLost`] for everybody, for good.
 //!
-//! A panic is no death: guards that it drops give their locks back. What a [`Lock`] guards may be half changed
-//! then; a [`GlobalLock`] puts nothing back.
+//! A panic is not a death: guards that it drops give their locks back. What a [`Lock`] guards may be half changed
+//! then; a [`GlobalLock`] puts nothing back. A panic in the middle of a repair leaves the lock broken.
 //!
 //! # Files
 //! `protocol/` (the queue as state machines, its words, invariants) · `drive` (their steps carried out, and waits) ·
@@ -129,8 +129,8 @@ impl<'f> Lock<'f> {
     }
 
     /// Takes the lock whether or not a holder died ([`Guard::lost_holder`]), after waiting as
-    /// [`Lock::acquire`] does. When the guard is dropped the lock is as good as new: whoever recovers
-    /// it has to bring what it guards into order first. Any unit may do it.
+    /// [`Lock::acquire`] does. The caller repairs what the lock guards; when it drops the guard the lock is as good
+    /// as new, unless a panic drops it. Any unit may do this.
     pub fn recover(&self) -> Result<Guard<'_, 'f>> {
         match self.take(Wish::Repair)? {
             End::Held { broken: true } => {
@@ -205,8 +205,8 @@ impl Guard<'_, '_> {
         self.lost
     }
 
-    /// Gives the lock back for somebody who did not get to see what it guards: a holder that died is still not
-    /// repaired.
+    /// Gives the lock back for a caller that could not read what it guards: if a holder had died, the lock is still
+    /// broken.
     fn give_up(self) {
         let (lock, broken) = (self.lock, self.lost.is_some());
         std::mem::forget(self);
@@ -230,13 +230,20 @@ impl Guard<'_, '_> {
 impl Lock<'_> {
     #[inline(always)]
     fn complete_and_give(&self) -> Result<()> {
+        let completed = self.complete();
+        self.give(false).and(completed)
+    }
+
+    /// Completes what this unit started under the lock, for the next holder.
+    #[inline(always)]
+    fn complete(&self) -> Result<()> {
         let job = &self.team.0.job;
-        let complete = job.complete_implicit();
+        let completed = job.complete_implicit();
         let told = match &job.check {
             None => Ok(()),
             Some(check) => check.lock_given(self.home_unit()?, self.team.id(), self.number),
         };
-        self.give(false).and(complete).and(told)
+        completed.and(told)
     }
 }
 
@@ -251,6 +258,9 @@ impl Drop for Lock<'_> {
 impl Drop for Guard<'_, '_> {
     #[inline]
     fn drop(&mut self) {
+        if self.lost.is_some() && std::thread::panicking() {
+            return self.lock.give_unused(true);
+        }
         if let Err(error) = self.lock.complete_and_give() {
             tracing::warn!(%error, "a lock was given back with an error");
         }

@@ -3,6 +3,7 @@
 use samite_fabric::{Error as Below, Fabric, PeerId, SegmentKey};
 use samite_pgas::{Error, Lock, Pgas, Team, Unit};
 use samite_testkit::{Cast, MESSAGES_ONLY, Outcome, Who, check, pause, same, units};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
 /// A lock that is at home at unit 0.
@@ -169,7 +170,8 @@ fn words_that_are_nonsense() {
     units(3).run("late::words_that_are_nonsense", body);
 }
 
-/// A broken lock whose home does not say who died: who asks has an error, and not the lock; nor is it repaired.
+/// A broken lock whose home does not say who died: the caller has an error, and not the lock, which stays broken. So it
+/// does when the repair ends by a panic.
 #[test]
 fn who_gets_an_error_has_no_lock() {
     let body = |fabric: &Fabric, peers: &[PeerId]| {
@@ -199,7 +201,14 @@ fn who_gets_an_error_has_no_lock() {
             breaks(None, 3)?;
             let unit = Unit(2);
             same!(lock.acquire().err(), Some(Error::HolderLost { unit }));
-            same!(lock.recover()?.lost_holder(), Some(Unit(2)));
+            let repair = AssertUnwindSafe(|| {
+                let _guard = lock.recover().expect("it says who died");
+                panic!("in the middle of a repair");
+            });
+            let panicked: Result<(), _> = catch_unwind(repair);
+            check!(panicked.is_err());
+            same!(lock.acquire().err(), Some(Error::HolderLost { unit }));
+            same!(lock.recover()?.lost_holder(), Some(unit));
             same!(lock.recover()?.lost_holder(), None);
         }
         world.barrier()?;
