@@ -31,7 +31,7 @@ pub(super) fn run(world: &Team<'_>, command: &Command) -> Result<Option<f64>> {
     }
 }
 
-/// What a word is before anybody wrote it.
+/// The value of the word before the first put.
 const AT_FIRST: u64 = 0x5A5A_0001;
 
 /// Elements of eight bytes, one at a time.

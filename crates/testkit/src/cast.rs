@@ -113,7 +113,8 @@ impl Cast {
         let output = process.stderr.take().expect("it was piped");
         let (index, send) = (self.players.len(), self.send.clone());
         std::thread::spawn(move || {
-            // To its end, whatever it says: who hears of the end waits for the process.
+            // To the end of the output, also if a line is not UTF-8: the end means that the process ends, and it is
+            // waited for without a watchdog.
             for line in BufReader::new(output).split(b'\n').map_while(Result::ok) {
                 let line = String::from_utf8_lossy(&line).into_owned();
                 let _ = send.send((index, Some(line)));

@@ -24,7 +24,7 @@ pub fn say(text: &str) {
     tell("say", text);
 }
 
-/// Ends this process as `kill -9` does: nothing is dropped, nobody is told.
+/// Ends this process as `kill -9` does: without destructors, and without a word to any peer.
 pub fn die() -> ! {
     let _ = rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::KILL);
     unreachable!("nothing keeps a process from killing itself")

@@ -63,7 +63,8 @@ fn dtype(name: &str) -> Result<Dtype, String> {
 ///
 /// # Errors
 ///
-/// [`Error::Stage`] when the stream cannot be written: nobody reads it, a reader is too slow, memory is short.
+/// [`Error::Stage`] when the stream cannot be written: nobody reads it, a reader takes
+/// longer than stage.timeout, memory is short.
 pub fn run(fabric: &Fabric, args: &Args, out: &mut dyn Write) -> Result<(), Error> {
     for_dtype!(args.dtype, T => write_all::<T>(fabric, args, out))
 }

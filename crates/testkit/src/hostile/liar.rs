@@ -64,7 +64,7 @@ impl Liar {
 }
 
 impl Mind {
-    /// Remembers what it sees: the numbers in it mean something to somebody.
+    /// Remembers numbers of frames that it has seen: some peer knows them.
     fn remember(&mut self, peer: PeerId, frame: &RawFrame) {
         if !self.peers.contains(&peer) {
             self.peers.push(peer);

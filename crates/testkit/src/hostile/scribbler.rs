@@ -14,7 +14,7 @@ pub enum Reach {
     Own,
     /// What others have in memory that they offer: segments, boards of collectives, locks, tables, steps.
     Segments,
-    /// All of them: whoever reads what another one wrote may get something else, as an error or not.
+    /// All tables: a reader may get an error, or other bytes than were written.
     All,
 }
 

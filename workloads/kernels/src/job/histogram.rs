@@ -88,8 +88,8 @@ fn wrong_counters(segment: &Segment<'_, u64>, args: &Args) -> Result<u64, Error>
     Ok(differing(&found, team.rank(), team.size(), args.updates))
 }
 
-/// Counts what all units count, alone, and compares a unit's counters with theirs; how many are different. Each
-/// unit has as many, by rank: who has which is not asked of what the additions were done by.
+/// Repeats the additions of all units sequentially; returns how many of this unit's counters differ. Every unit has
+/// the same number of counters, in the order of ranks: computed here, not by the code that did the additions.
 fn differing(found: &[u64], rank: u32, units: u32, updates: u64) -> u64 {
     let counters = found.len() as u64;
     let (first, mut expected) = (u64::from(rank) * counters, vec![0; found.len()]);

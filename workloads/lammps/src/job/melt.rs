@@ -52,7 +52,7 @@ pub struct Args {
 /// # Errors
 ///
 /// [`Error::Lammps`] when LAMMPS is missing (it says what to install), [`Error::Stage`] when the stream cannot be
-/// written: nobody reads it, the analysis is too slow, memory is short.
+/// written: nobody reads it, the analysis takes longer than stage.timeout, memory is short.
 pub fn run(fabric: &Fabric, args: &Args, out: &mut dyn Write) -> Result<(), Error> {
     let mut lammps = Lammps::open(&[])?;
     let rank = fabric.identity().rank;

@@ -35,7 +35,7 @@ pub struct Args {
 /// # Errors
 ///
 /// [`Error::Fabric`] when a neighbour is lost, [`Error::Stage`] when the stream cannot be written: nobody reads it,
-/// a reader is too slow, memory is short.
+/// a reader takes longer than stage.timeout, memory is short.
 pub fn run(fabric: &Fabric, args: &Args, out: &mut dyn Write) -> Result<(), Error> {
     let own = fabric.identity();
     let problem = Problem::stacked(args.size, own.size as usize)?;
