@@ -36,9 +36,6 @@ impl Fabric {
     #[inline]
     fn send_now(&self, to: PeerId, tag: u64, bytes: &[u8]) -> Result<bool> {
         let core = &mut *self.core.borrow_mut();
-        if let Some(error) = core.engine.gone(to) {
-            return Err(error);
-        }
         let (eager_max, inline_max) = (core.engine.eager_max, core.engine.caps.inline_max);
         let len = bytes.len() as u64;
         if len > eager_max || !core.engine.may_send_at_once(to, len) {

@@ -163,11 +163,16 @@ impl Engine {
         Ok(())
     }
 
-    /// Whether a short message may leave at once: nothing waits before it, its receiver has room for what it
-    /// does not expect, and this process has looked lately whether that is still so.
+    /// Whether a short message may leave at once: its receiver is there, nothing waits before it, the receiver
+    /// has room for what it does not expect, and this process has looked lately whether that is still so.
     #[inline(always)]
     pub(crate) fn may_send_at_once(&self, to: PeerId, bytes: u64) -> bool {
-        let peer = &self.peers[to.index()];
-        peer.outbox.is_empty() && peer.pace == Pace::Go && self.unpolled >= weight(bytes)
+        self.peers.get(to.index()).is_some_and(|peer| {
+            peer.info.is_some()
+                && peer.gone.is_none()
+                && peer.outbox.is_empty()
+                && peer.pace == Pace::Go
+                && self.unpolled >= weight(bytes)
+        })
     }
 }

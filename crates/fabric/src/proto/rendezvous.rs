@@ -517,7 +517,7 @@ pub(crate) fn zeroed(len: u64) -> Option<Vec<u8>> {
 }
 
 /// A message in one frame.
-#[inline]
+#[inline(always)]
 pub(crate) fn push_eager(
     transport: &mut AnyTransport,
     to: PeerId,

@@ -187,11 +187,11 @@ impl Transport for AnyTransport {
     fn now(&self) -> Duration {
         forward!(self.now())
     }
-    #[inline]
+    #[inline(always)]
     fn push(&mut self, to: PeerId, frame: &Outgoing<'_>) -> Push {
         forward!(self.push(to, frame))
     }
-    #[inline]
+    #[inline(always)]
     fn poll<S: Sink>(&mut self, sink: &mut S) -> usize {
         forward!(self.poll(sink))
     }

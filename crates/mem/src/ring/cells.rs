@@ -138,7 +138,7 @@ impl<M: Medium> Producer<M> {
     }
 
     /// Publishes a frame without a body; leaves at least `reserve` cells free.
-    #[inline]
+    #[inline(always)]
     pub fn push(&mut self, kind: u8, arg: u64, inline: &[u8], reserve: u64) -> Result<(), Full> {
         self.publish(kind, arg, &[], inline, reserve)
     }
@@ -228,7 +228,7 @@ impl<M: Medium> Producer<M> {
         self.in_flight() + cells <= CELLS
     }
 
-    #[inline]
+    #[inline(always)]
     fn publish(
         &mut self,
         kind: u8,
@@ -334,10 +334,8 @@ impl<M: Medium> Consumer<M> {
         (word >> 32) as u32 == sequence(self.head)
     }
 
-    /// Whether the next frame has a body; `None` while there is none. The bulk area must be known before a frame
-    /// with a body is peeked, and this is how it is found out: a frame that comes after this look is not peeked
-    /// in its place.
-    #[inline(always)]
+    /// Whether the next frame has a body; `None` while there is none. A frame with a body is not peeked before the bulk
+    /// area is known ([`Consumer::set_bulk`]), and this is how it is found out that one waits for that.
     pub fn next_has_body(&self) -> Option<bool> {
         // ORDERING: Acquire pairs with the producer's Release store of this header (R3): the bulk area was
         // published before it, and is looked for next.
@@ -355,7 +353,8 @@ impl<M: Medium> Consumer<M> {
         Ok(self.peek_with_medium()?.map(|(frame, _)| frame))
     }
 
-    /// As [`Consumer::peek`], with the medium that a body lies in.
+    /// As [`Consumer::peek`], with the medium that a body lies in; `None` also for a frame with a body while the bulk
+    /// area is not known.
     #[inline(always)]
     pub fn peek_with_medium(&mut self) -> Result<Option<(Frame<'_>, &M)>, Corrupt> {
         let cell = self.head % CELLS;
@@ -381,6 +380,9 @@ impl<M: Medium> Consumer<M> {
                 what: "the length of a frame with a body",
                 value: len as u64,
             });
+        }
+        if has_bulk && self.bulk_bytes == 0 {
+            return Ok(None);
         }
         // The further cells first: their lines travel while the first one is read.
         for next in 1..cells as u64 {
@@ -441,7 +443,7 @@ impl<M: Medium> Consumer<M> {
 
     /// Consumes the frame last peeked. Room is told to the producer in batches: a line that moves
     /// per quarter of the ring instead of per frame.
-    #[inline]
+    #[inline(always)]
     pub fn advance(&mut self) {
         (self.head, self.bulk_head) = self.next;
         if self.head - self.head_told >= CELLS / 4 {

@@ -175,22 +175,13 @@ fn the_bulk_area_is_there_before_its_first_body() {
         });
         let mut consumer = Consumer::new(End(memory));
         loop {
-            // As `SharedRing::attach_bulk`, which is asked when the next frame has a body.
-            if consumer.bulk_bytes() == 0 {
-                match consumer.next_has_body() {
-                    Some(true) => {
-                        let bytes = consumer.medium.0.bulk_bytes.load(Ordering::Acquire);
-                        consumer.set_bulk(bytes, bytes);
-                    }
-                    Some(false) => {}
-                    None => {
-                        thread::yield_now();
-                        continue;
-                    }
-                }
-            }
             match consumer.peek().expect("an honest producer is not corrupt") {
                 Some(frame) => break assert_eq!(frame.bulk, Some((0, LINE as u64))),
+                None if consumer.next_has_body() == Some(true) => {
+                    // As `SharedRing::attach_bulk`.
+                    let bytes = consumer.medium.0.bulk_bytes.load(Ordering::Acquire);
+                    consumer.set_bulk(bytes, bytes);
+                }
                 None => thread::yield_now(),
             }
         }

@@ -1,7 +1,9 @@
 //! Rings that others write into for this process.
 
+use super::outbound::Outbound;
 use super::{BODY_MAX, Shm};
 use crate::PeerId;
+use crate::layout::Layout;
 use crate::transport::{Change, Incoming, Sink};
 use samite_mem::ring::{Body, CELLS, Consumer, RING_BYTES, SharedRing, bulk_bytes};
 use samite_mem::sync::Ordering;
@@ -24,9 +26,9 @@ const POLL_MAX: usize = 256;
 const IDLE_MAX: u32 = 4096;
 /// With so few rings polling them all costs nothing, and nobody is forgotten.
 const ALWAYS: usize = 4;
-/// Polls between two looks at the news bits; and, when nothing arrives, at the clock.
+/// Polls between two looks at the news bits and at the clock.
 const LOOK: u32 = 16;
-/// Polls between two looks at the clock while frames arrive.
+/// The same while frames arrive: a newcomer can wait for so many of them.
 const LOOK_BUSY: u32 = 64 * LOOK;
 
 impl Shm {
@@ -39,9 +41,10 @@ impl Shm {
             if self.turn >= self.polled.len() {
                 self.turn = 0;
             }
-            let Some(peer) = self.polled.get(self.turn).map(|peer| PeerId(*peer)) else {
+            let Some(peer) = self.polled.get(self.turn) else {
                 break;
             };
+            let peer = PeerId(*peer);
             let got = self.drain(peer, sink);
             arrived += got;
             if got == 0 && self.polled.len() > ALWAYS && self.forget_if_idle(peer) {
@@ -55,11 +58,10 @@ impl Shm {
         }
         // Counted also while something arrives: a peer that talks all the time hides no newcomer.
         self.polls = self.polls.wrapping_add(1);
-        if self.polls.is_multiple_of(LOOK) || self.polled.is_empty() {
+        let every = if arrived > 0 { LOOK_BUSY } else { LOOK };
+        if self.polls.is_multiple_of(every) || self.polled.is_empty() {
             arrived += self.look_for_news(sink);
-            if arrived == 0 || self.polls.is_multiple_of(LOOK_BUSY) {
-                arrived += self.look_around(sink);
-            }
+            arrived += self.look_around(sink);
         }
         arrived
     }
@@ -75,16 +77,14 @@ impl Shm {
             return 0;
         }
         inbound.idle = 0;
-        let mut own_bulk = None;
         if let Some(Some(outbound)) = self.outbound.get_mut(from.index()) {
             outbound.answered();
-            if from == self.me {
-                own_bulk = outbound.bulk_bytes();
-            }
         }
+        let own = || self.outbound.get(from.index()).filter(|_| from == self.me);
+        let bulk = || Bulk::of(&self.layout, own().and_then(Option::as_ref));
         let mut taken = 0;
         while taken < TURN {
-            match inbound.take(from, &self.layout, &own_bulk, sink) {
+            match inbound.take(from, bulk, sink) {
                 Ok(true) => {
                     taken += 1;
                     if taken > 1 {
@@ -108,11 +108,12 @@ impl Shm {
     /// Delivers everything that a lost peer had in its ring, whatever the sink waits for: this is the last
     /// look at it (T4). A ring never holds more frames than cells, and nobody fills it any more.
     pub(super) fn last_words<S: Sink>(&mut self, from: PeerId, sink: &mut S) {
-        for _ in 0..CELLS {
+        // Once more for the bulk area.
+        for _ in 0..=CELLS {
             let Some(Some(inbound)) = self.inbound.get_mut(from.index()) else {
                 return;
             };
-            match inbound.take(from, &self.layout, &None, sink) {
+            match inbound.take(from, || Bulk::of(&self.layout, None), sink) {
                 Ok(true) => {}
                 Ok(false) => return,
                 Err(what) => {
@@ -272,48 +273,67 @@ impl Shm {
     }
 }
 
-impl Inbound {
-    /// Views the bulk area, which was published before the frame that has the first body.
+/// Where the bulk area of a ring is found.
+enum Bulk<'a> {
+    /// Where its producer, another process, says.
+    Told(&'a Layout),
+    /// Its producer is this process, whose own blocks are reached in no other way.
+    Own(SharedBytes),
+}
+
+impl<'a> Bulk<'a> {
     #[cold]
-    fn attach_bulk(
-        &mut self,
-        layout: &crate::layout::Layout,
-        own_bulk: &Option<SharedBytes>,
-    ) -> Result<(), Corrupt> {
-        let bytes = match own_bulk {
-            Some(bulk) => self.consumer.medium.use_bulk(bulk.clone()),
-            None => {
+    fn of(layout: &'a Layout, own: Option<&Outbound>) -> Bulk<'a> {
+        own.and_then(Outbound::bulk_bytes)
+            .map_or(Bulk::Told(layout), Bulk::Own)
+    }
+}
+
+impl Inbound {
+    /// Views the bulk area, which was published before the frame that has the first body; whether there is such a
+    /// frame.
+    #[cold]
+    fn attach_bulk(&mut self, bulk: Bulk<'_>) -> Result<bool, Corrupt> {
+        if self.consumer.bulk_bytes() > 0 || self.consumer.next_has_body() != Some(true) {
+            return Ok(false);
+        }
+        let bytes = match bulk {
+            Bulk::Own(bulk) => self.consumer.medium.use_bulk(bulk),
+            Bulk::Told(layout) => {
                 let most = bulk_bytes(BODY_MAX);
                 self.consumer.medium.attach_bulk(layout.arena(), most)?
             }
         };
         self.consumer.set_bulk(bytes, BODY_MAX);
-        Ok(())
+        match bytes {
+            0 => Err(Corrupt {
+                what: "a body without a bulk area",
+                value: 0,
+            }),
+            _ => Ok(true),
+        }
     }
 
-    /// Delivers one frame.
-    #[inline]
-    fn take<S: Sink>(
+    /// Consumes the frame in which a handler panicked.
+    #[cold]
+    fn skip(&mut self) {
+        self.in_hand = false;
+        self.consumer.advance();
+    }
+
+    /// Delivers one frame, or attaches the bulk area that it needs; whether there was one.
+    #[inline(always)]
+    fn take<'a, S: Sink>(
         &mut self,
         from: PeerId,
-        layout: &crate::layout::Layout,
-        own_bulk: &Option<SharedBytes>,
+        bulk: impl Fn() -> Bulk<'a>,
         sink: &mut S,
     ) -> Result<bool, Corrupt> {
         if self.in_hand {
-            self.in_hand = false;
-            self.consumer.advance();
-        }
-        // A body needs the bulk area, whose size bounds it; it is attached when a frame first has one.
-        if self.consumer.bulk_bytes() == 0 {
-            match self.consumer.next_has_body() {
-                Some(true) => self.attach_bulk(layout, own_bulk)?,
-                Some(false) => {}
-                None => return Ok(false),
-            }
+            self.skip();
         }
         let Some((frame, medium)) = self.consumer.peek_with_medium()? else {
-            return Ok(false);
+            return self.attach_bulk(bulk());
         };
         let body = match frame.bulk {
             Some((offset, bytes)) => medium.body(offset, bytes),

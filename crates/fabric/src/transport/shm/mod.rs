@@ -227,7 +227,7 @@ impl Transport for Shm {
         self.start.elapsed()
     }
 
-    #[inline]
+    #[inline(always)]
     fn push(&mut self, to: PeerId, frame: &Outgoing<'_>) -> Push {
         if !self.owner.is_current() {
             return Push::Gone; // H4
@@ -244,7 +244,7 @@ impl Transport for Shm {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn poll<S: Sink>(&mut self, sink: &mut S) -> usize {
         if !self.owner.is_current() {
             sink.change(Change::Forked); // H4

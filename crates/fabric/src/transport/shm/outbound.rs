@@ -62,7 +62,7 @@ impl Outbound {
         self._bulk.as_ref().map(|bulk| bulk.bytes().clone())
     }
 
-    #[inline]
+    #[inline(always)]
     pub(super) fn push(&mut self, frame: &Outgoing<'_>, me: PeerId, heap: &Heap) -> Push {
         let reserve = match frame.class {
             Class::Request => REPLY_CELLS,
