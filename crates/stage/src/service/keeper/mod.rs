@@ -5,7 +5,8 @@
 //! turns to reading, and readers on the node have `&[u8]`. The memory of freed buffers is used again for buffers of
 //! the same length, under a new generation: its pages are there, and warm. What nobody had a use for in [`IDLE`] is given
 //! back to the machine, and so is all that is idle when memory or a number of a segment is missing. Memory that a process had
-//! when it died is free when all others have seen its death, and counts as [`Kept::used`] until then.
+//! when it died is free when all others have seen its death, and what was freed while somebody has it when that one lets go; both
+//! count as [`Kept::used`] until then, and a buffer for which they leave no room waits for them: no more than [`Room::memory`] is used.
 //!
 //! What takes long is done part by part ([`Keeper::work`]), so that a steward in the same process answers meanwhile.
 
@@ -83,7 +84,8 @@ struct Unborn<'f> {
     buffer: BufferId,
     bytes: u64,
     writer: Peer,
-    memory: Growing<'f>,
+    /// `None`: it has not begun to grow, and counts as nothing.
+    memory: Option<Growing<'f>>,
 }
 
 pub(super) struct Keeper<'f> {
@@ -92,6 +94,8 @@ pub(super) struct Keeper<'f> {
     buffers: HashMap<BufferId, Held<'f>>,
     /// The first of them grows.
     growing: VecDeque<Unborn<'f>>,
+    /// The first of them cannot begin: freed memory that somebody still has leaves no room for it.
+    is_full: bool,
     /// The first of them is written.
     spilling: VecDeque<Spilling>,
     /// Committed buffers that their writers still have.
@@ -111,6 +115,7 @@ impl<'f> Keeper<'f> {
             room,
             buffers: HashMap::new(),
             growing: VecDeque::new(),
+            is_full: false,
             spilling: VecDeque::new(),
             unsealed: Vec::new(),
             free: VecDeque::new(),
@@ -140,10 +145,7 @@ impl<'f> Keeper<'f> {
                 buffer,
                 bytes,
                 writer,
-            } => match self.allocate(buffer, bytes, writer) {
-                Ok(handle) => handle.map(|handle| Report::Held { buffer, handle }),
-                Err(error) => Some(self.refuse(buffer, bytes, &error)),
-            },
+            } => self.allocate(buffer, bytes, writer),
             Order::Seal { buffer } => self.seal(buffer),
             Order::Spill { buffer } => match self.begin_spill(buffer) {
                 Ok(()) => None,
@@ -160,7 +162,7 @@ impl<'f> Keeper<'f> {
         let used = &mut self.used;
         self.growing.retain(|growing| {
             let is_wanted = growing.buffer != buffer;
-            if !is_wanted {
+            if !is_wanted && growing.memory.is_some() {
                 *used -= growing.bytes;
             }
             is_wanted
@@ -177,43 +179,50 @@ impl<'f> Keeper<'f> {
     }
 
     /// `None`: its memory is still to be found, by [`Keeper::grow`].
-    fn allocate(
-        &mut self,
-        buffer: BufferId,
-        bytes: u64,
-        writer: Peer,
-    ) -> samite_fabric::Result<Option<Handle>> {
+    fn allocate(&mut self, buffer: BufferId, bytes: u64, writer: Peer) -> Option<Report> {
         if let Some(gated) = self.reuse(bytes) {
-            return self.lend(buffer, gated, writer).map(Some);
+            let lent = self.lend(buffer, gated, writer);
+            return Some(self.held(buffer, bytes, lent));
         }
-        self.make_room(bytes);
-        let mut memory = match self.fabric.grow_gated(bytes) {
-            Err(_) if self.give_idle_back() => self.fabric.grow_gated(bytes)?,
-            other => other?,
-        };
-        if self.growing.is_empty() && memory.step()? {
-            let gated = self.gate(memory)?;
-            self.used += bytes;
-            return self.lend(buffer, gated, writer).map(Some);
-        }
-        self.used += bytes;
         self.growing.push_back(Unborn {
             buffer,
             bytes,
             writer,
-            memory,
+            memory: None,
         });
-        Ok(None)
+        match self.growing.len() {
+            1 => self.grow(),
+            _ => None,
+        }
+    }
+
+    /// Memory that begins to grow, and counts as used from now on. `None` as long as there is no room for it: what was freed and is
+    /// still had by somebody (a reader with a view, a writer of a stream that has failed) is used, whatever the steward's books say.
+    fn begin(&mut self, bytes: u64) -> samite_fabric::Result<Option<Growing<'f>>> {
+        if bytes > self.room.memory {
+            let why = format!("{bytes} bytes of {}", self.room.memory);
+            return Err(samite_fabric::Error::Memory(why));
+        }
+        self.make_room(bytes);
+        if self.used > self.room.memory - bytes {
+            return Ok(None);
+        }
+        let memory = match self.fabric.grow_gated(bytes) {
+            Err(_) if self.give_idle_back() => self.fabric.grow_gated(bytes)?,
+            other => other?,
+        };
+        self.used += bytes;
+        Ok(Some(memory))
     }
 
     /// Whether there is something that [`Keeper::work`] does.
     pub(super) fn is_busy(&self) -> bool {
-        !self.growing.is_empty() || !self.spilling.is_empty()
+        !self.growing.is_empty() && !self.is_full || !self.spilling.is_empty()
     }
 
-    /// Whether it waits for writers to let go of what they have committed.
+    /// Whether it waits for others to let go: writers of what they have committed, or anybody of what was freed.
     pub(super) fn is_waiting(&self) -> bool {
-        !self.unsealed.is_empty()
+        !self.unsealed.is_empty() || !self.growing.is_empty() && self.is_full
     }
 
     /// Does the next part of what takes long; what is to be reported.
@@ -227,29 +236,53 @@ impl<'f> Keeper<'f> {
 
     /// Finds the next part of the memory of the buffer that grows; what is to be reported, when it is whole.
     fn grow(&mut self) -> Option<Report> {
-        let mut first = self.growing.pop_front()?;
-        let (buffer, bytes) = (first.buffer, first.bytes);
-        let grown = match first.memory.step() {
+        let first = self.growing.pop_front()?;
+        let (buffer, bytes, writer) = (first.buffer, first.bytes, first.writer);
+        let unborn = |memory| Unborn {
+            buffer,
+            bytes,
+            writer,
+            memory,
+        };
+        let mut memory = match first
+            .memory
+            .map_or_else(|| self.begin(bytes), |it| Ok(Some(it)))
+        {
+            Ok(Some(memory)) => memory,
+            Ok(None) => {
+                self.is_full = true;
+                self.growing.push_front(unborn(None));
+                return None;
+            }
+            Err(error) => return Some(self.refuse(buffer, bytes, &error)),
+        };
+        self.is_full = false;
+        let grown = match memory.step() {
             Ok(false) => {
-                self.growing.push_front(first);
+                self.growing.push_front(unborn(Some(memory)));
                 return None;
             }
             Ok(true) => {
-                let gated = self.gate(first.memory);
+                let gated = self.gate(memory);
                 if gated.is_err() {
                     self.used -= bytes;
                 }
-                gated.and_then(|gated| self.lend(buffer, gated, first.writer))
+                gated.and_then(|gated| self.lend(buffer, gated, writer))
             }
             Err(error) => {
                 self.used -= bytes;
                 Err(error)
             }
         };
-        Some(match grown {
+        Some(self.held(buffer, bytes, grown))
+    }
+
+    /// What is reported of a buffer that is there, or cannot be.
+    fn held(&self, buffer: BufferId, bytes: u64, lent: samite_fabric::Result<Handle>) -> Report {
+        match lent {
             Ok(handle) => Report::Held { buffer, handle },
             Err(error) => self.refuse(buffer, bytes, &error),
-        })
+        }
     }
 
     /// It cannot have a buffer: whether for want of a number, all of which are in use then, or of memory.

@@ -195,6 +195,40 @@ fn memory_that_somebody_still_has_stays_used() {
     assert_eq!((keeper.figures().used, keeper.figures().free), (0, 0));
 }
 
+/// What somebody still has is used, whatever was freed: no buffer is added to it beyond what there is.
+#[test]
+fn a_buffer_waits_for_memory_that_was_freed_and_is_still_had() {
+    let fabric = Fabric::alone(Identity::by_hand("keeper"), Config::default()).unwrap();
+    let mut keeper = Keeper::new(&fabric, Room::of_memory(8000));
+    commit(&fabric, &mut keeper, 1, 6000);
+    let Some(Held::Reading(gated)) = keeper.buffers.get(&buffer(1)) else {
+        panic!("it is committed");
+    };
+    let inside = fabric.attach(gated.key()).unwrap();
+    assert_eq!(keeper.obey(Order::Free { buffer: buffer(1) }), None);
+    for number in [2, 3] {
+        assert_eq!(keeper.obey(allocate(number, 5000)), None);
+    }
+    assert_eq!(keeper.work(), []);
+    assert_eq!(keeper.figures().used, 6000);
+    assert!(
+        keeper.is_waiting() && !keeper.is_busy(),
+        "nothing to be done"
+    );
+    // Who gives up meanwhile has had nothing.
+    assert_eq!(keeper.obey(Order::Free { buffer: buffer(2) }), None);
+    assert_eq!(keeper.figures().used, 6000);
+    drop(inside);
+    let held = keeper.work();
+    let is_held =
+        |report: &Report| matches!(report, Report::Held { buffer, .. } if buffer.number == 3);
+    assert!(held.len() == 1 && is_held(&held[0]), "{held:?}");
+    assert_eq!(keeper.figures().used, 5000);
+    assert!(!keeper.is_waiting());
+    let never = keeper.obey(allocate(4, 8001));
+    assert!(matches!(never, Some(Report::Refused { .. })), "{never:?}");
+}
+
 #[test]
 fn idle_memory_gives_its_numbers_to_buffers_of_other_lengths() {
     let fabric = Fabric::alone(Identity::by_hand("keeper"), Config::default()).unwrap();
