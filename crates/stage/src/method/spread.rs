@@ -17,11 +17,41 @@ pub(crate) struct Spread {
     replicas: usize,
     rank: u32,
     ranks: u32,
-    /// By variable and number of the block: the sizes of its pieces, and their servers. A steady step computes nothing.
-    known: RefCell<HashMap<(String, u64), Known>>,
+    /// A steady step computes nothing.
+    known: RefCell<Known>,
 }
 
-type Known = (Vec<u64>, Rc<[Vec<u32>]>);
+/// Where the pieces of blocks were placed: the sizes of the pieces, and their servers.
+type Placed = (Vec<u64>, Rc<[Vec<u32>]>);
+
+/// What was computed lately, by variable and number of the block. A program may give its variables new names in every step, so what
+/// was not asked for among the last [`LATELY`] is forgotten.
+#[derive(Clone, Debug, Default)]
+struct Known {
+    young: HashMap<(String, u64), Placed>,
+    old: HashMap<(String, u64), Placed>,
+}
+
+/// More blocks than a rank has in one step.
+const LATELY: usize = 1 << 13;
+
+impl Known {
+    fn find(&mut self, name: &(String, u64), sizes: &[u64]) -> Option<Rc<[Vec<u32>]>> {
+        if let Some(placed) = self.old.remove(name) {
+            self.insert(name.clone(), placed);
+        }
+        let placed = self.young.get(name);
+        let placed = placed.filter(|(known, _)| known == sizes);
+        placed.map(|(_, places)| places.clone())
+    }
+
+    fn insert(&mut self, name: (String, u64), placed: Placed) {
+        if self.young.len() >= LATELY {
+            self.old = std::mem::take(&mut self.young);
+        }
+        self.young.insert(name, placed);
+    }
+}
 
 impl Spread {
     /// Over these servers, for rank `rank` of `ranks`. `None` without any.
@@ -48,12 +78,10 @@ impl Spread {
 
     /// The servers of this rank's pieces of a block, each as an index into `shares`.
     fn places(&self, (variable, number): (&str, u64), sizes: Vec<u64>) -> Rc<[Vec<u32>]> {
-        let known = self.known.borrow();
         let name = (variable.to_owned(), number);
-        if let Some((_, places)) = known.get(&name).filter(|(known, _)| *known == sizes) {
-            return places.clone();
+        if let Some(places) = self.known.borrow_mut().find(&name, &sizes) {
+            return places;
         }
-        drop(known);
         let ranks = (u64::from(self.rank), u64::from(self.ranks));
         let block = (variable, number);
         let (group, places) = assign_group(block, &sizes, ranks, &self.shares, self.replicas);
@@ -150,6 +178,26 @@ mod tests {
             let most = loads.values().max().copied().unwrap_or(0) as f64;
             assert!(most / mean <= 1.10, "{count} {ranks}: {loads:?}");
         }
+    }
+
+    /// Variables that never come again are forgotten; those of every step are not, however many others there are.
+    #[test]
+    fn places_of_what_is_not_written_any_more_are_forgotten() {
+        let spread = Spread::over(&servers(3), 1, (0, 1)).unwrap();
+        let block = Region::at(&[0], &[64]).unwrap();
+        let steady = spread.cut("steady", 0, &block, 8).unwrap();
+        let most = LATELY as u64;
+        for step in 0..3 * most {
+            spread.cut(&format!("u{step}"), 0, &block, 8).unwrap();
+            if step % (most / 2) == 0 {
+                assert_eq!(steady, spread.cut("steady", 0, &block, 8).unwrap());
+            }
+        }
+        let known = spread.known.borrow();
+        let count = known.young.len() + known.old.len();
+        assert!(count <= 2 * LATELY, "{count}");
+        let name = ("steady".to_owned(), 0);
+        assert!(known.young.contains_key(&name) || known.old.contains_key(&name));
     }
 
     #[test]
