@@ -35,6 +35,18 @@ impl Fabric {
         self.meet("the units of the job", &Wanted::Job)
     }
 
+    /// Whether a unit of this job may still join that never has: it has not ended either, as far as its launcher says. Asks the
+    /// agent, and waits for nobody else. Collective: no.
+    ///
+    /// # Errors
+    /// The agent does not answer.
+    pub fn awaits_units(&self) -> Result<bool> {
+        if self.domain().is_none() {
+            return Ok(false);
+        }
+        Ok(matches!(self.roster(&Wanted::Coming)?, Roster::Missing(_)))
+    }
+
     fn meet(&self, what: &'static str, wanted: &Wanted) -> Result<Vec<PeerId>> {
         let mut asked = None;
         let found = self.wait(what, Whom::Any, |engine| {

@@ -63,6 +63,8 @@ pub(crate) enum Wanted {
     Job,
     /// The units of a program of the job, or, if the complete job has no such program, of another job.
     Program(String),
+    /// Those units of the job that have neither joined nor ended: complete when there is none.
+    Coming,
 }
 
 /// Whether they have all joined.
@@ -230,6 +232,10 @@ impl Jobs {
         let own = self.jobs.get(&asker.job).unwrap_or(&none);
         match wanted {
             Wanted::Job => own.all(asker.units),
+            Wanted::Coming if own.units.len() >= asker.units as usize => {
+                Roster::Complete(Vec::new())
+            }
+            Wanted::Coming => own.missing(0..asker.units),
             Wanted::Program(name) => {
                 let has = !own.of_program(name).is_empty();
                 if has || own.units.len() < asker.units as usize {
