@@ -30,6 +30,7 @@
 )]
 
 mod array;
+mod clock;
 mod contents;
 mod desk;
 mod element;

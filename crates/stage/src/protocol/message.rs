@@ -370,7 +370,8 @@ pub enum Request {
     },
     /// Gives the buffers of the step back that was begun; it can be begun again. Not answered.
     Abort { writer: WriterId },
-    /// This rank has written all that it wanted to write: the only way in which a stream ends well. -> [`Answer::Closed`]
+    /// This rank has written all that it wanted to write: the only way in which a stream ends well. Refused, and nothing has happened,
+    /// when another rank has committed more steps. -> [`Answer::Closed`]
     CloseWriter { ticket: Ticket, writer: WriterId },
     /// This rank gives up without closing: from now on it counts as a rank whose process has died. Not answered.
     LeaveWriter { writer: WriterId },
@@ -418,6 +419,33 @@ pub enum Request {
     CloseWatch { watch: WatchId },
     /// How everything stands. -> [`Answer::Figures`]
     Figures { ticket: Ticket },
+}
+
+impl Request {
+    /// What its answer is given under; `None` for what is not answered.
+    pub fn ticket(&self) -> Option<Ticket> {
+        match self {
+            Request::Keepers { ticket }
+            | Request::OpenWriter { ticket, .. }
+            | Request::Begin { ticket, .. }
+            | Request::Reserve { ticket, .. }
+            | Request::Commit { ticket, .. }
+            | Request::CloseWriter { ticket, .. }
+            | Request::OpenReader { ticket, .. }
+            | Request::Next { ticket, .. }
+            | Request::At { ticket, .. }
+            | Request::OpenWatch { ticket, .. }
+            | Request::Watch { ticket, .. }
+            | Request::Figures { ticket } => Some(*ticket),
+            Request::Keep { .. }
+            | Request::Report(_)
+            | Request::Abort { .. }
+            | Request::LeaveWriter { .. }
+            | Request::Release { .. }
+            | Request::CloseReader { .. }
+            | Request::CloseWatch { .. } => None,
+        }
+    }
 }
 
 /// What a keeper has not for a buffer that its budget has room for.
@@ -516,6 +544,8 @@ pub enum Failure {
     /// Its writer was dropped without `close`, by an error or a panic, and did not come back while its lease ran. With the method
     /// `file`, where nobody knows more: its process may have died as well.
     GaveUp,
+    /// With the method `file`: it has ended its file with fewer steps than another rank, which nobody could tell it.
+    ClosedEarly,
 }
 
 impl fmt::Display for Failure {
@@ -524,6 +554,7 @@ impl fmt::Display for Failure {
             Failure::NeverCame => "never came",
             Failure::Died => "died and did not come back",
             Failure::GaveUp => "stopped without closing it and did not come back",
+            Failure::ClosedEarly => "closed it with fewer steps than another rank has written",
         })
     }
 }

@@ -52,6 +52,15 @@ pub(crate) struct KeeperAnswer {
 }
 
 impl Letter {
+    /// Whether somebody waits for an answer to it.
+    pub(crate) fn is_question(&self) -> bool {
+        match self {
+            Letter::Request(request) => request.ticket().is_some(),
+            Letter::Ask(_) => true,
+            Letter::Order(_) | Letter::Answer(..) | Letter::Kept(_) => false,
+        }
+    }
+
     pub(crate) fn of_notice(notice: Notice) -> Letter {
         match notice {
             Notice::Answer { ticket, answer } => Letter::Answer(ticket, answer),
@@ -65,15 +74,48 @@ pub(crate) fn own(fabric: &Fabric) -> Peer {
     Peer::new(fabric.me().0, fabric.incarnation())
 }
 
+/// A letter as it travels to one peer.
+pub(crate) struct Packed {
+    handler: u16,
+    bytes: Vec<u8>,
+}
+
+impl Packed {
+    /// For a peer, from this process.
+    pub(crate) fn new(fabric: &Fabric, to: Peer, letter: &Letter) -> Packed {
+        let handler = match letter {
+            Letter::Request(_) | Letter::Order(_) | Letter::Ask(_) => SERVICE,
+            Letter::Answer(..) | Letter::Kept(_) => CLIENT,
+        };
+        let lives = (fabric.incarnation(), to.incarnation());
+        let bytes = protocol::encode(&(lives, letter));
+        Packed { handler, bytes }
+    }
+
+    #[cfg(test)]
+    pub(super) fn of_bytes(bytes: Vec<u8>) -> Packed {
+        let handler = SERVICE;
+        Packed { handler, bytes }
+    }
+
+    #[cfg(test)]
+    pub(super) fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.bytes.len()
+    }
+
+    /// Sends it to the peer that it is for.
+    pub(crate) fn send(&self, fabric: &Fabric, to: Peer) -> Result<()> {
+        Ok(fabric.tell(PeerId(to.slot()), self.handler, &self.bytes)?)
+    }
+}
+
 /// Sends a letter to whom it is for.
 pub(crate) fn send(fabric: &Fabric, to: Peer, letter: &Letter) -> Result<()> {
-    let handler = match letter {
-        Letter::Request(_) | Letter::Order(_) | Letter::Ask(_) => SERVICE,
-        Letter::Answer(..) | Letter::Kept(_) => CLIENT,
-    };
-    let lives = (fabric.incarnation(), to.incarnation());
-    let bytes = protocol::encode(&(lives, letter));
-    Ok(fabric.tell(PeerId(to.slot()), handler, &bytes)?)
+    Packed::new(fabric, to, letter).send(fabric, to)
 }
 
 /// What came, from a process that has this slot, for life `own` of this process; nothing if it is nonsense, or for another one.

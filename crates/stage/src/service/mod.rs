@@ -10,22 +10,27 @@
 //! ```
 //!
 //! # Files
-//! `mod` (the loop) · `keeper` (buffers, and what is spilled of them) · `letter` (what is sent under which number)
+//! `mod` (the loop) · `keeper` (buffers, and what is spilled of them) · `letter` (what is sent under which number) · `unsent` (what
+//! peers have not taken yet)
 
 mod keeper;
 mod letter;
+mod unsent;
 
 use crate::Result;
+use crate::clock::Clock;
 use crate::protocol::{Action, Event, Notice, Peer, Request, Steward};
 use keeper::Keeper;
 use samite_fabric::{Fabric, Handle, Identity, PeerId};
 use std::cell::RefCell;
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeSet, VecDeque};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
+use unsent::Unsent;
 
 pub use keeper::{Kept, Room};
 pub(crate) use keeper::{LOAD, segment_key};
+use letter::Packed;
 pub(crate) use letter::{CLIENT, KeeperAsk, Letter, open, own, send};
 
 /// The program name by which the steward's process is found in a domain.
@@ -85,8 +90,10 @@ pub struct Service<'f> {
     peers: BTreeSet<Peer>,
     changes: Option<u64>,
     /// Letters that living peers have not taken yet.
-    unsent: BTreeMap<Peer, VecDeque<Letter>>,
-    start: Instant,
+    unsent: Unsent,
+    /// Peers that did not take the orders they said they would carry out: as good as gone, as long as they live.
+    deaf: BTreeSet<Peer>,
+    clock: Clock,
 }
 
 impl<'f> Service<'f> {
@@ -126,8 +133,9 @@ impl<'f> Service<'f> {
             keeper: Keeper::new(fabric, room),
             peers: BTreeSet::new(),
             changes: None,
-            unsent: BTreeMap::new(),
-            start: Instant::now(),
+            unsent: Unsent::default(),
+            deaf: BTreeSet::new(),
+            clock: Clock::new(),
         }
     }
 
@@ -146,22 +154,17 @@ impl<'f> Service<'f> {
         for (from, letter) in last_words {
             self.hear(from, letter);
         }
-        for peer in gone {
-            self.peers.remove(&peer);
-            self.unsent.remove(&peer);
-            self.happened(Event::Lost(peer));
-        }
+        gone.into_iter().for_each(|peer| self.forget(peer));
         for (from, letter) in letters {
             self.hear(from, letter);
         }
         self.send_again();
-        if let Some(steward) = &mut self.steward
-            && steward
-                .wake_at()
-                .is_some_and(|due| due <= millis(self.start))
-        {
+        let now = self.now();
+        let due = self.steward.as_ref().and_then(Steward::wake_at);
+        if due.is_some_and(|due| due <= now) {
             self.happened(Event::Tick);
         }
+        self.forget_deaf();
         news |= self.keeper.is_busy();
         for report in self.keeper.work() {
             news = true;
@@ -174,6 +177,10 @@ impl<'f> Service<'f> {
     fn hear(&mut self, from: Peer, letter: Letter) {
         if !self.knows(from) {
             tracing::debug!(%from, ?letter, "a letter of somebody who is not there");
+            return;
+        }
+        if letter.is_question() && self.unsent.is_full(from) {
+            tracing::warn!(%from, "a question of a process that does not take its answers");
             return;
         }
         match letter {
@@ -206,7 +213,8 @@ impl<'f> Service<'f> {
                 continue;
             }
             let due = self.steward.as_ref().and_then(Steward::wake_at);
-            let due = due.map(|due| Duration::from_millis(due.saturating_sub(millis(self.start))));
+            let now = self.now();
+            let due = due.map(|due| Duration::from_millis(due.saturating_sub(now)));
             let longest = match self.keeper.is_waiting() || !self.unsent.is_empty() {
                 true => SOON,
                 false => NAP,
@@ -232,7 +240,7 @@ impl<'f> Service<'f> {
         Ok(())
     }
 
-    /// Serves until the units of other programs of this job have come and have left again.
+    /// Serves until the units of other programs of this job have come and have left again, or have ended without coming.
     ///
     /// # Errors
     /// The agent is lost.
@@ -240,7 +248,7 @@ impl<'f> Service<'f> {
         let own = self.fabric.identity().clone();
         let expected = own.units.saturating_sub(own.size) as usize;
         let mut seen: BTreeSet<u32> = BTreeSet::new();
-        let mut alone_since = None;
+        let mut alone_since: Option<Instant> = None;
         self.run(|fabric| {
             let peers = fabric.peers();
             let others = peers.iter().map(|info| &info.identity);
@@ -251,10 +259,14 @@ impl<'f> Service<'f> {
                 alone_since = None;
                 return true;
             }
-            if seen.is_empty() || seen.len() >= expected {
-                return seen.is_empty();
+            // Who came and went between two looks, or ended before it could come, is in the agent's book.
+            let is_over = expected > 0 && fabric.awaits_units().is_ok_and(|awaited| !awaited);
+            match seen.len() {
+                _ if is_over => false,
+                0 => true,
+                seen if seen >= expected => false,
+                _ => alone_since.get_or_insert_with(Instant::now).elapsed() < MISSING,
             }
-            alone_since.get_or_insert_with(Instant::now).elapsed() < MISSING
         })
     }
 
@@ -271,12 +283,14 @@ impl<'f> Service<'f> {
 
     /// Whether a letter of this peer is to be heard: it lives, or is not yet known to be gone.
     fn knows(&mut self, peer: Peer) -> bool {
+        if self.deaf.contains(&peer) {
+            return false;
+        }
         self.peers.contains(&peer) || self.lives(peer) && self.peers.insert(peer)
     }
 
     fn lives(&self, peer: Peer) -> bool {
-        let slot = PeerId(peer.slot());
-        self.fabric.lost_life(slot, peer.incarnation()).is_none()
+        lives(self.fabric, peer)
     }
 
     fn said(&mut self, from: Peer, request: Request) {
@@ -285,7 +299,7 @@ impl<'f> Service<'f> {
 
     /// Tells the steward, and carries out what it wants.
     fn happened(&mut self, event: Event) {
-        let now = millis(self.start);
+        let now = self.now();
         let Some(steward) = &mut self.steward else {
             return;
         };
@@ -319,37 +333,49 @@ impl<'f> Service<'f> {
     /// Whoever is gone does not get it, and that is another event. Who lives and takes nothing now (it is stopped, or has
     /// too much before) gets it later, behind what it did not take before.
     fn send(&mut self, to: Peer, letter: Letter) {
-        if let Some(before) = self.unsent.get_mut(&to) {
-            return before.push_back(letter);
+        if self.deaf.contains(&to) {
+            return;
         }
-        if !self.delivered(to, &letter, SOON) {
-            self.unsent.entry(to).or_default().push_back(letter);
+        let packed = Packed::new(self.fabric, to, &letter);
+        if self.unsent.waits_for(to) || !self.delivered(to, &packed, SOON) {
+            self.unsent.push(to, packed);
+            // An answer was asked for while there was room. Orders are not asked for.
+            if matches!(letter, Letter::Order(_)) && self.unsent.is_full(to) {
+                tracing::warn!(%to, "a keeper that does not take its orders is given up");
+                self.deaf.insert(to);
+            }
         }
     }
 
     /// Sends what peers had not taken.
     fn send_again(&mut self) {
         let mut unsent = std::mem::take(&mut self.unsent);
-        unsent.retain(|&to, letters| {
-            while let Some(letter) = letters.front() {
-                if !self.delivered(to, letter, Duration::ZERO) {
-                    return true;
-                }
-                letters.pop_front();
-            }
-            false
-        });
+        unsent.try_again(|to, letter| self.delivered(to, letter, Duration::ZERO));
         self.unsent = unsent;
     }
 
+    /// A peer is gone, or as good as gone.
+    fn forget(&mut self, peer: Peer) {
+        self.peers.remove(&peer);
+        self.unsent.forget(peer);
+        self.happened(Event::Lost(peer));
+    }
+
+    /// Whoever has just been found to be deaf is lost to the steward.
+    fn forget_deaf(&mut self) {
+        let deaf = self.deaf.iter().copied();
+        let known: Vec<Peer> = deaf.filter(|peer| self.peers.contains(peer)).collect();
+        known.into_iter().for_each(|peer| self.forget(peer));
+    }
+
     /// Whether that letter is done with: on its way, or for nobody.
-    fn delivered(&self, to: Peer, letter: &Letter, patience: Duration) -> bool {
+    fn delivered(&self, to: Peer, letter: &Packed, patience: Duration) -> bool {
         if !self.lives(to) {
             return true;
         }
         let deadline = self.fabric.deadline();
         self.fabric.set_deadline(deadline.min(patience));
-        let sent = letter::send(self.fabric, to, letter);
+        let sent = letter.send(self.fabric, to);
         self.fabric.set_deadline(deadline);
         match sent {
             Ok(()) => true,
@@ -369,11 +395,19 @@ impl<'f> Service<'f> {
         }
         self.changes = Some(changes);
         self.fabric.progress();
+        let fabric = self.fabric;
+        self.deaf.retain(|peer| lives(fabric, *peer));
         let peers = self.peers.iter().copied();
-        peers.filter(|peer| !self.lives(*peer)).collect()
+        peers.filter(|peer| !lives(fabric, *peer)).collect()
+    }
+
+    /// In milliseconds, as the steward counts them.
+    fn now(&mut self) -> u64 {
+        self.clock.look().as_millis() as u64
     }
 }
 
-fn millis(start: Instant) -> u64 {
-    start.elapsed().as_millis() as u64
+fn lives(fabric: &Fabric, peer: Peer) -> bool {
+    let slot = PeerId(peer.slot());
+    fabric.lost_life(slot, peer.incarnation()).is_none()
 }

@@ -1,0 +1,101 @@
+//! What living peers have not taken yet, in bytes.
+
+use super::letter::Packed;
+use crate::protocol::Peer;
+use std::collections::{BTreeMap, VecDeque};
+
+/// As many bytes may wait for a peer before its questions are not heard any more: a few of the largest answers.
+const MOST: usize = 16 << 20;
+
+/// What a letter costs beside its bytes.
+const EACH: usize = 64;
+
+/// The letters that wait, by peer.
+#[derive(Default)]
+pub(super) struct Unsent {
+    peers: BTreeMap<Peer, Waiting>,
+}
+
+#[derive(Default)]
+struct Waiting {
+    letters: VecDeque<Packed>,
+    bytes: usize,
+}
+
+impl Unsent {
+    pub(super) fn is_empty(&self) -> bool {
+        self.peers.is_empty()
+    }
+
+    /// Whether something waits for a peer, so that the next letter has to wait, too.
+    pub(super) fn waits_for(&self, peer: Peer) -> bool {
+        self.peers.contains_key(&peer)
+    }
+
+    /// Whether a peer has so much to take that nothing more is done for it.
+    pub(super) fn is_full(&self, peer: Peer) -> bool {
+        let waiting = self.peers.get(&peer);
+        waiting.is_some_and(|waiting| waiting.bytes > MOST)
+    }
+
+    pub(super) fn push(&mut self, to: Peer, letter: Packed) {
+        let waiting = self.peers.entry(to).or_default();
+        waiting.bytes += letter.len() + EACH;
+        waiting.letters.push_back(letter);
+    }
+
+    /// The peer is gone.
+    pub(super) fn forget(&mut self, peer: Peer) {
+        self.peers.remove(&peer);
+    }
+
+    /// Tries to deliver what waits, in order, up to the first letter of each peer that is not taken.
+    pub(super) fn try_again(&mut self, mut is_taken: impl FnMut(Peer, &Packed) -> bool) {
+        self.peers.retain(|&to, waiting| {
+            while let Some(letter) = waiting.letters.front() {
+                if !is_taken(to, letter) {
+                    return true;
+                }
+                waiting.bytes -= letter.len() + EACH;
+                waiting.letters.pop_front();
+            }
+            false
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_peer_that_takes_nothing_is_full_and_one_that_takes_again_is_not() {
+        let (deaf, other) = (Peer(1), Peer(2));
+        let mut unsent = Unsent::default();
+        let letter = |number: u8| Packed::of_bytes(vec![number; 1 << 20]);
+        let mut pushed = 0;
+        while !unsent.is_full(deaf) {
+            unsent.push(deaf, letter(pushed));
+            pushed += 1;
+        }
+        assert!((16..=17).contains(&pushed), "{pushed}");
+        assert!(unsent.waits_for(deaf) && !unsent.waits_for(other) && !unsent.is_full(other));
+        // Small ones count, too, however many there are.
+        let mut small = 0;
+        while !unsent.is_full(other) {
+            unsent.push(other, Packed::of_bytes(Vec::new()));
+            small += 1;
+        }
+        assert!(small <= MOST / EACH + 1, "{small}");
+        unsent.forget(other);
+        let mut taken = Vec::new();
+        unsent.try_again(|_, letter| {
+            taken.push(letter.bytes()[0]);
+            taken.len() < 5
+        });
+        assert_eq!(taken, [0, 1, 2, 3, 4], "the fifth was not taken");
+        assert!(!unsent.is_full(deaf) && unsent.waits_for(deaf));
+        unsent.try_again(|_, _| true);
+        assert!(unsent.is_empty());
+    }
+}
