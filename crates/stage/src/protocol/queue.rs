@@ -74,7 +74,7 @@ impl Queue {
             dropped.extend(self.take());
         }
         self.waiting.insert(step, bytes);
-        self.bytes += bytes;
+        self.bytes = self.bytes.saturating_add(bytes);
         dropped
     }
 
@@ -95,7 +95,7 @@ impl Queue {
     /// Takes the oldest step out.
     pub fn take(&mut self) -> Option<Step> {
         let (step, bytes) = self.waiting.pop_first()?;
-        self.bytes -= bytes;
+        self.bytes = self.bytes.saturating_sub(bytes);
         Some(step)
     }
 
@@ -150,7 +150,7 @@ impl Queue {
         };
         let step = step.filter(|&step| step != newest)?;
         let bytes = self.waiting.remove(&step)?;
-        self.bytes -= bytes;
+        self.bytes = self.bytes.saturating_sub(bytes);
         Some(step)
     }
 

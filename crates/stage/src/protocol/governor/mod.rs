@@ -11,12 +11,17 @@
 //! * G4 Asks of steps that have memory already (*continuing*) come before those of steps that have none: the former free
 //!   memory when they are whole, the latter would only add to what is half-written.
 //! * G5 What could never be granted, even if everything else were freed, is refused at once.
+//! * G6 Nothing is counted beyond 64 bits: what a step has and wants is summed with care before anything else is done with it, and a
+//!   keeper has no more than [`MOST_BYTES`], whatever it says. So what is granted is what is freed, byte by byte.
 //!
 //! Not guaranteed: two half-written steps of two streams may each wait for what the other has; the deadline of the asks ends
 //! that, with an error that names the keeper and what is in use.
 
 use super::{BufferId, Fault, KeeperFigures, Peer, StreamId, Want};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+/// Most bytes of memory, and of disk, that a keeper is taken to have: 256 TiB. Any process can say that it is a keeper, of any size.
+pub const MOST_BYTES: u64 = 1 << 48;
 
 /// Names an ask.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -108,11 +113,13 @@ impl Governor {
         Self::default()
     }
 
-    /// A keeper has come, with bytes of memory, numbers of buffers that it can have there, and bytes of disk.
+    /// A keeper has come, with bytes of memory, numbers of buffers that it can have there, and bytes of disk; of memory and of disk
+    /// no more than [`MOST_BYTES`] count.
     pub fn keeper(&mut self, keeper: Peer, memory: u64, buffers: u64, disk: u64) {
         self.changed = true;
         let pool = self.pools.entry(keeper).or_default();
-        (pool.memory, pool.most_buffers, pool.disk) = (memory, buffers, disk);
+        (pool.memory, pool.disk) = (memory.min(MOST_BYTES), disk.min(MOST_BYTES));
+        pool.most_buffers = buffers;
     }
 
     /// A keeper is gone and all that it had. Returns the refusals of asks that need it.
@@ -194,6 +201,12 @@ impl Governor {
     /// Whether somebody waits.
     pub fn waiting(&self) -> bool {
         !self.continuing.is_empty() || !self.fresh.is_empty()
+    }
+
+    /// Whether nobody waits but this stream.
+    pub fn waits_alone(&self, stream: StreamId) -> bool {
+        let mut waiting = self.continuing.iter().chain(&self.fresh);
+        waiting.all(|ask| ask.ask.stream == stream)
     }
 
     /// An ask comes in: refused (then it is forgotten), or in the queue. [`pump`](Self::pump) answers it.
@@ -326,8 +339,7 @@ impl Governor {
         let stream = ask.ask.stream;
         let account = self.accounts.get_mut(&stream);
         let account = account.expect("a stream withdraws its asks before it ends");
-        let wants = ask.wants.iter();
-        let total = wants.fold(0u64, |sum, want| sum.saturating_add(want.bytes));
+        let total = sum(&ask.wants).expect("an ask that 64 bits do not count was refused");
         let missing = missing(account.used, total, account.limit);
         if streams.contains(&stream) || missing > 0 {
             streams.insert(stream);
@@ -392,11 +404,10 @@ impl Governor {
         };
         let mut all = [ask.has.clone(), ask.keeps.clone()].concat();
         all.extend_from_slice(&ask.wants);
-        let sum = all
-            .iter()
-            .fold(0u64, |sum, want| sum.saturating_add(want.bytes));
-        if sum > account.limit {
-            return Err(too_large(sum, account.limit, "the stream".to_owned()));
+        let sum = sum(&all);
+        if sum.is_none_or(|sum| sum > account.limit) {
+            let bytes = sum.unwrap_or(u64::MAX);
+            return Err(too_large(bytes, account.limit, "the stream".to_owned()));
         }
         let wanted = per_keeper(&ask.wants);
         for (keeper, (bytes, buffers)) in per_keeper(&all) {
@@ -429,12 +440,18 @@ fn missing(used: u64, more: u64, limit: u64) -> u64 {
     more.saturating_sub(free).saturating_add(beyond)
 }
 
-/// Bytes and buffers.
+/// All bytes; `None` where 64 bits do not count them.
+fn sum(wants: &[Want]) -> Option<u64> {
+    let mut wants = wants.iter();
+    wants.try_fold(0u64, |sum, want| sum.checked_add(want.bytes))
+}
+
+/// Bytes and buffers, of wants whose [`sum`] there is.
 fn per_keeper(wants: &[Want]) -> BTreeMap<Peer, (u64, u64)> {
     let mut sums: BTreeMap<Peer, (u64, u64)> = BTreeMap::new();
     for want in wants {
         let (bytes, buffers) = sums.entry(want.keeper).or_default();
-        *bytes = bytes.saturating_add(want.bytes);
+        *bytes += want.bytes;
         *buffers += 1;
     }
     sums

@@ -126,11 +126,12 @@ fn buffers_are_counted_as_bytes_are() {
 #[test]
 fn a_budget_of_everything_is_counted_too() {
     let mut governor = Governor::new();
-    governor.keeper(Peer(1), u64::MAX, 1000, 0);
+    governor.keeper(Peer(1), u64::MAX, 1000, u64::MAX);
+    assert_eq!(governor.memory(), MOST_BYTES);
     governor.stream(A, "a", u64::MAX);
     governor.stream(B, "b", u64::MAX);
     governor.ask(ask(A, 0, &[want(1, 10)], &[]));
-    governor.ask(ask(B, 0, &[want(1, u64::MAX)], &[]));
+    governor.ask(ask(B, 0, &[want(1, MOST_BYTES)], &[]));
     assert_eq!(granted(&mut governor), [id(A, 0)]);
     let Verdict::Wait(_, short) = &governor.pump()[0] else {
         panic!("10 bytes are missing");
@@ -138,6 +139,37 @@ fn a_budget_of_everything_is_counted_too() {
     assert_eq!(short.missing, 10);
     free(&mut governor, A, 1, 10);
     assert_eq!(granted(&mut governor), [id(B, 0)]);
+}
+
+/// What is granted is what is freed: sums that end at 2^64 would not be.
+#[test]
+fn what_64_bits_do_not_count_is_refused() {
+    for (has, wants) in [
+        (vec![], vec![want(1, u64::MAX), want(1, u64::MAX)]),
+        (vec![], vec![want(1, u64::MAX), want(2, 1)]),
+        (vec![want(2, u64::MAX)], vec![want(1, 1)]),
+    ] {
+        let mut governor = Governor::new();
+        governor.keeper(Peer(1), u64::MAX, 9, 0);
+        governor.keeper(Peer(2), u64::MAX, 9, 0);
+        governor.stream(A, "a", u64::MAX);
+        let refused = governor.ask(ask(A, 0, &wants, &has));
+        assert!(
+            matches!(
+                refused,
+                Some(Verdict::Refused(
+                    _,
+                    Fault::TooLarge {
+                        bytes: u64::MAX,
+                        ..
+                    }
+                ))
+            ),
+            "{refused:?}"
+        );
+        assert_eq!(granted(&mut governor), []);
+        governor.stream_over(A);
+    }
 }
 
 #[test]
