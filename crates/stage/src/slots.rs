@@ -16,6 +16,7 @@ use ndarray::{ArrayView, ArrayViewD, ArrayViewMut, Axis, Dimension};
 use samite_fabric::{Borrowed, Remote};
 use std::collections::BTreeMap;
 use std::rc::Rc;
+use std::time::{Duration, Instant};
 
 /// Buffers are at least this large, and steps in them are this large: so that steps of about the same size use the
 /// same memory again.
@@ -28,6 +29,7 @@ const PIECE: usize = 1 << 20;
 pub(crate) struct Slots<'f> {
     desk: Rc<Desk<'f>>,
     writer: WriterId,
+    timeout: Option<Duration>,
     slots: Vec<OpenSlot<'f>>,
 }
 
@@ -58,10 +60,16 @@ enum Memory<'f> {
 }
 
 impl<'f> Slots<'f> {
-    pub(crate) fn new(desk: Rc<Desk<'f>>, writer: WriterId) -> Slots<'f> {
+    /// None yet. `timeout`: how long it waits for memory of readers that live; `None`: as long as they take.
+    pub(crate) fn new(
+        desk: Rc<Desk<'f>>,
+        writer: WriterId,
+        timeout: Option<Duration>,
+    ) -> Slots<'f> {
         Slots {
             desk,
             writer,
+            timeout,
             slots: Vec::new(),
         }
     }
@@ -138,16 +146,23 @@ impl<'f> Slots<'f> {
         if needs.is_empty() {
             return Ok(());
         }
-        let ticket = self.desk.ticket();
-        let request = Request::Reserve {
-            ticket,
-            writer: self.writer,
-            wants: wants(&needs),
-            patience: self.desk.patience(),
-        };
-        match self.desk.ask("memory for a step", ticket, request)? {
-            Answer::Begun { buffers } => self.open(needs, buffers),
-            other => Err(Error::Nonsense(format!("{other:?}"))),
+        let began = Instant::now();
+        loop {
+            let left = self.timeout.map(|all| all.saturating_sub(began.elapsed()));
+            let ticket = self.desk.ticket();
+            let request = Request::Reserve {
+                ticket,
+                writer: self.writer,
+                wants: wants(&needs),
+                patience: self.desk.patience_of(left),
+            };
+            match self.desk.ask("memory for a step", ticket, request)? {
+                Answer::Begun { buffers } => return self.open(needs, buffers),
+                // Whoever has the memory lives, and lets go of it some time.
+                Answer::Waiting(_) if left.is_none_or(|left| !left.is_zero()) => {}
+                Answer::Waiting(fault) => return Err(fault.into()),
+                other => return Err(Error::Nonsense(format!("{other:?}"))),
+            }
         }
     }
 

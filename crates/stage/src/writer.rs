@@ -188,7 +188,9 @@ impl<'f> Writer<'f> {
     ///
     /// # Errors
     /// The stream has failed meanwhile, because another rank did
-    /// ([`Fault::WriterFailed`](crate::protocol::Fault::WriterFailed)); the coordinator is lost; the file could not be ended.
+    /// ([`Fault::WriterFailed`](crate::protocol::Fault::WriterFailed)); another rank has committed more steps
+    /// ([`Fault::ClosesEarly`](crate::protocol::Fault::ClosesEarly); with the method `file` readers find it out:
+    /// [`Failure::ClosedEarly`](crate::protocol::Failure::ClosedEarly)), and this one counts as failed; the coordinator is lost; the file could not be ended.
     pub fn close(self) -> Result<()> {
         match self.to {
             Target::Keepers(kept) => kept.close(),
@@ -234,7 +236,7 @@ impl<'f> Kept<'f> {
                     return Err(error);
                 }
             };
-            let mut slots = Slots::new(self.desk.clone(), self.id);
+            let mut slots = Slots::new(self.desk.clone(), self.id, self.timeout);
             let opened = slots.open(self.needs.clone(), buffers);
             return opened.map(|()| slots).inspect_err(|_| self.abort());
         }

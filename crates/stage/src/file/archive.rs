@@ -186,6 +186,18 @@ impl Archive {
         &self.steps
     }
 
+    /// A rank that has ended its file without a step that another one has: that step never becomes whole. Said once the steps before
+    /// it are there.
+    pub(crate) fn ended_early(&self) -> Option<u32> {
+        let last = |scan: &Scan| scan.records.last().map(|record| record.0);
+        let most = self.ranks.values().map(last).max()?;
+        let mut ranks = self.ranks.iter();
+        let early = ranks.find(|(_, scan)| {
+            scan.is_finished && last(scan) < most && last(scan) == self.steps.last().copied()
+        });
+        early.map(|(rank, _)| *rank)
+    }
+
     /// Whether all ranks have ended in order: no step will follow.
     pub fn is_finished(&self) -> bool {
         self.is_begun() && self.ranks.values().all(|scan| scan.is_finished)

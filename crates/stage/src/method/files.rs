@@ -5,6 +5,7 @@
 
 use super::Settings;
 use super::run::run_of;
+use crate::clock::Clock;
 use crate::contents::{BlockAt, Contents, Indexed, Variable};
 use crate::desk::Desk;
 use crate::file::{Archive, Content, Durability, FileError, StepFile, StoredStep, Told, Writers};
@@ -18,7 +19,7 @@ use std::cell::RefCell;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// How often files are looked at, at first and at last.
 const LOOK: (Duration, Duration) = (Duration::from_micros(200), Duration::from_millis(20));
@@ -243,8 +244,14 @@ impl<'f> FileReading<'f> {
             if known.is_none() || self.policy == Policy::Latest {
                 archive.refresh().map_err(wrong(&self.stream))?;
             }
+            let early = archive.ended_early();
             match choose(archive.steps()) {
                 Some(step) => return Ok(Some(Found::Step(step))),
+                None if early.is_some() => {
+                    let (rank, how) = (early.unwrap_or_default(), Failure::ClosedEarly);
+                    let end = EndOfStream::WriterFailed { rank, how };
+                    return Ok(Some(Found::End(end)));
+                }
                 None if archive.is_finished() => return Ok(Some(Found::End(EndOfStream::Closed))),
                 None if self.timeout.is_some_and(|timeout| waited >= timeout) => {
                     drop(archive);
@@ -368,10 +375,10 @@ fn there(archive: Result<Archive, FileError>, stream: &str) -> Result<Option<Arc
 
 /// Asks, and says how long it has waited, until there is an answer. What comes meanwhile is served.
 fn look<T>(desk: &Desk<'_>, mut ask: impl FnMut(Duration) -> Result<Option<T>>) -> Result<T> {
-    let begin = Instant::now();
+    let mut clock = Clock::new();
     let mut pause = LOOK.0;
     loop {
-        if let Some(answer) = ask(begin.elapsed())? {
+        if let Some(answer) = ask(clock.look())? {
             return Ok(answer);
         }
         desk.fabric.progress();

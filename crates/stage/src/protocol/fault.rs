@@ -137,6 +137,10 @@ pub enum Fault {
         size: u32,
         most: u32,
     },
+    #[error(
+        "what {of} has open (streams, groups of readers, subscriptions, steps that it holds) and waits to open would take {bytes} bytes of the coordinator's memory, and {most} are the most: close some of it first"
+    )]
+    TooMuchOpen { of: String, bytes: u64, most: u64 },
     #[error("the policy or the limits of the readers {group} are zero: give one step or more")]
     ZeroLimit { group: String },
     #[error("this process has not opened that stream, or has closed it, or the stream is over")]
@@ -156,6 +160,15 @@ pub enum Fault {
         stream: String,
         rank: u32,
         step: Step,
+    },
+    #[error(
+        "writer rank {rank} closes the stream {stream} without step {step}, which rank {other} has committed: write as many steps in every rank"
+    )]
+    ClosesEarly {
+        stream: String,
+        rank: u32,
+        step: Step,
+        other: u32,
     },
     #[error("the stream {stream} ended before it was complete: writer rank {rank} {how}")]
     WriterFailed {

@@ -24,13 +24,16 @@
 //! # For who runs the machines
 //! * [`Steward`] is everything: feed it [`Event`]s, carry out its [`Action`]s in order, and call it with [`Event::Tick`] no
 //!   later than [`Steward::wake_at`]. Times are milliseconds of any clock that never goes back.
-//! * Messages between one pair of peers arrive in the order in which they were sent (FIFO per pair). Between pairs there is no
-//!   order.
+//! * Messages between one pair of peers arrive in the order in which they were sent (FIFO per pair), except that a long one, whose
+//!   bytes the receiver fetches, may come after short ones that were sent later. So whoever sends a long one (a commit with its
+//!   layout) says nothing more about its step before it is answered. After a time-out that is given up, it is refused or ignored by
+//!   the names in it, of buffers that are freed by then. Between pairs there is no order.
 //! * A [`Peer`] is one process, and never another one: [`Event::Lost`] comes after the last message of it.
 //! * Every request with a [`Ticket`] is answered exactly once, at its deadline at the latest (`patience`, counted from when the
 //!   steward hears of it), unless the asker dies. Answers to one asker may come in another order than its questions.
 //! * A deadline ends a wait for somebody who does not answer, died or never came. At the deadline of a question for a step
-//!   (`Begin`, `Next`, `At`) that waits for living writers or readers alone the answer is [`Answer::Waiting`].
+//!   (`Begin`, `Next`, `At`), or for memory (`Begin`, `Reserve`), that waits for living writers or readers alone the answer is
+//!   [`Answer::Waiting`].
 //! * A keeper obeys its orders in the order in which they come. After `Free` it forgets the buffer; if readers still have it
 //!   mapped it may wait for them, but the steward frees only what nobody holds.
 //!

@@ -3,7 +3,9 @@
 
 use super::steward::Steward;
 use super::stream::Stream;
-use super::{Answer, Fault, Interest, Peer, Reader, Start, StreamConfig, StreamId, Ticket};
+use super::{
+    Answer, Fault, Interest, MOST_NEWS, Peer, Reader, Start, StreamConfig, StreamId, Ticket,
+};
 
 /// A stream is to be opened.
 #[derive(Clone, Debug)]
@@ -32,6 +34,32 @@ impl Opening {
         }
     }
 
+    /// What the coordinator will have of it once it is open, in bytes; too much rather than too little.
+    fn cost(&self) -> u64 {
+        let text = |text: &str| text.len() as u64;
+        let ranks = |size: u32| RANK * u64::from(size.min(MOST_RANKS));
+        THING
+            + match self {
+                Opening::Writer {
+                    program,
+                    size,
+                    config,
+                    ..
+                } => {
+                    let expected = config.expected.iter();
+                    let expected = expected.map(|expected| THING + text(&expected.group));
+                    ranks(*size) + text(program) + expected.sum::<u64>()
+                }
+                Opening::Reader(reader) => {
+                    let only = reader.only.as_ref().map_or(0, Interest::cost);
+                    ranks(reader.size) + text(&reader.group) + only
+                }
+                Opening::Watch { interest, most, .. } => {
+                    (interest.cost() + RANK) * u64::from((*most).clamp(1, MOST_NEWS))
+                }
+            }
+    }
+
     fn check_ranks(&self) -> Result<(), Fault> {
         let (program, size) = match self {
             Opening::Writer { program, size, .. } => (program, *size),
@@ -58,6 +86,8 @@ pub(super) struct Pending {
     pub(super) since: u64,
     pub(super) name: String,
     pub(super) opening: Opening,
+    /// What it will take once it is open.
+    cost: u64,
 }
 
 impl Pending {
@@ -78,6 +108,10 @@ impl Steward {
         opening: Opening,
         patience: u64,
     ) {
+        let cost = opening.cost() + name.len() as u64;
+        if let Err(fault) = self.check_cost(from, cost) {
+            return self.answer(from, ticket, Answer::Failed(fault));
+        }
         let until = self.now.saturating_add(patience);
         self.pending.push(Pending {
             from,
@@ -86,7 +120,36 @@ impl Steward {
             since: self.now,
             name,
             opening,
+            cost,
         });
+    }
+
+    /// Whether a peer may open so much more, and all peers together.
+    fn check_cost(&self, from: Peer, cost: u64) -> Result<(), Fault> {
+        let of = |of: &str, bytes, most| match bytes > most {
+            true => Err(Fault::TooMuchOpen {
+                of: of.to_owned(),
+                bytes,
+                most,
+            }),
+            false => Ok(()),
+        };
+        let own = self.cost_of(Some(from)).saturating_add(cost + WAITS);
+        of("this process", own, MOST_OF_ONE)?;
+        // Streams outlive those who opened them.
+        let all = self.cost_of(None).saturating_add(cost + WAITS);
+        of("the domain", all, MOST_OF_ALL)
+    }
+
+    /// What a peer, or everybody, has opened and waits to open.
+    fn cost_of(&self, peer: Option<Peer>) -> u64 {
+        let is_its = |from: Peer| peer.is_none_or(|peer| peer == from);
+        let pending = self.pending.iter().filter(|pending| is_its(pending.from));
+        let pending = pending.map(|pending| pending.cost + WAITS);
+        let streams = self.streams.values().map(|stream| stream.cost_of(peer));
+        let left = self.left.values().map(|watches| watches.cost_of(peer));
+        let all = pending.chain(streams).chain(left);
+        all.fold(0, u64::saturating_add)
     }
 
     /// Lets those in who wait to open a stream and can, turns those away who cannot; says whether there were any.
@@ -114,7 +177,7 @@ impl Steward {
             Opening::Reader(reader) => {
                 let stream = known.and_then(|id| self.streams.get_mut(&id));
                 let stream = stream.ok_or_else(|| pending.no_stream())?;
-                stream.open_reader(pending.from, reader)
+                stream.open_reader(pending.from, reader, pending.cost)
             }
             Opening::Watch {
                 interest,
@@ -123,7 +186,7 @@ impl Steward {
             } => {
                 let stream = known.and_then(|id| self.streams.get_mut(&id));
                 let stream = stream.ok_or_else(|| pending.no_stream())?;
-                stream.open_watch(pending.from, interest, *start, *most)
+                stream.open_watch(pending.from, interest, *start, *most, pending.cost)
             }
             Opening::Writer {
                 program,
@@ -131,6 +194,14 @@ impl Steward {
                 size,
                 config,
             } => {
+                if rank >= size {
+                    return Err(Fault::RankBeyond {
+                        program: program.clone(),
+                        rank: *rank,
+                        size: *size,
+                    });
+                }
+                // From here on nothing keeps it from being the first of a new stream.
                 let abandoned = known
                     .and_then(|id| self.streams.get_mut(&id))
                     .filter(|stream| stream.is_abandoned());
@@ -141,14 +212,7 @@ impl Steward {
                 }
                 let id = match self.names.get(&pending.name) {
                     Some(&id) => id,
-                    None if rank < size => self.new_stream(&pending.name, program, *size, config),
-                    None => {
-                        return Err(Fault::RankBeyond {
-                            program: program.clone(),
-                            rank: *rank,
-                            size: *size,
-                        });
-                    }
+                    None => self.new_stream(pending, program, *size, config),
                 };
                 let keepers = self.keepers();
                 let stream = self.streams.get_mut(&id).ok_or(Fault::NotOpen)?;
@@ -159,11 +223,12 @@ impl Steward {
 
     fn new_stream(
         &mut self,
-        name: &str,
+        pending: &Pending,
         program: &str,
         size: u32,
         config: &StreamConfig,
     ) -> StreamId {
+        let name = &pending.name;
         let id = StreamId(self.next_stream);
         self.next_stream += 1;
         self.governor
@@ -177,14 +242,27 @@ impl Steward {
             config.clone(),
             self.governor.memory(),
         );
+        let stream = stream.opened_by(pending.from, pending.cost);
         self.streams.insert(id, stream);
-        self.names.insert(name.to_owned(), id);
+        self.names.insert(name.clone(), id);
         id
     }
 }
 
 /// Most ranks that a program may have: a word of nonsense must not cost all memory.
 const MOST_RANKS: u32 = 1 << 12;
+
+/// What a rank costs, of writers or of readers, and one thing that waits for a subscriber; and a stream, a group or a subscription
+/// beside these.
+const RANK: u64 = 512;
+const THING: u64 = 2048;
+
+/// Who waits to open something is looked at with every event, so few can wait.
+const WAITS: u64 = 256 << 10;
+
+/// Most that one process may cost, and all of them together, in bytes.
+const MOST_OF_ONE: u64 = 64 << 20;
+const MOST_OF_ALL: u64 = 1 << 30;
 
 /// Whether waiting may help.
 fn may_pass(fault: &Fault) -> bool {

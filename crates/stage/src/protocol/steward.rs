@@ -11,7 +11,7 @@ use super::{
     Answer, BufferId, Fault, Figures, KeeperInfo, Notice, Order, Peer, Report, Request,
     StreamFigures, StreamId, Ticket, Wait,
 };
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 /// What happens to the steward.
 #[derive(Clone, Debug, PartialEq)]
@@ -41,7 +41,7 @@ pub struct Steward {
     pub(super) now: u64,
     pub(super) streams: BTreeMap<StreamId, Stream>,
     /// Subscriptions of streams that are over: what they were not told yet.
-    left: BTreeMap<StreamId, Watches>,
+    pub(super) left: BTreeMap<StreamId, Watches>,
     pub(super) names: HashMap<String, StreamId>,
     pub(super) next_stream: u32,
     pub(super) governor: Governor,
@@ -65,7 +65,7 @@ impl Steward {
         match event {
             Event::Said(from, request) => self.said(from, request),
             Event::Lost(peer) => self.lost(peer),
-            Event::Tick => self.streams.values_mut().for_each(Stream::tick),
+            Event::Tick => self.tick(),
         }
         self.settle();
         std::mem::take(&mut self.out)
@@ -114,6 +114,28 @@ impl Steward {
             keepers: self.governor.figures(),
             opening: opening.collect(),
         }
+    }
+
+    fn tick(&mut self) {
+        let wanting = self.streams.iter();
+        let wanting = wanting.filter(|(_, stream)| stream.wants_memory());
+        let moving = wanting
+            .map(|(&id, _)| id)
+            .filter(|id| self.memory_moves(*id));
+        let moving: BTreeSet<StreamId> = moving.collect();
+        for (id, stream) in &mut self.streams {
+            stream.tick(moving.contains(id));
+        }
+    }
+
+    /// Whether the memory that a stream waits for is that of processes which live and wait for nobody themselves: they will let go
+    /// of it, however long they compute.
+    fn memory_moves(&self, wanted_by: StreamId) -> bool {
+        let streams = self.streams.values();
+        let waiting: BTreeSet<Peer> = streams.flat_map(Stream::waiting).collect();
+        let mut streams = self.streams.iter();
+        self.governor.waits_alone(wanted_by)
+            && streams.all(|(&id, stream)| stream.moves(id == wanted_by, &waiting))
     }
 
     fn said(&mut self, from: Peer, request: Request) {

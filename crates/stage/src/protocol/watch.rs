@@ -39,6 +39,9 @@ use std::fmt;
 /// Most news that can wait for one watch.
 pub const MOST_NEWS: u32 = 1 << 16;
 
+/// Most questions that may be open for one watch, of which an honest subscriber has one or two.
+const MOST_WAITING: usize = 64;
+
 /// A box of a variable, of which somebody wants to know.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Interest {
@@ -46,6 +49,14 @@ pub struct Interest {
     pub variable: String,
     /// The box; `None` for all of the variable, whatever its shape.
     pub region: Option<Region>,
+}
+
+impl Interest {
+    /// Bytes of what is told of it once, beside the shape of the array.
+    pub(crate) fn cost(&self) -> u64 {
+        let dims = self.region.as_ref().map_or(0, Region::dims);
+        self.variable.len() as u64 + 64 * dims as u64
+    }
 }
 
 impl fmt::Display for Interest {
@@ -119,6 +130,8 @@ pub(crate) struct Waiting {
 #[derive(Debug)]
 pub(crate) struct Watch {
     pub(crate) peer: Peer,
+    /// Bytes, with all the news that may wait for it.
+    cost: u64,
     pub(crate) interest: Interest,
     /// Steps before it are none of its business.
     from: Step,
@@ -145,7 +158,7 @@ impl Watches {
     /// A new watch from step `from` on; steps from `asked` to before `from` are gone.
     pub(crate) fn open(
         &mut self,
-        peer: Peer,
+        (peer, cost): (Peer, u64),
         interest: Interest,
         (asked, from): (Step, Step),
         most: u32,
@@ -154,6 +167,7 @@ impl Watches {
         self.next += 1;
         let watch = Watch {
             peer,
+            cost,
             interest,
             from,
             most: most.clamp(1, MOST_NEWS) as usize,
@@ -168,6 +182,13 @@ impl Watches {
 
     pub(crate) fn is_empty(&self) -> bool {
         self.watches.is_empty()
+    }
+
+    /// What a peer, or everybody, has opened.
+    pub(crate) fn cost_of(&self, peer: Option<Peer>) -> u64 {
+        let watches = self.watches.values();
+        let its = watches.filter(|watch| peer.is_none_or(|peer| peer == watch.peer));
+        its.fold(0, |sum, watch| sum.saturating_add(watch.cost))
     }
 
     /// A step is there whose layouts `of` names; `find` says what they have of a box.
@@ -228,6 +249,10 @@ impl Watches {
         let Some(watch) = watch.filter(|watch| watch.peer == from) else {
             return false;
         };
+        if watch.waiting.len() >= MOST_WAITING {
+            self.out.push((from, ticket, Answer::Failed(Fault::Busy)));
+            return true;
+        }
         watch.waiting.push_back(Waiting {
             ticket,
             since: now,

@@ -30,6 +30,9 @@ impl Stream {
             return self.again(rank, part);
         }
         self.not_ended()?;
+        if let Some(fault) = self.closed_without(step) {
+            return Err(fault);
+        }
         if step > state.next || !state.begun {
             return Err(Fault::NotBegun { step });
         }

@@ -60,6 +60,8 @@ pub(super) struct Group {
     pub(super) ranks: Vec<Rank>,
     /// When one that has not come is forgotten: some time after the end.
     pub(super) until: Option<u64>,
+    /// Who opened it, and what it costs.
+    pub(super) opener: (Peer, u64),
 }
 
 impl Group {
@@ -119,6 +121,21 @@ impl Group {
         !self.is_expected() && ranks.all(|rank| !matches!(rank.place, Place::Away(_)))
     }
 
+    /// Whether it lets go of the steps that it has, all by itself: those ranks live that have one, or have one still to take, and are
+    /// none of the `waiting`.
+    pub(super) fn moves(&self, waiting: &BTreeSet<Peer>) -> bool {
+        let end = self.base + self.taken.len() as u64;
+        let has = |rank: &Rank| {
+            rank.counts() && (self.queue.steps() > 0 || rank.next < end) || !rank.holds.is_empty()
+        };
+        let lives =
+            |rank: &Rank| matches!(rank.place, Place::Here(peer) if !waiting.contains(&peer));
+        match self.is_expected() {
+            true => self.queue.steps() == 0,
+            false => self.ranks.iter().all(|rank| lives(rank) || !has(rank)),
+        }
+    }
+
     pub(super) fn is_left(&self) -> bool {
         self.is_expected() || self.ranks.iter().any(Rank::counts)
     }
@@ -144,6 +161,8 @@ impl Groups {
             base: 0,
             ranks: Vec::new(),
             until: None,
+            // Its stream's opener has that, too.
+            opener: (Peer(0), 0),
         };
         self.insert(group);
     }
@@ -200,8 +219,7 @@ impl Groups {
             let held = used
                 .iter()
                 .filter_map(|step| store.steps.get(step))
-                .map(|stored| stored.bytes)
-                .sum();
+                .fold(0u64, |sum, stored| sum.saturating_add(stored.bytes));
             let steps = used.len() as u64;
             let admits = group
                 .queue

@@ -32,6 +32,8 @@
 //!   ends. Its hold is as a reader's: the step is neither freed nor spilled. It is no part of any queue, so it makes no
 //!   writer wait at a limit; the governor refuses its rank at once what can never fit beside it. By S1 it is the newest step:
 //!   there is at most one step more than those that the queues have and the open one.
+//! * S10 A rank that has closed has committed as many steps as any other ever will: a rank that is behind another one cannot close, and
+//!   no rank commits a step that one which has closed has not. So nobody was told that a step is there which never becomes whole.
 //!
 //! # Not guaranteed
 //! * A reader that died while it held a step does not get the step again: whoever must not miss one copies what it needs before the
@@ -101,6 +103,8 @@ pub struct Stream {
     matcher: Matcher,
     watches: Watches,
     end: Option<EndOfStream>,
+    /// Who opened it, and what it costs beside its groups and subscriptions.
+    opener: (Peer, u64),
     /// When it was opened.
     since: u64,
     /// When the next deadline or lease may be over; never too late.
@@ -129,6 +133,7 @@ impl Stream {
             store: Store::new(&config),
             matcher: Matcher::default(),
             watches: Watches::default(),
+            opener: (Peer(0), 0),
             since: now,
             config,
             budget,
@@ -139,6 +144,21 @@ impl Stream {
         };
         stream.expect();
         stream
+    }
+
+    /// Who has opened it first, and what it costs the coordinator.
+    pub(super) fn opened_by(mut self, peer: Peer, cost: u64) -> Self {
+        self.opener = (peer, cost);
+        self
+    }
+
+    /// What a peer, or everybody, has opened of it.
+    pub(super) fn cost_of(&self, peer: Option<Peer>) -> u64 {
+        let groups = self.groups.groups.values().map(|group| group.opener);
+        let opened = groups.chain([self.opener]);
+        let its = opened.filter(|(from, _)| peer.is_none_or(|peer| peer == *from));
+        let cost = its.fold(0u64, |sum, (_, cost)| sum.saturating_add(cost));
+        cost.saturating_add(self.watches.cost_of(peer))
     }
 
     fn expect(&mut self) {
@@ -215,13 +235,14 @@ impl Stream {
         self.budget = budget;
     }
 
-    /// Time has passed: deadlines and leases.
-    pub fn tick(&mut self) {
+    /// Time has passed: deadlines and leases. `memory_moves`: whether the memory that it waits for, if it does, is that of
+    /// processes which live and wait for nobody.
+    pub fn tick(&mut self, memory_moves: bool) {
         if self.wake.is_none_or(|wake| wake > self.now) {
             return;
         }
         self.wake = None;
-        self.writers_tick();
+        self.writers_tick(memory_moves);
         self.readers_tick();
         self.watches_tick();
         self.settle();

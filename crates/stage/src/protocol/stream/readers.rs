@@ -6,12 +6,19 @@ use crate::protocol::queue::Queue;
 use crate::protocol::{Answer, Fault, Peer, Policy, Reader, ReaderId, Start, Step, Ticket};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
+/// Most questions that a rank may have open, of which an honest one has one or two.
+const MOST_WAITING: usize = 64;
+
+/// Most steps that a rank may hold at a time, or hold one so many times; and what each costs, in bytes.
+const MOST_HOLDS: usize = 1 << 14;
+const HOLD: u64 = 64;
+
 impl Stream {
     /// A reader rank opens the stream, or comes back to it.
     ///
     /// # Errors
     /// Another size, a rank beyond it or taken, limits of zero, a step to start at that is gone. Taken may pass.
-    pub fn open_reader(&mut self, from: Peer, reader: &Reader) -> Result<Answer, Fault> {
+    pub fn open_reader(&mut self, from: Peer, reader: &Reader, cost: u64) -> Result<Answer, Fault> {
         let Reader { rank, size, .. } = *reader;
         let program = || reader.group.clone();
         if rank >= size {
@@ -37,7 +44,7 @@ impl Stream {
                 }
                 number
             }
-            None => self.new_group(reader)?,
+            None => self.new_group(reader, (from, cost))?,
         };
         let Some(group) = self.groups.groups.get_mut(&number) else {
             return Err(Fault::NotOpen);
@@ -69,7 +76,7 @@ impl Stream {
         })
     }
 
-    fn new_group(&mut self, reader: &Reader) -> Result<u32, Fault> {
+    fn new_group(&mut self, reader: &Reader, opener: (Peer, u64)) -> Result<u32, Fault> {
         let limits = reader.limits.unwrap_or_else(|| self.default_limits());
         if limits.steps == 0
             || limits.bytes == 0 && reader.limits.is_some()
@@ -122,6 +129,7 @@ impl Stream {
             base: 0,
             ranks: (0..reader.size).map(rank).collect(),
             until: None,
+            opener,
         };
         self.wake_by(until);
         // The one that was expected has come: what it had is there for this one, if it wants it.
@@ -161,6 +169,21 @@ impl Stream {
         let Some(rank) = self.reader(reader, from) else {
             return self.fail(from, ticket, Fault::NotOpen);
         };
+        // A ticket names what is held under it, so two steps under one would be released as one.
+        let is_used = rank.holds.contains_key(&ticket)
+            || rank.waiting.iter().any(|asked| asked.ticket == ticket);
+        if is_used || rank.waiting.len() >= MOST_WAITING {
+            return self.fail(from, ticket, Fault::Busy);
+        }
+        if rank.holds.len() >= MOST_HOLDS {
+            let bytes = |holds: usize| holds as u64 * HOLD;
+            let fault = Fault::TooMuchOpen {
+                of: "this rank".to_owned(),
+                bytes: bytes(rank.holds.len() + 1),
+                most: bytes(MOST_HOLDS),
+            };
+            return self.fail(from, ticket, fault);
+        }
         rank.waiting.push_back(Waiting {
             ticket,
             until,

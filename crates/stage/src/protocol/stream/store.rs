@@ -347,11 +347,12 @@ impl Stream {
         let open = std::mem::replace(open, Open::new(ranks));
         let parts: Vec<Part> = open.parts.into_iter().flatten().collect();
         let step = self.store.committed;
-        let mut bytes = 0;
+        let mut bytes = 0u64;
         for &number in parts.iter().flat_map(|part| &part.slots).flatten() {
             if let Some(buffer) = self.store.buffers.get_mut(&number) {
                 buffer.step = step;
-                bytes += buffer.bytes;
+                // Those of lost keepers count too, and of keepers there may have been any number.
+                bytes = bytes.saturating_add(buffer.bytes);
             }
         }
         let hashes: Vec<u8> = parts
@@ -375,7 +376,7 @@ impl Stream {
         store.committed += 1;
         store.last_bytes = bytes;
         store.committed_bytes = store.committed_bytes.saturating_add(data);
-        store.retained_bytes += bytes;
+        store.retained_bytes = store.retained_bytes.saturating_add(bytes);
         store.suspect(step);
         self.shrink_window();
         self.offer(step, bytes);
@@ -402,7 +403,8 @@ impl Stream {
         let store = &mut self.store;
         let step = store.retained_from;
         store.retained_from += 1;
-        store.retained_bytes -= store.steps.get(&step).map_or(0, |stored| stored.bytes);
+        let bytes = store.steps.get(&step).map_or(0, |stored| stored.bytes);
+        store.retained_bytes = store.retained_bytes.saturating_sub(bytes);
         store.suspect(step);
     }
 

@@ -5,6 +5,7 @@ use super::groups::{Group, Place as ReaderPlace};
 use super::store::State;
 use super::writers::{Asking, Place, Stage};
 use crate::protocol::{EndOfStream, Failure, GroupFigures, Peer, Step, StreamFigures, Wait};
+use std::collections::BTreeSet;
 
 impl Stream {
     /// How things stand, for a person.
@@ -37,6 +38,7 @@ impl Stream {
     fn group_figures(&self, group: &Group) -> GroupFigures {
         let used = group.in_use();
         let stored = used.iter().filter_map(|step| self.store.steps.get(step));
+        let bytes = stored.fold(0u64, |sum, stored| sum.saturating_add(stored.bytes));
         let here = group.ranks.iter();
         let here = here.filter(|rank| matches!(rank.place, ReaderPlace::Here(_)));
         GroupFigures {
@@ -46,7 +48,7 @@ impl Stream {
             queued: group.queue.steps(),
             queued_bytes: group.queue.bytes(),
             in_use: used.len() as u64,
-            in_use_bytes: stored.map(|stored| stored.bytes).sum(),
+            in_use_bytes: bytes,
             taken: group.total.0,
             taken_bytes: group.total.1,
             here: here.count() as u32,
@@ -117,18 +119,61 @@ impl Stream {
             }
         };
         match self.store.steps.contains_key(&wanted) {
-            true => (format!("step {wanted} to be on disk"), false),
+            // A keeper that dies is heard of, and has no other reason to stop.
+            true => (format!("step {wanted} to be on disk"), true),
             false if wanted == self.store.committed => next_step(),
             false => (format!("step {wanted}"), self.next_is_alive()),
         }
     }
 
-    /// Whether the next step waits for living writer ranks alone, and not for one that is gone, or for a keeper.
+    /// Whether the next step waits for living writer ranks alone, and not for one that is gone, or for a keeper. One that has closed
+    /// is waited for by nobody (S10).
     pub(super) fn next_is_alive(&self) -> bool {
         let step = self.store.committed;
-        let mut behind = self.writers.ranks.iter().filter(|rank| rank.next == step);
+        let ranks = self.writers.ranks.iter();
+        let mut behind = ranks.filter(|rank| rank.next == step && rank.place != Place::Closed);
         let is_here = |rank: &super::writers::Rank| matches!(rank.place, Place::Here(_));
         behind.next().is_some_and(is_here) && behind.all(is_here)
+    }
+
+    /// Whether a rank waits for memory.
+    pub(in crate::protocol) fn wants_memory(&self) -> bool {
+        let mut asking = self
+            .writers
+            .ranks
+            .iter()
+            .filter_map(|rank| rank.asking.as_ref());
+        asking.any(|asking| matches!(asking.stage, Stage::Asked(..)))
+    }
+
+    /// The processes that wait for an answer, as writers or as readers.
+    pub(in crate::protocol) fn waiting(&self) -> impl Iterator<Item = Peer> + '_ {
+        let writers = self.writers.ranks.iter();
+        let writers = writers.filter_map(|rank| rank.asking.as_ref().map(|asking| asking.peer));
+        let ranks = self.groups.groups.values().flat_map(|group| &group.ranks);
+        let readers = ranks.filter_map(|rank| match rank.place {
+            ReaderPlace::Here(peer) if !rank.waiting.is_empty() => Some(peer),
+            _ => None,
+        });
+        writers.chain(readers)
+    }
+
+    /// Whether the memory that this stream has comes free without help of anybody who waits: whoever has it lives, and is none of
+    /// the `waiting`. `wants`: it is the one that waits for memory, with its open step.
+    pub(in crate::protocol) fn moves(&self, wants: bool, waiting: &BTreeSet<Peer>) -> bool {
+        let store = &self.store;
+        let never = store.precious && store.steps.contains_key(&0);
+        let ranks = &self.writers.ranks;
+        let is_busy = |rank: &super::writers::Rank| match rank.place {
+            // One that has begun no step has no memory.
+            Place::Here(peer) => wants || !rank.begun || !waiting.contains(&peer),
+            Place::Away(_) => false,
+            Place::Closed => true,
+        };
+        let writers = self.end.is_some() || ranks.iter().all(is_busy);
+        let is_kept = ranks.iter().any(|rank| rank.kept.is_some());
+        let mut groups = self.groups.groups.values();
+        !never && writers && !is_kept && groups.all(|group| group.moves(waiting))
     }
 
     fn wait(&self, who: String, peer: Peer, whom: String, since: u64) -> Wait {
@@ -196,7 +241,7 @@ impl Stream {
     /// Who has not committed the open step.
     fn whom_to_commit(&self) -> String {
         let (step, program) = (self.store.committed, self.writers.program());
-        let behind = |rank: &super::writers::Rank| rank.next == step;
+        let behind = |rank: &super::writers::Rank| rank.next == step && rank.place != Place::Closed;
         let Some(rank) = self.writers.ranks.iter().position(behind) else {
             return format!("the keeper {} to seal step {step}", self.unsealed());
         };
@@ -212,7 +257,7 @@ impl Stream {
                 let away = match self.writers.ranks[rank].failure {
                     Failure::NeverCame => "has not come",
                     Failure::Died => "died",
-                    Failure::GaveUp => "stopped without closing the stream",
+                    Failure::GaveUp | Failure::ClosedEarly => "stopped without closing the stream",
                 };
                 format!("rank {rank} of {program}, which {away}, for {left} ms more{others}")
             }

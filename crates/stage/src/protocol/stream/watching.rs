@@ -17,6 +17,7 @@ impl Stream {
         interest: &Interest,
         start: Start,
         most: u32,
+        cost: u64,
     ) -> Result<Answer, Fault> {
         if interest
             .region
@@ -35,7 +36,7 @@ impl Stream {
         let begin = asked.max(unbroken);
         let number = self
             .watches
-            .open(from, interest.clone(), (asked, begin), most);
+            .open((from, cost), interest.clone(), (asked, begin), most);
         for step in begin..self.store.committed {
             if let Some((of, found)) = self.find(step, interest) {
                 self.watches.offer_to(number, step, of, |_| found);

@@ -262,7 +262,7 @@ impl Stream {
     }
 
     /// The rank that has closed the stream and so never commits `step`.
-    fn closed_without(&self, step: Step) -> Option<Fault> {
+    pub(super) fn closed_without(&self, step: Step) -> Option<Fault> {
         let ranks = self.writers.ranks.iter();
         let closed = ranks
             .enumerate()
@@ -317,13 +317,29 @@ impl Stream {
         }
     }
 
-    /// A rank has written all that it wanted to. It learns it when the stream has failed meanwhile.
+    /// Why a rank cannot close (S10): another one was told that a step is committed which this one has not.
+    fn closes_early(&self, rank: usize) -> Option<Fault> {
+        let step = self.writers.ranks[rank].next;
+        let mut others = self.writers.ranks.iter();
+        let other = others.position(|other| other.next > step)?;
+        Some(Fault::ClosesEarly {
+            stream: self.name.clone(),
+            rank: rank as u32,
+            step,
+            other: other as u32,
+        })
+    }
+
+    /// A rank has written all that it wanted to. It learns it when the stream has failed meanwhile, or cannot end well with it.
     pub fn close_writer(&mut self, from: Peer, rank: u32, ticket: Ticket) {
         if !self.writer_is(rank, from) {
             return self.fail(from, ticket, Fault::NotOpen);
         }
         let answer = match self.not_ended() {
-            Ok(()) => Answer::Closed,
+            Ok(()) => match self.closes_early(rank as usize) {
+                Some(fault) => return self.fail(from, ticket, fault),
+                None => Answer::Closed,
+            },
             Err(fault) => Answer::Failed(fault),
         };
         self.answer(from, ticket, answer);
@@ -415,13 +431,16 @@ impl Stream {
         self.wake_by(until);
     }
 
-    pub(super) fn writers_tick(&mut self) {
+    pub(super) fn writers_tick(&mut self, memory_moves: bool) {
         for rank in 0..self.writers.ranks.len() {
             let state = &self.writers.ranks[rank];
             if let Some(asking) = &state.asking {
                 let until = asking.until;
                 if until <= self.now {
-                    let (fault, is_alive) = (self.why_late(rank), self.waits_for_living(rank));
+                    let (fault, is_alive) = (
+                        self.why_late(rank),
+                        self.waits_for_living(rank, memory_moves),
+                    );
                     if let Some((peer, ticket)) = self.stop_asking(rank) {
                         self.late(peer, ticket, fault, is_alive);
                     }
@@ -443,9 +462,9 @@ impl Stream {
         }
     }
 
-    /// Whether the question of a rank waits for living writers or readers alone. Memory is waited for up to the deadline: who
-    /// has it may wait for this rank.
-    fn waits_for_living(&self, rank: usize) -> bool {
+    /// Whether the question of a rank waits for living writers or readers alone. Memory is waited for beyond the deadline only where
+    /// it moves: who has it may wait for this rank.
+    fn waits_for_living(&self, rank: usize, memory_moves: bool) -> bool {
         let Some(asking) = &self.writers.ranks[rank].asking else {
             return false;
         };
@@ -456,7 +475,8 @@ impl Stream {
                 let bytes = self.store.last_bytes;
                 self.groups.full_are_alive(&self.store, step, bytes)
             }
-            Stage::Asked(..) | Stage::Allocating(..) => false,
+            Stage::Asked(..) => memory_moves,
+            Stage::Allocating(..) => false,
         }
     }
 
