@@ -1,10 +1,10 @@
 //! How streams end: well by `close` alone, as failed by everything else.
 
-use crate::staged::{Play, next, stage};
-use crate::{check_step, write};
+use crate::staged::{Play, next, rows, stage};
+use crate::{SHAPE, check_step, write};
 use samite_fabric::{Fabric, Mask};
 use samite_stage::protocol::{EndOfStream, Failure, Fault};
-use samite_stage::{Error, Method, Result, Settings, Stage};
+use samite_stage::{Error, Method, Result, Settings, Stage, Writer};
 use samite_testkit::{Outcome, check, full_name, pause, point, same};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -211,27 +211,47 @@ fn a_step_beyond_the_end_of_files_passes_none_over() {
     a_step_beyond_the_end(&name, Method::File);
 }
 
+/// How long a question may wait at the coordinator in tests of who computes: they wait for many such times.
+const DEADLINE: Duration = Duration::from_millis(50);
+
+/// Computes until the coordinator has told somebody three times that its wait goes on: beyond its deadline each time.
+fn compute_while(stage: &Stage<'_>, who: &str) -> Outcome {
+    let (mut times, mut last) = (0, 0);
+    while times < 3 {
+        let figures = stage.overview(Duration::from_secs(20))?.figures;
+        let mut waits = figures.streams.iter().flat_map(|stream| &stream.waits);
+        if let Some(wait) = waits.rfind(|wait| wait.who == who) {
+            // It has asked again.
+            times += u32::from(wait.ms < last);
+            last = wait.ms;
+        }
+        std::thread::yield_now();
+    }
+    Ok(())
+}
+
 /// A writer, or a reader, that computes for longer than any deadline keeps the others waiting, and nothing ends.
-fn a_slow_program(name: &str, method: Method) {
-    const DEADLINE: Duration = Duration::from_millis(50);
+#[test]
+fn who_computes_is_not_dead() {
     let play = Play::of(2, Mask::default());
     let body = |fabric: &Fabric, me: u32| -> Outcome {
         let settings = Settings {
             steps: Some(1),
-            ..settings(fabric, method)
+            ..settings(fabric, Method::Stream)
         };
         let stage = stage(fabric, settings)?;
         if me == 0 {
             let mut field = stage.write("field").as_rank("solver", 0, 1).open()?;
             pause("open");
-            fabric.set_deadline(DEADLINE);
             for number in 0..4 {
                 if number < 2 {
-                    std::thread::sleep(6 * DEADLINE);
+                    compute_while(&stage, "rank 0 of analysis")?;
                 }
+                // It waits at the limit as long as the reader computes.
+                fabric.set_deadline(DEADLINE);
                 same!(write(&mut field)?, number);
+                fabric.set_deadline(Duration::from_secs(20));
             }
-            fabric.set_deadline(Duration::from_secs(20));
             return Ok(field.close()?);
         }
         let mut reader = stage.read("field").as_rank("analysis", 0, 1).open()?;
@@ -239,45 +259,208 @@ fn a_slow_program(name: &str, method: Method) {
         let mut hasty = hasty.timeout(DEADLINE).open()?;
         pause("open");
         let late = hasty.next_step().map(|step| step.is_some());
-        let is_late = match method {
-            Method::File => matches!(late, Err(Error::Fault(Fault::NoStep { .. }))),
-            _ => matches!(&late, Err(Error::Fault(Fault::NoStep { whom, .. }))
-                if whom == "rank 0 of solver to commit step 0"),
-        };
+        let is_late = matches!(&late, Err(Error::Fault(Fault::NoStep { whom, .. }))
+            if whom == "rank 0 of solver to commit step 0");
         check!(is_late, "{late:?}");
         drop(hasty);
-        fabric.set_deadline(DEADLINE);
         for number in 0..4 {
+            fabric.set_deadline(DEADLINE);
             let step = next(&mut reader)?;
+            fabric.set_deadline(Duration::from_secs(20));
             same!(step.number(), number);
             check_step(&step)?;
-            if number >= 2 {
-                std::thread::sleep(6 * DEADLINE);
+            // The writer has one more step to begin.
+            if number == 2 {
+                compute_while(&stage, "rank 0 of solver")?;
             }
         }
         check!(reader.next_step()?.is_none());
-        fabric.set_deadline(Duration::from_secs(20));
         Ok(())
     };
-    play.run(name, body, |cast| {
+    let name = full_name(module_path!(), "who_computes_is_not_dead");
+    play.run(&name, body, |cast| {
         let (writer, reader) = (play.actor(0), play.actor(1));
         cast.wait_point(writer, "open");
         cast.wait_point(reader, "open");
         cast.release(reader);
         cast.release(writer);
         cast.all_end();
+    });
+}
+
+/// Steps that readers have not taken yet fill the memory, and nothing else does: their writer waits for it as it waits at a limit.
+#[test]
+fn who_computes_and_has_the_memory_is_not_dead() {
+    // Of two steps of 32 KiB, each in a buffer of 64 KiB.
+    let play = Play {
+        memory: 160 << 10,
+        ..Play::of(2, Mask::default())
+    };
+    let body = |fabric: &Fabric, me: u32| -> Outcome {
+        let stage = stage(fabric, settings(fabric, Method::Stream))?;
+        if me == 0 {
+            let mut field = stage.write("field").as_rank("solver", 0, 1).open()?;
+            pause("open");
+            fabric.set_deadline(DEADLINE);
+            for number in 0..4 {
+                same!(write(&mut field)?, number);
+            }
+            fabric.set_deadline(Duration::from_secs(20));
+            return Ok(field.close()?);
+        }
+        let reader = stage.read("field").as_rank("analysis", 0, 1);
+        let mut reader = reader.open()?;
+        pause("open");
+        for number in 0..4 {
+            let step = next(&mut reader)?;
+            same!(step.number(), number);
+            check_step(&step)?;
+            if number < 2 {
+                compute_while(&stage, "rank 0 of solver")?;
+            }
+        }
+        check!(reader.next_step()?.is_none());
+        Ok(())
+    };
+    let name = full_name(
+        module_path!(),
+        "who_computes_and_has_the_memory_is_not_dead",
+    );
+    play.run(&name, body, |cast| {
+        let (writer, reader) = (play.actor(0), play.actor(1));
+        cast.wait_point(writer, "open");
+        cast.wait_point(reader, "open");
+        cast.release(reader);
+        cast.release(writer);
+        cast.all_end();
+    });
+}
+
+/// With files, too: the writer goes on when its reader has waited for longer than its deadline, whatever that takes.
+#[test]
+fn who_computes_and_writes_files_is_not_dead() {
+    let play = Play::of(2, Mask::default());
+    let body = |fabric: &Fabric, me: u32| -> Outcome {
+        let stage = stage(fabric, settings(fabric, Method::File))?;
+        if me == 0 {
+            let mut field = stage.write("field").as_rank("solver", 0, 1).open()?;
+            pause("computes");
+            same!(write(&mut field)?, 0);
+            return Ok(field.close()?);
+        }
+        let reader = stage.read("field").as_rank("analysis", 0, 1);
+        let mut hasty = reader.timeout(DEADLINE).open()?;
+        let late = hasty.next_step().map(|step| step.is_some());
+        check!(
+            matches!(late, Err(Error::Fault(Fault::NoStep { .. }))),
+            "{late:?}"
+        );
+        let mut reader = stage.read("field").as_rank("analysis", 0, 1).open()?;
+        fabric.set_deadline(DEADLINE);
+        let taken = std::thread::scope(|scope| {
+            scope.spawn(|| {
+                std::thread::sleep(4 * DEADLINE);
+                point("has waited");
+            });
+            let step = next(&mut reader)?;
+            same!(step.number(), 0);
+            check_step(&step)
+        });
+        fabric.set_deadline(Duration::from_secs(20));
+        taken?;
+        check!(reader.next_step()?.is_none());
+        Ok(())
+    };
+    let name = full_name(module_path!(), "who_computes_and_writes_files_is_not_dead");
+    play.run(&name, body, |cast| {
+        let (writer, reader) = (play.actor(0), play.actor(1));
+        cast.wait_point(writer, "computes");
+        cast.wait_point(reader, "has waited");
+        cast.release(writer);
+        cast.all_end();
+        let _ = std::fs::remove_dir_all(folder(cast.domain()));
+    });
+}
+
+/// A step of two ranks: the rows of one of them.
+fn write_half(field: &mut Writer<'_>, rank: u64) -> Result<u64> {
+    let [height, width] = SHAPE;
+    let mut step = field.step()?;
+    let number = step.number();
+    let (first, last) = (rank * height / 2, (rank + 1) * height / 2);
+    let half = rows(number, first..last, width);
+    step.put("u", SHAPE, [first, 0], half.view())?;
+    step.commit()?;
+    Ok(number)
+}
+
+/// Two ranks write 6 steps and 5, and close: nobody takes what is there for complete.
+fn ranks_of_unequal_steps(name: &str, method: Method, how: Failure) {
+    let play = Play::of(3, Mask::default());
+    let body = |fabric: &Fabric, me: u32| -> Outcome {
+        let stage = stage(fabric, settings(fabric, method))?;
+        if me < 2 {
+            let mut field = stage.write("field").as_rank("solver", me, 2).open()?;
+            for number in 0..6 - u64::from(me) {
+                same!(write_half(&mut field, me.into())?, number);
+            }
+            pause("written");
+            let closed = field.close();
+            let is_told = matches!(
+                &closed,
+                Err(Error::Fault(Fault::ClosesEarly {
+                    rank: 1,
+                    step: 5,
+                    other: 0,
+                    ..
+                }))
+            );
+            // With files no rank knows what another one has written.
+            check!(
+                is_told == (me == 1 && method == Method::Stream),
+                "{closed:?}"
+            );
+            check!(is_told || closed.is_ok(), "{closed:?}");
+            return Ok(());
+        }
+        let mut reader = stage.read("field").as_rank("analysis", 0, 1).open()?;
+        for number in 0..5 {
+            let step = next(&mut reader)?;
+            same!(step.number(), number);
+            check_step(&step)?;
+        }
+        point("read");
+        let end = reader.next_step().map(|step| step.is_some());
+        let expected = EndOfStream::WriterFailed { rank: 1, how };
+        check!(
+            matches!(&end, Err(Error::Fault(Fault::WriterFailed { rank: 1, .. }))),
+            "{end:?}"
+        );
+        same!(reader.end(), Some(expected));
+        Ok(())
+    };
+    play.run(name, body, |cast| {
+        let ranks = [play.actor(0), play.actor(1)];
+        for rank in ranks {
+            cast.wait_point(rank, "written");
+        }
+        cast.wait_point(play.actor(2), "read");
+        for rank in ranks {
+            cast.release(rank);
+        }
+        cast.all_end();
         let _ = std::fs::remove_dir_all(folder(cast.domain()));
     });
 }
 
 #[test]
-fn who_computes_is_not_dead() {
-    let name = full_name(module_path!(), "who_computes_is_not_dead");
-    a_slow_program(&name, Method::Stream);
+fn ranks_of_unequal_steps_do_not_end_a_stream() {
+    let name = full_name(module_path!(), "ranks_of_unequal_steps_do_not_end_a_stream");
+    ranks_of_unequal_steps(&name, Method::Stream, Failure::GaveUp);
 }
 
 #[test]
-fn who_computes_and_writes_files_is_not_dead() {
-    let name = full_name(module_path!(), "who_computes_and_writes_files_is_not_dead");
-    a_slow_program(&name, Method::File);
+fn ranks_of_unequal_steps_do_not_end_files() {
+    let name = full_name(module_path!(), "ranks_of_unequal_steps_do_not_end_files");
+    ranks_of_unequal_steps(&name, Method::File, Failure::ClosedEarly);
 }

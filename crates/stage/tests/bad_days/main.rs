@@ -11,6 +11,7 @@ mod anybody;
 mod copies;
 mod ends;
 mod forked_files;
+mod forks;
 mod frozen;
 mod kills;
 mod policies;

@@ -20,11 +20,24 @@ fn allocated(run: impl FnOnce()) -> usize {
     HEAP.stats().bytes_allocated - before
 }
 
+/// What of it is still there afterwards.
+fn retained(run: impl FnOnce()) -> usize {
+    let live = || {
+        let stats = HEAP.stats();
+        stats.bytes_allocated - stats.bytes_deallocated
+    };
+    let before = live();
+    run();
+    live().saturating_sub(before)
+}
+
 fn alone() -> std::sync::MutexGuard<'static, ()> {
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 mod files;
+mod growth;
+mod schemer;
 mod steward;
 #[cfg(feature = "zarr")]
 mod zarr;

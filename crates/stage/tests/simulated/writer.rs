@@ -147,11 +147,7 @@ impl WriterRank {
         self.stage = Stage::Closing;
         world.kept.remove(&self.peer);
         let (ticket, writer) = (self.ticket(), self.id());
-        world
-            .closed
-            .entry(writer.stream)
-            .or_default()
-            .insert(self.rank);
+        world.closes(self.peer, ticket, writer);
         world.say(self.peer, Request::CloseWriter { ticket, writer });
     }
 
@@ -326,6 +322,9 @@ impl WriterRank {
                 Stage::Closing,
             ) => {
                 self.stage = Stage::Done;
+            }
+            (Answer::Failed(Fault::ClosesEarly { .. }), Stage::Closing) => {
+                self.give_up(world, "closed early, and gave up");
             }
             (Answer::Waiting(fault), _) => {
                 world.seen.add("told to wait on");

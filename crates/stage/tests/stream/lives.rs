@@ -40,17 +40,106 @@ fn a_step_begins_when_the_one_before_is_whole() {
         }
     ));
     let ahead = stage.begin(zero, 1, 128);
+    let ticket = stage.begin(one, 0, 128);
+    let buffers = stage.buffers(ticket);
+    assert!(stage.waits(ahead));
+    let ticket = stage.commit(one, 0, line(&[(8, 16)]), &buffers);
+    assert_eq!(stage.answer(ticket), Answer::Committed);
+    assert!(matches!(stage.answer(ahead), Answer::Begun { .. }));
+    // And not at all where a rank has closed.
+    stage.say(Peer(0), Request::Abort { writer: zero });
     stage.close(one);
+    let never = stage.begin(zero, 1, 128);
     assert!(matches!(
-        stage.fault(ahead),
+        stage.fault(never),
         Fault::RankClosed {
             rank: 1,
-            step: 0,
+            step: 1,
             ..
         }
     ));
+}
+
+/// Rank 0 was told that step 0 is there "even if it dies": the stream cannot end well without it, whoever closes last.
+#[test]
+fn a_rank_cannot_close_before_another_one() {
+    let mut stage = Stage::new(1 << 20);
+    let (zero, one) = (stage.writer(0, 2, &config()), stage.writer(1, 2, &config()));
+    let reader = stage.reader(10, group("viewer", Policy::Block));
+    stage.write_half(zero, (0, 8));
+    let closes = |stage: &mut Stage| {
+        let ticket = stage.ask(Peer(1), |ticket| Request::CloseWriter {
+            ticket,
+            writer: one,
+        });
+        stage.fault(ticket)
+    };
+    let (stream, rank, step, other) = ("field".to_owned(), 1, 0, 0);
+    let early = Fault::ClosesEarly {
+        stream,
+        rank,
+        step,
+        other,
+    };
+    assert_eq!(closes(&mut stage), early);
     stage.close(zero);
+    assert_eq!(closes(&mut stage), early);
+    let next = stage.next(10, reader);
+    assert!(stage.waits(next), "it may still write it");
+    stage.say(Peer(1), Request::LeaveWriter { writer: one });
+    stage.pass(500);
+    let how = Failure::GaveUp;
+    assert_eq!(
+        stage.answer(next),
+        Answer::End(EndOfStream::WriterFailed { rank, how })
+    );
     assert!(stage.buffers.is_empty(), "half a step is no step");
+}
+
+/// Nor is a rank told that a step is there which one that has closed will never write.
+#[test]
+fn no_step_is_committed_that_never_becomes_whole() {
+    let mut stage = Stage::new(1 << 20);
+    let (zero, one) = (stage.writer(0, 2, &config()), stage.writer(1, 2, &config()));
+    let reader = stage.reader(10, group("viewer", Policy::Block));
+    let ticket = stage.begin(zero, 0, 64);
+    let buffers = stage.buffers(ticket);
+    stage.close(one);
+    let ticket = stage.commit(zero, 0, line(&[(0, 8)]), &buffers);
+    let stream = "field".to_owned();
+    let (rank, step) = (1, 0);
+    assert_eq!(
+        stage.fault(ticket),
+        Fault::RankClosed { stream, rank, step }
+    );
+    // It knows that there is no step 0: so it may close, and nothing is missing.
+    stage.close(zero);
+    let end = stage.next(10, reader);
+    assert_eq!(stage.answer(end), Answer::End(EndOfStream::Closed));
+    assert!(stage.buffers.is_empty());
+}
+
+/// A rank that has closed has done its part: the others may take as long as they want for theirs.
+#[test]
+fn a_rank_that_has_closed_is_not_dead() {
+    let mut stage = Stage::new(1 << 20);
+    let (zero, one) = (stage.writer(0, 2, &config()), stage.writer(1, 2, &config()));
+    let reader = stage.reader(10, group("viewer", Policy::Block));
+    for (writer, block) in [(zero, (0, 8)), (one, (8, 16))] {
+        stage.write_half(writer, block);
+    }
+    stage.close(zero);
+    assert_eq!(stage.drain(10, reader), [0]);
+    let next = stage.next(10, reader);
+    stage.pass(1000);
+    let fault = stage.still_waits(next);
+    assert!(
+        matches!(&fault, Fault::NoStep { whom, .. } if whom == "rank 1 of solver to commit step 1"),
+        "{fault}"
+    );
+    stage.close(one);
+    let end = stage.next(10, reader);
+    assert_eq!(stage.answer(end), Answer::End(EndOfStream::Closed));
 }
 
 #[test]
@@ -406,6 +495,20 @@ fn an_unread_stream_lingers_and_gives_its_name_away() {
     let writer = stage.writer(1, 2, &config());
     assert_eq!(writer.stream.0, 2, "another stream has the name");
     assert!(stage.buffers.is_empty());
+}
+
+/// A rank that cannot be frees nothing of the stream whose name it says.
+#[test]
+fn who_is_refused_gives_no_name_away() {
+    let mut stage = Stage::new(1 << 20);
+    let writer = stage.writer(0, 1, &config());
+    stage.write(writer, 0);
+    stage.close(writer);
+    let ticket = stage.open_writer(7, "other", 2, 2, &config());
+    assert!(matches!(stage.fault(ticket), Fault::RankBeyond { .. }));
+    assert_eq!(stage.buffers.len(), 1, "the unread step");
+    let reader = stage.reader(10, group("viewer", Policy::Block));
+    assert_eq!(stage.drain(10, reader), [0]);
 }
 
 #[test]

@@ -236,16 +236,25 @@ fn memory_that_does_not_come() {
         }),
         ..group("viewer", Policy::Block)
     };
-    let _reader = stage.reader(10, wide);
+    let reader = stage.reader(10, wide);
     for step in 0..3 {
         stage.write(writer, step);
     }
+    // Its reader lives, and will let go of what it has.
     let ticket = stage.begin(writer, 3, 128);
     stage.pass(1000);
-    assert_eq!(
-        stage.fault(ticket).to_string(),
-        "no memory for 128 bytes in time: 384 of 384 are in use at peer 100; let readers go faster, or give it more memory: memory.budget on its node, or --memory of a staging server"
-    );
+    let sentence = "no memory for 128 bytes in time: 384 of 384 are in use at peer 100; let readers go faster, or give it more memory: memory.budget on its node, or --memory of a staging server";
+    assert_eq!(stage.still_waits(ticket).to_string(), sentence);
+    // Not one that waits itself, for the step that the writer has no memory for.
+    let holds = [(); 3].map(|()| stage.next(10, reader));
+    let circle = stage.next(10, reader);
+    let ticket = stage.begin(writer, 3, 128);
+    stage.pass(1000);
+    assert_eq!(stage.fault(ticket).to_string(), sentence);
+    assert!(matches!(stage.still_waits(circle), Fault::NoStep { .. }));
+    for hold in holds {
+        assert!(stage.record(hold).step < 3);
+    }
     let ticket = stage.begin(writer, 3, 385);
     assert!(matches!(
         stage.fault(ticket),

@@ -10,8 +10,8 @@ use crate::writer::WriterRank;
 use fastrand::Rng;
 use keepers::Keeper;
 use samite_stage::protocol::{
-    Action, Answer, BufferId, EndOfStream, Event, Failure, Notice, Peer, ReaderId, Request, Step,
-    Steward, StreamId, Ticket, decode, encode,
+    Action, Answer, BufferId, EndOfStream, Event, Failure, Fault, Notice, Peer, ReaderId, Request,
+    Step, Steward, StreamId, Ticket, WriterId, decode, encode,
 };
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, HashMap, HashSet};
@@ -63,7 +63,11 @@ pub(crate) struct World {
     /// The ranks that were told that their part of a step is committed.
     pub(crate) told: BTreeMap<(StreamId, Step), HashSet<u32>>,
     /// The ranks that have closed a stream.
-    pub(crate) closed: BTreeMap<StreamId, HashSet<u32>>,
+    closed: BTreeMap<StreamId, HashSet<u32>>,
+    /// By which questions they do, until these are answered.
+    closing: HashMap<(Peer, Ticket), WriterId>,
+    /// Streams that have ended well.
+    well: HashSet<StreamId>,
     /// Streams that were forgotten as soon as they had ended: nobody read them, and how many steps they had is not known.
     unread: HashSet<StreamId>,
     events: BinaryHeap<Reverse<(u64, u64)>>,
@@ -93,6 +97,8 @@ impl World {
             committed: BTreeMap::new(),
             told: BTreeMap::new(),
             closed: BTreeMap::new(),
+            closing: HashMap::new(),
+            well: HashSet::new(),
             unread: HashSet::new(),
             events: BinaryHeap::new(),
             happenings: HashMap::new(),
@@ -127,6 +133,22 @@ impl World {
         *last
     }
 
+    /// A rank says that it has written all; it has closed unless it is refused.
+    pub(crate) fn closes(&mut self, peer: Peer, ticket: Ticket, writer: WriterId) {
+        let closed = self.closed.entry(writer.stream).or_default();
+        closed.insert(writer.rank);
+        self.closing.insert((peer, ticket), writer);
+    }
+
+    fn is_answered(&mut self, peer: Peer, ticket: Ticket, answer: &Answer) {
+        if let Some(writer) = self.closing.remove(&(peer, ticket))
+            && matches!(answer, Answer::Failed(Fault::ClosesEarly { .. }))
+        {
+            let closed = self.closed.entry(writer.stream).or_default();
+            closed.remove(&writer.rank);
+        }
+    }
+
     /// A stream that has ended well was closed by every rank; one that has failed was not closed by the rank that it names.
     pub(crate) fn is_end(&mut self, stream: StreamId, end: EndOfStream) {
         let closed = self.closed.entry(stream).or_default();
@@ -138,6 +160,7 @@ impl World {
                     "closed by {closed:?}"
                 );
                 self.seen.add("closed well");
+                self.well.insert(stream);
             }
             EndOfStream::WriterFailed { rank, how } => {
                 assert!(!closed.contains(&rank), "rank {rank} {how}");
@@ -145,6 +168,7 @@ impl World {
                     Failure::NeverCame => "never came",
                     Failure::Died => "died",
                     Failure::GaveUp => "gave up",
+                    Failure::ClosedEarly => panic!("only files end so"),
                 });
             }
         }
@@ -187,6 +211,9 @@ impl World {
         let running = running.filter(|stream| stream.end.is_none());
         let running: Vec<StreamId> = running.map(|stream| stream.id).collect();
         for Action::Send(to, notice) in self.steward.on_event(self.now, event) {
+            if let Notice::Answer { ticket, answer } = &notice {
+                self.is_answered(to, *ticket, answer);
+            }
             let time = self.way(to, false);
             self.at(time, Happening::ToPeer(to, encode(&notice)));
         }
@@ -473,6 +500,14 @@ impl Run {
             assert_eq!(world.steward.governor().used_at(peer), 0);
         }
         for (&(stream, step), ranks) in &world.told {
+            // Who was told that its part is committed has not been told wrong by a stream that ends well.
+            let is_known = world.well.contains(&stream) && !world.unread.contains(&stream);
+            if let Some(&committed) = world.committed.get(&stream).filter(|_| is_known) {
+                assert!(
+                    step < committed,
+                    "the stream ended well after {committed} steps, and {ranks:?} have committed step {step}"
+                );
+            }
             let everybody = ranks.len() == world.plan.writers as usize;
             if everybody && !world.unread.contains(&stream) {
                 let committed = world.committed[&stream];

@@ -1,0 +1,554 @@
+//! A process that says nothing but well-formed words, in every role at once: it keeps, writes, reads and watches its own streams and
+//! those of others, with numbers at every border, tickets that it has used before, and reports of orders that it may never have got.
+
+use samite_stage::protocol::{
+    Action, Answer, Block, BufferId, Event, Fault, Handle, Interest, Lack, Layout, Limits, Notice,
+    Order, Part, Peer, Places, Policy, Reader, ReaderId, Report, Request, Retain, Slot, Start,
+    Steward, StreamConfig, Ticket, Told, Unread, Variable, Want, WatchId, WriterId,
+};
+use samite_stage::space::Dims;
+use samite_stage::{Dtype, Region};
+use samite_testkit::fuzz::{self, Rng, word};
+
+const PEERS: [Peer; 3] = [Peer(1), Peer(2), Peer(3)];
+const STREAMS: [&str; 2] = ["s", "t"];
+/// Longer than anything in a round.
+const LONG: u64 = 1 << 40;
+
+/// What the schemers were told, and say again.
+struct World {
+    steward: Steward,
+    now: u64,
+    random: Rng,
+    /// Each with who it is.
+    writers: Vec<(Peer, WriterId, u64)>,
+    readers: Vec<(Peer, ReaderId)>,
+    watches: Vec<(Peer, WatchId)>,
+    buffers: Vec<BufferId>,
+    orders: Vec<(Peer, Order)>,
+}
+
+impl World {
+    fn new(seed: u64) -> World {
+        World {
+            steward: Steward::new(),
+            now: 0,
+            random: Rng::with_seed(seed),
+            writers: Vec::new(),
+            readers: Vec::new(),
+            watches: Vec::new(),
+            buffers: Vec::new(),
+            orders: Vec::new(),
+        }
+    }
+
+    fn happen(&mut self, event: Event) {
+        for Action::Send(to, notice) in self.steward.on_event(self.now, event) {
+            match notice {
+                Notice::Order(order) => self.orders.push((to, order)),
+                Notice::Answer { answer, .. } => self.hear(to, answer),
+            }
+        }
+    }
+
+    fn hear(&mut self, to: Peer, answer: Answer) {
+        match answer {
+            Answer::Writing { writer, next, .. } => self.writers.push((to, writer, next)),
+            Answer::Reading { reader, .. } => self.readers.push((to, reader)),
+            Answer::Watching { watch } => self.watches.push((to, watch)),
+            Answer::Begun { buffers } => self.buffers.extend(buffers.iter().map(|at| at.buffer)),
+            Answer::Committed => self.writers.iter_mut().for_each(|(peer, _, next)| {
+                *next += u64::from(*peer == to);
+            }),
+            _ => {}
+        }
+    }
+
+    fn number(&mut self) -> u64 {
+        word(&mut self.random)
+    }
+
+    /// Used before, as likely as not.
+    fn ticket(&mut self) -> Ticket {
+        Ticket(self.random.u64(..4))
+    }
+
+    fn peer(&mut self) -> Peer {
+        PEERS[self.random.usize(..PEERS.len())]
+    }
+
+    /// Of a question, or a lease. It ends.
+    fn patience(&mut self) -> u64 {
+        match self.random.bool() {
+            true => self.random.u64(..40),
+            false => self.number().min(LONG),
+        }
+    }
+
+    fn wants(&mut self) -> Vec<Want> {
+        let count = self.random.usize(..4);
+        let want = |world: &mut World| Want {
+            keeper: world.peer(),
+            bytes: match world.random.u32(..3) {
+                0 => u64::MAX,
+                1 => world.number(),
+                _ => 128,
+            },
+        };
+        (0..count).map(|_| want(self)).collect()
+    }
+
+    fn limits(&mut self) -> Option<Limits> {
+        let (steps, bytes) = (self.number(), self.number());
+        self.random.bool().then_some(Limits { steps, bytes })
+    }
+
+    fn policy(&mut self) -> Policy {
+        let n = self.number();
+        let all = [
+            Policy::Block,
+            Policy::DropOldest,
+            Policy::DropNewest,
+            Policy::Latest,
+            Policy::Every(n),
+            Policy::Spill,
+        ];
+        all[self.random.usize(..all.len())]
+    }
+
+    fn start(&mut self) -> Start {
+        match self.random.u32(..3) {
+            0 => Start::Earliest,
+            1 => Start::Latest,
+            _ => Start::Step(self.number()),
+        }
+    }
+
+    fn config(&mut self) -> StreamConfig {
+        let (steps, bytes) = (self.number(), self.number());
+        let memory = self.number();
+        StreamConfig {
+            limits: self.limits(),
+            memory: self.random.bool().then_some(memory),
+            retain: Retain { steps, bytes },
+            precious_first: self.random.bool(),
+            unread: match self.random.bool() {
+                true => Unread::Block,
+                false => Unread::Discard,
+            },
+            lease: self.patience(),
+            linger: self.patience(),
+            expected: Vec::new(),
+        }
+    }
+
+    /// One more word of a peer; nothing where it would need what nobody was told yet.
+    fn request(&mut self, from: Peer) -> Option<Request> {
+        let ticket = self.ticket();
+        let stream = STREAMS[self.random.usize(..STREAMS.len())].to_owned();
+        let patience = self.patience();
+        let own = |peer: &Peer| *peer == from;
+        let mut writers = self.writers.iter().rev();
+        let writer = writers.find(|(peer, ..)| own(peer)).copied();
+        let mut readers = self.readers.iter().rev();
+        let reader = readers.find(|(peer, _)| own(peer)).map(|(_, id)| *id);
+        let mut watches = self.watches.iter().rev();
+        let watch = watches.find(|(peer, _)| own(peer)).map(|(_, id)| *id);
+        Some(match self.random.u32(..22) {
+            0 => Request::Keep {
+                memory: self.number() | self.number(),
+                buffers: self.number(),
+                disk: self.number(),
+            },
+            1 | 2 => Request::OpenWriter {
+                ticket,
+                stream,
+                program: "p".into(),
+                rank: self.random.u32(..2),
+                size: self.random.u32(1..3),
+                config: self.config(),
+                patience,
+            },
+            3 | 4 => Request::OpenReader {
+                ticket,
+                stream,
+                reader: Reader {
+                    group: format!("g{}", self.random.u32(..2)),
+                    rank: self.random.u32(..2),
+                    size: self.random.u32(1..3),
+                    start: self.start(),
+                    policy: self.policy(),
+                    limits: self.limits(),
+                    lease: self.patience(),
+                    only: None,
+                },
+                patience,
+            },
+            5..=7 => Request::Begin {
+                ticket,
+                writer: writer?.1,
+                step: writer?.2,
+                wants: self.wants(),
+                patience,
+            },
+            8 => Request::Reserve {
+                ticket,
+                writer: writer?.1,
+                wants: self.wants(),
+                patience,
+            },
+            9..=11 => Request::Commit {
+                ticket,
+                writer: writer?.1,
+                part: self.part(writer?.2),
+                keep: self.random.bool(),
+            },
+            12 => Request::Abort { writer: writer?.1 },
+            13 => Request::CloseWriter {
+                ticket,
+                writer: writer?.1,
+            },
+            14 => Request::LeaveWriter { writer: writer?.1 },
+            15..=17 => Request::Next {
+                ticket,
+                reader: reader?,
+                patience,
+            },
+            18 => Request::At {
+                ticket,
+                reader: reader?,
+                step: self.random.u64(..3),
+                patience,
+            },
+            19 => match self.random.u32(..3) {
+                0 => Request::CloseReader { reader: reader? },
+                _ => Request::Release {
+                    reader: reader?,
+                    hold: ticket,
+                },
+            },
+            20 => Request::OpenWatch {
+                ticket,
+                stream,
+                interest: Interest {
+                    variable: "u".into(),
+                    region: None,
+                },
+                start: self.start(),
+                most: self.random.u32(..3),
+                patience,
+            },
+            _ => match self.random.u32(..3) {
+                0 => Request::Figures { ticket },
+                1 => Request::CloseWatch { watch: watch? },
+                _ => Request::Watch {
+                    ticket,
+                    watch: watch?,
+                    patience,
+                },
+            },
+        })
+    }
+
+    fn part(&mut self, step: u64) -> Part {
+        let some = self.random.usize(..3).min(self.buffers.len());
+        let last = self.buffers.len() - some..;
+        let slots: Vec<Slot<BufferId>> = self.buffers[last]
+            .iter()
+            .map(|buffer| Slot::from_elem(*buffer, 1))
+            .collect();
+        let blocks = (0..slots.len() as u32).map(|slot| Block {
+            region: Region::at(&[u64::from(slot)], &[1]).expect("a box"),
+            slot,
+        });
+        let variable = Variable {
+            name: "u".into(),
+            dtype: Dtype::U8,
+            shape: Dims::from_slice(&[8]),
+            attributes: Vec::new(),
+            blocks: blocks.collect(),
+        };
+        Part {
+            step,
+            layout: Told::New(
+                Layout {
+                    variables: vec![variable],
+                }
+                .into(),
+            ),
+            slots,
+            places: Places::Packed,
+            attributes: Vec::new(),
+            checksum: 1,
+        }
+    }
+
+    /// What it says of an order, right or wrong, once or twice.
+    fn report(&mut self) {
+        if self.orders.is_empty() {
+            return;
+        }
+        let at = self.random.usize(..self.orders.len());
+        let (keeper, order) = match self.random.u32(..8) {
+            0 => self.orders[at],
+            _ => self.orders.swap_remove(at),
+        };
+        let (Order::Allocate { buffer, .. }
+        | Order::Seal { buffer }
+        | Order::Spill { buffer }
+        | Order::Free { buffer }) = order;
+        let lie = match self.random.u32(..5) {
+            0 => Report::Refused {
+                buffer,
+                lack: Lack::Memory,
+            },
+            1 => Report::Sealed { buffer },
+            2 => Report::Spilled { buffer },
+            3 => Report::SpillFailed { buffer },
+            _ => Report::Held {
+                buffer,
+                handle: Handle::default(),
+            },
+        };
+        let truth = match order {
+            Order::Allocate { .. } => Report::Held {
+                buffer,
+                handle: Handle::default(),
+            },
+            Order::Seal { .. } => Report::Sealed { buffer },
+            Order::Spill { .. } => Report::Spilled { buffer },
+            Order::Free { .. } => lie,
+        };
+        let report = match self.random.u32(..6) {
+            0 => lie,
+            _ => truth,
+        };
+        self.happen(Event::Said(keeper, Request::Report(report)));
+    }
+
+    fn run(&mut self) {
+        for peer in PEERS {
+            let (memory, buffers, disk) = (u64::MAX, 9, u64::MAX);
+            let keep = Request::Keep {
+                memory,
+                buffers,
+                disk,
+            };
+            self.happen(Event::Said(peer, keep));
+        }
+        for _ in 0..400 {
+            match self.random.u32(..16) {
+                0 if self.random.u32(..6) == 0 => {
+                    let peer = self.peer();
+                    self.happen(Event::Lost(peer));
+                }
+                0 => {
+                    self.now += self.random.u64(..60);
+                    self.happen(Event::Tick);
+                }
+                1..=6 => self.report(),
+                _ => {
+                    let from = self.peer();
+                    if let Some(request) = self.request(from) {
+                        self.happen(Event::Said(from, request));
+                    }
+                }
+            }
+        }
+        for peer in PEERS {
+            self.happen(Event::Lost(peer));
+        }
+        // The end of a stream begins the time in which readers may come.
+        for _ in 0..2 {
+            self.now += 2 * LONG;
+            self.happen(Event::Tick);
+        }
+        assert_eq!(self.steward.figures(), [], "streams are left");
+        assert_eq!(self.steward.subscriptions(), 0);
+        let used = PEERS.map(|peer| self.steward.governor().used_at(peer));
+        assert_eq!(used, [0; PEERS.len()]);
+    }
+}
+
+#[test]
+fn no_legal_words_break_the_books() {
+    let _alone = crate::alone();
+    fuzz::rounds(
+        "schemer::no_legal_words_break_the_books",
+        1500,
+        |seed, _| {
+            World::new(seed).run();
+        },
+    );
+}
+
+/// Says something, and returns what is answered.
+fn said(steward: &mut Steward, from: Peer, request: Request) -> Vec<Notice> {
+    let actions = steward.on_event(0, Event::Said(from, request)).into_iter();
+    actions.map(|Action::Send(_, notice)| notice).collect()
+}
+
+fn answered(notices: Vec<Notice>) -> Answer {
+    let mut answers = notices.into_iter().filter_map(|notice| match notice {
+        Notice::Answer { answer, .. } => Some(answer),
+        Notice::Order(_) => None,
+    });
+    answers.next().expect("it is answered at once")
+}
+
+/// A stream of one rank, which needs no reader, and a reader of it.
+fn own_stream(steward: &mut Steward, liar: Peer) -> (WriterId, ReaderId) {
+    let ticket = Ticket(1);
+    let (stream, patience) = ("s".to_owned(), 0);
+    let opened = Request::OpenWriter {
+        ticket,
+        stream: stream.clone(),
+        program: "p".into(),
+        rank: 0,
+        size: 1,
+        config: StreamConfig {
+            unread: Unread::Discard,
+            ..StreamConfig::default()
+        },
+        patience,
+    };
+    let Answer::Writing { writer, .. } = answered(said(steward, liar, opened)) else {
+        panic!("the name is free");
+    };
+    let reader = Reader {
+        group: "g".into(),
+        rank: 0,
+        size: 1,
+        start: Start::Earliest,
+        policy: Policy::Block,
+        limits: None,
+        lease: 0,
+        only: None,
+    };
+    let opened = Request::OpenReader {
+        ticket,
+        stream,
+        reader,
+        patience,
+    };
+    let Answer::Reading { reader, .. } = answered(said(steward, liar, opened)) else {
+        panic!("the stream is there");
+    };
+    (writer, reader)
+}
+
+/// Two buffers of 2^64 - 1 bytes were granted as one, and freed as two.
+#[test]
+fn a_step_of_more_than_64_bits_is_refused() {
+    let (mut steward, liar) = (Steward::new(), Peer(9));
+    let (memory, buffers, disk) = (u64::MAX, 9, 0);
+    let keep = Request::Keep {
+        memory,
+        buffers,
+        disk,
+    };
+    said(&mut steward, liar, keep);
+    let (writer, _) = own_stream(&mut steward, liar);
+    let want = Want {
+        keeper: liar,
+        bytes: u64::MAX,
+    };
+    let begin = Request::Begin {
+        ticket: Ticket(2),
+        writer,
+        step: 0,
+        wants: vec![want, want],
+        patience: 10,
+    };
+    let refused = answered(said(&mut steward, liar, begin));
+    assert!(
+        matches!(refused, Answer::Failed(Fault::TooLarge { .. })),
+        "{refused:?}"
+    );
+    said(&mut steward, liar, Request::Abort { writer });
+    let ticket = Ticket(3);
+    let closed = said(&mut steward, liar, Request::CloseWriter { ticket, writer });
+    assert_eq!(answered(closed), Answer::Closed);
+    assert_eq!(steward.governor().used_at(liar), 0);
+}
+
+/// Two steps that are held under one ticket would be released once.
+#[test]
+fn a_ticket_is_of_one_question() {
+    let (mut steward, liar) = (Steward::new(), Peer(9));
+    let (memory, buffers, disk) = (1 << 20, 9, 0);
+    let keep = Request::Keep {
+        memory,
+        buffers,
+        disk,
+    };
+    said(&mut steward, liar, keep);
+    let (writer, reader) = own_stream(&mut steward, liar);
+    for step in 0..2 {
+        let want = Want {
+            keeper: liar,
+            bytes: 128,
+        };
+        let begin = Request::Begin {
+            ticket: Ticket(2),
+            writer,
+            step,
+            wants: vec![want],
+            patience: 10,
+        };
+        let ordered = said(&mut steward, liar, begin);
+        let [Notice::Order(Order::Allocate { buffer, .. })] = ordered[..] else {
+            panic!("{ordered:?}");
+        };
+        let handle = Handle::default();
+        let held = Request::Report(Report::Held { buffer, handle });
+        said(&mut steward, liar, held);
+        let block = Block {
+            region: Region::at(&[0], &[8]).expect("a box"),
+            slot: 0,
+        };
+        let variable = Variable {
+            name: "u".into(),
+            dtype: Dtype::U8,
+            shape: Dims::from_slice(&[8]),
+            attributes: Vec::new(),
+            blocks: vec![block],
+        };
+        let layout = Layout {
+            variables: vec![variable],
+        };
+        let part = Part {
+            step,
+            layout: Told::New(layout.into()),
+            slots: vec![Slot::from_elem(buffer, 1)],
+            places: Places::Packed,
+            attributes: Vec::new(),
+            checksum: 1,
+        };
+        let (ticket, keep) = (Ticket(3), false);
+        let commit = Request::Commit {
+            ticket,
+            writer,
+            part,
+            keep,
+        };
+        said(&mut steward, liar, commit);
+        let sealed = Request::Report(Report::Sealed { buffer });
+        said(&mut steward, liar, sealed);
+    }
+    let next = || Request::Next {
+        ticket: Ticket(4),
+        reader,
+        patience: 10,
+    };
+    let first = answered(said(&mut steward, liar, next()));
+    assert!(matches!(first, Answer::Step(_)), "{first:?}");
+    let second = answered(said(&mut steward, liar, next()));
+    assert_eq!(second, Answer::Failed(Fault::Busy));
+    let ticket = Ticket(5);
+    let closed = said(&mut steward, liar, Request::CloseWriter { ticket, writer });
+    assert_eq!(answered(closed), Answer::Closed);
+    said(&mut steward, liar, Request::CloseReader { reader });
+    assert_eq!(steward.governor().used_at(liar), 0);
+    assert_eq!(steward.figures(), []);
+}
