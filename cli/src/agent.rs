@@ -10,6 +10,7 @@ use samite::{Fabric, FabricConfig};
 use samite_mem::PEERS_MAX;
 use std::ffi::OsString;
 use std::io::Write;
+use std::panic::catch_unwind;
 use std::path::Path;
 use std::process::ExitCode;
 
@@ -72,9 +73,16 @@ pub(crate) fn run(args: &AgentArgs) -> Result<ExitCode> {
     let steward = config.clone();
     agent::run(&config, || {
         std::thread::spawn(move || {
-            if let Err(error) = serve_streams(&steward) {
-                tracing::error!(%error, "the streams of the domain are not served any more");
-            }
+            let served = catch_unwind(|| serve_streams(&steward));
+            let why = match served {
+                Ok(Ok(())) => "their service has ended".to_owned(),
+                Ok(Err(error)) => format!("{error:#}"),
+                Err(_) => "their service has panicked, which is a defect of Samite".to_owned(),
+            };
+            // All streams and their blocks are gone: no unit should wait for them until its deadline.
+            let domain = &steward.domain;
+            eprintln!("the agent of domain {domain} ends, since its streams are not served any more: {why}");
+            std::process::exit(1);
         });
         println!("ready");
         let _ = std::io::stdout().flush();
