@@ -10,7 +10,8 @@
 //!                Engine::flush   --frames--> transport.push
 //! ```
 //!
-//! The protocols are in `proto/`, each file an `impl` of this type.
+//! The protocols are in `proto/`, each file an `impl` of this type. The file is long because it has the state that they
+//! all share, and what happens to it when a frame, a loss or an error comes.
 
 mod kept;
 mod leaving;

@@ -4,6 +4,7 @@
 //! |---|---|---|
 //! | `eager` | small messages | EAGER |
 //! | `rendezvous` | large messages: offer, match, choose who copies | OFFER, TAKEN, WITHDRAW |
+//! | `pull` | large messages: the receiver copies | TAKEN, REFUSED |
 //! | `view` | messages that are read where they lie | (TAKEN at its end) |
 //! | `stream` | large messages as fragments | STREAM, DATA |
 //! | `cooperative` | large private messages: both sides copy | HELP |
@@ -16,6 +17,7 @@ pub(crate) mod batch;
 mod cooperative;
 pub(crate) mod cost;
 mod eager;
+mod pull;
 pub(crate) mod rendezvous;
 pub(crate) mod rma_over_am;
 mod stream;

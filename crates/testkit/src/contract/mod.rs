@@ -6,11 +6,12 @@
 //! ```
 //!
 //! # Files
-//! `order` (order, tags, probe, cancel, truncation) · `sizes` (every size class, every kind of buffer,
+//! `order` (order, tags, probe, truncation) · `cancel` · `sizes` (every size class, every kind of buffer,
 //! full rings) · `active` (active messages, credits) · `onesided` (put, get, atomics, refusals) ·
 //! `waiting` (deadlines, signals, handles, claims of `Caps`) · `loss` (a member that leaves)
 
 pub mod active;
+pub mod cancel;
 pub mod loss;
 pub mod onesided;
 pub mod order;
@@ -46,12 +47,12 @@ macro_rules! contract {
             order::any_source_takes_from_everybody,
             order::tags_and_masks_choose,
             order::probe_looks_and_leaves,
-            order::a_receive_is_cancelled_before_it_matches,
-            order::a_finished_receive_cannot_be_cancelled,
-            order::a_receive_is_cancelled_while_it_is_filled,
-            order::a_send_is_cancelled,
-            order::what_has_ended_can_be_cancelled,
-            order::a_scope_says_what_went_wrong,
+            cancel::a_receive_is_cancelled_before_it_matches,
+            cancel::a_finished_receive_cannot_be_cancelled,
+            cancel::a_receive_is_cancelled_while_it_is_filled,
+            cancel::a_send_is_cancelled,
+            cancel::what_has_ended_can_be_cancelled,
+            cancel::a_scope_says_what_went_wrong,
             order::a_message_that_does_not_fit_is_consumed,
             order::empty_messages_arrive,
             order::messages_to_oneself_arrive,
