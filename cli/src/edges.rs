@@ -2,12 +2,12 @@
 //! checked here.
 
 use samite::config::{Bytes, Resolved, StageConfig, Steps, Worded};
-use samite::stage::Method;
 use samite::stage::method::graph::{
     Applied, Cut, Edge, Extent, Promise, Redistribution, check_cycles, check_operators, dtype,
 };
 use samite::stage::protocol::{Limits, Policy};
 use samite::stage::space::Dims;
+use samite::stage::{Configuration, Method, Settings};
 use samite_launch::{EdgeKey, Error, Workflow};
 use std::str::FromStr;
 
@@ -18,30 +18,21 @@ use std::str::FromStr;
 /// [`Error::Workflow`], with the line of the edge that cannot be.
 pub(crate) fn edges(workflow: &Workflow, settings: &Resolved) -> Result<Vec<Edge>, Error> {
     let stage = &settings.config.stage;
-    let mut written = workflow.edges()?;
-    for edge in &mut written {
-        let names = [edge.stream.clone(), edge.name.clone()];
-        let is_said = |key: &str| {
-            let mut names = names.iter();
-            names.any(|name| settings.is_of_this_run(&format!("stage.{name}.{key}")))
+    let written = workflow.edges()?;
+    let streams = stage.configuration();
+    let edges = written.iter().enumerate().map(|(at, written)| {
+        let reading = Reading {
+            workflow,
+            at,
+            settings,
+            streams: &streams,
         };
-        for (word, key) in [
-            (&mut edge.rate, "policy"),
-            (&mut edge.limit_steps, "limit_steps"),
-            (&mut edge.limit_bytes, "limit_bytes"),
-        ] {
-            if is_said(key) {
-                *word = None;
-            }
-        }
-    }
-    let edges = written.iter().enumerate();
-    let edges = edges.map(|(at, written)| Reading { workflow, at }.edge(written));
+        reading.edge(written)
+    });
     let edges: Vec<Edge> = edges.collect::<Result<_, _>>()?;
     check_methods(workflow, stage, &edges)?;
     // With other methods there are no tokens, and who waits for whom is the programs' own business.
-    let settings = stage.configuration();
-    let is_graph = |edge: &Edge| settings.stream(&edge.stream).method == Method::Graph;
+    let is_graph = |edge: &Edge| streams.stream(&edge.stream).method == Method::Graph;
     let graph = edges.iter().cloned().enumerate();
     let (numbers, graph): (Vec<usize>, Vec<Edge>) =
         graph.filter(|(_, edge)| is_graph(edge)).unzip();
@@ -86,6 +77,8 @@ fn check_methods(workflow: &Workflow, stage: &StageConfig, edges: &[Edge]) -> Re
 struct Reading<'w> {
     workflow: &'w Workflow,
     at: usize,
+    settings: &'w Resolved,
+    streams: &'w Configuration,
 }
 
 impl Reading<'_> {
@@ -98,9 +91,13 @@ impl Reading<'_> {
             apply: operator.apply.clone(),
             variables: operator.variables.clone(),
         });
+        let policy = match self.of_this_run(written, "policy") {
+            Some(settings) => Some(settings.policy),
+            None => policy.map(|word| word.0),
+        };
         let edge = Edge {
             redistribute: redistribute.unwrap_or(Redistribution::Box),
-            policy: policy.map(|word| word.0),
+            policy,
             limits: self.limits(written)?,
             operators: operators.collect(),
             tokens: written.tokens,
@@ -129,17 +126,40 @@ impl Reading<'_> {
         })
     }
 
+    /// Each limit by itself: as it is said for this run, else by the edge, else by the settings of the stream.
     fn limits(&self, written: &samite_launch::Edge) -> Result<Option<Limits>, Error> {
         let steps: Option<Steps> = self.word(EdgeKey::LimitSteps, &written.limit_steps)?;
         let bytes: Option<Bytes> = self.word(EdgeKey::LimitBytes, &written.limit_bytes)?;
-        Ok(match (steps, bytes) {
-            (None, None) => None,
-            (steps, bytes) => Some(Limits {
-                steps: steps.map_or(2, |steps| steps.0),
-                // Whole numbers of the text that units get have 63 bits.
-                bytes: bytes.map_or(i64::MAX as u64, Bytes::get),
-            }),
-        })
+        let steps = match self.of_this_run(written, "limit_steps") {
+            Some(settings) => settings.steps,
+            None => steps.map(|steps| steps.0),
+        };
+        let bytes = match self.of_this_run(written, "limit_bytes") {
+            Some(settings) => settings.bytes,
+            None => bytes.map(Bytes::get),
+        };
+        if (steps, bytes) == (None, None) {
+            return Ok(None);
+        }
+        // A reader finds its settings by its own name of the stream.
+        let own = self.streams.stream(&written.name);
+        Ok(Some(Limits {
+            steps: steps.or(own.steps).unwrap_or(2),
+            // Whole numbers of the text that units get have 63 bits.
+            bytes: bytes.or(own.bytes).unwrap_or(i64::MAX as u64),
+        }))
+    }
+
+    /// The settings of the stream, by that of its two names under which the command line or the environment says this one: then
+    /// it counts for both ends of the edge. The reader's own name comes first.
+    fn of_this_run(&self, written: &samite_launch::Edge, key: &str) -> Option<&Settings> {
+        let mut names = [&written.name, &written.stream].into_iter();
+        let is_said = |name: &String| {
+            let setting = format!("stage.{name}.{key}");
+            self.settings.is_of_this_run(&setting)
+        };
+        let name = names.find(|name| is_said(name))?;
+        Some(self.streams.stream(name))
     }
 
     fn word<T: FromStr<Err: ToString>>(
@@ -162,6 +182,7 @@ impl Reading<'_> {
 mod tests {
     use super::*;
     use samite::config::Layers;
+    use samite_testkit::fuzz;
     use std::path::Path;
 
     /// The edges of a workflow with three programs, whose streams have this method.
@@ -226,18 +247,41 @@ mod tests {
         // Of all streams: the edge is about this one.
         let all = with(&[graph, "stage.policy=latest"]);
         assert_eq!(all.policy, Some(Policy::Every(3)));
+        let limits = |edge: &Edge| edge.limits.map(|limits| (limits.steps, limits.bytes));
         for name in ["ab", "input"] {
             let one = with(&[graph, &format!("stage.{name}.policy=latest")]);
             assert_eq!(
-                (one.policy, one.limits.map(|limits| limits.steps)),
-                (None, Some(3))
+                (one.policy, limits(&one)),
+                (Some(Policy::Latest), Some((3, 1 << 20)))
             );
+            let one = with(&[graph, &format!("stage.{name}.limit_steps=5 steps")]);
+            assert_eq!(limits(&one), Some((5, 1 << 20)));
+            let one = with(&[graph, &format!("stage.{name}.limit_bytes=7 KiB")]);
+            assert_eq!(limits(&one), Some((3, 7 << 10)));
         }
-        let limits = with(&[graph, "stage.ab.limit_steps=5 steps"]).limits;
-        assert_eq!(
-            limits.map(|limits| (limits.steps, limits.bytes)),
-            Some((2, 1 << 20))
-        );
+        let both = with(&[
+            graph,
+            "stage.ab.limit_steps=4 steps",
+            "stage.input.limit_steps=5 steps",
+        ]);
+        assert_eq!(limits(&both), Some((5, 1 << 20)), "of the reader");
+        // What an edge says nothing of is as the settings say it.
+        let of_file = "[config.stage]\nlimit_steps = '7 steps'\n[config.stage.input]\nlimit_bytes = '1 KiB'\n";
+        for (words, wanted) in [
+            ("limit_bytes = '1 MiB'", Some((7, 1 << 20))),
+            ("limit_steps = '3 steps'", Some((3, 1 << 10))),
+            ("", None),
+        ] {
+            let rest = format!("as = 'input'\n{words}");
+            let text = programs.concat() + &edge("a", "b", &rest) + of_file;
+            let path = Path::new("graph.toml");
+            let layers = Layers::default().workflow(path, &text);
+            let layers = layers.and_then(|layers| layers.assignment(graph));
+            let settings = layers.and_then(Layers::resolve).expect("settings");
+            let workflow = Workflow::parse(path, text).expect("well-formed");
+            let edge = edges(&workflow, &settings).expect("an edge").remove(0);
+            assert_eq!(limits(&edge), wanted, "{words}");
+        }
     }
 
     #[test]
@@ -311,5 +355,61 @@ mod tests {
             );
             assert!(read("graph", &edge("a", "b", rest)).is_ok());
         }
+    }
+
+    /// Words of edges that are changed a little: an edge, or an error in one sentence.
+    #[test]
+    fn no_words_break_the_edges() {
+        const WORDS: [(&str, &[&str]); 6] = [
+            ("redistribute", &["block", "rows", "round", "count"]),
+            ("rate", &["every 3", "latest", "spill", "drop_oldest"]),
+            ("limit_steps", &["3 steps", "1 step"]),
+            ("limit_bytes", &["1 MiB", "17 KiB", "0"]),
+            ("as", &["input", "ab"]),
+            ("operators", &["mean 2", "as f32", "stride 3", "mine:x"]),
+        ];
+        const CUTS: [&str; 4] = ["rows", "columns", "blocks 2x2", ""];
+        let name = "edges::tests::no_words_break_the_edges";
+        fuzz::rounds(name, 1000, |_, random| {
+            let mut word = |of: &[&str]| {
+                let mut word = random.choice(of).copied().unwrap_or("").as_bytes().to_vec();
+                match random.u32(..4) {
+                    0 => fuzz::mutate(random, &mut word),
+                    1 => {
+                        let number = fuzz::word(random).to_string().into_bytes();
+                        let at = word.iter().position(u8::is_ascii_digit);
+                        word.splice(at.unwrap_or(0).., number);
+                    }
+                    _ => {}
+                }
+                // As a text of TOML, mostly.
+                format!("{:?}", String::from_utf8_lossy(&word))
+            };
+            let mut rest = String::new();
+            for (key, words) in WORDS {
+                let value = match key {
+                    "operators" => format!("[{}]", word(words)),
+                    _ => word(words),
+                };
+                rest += &format!("{key} = {value}\n");
+            }
+            let shape = word(&["4,4", "7"]);
+            let (dtype, cut) = (word(&["f64", "i8"]), word(&CUTS));
+            rest += &format!(
+                "tokens = 1\nvariables = [{{ name = 'u', dtype = {dtype}, shape = {shape}, cut = {cut} }}]"
+            );
+            let programs =
+                ["a", "b"].map(|name| format!("[[program]]\nname = '{name}'\ncommand = 'sh'\n"));
+            let text = programs.concat() + &edge("a", "b", &rest);
+            let path = Path::new("graph.toml");
+            let Ok(workflow) = Workflow::parse(path, text.clone()) else {
+                return;
+            };
+            let layers = Layers::default().assignment("stage.method=graph");
+            let settings = layers.and_then(Layers::resolve).expect("a method");
+            if let Err(error) = edges(&workflow, &settings) {
+                assert!(error.to_string().contains("graph.toml:"), "{error}\n{text}");
+            }
+        });
     }
 }

@@ -213,7 +213,7 @@ pub(crate) fn run(
     // The units read what is kept; whoever starts them first on a host measures.
     samite::calibration::load_or_measure(|what| eprintln!("samite: {what}"));
     plan.starter = Some(executable);
-    plan.config = settings.config.to_toml();
+    plan.config = settings.to_units();
     plan.grace = settings.config.launch.grace.get();
 
     let interrupts = Interrupts::install()?;

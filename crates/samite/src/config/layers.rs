@@ -10,7 +10,7 @@ use figment::error::Kind;
 use figment::value::{Dict, Map};
 use figment::{Figment, Metadata, Profile, Provider};
 use samite_stage::method::graph::Edge;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use toml::de::DeValue;
@@ -22,7 +22,7 @@ const RESERVED: &[&str] = &[
     "DOMAIN", "JOB", "PROGRAM", "RANK", "SIZE", "UNIT", "UNITS", "CONFIG", "LAUNCHER", "LOG",
     "PYTHON", "LAMMPS", "SEED",
 ];
-const RESERVED_FAMILIES: &[&str] = &["BENCH_", "SIM_", "TEST_"];
+const RESERVED_FAMILIES: &[&str] = &["BENCH_", "FUZZ_", "SIM_", "TEST_"];
 
 /// Layers of settings, each above those that were added before it.
 #[derive(Debug, Default)]
@@ -86,30 +86,30 @@ impl Layers {
         Ok(self)
     }
 
-    /// Adds what an outer launcher has resolved for its units (`SAMITE_CONFIG`), as far as it is not the default: so a
-    /// launcher that is a unit itself has the same settings.
+    /// Adds what was said to an outer launcher, of what it has resolved for its units (`SAMITE_CONFIG`): so a launcher that is a
+    /// unit itself has the same settings. A text that does not tell what was said says what is not the default.
     ///
     /// # Errors
     /// As [`Layers::file`].
     pub fn outer(self, text: &str) -> Result<Self, ConfigError> {
         let path = Path::new("SAMITE_CONFIG");
-        let (settings, _) = without_edges(path, text)?;
-        let source = File {
-            path,
-            text: &settings,
-        };
-        let mut table: toml::Table =
-            toml::from_str(&settings).map_err(|error| source.syntax(&error))?;
+        let Shipped {
+            mut settings, said, ..
+        } = Shipped::parse(path, text)?;
         let default = toml::Table::try_from(Config::default()).expect("settings are tables");
-        for (section, keys) in &mut table {
-            if let (Some(keys), Some(default)) = (
-                keys.as_table_mut(),
-                default.get(section).and_then(toml::Value::as_table),
-            ) {
-                keys.retain(|key, value| default.get(key) != Some(value));
-            }
+        for (section, keys) in &mut settings {
+            let Some(keys) = keys.as_table_mut() else {
+                continue;
+            };
+            let default = default.get(section).and_then(toml::Value::as_table);
+            keys.retain(|key, value| match (&said, value.is_table()) {
+                // All that is in the table of one stream was said.
+                (_, true) => true,
+                (Some(said), false) => said.contains(&format!("{section}.{key}")),
+                (None, false) => default.and_then(|default| default.get(key)) != Some(value),
+            });
         }
-        let mut layers = self.file(path, &table.to_string())?;
+        let mut layers = self.file(path, &settings.to_string())?;
         if let Some(layer) = layers.layers.last_mut() {
             // Its lines are of a text that nobody sees.
             let origins = layer.origins.values_mut();
@@ -263,19 +263,33 @@ fn message_of(kind: &Kind) -> String {
     format!("`{found}` is not one of {}{near}", known.join(", "))
 }
 
-/// Takes the edges out of what the launcher gave a unit: they are no settings. The settings, as text.
-pub(super) fn without_edges(path: &Path, text: &str) -> Result<(String, Vec<Edge>), ConfigError> {
-    let wrong = |message: String| ConfigError::Syntax {
-        origin: path.display().to_string(),
-        message,
-    };
-    let mut table: toml::Table = toml::from_str(text).map_err(|error| wrong(error.to_string()))?;
-    let Some(edges) = table.remove("edge") else {
-        return Ok((text.to_owned(), Vec::new()));
-    };
-    let edges = edges.try_into().map_err(|error| wrong(error.to_string()))?;
-    Ok((table.to_string(), edges))
+/// What a launcher gave a unit, taken apart: settings, and what is none.
+pub(super) struct Shipped {
+    pub(super) settings: toml::Table,
+    pub(super) edges: Vec<Edge>,
+    /// The settings that somebody said to the launcher, where it tells.
+    said: Option<BTreeSet<String>>,
 }
+
+impl Shipped {
+    pub(super) fn parse(path: &Path, text: &str) -> Result<Self, ConfigError> {
+        let wrong = |error: toml::de::Error| ConfigError::Syntax {
+            origin: path.display().to_string(),
+            message: error.to_string(),
+        };
+        let mut settings: toml::Table = toml::from_str(text).map_err(wrong)?;
+        let edges = settings.remove("edge").map(toml::Value::try_into);
+        let said = settings.remove(SAID).map(toml::Value::try_into);
+        Ok(Shipped {
+            settings,
+            edges: edges.transpose().map_err(wrong)?.unwrap_or_default(),
+            said: said.transpose().map_err(wrong)?,
+        })
+    }
+}
+
+/// The names of the settings that were said to a launcher, in what it gives its units.
+const SAID: &str = "said";
 
 /// The origin of the setting that a path inside it (`fabric.mask.0`) belongs to.
 fn nested<'a>(origins: &'a BTreeMap<String, String>, path: &str) -> Option<&'a String> {
@@ -298,6 +312,17 @@ pub struct Resolved {
 }
 
 impl Resolved {
+    /// As [`Config::to_toml`], for the units of a launcher: with the names of the settings that were said, which count for a
+    /// launcher among them.
+    pub fn to_units(&self) -> String {
+        let said = self.origins.iter();
+        let said = said.filter(|(_, origin)| *origin != "default");
+        let said = said.map(|(name, _)| toml::Value::from(name.as_str()));
+        let mut table = toml::Table::try_from(&self.config).expect("settings are tables");
+        table.insert(SAID.to_owned(), toml::Value::Array(said.collect()));
+        table.to_string()
+    }
+
     /// Whether the command line or the environment says this setting: then it counts more than a workflow file.
     pub fn is_of_this_run(&self, setting: &str) -> bool {
         let origin = self.origins.get(setting);

@@ -9,8 +9,8 @@
 //! `layers` (where settings come from, and how they merge) · `file` (those of a file, with their lines) · `names` (which there are) ·
 //! `quantity` (sizes and times) · `stage` (those of streams)
 //!
-//! The launcher resolves once and gives every unit the same text ([`Config::to_toml`] in
-//! `SAMITE_CONFIG`, read back by [`Config::from_toml`]).
+//! The launcher resolves once and gives every unit the same text ([`Resolved::to_units`] in
+//! `SAMITE_CONFIG`, read back by [`Config::from_toml`]; a launcher that is a unit takes from it what was said, [`Layers::outer`]).
 //!
 //! ```
 //! use samite::config::Layers;
@@ -238,15 +238,20 @@ impl Config {
         toml::to_string(self).expect("settings are tables of texts and lists of texts")
     }
 
-    /// Reads what [`Config::to_toml`] wrote.
+    /// Reads what [`Config::to_toml`] or [`Resolved::to_units`] wrote.
     ///
     /// # Errors
     /// Those of a file with the same text.
     pub fn from_toml(text: &str) -> Result<Self, ConfigError> {
         let path = Path::new("SAMITE_CONFIG");
-        let (settings, edge) = layers::without_edges(path, text)?;
-        let config = Layers::default().file(path, &settings)?.resolve()?.config;
-        Ok(Self { edge, ..config })
+        let layers::Shipped {
+            settings, edges, ..
+        } = layers::Shipped::parse(path, text)?;
+        let layers = Layers::default().file(path, &settings.to_string())?;
+        Ok(Self {
+            edge: edges,
+            ..layers.resolve()?.config
+        })
     }
 
     /// As the streams of a process take it.

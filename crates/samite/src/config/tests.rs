@@ -291,6 +291,47 @@ fn a_text_that_looks_like_something_else_is_a_text() {
 }
 
 #[test]
+fn what_was_said_to_an_outer_launcher_counts() {
+    // Some of it is the default.
+    let outer = [
+        "stage.method=stream",
+        "fabric.deadline=9s",
+        "stage.field.lease=1s",
+    ];
+    let outer = outer
+        .iter()
+        .try_fold(Layers::default(), |layers, one| layers.assignment(one));
+    let outer = outer.and_then(Layers::resolve).expect("settings");
+    let inner =
+        "[config.stage]\nmethod = \"file\"\nreplicas = 2\n[config.fabric]\ndeadline = \"7s\"\n";
+    let path = std::path::Path::new("flow.toml");
+    // Through two launchers.
+    let middle = Layers::default().outer(&outer.to_units());
+    let middle = middle.and_then(Layers::resolve).expect("settings");
+    for text in [outer.to_units(), middle.to_units()] {
+        assert_eq!(Config::from_toml(&text).expect("settings"), outer.config);
+        let resolved = Layers::default()
+            .workflow(path, inner)
+            .and_then(|layers| layers.outer(&text))
+            .and_then(Layers::resolve)
+            .expect("settings");
+        let all = resolved.config.stage.configuration().all;
+        assert_eq!(
+            (all.method, all.replicas),
+            (samite_stage::Method::Stream, 2)
+        );
+        assert_eq!(
+            resolved.config.fabric.deadline,
+            outer.config.fabric.deadline
+        );
+        assert!(resolved.is_of_this_run("stage.method"));
+        assert!(resolved.is_of_this_run("stage.field.lease"));
+        assert!(!resolved.is_of_this_run("stage.replicas"));
+        assert!(!resolved.is_of_this_run("fabric.spin"));
+    }
+}
+
+#[test]
 fn outer_settings_are_a_layer_of_what_is_not_the_default() {
     let outer = file("[fabric]\ndeadline = \"9s\"\n[stage.field]\nmethod = \"local\"\n");
     let outer = outer.expect("settings").config.to_toml();

@@ -1,0 +1,112 @@
+//! What the system allows: descriptors, processes, processors.
+
+use super::{isolated, output, stderr, stdout, workflow};
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::process::Command;
+
+#[test]
+fn thirty_two_units_fit_into_sixty_four_descriptors() {
+    let mut command = isolated(Command::new("sh"));
+    command.args([
+        "-c",
+        r#"ulimit -n 64; exec "$0" run -n 32 sh -c 'echo out; echo err >&2'"#,
+    ]);
+    let output = command
+        .arg(env!("CARGO_BIN_EXE_samite"))
+        .output()
+        .expect("sh can be started");
+    assert!(output.status.success(), "{}", stderr(&output));
+    let lines = stdout(&output) + &stderr(&output);
+    for rank in 0..32 {
+        for text in ["out", "err"] {
+            assert!(
+                lines.contains(&format!("[sh.{rank}] {text}\n")),
+                "{rank} {text} in {lines}"
+            );
+        }
+    }
+}
+
+#[test]
+fn more_units_than_descriptors_are_refused() {
+    let mut command = isolated(Command::new("sh"));
+    command.args(["-c", r#"ulimit -n 64; exec "$0" run -n 64 true"#]);
+    let output = command
+        .arg(env!("CARGO_BIN_EXE_samite"))
+        .output()
+        .expect("sh can be started");
+    assert_eq!(output.status.code(), Some(1));
+    assert!(
+        stderr(&output).contains("64 units need 88 file descriptors and the limit is 64"),
+        "{}",
+        stderr(&output)
+    );
+}
+
+/// The process limit does not bind root, so root runs this as a user that nobody else is.
+#[test]
+fn more_units_than_processes_are_refused_and_none_stays() {
+    const NOBODY_ELSE: u32 = 54_321;
+    let folder = tempfile::tempdir().expect("a scratch folder");
+    let everybody = std::fs::Permissions::from_mode(0o755);
+    std::fs::set_permissions(folder.path(), everybody).expect("it is ours");
+    // Where the build folder is, another user may not look.
+    let copy = folder.path().join("samite");
+    // By `cp`: a file that this process has open for writing may not be executed.
+    let copied = Command::new("cp")
+        .arg(env!("CARGO_BIN_EXE_samite"))
+        .arg(&copy)
+        .status();
+    assert!(copied.expect("cp can be started").success());
+    let root = rustix::process::getuid().is_root();
+    let mut command = isolated(Command::new("prlimit"));
+    if root {
+        let id = NOBODY_ELSE.to_string();
+        command.args([
+            "--nproc=9",
+            "setpriv",
+            "--reuid",
+            &id,
+            "--regid",
+            &id,
+            "--clear-groups",
+        ]);
+    } else {
+        command.arg("--nproc=1");
+    }
+    command
+        .arg(&copy)
+        .args(["run", "-n", "40", "sleep", "1000"])
+        .current_dir("/");
+    let output = command
+        .output()
+        .expect("prlimit, of util-linux, can be started");
+    assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));
+    assert!(
+        stderr(&output).contains("the system allows no further process after "),
+        "{}",
+        stderr(&output)
+    );
+    if root {
+        let left = std::fs::read_dir("/proc")
+            .expect("/proc is there")
+            .flatten();
+        let left =
+            left.filter(|entry| entry.metadata().is_ok_and(|data| data.uid() == NOBODY_ELSE));
+        assert_eq!(left.count(), 0, "processes are left");
+    }
+}
+
+#[test]
+fn a_unit_stays_on_its_processors() {
+    let folder = tempfile::tempdir().expect("a scratch folder");
+    let text = "[[program]]\nname = \"a\"\ncommand = \"sh\"\nprefix = false\ncpus = \"0\"\n\
+                args = [\"-c\", \"grep Cpus_allowed_list /proc/self/status\"]\n";
+    let output = output(&["run", &workflow(folder.path(), text)]);
+    assert_eq!(
+        stdout(&output).split_whitespace().last(),
+        Some("0"),
+        "{}",
+        stderr(&output)
+    );
+}
