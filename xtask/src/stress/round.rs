@@ -57,6 +57,15 @@ pub(super) struct Ended {
     pub(super) left: Vec<String>,
 }
 
+/// Ends everything that was started here when it goes out of scope.
+struct EndAll;
+
+impl Drop for EndAll {
+    fn drop(&mut self) {
+        processes::end_all();
+    }
+}
+
 /// Runs a program; its output goes to `log`. None when `interrupted` was set meanwhile. Whatever
 /// happens, nothing that was started here runs when this returns.
 pub(super) fn round(
@@ -67,19 +76,7 @@ pub(super) fn round(
     log: &Path,
     interrupted: &AtomicBool,
 ) -> Result<Option<Ended>> {
-    let ended = under_pressure(program, pressure, seed, limit, log, interrupted);
-    processes::end_all();
-    ended
-}
-
-fn under_pressure(
-    program: &Program,
-    pressure: Pressure,
-    seed: u64,
-    limit: Duration,
-    log: &Path,
-    interrupted: &AtomicBool,
-) -> Result<Option<Ended>> {
+    let _end_all = EndAll;
     let output = File::create(log).with_context(|| format!("cannot write {}", log.display()))?;
     let mut command = bound(&program.path);
     command
