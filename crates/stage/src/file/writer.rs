@@ -32,7 +32,7 @@ pub enum Durability {
     /// When the file is ended: [`StepFile::finish`] returns when file and folder are on the disk.
     #[default]
     Close,
-    /// When they are written: [`StepFile::append`] returns when the step is on the disk, which costs a wait for it.
+    /// When they are written: [`StepFile::append`] returns when the step is on the disk, which costs two waits for it.
     Step,
 }
 
