@@ -17,7 +17,7 @@
 //! Not guaranteed: points that nobody wrote are read as the array's fill value (0 in ours), without an error; an array of no
 //! dimensions cannot be read; one process writes a step, with the parts of all ranks.
 
-use super::error::FileError;
+use super::error::{FileError, io};
 use super::writer::{Content, check};
 use crate::protocol::{Attribute, Step, Variable};
 use crate::space::Dims;
@@ -177,7 +177,7 @@ impl Zarr {
     /// Any array of the store, by its path within it.
     ///
     /// # Errors
-    /// There is none, or one of another type than [`Dtype`] has, or of no dimensions.
+    /// There is none, or one of another type than [`Dtype`] has, or of no dimensions, or of more bytes than 64 bits count.
     pub fn array(&self, path: &str) -> Result<ZarrArray, FileError> {
         let path = format!("/{}", path.trim_matches('/'));
         let place = self.folder.join(path.trim_start_matches('/'));
@@ -193,6 +193,13 @@ impl Zarr {
             ),
         })?;
         let whole = Region::whole(array.shape())?;
+        // The library counts elements and bytes, and does not look whether it can.
+        whole.bytes(dtype.bytes())?;
+        let first = vec![0; whole.dims()];
+        if let Ok(chunk) = array.chunk_shape(&first) {
+            let chunk: Vec<u64> = chunk.iter().map(|length| length.get()).collect();
+            Region::whole(&chunk)?.bytes(dtype.bytes())?;
+        }
         Ok(ZarrArray {
             path: place,
             dtype,
@@ -288,7 +295,7 @@ impl ZarrArray {
     /// Reads a box as a dense, row-major array.
     ///
     /// # Errors
-    /// Another type; a box outside of the array; what the store says of damaged chunks.
+    /// Another type; a box outside of the array, or larger than memory; what the store says of damaged chunks.
     pub fn read<T: Element>(&self, region: &Region) -> Result<Vec<T>, FileError> {
         if self.dtype != T::DTYPE {
             return Err(FileError::Type {
@@ -304,6 +311,12 @@ impl ZarrArray {
             }
             .into());
         }
+        // The library ends the process where there is no memory.
+        let needed = usize::try_from(region.bytes(self.dtype.bytes())?).unwrap_or(usize::MAX);
+        Vec::<u8>::new().try_reserve_exact(needed).map_err(|_| {
+            let no_memory = std::io::ErrorKind::OutOfMemory.into();
+            io("find memory for a box of", &self.path)(no_memory)
+        })?;
         let read: ArrayBytes<'static> = self
             .array
             .retrieve_array_subset(&subset(region))

@@ -125,7 +125,11 @@ fn read(folder: &Path) {
 fn boxes<T: Element>(array: &ZarrArray) {
     let shape = array.shape();
     if let Ok(whole) = Region::whole(&shape) {
-        let _ = array.read::<T>(&whole);
+        // What memory has room for, and the metadata promise, is read; nobody has time for it here.
+        let bytes = whole.bytes(size_of::<T>() as u64);
+        if bytes.is_ok_and(|bytes| bytes <= 64 << 10 || bytes > 1 << 46) {
+            let _ = array.read::<T>(&whole);
+        }
     }
     let part: Vec<u64> = shape.iter().map(|length| length.min(&2) / 2).collect();
     let (from, length) = (part.clone(), vec![1; shape.len()]);
