@@ -23,12 +23,21 @@ pub(super) const LEFT_OUT: &[(&str, &str, &str)] = &[
         "one process: all interleavings of a model, with `cargo xtask loom`",
     ),
     ("mem/ring", "", "threads of one process"),
+    ("launch/decoders", "", "one process"),
+    ("samite/decoders", "", "one process"),
+    ("stage/hostile", "", "one process"),
     (
         "stage/simulated",
         "",
         "one process: the network is simulated, its seeds are its stress",
     ),
+    ("stage/stream", "", "one process"),
     ("xtask/stress", "", "a test of this command"),
+    (
+        "cli/run",
+        "ends::ctrl_z_",
+        "stops the launcher and its units itself, and waits until they are",
+    ),
     (
         "fabric/bad_days",
         "stopped::",
