@@ -247,6 +247,8 @@ impl SharedBytes {
                     // ORDERING: Relaxed: partner of the stores of `try_write`; they order nothing.
                     *word = AtomicU64::from_ptr(from.cast()).load(Relaxed).to_ne_bytes();
                 }
+                // By value, so that a word of a known length never leaves the registers.
+                ([word], []) => *word = from.cast::<[u8; 8]>().read(),
                 _ => read_narrow(from, into),
             }
         }
@@ -267,6 +269,7 @@ impl SharedBytes {
                     // ORDERING: Relaxed: partner of the loads of `try_read`; they order nothing.
                     AtomicU64::from_ptr(to.cast()).store(u64::from_ne_bytes(*word), Relaxed);
                 }
+                ([word], []) => to.cast::<[u8; 8]>().write(*word),
                 _ => write_narrow(from, to),
             }
         }
