@@ -267,6 +267,9 @@ impl<'f> Gated<'f> {
     }
 
     fn in_use(&self, users: Vec<u32>) -> Error {
+        if self.fabric.is_of_parent() {
+            return Error::Forked;
+        }
         Error::InUse {
             segment: self.key.segment,
             users: users.into_iter().map(PeerId).collect(),

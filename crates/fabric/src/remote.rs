@@ -10,6 +10,9 @@ use samite_mem::lend::WriteBuf;
 use std::rc::Rc;
 
 /// A segment of a peer, or of this process, as a target of one-sided operations.
+///
+/// A fork of the process has a copy of it that reaches nothing: operations end with [`Error::Forked`], and the bytes that
+/// [`Remote::mapped`] and [`Remote::readable`] gave before are private zeroes there.
 #[derive(Debug, Clone)]
 pub struct Remote<'f> {
     fabric: &'f Fabric,
@@ -99,12 +102,21 @@ impl<'f> Remote<'f> {
             Way::Mapped { offered, .. } | Way::Kernel { offered, .. }
                 if !is_offered(offered.u64(0), self.key.generation) =>
             {
-                Err(Error::NoSuchSegment {
-                    peer: self.key.peer,
-                    segment: self.key.segment,
-                })
+                Err(self.withdrawn())
             }
             _ => Ok(()),
+        }
+    }
+
+    /// Why it is not offered. In a fork the word that says so is wiped, as all of the arena.
+    #[cold]
+    fn withdrawn(&self) -> Error {
+        if self.fabric.is_of_parent() {
+            return Error::Forked;
+        }
+        Error::NoSuchSegment {
+            peer: self.key.peer,
+            segment: self.key.segment,
         }
     }
 

@@ -11,10 +11,12 @@
 //! A3 Adopted memory is one vector that nobody touches, so that it neither moves nor is freed.
 //! A4 A range keeps what it is used by: its block, its lease, its claim ([`crate::claims`]). They end with the last
 //!    clone of it, in whatever thread.
+//! A5 A fork has no part of it: it finds private zeroes in the mapping (S4 of `sys`), and gets no further ranges.
 
 use crate::claims::{Claims, Use};
 use crate::heap::{PAGE, Piece};
 use crate::lease::Lease;
+use crate::sys::{OwnerProcess, WipedInForks};
 use crate::{Error, SharedBytes, Span};
 use bytemuck::Pod;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -41,9 +43,11 @@ pub(crate) struct Mapping {
 #[derive(Debug)]
 pub(crate) enum Backing {
     /// A memfd, mapped, and what this process uses of it.
-    Memfd(OwnedFd, Claims),
-    /// A file, mapped; nothing else of it is needed.
-    File,
+    Memfd(OwnedFd, Claims, WipedInForks, OwnerProcess),
+    /// A file, mapped to be read; nothing else of it is needed.
+    ReadOnly,
+    /// As [`Backing::ReadOnly`], mapped to be written.
+    Written(WipedInForks),
     /// Private memory of this process that was adopted: freed with the mapping.
     Adopted(
         #[expect(dead_code, reason = "kept alive: the pointer is into it")] Box<dyn Any + Send>,
@@ -74,8 +78,12 @@ pub(crate) struct Raw(Arc<Mapping>, Span);
 
 impl Drop for Raw {
     fn drop(&mut self) {
-        if let Backing::Memfd(_, claims) = &self.0.backing {
-            claims.release(self.1, Use::Raw);
+        match &self.0.backing {
+            // In a fork another thread of the parent may have been in the midst of it.
+            Backing::Memfd(_, claims, _, owner) if owner.is_current() => {
+                claims.release(self.1, Use::Raw);
+            }
+            _ => {}
         }
     }
 }
@@ -92,8 +100,11 @@ impl Mapping {
     }
 
     /// A whole file, mapped by `published`.
-    pub(crate) fn of_file(base: *mut u8, bytes: usize) -> Mapping {
-        let backing = Backing::File;
+    pub(crate) fn of_file(base: *mut u8, bytes: usize, is_written: bool) -> Mapping {
+        let backing = match is_written {
+            true => Backing::Written(WipedInForks::new(base, bytes)),
+            false => Backing::ReadOnly,
+        };
         Mapping {
             base,
             bytes,
@@ -222,11 +233,14 @@ impl Arena {
                 let _ = rustix::mm::munmap((start + len) as *mut _, back);
             }
         }
+        let base: *mut u8 = base.cast();
+        let wiped = WipedInForks::new(base, len);
+        let owner = OwnerProcess::current();
         Ok(Arena {
             inner: Arc::new(Mapping {
-                base: base.cast(),
+                base,
                 bytes: len,
-                backing: Backing::Memfd(fd, Claims::default()),
+                backing: Backing::Memfd(fd, Claims::default(), wiped, owner),
             }),
         })
     }
@@ -244,17 +258,16 @@ impl Arena {
     /// The descriptor, to be sent to another process.
     pub fn fd(&self) -> BorrowedFd<'_> {
         match &self.inner.backing {
-            Backing::Memfd(fd, _) => fd.as_fd(),
-            Backing::File | Backing::Adopted(_) | Backing::Part { .. } => {
-                unreachable!("an arena is a memfd of its own")
-            }
+            Backing::Memfd(fd, ..) => fd.as_fd(),
+            _ => unreachable!("an arena is a memfd of its own"),
         }
     }
 
     /// The range `offset..offset + bytes`, for copies and atomics: tables, and what others describe of their own memory.
     ///
     /// # Errors
-    /// A range outside of the arena, or one that this process has blocks in or a lease on (K1, K2 of `claims`).
+    /// A range outside of the arena, or one that this process has blocks in or a lease on (K1, K2 of `claims`);
+    /// [`Error::Forked`].
     pub fn bytes(&self, offset: u64, bytes: u64) -> Result<SharedBytes, Error> {
         let span = Span { offset, bytes };
         let range = self.range(span)?;
@@ -270,6 +283,7 @@ impl Arena {
 
     /// A range that nothing was claimed for: its caller has done so.
     pub(crate) fn range(&self, span: Span) -> Result<SharedBytes, Error> {
+        self.check_owner()?;
         let Span { offset, bytes } = span;
         match offset.checked_add(bytes) {
             Some(end) if end <= self.len() => {}
@@ -290,13 +304,19 @@ impl Arena {
         ))
     }
 
+    /// A fork has the descriptor, but no part of the arena (A5).
+    fn check_owner(&self) -> Result<(), Error> {
+        match &self.inner.backing {
+            Backing::Memfd(.., owner) if !owner.is_current() => Err(Error::Forked),
+            _ => Ok(()),
+        }
+    }
+
     /// What this process uses of it.
     pub(crate) fn claims(&self) -> &Claims {
         match &self.inner.backing {
-            Backing::Memfd(_, claims) => claims,
-            Backing::File | Backing::Adopted(_) | Backing::Part { .. } => {
-                unreachable!("an arena is a memfd of its own")
-            }
+            Backing::Memfd(_, claims, ..) => claims,
+            _ => unreachable!("an arena is a memfd of its own"),
         }
     }
 
@@ -308,6 +328,7 @@ impl Arena {
     /// Allocates the pages of a span now, in the NUMA node of the caller (first touch by the owner),
     /// so that a full machine is an error here and not a signal later.
     pub fn populate(&self, span: Span) -> Result<(), Error> {
+        self.check_owner()?;
         let (mut done, mut part) = (0, span.bytes);
         while done < span.bytes {
             let length = part.min(span.bytes - done);
@@ -341,6 +362,7 @@ impl Arena {
 
     /// Gives the pages of a span back to the machine; the bytes read as zero afterwards.
     pub fn release(&self, span: Span) -> Result<(), Error> {
+        self.check_owner()?;
         let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
         retry_on_intr(|| fallocate(self.fd(), flags, span.offset, span.bytes))
             .map_err(Error::system("fallocate(PUNCH_HOLE)"))
@@ -354,11 +376,14 @@ impl Arena {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        if let Backing::Memfd(..) | Backing::File = self.backing {
-            // SAFETY: A1 (P1 of `published`), and no clone is left, hence no pointer into the mapping.
-            unsafe {
-                let _ = rustix::mm::munmap(self.base.cast(), self.bytes);
-            }
+        match &self.backing {
+            Backing::Memfd(_, _, wiped, _) | Backing::Written(wiped) => wiped.end(),
+            Backing::ReadOnly => {}
+            Backing::Adopted(_) | Backing::Part { .. } => return,
+        }
+        // SAFETY: A1 (P1 of `published`), and no clone is left, hence no pointer into the mapping.
+        unsafe {
+            let _ = rustix::mm::munmap(self.base.cast(), self.bytes);
         }
     }
 }
@@ -366,6 +391,7 @@ impl Drop for Mapping {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::sync::Ordering;
 
     #[test]
     fn a_range_outside_is_refused() {
@@ -414,5 +440,43 @@ mod tests {
         let mut byte = [1];
         arena.span(span).unwrap().read(7, &mut byte);
         assert_eq!(byte, [0]);
+    }
+
+    /// What a fork has a copy of is wiped, and it gets nothing else.
+    #[test]
+    fn a_fork_reaches_nothing() {
+        let arena = Arena::create(8 << 20).unwrap();
+        let bytes = arena.bytes(4096, 4096).unwrap();
+        bytes.fill(7);
+        // Registered and ended before: its addresses are this arena's, perhaps, or nobody's.
+        drop(Arena::create(64 << 20).unwrap());
+        // SAFETY: the child does nothing that a thread which is not there might be in the midst of: no allocation.
+        let child = unsafe { libc::fork() };
+        assert!(child >= 0);
+        if child == 0 {
+            let is_wiped = bytes.u64(8).load(Ordering::Relaxed) == 0;
+            bytes.fill(9);
+            bytes.u64(8).fetch_add(1, Ordering::Relaxed);
+            let span = Span {
+                offset: 0,
+                bytes: 8 << 20,
+            };
+            let refused = [
+                arena.bytes(0, 8).err(),
+                arena.release(span).err(),
+                arena.populate(span).err(),
+            ];
+            let forked = |error: &Option<Error>| matches!(error, Some(Error::Forked));
+            let is_refused = refused.iter().all(forked);
+            // SAFETY: it ends here, without the destructors of the parent.
+            unsafe { libc::_exit(if is_wiped && is_refused { 0 } else { 1 }) }
+        }
+        let mut status = -1;
+        // SAFETY: the kernel writes one integer, which outlives the call.
+        let waited = unsafe { libc::waitpid(child, &mut status, 0) };
+        assert_eq!((waited, status), (child, 0));
+        let mut found = [0; 4096];
+        bytes.read(0, &mut found);
+        assert_eq!(found, [7; 4096]);
     }
 }

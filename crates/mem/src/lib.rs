@@ -30,6 +30,7 @@
 //!    one exception is a [`lease`] in a mode which proves that nobody else writes.
 //! M3 The memfd is sealed against shrinking before its descriptor leaves the process, so that no page
 //!    of a mapping can vanish (no `SIGBUS`); pages are allocated before they are handed out.
+//!    A fork has no part of what its parent shares: writable mappings are private zeroes there.
 //! M4 A buffer lent to an operation is recalled before its borrow ends ([`lend`]).
 //! M5 What is read from a ring or a table of another process is copied once, then checked; a bad
 //!    value is [`Corrupt`], never a panic or an access out of range.

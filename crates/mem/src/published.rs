@@ -36,7 +36,7 @@ pub struct Published {
 }
 
 impl Publisher {
-    /// `bytes` of zeroes that only this process, and its forks, can write.
+    /// `bytes` of zeroes that only this process can write; its forks find zeroes of their own there.
     ///
     /// # Errors
     /// [`Error::System`]: the kernel has no memory, or is older than 5.1.
@@ -146,7 +146,8 @@ fn map(fd: &OwnedFd, bytes: u64, access: ProtFlags) -> Result<SharedBytes, Error
     let base =
         unsafe { rustix::mm::mmap(std::ptr::null_mut(), len, access, MapFlags::SHARED, fd, 0) }
             .map_err(Error::system("mmap"))?;
-    let mapping = Arc::new(Mapping::of_file(base.cast(), len));
+    let is_written = access.contains(ProtFlags::WRITE);
+    let mapping = Arc::new(Mapping::of_file(base.cast(), len, is_written));
     Ok(SharedBytes::new(mapping, base.cast(), len))
 }
 

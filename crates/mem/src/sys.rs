@@ -4,10 +4,12 @@
 //! S1 Every pointer passed to the kernel comes from a live slice or value of the caller with its own length.
 //! S2 Addresses in *another* process are numbers: the kernel checks them, a wrong one is `EFAULT`.
 //! S3 The own process is never written through the kernel: that would be a way around every borrow.
+//! S4 A registered range ([`WipedInForks`]) is one live mapping of shared memory, from before anybody in the process can use it
+//!    until after everybody has; only a fork replaces it, before any other code of it runs.
 
 use std::os::fd::{AsFd, AsRawFd};
 use std::sync::Once;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 
 static ASYMMETRIC: AtomicBool = AtomicBool::new(false);
 
@@ -20,10 +22,126 @@ static FORKS: AtomicU64 = AtomicU64::new(0);
 
 extern "C" fn forked() {
     FORKS.fetch_add(1, Ordering::Relaxed);
+    // ORDERING: Acquire pairs with the Release of the exchange in `WipedInForks::new`.
+    let mut next = MAPPINGS.load(Ordering::Acquire).cast_const();
+    // SAFETY: entries of the list are never freed, and complete before they are in it.
+    while let Some(entry) = unsafe { next.as_ref() } {
+        entry.wipe();
+        next = entry.next;
+    }
 }
 
-/// The process in which a value was made. A fork of it has a copy of the value and shares what lies in the arena, and must
-/// not use it: two processes with the same end of a ring overwrite each other's frames.
+/// Runs [`forked`] in every fork of this process, from now on.
+///
+/// # Panics
+/// There is no memory to register what runs in a fork.
+fn watch_for_forks() {
+    static REGISTERED: Once = Once::new();
+    REGISTERED.call_once(|| {
+        // SAFETY: no pointer but that of a function which lives as long as the program, and which does in a child
+        // only what is allowed there, even between the threads of the parent: atomics and one system call.
+        let result = unsafe { libc::pthread_atfork(None, None, Some(forked)) };
+        assert_eq!(result, 0, "no memory is left to watch for forks");
+    });
+}
+
+/// The mappings that are wiped in a fork: a list that only grows, since a fork may come at any moment of another thread.
+/// Its entries are used again.
+static MAPPINGS: AtomicPtr<Registered> = AtomicPtr::new(std::ptr::null_mut());
+
+#[derive(Debug)]
+struct Registered {
+    /// Where the mapping begins; [`FREE`], or [`TAKEN`] while the length is written.
+    base: AtomicUsize,
+    len: AtomicUsize,
+    next: *const Registered,
+}
+
+const FREE: usize = 0;
+/// No mapping begins there.
+const TAKEN: usize = 1;
+
+impl Registered {
+    /// In a fork: private zeroes in place of the mapping. Reads find no segment that is offered, and writes reach nobody.
+    fn wipe(&self) {
+        // ORDERING: Acquire pairs with the Release store in `WipedInForks::new`: the length is there.
+        let base = self.base.load(Ordering::Acquire);
+        if base == FREE || base == TAKEN {
+            return;
+        }
+        let len = self.len.load(Ordering::Relaxed);
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED | libc::MAP_NORESERVE;
+        // Memory to write, unless the system promises none beyond what it has (and counts what is never touched).
+        for access in [libc::PROT_READ | libc::PROT_WRITE, libc::PROT_READ] {
+            // SAFETY: S4: the range is a mapping of the parent that this process has a copy of; zeroes are as good as any
+            // bytes there (M2 of the crate, and elements are `Pod`).
+            let mapped = unsafe { libc::mmap(base as *mut _, len, access, flags, -1, 0) };
+            if mapped != libc::MAP_FAILED {
+                return;
+            }
+        }
+        // SAFETY: it may be called in any place. A process that would write its parent's memory must not go on.
+        unsafe { libc::abort() }
+    }
+}
+
+/// A mapping of shared memory that forks of this process do not have: they find private zeroes there (as with
+/// `MADV_WIPEONFORK`, which the kernel has for private memory only). So no access through what a fork has a copy of reaches
+/// memory that others use, and none needs a test.
+#[derive(Debug)]
+pub(crate) struct WipedInForks(&'static Registered);
+
+impl WipedInForks {
+    /// Registers a mapping (S4).
+    pub(crate) fn new(base: *mut u8, len: usize) -> WipedInForks {
+        watch_for_forks();
+        let entry = Self::entry();
+        entry.len.store(len, Ordering::Relaxed);
+        // ORDERING: Release pairs with the Acquire load in `wipe`.
+        entry.base.store(base as usize, Ordering::Release);
+        WipedInForks(entry)
+    }
+
+    /// An entry that is [`TAKEN`], for this caller.
+    fn entry() -> &'static Registered {
+        // ORDERING: Acquire, as in `forked`.
+        let mut head = MAPPINGS.load(Ordering::Acquire);
+        let mut next = head.cast_const();
+        // SAFETY: as in `forked`.
+        while let Some(entry) = unsafe { next.as_ref() } {
+            // ORDERING: Relaxed: what is written to it next is published by a Release store.
+            let (from, to) = (Ordering::Relaxed, Ordering::Relaxed);
+            if entry.base.compare_exchange(FREE, TAKEN, from, to).is_ok() {
+                return entry;
+            }
+            next = entry.next;
+        }
+        let new = Box::into_raw(Box::new(Registered {
+            base: AtomicUsize::new(TAKEN),
+            len: AtomicUsize::new(0),
+            next: head,
+        }));
+        loop {
+            // ORDERING: Release pairs with the Acquire loads of the head.
+            match MAPPINGS.compare_exchange(head, new, Ordering::AcqRel, Ordering::Acquire) {
+                // SAFETY: it was made above, and entries of the list are never freed.
+                Ok(_) => return unsafe { &*new },
+                Err(now) => head = now,
+            }
+            // SAFETY: it was made above, and nobody else has seen it.
+            unsafe { (*new).next = head };
+        }
+    }
+
+    /// Before it is unmapped: the addresses may be somebody else's at once.
+    pub(crate) fn end(&self) {
+        // ORDERING: Release: after everything that was done with the mapping.
+        self.0.base.store(FREE, Ordering::Release);
+    }
+}
+
+/// The process in which a value was made. A fork of it has a copy of the value, and none of the memory that it shared with
+/// others: what it did with the value would be done to nobody.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OwnerProcess(u64);
 
@@ -33,13 +151,7 @@ impl OwnerProcess {
     /// # Panics
     /// There is no memory to register what runs in a fork.
     pub fn current() -> OwnerProcess {
-        static REGISTERED: Once = Once::new();
-        REGISTERED.call_once(|| {
-            // SAFETY: no pointer but that of a function which lives as long as the program, and which does in a child
-            // only what is allowed there, even between the threads of the parent: it adds to an atomic.
-            let result = unsafe { libc::pthread_atfork(None, None, Some(forked)) };
-            assert_eq!(result, 0, "no memory is left to watch for forks");
-        });
+        watch_for_forks();
         OwnerProcess(FORKS.load(Ordering::Relaxed))
     }
 

@@ -1,8 +1,11 @@
 //! A fork of a process that joined has a copy of everything, and none of it is its own.
 
-use samite_fabric::{Config, Error, Fabric, Identity, Match, PeerId};
+use samite_fabric::{
+    Atomic, Config, Error, Fabric, Identity, Match, PeerId, Remote, Width, WordUpdate,
+};
 use samite_testkit::pattern::{pattern, verify};
 use samite_testkit::{Failed, Outcome, matches_or_fail, same, units};
+use std::sync::atomic::Ordering;
 
 /// Messages that the parent sends afterwards: more than a ring has cells.
 const MESSAGES: u64 = 1500;
@@ -104,4 +107,156 @@ fn a_fork_does_not_speak_for_its_parent() {
         Ok(fabric.barrier(members)?)
     };
     units(2).run("forks::a_fork_does_not_speak_for_its_parent", body);
+}
+
+/// A child that ends without the destructors of the test, and how it ended.
+fn fork_and(child: impl FnOnce() -> Outcome) -> Outcome {
+    match fork::fork().map_err(|error| Failed::new(format!("fork: {error:?}")))? {
+        fork::Fork::Child => {
+            let ended = child();
+            if let Err(Failed(why)) = &ended {
+                eprintln!("the child: {why}");
+            }
+            std::process::exit(if ended.is_ok() { 0 } else { 1 })
+        }
+        fork::Fork::Parent(child) => {
+            let child = rustix::process::Pid::from_raw(child);
+            let ended = rustix::process::waitpid(child, rustix::process::WaitOptions::empty());
+            let ended = ended.map_err(std::io::Error::from)?;
+            same!(ended.and_then(|(_, status)| status.exit_status()), Some(0));
+            Ok(())
+        }
+    }
+}
+
+/// A segment that the child has a copy of, mapped or reached by the kernel: each operation is refused.
+fn try_remote(remote: &Remote<'_>) -> Outcome {
+    let mut word = [0; 8];
+    matches_or_fail!(remote.put(0, &[9; 8]), Err(Error::Forked));
+    matches_or_fail!(remote.put_nb(0, &[9; 8]), Err(Error::Forked));
+    matches_or_fail!(remote.get(0, &mut word), Err(Error::Forked));
+    matches_or_fail!(remote.get_nb(0, 8), Err(Error::Forked));
+    matches_or_fail!(remote.fetch_add(8, 1), Err(Error::Forked));
+    let update = WordUpdate {
+        offset: 8,
+        value: 1,
+    };
+    let updates = remote.update_batch(Atomic::Add, Width::W64, &[update]);
+    matches_or_fail!(updates, Err(Error::Forked));
+    if let Some(mapped) = remote.mapped() {
+        // Without a test for it on the way: it is memory of the child's own.
+        mapped.read(0, &mut word);
+        same!(word, [0; 8]);
+        mapped.write(0, &[9; 64]);
+        mapped.u64(8).fetch_add(1, Ordering::Relaxed);
+        mapped.fill(9);
+    }
+    Ok(())
+}
+
+/// All ways by which a process reaches bytes of others, and its own shared ones: a fork reaches nothing by any.
+#[test]
+fn a_fork_writes_to_nobody() {
+    const BYTES: u64 = 1 << 20;
+    let body = |fabric: &Fabric, members: &[PeerId]| -> Outcome {
+        let (first, second) = (members[0], members[1]);
+        if fabric.me() == second {
+            let shared = fabric.allocate_as(0, BYTES)?;
+            let registered = fabric.register_as(1, vec![5u8; 4096])?;
+            let mut lent = fabric.allocate_gated(2, BYTES)?;
+            lent.bytes()?.fill(5);
+            lent.lend()?;
+            let mut reading = fabric.allocate_gated(3, BYTES)?;
+            reading.bytes()?.fill(5);
+            reading.shut();
+            reading.turn(true)?;
+            shared.bytes().fill(5);
+            let viewed = fabric.isend_shared(first, 1, shared.bytes().slice(0, 200_000))?;
+            fabric.barrier(members)?;
+            viewed.wait()?;
+            fabric.barrier(members)?;
+            let mut found = vec![0; BYTES as usize];
+            shared.bytes().read(0, &mut found);
+            same!(found.iter().all(|byte| *byte == 5), true);
+            let mut found = vec![0; 4096];
+            registered.bytes().read(0, &mut found);
+            same!(found, vec![5; 4096]);
+            return Ok(fabric.barrier(members)?);
+        }
+        fabric.barrier(members)?;
+        let own = fabric.allocate(BYTES)?;
+        own.bytes().fill(6);
+        let exclusive = fabric.allocate_gated(20, 4096)?;
+        exclusive.shut();
+        let mut exclusive = exclusive.own().map_err(|failed| Failed::new(failed.1))?;
+        exclusive.memory_mut().as_mut_slice::<u8>().fill(6);
+        let closing = fabric.allocate_gated(21, 4096)?;
+        let keys: Vec<_> = (0..4)
+            .map(|segment| fabric.look_up(second, segment))
+            .collect::<Result<_, _>>()?;
+        let key = |segment: usize| keys[segment].ok_or(Failed::new("no such segment"));
+        let (shared, registered) = (fabric.attach(key(0)?)?, fabric.attach(key(1)?)?);
+        let mut borrowed = fabric.borrow(key(2)?)?;
+        let reading = fabric.attach(key(3)?)?;
+        let view = fabric.recv_view(Match::from(second, 1))?;
+        let (mut exclusive, closing, borrowed, view) = fork_with(
+            (exclusive, closing, borrowed.take(), view),
+            |(exclusive, closing, borrowed, view)| {
+                try_remote(&shared)?;
+                try_remote(&registered)?;
+                own.bytes().fill(9);
+                matches_or_fail!(fabric.attach(own.key()), Err(Error::Forked));
+                matches_or_fail!(fabric.attach(shared.key()), Err(Error::Forked));
+                matches_or_fail!(fabric.look_up(second, 0), Err(Error::Forked));
+                matches_or_fail!(fabric.borrow(key(2)?), Err(Error::Forked));
+                view.bytes().fill(9);
+                if let Some(borrowed) = borrowed {
+                    borrowed.as_mut_slice::<u8>().fill(9);
+                }
+                if let Some(readable) = reading.readable() {
+                    same!(
+                        readable.as_slice::<u8>().iter().all(|byte| *byte == 0),
+                        true
+                    );
+                }
+                exclusive.memory_mut().as_mut_slice::<u8>().fill(9);
+                matches_or_fail!(closing.bytes(), Err(Error::Forked));
+                matches_or_fail!(closing.turn(true), Err(Error::Forked));
+                Ok(())
+            },
+        )?;
+        same!(shared.fetch_add(BYTES - 8, 0)?, 0x0505_0505_0505_0505);
+        let mut found = vec![0; BYTES as usize];
+        shared.get(0, &mut found)?;
+        same!(found.iter().all(|byte| *byte == 5), true);
+        own.bytes().read(0, &mut found);
+        same!(found.iter().all(|byte| *byte == 6), true);
+        same!(
+            exclusive
+                .memory_mut()
+                .as_slice::<u8>()
+                .iter()
+                .all(|byte| *byte == 6),
+            true
+        );
+        if let Some(borrowed) = &borrowed {
+            same!(
+                borrowed.as_slice::<u8>().iter().all(|byte| *byte == 5),
+                true
+            );
+        }
+        let mut bytes = vec![0; view.bytes().len() as usize];
+        view.bytes().read(0, &mut bytes);
+        same!(bytes.iter().all(|byte| *byte == 5), true);
+        drop((view, borrowed, closing, reading, exclusive));
+        fabric.barrier(members)?;
+        Ok(fabric.barrier(members)?)
+    };
+    units(2).run("forks::a_fork_writes_to_nobody", body);
+}
+
+/// Lends `held` to a child; the parent has it as before.
+fn fork_with<T>(mut held: T, child: impl FnOnce(&mut T) -> Outcome) -> Outcome<T> {
+    fork_and(|| child(&mut held))?;
+    Ok(held)
 }

@@ -15,7 +15,8 @@
 //! H2 A ring that breaks its rules is dropped and its peer reported as corrupt, once; the others go on.
 //! H3 The news bit of a ring is cleared only after it was idle, and the ring is looked at once more
 //!    afterwards (D2 of `samite_mem`'s doorbell).
-//! H4 A fork of the process touches no ring, bell or table: its copies of their ends would be used twice.
+//! H4 A fork of the process uses no ring, bell or table: it has copies of their ends and none of their memory (A5 of
+//!    `samite_mem`'s arena), so each operation says that this is a fork.
 //!
 //! # Files
 //! `mod` (the transport) · `inbound` (rings that others write) · `outbound` (rings that we write) ·
