@@ -260,10 +260,18 @@ impl<'f> Gated<'f> {
 
     /// Lends it to whoever is the first to [`Fabric::borrow`] it. After it was open and nobody is attached.
     /// [`Gated::turn`] takes it back when the borrower has dropped it.
+    ///
+    /// # Errors
+    /// [`Error::InUse`], with the segment as it was.
     pub fn lend(&mut self) -> Result<()> {
         // The engine itself is attached for those who come by messages.
         self.set_access(Access::Withdrawn(self.key.bytes));
-        self.turn_to(Mode::Lent)
+        let lent = self.turn_to(Mode::Lent);
+        if lent.is_err() {
+            // As before: those who come by messages get in, too.
+            let _ = self.let_in();
+        }
+        lent
     }
 
     fn in_use(&self, users: Vec<u32>) -> Error {
@@ -342,7 +350,13 @@ mod tests {
         let mut gated = fabric.allocate_gated(5, 4096).unwrap();
         let key = gated.key();
         assert!(fabric.borrow(key).is_err(), "it is not lent yet");
+        let attached = fabric.attach(key).unwrap();
+        assert!(gated.lend().is_err(), "somebody is attached");
+        drop(attached);
+        let by_messages = fabric.attach_unseen(key);
+        by_messages.put(8, &[2]).unwrap();
         gated.lend().unwrap();
+        assert!(by_messages.put(8, &[3]).is_err(), "it is lent");
         let mut borrowed = fabric.borrow(key).unwrap().expect("it is mapped");
         assert!(fabric.borrow(key).is_err(), "one has it");
         assert!(fabric.attach(key).is_err());

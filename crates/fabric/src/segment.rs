@@ -221,11 +221,17 @@ impl Fabric {
         let of_memory = Error::of_memory_of(key.peer);
         let shared = holder.share(&entry, key.generation, id);
         let way = match shared.map_err(&of_memory)? {
+            // Registered memory may begin anywhere, and atomics look at the offset alone.
+            Some(Shared::Mapped(bytes)) if !bytes.address().is_multiple_of(8) => Way::Messages,
             Some(Shared::Mapped(bytes)) if bytes.len() == key.bytes => Way::Mapped {
                 bytes,
                 offered: entry.state(),
             },
-            Some(Shared::Private { address, lease }) => {
+            Some(Shared::Private {
+                address,
+                bytes,
+                lease,
+            }) if bytes == key.bytes => {
                 let info = engine.peer(key.peer).info.as_ref();
                 Way::Kernel {
                     pid: info.map_or(0, |info| info.pid),
@@ -234,7 +240,9 @@ impl Fabric {
                     _lease: Rc::new(lease),
                 }
             }
-            Some(Shared::Mapped(_)) => return Err(refused(key)),
+            Some(_) => return Err(refused(key)),
+            // In another mode than open: its owner answers.
+            None if seen.private && !own && entry.offers(key.generation) => Way::Messages,
             None => {
                 let read = holder.read(&entry, key.generation, id);
                 let bytes = read.map_err(of_memory)?;

@@ -344,20 +344,28 @@ impl Arena {
         Ok(())
     }
 
-    /// Asks the kernel to back a populated span by huge pages. `MADV_COLLAPSE` works for shared
-    /// memory even where huge pages for it are off by default. Returns whether it did.
+    /// Asks the kernel to back a span by huge pages. `MADV_COLLAPSE` works for shared memory even where huge pages for it are
+    /// off by default. Returns whether it did. The bytes stay as they are, and others may use them meanwhile.
     pub fn collapse(&self, span: Span) -> bool {
         let first = span.offset.next_multiple_of(HUGE);
         let last = span.end() & !(HUGE - 1);
         if first >= last || span.end() > self.len() {
             return false;
         }
+        const MADV_POPULATE_WRITE: libc::c_int = 23;
         const MADV_COLLAPSE: libc::c_int = 25;
-        // SAFETY: the range lies in the mapping (checked above, A1); collapsing changes no content.
-        unsafe {
-            let start = self.inner.base.add(first as usize);
-            libc::madvise(start.cast(), (last - first) as usize, MADV_COLLAPSE) == 0
-        }
+        let advise = |offset: u64, bytes: u64, advice: libc::c_int| {
+            // SAFETY: the range lies in the mapping (checked above, A1); neither advice changes any content.
+            unsafe {
+                let start = self.inner.base.add(offset as usize);
+                libc::madvise(start.cast(), bytes as usize, advice) == 0
+            }
+        };
+        // One mapped page per huge page is what the kernel wants to see before it collapses.
+        let touched = (first..last)
+            .step_by(HUGE as usize)
+            .all(|offset| advise(offset, PAGE, MADV_POPULATE_WRITE));
+        touched && advise(first, last - first, MADV_COLLAPSE)
     }
 
     /// Gives the pages of a span back to the machine; the bytes read as zero afterwards.

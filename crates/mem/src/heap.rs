@@ -169,26 +169,7 @@ impl Heap {
         Ok(Growing { block, huge, rest })
     }
 
-    /// One touched page per huge page is what the kernel wants to see before it collapses.
     fn make_huge(&self, span: Span) -> bool {
-        let Ok(bytes) = self.arena.range(span) else {
-            return false;
-        };
-        for offset in (0..span.bytes).step_by(EXTENT as usize) {
-            if self
-                .arena
-                .populate(Span {
-                    offset: span.offset + offset,
-                    bytes: PAGE,
-                })
-                .is_err()
-            {
-                return false;
-            }
-            bytes
-                .u64(offset)
-                .fetch_or(0, std::sync::atomic::Ordering::Relaxed);
-        }
         self.arena.collapse(span) && self.arena.populate(span).is_ok()
     }
 
@@ -202,9 +183,15 @@ impl Heap {
                 span.bytes, span.offset
             )));
         }
-        self.arena.range(span)?;
-        self.arena.claims().claim(span, Use::Own)?;
-        Ok(span)
+        let claimed = self.arena.range(span);
+        let claimed = claimed.and_then(|_| self.arena.claims().claim(span, Use::Own));
+        match claimed {
+            Ok(()) => Ok(span),
+            Err(error) => {
+                inner.source.give_back(span);
+                Err(error)
+            }
+        }
     }
 
     fn grant_alone(&self, bytes: u64, ask: Ask) -> Result<Span, Error> {
@@ -292,6 +279,9 @@ pub struct Growing {
 impl Growing {
     /// Allocates the pages of the next part; whether all are there.
     pub fn step(&mut self) -> Result<bool, Error> {
+        if self.rest.bytes == 0 {
+            return Ok(true);
+        }
         let heap = &self.block.heap;
         let part = Span {
             offset: self.rest.offset,
@@ -376,11 +366,13 @@ impl Drop for Piece {
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
+    use std::sync::atomic::AtomicU64;
 
     struct Bump {
         next: u64,
         end: u64,
-        out: u64,
+        /// Extents that were not given back.
+        out: Arc<AtomicU64>,
     }
     impl ExtentSource for Bump {
         fn grant(&mut self, bytes: u64) -> Result<Span, Error> {
@@ -392,28 +384,30 @@ pub(crate) mod tests {
                 });
             }
             self.next += bytes;
-            self.out += 1;
+            self.out.fetch_add(1, Ordering::Relaxed);
             Ok(Span {
                 offset: self.next - bytes,
                 bytes,
             })
         }
         fn give_back(&mut self, _: Span) {
-            self.out -= 1;
+            self.out.fetch_sub(1, Ordering::Relaxed);
         }
     }
 
     pub(crate) fn heap(bytes: u64) -> Heap {
+        heap_that_counts(bytes).0
+    }
+
+    fn heap_that_counts(bytes: u64) -> (Heap, Arc<AtomicU64>) {
         let arena = Arena::create(bytes).unwrap();
-        Heap::new(
-            arena.clone(),
-            Box::new(Bump {
-                next: 0,
-                end: arena.len(),
-                out: 0,
-            }),
-            true,
-        )
+        let out = Arc::default();
+        let source = Bump {
+            next: 0,
+            end: arena.len(),
+            out: Arc::clone(&out),
+        };
+        (Heap::new(arena, Box::new(source), true), out)
     }
 
     #[test]
@@ -459,10 +453,12 @@ pub(crate) mod tests {
 
     #[test]
     fn an_extent_that_is_used_already_is_refused() {
-        let heap = heap(8 << 20);
+        let (heap, out) = heap_that_counts(8 << 20);
         let table = heap.arena().bytes(100, 8).unwrap();
         assert!(heap.block(8).is_err());
+        assert_eq!(out.load(Ordering::Relaxed), 0, "it was not given back");
         drop(table);
+        drop(heap.block(8).unwrap());
     }
 
     #[test]
@@ -474,6 +470,7 @@ pub(crate) mod tests {
         assert!((PART..2 * PART).contains(&resident), "{resident} bytes");
         assert!(!growing.step().unwrap());
         assert!(growing.step().unwrap());
+        assert!(growing.step().unwrap(), "all are there");
         let block = growing.block().unwrap();
         assert!(heap.arena().resident() > 2 * PART);
         block.bytes().write(2 * PART, &[1]);

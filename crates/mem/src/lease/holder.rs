@@ -64,6 +64,9 @@ type Key = (u64, u32);
 struct Known {
     /// Leases of this process.
     leases: u64,
+    /// What the entry said when the first of them was given. It is not read again: its owner could write anything there, and
+    /// only what was claimed may be reached.
+    seen: Option<Seen>,
     /// What was claimed of the arena for them, if it lies there and is not this process's own.
     claimed: Option<Span>,
     /// The memory, if this process is the owner.
@@ -90,6 +93,8 @@ pub enum Shared {
     Private {
         /// The address.
         address: u64,
+        /// Length in bytes; the end has an address, too.
+        bytes: u64,
         /// The lease.
         lease: Lease,
     },
@@ -120,8 +125,12 @@ impl Holder {
             return Ok(None);
         };
         if own.is_none() && seen.private {
-            let address = seen.place;
-            return Ok(Some(Shared::Private { address, lease }));
+            let (address, bytes) = (seen.place, seen.bytes);
+            return Ok(Some(Shared::Private {
+                address,
+                bytes,
+                lease,
+            }));
         }
         Ok(Some(Shared::Mapped(self.0.range(own, seen, lease)?)))
     }
@@ -252,9 +261,9 @@ impl Process {
                     return Ok(None);
                 }
                 known.leases += 1;
-                entry.leased()
+                *known.seen.get_or_insert_with(|| entry.leased())
             }
-            known => {
+            _ => {
                 self.count_out();
                 let entered = match own {
                     Some(_) => entry.enter(self.me, generation, mode),
@@ -269,17 +278,10 @@ impl Process {
                     entry.leave(self.me);
                     self.count_in();
                 })?;
-                match known {
-                    Some(known) => known.leases = 1,
-                    None => {
-                        let known = Known {
-                            leases: 1,
-                            claimed,
-                            own: None,
-                        };
-                        table.insert(key, known);
-                    }
-                }
+                let known = table.entry(key).or_default();
+                known.leases = 1;
+                known.seen = Some(seen);
+                known.claimed = claimed;
                 seen
             }
         };
@@ -296,8 +298,15 @@ impl Process {
     /// Claims the memory of somebody else's segment, which its owner describes: inside the arena, as blocks are aligned, and
     /// nothing that this process uses otherwise.
     fn claim(&self, own: &Option<SharedBytes>, seen: Seen) -> Result<Option<Span>, Error> {
-        if own.is_some() || seen.private {
+        if own.is_some() {
             return Ok(None);
+        }
+        if seen.private {
+            let end = seen.place.checked_add(seen.bytes);
+            return end.map(|_| None).ok_or(Error::Corrupt(Corrupt {
+                what: "the address of private memory",
+                value: seen.place,
+            }));
         }
         let span = Span {
             offset: seen.place,

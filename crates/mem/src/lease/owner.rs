@@ -381,9 +381,15 @@ mod tests {
         };
         let block = LeasedBlock::adopt(vec![1u64, 2, 3], slot);
         let shared = node.user.share(&node.entry(), block.generation(), 7);
-        let Some(Shared::Private { address, lease }) = shared.unwrap() else {
+        let Some(Shared::Private {
+            address,
+            bytes,
+            lease,
+        }) = shared.unwrap()
+        else {
             panic!("it is private memory");
         };
+        assert_eq!(bytes, 24);
         let mut found = [0; 8];
         let own = block.share().unwrap().expect("it is open");
         assert_eq!(own.address(), address);
@@ -421,5 +427,27 @@ mod tests {
         assert!(theirs.is_err(), "no raw range of leased memory");
         drop(held);
         assert_eq!(node.out(), [0, 0]);
+    }
+
+    /// An owner that writes another place into its entry while it is leased: what the user has claimed is all that it reaches.
+    #[test]
+    fn an_entry_that_changes_under_a_lease_is_what_it_was() {
+        let node = node();
+        let own = node.block(4096);
+        let first = node.share(own.generation()).unwrap();
+        let entry = node.entry();
+        let place = &entry.0.u64(0);
+        place.fetch_add(4096, crate::sync::Ordering::Relaxed);
+        let second = node.share(own.generation()).expect("it is open");
+        assert_eq!(second.address(), first.address());
+        place.fetch_sub(4096, crate::sync::Ordering::Relaxed);
+    }
+
+    #[test]
+    fn private_memory_without_an_end_is_refused() {
+        let node = node();
+        let generation = node.entry().offer(u64::MAX - 7, 64, true);
+        assert!(node.user.share(&node.entry(), generation, 7).is_err());
+        assert_eq!((node.entry().who(), node.out()), (vec![], [0, 0]));
     }
 }

@@ -224,6 +224,19 @@ pub fn registered_private_memory(fabric: &Fabric, members: &[PeerId]) -> Outcome
         .map(|key| fabric.attach(*key)?.get_nb(0, 8)?.wait())
         .collect();
     same!(all?, vec![111u64.to_le_bytes().to_vec(); members.len()]);
+    drop(remote);
+    fabric.barrier(members)?;
+    // Also where it may only be read.
+    let mut gated = segment.into_gated();
+    gated.shut();
+    gated.turn(true)?;
+    fabric.barrier(members)?;
+    let remote = fabric.attach(keys[next])?;
+    remote.get(8, &mut bytes[8..])?;
+    verify(90 + me as u64, &bytes[8..])?;
+    let put = remote.put(0, &[0; 8]);
+    matches_or_fail!(put, Err(Error::WrongPhase { .. }));
+    drop(remote);
     Ok(fabric.barrier(members)?)
 }
 
