@@ -1,7 +1,7 @@
 //! A process among its peers: joining, who is there, waiting.
 
 use crate::agent::Seat;
-use crate::agent::control::{self, Held};
+use crate::agent::client::{self, Held};
 use crate::engine::{Engine, UNPOLLED};
 use crate::layer::Taken;
 use crate::ops::{Key, Outcome};
@@ -187,7 +187,7 @@ impl Fabric {
             let peer = held.holder.0;
             tracing::warn!(%peer, "it still copies into a buffer that was taken back; the agent is asked to end it");
             let life = (seat.peer, seat.incarnation);
-            if let Err(error) = control::evict(&seat.domain, life, *held, EVICTION) {
+            if let Err(error) = client::evict(&seat.domain, life, *held, EVICTION) {
                 tracing::warn!(%error, %peer, "it could not be ended");
             }
         }

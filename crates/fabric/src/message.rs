@@ -1,6 +1,6 @@
 //! Messages: blocking, borrowed in a scope, owned, in place, active.
 
-use crate::agent::control::Held;
+use crate::agent::client::Held;
 use crate::engine::{Arrived, weight};
 use crate::fabric::{Core, Fabric, Patience};
 use crate::handle::{Handle, Received, Scoped, Sent};

@@ -5,7 +5,7 @@
 //! the table of peers says enough. If not, the agent is asked, which remembers who has joined; once, and then
 //! only when a word of the arena says that a program has become complete or that a unit ended before it joined.
 
-use crate::agent::{Roster, Wanted, control};
+use crate::agent::{Roster, Wanted, client};
 use crate::engine::Engine;
 use crate::fabric::Fabric;
 use crate::{Error, Identity, PeerId, PeerInfo, Result, Whom};
@@ -90,7 +90,7 @@ impl Fabric {
 
     fn roster(&self, wanted: &Wanted) -> Result<Roster> {
         let domain = self.domain().unwrap_or_default();
-        control::roster(domain, self.identity(), wanted, self.deadline().max(ANSWER))
+        client::roster(domain, self.identity(), wanted, self.deadline().max(ANSWER))
     }
 
     /// Who has not come by the deadline.

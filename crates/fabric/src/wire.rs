@@ -145,15 +145,14 @@ impl SegmentUse {
 
 impl Offer {
     pub(crate) fn words(&self) -> Words<6> {
-        let Offer {
-            send,
-            len,
-            address,
-            place,
-            claim,
-            offset,
-        } = *self;
-        Words([send, len, address, place, claim, offset])
+        Words([
+            self.send,
+            self.len,
+            self.address,
+            self.place,
+            self.claim,
+            self.offset,
+        ])
     }
     pub(crate) fn read(bytes: &[u8]) -> Option<Offer> {
         let [send, len, address, place, claim, offset] = Words::<6>::read(bytes)?.0;

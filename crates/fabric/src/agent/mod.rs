@@ -9,10 +9,11 @@
 //! ([`crate::Error::AgentLost`]) and `samite run` ends the job.
 //!
 //! # Files
-//! `control` (requests, socket, client) · `book` (extents and budget, pure) · `jobs` (which units have joined, pure) ·
+//! `control` (requests, answers, socket) · `client` (how a process asks) · `book` (extents and budget, pure) · `jobs` (which units have joined, pure) ·
 //! `slots` (who has which number, pure) · `node` (what the agent keeps of all) · `server` (the loop)
 
 mod book;
+pub(crate) mod client;
 pub(crate) mod control;
 #[cfg(test)]
 mod hostile;
@@ -22,8 +23,9 @@ mod server;
 mod slots;
 
 pub(crate) use book::Book;
-pub(crate) use control::{AgentExtents, Seat};
-pub use control::{DomainFacts, domains, facts, join_retrying, unit_ended};
+pub(crate) use client::{AgentExtents, Seat};
+pub use client::{facts, join_retrying, unit_ended};
+pub use control::{DomainFacts, domains};
 pub(crate) use jobs::{Roster, Wanted};
 pub use node::Node;
 pub use server::{AgentConfig, run};

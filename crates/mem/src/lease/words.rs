@@ -100,6 +100,11 @@ fn borrower(generation: u32, who: u64) -> u64 {
     (generation as u64) << 32 | who
 }
 
+/// What the word says while nobody has borrowed it, and while process `me` has.
+fn borrowers(me: usize, generation: u32) -> [u64; 2] {
+    [VACANT, me as u64 + 1].map(|who| borrower(generation, who))
+}
+
 /// Whether a word of [`Entry::state`] offers this generation: for users who have a lease, and want to hear that
 /// the owner has withdrawn the segment.
 #[inline(always)]
@@ -236,34 +241,20 @@ impl<W: Words> Entry<W> {
 
     /// User: has it alone, if it is lent and nobody does (W5).
     pub fn borrow(&self, me: usize, generation: u32) -> bool {
-        let (vacant, mine) = (
-            borrower(generation, VACANT),
-            borrower(generation, me as u64 + 1),
-        );
+        let [vacant, mine] = borrowers(me, generation);
         // ORDERING: Acquire pairs with the Release of `turn`, and with that of `give_back` of who had it before.
-        let borrowed = self.0.word(BORROWER).compare_exchange(
-            vacant,
-            mine,
-            Ordering::Acquire,
-            Ordering::Relaxed,
-        );
-        borrowed.is_ok()
+        let word = self.0.word(BORROWER);
+        word.compare_exchange(vacant, mine, Ordering::Acquire, Ordering::Relaxed)
+            .is_ok()
     }
 
     /// User: gives back what it borrowed.
     pub fn give_back(&self, me: usize, generation: u32) {
-        let (vacant, mine) = (
-            borrower(generation, VACANT),
-            borrower(generation, me as u64 + 1),
-        );
+        let [vacant, mine] = borrowers(me, generation);
         // ORDERING: Release pairs with the Acquire of `borrow` and `close`. It fails only where the agent has
         // given it back for a process that is taken for dead.
-        let _ = self.0.word(BORROWER).compare_exchange(
-            mine,
-            vacant,
-            Ordering::Release,
-            Ordering::Relaxed,
-        );
+        let word = self.0.word(BORROWER);
+        let _ = word.compare_exchange(mine, vacant, Ordering::Release, Ordering::Relaxed);
     }
 
     /// Owner: from one mode to another, when nobody is inside; else who is (empty if that is nonsense). An entry

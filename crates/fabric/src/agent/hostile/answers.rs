@@ -1,5 +1,6 @@
 //! Somebody who has the name of the agent, and answers anything.
 
+use crate::agent::client;
 use crate::agent::control::{self, Answer};
 use crate::agent::{AgentExtents, DomainFacts, Roster, Wanted};
 use crate::layout::{EXTENTS, PeerTableWriter};
@@ -117,9 +118,9 @@ fn reply(listener: &OwnedFd, memory: [BorrowedFd<'_>; 2], random: &mut Rng) {
 fn ask(domain: &str, arena: &Arena, random: &mut Rng) {
     let identity = Identity::by_hand("asker");
     match random.u32(..5) {
-        0 => drop(control::facts(domain, BRIEF)),
-        1 => drop(control::unit_ended(domain, "j", 0, ("j.0", "ended"), BRIEF)),
-        2 => drop(control::roster(domain, &identity, &Wanted::Job, BRIEF)),
+        0 => drop(client::facts(domain, BRIEF)),
+        1 => drop(client::unit_ended(domain, "j", 0, ("j.0", "ended"), BRIEF)),
+        2 => drop(client::roster(domain, &identity, &Wanted::Job, BRIEF)),
         3 => {
             let mut extents = AgentExtents::new(domain, (PeerId(0), 1), BRIEF);
             let _ = extents.grant(word(random));

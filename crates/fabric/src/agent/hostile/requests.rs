@@ -76,7 +76,10 @@ fn request(random: &mut Rng, (peer, incarnation): Life) -> Request {
             peer,
             incarnation,
             holder: (PeerId(small(random)), small(random)),
-            claim: word(random),
+            claim: match random.bool() {
+                true => EXTENTS + random.u64(..8) * 128,
+                false => word(random),
+            },
         },
         _ => Request::Facts {
             after: random.bool().then(|| PeerId(small(random))),

@@ -8,9 +8,9 @@ use crate::agent::Node;
 use crate::ops::Outcome;
 use crate::wire::{Place, Words};
 use crate::{Config, Fabric, Identity};
+use samite_mem::SharedBytes;
 use samite_mem::copy::cooperative::Claim;
 use samite_mem::lend::{ReadBuf, WriteBuf};
-use samite_mem::{Heap, SharedBytes};
 
 const SEGMENT: u32 = 3;
 const GENERATION: u32 = 1;
@@ -48,13 +48,8 @@ impl World {
             crate::agent::Book::new(layout.extents()),
             layout.arena().clone(),
         );
-        let membership = Membership {
-            me: infos[0].peer,
-            incarnation: infos[0].incarnation,
-            heap: Heap::new(layout.arena().clone(), Box::new(extents), false),
-            holder: layout.holder(infos[0].peer),
-            layout,
-        };
+        let life = (infos[0].peer, infos[0].incarnation);
+        let membership = Membership::new(life, layout, Box::new(extents), false);
         let caps = Caps {
             inline_max: samite_mem::ring::INLINE_BYTES as u64,
             body_max: 64 << 10,

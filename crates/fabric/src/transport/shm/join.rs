@@ -1,7 +1,7 @@
 //! Becoming a peer: of a domain that an agent keeps, or of one's own.
 
 use super::Shm;
-use crate::agent::{AgentExtents, Book, Life, Node, Seat, control};
+use crate::agent::{AgentExtents, Book, Life, Node, Seat, client};
 use crate::layout::{Layout, PeerTable, own_cpus};
 use crate::{Config, Error, Identity, PeerId};
 use rustix::event::{PollFd, PollFlags};
@@ -24,6 +24,24 @@ pub struct Membership {
     pub heap: Heap,
     /// What it uses of others' memory, and of its own.
     pub(crate) holder: Holder,
+}
+
+impl Membership {
+    /// One life of a peer, whose heap grows by what `extents` grants.
+    pub(crate) fn new(
+        (me, incarnation): Life,
+        layout: Layout,
+        extents: Box<dyn ExtentSource>,
+        huge_pages: bool,
+    ) -> Membership {
+        Membership {
+            me,
+            incarnation,
+            heap: Heap::new(layout.arena().clone(), extents, huge_pages),
+            holder: layout.holder(me),
+            layout,
+        }
+    }
 }
 
 /// Notices that the agent died, without a system call per poll.
@@ -79,18 +97,10 @@ pub(crate) fn join_domain(
         let watch = AgentWatch { pidfd, lost: false };
         Ok((layout, watch))
     };
-    let (seat, (layout, watch)) = control::join(name, identity, config, map)?;
+    let (seat, (layout, watch)) = client::join(name, identity, config, map)?;
     let life = (seat.peer, seat.incarnation);
     let extents = AgentExtents::new(name, life, config.deadline);
-    let heap = Heap::new(layout.arena().clone(), Box::new(extents), config.huge_pages);
-    let holder = layout.holder(seat.peer);
-    let membership = Membership {
-        me: seat.peer,
-        incarnation: seat.incarnation,
-        layout,
-        heap,
-        holder,
-    };
+    let membership = Membership::new(life, layout, Box::new(extents), config.huge_pages);
     let shm = Shm::new(&membership, Some(watch));
     Ok((seat, membership, shm))
 }
@@ -102,21 +112,13 @@ pub(crate) fn start_alone(
 ) -> Result<(Membership, Shm), Error> {
     let rule = || samite_mem::host::Host::read().memory_total / 2;
     let mut node = Node::create(config.budget.unwrap_or_else(rule))?;
-    let (me, incarnation) = node.admit(std::process::id() as i32, None, &own_cpus(), identity)?;
+    let life = node.admit(std::process::id() as i32, None, &own_cpus(), identity)?;
     let layout = node.layout().clone();
     let extents = OwnExtents {
         node: Arc::new(Mutex::new(node)),
-        life: (me, incarnation),
+        life,
     };
-    let heap = Heap::new(layout.arena().clone(), Box::new(extents), config.huge_pages);
-    let holder = layout.holder(me);
-    let membership = Membership {
-        me,
-        incarnation,
-        layout,
-        heap,
-        holder,
-    };
+    let membership = Membership::new(life, layout, Box::new(extents), config.huge_pages);
     let shm = Shm::new(&membership, None);
     Ok((membership, shm))
 }

@@ -214,18 +214,10 @@ mod tests {
             )
             .unwrap()
         };
-        let ((me, incarnation), (other, _)) = (admit(), admit());
+        let (life, (other, _)) = (admit(), admit());
         let asked = Arc::new(AtomicU32::new(0));
-        let layout = node.layout().clone();
-        let heap = Heap::new(layout.arena().clone(), Box::new(Poor(asked.clone())), false);
-        let holder = layout.holder(me);
-        let membership = Membership {
-            me,
-            incarnation,
-            layout,
-            heap,
-            holder,
-        };
+        let extents = Box::new(Poor(asked.clone()));
+        let membership = Membership::new(life, node.layout().clone(), extents, false);
         let mut shm = Shm::new(&membership, None);
         let frame = Outgoing {
             class: Class::Request,

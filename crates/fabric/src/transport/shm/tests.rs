@@ -50,7 +50,7 @@ impl Ends {
         let mut end = || {
             let pid = std::process::id() as i32;
             let identity = Identity::by_hand("test");
-            let (me, incarnation) = node
+            let life = node
                 .admit(pid, None, &layout::own_cpus(), &identity)
                 .unwrap();
             // Only one end makes blocks. Each has a mapping of its own, as processes have.
@@ -63,13 +63,7 @@ impl Ends {
             });
             let layout = Layout::new(mapped(node.layout()), node.layout().peers.clone()).unwrap();
             let extents = PrivateExtents(book, layout.arena().clone());
-            let membership = Membership {
-                me,
-                incarnation,
-                heap: Heap::new(layout.arena().clone(), Box::new(extents), false),
-                holder: layout.holder(me),
-                layout,
-            };
+            let membership = Membership::new(life, layout, Box::new(extents), false);
             Shm::new(&membership, None)
         };
         let (writer, reader) = (end(), end());

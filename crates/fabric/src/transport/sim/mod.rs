@@ -29,8 +29,8 @@ use crate::transport::AnyTransport;
 use crate::transport::shm::{Membership, PrivateExtents};
 use crate::{Config, Error, Fabric, Identity, PeerId, PeerInfo};
 use network::{Network, UnitEvent};
+use samite_mem::Arena;
 use samite_mem::ring::Body;
-use samite_mem::{Arena, Heap};
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
@@ -125,16 +125,8 @@ impl Scenario {
         let me = PeerId(index);
         let arena = Arena::create(crate::layout::EXTENTS + PRIVATE)?;
         let layout = Layout::new(arena.clone(), PeerTableWriter::create(false)?.reader())?;
-        let extents = PrivateExtents(crate::agent::Book::new(layout.extents()), arena.clone());
-        let heap = Heap::new(arena, Box::new(extents), false);
-        let holder = layout.holder(me);
-        let node = Membership {
-            me,
-            incarnation: 1,
-            layout,
-            heap,
-            holder,
-        };
+        let extents = PrivateExtents(crate::agent::Book::new(layout.extents()), arena);
+        let node = Membership::new((me, 1), layout, Box::new(extents), false);
         let identity = self.identity(index);
         let transport = AnyTransport::Sim(Box::new(Sim {
             me,

@@ -1,0 +1,176 @@
+//! The book of jobs, whatever it is told.
+
+use super::*;
+
+/// The launcher of a unit, and who started that.
+const STARTERS: [i32; 2] = [100, 1];
+
+fn identity(job: &str, program: &str, rank: u32, size: u32, unit: u32) -> Identity {
+    Identity {
+        job: job.into(),
+        program: program.into(),
+        rank,
+        size,
+        unit,
+        units: 3,
+    }
+}
+
+fn peers(numbers: &[u32]) -> Roster {
+    Roster::Complete(numbers.iter().map(|peer| (PeerId(*peer), 1)).collect())
+}
+
+#[test]
+fn who_left_has_joined() {
+    let mut jobs = Jobs::default();
+    let unit = |unit: u32| match unit {
+        0 => identity("job", "solver", 0, 2, 0),
+        1 => identity("job", "solver", 1, 2, 1),
+        _ => identity("job", "reader", 0, 1, 2),
+    };
+    assert!(!jobs.joined(&unit(0), PeerId(7), 1, &STARTERS));
+    jobs.left(PeerId(7), 1);
+    let missing = jobs.roster(&unit(0), &Wanted::Job);
+    let names = ["solver.1", "unit 2"].map(String::from).to_vec();
+    assert_eq!(missing, Roster::Missing(names));
+    assert!(jobs.joined(&unit(2), PeerId(5), 1, &STARTERS));
+    assert!(jobs.joined(&unit(1), PeerId(6), 1, &STARTERS));
+    assert_eq!(jobs.roster(&unit(1), &Wanted::Job), peers(&[7, 6, 5]));
+    let solver = Wanted::Program("solver".into());
+    assert_eq!(jobs.roster(&unit(2), &solver), peers(&[7, 6]));
+    assert!(jobs.numbers().contains(&PeerId(7)));
+    // Another job finds the program while the job lives.
+    let other = Identity::by_hand("other");
+    jobs.joined(&other, PeerId(9), 1, &STARTERS);
+    assert_eq!(jobs.roster(&other, &solver), peers(&[7, 6]));
+    jobs.left(PeerId(6), 1);
+    jobs.left(PeerId(5), 1);
+    assert!(
+        !jobs.numbers().contains(&PeerId(7)),
+        "nobody is left of the job"
+    );
+    assert!(matches!(jobs.roster(&other, &solver), Roster::Missing(_)));
+}
+
+#[test]
+fn who_ended_before_joining_is_named() {
+    let mut jobs = Jobs::default();
+    let unit = identity("job", "a", 0, 3, 0);
+    jobs.joined(&unit, PeerId(0), 1, &STARTERS);
+    let ended = jobs.ended("job", 0, ("a.0", "ended"), 100);
+    assert_eq!(ended, Ok(false), "it has joined");
+    let ended = jobs.ended("job", 2, ("a.2", "was killed by signal 9"), 100);
+    assert_eq!(ended, Ok(true));
+    let absent = Roster::Absent {
+        unit: "a.2".into(),
+        how: "was killed by signal 9".into(),
+    };
+    assert_eq!(jobs.roster(&unit, &Wanted::Job), absent);
+    assert_eq!(jobs.roster(&unit, &Wanted::Program("a".into())), absent);
+}
+
+#[test]
+fn a_name_is_used_by_one_run_after_another() {
+    let mut jobs = Jobs::default();
+    let first = identity("job", "a", 0, 3, 0);
+    jobs.joined(&first, PeerId(0), 1, &STARTERS);
+    jobs.left(PeerId(0), 1);
+    jobs.joined(&first, PeerId(0), 2, &STARTERS);
+    jobs.joined(&identity("job", "a", 1, 3, 1), PeerId(1), 1, &STARTERS);
+    assert!(matches!(
+        jobs.roster(&first, &Wanted::Job),
+        Roster::Missing(_)
+    ));
+}
+
+#[test]
+fn abandoned_jobs_are_forgotten() {
+    let mut jobs = Jobs::default();
+    for number in 0..1000 {
+        let unit = identity(&format!("job {number}"), "a", 0, 3, 0);
+        jobs.joined(&unit, PeerId(0), number, &STARTERS);
+        jobs.left(PeerId(0), number);
+    }
+    assert!(jobs.jobs.len() <= ABANDONED_MAX + 1);
+}
+
+/// Bytes of texts and entries that are remembered, about.
+fn bytes(jobs: &Jobs) -> usize {
+    let units = jobs.jobs.values().flat_map(|job| job.units.values());
+    let unit = |unit: &Unit| {
+        size_of::<Unit>()
+            + match unit {
+                Unit::Joined { identity, .. } => identity.job.len() + identity.program.len(),
+                Unit::Absent { name, how } => name.len() + how.len(),
+            }
+    };
+    units.map(unit).sum()
+}
+
+#[test]
+fn who_tells_without_end_fills_no_memory() {
+    let mut jobs = Jobs::default();
+    let unit = identity("job", "a", 0, 3, 0);
+    jobs.joined(&unit, PeerId(0), 1, &STARTERS);
+    let long = "ä".repeat(100_000);
+    for number in 0..100_000 {
+        // The job's own launcher, a stranger of the job, and of jobs that nobody knows.
+        let _ = jobs.ended("job", number, (&long[..20], "ended"), 100);
+        let _ = jobs.ended("job", number, ("a", "ended"), 99);
+        let name = format!("job {number}");
+        let _ = jobs.ended(&name, number % 10, ("a", "ended"), 99);
+    }
+    let _ = jobs.ended("job", 1, (&long, &long), 100);
+    assert_eq!(jobs.jobs["job"].units.len(), 3, "there are no others");
+    assert!(jobs.jobs.len() <= TOLD_MAX + 1);
+    assert!(bytes(&jobs) < 64 << 10, "{}", bytes(&jobs));
+    for number in 0..2 * UNITS_MAX {
+        let _ = jobs.ended("never joined", number, (&long[..400], &long[..400]), 98);
+    }
+    assert!(bytes(&jobs) < UNITS_MAX as usize * 1024);
+    let late = identity("late", "a", 0, 3, 0);
+    assert!(jobs.check(&late).is_err(), "no more are remembered");
+    assert!(jobs.check(&unit).is_ok(), "it is known");
+}
+
+#[test]
+fn only_who_started_a_job_tells_of_its_units() {
+    let mut jobs = Jobs::default();
+    let unit = identity("job", "a", 0, 3, 0);
+    // Before anybody has joined it cannot be known who started it.
+    assert_eq!(jobs.ended("job", 1, ("a.1", "by a stranger"), 99), Ok(true));
+    assert!(jobs.ended("job", 2, ("a.2", "ended"), 100).is_err());
+    jobs.joined(&unit, PeerId(0), 1, &STARTERS);
+    assert!(matches!(
+        jobs.roster(&unit, &Wanted::Job),
+        Roster::Missing(_)
+    ));
+    assert!(jobs.ended("job", 1, ("a.1", "ended"), 99).is_err());
+    assert_eq!(jobs.ended("job", 1, ("a.1", "ended"), 100), Ok(true));
+    assert!(matches!(
+        jobs.roster(&unit, &Wanted::Job),
+        Roster::Absent { .. }
+    ));
+}
+
+#[test]
+fn a_run_that_never_began_does_not_end_the_next_one() {
+    let mut jobs = Jobs::default();
+    let unit = identity("job", "a", 0, 3, 0);
+    for number in 0..3 {
+        assert_eq!(jobs.ended("job", number, ("a", "ended"), 90), Ok(true));
+    }
+    jobs.joined(&unit, PeerId(0), 1, &STARTERS);
+    assert!(matches!(
+        jobs.roster(&unit, &Wanted::Job),
+        Roster::Missing(_)
+    ));
+}
+
+#[test]
+fn ancestors_are_found() {
+    let own = ancestors(std::process::id() as i32);
+    let parent = std::os::unix::process::parent_id() as i32;
+    assert_eq!(own.first(), Some(&parent));
+    assert!(ancestors(0).is_empty());
+}
