@@ -5,10 +5,10 @@
 //! themselves in the arena (which deaths they have seen, whether they have leases) decides when memory of the arena comes
 //! back, and nothing else.
 
-use super::control::{Answer, DomainFacts, PEERS_OF_ANSWER, Request};
-use super::jobs::Jobs;
-use super::slots::{Life, Slots};
-use super::{Book, jobs};
+use crate::agent::control::{Answer, DomainFacts, PEERS_OF_ANSWER, Request};
+use crate::agent::jobs::Jobs;
+use crate::agent::slots::{Life, Slots};
+use crate::agent::{Book, jobs};
 use crate::layout::{Cpus, Layout, PeerTableWriter};
 use crate::{Error, Identity, PeerId, PeerInfo};
 use rustix::event::{PollFd, PollFlags};
@@ -33,19 +33,19 @@ pub struct Node {
 
 /// A process that joined, or is about to.
 #[derive(Debug)]
-pub(super) struct Member {
-    pub(super) peer: PeerId,
-    pub(super) incarnation: u32,
+pub(in crate::agent) struct Member {
+    pub(in crate::agent) peer: PeerId,
+    pub(in crate::agent) incarnation: u32,
     /// Only this process speaks for the member.
     pid: i32,
-    pub(super) pidfd: Option<OwnedFd>,
+    pub(in crate::agent) pidfd: Option<OwnedFd>,
     identity: Identity,
     /// Its ancestors: one of them started its job.
     ancestors: Vec<i32>,
 }
 
 impl Member {
-    pub(super) fn life(&self) -> Life {
+    pub(in crate::agent) fn life(&self) -> Life {
         (self.peer, self.incarnation)
     }
 }
@@ -103,16 +103,16 @@ impl Node {
         &self.layout
     }
 
-    pub(super) fn table(&self) -> &PeerTableWriter {
+    pub(in crate::agent) fn table(&self) -> &PeerTableWriter {
         &self.table
     }
 
-    pub(super) fn members(&self) -> &[Member] {
+    pub(in crate::agent) fn members(&self) -> &[Member] {
         &self.members
     }
 
     /// Whether some of what the dead had was not given back yet.
-    pub(super) fn is_reclaiming(&self) -> bool {
+    pub(in crate::agent) fn is_reclaiming(&self) -> bool {
         !self.dying.is_empty()
     }
 
@@ -131,7 +131,7 @@ impl Node {
     }
 
     /// A number for a process that asks to join. Nobody sees it yet: it is seated, or given up.
-    pub(super) fn candidate(
+    pub(in crate::agent) fn candidate(
         &mut self,
         pid: i32,
         cpus: &Cpus,
@@ -177,7 +177,7 @@ impl Node {
     }
 
     /// Shows a process to the others.
-    pub(super) fn seat(&mut self, member: Member) {
+    pub(in crate::agent) fn seat(&mut self, member: Member) {
         let (peer, incarnation) = member.life();
         let complete = self
             .jobs
@@ -191,7 +191,7 @@ impl Node {
     }
 
     /// A number that was promised is free again. Its process had the arena, so it may have written.
-    pub(super) fn unseat(&mut self, peer: PeerId) {
+    pub(in crate::agent) fn unseat(&mut self, peer: PeerId) {
         match self.layout.wipe(peer, self.slots.used()) {
             Ok(()) => self.slots.free(peer),
             Err(error) => {
@@ -214,12 +214,12 @@ impl Node {
         }
     }
 
-    pub(super) fn member(&self, life: Life) -> Option<usize> {
+    pub(in crate::agent) fn member(&self, life: Life) -> Option<usize> {
         self.members.iter().position(|m| m.life() == life)
     }
 
     /// A process died (or ended).
-    pub(super) fn lose(&mut self, index: usize) {
+    pub(in crate::agent) fn lose(&mut self, index: usize) {
         let member = self.members.swap_remove(index);
         self.part(&member, None);
     }
@@ -248,7 +248,7 @@ impl Node {
     /// Ends the leases of the dead, once every survivor has seen the death: until then one of them may still be
     /// copying through the dead process into memory that it had a lease on. And gives back what the dead had
     /// themselves, once nobody has a lease on it. What a process that left still uses keeps its number.
-    pub(super) fn reclaim(&mut self) {
+    pub(in crate::agent) fn reclaim(&mut self) {
         let used = self.slots.used();
         // Who says that it has seen what has not happened yet was led astray; it will look again.
         let seen = |member: &Member| {
@@ -371,7 +371,7 @@ impl Node {
     }
 
     /// Does what process `pid` asks for, but joining, which takes two requests.
-    pub(super) fn answer(
+    pub(in crate::agent) fn answer(
         &mut self,
         domain: &str,
         request: Request,
@@ -456,124 +456,4 @@ impl Node {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::super::control;
-    use super::*;
-    use crate::layout::State;
-    use rustix::fd::AsFd;
-    use rustix::net::{AddressFamily, SocketFlags, SocketType};
-    use std::collections::BTreeSet;
-
-    /// However many there are, and whatever they are called, the agent can say it.
-    #[test]
-    fn the_facts_of_a_full_domain_fit_into_answers() {
-        let mut node = Node::create(1 << 20).unwrap();
-        let mut names = Vec::new();
-        for number in 0..PEERS_MAX {
-            let identity = Identity {
-                job: format!("{number:0>600}"),
-                ..Identity::by_hand("long")
-            };
-            let cpus = Cpus::default();
-            node.admit(std::process::id() as i32, None, &cpus, &identity)
-                .unwrap();
-            names.push(identity.job);
-        }
-        let (family, kind) = (AddressFamily::UNIX, SocketType::SEQPACKET);
-        let (here, there) =
-            rustix::net::socketpair(family, kind, SocketFlags::CLOEXEC, None).unwrap();
-        let (mut told, mut after) = (Vec::new(), None);
-        loop {
-            let answer = node.answer("full", Request::Facts { after }, 0).unwrap();
-            control::send(here.as_fd(), &answer, &[]).unwrap();
-            let (answer, _) = control::receive::<Answer>(there.as_fd()).unwrap();
-            let Answer::Facts(facts, more) = answer else {
-                panic!("{answer:?}");
-            };
-            after = facts.peers.last().map(|info| info.peer);
-            told.extend(facts.peers.into_iter().map(|info| info.identity.job));
-            if !more {
-                break;
-            }
-        }
-        assert_eq!(told, names);
-    }
-
-    /// Whatever stands in the table, the agent knows who lives and in which life.
-    #[test]
-    fn the_table_is_published_and_never_believed() {
-        let mut node = Node::create(16 << 20).unwrap();
-        let scribble = |node: &Node, state: State, incarnation: u32| {
-            for peer in (0..PEERS_MAX as u32).map(PeerId) {
-                node.table.publish(peer, state, incarnation);
-            }
-            node.table.publish_used(0);
-            node.table.publish_epoch(u64::MAX);
-        };
-        let identity = Identity::by_hand("scribbled");
-        let admit = |node: &mut Node| {
-            let cpus = Cpus::default();
-            node.admit(std::process::id() as i32, None, &cpus, &identity)
-                .unwrap()
-        };
-        let mut living = BTreeSet::new();
-        let mut granted = Vec::new();
-        for round in 0..12u32 {
-            let state = [State::Free, State::Alive, State::Dead][round as usize % 3];
-            scribble(&node, state, [u32::MAX, 0, 7][round as usize / 3 % 3]);
-            let life = admit(&mut node);
-            assert!(living.insert(life.0), "{} is given twice", life.0);
-            assert_eq!(node.layout.peers.state(life.0), (State::Alive, life.1));
-            assert_eq!(node.layout.peers.used(), node.slots.used());
-            granted.push((life, node.grant(life, 1).map(|span| span.offset).ok()));
-            scribble(&node, State::Free, u32::MAX);
-            if round % 4 == 3 {
-                // One that lived between others: only what it had comes back, and its number has another life.
-                let member = node.member(life).unwrap();
-                node.lose(member);
-                living.remove(&life.0);
-                for peer in &living {
-                    node.layout.set_seen_epoch(*peer, node.epoch);
-                }
-                let used = node.book.used();
-                node.reclaim();
-                assert!(node.book.used() <= used);
-                assert!(node.book.of(life).is_empty());
-                let next = admit(&mut node);
-                assert_eq!(next, (life.0, life.1 + 1));
-                living.insert(next.0);
-            }
-        }
-        let had: Vec<_> = granted
-            .iter()
-            .filter(|(life, _)| node.member(*life).is_some())
-            .collect();
-        for (life, offset) in had {
-            let spans = node.book.of(*life);
-            assert_eq!(spans.first().map(|span| span.offset), *offset, "{life:?}");
-        }
-    }
-
-    /// Who says that it has seen deaths that have not happened yet does not set free what they will leave.
-    #[test]
-    fn a_death_is_not_seen_before_it_happens() {
-        let mut node = Node::create(16 << 20).unwrap();
-        let identity = Identity::by_hand("foresees");
-        let mut lives = (0..2).map(|_| {
-            let cpus = Cpus::default();
-            node.admit(std::process::id() as i32, None, &cpus, &identity)
-                .unwrap()
-        });
-        let (first, second) = (lives.next().unwrap(), lives.next().unwrap());
-        drop(lives);
-        node.grant(second, 1).unwrap();
-        node.layout.set_seen_epoch(first.0, u64::MAX);
-        let member = node.member(second).unwrap();
-        node.lose(member);
-        assert!(node.is_reclaiming(), "the survivor has not looked");
-        node.layout
-            .set_seen_epoch(first.0, node.layout.peers.epoch());
-        node.reclaim();
-        assert!(!node.is_reclaiming() && node.book.used() == 0);
-    }
-}
+mod tests;
