@@ -38,7 +38,7 @@
 //!   mapped it may wait for them, but the steward frees only what nobody holds.
 //!
 //! # Files
-//! * `message`: [`Request`], [`Answer`], [`Order`], [`Report`] and what is in them.
+//! * `message`: [`Request`], [`Answer`], [`Order`], [`Report`] and what is in them. `settings`: [`StreamConfig`], [`Reader`].
 //! * `layout`: [`Layout`] of a rank's part, its name, and the packing rule.
 //! * `fault`: [`Fault`], every error that the steward can answer.
 //! * `queue`: which steps a reader group gets. `governor`: who gets memory. `watch`: subscriptions. `stream/`: one stream. `steward`: all of them;
@@ -52,6 +52,7 @@ mod layout;
 mod message;
 mod opening;
 pub mod queue;
+mod settings;
 mod steward;
 pub mod stream;
 mod watch;
@@ -60,11 +61,11 @@ pub use fault::Fault;
 pub use figures::{Figures, GroupFigures, KeeperFigures, StreamFigures, Wait};
 pub use layout::{ALIGN, Attribute, Block, Layout, LayoutHash, Packing, Variable};
 pub use message::{
-    Answer, BufferAt, BufferId, EndOfStream, Expected, Failure, Handle, KeeperInfo, Lack, Layouts,
-    Limits, Notice, Order, Part, PartRecord, Peer, Places, Policy, Reader, ReaderId, Report,
-    Request, Retain, Slot, Start, StepRecord, StreamConfig, StreamId, Ticket, Told, Unread, Want,
-    WriterId,
+    Answer, BufferAt, BufferId, EndOfStream, Failure, Handle, KeeperInfo, Lack, Layouts, Notice,
+    Order, Part, PartRecord, Peer, Places, ReaderId, Report, Request, Slot, StepRecord, StreamId,
+    Ticket, Told, Want, WriterId,
 };
+pub use settings::{Expected, Limits, Policy, Reader, Retain, Start, StreamConfig, Unread};
 pub use steward::{Action, Event, Steward};
 pub use watch::{Interest, MOST_NEWS, News, WatchId, Written};
 

@@ -1,5 +1,6 @@
 //! Every policy and every error of a stream, one by one, said to a steward and answered without a network between.
 
+mod ends;
 mod keeping;
 mod lives;
 mod parts;

@@ -42,11 +42,14 @@
 //! * A reader that holds steps for ever makes `Block` writers wait until their deadlines.
 //!
 //! # Files
-//! `mod` (the machine's entrances, and what follows every event) · `writers` · `commit` (their parts) · `groups` (of readers) · `readers` · `store` (steps and buffers) · `check` (do
-//! the parts of the ranks fit together) · `matching` (what a step has of a box) · `watching` (subscriptions) · `waits` (who waits for whom)
+//! `mod` (the machine's entrances, and what follows every event) · `writers` · `grants` (what they ask for) · `commit` (their
+//! parts) · `ending` (of writers and the stream) · `groups` (of readers) · `readers` · `store` (steps and buffers) · `spill` ·
+//! `check` (do the parts of the ranks fit together) · `matching` (what a step has of a box) · `watching` (subscriptions) ·
+//! `waits` (who waits for whom)
 
 mod check;
 mod commit;
+mod ending;
 mod grants;
 mod groups;
 mod matching;

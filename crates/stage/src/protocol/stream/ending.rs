@@ -1,0 +1,121 @@
+//! How writer ranks close, fail or are lost, and how the stream ends with them.
+
+use super::Stream;
+use super::writers::Place;
+use crate::protocol::{Answer, EndOfStream, Failure, Fault, Peer, Ticket};
+
+impl Stream {
+    /// Why a rank cannot close (S10): another one was told that a step is committed which this one has not.
+    fn closes_early(&self, rank: usize) -> Option<Fault> {
+        let step = self.writers.ranks[rank].next;
+        let mut others = self.writers.ranks.iter();
+        let other = others.position(|other| other.next > step)?;
+        Some(Fault::ClosesEarly {
+            stream: self.name.clone(),
+            rank: rank as u32,
+            step,
+            other: other as u32,
+        })
+    }
+
+    /// A rank has written all that it wanted to. It learns it when the stream has failed meanwhile, or cannot end well with it.
+    pub fn close_writer(&mut self, from: Peer, rank: u32, ticket: Ticket) {
+        if !self.writer_is(rank, from) {
+            return self.fail(from, ticket, Fault::NotOpen);
+        }
+        let answer = match self.not_ended() {
+            Ok(()) => match self.closes_early(rank as usize) {
+                Some(fault) => return self.fail(from, ticket, fault),
+                None => Answer::Closed,
+            },
+            Err(fault) => Answer::Failed(fault),
+        };
+        self.answer(from, ticket, answer);
+        if let Some((peer, ticket)) = self.stop_asking(rank as usize) {
+            self.fail(peer, ticket, Fault::NotOpen);
+        }
+        self.drop_uncommitted(rank as usize);
+        self.let_go(rank as usize);
+        self.writers.ranks[rank as usize].place = Place::Closed;
+        self.settle();
+    }
+
+    /// A rank gives up: an error that it did not mend, or a panic.
+    pub fn leave_writer(&mut self, from: Peer, rank: u32) {
+        if !self.writer_is(rank, from) {
+            return;
+        }
+        if let Some((peer, ticket)) = self.stop_asking(rank as usize) {
+            self.fail(peer, ticket, Fault::NotOpen);
+        }
+        self.rank_failed(rank as usize, Failure::GaveUp);
+        self.settle();
+    }
+
+    /// All ranks have closed, and what can be whole is: the end.
+    pub(super) fn close_if_all_have(&mut self) {
+        let all = self
+            .writers
+            .ranks
+            .iter()
+            .all(|rank| rank.place == Place::Closed);
+        if all && !self.is_sealing() && self.end.is_none() {
+            self.end_stream(EndOfStream::Closed);
+        }
+    }
+
+    /// Every rank was told that the open step is committed, and it is as soon as its keepers say so.
+    pub(super) fn is_sealing(&self) -> bool {
+        let open = &self.store.open;
+        open.missing == 0 && open.sealing > 0
+    }
+
+    /// Looks at the leases of the ranks that are away again.
+    pub(super) fn wake_for_leases(&mut self) {
+        let ranks = self.writers.ranks.iter();
+        let leases = ranks.filter_map(|rank| match rank.place {
+            Place::Away(until) => Some(until),
+            _ => None,
+        });
+        if let Some(until) = leases.min() {
+            self.wake_by(until);
+        }
+    }
+
+    pub(super) fn end_stream(&mut self, why: EndOfStream) {
+        self.end = Some(why);
+        for rank in 0..self.writers.ranks.len() {
+            if let Some((peer, ticket)) = self.stop_asking(rank)
+                && let Err(fault) = self.not_ended()
+            {
+                self.fail(peer, ticket, fault);
+            }
+            self.drop_uncommitted(rank);
+            self.let_go(rank);
+        }
+        self.drop_open();
+        self.end_watches(why);
+        self.linger();
+    }
+
+    /// A process is gone: so is a writer rank, if it was one.
+    pub(super) fn writer_lost(&mut self, peer: Peer) {
+        for rank in 0..self.writers.ranks.len() {
+            if self.writers.ranks[rank].place == Place::Here(peer) {
+                self.rank_failed(rank, Failure::Died);
+            }
+        }
+    }
+
+    /// A rank is gone without having closed: what it had not committed is lost. It may come back while its lease runs.
+    pub(super) fn rank_failed(&mut self, rank: usize, how: Failure) {
+        self.stop_asking(rank);
+        self.drop_uncommitted(rank);
+        self.let_go(rank);
+        let until = self.after(self.config.lease);
+        let state = &mut self.writers.ranks[rank];
+        (state.place, state.failure) = (Place::Away(until), how);
+        state.layout = None; // who comes back does not know what was told
+        self.wake_by(until);
+    }
+}
