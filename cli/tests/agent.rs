@@ -61,6 +61,32 @@ fn everybody_hears_of_the_death_of_the_agent() {
     assert!(words.contains("lost") || words.contains("gone"), "{words}");
 }
 
+/// An agent that has no descriptors for the service of its streams says so and ends: no unit waits for streams that nobody serves.
+#[test]
+fn an_agent_without_streams_ends() {
+    let mut ready = 0;
+    for descriptors in 8..=10 {
+        let domain = format!("agent-{descriptors}-{}", std::process::id());
+        let samite = env!("CARGO_BIN_EXE_samite");
+        let script = format!("ulimit -n {descriptors}; exec {samite} agent --domain {domain}");
+        let agent = Command::new("sh")
+            .args(["-c", &script])
+            .env("XDG_CONFIG_HOME", "/nonexistent")
+            .env_remove("SAMITE_LOG")
+            .output()
+            .expect("sh can be started");
+        let words = String::from_utf8_lossy(&agent.stderr);
+        assert_eq!(agent.status.code(), Some(1), "{words}");
+        if agent.stdout.is_empty() {
+            continue;
+        }
+        let sentence = format!("the agent of domain {domain} ends, since its streams are not");
+        assert!(words.contains(&sentence), "{words}");
+        ready += 1;
+    }
+    assert!(ready > 0, "no agent has got so far as to serve its domain");
+}
+
 /// A process and an agent that have no process id for each other: each way it is said, and nobody joins.
 #[test]
 fn processes_of_another_pid_namespace_are_refused() {

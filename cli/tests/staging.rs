@@ -189,3 +189,22 @@ fn an_array_larger_than_memory_is_refused() {
         assert!(errors.contains(said), "{way}: {errors}");
     }
 }
+
+/// A staging server stays for the others of its job, and all of these may have ended before it looked for them.
+#[test]
+fn servers_of_programs_that_never_join_end() {
+    let folder = tempfile::tempdir().expect("a folder for the workflow");
+    let path = folder.path().join("flow.toml");
+    let text = "[[program]]\nname = 'servers'\ncommand = 'stage-server'\nargs = ['--memory', '1 MiB']\n\
+                [[program]]\nname = 'nothing'\ncommand = 'true'\nunits = 2\n";
+    std::fs::write(&path, text).expect("it can be written");
+    let output = Command::new(env!("CARGO_BIN_EXE_samite"))
+        .env("XDG_CONFIG_HOME", "/nonexistent")
+        .env_remove("SAMITE_LOG")
+        .arg("run")
+        .arg(&path)
+        .output()
+        .expect("samite can be started");
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{errors}");
+}
