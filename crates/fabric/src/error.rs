@@ -129,6 +129,14 @@ pub enum Error {
         /// The handler's number.
         handler: u16,
     },
+    /// The handler of an active message panicked, so that there is no reply.
+    #[error("handler {handler} of {peer} panicked")]
+    HandlerPanicked {
+        /// The receiver.
+        peer: PeerId,
+        /// The handler's number.
+        handler: u16,
+    },
     /// An active message, or the reply to one, is longer than they may be.
     #[error(
         "{what} of {bytes} bytes is longer than {most}; send a message, or the key of a segment"
@@ -222,6 +230,7 @@ pub enum ErrorCode {
     Forked = 19,
     NotReceived = 20,
     NoSuchKey = 21,
+    HandlerPanicked = 22,
 }
 
 impl Error {
@@ -248,6 +257,7 @@ impl Error {
             Error::TooLong { .. } => ErrorCode::TooLong,
             Error::Forked => ErrorCode::Forked,
             Error::NotReceived(_) => ErrorCode::NotReceived,
+            Error::HandlerPanicked { .. } => ErrorCode::HandlerPanicked,
             Error::NoSuchKey(_) => ErrorCode::NoSuchKey,
         }
     }

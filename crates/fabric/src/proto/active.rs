@@ -3,19 +3,20 @@
 //! A handler gets the sender and the bytes, may return a reply, and can do nothing else: it has no way
 //! to wait, so that it can never be the reason why nobody makes progress. Requests that will be
 //! answered are bounded per peer ([`CREDITS`]); replies have their own room in the ring. A credit comes back
-//! with the answer, also when nobody waits for it any more.
+//! with the answer, also when nobody waits for it any more; and there is an answer when the handler panics, too.
 //!
 //! Short ones travel in one frame. Long ones are offered and fetched like any large message, at most
 //! [`LONG_MAX`] bytes each. What is under way to a peer is bounded on both sides ([`LONG_BYTES`]): the sender
 //! waits, and a receiver takes no memory on the word of one that did not. Replies have the same maximum.
 
-use crate::engine::{Budget, Engine, Queued};
+use crate::engine::{Budget, Engine, Handler, Queued};
 use crate::ops::{Op, Outcome, Status, Then, Work};
 use crate::transport::{AnyTransport, Class, Incoming, Outgoing, Push, Transport};
 use crate::wire::{Offer, Words, kind};
 use crate::{Error, PeerId, SegmentKey};
 use samite_mem::lend::{ReadBuf, WriteBuf};
 use samite_mem::ring::Body;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
 /// Unanswered requests to one peer; more wait here, not there.
 pub(crate) const CREDITS: u32 = 256;
@@ -30,6 +31,8 @@ const OK: u64 = 0;
 const NO_HANDLER: u64 = 1;
 /// The reply was longer than [`LONG_MAX`].
 const TOO_LONG: u64 = 2;
+/// The handler panicked.
+const PANICKED: u64 = 3;
 
 /// A reply on its way, in as many frames as it takes.
 #[derive(Debug)]
@@ -204,24 +207,31 @@ impl Engine {
 
     /// Runs a handler and queues its reply.
     pub(crate) fn handle(&mut self, from: PeerId, handler: u16, request: u64, body: &Body<'_>) {
-        let reply = match (self.handlers.get_mut(&handler), body) {
-            _ if handler == LOOK_UP => Ok(self.key_of(&body.to_vec())),
-            (Some(run), Body::Slice(bytes)) => Ok(run(from, bytes)),
-            (Some(run), body) => Ok(run(from, &body.to_vec())),
-            (None, _) => Err(()),
+        let attempt = |run: &mut Handler, bytes: &[u8]| {
+            // Whoever asked is told before the program is.
+            catch_unwind(AssertUnwindSafe(|| run(from, bytes)))
         };
-        if request == 0 {
-            if reply.is_err() {
-                tracing::warn!(%from, handler, "an active message for a handler that is not registered");
-            }
-            return;
+        let ran = match (self.handlers.get_mut(&handler), body) {
+            _ if handler == LOOK_UP => Some(Ok(self.key_of(&body.to_vec()))),
+            (Some(run), Body::Slice(bytes)) => Some(attempt(run, bytes)),
+            (Some(run), body) => Some(attempt(run, &body.to_vec())),
+            (None, _) => None,
+        };
+        if ran.is_none() && request == 0 {
+            tracing::warn!(%from, handler, "an active message for a handler that is not registered");
         }
-        let (status, bytes) = match reply.map(Option::unwrap_or_default) {
-            Ok(bytes) if bytes.len() as u64 > LONG_MAX => {
+        let named = |status: u64| (status | (handler as u64) << 16, Vec::new());
+        let mut panic = None;
+        let (status, bytes) = match ran.map(|ran| ran.map(Option::unwrap_or_default)) {
+            Some(Ok(bytes)) if bytes.len() as u64 > LONG_MAX => {
                 (TOO_LONG | (bytes.len() as u64) << 16, Vec::new())
             }
-            Ok(bytes) => (OK, bytes),
-            Err(()) => (NO_HANDLER | (handler as u64) << 16, Vec::new()),
+            Some(Ok(bytes)) => (OK, bytes),
+            Some(Err(payload)) => {
+                panic = Some(payload);
+                named(PANICKED)
+            }
+            None => named(NO_HANDLER),
         };
         let reply = Reply {
             request,
@@ -229,7 +239,12 @@ impl Engine {
             bytes,
             sent: 0,
         };
-        self.queue(from, Class::Reply, Queued::Reply(reply));
+        if request != 0 {
+            self.queue(from, Class::Reply, Queued::Reply(reply));
+        }
+        if let Some(payload) = panic {
+            resume_unwind(payload);
+        }
     }
 
     pub(crate) fn reply_arrived(&mut self, frame: &Incoming<'_>) -> Result<(), &'static str> {
@@ -240,7 +255,7 @@ impl Engine {
         match status & 0xffff {
             OK if whole > LONG_MAX => return Err("the length of a reply"),
             OK if left == 0 || here > 0 => {}
-            NO_HANDLER | TOO_LONG if whole == 0 => {}
+            NO_HANDLER | TOO_LONG | PANICKED if whole == 0 => {}
             _ => return Err("the status of a reply"),
         }
         let from = frame.from;
@@ -275,6 +290,10 @@ impl Engine {
                 what: "a reply",
                 bytes: status >> 16,
                 most: LONG_MAX,
+            }),
+            PANICKED => Err(Error::HandlerPanicked {
+                peer: from,
+                handler: (status >> 16) as u16,
             }),
             _ => Err(Error::NoHandler {
                 peer: from,

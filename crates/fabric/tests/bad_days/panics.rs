@@ -2,7 +2,7 @@
 //! things that a program of one process can do wrong.
 
 use samite_fabric::{Config, Error, Fabric, Identity, Match, PeerId};
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::time::Duration;
 
 fn alone() -> Fabric {
@@ -38,6 +38,24 @@ fn a_scope_keeps_its_buffers_through_a_panic() {
     // The frame that was the panic was taken: what follows is not the same one.
     let reply = fabric.request(fabric.me(), 1, b"").unwrap().wait().unwrap();
     assert_eq!(reply, [2]);
+}
+
+/// Whoever asks a handler that panics hears so, more often than there are credits.
+#[test]
+fn a_handler_that_panics_answers() {
+    let fabric = alone();
+    fabric.on(1, |_: PeerId, _: &[u8]| {
+        resume_unwind(Box::new("a handler"))
+    });
+    for _ in 0..600 {
+        let request = fabric.request(fabric.me(), 1, b"").unwrap();
+        while catch_unwind(AssertUnwindSafe(|| fabric.progress())).is_ok() {}
+        let (peer, handler) = (fabric.me(), 1);
+        assert_eq!(
+            request.wait(),
+            Err(Error::HandlerPanicked { peer, handler })
+        );
+    }
 }
 
 /// A blocking receive, and one into a buffer that dies with the panic.
