@@ -64,6 +64,13 @@ impl<'f> Lock<'f> {
 
     #[inline(always)]
     fn enter(&self, machine: Acquire, step: Step, wish: Wish) -> Result<End> {
+        let end = self.walk_up(machine, step, wish)?;
+        self.hold(end)
+    }
+
+    /// Goes through the queue, to its end or as far as the wish allows.
+    #[inline(always)]
+    fn walk_up(&self, machine: Acquire, step: Step, wish: Wish) -> Result<End> {
         let home = self.home_peer();
         if let Some(lost) = self.team.fabric().lost(home) {
             return Err(self.say(lost.into()));
@@ -75,7 +82,12 @@ impl<'f> Lock<'f> {
         if !self.words.is_there() {
             return Err(self.gone());
         }
-        let end = self.drive(machine, step, wish)?;
+        self.drive(machine, step, wish)
+    }
+
+    /// The lock is held, if this is how the queue ended. With an error it is not: it has been given back.
+    #[inline(always)]
+    fn hold(&self, end: End) -> Result<End> {
         if let End::Held { broken } = end {
             self.state.set(State::Held);
             self.tell_check(broken)
@@ -242,11 +254,12 @@ impl<'f> Lock<'f> {
         match left {
             Left::Waiting(machine) => {
                 let behind = machine.waits_behind().unwrap_or(self.ticket.get());
-                let entered = self.enter(machine, Step::Await(behind), wish);
-                if entered.is_err() && self.state.get() == State::Idle {
+                let walked = self.walk_up(machine, Step::Await(behind), wish);
+                if walked.is_err() && self.state.get() == State::Idle {
                     self.leave(Left::Waiting(machine));
                 }
-                entered.map(Some)
+                // Whoever has held the lock has no place in the queue any more, whatever becomes of it.
+                self.hold(walked?).map(Some)
             }
             Left::Asked(machine, step, asked) => {
                 let answer = self.answer(step, asked);

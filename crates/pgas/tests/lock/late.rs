@@ -106,6 +106,49 @@ fn a_lock_is_dropped_before_the_home_has_answered() {
     units.conduct(name, drops, send_away);
 }
 
+/// In the checking mode the home hears who holds the lock. A call that has waited for the lock, and has it, and cannot tell a
+/// home that is away, gives it back: no later call goes on with a place that is used up.
+#[test]
+fn a_place_that_was_used_is_not_used_again() {
+    let body = |fabric: &Fabric, _: &[PeerId]| {
+        let pgas = Pgas::new(fabric)?;
+        let (world, me) = (pgas.world(), pgas.me());
+        let lock = lock_of_the_first(world)?;
+        let mut guard = (me == Unit(2)).then(|| lock.acquire()).transpose()?;
+        world.barrier()?;
+        if me == Unit(1) {
+            let patient = fabric.deadline();
+            fabric.set_deadline(Duration::from_millis(50));
+            timed_out(lock.acquire().map(drop))?;
+            fabric.set_deadline(patient);
+            same!(lock.queue()?, [Unit(2), Unit(1)]);
+        }
+        world.barrier()?;
+        guard.take().map_or(Ok(()), |guard| guard.release())?;
+        world.barrier()?;
+        // The words are mapped: it has the lock, and the home does not hear of it.
+        while_away(fabric, me, || lock.acquire().map(drop))?;
+        world.barrier()?;
+        if me == Unit(3) {
+            guard = Some(lock.acquire()?);
+        }
+        world.barrier()?;
+        same!(lock.queue()?, [Unit(3)]);
+        if me == Unit(1) {
+            check!(lock.try_acquire()?.is_none(), "unit 3 holds it");
+        }
+        world.barrier()?;
+        guard.take().map_or(Ok(()), |guard| guard.release())?;
+        lock.acquire()?.release()?;
+        world.barrier()?;
+        same!(lock.queue()?, []);
+        Ok(world.barrier()?)
+    };
+    let name = "late::a_place_that_was_used_is_not_used_again";
+    let units = units(4).config(|config| config.check = true);
+    units.conduct(name, body, send_away);
+}
+
 /// A lock that is at home at unit 0, who is this peer, and the segments there that have come with it. Collective.
 fn lock_and_pages<'f>(
     fabric: &Fabric,
