@@ -72,7 +72,15 @@ pub struct Lock<'f> {
 #[must_use = "a guard that is dropped at once gives the lock back at once"]
 pub struct Guard<'l, 'f> {
     lock: &'l Lock<'f>,
-    lost: Option<Unit>,
+    repair: Option<Repair>,
+}
+
+/// What the holder of a broken lock repairs.
+#[derive(Clone, Copy, Debug)]
+struct Repair {
+    lost: Unit,
+    /// Whether the thread was unwinding already when it took the lock: then it is no panic in the middle of the repair.
+    unwinding: bool,
 }
 
 impl<'f> Team<'f> {
@@ -109,7 +117,7 @@ impl<'f> Lock<'f> {
         match self.take(Wish::Wait)? {
             End::Held { broken: false } => Ok(Guard {
                 lock: self,
-                lost: None,
+                repair: None,
             }),
             end => Err(self.turn_away(end)),
         }
@@ -121,7 +129,7 @@ impl<'f> Lock<'f> {
         match self.take(Wish::Try)? {
             End::Held { broken: false } => Ok(Some(Guard {
                 lock: self,
-                lost: None,
+                repair: None,
             })),
             End::Busy => Ok(None),
             end => Err(self.turn_away(end)),
@@ -135,12 +143,15 @@ impl<'f> Lock<'f> {
         match self.take(Wish::Repair)? {
             End::Held { broken: true } => {
                 let lost = self.lost_unit().inspect_err(|_| self.give_unused(true))?;
-                let lost = Some(lost);
-                Ok(Guard { lock: self, lost })
+                let unwinding = std::thread::panicking();
+                Ok(Guard {
+                    lock: self,
+                    repair: Some(Repair { lost, unwinding }),
+                })
             }
             _ => Ok(Guard {
                 lock: self,
-                lost: None,
+                repair: None,
             }),
         }
     }
@@ -202,13 +213,13 @@ impl<'f> Lock<'f> {
 impl Guard<'_, '_> {
     /// Which holder died before this one: only after [`Lock::recover`].
     pub fn lost_holder(&self) -> Option<Unit> {
-        self.lost
+        self.repair.map(|repair| repair.lost)
     }
 
     /// Gives the lock back for a caller that could not read what it guards: if a holder had died, the lock is still
     /// broken.
     fn give_up(self) {
-        let (lock, broken) = (self.lock, self.lost.is_some());
+        let (lock, broken) = (self.lock, self.repair.is_some());
         std::mem::forget(self);
         lock.give_unused(broken);
     }
@@ -258,7 +269,7 @@ impl Drop for Lock<'_> {
 impl Drop for Guard<'_, '_> {
     #[inline]
     fn drop(&mut self) {
-        if self.lost.is_some() && std::thread::panicking() {
+        if self.repair.is_some_and(|repair| !repair.unwinding) && std::thread::panicking() {
             return self.lock.give_unused(true);
         }
         if let Err(error) = self.lock.complete_and_give() {

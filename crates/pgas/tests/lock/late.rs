@@ -213,6 +213,16 @@ fn words_that_are_nonsense() {
     units(3).run("late::words_that_are_nonsense", body);
 }
 
+/// Repairs a lock when it is dropped.
+struct Repairs<'l, 'f>(&'l Lock<'f>);
+
+impl Drop for Repairs<'_, '_> {
+    fn drop(&mut self) {
+        let guard = self.0.recover().expect("it says who died");
+        assert_eq!(guard.lost_holder(), Some(Unit(2)));
+    }
+}
+
 /// A broken lock whose home does not say who died: the caller has an error, and not the lock, which stays broken. So it
 /// does when the repair ends by a panic.
 #[test]
@@ -251,6 +261,14 @@ fn who_gets_an_error_has_no_lock() {
             let panicked: Result<(), _> = catch_unwind(repair);
             check!(panicked.is_err());
             same!(lock.acquire().err(), Some(Error::HolderLost { unit }));
+            // A repair that is begun and ended while the thread unwinds is whole.
+            let panicked = catch_unwind(AssertUnwindSafe(|| {
+                let _last = Repairs(&lock);
+                panic!("somewhere else");
+            }));
+            check!(panicked.is_err());
+            same!(lock.acquire().err(), None);
+            breaks(Some(1), 3)?;
             same!(lock.recover()?.lost_holder(), Some(unit));
             same!(lock.recover()?.lost_holder(), None);
         }
