@@ -22,6 +22,8 @@
 //! * What is mapped is reached by a load, a store or a memcpy; all else has a path over messages, and every
 //!   test runs on both.
 //! * Whatever waits has a deadline, makes progress, and ends when a unit that it depends on is lost.
+//! * A fork of a unit has private zeroes in place of what was mapped: a put, get or update of them by rank or pointer may end
+//!   there without an error, and reaches nobody. What needs another unit ends with [`samite_fabric::Error::Forked`].
 //!
 //! ```
 //! # use samite_fabric::{Config, Fabric, Identity};

@@ -213,6 +213,12 @@ fn a_fork_writes_to_nobody() {
                 if let Some(borrowed) = borrowed {
                     borrowed.as_mut_slice::<u8>().fill(9);
                 }
+                let mut word = [1; 8];
+                matches_or_fail!(reading.get(0, &mut word), Err(Error::Forked));
+                matches_or_fail!(reading.get_nb(0, 8), Err(Error::Forked));
+                let got = fabric.scope(|scope| scope.get(&reading, 0, &mut word).map(drop));
+                matches_or_fail!(got, Err(Error::Forked));
+                same!(word, [1; 8]);
                 if let Some(readable) = reading.readable() {
                     same!(
                         readable.as_slice::<u8>().iter().all(|byte| *byte == 0),
