@@ -26,9 +26,9 @@ const POLL_MAX: usize = 256;
 const IDLE_MAX: u32 = 4096;
 /// With so few rings polling them all costs nothing, and nobody is forgotten.
 const ALWAYS: usize = 4;
-/// Polls between two looks at the news bits and at the clock.
+/// Polls between two looks at the news bits, and at the clock while nothing arrives.
 const LOOK: u32 = 16;
-/// The same while frames arrive: a newcomer can wait for so many of them.
+/// Polls between two looks at the clock while frames arrive.
 const LOOK_BUSY: u32 = 64 * LOOK;
 
 impl Shm {
@@ -58,12 +58,20 @@ impl Shm {
         }
         // Counted also while something arrives: a peer that talks all the time hides no newcomer.
         self.polls = self.polls.wrapping_add(1);
-        let every = if arrived > 0 { LOOK_BUSY } else { LOOK };
-        if self.polls.is_multiple_of(every) || self.polled.is_empty() {
-            arrived += self.look_for_news(sink);
-            arrived += self.look_around(sink);
+        if self.polls.is_multiple_of(LOOK) || self.polled.is_empty() {
+            arrived += self.look(arrived > 0, sink);
         }
         arrived
+    }
+
+    /// Looks for who has begun to speak; more seldom, or if nothing arrives, for what nobody tells of.
+    #[inline(never)]
+    fn look<S: Sink>(&mut self, is_busy: bool, sink: &mut S) -> usize {
+        let arrived = self.look_for_news(sink);
+        if is_busy && !self.polls.is_multiple_of(LOOK_BUSY) {
+            return arrived;
+        }
+        arrived + self.look_around(sink)
     }
 
     /// Delivers what a peer has in its ring, until its turn is over or the sink has what it waited for.

@@ -110,6 +110,7 @@ impl Shm {
     pub(super) fn membership<S: Sink>(&mut self, sink: &mut S) -> usize {
         let epoch = self.layout.peers.epoch();
         let mut changes = 0;
+        let mut is_whole = true;
         for peer in (0..self.layout.peers.used()).map(PeerId) {
             let (state, incarnation) = self.layout.peers.state(peer);
             if self.known.len() <= peer.index() {
@@ -123,7 +124,16 @@ impl Shm {
             // One that came, sent and died between two looks still has its say (T4).
             let had_its_say = state == State::Dead && self.look_for_ring(peer);
             if (state == State::Alive || had_its_say) && self.known[peer.index()].is_none() {
-                let Some(info) = self.layout.peers.info(peer) else {
+                let info = self.layout.peers.info(peer);
+                if self.layout.peers.state(peer) != (state, incarnation) {
+                    // Another life has the number by now. What was seen of the two is not mixed: the next poll looks again.
+                    if let Some(slot) = self.inbound.get_mut(peer.index()) {
+                        *slot = None;
+                    }
+                    is_whole = false;
+                    continue;
+                }
+                let Some(info) = info else {
                     continue;
                 };
                 self.known[peer.index()] = Some(incarnation);
@@ -138,6 +148,9 @@ impl Shm {
         }
         if changes > 0 {
             self.crowded = self.count_crowd();
+        }
+        if !is_whole {
+            return changes;
         }
         self.epoch_seen = epoch;
         // H1. What is still used of segments of the dead has a lease, which the agent sees.

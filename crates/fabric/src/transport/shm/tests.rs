@@ -4,9 +4,9 @@ use super::*;
 use crate::agent::{Book, Node};
 use crate::transport::{Class, Incoming, Sink};
 use crate::{Identity, layout};
-use samite_mem::Arena;
 use samite_mem::ring::{Body, RING_BYTES};
 use samite_mem::sync::Ordering;
+use samite_mem::{Arena, Span};
 
 /// Large enough for a body that no machine should take memory for; most of it is never touched.
 const BUDGET: u64 = 2 << 30;
@@ -16,11 +16,16 @@ const BUDGET: u64 = 2 << 30;
 struct Heard {
     bodies: Vec<u64>,
     corrupt: Vec<&'static str>,
+    /// Whether it waits for one frame only.
+    one: bool,
 }
 
 impl Sink for Heard {
     fn frame(&mut self, frame: Incoming<'_>) {
         self.bodies.push(frame.body.len());
+    }
+    fn satisfied(&self) -> bool {
+        self.one && !self.bodies.is_empty()
     }
     fn change(&mut self, change: crate::transport::Change) {
         if let crate::transport::Change::Corrupt { what, .. } = change {
@@ -35,28 +40,41 @@ fn mapped(layout: &Layout) -> Arena {
     Arena::attach(fd).unwrap()
 }
 
-/// One that writes, one that reads.
+fn frame(body: &[u8]) -> Outgoing<'_> {
+    Outgoing {
+        class: Class::Request,
+        kind: 1,
+        arg: 0,
+        inline: &[],
+        body: Body::Slice(body),
+    }
+}
+
+/// One that writes, one that reads, and another one that may write.
 struct Ends {
     writer: Shm,
     reader: Shm,
+    newcomer: Shm,
     node: Node,
 }
 
 impl Ends {
     fn new() -> Ends {
         let mut node = Node::create(BUDGET).unwrap();
-        let book = Book::new(node.layout().extents());
-        let mut books = [Some(book), None].into_iter();
+        let all = node.layout().extents();
+        let bytes = all.bytes / 2;
+        let half = |offset| Some(Book::new(Span { offset, bytes }));
+        let mut books = [half(all.offset), None, half(all.offset + bytes)].into_iter();
         let mut end = || {
             let pid = std::process::id() as i32;
             let identity = Identity::by_hand("test");
             let life = node
                 .admit(pid, None, &layout::own_cpus(), &identity)
                 .unwrap();
-            // Only one end makes blocks. Each has a mapping of its own, as processes have.
+            // One end makes no blocks. Each has a mapping of its own, as processes have.
             let book = books.next().flatten();
             let book = book.unwrap_or_else(|| {
-                Book::new(samite_mem::Span {
+                Book::new(Span {
                     offset: 0,
                     bytes: 0,
                 })
@@ -66,23 +84,17 @@ impl Ends {
             let membership = Membership::new(life, layout, Box::new(extents), false);
             Shm::new(&membership, None)
         };
-        let (writer, reader) = (end(), end());
+        let (writer, reader, newcomer) = (end(), end(), end());
         Ends {
             writer,
             reader,
+            newcomer,
             node,
         }
     }
 
     fn write(&mut self, body: &[u8]) {
-        let frame = Outgoing {
-            class: Class::Request,
-            kind: 1,
-            arg: 0,
-            inline: &[],
-            body: Body::Slice(body),
-        };
-        assert_eq!(self.writer.push(self.reader.me, &frame), Push::Done);
+        assert_eq!(self.writer.push(self.reader.me, &frame(body)), Push::Done);
     }
 
     fn read(&mut self) -> Heard {
@@ -173,4 +185,27 @@ fn a_news_bit_that_others_write_hides_no_ring() {
         ends.reader.poll(&mut heard);
     }
     assert_eq!(heard.bodies, [9], "cleared after the frame was there");
+}
+
+/// One peer has something in its ring whenever it is looked at, and each receive takes one message: another one that
+/// begins to speak is heard soon.
+#[test]
+fn a_full_ring_does_not_hide_a_newcomer() {
+    let mut ends = Ends::new();
+    ends.write(&[1; 8]);
+    assert_eq!(ends.read().bodies, [8]);
+    let to = ends.reader.me;
+    assert_eq!(ends.newcomer.push(to, &frame(&[1; 9])), Push::Done);
+    for _ in 0..100 {
+        while ends.writer.push(to, &frame(&[1; 8])) == Push::Done {}
+        let mut heard = Heard {
+            one: true,
+            ..Heard::default()
+        };
+        ends.reader.poll(&mut heard);
+        if heard.bodies.contains(&9) {
+            return;
+        }
+    }
+    panic!("not heard in 100 polls that each brought a message");
 }
