@@ -20,6 +20,8 @@ pub trait ExtentSource: Send {
     }
     /// Takes an extent back. Does not take long.
     fn give_back(&mut self, extent: Span);
+    /// Does what could not be done at once. Called now and then by who has others to answer.
+    fn tend(&mut self) {}
 }
 
 /// Blocks from here on lie on huge pages: scattered small ones of that size do not even fit together into the
@@ -34,6 +36,9 @@ pub(crate) const PAGE: u64 = 4096;
 /// Bytes whose pages are allocated in one part: 10 to 15 ms where the machine has them at hand, far longer where the host of a
 /// virtual machine has to find them first.
 const PART: u64 = 64 << 20;
+
+/// So many extents are asked for when others overlap what is granted.
+const GRANTS: usize = 4;
 
 /// How an extent is asked for.
 type Ask = fn(&mut dyn ExtentSource, u64) -> Result<Span, Error>;
@@ -107,6 +112,15 @@ impl Heap {
         self.lock().used
     }
 
+    /// Lets the source do what it could not do at once, if nobody is asking it now.
+    pub fn tend(&self) {
+        if self.owner.is_current()
+            && let Ok(mut inner) = self.inner.try_lock()
+        {
+            inner.source.tend();
+        }
+    }
+
     fn lock(&self) -> std::sync::MutexGuard<'_, Inner> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -173,25 +187,41 @@ impl Heap {
         self.arena.collapse(span) && self.arena.populate(span).is_ok()
     }
 
-    /// An extent that nothing else in this process overlaps (K1 of `claims`).
+    /// An extent that nothing else in this process overlaps (K1 of `claims`). One that is overlapped is given back only
+    /// after others were asked for: the same one would be granted again.
     fn grant(&self, inner: &mut Inner, bytes: u64, ask: Ask) -> Result<Span, Error> {
-        let span = ask(inner.source.as_mut(), bytes)?;
-        // Another process says so.
+        let mut overlapped = Vec::new();
+        let granted = loop {
+            let span = match ask(inner.source.as_mut(), bytes) {
+                Ok(span) => span,
+                Err(error) => break Err(error),
+            };
+            match self.claim(span, bytes) {
+                Ok(()) => break Ok(span),
+                Err(error) => {
+                    overlapped.push(span);
+                    if overlapped.len() == GRANTS {
+                        break Err(error);
+                    }
+                }
+            }
+        };
+        for span in overlapped {
+            inner.source.give_back(span);
+        }
+        granted
+    }
+
+    /// Claims what another process says is an extent of at least so many bytes.
+    fn claim(&self, span: Span, bytes: u64) -> Result<(), Error> {
         if span.bytes < bytes || !span.offset.is_multiple_of(EXTENT) {
             return Err(Error::NoGrant(format!(
                 "{} bytes at {:#x} are no extent of {bytes}",
                 span.bytes, span.offset
             )));
         }
-        let claimed = self.arena.range(span);
-        let claimed = claimed.and_then(|_| self.arena.claims().claim(span, Use::Own));
-        match claimed {
-            Ok(()) => Ok(span),
-            Err(error) => {
-                inner.source.give_back(span);
-                Err(error)
-            }
-        }
+        self.arena.range(span)?;
+        self.arena.claims().claim(span, Use::Own)
     }
 
     fn grant_alone(&self, bytes: u64, ask: Ask) -> Result<Span, Error> {
@@ -390,8 +420,11 @@ pub(crate) mod tests {
                 bytes,
             })
         }
-        fn give_back(&mut self, _: Span) {
+        fn give_back(&mut self, extent: Span) {
             self.out.fetch_sub(1, Ordering::Relaxed);
+            if extent.end() == self.next {
+                self.next = extent.offset;
+            }
         }
     }
 
@@ -453,12 +486,24 @@ pub(crate) mod tests {
 
     #[test]
     fn an_extent_that_is_used_already_is_refused() {
-        let (heap, out) = heap_that_counts(8 << 20);
-        let table = heap.arena().bytes(100, 8).unwrap();
+        let (heap, out) = heap_that_counts(GRANTS as u64 * EXTENT);
+        let tables: Vec<_> = (0..GRANTS as u64)
+            .map(|extent| heap.arena().bytes(extent * EXTENT + 100, 8).unwrap())
+            .collect();
         assert!(heap.block(8).is_err());
-        assert_eq!(out.load(Ordering::Relaxed), 0, "it was not given back");
-        drop(table);
+        assert_eq!(out.load(Ordering::Relaxed), 0, "they were not given back");
+        drop(tables);
         drop(heap.block(8).unwrap());
+    }
+
+    /// Whoever grants extents begins with the lowest that is free, again and again.
+    #[test]
+    fn an_extent_that_is_used_already_does_not_hide_the_next() {
+        let (heap, out) = heap_that_counts(8 << 20);
+        let _table = heap.arena().bytes(100, 8).unwrap();
+        let block = heap.block(8).unwrap();
+        assert_eq!(block.span().offset, EXTENT);
+        assert_eq!(out.load(Ordering::Relaxed), 1, "one was not given back");
     }
 
     #[test]

@@ -10,10 +10,15 @@ use crate::{Config, Error, Identity, PeerId, PeerInfo};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::retry_on_intr;
 use samite_mem::{ExtentSource, OwnerProcess, PEERS_MAX, Span};
+use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 /// Who is to ask again does so after this time.
 const AGAIN: Duration = Duration::from_millis(1);
+
+/// Why the agent did not look at a request.
+const TOO_SLOW: &str =
+    "this process was stopped or starved each time that it wanted to say its request";
 
 /// One request to the agent of `domain`, again if this process was too slow to say it (stopped, or starved).
 fn ask(
@@ -94,8 +99,7 @@ fn refused(domain: &str, answer: Answer) -> Error {
         },
         Answer::Late => Error::Join {
             domain: domain.to_owned(),
-            why: "this process was stopped or starved each time that it wanted to say its request"
-                .into(),
+            why: TOO_SLOW.into(),
         },
         other => Error::Join {
             domain: domain.to_owned(),
@@ -280,6 +284,11 @@ pub(crate) fn roster(
 /// How long one who has others to answer waits for the agent, which takes a tenth of that if nothing is wrong.
 const SOON: Duration = Duration::from_millis(5);
 
+/// After it was too busy to listen it is left in peace for so long by who has others to answer.
+const PAUSE: Duration = Duration::from_millis(50);
+/// So many answers are waited for at the same time: each takes a descriptor.
+const TOLD_MAX: usize = 16;
+
 /// Extents granted by the agent of the node.
 #[derive(Debug)]
 pub(crate) struct AgentExtents {
@@ -291,8 +300,10 @@ pub(crate) struct AgentExtents {
     asked: Option<Asked>,
     /// What the agent could not be told yet is free.
     owed: Vec<Span>,
-    /// Where the agent answers that it has heard of the last one that it was told of.
-    told: Option<OwnedFd>,
+    /// What it was told of, and where it answers that it has heard that.
+    told: VecDeque<(Span, OwnedFd)>,
+    /// When it last did not listen.
+    deaf: Option<Instant>,
 }
 
 /// An extent of so many bytes, about which the agent says something here.
@@ -300,6 +311,8 @@ pub(crate) struct AgentExtents {
 struct Asked {
     bytes: u64,
     answer: OwnedFd,
+    /// The answer was there at the last [`ExtentSource::tend`], and nobody has taken it.
+    is_stale: bool,
 }
 
 impl AgentExtents {
@@ -315,15 +328,24 @@ impl AgentExtents {
             deadline,
             asked: None,
             owed: Vec::new(),
-            told: None,
+            told: VecDeque::new(),
+            deaf: None,
         }
     }
 
-    /// Says something to the agent; where its answer will be.
-    fn say(&self, request: &Request) -> Result<OwnedFd, Error> {
-        let socket = connect(&self.domain, SOON)?;
-        send(socket.as_fd(), request, &[]).map_err(failed(&self.domain))?;
-        Ok(socket)
+    /// Says something to the agent, unless it did not listen just now; where its answer will be.
+    fn say(&mut self, request: &Request) -> Result<OwnedFd, Error> {
+        if self.deaf.is_some_and(|at| at.elapsed() < PAUSE) {
+            return Err(failed(&self.domain)(
+                "the agent does not listen; is it stopped?".into(),
+            ));
+        }
+        let said = connect(&self.domain, SOON).and_then(|socket| {
+            send(socket.as_fd(), request, &[]).map_err(failed(&self.domain))?;
+            Ok(socket)
+        });
+        self.deaf = said.is_err().then(Instant::now);
+        said
     }
 
     fn extent(&self, bytes: u64) -> Request {
@@ -336,15 +358,18 @@ impl AgentExtents {
 
     /// Tells the agent what is free.
     fn pay(&mut self) {
-        while let Some(&Span { offset, bytes }) = self.owed.last() {
+        self.be_heard(Duration::ZERO);
+        while self.told.len() < TOLD_MAX
+            && let Some(&span) = self.owed.last()
+        {
             let request = Request::GiveBack {
                 peer: self.peer,
                 incarnation: self.incarnation,
-                offset,
-                bytes,
+                offset: span.offset,
+                bytes: span.bytes,
             };
             match self.say(&request) {
-                Ok(answer) => self.told = Some(answer),
+                Ok(answer) => self.told.push_back((span, answer)),
                 Err(error) => {
                     // At the next opportunity. The agent gives everything back when this process ends.
                     return tracing::debug!(%error, "an extent could not be given back");
@@ -354,10 +379,21 @@ impl AgentExtents {
         }
     }
 
-    /// Waits until the agent has heard what it was told.
+    /// Waits until the agent has heard what it was told. What it did not listen to is owed again.
     fn be_heard(&mut self, patience: Duration) {
-        let told = self.told.take();
-        self.told = told.filter(|told| !has_come(told.as_fd(), patience));
+        let start = Instant::now();
+        while let Some((span, answer)) = self.told.front() {
+            if !has_come(answer.as_fd(), patience.saturating_sub(start.elapsed())) {
+                return;
+            }
+            match receive(answer.as_fd()) {
+                Ok((Answer::Done, _)) => {}
+                Ok((Answer::Late, _)) => self.owed.push(*span),
+                // It may have heard it: what is given back twice could be somebody's by now.
+                answer => tracing::warn!(?answer, "an extent could not be given back"),
+            }
+            self.told.pop_front();
+        }
     }
 
     /// Waits for the answer to what was asked for in passing, and goes on waiting for it in a later call.
@@ -386,7 +422,11 @@ fn granted(answer: Result<(Answer, Vec<OwnedFd>), Error>) -> Result<Span, samite
             used,
             budget,
         }),
-        Ok((answer, _)) => Err(samite_mem::Error::NoGrant(format!("{answer:?}"))),
+        Ok((Answer::Late, _)) => Err(samite_mem::Error::NoGrant(TOO_SLOW.into())),
+        Ok((Answer::Refused(why), _)) => Err(samite_mem::Error::NoGrant(why)),
+        Ok((answer, _)) => Err(samite_mem::Error::NoGrant(format!(
+            "unexpected answer {answer:?}"
+        ))),
         Err(error) => Err(samite_mem::Error::NoGrant(error.to_string())),
     }
 }
@@ -396,9 +436,13 @@ impl ExtentSource for AgentExtents {
         let start = Instant::now();
         let deadline = self.deadline;
         let left = || deadline.saturating_sub(start.elapsed()).max(SOON);
-        self.pay();
         // What was given back counts.
-        self.be_heard(left());
+        self.deaf = None;
+        self.pay();
+        while !self.told.is_empty() && start.elapsed() < deadline {
+            self.be_heard(left());
+            self.pay();
+        }
         if let Some(asked) = self.asked.take_if(|asked| asked.bytes == bytes) {
             match self.answer(asked, left()) {
                 // It was said too late, because this process was stopped in the midst of it: once more.
@@ -417,7 +461,12 @@ impl ExtentSource for AgentExtents {
                 let answer = self.say(&self.extent(bytes));
                 let answer =
                     answer.map_err(|error| samite_mem::Error::NoGrant(error.to_string()))?;
-                (Asked { bytes, answer }, SOON)
+                let asked = Asked {
+                    bytes,
+                    answer,
+                    is_stale: false,
+                };
+                (asked, SOON)
             }
         };
         let span = self.answer(asked, patience)?;
@@ -433,6 +482,27 @@ impl ExtentSource for AgentExtents {
         self.owed.push(extent);
         self.pay();
         self.be_heard(SOON);
+    }
+
+    fn tend(&mut self) {
+        if !self.owed.is_empty() || !self.told.is_empty() {
+            self.pay();
+        }
+        let Some(mut asked) = self
+            .asked
+            .take_if(|asked| has_come(asked.answer.as_fd(), Duration::ZERO))
+        else {
+            return;
+        };
+        if !std::mem::replace(&mut asked.is_stale, true) {
+            self.asked = Some(asked);
+            return;
+        }
+        // Who asked in passing tries again sooner, if it still needs it.
+        if let Ok(span) = self.answer(asked, Duration::ZERO) {
+            self.owed.push(span);
+            self.pay();
+        }
     }
 }
 
@@ -504,5 +574,73 @@ mod tests {
         assert_eq!(heard, [2, 4]);
         let granted = extents.grant_soon(100).unwrap();
         assert_eq!((granted.offset, granted.bytes), (8 << 20, 2 << 20));
+    }
+
+    /// An agent that is told of a span, and does not listen the first time.
+    #[test]
+    fn what_was_given_back_and_not_listened_to_is_said_again() {
+        let domain = format!("not-listening-{}", std::process::id());
+        let listener = socket().unwrap();
+        rustix::net::bind(&listener, &address(&domain).unwrap()).unwrap();
+        rustix::net::listen(&listener, 8).unwrap();
+        let mut extents = AgentExtents::new(&domain, (PeerId(3), 1), LONG);
+        let span = Span {
+            offset: 2 << 20,
+            bytes: 2 << 20,
+        };
+        let hear = |answer: Answer| {
+            let asked = rustix::net::accept(&listener).unwrap();
+            let (request, _) = receive::<Request>(asked.as_fd()).unwrap();
+            send(asked.as_fd(), &answer, &[]).unwrap();
+            request
+        };
+        extents.give_back(span);
+        for answer in [Answer::Late, Answer::Done] {
+            let request = hear(answer);
+            assert!(
+                matches!(request, Request::GiveBack { offset, .. } if offset == span.offset),
+                "{request:?}"
+            );
+            extents.tend();
+        }
+        extents.tend();
+        assert!(!has_come(listener.as_fd(), Duration::ZERO), "once more");
+        // What was asked for in passing, and nobody came back for.
+        assert!(extents.grant_soon(100).is_err());
+        let Span { offset, bytes } = span;
+        hear(Answer::Granted { offset, bytes });
+        extents.tend();
+        assert!(!has_come(listener.as_fd(), Duration::ZERO), "too soon");
+        extents.tend();
+        let request = hear(Answer::Done);
+        assert!(matches!(request, Request::GiveBack { .. }), "{request:?}");
+    }
+
+    /// What the agent could not be told, because it had no place for another caller, it is told later.
+    #[test]
+    fn what_the_agent_had_no_ear_for_is_said_later() {
+        let domain = format!("no-ear-{}", std::process::id());
+        let listener = socket().unwrap();
+        rustix::net::bind(&listener, &address(&domain).unwrap()).unwrap();
+        rustix::net::listen(&listener, 1).unwrap();
+        let mut extents = AgentExtents::new(&domain, (PeerId(3), 1), LONG);
+        for extent in 1..=6 {
+            extents.give_back(Span {
+                offset: extent << 21,
+                bytes: 2 << 20,
+            });
+        }
+        let mut heard = std::collections::BTreeSet::new();
+        while heard.len() < 6 {
+            while has_come(listener.as_fd(), Duration::from_millis(1)) {
+                let asked = rustix::net::accept(&listener).unwrap();
+                match receive::<Request>(asked.as_fd()).unwrap().0 {
+                    Request::GiveBack { offset, .. } => assert!(heard.insert(offset), "twice"),
+                    other => panic!("{other:?}"),
+                }
+                send(asked.as_fd(), &Answer::Done, &[]).unwrap();
+            }
+            extents.tend();
+        }
     }
 }

@@ -198,6 +198,7 @@ impl Shm {
         }
         self.looked = now;
         self.look_at_all_rings();
+        self.heap.tend();
         let lost = self.agent.as_mut().is_some_and(join::AgentWatch::look);
         if lost {
             // Who lived in its process is gone with it, and nobody is left to say so.
