@@ -4,7 +4,7 @@ use crate::agent::client::Held;
 use crate::engine::{Arrived, weight};
 use crate::fabric::{Core, Fabric, Patience};
 use crate::handle::{Handle, Received, Scoped, Sent};
-use crate::ops::{Key, NO_SCOPE, Outcome as Ended, Status, Viewed, Work};
+use crate::ops::{Ending, Key, NO_SCOPE, Outcome as Ended, Pull, Status, Viewed, Work};
 use crate::proto::rendezvous::push_eager;
 use crate::transport::{Class, Push};
 use crate::view::View;
@@ -204,7 +204,7 @@ impl Fabric {
     /// and this process aborts.
     fn lending<'env, R>(&self, level: u16, f: impl for<'s> FnOnce(&'s Lender<'s, 'env>) -> R) -> R {
         let mut patience = Patience::default();
-        let mut given_up = None;
+        let mut overdue = Overdue::default();
         let mut is_first = true;
         let recall = || {
             let core = &mut *self.core.borrow_mut();
@@ -214,19 +214,19 @@ impl Fabric {
                 patience.rest(core, self.spin(), Duration::MAX, &mut || false);
             }
             let (waited, deadline) = (patience.waited(), self.deadline());
-            if given_up.is_none() && (level == NO_SCOPE || waited >= deadline) {
-                given_up = Some(waited);
+            if overdue.since.is_none() && (level == NO_SCOPE || waited >= deadline) {
                 core.give_up_lent(level, deadline);
+                overdue.begin(waited, core.held());
             }
-            if given_up.is_some_and(|at| waited.saturating_sub(at) > self.grace.get()) {
-                let held = core.held();
+            if let Some(held) = overdue.look(waited, self.grace.get(), || core.held()) {
                 if core.engine.agent_lost {
+                    let holders = held.iter().map(|held| held.holder.0.to_string());
                     return Recall::Abort(format!(
-                        "{held:?} are being copied into, and the agent is gone"
+                        "{} still copies into a buffer of this process, and the agent is gone",
+                        holders.collect::<Vec<_>>().join(", ")
                     ));
                 }
                 self.evict(&held);
-                given_up = Some(waited);
             }
             if core.turn() > 0 {
                 patience.moved();
@@ -341,6 +341,46 @@ impl Fabric {
     }
 }
 
+/// Messages that were given up, whose senders may still be copying, and for how long.
+#[derive(Debug, Default)]
+struct Overdue {
+    since: Option<Duration>,
+    /// Those of that moment: who came later has time of its own.
+    held: Vec<Held>,
+    /// Their time was over at the last look.
+    is_late: bool,
+}
+
+impl Overdue {
+    fn begin(&mut self, now: Duration, held: Vec<Held>) {
+        *self = Overdue {
+            since: Some(now),
+            held,
+            is_late: false,
+        };
+    }
+
+    /// Who held a piece then and still does, when their time is over and a turn after that has not ended it: this
+    /// process may have been stopped together with them.
+    fn look(
+        &mut self,
+        now: Duration,
+        grace: Duration,
+        held: impl FnOnce() -> Vec<Held>,
+    ) -> Option<Vec<Held>> {
+        let was_late = self.is_late;
+        self.is_late = now.saturating_sub(self.since?) > grace;
+        if !was_late || !self.is_late {
+            return None;
+        }
+        let held = held();
+        let then = std::mem::take(&mut self.held);
+        self.begin(now, held.clone());
+        let still: Vec<Held> = held.into_iter().filter(|one| then.contains(one)).collect();
+        (!still.is_empty()).then_some(still)
+    }
+}
+
 impl Core {
     /// The deadline of a scope is over: gives up its operations that hold a lent buffer. Those of the scopes around
     /// it have a deadline that has not begun.
@@ -378,7 +418,8 @@ impl Core {
             Work::Pull(pull) => Some(pull),
             _ => None,
         });
-        let given_up = pulls.filter(|pull| pull.ending.is_some() && pull.helped);
+        let is_given_up = |pull: &Pull| matches!(pull.ending, Some(Ending::Fail(_)));
+        let given_up = pulls.filter(|pull| is_given_up(pull) && pull.helped);
         let held = given_up.map(|pull| Held {
             holder: (pull.status.from, pull.status.incarnation),
             claim: pull.claim_at,
