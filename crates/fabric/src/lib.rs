@@ -10,8 +10,8 @@
 //! * [`agent::run`]: the process that owns a node's shared memory and watches its peers.
 //!
 //! # Files
-//! `fabric` (join, peers, waiting) · `roster` (meeting the units of a job) · `barrier` · `watch` (waiting for words) · `message`, `handle`, `view`, `direct` ·
-//! `segment`, `remote`, `far`, `gated` (one-sided) · `peer`, `config`, `error` ·
+//! `fabric` (join, peers, waiting) · `roster` (meeting the units of a job) · `barrier` ·
+//! `watch` (waiting for words) · `message`, `handle`, `view`, `direct` · `segment`, `remote`, `far`, `gated` (one-sided) · `peer`, `config`, `error` ·
 //! `engine/` (takes frames, moves operations on) · `proto/` (one protocol per file) ·
 //! `matching` (tags, pure) · `ops` (operations in flight) · `wire` (what frames say) ·
 //! `transport/{shm, sim}` · `layout/{mod, peers}` (the fixed part of a node's arena, the table of peers) · `agent/` ·

@@ -3,7 +3,7 @@
 //! Starting is a collective act. A unit that has joined counts for all of its job, whatever becomes of it
 //! afterwards: it may have printed a line and left, or died, before the others looked. As long as all are there
 //! the table of peers says enough. If not, the agent is asked, which remembers who has joined; once, and then
-//! only when a word of the arena says that a program has become complete or that a unit ended before it joined.
+//! only when a word of the table of peers says that a program has become complete or that a unit ended before it joined.
 
 use crate::agent::{Roster, Wanted, client};
 use crate::engine::Engine;

@@ -18,8 +18,8 @@
 //! * [`lend`]: buffers of the caller that an operation in flight may touch.
 //!
 //! # Files
-//! `sync` (atomics, loom seam) · `arena` · `published` · `shared` · `heap` · `ring` · `claims` · `doorbell` · `lease/{mod, words, holder, owner}` ·
-//! `lend` · `pages` ·
+//! `sync` (atomics, loom seam) · `arena` · `published` · `shared` · `heap` · `ring` · `claims` · `doorbell` ·
+//! `lease/{mod, words, holder, owner}` · `lend` · `pages` ·
 //! `copy/{mod, kernel, cooperative, calibrate, aside}` · `host` (facts of the machine) · `sys` (system calls)
 //!
 //! # Rules

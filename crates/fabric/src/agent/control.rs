@@ -14,8 +14,8 @@ use rustix::event::{PollFd, PollFlags};
 use rustix::fd::{BorrowedFd, OwnedFd};
 use rustix::io::retry_on_intr;
 use rustix::net::{
-    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
-    SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags,
+    SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
 };
 use serde::{Deserialize, Serialize};
 use std::io::{IoSlice, IoSliceMut};
@@ -25,8 +25,8 @@ use std::time::Duration;
 /// What a process asks.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum Request {
-    /// To become a peer. Answered by `Joined` and the descriptors of the arena and of the table of peers; then the process says `Confirm` on the same
-    /// connection, and is a member when `Done` comes back.
+    /// To become a peer. Answered by `Joined` and the descriptors of the arena and of the table of peers; then the
+    /// process says `Confirm` on the same connection, and is a member when `Done` comes back.
     Join { identity: Identity, cpus: Cpus },
     /// The answer to `Join` was heard, and the arena is mapped.
     Confirm,
@@ -189,10 +189,15 @@ pub(crate) fn receive<T: for<'a> Deserialize<'a>>(
         .map_err(|error| match error {
             rustix::io::Errno::AGAIN => "no answer in time; is the agent stopped?".to_owned(),
             error => error.to_string(),
-        })?
-        .bytes;
-    if got == 0 {
+        })?;
+    if got.bytes == 0 {
         return Err("the connection was closed".to_owned());
+    }
+    if got.flags.contains(ReturnFlags::CTRUNC) {
+        return Err(
+            "the kernel cut descriptors off: this process has no more of them (ulimit -n), or too many were sent"
+                .to_owned(),
+        );
     }
     let mut fds = Vec::new();
     for message in ancillary.drain() {
@@ -200,7 +205,7 @@ pub(crate) fn receive<T: for<'a> Deserialize<'a>>(
             fds.extend(sent);
         }
     }
-    let value = serde_json::from_slice(&bytes[..got]).map_err(|e| e.to_string())?;
+    let value = serde_json::from_slice(&bytes[..got.bytes]).map_err(|e| e.to_string())?;
     Ok((value, fds))
 }
 

@@ -9,8 +9,8 @@
 //! ([`crate::Error::AgentLost`]) and `samite run` ends the job.
 //!
 //! # Files
-//! `control` (requests, answers, socket) · `client` (how a process asks) · `book` (extents and budget, pure) · `jobs` (which units have joined, pure) ·
-//! `slots` (who has which number, pure) · `node` (what the agent keeps of all) · `server` (the loop)
+//! `control` (requests, answers, socket) · `client` (how a process asks) · `book` (extents and budget, pure) ·
+//! `jobs` (which units have joined, pure) · `slots` (who has which number, pure) · `node` (what the agent keeps of all) · `server` (the loop)
 
 mod book;
 pub(crate) mod client;

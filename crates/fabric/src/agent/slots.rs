@@ -1,7 +1,6 @@
 //! The agent's own account of the slots: who has which number, and how many lives each has had. Pure: no IO.
 //!
-//! What the table in shared memory says of it is published from here and never read back: any process of the
-//! domain can write into that table.
+//! What the table in shared memory says of it is published from here and never read back.
 
 use crate::PeerId;
 use crate::layout::State;

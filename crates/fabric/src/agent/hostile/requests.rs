@@ -61,9 +61,10 @@ fn request(random: &mut Rng, (peer, incarnation): Life) -> Request {
         4 => Request::Leave { peer, incarnation },
         5 => Request::Roster {
             asker: identity(random),
-            wanted: match random.bool() {
-                true => Wanted::Job,
-                false => Wanted::Program(name(random)),
+            wanted: match random.u32(..3) {
+                0 => Wanted::Job,
+                1 => Wanted::Coming,
+                _ => Wanted::Program(name(random)),
             },
         },
         6 => Request::Ended {

@@ -355,8 +355,11 @@ impl Node {
         let Some(pidfd) = &member.pidfd else {
             return Err(format!("{} is not watched", holder.0));
         };
-        if !holds || member.pid == std::process::id() as i32 {
+        if !holds {
             return Err(format!("{} holds nothing that was taken back", holder.0));
+        }
+        if member.pid == std::process::id() as i32 {
+            return Err(format!("{} lives in the agent's own process", holder.0));
         }
         tracing::warn!(
             peer = %holder.0, pid = member.pid,
