@@ -5,7 +5,8 @@
 //! S2 Addresses in *another* process are numbers: the kernel checks them, a wrong one is `EFAULT`.
 //! S3 The own process is never written through the kernel: that would be a way around every borrow.
 //! S4 A registered range ([`WipedInForks`]) is one live mapping of shared memory, from before anybody in the process can use it
-//!    until after everybody has; only a fork replaces it, before any other code of it runs.
+//!    until after everybody has; only a fork replaces it, before `fork` returns in it (handlers for children that were
+//!    registered before ours run earlier).
 
 use std::os::fd::{AsFd, AsRawFd};
 use std::sync::Once;
@@ -158,7 +159,7 @@ impl OwnerProcess {
     /// Whether this process is the one in which the value was made, and no fork of it. One load.
     #[inline(always)]
     pub fn is_current(self) -> bool {
-        // ORDERING: Relaxed: it changes only in `fork`, before any code of the child runs.
+        // ORDERING: Relaxed: it changes only in a child, before `fork` returns there.
         FORKS.load(Ordering::Relaxed) == self.0
     }
 }

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::agent::{Book, Node};
+use crate::layout::PeerTableWriter;
 use crate::transport::{Class, Incoming, Sink};
 use crate::{Identity, layout};
 use samite_mem::ring::{Body, RING_BYTES};
@@ -208,4 +209,80 @@ fn a_full_ring_does_not_hide_a_newcomer() {
         }
     }
     panic!("not heard in 100 polls that each brought a message");
+}
+
+/// A table of peers that says that the first life of a number is dead, and says of the second one that it lives when the
+/// loss of the first one is heard: as if the reader had been stopped there for as long as all that takes.
+struct Replaced<'a, F: FnMut()> {
+    heard: Heard,
+    joined: Vec<u32>,
+    lost: Vec<u32>,
+    at_loss: &'a mut F,
+}
+
+impl<F: FnMut()> Sink for Replaced<'_, F> {
+    fn frame(&mut self, frame: Incoming<'_>) {
+        self.heard.frame(frame);
+    }
+    fn change(&mut self, change: crate::transport::Change) {
+        match change {
+            crate::transport::Change::Joined(info) => self.joined.push(info.incarnation),
+            crate::transport::Change::Lost { incarnation, .. } => {
+                self.lost.push(incarnation);
+                (self.at_loss)();
+            }
+            other => self.heard.change(other),
+        }
+    }
+}
+
+/// What was seen of a life that is over is not said of the next one: that keeps its ring.
+#[test]
+fn a_number_that_gets_its_next_life_while_it_is_looked_at_keeps_its_ring() {
+    let (me, peer) = (PeerId(0), PeerId(1));
+    let table = PeerTableWriter::create(samite_mem::enable_asymmetric_fences()).unwrap();
+    let arena = Arena::create(layout::EXTENTS + (64 << 20)).unwrap();
+    let layout = Layout::new(arena, table.reader()).unwrap();
+    let pid = std::process::id() as i32;
+    for peer in [me, peer] {
+        let identity = Identity::by_hand("test");
+        table
+            .admit(peer, pid, &layout::own_cpus(), &identity)
+            .unwrap();
+        table.publish(peer, State::Alive, 1);
+    }
+    table.publish_used(2);
+    table.publish_epoch(1);
+    let end = |life, extents| {
+        let layout = Layout::new(mapped(&layout), table.reader()).unwrap();
+        let extents = PrivateExtents(Book::new(extents), layout.arena().clone());
+        let membership = Membership::new(life, layout, Box::new(extents), false);
+        Shm::new(&membership, None)
+    };
+    let none = Span {
+        offset: 0,
+        bytes: 0,
+    };
+    let mut reader = end((me, 1), none);
+    let mut second = end((peer, 2), layout.extents());
+    let mut at_loss = || {
+        table.publish(peer, State::Alive, 2);
+        table.publish_epoch(3);
+        assert_eq!(second.push(me, &frame(&[1; 9])), Push::Done);
+    };
+    let mut sink = Replaced {
+        heard: Heard::default(),
+        joined: Vec::new(),
+        lost: Vec::new(),
+        at_loss: &mut at_loss,
+    };
+    reader.poll(&mut sink);
+    assert_eq!(sink.joined, [1, 1]);
+    table.publish(peer, State::Dead, 1);
+    table.publish_epoch(2);
+    for _ in 0..100 {
+        reader.poll(&mut sink);
+    }
+    assert_eq!((sink.joined, sink.lost), (vec![1, 1, 2], vec![1]));
+    assert_eq!(sink.heard.bodies, [9]);
 }
