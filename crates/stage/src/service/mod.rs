@@ -10,11 +10,12 @@
 //! ```
 //!
 //! # Files
-//! `mod` (the loop) · `keeper` (buffers, and what is spilled of them) · `letter` (what is sent under which number) · `unsent` (what
-//! peers have not taken yet)
+//! `mod` (the loop) · `keeper` (buffers, and what is spilled of them) · `letter` (what is sent under which number) · `units` (whether
+//! a job still needs its servers) · `unsent` (what peers have not taken yet)
 
 mod keeper;
 mod letter;
+mod units;
 mod unsent;
 
 use crate::Result;
@@ -25,7 +26,8 @@ use samite_fabric::{Fabric, Handle, Identity, PeerId};
 use std::cell::RefCell;
 use std::collections::{BTreeSet, VecDeque};
 use std::rc::Rc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
+use units::Units;
 use unsent::Unsent;
 
 pub use keeper::{Kept, Room};
@@ -41,9 +43,6 @@ const NAP: Duration = Duration::from_millis(500);
 
 /// How long it sleeps when it waits for something that no letter tells.
 const SOON: Duration = Duration::from_millis(5);
-
-/// How long a staging server waits for units of its job that it has never seen, when all others have left.
-const MISSING: Duration = Duration::from_secs(10);
 
 /// What has come and is not yet taken, with who sent it.
 type Inbox = Rc<RefCell<VecDeque<(Peer, Letter)>>>;
@@ -246,27 +245,15 @@ impl<'f> Service<'f> {
     /// The agent is lost.
     pub fn run_for_job(&mut self) -> Result<()> {
         let own = self.fabric.identity().clone();
-        let expected = own.units.saturating_sub(own.size) as usize;
-        let mut seen: BTreeSet<u32> = BTreeSet::new();
-        let mut alone_since: Option<Instant> = None;
+        let mut units = Units::new(own.units.saturating_sub(own.size) as usize);
         self.run(|fabric| {
-            let peers = fabric.peers();
-            let others = peers.iter().map(|info| &info.identity);
-            let others = others.filter(|one| one.job == own.job && one.program != own.program);
-            let there: Vec<u32> = others.map(|one| one.unit).collect();
-            seen.extend(&there);
-            if !there.is_empty() {
-                alone_since = None;
-                return true;
-            }
-            // Who came and went between two looks, or ended before it could come, is in the agent's book.
-            let is_over = expected > 0 && fabric.awaits_units().is_ok_and(|awaited| !awaited);
-            match seen.len() {
-                _ if is_over => false,
-                0 => true,
-                seen if seen >= expected => false,
-                _ => alone_since.get_or_insert_with(Instant::now).elapsed() < MISSING,
-            }
+            let there = || {
+                let peers = fabric.peers();
+                let others = peers.iter().map(|info| &info.identity);
+                let others = others.filter(|one| one.job == own.job && one.program != own.program);
+                others.map(|one| one.unit).collect()
+            };
+            units.need_servers(there, || fabric.awaits_units().unwrap_or(true))
         })
     }
 
