@@ -138,7 +138,7 @@ pub enum Fault {
         most: u32,
     },
     #[error(
-        "what {of} has open (streams, groups of readers, subscriptions, steps that it holds) and waits to open would take {bytes} bytes of the coordinator's memory, and {most} are the most: close some of it first"
+        "{of} would need {bytes} bytes of the coordinator's memory for its streams, groups of readers, subscriptions, and steps that are kept; the limit is {most}: close some of them, or keep fewer steps"
     )]
     TooMuchOpen { of: String, bytes: u64, most: u64 },
     #[error("the policy or the limits of the readers {group} are zero: give one step or more")]

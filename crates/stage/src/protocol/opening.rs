@@ -5,6 +5,7 @@ use super::steward::Steward;
 use super::stream::Stream;
 use super::{
     Answer, Fault, Interest, MOST_NEWS, Peer, Reader, Start, StreamConfig, StreamId, Ticket,
+    WriterId,
 };
 
 /// A stream is to be opened.
@@ -109,7 +110,7 @@ impl Steward {
         patience: u64,
     ) {
         let cost = opening.cost() + name.len() as u64;
-        if let Err(fault) = self.check_cost(from, cost) {
+        if let Err(fault) = self.check_cost(from, cost + WAITS) {
             return self.answer(from, ticket, Answer::Failed(fault));
         }
         let until = self.now.saturating_add(patience);
@@ -124,7 +125,25 @@ impl Steward {
         });
     }
 
-    /// Whether a peer may open so much more, and all peers together.
+    /// Whether a writer rank may begin or commit what costs so much; steps of its stream that are only retained give way to it.
+    pub(super) fn check_step(
+        &mut self,
+        from: Peer,
+        writer: WriterId,
+        cost: u64,
+    ) -> Result<(), Fault> {
+        loop {
+            let Err(fault) = self.check_cost(from, cost) else {
+                return Ok(());
+            };
+            let stream = self.streams.get_mut(&writer.stream);
+            if !stream.is_some_and(|stream| stream.yield_retained(from, writer.rank)) {
+                return Err(fault);
+            }
+        }
+    }
+
+    /// Whether what a peer has here may be so much more, and what all peers have.
     fn check_cost(&self, from: Peer, cost: u64) -> Result<(), Fault> {
         let of = |of: &str, bytes, most| match bytes > most {
             true => Err(Fault::TooMuchOpen {
@@ -134,14 +153,14 @@ impl Steward {
             }),
             false => Ok(()),
         };
-        let own = self.cost_of(Some(from)).saturating_add(cost + WAITS);
+        let own = self.cost_of(Some(from)).saturating_add(cost);
         of("this process", own, MOST_OF_ONE)?;
         // Streams outlive those who opened them.
-        let all = self.cost_of(None).saturating_add(cost + WAITS);
+        let all = self.cost_of(None).saturating_add(cost);
         of("the domain", all, MOST_OF_ALL)
     }
 
-    /// What a peer, or everybody, has opened and waits to open.
+    /// What a peer, or everybody, has opened and waits to open, and has in steps.
     fn cost_of(&self, peer: Option<Peer>) -> u64 {
         let is_its = |from: Peer| peer.is_none_or(|peer| peer == from);
         let pending = self.pending.iter().filter(|pending| is_its(pending.from));
@@ -257,7 +276,8 @@ const MOST_RANKS: u32 = 1 << 12;
 const RANK: u64 = 512;
 const THING: u64 = 2048;
 
-/// Who waits to open something is looked at with every event, so few can wait.
+/// Every event looks at everybody who waits to open something; this is what each of them counts beside what it opens, so that few
+/// can wait.
 const WAITS: u64 = 256 << 10;
 
 /// Most that one process may cost, and all of them together, in bytes.

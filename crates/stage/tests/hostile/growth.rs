@@ -1,9 +1,11 @@
 //! What one process can make the coordinator keep: each kind of thing that it can ask for, again and again, and taking nothing back.
 
 use samite_stage::protocol::{
-    Action, Answer, Event, Fault, Interest, Limits, MOST_NEWS, Notice, Peer, Policy, Reader,
-    Request, Start, Steward, StreamConfig, Ticket, Unread,
+    Action, Answer, Attribute, Event, Fault, Interest, Layout, Limits, MOST_NEWS, Notice, Part,
+    Peer, Places, Policy, Reader, Request, Retain, Start, Steward, StreamConfig, Ticket, Told,
+    Unread, Want,
 };
+use std::sync::Arc;
 
 const LIAR: Peer = Peer(9);
 const HONEST: Peer = Peer(10);
@@ -184,4 +186,130 @@ fn questions_that_wait() {
     });
     assert!(busy > 99_000, "{busy}");
     assert!(kept < 1 << 20, "{kept} bytes");
+}
+
+/// One stream of one rank, whose config is that, and commits that have nothing in them but attributes; how many were refused.
+fn steps_of_attributes(times: u64, config: StreamConfig) -> u64 {
+    let _alone = crate::alone();
+    let mut steward = Steward::new();
+    let request = Request::OpenWriter {
+        ticket: Ticket(1),
+        stream: "s".into(),
+        program: "p".into(),
+        rank: 0,
+        size: 1,
+        config,
+        patience: 0,
+    };
+    let Some(Answer::Writing { writer, .. }) = said(&mut steward, LIAR, request) else {
+        panic!("it is open");
+    };
+    let mut refused = 0;
+    let kept = crate::retained(|| {
+        let mut step = 0;
+        for number in 0..times {
+            let ticket = Ticket(2 + number);
+            let begin = Request::Begin {
+                ticket,
+                writer,
+                step,
+                wants: Vec::new(),
+                patience: 0,
+            };
+            let commit = Request::Commit {
+                ticket,
+                writer,
+                part: Part {
+                    step,
+                    layout: Told::New(Arc::new(Layout::default())),
+                    slots: Vec::new(),
+                    places: Places::Packed,
+                    attributes: vec![("a".into(), Attribute::Text("x".repeat(10 << 10)))],
+                    checksum: 0,
+                },
+                keep: false,
+            };
+            let begun = said(&mut steward, LIAR, begin);
+            let answers = match begun {
+                Some(Answer::Begun { .. }) => said(&mut steward, LIAR, commit),
+                other => other,
+            };
+            match answers {
+                Some(Answer::Committed) => step += 1,
+                Some(Answer::Failed(Fault::TooMuchOpen { .. })) => refused += 1,
+                other => panic!("{other:?}"),
+            }
+        }
+    });
+    assert!(kept < MOST, "{kept} bytes");
+    refused
+}
+
+/// They have no bytes that a limit or a budget would count.
+#[test]
+fn steps_of_attributes_that_are_retained() {
+    let retain = Retain {
+        steps: u64::MAX,
+        bytes: 0,
+    };
+    let config = StreamConfig {
+        unread: Unread::Discard,
+        retain,
+        ..StreamConfig::default()
+    };
+    assert_eq!(steps_of_attributes(20_000, config), 0, "the oldest yield");
+}
+
+#[test]
+fn steps_of_attributes_that_nobody_takes() {
+    let limits = Some(Limits {
+        steps: u64::MAX,
+        bytes: u64::MAX,
+    });
+    let config = StreamConfig {
+        limits,
+        ..StreamConfig::default()
+    };
+    let refused = steps_of_attributes(20_000, config);
+    assert!((12_000..19_000).contains(&refused), "{refused}");
+}
+
+#[test]
+fn buffers_without_number() {
+    let _alone = crate::alone();
+    let mut steward = Steward::new();
+    let keep = Request::Keep {
+        memory: u64::MAX,
+        buffers: u64::MAX,
+        disk: 0,
+    };
+    said(&mut steward, LIAR, keep);
+    let opened = said(&mut steward, LIAR, writer("s".into(), 1));
+    let Some(Answer::Writing { writer, .. }) = opened else {
+        panic!("{opened:?}");
+    };
+    let mut begin = |wants: usize| {
+        let want = Want {
+            keeper: LIAR,
+            bytes: 1,
+        };
+        let request = Request::Begin {
+            ticket: Ticket(2),
+            writer,
+            step: 0,
+            wants: vec![want; wants],
+            patience: 0,
+        };
+        said(&mut steward, LIAR, request)
+    };
+    let many = begin(100_000);
+    assert!(
+        matches!(many, Some(Answer::Failed(Fault::TooManyBuffers { .. }))),
+        "{many:?}"
+    );
+    let more = begin(1_000_000);
+    assert!(
+        matches!(more, Some(Answer::Failed(Fault::TooMuchOpen { .. }))),
+        "{more:?}"
+    );
 }

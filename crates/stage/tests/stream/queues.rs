@@ -275,6 +275,64 @@ fn memory_that_does_not_come() {
     assert_eq!(stage.fault(ticket), Fault::NoKeeper { keeper: Peer(55) });
 }
 
+/// Two writers wait for the memory that one reader of both streams has, which computes: it lives, and they hold up nobody.
+#[test]
+fn two_writers_wait_for_a_reader_that_lives() {
+    let mut stage = Stage::new(4 * 128);
+    let first = stage.writer(0, 1, &config());
+    let ticket = stage.ask(Peer(1), |ticket| Request::OpenWriter {
+        ticket,
+        stream: "other".into(),
+        program: "other".into(),
+        rank: 0,
+        size: 1,
+        config: config(),
+        patience: 0,
+    });
+    let Answer::Writing { writer: second, .. } = stage.answer(ticket) else {
+        panic!("it is open");
+    };
+    let wide = || Reader {
+        limits: Some(Limits {
+            steps: 100,
+            bytes: 1 << 20,
+        }),
+        ..group("viewer", Policy::Block)
+    };
+    stage.reader(10, wide());
+    let ticket = stage.ask(Peer(10), |ticket| Request::OpenReader {
+        ticket,
+        stream: "other".into(),
+        reader: wide(),
+        patience: 0,
+    });
+    assert!(matches!(stage.answer(ticket), Answer::Reading { .. }));
+    for step in 0..4 {
+        stage.write(first, step);
+    }
+    let begin = |stage: &mut Stage, peer, writer, step| {
+        stage.ask(peer, |ticket| Request::Begin {
+            ticket,
+            writer,
+            step,
+            wants: vec![Want {
+                keeper: KEEPER,
+                bytes: 128,
+            }],
+            patience: 1000,
+        })
+    };
+    let waits = [
+        begin(&mut stage, Peer(0), first, 4),
+        begin(&mut stage, Peer(1), second, 0),
+    ];
+    stage.pass(1000);
+    for ticket in waits {
+        let fault = stage.still_waits(ticket);
+        assert!(matches!(fault, Fault::NoMemory { .. }), "{fault}");
+    }
+}
+
 #[test]
 fn a_silent_keeper_has_a_deadline_too() {
     let mut stage = Stage::new(1024);

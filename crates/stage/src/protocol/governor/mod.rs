@@ -11,7 +11,7 @@
 //! * G4 Asks of steps that have memory already (*continuing*) come before those of steps that have none: the former free
 //!   memory when they are whole, the latter would only add to what is half-written.
 //! * G5 What could never be granted, even if everything else were freed, is refused at once.
-//! * G6 Nothing is counted beyond 64 bits: what a step has and wants is summed with care before anything else is done with it, and a
+//! * G6 Nothing is counted beyond 64 bits: what a step has and wants is summed with checked additions before anything else is done with it, and a
 //!   keeper has no more than [`MOST_BYTES`], whatever it says. So what is granted is what is freed, byte by byte.
 //!
 //! Not guaranteed: two half-written steps of two streams may each wait for what the other has; the deadline of the asks ends
@@ -22,6 +22,9 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// Most bytes of memory, and of disk, that a keeper is taken to have: 256 TiB. Any process can say that it is a keeper, of any size.
 pub const MOST_BYTES: u64 = 1 << 48;
+
+/// Most buffers that a keeper is taken to be able to have.
+pub const MOST_BUFFERS: u64 = 1 << 16;
 
 /// Names an ask.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -114,12 +117,12 @@ impl Governor {
     }
 
     /// A keeper has come, with bytes of memory, numbers of buffers that it can have there, and bytes of disk; of memory and of disk
-    /// no more than [`MOST_BYTES`] count.
+    /// no more than [`MOST_BYTES`] count, and no more than [`MOST_BUFFERS`] buffers.
     pub fn keeper(&mut self, keeper: Peer, memory: u64, buffers: u64, disk: u64) {
         self.changed = true;
         let pool = self.pools.entry(keeper).or_default();
         (pool.memory, pool.disk) = (memory.min(MOST_BYTES), disk.min(MOST_BYTES));
-        pool.most_buffers = buffers;
+        pool.most_buffers = buffers.min(MOST_BUFFERS);
     }
 
     /// A keeper is gone and all that it had. Returns the refusals of asks that need it.
@@ -203,10 +206,11 @@ impl Governor {
         !self.continuing.is_empty() || !self.fresh.is_empty()
     }
 
-    /// Whether nobody waits but this stream.
-    pub fn waits_alone(&self, stream: StreamId) -> bool {
-        let mut waiting = self.continuing.iter().chain(&self.fresh);
-        waiting.all(|ask| ask.ask.stream == stream)
+    /// Whether another stream waits with a step that is half written: what that has comes free only when more is granted. A step
+    /// that has nothing yet keeps nobody waiting.
+    pub fn is_half_granted_to_others(&self, stream: StreamId) -> bool {
+        let mut waiting = self.continuing.iter();
+        waiting.any(|ask| ask.ask.stream != stream)
     }
 
     /// An ask comes in: refused (then it is forgotten), or in the queue. [`pump`](Self::pump) answers it.

@@ -1,7 +1,7 @@
 //! What a writer rank commits: is it sound, is it the same again, does it fit to the others.
 
-use super::Stream;
 use super::store::{Part as Kept, State};
+use super::{Stream, costs};
 use crate::protocol::{
     ALIGN, Answer, Block, BufferId, Fault, Layout, LayoutHash, Order, Part, Peer, Places, Slot,
     Step, Ticket, Told,
@@ -10,6 +10,22 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 impl Stream {
+    /// What a part costs the coordinator that is to be committed; a layout that is there already costs nothing more.
+    pub(in crate::protocol) fn cost_of_part(part: &Part) -> u64 {
+        let layout = match &part.layout {
+            Told::New(layout) => costs::of_layout(layout),
+            Told::Same(_) => 0,
+        };
+        costs::of_part(part).saturating_add(layout)
+    }
+
+    /// What a step costs the coordinator that a rank begins with so many buffers, and that has as much in it as the last one.
+    pub(in crate::protocol) fn cost_to_begin(&self, rank: u32, wants: usize) -> u64 {
+        let rank = self.writers.ranks.get(rank as usize);
+        let part = rank.map_or(0, |rank| rank.part_cost);
+        part + costs::of_wants(wants) + costs::BUFFER * wants as u64
+    }
+
     /// A rank's part of the step is in its buffers; `keep`: it goes on reading it (S9).
     pub fn commit(&mut self, from: Peer, rank: u32, ticket: Ticket, part: Part, keep: bool) {
         let answer = match self.take_part(from, rank, part, keep) {
@@ -39,6 +55,7 @@ impl Stream {
         if state.asking.is_some() {
             return Err(Fault::Busy);
         }
+        let cost = costs::of_part(&part);
         let (hash, layout) = self.layout(rank, part.layout)?;
         let slots = self.slots(rank, &part.slots, step)?;
         self.fits(rank, &layout, &slots, &part.places)?;
@@ -52,16 +69,27 @@ impl Stream {
             places: part.places,
             attributes: part.attributes,
             checksum: part.checksum,
+            cost: (from, cost),
         };
-        self.store.open.parts[rank as usize] = Some(kept);
+        self.store.put_part(rank as usize, kept);
         if self.store.open.missing == 1
             && let Err(fault) = self.check_whole()
         {
-            self.store.open.parts[rank as usize] = None;
+            if let Some(part) = self.store.open.parts[rank as usize].take() {
+                self.store.forget_part(&part);
+            }
             self.store.checker.forget_open();
             return Err(fault);
         }
-        self.part_taken(rank as usize, hash, layout);
+        self.store.costs.hold(&layout, from);
+        let before = self.writers.ranks[rank as usize]
+            .layout
+            .replace((hash, layout));
+        if let Some((_, layout)) = before {
+            self.store.costs.let_go(&layout);
+        }
+        self.writers.ranks[rank as usize].part_cost = cost;
+        self.part_taken(rank as usize);
         self.let_go(rank as usize);
         self.writers.ranks[rank as usize].kept = keep.then_some(step);
         Ok(())
@@ -75,15 +103,14 @@ impl Stream {
     }
 
     /// Seals the buffers of a part that was taken, frees the others of its rank.
-    fn part_taken(&mut self, rank: usize, hash: LayoutHash, layout: Arc<Layout>) {
+    fn part_taken(&mut self, rank: usize) {
         let state = &mut self.writers.ranks[rank];
-        state.layout = Some((hash, layout));
         state.next += 1;
         state.begun = false;
         let buffers = std::mem::take(&mut state.buffers);
         self.store.open.missing -= 1;
         let part = self.store.open.parts[rank].as_ref();
-        let used: Vec<u64> = part
+        let used: HashSet<u64> = part
             .into_iter()
             .flat_map(|part| &part.slots)
             .flatten()
@@ -145,7 +172,8 @@ impl Stream {
         named: &[Slot<BufferId>],
         step: Step,
     ) -> Result<Vec<Slot<u64>>, Fault> {
-        let own = &self.writers.ranks[rank as usize].buffers;
+        let own = self.writers.ranks[rank as usize].buffers.iter().copied();
+        let own: HashSet<u64> = own.collect();
         let mut seen = HashSet::new();
         let mut slots = Vec::with_capacity(named.len());
         for copies in named {

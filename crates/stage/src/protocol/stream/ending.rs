@@ -115,7 +115,10 @@ impl Stream {
         let until = self.after(self.config.lease);
         let state = &mut self.writers.ranks[rank];
         (state.place, state.failure) = (Place::Away(until), how);
-        state.layout = None; // who comes back does not know what was told
+        // Who comes back does not know what was told.
+        if let Some((_, layout)) = state.layout.take() {
+            self.store.costs.let_go(&layout);
+        }
         self.wake_by(until);
     }
 }

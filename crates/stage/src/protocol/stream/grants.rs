@@ -1,7 +1,7 @@
 //! Memory for a step: what a rank asks of the governor, and the buffers that it gets.
 
 use super::writers::{Asking, Rank, Stage};
-use super::{Action, Stream};
+use super::{Action, Stream, costs};
 use crate::protocol::governor::{Ask, AskId, Shortage, Verdict};
 use crate::protocol::{Answer, BufferAt, Fault, Lack, Peer, Ticket};
 
@@ -45,7 +45,7 @@ impl Stream {
             }
             Verdict::Refused(ask, fault) => {
                 if let Some(rank) = self.rank_of(ask)
-                    && let Some(asking) = self.writers.ranks[rank].asking.take()
+                    && let Some(asking) = self.take_asking(rank)
                 {
                     self.fail(asking.peer, asking.ticket, fault);
                 }
@@ -115,10 +115,10 @@ impl Stream {
 
     /// A question for a step or buffers has got everything.
     fn begun(&mut self, rank: usize, buffers: Vec<u64>) {
-        let state = &mut self.writers.ranks[rank];
-        let Some(asking) = state.asking.take() else {
+        let Some(asking) = self.take_asking(rank) else {
             return;
         };
+        let state = &mut self.writers.ranks[rank];
         state.begun = true;
         state.buffers.extend(&buffers);
         let at = |&number: &u64| {
@@ -136,7 +136,7 @@ impl Stream {
     }
 
     pub(super) fn buffer_refused(&mut self, number: u64, lack: Lack) {
-        let Some(buffer) = self.store.buffers.remove(&number) else {
+        let Some(buffer) = self.store.forget_buffer(number) else {
             return;
         };
         self.out.push(Action::Freed(
@@ -164,9 +164,17 @@ impl Stream {
         }
     }
 
+    /// A rank asks no more: the only place where its question ends.
+    pub(super) fn take_asking(&mut self, rank: usize) -> Option<Asking> {
+        let asking = self.writers.ranks[rank].asking.take()?;
+        let cost = costs::of_wants(asking.wants.len());
+        self.store.costs.sub(asking.peer, cost);
+        Some(asking)
+    }
+
     /// Takes back what a rank has asked; returns whom to answer.
     pub(super) fn stop_asking(&mut self, rank: usize) -> Option<(Peer, Ticket)> {
-        let asking = self.writers.ranks[rank].asking.take()?;
+        let asking = self.take_asking(rank)?;
         match asking.stage {
             Stage::Queued => {}
             Stage::Asked(ask, _) => self.out.push(Action::Withdraw(ask)),

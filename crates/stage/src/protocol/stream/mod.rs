@@ -44,11 +44,12 @@
 //! # Files
 //! `mod` (the machine's entrances, and what follows every event) · `writers` · `grants` (what they ask for) · `commit` (their
 //! parts) · `ending` (of writers and the stream) · `groups` (of readers) · `readers` · `store` (steps and buffers) · `spill` ·
-//! `check` (do the parts of the ranks fit together) · `matching` (what a step has of a box) · `watching` (subscriptions) ·
+//! `check` (do the parts of the ranks fit together) · `costs` (what they take of the coordinator) · `matching` (what a step has of a box) · `watching` (subscriptions) ·
 //! `waits` (who waits for whom)
 
 mod check;
 mod commit;
+mod costs;
 mod ending;
 mod grants;
 mod groups;
@@ -162,6 +163,7 @@ impl Stream {
         let its = opened.filter(|(from, _)| peer.is_none_or(|peer| peer == *from));
         let cost = its.fold(0u64, |sum, (_, cost)| sum.saturating_add(cost));
         cost.saturating_add(self.watches.cost_of(peer))
+            .saturating_add(self.store.costs.of(peer))
     }
 
     fn expect(&mut self) {

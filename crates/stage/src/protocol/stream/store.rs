@@ -1,6 +1,7 @@
 //! The committed steps of a stream and all of its buffers: completing, sealing, freeing, losing. What makes room is in `spill`.
 
 use super::check::Checker;
+use super::costs::{self, Costs};
 use super::{Action, Stream};
 use crate::protocol::{
     Attribute, BufferAt, BufferId, Handle, Layout, LayoutHash, Layouts, Order, PartRecord, Peer,
@@ -18,6 +19,8 @@ pub(super) struct Part {
     pub(super) places: Places,
     pub(super) attributes: Vec<(String, Attribute)>,
     pub(super) checksum: u64,
+    /// Whose it is, and what it costs the coordinator beside its layout.
+    pub(super) cost: (Peer, u64),
 }
 
 /// Where a buffer is in its life.
@@ -40,6 +43,8 @@ pub(super) struct Buffer {
     pub(super) state: State,
     /// The step that it is committed to.
     pub(super) step: Step,
+    /// Who has asked for it.
+    writer: Peer,
 }
 
 /// A committed step.
@@ -101,6 +106,7 @@ pub(super) struct Store {
     pub(super) spilling_bytes: u64,
     /// A spill failed; until a spilled step of any stream is freed, or a keeper comes, there is no use in another.
     pub(super) disk_full: bool,
+    pub(super) costs: Costs,
 }
 
 impl Store {
@@ -120,6 +126,7 @@ impl Store {
             committed_bytes: 0,
             spilling_bytes: 0,
             disk_full: false,
+            costs: Costs::default(),
         }
     }
 
@@ -240,6 +247,27 @@ impl Store {
         (record, stored.hash)
     }
 
+    pub(super) fn forget_buffer(&mut self, number: u64) -> Option<Buffer> {
+        let buffer = self.buffers.remove(&number)?;
+        self.costs.sub(buffer.writer, costs::BUFFER);
+        Some(buffer)
+    }
+
+    /// A part is in the open step.
+    pub(super) fn put_part(&mut self, rank: usize, part: Part) {
+        let (peer, bytes) = part.cost;
+        self.costs.add(peer, bytes);
+        self.costs.hold(&part.layout, peer);
+        self.open.parts[rank] = Some(part);
+    }
+
+    /// A part is in no step any more.
+    pub(super) fn forget_part(&mut self, part: &Part) {
+        let (peer, bytes) = part.cost;
+        self.costs.sub(peer, bytes);
+        self.costs.let_go(&part.layout);
+    }
+
     /// What a rank has committed to a step, if that is still there.
     pub(super) fn part(&self, step: Step, rank: u32) -> Option<&Part> {
         if step == self.committed {
@@ -269,8 +297,10 @@ impl Stream {
             handle: Handle::default(),
             state: State::Asked,
             step: Step::MAX,
+            writer,
         };
         self.store.buffers.insert(number, buffer);
+        self.store.costs.add(writer, costs::BUFFER);
         let buffer = self.buffer_id(number);
         self.order(
             keeper,
@@ -285,7 +315,7 @@ impl Stream {
 
     /// The only place where a buffer ends: orders its keeper to free it, and says what is free.
     pub(super) fn free_buffer(&mut self, number: u64) {
-        let Some(buffer) = self.store.buffers.remove(&number) else {
+        let Some(buffer) = self.store.forget_buffer(number) else {
             return; // a refused one
         };
         let id = self.buffer_id(number);
@@ -418,10 +448,8 @@ impl Stream {
                 continue;
             }
             let stored = self.store.steps.remove(&step).into_iter();
-            let parts = stored.flat_map(|stored| stored.parts);
-            let numbers: Vec<u64> = parts.flat_map(|part| part.slots).flatten().collect();
-            for number in numbers {
-                self.free_buffer(number);
+            for part in stored.flat_map(|stored| stored.parts) {
+                self.free_part(part);
             }
         }
     }
@@ -456,15 +484,27 @@ impl Stream {
     pub(super) fn drop_open(&mut self) {
         let ranks = self.writers.ranks();
         let open = std::mem::replace(&mut self.store.open, Open::new(ranks));
-        for number in open
-            .parts
-            .into_iter()
-            .flatten()
-            .flat_map(|part| part.slots)
-            .flatten()
-        {
+        for part in open.parts.into_iter().flatten() {
+            self.free_part(part);
+        }
+    }
+
+    fn free_part(&mut self, part: Part) {
+        self.store.forget_part(&part);
+        for number in part.slots.into_iter().flatten() {
             self.free_buffer(number);
         }
+    }
+
+    /// Lets go of the oldest step that is only retained, so that a writer rank's next one costs no more than it may; whether
+    /// there was one.
+    pub(in crate::protocol) fn yield_retained(&mut self, from: Peer, rank: u32) -> bool {
+        if !self.writer_is(rank, from) || self.store.retained_from >= self.store.committed {
+            return false;
+        }
+        self.shrink_by_one();
+        self.sweep();
+        true
     }
 
     /// Memory that the open step has, of all ranks.

@@ -1,8 +1,8 @@
 //! The writer ranks: opening, beginning (back-pressure). What they ask for is in `grants`, what they commit in `commit`, how
 //! they end in `ending`.
 
-use super::Stream;
 use super::store::State;
+use super::{Stream, costs};
 use crate::protocol::governor::{AskId, Shortage};
 use crate::protocol::{
     Answer, EndOfStream, Failure, Fault, KeeperInfo, Layout, LayoutHash, Peer, Step, Ticket, Want,
@@ -58,6 +58,8 @@ pub(super) struct Rank {
     pub(super) layout: Option<(LayoutHash, Arc<Layout>)>,
     /// The step that it committed last, if it still reads it: the open one, or the newest.
     pub(super) kept: Option<Step>,
+    /// What its last part cost the coordinator beside its layout.
+    pub(super) part_cost: u64,
 }
 
 /// The ranks of the writer program.
@@ -80,6 +82,7 @@ impl Writers {
             asking: None,
             layout: None,
             kept: None,
+            part_cost: 0,
         };
         Writers {
             program: program.to_owned(),
@@ -198,6 +201,7 @@ impl Stream {
             return self.answer(from, ticket, answer);
         }
         let until = self.after(patience);
+        self.store.costs.add(from, costs::of_wants(wants.len()));
         self.writers.ranks[rank as usize].asking = Some(Asking {
             peer: from,
             ticket,
@@ -250,7 +254,7 @@ impl Stream {
             if let Some(step) = asking.begin {
                 let refusal = self.not_ended().err().or_else(|| self.closed_without(step));
                 if let Some(fault) = refusal {
-                    self.writers.ranks[rank].asking = None;
+                    self.take_asking(rank);
                     self.fail(peer, ticket, fault);
                     continue;
                 }
