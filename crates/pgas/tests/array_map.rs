@@ -3,7 +3,7 @@
 use samite_fabric::{Error as Below, Fabric, PeerId};
 use samite_pgas::array::{ArrayError, Map};
 use samite_pgas::{Error, Pgas};
-use samite_testkit::{Failed, Outcome, Who, everywhere, pause, units};
+use samite_testkit::{Failed, MESSAGES_ONLY, Outcome, Who, everywhere, pause, units};
 use std::collections::HashMap;
 use std::time::Duration;
 
@@ -268,6 +268,88 @@ fn a_holder_that_dies_ends_in_a_timeout() {
         cast.kill(Who::Unit(0));
         cast.wait_gone(Who::Unit(0));
         cast.release(Who::Unit(1));
+    });
+}
+
+/// An owner that is away while an entry is put: the caller has an error, and nobody finds the slot busy afterwards.
+#[test]
+fn a_put_that_is_late_leaves_no_slot_busy() {
+    let name = "a_put_that_is_late_leaves_no_slot_busy";
+    let body = |fabric: &Fabric, _: &[PeerId]| {
+        let pgas = &Pgas::new(fabric)?;
+        let world = pgas.world();
+        let map = Map::<u64, [u64; 3]>::new(world, 8)?;
+        // A value of several messages.
+        let long = Map::<u64, [[u64; 256]; 64]>::new(world, 2)?;
+        let key = (0..).find(|key| map.owner(key) == 1).unwrap_or(0);
+        let long_key = (0..).find(|key| long.owner(key) == 1).unwrap_or(0);
+        let (patient, turns) = (fabric.deadline(), world.allocate::<u64>(1)?);
+        // The owner goes away when the slot is busy.
+        let late = |turn: u64| {
+            let error = turns.fetch_add(1, 0, 1).err();
+            assert_eq!(error, None, "turn {turn}");
+            pause("holds");
+            fabric.set_deadline(Duration::from_millis(50));
+        };
+        let timed_out = |error: Option<Error>| {
+            let is_late = matches!(error, Some(Error::Fabric(Below::Timeout { .. })));
+            assert!(is_late, "{error:?}");
+            fabric.set_deadline(patient);
+            pause("late");
+        };
+        if pgas.me().0 == 0 {
+            long.insert(long_key, [[1; 256]; 64])?;
+        }
+        for turn in 0_u64..3 {
+            if pgas.me().0 == 1 {
+                while turns.load(1, 0)? <= turn {
+                    fabric.progress();
+                }
+                pause("away");
+            } else if turn < 2 {
+                // A key that is not there, then one that is.
+                let value = |_| {
+                    late(turn);
+                    [turn; 3]
+                };
+                timed_out(map.update(key, value).err());
+            } else {
+                let value = |_| {
+                    late(turn);
+                    [[2; 256]; 64]
+                };
+                timed_out(long.update(long_key, value).err());
+            }
+            world.barrier()?;
+            let there = map.get(&key)?;
+            match turn {
+                0 => {
+                    assert_eq!(there, None);
+                    world.barrier()?;
+                    if pgas.me().0 == 0 {
+                        assert_eq!(map.insert(key, [7; 3])?, None);
+                    }
+                }
+                1 => assert_eq!(there, Some([1; 3]), "it arrived, late"),
+                _ => assert_eq!(long.get(&long_key)?, None, "it may be half there"),
+            }
+            world.barrier()?;
+        }
+        if pgas.me().0 == 0 {
+            assert_eq!(long.insert(long_key, [[3; 256]; 64])?, None);
+        }
+        assert_eq!(map.total_len()?, 1);
+        Ok(map.free()?)
+    };
+    units(2).mask(MESSAGES_ONLY).conduct(name, body, |cast| {
+        for _ in 0..3 {
+            cast.wait_point(Who::Unit(0), "holds");
+            cast.wait_point(Who::Unit(1), "away");
+            cast.release(Who::Unit(0));
+            cast.wait_point(Who::Unit(0), "late");
+            cast.release(Who::Unit(1));
+            cast.release(Who::Unit(0));
+        }
     });
 }
 

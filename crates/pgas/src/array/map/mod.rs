@@ -17,8 +17,10 @@
 //! * A slot never becomes empty again, so a search does not end before a key that is there.
 //!
 //! # What it does not guarantee
-//! A unit that dies while a slot is busy leaves it so, and so does one whose access to the entry ended at the
-//! deadline (nobody knows what became of it): who needs the slot gets a timeout. Slots of
+//! A unit that dies while a slot is busy leaves it so: who needs the slot gets a timeout. One whose put of an entry ends
+//! with an error gives the slot back behind it, in the order in which the owner takes both: a key that was to be added is
+//! not there then; a value that was to be changed is the old one or the new one, or the key is gone if the value is longer
+//! than one message, so that half of it may have arrived. Slots of
 //! removed entries make searches for absent keys longer until they are used again.
 
 mod slot;
@@ -266,18 +268,18 @@ impl<'f, K: Elem, V: Elem> Map<'f, K, V> {
             return Ok(false);
         }
         // Nothing of the entry is changed yet.
-        let busy = self.hold(rank, found.slot, FILL);
-        let value = of(Self::value(&found.entry));
-        busy.keep();
-        match value {
-            Some(value) => {
-                let place = self.place(found.slot) + 1 + Self::KEY as u64;
-                self.words.put(rank, place, &to_words(&value))?;
-                self.give_back(rank, found.slot, FILL)?;
+        let mut busy = self.hold(rank, found.slot, FILL);
+        if let Some(value) = of(Self::value(&found.entry)) {
+            let (place, value) = (self.place(found.slot) + 1, to_words(&value));
+            let put = self.words.put(rank, place + Self::KEY as u64, &value);
+            if put.is_err() && !self.arrives_whole(&value) {
+                busy.change = EMPTY_OUT;
             }
-            None => self.give_back(rank, found.slot, EMPTY_OUT)?,
+            put?;
+        } else {
+            busy.change = EMPTY_OUT;
         }
-        Ok(true)
+        busy.give_back().map(|()| true)
     }
 
     /// Adds a key that was not found, unless somebody is adding to its chain or did; whether it is settled.
@@ -318,8 +320,8 @@ impl<'f, K: Elem, V: Elem> Map<'f, K, V> {
         let busy = self.hold(rank, slot, EMPTY_OUT);
         let mut entry = search.key.clone();
         entry.extend(to_words(&of()));
-        busy.keep();
         self.words.put(rank, self.place(slot) + 1, &entry)?;
+        busy.keep();
         if slot == search.home {
             chain.keep();
             self.give_back(rank, slot, FILL.wrapping_add(RELEASE))?;
@@ -386,6 +388,12 @@ impl<'f, K: Elem, V: Elem> Map<'f, K, V> {
         let place = self.place(slot);
         self.words.fetch_op(rank, place, Update::Sum, change)?;
         Ok(())
+    }
+
+    /// Whether a put of this value cannot end with a part of it there.
+    #[cold]
+    fn arrives_whole(&self, value: &Words) -> bool {
+        bytes_of(value).len() as u64 <= self.team().fabric().caps().body_max
     }
 
     /// What is given back by `change` if whoever has it stops in the middle: by a panic or an error.
@@ -484,4 +492,38 @@ fn from_words<T: Elem>(words: &[u64]) -> T {
     let bytes = crate::bytes_of_mut(std::slice::from_mut(&mut value));
     bytes.copy_from_slice(&bytes_of(words)[..bytes.len()]);
     value
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Pgas;
+    use samite_fabric::{Config, Error as Below, Fabric, Identity};
+
+    /// The entry of the key comes and is busy after the search for it, and before the search under the held chain: which is
+    /// an error of that one, and no chain that stays held.
+    #[test]
+    fn a_search_that_fails_leaves_no_chain_held() {
+        let fabric = Fabric::alone(Identity::by_hand("map"), Config::default()).expect("a fabric");
+        fabric.set_deadline(std::time::Duration::from_millis(20));
+        let pgas = Pgas::new(&fabric).expect("a job");
+        let map = Map::<u64, u64>::new(pgas.world(), 4).expect("a map");
+        map.insert(7, 1).expect("there is room");
+        let search = map.search(&7);
+        let updated = map.update(7, |_| {
+            let added = map.add(&search, || 3, &mut Patience::default());
+            assert!(
+                matches!(added, Err(Error::Fabric(Below::Timeout { .. }))),
+                "{added:?}"
+            );
+            2
+        });
+        assert_eq!(updated, Ok(2));
+        let home = map.state(0, search.home).expect("it is there");
+        assert!(!home.is_held());
+        for key in 8..11 {
+            assert_eq!(map.insert(key, key), Ok(None));
+        }
+        assert_eq!(map.get(&7), Ok(Some(2)));
+    }
 }
