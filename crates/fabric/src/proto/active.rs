@@ -271,8 +271,8 @@ impl Engine {
             Work::ReplyParts { .. } => return Err("the length of a part of a reply"),
             _ => return Ok(()),
         };
-        // For all parts at once: what the peer says is bounded, and the parts that follow have to fit to it.
-        if bytes.try_reserve_exact(whole as usize).is_err() {
+        // For what is here, and as much again: what the peer says is still to come is believed when it comes.
+        if bytes.try_reserve(here as usize).is_err() {
             let why = format!("no memory for a reply of {whole} bytes from {from}");
             self.ops.finish(frame.arg, Err(Error::Memory(why)));
             return Ok(());

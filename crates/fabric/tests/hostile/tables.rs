@@ -109,14 +109,15 @@ fn no_ring_breaks_its_consumer() {
                         Err(_) => return,
                     }
                 }
+                let area = consumer.bulk_bytes();
                 let Ok(Some((frame, medium))) = consumer.peek_with_medium() else {
                     return;
                 };
                 assert!(frame.inline.len() <= samite_mem::ring::INLINE_BYTES);
                 if let Some((start, len)) = frame.bulk {
                     assert!(
-                        start.checked_add(len).is_some_and(|end| end <= 64 << 10),
-                        "{start} {len}"
+                        start.checked_add(len).is_some_and(|end| end <= area),
+                        "{start} {len} of {area}"
                     );
                     let body = medium.body(start, len);
                     assert_eq!(body.to_vec().len() as u64, len);
