@@ -81,7 +81,12 @@ pub(crate) fn run(args: &AgentArgs) -> Result<ExitCode> {
             };
             // All streams and their blocks are gone: no unit should wait for them until its deadline.
             let domain = &steward.domain;
-            eprintln!("the agent of domain {domain} ends, since its streams are not served any more: {why}");
+            let mut stderr = std::io::stderr();
+            // Nobody may be reading that; the agent ends all the same.
+            let _ = writeln!(
+                stderr,
+                "the agent of domain {domain} ends, since its streams are not served any more: {why}"
+            );
             std::process::exit(1);
         });
         println!("ready");
