@@ -300,3 +300,17 @@ fn plan_of_program(args: &RunArgs, samite: &Path) -> Result<Plan> {
     );
     Ok(plan)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Two launchers of the same job and with the same process id, in two containers.
+    #[test]
+    fn no_two_runs_have_the_same_name() {
+        let names = [(); 2].map(|()| unique("job").expect("there are random numbers"));
+        assert_ne!(names[0], names[1]);
+        let beginning = format!("job-{}-", std::process::id());
+        assert!(names.iter().all(|name| name.starts_with(&beginning)));
+    }
+}
