@@ -485,11 +485,20 @@ fn remove_beyond(folder: &Path, run: u64, ranks: u32) {
         let is_older = matches!(&file.header, Ok(Some((_, header))) if header.run != run);
         if file.rank >= ranks
             && is_older
-            && let Ok(_claim) = Claim::of(file.frames.clone(), file.rank)
-            && let Err(error) = fs::remove_file(&file.frames.path)
+            && let Err(error) = remove(folder, &file.frames, file.rank)
         {
             stays(&error);
         }
+    }
+}
+
+/// Removes this file of a rank, if nobody writes it, and not one that another process has put in its place.
+fn remove(folder: &Path, frames: &Frames, rank: u32) -> Result<(), FileError> {
+    let _turn = Turn::take(folder, rank)?;
+    let claim = Claim::of(frames.clone(), rank)?;
+    match claim.frames.is_at(&frames.path)? {
+        true => fs::remove_file(&frames.path).map_err(super::error::io("remove", &frames.path)),
+        false => Ok(()),
     }
 }
 

@@ -1,6 +1,7 @@
 //! Folders that are used again: runs, lives, locks; files that are damaged in the middle, or made up.
 
 use super::*;
+use crate::file::claim::Turn;
 use crate::file::frame::{ALIGN, Frames, Head, Kind};
 use crate::protocol::Fault;
 use std::os::unix::fs::FileExt;
@@ -70,6 +71,22 @@ fn a_run_with_fewer_ranks_removes_the_others() {
     put(&mut first, 0, 0);
     assert!(!file_of(folder, 2).exists() && !file_of(folder, 3).exists());
     is_right(&Archive::open(folder).unwrap(), 0);
+}
+
+/// A rank of another job that begins its file anew at the same moment has the turn: its file is not removed.
+#[test]
+fn a_file_that_another_job_begins_is_not_removed() {
+    let folder = TempDir::new().unwrap();
+    let folder = folder.path();
+    for rank in 0..2 {
+        begin(folder, 11, rank, 2).finish().unwrap();
+    }
+    let turn = Turn::take(folder, 1).unwrap();
+    drop(begin(folder, 22, 0, 1));
+    assert!(file_of(folder, 1).exists());
+    drop(turn);
+    drop(begin(folder, 33, 0, 1));
+    assert!(!file_of(folder, 1).exists());
 }
 
 #[test]
