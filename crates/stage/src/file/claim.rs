@@ -28,6 +28,7 @@ use crate::process;
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 use rustix::process::{Pid, test_kill_process};
+use samite_mem::OwnerProcess;
 use std::fs::{self, File};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -125,8 +126,8 @@ pub(super) struct Claim {
     pub(super) frames: Frames,
     rank: u32,
     has_lock: bool,
-    /// As it is in the file; `None` as long as this process only looks.
-    mark: Option<Mark>,
+    /// As it is in the file, and which process put it there: a fork has a copy. `None` as long as this one only looks.
+    mark: Option<(Mark, OwnerProcess)>,
 }
 
 impl Claim {
@@ -150,7 +151,7 @@ impl Claim {
     pub(super) fn begin(&mut self) -> Result<(), FileError> {
         let mark = Mark::own(self.has_lock);
         self.frames.put(Mark::AT, &mark.bytes())?;
-        self.mark = Some(mark);
+        self.mark = Some((mark, OwnerProcess::current()));
         Ok(())
     }
 
@@ -172,9 +173,12 @@ impl Claim {
         Ok(())
     }
 
-    /// Whether it was this process that began to write, and not one that it is a fork of.
+    /// Whether it was this process that began to write, and not one that it is a fork of: that one's number may be this one's by
+    /// now. The number tells where the system call forks, and not the library.
     fn is_own(&self) -> bool {
-        let own = |mark: &Mark| mark.process == std::process::id();
+        let own = |(mark, owner): &(Mark, OwnerProcess)| {
+            owner.is_current() && mark.process == std::process::id()
+        };
         self.mark.as_ref().is_some_and(own)
     }
 }
