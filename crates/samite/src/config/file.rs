@@ -76,7 +76,11 @@ impl File<'_> {
         let deserializer =
             toml::de::ValueDeserializer::from(Spanned::new(0..0, DeValue::Table(table.clone())));
         let values = Dict::deserialize(deserializer).map_err(|error| self.syntax(&error))?;
-        Ok(Layer { values, origins })
+        Ok(Layer {
+            values,
+            origins,
+            is_of_user: false,
+        })
     }
 
     fn check(&self, name: &str, known: &[String], offset: usize) -> Result<(), ConfigError> {

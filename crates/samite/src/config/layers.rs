@@ -36,6 +36,8 @@ pub(super) struct Layer {
     pub(super) values: Dict,
     /// For each setting, what to call its place: a file with a line, a variable, an option.
     pub(super) origins: BTreeMap<String, String>,
+    /// It is the user's own file, which every launcher of this user reads.
+    pub(super) is_of_user: bool,
 }
 
 impl Layers {
@@ -49,10 +51,17 @@ impl Layers {
             return Ok(self);
         };
         match std::fs::read_to_string(&path) {
-            Ok(text) => self.file(&path, &text),
+            Ok(text) => self.file_of_user(&path, &text),
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(self),
             Err(source) => Err(ConfigError::Read { path, source }),
         }
+    }
+
+    pub(super) fn file_of_user(self, path: &Path, text: &str) -> Result<Self, ConfigError> {
+        let mut layers = self.file(path, text)?;
+        let last = layers.layers.last_mut();
+        last.into_iter().for_each(|layer| layer.is_of_user = true);
+        Ok(layers)
     }
 
     /// Adds the settings of a file; `path` is only for messages.
@@ -87,7 +96,8 @@ impl Layers {
     }
 
     /// Adds what was said to an outer launcher, of what it has resolved for its units (`SAMITE_CONFIG`): so a launcher that is a
-    /// unit itself has the same settings. A text that does not tell what was said says what is not the default.
+    /// unit itself has the same settings. What only the user's file says is not part of it: a workflow of the inner launcher
+    /// counts more, as for any other launcher. A text that does not tell what was said says what is not the default.
     ///
     /// # Errors
     /// As [`Layers::file`].
@@ -102,11 +112,15 @@ impl Layers {
                 continue;
             };
             let default = default.get(section).and_then(toml::Value::as_table);
-            keys.retain(|key, value| match (&said, value.is_table()) {
-                // All that is in the table of one stream was said.
-                (_, true) => true,
-                (Some(said), false) => said.contains(&format!("{section}.{key}")),
-                (None, false) => default.and_then(|default| default.get(key)) != Some(value),
+            keys.retain(|key, value| match (&said, value) {
+                // The settings of one stream.
+                (Some(said), toml::Value::Table(own)) => {
+                    own.retain(|own, _| said.contains(&format!("{section}.{key}.{own}")));
+                    !own.is_empty()
+                }
+                (Some(said), _) => said.contains(&format!("{section}.{key}")),
+                (None, toml::Value::Table(_)) => true,
+                (None, value) => default.and_then(|default| default.get(key)) != Some(value),
             });
         }
         let mut layers = self.file(path, &settings.to_string())?;
@@ -229,14 +243,21 @@ impl Layers {
             .into_iter()
             .map(|name| (name, "default".to_owned()))
             .collect();
-        let mut merged = Figment::new();
+        let (mut merged, mut said) = (Figment::new(), BTreeSet::new());
         for layer in &self.layers {
             merged = merged.merge(layer);
             origins.extend(layer.origins.clone());
+            if !layer.is_of_user {
+                said.extend(layer.origins.keys().cloned());
+            }
         }
         match merged.extract() {
             Ok(config) => {
-                let resolved = Resolved { config, origins };
+                let resolved = Resolved {
+                    config,
+                    origins,
+                    said,
+                };
                 resolved.check()?;
                 Ok(resolved)
             }
@@ -309,15 +330,16 @@ pub struct Resolved {
     /// The settings.
     pub config: Config,
     origins: BTreeMap<String, String>,
+    /// The settings that somebody said to this launcher: not only to all of this user.
+    said: BTreeSet<String>,
 }
 
 impl Resolved {
     /// As [`Config::to_toml`], for the units of a launcher: with the names of the settings that were said, which count for a
     /// launcher among them.
     pub fn to_units(&self) -> String {
-        let said = self.origins.iter();
-        let said = said.filter(|(_, origin)| *origin != "default");
-        let said = said.map(|(name, _)| toml::Value::from(name.as_str()));
+        let said = self.said.iter();
+        let said = said.map(|name| toml::Value::from(name.as_str()));
         let mut table = toml::Table::try_from(&self.config).expect("settings are tables");
         table.insert(SAID.to_owned(), toml::Value::Array(said.collect()));
         table.to_string()
@@ -398,6 +420,7 @@ impl Layer {
                 .into_dict()
                 .expect("settings are in sections"),
             origins: BTreeMap::from([(name.to_owned(), origin.clone())]),
+            is_of_user: false,
         };
         let fits = |layer: &Self| Figment::from(layer).extract::<Config>().is_ok();
         let parsed = layer(value.parse().expect("any text is a value"));

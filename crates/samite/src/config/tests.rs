@@ -332,6 +332,42 @@ fn what_was_said_to_an_outer_launcher_counts() {
 }
 
 #[test]
+fn the_file_of_the_user_counts_less_than_an_inner_workflow() {
+    let path = std::path::Path::new("config.toml");
+    let text = "[stage]\nmethod = \"stream\"\nreplicas = 2\n[stage.field]\nlease = \"1s\"\npolicy = \"latest\"\n";
+    let users = |layers: Layers| layers.file_of_user(path, text);
+    let outer = users(Layers::default());
+    let outer = outer.and_then(|layers| layers.assignment("stage.field.lease=2s"));
+    let outer = outer.and_then(Layers::resolve).expect("settings");
+    let workflow = "[config.stage]\nmethod = \"file\"\n[config.stage.field]\nlease = \"9s\"\npolicy = \"block\"\n";
+    // The launcher in between reads the file of the user, too.
+    let middle = users(Layers::default()).and_then(|layers| layers.outer(&outer.to_units()));
+    let middle = middle.and_then(Layers::resolve).expect("settings");
+    for text in [outer.to_units(), middle.to_units()] {
+        assert_eq!(Config::from_toml(&text).expect("settings"), outer.config);
+        let resolved = users(Layers::default())
+            .and_then(|layers| layers.workflow(path, workflow))
+            .and_then(|layers| layers.outer(&text))
+            .and_then(Layers::resolve)
+            .expect("settings");
+        let streams = resolved.config.stage.configuration();
+        assert_eq!(streams.all.method, samite_stage::Method::File);
+        assert_eq!(streams.all.replicas, 2);
+        for (setting, is_said) in [
+            ("method", false),
+            ("field.policy", false),
+            ("field.lease", true),
+        ] {
+            assert_eq!(
+                resolved.is_of_this_run(&format!("stage.{setting}")),
+                is_said,
+                "{setting}"
+            );
+        }
+    }
+}
+
+#[test]
 fn outer_settings_are_a_layer_of_what_is_not_the_default() {
     let outer = file("[fabric]\ndeadline = \"9s\"\n[stage.field]\nmethod = \"local\"\n");
     let outer = outer.expect("settings").config.to_toml();
