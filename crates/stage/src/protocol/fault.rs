@@ -50,6 +50,10 @@ pub enum Fault {
     #[error("{keeper} has not given the memory for {bytes} bytes in time")]
     KeeperSilent { keeper: Peer, bytes: u64 },
     #[error(
+        "{keeper} has no room for {bytes} bytes yet: processes still use memory of it that was freed, because their stream has ended or their step is over; let them drop their steps"
+    )]
+    StillInUse { keeper: Peer, bytes: u64 },
+    #[error(
         "no step of the stream {stream} came in time; {committed} are committed, and this rank waits for {whom}"
     )]
     NoStep {

@@ -41,7 +41,7 @@ impl fmt::Display for Peer {
 
 /// A stream at its steward; numbers are never used again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-pub struct StreamId(pub u32);
+pub struct StreamId(pub u64);
 
 /// A buffer that a keeper has for a step. Named by the steward; names are never used again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -71,7 +71,7 @@ pub struct ReaderId {
     /// The stream.
     pub stream: StreamId,
     /// Which group of the stream; numbers are never used again.
-    pub group: u32,
+    pub group: u64,
     /// Its rank.
     pub rank: u32,
 }
@@ -347,13 +347,20 @@ pub enum Report {
     Spilled { buffer: BufferId },
     /// The disk did not take the bytes; they lie in memory as before.
     SpillFailed { buffer: BufferId },
+    /// The buffer waits: memory that was freed is still in use, by the process that `had_by` says if that is known. Another report
+    /// follows.
+    Full {
+        buffer: BufferId,
+        had_by: Option<Peer>,
+    },
 }
 
 /// What the steward orders a keeper to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[allow(missing_docs, reason = "fields are described at the variants")]
 pub enum Order {
-    /// Have a buffer that `writer` alone may write. -> [`Report::Held`] or [`Report::Refused`]
+    /// Have a buffer that `writer` alone may write. -> [`Report::Held`] or [`Report::Refused`], maybe after a
+    /// [`Report::Full`]
     Allocate {
         buffer: BufferId,
         bytes: u64,

@@ -65,7 +65,9 @@ pub use message::{
     Order, Part, PartRecord, Peer, Places, ReaderId, Report, Request, Slot, StepRecord, StreamId,
     Ticket, Told, Want, WriterId,
 };
-pub use settings::{Expected, Limits, Policy, Reader, Retain, Start, StreamConfig, Unread};
+pub use settings::{
+    Expected, LONGEST_LEASE, Limits, Policy, Reader, Retain, Start, StreamConfig, Unread,
+};
 pub use steward::{Action, Event, Steward};
 pub use watch::{Interest, MOST_NEWS, News, WatchId, Written};
 

@@ -61,6 +61,9 @@ pub enum Unread {
     Discard,
 }
 
+/// Longest [`StreamConfig::lease`], [`StreamConfig::linger`] and [`Reader::lease`], in ms: a day. Who says more gets this.
+pub const LONGEST_LEASE: u64 = 24 * 60 * 60 * 1000;
+
 /// What a writer program decides for its stream. The rank that opens first is heard.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StreamConfig {

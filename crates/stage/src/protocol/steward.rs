@@ -43,9 +43,11 @@ pub struct Steward {
     /// Subscriptions of streams that are over: what they were not told yet.
     pub(super) left: BTreeMap<StreamId, Watches>,
     pub(super) names: HashMap<String, StreamId>,
-    pub(super) next_stream: u32,
+    pub(super) next_stream: u64,
     pub(super) governor: Governor,
     pub(super) pending: Vec<Pending>,
+    /// When each keeper has written something to its disk last.
+    spilled: BTreeMap<Peer, u64>,
     out: Vec<Action>,
 }
 
@@ -119,23 +121,26 @@ impl Steward {
     fn tick(&mut self) {
         let wanting = self.streams.iter();
         let wanting = wanting.filter(|(_, stream)| stream.wants_memory());
+        let waiting: BTreeSet<Peer> = self.streams.values().flat_map(Stream::waiting).collect();
         let moving = wanting
             .map(|(&id, _)| id)
-            .filter(|id| self.memory_moves(*id));
+            .filter(|id| self.memory_moves(*id, &waiting));
         let moving: BTreeSet<StreamId> = moving.collect();
         for (id, stream) in &mut self.streams {
-            stream.tick(moving.contains(id));
+            stream.tick(&stream::Others {
+                memory_moves: moving.contains(id),
+                waiting: &waiting,
+                spilled: &self.spilled,
+            });
         }
     }
 
     /// Whether the memory that a stream waits for is that of processes which live and wait for nobody themselves: they will let go
     /// of it, however long they compute.
-    fn memory_moves(&self, wanted_by: StreamId) -> bool {
-        let streams = self.streams.values();
-        let waiting: BTreeSet<Peer> = streams.flat_map(Stream::waiting).collect();
+    fn memory_moves(&self, wanted_by: StreamId, waiting: &BTreeSet<Peer>) -> bool {
         let mut streams = self.streams.iter();
         !self.governor.is_half_granted_to_others(wanted_by)
-            && streams.all(|(&id, stream)| stream.moves(id == wanted_by, &waiting))
+            && streams.all(|(&id, stream)| stream.moves(id == wanted_by, waiting))
     }
 
     fn said(&mut self, from: Peer, request: Request) {
@@ -154,7 +159,8 @@ impl Steward {
                 | Report::Refused { buffer, .. }
                 | Report::Sealed { buffer }
                 | Report::Spilled { buffer }
-                | Report::SpillFailed { buffer }) = report;
+                | Report::SpillFailed { buffer }
+                | Report::Full { buffer, .. }) = report;
                 if let Some(stream) = self.streams.get_mut(&buffer.stream) {
                     stream.report(from, report);
                 }
@@ -364,6 +370,7 @@ impl Steward {
 
     fn lost(&mut self, peer: Peer) {
         self.pending.retain(|pending| pending.from != peer);
+        self.spilled.remove(&peer);
         let refused = self.governor.keeper_lost(peer);
         for stream in self.streams.values_mut() {
             stream.lost(peer);
@@ -445,6 +452,9 @@ impl Steward {
             }
             stream::Action::FreedDisk(buffer) => self.governor.free_disk(buffer),
             stream::Action::RoomOnDisk => self.streams.values_mut().for_each(Stream::room_on_disk),
+            stream::Action::HasSpilled(keeper) => {
+                self.spilled.insert(keeper, self.now);
+            }
             stream::Action::Spill(buffer, keeper, bytes) => self.spill(buffer, keeper, bytes),
         }
     }

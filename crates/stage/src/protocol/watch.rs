@@ -116,7 +116,7 @@ pub struct WatchId {
     /// The stream.
     pub stream: super::StreamId,
     /// Which one; numbers are never used again.
-    pub number: u32,
+    pub number: u64,
 }
 
 /// A question that waits for news.
@@ -147,8 +147,8 @@ pub(crate) struct Watch {
 /// The watches of one stream.
 #[derive(Debug, Default)]
 pub(crate) struct Watches {
-    pub(crate) watches: BTreeMap<u32, Watch>,
-    next: u32,
+    pub(crate) watches: BTreeMap<u64, Watch>,
+    next: u64,
     end: Option<EndOfStream>,
     /// Answers that are to be given.
     pub(crate) out: Vec<(Peer, Ticket, Answer)>,
@@ -162,7 +162,7 @@ impl Watches {
         interest: Interest,
         (asked, from): (Step, Step),
         most: u32,
-    ) -> u32 {
+    ) -> u64 {
         let number = self.next;
         self.next += 1;
         let watch = Watch {
@@ -206,7 +206,7 @@ impl Watches {
     /// As [`Watches::offer`], for one watch.
     pub(crate) fn offer_to(
         &mut self,
-        number: u32,
+        number: u64,
         step: Step,
         of: LayoutHash,
         find: impl FnOnce(&Interest) -> Found,
@@ -241,7 +241,7 @@ impl Watches {
     pub(crate) fn ask(
         &mut self,
         from: Peer,
-        number: u32,
+        number: u64,
         ticket: Ticket,
         (now, until): (u64, u64),
     ) -> bool {
@@ -263,7 +263,7 @@ impl Watches {
     }
 
     /// A subscriber wants no more.
-    pub(crate) fn close(&mut self, from: Peer, number: u32) {
+    pub(crate) fn close(&mut self, from: Peer, number: u64) {
         let own = |watch: &Watch| watch.peer == from;
         if self.watches.get(&number).is_some_and(own)
             && let Some(watch) = self.watches.remove(&number)
@@ -294,12 +294,12 @@ impl Watches {
         next
     }
 
-    fn numbers(&self) -> Vec<u32> {
+    fn numbers(&self) -> Vec<u64> {
         self.watches.keys().copied().collect()
     }
 
     /// Answers as many questions of a watch as can be.
-    fn serve(&mut self, number: u32) {
+    fn serve(&mut self, number: u64) {
         let Some(watch) = self.watches.get_mut(&number) else {
             return;
         };

@@ -1,9 +1,9 @@
 //! What one process can make the coordinator keep: each kind of thing that it can ask for, again and again, and taking nothing back.
 
 use samite_stage::protocol::{
-    Action, Answer, Attribute, Event, Fault, Interest, Layout, Limits, MOST_NEWS, Notice, Part,
-    Peer, Places, Policy, Reader, Request, Retain, Start, Steward, StreamConfig, Ticket, Told,
-    Unread, Want,
+    Action, Answer, Attribute, Event, Fault, Interest, LONGEST_LEASE, Layout, Limits, MOST_NEWS,
+    Notice, Part, Peer, Places, Policy, Reader, Request, Retain, Start, Steward, StreamConfig,
+    Ticket, Told, Unread, Want,
 };
 use std::sync::Arc;
 
@@ -312,4 +312,17 @@ fn buffers_without_number() {
         matches!(more, Some(Answer::Failed(Fault::TooMuchOpen { .. }))),
         "{more:?}"
     );
+}
+
+/// Whoever has said that he would come back in any time does not for longer than a day.
+#[test]
+fn streams_of_the_dead_end_some_day() {
+    let _alone = crate::alone();
+    let mut steward = Steward::new();
+    said(&mut steward, LIAR, writer("s".into(), 1));
+    steward.on_event(0, Event::Lost(LIAR));
+    steward.on_event(LONGEST_LEASE - 1, Event::Tick);
+    assert_eq!(steward.figures().len(), 1);
+    steward.on_event(LONGEST_LEASE, Event::Tick);
+    assert_eq!(steward.figures(), []);
 }

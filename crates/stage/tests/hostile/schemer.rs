@@ -297,7 +297,7 @@ impl World {
         | Order::Seal { buffer }
         | Order::Spill { buffer }
         | Order::Free { buffer }) = order;
-        let lie = match self.random.u32(..5) {
+        let lie = match self.random.u32(..6) {
             0 => Report::Refused {
                 buffer,
                 lack: Lack::Memory,
@@ -305,6 +305,10 @@ impl World {
             1 => Report::Sealed { buffer },
             2 => Report::Spilled { buffer },
             3 => Report::SpillFailed { buffer },
+            4 => Report::Full {
+                buffer,
+                had_by: Some(keeper),
+            },
             _ => Report::Held {
                 buffer,
                 handle: Handle::default(),

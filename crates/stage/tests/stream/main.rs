@@ -31,6 +31,11 @@ struct Stage {
     /// Orders that were not about allocating, sealing and freeing.
     spilled: Vec<u64>,
     obeys: bool,
+    /// Keepers do not say that something is on disk, but what they would say is here.
+    holds_spills: bool,
+    held_spills: Vec<Report>,
+    /// The last buffer that a keeper was to allocate.
+    asked: u64,
     /// Writers keep what they commit.
     keeps: bool,
 }
@@ -45,6 +50,9 @@ impl Stage {
             buffers: BTreeSet::new(),
             spilled: Vec::new(),
             obeys: true,
+            holds_spills: false,
+            held_spills: Vec::new(),
+            asked: 0,
             keeps: false,
         };
         let (buffers, disk) = (1000, 1024);
@@ -68,6 +76,12 @@ impl Stage {
                 match notice {
                     Notice::Answer { ticket, answer } => {
                         assert!(self.answers.insert(ticket, answer).is_none(), "two answers");
+                    }
+                    Notice::Order(Order::Spill { buffer }) if self.holds_spills => {
+                        self.held_spills.push(Report::Spilled { buffer });
+                    }
+                    Notice::Order(Order::Allocate { buffer, .. }) if !self.obeys => {
+                        self.asked = buffer.number;
                     }
                     Notice::Order(order) if self.obeys => {
                         let report = self.obey(to, order);

@@ -568,3 +568,57 @@ fn a_grant_after_an_abort_begins_nothing() {
     assert!(stage.buffers.is_empty(), "nothing was granted to nobody");
     stage.write(writer, 2); // and it begins again as if nothing had been
 }
+
+/// What was freed is still had by the writer of a stream that has failed: its keeper says so, and the next one waits for as long as
+/// that writer computes. It is not waited for when it waits itself.
+#[test]
+fn freed_memory_that_is_in_use_is_waited_for() {
+    let mut stage = Stage::new(1024);
+    let writer = stage.writer(0, 1, &config());
+    stage.obeys = false;
+    for (had_by, waits) in [(Some(Peer(7)), true), (None, true), (Some(Peer(0)), false)] {
+        let ticket = stage.begin(writer, 0, 100);
+        let buffer = BufferId {
+            stream: writer.stream,
+            number: stage.asked,
+        };
+        stage.say(KEEPER, Request::Report(Report::Full { buffer, had_by }));
+        stage.pass(1000);
+        let fault = match waits {
+            true => stage.still_waits(ticket),
+            false => stage.fault(ticket),
+        };
+        let expected = Fault::StillInUse {
+            keeper: KEEPER,
+            bytes: 100,
+        };
+        assert_eq!(fault, expected);
+    }
+    assert_eq!(stage.steward.governor().used_at(KEEPER), 0);
+}
+
+/// A keeper that does not say that a step is on its disk is waited for up to the deadline, and beyond it as long as it spills others.
+#[test]
+fn a_keeper_that_does_not_spill_has_a_deadline() {
+    let mut stage = Stage::new(1 << 20);
+    let writer = stage.writer(0, 1, &config());
+    let reader = stage.reader(10, group("viewer", Policy::Spill));
+    stage.holds_spills = true;
+    for step in 0..4 {
+        stage.write(writer, step);
+    }
+    assert_eq!(stage.held_spills.len(), 2, "two stay in memory");
+    let ticket = stage.at(10, reader, stage.steward.figures()[0].committed - 1);
+    stage.pass(500);
+    let report = stage.held_spills.remove(0);
+    stage.say(KEEPER, Request::Report(report));
+    stage.pass(500);
+    let fault = stage.still_waits(ticket);
+    assert!(fault.to_string().contains("to be on disk at"), "{fault}");
+    let ticket = stage.at(10, reader, stage.steward.figures()[0].committed - 1);
+    stage.pass(1000);
+    let Fault::NoStep { whom, .. } = stage.fault(ticket) else {
+        panic!("no step");
+    };
+    assert_eq!(whom, "step 3 to be on disk at peer 100");
+}

@@ -144,8 +144,8 @@ impl Group {
 /// All groups of a stream, by number.
 #[derive(Debug, Default)]
 pub(super) struct Groups {
-    pub(super) groups: BTreeMap<u32, Group>,
-    pub(super) next: u32,
+    pub(super) groups: BTreeMap<u64, Group>,
+    pub(super) next: u64,
 }
 
 impl Groups {
@@ -167,7 +167,7 @@ impl Groups {
         self.insert(group);
     }
 
-    pub(super) fn insert(&mut self, group: Group) -> u32 {
+    pub(super) fn insert(&mut self, group: Group) -> u64 {
         let number = self.next;
         self.groups.insert(number, group);
         self.next += 1;

@@ -64,13 +64,14 @@ mod writers;
 use super::governor::{Ask, AskId, Shortage};
 use super::watch::Watches;
 use super::{
-    Answer, BufferId, EndOfStream, Fault, Limits, Notice, Order, Peer, Policy, StreamConfig,
-    StreamId, Ticket,
+    Answer, BufferId, EndOfStream, Fault, LONGEST_LEASE, Limits, Notice, Order, Peer, Policy,
+    StreamConfig, StreamId, Ticket,
 };
 use crate::protocol::Step;
 use groups::Groups;
 pub(super) use matching::Found;
 use matching::Matcher;
+use std::collections::{BTreeMap, BTreeSet};
 use store::Store;
 use writers::Writers;
 
@@ -91,6 +92,19 @@ pub enum Action {
     FreedDisk(BufferId),
     /// A spilled buffer was freed: all streams may spill again.
     RoomOnDisk,
+    /// A keeper has written a buffer to its disk: it gets on.
+    HasSpilled(Peer),
+}
+
+/// What a stream has to know of everything else to tell who waits for somebody that lives.
+#[derive(Debug)]
+pub struct Others<'a> {
+    /// Whether the memory that it waits for, if it does, is that of processes which live and wait for nobody.
+    pub memory_moves: bool,
+    /// The processes that wait for an answer.
+    pub waiting: &'a BTreeSet<Peer>,
+    /// When each keeper has written something to its disk last.
+    pub spilled: &'a BTreeMap<Peer, u64>,
 }
 
 /// A stream. See the module for its rules.
@@ -125,9 +139,12 @@ impl Stream {
         name: &str,
         program: &str,
         size: u32,
-        config: StreamConfig,
+        mut config: StreamConfig,
         budget: u64,
     ) -> Self {
+        // What nobody opens any more must not stay for ever.
+        config.lease = config.lease.min(LONGEST_LEASE);
+        config.linger = config.linger.min(LONGEST_LEASE);
         let until = now.saturating_add(config.lease.max(config.linger));
         let mut stream = Stream {
             id,
@@ -240,15 +257,14 @@ impl Stream {
         self.budget = budget;
     }
 
-    /// Time has passed: deadlines and leases. `memory_moves`: whether the memory that it waits for, if it does, is that of
-    /// processes which live and wait for nobody.
-    pub fn tick(&mut self, memory_moves: bool) {
+    /// Time has passed: deadlines and leases.
+    pub fn tick(&mut self, others: &Others<'_>) {
         if self.wake.is_none_or(|wake| wake > self.now) {
             return;
         }
         self.wake = None;
-        self.writers_tick(memory_moves);
-        self.readers_tick();
+        self.writers_tick(others);
+        self.readers_tick(others);
         self.watches_tick();
         self.settle();
     }

@@ -1,9 +1,11 @@
 //! The reader ranks: opening, taking steps, holding them, releasing, dying.
 
-use super::Stream;
 use super::groups::{Group, Place, Rank, Waiting};
+use super::{Others, Stream};
 use crate::protocol::queue::Queue;
-use crate::protocol::{Answer, Fault, Peer, Policy, Reader, ReaderId, Start, Step, Ticket};
+use crate::protocol::{
+    Answer, Fault, LONGEST_LEASE, Peer, Policy, Reader, ReaderId, Start, Step, Ticket,
+};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// Most questions that a rank may have open, of which an honest one has one or two.
@@ -76,7 +78,7 @@ impl Stream {
         })
     }
 
-    fn new_group(&mut self, reader: &Reader, opener: (Peer, u64)) -> Result<u32, Fault> {
+    fn new_group(&mut self, reader: &Reader, opener: (Peer, u64)) -> Result<u64, Fault> {
         let limits = reader.limits.unwrap_or_else(|| self.default_limits());
         if limits.steps == 0
             || limits.bytes == 0 && reader.limits.is_some()
@@ -110,8 +112,9 @@ impl Stream {
                 queue.offer(step, bytes);
             }
         }
+        let lease = reader.lease.min(LONGEST_LEASE);
         // A process that is still starting is not one that died.
-        let until = self.after(reader.lease.max(self.config.linger));
+        let until = self.after(lease.max(self.config.linger));
         let rank = |_| Rank {
             place: Place::Away(until),
             next: 0,
@@ -121,7 +124,7 @@ impl Stream {
         };
         let group = Group {
             name: Some(reader.group.clone()),
-            lease: reader.lease,
+            lease,
             queue,
             only: reader.only.clone(),
             total: (0, 0),
@@ -196,7 +199,7 @@ impl Stream {
 
     /// Serves the questions that can be answered now.
     pub(super) fn serve(&mut self) {
-        let numbers: Vec<u32> = self.groups.groups.keys().copied().collect();
+        let numbers: Vec<u64> = self.groups.groups.keys().copied().collect();
         for number in numbers {
             let ranks = self.groups.groups[&number].ranks.len();
             for rank in 0..ranks {
@@ -205,7 +208,7 @@ impl Stream {
         }
     }
 
-    fn serve_rank(&mut self, number: u32, rank: usize) {
+    fn serve_rank(&mut self, number: u64, rank: usize) {
         let mut at = 0;
         let mut sequence_waits = false;
         loop {
@@ -238,7 +241,7 @@ impl Stream {
 
     fn answer_at(
         &mut self,
-        number: u32,
+        number: u64,
         rank: usize,
         ticket: Ticket,
         step: Step,
@@ -255,7 +258,7 @@ impl Stream {
         self.end.map(Answer::End)
     }
 
-    fn answer_next(&mut self, number: u32, rank: usize, ticket: Ticket) -> Option<Answer> {
+    fn answer_next(&mut self, number: u64, rank: usize, ticket: Ticket) -> Option<Answer> {
         let group = self.groups.groups.get_mut(&number)?;
         let next = group.ranks[rank].next;
         let ahead = (next - group.base) as usize;
@@ -290,7 +293,7 @@ impl Stream {
     /// The step for a rank, which holds it from now on; or what is wrong with it.
     fn give(
         &mut self,
-        number: u32,
+        number: u64,
         rank: usize,
         ticket: Ticket,
         step: Step,
@@ -345,7 +348,7 @@ impl Stream {
     }
 
     /// A rank is not here any more: its holds end; what it would still have to take is kept for it while it counts.
-    fn leave(&mut self, number: u32, rank: usize, place: Place) {
+    fn leave(&mut self, number: u64, rank: usize, place: Place) {
         let Some(group) = self.groups.groups.get_mut(&number) else {
             return;
         };
@@ -371,7 +374,7 @@ impl Stream {
             let lost = ranks.filter(|(_, rank)| rank.place == Place::Here(peer));
             lost.map(move |(rank, _)| (number, rank, group.lease))
         });
-        let lost: Vec<(u32, usize, u64)> = ranks.collect();
+        let lost: Vec<(u64, usize, u64)> = ranks.collect();
         for (number, rank, lease) in lost {
             let until = self.after(lease);
             self.leave(number, rank, Place::Away(until));
@@ -407,7 +410,7 @@ impl Stream {
         self.groups.groups = groups;
     }
 
-    pub(super) fn readers_tick(&mut self) {
+    pub(super) fn readers_tick(&mut self, others: &Others<'_>) {
         let now = self.now;
         let mut over = Vec::new();
         let (mut late, mut wake) = (Vec::new(), u64::MAX);
@@ -424,15 +427,17 @@ impl Stream {
                     continue;
                 };
                 let passed = rank.waiting.iter().filter(|waiting| waiting.until <= now);
-                late.extend(passed.map(|waiting| (peer, waiting.ticket, number, at, waiting.at)));
+                let asked = |waiting: &Waiting| (waiting.ticket, waiting.at, waiting.since);
+                late.extend(passed.map(|waiting| (peer, number, at, asked(waiting))));
                 rank.waiting.retain(|waiting| waiting.until > now);
                 let next = rank.waiting.iter().map(|waiting| waiting.until).min();
                 wake = wake.min(next.unwrap_or(u64::MAX));
             }
         }
-        for (peer, ticket, group, rank, step) in late {
+        for (peer, group, rank, (ticket, step, since)) in late {
             let group = &self.groups.groups[&group];
-            let (whom, is_alive) = self.whom_reader_waits_for(group, rank, step);
+            let spills = |keeper| others.spilled.get(&keeper).is_some_and(|at| *at > since);
+            let (whom, is_alive) = self.whom_reader_waits_for(group, rank, step, spills);
             let fault = Fault::NoStep {
                 stream: self.name.clone(),
                 committed: self.store.committed,

@@ -2,7 +2,8 @@
 
 use super::store::State;
 use super::{Action, Stream};
-use crate::protocol::{BufferId, Policy, Step};
+use crate::protocol::{BufferId, Peer, Policy, Step};
+use std::collections::BTreeSet;
 
 impl Stream {
     /// There is no room on the keeper's disk.
@@ -34,6 +35,7 @@ impl Stream {
         let id = self.buffer_id(number);
         if done {
             self.out.push(Action::Freed(id, keeper, bytes));
+            self.out.push(Action::HasSpilled(keeper));
         } else {
             self.store.disk_full = true;
             self.out.push(Action::FreedDisk(id));
@@ -84,6 +86,16 @@ impl Stream {
         }
         self.store.spilling_bytes += bytes;
         bytes
+    }
+
+    /// The keepers that have something of a step still to write to their disks.
+    pub(super) fn spilling(&self, step: Step) -> BTreeSet<Peer> {
+        let stored = self.store.steps.get(&step).into_iter();
+        let parts = stored.flat_map(|stored| &stored.parts);
+        let buffers = parts.flat_map(|part| &part.slots).flatten();
+        let buffers = buffers.filter_map(|number| self.store.buffers.get(number));
+        let spilling = buffers.filter(|buffer| buffer.state == State::Spilling);
+        spilling.map(|buffer| buffer.keeper).collect()
     }
 
     /// Memory is short by that many bytes: drops and spills what may be, the least needed first.

@@ -45,6 +45,9 @@ pub(super) struct Buffer {
     pub(super) step: Step,
     /// Who has asked for it.
     writer: Peer,
+    /// Its keeper waits for freed memory that is still in use, by that process if it knows it.
+    pub(super) is_full: bool,
+    pub(super) had_by: Option<Peer>,
 }
 
 /// A committed step.
@@ -298,6 +301,8 @@ impl Stream {
             state: State::Asked,
             step: Step::MAX,
             writer,
+            is_full: false,
+            had_by: None,
         };
         self.store.buffers.insert(number, buffer);
         self.store.costs.add(writer, costs::BUFFER);
@@ -342,7 +347,8 @@ impl Stream {
         | Report::Refused { buffer, .. }
         | Report::Sealed { buffer }
         | Report::Spilled { buffer }
-        | Report::SpillFailed { buffer }) = report;
+        | Report::SpillFailed { buffer }
+        | Report::Full { buffer, .. }) = report;
         let number = buffer.number;
         let Some(known) = self.store.buffers.get_mut(&number) else {
             return; // freed meanwhile
@@ -356,6 +362,9 @@ impl Stream {
                 self.buffer_held(number);
             }
             (Report::Refused { lack, .. }, State::Asked) => self.buffer_refused(number, lack),
+            (Report::Full { had_by, .. }, State::Asked) => {
+                (known.is_full, known.had_by) = (true, had_by);
+            }
             (Report::Sealed { .. }, State::Sealing) => {
                 known.state = State::Read;
                 self.store.open.sealing -= 1;

@@ -2,7 +2,6 @@
 
 use super::Stream;
 use super::groups::{Group, Place as ReaderPlace};
-use super::store::State;
 use super::writers::{Asking, Place, Stage};
 use crate::protocol::{EndOfStream, Failure, GroupFigures, Peer, Step, StreamFigures, Wait};
 use std::collections::BTreeSet;
@@ -73,7 +72,7 @@ impl Stream {
                     continue;
                 };
                 let who = format!("rank {rank} of {}", group.name.as_deref().unwrap_or("?"));
-                let (whom, _) = self.whom_reader_waits_for(group, rank, asked.at);
+                let (whom, _) = self.whom_reader_waits_for(group, rank, asked.at, |_| true);
                 waits.push(self.wait(who, peer, whom, asked.since));
             }
         }
@@ -87,12 +86,14 @@ impl Stream {
         waits
     }
 
-    /// For whom a rank of a group waits that wants the next step, or step `at`; and whether these all live.
+    /// For whom a rank of a group waits that wants the next step, or step `at`; and whether these all live. `spills`: whether a keeper
+    /// gets on with what it spills.
     pub(super) fn whom_reader_waits_for(
         &self,
         group: &Group,
         rank: usize,
         at: Option<Step>,
+        spills: impl Fn(Peer) -> bool,
     ) -> (String, bool) {
         let next_step = || (self.whom_next_waits_for(), self.next_is_alive());
         let wanted = match at {
@@ -119,8 +120,15 @@ impl Stream {
             }
         };
         match self.store.steps.contains_key(&wanted) {
-            // A keeper that dies is heard of, and has no other reason to stop.
-            true => (format!("step {wanted} to be on disk"), true),
+            true => {
+                let keepers = self.spilling(wanted);
+                let slow = keepers.iter().find(|keeper| !spills(**keeper));
+                let whom = slow
+                    .or(keepers.first())
+                    .map(|keeper| format!(" at {keeper}"));
+                let whom = whom.unwrap_or_default();
+                (format!("step {wanted} to be on disk{whom}"), slow.is_none())
+            }
             false if wanted == self.store.committed => next_step(),
             false => (format!("step {wanted}"), self.next_is_alive()),
         }
@@ -206,14 +214,16 @@ impl Stream {
                 };
                 format!("{missing} {what} of {at}, which has {used} of {limit} in use")
             }
-            Stage::Allocating(buffers, _) => {
-                let asked = buffers.iter().map(|number| &self.store.buffers[number]);
-                let mut silent = asked.filter(|buffer| buffer.state == State::Asked);
-                match silent.next() {
-                    Some(buffer) => format!("the keeper {} to allocate", buffer.keeper),
-                    None => "its buffers".to_owned(),
+            Stage::Allocating(buffers, _) => match self.unallocated(buffers).next() {
+                Some(buffer) if buffer.is_full => {
+                    format!(
+                        "freed memory of the keeper {} that is in use",
+                        buffer.keeper
+                    )
                 }
-            }
+                Some(buffer) => format!("the keeper {} to allocate", buffer.keeper),
+                None => "its buffers".to_owned(),
+            },
         }
     }
 

@@ -50,7 +50,7 @@ impl Stream {
     }
 
     /// A subscriber asks for what comes next.
-    pub fn ask_watch(&mut self, from: Peer, number: u32, ticket: Ticket, patience: u64) {
+    pub fn ask_watch(&mut self, from: Peer, number: u64, ticket: Ticket, patience: u64) {
         let until = self.after(patience);
         if self.watches.ask(from, number, ticket, (self.now, until)) {
             self.wake_by(until);
@@ -60,7 +60,7 @@ impl Stream {
     }
 
     /// A subscriber wants no more.
-    pub fn close_watch(&mut self, from: Peer, number: u32) {
+    pub fn close_watch(&mut self, from: Peer, number: u64) {
         self.watches.close(from, number);
     }
 

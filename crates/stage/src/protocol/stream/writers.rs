@@ -1,8 +1,8 @@
 //! The writer ranks: opening, beginning (back-pressure). What they ask for is in `grants`, what they commit in `commit`, how
 //! they end in `ending`.
 
-use super::store::State;
-use super::{Stream, costs};
+use super::store::{Buffer, State};
+use super::{Others, Stream, costs};
 use crate::protocol::governor::{AskId, Shortage};
 use crate::protocol::{
     Answer, EndOfStream, Failure, Fault, KeeperInfo, Layout, LayoutHash, Peer, Step, Ticket, Want,
@@ -322,16 +322,14 @@ impl Stream {
         }
     }
 
-    pub(super) fn writers_tick(&mut self, memory_moves: bool) {
+    pub(super) fn writers_tick(&mut self, others: &Others<'_>) {
         for rank in 0..self.writers.ranks.len() {
             let state = &self.writers.ranks[rank];
             if let Some(asking) = &state.asking {
                 let until = asking.until;
                 if until <= self.now {
-                    let (fault, is_alive) = (
-                        self.why_late(rank),
-                        self.waits_for_living(rank, memory_moves),
-                    );
+                    let (fault, is_alive) =
+                        (self.why_late(rank), self.waits_for_living(rank, others));
                     if let Some((peer, ticket)) = self.stop_asking(rank) {
                         self.late(peer, ticket, fault, is_alive);
                     }
@@ -355,20 +353,35 @@ impl Stream {
 
     /// Whether the question of a rank waits for living writers or readers alone. Memory is waited for beyond the deadline only where
     /// it moves: who has it may wait for this rank.
-    fn waits_for_living(&self, rank: usize, memory_moves: bool) -> bool {
+    fn waits_for_living(&self, rank: usize, others: &Others<'_>) -> bool {
         let Some(asking) = &self.writers.ranks[rank].asking else {
             return false;
         };
         let step = self.store.committed;
-        match asking.stage {
+        match &asking.stage {
             Stage::Queued if asking.begin > Some(step) => self.next_is_alive(),
             Stage::Queued => {
                 let bytes = self.store.last_bytes;
                 self.groups.full_are_alive(&self.store, step, bytes)
             }
-            Stage::Asked(..) => memory_moves,
-            Stage::Allocating(..) => false,
+            Stage::Asked(..) => others.memory_moves,
+            Stage::Allocating(buffers, _) => {
+                let lets_go = |buffer: &Buffer| {
+                    let waits = |peer| others.waiting.contains(&peer);
+                    buffer.is_full && !buffer.had_by.is_some_and(waits)
+                };
+                self.unallocated(buffers).all(lets_go)
+            }
         }
+    }
+
+    /// Those of the buffers that their keepers have not given yet.
+    pub(super) fn unallocated<'a>(
+        &'a self,
+        buffers: &'a [u64],
+    ) -> impl Iterator<Item = &'a Buffer> {
+        let buffers = buffers.iter().map(|number| &self.store.buffers[number]);
+        buffers.filter(|buffer| buffer.state == State::Asked)
     }
 
     /// What a question that comes to its deadline has waited for.
@@ -383,10 +396,15 @@ impl Stream {
             .fold(0u64, |sum, want| sum.saturating_add(want.bytes));
         match &asking.stage {
             Stage::Allocating(buffers, _) => {
-                let silent = buffers.iter().map(|number| &self.store.buffers[number]);
-                let silent = silent.filter(|buffer| buffer.state == State::Asked);
-                let keeper = silent.map(|buffer| buffer.keeper).next().unwrap_or(Peer(0));
-                Fault::KeeperSilent { keeper, bytes }
+                let mut waits = self.unallocated(buffers);
+                // One that says nothing is the worse news.
+                let first = self.unallocated(buffers).find(|buffer| !buffer.is_full);
+                let first = first.or_else(|| waits.next());
+                let keeper = first.map_or(Peer(0), |buffer| buffer.keeper);
+                match first.is_some_and(|buffer| buffer.is_full) {
+                    true => Fault::StillInUse { keeper, bytes },
+                    false => Fault::KeeperSilent { keeper, bytes },
+                }
             }
             Stage::Asked(_, short) => {
                 if let Some(steps) = self.groups.unread_steps().filter(|&steps| steps > 0) {

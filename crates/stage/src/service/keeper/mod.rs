@@ -86,6 +86,17 @@ struct Unborn<'f> {
     writer: Peer,
     /// `None`: it has not begun to grow, and counts as nothing.
     memory: Option<Growing<'f>>,
+    /// The steward was told that it waits for memory which is in use.
+    told: bool,
+}
+
+/// Memory of a freed buffer.
+#[derive(Debug)]
+struct Freed<'f> {
+    gated: Gated<'f>,
+    since: Instant,
+    /// Whom it was lent to when it was freed.
+    lent: Option<Peer>,
 }
 
 pub(super) struct Keeper<'f> {
@@ -101,8 +112,8 @@ pub(super) struct Keeper<'f> {
     /// Committed buffers that their writers still have.
     unsealed: Vec<BufferId>,
     disk: Disk,
-    /// Memory of freed buffers that somebody may still read, or that is ready to be used again; and since when.
-    free: VecDeque<(Gated<'f>, Instant)>,
+    /// Memory of freed buffers that somebody may still read, or that is ready to be used again.
+    free: VecDeque<Freed<'f>>,
     /// Bytes in memory, of buffers, of those that grow, and of `free`.
     used: u64,
 }
@@ -170,12 +181,16 @@ impl<'f> Keeper<'f> {
         self.stop_spilling(buffer);
         self.unsealed.retain(|unsealed| *unsealed != buffer);
         match self.buffers.remove(&buffer) {
-            Some(Held::Lent(gated, _) | Held::Open(gated) | Held::Reading(gated)) => {
-                self.free.push_back((gated, Instant::now()));
-            }
+            Some(Held::Lent(gated, writer)) => self.set_free(gated, Some(writer)),
+            Some(Held::Open(gated) | Held::Reading(gated)) => self.set_free(gated, None),
             Some(Held::OnDisk(place)) => self.disk.free(place),
             None => {}
         }
+    }
+
+    fn set_free(&mut self, gated: Gated<'f>, lent: Option<Peer>) {
+        let since = Instant::now();
+        self.free.push_back(Freed { gated, since, lent });
     }
 
     /// `None`: its memory is still to be found, by [`Keeper::grow`].
@@ -189,11 +204,22 @@ impl<'f> Keeper<'f> {
             bytes,
             writer,
             memory: None,
+            told: false,
         });
         match self.growing.len() {
             1 => self.grow(),
-            _ => None,
+            _ => self.tell_full(),
         }
+    }
+
+    /// Of the next buffer that waits for memory which is in use: that it does, once.
+    fn tell_full(&mut self) -> Option<Report> {
+        let had_by = self.free.iter().find_map(|freed| freed.lent);
+        let mut waiting = self.growing.iter_mut().filter(|_| self.is_full);
+        let untold = waiting.find(|unborn| !unborn.told)?;
+        untold.told = true;
+        let buffer = untold.buffer;
+        Some(Report::Full { buffer, had_by })
     }
 
     /// Memory that begins to grow, and counts as used from now on. `None` as long as there is no room for it: what was freed and is
@@ -228,6 +254,7 @@ impl<'f> Keeper<'f> {
     /// Does the next part of what takes long; what is to be reported.
     pub(super) fn work(&mut self) -> Vec<Report> {
         let mut reports: Vec<Report> = self.grow().into_iter().chain(self.spill()).collect();
+        reports.extend(std::iter::from_fn(|| self.tell_full()));
         for buffer in std::mem::take(&mut self.unsealed) {
             reports.extend(self.seal(buffer));
         }
@@ -237,12 +264,13 @@ impl<'f> Keeper<'f> {
     /// Finds the next part of the memory of the buffer that grows; what is to be reported, when it is whole.
     fn grow(&mut self) -> Option<Report> {
         let first = self.growing.pop_front()?;
-        let (buffer, bytes, writer) = (first.buffer, first.bytes, first.writer);
+        let (buffer, bytes, writer, told) = (first.buffer, first.bytes, first.writer, first.told);
         let unborn = |memory| Unborn {
             buffer,
             bytes,
             writer,
             memory,
+            told,
         };
         let mut memory = match first
             .memory
@@ -252,7 +280,7 @@ impl<'f> Keeper<'f> {
             Ok(None) => {
                 self.is_full = true;
                 self.growing.push_front(unborn(None));
-                return None;
+                return self.tell_full();
             }
             Err(error) => return Some(self.refuse(buffer, bytes, &error)),
         };
@@ -328,11 +356,12 @@ impl<'f> Keeper<'f> {
     /// Freed memory of the same length that nobody reads any more.
     fn reuse(&mut self, bytes: u64) -> Option<Gated<'f>> {
         for _ in 0..self.free.len() {
-            let (gated, since) = self.free.pop_front()?;
-            if gated.key().bytes != bytes {
-                self.free.push_back((gated, since));
+            let freed = self.free.pop_front()?;
+            if freed.gated.key().bytes != bytes {
+                self.free.push_back(freed);
                 continue;
             }
+            let Freed { gated, since, lent } = freed;
             gated.shut();
             match gated.own().map(Owned::renew) {
                 Ok(Ok(gated)) => return Some(gated),
@@ -341,7 +370,10 @@ impl<'f> Keeper<'f> {
                     self.used -= bytes;
                 }
                 // Somebody still uses it.
-                Err(refused) => self.free.push_back((refused.0, since)),
+                Err(refused) => {
+                    let gated = refused.0;
+                    self.free.push_back(Freed { gated, since, lent });
+                }
             }
         }
         None
@@ -368,13 +400,14 @@ impl<'f> Keeper<'f> {
     /// Gives back the freed memory of which `is_due` says so, told how much is used and since when it is free.
     fn give_back(&mut self, is_due: impl Fn(u64, Instant) -> bool) {
         for _ in 0..self.free.len() {
-            let Some((gated, since)) = self.free.pop_front() else {
+            let Some(freed) = self.free.pop_front() else {
                 return;
             };
-            if !is_due(self.used, since) {
-                self.free.push_back((gated, since));
+            if !is_due(self.used, freed.since) {
+                self.free.push_back(freed);
                 continue;
             }
+            let Freed { gated, lent, .. } = freed;
             let bytes = gated.key().bytes;
             gated.shut();
             match gated.own() {
@@ -383,7 +416,7 @@ impl<'f> Keeper<'f> {
                     self.used -= bytes;
                 }
                 // Somebody still uses it, or died and not all have seen that: it is looked at again later.
-                Err(refused) => self.free.push_back((refused.0, Instant::now())),
+                Err(refused) => self.set_free(refused.0, lent),
             }
         }
     }
@@ -422,7 +455,7 @@ impl<'f> Keeper<'f> {
     }
 
     fn figures(&self) -> Kept {
-        let free = self.free.iter().map(|(gated, _)| gated.key().bytes);
+        let free = self.free.iter().map(|freed| freed.gated.key().bytes);
         let on_disk = |held: &&Held<'_>| matches!(held, Held::OnDisk(_));
         let files = self.buffers.values().filter(on_disk).count();
         Kept {

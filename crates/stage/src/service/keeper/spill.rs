@@ -3,7 +3,6 @@
 use super::disk::Place;
 use super::{Held, Keeper, LOAD};
 use crate::protocol::{BufferId, Report};
-use std::time::Instant;
 
 /// Bytes that are spilled before other work is looked at.
 pub(super) const PART: u64 = 16 << 20;
@@ -42,7 +41,7 @@ impl Keeper<'_> {
                 let spilled = self.spilling.pop_front()?;
                 let on_disk = Held::OnDisk(spilled.place);
                 if let Some(Held::Reading(gated)) = self.buffers.insert(buffer, on_disk) {
-                    self.free.push_back((gated, Instant::now()));
+                    self.set_free(gated, None);
                 }
                 Some(Report::Spilled { buffer })
             }

@@ -207,7 +207,12 @@ fn a_buffer_waits_for_memory_that_was_freed_and_is_still_had() {
     let inside = fabric.attach(gated.key()).unwrap();
     assert_eq!(keeper.obey(Order::Free { buffer: buffer(1) }), None);
     for number in [2, 3] {
-        assert_eq!(keeper.obey(allocate(number, 5000)), None);
+        let buffer = buffer(number);
+        let full = Report::Full {
+            buffer,
+            had_by: None,
+        };
+        assert_eq!(keeper.obey(allocate(number, 5000)), Some(full));
     }
     assert_eq!(keeper.work(), []);
     assert_eq!(keeper.figures().used, 6000);

@@ -53,7 +53,7 @@ pub(crate) struct World {
     pub(crate) rng: Rng,
     pub(crate) seen: Seen,
     /// What each group got.
-    pub(crate) logs: BTreeMap<(StreamId, u32), Log>,
+    pub(crate) logs: BTreeMap<(StreamId, u64), Log>,
     /// What readers hold: a buffer may not be freed meanwhile.
     pub(crate) held: HashMap<(Peer, Ticket), Vec<BufferId>>,
     /// What writers keep of the step that they committed last, from the answer to it until they send the next commit.
