@@ -589,6 +589,7 @@ mod tests {
             bytes: 2 << 20,
         };
         let hear = |answer: Answer| {
+            assert!(has_come(listener.as_fd(), LONG), "nothing was said");
             let asked = rustix::net::accept(&listener).unwrap();
             let (request, _) = receive::<Request>(asked.as_fd()).unwrap();
             send(asked.as_fd(), &answer, &[]).unwrap();
