@@ -175,14 +175,15 @@ fn the_bulk_area_is_there_before_its_first_body() {
         });
         let mut consumer = Consumer::new(End(memory));
         loop {
-            match consumer.peek().expect("an honest producer is not corrupt") {
-                Some(frame) => break assert_eq!(frame.bulk, Some((0, LINE as u64))),
-                None if consumer.next_has_body() == Some(true) => {
-                    // As `SharedRing::attach_bulk`.
-                    let bytes = consumer.medium.0.bulk_bytes.load(Ordering::Acquire);
-                    consumer.set_bulk(bytes, bytes);
-                }
-                None => thread::yield_now(),
+            if let Some(frame) = consumer.peek().expect("an honest producer is not corrupt") {
+                break assert_eq!(frame.bulk, Some((0, LINE as u64)));
+            }
+            if consumer.next_has_body() == Some(true) {
+                // As `SharedRing::attach_bulk`.
+                let bytes = consumer.medium.0.bulk_bytes.load(Ordering::Acquire);
+                consumer.set_bulk(bytes, bytes);
+            } else {
+                thread::yield_now();
             }
         }
         sender.join().unwrap();
