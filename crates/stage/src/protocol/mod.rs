@@ -41,7 +41,7 @@
 //! * `message`: [`Request`], [`Answer`], [`Order`], [`Report`] and what is in them. `settings`: [`StreamConfig`], [`Reader`].
 //! * `layout`: [`Layout`] of a rank's part, its name, and the packing rule.
 //! * `fault`: [`Fault`], every error that the steward can answer.
-//! * `queue`: which steps a reader group gets. `governor`: who gets memory. `watch`: subscriptions. `stream/`: one stream. `steward`: all of them;
+//! * `queue`: which steps a reader group gets. `governor`: who gets memory. `ledger`: who takes how much of the steward's own. `watch`: subscriptions. `stream/`: one stream. `steward`: all of them;
 //!   `opening`: who waits to open one.
 //! * `figures`: how everything stands, for a person.
 
@@ -49,6 +49,7 @@ mod fault;
 mod figures;
 pub mod governor;
 mod layout;
+mod ledger;
 mod message;
 mod opening;
 pub mod queue;

@@ -1,6 +1,7 @@
 //! Opening streams at the steward: who waits for a name to be there, for its rank to be free, or for the stream before to be
 //! over.
 
+use super::ledger::Charge;
 use super::steward::Steward;
 use super::stream::Stream;
 use super::{
@@ -79,7 +80,7 @@ impl Opening {
 }
 
 /// Somebody waits for a name: for its stream to appear or to be over, or for its rank to be free.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub(super) struct Pending {
     pub(super) from: Peer,
     ticket: Ticket,
@@ -89,6 +90,7 @@ pub(super) struct Pending {
     pub(super) opening: Opening,
     /// What it will take once it is open.
     cost: u64,
+    _charge: Charge,
 }
 
 impl Pending {
@@ -110,7 +112,7 @@ impl Steward {
         patience: u64,
     ) {
         let cost = opening.cost() + name.len() as u64;
-        if let Err(fault) = self.check_cost(from, cost + WAITS) {
+        if let Err(fault) = self.ledger.check(from, cost + WAITS) {
             return self.answer(from, ticket, Answer::Failed(fault));
         }
         let until = self.now.saturating_add(patience);
@@ -122,6 +124,7 @@ impl Steward {
             name,
             opening,
             cost,
+            _charge: self.ledger.charge(from, cost + WAITS),
         });
     }
 
@@ -133,7 +136,7 @@ impl Steward {
         cost: u64,
     ) -> Result<(), Fault> {
         loop {
-            let Err(fault) = self.check_cost(from, cost) else {
+            let Err(fault) = self.ledger.check(from, cost) else {
                 return Ok(());
             };
             let stream = self.streams.get_mut(&writer.stream);
@@ -141,34 +144,6 @@ impl Steward {
                 return Err(fault);
             }
         }
-    }
-
-    /// Whether what a peer has here may be so much more, and what all peers have.
-    fn check_cost(&self, from: Peer, cost: u64) -> Result<(), Fault> {
-        let of = |of: &str, bytes, most| match bytes > most {
-            true => Err(Fault::TooMuchOpen {
-                of: of.to_owned(),
-                bytes,
-                most,
-            }),
-            false => Ok(()),
-        };
-        let own = self.cost_of(Some(from)).saturating_add(cost);
-        of("this process", own, MOST_OF_ONE)?;
-        // Streams outlive those who opened them.
-        let all = self.cost_of(None).saturating_add(cost);
-        of("the domain", all, MOST_OF_ALL)
-    }
-
-    /// What a peer, or everybody, has opened and waits to open, and has in steps.
-    fn cost_of(&self, peer: Option<Peer>) -> u64 {
-        let is_its = |from: Peer| peer.is_none_or(|peer| peer == from);
-        let pending = self.pending.iter().filter(|pending| is_its(pending.from));
-        let pending = pending.map(|pending| pending.cost + WAITS);
-        let streams = self.streams.values().map(|stream| stream.cost_of(peer));
-        let left = self.left.values().map(|watches| watches.cost_of(peer));
-        let all = pending.chain(streams).chain(left);
-        all.fold(0, u64::saturating_add)
     }
 
     /// Lets those in who wait to open a stream and can, turns those away who cannot; says whether there were any.
@@ -261,7 +236,7 @@ impl Steward {
             config.clone(),
             self.governor.memory(),
         );
-        let stream = stream.opened_by(pending.from, pending.cost);
+        let stream = stream.opened_by(pending.from, pending.cost, &self.ledger);
         self.streams.insert(id, stream);
         self.names.insert(name.clone(), id);
         id
@@ -279,10 +254,6 @@ const THING: u64 = 2048;
 /// Every event looks at everybody who waits to open something; this is what each of them counts beside what it opens, so that few
 /// can wait.
 const WAITS: u64 = 256 << 10;
-
-/// Most that one process may cost, and all of them together, in bytes.
-const MOST_OF_ONE: u64 = 64 << 20;
-const MOST_OF_ALL: u64 = 1 << 30;
 
 /// Whether waiting may help.
 fn may_pass(fault: &Fault) -> bool {

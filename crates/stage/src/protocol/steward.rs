@@ -4,6 +4,7 @@
 //! It lives in one process of the domain (the agent, beside its keeper); when that dies, the streams die with it.
 
 use super::governor::{Governor, Verdict};
+use super::ledger::Ledger;
 use super::opening::{Opening, Pending};
 use super::stream::{self, Stream};
 use super::watch::Watches;
@@ -46,6 +47,7 @@ pub struct Steward {
     pub(super) next_stream: u64,
     pub(super) governor: Governor,
     pub(super) pending: Vec<Pending>,
+    pub(super) ledger: Ledger,
     /// When each keeper has written something to its disk last.
     spilled: BTreeMap<Peer, u64>,
     out: Vec<Action>,

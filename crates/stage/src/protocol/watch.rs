@@ -28,6 +28,7 @@
 //! * That the bytes are still there when the news are.
 //! * A step that is missed need not have touched the box: what is gone is not known any more.
 
+use super::ledger::Charge;
 use super::stream::Found;
 use super::{Answer, EndOfStream, Fault, LayoutHash, Peer, Step, Ticket};
 use crate::space::Dims;
@@ -130,8 +131,8 @@ pub(crate) struct Waiting {
 #[derive(Debug)]
 pub(crate) struct Watch {
     pub(crate) peer: Peer,
-    /// Bytes, with all the news that may wait for it.
-    cost: u64,
+    /// What it costs its subscriber, with all the news that may wait for it.
+    _charge: Charge,
     pub(crate) interest: Interest,
     /// Steps before it are none of its business.
     from: Step,
@@ -158,7 +159,7 @@ impl Watches {
     /// A new watch from step `from` on; steps from `asked` to before `from` are gone.
     pub(crate) fn open(
         &mut self,
-        (peer, cost): (Peer, u64),
+        (peer, charge): (Peer, Charge),
         interest: Interest,
         (asked, from): (Step, Step),
         most: u32,
@@ -167,7 +168,7 @@ impl Watches {
         self.next += 1;
         let watch = Watch {
             peer,
-            cost,
+            _charge: charge,
             interest,
             from,
             most: most.clamp(1, MOST_NEWS) as usize,
@@ -182,13 +183,6 @@ impl Watches {
 
     pub(crate) fn is_empty(&self) -> bool {
         self.watches.is_empty()
-    }
-
-    /// What a peer, or everybody, has opened.
-    pub(crate) fn cost_of(&self, peer: Option<Peer>) -> u64 {
-        let watches = self.watches.values();
-        let its = watches.filter(|watch| peer.is_none_or(|peer| peer == watch.peer));
-        its.fold(0, |sum, watch| sum.saturating_add(watch.cost))
     }
 
     /// A step is there whose layouts `of` names; `find` says what they have of a box.

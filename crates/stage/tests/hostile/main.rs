@@ -37,6 +37,7 @@ fn alone() -> std::sync::MutexGuard<'static, ()> {
 
 mod files;
 mod growth;
+mod products;
 mod schemer;
 mod steward;
 #[cfg(feature = "zarr")]

@@ -69,9 +69,9 @@ impl Stream {
             places: part.places,
             attributes: part.attributes,
             checksum: part.checksum,
-            cost: (from, cost),
+            _charge: self.store.costs.charge(from, cost),
         };
-        self.store.put_part(rank as usize, kept);
+        self.store.put_part(rank as usize, kept, from);
         if self.store.open.missing == 1
             && let Err(fault) = self.check_whole()
         {

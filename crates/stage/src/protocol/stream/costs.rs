@@ -3,8 +3,9 @@
 //! Steps without bytes fit into every limit and every budget, but their layouts and attributes lie on the coordinator's heap. Each
 //! is counted for the peer from which it came, until it is let go. A layout that steps share is counted once.
 
+use crate::protocol::ledger::{Charge, Ledger};
 use crate::protocol::{Attribute, Layout, Part, Peer, Places};
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::mem::size_of;
 use std::sync::Arc;
 
@@ -18,61 +19,42 @@ const PART: u64 = 512;
 /// A dimension of a box or a shape.
 const DIM: u64 = 32;
 
-/// The sums.
+/// Where the stream counts what it has.
 #[derive(Debug, Default)]
 pub(super) struct Costs {
-    peers: BTreeMap<Peer, u64>,
-    all: u64,
-    /// By the address of the layout: how many have it, whose it is, and what it costs.
-    layouts: HashMap<usize, (u64, Peer, u64)>,
+    ledger: Ledger,
+    /// By the address of the layout: how many have it, and what it costs whom.
+    layouts: HashMap<usize, (u64, Charge)>,
 }
 
 impl Costs {
-    /// Of a peer, or of everybody.
-    pub(super) fn of(&self, peer: Option<Peer>) -> u64 {
-        match peer {
-            Some(peer) => self.peers.get(&peer).copied().unwrap_or(0),
-            None => self.all,
+    pub(super) fn new(ledger: &Ledger) -> Self {
+        Costs {
+            ledger: ledger.clone(),
+            layouts: HashMap::new(),
         }
     }
 
-    pub(super) fn add(&mut self, peer: Peer, bytes: u64) {
-        *self.peers.entry(peer).or_default() += bytes;
-        self.all += bytes;
-    }
-
-    pub(super) fn sub(&mut self, peer: Peer, bytes: u64) {
-        let Some(sum) = self.peers.get_mut(&peer) else {
-            return;
-        };
-        *sum -= bytes;
-        if *sum == 0 {
-            self.peers.remove(&peer);
-        }
-        self.all -= bytes;
+    /// Counts so many bytes for a peer until the charge is dropped.
+    pub(super) fn charge(&self, peer: Peer, bytes: u64) -> Charge {
+        self.ledger.charge(peer, bytes)
     }
 
     /// One more has the layout, which came from that peer if it is new here.
     pub(super) fn hold(&mut self, layout: &Arc<Layout>, peer: Peer) {
-        if let Some((holds, ..)) = self.layouts.get_mut(&address(layout)) {
-            *holds += 1;
-            return;
-        }
-        let bytes = of_layout(layout);
-        self.layouts.insert(address(layout), (1, peer, bytes));
-        self.add(peer, bytes);
+        let new = || (0, self.ledger.charge(peer, of_layout(layout)));
+        let (holds, _) = self.layouts.entry(address(layout)).or_insert_with(new);
+        *holds += 1;
     }
 
     /// One less has it.
     pub(super) fn let_go(&mut self, layout: &Arc<Layout>) {
-        let Some((holds, peer, bytes)) = self.layouts.get_mut(&address(layout)) else {
+        let Some((holds, _)) = self.layouts.get_mut(&address(layout)) else {
             return;
         };
-        let (peer, bytes) = (*peer, *bytes);
         *holds -= 1;
         if *holds == 0 {
             self.layouts.remove(&address(layout));
-            self.sub(peer, bytes);
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Memory for a step: what a rank asks of the governor, and the buffers that it gets.
 
 use super::writers::{Asking, Rank, Stage};
-use super::{Action, Stream, costs};
+use super::{Action, Stream};
 use crate::protocol::governor::{Ask, AskId, Shortage, Verdict};
 use crate::protocol::{Answer, BufferAt, Fault, Lack, Peer, Ticket};
 
@@ -166,10 +166,7 @@ impl Stream {
 
     /// A rank asks no more: the only place where its question ends.
     pub(super) fn take_asking(&mut self, rank: usize) -> Option<Asking> {
-        let asking = self.writers.ranks[rank].asking.take()?;
-        let cost = costs::of_wants(asking.wants.len());
-        self.store.costs.sub(asking.peer, cost);
-        Some(asking)
+        self.writers.ranks[rank].asking.take()
     }
 
     /// Takes back what a rank has asked; returns whom to answer.

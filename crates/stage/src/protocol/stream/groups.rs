@@ -1,6 +1,7 @@
 //! The reader groups: what each has in its queue, has taken, and holds.
 
 use super::store::Store;
+use crate::protocol::ledger::Charge;
 use crate::protocol::queue::Queue;
 use crate::protocol::{Interest, LayoutHash, Limits, Peer, Policy, Step, Ticket};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -60,8 +61,8 @@ pub(super) struct Group {
     pub(super) ranks: Vec<Rank>,
     /// When one that has not come is forgotten: some time after the end.
     pub(super) until: Option<u64>,
-    /// Who opened it, and what it costs.
-    pub(super) opener: (Peer, u64),
+    /// What it costs who has opened it; one that is expected is its stream's.
+    pub(super) _charge: Option<Charge>,
 }
 
 impl Group {
@@ -161,8 +162,7 @@ impl Groups {
             base: 0,
             ranks: Vec::new(),
             until: None,
-            // Its stream's opener has that, too.
-            opener: (Peer(0), 0),
+            _charge: None,
         };
         self.insert(group);
     }

@@ -62,12 +62,14 @@ mod watching;
 mod writers;
 
 use super::governor::{Ask, AskId, Shortage};
+use super::ledger::{Charge, Ledger};
 use super::watch::Watches;
 use super::{
     Answer, BufferId, EndOfStream, Fault, LONGEST_LEASE, Limits, Notice, Order, Peer, Policy,
     StreamConfig, StreamId, Ticket,
 };
 use crate::protocol::Step;
+use costs::Costs;
 use groups::Groups;
 pub(super) use matching::Found;
 use matching::Matcher;
@@ -121,8 +123,8 @@ pub struct Stream {
     matcher: Matcher,
     watches: Watches,
     end: Option<EndOfStream>,
-    /// Who opened it, and what it costs beside its groups and subscriptions.
-    opener: (Peer, u64),
+    /// What it costs who has opened it, beside its groups and subscriptions.
+    _charge: Option<Charge>,
     /// When it was opened.
     since: u64,
     /// When the next deadline or lease may be over; never too late.
@@ -154,7 +156,7 @@ impl Stream {
             store: Store::new(&config),
             matcher: Matcher::default(),
             watches: Watches::default(),
-            opener: (Peer(0), 0),
+            _charge: None,
             since: now,
             config,
             budget,
@@ -167,20 +169,11 @@ impl Stream {
         stream
     }
 
-    /// Who has opened it first, and what it costs the coordinator.
-    pub(super) fn opened_by(mut self, peer: Peer, cost: u64) -> Self {
-        self.opener = (peer, cost);
+    /// Counts there what it has, and for that peer, who has opened it first, what it costs itself.
+    pub(super) fn opened_by(mut self, peer: Peer, cost: u64, ledger: &Ledger) -> Self {
+        self.store.costs = Costs::new(ledger);
+        self._charge = Some(ledger.charge(peer, cost));
         self
-    }
-
-    /// What a peer, or everybody, has opened of it.
-    pub(super) fn cost_of(&self, peer: Option<Peer>) -> u64 {
-        let groups = self.groups.groups.values().map(|group| group.opener);
-        let opened = groups.chain([self.opener]);
-        let its = opened.filter(|(from, _)| peer.is_none_or(|peer| peer == *from));
-        let cost = its.fold(0u64, |sum, (_, cost)| sum.saturating_add(cost));
-        cost.saturating_add(self.watches.cost_of(peer))
-            .saturating_add(self.store.costs.of(peer))
     }
 
     fn expect(&mut self) {

@@ -78,7 +78,7 @@ impl Stream {
         })
     }
 
-    fn new_group(&mut self, reader: &Reader, opener: (Peer, u64)) -> Result<u64, Fault> {
+    fn new_group(&mut self, reader: &Reader, (from, cost): (Peer, u64)) -> Result<u64, Fault> {
         let limits = reader.limits.unwrap_or_else(|| self.default_limits());
         if limits.steps == 0
             || limits.bytes == 0 && reader.limits.is_some()
@@ -89,7 +89,7 @@ impl Stream {
             });
         }
         let unbroken = self.store.unbroken_from();
-        let from = match reader.start {
+        let begin = match reader.start {
             Start::Earliest => unbroken,
             Start::Latest => unbroken.max(self.store.committed.saturating_sub(1)),
             Start::Step(step) if step < unbroken => return Err(self.gone(step)),
@@ -102,10 +102,10 @@ impl Stream {
                 before.insert(0);
             }
         }
-        let first = before.first().map_or(from, |first| from.min(*first));
+        let first = before.first().map_or(begin, |first| begin.min(*first));
         let mut queue = Queue::new(reader.policy, limits, first);
         let there = self.store.steps.iter();
-        let there = there.filter(|(step, _)| **step >= from || before.contains(step));
+        let there = there.filter(|(step, _)| **step >= begin || before.contains(step));
         let there: Vec<(Step, u64)> = there.map(|(&step, stored)| (step, stored.bytes)).collect();
         for (step, bytes) in there {
             if self.touches(step, reader.only.as_ref()) {
@@ -132,7 +132,7 @@ impl Stream {
             base: 0,
             ranks: (0..reader.size).map(rank).collect(),
             until: None,
-            opener,
+            _charge: Some(self.store.costs.charge(from, cost)),
         };
         self.wake_by(until);
         // The one that was expected has come: what it had is there for this one, if it wants it.

@@ -3,6 +3,7 @@
 use super::check::Checker;
 use super::costs::{self, Costs};
 use super::{Action, Stream};
+use crate::protocol::ledger::Charge;
 use crate::protocol::{
     Attribute, BufferAt, BufferId, Handle, Layout, LayoutHash, Layouts, Order, PartRecord, Peer,
     Places, Report, Slot, Step, StepRecord, StreamConfig, Want,
@@ -19,8 +20,8 @@ pub(super) struct Part {
     pub(super) places: Places,
     pub(super) attributes: Vec<(String, Attribute)>,
     pub(super) checksum: u64,
-    /// Whose it is, and what it costs the coordinator beside its layout.
-    pub(super) cost: (Peer, u64),
+    /// What it costs whoever has committed it, beside its layout.
+    pub(super) _charge: Charge,
 }
 
 /// Where a buffer is in its life.
@@ -43,8 +44,8 @@ pub(super) struct Buffer {
     pub(super) state: State,
     /// The step that it is committed to.
     pub(super) step: Step,
-    /// Who has asked for it.
-    writer: Peer,
+    /// What it costs whoever has asked for it.
+    _charge: Charge,
     /// Its keeper waits for freed memory that is still in use, by that process if it knows it.
     pub(super) is_full: bool,
     pub(super) had_by: Option<Peer>,
@@ -251,23 +252,17 @@ impl Store {
     }
 
     pub(super) fn forget_buffer(&mut self, number: u64) -> Option<Buffer> {
-        let buffer = self.buffers.remove(&number)?;
-        self.costs.sub(buffer.writer, costs::BUFFER);
-        Some(buffer)
+        self.buffers.remove(&number)
     }
 
-    /// A part is in the open step.
-    pub(super) fn put_part(&mut self, rank: usize, part: Part) {
-        let (peer, bytes) = part.cost;
-        self.costs.add(peer, bytes);
-        self.costs.hold(&part.layout, peer);
+    /// A part of that peer is in the open step.
+    pub(super) fn put_part(&mut self, rank: usize, part: Part, from: Peer) {
+        self.costs.hold(&part.layout, from);
         self.open.parts[rank] = Some(part);
     }
 
     /// A part is in no step any more.
     pub(super) fn forget_part(&mut self, part: &Part) {
-        let (peer, bytes) = part.cost;
-        self.costs.sub(peer, bytes);
         self.costs.let_go(&part.layout);
     }
 
@@ -300,12 +295,11 @@ impl Stream {
             handle: Handle::default(),
             state: State::Asked,
             step: Step::MAX,
-            writer,
+            _charge: self.store.costs.charge(writer, costs::BUFFER),
             is_full: false,
             had_by: None,
         };
         self.store.buffers.insert(number, buffer);
-        self.store.costs.add(writer, costs::BUFFER);
         let buffer = self.buffer_id(number);
         self.order(
             keeper,

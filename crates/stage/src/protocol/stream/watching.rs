@@ -34,9 +34,10 @@ impl Stream {
             Start::Step(step) => step,
         };
         let begin = asked.max(unbroken);
+        let charge = self.store.costs.charge(from, cost);
         let number = self
             .watches
-            .open((from, cost), interest.clone(), (asked, begin), most);
+            .open((from, charge), interest.clone(), (asked, begin), most);
         for step in begin..self.store.committed {
             if let Some((of, found)) = self.find(step, interest) {
                 self.watches.offer_to(number, step, of, |_| found);

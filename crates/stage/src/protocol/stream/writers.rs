@@ -4,6 +4,7 @@
 use super::store::{Buffer, State};
 use super::{Others, Stream, costs};
 use crate::protocol::governor::{AskId, Shortage};
+use crate::protocol::ledger::Charge;
 use crate::protocol::{
     Answer, EndOfStream, Failure, Fault, KeeperInfo, Layout, LayoutHash, Peer, Step, Ticket, Want,
     WriterId,
@@ -40,6 +41,8 @@ pub(super) struct Asking {
     pub(super) begin: Option<Step>,
     pub(super) wants: Vec<Want>,
     pub(super) stage: Stage,
+    /// What it costs while it waits.
+    _charge: Charge,
 }
 
 #[derive(Debug)]
@@ -201,7 +204,7 @@ impl Stream {
             return self.answer(from, ticket, answer);
         }
         let until = self.after(patience);
-        self.store.costs.add(from, costs::of_wants(wants.len()));
+        let charge = (self.store.costs).charge(from, costs::of_wants(wants.len()));
         self.writers.ranks[rank as usize].asking = Some(Asking {
             peer: from,
             ticket,
@@ -210,6 +213,7 @@ impl Stream {
             begin,
             wants,
             stage: Stage::Queued,
+            _charge: charge,
         });
         self.wake_by(until);
         self.settle();

@@ -1,0 +1,125 @@
+//! What everybody takes of the coordinator's own memory, as sums that are always up to date.
+//!
+//! Whatever a peer has opened, asked or committed and that stays here has a [`Charge`], which counts for that peer as long as it
+//! exists. So whether somebody may have more is one look-up, however much there is, and nothing that is dropped stays counted.
+
+use super::{Fault, Peer};
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::fmt;
+use std::rc::Rc;
+
+/// Most that one process may cost, and all of them together, in bytes.
+const MOST_OF_ONE: u64 = 64 << 20;
+const MOST_OF_ALL: u64 = 1 << 30;
+
+/// The sums. Clones are the same ledger.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Ledger(Rc<RefCell<Sums>>);
+
+#[derive(Debug, Default)]
+struct Sums {
+    /// Of those who have something.
+    peers: BTreeMap<Peer, u64>,
+    all: u64,
+}
+
+impl Ledger {
+    /// Counts so many bytes for that peer, until the charge is dropped. Whether it may have them was found out before.
+    pub(super) fn charge(&self, peer: Peer, bytes: u64) -> Charge {
+        let mut sums = self.0.borrow_mut();
+        *sums.peers.entry(peer).or_default() += bytes;
+        sums.all += bytes;
+        Charge {
+            ledger: self.clone(),
+            peer,
+            bytes,
+        }
+    }
+
+    /// Whether what a peer has here may be so much more, and what all peers have.
+    ///
+    /// # Errors
+    /// [`Fault::TooMuchOpen`], of the process or of the domain.
+    pub(super) fn check(&self, peer: Peer, more: u64) -> Result<(), Fault> {
+        let sums = self.0.borrow();
+        let of = |of: &str, bytes: u64, most| match bytes.saturating_add(more) {
+            bytes if bytes > most => Err(Fault::TooMuchOpen {
+                of: of.to_owned(),
+                bytes,
+                most,
+            }),
+            _ => Ok(()),
+        };
+        let own = sums.peers.get(&peer).copied().unwrap_or(0);
+        of("this process", own, MOST_OF_ONE)?;
+        // Streams outlive those who opened them.
+        of("the domain", sums.all, MOST_OF_ALL)
+    }
+}
+
+/// Bytes that count for a peer as long as this exists.
+pub(super) struct Charge {
+    ledger: Ledger,
+    peer: Peer,
+    bytes: u64,
+}
+
+impl Drop for Charge {
+    fn drop(&mut self) {
+        let mut sums = self.ledger.0.borrow_mut();
+        sums.all -= self.bytes;
+        if let Some(own) = sums.peers.get_mut(&self.peer) {
+            *own -= self.bytes;
+            if *own == 0 {
+                sums.peers.remove(&self.peer);
+            }
+        }
+    }
+}
+
+impl fmt::Debug for Charge {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} bytes of {}", self.bytes, self.peer)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ONE: Peer = Peer(1);
+    const OTHER: Peer = Peer(2);
+
+    #[test]
+    fn what_is_dropped_is_given_back() {
+        let ledger = Ledger::default();
+        let half = ledger.charge(ONE, MOST_OF_ONE / 2);
+        let rest = ledger.charge(ONE, MOST_OF_ONE / 2);
+        let Err(Fault::TooMuchOpen { bytes, most, .. }) = ledger.check(ONE, 1) else {
+            panic!("there is no room");
+        };
+        assert_eq!((bytes, most), (MOST_OF_ONE + 1, MOST_OF_ONE));
+        assert_eq!(ledger.check(OTHER, MOST_OF_ONE), Ok(()));
+        drop(half);
+        assert_eq!(ledger.check(ONE, MOST_OF_ONE / 2), Ok(()));
+        assert!(ledger.check(ONE, MOST_OF_ONE / 2 + 1).is_err());
+        drop(rest);
+        let sums = ledger.0.borrow();
+        assert!(sums.peers.is_empty() && sums.all == 0, "{sums:?}");
+    }
+
+    #[test]
+    fn all_together_have_a_limit() {
+        let ledger = Ledger::default();
+        let peers = MOST_OF_ALL / MOST_OF_ONE;
+        let charges = (0..peers).map(|peer| ledger.charge(Peer(10 + peer), MOST_OF_ONE));
+        let _charges: Vec<Charge> = charges.collect();
+        assert_eq!(ledger.check(ONE, 0), Ok(()));
+        let Err(Fault::TooMuchOpen { of, .. }) = ledger.check(ONE, 1) else {
+            panic!("there is no room");
+        };
+        assert_eq!(of, "the domain");
+        assert!(ledger.check(ONE, u64::MAX).is_err());
+    }
+}

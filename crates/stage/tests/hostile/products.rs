@@ -1,0 +1,170 @@
+//! How long one event takes of a coordinator that has much of two things: as long as the sum of both, and not as their product.
+//!
+//! What is measured is the time of the processor that the thread has had, so a loaded machine changes nothing. Of four times as much,
+//! a sum takes four times as long, and a product sixteen times.
+
+use rustix::time::{ClockId, clock_gettime};
+use samite_stage::protocol::{
+    Action, Answer, Event, Fault, Interest, Layout, Notice, Part, Peer, Places, Request, Retain,
+    Start, Steward, StreamConfig, Ticket, Told, Unread, Want, WriterId,
+};
+use std::sync::Arc;
+
+const LIAR: Peer = Peer(9);
+
+/// What one process may cost.
+const MOST: u64 = 64 << 20;
+
+/// Nanoseconds that this thread has had of its processor.
+fn ran() -> u64 {
+    let now = clock_gettime(ClockId::ThreadCPUTime);
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+}
+
+/// How many times as long an event takes of four times as much: the least of some runs of each.
+fn growth(few: u64, event: impl Fn(u64) -> u64) -> f64 {
+    let _alone = crate::alone();
+    let least = |much: u64| (0..3).map(|_| event(much)).min().unwrap_or(0);
+    least(4 * few) as f64 / least(few) as f64
+}
+
+fn say(steward: &mut Steward, request: Request) -> Option<Answer> {
+    let actions = steward.on_event(0, Event::Said(LIAR, request)).into_iter();
+    let mut answers = actions.filter_map(|Action::Send(_, notice)| match notice {
+        Notice::Answer { answer, .. } => Some(answer),
+        Notice::Order(_) => None,
+    });
+    answers.next()
+}
+
+/// A stream of one rank that keeps its steps.
+fn stream(steward: &mut Steward, name: &str) -> WriterId {
+    let opened = Request::OpenWriter {
+        ticket: Ticket(1),
+        stream: name.into(),
+        program: "p".into(),
+        rank: 0,
+        size: 1,
+        config: StreamConfig {
+            unread: Unread::Discard,
+            retain: Retain {
+                steps: u64::MAX,
+                bytes: 0,
+            },
+            ..StreamConfig::default()
+        },
+        patience: 0,
+    };
+    match say(steward, opened) {
+        Some(Answer::Writing { writer, .. }) => writer,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn begin(steward: &mut Steward, writer: WriterId, step: u64, wants: u64) -> Option<Answer> {
+    let want = Want {
+        keeper: LIAR,
+        bytes: 1,
+    };
+    let begin = Request::Begin {
+        ticket: Ticket(2),
+        writer,
+        step,
+        wants: vec![want; wants as usize],
+        patience: 0,
+    };
+    say(steward, begin)
+}
+
+/// A step of nothing, of the one rank.
+fn write(steward: &mut Steward, writer: WriterId, step: u64) {
+    let begun = begin(steward, writer, step, 0);
+    assert!(matches!(begun, Some(Answer::Begun { .. })), "{begun:?}");
+    let commit = Request::Commit {
+        ticket: Ticket(2),
+        writer,
+        part: Part {
+            step,
+            layout: Told::New(Arc::new(Layout::default())),
+            slots: Vec::new(),
+            places: Places::Packed,
+            attributes: Vec::new(),
+            checksum: 0,
+        },
+        keep: false,
+    };
+    assert_eq!(say(steward, commit), Some(Answer::Committed));
+}
+
+/// A subscription for which as many news may wait.
+fn watch(steward: &mut Steward, most: u64) {
+    let watch = Request::OpenWatch {
+        ticket: Ticket(2),
+        stream: "s".into(),
+        interest: Interest {
+            variable: "u".into(),
+            region: None,
+        },
+        start: Start::Latest,
+        most: most as u32,
+        patience: 0,
+    };
+    let opened = say(steward, watch);
+    assert!(
+        matches!(opened, Some(Answer::Watching { .. })),
+        "{opened:?}"
+    );
+}
+
+/// What the liar costs, as it is told when it asks for too much.
+fn cost(steward: &mut Steward, probe: WriterId, want: u64) -> u64 {
+    let wants = MOST / want;
+    match begin(steward, probe, 0, wants) {
+        Some(Answer::Failed(Fault::TooMuchOpen { bytes, .. })) => bytes - wants * want,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Every retained step gave way to a step of many buffers, and for each of them all streams were added up.
+#[test]
+fn steps_give_way_beside_many_streams() {
+    let growth = growth(400, |much| {
+        let mut steward = Steward::new();
+        let probe = stream(&mut steward, "probe");
+        let writer = stream(&mut steward, "s");
+        // What a buffer costs that is asked for.
+        let of = |steward: &mut Steward, wants| match begin(steward, probe, 0, wants) {
+            Some(Answer::Failed(Fault::TooMuchOpen { bytes, .. })) => bytes,
+            other => panic!("{other:?}"),
+        };
+        let want = of(&mut steward, MOST / 64 + 1) - of(&mut steward, MOST / 64);
+        write(&mut steward, writer, 0);
+        let before = cost(&mut steward, probe, want);
+        for step in 1..much {
+            write(&mut steward, writer, step);
+        }
+        let steps = cost(&mut steward, probe, want) - before;
+        for number in 0..much {
+            stream(&mut steward, &number.to_string());
+        }
+        // Most of the rest is taken, so that what gives way is not for a great many buffers.
+        while let free @ 1_000_000.. = MOST - cost(&mut steward, probe, want) {
+            watch(&mut steward, (free - 500_000) / 600);
+        }
+        let rest = cost(&mut steward, probe, want) - steps;
+        // It fits when all but a few steps are gone.
+        let wants = (MOST - rest) / want - 10;
+        let from = ran();
+        let begun = begin(&mut steward, writer, much, wants);
+        let took = ran() - from;
+        // There is no such keeper.
+        assert_eq!(
+            begun,
+            Some(Answer::Failed(Fault::NoKeeper { keeper: LIAR }))
+        );
+        let stored = steward.figures()[1].stored;
+        assert!(stored < much / 4, "{stored} steps are left");
+        took
+    });
+    assert!(growth < 8.0, "{growth} times as long");
+}
