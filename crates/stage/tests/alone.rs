@@ -105,3 +105,32 @@ fn a_huge_box_with_a_hole_is_said_to_have_one() -> Result<()> {
     );
     Ok(())
 }
+
+/// Deadlines are for processes that do not answer: memory that takes longer to be made than any deadline comes, part by part.
+#[test]
+fn a_block_whose_memory_takes_longer_than_the_deadline_is_waited_for() -> Result<()> {
+    // Five parts, each of which takes some milliseconds.
+    const LONG: u64 = 320 << 20;
+    let fabric = alone();
+    let stage = Stage::join(&fabric)?;
+    let field = stage.write("field").discard_unread().retain(1);
+    // If it were not to end, it would end so.
+    let mut field = field.timeout(Duration::from_secs(60)).open()?;
+    let mut step = field.step()?;
+    let usual = fabric.deadline();
+    fabric.set_deadline(Duration::from_millis(1));
+    let block = step.alloc::<u8>("u", [LONG], [0_u64], [LONG]);
+    fabric.set_deadline(usual);
+    let mut block = block?;
+    for place in [0, LONG / 2, LONG - 1] {
+        block[[place as usize]] = (place % 251) as u8 + 1;
+    }
+    step.commit()?;
+    let mut reader = stage.reader("field")?;
+    let step = reader.at(0)?.expect("it is retained");
+    for place in [0, LONG / 2, LONG - 1] {
+        let one: Array1<u8> = step.get::<_, Ix1>("u", &Region::at(&[place], &[1])?)?;
+        assert_eq!(one[0], (place % 251) as u8 + 1);
+    }
+    Ok(())
+}

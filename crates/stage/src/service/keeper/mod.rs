@@ -3,29 +3,33 @@
 //! A buffer is a segment of the keeper's process. It is lent to its writer, which has it as `&mut [u8]` where it
 //! maps it; a writer that does not asks for it to be opened, and puts by messages. When the step is committed its mode
 //! turns to reading, and readers on the node have `&[u8]`. The memory of freed buffers is used again for buffers of
-//! the same length, under a new generation: its pages are there, and warm. What nobody had a use for in [`IDLE`] is given
+//! the same length, under a new generation: its pages are there, and warm. What nobody had a use for in a few seconds is given
 //! back to the machine, and so is all that is idle when memory or a number of a segment is missing. Memory that a process had
 //! when it died is free when all others have seen its death, and what was freed while somebody has it when that one lets go; both
 //! count as [`Kept::used`] until then, and a buffer for which they leave no room waits for them: no more than [`Room::memory`] is used.
 //!
-//! What takes long is done part by part ([`Keeper::work`]), so that a steward in the same process answers meanwhile.
+//! What takes long is done part by part ([`Keeper::work`]), so that a steward in the same process answers meanwhile. After each part
+//! but the last the steward is told ([`Report::Working`]): whoever waits for the buffer waits for a process that gets on.
+//!
+//! # Files
+//! `mod` (orders and answers) · `growing` (memory to come) · `freed` (memory that was) · `spill` (buffers on their way to disk and
+//! back) · `disk` (the file that they lie in)
 
 mod disk;
+mod freed;
+mod growing;
 mod spill;
 
 use self::disk::{Disk, Place};
+use self::freed::Freed;
+use self::growing::{Unborn, Unfinished};
 use self::spill::{Spilling, not_spilled};
 use super::letter::{KeeperAnswer, KeeperAsk};
-use crate::protocol::{self, BufferId, Handle, Lack, Order, Peer, Report, Request};
-use samite_fabric::{Fabric, Gated, Growing, Owned, SegmentKey};
+use crate::protocol::{self, BufferId, Order, Peer, Report, Request};
+use samite_fabric::{Fabric, Gated, SegmentKey};
 use serde::{Deserialize, Serialize};
 use std::collections::{HashMap, VecDeque};
 use std::path::PathBuf;
-use std::time::{Duration, Instant};
-
-/// How long freed memory waits for a buffer of its length: longer than most steps take to compute, so that its pages are
-/// not given back and taken again between them.
-const IDLE: Duration = Duration::from_secs(5);
 
 /// Most bytes of a spilled buffer that one letter may ask for.
 pub(crate) const LOAD: u64 = 4 << 20;
@@ -78,27 +82,6 @@ enum Held<'f> {
     OnDisk(Place),
 }
 
-/// A buffer whose memory is not whole yet.
-#[derive(Debug)]
-struct Unborn<'f> {
-    buffer: BufferId,
-    bytes: u64,
-    writer: Peer,
-    /// `None`: it has not begun to grow, and counts as nothing.
-    memory: Option<Growing<'f>>,
-    /// The steward was told that it waits for memory which is in use.
-    told: bool,
-}
-
-/// Memory of a freed buffer.
-#[derive(Debug)]
-struct Freed<'f> {
-    gated: Gated<'f>,
-    since: Instant,
-    /// Whom it was lent to when it was freed.
-    lent: Option<Peer>,
-}
-
 pub(super) struct Keeper<'f> {
     fabric: &'f Fabric,
     room: Room,
@@ -114,7 +97,9 @@ pub(super) struct Keeper<'f> {
     disk: Disk,
     /// Memory of freed buffers that somebody may still read, or that is ready to be used again.
     free: VecDeque<Freed<'f>>,
-    /// Bytes in memory, of buffers, of those that grow, and of `free`.
+    /// Memory of buffers that were freed while they grew.
+    unfinished: Vec<Unfinished<'f>>,
+    /// Bytes in memory, of buffers, of those that grow, and of `free` and `unfinished`.
     used: u64,
 }
 
@@ -130,6 +115,7 @@ impl<'f> Keeper<'f> {
             spilling: VecDeque::new(),
             unsealed: Vec::new(),
             free: VecDeque::new(),
+            unfinished: Vec::new(),
             used: 0,
         }
     }
@@ -170,14 +156,7 @@ impl<'f> Keeper<'f> {
     }
 
     fn free_buffer(&mut self, buffer: BufferId) {
-        let used = &mut self.used;
-        self.growing.retain(|growing| {
-            let is_wanted = growing.buffer != buffer;
-            if !is_wanted && growing.memory.is_some() {
-                *used -= growing.bytes;
-            }
-            is_wanted
-        });
+        self.stop_growing(buffer);
         self.stop_spilling(buffer);
         self.unsealed.retain(|unsealed| *unsealed != buffer);
         match self.buffers.remove(&buffer) {
@@ -186,59 +165,6 @@ impl<'f> Keeper<'f> {
             Some(Held::OnDisk(place)) => self.disk.free(place),
             None => {}
         }
-    }
-
-    fn set_free(&mut self, gated: Gated<'f>, lent: Option<Peer>) {
-        let since = Instant::now();
-        self.free.push_back(Freed { gated, since, lent });
-    }
-
-    /// `None`: its memory is still to be found, by [`Keeper::grow`].
-    fn allocate(&mut self, buffer: BufferId, bytes: u64, writer: Peer) -> Option<Report> {
-        if let Some(gated) = self.reuse(bytes) {
-            let lent = self.lend(buffer, gated, writer);
-            return Some(self.held(buffer, bytes, lent));
-        }
-        self.growing.push_back(Unborn {
-            buffer,
-            bytes,
-            writer,
-            memory: None,
-            told: false,
-        });
-        match self.growing.len() {
-            1 => self.grow(),
-            _ => self.tell_full(),
-        }
-    }
-
-    /// Of the next buffer that waits for memory which is in use: that it does, once.
-    fn tell_full(&mut self) -> Option<Report> {
-        let had_by = self.free.iter().find_map(|freed| freed.lent);
-        let mut waiting = self.growing.iter_mut().filter(|_| self.is_full);
-        let untold = waiting.find(|unborn| !unborn.told)?;
-        untold.told = true;
-        let buffer = untold.buffer;
-        Some(Report::Full { buffer, had_by })
-    }
-
-    /// Memory that begins to grow, and counts as used from now on. `None` as long as there is no room for it: what was freed and is
-    /// still had by somebody (a reader with a view, a writer of a stream that has failed) is used, whatever the steward's books say.
-    fn begin(&mut self, bytes: u64) -> samite_fabric::Result<Option<Growing<'f>>> {
-        if bytes > self.room.memory {
-            let why = format!("{bytes} bytes of {}", self.room.memory);
-            return Err(samite_fabric::Error::Memory(why));
-        }
-        self.make_room(bytes);
-        if self.used > self.room.memory - bytes {
-            return Ok(None);
-        }
-        let memory = match self.fabric.grow_gated(bytes) {
-            Err(_) if self.give_idle_back() => self.fabric.grow_gated(bytes)?,
-            other => other?,
-        };
-        self.used += bytes;
-        Ok(Some(memory))
     }
 
     /// Whether there is something that [`Keeper::work`] does.
@@ -259,166 +185,6 @@ impl<'f> Keeper<'f> {
             reports.extend(self.seal(buffer));
         }
         reports
-    }
-
-    /// Finds the next part of the memory of the buffer that grows; what is to be reported, when it is whole.
-    fn grow(&mut self) -> Option<Report> {
-        let first = self.growing.pop_front()?;
-        let (buffer, bytes, writer, told) = (first.buffer, first.bytes, first.writer, first.told);
-        let unborn = |memory| Unborn {
-            buffer,
-            bytes,
-            writer,
-            memory,
-            told,
-        };
-        let mut memory = match first
-            .memory
-            .map_or_else(|| self.begin(bytes), |it| Ok(Some(it)))
-        {
-            Ok(Some(memory)) => memory,
-            Ok(None) => {
-                self.is_full = true;
-                self.growing.push_front(unborn(None));
-                return self.tell_full();
-            }
-            Err(error) => return Some(self.refuse(buffer, bytes, &error)),
-        };
-        self.is_full = false;
-        let grown = match memory.step() {
-            Ok(false) => {
-                self.growing.push_front(unborn(Some(memory)));
-                return None;
-            }
-            Ok(true) => {
-                let gated = self.gate(memory);
-                if gated.is_err() {
-                    self.used -= bytes;
-                }
-                gated.and_then(|gated| self.lend(buffer, gated, writer))
-            }
-            Err(error) => {
-                self.used -= bytes;
-                Err(error)
-            }
-        };
-        Some(self.held(buffer, bytes, grown))
-    }
-
-    /// What is reported of a buffer that is there, or cannot be.
-    fn held(&self, buffer: BufferId, bytes: u64, lent: samite_fabric::Result<Handle>) -> Report {
-        match lent {
-            Ok(handle) => Report::Held { buffer, handle },
-            Err(error) => self.refuse(buffer, bytes, &error),
-        }
-    }
-
-    /// It cannot have a buffer: whether for want of a number, all of which are in use then, or of memory.
-    fn refuse(&self, buffer: BufferId, bytes: u64, error: &samite_fabric::Error) -> Report {
-        tracing::warn!(bytes, %error, "no memory for a buffer");
-        let lack = match free_number(self.fabric) {
-            Some(_) => Lack::Memory,
-            None => Lack::Numbers(self.fabric.free_segments().len() as u64 * u64::from(u64::BITS)),
-        };
-        Report::Refused { buffer, lack }
-    }
-
-    /// Under a number that is free, or that somebody gives back.
-    fn gate(&mut self, memory: Growing<'f>) -> samite_fabric::Result<Gated<'f>> {
-        let mut number = free_number(self.fabric);
-        if number.is_none() && self.give_idle_back() {
-            number = free_number(self.fabric);
-        }
-        let none = || samite_fabric::Error::Memory("no number of a segment is free".into());
-        memory.gate(number.ok_or_else(none)?)
-    }
-
-    /// Lends memory that counts as used; when that fails it is gone.
-    fn lend(
-        &mut self,
-        buffer: BufferId,
-        mut gated: Gated<'f>,
-        writer: Peer,
-    ) -> samite_fabric::Result<Handle> {
-        let key = gated.key();
-        if let Err(error) = gated.lend() {
-            self.used -= key.bytes;
-            return Err(error);
-        }
-        self.buffers.insert(buffer, Held::Lent(gated, writer));
-        Ok(Handle {
-            segment: key.segment,
-            incarnation: key.incarnation,
-            generation: key.generation,
-        })
-    }
-
-    /// Freed memory of the same length that nobody reads any more.
-    fn reuse(&mut self, bytes: u64) -> Option<Gated<'f>> {
-        for _ in 0..self.free.len() {
-            let freed = self.free.pop_front()?;
-            if freed.gated.key().bytes != bytes {
-                self.free.push_back(freed);
-                continue;
-            }
-            let Freed { gated, since, lent } = freed;
-            gated.shut();
-            match gated.own().map(Owned::renew) {
-                Ok(Ok(gated)) => return Some(gated),
-                Ok(Err(error)) => {
-                    tracing::warn!(%error, "freed memory cannot be used again");
-                    self.used -= bytes;
-                }
-                // Somebody still uses it.
-                Err(refused) => {
-                    let gated = refused.0;
-                    self.free.push_back(Freed { gated, since, lent });
-                }
-            }
-        }
-        None
-    }
-
-    /// Gives freed memory back until so many bytes more fit.
-    fn make_room(&mut self, bytes: u64) {
-        let memory = self.room.memory;
-        self.give_back(|used, _| used.saturating_add(bytes) > memory);
-    }
-
-    /// Gives back all freed memory; whether there was any.
-    fn give_idle_back(&mut self) -> bool {
-        let before = self.free.len();
-        self.give_back(|_, _| true);
-        self.free.len() < before
-    }
-
-    /// Gives back what nobody had a use for.
-    pub(super) fn tidy(&mut self) {
-        self.give_back(|_, since| since.elapsed() >= IDLE);
-    }
-
-    /// Gives back the freed memory of which `is_due` says so, told how much is used and since when it is free.
-    fn give_back(&mut self, is_due: impl Fn(u64, Instant) -> bool) {
-        for _ in 0..self.free.len() {
-            let Some(freed) = self.free.pop_front() else {
-                return;
-            };
-            if !is_due(self.used, freed.since) {
-                self.free.push_back(freed);
-                continue;
-            }
-            let Freed { gated, lent, .. } = freed;
-            let bytes = gated.key().bytes;
-            gated.shut();
-            match gated.own() {
-                Ok(owned) => {
-                    drop(owned);
-                    self.used -= bytes;
-                }
-                // Somebody still uses it, or died and not all have seen that: it is looked at again later.
-                Err(refused) => self.set_free(refused.0, lent),
-            }
-        }
     }
 
     /// From writing to reading; nothing is reported for a buffer that is not written, or that its writer still has: then it
@@ -455,13 +221,12 @@ impl<'f> Keeper<'f> {
     }
 
     fn figures(&self) -> Kept {
-        let free = self.free.iter().map(|freed| freed.gated.key().bytes);
         let on_disk = |held: &&Held<'_>| matches!(held, Held::OnDisk(_));
         let files = self.buffers.values().filter(on_disk).count();
         Kept {
             memory: self.room.memory,
             used: self.used,
-            free: free.sum(),
+            free: self.free_bytes(),
             buffers: self.buffers.len() as u64,
             files: files as u64,
         }
@@ -492,12 +257,6 @@ impl<'f> Keeper<'f> {
         self.buffers.insert(buffer, Held::Open(opened));
         Ok(())
     }
-}
-
-fn free_number(fabric: &Fabric) -> Option<u32> {
-    let words = fabric.free_segments();
-    let word = words.iter().position(|word| *word != 0)?;
-    Some(word as u32 * 64 + words[word].trailing_zeros())
 }
 
 /// What names a buffer of `bytes` at a keeper to the fabric.

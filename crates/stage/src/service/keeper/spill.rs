@@ -32,11 +32,14 @@ impl Keeper<'_> {
         Ok(())
     }
 
-    /// Writes the next part of the buffer that is spilled; what is to be reported, when it is on disk.
+    /// Writes the next part of the buffer that is spilled; what is to be reported.
     pub(super) fn spill(&mut self) -> Option<Report> {
         let buffer = self.spilling.front()?.buffer;
         match self.spill_part() {
-            Ok(false) => None,
+            Ok(false) => {
+                let parts = self.spilling.front()?.done / PART;
+                Some(Report::Working { buffer, parts })
+            }
             Ok(true) => {
                 let spilled = self.spilling.pop_front()?;
                 let on_disk = Held::OnDisk(spilled.place);

@@ -1,6 +1,7 @@
+use super::freed::free_number;
 use super::spill::PART;
 use super::*;
-use crate::protocol::{Peer, StreamId};
+use crate::protocol::{Handle, Lack, Peer, StreamId};
 use samite_fabric::{Config, Identity};
 
 const LARGE: u64 = 300 << 20;
@@ -22,7 +23,11 @@ fn allocate(number: u64, bytes: u64) -> Order {
 fn a_large_buffer_grows_between_other_work() {
     let fabric = Fabric::alone(Identity::by_hand("keeper"), Config::default()).unwrap();
     let mut keeper = Keeper::new(&fabric, Room::of_memory(4 * LARGE));
-    assert_eq!(keeper.obey(allocate(1, LARGE)), None);
+    let working = |parts| Report::Working {
+        buffer: buffer(1),
+        parts,
+    };
+    assert_eq!(keeper.obey(allocate(1, LARGE)), Some(working(1)));
     // Behind the first, though it is small.
     assert_eq!(keeper.obey(allocate(2, 4096)), None);
     let mut reports = Vec::new();
@@ -40,17 +45,59 @@ fn a_large_buffer_grows_between_other_work() {
         .collect();
     assert_eq!(held, [1, 2]);
     assert!(turns > 3, "{turns} turns");
+    assert_eq!(
+        reports[..2],
+        [working(2), working(3)],
+        "it says that it gets on"
+    );
     assert_eq!(keeper.figures().used, LARGE + 4096);
+}
+
+/// A writer that asks again at its deadline goes on with the memory that was made for it.
+#[test]
+fn what_is_freed_while_it_grows_is_gone_on_with() {
+    let fabric = Fabric::alone(Identity::by_hand("keeper"), Config::default()).unwrap();
+    let mut keeper = Keeper::new(&fabric, Room::of_memory(4 * LARGE));
+    let mut parts = Vec::new();
+    for number in 1.. {
+        match keeper.obey(allocate(number, LARGE)) {
+            Some(Report::Working { parts: done, .. }) => parts.push(done),
+            held => {
+                assert!(matches!(held, Some(Report::Held { .. })), "{held:?}");
+                break;
+            }
+        }
+        keeper.obey(Order::Free {
+            buffer: buffer(number),
+        });
+        assert!(!keeper.is_busy());
+        assert_eq!(
+            (keeper.figures().used, keeper.figures().free),
+            (LARGE, LARGE)
+        );
+    }
+    assert_eq!(parts, [1, 2, 3, 4]);
+    assert_eq!((keeper.figures().used, keeper.figures().free), (LARGE, 0));
 }
 
 #[test]
 fn what_is_freed_while_it_grows_is_given_back() {
     let fabric = Fabric::alone(Identity::by_hand("keeper"), Config::default()).unwrap();
-    let mut keeper = Keeper::new(&fabric, Room::of_memory(4 * LARGE));
-    assert_eq!(keeper.obey(allocate(1, LARGE)), None);
-    assert_eq!(keeper.work(), []);
-    assert_eq!(keeper.obey(Order::Free { buffer: buffer(1) }), None);
-    assert!(!keeper.is_busy());
+    let mut keeper = Keeper::new(&fabric, Room::of_memory(LARGE));
+    for number in [1, 2] {
+        // For one of another length there is room without it only.
+        let bytes = LARGE - number;
+        let working = Report::Working {
+            buffer: buffer(number),
+            parts: 1,
+        };
+        assert_eq!(keeper.obey(allocate(number, bytes)), Some(working));
+        assert_eq!(keeper.figures().used, bytes);
+        keeper.obey(Order::Free {
+            buffer: buffer(number),
+        });
+    }
+    assert!(keeper.give_idle_back());
     assert_eq!(keeper.figures().used, 0);
     assert_eq!(fabric.free_segments(), {
         let untouched = Fabric::alone(Identity::by_hand("untouched"), Config::default());
@@ -62,18 +109,22 @@ fn pattern(number: u64, bytes: u64) -> Vec<u8> {
     (0..bytes).map(|at| (at * 31 + number * 7) as u8).collect()
 }
 
-/// A buffer that its writer, peer 0, has written and committed.
-fn commit(fabric: &Fabric, keeper: &mut Keeper, number: u64, bytes: u64) {
-    let Some(Report::Held { handle, .. }) = keeper.obey(allocate(number, bytes)) else {
-        panic!("a small buffer is there at once");
-    };
-    let key = SegmentKey {
+fn key_of(fabric: &Fabric, handle: Handle, bytes: u64) -> SegmentKey {
+    SegmentKey {
         peer: fabric.me(),
         segment: handle.segment,
         incarnation: handle.incarnation,
         generation: handle.generation,
         bytes,
+    }
+}
+
+/// A buffer that its writer, peer 0, has written and committed.
+fn commit(fabric: &Fabric, keeper: &mut Keeper, number: u64, bytes: u64) {
+    let Some(Report::Held { handle, .. }) = keeper.obey(allocate(number, bytes)) else {
+        panic!("a small buffer is there at once");
     };
+    let key = key_of(fabric, handle, bytes);
     let mut borrowed = fabric.borrow(key).unwrap().expect("it is mapped");
     borrowed
         .as_mut_slice()
@@ -101,7 +152,14 @@ fn spill(keeper: &mut Keeper, number: u64) {
     while keeper.is_busy() {
         reports.extend(keeper.work());
     }
-    assert_eq!(reports, [Report::Spilled { buffer }]);
+    assert_eq!(reports.pop(), Some(Report::Spilled { buffer }));
+    let working = (1..).map(|parts| Report::Working { buffer, parts });
+    assert!(
+        working
+            .zip(&reports)
+            .all(|(working, report)| working == *report),
+        "{reports:?}"
+    );
 }
 
 fn room(folder: &tempfile::TempDir) -> Room {
@@ -168,7 +226,11 @@ fn a_large_buffer_is_spilled_between_other_work_and_may_be_freed_meanwhile() {
     let mut keeper = Keeper::new(&fabric, room(&folder));
     commit(&fabric, &mut keeper, 1, 2 * PART + 1);
     assert_eq!(keeper.obey(Order::Spill { buffer: buffer(1) }), None);
-    assert_eq!(keeper.work(), []);
+    let working = Report::Working {
+        buffer: buffer(1),
+        parts: 1,
+    };
+    assert_eq!(keeper.work(), [working]);
     assert_eq!(keeper.obey(Order::Free { buffer: buffer(1) }), None);
     assert!(!keeper.is_busy());
     commit(&fabric, &mut keeper, 2, 2 * PART + 1);
@@ -232,6 +294,47 @@ fn a_buffer_waits_for_memory_that_was_freed_and_is_still_had() {
     assert!(!keeper.is_waiting());
     let never = keeper.obey(allocate(4, 8001));
     assert!(matches!(never, Some(Report::Refused { .. })), "{never:?}");
+}
+
+/// Memory that cannot be lent because somebody is attached is not free before that one has let go.
+#[test]
+fn memory_that_cannot_be_lent_stays_used() {
+    let fabric = Fabric::alone(Identity::by_hand("keeper"), Config::default()).unwrap();
+    let mut keeper = Keeper::new(&fabric, Room::of_memory(8000));
+    let gated = fabric
+        .allocate_gated(free_number(&fabric).unwrap(), 6000)
+        .unwrap();
+    keeper.used += 6000;
+    let inside = fabric.attach(gated.key()).unwrap();
+    assert!(keeper.lend(buffer(1), gated, Peer(0)).is_err());
+    assert_eq!((keeper.figures().used, keeper.figures().free), (6000, 6000));
+    let full = Report::Full {
+        buffer: buffer(2),
+        had_by: None,
+    };
+    assert_eq!(keeper.obey(allocate(2, 5000)), Some(full));
+    drop(inside);
+    assert!(matches!(keeper.work()[..], [Report::Held { .. }]));
+    assert_eq!(keeper.figures().used, 5000);
+}
+
+/// Of what was freed while its writer had it the steward is told who that is: one that waits itself is waited for by nobody.
+#[test]
+fn who_has_freed_memory_is_named() {
+    let fabric = Fabric::alone(Identity::by_hand("keeper"), Config::default()).unwrap();
+    let mut keeper = Keeper::new(&fabric, Room::of_memory(8000));
+    let Some(Report::Held { handle, .. }) = keeper.obey(allocate(1, 6000)) else {
+        panic!("a small buffer is there at once");
+    };
+    let borrowed = fabric.borrow(key_of(&fabric, handle, 6000)).unwrap();
+    keeper.obey(Order::Free { buffer: buffer(1) });
+    let full = Report::Full {
+        buffer: buffer(2),
+        had_by: Some(Peer(0)),
+    };
+    assert_eq!(keeper.obey(allocate(2, 5000)), Some(full));
+    drop(borrowed);
+    assert!(matches!(keeper.work()[..], [Report::Held { .. }]));
 }
 
 #[test]
