@@ -77,11 +77,12 @@ impl<'f> Buffers<'f> {
             buffers: Vec::with_capacity(record.parts.len()),
             places: Vec::with_capacity(record.parts.len()),
         };
-        for part in record.parts {
-            let slots = part.slots.into_iter().map(|copies| step.buffer(copies));
+        for part in record.parts.iter() {
+            let slots = part.slots.iter();
+            let slots = slots.map(|copies| step.buffer(copies.clone()));
             let slots = slots.collect::<Result<_>>()?;
             step.buffers.push(slots);
-            step.places.push(part.places);
+            step.places.push(part.places.clone());
         }
         Ok(step)
     }
@@ -313,20 +314,16 @@ impl<'f> Buffers<'f> {
     /// each other travels, too.
     fn load(&self, at: &BufferAt, block: &BlockAt, part: &Region, element: u64) -> Result<Vec<u8>> {
         let (run, starts) = runs(&block.region, part, element)?;
-        let (Some(&first), Some(&last)) = (starts.first(), starts.last()) else {
-            return Ok(Vec::new());
-        };
-        let end = last + run;
         let mut together: Vec<u8> = Vec::with_capacity(starts.len() * run as usize);
-        // What was loaded last, of all that lies from `first` to `end`, and where it begins.
-        let (mut begin, mut loaded) = (first, Vec::new());
-        for start in starts {
+        // What was loaded last, and where it begins.
+        let (mut begin, mut loaded) = (0, Vec::new());
+        for &start in &starts {
             let mut next = start;
             while next < start + run {
                 if next >= begin + loaded.len() as u64 {
                     begin = next;
-                    loaded =
-                        self.load_some(at, self.offset(block) + next, (end - next).min(LOAD))?;
+                    let bytes = window(&starts, run, next);
+                    loaded = self.load_some(at, self.offset(block) + next, bytes)?;
                 }
                 let there = &loaded[(next - begin) as usize..];
                 let some = there.len().min((start + run - next) as usize);
@@ -368,6 +365,14 @@ impl Target<'_> {
         )?;
         Ok(())
     }
+}
+
+/// So many bytes from `next` on, which lies in one of the runs, are loaded at once: up to the end of the last run that begins within
+/// what one letter may have. What lies between runs that are far from each other stays where it is.
+fn window(starts: &[u64], run: u64, next: u64) -> u64 {
+    let near = starts.partition_point(|start| *start < next.saturating_add(LOAD));
+    let last = starts[..near].last().copied().unwrap_or(next);
+    (last + run).saturating_sub(next).min(LOAD)
 }
 
 /// The runs of a part behind each other.
@@ -444,6 +449,21 @@ mod tests {
                 assert!(whole.contains(piece) && piece.bytes(element).unwrap() <= PIECE);
             }
         }
+    }
+
+    #[test]
+    fn what_lies_far_between_runs_is_not_loaded() {
+        let rows = |stride: u64| (0..100).map(|row| row * stride).collect::<Vec<u64>>();
+        // Runs beside each other, and some within a window, travel together.
+        assert_eq!(window(&rows(8), 8, 0), 800);
+        assert_eq!(window(&rows(8), 8, 80), 720);
+        assert_eq!(window(&rows(LOAD / 4), 8, 0), 3 * LOAD / 4 + 8);
+        // A column of rows that are longer than a window: an element each.
+        assert_eq!(window(&rows(2 * LOAD), 8, 0), 8);
+        assert_eq!(window(&rows(2 * LOAD), 8, 2 * LOAD), 8);
+        // A run that is longer than a window is loaded by windows.
+        assert_eq!(window(&[0], 3 * LOAD, 0), LOAD);
+        assert_eq!(window(&[0], 3 * LOAD, 2 * LOAD + 5), LOAD - 5);
     }
 
     #[test]
