@@ -1,11 +1,12 @@
 //! How streams end: well by `close` alone, as failed by everything else.
 
 use crate::staged::{Play, next, rows, stage};
+use crate::waited::{Waits, compute_until};
 use crate::{SHAPE, check_step, write};
 use samite_fabric::{Fabric, Mask};
 use samite_stage::protocol::{EndOfStream, Failure, Fault};
-use samite_stage::{Error, Method, Result, Settings, Stage, Writer};
-use samite_testkit::{Outcome, check, full_name, pause, point, same};
+use samite_stage::{Error, Method, Reader, Result, Settings, Stage, Writer};
+use samite_testkit::{Cast, Outcome, check, full_name, pause, point, same};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -22,13 +23,31 @@ fn settings(fabric: &Fabric, method: Method) -> Settings {
     }
 }
 
-fn is_failure(error: &Error, expected: Failure) -> bool {
+fn is_failure(error: &Error, (of, expected): (u32, Failure)) -> bool {
     match error {
         Error::Fault(Fault::WriterFailed { stream, rank, how }) => {
-            (stream.as_str(), *rank, *how) == ("field", 0, expected)
+            (stream.as_str(), *rank, *how) == ("field", of, expected)
         }
         _ => false,
     }
+}
+
+/// There is no next step: a rank has failed, and the reader knows how.
+fn fails(reader: &mut Reader<'_>, (rank, how): (u32, Failure)) -> Outcome {
+    let end = reader.next_step().map(|step| step.is_some());
+    check!(
+        end.as_ref()
+            .is_err_and(|error| is_failure(error, (rank, how))),
+        "{end:?}"
+    );
+    same!(reader.end(), Some(EndOfStream::WriterFailed { rank, how }));
+    Ok(())
+}
+
+/// Nothing is left when all have ended.
+fn all_end(cast: &mut Cast) {
+    cast.all_end();
+    let _ = std::fs::remove_dir_all(folder(cast.domain()));
 }
 
 /// Writes some steps, and comes to an error that nobody mends.
@@ -75,19 +94,13 @@ fn a_dropped_writer(name: &str, method: Method) {
                     steps += 1;
                 }
                 Err(error) => {
-                    check!(is_failure(&error, Failure::GaveUp), "{error}");
+                    check!(is_failure(&error, (0, Failure::GaveUp)), "{error}");
                     ends += 1;
                 }
             }
         }
         same!((steps, ends), (5, 1));
-        let (rank, how) = (0, Failure::GaveUp);
-        same!(reader.end(), Some(EndOfStream::WriterFailed { rank, how }));
-        let again = reader.next_step().map(|step| step.is_some());
-        check!(
-            again.as_ref().is_err_and(|error| is_failure(error, how)),
-            "{again:?}"
-        );
+        fails(&mut reader, (0, Failure::GaveUp))?;
         point("told");
         Ok(())
     };
@@ -95,8 +108,7 @@ fn a_dropped_writer(name: &str, method: Method) {
         cast.wait_point(play.actor(0), "dropped");
         cast.wait_point(play.actor(1), "told");
         cast.release(play.actor(0));
-        cast.all_end();
-        let _ = std::fs::remove_dir_all(folder(cast.domain()));
+        all_end(cast);
     });
 }
 
@@ -137,12 +149,7 @@ fn a_killed_writer(name: &str, method: Method, how: Failure) {
             check_step(&step)?;
         }
         pause("read");
-        let end = reader.next_step().map(|step| step.is_some());
-        check!(
-            end.as_ref().is_err_and(|error| is_failure(error, how)),
-            "{end:?}"
-        );
-        Ok(())
+        fails(&mut reader, (0, how))
     };
     play.run(name, body, |cast| {
         let (writer, reader) = (play.actor(0), play.actor(1));
@@ -151,8 +158,7 @@ fn a_killed_writer(name: &str, method: Method, how: Failure) {
         cast.kill(writer);
         cast.wait_gone(writer);
         cast.release(reader);
-        cast.all_end();
-        let _ = std::fs::remove_dir_all(folder(cast.domain()));
+        all_end(cast);
     });
 }
 
@@ -190,10 +196,7 @@ fn a_step_beyond_the_end(name: &str, method: Method) {
         check!(reader.next_step()?.is_none());
         Ok(())
     };
-    play.run(name, body, |cast| {
-        cast.all_end();
-        let _ = std::fs::remove_dir_all(folder(cast.domain()));
-    });
+    play.run(name, body, all_end);
 }
 
 #[test]
@@ -345,9 +348,11 @@ fn who_computes_and_writes_files_is_not_dead() {
         if me == 0 {
             let mut field = stage.write("field").as_rank("solver", 0, 1).open()?;
             pause("computes");
+            compute_until(fabric, 2, 4 * DEADLINE)?;
             same!(write(&mut field)?, 0);
             return Ok(field.close()?);
         }
+        let waits = Waits::of(fabric);
         let reader = stage.read("field").as_rank("analysis", 0, 1);
         let mut hasty = reader.timeout(DEADLINE).open()?;
         let late = hasty.next_step().map(|step| step.is_some());
@@ -356,18 +361,13 @@ fn who_computes_and_writes_files_is_not_dead() {
             "{late:?}"
         );
         let mut reader = stage.read("field").as_rank("analysis", 0, 1).open()?;
+        point("waits");
         fabric.set_deadline(DEADLINE);
-        let taken = std::thread::scope(|scope| {
-            scope.spawn(|| {
-                std::thread::sleep(4 * DEADLINE);
-                point("has waited");
-            });
-            let step = next(&mut reader)?;
-            same!(step.number(), 0);
-            check_step(&step)
-        });
+        let step = waits.during(|| next(&mut reader));
         fabric.set_deadline(Duration::from_secs(20));
-        taken?;
+        let step = step?;
+        same!(step.number(), 0);
+        check_step(&step)?;
         check!(reader.next_step()?.is_none());
         Ok(())
     };
@@ -375,10 +375,9 @@ fn who_computes_and_writes_files_is_not_dead() {
     play.run(&name, body, |cast| {
         let (writer, reader) = (play.actor(0), play.actor(1));
         cast.wait_point(writer, "computes");
-        cast.wait_point(reader, "has waited");
+        cast.wait_point(reader, "waits");
         cast.release(writer);
-        cast.all_end();
-        let _ = std::fs::remove_dir_all(folder(cast.domain()));
+        all_end(cast);
     });
 }
 
@@ -430,14 +429,7 @@ fn ranks_of_unequal_steps(name: &str, method: Method, how: Failure) {
             check_step(&step)?;
         }
         point("read");
-        let end = reader.next_step().map(|step| step.is_some());
-        let expected = EndOfStream::WriterFailed { rank: 1, how };
-        check!(
-            matches!(&end, Err(Error::Fault(Fault::WriterFailed { rank: 1, .. }))),
-            "{end:?}"
-        );
-        same!(reader.end(), Some(expected));
-        Ok(())
+        fails(&mut reader, (1, how))
     };
     play.run(name, body, |cast| {
         let ranks = [play.actor(0), play.actor(1)];
@@ -448,8 +440,7 @@ fn ranks_of_unequal_steps(name: &str, method: Method, how: Failure) {
         for rank in ranks {
             cast.release(rank);
         }
-        cast.all_end();
-        let _ = std::fs::remove_dir_all(folder(cast.domain()));
+        all_end(cast);
     });
 }
 

@@ -1,6 +1,7 @@
 //! A writer of files whose fork lives on when it is killed: the fork has its descriptors, and writes nothing.
 
 use crate::staged::{Play, next, stage};
+use crate::waited::{Waits, compute_until};
 use crate::{life_of, write_in_life};
 use samite_fabric::{Fabric, Mask};
 use samite_stage::protocol::{EndOfStream, Failure, Fault};
@@ -60,6 +61,7 @@ fn a_fork_of_a_killed_writer_is_no_writer() {
         };
         let stage = stage(fabric, settings)?;
         if me == 1 {
+            let waits = Waits::of(fabric);
             let mut reader = stage.read("field").as_rank("analysis", 0, 1).open()?;
             for number in 0..2 {
                 let step = next(&mut reader)?;
@@ -74,7 +76,7 @@ fn a_fork_of_a_killed_writer_is_no_writer() {
             );
             pause("told");
             for number in 2..5 {
-                let step = next(&mut reader)?;
+                let step = waits.during(|| next(&mut reader))?;
                 same!((step.number(), life_of(&step, SHAPE)?), (number, 1));
                 point(&format!("step {number}"));
             }
@@ -93,11 +95,11 @@ fn a_fork_of_a_killed_writer_is_no_writer() {
         // The fork has the lock; a while later nobody has, and this one is still there.
         same!(write_in_life(&mut field, 1, SHAPE)?, 2);
         pause("computing");
-        std::thread::sleep(3 * LEASE);
+        compute_until(fabric, 2, 3 * LEASE)?;
         same!(write_in_life(&mut field, 1, SHAPE)?, 3);
         let second = stage.write("field").as_rank("solver", 0, 1).open();
         check!(second.is_err(), "two writers of a rank");
-        std::thread::sleep(2 * LEASE);
+        compute_until(fabric, 2, 2 * LEASE)?;
         same!(write_in_life(&mut field, 1, SHAPE)?, 4);
         Ok(field.close()?)
     };

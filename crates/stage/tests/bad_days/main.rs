@@ -22,6 +22,7 @@ mod slots;
 #[path = "../staged/mod.rs"]
 mod staged;
 mod stages;
+mod waited;
 
 use ndarray::{Array2, s};
 use samite_testkit::{Outcome, check, same};
