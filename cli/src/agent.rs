@@ -13,9 +13,13 @@ use std::io::Write;
 use std::panic::catch_unwind;
 use std::path::Path;
 use std::process::ExitCode;
+use std::time::Duration;
 
 /// Shared memory that each process takes for its messages: memory is granted in steps of so many bytes.
 const MESSAGES: u64 = 2 << 20;
+
+/// How long the last words of an agent may take.
+const LAST_WORDS: Duration = Duration::from_secs(1);
 
 /// Bytes of disk that streams may spill to.
 pub(crate) const SPILL: u64 = 8 << 30;
@@ -81,12 +85,9 @@ pub(crate) fn run(args: &AgentArgs) -> Result<ExitCode> {
             };
             // All streams and their blocks are gone: no unit should wait for them until its deadline.
             let domain = &steward.domain;
-            let mut stderr = std::io::stderr();
-            // Nobody may be reading that; the agent ends all the same.
-            let _ = writeln!(
-                stderr,
+            say(format!(
                 "the agent of domain {domain} ends, since its streams are not served any more: {why}"
-            );
+            ));
             std::process::exit(1);
         });
         println!("ready");
@@ -94,6 +95,16 @@ pub(crate) fn run(args: &AgentArgs) -> Result<ExitCode> {
     })
     .with_context(|| format!("the agent of domain {}", args.domain))?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Says its last words. Nobody may be reading them, or a reader that stands still: the agent ends all the same.
+fn say(words: String) {
+    let (said, is_said) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        let _ = writeln!(std::io::stderr(), "{words}");
+        let _ = said.send(());
+    });
+    let _ = is_said.recv_timeout(LAST_WORDS);
 }
 
 /// Coordinates the streams of the domain and keeps their blocks, as one more peer, for as long as this process lives.

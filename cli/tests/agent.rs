@@ -3,8 +3,12 @@
 
 use rustix::process::{Pid, Signal, kill_process};
 use samite_testkit::require;
-use std::io::{BufRead, BufReader, Read};
+use std::io::{BufRead, BufReader, PipeReader, PipeWriter, Read, Write};
 use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// Whatever has not ended after so long never does.
+const WATCHDOG: Duration = Duration::from_secs(120);
 
 /// A process that goes with the test.
 struct Process(Child);
@@ -61,38 +65,83 @@ fn everybody_hears_of_the_death_of_the_agent() {
     assert!(words.contains("lost") || words.contains("gone"), "{words}");
 }
 
+/// Where the last words of an agent go.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Errors {
+    Read,
+    /// Nobody has the other end.
+    Closed,
+    /// A pipe that is full, whose reader stands still.
+    Full,
+}
+
+/// A pipe that takes no byte more; both of its ends.
+fn full_pipe() -> (PipeReader, PipeWriter) {
+    let (reader, mut writer) = std::io::pipe().expect("a pipe can be had");
+    rustix::io::ioctl_fionbio(&writer, true).expect("a pipe need not block");
+    while writer.write(&[0; 512]).is_ok() {}
+    while writer.write(&[0]).is_ok() {}
+    rustix::io::ioctl_fionbio(&writer, false).expect("a pipe may block");
+    (reader, writer)
+}
+
 /// An agent that has no descriptors for the service of its streams says so, also where nobody reads it, and ends: no unit waits
 /// for streams that nobody serves.
 #[test]
 fn an_agent_without_streams_ends() {
-    let mut ready = [0; 2];
-    for (descriptors, is_read) in (8..=10).flat_map(|most| [(most, true), (most, false)]) {
-        let domain = format!("agent-{descriptors}-{}", std::process::id());
+    let mut ready = Vec::new();
+    let kinds = [Errors::Read, Errors::Closed, Errors::Full];
+    for (descriptors, errors) in (8..=10).flat_map(|most| kinds.map(|errors| (most, errors))) {
+        let domain = format!("agent-{descriptors}-{errors:?}-{}", std::process::id());
         let samite = env!("CARGO_BIN_EXE_samite");
         let script = format!("ulimit -n {descriptors}; exec {samite} agent --domain {domain}");
-        let mut agent = Command::new("sh")
+        let full = (errors == Errors::Full).then(full_pipe);
+        let (_reader, stderr) = match full {
+            Some((reader, writer)) => (Some(reader), Stdio::from(writer)),
+            None => (None, Stdio::piped()),
+        };
+        let agent = Command::new("sh")
             .args(["-c", &script])
             .env("XDG_CONFIG_HOME", "/nonexistent")
             .env_remove("SAMITE_LOG")
             .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
+            .stderr(stderr)
             .spawn()
             .expect("sh can be started");
-        if !is_read {
-            drop(agent.stderr.take());
+        let mut agent = Process(agent);
+        if errors == Errors::Closed {
+            drop(agent.0.stderr.take());
         }
-        let agent = agent.wait_with_output().expect("it has been started");
-        let words = String::from_utf8_lossy(&agent.stderr);
-        if agent.stdout.is_empty() {
+        let began = Instant::now();
+        let status = loop {
+            if let Some(status) = agent.0.try_wait().expect("it has been started") {
+                break status;
+            }
+            assert!(
+                began.elapsed() < WATCHDOG,
+                "it serves with {descriptors} descriptors, or its last words keep it: {errors:?}"
+            );
+            std::thread::yield_now();
+        };
+        let (mut printed, mut words) = (String::new(), String::new());
+        let stdout = agent.0.stdout.as_mut().expect("it was piped");
+        stdout.read_to_string(&mut printed).expect("it prints text");
+        if let Some(stderr) = &mut agent.0.stderr {
+            stderr.read_to_string(&mut words).expect("it prints text");
+        }
+        if printed.is_empty() {
             continue;
         }
-        assert_eq!(agent.status.code(), Some(1), "{words}");
+        assert_eq!(status.code(), Some(1), "{words}");
         let sentence = format!("the agent of domain {domain} ends, since its streams are not");
-        assert!(!is_read || words.contains(&sentence), "{words}");
-        ready[usize::from(is_read)] += 1;
+        assert!(
+            errors != Errors::Read || words.contains(&sentence),
+            "{words}"
+        );
+        ready.push(errors);
     }
     assert!(
-        ready.iter().all(|agents| *agents > 0),
+        kinds.iter().all(|errors| ready.contains(errors)),
         "too few agents have got so far as to serve their domain: {ready:?}"
     );
 }
