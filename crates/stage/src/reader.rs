@@ -246,6 +246,7 @@ impl<'f> Kept<'f> {
             stream: stream.to_owned(),
             reader,
             patience,
+            gives_up: timeout.is_some(),
         };
         let (id, taken) = match desk.ask("opening a stream for reading", ticket, request)? {
             Answer::Reading { reader, taken } => (reader, taken),
@@ -362,7 +363,7 @@ impl<'f> Kept<'f> {
             counts.check(&record)?;
         }
         let mut attributes: Vec<(String, Attribute)> = Vec::new();
-        for (name, value) in record.parts.iter().flat_map(|part| &part.attributes) {
+        for (name, value) in record.parts.iter().flat_map(|part| &*part.attributes) {
             if !attributes.iter().any(|(known, _)| known == name) {
                 attributes.push((name.clone(), value.clone()));
             }

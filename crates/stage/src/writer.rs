@@ -109,6 +109,7 @@ impl<'f> Writer<'f> {
             size,
             config,
             patience: desk.patience(),
+            gives_up: settings.timeout.is_some(),
         };
         let answer = desk.ask("opening a stream for writing", ticket, request)?;
         let Answer::Writing {

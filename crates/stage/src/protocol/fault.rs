@@ -50,7 +50,7 @@ pub enum Fault {
     #[error("{keeper} has not given the memory for {bytes} bytes in time")]
     KeeperSilent { keeper: Peer, bytes: u64 },
     #[error(
-        "{keeper} has no room for {bytes} bytes yet: processes still use memory of it that was freed, because their stream has ended or their step is over; let them drop their steps"
+        "{keeper} has no room for {bytes} bytes: buffers of ended streams or of steps that are over are still in use; let their processes drop those steps"
     )]
     StillInUse { keeper: Peer, bytes: u64 },
     #[error(
@@ -61,6 +61,11 @@ pub enum Fault {
         committed: u64,
         whom: String,
     },
+    #[error(
+        "this wait would never end, since {}; raise a limit, or let one of them read or write in another order",
+        waits.join(", and ")
+    )]
+    Circle { waits: Vec<String> },
     #[error(
         "no program has opened the stream {stream} for writing in time: check its name, or wait longer"
     )]
@@ -269,6 +274,10 @@ pub enum Fault {
     EmptyBox { interest: Interest },
 
     // Reading
+    #[error(
+        "the description of {what} takes {bytes} bytes, and a message has at most {most}: write fewer, larger blocks, or less in attributes"
+    )]
+    AnswerTooLong { what: String, bytes: u64, most: u64 },
     #[error(
         "step {step} of the stream {stream}, or one after it, is not there any more; {}",
         there_is(oldest)

@@ -158,7 +158,7 @@ pub struct PartRecord {
     /// Where in them.
     pub places: Places,
     /// Facts of this step.
-    pub attributes: Vec<(String, Attribute)>,
+    pub attributes: Arc<[(String, Attribute)]>,
 }
 
 /// The layouts of all writer ranks, or the word that they are the last ones again.
@@ -182,8 +182,8 @@ pub struct StepRecord {
     pub step: Step,
     /// What is in it.
     pub layouts: Layouts,
-    /// One part per writer rank.
-    pub parts: Vec<PartRecord>,
+    /// One part per writer rank. Whoever answers many readers has them once.
+    pub parts: Arc<[PartRecord]>,
 }
 
 /// A keeper, as writers need to know it.
@@ -210,7 +210,7 @@ pub enum Request {
     /// Who keeps blocks now. -> [`Answer::Keepers`]
     Keepers { ticket: Ticket },
     /// Writer rank `rank` of `size` of a program opens a stream, new or its own after a crash; waits
-    /// while its rank, or the name, is still taken. -> [`Answer::Writing`]
+    /// while its rank, or the name, is still taken. `gives_up`: its waits end after a time-out of its own. -> [`Answer::Writing`]
     OpenWriter {
         ticket: Ticket,
         stream: String,
@@ -219,6 +219,7 @@ pub enum Request {
         size: u32,
         config: StreamConfig,
         patience: u64,
+        gives_up: bool,
     },
     /// Begins a step, with the buffers it is known to need (none is fine). `patience` in ms. -> [`Answer::Begun`]
     Begin {
@@ -251,12 +252,14 @@ pub enum Request {
     CloseWriter { ticket: Ticket, writer: WriterId },
     /// This rank gives up without closing: from now on it counts as a rank whose process has died. Not answered.
     LeaveWriter { writer: WriterId },
-    /// A reader rank opens a stream; waits for it to appear. -> [`Answer::Reading`]
+    /// A reader rank opens a stream; waits for it to appear. `gives_up`: its waits end after a time-out of its own.
+    /// -> [`Answer::Reading`]
     OpenReader {
         ticket: Ticket,
         stream: String,
         reader: Reader,
         patience: u64,
+        gives_up: bool,
     },
     /// The step that the group takes next. -> [`Answer::Step`], held under this ticket, or [`Answer::End`]
     Next {
@@ -353,6 +356,9 @@ pub enum Report {
         buffer: BufferId,
         had_by: Option<Peer>,
     },
+    /// The keeper gets on with the buffer, of which so many parts are done, one more than it has said before: parts of its memory,
+    /// while it is allocated, or of its way to disk. Another report follows.
+    Working { buffer: BufferId, parts: u64 },
 }
 
 /// What the steward orders a keeper to do.
@@ -360,7 +366,7 @@ pub enum Report {
 #[allow(missing_docs, reason = "fields are described at the variants")]
 pub enum Order {
     /// Have a buffer that `writer` alone may write. -> [`Report::Held`] or [`Report::Refused`], maybe after a
-    /// [`Report::Full`]
+    /// [`Report::Full`] and some [`Report::Working`]
     Allocate {
         buffer: BufferId,
         bytes: u64,
@@ -368,7 +374,8 @@ pub enum Order {
     },
     /// From now on it is read, not written. -> [`Report::Sealed`]
     Seal { buffer: BufferId },
-    /// Move the bytes of a sealed buffer to disk. -> [`Report::Spilled`] or [`Report::SpillFailed`]
+    /// Move the bytes of a sealed buffer to disk. -> [`Report::Spilled`] or [`Report::SpillFailed`], maybe after some
+    /// [`Report::Working`]
     Spill { buffer: BufferId },
     /// Nobody needs it any more, in memory or on disk. No reader holds it; a writer may not know yet, when the stream has ended under
     /// it. Not answered; what was ordered before is answered all the same, or not.

@@ -33,7 +33,8 @@
 //!   steward hears of it), unless the asker dies. Answers to one asker may come in another order than its questions.
 //! * A deadline ends a wait for somebody who does not answer, died or never came. At the deadline of a question for a step
 //!   (`Begin`, `Next`, `At`), or for memory (`Begin`, `Reserve`), that waits for living writers or readers alone the answer is
-//!   [`Answer::Waiting`].
+//!   [`Answer::Waiting`]. So it is for a keeper that has got on with one of its buffers since the question came
+//!   ([`Report::Working`]): one that makes large memory, or writes it to disk, takes its time.
 //! * A keeper obeys its orders in the order in which they come. After `Free` it forgets the buffer; if readers still have it
 //!   mapped it may wait for them, but the steward frees only what nobody holds.
 //!

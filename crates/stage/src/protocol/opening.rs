@@ -17,8 +17,9 @@ pub(super) enum Opening {
         rank: u32,
         size: u32,
         config: StreamConfig,
+        gives_up: bool,
     },
-    Reader(Reader),
+    Reader(Reader, bool),
     Watch {
         interest: Interest,
         start: Start,
@@ -31,7 +32,7 @@ impl Opening {
     pub(super) fn who(&self) -> String {
         match self {
             Opening::Writer { program, rank, .. } => format!("rank {rank} of {program}"),
-            Opening::Reader(reader) => format!("rank {} of {}", reader.rank, reader.group),
+            Opening::Reader(reader, _) => format!("rank {} of {}", reader.rank, reader.group),
             Opening::Watch { interest, .. } => format!("the subscriber to {interest}"),
         }
     }
@@ -52,7 +53,7 @@ impl Opening {
                     let expected = expected.map(|expected| THING + text(&expected.group));
                     ranks(*size) + text(program) + expected.sum::<u64>()
                 }
-                Opening::Reader(reader) => {
+                Opening::Reader(reader, _) => {
                     let only = reader.only.as_ref().map_or(0, Interest::cost);
                     ranks(reader.size) + text(&reader.group) + only
                 }
@@ -65,7 +66,7 @@ impl Opening {
     fn check_ranks(&self) -> Result<(), Fault> {
         let (program, size) = match self {
             Opening::Writer { program, size, .. } => (program, *size),
-            Opening::Reader(reader) => (&reader.group, reader.size),
+            Opening::Reader(reader, _) => (&reader.group, reader.size),
             Opening::Watch { .. } => return Ok(()),
         };
         match size <= MOST_RANKS {
@@ -168,10 +169,10 @@ impl Steward {
         pending.opening.check_ranks()?;
         let known = self.names.get(&pending.name).copied();
         match &pending.opening {
-            Opening::Reader(reader) => {
+            Opening::Reader(reader, gives_up) => {
                 let stream = known.and_then(|id| self.streams.get_mut(&id));
                 let stream = stream.ok_or_else(|| pending.no_stream())?;
-                stream.open_reader(pending.from, reader, pending.cost)
+                stream.open_reader(pending.from, reader, pending.cost, *gives_up)
             }
             Opening::Watch {
                 interest,
@@ -187,6 +188,7 @@ impl Steward {
                 rank,
                 size,
                 config,
+                gives_up,
             } => {
                 if rank >= size {
                     return Err(Fault::RankBeyond {
@@ -210,7 +212,7 @@ impl Steward {
                 };
                 let keepers = self.keepers();
                 let stream = self.streams.get_mut(&id).ok_or(Fault::NotOpen)?;
-                stream.open_writer(pending.from, program, *rank, *size, keepers)
+                stream.open_writer(pending.from, program, *rank, *size, keepers, *gives_up)
             }
         }
     }

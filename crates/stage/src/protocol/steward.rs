@@ -6,13 +6,16 @@
 use super::governor::{Governor, Verdict};
 use super::ledger::Ledger;
 use super::opening::{Opening, Pending};
-use super::stream::{self, Stream};
+use super::stream::{self, Stream, Stuck};
 use super::watch::Watches;
 use super::{
     Answer, BufferId, Fault, Figures, KeeperInfo, Notice, Order, Peer, Report, Request, Step,
     StreamFigures, StreamId, Ticket, Wait, Want, WriterId,
 };
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+/// Most waits that an error names.
+const LONGEST_CIRCLE: usize = 16;
 
 /// What happens to the steward.
 #[derive(Clone, Debug, PartialEq)]
@@ -25,6 +28,9 @@ pub enum Event {
     Said(Peer, Request),
     /// A peer is gone; nothing comes from that life of it after this.
     Lost(Peer),
+    /// The answer under that ticket to a peer has more bytes than a message may have, so it was not sent; how many, and how many it may
+    /// have.
+    TooLong(Peer, Ticket, u64, u64),
     /// Time has passed.
     Tick,
 }
@@ -48,8 +54,8 @@ pub struct Steward {
     pub(super) governor: Governor,
     pub(super) pending: Vec<Pending>,
     pub(super) ledger: Ledger,
-    /// When each keeper has written something to its disk last.
-    spilled: BTreeMap<Peer, u64>,
+    /// When each keeper has got on with a buffer last: made memory for it, or written it to its disk.
+    worked: BTreeMap<Peer, u64>,
     out: Vec<Action>,
 }
 
@@ -69,6 +75,7 @@ impl Steward {
         match event {
             Event::Said(from, request) => self.said(from, request),
             Event::Lost(peer) => self.lost(peer),
+            Event::TooLong(peer, ticket, bytes, most) => self.too_long(peer, ticket, bytes, most),
             Event::Tick => self.tick(),
         }
         self.settle();
@@ -121,28 +128,98 @@ impl Steward {
     }
 
     fn tick(&mut self) {
-        let wanting = self.streams.iter();
-        let wanting = wanting.filter(|(_, stream)| stream.wants_memory());
         let waiting: BTreeSet<Peer> = self.streams.values().flat_map(Stream::waiting).collect();
-        let moving = wanting
-            .map(|(&id, _)| id)
-            .filter(|id| self.memory_moves(*id, &waiting));
-        let moving: BTreeSet<StreamId> = moving.collect();
+        let moving = self.whose_memory_moves(&waiting);
+        let circles = self.circles(&waiting);
         for (id, stream) in &mut self.streams {
             stream.tick(&stream::Others {
                 memory_moves: moving.contains(id),
                 waiting: &waiting,
-                spilled: &self.spilled,
+                circles: &circles,
+                worked: &self.worked,
             });
         }
     }
 
-    /// Whether the memory that a stream waits for is that of processes which live and wait for nobody themselves: they will let go
-    /// of it, however long they compute.
-    fn memory_moves(&self, wanted_by: StreamId, waiting: &BTreeSet<Peer>) -> bool {
-        let mut streams = self.streams.iter();
-        !self.governor.is_half_granted_to_others(wanted_by)
-            && streams.all(|(&id, stream)| stream.moves(id == wanted_by, waiting))
+    /// The streams that wait for memory of processes which live and wait for nobody themselves: these will let go of it, however long
+    /// they compute. Of the streams whose deadline may be over; each stream is looked at once for all of them.
+    fn whose_memory_moves(&self, waiting: &BTreeSet<Peer>) -> BTreeSet<StreamId> {
+        let due = self.streams.iter().filter(|(_, stream)| {
+            let is_due = stream.wake_at().is_some_and(|wake| wake <= self.now);
+            is_due && stream.wants_memory()
+        });
+        let mut due = due.peekable();
+        if due.peek().is_none() {
+            return BTreeSet::new();
+        }
+        let streams = self.streams.iter();
+        let stuck = streams.filter(|(_, stream)| !stream.moves(false, waiting));
+        let stuck: BTreeSet<StreamId> = stuck.map(|(&id, _)| id).collect();
+        let half = self.governor.half_granted();
+        let only = |set: &BTreeSet<StreamId>, id| set.iter().all(|other| *other == id);
+        let moves = |&(&id, stream): &(&StreamId, &Stream)| {
+            only(&half, id) && only(&stuck, id) && stream.moves(true, waiting)
+        };
+        due.filter(moves).map(|(&id, _)| id).collect()
+    }
+
+    /// The `waiting` that wait for each other, each with who waits for whom from it on; see [`stream`]'s `circles`. Only looked for
+    /// where a deadline may be over.
+    fn circles(&self, waiting: &BTreeSet<Peer>) -> BTreeMap<Peer, Vec<String>> {
+        let is_due = |stream: &Stream| stream.wake_at().is_some_and(|wake| wake <= self.now);
+        if waiting.is_empty() || !self.streams.values().any(is_due) {
+            return BTreeMap::new();
+        }
+        let mut blocked = waiting.clone();
+        for pending in &self.pending {
+            blocked.remove(&pending.from);
+        }
+        let stuck = loop {
+            let mut stuck: BTreeMap<Peer, (&Stream, Stuck)> = BTreeMap::new();
+            let before = blocked.len();
+            let mut free = BTreeSet::new();
+            for stream in self.streams.values() {
+                for (peer, question) in stream.questions(&blocked) {
+                    match question {
+                        Some(why) => {
+                            stuck.entry(peer).or_insert((stream, why));
+                        }
+                        None => {
+                            free.insert(peer);
+                        }
+                    }
+                }
+            }
+            blocked.retain(|peer| stuck.contains_key(peer) && !free.contains(peer));
+            if blocked.len() == before {
+                break stuck;
+            }
+        };
+        let from = |peer: &Peer| {
+            let (mut waits, mut seen) = (Vec::new(), BTreeSet::new());
+            let mut next = *peer;
+            while seen.insert(next)
+                && waits.len() < LONGEST_CIRCLE
+                && let Some((stream, why)) = stuck.get(&next)
+            {
+                waits.push(stream.why_stuck(*why));
+                next = why.peer;
+            }
+            (*peer, waits)
+        };
+        blocked.iter().map(from).collect()
+    }
+
+    /// An answer that nobody can be sent: the step that it gives is not held.
+    fn too_long(&mut self, peer: Peer, ticket: Ticket, bytes: u64, most: u64) {
+        let mut streams = self.streams.values_mut();
+        let held = streams.find_map(|stream| stream.end_hold(peer, ticket));
+        let what = match held {
+            Some((stream, step)) => format!("step {step} of the stream {stream}"),
+            None => "what was asked for".to_owned(),
+        };
+        let fault = Fault::AnswerTooLong { what, bytes, most };
+        self.answer(peer, ticket, Answer::Failed(fault));
     }
 
     fn said(&mut self, from: Peer, request: Request) {
@@ -162,7 +239,8 @@ impl Steward {
                 | Report::Sealed { buffer }
                 | Report::Spilled { buffer }
                 | Report::SpillFailed { buffer }
-                | Report::Full { buffer, .. }) = report;
+                | Report::Full { buffer, .. }
+                | Report::Working { buffer, .. }) = report;
                 if let Some(stream) = self.streams.get_mut(&buffer.stream) {
                     stream.report(from, report);
                 }
@@ -179,12 +257,14 @@ impl Steward {
                 size,
                 config,
                 patience,
+                gives_up,
             } => {
                 let opening = Opening::Writer {
                     program,
                     rank,
                     size,
                     config,
+                    gives_up,
                 };
                 self.open(from, ticket, stream, opening, patience);
             }
@@ -193,8 +273,10 @@ impl Steward {
                 stream,
                 reader,
                 patience,
+                gives_up,
             } => {
-                self.open(from, ticket, stream, Opening::Reader(reader), patience);
+                let opening = Opening::Reader(reader, gives_up);
+                self.open(from, ticket, stream, opening, patience);
             }
             Request::Begin {
                 ticket,
@@ -372,7 +454,7 @@ impl Steward {
 
     fn lost(&mut self, peer: Peer) {
         self.pending.retain(|pending| pending.from != peer);
-        self.spilled.remove(&peer);
+        self.worked.remove(&peer);
         let refused = self.governor.keeper_lost(peer);
         for stream in self.streams.values_mut() {
             stream.lost(peer);
@@ -454,8 +536,8 @@ impl Steward {
             }
             stream::Action::FreedDisk(buffer) => self.governor.free_disk(buffer),
             stream::Action::RoomOnDisk => self.streams.values_mut().for_each(Stream::room_on_disk),
-            stream::Action::HasSpilled(keeper) => {
-                self.spilled.insert(keeper, self.now);
+            stream::Action::HasWorked(keeper) => {
+                self.worked.insert(keeper, self.now);
             }
             stream::Action::Spill(buffer, keeper, bytes) => self.spill(buffer, keeper, bytes),
         }

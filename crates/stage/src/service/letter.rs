@@ -17,6 +17,9 @@ pub(crate) const CLIENT: u16 = 0x5a02;
 /// Answered by a service that takes letters: before, they would be lost.
 pub(crate) const HELLO: u16 = 0x5a03;
 
+/// Longest letter: an active message has no more bytes.
+pub(super) const LONGEST: usize = 64 << 20;
+
 /// One message.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum Letter {

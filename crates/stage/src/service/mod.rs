@@ -32,8 +32,8 @@ use unsent::Unsent;
 
 pub use keeper::{Kept, Room};
 pub(crate) use keeper::{LOAD, segment_key};
-use letter::Packed;
 pub(crate) use letter::{CLIENT, KeeperAsk, Letter, open, own, send};
+use letter::{LONGEST, Packed};
 
 /// The program name by which the steward's process is found in a domain.
 const STEWARD: &str = "samite-steward";
@@ -90,7 +90,7 @@ pub struct Service<'f> {
     changes: Option<u64>,
     /// Letters that living peers have not taken yet.
     unsent: Unsent,
-    /// Peers that did not take the orders they said they would carry out: as good as gone, as long as they live.
+    /// Peers that did not take what was for them: as good as gone, as long as they live.
     deaf: BTreeSet<Peer>,
     clock: Clock,
 }
@@ -317,20 +317,22 @@ impl<'f> Service<'f> {
         self.send(from, Letter::Kept(answer));
     }
 
-    /// Whoever is gone does not get it, and that is another event. Who lives and takes nothing now (it is stopped, or has
-    /// too much before) gets it later, behind what it did not take before.
+    /// Whoever is gone does not get it, and that is another event. A peer that lives and takes nothing now (it is stopped, or has
+    /// too much before) gets it later, behind what it did not take before; one that has too much of that is given up: whatever it
+    /// has asked for, or said that it would carry out.
     fn send(&mut self, to: Peer, letter: Letter) {
         if self.deaf.contains(&to) {
             return;
         }
         let packed = Packed::new(self.fabric, to, &letter);
-        if self.unsent.waits_for(to) || !self.delivered(to, &packed, SOON) {
-            self.unsent.push(to, packed);
-            // An answer was asked for while there was room. Orders are not asked for.
-            if matches!(letter, Letter::Order(_)) && self.unsent.is_full(to) {
-                tracing::warn!(%to, "a keeper that does not take its orders is given up");
-                self.deaf.insert(to);
-            }
+        if let (Letter::Answer(ticket, _), true) = (&letter, packed.len() > LONGEST) {
+            let (bytes, most) = (packed.len() as u64, LONGEST as u64);
+            return self.happened(Event::TooLong(to, *ticket, bytes, most));
+        }
+        let is_late = self.unsent.waits_for(to) || !self.delivered(to, &packed, SOON);
+        if is_late && !self.unsent.push(to, packed) {
+            tracing::warn!(%to, "a process that takes no messages is given up");
+            self.deaf.insert(to);
         }
     }
 

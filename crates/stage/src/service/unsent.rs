@@ -38,10 +38,16 @@ impl Unsent {
         waiting.is_some_and(|waiting| waiting.bytes > MOST)
     }
 
-    pub(super) fn push(&mut self, to: Peer, letter: Packed) {
+    /// Keeps a letter that a peer has not taken; `false`, and nothing is kept, for one that has too much to take already.
+    #[must_use]
+    pub(super) fn push(&mut self, to: Peer, letter: Packed) -> bool {
+        if self.is_full(to) {
+            return false;
+        }
         let waiting = self.peers.entry(to).or_default();
         waiting.bytes += letter.len() + EACH;
         waiting.letters.push_back(letter);
+        true
     }
 
     /// The peer is gone.
@@ -74,16 +80,21 @@ mod tests {
         let mut unsent = Unsent::default();
         let letter = |number: u8| Packed::of_bytes(vec![number; 1 << 20]);
         let mut pushed = 0;
-        while !unsent.is_full(deaf) {
-            unsent.push(deaf, letter(pushed));
+        while unsent.push(deaf, letter(pushed)) {
             pushed += 1;
         }
         assert!((16..=17).contains(&pushed), "{pushed}");
+        assert!(unsent.is_full(deaf));
+        let kept = unsent.peers[&deaf].bytes;
+        assert!(!unsent.push(deaf, Packed::of_bytes(Vec::new())));
+        assert_eq!(
+            unsent.peers[&deaf].bytes, kept,
+            "what is refused is not kept"
+        );
         assert!(unsent.waits_for(deaf) && !unsent.waits_for(other) && !unsent.is_full(other));
         // Small ones count, too, however many there are.
         let mut small = 0;
-        while !unsent.is_full(other) {
-            unsent.push(other, Packed::of_bytes(Vec::new()));
+        while unsent.push(other, Packed::of_bytes(Vec::new())) {
             small += 1;
         }
         assert!(small <= MOST / EACH + 1, "{small}");

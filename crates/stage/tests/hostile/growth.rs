@@ -3,7 +3,7 @@
 use samite_stage::protocol::{
     Action, Answer, Attribute, Event, Fault, Interest, LONGEST_LEASE, Layout, Limits, MOST_NEWS,
     Notice, Part, Peer, Places, Policy, Reader, Request, Retain, Start, Steward, StreamConfig,
-    Ticket, Told, Unread, Want,
+    Ticket, Told, Unread, Want, WriterId,
 };
 use std::sync::Arc;
 
@@ -49,6 +49,7 @@ fn writer(stream: String, size: u32) -> Request {
             ..StreamConfig::default()
         },
         patience: 0,
+        gives_up: false,
     }
 }
 
@@ -87,6 +88,7 @@ fn who_waits_for_streams_that_never_come() {
         stream: "never".into(),
         reader: reader("g".into(), 1),
         patience: u64::MAX,
+        gives_up: false,
     });
     assert!(refused > 4000, "{refused}");
 }
@@ -104,6 +106,7 @@ fn groups_of_many_ranks() {
         stream: "s".into(),
         reader: reader(format!("g{number}"), 4096),
         patience: 0,
+        gives_up: false,
     });
     assert!(refused > 1900, "{refused}");
 }
@@ -138,6 +141,7 @@ fn questions_that_wait() {
             stream: "s".into(),
             reader: reader("g".into(), 1),
             patience: 0,
+            gives_up: false,
         },
     );
     let Some(Answer::Reading { reader, .. }) = opened else {
@@ -200,6 +204,7 @@ fn steps_of_attributes(times: u64, config: StreamConfig) -> u64 {
         size: 1,
         config,
         patience: 0,
+        gives_up: false,
     };
     let Some(Answer::Writing { writer, .. }) = said(&mut steward, LIAR, request) else {
         panic!("it is open");
@@ -314,7 +319,137 @@ fn buffers_without_number() {
     );
 }
 
-/// Whoever has said that he would come back in any time does not for longer than a day.
+/// Begins and commits a step that has nothing in it but one attribute of so many bytes; what follows from the commit.
+fn commit_text(steward: &mut Steward, writer: WriterId, step: u64, bytes: usize) -> Vec<Action> {
+    let ticket = Ticket(2);
+    let begin = Request::Begin {
+        ticket,
+        writer,
+        step,
+        wants: Vec::new(),
+        patience: 0,
+    };
+    let begun = said(steward, LIAR, begin);
+    assert!(matches!(begun, Some(Answer::Begun { .. })), "{begun:?}");
+    let commit = Request::Commit {
+        ticket,
+        writer,
+        part: Part {
+            step,
+            layout: Told::New(Arc::new(Layout::default())),
+            slots: Vec::new(),
+            places: Places::Packed,
+            attributes: vec![("a".into(), Attribute::Text("x".repeat(bytes)))],
+            checksum: 0,
+        },
+        keep: false,
+    };
+    steward.on_event(0, Event::Said(LIAR, commit))
+}
+
+fn steps_in(actions: &[Action]) -> usize {
+    let is_step = |action: &&Action| {
+        let Action::Send(_, notice) = action;
+        let answer = match notice {
+            Notice::Answer { answer, .. } => answer,
+            Notice::Order(_) => return false,
+        };
+        matches!(answer, Answer::Step(record) if record.parts[0].attributes.len() == 1)
+    };
+    actions.iter().filter(is_step).count()
+}
+
+/// One process is many ranks of a group, all of which wait for a step: what that says is there once, and not as often as it is told,
+/// and no event gives more than some of the answers.
+#[test]
+fn one_step_for_many_ranks_of_one_process() {
+    const RANKS: u32 = 1500;
+    let _alone = crate::alone();
+    let mut steward = Steward::new();
+    let opened = said(&mut steward, LIAR, writer("s".into(), 1));
+    let Some(Answer::Writing { writer, .. }) = opened else {
+        panic!("{opened:?}");
+    };
+    for rank in 0..RANKS {
+        let request = Request::OpenReader {
+            ticket: Ticket(2),
+            stream: "s".into(),
+            reader: Reader {
+                rank,
+                ..reader("g".into(), RANKS)
+            },
+            patience: 0,
+            gives_up: false,
+        };
+        let opened = said(&mut steward, LIAR, request);
+        let Some(Answer::Reading { reader, .. }) = opened else {
+            panic!("{opened:?}");
+        };
+        let (ticket, patience) = (Ticket(3), u64::MAX);
+        let next = Request::Next {
+            ticket,
+            reader,
+            patience,
+        };
+        assert_eq!(said(&mut steward, LIAR, next), None);
+    }
+    let mut actions = Vec::new();
+    let allocated = crate::allocated(|| actions = commit_text(&mut steward, writer, 0, 1 << 20));
+    assert!(allocated < 8 << 20, "{allocated} bytes in one event");
+    let mut given = steps_in(&actions);
+    assert!((1..=1100).contains(&given), "{given} in one event");
+    while given < RANKS as usize {
+        assert_eq!(steward.wake_at(), Some(0), "after {given}");
+        let more = steps_in(&steward.on_event(0, Event::Tick));
+        assert!((1..=1100).contains(&more), "{more} in one event");
+        given += more;
+    }
+    assert_eq!(given, RANKS as usize);
+}
+
+/// An answer that no message can carry is an error that says so, and its step is held by nobody.
+#[test]
+fn an_answer_that_is_too_long_is_said_to_be() {
+    let _alone = crate::alone();
+    let mut steward = Steward::new();
+    let opened = said(&mut steward, LIAR, writer("s".into(), 1));
+    let Some(Answer::Writing { writer, .. }) = opened else {
+        panic!("{opened:?}");
+    };
+    let open = Request::OpenReader {
+        ticket: Ticket(1),
+        stream: "s".into(),
+        reader: reader("g".into(), 1),
+        patience: 0,
+        gives_up: false,
+    };
+    let Some(Answer::Reading { reader, .. }) = said(&mut steward, HONEST, open) else {
+        panic!("the stream is there");
+    };
+    let next = |ticket| Request::Next {
+        ticket: Ticket(ticket),
+        reader,
+        patience: 0,
+    };
+    for step in 0..2 {
+        commit_text(&mut steward, writer, step, 100);
+        let taken = said(&mut steward, HONEST, next(10 + step));
+        assert!(matches!(taken, Some(Answer::Step(_))), "{taken:?}");
+        assert_eq!(steward.figures()[0].stored, 1);
+        let too_long = Event::TooLong(HONEST, Ticket(10 + step), 70_000_000, 67_108_864);
+        let said = steward.on_event(0, too_long);
+        let sentence = format!(
+            "the description of step {step} of the stream s takes 70000000 bytes, and a message has at most 67108864: write fewer, larger blocks, or less in attributes"
+        );
+        assert!(
+            matches!(&said[..], [Action::Send(HONEST, Notice::Answer { answer: Answer::Failed(fault), .. })] if fault.to_string() == sentence),
+            "{said:?}"
+        );
+        assert_eq!(steward.figures()[0].stored, 0, "nobody holds it");
+    }
+}
+
+/// A lease of any length ends after a day at the latest.
 #[test]
 fn streams_of_the_dead_end_some_day() {
     let _alone = crate::alone();

@@ -5,9 +5,12 @@
 
 use rustix::time::{ClockId, clock_gettime};
 use samite_stage::protocol::{
-    Action, Answer, Event, Fault, Interest, Layout, Notice, Part, Peer, Places, Request, Retain,
-    Start, Steward, StreamConfig, Ticket, Told, Unread, Want, WriterId,
+    Action, Answer, Block, Event, Fault, Handle, Interest, Layout, Notice, Order, Part, Peer,
+    Places, Report, Request, Retain, Slot, Start, Steward, StreamConfig, Ticket, Told, Unread,
+    Variable, Want, WriterId,
 };
+use samite_stage::space::Dims;
+use samite_stage::{Dtype, Region};
 use std::sync::Arc;
 
 const LIAR: Peer = Peer(9);
@@ -54,6 +57,7 @@ fn stream(steward: &mut Steward, name: &str) -> WriterId {
             ..StreamConfig::default()
         },
         patience: 0,
+        gives_up: false,
     };
     match say(steward, opened) {
         Some(Answer::Writing { writer, .. }) => writer,
@@ -164,6 +168,112 @@ fn steps_give_way_beside_many_streams() {
         );
         let stored = steward.figures()[1].stored;
         assert!(stored < much / 4, "{stored} steps are left");
+        took
+    });
+    assert!(growth < 8.0, "{growth} times as long");
+}
+
+fn keeps(steward: &mut Steward, memory: u64) {
+    let (buffers, disk) = (u64::MAX, 0);
+    let keep = Request::Keep {
+        memory,
+        buffers,
+        disk,
+    };
+    assert_eq!(say(steward, keep), None);
+}
+
+fn begin_at_once(writer: WriterId, step: u64, bytes: u64, patience: u64) -> Event {
+    let want = Want {
+        keeper: LIAR,
+        bytes,
+    };
+    let begin = Request::Begin {
+        ticket: Ticket(2),
+        writer,
+        step,
+        wants: vec![want],
+        patience,
+    };
+    Event::Said(LIAR, begin)
+}
+
+/// At a deadline each stream was looked at for each that waited for memory.
+#[test]
+fn a_deadline_beside_many_streams_that_wait_for_memory() {
+    let growth = growth(100, |streams| {
+        let mut steward = Steward::new();
+        keeps(&mut steward, 1000);
+        let first = stream(&mut steward, "first");
+        steward.on_event(0, begin_at_once(first, 0, 600, 0));
+        for number in 0..streams {
+            let writer = stream(&mut steward, &number.to_string());
+            let patience = if number == 0 { 10 } else { u64::MAX };
+            steward.on_event(0, begin_at_once(writer, 0, 600, patience));
+        }
+        let from = ran();
+        steward.on_event(10, Event::Tick);
+        ran() - from
+    });
+    assert!(growth < 8.0, "{growth} times as long");
+}
+
+/// A step of one byte, of a keeper that does what it is told.
+fn write_a_byte(steward: &mut Steward, writer: WriterId, step: u64) {
+    let ordered = steward.on_event(0, begin_at_once(writer, step, 1, 0));
+    let [Action::Send(_, Notice::Order(Order::Allocate { buffer, .. }))] = ordered[..] else {
+        panic!("{ordered:?}");
+    };
+    let handle = Handle::default();
+    let held = Request::Report(Report::Held { buffer, handle });
+    assert!(matches!(say(steward, held), Some(Answer::Begun { .. })));
+    let block = Block {
+        region: Region::at(&[0], &[1]).expect("a box"),
+        slot: 0,
+    };
+    let variable = Variable {
+        name: "u".into(),
+        dtype: Dtype::U8,
+        shape: Dims::from_slice(&[1]),
+        attributes: Vec::new(),
+        blocks: vec![block],
+    };
+    let layout = Layout {
+        variables: vec![variable],
+    };
+    let commit = Request::Commit {
+        ticket: Ticket(3),
+        writer,
+        part: Part {
+            step,
+            layout: Told::New(Arc::new(layout)),
+            slots: vec![Slot::from_elem(buffer, 1)],
+            places: Places::Packed,
+            attributes: Vec::new(),
+            checksum: 1,
+        },
+        keep: false,
+    };
+    assert_eq!(say(steward, commit), Some(Answer::Committed));
+    let sealed = Request::Report(Report::Sealed { buffer });
+    assert_eq!(say(steward, sealed), None);
+}
+
+/// For each retained step that gave way to one which needs all memory all buffers were added up.
+#[test]
+fn steps_give_way_beside_many_buffers() {
+    let growth = growth(250, |steps| {
+        let mut steward = Steward::new();
+        keeps(&mut steward, 1 << 40);
+        let writer = stream(&mut steward, "s");
+        for step in 0..steps {
+            write_a_byte(&mut steward, writer, step);
+        }
+        assert_eq!(steward.figures()[0].stored, steps);
+        let from = ran();
+        steward.on_event(0, begin_at_once(writer, steps, 1 << 40, 0));
+        let took = ran() - from;
+        assert_eq!(steward.figures()[0].stored, 0);
         took
     });
     assert!(growth < 8.0, "{growth} times as long");

@@ -168,6 +168,7 @@ impl World {
                 size: self.random.u32(1..3),
                 config: self.config(),
                 patience,
+                gives_up: self.random.bool(),
             },
             3 | 4 => Request::OpenReader {
                 ticket,
@@ -183,6 +184,7 @@ impl World {
                     only: None,
                 },
                 patience,
+                gives_up: self.random.bool(),
             },
             5..=7 => Request::Begin {
                 ticket,
@@ -297,7 +299,7 @@ impl World {
         | Order::Seal { buffer }
         | Order::Spill { buffer }
         | Order::Free { buffer }) = order;
-        let lie = match self.random.u32(..6) {
+        let lie = match self.random.u32(..7) {
             0 => Report::Refused {
                 buffer,
                 lack: Lack::Memory,
@@ -308,6 +310,10 @@ impl World {
             4 => Report::Full {
                 buffer,
                 had_by: Some(keeper),
+            },
+            5 => Report::Working {
+                buffer,
+                parts: self.number(),
             },
             _ => Report::Held {
                 buffer,
@@ -415,6 +421,7 @@ fn own_stream(steward: &mut Steward, liar: Peer) -> (WriterId, ReaderId) {
             ..StreamConfig::default()
         },
         patience,
+        gives_up: false,
     };
     let Answer::Writing { writer, .. } = answered(said(steward, liar, opened)) else {
         panic!("the name is free");
@@ -434,6 +441,7 @@ fn own_stream(steward: &mut Steward, liar: Peer) -> (WriterId, ReaderId) {
         stream,
         reader,
         patience,
+        gives_up: false,
     };
     let Answer::Reading { reader, .. } = answered(said(steward, liar, opened)) else {
         panic!("the stream is there");

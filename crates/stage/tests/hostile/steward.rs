@@ -53,6 +53,7 @@ impl World {
             size: 1,
             config: StreamConfig::default(),
             patience: 1000,
+            gives_up: false,
         });
         let ticket = world.ticket();
         world.say(READER, |world| Request::OpenReader {
@@ -72,6 +73,7 @@ impl World {
                 only: None,
             },
             patience: 1000,
+            gives_up: false,
         });
         world
     }

@@ -69,6 +69,7 @@ impl ReaderRank {
             stream: "field".into(),
             reader,
             patience: 500,
+            gives_up: false,
         };
         world.say(self.peer, request);
     }
@@ -222,7 +223,7 @@ impl ReaderRank {
             panic!("a step without layouts");
         };
         assert_eq!(record.parts.len(), world.plan.writers as usize);
-        for (rank, (layout, part)) in layouts.iter().zip(&record.parts).enumerate() {
+        for (rank, (layout, part)) in layouts.iter().zip(record.parts.iter()).enumerate() {
             assert_eq!(
                 **layout,
                 world.plan.layout(record.step, rank as u32),

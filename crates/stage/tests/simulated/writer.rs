@@ -62,6 +62,7 @@ impl WriterRank {
             size: world.plan.writers,
             config: world.plan.config.clone(),
             patience: 4000,
+            gives_up: false,
         };
         world.say(peer, request);
         writer

@@ -10,6 +10,7 @@ fn a_reader_waits_for_the_stream_and_then_for_its_rank() {
         stream: "field".into(),
         reader: group("viewer", Policy::Block),
         patience: 1000,
+        gives_up: false,
     };
     let first = stage.ask(Peer(10), open);
     let second = stage.ask(Peer(11), open);

@@ -1,10 +1,12 @@
 //! Every policy and every error of a stream, one by one, said to a steward and answered without a network between.
 
+mod circles;
 mod ends;
 mod keeping;
 mod lives;
 mod parts;
 mod queues;
+mod waits;
 mod watching;
 
 use samite_stage::protocol::{
@@ -167,6 +169,7 @@ impl Stage {
             size,
             config,
             patience: 0,
+            gives_up: false,
         })
     }
 
@@ -191,6 +194,7 @@ impl Stage {
             stream: "field".into(),
             reader,
             patience: 0,
+            gives_up: false,
         })
     }
 

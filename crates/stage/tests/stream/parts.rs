@@ -22,7 +22,7 @@ fn layouts_travel_once() {
     let record = stage.record(second);
     assert_eq!(record.layouts, Layouts::Same(hash));
     assert_eq!(
-        record.parts[0].attributes,
+        record.parts[0].attributes[..],
         [("time".to_owned(), Attribute::Real(1.0))]
     );
     stage.release(10, reader, hold);

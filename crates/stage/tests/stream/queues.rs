@@ -226,131 +226,6 @@ fn dropping_groups_give_way_when_memory_is_short() {
 }
 
 #[test]
-fn memory_that_does_not_come() {
-    let mut stage = Stage::new(3 * 128);
-    let writer = stage.writer(0, 1, &config());
-    let wide = Reader {
-        limits: Some(Limits {
-            steps: 100,
-            bytes: 1 << 20,
-        }),
-        ..group("viewer", Policy::Block)
-    };
-    let reader = stage.reader(10, wide);
-    for step in 0..3 {
-        stage.write(writer, step);
-    }
-    // Its reader lives, and will let go of what it has.
-    let ticket = stage.begin(writer, 3, 128);
-    stage.pass(1000);
-    let sentence = "no memory for 128 bytes in time: 384 of 384 are in use at peer 100; let readers go faster, or give it more memory: memory.budget on its node, or --memory of a staging server";
-    assert_eq!(stage.still_waits(ticket).to_string(), sentence);
-    // Not one that waits itself, for the step that the writer has no memory for.
-    let holds = [(); 3].map(|()| stage.next(10, reader));
-    let circle = stage.next(10, reader);
-    let ticket = stage.begin(writer, 3, 128);
-    stage.pass(1000);
-    assert_eq!(stage.fault(ticket).to_string(), sentence);
-    assert!(matches!(stage.still_waits(circle), Fault::NoStep { .. }));
-    for hold in holds {
-        assert!(stage.record(hold).step < 3);
-    }
-    let ticket = stage.begin(writer, 3, 385);
-    assert!(matches!(
-        stage.fault(ticket),
-        Fault::TooLarge {
-            bytes: 385,
-            limit: 384,
-            ..
-        }
-    ));
-    let ticket = stage.begin_at(
-        writer,
-        3,
-        vec![Want {
-            keeper: Peer(55),
-            bytes: 1,
-        }],
-    );
-    assert_eq!(stage.fault(ticket), Fault::NoKeeper { keeper: Peer(55) });
-}
-
-/// Two writers wait for the memory that one reader of both streams has, which computes: it lives, and they hold up nobody.
-#[test]
-fn two_writers_wait_for_a_reader_that_lives() {
-    let mut stage = Stage::new(4 * 128);
-    let first = stage.writer(0, 1, &config());
-    let ticket = stage.ask(Peer(1), |ticket| Request::OpenWriter {
-        ticket,
-        stream: "other".into(),
-        program: "other".into(),
-        rank: 0,
-        size: 1,
-        config: config(),
-        patience: 0,
-    });
-    let Answer::Writing { writer: second, .. } = stage.answer(ticket) else {
-        panic!("it is open");
-    };
-    let wide = || Reader {
-        limits: Some(Limits {
-            steps: 100,
-            bytes: 1 << 20,
-        }),
-        ..group("viewer", Policy::Block)
-    };
-    stage.reader(10, wide());
-    let ticket = stage.ask(Peer(10), |ticket| Request::OpenReader {
-        ticket,
-        stream: "other".into(),
-        reader: wide(),
-        patience: 0,
-    });
-    assert!(matches!(stage.answer(ticket), Answer::Reading { .. }));
-    for step in 0..4 {
-        stage.write(first, step);
-    }
-    let begin = |stage: &mut Stage, peer, writer, step| {
-        stage.ask(peer, |ticket| Request::Begin {
-            ticket,
-            writer,
-            step,
-            wants: vec![Want {
-                keeper: KEEPER,
-                bytes: 128,
-            }],
-            patience: 1000,
-        })
-    };
-    let waits = [
-        begin(&mut stage, Peer(0), first, 4),
-        begin(&mut stage, Peer(1), second, 0),
-    ];
-    stage.pass(1000);
-    for ticket in waits {
-        let fault = stage.still_waits(ticket);
-        assert!(matches!(fault, Fault::NoMemory { .. }), "{fault}");
-    }
-}
-
-#[test]
-fn a_silent_keeper_has_a_deadline_too() {
-    let mut stage = Stage::new(1024);
-    let writer = stage.writer(0, 1, &config());
-    stage.obeys = false;
-    let ticket = stage.begin(writer, 0, 100);
-    stage.pass(1000);
-    assert_eq!(
-        stage.fault(ticket),
-        Fault::KeeperSilent {
-            keeper: KEEPER,
-            bytes: 100
-        }
-    );
-    assert_eq!(stage.steward.governor().used_at(KEEPER), 0);
-}
-
-#[test]
 fn retained_and_precious_steps_are_there_by_number() {
     let mut stage = Stage::new(1 << 20);
     let retain = Retain { steps: 2, bytes: 0 };
@@ -487,6 +362,7 @@ fn a_disk_that_another_stream_had_filled_is_used_again() {
         size: 1,
         config: config(),
         patience: 0,
+        gives_up: false,
     });
     let Answer::Writing { writer: other, .. } = stage.answer(other) else {
         panic!("it opens");
@@ -496,6 +372,7 @@ fn a_disk_that_another_stream_had_filled_is_used_again() {
         stream: "other".into(),
         reader: group("viewer", Policy::Spill),
         patience: 0,
+        gives_up: false,
     });
     stage.answer(ticket);
     for step in 0..10 {
@@ -567,58 +444,4 @@ fn a_grant_after_an_abort_begins_nothing() {
     assert_eq!(stage.drain(10, reader), [0, 1]);
     assert!(stage.buffers.is_empty(), "nothing was granted to nobody");
     stage.write(writer, 2); // and it begins again as if nothing had been
-}
-
-/// What was freed is still had by the writer of a stream that has failed: its keeper says so, and the next one waits for as long as
-/// that writer computes. It is not waited for when it waits itself.
-#[test]
-fn freed_memory_that_is_in_use_is_waited_for() {
-    let mut stage = Stage::new(1024);
-    let writer = stage.writer(0, 1, &config());
-    stage.obeys = false;
-    for (had_by, waits) in [(Some(Peer(7)), true), (None, true), (Some(Peer(0)), false)] {
-        let ticket = stage.begin(writer, 0, 100);
-        let buffer = BufferId {
-            stream: writer.stream,
-            number: stage.asked,
-        };
-        stage.say(KEEPER, Request::Report(Report::Full { buffer, had_by }));
-        stage.pass(1000);
-        let fault = match waits {
-            true => stage.still_waits(ticket),
-            false => stage.fault(ticket),
-        };
-        let expected = Fault::StillInUse {
-            keeper: KEEPER,
-            bytes: 100,
-        };
-        assert_eq!(fault, expected);
-    }
-    assert_eq!(stage.steward.governor().used_at(KEEPER), 0);
-}
-
-/// A keeper that does not say that a step is on its disk is waited for up to the deadline, and beyond it as long as it spills others.
-#[test]
-fn a_keeper_that_does_not_spill_has_a_deadline() {
-    let mut stage = Stage::new(1 << 20);
-    let writer = stage.writer(0, 1, &config());
-    let reader = stage.reader(10, group("viewer", Policy::Spill));
-    stage.holds_spills = true;
-    for step in 0..4 {
-        stage.write(writer, step);
-    }
-    assert_eq!(stage.held_spills.len(), 2, "two stay in memory");
-    let ticket = stage.at(10, reader, stage.steward.figures()[0].committed - 1);
-    stage.pass(500);
-    let report = stage.held_spills.remove(0);
-    stage.say(KEEPER, Request::Report(report));
-    stage.pass(500);
-    let fault = stage.still_waits(ticket);
-    assert!(fault.to_string().contains("to be on disk at"), "{fault}");
-    let ticket = stage.at(10, reader, stage.steward.figures()[0].committed - 1);
-    stage.pass(1000);
-    let Fault::NoStep { whom, .. } = stage.fault(ticket) else {
-        panic!("no step");
-    };
-    assert_eq!(whom, "step 3 to be on disk at peer 100");
 }

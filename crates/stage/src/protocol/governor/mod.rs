@@ -206,11 +206,11 @@ impl Governor {
         !self.continuing.is_empty() || !self.fresh.is_empty()
     }
 
-    /// Whether another stream waits with a step that is half written: what that has comes free only when more is granted. A step
+    /// The streams that wait with a step that is half written: what it has comes free only when more is granted. A step
     /// that has nothing yet keeps nobody waiting.
-    pub fn is_half_granted_to_others(&self, stream: StreamId) -> bool {
-        let mut waiting = self.continuing.iter();
-        waiting.any(|ask| ask.ask.stream != stream)
+    pub fn half_granted(&self) -> BTreeSet<StreamId> {
+        let waiting = self.continuing.iter();
+        waiting.map(|ask| ask.ask.stream).collect()
     }
 
     /// An ask comes in: refused (then it is forgotten), or in the queue. [`pump`](Self::pump) answers it.

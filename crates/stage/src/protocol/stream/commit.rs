@@ -67,7 +67,7 @@ impl Stream {
             layout: layout.clone(),
             slots,
             places: part.places,
-            attributes: part.attributes,
+            attributes: part.attributes.into(),
             checksum: part.checksum,
             _charge: self.store.costs.charge(from, cost),
         };

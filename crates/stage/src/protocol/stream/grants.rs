@@ -95,17 +95,22 @@ impl Stream {
         })
     }
 
-    pub(super) fn buffer_held(&mut self, number: u64) {
+    pub(super) fn buffer_held(&mut self, number: u64, keeper: Peer) {
         let Some(rank) = self.rank_allocating(number) else {
             return;
         };
         let Some(Asking {
             stage: Stage::Allocating(buffers, missing),
+            since,
             ..
         }) = &mut self.writers.ranks[rank].asking
         else {
             return;
         };
+        // Memory that was there at once is no work that others have waited behind.
+        if *since < self.now {
+            self.out.push(Action::HasWorked(keeper));
+        }
         *missing -= 1;
         if *missing == 0 {
             let buffers = std::mem::take(buffers);

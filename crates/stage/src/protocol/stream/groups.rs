@@ -36,6 +36,8 @@ pub(super) struct Rank {
     pub(super) waiting: VecDeque<Waiting>,
     /// The layouts that it was told last.
     pub(super) told: Option<LayoutHash>,
+    /// Its waits end after a time-out of its own.
+    pub(super) gives_up: bool,
 }
 
 impl Rank {
@@ -91,6 +93,15 @@ impl Group {
         let bytes = bytes.fold(0u64, |sum, stored| sum.saturating_add(stored.bytes));
         let limits = self.queue.limits();
         self.taken.len() as u64 >= limits.steps || bytes > limits.bytes
+    }
+
+    /// The step that a rank takes next, or step `at`; `None` when there is none to take yet.
+    pub(super) fn wanted(&self, rank: usize, at: Option<Step>) -> Option<Step> {
+        at.or_else(|| {
+            let ahead = self.ranks[rank].next.saturating_sub(self.base);
+            let taken = self.taken.get(ahead as usize).copied();
+            taken.or_else(|| self.queue.first())
+        })
     }
 
     /// The rank that the others wait for, if that one is here: it has taken the least.

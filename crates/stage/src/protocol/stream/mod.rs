@@ -45,9 +45,10 @@
 //! `mod` (the machine's entrances, and what follows every event) · `writers` · `grants` (what they ask for) · `commit` (their
 //! parts) · `ending` (of writers and the stream) · `groups` (of readers) · `readers` · `store` (steps and buffers) · `spill` ·
 //! `check` (do the parts of the ranks fit together) · `costs` (what they take of the coordinator) · `matching` (what a step has of a box) · `watching` (subscriptions) ·
-//! `waits` (who waits for whom)
+//! `waits` (who waits for whom) · `circles` (whether they wait for each other)
 
 mod check;
+mod circles;
 mod commit;
 mod costs;
 mod ending;
@@ -69,6 +70,7 @@ use super::{
     StreamConfig, StreamId, Ticket,
 };
 use crate::protocol::Step;
+pub(super) use circles::Stuck;
 use costs::Costs;
 use groups::Groups;
 pub(super) use matching::Found;
@@ -94,8 +96,8 @@ pub enum Action {
     FreedDisk(BufferId),
     /// A spilled buffer was freed: all streams may spill again.
     RoomOnDisk,
-    /// A keeper has written a buffer to its disk: it gets on.
-    HasSpilled(Peer),
+    /// A keeper has made memory for a buffer, or written it to its disk, all of it or a part: it gets on.
+    HasWorked(Peer),
 }
 
 /// What a stream has to know of everything else to tell who waits for somebody that lives.
@@ -105,8 +107,17 @@ pub struct Others<'a> {
     pub memory_moves: bool,
     /// The processes that wait for an answer.
     pub waiting: &'a BTreeSet<Peer>,
-    /// When each keeper has written something to its disk last.
-    pub spilled: &'a BTreeMap<Peer, u64>,
+    /// The processes that wait for each other, so that none of them is ever answered: each with who waits for whom from it on.
+    pub circles: &'a BTreeMap<Peer, Vec<String>>,
+    /// When each keeper has got on with a buffer last.
+    pub worked: &'a BTreeMap<Peer, u64>,
+}
+
+impl Others<'_> {
+    /// Whether a keeper has got on with some buffer since then: whoever waits for one of its buffers waits for its turn.
+    fn has_worked(&self, keeper: Peer, since: u64) -> bool {
+        self.worked.get(&keeper).is_some_and(|at| *at >= since)
+    }
 }
 
 /// A stream. See the module for its rules.
@@ -294,10 +305,20 @@ impl Stream {
     }
 
     /// The deadline of a question for a step is over.
-    fn late(&mut self, to: Peer, ticket: Ticket, fault: Fault, is_alive: bool) {
-        let answer = match is_alive {
-            true => Answer::Waiting(fault),
-            false => Answer::Failed(fault),
+    fn late(
+        &mut self,
+        to: Peer,
+        ticket: Ticket,
+        fault: Fault,
+        is_alive: bool,
+        others: &Others<'_>,
+    ) {
+        let answer = match others.circles.get(&to) {
+            Some(waits) if is_alive => Answer::Failed(Fault::Circle {
+                waits: waits.clone(),
+            }),
+            _ if is_alive => Answer::Waiting(fault),
+            _ => Answer::Failed(fault),
         };
         self.answer(to, ticket, answer);
     }

@@ -15,12 +15,22 @@ const MOST_WAITING: usize = 64;
 const MOST_HOLDS: usize = 1 << 14;
 const HOLD: u64 = 64;
 
+/// Most answers that a stream gives in one event; the others follow in the next one, at once. A process may be many ranks, and each
+/// of them may have asked.
+const MOST_ANSWERS: usize = 1024;
+
 impl Stream {
     /// A reader rank opens the stream, or comes back to it.
     ///
     /// # Errors
     /// Another size, a rank beyond it or taken, limits of zero, a step to start at that is gone. Taken may pass.
-    pub fn open_reader(&mut self, from: Peer, reader: &Reader, cost: u64) -> Result<Answer, Fault> {
+    pub fn open_reader(
+        &mut self,
+        from: Peer,
+        reader: &Reader,
+        cost: u64,
+        gives_up: bool,
+    ) -> Result<Answer, Fault> {
         let Reader { rank, size, .. } = *reader;
         let program = || reader.group.clone();
         if rank >= size {
@@ -65,7 +75,7 @@ impl Stream {
             Place::Gone | Place::Closed => state.next = end,
         }
         state.place = Place::Here(from);
-        state.told = None;
+        (state.told, state.gives_up) = (None, gives_up);
         let taken = state.next;
         self.settle();
         Ok(Answer::Reading {
@@ -121,6 +131,7 @@ impl Stream {
             holds: BTreeMap::new(),
             waiting: VecDeque::new(),
             told: None,
+            gives_up: false,
         };
         let group = Group {
             name: Some(reader.group.clone()),
@@ -203,11 +214,15 @@ impl Stream {
         for number in numbers {
             let ranks = self.groups.groups[&number].ranks.len();
             for rank in 0..ranks {
+                if self.out.len() >= MOST_ANSWERS {
+                    return self.wake_by(self.now);
+                }
                 self.serve_rank(number, rank);
             }
         }
     }
 
+    /// At most [`MOST_WAITING`] answers.
     fn serve_rank(&mut self, number: u64, rank: usize) {
         let mut at = 0;
         let mut sequence_waits = false;
@@ -304,7 +319,9 @@ impl Stream {
             return Answer::Failed(Fault::Damaged { step, keepers });
         }
         let told = self.groups.groups[&number].ranks[rank].told;
-        let (record, hash) = self.store.record(self, step, told);
+        let Some((record, hash)) = self.store.record(self.id, step, told) else {
+            return Answer::Failed(self.gone(step));
+        };
         if let Some(group) = self.groups.groups.get_mut(&number) {
             let state = &mut group.ranks[rank];
             state.told = Some(hash);
@@ -325,6 +342,21 @@ impl Stream {
             self.unhold(step);
             self.settle();
         }
+    }
+
+    /// Ends what a process holds under a ticket, in whichever group: the stream's name, and which step it was.
+    pub(in crate::protocol) fn end_hold(
+        &mut self,
+        from: Peer,
+        ticket: Ticket,
+    ) -> Option<(String, Step)> {
+        let groups = self.groups.groups.values_mut();
+        let ranks = groups.flat_map(|group| &mut group.ranks);
+        let mut its = ranks.filter(|rank| rank.place == Place::Here(from));
+        let (step, _) = its.find_map(|rank| rank.holds.remove(&ticket))?;
+        self.unhold(step);
+        self.settle();
+        Some((self.name.clone(), step))
     }
 
     pub(super) fn unhold(&mut self, step: Step) {
@@ -436,14 +468,14 @@ impl Stream {
         }
         for (peer, group, rank, (ticket, step, since)) in late {
             let group = &self.groups.groups[&group];
-            let spills = |keeper| others.spilled.get(&keeper).is_some_and(|at| *at > since);
+            let spills = |keeper| others.has_worked(keeper, since);
             let (whom, is_alive) = self.whom_reader_waits_for(group, rank, step, spills);
             let fault = Fault::NoStep {
                 stream: self.name.clone(),
                 committed: self.store.committed,
                 whom,
             };
-            self.late(peer, ticket, fault, is_alive);
+            self.late(peer, ticket, fault, is_alive, others);
         }
         for (number, rank) in over {
             self.leave(number, rank, Place::Gone);

@@ -31,11 +31,12 @@ impl Stream {
         self.store.spilling_bytes -= bytes;
         if let Some(stored) = self.store.steps.get_mut(&step) {
             stored.spilling -= 1;
+            stored.told = None;
         }
         let id = self.buffer_id(number);
         if done {
             self.out.push(Action::Freed(id, keeper, bytes));
-            self.out.push(Action::HasSpilled(keeper));
+            self.out.push(Action::HasWorked(keeper));
         } else {
             self.store.disk_full = true;
             self.out.push(Action::FreedDisk(id));
@@ -76,7 +77,7 @@ impl Stream {
             if buffer.state != State::Read {
                 continue;
             }
-            buffer.state = State::Spilling;
+            (buffer.state, buffer.parts) = (State::Spilling, 0);
             bytes += buffer.bytes;
             self.out
                 .push(Action::Spill(id, buffer.keeper, buffer.bytes));
@@ -101,13 +102,8 @@ impl Stream {
     /// Memory is short by that many bytes: drops and spills what may be, the least needed first.
     pub(super) fn make_room(&mut self, missing: u64) {
         let mut missing = missing.saturating_sub(self.store.spilling_bytes);
-        let in_memory = |stream: &Self| {
-            let live = stream.store.buffers.values();
-            let live = live.filter(|b| !matches!(b.state, State::OnDisk | State::Lost));
-            live.map(|b| b.bytes).sum::<u64>()
-        };
         while missing > 0 {
-            let before = in_memory(self);
+            let before = self.store.freed_bytes;
             let newest = self.store.committed.saturating_sub(1);
             if self.store.retained_from < self.store.committed {
                 self.shrink_by_one();
@@ -117,7 +113,7 @@ impl Stream {
                 break;
             }
             self.sweep();
-            missing = missing.saturating_sub(before - in_memory(self));
+            missing = missing.saturating_sub(self.store.freed_bytes.wrapping_sub(before));
         }
         let precious = self.store.precious.then_some(0);
         for step in self

@@ -6,7 +6,7 @@ use super::{Action, Stream};
 use crate::protocol::ledger::Charge;
 use crate::protocol::{
     Attribute, BufferAt, BufferId, Handle, Layout, LayoutHash, Layouts, Order, PartRecord, Peer,
-    Places, Report, Slot, Step, StepRecord, StreamConfig, Want,
+    Places, Report, Slot, Step, StepRecord, StreamConfig, StreamId, Want,
 };
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -18,7 +18,7 @@ pub(super) struct Part {
     pub(super) layout: Arc<Layout>,
     pub(super) slots: Vec<Slot<u64>>,
     pub(super) places: Places,
-    pub(super) attributes: Vec<(String, Attribute)>,
+    pub(super) attributes: Arc<[(String, Attribute)]>,
     pub(super) checksum: u64,
     /// What it costs whoever has committed it, beside its layout.
     pub(super) _charge: Charge,
@@ -49,6 +49,8 @@ pub(super) struct Buffer {
     /// Its keeper waits for freed memory that is still in use, by that process if it knows it.
     pub(super) is_full: bool,
     pub(super) had_by: Option<Peer>,
+    /// So many parts of its memory are there, or of what is spilled are on disk.
+    pub(super) parts: u64,
 }
 
 /// A committed step.
@@ -65,6 +67,8 @@ pub(super) struct Stored {
     pub(super) holds: u64,
     /// Buffers that are on their way to disk.
     pub(super) spilling: u32,
+    /// The parts as readers get them, once one has asked, until a buffer lies elsewhere.
+    pub(super) told: Option<Arc<[PartRecord]>>,
 }
 
 /// The step that is being written.
@@ -108,6 +112,8 @@ pub(super) struct Store {
     /// Bytes that were put into all committed steps.
     pub(super) committed_bytes: u64,
     pub(super) spilling_bytes: u64,
+    /// Bytes in memory of all buffers that were freed so far.
+    pub(super) freed_bytes: u64,
     /// A spill failed; until a spilled step of any stream is freed, or a keeper comes, there is no use in another.
     pub(super) disk_full: bool,
     pub(super) costs: Costs,
@@ -129,6 +135,7 @@ impl Store {
             last_bytes: 0,
             committed_bytes: 0,
             spilling_bytes: 0,
+            freed_bytes: 0,
             disk_full: false,
             costs: Costs::default(),
         }
@@ -203,26 +210,28 @@ impl Store {
         Some((stored.hash, stored.parts.iter().map(|part| &*part.layout)))
     }
 
-    /// The record of a step, for somebody who knows the layouts named `told`.
+    /// The record of a step of `stream` that is there, for somebody who knows the layouts named `told`. It shares what it says with
+    /// all others of the step: of a long answer to many readers there is one copy.
     pub(super) fn record(
-        &self,
-        stream: &Stream,
+        &mut self,
+        stream: StreamId,
         step: Step,
         told: Option<LayoutHash>,
-    ) -> (StepRecord, LayoutHash) {
-        let stored = &self.steps[&step];
+    ) -> Option<(StepRecord, LayoutHash)> {
+        let stored = self.steps.get_mut(&step)?;
+        let buffers = &self.buffers;
         let at = |&number: &u64| {
-            let buffer = &self.buffers[&number];
+            let buffer = &buffers[&number];
             let alive = buffer.state != State::Lost;
             alive.then_some(BufferAt {
-                buffer: stream.buffer_id(number),
+                buffer: BufferId { stream, number },
                 keeper: buffer.keeper,
                 handle: buffer.handle,
                 bytes: buffer.bytes,
                 on_disk: buffer.state == State::OnDisk,
             })
         };
-        let parts = stored.parts.iter().map(|part| PartRecord {
+        let part = |part: &Part| PartRecord {
             slots: part
                 .slots
                 .iter()
@@ -230,7 +239,10 @@ impl Store {
                 .collect(),
             places: part.places.clone(),
             attributes: part.attributes.clone(),
-        });
+        };
+        let parts = stored.told.take();
+        let parts = parts.unwrap_or_else(|| stored.parts.iter().map(part).collect());
+        stored.told = Some(parts.clone());
         let layouts = if told == Some(stored.hash) {
             Layouts::Same(stored.hash)
         } else {
@@ -246,9 +258,9 @@ impl Store {
         let record = StepRecord {
             step,
             layouts,
-            parts: parts.collect(),
+            parts,
         };
-        (record, stored.hash)
+        Some((record, stored.hash))
     }
 
     pub(super) fn forget_buffer(&mut self, number: u64) -> Option<Buffer> {
@@ -298,6 +310,7 @@ impl Stream {
             _charge: self.store.costs.charge(writer, costs::BUFFER),
             is_full: false,
             had_by: None,
+            parts: 0,
         };
         self.store.buffers.insert(number, buffer);
         let buffer = self.buffer_id(number);
@@ -331,6 +344,8 @@ impl Stream {
             self.store.spilling_bytes -= bytes;
         }
         if buffer.state != State::OnDisk {
+            // Of any number of lives of keepers; it is a difference that counts.
+            self.store.freed_bytes = self.store.freed_bytes.wrapping_add(bytes);
             self.out.push(Action::Freed(id, keeper, bytes));
         }
     }
@@ -342,7 +357,8 @@ impl Stream {
         | Report::Sealed { buffer }
         | Report::Spilled { buffer }
         | Report::SpillFailed { buffer }
-        | Report::Full { buffer, .. }) = report;
+        | Report::Full { buffer, .. }
+        | Report::Working { buffer, .. }) = report;
         let number = buffer.number;
         let Some(known) = self.store.buffers.get_mut(&number) else {
             return; // freed meanwhile
@@ -353,11 +369,18 @@ impl Stream {
         match (report, known.state) {
             (Report::Held { handle, .. }, State::Asked) => {
                 (known.handle, known.state) = (handle, State::Written);
-                self.buffer_held(number);
+                self.buffer_held(number, from);
             }
             (Report::Refused { lack, .. }, State::Asked) => self.buffer_refused(number, lack),
             (Report::Full { had_by, .. }, State::Asked) => {
                 (known.is_full, known.had_by) = (true, had_by);
+            }
+            // No part counts twice: a keeper that says no more than that it works is silent.
+            (Report::Working { parts, .. }, State::Asked | State::Spilling)
+                if known.parts < parts && parts <= known.bytes =>
+            {
+                (known.parts, known.is_full, known.had_by) = (parts, false, None);
+                self.out.push(Action::HasWorked(from));
             }
             (Report::Sealed { .. }, State::Sealing) => {
                 known.state = State::Read;
@@ -403,6 +426,7 @@ impl Stream {
             bytes,
             holds: kept as u64,
             spilling: 0,
+            told: None,
         };
         let store = &mut self.store;
         store.steps.insert(step, stored);
@@ -460,6 +484,9 @@ impl Stream {
     /// A keeper is gone: its buffers are.
     pub(super) fn keeper_lost(&mut self, keeper: Peer) {
         let mut asked = Vec::new();
+        for stored in self.store.steps.values_mut() {
+            stored.told = None;
+        }
         for (&number, buffer) in &mut self.store.buffers {
             if buffer.keeper != keeper || buffer.state == State::Lost {
                 continue;

@@ -154,16 +154,30 @@ impl Stream {
         asking.any(|asking| matches!(asking.stage, Stage::Asked(..)))
     }
 
-    /// The processes that wait for an answer, as writers or as readers.
+    /// The processes that wait for an answer, as writers or as readers; not those that wait for a disk alone, which waits for nobody.
     pub(in crate::protocol) fn waiting(&self) -> impl Iterator<Item = Peer> + '_ {
         let writers = self.writers.ranks.iter();
         let writers = writers.filter_map(|rank| rank.asking.as_ref().map(|asking| asking.peer));
-        let ranks = self.groups.groups.values().flat_map(|group| &group.ranks);
-        let readers = ranks.filter_map(|rank| match rank.place {
-            ReaderPlace::Here(peer) if !rank.waiting.is_empty() => Some(peer),
-            _ => None,
+        let groups = self.groups.groups.values();
+        let readers = groups.flat_map(move |group| {
+            let ranks = group.ranks.iter().enumerate();
+            ranks.filter_map(move |(at, rank)| match rank.place {
+                ReaderPlace::Here(peer) => {
+                    let mut asked = rank.waiting.iter();
+                    let waits = asked.any(|asked| !self.waits_for_disk(group, at, asked.at));
+                    waits.then_some(peer)
+                }
+                _ => None,
+            })
         });
         writers.chain(readers)
+    }
+
+    /// Whether a rank of a group that wants the next step, or step `at`, waits for it to be on disk.
+    fn waits_for_disk(&self, group: &Group, rank: usize, at: Option<Step>) -> bool {
+        group
+            .wanted(rank, at)
+            .is_some_and(|step| self.store.steps.contains_key(&step) && !self.store.ready(step))
     }
 
     /// Whether the memory that this stream has comes free without help of anybody who waits: whoever has it lives, and is none of

@@ -61,6 +61,8 @@ pub(super) struct Rank {
     pub(super) layout: Option<(LayoutHash, Arc<Layout>)>,
     /// The step that it committed last, if it still reads it: the open one, or the newest.
     pub(super) kept: Option<Step>,
+    /// Its waits end after a time-out of its own.
+    pub(super) gives_up: bool,
     /// What its last part cost the coordinator beside its layout.
     pub(super) part_cost: u64,
 }
@@ -85,6 +87,7 @@ impl Writers {
             asking: None,
             layout: None,
             kept: None,
+            gives_up: false,
             part_cost: 0,
         };
         Writers {
@@ -126,6 +129,7 @@ impl Stream {
         rank: u32,
         size: u32,
         keepers: Vec<KeeperInfo>,
+        gives_up: bool,
     ) -> Result<Answer, Fault> {
         let writers = &mut self.writers;
         if writers.program != program {
@@ -163,7 +167,7 @@ impl Stream {
                 peer,
             });
         }
-        state.place = Place::Here(from);
+        (state.place, state.gives_up) = (Place::Here(from), gives_up);
         let next = state.next;
         if self.store.open.parts.is_empty() {
             self.store.start(there as usize);
@@ -335,7 +339,7 @@ impl Stream {
                     let (fault, is_alive) =
                         (self.why_late(rank), self.waits_for_living(rank, others));
                     if let Some((peer, ticket)) = self.stop_asking(rank) {
-                        self.late(peer, ticket, fault, is_alive);
+                        self.late(peer, ticket, fault, is_alive, others);
                     }
                 } else {
                     self.wake_by(until);
@@ -370,11 +374,12 @@ impl Stream {
             }
             Stage::Asked(..) => others.memory_moves,
             Stage::Allocating(buffers, _) => {
-                let lets_go = |buffer: &Buffer| {
-                    let waits = |peer| others.waiting.contains(&peer);
-                    buffer.is_full && !buffer.had_by.is_some_and(waits)
+                let waits = |peer| others.waiting.contains(&peer);
+                let goes_on = |buffer: &Buffer| match buffer.is_full {
+                    true => !buffer.had_by.is_some_and(waits),
+                    false => others.has_worked(buffer.keeper, asking.since),
                 };
-                self.unallocated(buffers).all(lets_go)
+                self.unallocated(buffers).all(goes_on)
             }
         }
     }

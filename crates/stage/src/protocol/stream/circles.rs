@@ -1,0 +1,240 @@
+//! Whether those for whom somebody waits wait themselves, so that nobody ever goes on: processes in a circle.
+//!
+//! A process that waits does nothing else until it is answered. So a question is *stuck*, for a set of processes that wait, when no
+//! answer to it is possible as long as none of them does anything, whatever all others do. [`Steward`](crate::protocol::Steward) begins with all
+//! processes that wait and takes those out of the set that have a question which is not stuck, until none is left that has: the
+//! others wait for each other.
+//!
+//! Not counted as stuck are waits that end by themselves: for memory and for keepers, which have deadlines; for ranks that are away,
+//! which have leases; and those of processes that give up after a time-out of their own, and may go on with something else.
+
+use super::Stream;
+use super::groups::{Group, Place as ReaderPlace};
+use super::writers::{Place, Stage};
+use crate::protocol::{Peer, Policy, Step};
+use std::collections::BTreeSet;
+
+/// Which rank of a stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::protocol) enum Member {
+    Writer(usize),
+    Reader(u64, usize),
+}
+
+/// A question that nobody can answer as long as another process waits.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::protocol) struct Stuck {
+    pub(in crate::protocol) who: Member,
+    pub(in crate::protocol) whom: Member,
+    /// The process of `whom`.
+    pub(in crate::protocol) peer: Peer,
+}
+
+impl Stream {
+    /// Every question that waits, with the process that asks; and whether it is stuck as long as all of the `blocked` wait.
+    pub(in crate::protocol) fn questions(
+        &self,
+        blocked: &BTreeSet<Peer>,
+    ) -> Vec<(Peer, Option<Stuck>)> {
+        let commits = self.kept_from_commit(blocked);
+        let reads = self.kept_full(blocked);
+        let mut questions = Vec::new();
+        for (rank, state) in self.writers.ranks.iter().enumerate() {
+            let Some(asking) = &state.asking else {
+                continue;
+            };
+            let whom = match asking.stage {
+                Stage::Queued if asking.begin > Some(self.store.committed) => commits,
+                Stage::Queued => reads,
+                Stage::Asked(..) | Stage::Allocating(..) => None,
+            };
+            let whom = whom.filter(|_| !state.gives_up);
+            questions.push((asking.peer, self.stuck(Member::Writer(rank), whom)));
+        }
+        for (&number, group) in &self.groups.groups {
+            for (rank, state) in group.ranks.iter().enumerate() {
+                let ReaderPlace::Here(peer) = state.place else {
+                    continue;
+                };
+                for asked in &state.waiting {
+                    let whom = self.reader_is_kept(group, rank, asked.at, blocked);
+                    let whom = match whom {
+                        Kept::FromCommit => commits,
+                        Kept::ByRank(rank) => Some(Member::Reader(number, rank)),
+                        Kept::Not => None,
+                    };
+                    let whom = whom.filter(|_| !state.gives_up);
+                    questions.push((peer, self.stuck(Member::Reader(number, rank), whom)));
+                }
+            }
+        }
+        let watching = self.watches.watches.values();
+        let watching = watching.filter(|watch| !watch.waiting.is_empty());
+        questions.extend(watching.map(|watch| (watch.peer, None)));
+        questions
+    }
+
+    fn stuck(&self, who: Member, whom: Option<Member>) -> Option<Stuck> {
+        let whom = whom?;
+        let peer = match whom {
+            Member::Writer(rank) => match self.writers.ranks.get(rank)?.place {
+                Place::Here(peer) => peer,
+                Place::Away(_) | Place::Closed => return None,
+            },
+            Member::Reader(group, rank) => {
+                match self.groups.groups.get(&group)?.ranks.get(rank)?.place {
+                    ReaderPlace::Here(peer) => peer,
+                    _ => return None,
+                }
+            }
+        };
+        Some(Stuck { who, whom, peer })
+    }
+
+    /// A writer rank of the `blocked` without which the open step never becomes whole. None where one is away: its lease ends the wait.
+    fn kept_from_commit(&self, blocked: &BTreeSet<Peer>) -> Option<Member> {
+        if self.end.is_some() {
+            return None;
+        }
+        let step = self.store.committed;
+        let ranks = self.writers.ranks.iter().enumerate();
+        let behind = ranks.filter(|(_, rank)| rank.next == step && rank.place != Place::Closed);
+        let mut first = None;
+        for (rank, state) in behind {
+            match state.place {
+                Place::Here(peer) if blocked.contains(&peer) => first = first.or(Some(rank)),
+                Place::Here(_) | Place::Closed => {}
+                Place::Away(_) => return None,
+            }
+        }
+        first.map(Member::Writer)
+    }
+
+    /// A reader rank of the `blocked` without which the open step is never let in.
+    fn kept_full(&self, blocked: &BTreeSet<Peer>) -> Option<Member> {
+        let (step, bytes) = (self.store.committed, self.store.last_bytes);
+        self.groups.groups.iter().find_map(|(&number, group)| {
+            let rank = group.kept_full_by(&self.store, step, bytes, blocked)?;
+            Some(Member::Reader(number, rank))
+        })
+    }
+
+    /// What keeps a rank from the next step of its group, or from step `at`.
+    fn reader_is_kept(
+        &self,
+        group: &Group,
+        rank: usize,
+        at: Option<Step>,
+        blocked: &BTreeSet<Peer>,
+    ) -> Kept {
+        let Some(wanted) = group.wanted(rank, at) else {
+            return Kept::FromCommit;
+        };
+        if !self.store.steps.contains_key(&wanted) {
+            return Kept::FromCommit;
+        }
+        let is_new = at.is_none() && group.queue.first() == Some(wanted);
+        if !self.store.ready(wanted) || !is_new || !group.is_drawn_out(&self.store, wanted) {
+            return Kept::Not;
+        }
+        match group.last_of(blocked) {
+            Some(last) => Kept::ByRank(last),
+            None => Kept::Not,
+        }
+    }
+
+    /// A stuck question, for a person.
+    pub(in crate::protocol) fn why_stuck(&self, stuck: Stuck) -> String {
+        let (who, whom) = (self.name_of(stuck.who), self.name_of(stuck.whom));
+        let stream = &self.name;
+        match (stuck.who, stuck.whom) {
+            (_, Member::Writer(_)) => {
+                let step = self.store.committed;
+                format!("{who} waits for {whom} to commit step {step} of {stream}")
+            }
+            (Member::Writer(_), Member::Reader(..)) => {
+                format!("{who} waits for room in {stream} until {whom} reads")
+            }
+            (Member::Reader(..), Member::Reader(..)) => {
+                format!("{who} waits for {whom} to read {stream} as far")
+            }
+        }
+    }
+
+    fn name_of(&self, member: Member) -> String {
+        match member {
+            Member::Writer(rank) => format!("rank {rank} of {}", self.writers.program()),
+            Member::Reader(group, rank) => {
+                let group = self.groups.groups.get(&group);
+                let name = group.and_then(|group| group.name.as_deref());
+                format!("rank {rank} of {}", name.unwrap_or("?"))
+            }
+        }
+    }
+}
+
+/// What a reader rank waits for.
+enum Kept {
+    /// The open step.
+    FromCommit,
+    /// That rank of its group, which is the last one.
+    ByRank(usize),
+    /// Something that comes, or has a deadline.
+    Not,
+}
+
+impl Group {
+    /// A rank of the `blocked` that keeps the group too full for step `step` of about `bytes` bytes, whatever the other ranks read:
+    /// what it has still to take, or holds, stays. None where a rank is away: its lease ends that.
+    fn kept_full_by(
+        &self,
+        store: &super::store::Store,
+        step: Step,
+        bytes: u64,
+        blocked: &BTreeSet<Peer>,
+    ) -> Option<usize> {
+        let is_away = |place| matches!(place, ReaderPlace::Away(_));
+        // What spills is let in as soon as there is room on the disk, by whomever.
+        if self.queue.policy() == Policy::Spill || self.ranks.iter().any(|rank| is_away(rank.place))
+        {
+            return None;
+        }
+        let mut kept = BTreeSet::new();
+        let mut first = None;
+        for (number, rank) in self.ranks.iter().enumerate() {
+            if !matches!(rank.place, ReaderPlace::Here(peer) if blocked.contains(&peer)) {
+                continue;
+            }
+            let ahead = rank.next.saturating_sub(self.base) as usize;
+            let to_take = self.taken.iter().skip(ahead).copied();
+            let held = rank.holds.values().filter(|(_, in_sequence)| *in_sequence);
+            let before = kept.len();
+            kept.extend(to_take.chain(held.map(|(step, _)| *step)));
+            if kept.len() > before || self.queue.steps() > 0 {
+                first = first.or(Some(number));
+            }
+        }
+        let stored = kept.iter().filter_map(|step| store.steps.get(step));
+        let kept_bytes = stored.fold(0u64, |sum, stored| sum.saturating_add(stored.bytes));
+        let disk = !store.disk_full;
+        let admits = self
+            .queue
+            .admits(step, kept.len() as u64, kept_bytes, bytes, disk);
+        first.filter(|_| !admits)
+    }
+
+    /// A rank of the `blocked` that has taken the least of all, so that the first ranks wait for it; none where one is away.
+    fn last_of(&self, blocked: &BTreeSet<Peer>) -> Option<usize> {
+        let mut last = None;
+        for (number, rank) in self.ranks.iter().enumerate() {
+            match rank.place {
+                ReaderPlace::Away(_) => return None,
+                ReaderPlace::Here(peer) if rank.next == self.base && blocked.contains(&peer) => {
+                    last = last.or(Some(number));
+                }
+                _ => {}
+            }
+        }
+        last
+    }
+}

@@ -1,0 +1,281 @@
+//! Who is waited for beyond a deadline: whoever lives and gets on, and lets go in the end.
+
+use super::*;
+
+#[test]
+fn memory_that_does_not_come() {
+    let mut stage = Stage::new(3 * 128);
+    let writer = stage.writer(0, 1, &config());
+    let wide = Reader {
+        limits: Some(Limits {
+            steps: 100,
+            bytes: 1 << 20,
+        }),
+        ..group("viewer", Policy::Block)
+    };
+    let reader = stage.reader(10, wide);
+    for step in 0..3 {
+        stage.write(writer, step);
+    }
+    // Its reader lives, and will let go of what it has.
+    let ticket = stage.begin(writer, 3, 128);
+    stage.pass(1000);
+    let sentence = "no memory for 128 bytes in time: 384 of 384 are in use at peer 100; let readers go faster, or give it more memory: memory.budget on its node, or --memory of a staging server";
+    assert_eq!(stage.still_waits(ticket).to_string(), sentence);
+    // Not one that waits itself, for the step that the writer has no memory for.
+    let holds = [(); 3].map(|()| stage.next(10, reader));
+    let circle = stage.next(10, reader);
+    let ticket = stage.begin(writer, 3, 128);
+    stage.pass(1000);
+    assert_eq!(stage.fault(ticket).to_string(), sentence);
+    assert!(matches!(stage.still_waits(circle), Fault::NoStep { .. }));
+    for hold in holds {
+        assert!(stage.record(hold).step < 3);
+    }
+    let ticket = stage.begin(writer, 3, 385);
+    assert!(matches!(
+        stage.fault(ticket),
+        Fault::TooLarge {
+            bytes: 385,
+            limit: 384,
+            ..
+        }
+    ));
+    let ticket = stage.begin_at(
+        writer,
+        3,
+        vec![Want {
+            keeper: Peer(55),
+            bytes: 1,
+        }],
+    );
+    assert_eq!(stage.fault(ticket), Fault::NoKeeper { keeper: Peer(55) });
+}
+
+/// Two writers wait for the memory that one reader of both streams has, which computes: it lives, and they hold up nobody.
+#[test]
+fn two_writers_wait_for_a_reader_that_lives() {
+    let mut stage = Stage::new(4 * 128);
+    let first = stage.writer(0, 1, &config());
+    let ticket = stage.ask(Peer(1), |ticket| Request::OpenWriter {
+        ticket,
+        stream: "other".into(),
+        program: "other".into(),
+        rank: 0,
+        size: 1,
+        config: config(),
+        patience: 0,
+        gives_up: false,
+    });
+    let Answer::Writing { writer: second, .. } = stage.answer(ticket) else {
+        panic!("it is open");
+    };
+    let wide = || Reader {
+        limits: Some(Limits {
+            steps: 100,
+            bytes: 1 << 20,
+        }),
+        ..group("viewer", Policy::Block)
+    };
+    stage.reader(10, wide());
+    let ticket = stage.ask(Peer(10), |ticket| Request::OpenReader {
+        ticket,
+        stream: "other".into(),
+        reader: wide(),
+        patience: 0,
+        gives_up: false,
+    });
+    assert!(matches!(stage.answer(ticket), Answer::Reading { .. }));
+    for step in 0..4 {
+        stage.write(first, step);
+    }
+    let begin = |stage: &mut Stage, peer, writer, step| {
+        stage.ask(peer, |ticket| Request::Begin {
+            ticket,
+            writer,
+            step,
+            wants: vec![Want {
+                keeper: KEEPER,
+                bytes: 128,
+            }],
+            patience: 1000,
+        })
+    };
+    let waits = [
+        begin(&mut stage, Peer(0), first, 4),
+        begin(&mut stage, Peer(1), second, 0),
+    ];
+    stage.pass(1000);
+    for ticket in waits {
+        let fault = stage.still_waits(ticket);
+        assert!(matches!(fault, Fault::NoMemory { .. }), "{fault}");
+    }
+}
+
+#[test]
+fn a_silent_keeper_has_a_deadline_too() {
+    let mut stage = Stage::new(1024);
+    let writer = stage.writer(0, 1, &config());
+    stage.obeys = false;
+    let ticket = stage.begin(writer, 0, 100);
+    stage.pass(1000);
+    assert_eq!(
+        stage.fault(ticket),
+        Fault::KeeperSilent {
+            keeper: KEEPER,
+            bytes: 100
+        }
+    );
+    assert_eq!(stage.steward.governor().used_at(KEEPER), 0);
+}
+
+/// What was freed is still had by the writer of a stream that has failed: its keeper says so, and the next one waits for as long as
+/// that writer computes. It is not waited for when it waits itself.
+#[test]
+fn freed_memory_that_is_in_use_is_waited_for() {
+    let mut stage = Stage::new(1024);
+    let writer = stage.writer(0, 1, &config());
+    stage.obeys = false;
+    for (had_by, waits) in [(Some(Peer(7)), true), (None, true), (Some(Peer(0)), false)] {
+        let ticket = stage.begin(writer, 0, 100);
+        let buffer = BufferId {
+            stream: writer.stream,
+            number: stage.asked,
+        };
+        stage.say(KEEPER, Request::Report(Report::Full { buffer, had_by }));
+        stage.pass(1000);
+        let fault = match waits {
+            true => stage.still_waits(ticket),
+            false => stage.fault(ticket),
+        };
+        let expected = Fault::StillInUse {
+            keeper: KEEPER,
+            bytes: 100,
+        };
+        assert_eq!(fault, expected);
+    }
+    assert_eq!(stage.steward.governor().used_at(KEEPER), 0);
+}
+
+/// A keeper that does not say that a step is on its disk is waited for up to the deadline, and beyond it as long as it spills others.
+#[test]
+fn a_keeper_that_does_not_spill_has_a_deadline() {
+    let mut stage = Stage::new(1 << 20);
+    let writer = stage.writer(0, 1, &config());
+    let reader = stage.reader(10, group("viewer", Policy::Spill));
+    stage.holds_spills = true;
+    for step in 0..4 {
+        stage.write(writer, step);
+    }
+    assert_eq!(stage.held_spills.len(), 2, "two stay in memory");
+    let ticket = stage.at(10, reader, stage.steward.figures()[0].committed - 1);
+    stage.pass(500);
+    let report = stage.held_spills.remove(0);
+    stage.say(KEEPER, Request::Report(report));
+    stage.pass(500);
+    let fault = stage.still_waits(ticket);
+    assert!(fault.to_string().contains("to be on disk at"), "{fault}");
+    let ticket = stage.at(10, reader, stage.steward.figures()[0].committed - 1);
+    stage.pass(1000);
+    let Fault::NoStep { whom, .. } = stage.fault(ticket) else {
+        panic!("no step");
+    };
+    assert_eq!(whom, "step 3 to be on disk at peer 100");
+}
+
+/// A keeper that makes the memory of a buffer part by part, or writes it to its disk so, is waited for as long as one part comes in
+/// each deadline: within that of every question, whichever buffer it is about.
+#[test]
+fn a_keeper_that_gets_on_is_waited_for() {
+    let mut stage = Stage::new(1024);
+    let (zero, one) = (stage.writer(0, 2, &config()), stage.writer(1, 2, &config()));
+    stage.obeys = false;
+    let working = |stage: &mut Stage, number, parts| {
+        let stream = zero.stream;
+        let buffer = BufferId { stream, number };
+        stage.say(KEEPER, Request::Report(Report::Working { buffer, parts }));
+    };
+    let silent = Fault::KeeperSilent {
+        keeper: KEEPER,
+        bytes: 100,
+    };
+    let mut ticket = stage.begin(zero, 0, 100);
+    for parts in 1..4 {
+        stage.pass(500);
+        let asked = stage.asked;
+        working(&mut stage, asked, parts);
+        stage.pass(500);
+        assert_eq!(stage.still_waits(ticket), silent);
+        ticket = stage.begin(zero, 0, 100);
+    }
+    // A part that it has told of before is none, nor is one beyond all bytes.
+    let asked = stage.asked;
+    working(&mut stage, asked, 4);
+    stage.pass(500);
+    let behind = stage.begin(one, 0, 100);
+    stage.pass(100);
+    working(&mut stage, asked, 4);
+    working(&mut stage, asked, 101);
+    stage.pass(400);
+    assert_eq!(stage.still_waits(ticket), silent);
+    stage.pass(500);
+    assert_eq!(stage.fault(behind), silent);
+    // One of another buffer counts for what waits behind that.
+    stage.begin(zero, 0, 100);
+    let asked = stage.asked;
+    let behind = stage.begin(one, 0, 100);
+    stage.pass(500);
+    working(&mut stage, asked, 1);
+    stage.pass(500);
+    assert_eq!(stage.still_waits(behind), silent);
+}
+
+/// The same of a step that is on its way to disk: parts of its buffer count as whole buffers do.
+#[test]
+fn a_keeper_that_spills_part_by_part_is_waited_for() {
+    let mut stage = Stage::new(1 << 20);
+    let writer = stage.writer(0, 1, &config());
+    let reader = stage.reader(10, group("viewer", Policy::Spill));
+    stage.holds_spills = true;
+    for step in 0..3 {
+        stage.write(writer, step);
+    }
+    let [Report::Spilled { buffer }] = stage.held_spills[..] else {
+        panic!("{:?}", stage.held_spills);
+    };
+    for parts in 1..3 {
+        let ticket = stage.at(10, reader, 2);
+        stage.pass(500);
+        stage.say(KEEPER, Request::Report(Report::Working { buffer, parts }));
+        stage.pass(500);
+        assert!(matches!(stage.still_waits(ticket), Fault::NoStep { .. }));
+    }
+    let ticket = stage.at(10, reader, 2);
+    stage.pass(1000);
+    assert!(matches!(stage.fault(ticket), Fault::NoStep { .. }));
+}
+
+/// A reader that waits for the disk waits for nobody who waits: memory that it has, or that is on its way to disk, comes.
+#[test]
+fn a_reader_that_waits_for_the_disk_holds_nobody_up() {
+    let mut stage = Stage::new(3 * 128);
+    let writer = stage.writer(0, 1, &config());
+    let reader = stage.reader(10, group("viewer", Policy::Spill));
+    stage.holds_spills = true;
+    for step in 0..3 {
+        stage.write(writer, step);
+    }
+    let asked = stage.at(10, reader, 2);
+    stage.pass(500);
+    let ticket = stage.begin(writer, 3, 128);
+    let [Report::Spilled { buffer }] = stage.held_spills[..] else {
+        panic!("{:?}", stage.held_spills);
+    };
+    let working = Report::Working { buffer, parts: 1 };
+    stage.say(KEEPER, Request::Report(working));
+    stage.pass(500);
+    assert!(matches!(stage.still_waits(asked), Fault::NoStep { .. }));
+    stage.at(10, reader, 2);
+    stage.pass(500);
+    assert!(matches!(stage.still_waits(ticket), Fault::NoMemory { .. }));
+}
