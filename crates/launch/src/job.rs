@@ -69,7 +69,7 @@ pub fn run(
         backlog: plan.backlog.as_ref(),
         grace: plan.grace,
         ending: None,
-        interrupted: None,
+        wishes: Wishes::default(),
         failure: None,
     };
     job.run_units(on_event)?;
@@ -88,8 +88,7 @@ struct Job<'a> {
     backlog: Option<&'a Backlog>,
     grace: Duration,
     ending: Option<Ending>,
-    /// When somebody first asked for the end.
-    interrupted: Option<Instant>,
+    wishes: Wishes,
     failure: Option<Error>,
 }
 
@@ -104,6 +103,57 @@ enum Ending {
 
 /// Two signals within this time are one wish: `timeout` signals the process and then its group.
 const ONE_WISH: Duration = Duration::from_millis(500);
+
+/// When somebody first asked for the end by a signal.
+#[derive(Debug, Default)]
+struct Wishes {
+    first: Option<Instant>,
+}
+
+impl Wishes {
+    /// A signal came; whether it is another wish than the first one.
+    fn is_another(&mut self, now: Instant) -> bool {
+        let first = *self.first.get_or_insert(now);
+        now.duration_since(first) >= ONE_WISH
+    }
+
+    /// The launcher itself was stopped for so long.
+    fn leave_out(&mut self, stopped: Duration) {
+        if let Some(first) = &mut self.first {
+            *first += stopped;
+        }
+    }
+}
+
+/// A child of this process that has ended and that nobody has reaped, if there is one. One question for all of them.
+fn ended_child() -> Option<u32> {
+    let options = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
+    let pid = waitid(Id::All, options).ok()?.pid()?;
+    Some(pid.as_raw().unsigned_abs())
+}
+
+/// Reaps until no child is left that has ended; who ended, and how. The kernel is asked for those that have, by `ended_child`:
+/// a wake-up costs as much as there are ends, and not as there are processes. `reap` asks for one of them.
+fn reap_ended(
+    numbers: &BTreeMap<u32, usize>,
+    mut ended_child: impl FnMut() -> Option<u32>,
+    mut reap: impl FnMut(usize) -> Option<Exit>,
+) -> Vec<(usize, Exit)> {
+    let mut ended = Vec::new();
+    while let Some(pid) = ended_child() {
+        let Some(&index) = numbers.get(&pid) else {
+            // A child of somebody else in this process, who has not reaped it yet: ours may be behind it.
+            let all = numbers.values();
+            ended.extend(all.filter_map(|&index| Some((index, reap(index)?))));
+            break;
+        };
+        match reap(index) {
+            Some(exit) => ended.push((index, exit)),
+            None => break,
+        }
+    }
+    ended
+}
 
 impl Job<'_> {
     fn run_units(&mut self, on_event: &mut dyn FnMut(Event<'_>)) -> Result<(), Error> {
@@ -193,34 +243,18 @@ impl Job<'_> {
     /// More than one look, because a unit that ends may take another with it while this one looks:
     /// then both are in the list, and [`Job::judge`] can tell cause from effect.
     fn reap(&mut self, on_event: &mut dyn FnMut(Event<'_>)) -> Vec<(usize, Exit)> {
-        let mut ended = Vec::new();
         if !self.children.clear() {
-            return ended;
+            return Vec::new();
         }
-        let options = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
-        while let Ok(status) = waitid(Id::All, options) {
-            let Some(pid) = status.pid() else { break };
-            let index = self.numbers.get(&pid.as_raw().unsigned_abs()).copied();
-            let Some(index) = index else {
-                // A child of somebody else in this process, who has not reaped it yet: ours may be behind it.
-                for index in 0..self.processes.len() {
-                    ended.extend(self.reap_one(index, on_event));
-                }
-                break;
-            };
-            match self.reap_one(index, on_event) {
-                Some(end) => ended.push(end),
-                None => break,
-            }
-        }
+        let numbers = std::mem::take(&mut self.numbers);
+        let ended = reap_ended(&numbers, ended_child, |index| {
+            self.reap_one(index, on_event)
+        });
+        self.numbers = numbers;
         ended
     }
 
-    fn reap_one(
-        &mut self,
-        index: usize,
-        on_event: &mut dyn FnMut(Event<'_>),
-    ) -> Option<(usize, Exit)> {
+    fn reap_one(&mut self, index: usize, on_event: &mut dyn FnMut(Event<'_>)) -> Option<Exit> {
         let process = &mut self.processes[index];
         let exit = process.reap()?;
         if let Some(guard) = &mut self.guard {
@@ -231,7 +265,7 @@ impl Job<'_> {
             name: &process.name,
             exit,
         });
-        Some((index, exit))
+        Some(exit)
     }
 
     /// What the ends of processes mean for the job. When several ended, the cause comes first: the
@@ -291,10 +325,9 @@ impl Job<'_> {
             return;
         };
         // The end may have begun for another reason: then the units clean up, and one signal does not break that off.
-        let first = *self.interrupted.get_or_insert_with(Instant::now);
-        let again = first.elapsed() >= ONE_WISH;
+        let is_another = self.wishes.is_another(Instant::now());
         self.fail(Error::Interrupted { signal });
-        if again {
+        if is_another {
             self.kill();
         }
     }
@@ -306,9 +339,7 @@ impl Job<'_> {
         if let Some(Ending::Asked { until }) = &mut self.ending {
             *until += before.elapsed();
         }
-        if let Some(first) = &mut self.interrupted {
-            *first += before.elapsed();
-        }
+        self.wishes.leave_out(before.elapsed());
     }
 
     fn lose_patience(&mut self) {
@@ -348,4 +379,86 @@ impl Job<'_> {
 
 fn is_unit(process: &Process) -> bool {
     process.name != Name::agent()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::cell::{Cell, RefCell};
+
+    /// Sixty-four processes, of which these have ended, and how often each question was asked of the kernel.
+    struct Children {
+        ended: RefCell<Vec<u32>>,
+        asked_for_any: Cell<usize>,
+        asked_for_one: Cell<usize>,
+    }
+
+    const MANY: u32 = 64;
+    const FIRST_PID: u32 = 100;
+
+    impl Children {
+        fn reap(ended: &[u32]) -> (Vec<usize>, usize, usize) {
+            let children = Children {
+                ended: RefCell::new(ended.to_vec()),
+                asked_for_any: Cell::new(0),
+                asked_for_one: Cell::new(0),
+            };
+            let numbers = (0..MANY).map(|number| (FIRST_PID + number, number as usize));
+            let any = || {
+                children.asked_for_any.update(|count| count + 1);
+                children.ended.borrow().first().copied()
+            };
+            let one = |index: usize| {
+                children.asked_for_one.update(|count| count + 1);
+                let mut ended = children.ended.borrow_mut();
+                let at = ended
+                    .iter()
+                    .position(|pid| *pid == FIRST_PID + index as u32)?;
+                ended.remove(at);
+                Some(Exit::Code(0))
+            };
+            let reaped = reap_ended(&numbers.collect(), any, one);
+            let reaped = reaped.into_iter().map(|(index, _)| index).collect();
+            let asked = (children.asked_for_any.get(), children.asked_for_one.get());
+            (reaped, asked.0, asked.1)
+        }
+    }
+
+    /// A wake-up without an end is one question to the kernel, whatever the number of units; each end adds one, and one for
+    /// the unit that ended.
+    #[test]
+    fn a_wake_up_asks_no_unit_that_has_not_ended() {
+        assert_eq!(Children::reap(&[]), (Vec::new(), 1, 0));
+        let two = [FIRST_PID + 63, FIRST_PID + 7];
+        assert_eq!(Children::reap(&two), (vec![63, 7], 3, 2));
+    }
+
+    /// A child of somebody else in this process hides nobody who ended behind it.
+    #[test]
+    fn a_child_of_somebody_else_hides_no_end() {
+        let stranger = 7;
+        assert_eq!(Children::reap(&[stranger]).0, [0; 0]);
+        let (reaped, ..) = Children::reap(&[stranger, FIRST_PID + 7]);
+        assert_eq!(reaped, [7]);
+        let (reaped, ..) = Children::reap(&[FIRST_PID + 3, stranger, FIRST_PID + 7]);
+        assert_eq!(reaped, [3, 7]);
+    }
+
+    /// One wish is the first signal and what follows it at once, whenever the end began; what the launcher was stopped for is
+    /// not counted.
+    #[test]
+    fn signals_are_another_wish_after_a_while() {
+        let begin = Instant::now();
+        let at = |ms| begin + Duration::from_millis(ms);
+        let mut wishes = Wishes::default();
+        // However long the end has been going on by then.
+        assert!(!wishes.is_another(at(60_000)));
+        assert!(!wishes.is_another(at(60_499)));
+        assert!(wishes.is_another(at(60_500)));
+        let mut wishes = Wishes::default();
+        assert!(!wishes.is_another(at(0)));
+        wishes.leave_out(Duration::from_secs(60));
+        assert!(!wishes.is_another(at(60_100)));
+        assert!(wishes.is_another(at(60_600)));
+    }
 }
