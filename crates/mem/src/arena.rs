@@ -195,7 +195,7 @@ impl Arena {
             source: std::io::Error::other("the arena is larger than the address space"),
         })?;
         let reserve = len + HUGE as usize;
-        // SAFETY: a fresh reservation at an address of the kernel's choice; nothing else knows it.
+        // SAFETY: A1 begins here: a fresh reservation at an address of the kernel's choice, which nothing else knows.
         let hint = unsafe {
             rustix::mm::mmap_anonymous(
                 std::ptr::null_mut(),
@@ -206,7 +206,7 @@ impl Arena {
         }
         .map_err(Error::system("mmap"))?;
         let start = (hint as usize).next_multiple_of(HUGE as usize);
-        // SAFETY: replaces a part of the reservation made above, which nobody uses; the file has
+        // SAFETY: A1: it replaces a part of the reservation made above, which nobody uses; the file has
         // `len` bytes and cannot shrink (A2).
         let base = unsafe {
             rustix::mm::mmap(
@@ -224,7 +224,7 @@ impl Arena {
             start - hint as usize,
             reserve - (start - hint as usize) - len,
         );
-        // SAFETY: the two ranges belong to the reservation and lie outside `base..base+len`.
+        // SAFETY: the two ranges belong to the reservation and lie outside of what A1 is about.
         unsafe {
             if front > 0 {
                 let _ = rustix::mm::munmap(hint, front);
@@ -458,7 +458,8 @@ mod tests {
         bytes.fill(7);
         // Registered and ended before: its addresses are this arena's, perhaps, or nobody's.
         drop(Arena::create(64 << 20).unwrap());
-        // SAFETY: the child does nothing that a thread which is not there might be in the midst of: no allocation.
+        // SAFETY: A5 is what is tested. The child does nothing that a thread which is not there might be in the midst of: no
+        // allocation.
         let child = unsafe { libc::fork() };
         assert!(child >= 0);
         if child == 0 {

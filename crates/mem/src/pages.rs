@@ -29,7 +29,7 @@ impl Pages {
         } else {
             len
         };
-        // SAFETY: a fresh private mapping at an address of the kernel's choice.
+        // SAFETY: P1 begins here: a fresh private mapping at an address of the kernel's choice.
         let start = unsafe {
             rustix::mm::mmap_anonymous(
                 std::ptr::null_mut(),
@@ -45,7 +45,7 @@ impl Pages {
             start
         };
         if huge {
-            // SAFETY: inside the mapping made above; the advice changes no content.
+            // SAFETY: inside the mapping made above (P1); the advice changes no content.
             let advised = unsafe {
                 rustix::mm::madvise(
                     base as *mut _,

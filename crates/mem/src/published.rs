@@ -142,7 +142,8 @@ fn map(fd: &OwnedFd, bytes: u64, access: ProtFlags) -> Result<SharedBytes, Error
         call: "mmap",
         source: std::io::Error::other("the file is larger than the address space"),
     })?;
-    // SAFETY: at an address of the kernel's choice, so that it replaces nothing; the file has `len` bytes.
+    // SAFETY: P1 begins here: at an address of the kernel's choice, so that it replaces nothing; the file has `len` bytes, of
+    // which none can vanish (P2).
     let base =
         unsafe { rustix::mm::mmap(std::ptr::null_mut(), len, access, MapFlags::SHARED, fd, 0) }
             .map_err(Error::system("mmap"))?;
@@ -173,7 +174,7 @@ mod tests {
         let fd = publisher.fd();
         let read_write = ProtFlags::READ | ProtFlags::WRITE;
         let attempt = |access, flags| {
-            // SAFETY: a new mapping at an address of the kernel's choice, of as many bytes as the file has.
+            // SAFETY: a mapping beside that of P1, at an address of the kernel's choice, of as many bytes as the file has.
             unsafe { rustix::mm::mmap(std::ptr::null_mut(), BYTES as usize, access, flags, fd, 0) }
         };
         let refused = Err(Errno::PERM);
@@ -181,7 +182,7 @@ mod tests {
         assert_eq!(attempt(ProtFlags::WRITE, MapFlags::SHARED), refused);
         let reader = Published::attach(fd.try_clone_to_owned().unwrap()).unwrap();
         let base = reader.bytes.pointer();
-        // SAFETY: the whole of a mapping that this test made; a permission more takes nothing from anybody.
+        // SAFETY: the whole of a mapping (P1) that this test made; a permission more takes nothing from anybody.
         let more =
             unsafe { rustix::mm::mprotect(base.cast(), BYTES as usize, MprotectFlags::WRITE) };
         assert_eq!(more, Err(Errno::ACCESS));

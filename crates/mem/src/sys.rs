@@ -7,6 +7,7 @@
 //! S4 A registered range ([`WipedInForks`]) is one live mapping of shared memory, from before anybody in the process can use it
 //!    until after everybody has; only a fork replaces it, before `fork` returns in it (handlers for children that were
 //!    registered before ours run earlier).
+//! S5 An entry of the list of these ranges is complete before it is in the list, and never freed.
 
 use std::os::fd::{AsFd, AsRawFd};
 use std::sync::Once;
@@ -25,7 +26,7 @@ extern "C" fn forked() {
     FORKS.fetch_add(1, Ordering::Relaxed);
     // ORDERING: Acquire pairs with the Release of the exchange in `WipedInForks::new`.
     let mut next = MAPPINGS.load(Ordering::Acquire).cast_const();
-    // SAFETY: entries of the list are never freed, and complete before they are in it.
+    // SAFETY: S5.
     while let Some(entry) = unsafe { next.as_ref() } {
         entry.wipe();
         next = entry.next;
@@ -39,8 +40,8 @@ extern "C" fn forked() {
 fn watch_for_forks() {
     static REGISTERED: Once = Once::new();
     REGISTERED.call_once(|| {
-        // SAFETY: no pointer but that of a function which lives as long as the program, and which does in a child
-        // only what is allowed there, even between the threads of the parent: atomics and one system call.
+        // SAFETY: S1: no pointer but that of a function, which lives as long as the program, and which does in a child
+        // only what is allowed there, even between the threads of the parent: atomics and one system call (S4, S5).
         let result = unsafe { libc::pthread_atfork(None, None, Some(forked)) };
         assert_eq!(result, 0, "no memory is left to watch for forks");
     });
@@ -81,7 +82,8 @@ impl Registered {
                 return;
             }
         }
-        // SAFETY: it may be called in any place. A process that would write its parent's memory must not go on.
+        // SAFETY: it takes no pointer (S1) and may be called in any place. A process for which S4 does not hold, and that
+        // would write its parent's memory, must not go on.
         unsafe { libc::abort() }
     }
 }
@@ -108,7 +110,7 @@ impl WipedInForks {
         // ORDERING: Acquire, as in `forked`.
         let mut head = MAPPINGS.load(Ordering::Acquire);
         let mut next = head.cast_const();
-        // SAFETY: as in `forked`.
+        // SAFETY: S5.
         while let Some(entry) = unsafe { next.as_ref() } {
             // ORDERING: Relaxed: what is written to it next is published by a Release store.
             let (from, to) = (Ordering::Relaxed, Ordering::Relaxed);
@@ -125,11 +127,11 @@ impl WipedInForks {
         loop {
             // ORDERING: Release pairs with the Acquire loads of the head.
             match MAPPINGS.compare_exchange(head, new, Ordering::AcqRel, Ordering::Acquire) {
-                // SAFETY: it was made above, and entries of the list are never freed.
+                // SAFETY: S5: it was made above, and is in the list.
                 Ok(_) => return unsafe { &*new },
                 Err(now) => head = now,
             }
-            // SAFETY: it was made above, and nobody else has seen it.
+            // SAFETY: it was made above, and is not in the list yet (S5): nobody else has seen it.
             unsafe { (*new).next = head };
         }
     }
@@ -196,17 +198,21 @@ pub(crate) fn membarrier() {
 
 /// Copies from `address` of process `pid` into `into`; returns the bytes copied.
 pub(crate) fn read_process(pid: i32, address: u64, into: &mut [u8]) -> std::io::Result<usize> {
-    read_process_raw(pid, address, into.as_mut_ptr(), into.len())
+    // SAFETY: S1: a slice that is borrowed for writing.
+    unsafe { read_process_raw(pid, address, into.as_mut_ptr(), into.len()) }
 }
 
 /// Copies `from` to `address` of process `pid`; returns the bytes copied.
 pub(crate) fn write_process(pid: i32, address: u64, from: &[u8]) -> std::io::Result<usize> {
-    write_process_raw(pid, address, from.as_ptr(), from.len())
+    // SAFETY: S1: a borrowed slice.
+    unsafe { write_process_raw(pid, address, from.as_ptr(), from.len()) }
 }
 
-/// As [`read_process`], into memory that only its pointer may stand for (shared bytes). A pointer
-/// that is not writable for `len` bytes is `EFAULT` or overwrites what the caller vouched for (S1).
-pub(crate) fn read_process_raw(
+/// As [`read_process`], into memory that only its pointer may stand for (shared bytes).
+///
+/// # Safety
+/// S1: `into` points to `len` bytes that the caller may write.
+pub(crate) unsafe fn read_process_raw(
     pid: i32,
     address: u64,
     into: *mut u8,
@@ -220,13 +226,16 @@ pub(crate) fn read_process_raw(
         iov_base: address as *mut libc::c_void,
         iov_len: len,
     };
-    // SAFETY: S1 for `local`: both callers derive it from a live range of `len` bytes; S2 for `remote`.
+    // SAFETY: S1 for `local`, as the caller promises; S2 for `remote`.
     let n = unsafe { libc::process_vm_readv(pid, &local, 1, &remote, 1, 0) };
     usize::try_from(n).map_err(|_| std::io::Error::last_os_error())
 }
 
 /// As [`write_process`], from shared bytes.
-pub(crate) fn write_process_raw(
+///
+/// # Safety
+/// S1: `from` points to `len` bytes that the caller may read.
+pub(crate) unsafe fn write_process_raw(
     pid: i32,
     address: u64,
     from: *const u8,
@@ -235,7 +244,8 @@ pub(crate) fn write_process_raw(
     if pid == std::process::id() as i32 {
         return Err(std::io::ErrorKind::PermissionDenied.into()); // S3
     }
-    write_anywhere(pid, address, from, len)
+    // SAFETY: S1, as the caller promises; another process (S3, above).
+    unsafe { write_anywhere(pid, address, from, len) }
 }
 
 /// Writes to pages of this process that the caller owns, as if they were another's: calibration.
@@ -246,7 +256,9 @@ pub(crate) fn write_own_pages(
 ) -> bool {
     let pid = std::process::id() as i32;
     let address = to.address(offset, from.len() as u64);
-    write_anywhere(pid, address, from.as_ptr(), from.len()).is_ok_and(|n| n == from.len())
+    // SAFETY: S1: a borrowed slice. S3: the target owns these pages, and gives out no reference to them.
+    let written = unsafe { write_anywhere(pid, address, from.as_ptr(), from.len()) };
+    written.is_ok_and(|n| n == from.len())
 }
 
 /// Who connected to, or listens on, the other end of a Unix socket.
@@ -289,7 +301,17 @@ pub fn peer_credentials(socket: impl AsFd) -> std::io::Result<PeerCredentials> {
     })
 }
 
-fn write_anywhere(pid: i32, address: u64, from: *const u8, len: usize) -> std::io::Result<usize> {
+/// Writes to any process.
+///
+/// # Safety
+/// S1: `from` points to `len` bytes that the caller may read. S3: if it is this process, `address..address+len` are the caller's
+/// to write.
+unsafe fn write_anywhere(
+    pid: i32,
+    address: u64,
+    from: *const u8,
+    len: usize,
+) -> std::io::Result<usize> {
     let local = libc::iovec {
         iov_base: from as *mut libc::c_void,
         iov_len: len,
@@ -298,7 +320,7 @@ fn write_anywhere(pid: i32, address: u64, from: *const u8, len: usize) -> std::i
         iov_base: address as *mut libc::c_void,
         iov_len: len,
     };
-    // SAFETY: S1 for `local`, which the call only reads; S2 for `remote`.
+    // SAFETY: S1 for `local`, which the call only reads, as the caller promises; S2 for `remote`, and S3.
     let n = unsafe { libc::process_vm_writev(pid, &local, 1, &remote, 1, 0) };
     usize::try_from(n).map_err(|_| std::io::Error::last_os_error())
 }

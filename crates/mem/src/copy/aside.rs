@@ -9,6 +9,10 @@
 //! | aside | source | target | 16 MiB |
 //!
 //! Below [`LARGE`] the copy goes through the caches: there the next reader still finds it.
+//!
+//! # Invariants
+//! N1 Source and target are two slices of one length, and one of them is borrowed for writing: they do not overlap.
+//! N2 The target of stores past the caches begins at a line, and both have whole blocks of pages from there on.
 
 /// From here on a copy does not stay in the second-level cache of current processors in any case.
 pub const LARGE: usize = 2 << 20;
@@ -53,8 +57,8 @@ fn lines(to: &mut [u8], from: &[u8]) {
             for page in 0..PAGES {
                 let at = page * PAGE + line;
                 for part in (at..at + LINE).step_by(size_of::<__m128i>()) {
-                    // SAFETY: `part + 16` is at most the length of both chunks, which are of one length; the target is
-                    // aligned to a line, so to 16 bytes; the slices do not overlap, one of them is borrowed for writing.
+                    // SAFETY: N2: `part + 16` is at most the length of both chunks, and the target is aligned to a line, so to
+                    // 16 bytes; they do not overlap (N1).
                     unsafe {
                         let bytes = _mm_loadu_si128(from.as_ptr().add(part).cast());
                         _mm_stream_si128(to.as_mut_ptr().add(part).cast(), bytes);
@@ -63,8 +67,8 @@ fn lines(to: &mut [u8], from: &[u8]) {
             }
         }
     }
-    // SAFETY: part of every x86-64 processor. Stores past the caches are in no order with later ones: whoever is told of the
-    // copy afterwards must find it.
+    // SAFETY: part of every x86-64 processor, and it touches no memory (N1 is as good after it). Stores past the caches are in no
+    // order with later ones: whoever is told of the copy afterwards must find it.
     unsafe { _mm_sfence() };
     to_tail.copy_from_slice(from_tail);
 }

@@ -430,7 +430,7 @@ impl Lent {
     /// The bytes as elements, to be changed.
     pub fn as_mut_slice<T: Pod>(&mut self) -> &mut [T] {
         let (first, count) = elements::<T>(&self.0);
-        // SAFETY: as in `as_slice`, and `&mut self` is the only way to the bytes in this process.
+        // SAFETY: G3, as in `as_slice`, and `&mut self` is the only way to the bytes in this process.
         unsafe { std::slice::from_raw_parts_mut(first, count) }
     }
 }

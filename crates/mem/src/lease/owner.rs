@@ -190,7 +190,7 @@ impl Exclusive {
     /// The block as elements, to be changed.
     pub fn as_mut_slice<T: Pod>(&mut self) -> &mut [T] {
         let (first, count) = elements::<T>(self.bytes());
-        // SAFETY: as in `as_slice`, and `&mut self` is the only way to the bytes in this process.
+        // SAFETY: G2, G3 and G4, as in `as_slice`, and `&mut self` is the only way to the bytes in this process.
         unsafe { std::slice::from_raw_parts_mut(first, count) }
     }
 }

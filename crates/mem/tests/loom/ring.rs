@@ -181,6 +181,8 @@ fn the_bulk_area_is_there_before_its_first_body() {
             if consumer.next_has_body() == Some(true) {
                 // As `SharedRing::attach_bulk`.
                 let bytes = consumer.medium.0.bulk_bytes.load(Ordering::Acquire);
+                // The transport takes a producer without an area for one that is corrupt.
+                assert_eq!(bytes, area);
                 consumer.set_bulk(bytes, bytes);
             } else {
                 thread::yield_now();

@@ -56,6 +56,8 @@ struct Inner {
     source: Box<dyn ExtentSource>,
     extents: Vec<Extent>,
     used: u64,
+    /// See [`Heap::leave`].
+    leaves: bool,
 }
 
 struct Extent {
@@ -88,6 +90,7 @@ impl Heap {
             source,
             extents: Vec::new(),
             used: 0,
+            leaves: false,
         };
         Heap {
             arena,
@@ -118,6 +121,14 @@ impl Heap {
             && let Ok(mut inner) = self.inner.try_lock()
         {
             inner.source.tend();
+        }
+    }
+
+    /// The process leaves: from now on its extents are given back by whoever granted them, when others have seen that it is
+    /// gone. Until then they read what is in its blocks, whoever drops these.
+    pub fn leave(&self) {
+        if self.owner.is_current() {
+            self.lock().leaves = true;
         }
     }
 
@@ -191,10 +202,12 @@ impl Heap {
     /// after others were asked for: the same one would be granted again.
     fn grant(&self, inner: &mut Inner, bytes: u64, ask: Ask) -> Result<Span, Error> {
         let mut overlapped = Vec::new();
+        let mut why = None;
         let granted = loop {
             let span = match ask(inner.source.as_mut(), bytes) {
                 Ok(span) => span,
-                Err(error) => break Err(error),
+                // There is no other one: what was wrong with the first ones is what the caller is told.
+                Err(error) => break Err(why.unwrap_or(error)),
             };
             match self.claim(span, bytes) {
                 Ok(()) => break Ok(span),
@@ -203,6 +216,7 @@ impl Heap {
                     if overlapped.len() == GRANTS {
                         break Err(error);
                     }
+                    why = Some(error);
                 }
             }
         };
@@ -289,7 +303,8 @@ impl Heap {
             .filter(|e| e.span.bytes == EXTENT)
             .count();
         let extent = &inner.extents[index];
-        if extent.blocks == 0 && (extent.span.bytes > EXTENT || small_extents > 1) {
+        if extent.blocks == 0 && !inner.leaves && (extent.span.bytes > EXTENT || small_extents > 1)
+        {
             let span = inner.extents.swap_remove(index).span;
             self.arena.claims().release(span, Use::Own);
             inner.source.give_back(span);
@@ -394,148 +409,4 @@ impl Drop for Piece {
 }
 
 #[cfg(test)]
-pub(crate) mod tests {
-    use super::*;
-    use std::sync::atomic::AtomicU64;
-
-    struct Bump {
-        next: u64,
-        end: u64,
-        /// Extents that were not given back.
-        out: Arc<AtomicU64>,
-    }
-    impl ExtentSource for Bump {
-        fn grant(&mut self, bytes: u64) -> Result<Span, Error> {
-            if bytes > self.end - self.next {
-                return Err(Error::Budget {
-                    asked: bytes,
-                    used: self.next,
-                    budget: self.end,
-                });
-            }
-            self.next += bytes;
-            self.out.fetch_add(1, Ordering::Relaxed);
-            Ok(Span {
-                offset: self.next - bytes,
-                bytes,
-            })
-        }
-        fn give_back(&mut self, extent: Span) {
-            self.out.fetch_sub(1, Ordering::Relaxed);
-            if extent.end() == self.next {
-                self.next = extent.offset;
-            }
-        }
-    }
-
-    pub(crate) fn heap(bytes: u64) -> Heap {
-        heap_that_counts(bytes).0
-    }
-
-    fn heap_that_counts(bytes: u64) -> (Heap, Arc<AtomicU64>) {
-        let arena = Arena::create(bytes).unwrap();
-        let out = Arc::default();
-        let source = Bump {
-            next: 0,
-            end: arena.len(),
-            out: Arc::clone(&out),
-        };
-        (Heap::new(arena, Box::new(source), true), out)
-    }
-
-    #[test]
-    fn blocks_do_not_overlap_and_are_reused() {
-        let heap = heap(8 << 20);
-        let one = heap.block(1000).unwrap();
-        let two = heap.block(1000).unwrap();
-        assert!(one.span().end() <= two.span().offset || two.span().end() <= one.span().offset);
-        let place = one.span();
-        one.bytes().fill(7);
-        drop(one);
-        let again = heap.block(1000).unwrap();
-        assert_eq!(again.span(), place);
-        let mut byte = [1];
-        again.bytes().read(0, &mut byte);
-        assert_eq!(byte, [0], "a reused block is zeroed");
-    }
-
-    #[test]
-    fn a_block_is_there_as_long_as_any_range_of_it() {
-        let heap = heap(8 << 20);
-        let block = heap.block(1000).unwrap();
-        let (place, part) = (block.span(), block.bytes().slice(500, 8));
-        drop(block);
-        let other = heap.block(1000).unwrap();
-        assert_ne!(other.span(), place);
-        part.write(0, &[7; 8]);
-        let mut found = [1; 1000];
-        other.bytes().read(0, &mut found);
-        assert_eq!(found, [0; 1000]);
-        std::thread::spawn(move || drop(part)).join().unwrap();
-        assert_eq!(heap.block(1000).unwrap().span(), place);
-    }
-
-    #[test]
-    fn a_block_is_not_reached_by_its_place() {
-        let heap = heap(8 << 20);
-        let block = heap.block(4096).unwrap();
-        let place = block.span();
-        assert!(heap.arena().span(place).is_err());
-        assert!(heap.arena().bytes(0, heap.arena().len()).is_err());
-    }
-
-    #[test]
-    fn an_extent_that_is_used_already_is_refused() {
-        let (heap, out) = heap_that_counts(GRANTS as u64 * EXTENT);
-        let tables: Vec<_> = (0..GRANTS as u64)
-            .map(|extent| heap.arena().bytes(extent * EXTENT + 100, 8).unwrap())
-            .collect();
-        assert!(heap.block(8).is_err());
-        assert_eq!(out.load(Ordering::Relaxed), 0, "they were not given back");
-        drop(tables);
-        drop(heap.block(8).unwrap());
-    }
-
-    /// Whoever grants extents begins with the lowest that is free, again and again.
-    #[test]
-    fn an_extent_that_is_used_already_does_not_hide_the_next() {
-        let (heap, out) = heap_that_counts(8 << 20);
-        let _table = heap.arena().bytes(100, 8).unwrap();
-        let block = heap.block(8).unwrap();
-        assert_eq!(block.span().offset, EXTENT);
-        assert_eq!(out.load(Ordering::Relaxed), 1, "one was not given back");
-    }
-
-    #[test]
-    fn a_block_grows_part_by_part_and_is_given_back_from_any() {
-        let heap = heap(8 * PART);
-        let mut growing = heap.grow(2 * PART + 1).unwrap();
-        assert!(!growing.step().unwrap());
-        let resident = heap.arena().resident();
-        assert!((PART..2 * PART).contains(&resident), "{resident} bytes");
-        assert!(!growing.step().unwrap());
-        assert!(growing.step().unwrap());
-        assert!(growing.step().unwrap(), "all are there");
-        let block = growing.block().unwrap();
-        assert!(heap.arena().resident() > 2 * PART);
-        block.bytes().write(2 * PART, &[1]);
-        drop(block);
-        let begun = heap.grow(2 * PART).unwrap();
-        assert_eq!(heap.used(), 2 * PART);
-        drop(begun);
-        assert_eq!(heap.used(), 0);
-    }
-
-    #[test]
-    fn the_budget_is_a_typed_refusal_and_nothing_is_lost() {
-        let heap = heap(8 << 20);
-        let kept = heap.block(4 << 20).unwrap();
-        kept.bytes().write(5, b"kept");
-        assert!(matches!(heap.block(16 << 20), Err(Error::Budget { .. })));
-        assert!(matches!(heap.block(u64::MAX), Err(Error::Budget { .. })));
-        let mut seen = [0; 4];
-        kept.bytes().read(5, &mut seen);
-        assert_eq!(&seen, b"kept");
-        assert_eq!(heap.used(), 4 << 20);
-    }
-}
+pub(crate) mod tests;

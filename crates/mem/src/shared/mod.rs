@@ -58,12 +58,14 @@ unsafe fn copy_blocks(blocks: Blocks, from: (*const u8, u64), to: (*mut u8, u64)
             for at in 0..blocks.count {
                 let from = from.0.wrapping_add((at * from.1) as usize);
                 let to = to.0.wrapping_add((at * to.1) as usize);
-                // SAFETY: the caller's promise.
+                // SAFETY: the caller's promise: both are in range (B1); they may overlap (B3).
                 unsafe { std::ptr::copy(from, to, $len) }
             }
         };
     }
     match blocks.block {
+        // As many as anybody wants.
+        0 => {}
         8 => copy!(8),
         16 => copy!(16),
         32 => copy!(32),
@@ -120,7 +122,7 @@ unsafe fn write_narrow(from: &[u8], to: *mut u8) {
 
 // SAFETY: B1 and B2; the mapping itself may be used from every thread.
 unsafe impl Send for SharedBytes {}
-// SAFETY: as above.
+// SAFETY: B1 and B2: by reference there are copies and atomics only.
 unsafe impl Sync for SharedBytes {}
 
 impl SharedBytes {
@@ -332,16 +334,16 @@ impl SharedBytes {
     /// Copies `into.len()` doubles out, beginning at the double with this index.
     #[inline]
     pub fn read_f64s(&self, index: u64, into: &mut [f64]) {
-        let from = self.at(index * 8, into.len() as u64 * 8);
-        // SAFETY: as in `read`; every bit pattern is a double, and the bytes are copied as bytes.
+        let from = self.at(index.saturating_mul(8), into.len() as u64 * 8);
+        // SAFETY: in range (B1); every bit pattern is a double, and the bytes are copied as bytes; they may overlap (B3).
         unsafe { std::ptr::copy(from, into.as_mut_ptr().cast(), into.len() * 8) }
     }
 
     /// Copies doubles in, beginning at the double with this index.
     #[inline]
     pub fn write_f64s(&self, index: u64, from: &[f64]) {
-        let to = self.at(index * 8, from.len() as u64 * 8);
-        // SAFETY: as in `write`.
+        let to = self.at(index.saturating_mul(8), from.len() as u64 * 8);
+        // SAFETY: in range (B1); they may overlap (B3).
         unsafe { std::ptr::copy(from.as_ptr().cast(), to, from.len() * 8) }
     }
 
@@ -378,7 +380,9 @@ impl SharedBytes {
         address: u64,
     ) -> std::io::Result<u64> {
         let pointer = self.at(offset, bytes);
-        crate::sys::read_process_raw(pid, address, pointer, bytes as usize).map(|n| n as u64)
+        // SAFETY: in range (B1), and reached by nobody through a reference to plain bytes (B2).
+        let read = unsafe { crate::sys::read_process_raw(pid, address, pointer, bytes as usize) };
+        read.map(|n| n as u64)
     }
 
     /// Copies from this range to an address of another process (kernel copy); bytes copied.
@@ -390,7 +394,10 @@ impl SharedBytes {
         address: u64,
     ) -> std::io::Result<u64> {
         let pointer = self.at(offset, bytes);
-        crate::sys::write_process_raw(pid, address, pointer, bytes as usize).map(|n| n as u64)
+        // SAFETY: in range (B1); it is only read.
+        let written =
+            unsafe { crate::sys::write_process_raw(pid, address, pointer, bytes as usize) };
+        written.map(|n| n as u64)
     }
 
     /// Address of the range in this process (for tests of who sees what, and for kernel copies).
@@ -412,7 +419,7 @@ impl SharedBytes {
     pub fn prefetch_write_range(&self, offset: u64, bytes: u64) {
         let start = self.at(offset, bytes);
         for line in (0..bytes as usize).step_by(crate::LINE as usize) {
-            // SAFETY: in range (checked by `at`); a prefetch writes nothing and cannot fault.
+            // SAFETY: in range (B1, checked by `at`); a prefetch writes nothing and cannot fault.
             unsafe { prefetch::write(start.add(line)) }
         }
     }
@@ -423,9 +430,11 @@ mod prefetch {
     #[cfg(target_arch = "x86_64")]
     use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
 
+    /// # Safety
+    /// The line is in a live mapping (B1).
     #[inline(always)]
     pub(super) unsafe fn read(line: *const u8) {
-        // SAFETY: a hint; the caller's pointer is in range.
+        // SAFETY: a hint; the caller's pointer is in range (B1).
         #[cfg(target_arch = "x86_64")]
         unsafe {
             _mm_prefetch::<_MM_HINT_T0>(line.cast());
@@ -434,6 +443,8 @@ mod prefetch {
         let _ = line;
     }
 
+    /// # Safety
+    /// The line is in a live mapping (B1).
     #[inline(always)]
     pub(super) unsafe fn write(line: *const u8) {
         // The intrinsic for this hint becomes a prefetch for reading where the compiler does not know
@@ -449,36 +460,4 @@ mod prefetch {
 }
 
 #[cfg(all(test, not(loom)))]
-mod tests {
-    use super::*;
-    use crate::Arena;
-
-    /// A peer says that its body lies where an exclusive slice of the receiver does: the bytes are moved, as
-    /// between any two ranges that overlap.
-    #[test]
-    fn a_slice_of_the_same_memory_may_be_copied_to() {
-        let arena = Arena::create(4096).unwrap();
-        let bytes = arena.bytes(0, 256).unwrap();
-        let fresh = || (0..64).for_each(|at| bytes.u32(at * 4).store(at as u32, Relaxed));
-        let word = |at: u64| bytes.u32(at * 4).load(Relaxed);
-        let all = Blocks {
-            first: 16,
-            count: 3,
-            block: 32,
-            stride: 32,
-        };
-        // SAFETY: in the arena, which outlives it; nothing else is touched while one of these lives.
-        let slice = |at: usize, len| unsafe {
-            std::slice::from_raw_parts_mut(bytes.pointer().add(at), len)
-        };
-        fresh();
-        assert!(bytes.try_read(16, slice(0, 96)));
-        assert_eq!((word(0), word(23), word(24)), (4, 27, 24));
-        fresh();
-        assert!(bytes.try_write(16, slice(0, 96)));
-        assert_eq!((word(3), word(4), word(27)), (3, 0, 23));
-        fresh();
-        assert!(bytes.read_blocks(all, slice(0, 96)));
-        assert_eq!((word(0), word(23), word(24)), (4, 27, 24));
-    }
-}
+mod tests;
