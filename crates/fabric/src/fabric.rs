@@ -2,9 +2,10 @@
 
 use crate::agent::Seat;
 use crate::agent::client::{self, Held};
-use crate::engine::{Engine, UNPOLLED};
+use crate::engine::{Engine, Peer, UNPOLLED};
 use crate::layer::Taken;
 use crate::ops::{Key, Outcome};
+use crate::patience::Patience;
 use crate::transport::shm::Membership;
 use crate::transport::{AnyTransport, Class, Outgoing, Push, Transport};
 use crate::wire::kind;
@@ -72,14 +73,6 @@ impl Core {
     }
 }
 
-/// How long a wait spins on an idle machine before it yields and then sleeps.
-const SPIN: Duration = Duration::from_micros(50);
-/// How long it yields: long enough that a crowd on few cores gets round without a futex.
-const YIELD: Duration = Duration::from_micros(200);
-/// The longest sleep without a look at the deadline.
-const NAP: Duration = Duration::from_secs(1);
-/// Nobody rings when a full ring has room again, or when a helper has copied its last piece.
-const BUSY_NAP: Duration = Duration::from_micros(500);
 /// How long a process that leaves tries to get rid of what it still had to send, and waits for peers that copy.
 const LINGER: Duration = Duration::from_secs(1);
 /// A peer that does not end its copy so long after the receiver has given the message up is taken for one that never
@@ -87,12 +80,6 @@ const LINGER: Duration = Duration::from_secs(1);
 const GRACE: Duration = Duration::from_secs(10);
 /// What the agent is given for that.
 const EVICTION: Duration = Duration::from_secs(5);
-/// A sleep that took so much longer than it should, or a turn of so long in which something moved, is the time for which
-/// this process was stopped (or the machine slept): it waited for nobody then.
-const STOPPED: Duration = Duration::from_secs(2);
-/// Polls between two looks at the clock.
-const POLLS_PER_LOOK: u32 = 64;
-
 impl Fabric {
     /// Joins a domain on this node. Collective: no. Returns when this process is a peer.
     pub fn join(domain: &str, identity: Identity, config: Config) -> Result<Fabric> {
@@ -250,8 +237,8 @@ impl Fabric {
     pub fn peers(&self) -> Vec<PeerInfo> {
         self.progress();
         let core = self.core.borrow();
-        let alive = core.engine.peers.iter().filter(|peer| peer.gone.is_none());
-        alive.filter_map(|peer| peer.info.clone()).collect()
+        let alive = core.engine.peers.iter().filter_map(Peer::reachable);
+        alive.cloned().collect()
     }
 
     /// Waits until `done` answers. Progress is made here, by whoever waits: spin while that pays, let
@@ -385,97 +372,6 @@ fn of_users(key: u64) -> Result<()> {
     }
 }
 
-/// What a wait has done so far.
-#[derive(Debug, Default)]
-pub(crate) struct Patience {
-    polls: u32,
-    since: Option<Duration>,
-    idle_since: Option<Duration>,
-    now: Duration,
-    /// Something came since the last look at the clock.
-    moved: bool,
-}
-
-impl Patience {
-    /// Something came: it may go on like this.
-    #[inline(always)]
-    pub(crate) fn moved(&mut self) {
-        self.idle_since = None;
-        self.moved = true;
-    }
-
-    /// The wait began so much later.
-    fn leave_out(&mut self, stopped: Duration) {
-        if let Some(since) = &mut self.since {
-            *since += stopped;
-        }
-    }
-
-    /// How long it has been waiting, as last looked at.
-    pub(crate) fn waited(&self) -> Duration {
-        self.since.map_or(Duration::ZERO, |since| self.now - since)
-    }
-
-    /// After a turn in which nothing came: spins, yields or sleeps. `true` when the deadline is over.
-    /// `there` is asked once more before a sleep: what other units store without a frame.
-    #[inline]
-    pub(crate) fn rest(
-        &mut self,
-        core: &mut Core,
-        spin: Option<Duration>,
-        deadline: Duration,
-        there: &mut dyn FnMut() -> bool,
-    ) -> bool {
-        let transport = &mut core.transport;
-        let crowded = transport.crowded();
-        self.polls = self.polls.wrapping_add(1);
-        if !crowded && !self.polls.is_multiple_of(POLLS_PER_LOOK) {
-            std::hint::spin_loop();
-            return false;
-        }
-        let now = transport.now();
-        let left = self.left(now, deadline);
-        let idle = now - *self.idle_since.get_or_insert(now);
-        let spin = spin.unwrap_or(if crowded { Duration::ZERO } else { SPIN });
-        if left.is_zero() {
-            return true;
-        }
-        if idle < spin {
-            std::hint::spin_loop();
-        } else if idle < spin + YIELD {
-            transport.yield_now();
-        } else {
-            let nap = if core.engine.is_busy() { BUSY_NAP } else { NAP };
-            let nap = left.min(nap);
-            transport.idle(nap, there);
-            self.woke(transport.now(), now + nap);
-        }
-        false
-    }
-
-    /// A look at the clock after a turn; what is left until the deadline.
-    #[inline]
-    fn left(&mut self, now: Duration, deadline: Duration) -> Duration {
-        // A turn that moved nothing may have waited for memory: that counts.
-        let turned = now.saturating_sub(self.now);
-        if std::mem::take(&mut self.moved) && turned > STOPPED {
-            self.leave_out(turned);
-        }
-        self.now = now;
-        let since = *self.since.get_or_insert(now);
-        deadline.saturating_sub(now - since)
-    }
-
-    /// A sleep that should have ended by `until` has.
-    fn woke(&mut self, now: Duration, until: Duration) {
-        self.now = now;
-        let late = now.saturating_sub(until);
-        if late > STOPPED {
-            self.leave_out(late);
-        }
-    }
-}
-
 impl Drop for Fabric {
     /// Leaves the domain: peers see this process as lost. What it still had to send is sent if there
     /// is room soon; a message that matters is one that was waited for. A fork of the process that joined
@@ -488,6 +384,8 @@ impl Drop for Fabric {
         // A handler may panic meanwhile: also then nothing is freed that somebody writes into.
         let lingered = catch_unwind(AssertUnwindSafe(|| core.linger(spin)));
         let seat = self.seat.take();
+        // Peers read its rings until they have seen that it is gone, which the agent knows.
+        self.node.heap.leave();
         if core.engine.end_all() {
             // Shared memory that a peer still writes into is this process's until it ends.
             std::mem::forget(seat);
@@ -498,34 +396,5 @@ impl Drop for Fabric {
             Err(panic) if !std::thread::panicking() => resume_unwind(panic),
             _ => {}
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Who was stopped was not waiting: its deadline is for others.
-    #[test]
-    fn who_was_stopped_goes_on_waiting() {
-        let s = Duration::from_secs;
-        let deadline = s(4);
-        // Begun at 10, asleep from 11 to 12, stopped until 30.
-        let mut wait = Patience::default();
-        assert_eq!(wait.left(s(10), deadline), s(4));
-        assert_eq!(wait.left(s(11), deadline), s(3));
-        wait.woke(s(30), s(12));
-        assert_eq!(wait.left(s(30), deadline), s(2));
-        // Stopped in a turn that brought something.
-        wait.moved();
-        assert_eq!(wait.left(s(50), deadline), s(2));
-        assert_eq!(wait.left(s(51), deadline), s(1));
-        assert_eq!(wait.waited(), s(3));
-        // It ends when it did wait, also where it slept a little too long, and where a turn that brought nothing took long.
-        wait.woke(s(52), s(51) + s(1) / 2);
-        assert_eq!(wait.left(s(52), deadline), s(0));
-        let mut wait = Patience::default();
-        assert_eq!(wait.left(s(10), deadline), s(4));
-        assert_eq!(wait.left(s(14), deadline), s(0));
     }
 }

@@ -11,7 +11,8 @@
 //!
 //! # Files
 //! `fabric` (join, peers, waiting) · `roster` (meeting the units of a job) · `barrier` ·
-//! `watch` (waiting for words) · `message`, `handle`, `view`, `direct` · `segment`, `remote`, `far`, `gated` (one-sided) · `peer`, `config`, `error` ·
+//! `patience`, `watch` (waiting; for words) · `message`, `scope`, `handle`, `view`, `direct` · `segment`, `remote`, `far`, `gated` (one-sided) ·
+//! `peer`, `config`, `error` ·
 //! `engine/` (takes frames, moves operations on) · `proto/` (one protocol per file) ·
 //! `matching` (tags, pure) · `ops` (operations in flight) · `wire` (what frames say) ·
 //! `transport/{shm, sim}` · `layout/{mod, peers}` (the fixed part of a node's arena, the table of peers) · `agent/` ·
@@ -51,10 +52,12 @@ mod layout;
 mod matching;
 mod message;
 mod ops;
+mod patience;
 mod peer;
 mod proto;
 mod remote;
 mod roster;
+mod scope;
 mod segment;
 #[cfg(feature = "testing")]
 pub mod testing;
@@ -70,13 +73,13 @@ pub use gated::{Borrowed, Gated, Growing, Owned};
 pub use handle::{Handle, InFlight, Outcome, Received, Scoped, Sent, test_all, wait_all};
 pub use layer::Layer;
 pub use matching::{Match, Matcher};
-pub use message::Scope;
 pub use ops::Status;
 pub use peer::{Identity, PeerId, PeerInfo};
 pub use proto::batch::WordUpdate;
 pub use proto::cost::{Choice, CostModel, Rate};
 pub use proto::rma_over_am::{Atomic, Served, Width};
 pub use remote::Remote;
+pub use scope::Scope;
 pub use segment::{Segment, SegmentKey};
 pub use view::View;
 pub use watch::Bell;

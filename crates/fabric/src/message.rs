@@ -1,19 +1,17 @@
-//! Messages: blocking, borrowed in a scope, owned, in place, active.
+//! Messages: blocking, owned, in place, active. Those whose buffers are borrowed in a scope are in `scope`.
 
-use crate::agent::client::Held;
 use crate::engine::{Arrived, weight};
-use crate::fabric::{Core, Fabric, Patience};
-use crate::handle::{Handle, Received, Scoped, Sent};
-use crate::ops::{Ending, Key, NO_SCOPE, Outcome as Ended, Pull, Status, Viewed, Work};
+use crate::fabric::{Core, Fabric};
+use crate::handle::{Handle, Received, Sent};
+use crate::ops::{Key, NO_SCOPE, Outcome as Ended, Status, Viewed, Work};
 use crate::proto::rendezvous::push_eager;
 use crate::transport::{Class, Push};
 use crate::view::View;
 use crate::wire::kind;
-use crate::{Error, Match, PeerId, Result, Whom};
+use crate::{Error, Match, PeerId, Result};
 use samite_mem::SharedBytes;
-use samite_mem::lend::{self, Lender, ReadBuf, Recall, WriteBuf};
+use samite_mem::lend::{ReadBuf, WriteBuf};
 use samite_mem::ring::Body;
-use std::time::Duration;
 
 impl Fabric {
     /// Sends `bytes` to a peer. Completion: local; small messages are on their way, large ones have
@@ -34,7 +32,7 @@ impl Fabric {
 
     /// Sends a message that fits into one frame, if nothing waits before it and there is room.
     #[inline]
-    fn send_now(&self, to: PeerId, tag: u64, bytes: &[u8]) -> Result<bool> {
+    pub(crate) fn send_now(&self, to: PeerId, tag: u64, bytes: &[u8]) -> Result<bool> {
         let core = &mut *self.core.borrow_mut();
         let (eager_max, inline_max) = (core.engine.eager_max, core.engine.caps.inline_max);
         let len = bytes.len() as u64;
@@ -77,7 +75,7 @@ impl Fabric {
     /// Receives a message of any length.
     pub fn recv_vec(&self, wants: Match) -> Result<(Status, Vec<u8>)> {
         let key = self.start_recv(wants, Work::ReceiveAny { view: false }, NO_SCOPE)?;
-        match self.finish(key)? {
+        match self.finish_here(key)? {
             Ended::Viewed(status, Viewed::Copied(bytes)) => Ok((status, bytes)),
             Ended::Received(status, Some(bytes)) => Ok((status, bytes)),
             other => Err(unexpected(&other)),
@@ -89,7 +87,7 @@ impl Fabric {
     /// may have changed the bytes ([`View::is_withdrawn`]). Otherwise the view holds a private copy.
     pub fn recv_view(&self, wants: Match) -> Result<View<'_>> {
         let key = self.start_recv(wants, Work::ReceiveAny { view: true }, NO_SCOPE)?;
-        let (status, bytes, view) = match self.finish(key)? {
+        let (status, bytes, view) = match self.finish_here(key)? {
             Ended::Viewed(status, Viewed::InPlace { bytes, view }) => (status, bytes, Some(view)),
             Ended::Viewed(status, Viewed::Copied(bytes)) | Ended::Received(status, Some(bytes)) => {
                 (status, SharedBytes::adopt(bytes), None)
@@ -158,84 +156,6 @@ impl Fabric {
             })
     }
 
-    /// Runs `f`, in which operations may borrow buffers of the caller; returns when all of them have
-    /// ended. After the deadline what is left is given up.
-    ///
-    /// ```
-    /// # #![deny(warnings)]
-    /// # use samite_fabric::{Config, Fabric, Identity, Match};
-    /// # let fabric = Fabric::alone(Identity::by_hand("example"), Config::default())?;
-    /// let (out, mut into) = ([1; 8], [0; 8]);
-    /// fabric.scope(|scope| -> samite_fabric::Result<()> {
-    ///     scope.irecv(Match::any(7), &mut into)?;
-    ///     scope.isend(fabric.me(), 7, &out)?;
-    ///     Ok(())
-    /// })?;
-    /// assert_eq!(into, out);
-    /// # Ok::<(), samite_fabric::Error>(())
-    /// ```
-    ///
-    /// # Errors
-    /// That of `f`; else the first error of an operation that was started in it and that `f` has not waited
-    /// for itself: [`Error::Truncated`], [`Error::PeerLost`], [`Error::Timeout`] for what was given up. One
-    /// that was cancelled is not among them.
-    pub fn scope<'f, 'env, R, E: From<Error>>(
-        &'f self,
-        f: impl for<'s> FnOnce(&Scope<'s, 'env, 'f>) -> Result<R, E>,
-    ) -> Result<R, E> {
-        let mut open = OpenScope::new(self);
-        let level = open.level;
-        let result = self.lending(level, |lender| {
-            f(&Scope {
-                fabric: self,
-                lender,
-                level,
-            })
-        });
-        match (result, open.close()) {
-            (Ok(_), Some(error)) => Err(error.into()),
-            (result, _) => result,
-        }
-    }
-
-    /// Lends buffers to a scope, or to one call that has waited for its operation itself ([`NO_SCOPE`]). At the end
-    /// takes back what is still lent: after the deadline, in that call at once. A peer that is in the middle of copying
-    /// into it, and neither ends that nor dies, is ended by the agent. Without an agent nobody would hear of its end,
-    /// and this process aborts.
-    fn lending<'env, R>(&self, level: u16, f: impl for<'s> FnOnce(&'s Lender<'s, 'env>) -> R) -> R {
-        let mut patience = Patience::default();
-        let mut overdue = Overdue::default();
-        let mut is_first = true;
-        let recall = || {
-            let core = &mut *self.core.borrow_mut();
-            // Before a turn, which may panic in a handler, and also after one that brought something: neither that
-            // nor the frames of others stop the clock.
-            if !std::mem::replace(&mut is_first, false) {
-                patience.rest(core, self.spin(), Duration::MAX, &mut || false);
-            }
-            let (waited, deadline) = (patience.waited(), self.deadline());
-            if overdue.since.is_none() && (level == NO_SCOPE || waited >= deadline) {
-                core.give_up_lent(level, deadline);
-                overdue.begin(waited, core.held());
-            }
-            if let Some(held) = overdue.look(waited, self.grace.get(), || core.held()) {
-                if core.engine.agent_lost {
-                    let holders = held.iter().map(|held| held.holder.0.to_string());
-                    return Recall::Abort(format!(
-                        "{} still copies into a buffer of this process, and the agent is gone",
-                        holders.collect::<Vec<_>>().join(", ")
-                    ));
-                }
-                self.evict(&held);
-            }
-            if core.turn() > 0 {
-                patience.moved();
-            }
-            Recall::Again
-        };
-        lend::scope(recall, f)
-    }
-
     pub(crate) fn start_send(&self, to: PeerId, tag: u64, buf: ReadBuf, scope: u16) -> Result<Key> {
         let core = &mut *self.core.borrow_mut();
         if let Some(error) = core.engine.gone(to) {
@@ -302,13 +222,17 @@ impl Fabric {
     pub(crate) fn finish(&self, key: Key) -> Result<Ended> {
         let result = self.wait_op(key);
         if let Err(Error::Timeout { .. } | Error::AgentLost(_) | Error::Forked) = result {
-            let core = &mut *self.core.borrow_mut();
-            // Whoever waited is told; a scope is not told once more.
-            core.engine.ops.belong(key, NO_SCOPE);
-            core.engine.give_up(key, Error::Cancelled);
-            core.engine.ops.detach(key);
-            core.engine.flush(&mut core.transport);
+            self.core.borrow_mut().abandon(key);
         }
+        result
+    }
+
+    /// As [`Fabric::finish`], of an operation that nobody has a handle of and that has no buffer of the caller: if a handler
+    /// panics meanwhile, it is given up, too. It would take the next message, which nobody could ask for.
+    fn finish_here(&self, key: Key) -> Result<Ended> {
+        let unwinding = Unwinding { fabric: self, key };
+        let result = self.finish(key);
+        std::mem::forget(unwinding);
         result
     }
 
@@ -341,90 +265,33 @@ impl Fabric {
     }
 }
 
-/// Messages that were given up, whose senders may still be copying, and for how long.
-#[derive(Debug, Default)]
-struct Overdue {
-    since: Option<Duration>,
-    /// Those of that moment: who came later has time of its own.
-    held: Vec<Held>,
-    /// Their time was over at the last look.
-    is_late: bool,
+/// An operation whose caller is left by a panic.
+struct Unwinding<'f> {
+    fabric: &'f Fabric,
+    key: Key,
 }
 
-impl Overdue {
-    fn begin(&mut self, now: Duration, held: Vec<Held>) {
-        *self = Overdue {
-            since: Some(now),
-            held,
-            is_late: false,
-        };
-    }
-
-    /// Who held a piece then and still does, when their time is over and a turn after that has not ended it: this
-    /// process may have been stopped together with them.
-    fn look(
-        &mut self,
-        now: Duration,
-        grace: Duration,
-        held: impl FnOnce() -> Vec<Held>,
-    ) -> Option<Vec<Held>> {
-        let was_late = self.is_late;
-        self.is_late = now.saturating_sub(self.since?) > grace;
-        if !was_late || !self.is_late {
-            return None;
-        }
-        let held = held();
-        let then = std::mem::take(&mut self.held);
-        self.begin(now, held.clone());
-        let still: Vec<Held> = held.into_iter().filter(|one| then.contains(one)).collect();
-        (!still.is_empty()).then_some(still)
+impl Drop for Unwinding<'_> {
+    fn drop(&mut self) {
+        self.fabric.core.borrow_mut().abandon(self.key);
     }
 }
 
 impl Core {
-    /// The deadline of a scope is over: gives up its operations that hold a lent buffer. Those of the scopes around
-    /// it have a deadline that has not begun.
-    fn give_up_lent(&mut self, level: u16, after: Duration) {
-        let is_lent = |work: &Work| match work {
-            Work::Send { buf, .. } | Work::Stream { buf, .. } | Work::Assist { buf, .. } => {
-                buf.is_lent()
-            }
-            Work::Receive { buf } | Work::Get { buf, .. } => buf.is_lent(),
-            Work::Collect(collect) => collect.buf.is_lent(),
-            Work::Pull(pull) => pull.buf.is_lent(),
-            _ => false,
-        };
-        let ours = |op: &crate::ops::Op| op.scope == level && is_lent(&op.work);
-        for key in self.engine.ops.pending(ours) {
-            let Some(op) = self.engine.ops.get(key) else {
-                continue;
-            };
-            let late = Error::Timeout {
-                what: op.what,
-                whom: op.peer.map_or(Whom::Any, Whom::Peer),
-                after,
-            };
-            self.engine.give_up(key, late);
-            if level == NO_SCOPE {
-                // The call that waited for it was ended by a panic: nobody asks any more.
-                self.engine.ops.detach(key);
-            }
+    /// Ends an operation because nobody asks any more how it ended: whoever waited for it is told otherwise, and a scope is not
+    /// told once more.
+    #[cold]
+    fn abandon(&mut self, key: Key) {
+        self.engine.ops.belong(key, NO_SCOPE);
+        self.engine.give_up(key, Error::Cancelled);
+        if let Some(Ok(Ended::Viewed(_, Viewed::InPlace { bytes, view }))) =
+            self.engine.ops.take(key)
+        {
+            drop(bytes); // With its lease, before the sender hears of it.
+            self.engine.end_view(view);
         }
-    }
-
-    /// Messages that were given up, and into whose buffers their senders may still be copying.
-    fn held(&self) -> Vec<Held> {
-        let pulls = self.engine.ops.running().filter_map(|op| match &op.work {
-            Work::Pull(pull) => Some(pull),
-            _ => None,
-        });
-        let is_given_up = |pull: &Pull| matches!(pull.ending, Some(Ending::Fail(_)));
-        let given_up = pulls.filter(|pull| is_given_up(pull) && pull.helped);
-        let held = given_up.map(|pull| Held {
-            holder: (pull.status.from, pull.status.incarnation),
-            claim: pull.claim_at,
-        });
-        held.collect()
+        self.engine.ops.detach(key);
+        self.engine.flush(&mut self.transport);
     }
 }
 
@@ -451,91 +318,4 @@ impl crate::engine::Engine {
 
 fn unexpected(ended: &Ended) -> Error {
     unreachable!("an operation ended as {ended:?}, which is not how it can end")
-}
-
-/// Borrowing operations; see [`Fabric::scope`].
-#[derive(Debug)]
-pub struct Scope<'s, 'env, 'f> {
-    fabric: &'f Fabric,
-    lender: &'s Lender<'s, 'env>,
-    level: u16,
-}
-
-/// A scope from its beginning to its end, also if that is a panic.
-struct OpenScope<'f> {
-    fabric: &'f Fabric,
-    level: u16,
-    is_open: bool,
-}
-
-impl<'f> OpenScope<'f> {
-    fn new(fabric: &'f Fabric) -> Self {
-        OpenScope {
-            fabric,
-            level: fabric.core.borrow_mut().engine.ops.begin_scope(),
-            is_open: true,
-        }
-    }
-
-    /// Ends it; the first error of what was started in it.
-    fn close(&mut self) -> Option<Error> {
-        let was_open = std::mem::replace(&mut self.is_open, false);
-        let ops = &mut self.fabric.core.borrow_mut().engine.ops;
-        was_open.then(|| ops.end_scope()).flatten()
-    }
-}
-
-impl Drop for OpenScope<'_> {
-    fn drop(&mut self) {
-        self.close();
-    }
-}
-
-impl<'env, 'f> Scope<'_, 'env, 'f> {
-    /// Starts to send a borrowed buffer.
-    #[inline]
-    pub fn isend(&self, to: PeerId, tag: u64, bytes: &'env [u8]) -> Result<Scoped<'_, Sent>> {
-        if self.fabric.send_now(to, tag, bytes)? {
-            return Ok(Scoped::new(Handle::sent(self.fabric)));
-        }
-        let buf = self.lender.read(bytes);
-        let key = self.fabric.start_send(to, tag, buf, self.level)?;
-        Ok(Scoped::new(Handle::new(self.fabric, key)))
-    }
-
-    /// As [`crate::Remote::get`], without waiting: the scope ends when the bytes are there.
-    pub fn get(
-        &self,
-        remote: &crate::Remote<'f>,
-        offset: u64,
-        into: &'env mut [u8],
-    ) -> Result<Scoped<'_, u64>> {
-        if remote.get_at_once(offset, into)? {
-            return Ok(Scoped::new(Handle::ended(self.fabric)));
-        }
-        self.get_far(remote, offset, into)
-    }
-
-    /// Asks the owner for bytes of a range that was checked.
-    pub(crate) fn get_far(
-        &self,
-        remote: &crate::Remote<'f>,
-        offset: u64,
-        into: &'env mut [u8],
-    ) -> Result<Scoped<'_, u64>> {
-        let handle = remote.ask(offset, self.lender.write(into))?;
-        let ops = &mut self.fabric.core.borrow_mut().engine.ops;
-        ops.belong(handle.key(), self.level);
-        Ok(Scoped::new(handle))
-    }
-
-    /// Starts to receive into a borrowed buffer.
-    #[inline]
-    pub fn irecv(&self, wants: Match, buffer: &'env mut [u8]) -> Result<Scoped<'_, Received>> {
-        let work = Work::Receive {
-            buf: self.lender.write(buffer),
-        };
-        let key = self.fabric.start_recv(wants, work, self.level)?;
-        Ok(Scoped::new(Handle::new(self.fabric, key)))
-    }
 }

@@ -6,7 +6,7 @@
 //! only when a word of the table of peers says that a program has become complete or that a unit ended before it joined.
 
 use crate::agent::{Roster, Wanted, client};
-use crate::engine::Engine;
+use crate::engine::{Engine, Peer};
 use crate::fabric::Fabric;
 use crate::{Error, Identity, PeerId, PeerInfo, Result, Whom};
 use std::time::Duration;
@@ -111,8 +111,7 @@ impl Fabric {
 
 /// Their numbers and incarnations, if all of them are there now.
 fn living(engine: &Engine, own: &Identity, wanted: &Wanted) -> Option<Vec<(PeerId, u32)>> {
-    let all = engine.peers.iter().filter(|peer| peer.gone.is_none());
-    let all: Vec<&PeerInfo> = all.filter_map(|peer| peer.info.as_ref()).collect();
+    let all: Vec<&PeerInfo> = engine.peers.iter().filter_map(Peer::reachable).collect();
     let mut of_job: Vec<&PeerInfo> = all
         .iter()
         .copied()

@@ -5,7 +5,8 @@
 //! whose condition loads with Acquire. Where units share no memory the store is a put, and the owner's
 //! progress inside the wait brings it; `nudge` then has nothing to do.
 
-use crate::fabric::{Fabric, Patience};
+use crate::fabric::Fabric;
+use crate::patience::Patience;
 use crate::transport::Transport;
 use crate::{Error, PeerId, Result, Whom};
 use samite_mem::{Doorbell, SharedBytes};

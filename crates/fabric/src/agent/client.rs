@@ -1,4 +1,5 @@
-//! How a process asks the agent: a connection for each request, again if this process was too slow to say it.
+//! How a process asks the agent: a connection for each request, again if this process was too slow to say it. How it asks for
+//! memory is in `extents`.
 
 use super::control::{
     Answer, DomainFacts, Request, address, check_credentials, has_come, receive, send, set_timeout,
@@ -9,19 +10,18 @@ use crate::layout::{Cpus, own_cpus};
 use crate::{Config, Error, Identity, PeerId, PeerInfo};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::retry_on_intr;
-use samite_mem::{ExtentSource, OwnerProcess, PEERS_MAX, Span};
-use std::collections::VecDeque;
+use samite_mem::{OwnerProcess, PEERS_MAX};
 use std::time::{Duration, Instant};
 
 /// Who is to ask again does so after this time.
 const AGAIN: Duration = Duration::from_millis(1);
 
 /// Why the agent did not look at a request.
-const TOO_SLOW: &str =
+pub(super) const TOO_SLOW: &str =
     "this process was stopped or starved each time that it wanted to say its request";
 
 /// One request to the agent of `domain`, again if this process was too slow to say it (stopped, or starved).
-fn ask(
+pub(super) fn ask(
     domain: &str,
     request: &Request,
     deadline: Duration,
@@ -35,7 +35,7 @@ fn ask(
     }
 }
 
-fn failed(domain: &str) -> impl Fn(String) -> Error {
+pub(super) fn failed(domain: &str) -> impl Fn(String) -> Error {
     move |why| Error::Join {
         domain: domain.to_owned(),
         why,
@@ -65,7 +65,7 @@ fn speak(
     receive(socket).map_err(failed(domain))
 }
 
-fn connect(domain: &str, deadline: Duration) -> Result<OwnedFd, Error> {
+pub(super) fn connect(domain: &str, deadline: Duration) -> Result<OwnedFd, Error> {
     let fail = failed(domain);
     let socket = socket().map_err(|e| fail(e.to_string()))?;
     set_timeout(socket.as_fd(), deadline).map_err(&fail)?;
@@ -83,29 +83,11 @@ fn connect(domain: &str, deadline: Duration) -> Result<OwnedFd, Error> {
 }
 
 fn refused(domain: &str, answer: Answer) -> Error {
-    match answer {
-        Answer::OverBudget {
-            asked,
-            used,
-            budget,
-        } => Error::Budget {
-            asked,
-            used,
-            budget,
-        },
-        Answer::Refused(why) => Error::Join {
-            domain: domain.to_owned(),
-            why,
-        },
-        Answer::Late => Error::Join {
-            domain: domain.to_owned(),
-            why: TOO_SLOW.into(),
-        },
-        other => Error::Join {
-            domain: domain.to_owned(),
-            why: format!("unexpected answer {other:?}"),
-        },
-    }
+    failed(domain)(match answer {
+        Answer::Refused(why) => why,
+        Answer::Late => TOO_SLOW.into(),
+        other => format!("unexpected answer {other:?}"),
+    })
 }
 
 /// A place among the peers of a domain. Whoever drops it leaves, unless it is a fork of the process that joined.
@@ -126,9 +108,12 @@ impl Drop for Seat {
             peer: self.peer,
             incarnation: self.incarnation,
         };
-        if let Err(error) = ask(&self.domain, &request, Duration::from_secs(5)) {
-            tracing::debug!(%error, "leaving was not heard; the agent notices the end of the process");
-        }
+        let heard = match ask(&self.domain, &request, Duration::from_secs(5)) {
+            Ok((Answer::Done, _)) => return,
+            Ok((answer, _)) => refused(&self.domain, answer),
+            Err(error) => error,
+        };
+        tracing::debug!(error = %heard, "leaving was not heard; the agent notices the end of the process");
     }
 }
 
@@ -281,233 +266,9 @@ pub(crate) fn roster(
     }
 }
 
-/// How long one who has others to answer waits for the agent, which takes a tenth of that if nothing is wrong.
-const SOON: Duration = Duration::from_millis(5);
-
-/// After it was too busy to listen it is left in peace for so long by who has others to answer.
-const PAUSE: Duration = Duration::from_millis(50);
-/// So many answers are waited for at the same time: each takes a descriptor.
-const TOLD_MAX: usize = 16;
-
-/// Extents granted by the agent of the node.
-#[derive(Debug)]
-pub(crate) struct AgentExtents {
-    domain: String,
-    peer: PeerId,
-    incarnation: u32,
-    deadline: Duration,
-    /// What was asked for in passing, and is not answered yet.
-    asked: Option<Asked>,
-    /// What the agent could not be told yet is free.
-    owed: Vec<Span>,
-    /// What it was told of, and where it answers that it has heard that.
-    told: VecDeque<(Span, OwnedFd)>,
-    /// When it last did not listen.
-    deaf: Option<Instant>,
-}
-
-/// An extent of so many bytes, about which the agent says something here.
-#[derive(Debug)]
-struct Asked {
-    bytes: u64,
-    answer: OwnedFd,
-    /// The answer was there at the last [`ExtentSource::tend`], and nobody has taken it.
-    is_stale: bool,
-}
-
-impl AgentExtents {
-    pub(crate) fn new(
-        domain: &str,
-        (peer, incarnation): (PeerId, u32),
-        deadline: Duration,
-    ) -> AgentExtents {
-        AgentExtents {
-            domain: domain.to_owned(),
-            peer,
-            incarnation,
-            deadline,
-            asked: None,
-            owed: Vec::new(),
-            told: VecDeque::new(),
-            deaf: None,
-        }
-    }
-
-    /// Says something to the agent, unless it did not listen just now; where its answer will be.
-    fn say(&mut self, request: &Request) -> Result<OwnedFd, Error> {
-        if self.deaf.is_some_and(|at| at.elapsed() < PAUSE) {
-            return Err(failed(&self.domain)(
-                "the agent does not listen; is it stopped?".into(),
-            ));
-        }
-        let said = connect(&self.domain, SOON).and_then(|socket| {
-            send(socket.as_fd(), request, &[]).map_err(failed(&self.domain))?;
-            Ok(socket)
-        });
-        self.deaf = said.is_err().then(Instant::now);
-        said
-    }
-
-    fn extent(&self, bytes: u64) -> Request {
-        Request::Extent {
-            peer: self.peer,
-            incarnation: self.incarnation,
-            bytes,
-        }
-    }
-
-    /// Tells the agent what is free.
-    fn pay(&mut self) {
-        self.be_heard(Duration::ZERO);
-        while self.told.len() < TOLD_MAX
-            && let Some(&span) = self.owed.last()
-        {
-            let request = Request::GiveBack {
-                peer: self.peer,
-                incarnation: self.incarnation,
-                offset: span.offset,
-                bytes: span.bytes,
-            };
-            match self.say(&request) {
-                Ok(answer) => self.told.push_back((span, answer)),
-                Err(error) => {
-                    // At the next opportunity. The agent gives everything back when this process ends.
-                    return tracing::debug!(%error, "an extent could not be given back");
-                }
-            }
-            self.owed.pop();
-        }
-    }
-
-    /// Waits until the agent has heard what it was told. What it did not listen to is owed again.
-    fn be_heard(&mut self, patience: Duration) {
-        let start = Instant::now();
-        while let Some((span, answer)) = self.told.front() {
-            if !has_come(answer.as_fd(), patience.saturating_sub(start.elapsed())) {
-                return;
-            }
-            match receive(answer.as_fd()) {
-                Ok((Answer::Done, _)) => {}
-                Ok((Answer::Late, _)) => self.owed.push(*span),
-                // It may have heard it: what is given back twice could be somebody's by now.
-                answer => tracing::warn!(?answer, "an extent could not be given back"),
-            }
-            self.told.pop_front();
-        }
-    }
-
-    /// Waits for the answer to what was asked for in passing, and goes on waiting for it in a later call.
-    fn answer(&mut self, asked: Asked, patience: Duration) -> Result<Span, samite_mem::Error> {
-        if !has_come(asked.answer.as_fd(), patience) {
-            self.asked = Some(asked);
-            let why = "the agent has not answered yet; is it stopped?";
-            return Err(samite_mem::Error::NoGrant(why.into()));
-        }
-        granted(receive(asked.answer.as_fd()).map_err(failed(&self.domain)))
-    }
-}
-
-fn granted(answer: Result<(Answer, Vec<OwnedFd>), Error>) -> Result<Span, samite_mem::Error> {
-    match answer {
-        Ok((Answer::Granted { offset, bytes }, _)) => Ok(Span { offset, bytes }),
-        Ok((
-            Answer::OverBudget {
-                asked,
-                used,
-                budget,
-            },
-            _,
-        )) => Err(samite_mem::Error::Budget {
-            asked,
-            used,
-            budget,
-        }),
-        Ok((Answer::Late, _)) => Err(samite_mem::Error::NoGrant(TOO_SLOW.into())),
-        Ok((Answer::Refused(why), _)) => Err(samite_mem::Error::NoGrant(why)),
-        Ok((answer, _)) => Err(samite_mem::Error::NoGrant(format!(
-            "unexpected answer {answer:?}"
-        ))),
-        Err(error) => Err(samite_mem::Error::NoGrant(error.to_string())),
-    }
-}
-
-impl ExtentSource for AgentExtents {
-    fn grant(&mut self, bytes: u64) -> Result<Span, samite_mem::Error> {
-        let start = Instant::now();
-        let deadline = self.deadline;
-        let left = || deadline.saturating_sub(start.elapsed()).max(SOON);
-        // What was given back counts.
-        self.deaf = None;
-        self.pay();
-        while !self.told.is_empty() && start.elapsed() < deadline {
-            self.be_heard(left());
-            self.pay();
-        }
-        if let Some(asked) = self.asked.take_if(|asked| asked.bytes == bytes) {
-            match self.answer(asked, left()) {
-                // It was said too late, because this process was stopped in the midst of it: once more.
-                Err(samite_mem::Error::NoGrant(_)) if self.asked.is_none() => {}
-                answer => return answer,
-            }
-        }
-        granted(ask(&self.domain, &self.extent(bytes), left()))
-    }
-
-    fn grant_soon(&mut self, bytes: u64) -> Result<Span, samite_mem::Error> {
-        self.pay();
-        let (asked, patience) = match self.asked.take() {
-            Some(asked) => (asked, Duration::ZERO),
-            None => {
-                let answer = self.say(&self.extent(bytes));
-                let answer =
-                    answer.map_err(|error| samite_mem::Error::NoGrant(error.to_string()))?;
-                let asked = Asked {
-                    bytes,
-                    answer,
-                    is_stale: false,
-                };
-                (asked, SOON)
-            }
-        };
-        let span = self.answer(asked, patience)?;
-        if span.bytes < bytes {
-            self.give_back(span);
-            let why = "another length was asked for before";
-            return Err(samite_mem::Error::NoGrant(why.into()));
-        }
-        Ok(span)
-    }
-
-    fn give_back(&mut self, extent: Span) {
-        self.owed.push(extent);
-        self.pay();
-        self.be_heard(SOON);
-    }
-
-    fn tend(&mut self) {
-        if !self.owed.is_empty() || !self.told.is_empty() {
-            self.pay();
-        }
-        let Some(mut asked) = self
-            .asked
-            .take_if(|asked| has_come(asked.answer.as_fd(), Duration::ZERO))
-        else {
-            return;
-        };
-        if !std::mem::replace(&mut asked.is_stale, true) {
-            self.asked = Some(asked);
-            return;
-        }
-        // Who asked in passing tries again sooner, if it still needs it.
-        if let Ok(span) = self.answer(asked, Duration::ZERO) {
-            self.owed.push(span);
-            self.pay();
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use super::super::control::bind;
     use super::*;
 
     const LONG: Duration = Duration::from_secs(10);
@@ -516,9 +277,7 @@ mod tests {
     #[test]
     fn who_was_too_slow_asks_again() {
         let domain = format!("too-slow-{}", std::process::id());
-        let listener = socket().unwrap();
-        rustix::net::bind(&listener, &address(&domain).unwrap()).unwrap();
-        rustix::net::listen(&listener, 4).unwrap();
+        let listener = bind(&domain, 4).unwrap();
         let agent = std::thread::spawn(move || {
             for answer in [Answer::Late, Answer::Done] {
                 let asked = rustix::net::accept(&listener).unwrap();
@@ -529,119 +288,5 @@ mod tests {
         let (answer, _) = ask(&domain, &Request::Facts { after: None }, LONG).unwrap();
         assert!(matches!(answer, Answer::Done), "{answer:?}");
         agent.join().unwrap();
-    }
-
-    /// The agent is stopped, for longer than anybody who has others to answer can wait. What was asked for in passing, and
-    /// what was given back, is not lost, and nothing is asked for twice.
-    #[test]
-    fn nobody_who_has_others_to_answer_waits_for_the_agent() {
-        let domain = format!("stopped-{}", std::process::id());
-        let listener = socket().unwrap();
-        rustix::net::bind(&listener, &address(&domain).unwrap()).unwrap();
-        rustix::net::listen(&listener, 8).unwrap();
-        let mut extents = AgentExtents::new(&domain, (PeerId(3), 1), LONG);
-        for _ in 0..20 {
-            let refused = extents.grant_soon(100);
-            assert!(
-                matches!(refused, Err(samite_mem::Error::NoGrant(_))),
-                "{refused:?}"
-            );
-        }
-        let free = [2, 4].map(|offset| Span {
-            offset: offset << 20,
-            bytes: 2 << 20,
-        });
-        for span in free {
-            extents.give_back(span);
-        }
-        let mut heard = Vec::new();
-        while has_come(listener.as_fd(), Duration::ZERO) {
-            let asked = rustix::net::accept(&listener).unwrap();
-            let (request, _) = receive::<Request>(asked.as_fd()).unwrap();
-            let answer = match request {
-                Request::Extent { bytes: 100, .. } => Answer::Granted {
-                    offset: 8 << 20,
-                    bytes: 2 << 20,
-                },
-                Request::GiveBack { offset, .. } => {
-                    heard.push(offset >> 20);
-                    Answer::Done
-                }
-                other => panic!("{other:?}"),
-            };
-            let _ = send(asked.as_fd(), &answer, &[]);
-        }
-        assert_eq!(heard, [2, 4]);
-        let granted = extents.grant_soon(100).unwrap();
-        assert_eq!((granted.offset, granted.bytes), (8 << 20, 2 << 20));
-    }
-
-    /// An agent that is told of a span, and does not listen the first time.
-    #[test]
-    fn what_was_given_back_and_not_listened_to_is_said_again() {
-        let domain = format!("not-listening-{}", std::process::id());
-        let listener = socket().unwrap();
-        rustix::net::bind(&listener, &address(&domain).unwrap()).unwrap();
-        rustix::net::listen(&listener, 8).unwrap();
-        let mut extents = AgentExtents::new(&domain, (PeerId(3), 1), LONG);
-        let span = Span {
-            offset: 2 << 20,
-            bytes: 2 << 20,
-        };
-        let hear = |answer: Answer| {
-            assert!(has_come(listener.as_fd(), LONG), "nothing was said");
-            let asked = rustix::net::accept(&listener).unwrap();
-            let (request, _) = receive::<Request>(asked.as_fd()).unwrap();
-            send(asked.as_fd(), &answer, &[]).unwrap();
-            request
-        };
-        extents.give_back(span);
-        for answer in [Answer::Late, Answer::Done] {
-            let request = hear(answer);
-            assert!(
-                matches!(request, Request::GiveBack { offset, .. } if offset == span.offset),
-                "{request:?}"
-            );
-            extents.tend();
-        }
-        extents.tend();
-        assert!(!has_come(listener.as_fd(), Duration::ZERO), "once more");
-        // What was asked for in passing, and nobody came back for.
-        assert!(extents.grant_soon(100).is_err());
-        let Span { offset, bytes } = span;
-        hear(Answer::Granted { offset, bytes });
-        extents.tend();
-        assert!(!has_come(listener.as_fd(), Duration::ZERO), "too soon");
-        extents.tend();
-        let request = hear(Answer::Done);
-        assert!(matches!(request, Request::GiveBack { .. }), "{request:?}");
-    }
-
-    /// What the agent could not be told, because it had no place for another caller, it is told later.
-    #[test]
-    fn what_the_agent_had_no_ear_for_is_said_later() {
-        let domain = format!("no-ear-{}", std::process::id());
-        let listener = socket().unwrap();
-        rustix::net::bind(&listener, &address(&domain).unwrap()).unwrap();
-        rustix::net::listen(&listener, 1).unwrap();
-        let mut extents = AgentExtents::new(&domain, (PeerId(3), 1), LONG);
-        for extent in 1..=6 {
-            extents.give_back(Span {
-                offset: extent << 21,
-                bytes: 2 << 20,
-            });
-        }
-        let mut heard = std::collections::BTreeSet::new();
-        while heard.len() < 6 {
-            while has_come(listener.as_fd(), Duration::from_millis(1)) {
-                let asked = rustix::net::accept(&listener).unwrap();
-                match receive::<Request>(asked.as_fd()).unwrap().0 {
-                    Request::GiveBack { offset, .. } => assert!(heard.insert(offset), "twice"),
-                    other => panic!("{other:?}"),
-                }
-                send(asked.as_fd(), &Answer::Done, &[]).unwrap();
-            }
-            extents.tend();
-        }
     }
 }

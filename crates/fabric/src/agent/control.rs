@@ -12,10 +12,11 @@ use crate::layout::Cpus;
 use crate::{Error, Identity, PeerId, PeerInfo};
 use rustix::event::{PollFd, PollFlags};
 use rustix::fd::{BorrowedFd, OwnedFd};
-use rustix::io::retry_on_intr;
+use rustix::io::{Errno, retry_on_intr};
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags,
-    SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
+    SendAncillaryBuffer, SendAncillaryMessage, SendFlags, Shutdown, SocketAddrUnix, SocketFlags,
+    SocketType,
 };
 use serde::{Deserialize, Serialize};
 use std::io::{IoSlice, IoSliceMut};
@@ -152,6 +153,23 @@ pub(crate) fn socket() -> rustix::io::Result<OwnedFd> {
     )
 }
 
+/// A socket on which the agent of a domain is called, and that keeps so many callers until they are accepted.
+pub(crate) fn bind(domain: &str, backlog: i32) -> Result<OwnedFd, Error> {
+    let fail = |errno: Errno| Error::Join {
+        domain: domain.to_owned(),
+        why: match errno {
+            Errno::ADDRINUSE => {
+                "an agent with this name is already running; join it or choose another name".into()
+            }
+            errno => errno.to_string(),
+        },
+    };
+    let listener = socket().map_err(fail)?;
+    rustix::net::bind(&listener, &address(domain)?).map_err(fail)?;
+    rustix::net::listen(&listener, backlog).map_err(fail)?;
+    Ok(listener)
+}
+
 pub(crate) fn send<T: Serialize>(
     socket: BorrowedFd<'_>,
     value: &T,
@@ -168,6 +186,15 @@ pub(crate) fn send<T: Serialize>(
     retry_on_intr(|| rustix::net::sendmsg(socket, &[IoSlice::new(&text)], &mut ancillary, flags))
         .map(|_| ())
         .map_err(|e| e.to_string())
+}
+
+/// Says a last word to somebody whose connection is closed next. What they say meanwhile is dropped, and what they say later
+/// they cannot send: a connection that is closed with something unread loses the last word, too.
+pub(super) fn turn_away(socket: BorrowedFd<'_>, word: &Answer) {
+    let _ = send(socket, word, &[]);
+    let _ = rustix::net::shutdown(socket, Shutdown::Read);
+    let now = RecvFlags::DONTWAIT;
+    while let Ok((1.., _)) = rustix::net::recv(socket, &mut [0; 1], now) {}
 }
 
 /// Waits until something can be [received](receive).
@@ -187,7 +214,7 @@ pub(crate) fn receive<T: for<'a> Deserialize<'a>>(
     let flags = RecvFlags::CMSG_CLOEXEC;
     let got = retry_on_intr(|| rustix::net::recvmsg(socket, slices, &mut ancillary, flags))
         .map_err(|error| match error {
-            rustix::io::Errno::AGAIN => "no answer in time; is the agent stopped?".to_owned(),
+            Errno::AGAIN => "no answer in time; is the agent stopped?".to_owned(),
             error => error.to_string(),
         })?;
     if got.bytes == 0 {

@@ -9,12 +9,14 @@
 //! ([`crate::Error::AgentLost`]) and `samite run` ends the job.
 //!
 //! # Files
-//! `control` (requests, answers, socket) · `client` (how a process asks) · `book` (extents and budget, pure) ·
-//! `jobs` (which units have joined, pure) · `slots` (who has which number, pure) · `node` (what the agent keeps of all) · `server` (the loop)
+//! `control` (requests, answers, socket) · `client` (how a process asks) · `extents` (how it asks for memory) ·
+//! `book` (extents and budget, pure) · `jobs` (which units have joined, pure) · `slots` (who has which number, pure) ·
+//! `node` (what the agent keeps of all) · `server` (the loop)
 
 mod book;
 pub(crate) mod client;
 pub(crate) mod control;
+mod extents;
 #[cfg(test)]
 mod hostile;
 mod jobs;
@@ -23,9 +25,10 @@ mod server;
 mod slots;
 
 pub(crate) use book::Book;
-pub(crate) use client::{AgentExtents, Seat};
+pub(crate) use client::Seat;
 pub use client::{facts, join_retrying, unit_ended};
 pub use control::{DomainFacts, domains};
+pub(crate) use extents::AgentExtents;
 pub(crate) use jobs::{Roster, Wanted};
 pub use node::Node;
 pub use server::{AgentConfig, run};

@@ -59,14 +59,7 @@ pub fn run(config: &AgentConfig, ready: impl FnOnce()) -> Result<(), Error> {
         why,
     };
     let node = Node::create(config.budget)?;
-    let listener = control::socket().map_err(|e| fail(e.to_string()))?;
-    rustix::net::bind(&listener, &control::address(&config.domain)?).map_err(|e| match e {
-        Errno::ADDRINUSE => fail(
-            "an agent with this name is already running; join it or choose another name".into(),
-        ),
-        e => fail(e.to_string()),
-    })?;
-    rustix::net::listen(&listener, 128).map_err(|e| fail(e.to_string()))?;
+    let listener = control::bind(&config.domain, 128)?;
     ready();
     tracing::info!(
         domain = config.domain,
@@ -187,13 +180,14 @@ impl Server {
         let Caller {
             socket, pid, seat, ..
         } = caller;
+        // What was said since the last look at all of them counts.
+        let spoke = spoke || control::has_come(socket.as_fd(), Duration::ZERO);
         if let Some(member) = seat {
             return self.confirm(member, &socket, spoke);
         }
         if !spoke {
             let answer = pid.map_or_else(Answer::Refused, |_| Answer::Late);
-            let _ = control::send(socket.as_fd(), &answer, &[]);
-            return;
+            return control::turn_away(socket.as_fd(), &answer);
         }
         // Of who is turned away, too: a connection that closes with something unread loses what was said on it.
         let request = control::receive::<Request>(socket.as_fd());
@@ -272,5 +266,53 @@ impl Server {
         {
             self.node.lose(index);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::net::{AddressFamily, SocketType, socketpair};
+
+    fn pair() -> (OwnedFd, OwnedFd) {
+        let (family, kind) = (AddressFamily::UNIX, SocketType::SEQPACKET);
+        socketpair(family, kind, SocketFlags::CLOEXEC, None).unwrap()
+    }
+
+    /// The time of a caller is over, and it has just said its request: it is answered.
+    #[test]
+    fn what_is_said_at_the_last_moment_is_heard() {
+        let mut server = Server {
+            domain: "last-moment".into(),
+            node: Node::create(1 << 20).unwrap(),
+            listener: control::socket().unwrap(),
+            callers: Vec::new(),
+            deaf_until: None,
+        };
+        let (theirs, ours) = pair();
+        let request = Request::Facts { after: None };
+        control::send(theirs.as_fd(), &request, &[]).unwrap();
+        let caller = Caller {
+            socket: ours,
+            pid: Ok(std::process::id() as i32),
+            until: Instant::now(),
+            seat: None,
+        };
+        server.hear(caller, false);
+        let answer = control::receive::<Answer>(theirs.as_fd());
+        assert!(matches!(answer, Ok((Answer::Facts(..), _))), "{answer:?}");
+    }
+
+    /// One that is turned away is told so, also if its request comes at that moment, and what it says later it cannot send.
+    #[test]
+    fn who_is_turned_away_hears_it() {
+        let (theirs, ours) = pair();
+        let request = Request::Facts { after: None };
+        control::send(theirs.as_fd(), &request, &[]).unwrap();
+        control::turn_away(ours.as_fd(), &Answer::Late);
+        assert!(control::send(theirs.as_fd(), &request, &[]).is_err());
+        drop(ours);
+        let answer = control::receive::<Answer>(theirs.as_fd());
+        assert!(matches!(answer, Ok((Answer::Late, _))), "{answer:?}");
     }
 }

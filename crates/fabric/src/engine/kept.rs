@@ -168,8 +168,7 @@ impl Engine {
     #[inline(always)]
     pub(crate) fn may_send_at_once(&self, to: PeerId, bytes: u64) -> bool {
         self.peers.get(to.index()).is_some_and(|peer| {
-            peer.info.is_some()
-                && peer.gone.is_none()
+            peer.is_reachable()
                 && peer.outbox.is_empty()
                 && peer.pace == Pace::Go
                 && self.unpolled >= weight(bytes)

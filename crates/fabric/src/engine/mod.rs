@@ -72,6 +72,19 @@ pub(crate) struct Peer {
     pub(crate) barriers: Barriers,
 }
 
+impl Peer {
+    /// Whether something can be asked of it: it is there, and nothing has ended that. The one test of it.
+    #[inline(always)]
+    pub(crate) fn is_reachable(&self) -> bool {
+        self.info.is_some() && self.gone.is_none()
+    }
+
+    /// Who it is, while something can be asked of it.
+    pub(crate) fn reachable(&self) -> Option<&PeerInfo> {
+        self.info.as_ref().filter(|_| self.is_reachable())
+    }
+}
+
 /// Keys of one peer under which signals wait: more than a program has waits for, and some hundred KB.
 const SIGNALS_MAX: usize = 1 << 14;
 
@@ -220,13 +233,12 @@ impl Engine {
         if self.is_of_parent() {
             return Some(Error::Forked);
         }
-        match self.peers.get(peer.index()) {
-            Some(Peer {
-                gone: Some(error), ..
-            }) => Some(error.clone()),
-            Some(Peer { info: Some(_), .. }) => None,
-            _ => Some(Error::NoSuchPeer(peer)),
+        let known = self.peers.get(peer.index());
+        if known.is_some_and(Peer::is_reachable) {
+            return None;
         }
+        let why = known.and_then(|known| known.gone.clone());
+        Some(why.unwrap_or(Error::NoSuchPeer(peer)))
     }
 
     /// A process that the agent has seen as this peer: if this one never did, it has come and gone in between.

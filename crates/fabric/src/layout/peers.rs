@@ -122,7 +122,8 @@ impl PeerTable {
         (state, self.0.u32(at + INCARNATION))
     }
 
-    /// What a peer said of itself when it joined; `None` of a slot in which nobody is.
+    /// What a peer said of itself when it joined; `None` of a slot in which nobody is. If its state afterwards is the one from
+    /// before, all of it is of one life.
     pub(crate) fn info(&self, peer: PeerId) -> Option<PeerInfo> {
         let (state, incarnation) = self.state(peer);
         if state == State::Free {
@@ -132,11 +133,14 @@ impl PeerTable {
         let len = self.0.u64(at + IDENTITY_LEN).min(IDENTITY_MAX as u64);
         let mut text = vec![0; len as usize];
         self.0.read(at + IDENTITY, &mut text);
+        let pid = self.pid(peer);
+        // A look at the state after this is a later one than these.
+        self.0.acquire();
         Some(PeerInfo {
             peer,
             incarnation,
             identity: serde_json::from_slice(&text).ok()?,
-            pid: self.pid(peer),
+            pid,
         })
     }
 

@@ -255,11 +255,10 @@ fn a_view_knows_that_it_was_withdrawn() {
         if fabric.me() == sender {
             let segment = fabric.allocate(BYTES)?;
             segment.bytes().write(0, &pattern(1, BYTES as usize));
+            let send = fabric.isend_shared(viewer, 1, segment.bytes().clone())?;
+            fabric.await_signal(viewer, 1)?;
             fabric.set_deadline(Duration::from_millis(50));
-            let late = fabric
-                .isend_shared(viewer, 1, segment.bytes().clone())?
-                .wait();
-            matches_or_fail!(late, Err(Error::Timeout { .. }));
+            matches_or_fail!(send.wait(), Err(Error::Timeout { .. }));
             fabric.set_deadline(Duration::from_secs(30));
             fabric.signal(viewer, 1)?;
             // What was withdrawn is not let go before the view is: the words of what follows are others.
@@ -273,6 +272,7 @@ fn a_view_knows_that_it_was_withdrawn() {
             return Ok(());
         }
         let view = fabric.recv_view(Match::from(sender, 1))?;
+        fabric.signal(sender, 1)?;
         let mut bytes = vec![0; BYTES as usize];
         view.bytes().read(0, &mut bytes);
         verify(1, &bytes)?;

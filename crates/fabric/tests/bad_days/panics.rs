@@ -76,6 +76,38 @@ fn a_receive_keeps_its_buffer_through_a_panic() {
     assert_eq!(into, [7; 8]);
 }
 
+/// As above, of receives that have no buffer of their caller, one of them of a message that lies where it was sent from.
+#[test]
+fn a_receive_that_ends_by_a_panic_takes_no_other_message() {
+    let fabric = alone();
+    let me = fabric.me();
+    type Receive = fn(&Fabric) -> samite_fabric::Result<u64>;
+    let ways: [Receive; 2] = [
+        |fabric| Ok(fabric.recv_vec(Match::any(7))?.1.len() as u64),
+        |fabric| Ok(fabric.recv_view(Match::any(7))?.bytes().len()),
+    ];
+    for receive in ways {
+        panics_once(&fabric);
+        assert!(catch_unwind(AssertUnwindSafe(|| receive(&fabric))).is_err());
+        fabric.send(me, 7, &[7; 8]).unwrap();
+        assert_eq!(receive(&fabric), Ok(8));
+    }
+    // The message comes with the panic, in one turn: its view ends with the receive, and the sender hears of that.
+    let segment = fabric.allocate(1 << 20).unwrap();
+    let whole = segment.bytes().slice(0, 1 << 20);
+    let send = fabric.isend_shared(me, 7, whole).unwrap();
+    panics_once(&fabric);
+    assert!(
+        catch_unwind(AssertUnwindSafe(|| fabric
+            .recv_view(Match::any(7))
+            .map(drop)))
+        .is_err()
+    );
+    send.wait().unwrap();
+    fabric.send(me, 7, &[7; 8]).unwrap();
+    assert_eq!(ways[1](&fabric), Ok(8));
+}
+
 /// The panic comes while the fabric is dropped: it is told, once.
 #[test]
 fn leaving_survives_a_panic() {

@@ -263,3 +263,80 @@ fn signals_to_somebody_who_is_stopped_are_bounded() {
         cast.go_on(Who::Unit(1));
     });
 }
+
+/// The whole job is stopped for longer than its deadline, as Ctrl-Z does it, while it waits and while it works: nobody was
+/// late. Time itself is what this is about, so it takes some.
+#[test]
+fn a_job_that_is_stopped_as_a_whole_is_not_late() {
+    const DEADLINE: Duration = Duration::from_millis(1500);
+    const STOP: Duration = Duration::from_millis(1800);
+    const ROUNDS: u64 = 200;
+    let body = |fabric: &Fabric, members: &[PeerId]| -> Outcome {
+        let me = members.iter().position(|peer| *peer == fabric.me());
+        let me = me.unwrap_or_default();
+        let (zero, large) = (members[0], 1 << 20);
+        fabric.on(7, |_, bytes| Some(bytes.to_vec()));
+        fabric.barrier(members)?;
+        fabric.set_deadline(DEADLINE);
+        point("waits");
+        match me {
+            0 => {
+                pause("holds all up");
+                for to in &members[1..] {
+                    fabric.send(*to, 1, &pattern(1, large))?;
+                }
+            }
+            1 => same!(fabric.request(zero, 7, b"hello")?.wait()?, b"hello"),
+            2 => {
+                let mut into = vec![0; large];
+                fabric.scope(|scope| scope.irecv(Match::from(zero, 1), &mut into).map(drop))?;
+                verify(1, &into)?;
+            }
+            _ => fabric.await_signal(members[2], 3)?,
+        }
+        match me {
+            2 => fabric.signal(members[3], 3)?,
+            1 | 3 => verify(1, &fabric.recv_vec(Match::from(zero, 1))?.1)?,
+            _ => {}
+        }
+        fabric.barrier(members)?;
+        let (right, left) = (members[(me + 1) % 4], members[(me + 3) % 4]);
+        for round in 0..ROUNDS {
+            let size = [8, 5000, large][round as usize % 3];
+            let receive = fabric.irecv(Match::from(left, round), vec![0; size])?;
+            fabric.send(right, round, &pattern(round, size))?;
+            verify(round, &receive.wait()?.1.unwrap_or_default())?;
+            if round % 50 == 10 {
+                point("works");
+            }
+        }
+        fabric.set_deadline(Duration::from_secs(30));
+        Ok(fabric.barrier(members)?)
+    };
+    let everybody = [
+        Who::Agent,
+        Who::Unit(0),
+        Who::Unit(1),
+        Who::Unit(2),
+        Who::Unit(3),
+    ];
+    let stop_all = |cast: &mut samite_testkit::Cast| {
+        everybody.iter().for_each(|who| cast.stop(*who));
+        std::thread::sleep(STOP);
+        everybody.iter().for_each(|who| cast.go_on(*who));
+    };
+    let name = "stopped::a_job_that_is_stopped_as_a_whole_is_not_late";
+    units(4).conduct(name, body, |cast| {
+        cast.wait_point(Who::Unit(0), "holds all up");
+        for rank in 1..4 {
+            cast.wait_point(Who::Unit(rank), "waits");
+            cast.wait_asleep(Who::Unit(rank));
+        }
+        stop_all(cast);
+        cast.release(Who::Unit(0));
+        for rank in 0..2 {
+            cast.wait_point(Who::Unit(rank), "works");
+            stop_all(cast);
+        }
+    });
+}

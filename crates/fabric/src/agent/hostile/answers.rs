@@ -128,7 +128,12 @@ fn ask(domain: &str, arena: &Arena, random: &mut Rng) {
             let mut blocks = Vec::new();
             for _ in 0..8 {
                 let bytes = *random.choice(&[1, 5000, 2 << 20, 5 << 20]).unwrap_or(&1);
-                let Ok(block) = heap.block(bytes) else {
+                let block = match random.bool() {
+                    true => heap.block(bytes),
+                    false => heap.block_soon(bytes),
+                };
+                heap.tend();
+                let Ok(block) = block else {
                     continue;
                 };
                 block.bytes().fill(7);
@@ -167,10 +172,7 @@ impl Drop for Asking<'_> {
 #[test]
 fn no_answer_breaks_a_process() {
     let domain = format!("no-agent-{}", std::process::id());
-    let listener = control::socket().expect("a socket");
-    let address = control::address(&domain).expect("a name");
-    rustix::net::bind(&listener, &address).expect("nobody has the name");
-    rustix::net::listen(&listener, 128).expect("it is bound");
+    let listener = control::bind(&domain, 128).expect("nobody has the name");
     let name = "agent::hostile::answers::no_answer_breaks_a_process";
     fuzz::rounds(name, 300, |seed, random| {
         let arena = Arena::create(ARENA).expect("an arena");

@@ -19,7 +19,7 @@ pub(super) struct Inbound {
 }
 
 /// Frames taken from one ring before the next one gets its turn.
-const TURN: u32 = 32;
+pub(super) const TURN: u32 = 32;
 /// Frames taken in one poll; the next one goes on with the next ring.
 const POLL_MAX: usize = 256;
 /// A ring that was empty this often is no longer polled; its next frame sets the news bit again.
@@ -64,7 +64,8 @@ impl Shm {
         arrived
     }
 
-    /// Looks for who has begun to speak; more seldom, or if nothing arrives, for what nobody tells of.
+    /// Looks for peers that have begun to send. If nothing arrives, and now and then if something does, also for what no news bit
+    /// tells.
     #[inline(never)]
     fn look<S: Sink>(&mut self, is_busy: bool, sink: &mut S) -> usize {
         let arrived = self.look_for_news(sink);
@@ -88,8 +89,11 @@ impl Shm {
         if let Some(Some(outbound)) = self.outbound.get_mut(from.index()) {
             outbound.answered();
         }
-        let own = || self.outbound.get(from.index()).filter(|_| from == self.me);
-        let bulk = || Bulk::of(&self.layout, own().and_then(Option::as_ref));
+        let (layout, outbound, me) = (&self.layout, &self.outbound, self.me);
+        let bulk = move || {
+            let own = outbound.get(from.index()).filter(|_| from == me);
+            Bulk::of(layout, own.and_then(Option::as_ref))
+        };
         let mut taken = 0;
         while taken < TURN {
             match inbound.take(from, bulk, sink) {
@@ -121,7 +125,7 @@ impl Shm {
             let Some(Some(inbound)) = self.inbound.get_mut(from.index()) else {
                 return;
             };
-            match inbound.take(from, || Bulk::of(&self.layout, None), sink) {
+            match inbound.take(from, || Bulk::Told(&self.layout), sink) {
                 Ok(true) => {}
                 Ok(false) => return,
                 Err(what) => {
@@ -290,7 +294,6 @@ enum Bulk<'a> {
 }
 
 impl<'a> Bulk<'a> {
-    #[cold]
     fn of(layout: &'a Layout, own: Option<&Outbound>) -> Bulk<'a> {
         own.and_then(Outbound::bulk_bytes)
             .map_or(Bulk::Told(layout), Bulk::Own)
@@ -299,13 +302,13 @@ impl<'a> Bulk<'a> {
 
 impl Inbound {
     /// Views the bulk area, which was published before the frame that has the first body; whether there is such a
-    /// frame.
+    /// frame. Called whenever the ring runs empty: where the area is, is asked only if it is needed.
     #[cold]
-    fn attach_bulk(&mut self, bulk: Bulk<'_>) -> Result<bool, Corrupt> {
+    fn attach_bulk<'a>(&mut self, bulk: impl FnOnce() -> Bulk<'a>) -> Result<bool, Corrupt> {
         if self.consumer.bulk_bytes() > 0 || self.consumer.next_has_body() != Some(true) {
             return Ok(false);
         }
-        let bytes = match bulk {
+        let bytes = match bulk() {
             Bulk::Own(bulk) => self.consumer.medium.use_bulk(bulk),
             Bulk::Told(layout) => {
                 let most = bulk_bytes(BODY_MAX);
@@ -334,14 +337,14 @@ impl Inbound {
     fn take<'a, S: Sink>(
         &mut self,
         from: PeerId,
-        bulk: impl Fn() -> Bulk<'a>,
+        bulk: impl FnOnce() -> Bulk<'a>,
         sink: &mut S,
     ) -> Result<bool, Corrupt> {
         if self.in_hand {
             self.skip();
         }
         let Some((frame, medium)) = self.consumer.peek_with_medium()? else {
-            return self.attach_bulk(bulk());
+            return self.attach_bulk(bulk);
         };
         let body = match frame.bulk {
             Some((offset, bytes)) => medium.body(offset, bytes),

@@ -46,24 +46,17 @@ impl Membership {
 
 /// Notices that the agent died, without a system call per poll.
 #[derive(Debug)]
-pub(super) struct AgentWatch {
-    pidfd: OwnedFd,
-    lost: bool,
-}
+pub(super) struct AgentWatch(pub(super) OwnedFd);
 
 impl AgentWatch {
-    /// Whether the agent was found dead just now.
-    pub(super) fn look(&mut self) -> bool {
-        if self.lost {
-            return false;
-        }
-        let mut fds = [PollFd::new(&self.pidfd, PollFlags::IN)];
+    /// Whether the agent is dead.
+    pub(super) fn sees_death(&self) -> bool {
+        let mut fds = [PollFd::new(&self.0, PollFlags::IN)];
         let zero = rustix::event::Timespec {
             tv_sec: 0,
             tv_nsec: 0,
         };
-        self.lost = rustix::event::poll(&mut fds, Some(&zero)).is_ok_and(|n| n > 0);
-        self.lost
+        rustix::event::poll(&mut fds, Some(&zero)).is_ok_and(|n| n > 0)
     }
 }
 
@@ -94,8 +87,7 @@ pub(crate) fn join_domain(
             .and_then(Pid::from_raw)
             .and_then(|pid| rustix::process::pidfd_open(pid, PidfdFlags::empty()).ok())
             .ok_or_else(|| fail("the agent cannot be watched (pidfd_open)"))?;
-        let watch = AgentWatch { pidfd, lost: false };
-        Ok((layout, watch))
+        Ok((layout, AgentWatch(pidfd)))
     };
     let (seat, (layout, watch)) = client::join(name, identity, config, map)?;
     let life = (seat.peer, seat.incarnation);

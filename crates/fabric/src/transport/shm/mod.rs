@@ -126,7 +126,8 @@ impl Shm {
             if (state == State::Alive || had_its_say) && self.known[peer.index()].is_none() {
                 let info = self.layout.peers.info(peer);
                 if self.layout.peers.state(peer) != (state, incarnation) {
-                    // Another life has the number by now. What was seen of the two is not mixed: the next poll looks again.
+                    // Another life has the number by now. What was seen of the two is not mixed: the next poll looks
+                    // again.
                     if let Some(slot) = self.inbound.get_mut(peer.index()) {
                         *slot = None;
                     }
@@ -174,9 +175,10 @@ impl Shm {
         demand > count(&ours)
     }
 
-    /// Delivers the last frames of a dead peer, then reports its loss (T4).
+    /// Delivers the last frames of a dead peer, then reports its loss (T4). It is known until that has been said: after a
+    /// handler that panicked in one of these frames the next look goes on with the others.
     fn lose<S: Sink>(&mut self, peer: PeerId, sink: &mut S) {
-        let Some(incarnation) = self.known[peer.index()].take() else {
+        let Some(incarnation) = self.known[peer.index()] else {
             return;
         };
         // It may have died before the news of its first frame was looked at.
@@ -186,6 +188,7 @@ impl Shm {
         if let Some(slot) = self.outbound.get_mut(peer.index()) {
             *slot = None;
         }
+        self.known[peer.index()] = None;
         sink.change(Change::Lost { peer, incarnation });
     }
 
@@ -199,7 +202,10 @@ impl Shm {
         self.looked = now;
         self.look_at_all_rings();
         self.heap.tend();
-        let lost = self.agent.as_mut().is_some_and(join::AgentWatch::look);
+        let lost = self
+            .agent
+            .as_ref()
+            .is_some_and(join::AgentWatch::sees_death);
         if lost {
             // Who lived in its process is gone with it, and nobody is left to say so.
             let agent = self.layout.peers.agent_pid();
@@ -217,6 +223,8 @@ impl Shm {
                 self.lose(peer, sink);
             }
             sink.change(Change::AgentLost);
+            // Not before: a handler may panic in the last words of those.
+            self.agent = None;
         }
         lost as usize
     }

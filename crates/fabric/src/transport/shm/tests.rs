@@ -1,13 +1,15 @@
 //! Two ends of one node in one process: what the reading end makes of what the other one writes.
 
+use super::inbound::TURN;
 use super::*;
 use crate::agent::{Book, Node};
 use crate::layout::PeerTableWriter;
-use crate::transport::{Class, Incoming, Sink};
-use crate::{Identity, layout};
+use crate::transport::{AnyTransport, Class, Incoming, Sink};
+use crate::{Config, Fabric, Identity, layout};
 use samite_mem::ring::{Body, RING_BYTES};
-use samite_mem::sync::Ordering;
-use samite_mem::{Arena, Span};
+use samite_mem::{Arena, ExtentSource, Span};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 /// Large enough for a body that no machine should take memory for; most of it is never touched.
 const BUDGET: u64 = 2 << 30;
@@ -236,38 +238,59 @@ impl<F: FnMut()> Sink for Replaced<'_, F> {
     }
 }
 
+/// A node whose table of peers the test writes itself.
+struct Table {
+    table: PeerTableWriter,
+    layout: Layout,
+}
+
+impl Table {
+    /// With so many peers, all of them alive, in their first life.
+    fn new(peers: u32) -> Table {
+        let table = PeerTableWriter::create(samite_mem::enable_asymmetric_fences()).unwrap();
+        let arena = Arena::create(layout::EXTENTS + (64 << 20)).unwrap();
+        let layout = Layout::new(arena, table.reader()).unwrap();
+        let pid = std::process::id() as i32;
+        for peer in (0..peers).map(PeerId) {
+            let identity = Identity::by_hand("test");
+            table
+                .admit(peer, pid, &layout::own_cpus(), &identity)
+                .unwrap();
+            table.publish(peer, State::Alive, 1);
+        }
+        table.publish_used(peers);
+        table.publish_epoch(1);
+        Table { table, layout }
+    }
+
+    /// The transport of a life of a peer, which has these extents.
+    fn end(&self, life: (PeerId, u32), extents: Span) -> Shm {
+        let layout = Layout::new(mapped(&self.layout), self.table.reader()).unwrap();
+        let extents = PrivateExtents(Book::new(extents), layout.arena().clone());
+        let membership = Membership::new(life, layout, Box::new(extents), false);
+        Shm::new(&membership, None)
+    }
+
+    fn publish(&self, peer: PeerId, state: State, incarnation: u32, epoch: u64) {
+        self.table.publish(peer, state, incarnation);
+        self.table.publish_epoch(epoch);
+    }
+}
+
+const NO_EXTENTS: Span = Span {
+    offset: 0,
+    bytes: 0,
+};
+
 /// What was seen of a life that is over is not said of the next one: that keeps its ring.
 #[test]
 fn a_number_that_gets_its_next_life_while_it_is_looked_at_keeps_its_ring() {
     let (me, peer) = (PeerId(0), PeerId(1));
-    let table = PeerTableWriter::create(samite_mem::enable_asymmetric_fences()).unwrap();
-    let arena = Arena::create(layout::EXTENTS + (64 << 20)).unwrap();
-    let layout = Layout::new(arena, table.reader()).unwrap();
-    let pid = std::process::id() as i32;
-    for peer in [me, peer] {
-        let identity = Identity::by_hand("test");
-        table
-            .admit(peer, pid, &layout::own_cpus(), &identity)
-            .unwrap();
-        table.publish(peer, State::Alive, 1);
-    }
-    table.publish_used(2);
-    table.publish_epoch(1);
-    let end = |life, extents| {
-        let layout = Layout::new(mapped(&layout), table.reader()).unwrap();
-        let extents = PrivateExtents(Book::new(extents), layout.arena().clone());
-        let membership = Membership::new(life, layout, Box::new(extents), false);
-        Shm::new(&membership, None)
-    };
-    let none = Span {
-        offset: 0,
-        bytes: 0,
-    };
-    let mut reader = end((me, 1), none);
-    let mut second = end((peer, 2), layout.extents());
+    let table = Table::new(2);
+    let mut reader = table.end((me, 1), NO_EXTENTS);
+    let mut second = table.end((peer, 2), table.layout.extents());
     let mut at_loss = || {
-        table.publish(peer, State::Alive, 2);
-        table.publish_epoch(3);
+        table.publish(peer, State::Alive, 2, 3);
         assert_eq!(second.push(me, &frame(&[1; 9])), Push::Done);
     };
     let mut sink = Replaced {
@@ -278,11 +301,162 @@ fn a_number_that_gets_its_next_life_while_it_is_looked_at_keeps_its_ring() {
     };
     reader.poll(&mut sink);
     assert_eq!(sink.joined, [1, 1]);
-    table.publish(peer, State::Dead, 1);
-    table.publish_epoch(2);
+    table.publish(peer, State::Dead, 1, 2);
     for _ in 0..100 {
         reader.poll(&mut sink);
     }
     assert_eq!((sink.joined, sink.lost), (vec![1, 1, 2], vec![1]));
     assert_eq!(sink.heard.bodies, [9]);
+}
+
+/// A program one of whose handlers panics once, in this frame; and which catches that.
+#[derive(Debug)]
+struct Panicky {
+    in_frame: usize,
+    frames: usize,
+    bodies: Vec<u64>,
+    joined: usize,
+    lost: Vec<u32>,
+    agent_lost: usize,
+}
+
+impl Panicky {
+    fn new(in_frame: usize) -> Panicky {
+        Panicky {
+            in_frame,
+            frames: 0,
+            bodies: Vec::new(),
+            joined: 0,
+            lost: Vec::new(),
+            agent_lost: 0,
+        }
+    }
+
+    /// Polls; whether a handler panicked.
+    fn poll(&mut self, end: &mut Shm) -> bool {
+        use std::panic::{AssertUnwindSafe, catch_unwind};
+        catch_unwind(AssertUnwindSafe(|| end.poll(self))).is_err()
+    }
+
+    /// Polls until `is_over`, which has become so long before a minute is over.
+    fn poll_until(&mut self, end: &mut Shm, is_over: impl Fn(&Panicky) -> bool) {
+        let start = Instant::now();
+        while !is_over(self) {
+            self.poll(end);
+            assert!(start.elapsed() < Duration::from_secs(60), "{self:?}");
+        }
+    }
+}
+
+impl Sink for Panicky {
+    fn frame(&mut self, frame: Incoming<'_>) {
+        self.frames += 1;
+        if self.frames == self.in_frame {
+            std::panic::resume_unwind(Box::new("a handler"));
+        }
+        self.bodies.push(frame.body.len());
+    }
+    fn change(&mut self, change: crate::transport::Change) {
+        match change {
+            crate::transport::Change::Joined(_) => self.joined += 1,
+            crate::transport::Change::Lost { incarnation, .. } => self.lost.push(incarnation),
+            crate::transport::Change::AgentLost => self.agent_lost += 1,
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+/// A peer dies, and a handler panics in its last words: the others are delivered, its loss is said once, and it does not join
+/// again.
+#[test]
+fn a_panic_in_last_words_loses_none_of_the_others() {
+    const FRAMES: u64 = 40;
+    let (me, peer) = (PeerId(0), PeerId(1));
+    let table = Table::new(2);
+    let mut reader = table.end((me, 1), NO_EXTENTS);
+    // One turn takes all but these.
+    let mut program = Panicky::new(TURN as usize + 1);
+    assert!(!program.poll(&mut reader));
+    let mut writer = table.end((peer, 1), table.layout.extents());
+    for bytes in 1..=FRAMES {
+        let body = vec![1; bytes as usize];
+        assert_eq!(writer.push(me, &frame(&body)), Push::Done);
+    }
+    table.publish(peer, State::Dead, 1, 2);
+    assert!(program.poll(&mut reader), "no panic: {program:?}");
+    program.poll_until(&mut reader, |program| !program.lost.is_empty());
+    (0..100).for_each(|_| assert!(!program.poll(&mut reader)));
+    assert_eq!((program.joined, program.lost.as_slice()), (2, &[1][..]));
+    let panicked = u64::from(TURN) + 1;
+    let all: Vec<u64> = (1..=FRAMES).filter(|bytes| *bytes != panicked).collect();
+    assert_eq!(program.bodies, all);
+}
+
+/// The agent dies, and with it a peer that lives in its process, in whose last words a handler panics: both deaths are heard of.
+#[test]
+fn a_panic_in_last_words_does_not_hide_the_death_of_the_agent() {
+    let mut ends = Ends::new();
+    ends.write(&[1; 8]);
+    assert_eq!(ends.read().bodies, [8]);
+    // Its ring is not polled, and no news bit says that it has something.
+    ends.reader.stop_polling(ends.writer.me);
+    for bytes in 9..12 {
+        ends.write(&vec![1; bytes]);
+    }
+    let bell = ends.node.layout().doorbell(ends.reader.me);
+    bell.forget(ends.writer.me.index());
+    let mut dead = std::process::Command::new("true").spawn().unwrap();
+    let pid = rustix::process::Pid::from_child(&dead);
+    let pidfd = rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty()).unwrap();
+    dead.wait().unwrap();
+    // All of them live in the process that keeps the node.
+    ends.reader.agent = Some(join::AgentWatch(pidfd));
+    let mut program = Panicky::new(1);
+    program.poll_until(&mut ends.reader, |program| program.frames == 1);
+    program.poll_until(&mut ends.reader, |program| program.agent_lost > 0);
+    (0..100).for_each(|_| assert!(!program.poll(&mut ends.reader)));
+    assert_eq!(program.bodies, [10, 11]);
+    assert_eq!((program.lost.len(), program.agent_lost), (2, 1));
+}
+
+/// Extents; how many came back.
+struct Counted(PrivateExtents, Arc<AtomicU32>);
+
+impl ExtentSource for Counted {
+    fn grant(&mut self, bytes: u64) -> Result<Span, samite_mem::Error> {
+        self.0.grant(bytes)
+    }
+    fn give_back(&mut self, extent: Span) {
+        self.1.fetch_add(1, Ordering::Relaxed);
+        self.0.give_back(extent);
+    }
+}
+
+/// Memory of a process that leaves is free when everybody has seen that it is gone, which the agent says, and not when the
+/// process drops it: the agent may never hear that it leaves.
+#[test]
+fn who_leaves_gives_nothing_back() {
+    let table = Table::new(1);
+    let given_back = Arc::new(AtomicU32::new(0));
+    let extents = Book::new(table.layout.extents());
+    let extents = Counted(
+        PrivateExtents(extents, table.layout.arena().clone()),
+        given_back.clone(),
+    );
+    let node = Membership::new(
+        (PeerId(0), 1),
+        table.layout.clone(),
+        Box::new(extents),
+        false,
+    );
+    let transport = AnyTransport::Shm(Box::new(Shm::new(&node, None)));
+    let identity = Identity::by_hand("test");
+    let fabric = Fabric::assemble(node, transport, identity, None, Config::default());
+    drop(fabric.allocate(4 << 20).unwrap());
+    fabric.progress();
+    assert_eq!(given_back.load(Ordering::Relaxed), 1, "of one that stays");
+    let kept = fabric.allocate(4 << 20).unwrap().bytes().clone();
+    drop(fabric);
+    drop(kept);
+    assert_eq!(given_back.load(Ordering::Relaxed), 1);
 }

@@ -1,0 +1,355 @@
+//! How a process asks the agent for memory, and gives it back: at once where that takes no time, and else in passing, since
+//! others may be waiting for this process.
+
+use super::client::{TOO_SLOW, ask, connect, failed};
+use super::control::{Answer, Request, has_come, receive, send};
+use crate::{Error, PeerId};
+use rustix::fd::{AsFd, OwnedFd};
+use samite_mem::{ExtentSource, Span};
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+
+/// How long a process that has others to answer waits for the agent, which takes a tenth of that if nothing is wrong.
+const SOON: Duration = Duration::from_millis(5);
+
+/// After it could not be reached, a process that has others to answer does not try again for so long.
+const PAUSE: Duration = Duration::from_millis(50);
+/// So many answers are waited for at the same time: each takes a descriptor.
+const RETURNING_MAX: usize = 16;
+
+/// Extents granted by the agent of the node.
+#[derive(Debug)]
+pub(crate) struct AgentExtents {
+    domain: String,
+    peer: PeerId,
+    incarnation: u32,
+    deadline: Duration,
+    /// What was asked for in passing, and is not answered yet.
+    asked: Option<Asked>,
+    /// What is to be given back.
+    to_return: Vec<Span>,
+    /// What the agent was asked to take back, and where it answers.
+    returning: VecDeque<(Span, OwnedFd)>,
+    /// When the agent could last not be reached, and why.
+    unreached: Option<(Instant, Error)>,
+}
+
+/// An extent of so many bytes, about which the agent says something here.
+#[derive(Debug)]
+struct Asked {
+    bytes: u64,
+    answer: OwnedFd,
+    /// The answer was there at the last [`ExtentSource::tend`], and nobody has taken it.
+    is_stale: bool,
+}
+
+impl AgentExtents {
+    pub(crate) fn new(
+        domain: &str,
+        (peer, incarnation): (PeerId, u32),
+        deadline: Duration,
+    ) -> AgentExtents {
+        AgentExtents {
+            domain: domain.to_owned(),
+            peer,
+            incarnation,
+            deadline,
+            asked: None,
+            to_return: Vec::new(),
+            returning: VecDeque::new(),
+            unreached: None,
+        }
+    }
+
+    /// Sends a request to the agent, unless it could not be reached just now; where its answer will be.
+    fn send(&mut self, request: &Request) -> Result<OwnedFd, Error> {
+        if let Some((at, error)) = &self.unreached
+            && at.elapsed() < PAUSE
+        {
+            return Err(error.clone());
+        }
+        let sent = connect(&self.domain, SOON).and_then(|socket| {
+            send(socket.as_fd(), request, &[]).map_err(failed(&self.domain))?;
+            Ok(socket)
+        });
+        let error = sent.as_ref().err().cloned();
+        self.unreached = error.map(|error| (Instant::now(), error));
+        sent
+    }
+
+    fn extent(&self, bytes: u64) -> Request {
+        Request::Extent {
+            peer: self.peer,
+            incarnation: self.incarnation,
+            bytes,
+        }
+    }
+
+    /// Asks the agent to take back what is to be returned.
+    fn send_returns(&mut self) {
+        self.collect_answers(Duration::ZERO);
+        while self.returning.len() < RETURNING_MAX
+            && let Some(&span) = self.to_return.last()
+        {
+            let request = Request::GiveBack {
+                peer: self.peer,
+                incarnation: self.incarnation,
+                offset: span.offset,
+                bytes: span.bytes,
+            };
+            match self.send(&request) {
+                Ok(answer) => self.returning.push_back((span, answer)),
+                Err(error) => {
+                    // At the next opportunity. The agent takes everything back when this process ends.
+                    return tracing::debug!(%error, "an extent could not be given back");
+                }
+            }
+            self.to_return.pop();
+        }
+    }
+
+    /// Waits until the agent has taken back what it was asked to. What it did not look at is to be returned again.
+    fn collect_answers(&mut self, patience: Duration) {
+        let start = Instant::now();
+        while let Some((span, answer)) = self.returning.front() {
+            if !has_come(answer.as_fd(), patience.saturating_sub(start.elapsed())) {
+                return;
+            }
+            match receive(answer.as_fd()) {
+                Ok((Answer::Done, _)) => {}
+                Ok((Answer::Late, _)) => self.to_return.push(*span),
+                // It may have taken it: what is given back twice could be somebody's by now.
+                answer => tracing::warn!(?answer, "an extent could not be given back"),
+            }
+            self.returning.pop_front();
+        }
+    }
+
+    /// Waits for the answer to what was asked for in passing, and goes on waiting for it in a later call.
+    fn answer(&mut self, asked: Asked, patience: Duration) -> Result<Span, samite_mem::Error> {
+        if !has_come(asked.answer.as_fd(), patience) {
+            self.asked = Some(asked);
+            let why = "the agent has not answered yet; is it stopped?";
+            return Err(samite_mem::Error::NoGrant(why.into()));
+        }
+        granted(receive(asked.answer.as_fd()).map_err(failed(&self.domain)))
+    }
+}
+
+fn granted(answer: Result<(Answer, Vec<OwnedFd>), Error>) -> Result<Span, samite_mem::Error> {
+    match answer {
+        Ok((Answer::Granted { offset, bytes }, _)) => Ok(Span { offset, bytes }),
+        Ok((
+            Answer::OverBudget {
+                asked,
+                used,
+                budget,
+            },
+            _,
+        )) => Err(samite_mem::Error::Budget {
+            asked,
+            used,
+            budget,
+        }),
+        Ok((Answer::Late, _)) => Err(samite_mem::Error::NoGrant(TOO_SLOW.into())),
+        Ok((Answer::Refused(why), _)) => Err(samite_mem::Error::NoGrant(why)),
+        Ok((answer, _)) => Err(samite_mem::Error::NoGrant(format!(
+            "unexpected answer {answer:?}"
+        ))),
+        Err(error) => Err(samite_mem::Error::NoGrant(error.to_string())),
+    }
+}
+
+impl ExtentSource for AgentExtents {
+    fn grant(&mut self, bytes: u64) -> Result<Span, samite_mem::Error> {
+        let start = Instant::now();
+        let deadline = self.deadline;
+        let left = || deadline.saturating_sub(start.elapsed()).max(SOON);
+        // What was given back counts.
+        self.unreached = None;
+        self.send_returns();
+        while !self.returning.is_empty() && start.elapsed() < deadline {
+            self.collect_answers(left());
+            self.send_returns();
+        }
+        if let Some(asked) = self.asked.take_if(|asked| asked.bytes == bytes) {
+            match self.answer(asked, left()) {
+                // It was said too late, because this process was stopped in the midst of it: once more.
+                Err(samite_mem::Error::NoGrant(_)) if self.asked.is_none() => {}
+                answer => return answer,
+            }
+        }
+        granted(ask(&self.domain, &self.extent(bytes), left()))
+    }
+
+    fn grant_soon(&mut self, bytes: u64) -> Result<Span, samite_mem::Error> {
+        self.send_returns();
+        let (asked, patience) = match self.asked.take() {
+            Some(asked) => (asked, Duration::ZERO),
+            None => {
+                let answer = self.send(&self.extent(bytes));
+                let answer =
+                    answer.map_err(|error| samite_mem::Error::NoGrant(error.to_string()))?;
+                let asked = Asked {
+                    bytes,
+                    answer,
+                    is_stale: false,
+                };
+                (asked, SOON)
+            }
+        };
+        let span = self.answer(asked, patience)?;
+        if span.bytes < bytes {
+            self.give_back(span);
+            let why = "another length was asked for before";
+            return Err(samite_mem::Error::NoGrant(why.into()));
+        }
+        Ok(span)
+    }
+
+    fn give_back(&mut self, extent: Span) {
+        self.to_return.push(extent);
+        self.send_returns();
+        self.collect_answers(SOON);
+    }
+
+    fn tend(&mut self) {
+        if !self.to_return.is_empty() || !self.returning.is_empty() {
+            self.send_returns();
+        }
+        let Some(mut asked) = self
+            .asked
+            .take_if(|asked| has_come(asked.answer.as_fd(), Duration::ZERO))
+        else {
+            return;
+        };
+        if !std::mem::replace(&mut asked.is_stale, true) {
+            self.asked = Some(asked);
+            return;
+        }
+        // A process that still needed it would have asked again by now.
+        if let Ok(span) = self.answer(asked, Duration::ZERO) {
+            self.to_return.push(span);
+            self.send_returns();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::control::bind;
+    use super::*;
+
+    const LONG: Duration = Duration::from_secs(10);
+
+    /// An agent that the test plays, with place for so many callers that it has not accepted, and a process that asks it.
+    fn ends(name: &str, backlog: i32) -> (OwnedFd, AgentExtents) {
+        let domain = format!("{name}-{}", std::process::id());
+        let listener = bind(&domain, backlog).unwrap();
+        (listener, AgentExtents::new(&domain, (PeerId(3), 1), LONG))
+    }
+
+    /// The agent is stopped, for longer than anybody who has others to answer can wait. What was asked for in passing, and
+    /// what was given back, is not lost, and nothing is asked for twice.
+    #[test]
+    fn nobody_who_has_others_to_answer_waits_for_the_agent() {
+        let (listener, mut extents) = ends("stopped", 8);
+        for _ in 0..20 {
+            let refused = extents.grant_soon(100);
+            assert!(
+                matches!(refused, Err(samite_mem::Error::NoGrant(_))),
+                "{refused:?}"
+            );
+        }
+        let free = [2, 4].map(|offset| Span {
+            offset: offset << 20,
+            bytes: 2 << 20,
+        });
+        for span in free {
+            extents.give_back(span);
+        }
+        let mut heard = Vec::new();
+        while has_come(listener.as_fd(), Duration::ZERO) {
+            let asked = rustix::net::accept(&listener).unwrap();
+            let (request, _) = receive::<Request>(asked.as_fd()).unwrap();
+            let answer = match request {
+                Request::Extent { bytes: 100, .. } => Answer::Granted {
+                    offset: 8 << 20,
+                    bytes: 2 << 20,
+                },
+                Request::GiveBack { offset, .. } => {
+                    heard.push(offset >> 20);
+                    Answer::Done
+                }
+                other => panic!("{other:?}"),
+            };
+            let _ = send(asked.as_fd(), &answer, &[]);
+        }
+        assert_eq!(heard, [2, 4]);
+        let granted = extents.grant_soon(100).unwrap();
+        assert_eq!((granted.offset, granted.bytes), (8 << 20, 2 << 20));
+    }
+
+    /// An agent that is told of a span, and does not listen the first time.
+    #[test]
+    fn what_was_given_back_and_not_listened_to_is_said_again() {
+        let (listener, mut extents) = ends("not-listening", 8);
+        let span = Span {
+            offset: 2 << 20,
+            bytes: 2 << 20,
+        };
+        let hear = |answer: Answer| {
+            assert!(has_come(listener.as_fd(), LONG), "nothing was said");
+            let asked = rustix::net::accept(&listener).unwrap();
+            let (request, _) = receive::<Request>(asked.as_fd()).unwrap();
+            send(asked.as_fd(), &answer, &[]).unwrap();
+            request
+        };
+        extents.give_back(span);
+        for answer in [Answer::Late, Answer::Done] {
+            let request = hear(answer);
+            assert!(
+                matches!(request, Request::GiveBack { offset, .. } if offset == span.offset),
+                "{request:?}"
+            );
+            extents.tend();
+        }
+        extents.tend();
+        assert!(!has_come(listener.as_fd(), Duration::ZERO), "once more");
+        // What was asked for in passing, and nobody came back for.
+        assert!(extents.grant_soon(100).is_err());
+        let Span { offset, bytes } = span;
+        hear(Answer::Granted { offset, bytes });
+        extents.tend();
+        assert!(!has_come(listener.as_fd(), Duration::ZERO), "too soon");
+        extents.tend();
+        let request = hear(Answer::Done);
+        assert!(matches!(request, Request::GiveBack { .. }), "{request:?}");
+    }
+
+    /// What the agent could not be told, because it had no place for another caller, it is told later.
+    #[test]
+    fn what_could_not_be_sent_is_sent_later() {
+        let (listener, mut extents) = ends("full", 1);
+        for extent in 1..=6 {
+            extents.give_back(Span {
+                offset: extent << 21,
+                bytes: 2 << 20,
+            });
+        }
+        let mut heard = std::collections::BTreeSet::new();
+        let start = Instant::now();
+        while heard.len() < 6 {
+            assert!(start.elapsed() < 6 * LONG, "only {heard:?}");
+            while has_come(listener.as_fd(), Duration::from_millis(1)) {
+                let asked = rustix::net::accept(&listener).unwrap();
+                match receive::<Request>(asked.as_fd()).unwrap().0 {
+                    Request::GiveBack { offset, .. } => assert!(heard.insert(offset), "twice"),
+                    other => panic!("{other:?}"),
+                }
+                send(asked.as_fd(), &Answer::Done, &[]).unwrap();
+            }
+            extents.tend();
+        }
+    }
+}

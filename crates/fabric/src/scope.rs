@@ -1,0 +1,326 @@
+//! Operations that borrow buffers of their caller: the scopes that end after them, and what becomes of a buffer that a peer
+//! does not let go of.
+
+use crate::agent::client::Held;
+use crate::fabric::{Core, Fabric};
+use crate::handle::{Handle, Received, Scoped, Sent};
+use crate::ops::{Ending, NO_SCOPE, Pull, Work};
+use crate::patience::Patience;
+use crate::{Error, Match, PeerId, Result, Whom};
+use samite_mem::lend::{self, Lender, Recall};
+use std::time::Duration;
+
+impl Fabric {
+    /// Runs `f`, in which operations may borrow buffers of the caller; returns when all of them have
+    /// ended. After the deadline what is left is given up.
+    ///
+    /// ```
+    /// # #![deny(warnings)]
+    /// # use samite_fabric::{Config, Fabric, Identity, Match};
+    /// # let fabric = Fabric::alone(Identity::by_hand("example"), Config::default())?;
+    /// let (out, mut into) = ([1; 8], [0; 8]);
+    /// fabric.scope(|scope| -> samite_fabric::Result<()> {
+    ///     scope.irecv(Match::any(7), &mut into)?;
+    ///     scope.isend(fabric.me(), 7, &out)?;
+    ///     Ok(())
+    /// })?;
+    /// assert_eq!(into, out);
+    /// # Ok::<(), samite_fabric::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// That of `f`; else the first error of an operation that was started in it and that `f` has not waited
+    /// for itself: [`Error::Truncated`], [`Error::PeerLost`], [`Error::Timeout`] for what was given up. One
+    /// that was cancelled is not among them.
+    pub fn scope<'f, 'env, R, E: From<Error>>(
+        &'f self,
+        f: impl for<'s> FnOnce(&Scope<'s, 'env, 'f>) -> Result<R, E>,
+    ) -> Result<R, E> {
+        let mut open = OpenScope::new(self);
+        let level = open.level;
+        let result = self.lending(level, |lender| {
+            f(&Scope {
+                fabric: self,
+                lender,
+                level,
+            })
+        });
+        match (result, open.close()) {
+            (Ok(_), Some(error)) => Err(error.into()),
+            (result, _) => result,
+        }
+    }
+
+    /// Lends buffers to a scope, or to one call that has waited for its operation itself ([`NO_SCOPE`]). At the end
+    /// takes back what is still lent: after the deadline, in that call at once. A peer that is in the middle of copying
+    /// into it, and neither ends that nor dies, is ended by the agent. Without an agent nobody would hear of its end,
+    /// and this process aborts.
+    pub(crate) fn lending<'env, R>(
+        &self,
+        level: u16,
+        f: impl for<'s> FnOnce(&'s Lender<'s, 'env>) -> R,
+    ) -> R {
+        let mut patience = Patience::default();
+        let mut overdue = Overdue::default();
+        let mut is_first = true;
+        let recall = || {
+            let core = &mut *self.core.borrow_mut();
+            // Before a turn, which may panic in a handler, and also after one that brought something: neither that
+            // nor the frames of others stop the clock.
+            if !std::mem::replace(&mut is_first, false) {
+                // After the deadline there is another one, that of the peers that still copy.
+                let deadline = overdue.since.map_or(self.deadline(), |_| Duration::MAX);
+                patience.rest(core, self.spin(), deadline, &mut || false);
+            }
+            let (waited, deadline) = (patience.waited(), self.deadline());
+            if overdue.since.is_none() && (level == NO_SCOPE || waited >= deadline) {
+                core.give_up_lent(level, deadline);
+                overdue.begin(waited, core.held());
+            }
+            if let Some(held) = overdue.look(waited, self.grace.get(), || core.held()) {
+                if core.engine.agent_lost {
+                    let holders = held.iter().map(|held| held.holder.0.to_string());
+                    return Recall::Abort(format!(
+                        "{} still copies into a buffer of this process, and the agent is gone",
+                        holders.collect::<Vec<_>>().join(", ")
+                    ));
+                }
+                self.evict(&held);
+            }
+            if core.turn() > 0 {
+                patience.moved();
+            }
+            Recall::Again
+        };
+        lend::scope(recall, f)
+    }
+}
+
+/// Messages that were given up, whose senders may still be copying, and for how long.
+#[derive(Debug, Default)]
+struct Overdue {
+    since: Option<Duration>,
+    /// Those of that moment: who came later has time of its own.
+    held: Vec<Held>,
+    /// Their time was over at the last look.
+    is_late: bool,
+}
+
+impl Overdue {
+    fn begin(&mut self, now: Duration, held: Vec<Held>) {
+        *self = Overdue {
+            since: Some(now),
+            held,
+            is_late: false,
+        };
+    }
+
+    /// Who held a piece then and still does, when their time is over and a turn after that has not ended it: this
+    /// process may have been stopped together with them.
+    fn look(
+        &mut self,
+        now: Duration,
+        grace: Duration,
+        held: impl FnOnce() -> Vec<Held>,
+    ) -> Option<Vec<Held>> {
+        let was_late = self.is_late;
+        self.is_late = now.saturating_sub(self.since?) > grace;
+        if !was_late || !self.is_late {
+            return None;
+        }
+        let held = held();
+        let then = std::mem::take(&mut self.held);
+        self.begin(now, held.clone());
+        let still: Vec<Held> = held.into_iter().filter(|one| then.contains(one)).collect();
+        (!still.is_empty()).then_some(still)
+    }
+}
+
+impl Core {
+    /// The deadline of a scope is over: gives up its operations that hold a lent buffer. Those of the scopes around
+    /// it have a deadline that has not begun.
+    fn give_up_lent(&mut self, level: u16, after: Duration) {
+        let is_lent = |work: &Work| match work {
+            Work::Send { buf, .. } | Work::Stream { buf, .. } | Work::Assist { buf, .. } => {
+                buf.is_lent()
+            }
+            Work::Receive { buf } | Work::Get { buf, .. } => buf.is_lent(),
+            Work::Collect(collect) => collect.buf.is_lent(),
+            Work::Pull(pull) => pull.buf.is_lent(),
+            _ => false,
+        };
+        let ours = |op: &crate::ops::Op| op.scope == level && is_lent(&op.work);
+        for key in self.engine.ops.pending(ours) {
+            let Some(op) = self.engine.ops.get(key) else {
+                continue;
+            };
+            let late = Error::Timeout {
+                what: op.what,
+                whom: op.peer.map_or(Whom::Any, Whom::Peer),
+                after,
+            };
+            self.engine.give_up(key, late);
+            if level == NO_SCOPE {
+                // The call that waited for it was ended by a panic: nobody asks any more.
+                self.engine.ops.detach(key);
+            }
+        }
+    }
+
+    /// Messages that were given up, and into whose buffers their senders may still be copying.
+    fn held(&self) -> Vec<Held> {
+        let pulls = self.engine.ops.running().filter_map(|op| match &op.work {
+            Work::Pull(pull) => Some(pull),
+            _ => None,
+        });
+        let is_given_up = |pull: &Pull| matches!(pull.ending, Some(Ending::Fail(_)));
+        let given_up = pulls.filter(|pull| is_given_up(pull) && pull.helped);
+        let held = given_up.map(|pull| Held {
+            holder: (pull.status.from, pull.status.incarnation),
+            claim: pull.claim_at,
+        });
+        held.collect()
+    }
+}
+
+/// Borrowing operations; see [`Fabric::scope`].
+#[derive(Debug)]
+pub struct Scope<'s, 'env, 'f> {
+    fabric: &'f Fabric,
+    lender: &'s Lender<'s, 'env>,
+    level: u16,
+}
+
+/// A scope from its beginning to its end, also if that is a panic.
+struct OpenScope<'f> {
+    fabric: &'f Fabric,
+    level: u16,
+    is_open: bool,
+}
+
+impl<'f> OpenScope<'f> {
+    fn new(fabric: &'f Fabric) -> Self {
+        OpenScope {
+            fabric,
+            level: fabric.core.borrow_mut().engine.ops.begin_scope(),
+            is_open: true,
+        }
+    }
+
+    /// Ends it; the first error of what was started in it.
+    fn close(&mut self) -> Option<Error> {
+        let was_open = std::mem::replace(&mut self.is_open, false);
+        let ops = &mut self.fabric.core.borrow_mut().engine.ops;
+        was_open.then(|| ops.end_scope()).flatten()
+    }
+}
+
+impl Drop for OpenScope<'_> {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+impl<'env, 'f> Scope<'_, 'env, 'f> {
+    /// Starts to send a borrowed buffer.
+    #[inline]
+    pub fn isend(&self, to: PeerId, tag: u64, bytes: &'env [u8]) -> Result<Scoped<'_, Sent>> {
+        if self.fabric.send_now(to, tag, bytes)? {
+            return Ok(Scoped::new(Handle::sent(self.fabric)));
+        }
+        let buf = self.lender.read(bytes);
+        let key = self.fabric.start_send(to, tag, buf, self.level)?;
+        Ok(Scoped::new(Handle::new(self.fabric, key)))
+    }
+
+    /// As [`crate::Remote::get`], without waiting: the scope ends when the bytes are there.
+    pub fn get(
+        &self,
+        remote: &crate::Remote<'f>,
+        offset: u64,
+        into: &'env mut [u8],
+    ) -> Result<Scoped<'_, u64>> {
+        if remote.get_at_once(offset, into)? {
+            return Ok(Scoped::new(Handle::ended(self.fabric)));
+        }
+        self.get_far(remote, offset, into)
+    }
+
+    /// Asks the owner for bytes of a range that was checked.
+    pub(crate) fn get_far(
+        &self,
+        remote: &crate::Remote<'f>,
+        offset: u64,
+        into: &'env mut [u8],
+    ) -> Result<Scoped<'_, u64>> {
+        let handle = remote.ask(offset, self.lender.write(into))?;
+        let ops = &mut self.fabric.core.borrow_mut().engine.ops;
+        ops.belong(handle.key(), self.level);
+        Ok(Scoped::new(handle))
+    }
+
+    /// Starts to receive into a borrowed buffer.
+    #[inline]
+    pub fn irecv(&self, wants: Match, buffer: &'env mut [u8]) -> Result<Scoped<'_, Received>> {
+        let work = Work::Receive {
+            buf: self.lender.write(buffer),
+        };
+        let key = self.fabric.start_recv(wants, work, self.level)?;
+        Ok(Scoped::new(Handle::new(self.fabric, key)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A peer is ended only if it held a piece when the message was given up, and still does when its time has been over
+    /// for a whole look: that look was the first for a process that was stopped meanwhile, and the peer may have been, too.
+    #[test]
+    fn a_peer_that_still_copies_is_ended_at_the_second_look() {
+        let s = Duration::from_secs;
+        let (grace, held) = (s(10), |peer, claim| Held {
+            holder: (PeerId(peer), 1),
+            claim,
+        });
+        let mut overdue = Overdue::default();
+        assert_eq!(
+            overdue.look(s(99), grace, || unreachable!()),
+            None,
+            "not begun"
+        );
+        overdue.begin(s(5), vec![held(1, 64), held(2, 64)]);
+        assert_eq!(
+            overdue.look(s(15), grace, || unreachable!()),
+            None,
+            "in time"
+        );
+        // Both were stopped: in the turn that follows, the first one ends its piece.
+        assert_eq!(
+            overdue.look(s(60), grace, || unreachable!()),
+            None,
+            "first look"
+        );
+        let now = vec![held(2, 64), held(2, 128), held(3, 64)];
+        let late = overdue.look(s(61), grace, || now.clone());
+        assert_eq!(late, Some(vec![held(2, 64)]));
+        // Those that came later have time of their own, and so has the one that the agent could not end.
+        assert_eq!(overdue.look(s(62), grace, || unreachable!()), None);
+        assert_eq!(
+            overdue.look(s(72), grace, || unreachable!()),
+            None,
+            "first look"
+        );
+        assert_eq!(
+            overdue.look(s(73), grace, || now.clone()),
+            Some(now.clone())
+        );
+        // Nobody holds anything any more.
+        assert_eq!(
+            overdue.look(s(90), grace, || unreachable!()),
+            None,
+            "first look"
+        );
+        assert_eq!(overdue.look(s(91), grace, Vec::new), None);
+    }
+}
