@@ -10,7 +10,7 @@ use samite::{Fabric, FabricConfig};
 use samite_mem::PEERS_MAX;
 use std::ffi::OsString;
 use std::io::Write;
-use std::panic::catch_unwind;
+use std::panic::{UnwindSafe, catch_unwind};
 use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -74,17 +74,27 @@ pub(crate) fn run(args: &AgentArgs) -> Result<ExitCode> {
         domain: args.domain.clone(),
         budget,
     };
-    let steward = config.clone();
-    agent::run(&config, || {
+    run_with(&config, serve_streams)
+        .with_context(|| format!("the agent of domain {}", args.domain))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Runs the agent and, in a thread of its own, what serves its streams; when that ends, so does the process, and all members of the
+/// domain hear of it.
+fn run_with(
+    config: &AgentConfig,
+    serve: impl FnOnce(&AgentConfig) -> Result<()> + Send + UnwindSafe + 'static,
+) -> Result<(), samite::Error> {
+    let serving = config.clone();
+    agent::run(config, || {
         std::thread::spawn(move || {
-            let served = catch_unwind(|| serve_streams(&steward));
-            let why = match served {
+            let why = match catch_unwind(|| serve(&serving)) {
                 Ok(Ok(())) => "their service has ended".to_owned(),
                 Ok(Err(error)) => format!("{error:#}"),
                 Err(_) => "their service has panicked, which is a defect of Samite".to_owned(),
             };
             // All streams and their blocks are gone: no unit should wait for them until its deadline.
-            let domain = &steward.domain;
+            let domain = &serving.domain;
             say(format!(
                 "the agent of domain {domain} ends, since its streams are not served any more: {why}"
             ));
@@ -93,8 +103,6 @@ pub(crate) fn run(args: &AgentArgs) -> Result<ExitCode> {
         println!("ready");
         let _ = std::io::stdout().flush();
     })
-    .with_context(|| format!("the agent of domain {}", args.domain))?;
-    Ok(ExitCode::SUCCESS)
 }
 
 /// Says its last words. Nobody may be reading them, or a reader that stands still: the agent ends all the same.
@@ -149,4 +157,56 @@ pub(crate) fn budget_by_rule() -> u64 {
 /// What blocks of streams may have of a budget; the rest is for what units share beside them.
 pub(crate) fn room_of(budget: u64) -> u64 {
     budget / 4 * 3
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use samite::{Identity, Match};
+    use std::process::{Command, Stdio};
+
+    const DOMAIN: &str = "SAMITE_TEST_PANICKING_AGENT";
+    const PATIENCE: Duration = Duration::from_secs(60);
+
+    /// The service of the agent panics: the agent says so and ends, and a member that waits hears of that, and not its deadline.
+    #[test]
+    fn an_agent_whose_service_panics_ends() {
+        if let Ok(domain) = std::env::var(DOMAIN) {
+            let budget = 16 << 20;
+            let ended = run_with(&AgentConfig { domain, budget }, |_| {
+                let _ = std::io::stdin().read_line(&mut String::new());
+                panic!("as in a test");
+            });
+            panic!("the agent ended: {ended:?}");
+        }
+        let domain = format!("panicking-{}", std::process::id());
+        let name = "agent::tests::an_agent_whose_service_panics_ends";
+        let mut agent = Command::new(std::env::current_exe().expect("a path"))
+            .args(["--exact", name, "--nocapture", "--test-threads=1"])
+            .env(DOMAIN, &domain)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("a test binary can be started again");
+        agent::join_retrying(&domain, PATIENCE).expect("the agent answers");
+        let config = FabricConfig {
+            deadline: PATIENCE,
+            ..FabricConfig::default()
+        };
+        let member = Fabric::join(&domain, Identity::by_hand("member"), config);
+        let member = member.expect("the agent takes members");
+        // Its input ends, and that is when it panics.
+        let agent_ends = agent.stdin.take();
+        drop(agent_ends);
+        let lost = member.recv(Match::any(1), &mut []);
+        assert!(matches!(lost, Err(samite::Error::AgentLost(_))), "{lost:?}");
+        let ended = agent.wait_with_output().expect("it has been started");
+        let words = String::from_utf8_lossy(&ended.stderr);
+        let sentence = format!(
+            "the agent of domain {domain} ends, since its streams are not served any more: their service has panicked"
+        );
+        assert_eq!(ended.status.code(), Some(1), "{words}");
+        assert!(words.contains(&sentence), "{words}");
+    }
 }
