@@ -10,6 +10,7 @@
 mod anybody;
 mod copies;
 mod ends;
+mod for_job;
 mod forked_files;
 mod forks;
 mod frozen;
