@@ -70,8 +70,8 @@ impl Fabric {
     }
 
     /// As [`Fabric::wait_until`], for whoever has operations of its own to move on meanwhile: `step` is
-    /// called once per turn and may use the fabric. `there` is asked once more before a sleep, where news
-    /// come without a frame; it must not use the fabric.
+    /// called once per turn, and once more when one of `whom` is lost, and may use the fabric. `there` is asked
+    /// once more before a sleep, where news come without a frame; it must not use the fabric.
     pub fn wait_stepping<T>(
         &self,
         what: &'static str,
@@ -85,7 +85,8 @@ impl Fabric {
             if let Some(value) = step() {
                 return Ok(value);
             }
-            let core = &mut *self.core.borrow_mut();
+            let mut borrowed = self.core.borrow_mut();
+            let core = &mut *borrowed;
             if core.turn() > 0 {
                 patience.moved();
             }
@@ -93,7 +94,9 @@ impl Fabric {
                 return Err(Error::Forked);
             }
             if let Some(error) = whom.iter().find_map(|peer| core.engine.gone(*peer)) {
-                return Err(error);
+                drop(borrowed);
+                // What it did before it died counts.
+                return step().ok_or(error);
             }
             if patience.rest(core, self.spin(), deadline, &mut there) {
                 let whom = whom.first().map_or(Whom::Any, |peer| Whom::Peer(*peer));

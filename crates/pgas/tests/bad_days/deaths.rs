@@ -1,7 +1,7 @@
 //! A unit that dies while others wait for what they put into its memory.
 
 use samite_fabric::{Error as Below, Fabric, PeerId};
-use samite_pgas::{Error, Pgas, Signal, SignalOp, Unit, Wanted};
+use samite_pgas::{Error, GlobalPtr, Pgas, Signal, SignalOp, Unit, Wanted};
 use samite_testkit::{MESSAGES_ONLY, Who, check, matches_or_fail, pause, point, units};
 
 /// Unit 1 stops answering and dies, while unit 0 waits in a flush for it; unit 2 is not concerned.
@@ -60,5 +60,62 @@ fn a_unit_dies_inside_a_flush() {
         cast.wait_point(Who::Unit(0), "in the flush");
         cast.kill(Who::Unit(1));
         cast.wait_gone(Who::Unit(1));
+    });
+}
+
+/// What a unit did before it died counts, also for who has followed a pointer to memory of a third unit, and so has more to do
+/// while it waits: the signal and the death are found at the same look.
+#[test]
+fn a_signal_that_came_before_the_death() {
+    let body = |fabric: &Fabric, _: &[PeerId]| {
+        let pgas = &Pgas::new(fabric)?;
+        let world = pgas.world();
+        let words = world.allocate::<u64>(2)?;
+        let own = pgas.allocate::<u64>(1)?;
+        pgas.put(own, &[70 + u64::from(world.rank())])?;
+        let bits = own.to_bits();
+        let mut all = [0; 6];
+        world.all_gather(&[bits as u64, (bits >> 64) as u64], &mut all[..])?;
+        let third = u128::from(all[5]) << 64 | u128::from(all[4]);
+        world.barrier()?;
+        match world.rank() {
+            0 => {
+                let mut found = [0];
+                pgas.get(GlobalPtr::<u64>::from_bits(third), &mut found)?;
+                check!(found == [72]);
+                world.barrier()?;
+                pause("waits");
+                let signal = words.wait_until_from(1, Wanted::Equal(5), 1);
+                check!(signal == Ok(5), "{signal:?}");
+                check!(words.get_value(0, 0)? == 6);
+            }
+            1 => {
+                world.barrier()?;
+                let signal = Signal {
+                    index: 1,
+                    op: SignalOp::Set,
+                    value: 5,
+                };
+                words.put_signal(0, 0, &[6], &words, signal)?;
+                pause("has signalled");
+            }
+            _ => {
+                world.barrier()?;
+                while fabric.lost(world.peer(1)?).is_none() {
+                    fabric.progress();
+                }
+                point("has heard");
+            }
+        }
+        Ok(())
+    };
+    let units = units(3).mask(MESSAGES_ONLY);
+    let name = "deaths::a_signal_that_came_before_the_death";
+    units.conduct(name, body, |cast| {
+        cast.wait_point(Who::Unit(0), "waits");
+        cast.wait_point(Who::Unit(1), "has signalled");
+        cast.kill(Who::Unit(1));
+        cast.wait_point(Who::Unit(2), "has heard");
+        cast.release(Who::Unit(0));
     });
 }
