@@ -5,6 +5,8 @@
 
 use std::io::{self, Write};
 use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::time::Duration;
 
 use ndarray::ArrayView2;
@@ -210,10 +212,28 @@ fn a_slow_analysis_loses_and_tears_nothing() {
 const ENDLESS: u64 = i64::MAX as u64;
 
 /// Tells the test that all are at work: the solver's first unit has reported often enough that the analysis must have
-/// read a step.
+/// read a step. And then when it has not reported for a deadline: it waits.
 #[derive(Default)]
 struct AtWork {
-    reports: u32,
+    reports: Arc<AtomicU32>,
+}
+
+impl AtWork {
+    /// Longer than the deadline of the job.
+    const LONG: Duration = Duration::from_secs(3);
+
+    fn watch(&self) {
+        let reports = self.reports.clone();
+        std::thread::spawn(move || {
+            loop {
+                let before = reports.load(Relaxed);
+                std::thread::sleep(AtWork::LONG);
+                if reports.load(Relaxed) == before {
+                    return point("waits");
+                }
+            }
+        });
+    }
 }
 
 impl Write for AtWork {
@@ -222,9 +242,9 @@ impl Write for AtWork {
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        self.reports += 1;
-        if self.reports == 5 {
+        if self.reports.fetch_add(1, Relaxed) == 4 {
             point("at work");
+            self.watch();
         }
         Ok(())
     }
@@ -292,6 +312,12 @@ fn a_stopped_analysis_is_given_up_when_it_dies() {
     let name = "a_stopped_analysis_is_given_up_when_it_dies";
     not_there(name, |cast, job| {
         cast.stop(job.analysis());
+        cast.wait_point(job.solver(0), "waits");
+        let said = cast.lines(job.solver(0));
+        assert!(
+            !said.iter().any(|line| line.contains("given up")),
+            "{said:?}"
+        );
         cast.kill(job.analysis());
         cast.wait_point(job.solver(0), "given up");
     });
@@ -309,7 +335,7 @@ fn not_there(name: &str, end: impl Fn(&mut samite_testkit::Cast, Job)) {
     };
     let units = job
         .units()
-        .config(|config| config.deadline = Duration::from_secs(3));
+        .config(|config| config.deadline = Duration::from_secs(2));
     units.conduct_bare(name, body, |cast| {
         cast.wait_point(job.solver(0), "at work");
         end(cast, job);
