@@ -27,11 +27,10 @@ mod unit;
 
 /// The arrays that streams take and give, in the version that they do.
 pub use ndarray;
-pub use samite_fabric::Ptracer;
 pub use samite_fabric::{
     Atomic, Config as FabricConfig, CostModel, Error, ErrorCode, Fabric, Handle, Identity, Mask,
-    Match, PeerId, PeerInfo, Received, Remote, Result, Scope, Segment, SegmentKey, Sent, Status,
-    View, Whom, Width, agent, test_all, transport, wait_all,
+    Match, PeerId, PeerInfo, Ptracer, Received, Remote, Result, Scope, Segment, SegmentKey, Sent,
+    Status, View, Whom, Width, agent, test_all, transport, wait_all,
 };
 pub use samite_mem::{Pages, SharedBytes, host};
 pub use samite_pgas as pgas;

@@ -96,9 +96,10 @@ fn of_environment() -> Result<Config> {
 }
 
 fn settings() -> Result<Settings> {
-    let settings = match env::var(variable::CONFIG) {
-        Ok(text) => Settings::from_toml(&text),
-        Err(_) => Layers::default()
+    let settings = match env::var_os(variable::CONFIG) {
+        // One that is not UTF-8 is refused by its text.
+        Some(text) => Settings::from_toml(&text.to_string_lossy()),
+        None => Layers::default()
             .user_file()
             .and_then(Layers::own_environment)
             .and_then(|layers| layers.resolve())

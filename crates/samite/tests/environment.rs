@@ -35,6 +35,16 @@ fn variables_of_others_need_not_be_text() {
     }
 }
 
+/// They name files.
+#[test]
+fn variables_of_workloads_need_not_be_text() {
+    for variable in ["SAMITE_LAMMPS", "SAMITE_PYTHON"] {
+        let test = "variables_of_workloads_need_not_be_text";
+        let said = join_with(test, variable.as_bytes());
+        assert!(said.contains("it joined"), "{said}");
+    }
+}
+
 #[test]
 fn a_setting_that_is_no_text_is_refused_by_name() {
     let test = "a_setting_that_is_no_text_is_refused_by_name";

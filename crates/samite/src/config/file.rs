@@ -1,7 +1,7 @@
 //! Settings in the text of a file, each with its line.
 
 use super::ConfigError;
-use super::layers::Layer;
+use super::layers::{Layer, Source};
 use super::names::{hint, known_names};
 use figment::value::Dict;
 use serde::Deserialize;
@@ -79,7 +79,7 @@ impl File<'_> {
         Ok(Layer {
             values,
             origins,
-            is_of_user: false,
+            source: Source::File,
         })
     }
 

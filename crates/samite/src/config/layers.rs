@@ -24,6 +24,12 @@ const RESERVED: &[&str] = &[
 ];
 const RESERVED_FAMILIES: &[&str] = &["BENCH_", "FUZZ_", "SIM_", "TEST_"];
 
+/// Whether the rest of a variable's name, after the prefix, says that it is no setting.
+fn is_reserved(rest: &str) -> bool {
+    let family = |family: &&str| rest.starts_with(*family);
+    RESERVED.contains(&rest) || RESERVED_FAMILIES.iter().any(family)
+}
+
 /// Layers of settings, each above those that were added before it.
 #[derive(Debug, Default)]
 pub struct Layers {
@@ -36,8 +42,18 @@ pub(super) struct Layer {
     pub(super) values: Dict,
     /// For each setting, what to call its place: a file with a line, a variable, an option.
     pub(super) origins: BTreeMap<String, String>,
-    /// It is the user's own file, which every launcher of this user reads.
-    pub(super) is_of_user: bool,
+    pub(super) source: Source,
+}
+
+/// Who says what is in a layer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Source {
+    /// The user's own file, which every launcher of this user reads.
+    User,
+    /// A file of this launcher.
+    File,
+    /// Its command line, its environment, or a launcher that it is a unit of.
+    Run,
 }
 
 impl Layers {
@@ -60,7 +76,8 @@ impl Layers {
     pub(super) fn file_of_user(self, path: &Path, text: &str) -> Result<Self, ConfigError> {
         let mut layers = self.file(path, text)?;
         let last = layers.layers.last_mut();
-        last.into_iter().for_each(|layer| layer.is_of_user = true);
+        last.into_iter()
+            .for_each(|layer| layer.source = Source::User);
         Ok(layers)
     }
 
@@ -126,6 +143,7 @@ impl Layers {
         let mut layers = self.file(path, &settings.to_string())?;
         if let Some(layer) = layers.layers.last_mut() {
             // Its lines are of a text that nobody sees.
+            layer.source = Source::Run;
             let origins = layer.origins.values_mut();
             origins.for_each(|origin| *origin = "SAMITE_CONFIG".to_owned());
         }
@@ -140,7 +158,8 @@ impl Layers {
     pub fn own_environment(self) -> Result<Self, ConfigError> {
         let named = std::env::vars_os().filter_map(|(name, value)| {
             let name = name.into_string().ok()?;
-            name.starts_with(PREFIX).then_some((name, value))
+            let is_setting = !is_reserved(name.strip_prefix(PREFIX)?);
+            is_setting.then_some((name, value))
         });
         let text = |(name, value): (String, OsString)| match value.into_string() {
             Ok(value) => Ok((name, value)),
@@ -174,11 +193,7 @@ impl Layers {
             let Some(rest) = variable.strip_prefix(PREFIX) else {
                 continue;
             };
-            if RESERVED.contains(&rest)
-                || RESERVED_FAMILIES
-                    .iter()
-                    .any(|family| rest.starts_with(family))
-            {
+            if is_reserved(rest) {
                 continue;
             }
             // The one setting that people type: it has a short name.
@@ -244,11 +259,19 @@ impl Layers {
             .map(|name| (name, "default".to_owned()))
             .collect();
         let (mut merged, mut said) = (Figment::new(), BTreeSet::new());
+        let mut of_run = BTreeSet::new();
         for layer in &self.layers {
             merged = merged.merge(layer);
             origins.extend(layer.origins.clone());
-            if !layer.is_of_user {
-                said.extend(layer.origins.keys().cloned());
+            let names = layer.origins.keys();
+            if layer.source != Source::User {
+                said.extend(names.clone().cloned());
+            }
+            match layer.source {
+                Source::Run => of_run.extend(names.cloned()),
+                Source::User | Source::File => names.for_each(|name| {
+                    of_run.remove(name);
+                }),
             }
         }
         match merged.extract() {
@@ -257,6 +280,7 @@ impl Layers {
                     config,
                     origins,
                     said,
+                    of_run,
                 };
                 resolved.check()?;
                 Ok(resolved)
@@ -332,6 +356,8 @@ pub struct Resolved {
     origins: BTreeMap<String, String>,
     /// The settings that somebody said to this launcher: not only to all of this user.
     said: BTreeSet<String>,
+    /// Those whose value is from the command line or the environment.
+    of_run: BTreeSet<String>,
 }
 
 impl Resolved {
@@ -347,8 +373,7 @@ impl Resolved {
 
     /// Whether the command line or the environment says this setting: then it counts more than a workflow file.
     pub fn is_of_this_run(&self, setting: &str) -> bool {
-        let origin = self.origins.get(setting);
-        origin.is_some_and(|origin| origin == "--config" || origin.starts_with("SAMITE_"))
+        self.of_run.contains(setting)
     }
 
     /// Where the settings of this stream alone are from, if it has some.
@@ -420,7 +445,7 @@ impl Layer {
                 .into_dict()
                 .expect("settings are in sections"),
             origins: BTreeMap::from([(name.to_owned(), origin.clone())]),
-            is_of_user: false,
+            source: Source::Run,
         };
         let fits = |layer: &Self| Figment::from(layer).extract::<Config>().is_ok();
         let parsed = layer(value.parse().expect("any text is a value"));

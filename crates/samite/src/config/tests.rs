@@ -331,6 +331,17 @@ fn what_was_said_to_an_outer_launcher_counts() {
     }
 }
 
+/// A file may be called like a variable.
+#[test]
+fn what_a_file_says_is_not_of_this_run() {
+    let text = "[config.fabric]\ndeadline = \"7s\"\n";
+    let layers = Layers::default().workflow(std::path::Path::new("SAMITE_lab.toml"), text);
+    let resolved = layers.and_then(|layers| layers.assignment("fabric.eager_max=8 KiB"));
+    let resolved = resolved.and_then(Layers::resolve).expect("settings");
+    assert!(!resolved.is_of_this_run("fabric.deadline"));
+    assert!(resolved.is_of_this_run("fabric.eager_max"));
+}
+
 #[test]
 fn the_file_of_the_user_counts_less_than_an_inner_workflow() {
     let path = std::path::Path::new("config.toml");
