@@ -409,20 +409,21 @@ impl<'f, T: Elem, P: Phase> Segment<'f, T, P> {
             }),
             Err(refused) => {
                 let (part, failure) = *refused;
-                let back = part.and_then(|part| Segment::turn_back(parts, part, &failure));
+                let back = Segment::turn_back(parts, part, &failure);
                 Err(Unturned::new(back, failure.into_error()))
             }
         }
     }
 
-    /// In its old phase, after a change that has failed. `None`: others have gone on, and use this unit's part.
-    fn turn_back(parts: Parts<'f>, part: Part<'f>, failure: &Failure) -> Option<Self> {
-        let turned = part.turn(P::MODE, &parts.team.0.job);
+    /// In its old phase, after a change that has failed. `None`: others have gone on, and use this unit's part, or the part
+    /// is gone.
+    fn turn_back(parts: Parts<'f>, part: Option<Part<'f>>, failure: &Failure) -> Option<Self> {
+        let turned = part.map(|part| part.turn(P::MODE, &parts.team.0.job));
         if matches!(failure, Failure::Refused(_)) {
-            // All parts are offered again, if all go well.
+            // All parts are offered again, if all go well. A member that has none is one of those who meet, too.
             let _ = parts.agree(Ok(()));
         }
-        let (part, error) = match turned {
+        let (part, error) = match turned? {
             Ok(part) => match P::attach(&parts, part, size_of::<T>() as u64, true) {
                 Ok(state) => {
                     return Some(Segment {
