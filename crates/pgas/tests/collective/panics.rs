@@ -19,9 +19,13 @@ fn panics(pgas: &Pgas<'_>) -> Op<impl Fn(u64, u64) -> u64 + 'static> {
     })
 }
 
-/// The call was refused: by unit 1, or by another one that had been refused before this one looked.
-fn told(answer: Result<(), Error>) -> Outcome {
-    let is_refused = matches!(answer, Err(Error::Refused(_)));
+/// The call was refused: by unit 1, or by another one that had been refused before this one looked. Whoever panicked refuses it
+/// itself.
+fn told(me: Unit, answer: Result<(), Error>) -> Outcome {
+    let is_refused = match answer {
+        Err(Error::Refused(by)) => by != me || me == Unit(1),
+        _ => false,
+    };
     check!(is_refused, "the answer is {answer:?}");
     Ok(())
 }
@@ -41,7 +45,7 @@ everywhere!(in_a_blocking_one, 3, |fabric, _| {
         match catch_unwind(AssertUnwindSafe(call)) {
             // Over messages a block that is there does not depend on what unit 1 does afterwards.
             Ok(Ok(())) if turn == 1 && !fabric.caps().map => {}
-            Ok(answer) => told(answer)?,
+            Ok(answer) => told(pgas.me(), answer)?,
             Err(_) => same!(pgas.me(), Unit(1)),
         }
         // Other teams go on.
@@ -65,7 +69,7 @@ everywhere!(in_a_pending_one, 3, |fabric, _| {
         }
     };
     same!(caught, pgas.me() == Unit(1));
-    told(answer.map(drop))?;
+    told(pgas.me(), answer.map(drop))?;
     same!(world.iall_reduce(vec![2_u64], Sum)?.wait()?, [6]);
     Ok(())
 });

@@ -9,7 +9,7 @@ use samite_pgas::array::Map;
 use samite_pgas::{GlobalPtr, Pgas, Result, Strided, Sum, Update};
 use samite_testkit::fuzz::{self, Rng, word};
 use samite_testkit::hostile::{Liar, Reach, Scribbler};
-use samite_testkit::{Cast, Outcome, Unit, Who, units};
+use samite_testkit::{Cast, Outcome, Unit, Who, check, units};
 use std::time::Duration;
 
 /// The last unit: the first one has the roots of most things.
@@ -121,11 +121,14 @@ fn scribbled(unit: &Unit, seed: u64) -> Outcome {
         let peers = fabric.peers();
         peers.iter().any(|info| info.identity.job == unit.domain)
     };
+    let mut written = 0;
     while is_there(&fabric) {
         let mut scribbler = Scribbler::new(random.u64(..), &fabric, MEMBERS + 1, Reach::Segments);
         scribbler.scribble(random.u32(1..20));
+        written += scribbler.written();
         std::thread::yield_now();
     }
+    check!(written > 0, "there was no memory to write to");
     Ok(())
 }
 

@@ -26,6 +26,7 @@ pub struct Scribbler {
     tables: Vec<Table>,
     names: Vec<&'static str>,
     words: Vec<u64>,
+    written: u64,
 }
 
 impl Scribbler {
@@ -50,7 +51,13 @@ impl Scribbler {
             tables,
             names,
             words: Vec::new(),
+            written: 0,
         }
+    }
+
+    /// How many words it has written.
+    pub fn written(&self) -> u64 {
+        self.written
     }
 
     /// Writes `count` words: random ones, changed ones, and copies of what stands elsewhere.
@@ -65,6 +72,7 @@ impl Scribbler {
             let old = word.u64(0).load(Ordering::Relaxed);
             let new = self.another(old);
             word.u64(0).store(new, Ordering::Relaxed);
+            self.written += 1;
         }
     }
 
