@@ -35,6 +35,7 @@ impl Drop for Pgas<'_> {
         } else {
             self.end();
         }
+        self.job.unfinished.end();
         self.job.left.end();
     }
 }

@@ -14,7 +14,8 @@
 //!
 //! # Files
 //! `unit`, `group`, `team/` (who) · `pointer` (names of bytes) · `job` (names become memory) · `local` (memory
-//! of one unit) · `implicit` (operations without a handle) · `segment/` (memory of a team, and all access to it) · `atomic` (updates) · `collective/` ·
+//! of one unit) · `implicit` (operations without a handle) · `unfinished` (what calls at their deadline have left in the middle) ·
+//! `waited` (deadlines of what is not one wait) · `segment/` (memory of a team, and all access to it) · `atomic` (updates) · `collective/` ·
 //! `lock/` · `array/` · `check/` (finds races) · `ending` (who leaves when) · `error`
 //!
 //! # Rules
@@ -56,8 +57,12 @@ mod local;
 mod lock;
 mod pointer;
 mod segment;
+#[cfg(test)]
+mod tampered;
 mod team;
+mod unfinished;
 mod unit;
+mod waited;
 
 pub use atomic::{AtomicElem, Update};
 pub use bytemuck::{Pod, Zeroable};

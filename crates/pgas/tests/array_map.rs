@@ -300,7 +300,8 @@ fn a_put_that_is_late_leaves_no_slot_busy() {
         if pgas.me().0 == 0 {
             long.insert(long_key, [[1; 256]; 64])?;
         }
-        for turn in 0_u64..3 {
+        let words = world.allocate::<u64>(8192)?;
+        for turn in 0_u64..4 {
             if pgas.me().0 == 1 {
                 while turns.load(1, 0)? <= turn {
                     fabric.progress();
@@ -311,6 +312,14 @@ fn a_put_that_is_late_leaves_no_slot_busy() {
                 let value = |_| {
                     late(turn);
                     [turn; 3]
+                };
+                timed_out(map.update(key, value).err());
+            } else if turn == 3 {
+                // Neither the value nor the end of the change can be sent.
+                let value = |_| {
+                    late(turn);
+                    while words.put_nb(1, 0, &[9; 8192]).is_ok() {}
+                    [3; 3]
                 };
                 timed_out(map.update(key, value).err());
             } else {
@@ -331,6 +340,7 @@ fn a_put_that_is_late_leaves_no_slot_busy() {
                     }
                 }
                 1 => assert_eq!(there, Some([1; 3]), "it arrived, late"),
+                3 => assert_eq!(there, Some([1; 3]), "it has not left"),
                 _ => assert_eq!(long.get(&long_key)?, None, "it may be half there"),
             }
             world.barrier()?;
@@ -342,7 +352,7 @@ fn a_put_that_is_late_leaves_no_slot_busy() {
         Ok(map.free()?)
     };
     units(2).mask(MESSAGES_ONLY).conduct(name, body, |cast| {
-        for _ in 0..3 {
+        for _ in 0..4 {
             cast.wait_point(Who::Unit(0), "holds");
             cast.wait_point(Who::Unit(1), "away");
             cast.release(Who::Unit(0));

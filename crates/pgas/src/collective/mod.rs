@@ -107,7 +107,7 @@ impl<'f> State<'f> {
     }
 
     /// Whether nothing is in flight.
-    fn is_idle(&self) -> bool {
+    pub(crate) fn is_idle(&self) -> bool {
         self.in_flight.borrow().is_empty()
     }
 

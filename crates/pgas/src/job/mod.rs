@@ -12,6 +12,8 @@ use crate::local::LocalHeap;
 use crate::pointer::{Flags, Origin};
 use crate::segment::LeftBehind;
 use crate::team::{self, TeamId};
+use crate::unfinished::Unfinished;
+use crate::waited::Waited;
 use crate::{Elem, Error, GlobalPtr, Group, Result, Team, Unit};
 use samite_fabric::{Bell, Fabric, Gated, Handle, Layer, PeerId, Remote, Segment};
 use std::cell::{Cell, RefCell};
@@ -64,6 +66,8 @@ pub(crate) struct Job<'f> {
     pub(crate) collectives: crate::collective::State<'f>,
     /// Parts that this unit has dropped.
     pub(crate) left: LeftBehind<'f>,
+    /// What calls have left in the middle.
+    pub(crate) unfinished: Unfinished<'f>,
     /// Units that have said that they end.
     pub(crate) ended: Ended,
     /// Where it is switched off (usually) a check costs one predictable branch.
@@ -89,6 +93,7 @@ impl<'f> Pgas<'f> {
             collectives: crate::collective::State::new(fabric, layer.life()),
             ended: ending::listen(fabric, layer.life()),
             left: LeftBehind::default(),
+            unfinished: Unfinished::default(),
             layer,
             bells: peers.iter().map(|peer| fabric.bell(*peer)).collect(),
             check: Checker::start(fabric, me, &peers),
@@ -320,7 +325,8 @@ impl<'f> Job<'f> {
         mine.then_some(()).ok_or_else(|| bad(pointer))
     }
 
-    /// As the fabric's wait, for what comes without progress of collectives: lets go of what others want back.
+    /// As the fabric's wait. What this unit has in flight meanwhile goes on, if there is any: perhaps it is what the
+    /// others wait for.
     #[inline]
     pub(crate) fn wait_until<V>(
         &self,
@@ -328,7 +334,7 @@ impl<'f> Job<'f> {
         whom: &[PeerId],
         done: impl FnMut() -> Option<V>,
     ) -> samite_fabric::Result<V> {
-        if self.has_found_none() {
+        if self.has_nothing_to_step() {
             return self.fabric.wait_until(what, whom, done);
         }
         let done = RefCell::new((done, None));
@@ -338,7 +344,7 @@ impl<'f> Job<'f> {
             value.is_some()
         };
         let step = || {
-            self.let_go();
+            self.step();
             look().then(|| done.borrow_mut().1.take()).flatten()
         };
         self.fabric.wait_stepping(what, whom, step, look)
@@ -348,6 +354,12 @@ impl<'f> Job<'f> {
     pub(crate) fn step(&self) {
         self.collectives.step();
         self.let_go();
+        self.unfinished.step(self.fabric);
+    }
+
+    /// Whether [`Job::step`] would do nothing.
+    fn has_nothing_to_step(&self) -> bool {
+        self.collectives.is_idle() && self.has_found_none() && self.unfinished.is_empty()
     }
 
     /// Waits until `take` has something of this unit for it alone: those who use it still let go of it when they make
@@ -357,7 +369,7 @@ impl<'f> Job<'f> {
         value: V,
         mut take: impl FnMut(V) -> Result<R, Box<(V, samite_fabric::Error)>>,
     ) -> Result<R, Box<(V, samite_fabric::Error)>> {
-        let begin = std::time::Instant::now();
+        let mut waited = Waited::default();
         let most = self.fabric.deadline() / 2;
         let mut kept = Some(value);
         let mut failed = None;
@@ -367,7 +379,7 @@ impl<'f> Job<'f> {
                 Ok(value) => Some(Ok(value)),
                 Err(refused) => {
                     let (value, error) = *refused;
-                    if self.may_end(&error) && begin.elapsed() < most {
+                    if self.may_end(&error) && !waited.is_over(most) {
                         (kept, failed) = (Some(value), Some(error));
                         return None;
                     }

@@ -74,7 +74,7 @@ impl<'f> Job<'f> {
 
     /// Whether there is nothing that [`Job::let_go`] would look at.
     #[inline]
-    pub(crate) fn has_found_none(&self) -> bool {
+    pub(super) fn has_found_none(&self) -> bool {
         self.found.borrow().is_empty()
     }
 

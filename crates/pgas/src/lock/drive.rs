@@ -1,12 +1,15 @@
 //! Executes the steps of the state machines: directly on mapped memory, otherwise by messages to the home. A call whose
-//! deadline passes leaves its state here, and the next call, or the drop of the lock, continues from it.
+//! deadline passes leaves its state here ([`Left`]), and the next call continues from it. If the lock is dropped instead, this unit
+//! leaves the queue ([`Leaver`]), at once or when it makes progress.
 
 use super::Lock;
-use super::protocol::{self, Acquire, End, Leave, Release, Step, Ticket, Wait, Wish, Word};
+use super::protocol::{self, Acquire, End, Release, Settle, Step, Ticket, Wait, Wish, Word};
+use crate::unfinished::Finish;
+use crate::waited::Waited;
 use crate::{Error, Result, Unit};
 use samite_fabric::{Error as Below, Handle, Whom};
 use samite_mem::sync::Ordering;
-use std::time::Instant;
+use std::cell::{Cell, RefCell};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum State {
@@ -16,22 +19,23 @@ pub(super) enum State {
     Left,
 }
 
-/// What a call left behind that ended at the deadline.
+/// A machine that a call left in the middle when it ended at its deadline.
 #[derive(Debug)]
-pub(super) enum Left<'f> {
-    /// A place in the queue.
-    Waiting(Acquire),
-    /// A step that the home has not answered yet.
-    Asked(Machine, Step, Handle<'f, u64>),
+pub(super) struct Left<'f> {
+    machine: Machine,
+    /// Its next step.
+    step: Step,
+    /// The home was asked for it, and has not answered yet. `None`: it has not begun.
+    asked: Option<Handle<'f, u64>>,
 }
 
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Machine {
+enum Machine {
     Acquire(Acquire),
     Release(Release),
 }
 
-/// A step without an answer; the operation, if its answer may still come.
+/// A step without an answer; the operation, if its answer may still come. Without one the step has not begun.
 struct Unanswered<'f> {
     error: Error,
     handle: Option<Handle<'f, u64>>,
@@ -123,30 +127,22 @@ impl<'f> Lock<'f> {
     fn drive(&self, mut machine: Acquire, mut step: Step, wish: Wish) -> Result<End> {
         let mut walk = Walk::default();
         loop {
-            if let Step::Load(Word::Previous(_)) = step {
-                walk.step(self)?;
-            }
             let answer = match step {
                 Step::Ended(end) => return Ok(end),
                 Step::Await(behind) => match self.wait(behind, wish) {
-                    Ok(Some(wait)) => wait.answer(),
+                    Ok(Some(wait)) => Ok(wait.answer()),
                     Ok(None) => {
-                        self.leave(Left::Waiting(machine));
+                        self.leave(Machine::Acquire(machine), step, None);
                         return Ok(End::Busy);
                     }
-                    Err(error) => {
-                        if let Error::Fabric(Below::Timeout { .. }) = error {
-                            self.leave(Left::Waiting(machine));
-                        }
-                        return Err(error);
-                    }
+                    Err(error) => Err(error.into()),
                 },
-                step => match self.carry_out(step) {
-                    Ok(answer) => answer,
-                    Err(late) => return Err(self.put_off(Machine::Acquire(machine), step, late)),
-                },
+                step => walk.step(self).and_then(|()| self.carry_out(step)),
             };
-            step = machine.step(answer);
+            match answer {
+                Ok(answer) => step = machine.step(answer),
+                Err(late) => return Err(self.put_off(Machine::Acquire(machine), step, late)),
+            }
         }
     }
 
@@ -155,7 +151,7 @@ impl<'f> Lock<'f> {
     fn carry_out(&self, step: Step) -> Result<u64, Unanswered<'f>> {
         match step {
             Step::Wake { member, far, word } => {
-                self.wake(member, far, word);
+                self.wake(member, far, word)?;
                 return Ok(0);
             }
             Step::AskLost(member) => {
@@ -244,114 +240,93 @@ impl<'f> Lock<'f> {
         }
     }
 
-    /// Goes on with what a call has left behind that ended at the deadline; `None`: it is done, and this one begins.
+    /// Goes on with what a call has left in the middle; `None`: that is done, and this one begins.
     #[cold]
     fn go_on(&self, wish: Wish) -> Result<Option<End>> {
-        let Some(left) = self.left.take() else {
+        let Some(Left {
+            machine,
+            step,
+            asked,
+        }) = self.left.take()
+        else {
             return Ok(None);
         };
         self.state.set(State::Idle);
-        match left {
-            Left::Waiting(machine) => {
-                let behind = machine.waits_behind().unwrap_or(self.ticket.get());
-                let walked = self.walk_up(machine, Step::Await(behind), wish);
-                if walked.is_err() && self.state.get() == State::Idle {
-                    self.leave(Left::Waiting(machine));
+        let answer = asked.map(|asked| self.answer(step, asked)).transpose();
+        let answer = answer.map_err(|late| self.put_off(machine, step, late))?;
+        match machine {
+            Machine::Release(mut machine) => {
+                let step = answer.map_or(step, |answer| machine.step(answer));
+                self.finish(machine, step).map(|()| None)
+            }
+            Machine::Acquire(mut machine) => {
+                machine.wish(wish);
+                let step = answer.map_or(step, |answer| machine.step(answer));
+                let walked = self.walk_up(machine, step, wish);
+                let waits = matches!(step, Step::Await(_));
+                if waits && walked.is_err() && self.state.get() == State::Idle {
+                    // A wait can begin anew after any error.
+                    self.leave(Machine::Acquire(machine), step, None);
                 }
                 // Whoever has held the lock has no place in the queue any more, whatever becomes of it.
-                self.hold(walked?).map(Some)
-            }
-            Left::Asked(machine, step, asked) => {
-                let answer = self.answer(step, asked);
-                let answer = answer.map_err(|late| self.put_off(machine, step, late))?;
-                match machine {
-                    Machine::Release(mut machine) => {
-                        let step = machine.step(answer);
-                        self.finish(machine, step).map(|()| None)
-                    }
-                    Machine::Acquire(mut machine) => {
-                        machine.wish(wish);
-                        let step = machine.step(answer);
-                        let end = self.enter(machine, step, wish)?;
-                        // The call before may only have tried: it has no place.
-                        let begins = end == End::Busy && wish != Wish::Try;
-                        Ok((!begins).then_some(end))
-                    }
-                }
+                let end = self.hold(walked?)?;
+                // The call before may only have tried: it has no place.
+                let begins = end == End::Busy && wish != Wish::Try;
+                Ok((!begins).then_some(end))
             }
         }
     }
 
-    /// Gives up a place in the queue that a call at its deadline has kept, so that nobody waits behind it.
+    /// Brings what a call has left in the middle to its end, without the lock, and without a place in the queue that somebody
+    /// waits behind. What the home does not answer in time is gone on with when this unit makes progress.
     pub(super) fn leave_queue(&self) {
         let Some(left) = self.left.take() else {
             return;
         };
+        self.state.set(State::Idle);
         if self.team.fabric().lost(self.home_peer()).is_some() || !self.words.is_there() {
             return;
         }
-        let done = match left {
-            Left::Waiting(_) => self.leave_for_good(),
-            Left::Asked(machine, step, asked) => self.settle(machine, step, asked),
-        };
-        if let Err(error) = done {
-            tracing::warn!(%error, "the place in the queue of a lock could not be given up");
+        let mut leaver = Leaver::new(self, left);
+        match leaver.settle() {
+            Err(Error::Fabric(Below::Timeout { .. })) => self.team.0.job.unfinished.add(leaver),
+            done => report(done),
         }
     }
 
-    fn leave_for_good(&self) -> Result<()> {
-        let mut machine = Leave::new(self.ticket.get());
-        let mut step = machine.step(0);
-        while !matches!(step, Step::Ended(_)) {
-            let answer = self.carry_out(step).map_err(|late| late.error)?;
-            step = machine.step(answer);
-        }
-        Ok(())
-    }
-
-    /// Brings a step that was not answered to its end, and has neither the lock nor a place afterwards.
-    fn settle(&self, machine: Machine, step: Step, asked: Handle<'f, u64>) -> Result<()> {
-        let answer = self.answer(step, asked).map_err(|late| late.error)?;
-        match machine {
-            Machine::Release(mut machine) => {
-                let step = machine.step(answer);
-                self.finish(machine, step)
-            }
-            Machine::Acquire(mut machine) => {
-                machine.wish(Wish::Try);
-                let step = machine.step(answer);
-                match self.drive(machine, step, Wish::Try)? {
-                    End::Held { broken } => self.give(broken),
-                    End::Busy if self.left.take().is_some() => self.leave_for_good(),
-                    _ => Ok(()),
-                }
-            }
-        }
-    }
-
-    /// Keeps what is in flight when a step is not answered in time; the error, for the caller.
+    /// Keeps a machine whose step was not done in time; the error, for the caller.
     #[cold]
     fn put_off(&self, machine: Machine, step: Step, late: Unanswered<'f>) -> Error {
-        if let Some(asked) = late.handle {
-            self.leave(Left::Asked(machine, step, asked));
+        if let Error::Fabric(Below::Timeout { .. }) = late.error {
+            self.leave(machine, step, late.handle);
         }
         late.error
     }
 
     #[cold]
-    fn leave(&self, left: Left<'f>) {
+    fn leave(&self, machine: Machine, step: Step, asked: Option<Handle<'f, u64>>) {
         self.state.set(State::Left);
-        *self.left.borrow_mut() = Some(left);
+        *self.left.borrow_mut() = Some(Left {
+            machine,
+            step,
+            asked,
+        });
     }
 
-    fn wake(&self, member: u32, far: bool, word: u64) {
+    /// Errors: the deadline. Whoever is lost needs no wake.
+    fn wake(&self, member: u32, far: bool, word: u64) -> Result<()> {
         if far {
-            if let Err(error) = self.words.wake(member, word) {
-                tracing::debug!(%error, member, "whoever waited for the lock is not there any more");
+            match self.words.wake(member, word) {
+                Err(error @ Error::Fabric(Below::Timeout { .. })) => return Err(error),
+                Err(error) => {
+                    tracing::debug!(%error, member, "whoever waited for the lock is not there any more");
+                }
+                Ok(()) => {}
             }
         } else if let Ok(unit) = self.team.unit(member) {
             self.team.0.job.bells[unit.index()].nudge();
         }
+        Ok(())
     }
 
     /// Gives the lock back; `broken`: to somebody who must know that a holder died.
@@ -418,25 +393,112 @@ impl<'f> Lock<'f> {
     }
 }
 
-/// Steps along a queue from its end to its beginning: of one that goes in circles there is no end.
-#[derive(Default)]
-struct Walk {
-    steps: u64,
-    since: Option<Instant>,
+/// A lock that was dropped, and has not left its queue yet.
+#[derive(Debug)]
+struct Leaver<'f> {
+    lock: Lock<'f>,
+    settle: Settle,
+    step: Step,
+    asked: Option<Handle<'f, u64>>,
 }
 
+impl<'f> Leaver<'f> {
+    /// Of a lock that is being dropped.
+    fn new(lock: &Lock<'f>, left: Left<'f>) -> Leaver<'f> {
+        let lock = Lock {
+            team: lock.team.clone(),
+            number: lock.number,
+            words: lock.words.clone(),
+            ticket: lock.ticket.clone(),
+            state: Cell::new(State::Idle),
+            left: RefCell::new(None),
+        };
+        let (settle, step) = match left.machine {
+            Machine::Release(machine) => (Settle::Release(machine), left.step),
+            Machine::Acquire(machine) => Settle::acquisition(machine, left.step),
+        };
+        let asked = left.asked;
+        Leaver {
+            lock,
+            settle,
+            step,
+            asked,
+        }
+    }
+
+    /// Goes on to the end, or until something is not answered in time.
+    fn settle(&mut self) -> Result<()> {
+        let mut walk = Walk::default();
+        while !matches!(self.step, Step::Ended(_)) {
+            let answer = match self.asked.take() {
+                Some(asked) => self.lock.answer(self.step, asked),
+                None => {
+                    let walked = walk.step(&self.lock);
+                    walked.and_then(|()| self.lock.carry_out(self.step))
+                }
+            };
+            match answer {
+                Ok(answer) => self.step = self.settle.step(answer),
+                Err(late) => {
+                    self.asked = late.handle;
+                    return Err(late.error);
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Finish for Leaver<'_> {
+    fn go_on(&mut self) -> bool {
+        if self.asked.as_ref().is_some_and(|asked| !asked.is_over()) {
+            return false;
+        }
+        match self.settle() {
+            Err(Error::Fabric(Below::Timeout { .. })) => false,
+            done => {
+                report(done);
+                true
+            }
+        }
+    }
+}
+
+fn report(left: Result<()>) {
+    if let Err(error) = left {
+        tracing::warn!(%error, "the place in the queue of a lock could not be given up");
+    }
+}
+
+/// Steps in a queue whose words somebody may be changing all the time, or that goes in circles: of those there is no end.
+#[derive(Default)]
+struct Walk {
+    steps: u32,
+    waited: Waited,
+}
+
+/// So many are nothing to speak of: nobody looks at the clock.
+const STEPS: u32 = 64;
+
 impl Walk {
-    fn step(&mut self, lock: &Lock<'_>) -> Result<()> {
-        self.steps += 1;
-        if self.steps <= u64::from(lock.team.size()) {
+    /// One step that is no wait. Errors: the deadline.
+    #[inline(always)]
+    fn step<'f>(&mut self, lock: &Lock<'f>) -> Result<(), Unanswered<'f>> {
+        if self.steps < STEPS {
+            self.steps += 1;
             return Ok(());
         }
+        self.look(lock)
+    }
+
+    #[cold]
+    fn look<'f>(&mut self, lock: &Lock<'f>) -> Result<(), Unanswered<'f>> {
         let fabric = lock.team.fabric();
         let (what, after) = ("the queue of a lock", fabric.deadline());
-        if self.since.get_or_insert_with(Instant::now).elapsed() < after {
+        if !self.waited.is_over(after) {
             return Ok(());
         }
         let whom = Whom::Peer(lock.home_peer());
-        Err(Below::Timeout { what, whom, after }.into())
+        Err(Error::from(Below::Timeout { what, whom, after }).into())
     }
 }

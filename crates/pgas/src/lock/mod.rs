@@ -17,7 +17,7 @@
 //! then; a [`GlobalLock`] puts nothing back. A panic in the middle of a repair leaves the lock broken.
 //!
 //! # Files
-//! `protocol/` (the queue as state machines, its words, invariants) · `drive` (their steps carried out, and waits) ·
+//! `protocol/` (the queue as state machines, its words, invariants, the way out of it) · `drive` (their steps carried out, and waits) ·
 //! `model` (every order of their steps, with deaths) · `table` (where the words are) · `guarded` (a lock with what it
 //! guards)
 
@@ -27,6 +27,8 @@ mod guarded;
 mod model;
 mod protocol;
 mod table;
+#[cfg(test)]
+mod tests;
 
 pub use guarded::{GlobalGuard, GlobalLock};
 pub(crate) use table::Table;
@@ -111,7 +113,8 @@ impl<'f> Lock<'f> {
     /// * [`Error::UnitLost`]: the lock's home died.
     /// * [`Error::AlreadyHeld`].
     /// * The deadline: this unit keeps its place in the queue, and the next call goes on with it, also where the
-    ///   home has not answered in time. Until then those behind it wait; dropping the lock leaves the queue.
+    ///   home has not answered in time. Until then those behind it wait; dropping the lock leaves the queue. If the home does
+    ///   not answer during the drop either, this unit leaves when it makes progress later.
     #[inline]
     pub fn acquire(&self) -> Result<Guard<'_, 'f>> {
         match self.take(Wish::Wait)? {
@@ -229,8 +232,8 @@ impl Guard<'_, '_> {
     ///
     /// # Errors
     /// A lost unit that an operation went to, or the loss of the home; the lock is given back all the same
-    /// where that is possible. The deadline, where the home does not answer in time: the next call of this lock
-    /// brings that to its end first, and so does dropping it.
+    /// where that is possible. The deadline, where the home, or whoever is next, takes no message in time: the next call
+    /// of this lock brings that to its end first, and so does dropping it.
     pub fn release(self) -> Result<()> {
         let lock = self.lock;
         std::mem::forget(self);
@@ -259,7 +262,7 @@ impl Lock<'_> {
 }
 
 impl Drop for Lock<'_> {
-    /// Leaves the queue, if a call that ended at its deadline is still in it.
+    /// Brings to its end what a call at its deadline has left in the middle, and leaves the queue.
     #[inline]
     fn drop(&mut self) {
         self.leave_queue();

@@ -1,5 +1,5 @@
 //! The queue of a lock in a model checker: every order of the steps of a few units, with deaths at every
-//! point, and waiters that leave, by depth-first search over explicit states.
+//! point, and units that give the lock up at every point, by depth-first search over explicit states.
 //!
 //! What it checks in each state: at most one living unit holds the lock; the lock goes to the first living
 //! one of the queue; who enters without a warning finds what no dead holder has touched, and a warning is
@@ -7,12 +7,13 @@
 //!
 //! What it adds to the code: each operation is one indivisible step (they are sequentially consistent, L2).
 //! An operation of a unit that dies may take effect at any later time, as a message does that is still on
-//! its way. A death is noticed at any time after it.
+//! its way. A death is noticed at any time after it. A step that its home does not answer in time, or that has not begun,
+//! is one that is done later: the caller's deadline is nothing that the model sees (L6).
 //!
 //! It is one file because the states, the steps and the checks of the search make sense only together.
 
 use super::protocol::{
-    Acquire, End, Leave, Release, Step, Ticket, Wait, Wish, Word, has_left, ticket,
+    Acquire, End, Release, Settle, Step, Ticket, Wait, Wish, Word, has_left, ticket,
 };
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -30,7 +31,7 @@ struct Setting {
     /// Turns of each unit.
     turns: [u8; UNITS],
     deaths: u8,
-    /// Waiters that leave the queue, and never come again.
+    /// Units that give the lock up in the middle of something, and never come again.
     leaves: u8,
     /// Who reaches the home by messages: such a waiter is woken by a word of its own, and its last operation
     /// may come late when it dies.
@@ -41,7 +42,7 @@ struct Setting {
     flaw: Flaw,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Flaw {
     None,
     /// A waiter that got the lock does not write it down.
@@ -54,8 +55,10 @@ enum Flaw {
     BlindAnnouncement,
     /// A release leaves without a look at who came.
     BlindRelease,
-    /// Who leaves the queue does not say so.
-    SilentLeave,
+    /// What is left in the middle is forgotten.
+    Forgotten,
+    /// It is forgotten after the step that was under way.
+    HalfWay,
 }
 
 #[derive(Clone, PartialEq, Eq, Hash)]
@@ -94,7 +97,7 @@ enum Phase {
         broken: bool,
     },
     Giving(Release, Step),
-    Leaving(Leave, Step),
+    Settling(Settle, Step),
 }
 
 /// Why a state is wrong.
@@ -250,11 +253,12 @@ impl World {
                 let step = machine.step(0);
                 next.units[by].phase = Phase::Giving(machine, step);
             }
-            Phase::Leaving(mut machine, step) => {
+            Phase::Settling(mut machine, step) => {
                 let answer = next.carry_out(step, by, setting)?;
                 next.units[by].phase = match machine.step(answer) {
                     Step::Ended(_) => Phase::Idle,
-                    step => Phase::Leaving(machine, step),
+                    _ if setting.flaw == Flaw::HalfWay => Phase::Idle,
+                    step => Phase::Settling(machine, step),
                 };
             }
             Phase::Giving(mut machine, step) => {
@@ -275,21 +279,20 @@ impl World {
         Some(Ok(next))
     }
 
-    /// The unit stops waiting, and will not come again.
+    /// The unit gives up what it is doing, and will not come again.
     fn leave(&self, by: usize, setting: Setting) -> Option<World> {
-        let waits = matches!(self.units[by].phase, Phase::Taking(_, _, Step::Await(_)));
-        if !waits || self.leaves_left == 0 {
-            return None;
-        }
+        let (machine, step) = match self.units[by].phase {
+            Phase::Taking(machine, _, step) => Settle::acquisition(machine, step),
+            Phase::Giving(machine, step) => (Settle::Release(machine), step),
+            _ => return None,
+        };
         let mut next = self.clone();
-        next.leaves_left -= 1;
+        next.leaves_left = self.leaves_left.checked_sub(1)?;
         let unit = &mut next.units[by];
         unit.turns_left = 0;
-        let mut machine = Leave::new(unit.ticket);
-        let step = machine.step(0);
         unit.phase = match setting.flaw {
-            Flaw::SilentLeave => Phase::Idle,
-            _ => Phase::Leaving(machine, step),
+            Flaw::Forgotten => Phase::Idle,
+            _ => Phase::Settling(machine, step),
         };
         Some(next)
     }
@@ -322,7 +325,7 @@ impl World {
                     broken: broken && !repairs,
                 };
             }
-            End::Broken if exact && !self.broken => {
+            End::Broken if exact && !self.broken && !self.doubtful => {
                 return Err("a holder was said to have died that did not");
             }
             End::Busy if wish != Wish::Try => return Err("only who tries is told that it is busy"),
@@ -343,19 +346,18 @@ impl World {
         next.deaths_left -= 1;
         let unit = &mut next.units[who];
         unit.alive = false;
-        let ticket = unit.ticket;
         match &unit.phase {
             Phase::Holding { .. } => next.broken = true,
-            Phase::Giving(_, step) if self.queue.contains(&ticket) => {
+            // The last words of the dead come before the news of its death.
+            Phase::Giving(_, Step::Wake { .. }) | Phase::Settling(_, Step::Wake { .. }) => {}
+            Phase::Giving(_, step) | Phase::Settling(Settle::Release(_), step) => {
                 next.doubtful = true;
                 next.late.extend(late.then_some(*step));
             }
-            // The last words of the dead come before the news of its death.
-            Phase::Leaving(_, Step::Wake { .. }) => {}
-            Phase::Taking(_, _, step) | Phase::Leaving(_, step) => {
+            Phase::Taking(_, _, step) | Phase::Settling(_, step) => {
                 next.late.extend(late.then_some(*step))
             }
-            Phase::Giving(..) | Phase::Idle => {}
+            Phase::Idle => {}
         }
         // Nothing else depends on what it was doing.
         next.units[who].phase = Phase::Idle;
@@ -461,7 +463,7 @@ fn twice(far: [bool; UNITS]) -> Setting {
     }
 }
 
-/// Some leave, and one dies.
+/// Some give the lock up, and one dies.
 fn leaving(far: [bool; UNITS]) -> Setting {
     Setting {
         deaths: 1,
@@ -531,11 +533,13 @@ fn what_goes_wrong_is_found() {
     assert_eq!(found(NEAR, Flaw::BlindRelease), stuck);
     assert_eq!(found(FAR, Flaw::NoWake), stuck);
     for far in [NEAR, FAR] {
-        let silent = Setting {
-            flaw: Flaw::SilentLeave,
-            leaves: 1,
-            ..leaving(far)
-        };
-        assert_eq!(explore(silent).err(), stuck);
+        for flaw in [Flaw::Forgotten, Flaw::HalfWay] {
+            let leaves = Setting {
+                flaw,
+                leaves: 1,
+                ..leaving(far)
+            };
+            assert_eq!(explore(leaves).err(), stuck, "{flaw:?}");
+        }
     }
 }

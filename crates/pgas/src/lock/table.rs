@@ -124,7 +124,7 @@ fn wake_bytes(locks: u64) -> u64 {
 }
 
 /// The words of one lock.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Words<'f> {
     page: Rc<Page<'f>>,
     /// Rank of the member that has them.

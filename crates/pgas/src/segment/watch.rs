@@ -18,6 +18,25 @@ impl<'f, T: Elem> Segment<'f, T, Shared> {
             .map_err(|error| self.say(error, rank, index, count))
     }
 
+    /// An element of a member's part, for an atomic that is about to happen.
+    #[track_caller]
+    pub(crate) fn word(
+        &self,
+        rank: u32,
+        index: u64,
+        kind: AccessKind,
+    ) -> Result<(&Remote<'f>, u64)> {
+        let remote = self.watched_part(rank, index, 1, kind)?;
+        Ok((remote, self.offset(index)))
+    }
+
+    /// Whether a member's elements are reached at once.
+    #[inline(always)]
+    pub(crate) fn is_near(&self, rank: u32) -> bool {
+        let window = self.state.windows.get(rank as usize);
+        window.is_some_and(|window| !window.is_empty())
+    }
+
     /// A member's part, for an access to `count` elements from `index` on that is about to happen.
     #[inline(always)]
     #[track_caller]
@@ -57,7 +76,7 @@ impl<'f, T: Elem> Segment<'f, T, Shared> {
 
     /// The checking mode, of an atomic access that has happened.
     #[inline(always)]
-    pub(super) fn seen(&self, rank: u32, index: u64) -> Result<()> {
+    pub(crate) fn seen(&self, rank: u32, index: u64) -> Result<()> {
         if self.parts.checked {
             self.take_note(rank, index)?;
         }

@@ -1,8 +1,9 @@
 //! Homes that do not answer in time, over messages, and homes whose words are nonsense.
 
+use crate::until_queued;
 use samite_fabric::{Error as Below, Fabric, PeerId, SegmentKey};
-use samite_pgas::{Error, Lock, Pgas, Team, Unit};
-use samite_testkit::{Cast, MESSAGES_ONLY, Outcome, Who, check, pause, same, units};
+use samite_pgas::{Error, Lock, Pgas, Segment, Signal, SignalOp, Team, Unit, Wanted};
+use samite_testkit::{Cast, MESSAGES_ONLY, Outcome, Who, check, pause, point, same, units};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
@@ -104,6 +105,188 @@ fn a_lock_is_dropped_before_the_home_has_answered() {
     let name = "late::a_lock_is_dropped_before_the_home_has_answered";
     let units = units(3).mask(MESSAGES_ONLY);
     units.conduct(name, drops, send_away);
+}
+
+/// Puts to a unit that is away until it can be sent nothing more.
+fn use_up_the_credit(words: &Segment<'_, u64>, rank: u32) -> Result<(), Error> {
+    let block = vec![7; 8192];
+    loop {
+        drop(words.put_nb(rank, 8, &block)?);
+    }
+}
+
+/// The home is away, and nothing more can be sent to it: neither an acquisition is lost, nor a release, nor that of a lock which is
+/// dropped.
+#[test]
+fn what_finds_no_credit_is_sent_later() {
+    let body = |fabric: &Fabric, _: &[PeerId]| {
+        let pgas = Pgas::new(fabric)?;
+        let (world, me) = (pgas.world(), pgas.me());
+        let words = world.allocate::<u64>(8200)?;
+        let lock = lock_of_the_first(world)?;
+        {
+            let takes = || lock.acquire().map(drop);
+            let held = || (me == Unit(1)).then(|| lock.acquire()).transpose();
+            let away = |asks: &mut dyn FnMut() -> Result<(), Error>| {
+                world.barrier()?;
+                while_away(fabric, me, || {
+                    let full = use_up_the_credit(&words, 0);
+                    timed_out(full).expect("unit 0 is away");
+                    asks()
+                })?;
+                Outcome::Ok(world.barrier()?)
+            };
+            away(&mut || takes())?;
+            takes()?;
+            let mut guard = held()?;
+            away(&mut || guard.take().map_or(Ok(()), |guard| guard.release()))?;
+            takes()?;
+            let mut guard = held()?;
+            away(&mut || guard.take().map_or(Ok(()), |guard| guard.release()))?;
+        }
+        let mut lock = Some(lock);
+        world.barrier()?;
+        while_away(fabric, me, || {
+            let full = use_up_the_credit(&words, 0);
+            drop(lock.take());
+            full
+        })?;
+        world.barrier()?;
+        lock.map_or(Ok(()), |lock| lock.acquire()?.release())?;
+        Ok(world.barrier()?)
+    };
+    let name = "late::what_finds_no_credit_is_sent_later";
+    let units = units(3).mask(MESSAGES_ONLY);
+    units.conduct(name, body, |cast| (0..4).for_each(|_| send_away(cast)));
+}
+
+fn signal(words: &Segment<'_, u64>, rank: u32) -> Result<(), Error> {
+    let op = SignalOp::Add;
+    let signal = Signal {
+        index: 0,
+        op,
+        value: 1,
+    };
+    words.signal(rank, signal)
+}
+
+/// Whoever is next is stopped, and nothing more can be sent to it: it is woken when it goes on.
+#[test]
+fn a_wake_that_finds_no_credit_is_sent_later() {
+    let body = |fabric: &Fabric, _: &[PeerId]| {
+        let pgas = Pgas::new(fabric)?;
+        let world = pgas.world();
+        let words = world.allocate::<u64>(8200)?;
+        let lock = lock_of_the_first(world)?;
+        world.barrier()?;
+        match pgas.me() {
+            Unit(1) => {
+                let guard = lock.acquire()?;
+                signal(&words, 2)?;
+                until_queued(&lock, 2)?;
+                point("queued");
+                words.wait_until(0, Wanted::Equal(1))?;
+                let patient = fabric.deadline();
+                fabric.set_deadline(Duration::from_millis(50));
+                timed_out(use_up_the_credit(&words, 2))?;
+                // It is free; that unit 2 does not hear of it.
+                timed_out(guard.release())?;
+                fabric.set_deadline(patient);
+                point("late");
+                lock.acquire()?.release()?;
+            }
+            Unit(2) => {
+                words.wait_until(0, Wanted::Equal(1))?;
+                lock.acquire()?.release()?;
+            }
+            Unit(3) => {
+                pause("is told");
+                signal(&words, 1)?;
+            }
+            // The home answers.
+            _ => {}
+        }
+        Ok(world.barrier()?)
+    };
+    let name = "late::a_wake_that_finds_no_credit_is_sent_later";
+    let units = units(4).mask(MESSAGES_ONLY);
+    units.conduct(name, body, |cast| {
+        cast.wait_point(Who::Unit(1), "queued");
+        cast.wait_asleep(Who::Unit(2));
+        cast.stop(Who::Unit(2));
+        cast.wait_point(Who::Unit(3), "is told");
+        cast.release(Who::Unit(3));
+        cast.wait_point(Who::Unit(1), "late");
+        cast.go_on(Who::Unit(2));
+    });
+}
+
+/// The lock is dropped while the home is away, and the home comes back after the deadline: whoever was behind gets it, behind
+/// a unit that held it (1) and behind one that waited (2).
+#[test]
+fn whoever_drops_a_lock_leaves_the_queue_in_the_end() {
+    let body = |fabric: &Fabric, _: &[PeerId]| {
+        let pgas = Pgas::new(fabric)?;
+        let (world, me) = (pgas.world(), pgas.me());
+        let words = world.allocate::<u64>(1)?;
+        let patient = fabric.deadline();
+        for place in 0..2 {
+            let lock = lock_of_the_first(world)?;
+            world.barrier()?;
+            let behind = place as usize + 1;
+            match me {
+                Unit(0) => {
+                    words.wait_until(0, Wanted::AtLeast(place + 1))?;
+                    pause("away");
+                }
+                Unit(1) => {
+                    until_queued(&lock, place as usize)?;
+                    let guard = match place {
+                        0 => Some(lock.acquire()?),
+                        _ => {
+                            fabric.set_deadline(Duration::from_millis(50));
+                            timed_out(lock.acquire().map(drop))?;
+                            fabric.set_deadline(patient);
+                            None
+                        }
+                    };
+                    until_queued(&lock, behind + 1)?;
+                    pause("in the queue");
+                    signal(&words, 0)?;
+                    pause("ready");
+                    fabric.set_deadline(Duration::from_millis(50));
+                    guard.map_or(Ok(()), |guard| timed_out(guard.release()))?;
+                    drop(lock);
+                    fabric.set_deadline(patient);
+                    pause("late");
+                    signal(&words, 2)?;
+                }
+                Unit(2) if place == 1 => {
+                    let guard = lock.acquire()?;
+                    until_queued(&lock, 3)?;
+                    words.wait_until(0, Wanted::AtLeast(2))?;
+                    guard.release()?;
+                }
+                Unit(3) => {
+                    until_queued(&lock, behind)?;
+                    lock.acquire()?.release()?;
+                }
+                _ => {}
+            }
+            world.barrier()?;
+        }
+        Ok(())
+    };
+    let name = "late::whoever_drops_a_lock_leaves_the_queue_in_the_end";
+    let units = units(4).mask(MESSAGES_ONLY);
+    units.conduct(name, body, |cast| {
+        for _ in 0..2 {
+            cast.wait_point(Who::Unit(1), "in the queue");
+            cast.wait_asleep(Who::Unit(3));
+            cast.release(Who::Unit(1));
+            send_away(cast);
+        }
+    });
 }
 
 /// In the checking mode the home hears who holds the lock. A call that has waited for the lock, and has it, and cannot tell a

@@ -17,22 +17,26 @@
 //! * A slot never becomes empty again, so a search does not end before a key that is there.
 //!
 //! # What it does not guarantee
-//! A unit that dies while a slot is busy leaves it so: who needs the slot gets a timeout. One whose put of an entry ends
-//! with an error gives the slot back behind it, in the order in which the owner takes both: a key that was to be added is
-//! not there then; a value that was to be changed is the old one or the new one, or the key is gone if the value is longer
-//! than one message, so that half of it may have arrived. Slots of
-//! removed entries make searches for absent keys longer until they are used again.
+//! * A unit that dies while a slot is busy leaves it so: whoever needs the slot gets a timeout.
+//! * A unit whose call ends at its deadline gives the slot back behind what it has sent, in the order in which the owner
+//!   takes both; what it could not send, or has no answer to yet (`late`), when it makes progress. A key that was to be added
+//!   is not there then. A value that was to be changed is the old one or the new one; if it is longer than one message, half
+//!   of it may have arrived, and the key is gone.
+//! * Slots of removed entries make searches for absent keys longer until they are used again.
 
+mod late;
 mod slot;
+#[cfg(test)]
+mod tests;
 
 use super::ArrayError;
+use crate::waited::Waited;
 use crate::{Elem, Error, Result, Segment, Team, Update, bytes_of};
 use samite_fabric::Whom;
 use slot::{EMPTY_OUT, FILL, Kind, RELEASE, State};
 use smallvec::{SmallVec, smallvec};
 use std::marker::PhantomData;
 use std::sync::atomic::{Ordering, fence};
-use std::time::Instant;
 use xxhash_rust::xxh3::xxh3_128;
 
 /// Keys and values, distributed over a team by the hash of the key. Two keys are the same if their bytes
@@ -151,6 +155,7 @@ impl<'f, K: Elem, V: Elem> Map<'f, K, V> {
             if self.change(&search, &found, |_| None)? {
                 return Ok(Some(Self::value(&found.entry)));
             }
+            patience.rest(self)?;
         }
     }
 
@@ -166,6 +171,7 @@ impl<'f, K: Elem, V: Elem> Map<'f, K, V> {
                     Kind::Busy => patience.rest(self)?,
                     Kind::Full => {
                         let Some(entry) = self.read(rank, slot, state)? else {
+                            patience.rest(self)?;
                             continue;
                         };
                         see(from_words(&entry[..Self::KEY]), Self::value(&entry));
@@ -225,6 +231,7 @@ impl<'f, K: Elem, V: Elem> Map<'f, K, V> {
                 if self.change(&search, &found, |old| Some(of(Some(old))))? {
                     return Ok(Some(Self::value(&found.entry)));
                 }
+                patience.rest(self)?;
             } else if self.add(&search, || of(None), &mut patience)? {
                 return Ok(None);
             }
@@ -243,6 +250,7 @@ impl<'f, K: Elem, V: Elem> Map<'f, K, V> {
                     Kind::Busy => patience.rest(self)?,
                     Kind::Full => {
                         let Some(entry) = self.read(search.rank, slot, state)? else {
+                            patience.rest(self)?;
                             continue;
                         };
                         if entry[..Self::KEY] == search.key[..] {
@@ -264,7 +272,7 @@ impl<'f, K: Elem, V: Elem> Map<'f, K, V> {
         of: impl FnOnce(V) -> Option<V>,
     ) -> Result<bool> {
         let rank = search.rank;
-        if !self.take(rank, found.slot, found.state, found.state.busy())? {
+        if !self.take((rank, found.slot), found.state, found.state.busy(), FILL)? {
             return Ok(false);
         }
         // Nothing of the entry is changed yet.
@@ -301,11 +309,15 @@ impl<'f, K: Elem, V: Elem> Map<'f, K, V> {
         }
         // Nothing is behind an empty home.
         let is_first = home.kind() == Kind::Empty;
-        let wanted = match is_first {
-            true => home.taken(search.tag).held(),
-            false => home.held(),
+        let (wanted, undo) = match is_first {
+            true => (
+                home.taken(search.tag).held(),
+                EMPTY_OUT.wrapping_add(RELEASE),
+            ),
+            false => (home.held(), RELEASE),
         };
-        if !self.take(rank, search.home, home, wanted)? {
+        if !self.take((rank, search.home), home, wanted, undo)? {
+            patience.rest(self)?;
             return Ok(false);
         }
         let chain = self.hold(rank, search.home, RELEASE);
@@ -315,7 +327,8 @@ impl<'f, K: Elem, V: Elem> Map<'f, K, V> {
             if self.find(search, patience)?.is_some() {
                 return chain.give_back().map(|()| false);
             }
-            self.take_free(search)?.ok_or_else(|| self.full(rank))?
+            self.take_free(search, patience)?
+                .ok_or_else(|| self.full(rank))?
         };
         let busy = self.hold(rank, slot, EMPTY_OUT);
         let mut entry = search.key.clone();
@@ -333,13 +346,15 @@ impl<'f, K: Elem, V: Elem> Map<'f, K, V> {
     }
 
     /// Takes the first free slot of a chain that is held.
-    fn take_free(&self, search: &Search) -> Result<Option<u64>> {
+    fn take_free(&self, search: &Search, patience: &mut Patience) -> Result<Option<u64>> {
         for slot in self.chain(search) {
             let mut state = self.state(search.rank, slot)?;
             while matches!(state.kind(), Kind::Empty | Kind::Gone) {
-                if self.take(search.rank, slot, state, state.taken(search.tag))? {
+                let wanted = state.taken(search.tag);
+                if self.take((search.rank, slot), state, wanted, EMPTY_OUT)? {
                     return Ok(Some(slot));
                 }
+                patience.rest(self)?;
                 state = self.state(search.rank, slot)?;
             }
         }
@@ -372,22 +387,31 @@ impl<'f, K: Elem, V: Elem> Map<'f, K, V> {
         Ok(state.is_unchanged(later).then_some(entry))
     }
 
-    /// Changes the word of a slot, if it is still `from`; whether it was.
-    fn take(&self, rank: u32, slot: u64, from: State, to: State) -> Result<bool> {
+    /// Changes the word of a slot, if it is still `from`; whether it was. `undo`: what gives it back where this unit has an
+    /// error, and learns afterwards that it was.
+    fn take(&self, (rank, slot): (u32, u64), from: State, to: State, undo: u64) -> Result<bool> {
         let place = self.place(slot);
-        let taken = self.words.compare_swap(rank, place, from.0, to.0)? == from.0;
+        let found = match self.words.is_near(rank) {
+            true => self.words.compare_swap(rank, place, from.0, to.0)?,
+            false => self.take_far((rank, place), from, to, undo)?,
+        };
         // ORDERING: Release: the busy word is visible before the bytes that follow. Pairs with the Acquire
         // in `read`.
         fence(Ordering::Release);
-        Ok(taken)
+        Ok(found == from.0)
     }
 
     /// Adds to the word of a slot: its end is visible after what was put to the entry, because the update
     /// releases and the put is complete.
     fn give_back(&self, rank: u32, slot: u64, change: u64) -> Result<()> {
         let place = self.place(slot);
-        self.words.fetch_op(rank, place, Update::Sum, change)?;
-        Ok(())
+        match self.words.is_near(rank) {
+            true => self
+                .words
+                .fetch_op(rank, place, Update::Sum, change)
+                .map(drop),
+            false => self.give_back_far((rank, place), change),
+        }
     }
 
     /// Whether a put of this value cannot end with a part of it there.
@@ -448,34 +472,34 @@ impl<K: Elem, V: Elem> Drop for Held<'_, '_, K, V> {
     }
 }
 
-/// Waits for a slot that somebody else has: a few operations long, as a rule.
+/// Waits for a slot that somebody else has, or changes all the time: a few operations long, as a rule.
 #[derive(Default)]
 struct Patience {
     turns: u32,
-    since: Option<Instant>,
+    waited: Waited,
 }
 
 impl Patience {
     /// Lets others get on. Errors: the fabric's deadline, counted from the first rest.
+    #[cold]
     fn rest<K: Elem, V: Elem>(&mut self, map: &Map<'_, K, V>) -> Result<()> {
         const SPINS: u32 = 64;
         let fabric = map.team().fabric();
         fabric.progress();
-        self.turns += 1;
+        // Perhaps the slot is busy by this unit.
+        map.team().0.job.unfinished.step(fabric);
         if self.turns < SPINS {
+            self.turns += 1;
             std::hint::spin_loop();
             return Ok(());
         }
         std::thread::yield_now();
-        let since = *self.since.get_or_insert_with(Instant::now);
-        if since.elapsed() < fabric.deadline() {
+        let after = fabric.deadline();
+        if !self.waited.is_over(after) {
             return Ok(());
         }
-        Err(Error::Fabric(samite_fabric::Error::Timeout {
-            what: "a busy slot of a map",
-            whom: Whom::Any,
-            after: fabric.deadline(),
-        }))
+        let (what, whom) = ("a busy slot of a map", Whom::Any);
+        Err(samite_fabric::Error::Timeout { what, whom, after }.into())
     }
 }
 
@@ -492,38 +516,4 @@ fn from_words<T: Elem>(words: &[u64]) -> T {
     let bytes = crate::bytes_of_mut(std::slice::from_mut(&mut value));
     bytes.copy_from_slice(&bytes_of(words)[..bytes.len()]);
     value
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::Pgas;
-    use samite_fabric::{Config, Error as Below, Fabric, Identity};
-
-    /// The entry of the key comes and is busy after the search for it, and before the search under the held chain: which is
-    /// an error of that one, and no chain that stays held.
-    #[test]
-    fn a_search_that_fails_leaves_no_chain_held() {
-        let fabric = Fabric::alone(Identity::by_hand("map"), Config::default()).expect("a fabric");
-        fabric.set_deadline(std::time::Duration::from_millis(20));
-        let pgas = Pgas::new(&fabric).expect("a job");
-        let map = Map::<u64, u64>::new(pgas.world(), 4).expect("a map");
-        map.insert(7, 1).expect("there is room");
-        let search = map.search(&7);
-        let updated = map.update(7, |_| {
-            let added = map.add(&search, || 3, &mut Patience::default());
-            assert!(
-                matches!(added, Err(Error::Fabric(Below::Timeout { .. }))),
-                "{added:?}"
-            );
-            2
-        });
-        assert_eq!(updated, Ok(2));
-        let home = map.state(0, search.home).expect("it is there");
-        assert!(!home.is_held());
-        for key in 8..11 {
-            assert_eq!(map.insert(key, key), Ok(None));
-        }
-        assert_eq!(map.get(&7), Ok(Some(2)));
-    }
 }

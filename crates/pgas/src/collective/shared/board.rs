@@ -311,18 +311,8 @@ impl Board {
         here: &mut dyn FnMut() -> bool,
     ) -> Result<(), Failure> {
         let peers: Vec<PeerId> = whom.iter().map(|r| team.peers[*r as usize]).collect();
-        let fabric = team.job.fabric;
-        let waited = if team.job.collectives.is_idle() && team.job.has_found_none() {
-            fabric.wait_until(what, &peers, || here().then_some(()))
-        } else {
-            // What this member has in flight is perhaps what the others wait for.
-            let here = std::cell::RefCell::new(here);
-            let step = || {
-                team.job.step();
-                (here.borrow_mut())().then_some(())
-            };
-            fabric.wait_stepping(what, &peers, step, || (here.borrow_mut())())
-        };
+        let here = || here().then_some(());
+        let waited = team.job.wait_until(what, &peers, here);
         waited.map_err(|error| match &error {
             samite_fabric::Error::PeerLost { peer, .. } => {
                 let rank = team.peers.iter().position(|member| member == peer);

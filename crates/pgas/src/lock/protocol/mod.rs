@@ -24,17 +24,23 @@
 //! L5 A waiter that leaves the queue says so in its own link, for good: it never comes to this lock again. To
 //!    whoever is behind it, it is as if it had died waiting (L3, L4). If its predecessor gives the lock to it
 //!    all the same, whoever comes next finds that in the link of the predecessor.
+//! L6 A machine that has begun comes to its end, whatever its caller is told meanwhile: a step takes place once, or is still
+//!    to be asked for, and the next one follows its answer. Only then does the unit begin another one; one that has
+//!    dropped the lock is out of the queue at the end ([`Settle`]). Only the loss of the home, and words that no home
+//!    says, end a machine before.
 //!
 //! Source: the queue lock of Mellor-Crummey and Scott (TOCS 1991), with the words of the waiters at the home
 //! instead of in their own memory, so that the queue outlives them (in the manner of recoverable mutual
 //! exclusion, Golab and Ramaraju, PODC 2016). The swap of the tail is a compare-exchange here: that is L1.
 //! The order of the queue is that in which the exchanges succeed.
 
+mod leaving;
 mod words;
 
+pub(super) use leaving::Settle;
 pub(super) use words::{MEMBERS_MAX, Ticket, Wait, Word, has_left, ticket};
 
-use words::{FAR, FREE_BROKEN, LEFT, MEMBER};
+use words::{FAR, FREE_BROKEN, MEMBER};
 
 /// What is to be done next. The answer is the value loaded, or the value found by an exchange or swap; it is
 /// ignored after a store and a wake.
@@ -177,14 +183,6 @@ impl Acquire {
         self.wish = wish;
     }
 
-    /// Whether it waits behind a ticket: then it can be left, and gone on with later.
-    pub(super) fn waits_behind(&self) -> Option<Ticket> {
-        match self.at {
-            Taking::Waiting { behind } => Some(behind),
-            _ => None,
-        }
-    }
-
     /// The next step, after the answer to the last one (anything, for the first).
     #[inline(always)]
     pub(super) fn step(&mut self, answer: u64) -> Step {
@@ -305,59 +303,6 @@ impl Acquire {
 
     fn previous(&self) -> Word {
         Word::Previous(self.me.member())
-    }
-}
-
-/// Leaves the queue without having had the lock: what a waiter does that gives it up for good.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Leave {
-    me: Ticket,
-    at: Leaving,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-enum Leaving {
-    Begin,
-    Saying { expected: u64 },
-    Woken,
-}
-
-impl Leave {
-    /// `me`: the ticket of an acquisition that waits.
-    pub(super) fn new(me: Ticket) -> Leave {
-        let at = Leaving::Begin;
-        Leave { me, at }
-    }
-
-    /// The next step, after the answer to the last one.
-    pub(super) fn step(&mut self, answer: u64) -> Step {
-        match self.at {
-            Leaving::Begin => self.say(self.me.fresh_link()),
-            Leaving::Saying { expected } if answer == expected => match answer & MEMBER {
-                // Whoever comes finds that it has left.
-                0 => Step::Ended(End::Left),
-                next => {
-                    self.at = Leaving::Woken;
-                    Step::Wake {
-                        member: next as u32 - 1,
-                        far: answer & FAR != 0,
-                        word: self.me.wake_without(),
-                    }
-                }
-            },
-            // Somebody announced itself meanwhile.
-            Leaving::Saying { .. } => self.say(answer),
-            Leaving::Woken => Step::Ended(End::Left),
-        }
-    }
-
-    fn say(&mut self, expected: u64) -> Step {
-        self.at = Leaving::Saying { expected };
-        Step::Exchange {
-            word: Word::Link(self.me.member()),
-            expected,
-            new: expected | LEFT,
-        }
     }
 }
 

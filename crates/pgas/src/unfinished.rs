@@ -1,0 +1,79 @@
+//! What a call has left in the middle when it ended at its deadline, and others depend on: this unit brings it to its end
+//! whenever it makes progress.
+
+use samite_fabric::Fabric;
+use std::cell::{Cell, RefCell};
+use std::fmt::Debug;
+use std::time::Duration;
+
+/// Something left in the middle.
+pub(crate) trait Finish: Debug {
+    /// Goes on as far as that takes no waiting: the fabric's deadline is zero meanwhile. Returns whether nothing is left
+    /// to do.
+    fn go_on(&mut self) -> bool;
+}
+
+type Left<'f> = Vec<Box<dyn Finish + 'f>>;
+
+/// All of it, of one unit.
+#[derive(Debug, Default)]
+pub(crate) struct Unfinished<'f> {
+    left: RefCell<Left<'f>>,
+    /// Global memory has ended here.
+    over: Cell<bool>,
+}
+
+impl<'f> Unfinished<'f> {
+    pub(crate) fn add(&self, left: impl Finish + 'f) {
+        if !self.over.get() {
+            self.left.borrow_mut().push(Box::new(left));
+        }
+    }
+
+    #[inline]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.left.borrow().is_empty()
+    }
+
+    /// Goes on with all of it.
+    #[inline]
+    pub(crate) fn step(&self, fabric: &Fabric) {
+        if !self.is_empty() {
+            self.go_on(fabric);
+        }
+    }
+
+    #[cold]
+    fn go_on(&self, fabric: &Fabric) {
+        // A handler that runs meanwhile may panic, or come here.
+        let mut turn = Turn {
+            left: self.left.take(),
+            unfinished: self,
+            fabric,
+            patient: fabric.deadline(),
+        };
+        fabric.set_deadline(Duration::ZERO);
+        turn.left.retain_mut(|left| !left.go_on());
+    }
+
+    /// Forgets it: nobody depends on it any more.
+    pub(crate) fn end(&self) {
+        self.over.set(true);
+        drop(self.left.take());
+    }
+}
+
+/// What is being gone on with; at its end all is as before.
+struct Turn<'u, 'f> {
+    left: Left<'f>,
+    unfinished: &'u Unfinished<'f>,
+    fabric: &'u Fabric,
+    patient: Duration,
+}
+
+impl Drop for Turn<'_, '_> {
+    fn drop(&mut self) {
+        self.fabric.set_deadline(self.patient);
+        self.unfinished.left.borrow_mut().append(&mut self.left);
+    }
+}
