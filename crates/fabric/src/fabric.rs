@@ -2,10 +2,10 @@
 
 use crate::agent::Seat;
 use crate::agent::client::{self, Held};
+use crate::backoff::Backoff;
 use crate::engine::{Engine, Peer, UNPOLLED};
 use crate::layer::Taken;
 use crate::ops::{Key, Outcome};
-use crate::patience::Patience;
 use crate::transport::shm::Membership;
 use crate::transport::{AnyTransport, Class, Outgoing, Push, Transport};
 use crate::wire::kind;
@@ -61,12 +61,12 @@ impl Core {
     /// The last turns of a process that leaves: what it still had to send leaves, peers that copy into its buffers
     /// end their piece.
     fn linger(&mut self, spin: Option<Duration>) {
-        let mut patience = Patience::default();
+        let mut backoff = Backoff::default();
         loop {
             self.turn();
             let is_quiet = self.engine.withdraw_all();
             let is_over = is_quiet && !self.engine.has_unsent();
-            if is_over || patience.rest(self, spin, LINGER, &mut || false) {
+            if is_over || backoff.rest(self, spin, LINGER, &mut || false) {
                 return;
             }
         }
@@ -255,10 +255,10 @@ impl Fabric {
             return Ok(value);
         }
         let deadline = self.deadline.get();
-        let mut patience = Patience::default();
+        let mut backoff = Backoff::default();
         loop {
             if core.turn() > 0 {
-                patience.moved();
+                backoff.moved();
             }
             if let Some(value) = done(&mut core.engine) {
                 return Ok(value);
@@ -270,7 +270,7 @@ impl Fabric {
                 let domain = self.domain().unwrap_or_default();
                 return Err(Error::AgentLost(domain.to_owned()));
             }
-            if patience.rest(core, self.spin, deadline, &mut || false) {
+            if backoff.rest(core, self.spin, deadline, &mut || false) {
                 return Err(Error::Timeout {
                     what,
                     whom,

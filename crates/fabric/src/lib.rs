@@ -11,7 +11,7 @@
 //!
 //! # Files
 //! `fabric` (join, peers, waiting) · `roster` (meeting the units of a job) · `barrier` ·
-//! `patience`, `watch` (waiting; for words) · `message`, `scope`, `handle`, `view`, `direct` · `segment`, `remote`, `far`, `gated` (one-sided) ·
+//! `backoff`, `watch` (waiting; for words) · `message`, `scope`, `handle`, `view`, `direct` · `segment`, `remote`, `far`, `gated` (one-sided) ·
 //! `peer`, `config`, `error` ·
 //! `engine/` (takes frames, moves operations on) · `proto/` (one protocol per file) ·
 //! `matching` (tags, pure) · `ops` (operations in flight) · `wire` (what frames say) ·
@@ -38,6 +38,7 @@
 #![forbid(unsafe_code)]
 
 pub mod agent;
+mod backoff;
 mod barrier;
 mod config;
 mod direct;
@@ -52,7 +53,7 @@ mod layout;
 mod matching;
 mod message;
 mod ops;
-mod patience;
+
 mod peer;
 mod proto;
 mod remote;

@@ -2,10 +2,10 @@
 //! does not let go of.
 
 use crate::agent::client::Held;
+use crate::backoff::Backoff;
 use crate::fabric::{Core, Fabric};
 use crate::handle::{Handle, Received, Scoped, Sent};
 use crate::ops::{Ending, NO_SCOPE, Pull, Work};
-use crate::patience::Patience;
 use crate::{Error, Match, PeerId, Result, Whom};
 use samite_mem::lend::{self, Lender, Recall};
 use std::time::Duration;
@@ -60,7 +60,7 @@ impl Fabric {
         level: u16,
         f: impl for<'s> FnOnce(&'s Lender<'s, 'env>) -> R,
     ) -> R {
-        let mut patience = Patience::default();
+        let mut backoff = Backoff::default();
         let mut overdue = Overdue::default();
         let mut is_first = true;
         let recall = || {
@@ -70,9 +70,9 @@ impl Fabric {
             if !std::mem::replace(&mut is_first, false) {
                 // After the deadline there is another one, that of the peers that still copy.
                 let deadline = overdue.since.map_or(self.deadline(), |_| Duration::MAX);
-                patience.rest(core, self.spin(), deadline, &mut || false);
+                backoff.rest(core, self.spin(), deadline, &mut || false);
             }
-            let (waited, deadline) = (patience.waited(), self.deadline());
+            let (waited, deadline) = (backoff.waited(), self.deadline());
             if overdue.since.is_none() && (level == NO_SCOPE || waited >= deadline) {
                 core.give_up_lent(level, deadline);
                 overdue.begin(waited, core.held());
@@ -88,7 +88,7 @@ impl Fabric {
                 self.evict(&held);
             }
             if core.turn() > 0 {
-                patience.moved();
+                backoff.moved();
             }
             Recall::Again
         };
@@ -100,7 +100,7 @@ impl Fabric {
 #[derive(Debug, Default)]
 struct Overdue {
     since: Option<Duration>,
-    /// Those of that moment: who came later has time of its own.
+    /// The pieces that were held at that moment. One that was taken later has a grace period of its own.
     held: Vec<Held>,
     /// Their time was over at the last look.
     is_late: bool,

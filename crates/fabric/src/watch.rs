@@ -5,8 +5,8 @@
 //! whose condition loads with Acquire. Where units share no memory the store is a put, and the owner's
 //! progress inside the wait brings it; `nudge` then has nothing to do.
 
+use crate::backoff::Backoff;
 use crate::fabric::Fabric;
-use crate::patience::Patience;
 use crate::transport::Transport;
 use crate::{Error, PeerId, Result, Whom};
 use samite_mem::{Doorbell, SharedBytes};
@@ -80,7 +80,7 @@ impl Fabric {
         mut there: impl FnMut() -> bool,
     ) -> Result<T> {
         let deadline = self.deadline();
-        let mut patience = Patience::default();
+        let mut backoff = Backoff::default();
         loop {
             if let Some(value) = step() {
                 return Ok(value);
@@ -88,7 +88,7 @@ impl Fabric {
             let mut borrowed = self.core.borrow_mut();
             let core = &mut *borrowed;
             if core.turn() > 0 {
-                patience.moved();
+                backoff.moved();
             }
             if core.engine.is_of_parent() {
                 return Err(Error::Forked);
@@ -98,7 +98,7 @@ impl Fabric {
                 // What it did before it died counts.
                 return step().ok_or(error);
             }
-            if patience.rest(core, self.spin(), deadline, &mut there) {
+            if backoff.rest(core, self.spin(), deadline, &mut there) {
                 let whom = whom.first().map_or(Whom::Any, |peer| Whom::Peer(*peer));
                 return Err(Error::Timeout {
                     what,
@@ -117,7 +117,7 @@ impl Fabric {
     ) -> Result<T> {
         let core = &mut *self.core.borrow_mut();
         let deadline = self.deadline();
-        let mut patience = Patience::default();
+        let mut backoff = Backoff::default();
         let looks = if core.transport.crowded() { 1 } else { LOOKS };
         let mut changes = None;
         loop {
@@ -128,7 +128,7 @@ impl Fabric {
                 std::hint::spin_loop();
             }
             if core.turn() > 0 {
-                patience.moved();
+                backoff.moved();
             }
             if core.engine.is_of_parent() {
                 return Err(Error::Forked);
@@ -141,7 +141,7 @@ impl Fabric {
                 }
             }
             let mut value = None;
-            let over = patience.rest(core, self.spin(), deadline, &mut || {
+            let over = backoff.rest(core, self.spin(), deadline, &mut || {
                 value = done();
                 value.is_some()
             });

@@ -48,7 +48,7 @@ struct Server {
     node: Node,
     listener: OwnedFd,
     callers: Vec<Caller>,
-    deaf_until: Option<Instant>,
+    pause_until: Option<Instant>,
 }
 
 /// Runs the agent of a domain until it is told to stop (SIGTERM) or `samite run` ends. Calls `ready`
@@ -71,7 +71,7 @@ pub fn run(config: &AgentConfig, ready: impl FnOnce()) -> Result<(), Error> {
         node,
         listener,
         callers: Vec::new(),
-        deaf_until: None,
+        pause_until: None,
     };
     loop {
         server.turn().map_err(|e| fail(e.to_string()))?;
@@ -81,8 +81,8 @@ pub fn run(config: &AgentConfig, ready: impl FnOnce()) -> Result<(), Error> {
 impl Server {
     /// Waits for one event and acts on it.
     fn turn(&mut self) -> rustix::io::Result<()> {
-        let is_deaf = self.deaf_until.is_some_and(|until| Instant::now() < until);
-        let listens = if is_deaf {
+        let is_paused = self.pause_until.is_some_and(|until| Instant::now() < until);
+        let listens = if is_paused {
             PollFlags::empty()
         } else {
             PollFlags::IN
@@ -103,7 +103,7 @@ impl Server {
             tv_sec: 0,
             tv_nsec: 20_000_000,
         };
-        let timed = self.node.is_reclaiming() || !self.callers.is_empty() || is_deaf;
+        let timed = self.node.is_reclaiming() || !self.callers.is_empty() || is_paused;
         match rustix::event::poll(&mut fds, timed.then_some(&retry)) {
             Ok(_) | Err(Errno::INTR) => {}
             Err(error) => return Err(error),
@@ -151,7 +151,7 @@ impl Server {
             Err(Errno::CONNABORTED | Errno::INTR | Errno::AGAIN) => return,
             Err(error) => {
                 tracing::warn!(%error, "a connection could not be taken");
-                self.deaf_until = Some(Instant::now() + PAUSE);
+                self.pause_until = Some(Instant::now() + PAUSE);
                 return;
             }
         };
@@ -287,7 +287,7 @@ mod tests {
             node: Node::create(1 << 20).unwrap(),
             listener: control::socket().unwrap(),
             callers: Vec::new(),
-            deaf_until: None,
+            pause_until: None,
         };
         let (theirs, ours) = pair();
         let request = Request::Facts { after: None };

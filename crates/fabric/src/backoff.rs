@@ -26,14 +26,14 @@ const POLLS_PER_LOOK: u32 = 64;
 /// A process that is stopped has usually been stopped with all others of its job, and what they owe each other is not late
 /// by that.
 #[derive(Debug, Default)]
-pub(crate) struct Patience {
+pub(crate) struct Backoff {
     polls: u32,
     since: Option<Duration>,
     idle_since: Option<Duration>,
     now: Duration,
 }
 
-impl Patience {
+impl Backoff {
     /// Something came: it may go on like this.
     #[inline(always)]
     pub(crate) fn moved(&mut self) {
@@ -113,7 +113,7 @@ mod tests {
     fn who_was_stopped_goes_on_waiting() {
         for (deadline, gap) in [(16 * S, 2 * S), (800 * MS, 100 * MS)] {
             let mut now = 10 * S;
-            let mut wait = Patience::default();
+            let mut wait = Backoff::default();
             assert_eq!(wait.left(now, deadline), deadline);
             now += gap;
             assert_eq!(wait.left(now, deadline), deadline - gap);
@@ -143,7 +143,7 @@ mod tests {
     #[test]
     fn who_is_always_late_waits_to_its_end() {
         for deadline in [Duration::ZERO, MS, 300 * MS, 30 * S] {
-            let mut wait = Patience::default();
+            let mut wait = Backoff::default();
             let looks = (1..).find(|look| wait.left(look * 5 * S, deadline).is_zero());
             let most = if deadline.is_zero() {
                 1
