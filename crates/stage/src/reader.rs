@@ -244,7 +244,7 @@ impl<'f> Kept<'f> {
         let request = Request::OpenReader {
             ticket,
             stream: stream.to_owned(),
-            reader,
+            reader: Box::new(reader),
             patience,
             gives_up: timeout.is_some(),
         };

@@ -127,7 +127,7 @@ impl<'f> Watching<'f> {
         let request = Request::OpenWatch {
             ticket,
             stream: stream.clone(),
-            interest: self.interest?,
+            interest: Box::new(self.interest?),
             start: self.start,
             most: self.most,
             patience: desk.patience(),
@@ -163,7 +163,7 @@ impl Watch<'_> {
         match answer {
             Ok(Answer::News(news)) => {
                 self.next = Some(news.next_step());
-                Ok(Some(news))
+                Ok(Some(*news))
             }
             Ok(Answer::End(end)) => {
                 self.ended = Some(end);

@@ -107,7 +107,7 @@ impl<'f> Writer<'f> {
             program,
             rank,
             size,
-            config,
+            config: Box::new(config),
             patience: desk.patience(),
             gives_up: settings.timeout.is_some(),
         };

@@ -214,9 +214,9 @@ impl<'a> StoredStep<'a> {
                 return Err(FileError::from(Fault::Overlap {
                     variable: variable.name.clone(),
                     one: blocks[one].rank,
-                    one_block: regions[one].clone(),
+                    one_block: Box::new(regions[one].clone()),
                     other: blocks[other].rank,
-                    other_block: regions[other].clone(),
+                    other_block: Box::new(regions[other].clone()),
                 }));
             }
         }

@@ -418,9 +418,9 @@ fn check_layout(rank: u32, layout: &Layout) -> Result<(), FileError> {
             return Err(FileError::from(Fault::Overlap {
                 variable: variable.name.clone(),
                 one: rank,
-                one_block: regions[one].clone(),
+                one_block: Box::new(regions[one].clone()),
                 other: rank,
-                other_block: regions[other].clone(),
+                other_block: Box::new(regions[other].clone()),
             }));
         }
     }

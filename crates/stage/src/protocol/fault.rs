@@ -208,7 +208,7 @@ pub enum Fault {
     #[error("block {block} of {variable} has {dims} dimensions, its array has {shape}")]
     BlockDimensions {
         variable: String,
-        block: Region,
+        block: Box<Region>,
         dims: u64,
         shape: u64,
     },
@@ -218,7 +218,7 @@ pub enum Fault {
     OutsideArray {
         variable: String,
         rank: u32,
-        block: Region,
+        block: Box<Region>,
         shape: Vec<u64>,
     },
     #[error(
@@ -245,12 +245,15 @@ pub enum Fault {
     Overlap {
         variable: String,
         one: u32,
-        one_block: Region,
+        one_block: Box<Region>,
         other: u32,
-        other_block: Region,
+        other_block: Box<Region>,
     },
     #[error("the block {block} of {variable} is larger than 64 bits can count")]
-    Uncountable { variable: String, block: Region },
+    Uncountable {
+        variable: String,
+        block: Box<Region>,
+    },
 
     // Watching
     #[error(
@@ -258,7 +261,7 @@ pub enum Fault {
     )]
     NothingWritten {
         stream: String,
-        interest: Interest,
+        interest: Box<Interest>,
         committed: u64,
         whom: String,
     },
@@ -267,11 +270,11 @@ pub enum Fault {
     )]
     NoSuchBox {
         step: Step,
-        interest: Interest,
+        interest: Box<Interest>,
         shape: Vec<u64>,
     },
     #[error("{interest} has no points, so nothing is ever written there: watch a larger box")]
-    EmptyBox { interest: Interest },
+    EmptyBox { interest: Box<Interest> },
 
     // Reading
     #[error(

@@ -112,7 +112,7 @@ impl Layout {
             for block in &variable.blocks {
                 let uncountable = || Fault::Uncountable {
                     variable: variable.name.clone(),
-                    block: block.region.clone(),
+                    block: Box::new(block.region.clone()),
                 };
                 let bytes = block
                     .region
@@ -155,7 +155,7 @@ impl Variable {
         if block.dims() != self.shape.len() {
             return Err(Fault::BlockDimensions {
                 variable: self.name.clone(),
-                block: block.clone(),
+                block: Box::new(block.clone()),
                 dims: block.dims() as u64,
                 shape: self.shape.len() as u64,
             });
@@ -165,7 +165,7 @@ impl Variable {
             return Err(Fault::OutsideArray {
                 variable: self.name.clone(),
                 rank,
-                block: block.clone(),
+                block: Box::new(block.clone()),
                 shape: self.shape.to_vec(),
             });
         }
@@ -173,7 +173,7 @@ impl Variable {
             Ok(_) => Ok(()),
             Err(_) => Err(Fault::Uncountable {
                 variable: self.name.clone(),
-                block: block.clone(),
+                block: Box::new(block.clone()),
             }),
         }
     }

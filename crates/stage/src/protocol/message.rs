@@ -217,7 +217,7 @@ pub enum Request {
         program: String,
         rank: u32,
         size: u32,
-        config: StreamConfig,
+        config: Box<StreamConfig>,
         patience: u64,
         gives_up: bool,
     },
@@ -257,7 +257,7 @@ pub enum Request {
     OpenReader {
         ticket: Ticket,
         stream: String,
-        reader: Reader,
+        reader: Box<Reader>,
         patience: u64,
         gives_up: bool,
     },
@@ -283,7 +283,7 @@ pub enum Request {
     OpenWatch {
         ticket: Ticket,
         stream: String,
-        interest: Interest,
+        interest: Box<Interest>,
         start: Start,
         most: u32,
         patience: u64,
@@ -477,7 +477,7 @@ pub enum Answer {
     /// The box is watched.
     Watching { watch: WatchId },
     /// Something was written.
-    News(News),
+    News(Box<News>),
     /// How everything stands.
     Figures(Figures),
     /// Here it is.

@@ -16,10 +16,10 @@ pub(super) enum Opening {
         program: String,
         rank: u32,
         size: u32,
-        config: StreamConfig,
+        config: Box<StreamConfig>,
         gives_up: bool,
     },
-    Reader(Reader, bool),
+    Reader(Box<Reader>, bool),
     Watch {
         interest: Interest,
         start: Start,

@@ -352,7 +352,7 @@ impl Steward {
                 patience,
             } => {
                 let opening = Opening::Watch {
-                    interest,
+                    interest: *interest,
                     start,
                     most,
                 };

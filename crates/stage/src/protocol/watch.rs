@@ -322,10 +322,10 @@ impl Watch {
     /// What it is told next, if there is anything.
     fn take(&mut self, end: Option<EndOfStream>) -> Option<Answer> {
         if let Some((first, last)) = self.missed.take() {
-            return Some(Answer::News(News::Missed { first, last }));
+            return Some(Answer::News(Box::new(News::Missed { first, last })));
         }
         match self.queue.pop_front() {
-            Some((_, Ok(written))) => Some(Answer::News(News::Written(written))),
+            Some((_, Ok(written))) => Some(Answer::News(Box::new(News::Written(written)))),
             Some((_, Err(fault))) => Some(Answer::Failed(fault)),
             None => end.map(Answer::End),
         }

@@ -35,6 +35,9 @@ pub(crate) enum Letter {
     Kept(KeeperAnswer),
 }
 
+// Letters are moved several times on their way, and lists of four of them made: what is large and rare is in a box.
+const _: () = assert!(size_of::<Letter>() <= 160);
+
 /// What those ask a keeper who do not map its memory.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) enum KeeperAsk {

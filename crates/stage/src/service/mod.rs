@@ -141,20 +141,19 @@ impl<'f> Service<'f> {
     /// Does what has to be done now; whether there was anything. Blocks for no longer than a part of a buffer's memory takes
     /// to be found.
     pub fn turn(&mut self) -> bool {
-        let mut news = false;
         // What a peer said before it died counts: what had come when it was seen to be gone is taken before that. What others
         // say is heard after it, so that nobody is given what the dead had. Letters that come meanwhile are not waited for.
         let gone = self.look();
-        let letters = self.inbox.borrow().len();
-        let letters = (0..letters).map_while(|_| self.take());
-        let (last_words, letters): (Vec<_>, Vec<_>) =
-            letters.partition(|(from, _)| gone.contains(from));
-        news |= !(gone.is_empty() && letters.is_empty());
-        for (from, letter) in last_words {
-            self.hear(from, letter);
+        let mut news = !gone.is_empty();
+        if news {
+            self.hear_last_words(gone);
         }
-        gone.into_iter().for_each(|peer| self.forget(peer));
-        for (from, letter) in letters {
+        let letters = self.inbox.borrow().len();
+        for _ in 0..letters {
+            let Some((from, letter)) = self.take() else {
+                break;
+            };
+            news = true;
             self.hear(from, letter);
         }
         self.send_again();
@@ -171,6 +170,18 @@ impl<'f> Service<'f> {
         }
         self.keeper.tidy();
         news
+    }
+
+    /// Hears what these have said, and forgets them.
+    fn hear_last_words(&mut self, gone: Vec<Peer>) {
+        let letters = self.inbox.take().into_iter();
+        let (last_words, letters): (VecDeque<_>, VecDeque<_>) =
+            letters.partition(|(from, _)| gone.contains(from));
+        self.inbox.replace(letters);
+        for (from, letter) in last_words {
+            self.hear(from, letter);
+        }
+        gone.into_iter().for_each(|peer| self.forget(peer));
     }
 
     fn hear(&mut self, from: Peer, letter: Letter) {

@@ -42,12 +42,12 @@ fn writer(stream: String, size: u32) -> Request {
         program: "p".into(),
         rank: 0,
         size,
-        config: StreamConfig {
+        config: Box::new(StreamConfig {
             unread: Unread::Discard,
             lease: u64::MAX,
             linger: u64::MAX,
             ..StreamConfig::default()
-        },
+        }),
         patience: 0,
         gives_up: false,
     }
@@ -86,7 +86,7 @@ fn who_waits_for_streams_that_never_come() {
     let refused = again_and_again(5000, |number| Request::OpenReader {
         ticket: Ticket(number),
         stream: "never".into(),
-        reader: reader("g".into(), 1),
+        reader: Box::new(reader("g".into(), 1)),
         patience: u64::MAX,
         gives_up: false,
     });
@@ -104,7 +104,7 @@ fn groups_of_many_ranks() {
     let refused = again_and_again(2000, |number| Request::OpenReader {
         ticket: Ticket(number),
         stream: "s".into(),
-        reader: reader(format!("g{number}"), 4096),
+        reader: Box::new(reader(format!("g{number}"), 4096)),
         patience: 0,
         gives_up: false,
     });
@@ -116,10 +116,10 @@ fn subscriptions_of_many_news() {
     let refused = again_and_again(2000, |number| Request::OpenWatch {
         ticket: Ticket(number),
         stream: "s".into(),
-        interest: Interest {
+        interest: Box::new(Interest {
             variable: "u".into(),
             region: None,
-        },
+        }),
         start: Start::Earliest,
         most: MOST_NEWS,
         patience: 0,
@@ -139,7 +139,7 @@ fn questions_that_wait() {
         Request::OpenReader {
             ticket: Ticket(1),
             stream: "s".into(),
-            reader: reader("g".into(), 1),
+            reader: Box::new(reader("g".into(), 1)),
             patience: 0,
             gives_up: false,
         },
@@ -153,10 +153,10 @@ fn questions_that_wait() {
         Request::OpenWatch {
             ticket: Ticket(1),
             stream: "s".into(),
-            interest: Interest {
+            interest: Box::new(Interest {
                 variable: "u".into(),
                 region: None,
-            },
+            }),
             start: Start::Earliest,
             most: 1,
             patience: 0,
@@ -202,7 +202,7 @@ fn steps_of_attributes(times: u64, config: StreamConfig) -> u64 {
         program: "p".into(),
         rank: 0,
         size: 1,
-        config,
+        config: Box::new(config),
         patience: 0,
         gives_up: false,
     };
@@ -374,10 +374,10 @@ fn one_step_for_many_ranks_of_one_process() {
         let request = Request::OpenReader {
             ticket: Ticket(2),
             stream: "s".into(),
-            reader: Reader {
+            reader: Box::new(Reader {
                 rank,
                 ..reader("g".into(), RANKS)
-            },
+            }),
             patience: 0,
             gives_up: false,
         };
@@ -419,7 +419,7 @@ fn an_answer_that_is_too_long_is_said_to_be() {
     let open = Request::OpenReader {
         ticket: Ticket(1),
         stream: "s".into(),
-        reader: reader("g".into(), 1),
+        reader: Box::new(reader("g".into(), 1)),
         patience: 0,
         gives_up: false,
     };

@@ -48,14 +48,14 @@ fn stream(steward: &mut Steward, name: &str) -> WriterId {
         program: "p".into(),
         rank: 0,
         size: 1,
-        config: StreamConfig {
+        config: Box::new(StreamConfig {
             unread: Unread::Discard,
             retain: Retain {
                 steps: u64::MAX,
                 bytes: 0,
             },
             ..StreamConfig::default()
-        },
+        }),
         patience: 0,
         gives_up: false,
     };
@@ -105,10 +105,10 @@ fn watch(steward: &mut Steward, most: u64) {
     let watch = Request::OpenWatch {
         ticket: Ticket(2),
         stream: "s".into(),
-        interest: Interest {
+        interest: Box::new(Interest {
             variable: "u".into(),
             region: None,
-        },
+        }),
         start: Start::Latest,
         most: most as u32,
         patience: 0,

@@ -166,14 +166,14 @@ impl World {
                 program: "p".into(),
                 rank: self.random.u32(..2),
                 size: self.random.u32(1..3),
-                config: self.config(),
+                config: Box::new(self.config()),
                 patience,
                 gives_up: self.random.bool(),
             },
             3 | 4 => Request::OpenReader {
                 ticket,
                 stream,
-                reader: Reader {
+                reader: Box::new(Reader {
                     group: format!("g{}", self.random.u32(..2)),
                     rank: self.random.u32(..2),
                     size: self.random.u32(1..3),
@@ -182,7 +182,7 @@ impl World {
                     limits: self.limits(),
                     lease: self.patience(),
                     only: None,
-                },
+                }),
                 patience,
                 gives_up: self.random.bool(),
             },
@@ -232,10 +232,10 @@ impl World {
             20 => Request::OpenWatch {
                 ticket,
                 stream,
-                interest: Interest {
+                interest: Box::new(Interest {
                     variable: "u".into(),
                     region: None,
-                },
+                }),
                 start: self.start(),
                 most: self.random.u32(..3),
                 patience,
@@ -416,10 +416,10 @@ fn own_stream(steward: &mut Steward, liar: Peer) -> (WriterId, ReaderId) {
         program: "p".into(),
         rank: 0,
         size: 1,
-        config: StreamConfig {
+        config: Box::new(StreamConfig {
             unread: Unread::Discard,
             ..StreamConfig::default()
-        },
+        }),
         patience,
         gives_up: false,
     };
@@ -439,7 +439,7 @@ fn own_stream(steward: &mut Steward, liar: Peer) -> (WriterId, ReaderId) {
     let opened = Request::OpenReader {
         ticket,
         stream,
-        reader,
+        reader: Box::new(reader),
         patience,
         gives_up: false,
     };

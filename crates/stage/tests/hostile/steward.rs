@@ -51,7 +51,7 @@ impl World {
             program: "p".into(),
             rank: 0,
             size: 1,
-            config: StreamConfig::default(),
+            config: Box::new(StreamConfig::default()),
             patience: 1000,
             gives_up: false,
         });
@@ -59,7 +59,7 @@ impl World {
         world.say(READER, |world| Request::OpenReader {
             ticket,
             stream: "s".into(),
-            reader: Reader {
+            reader: Box::new(Reader {
                 group: "g".into(),
                 rank: 0,
                 size: 1,
@@ -71,7 +71,7 @@ impl World {
                 limits: None,
                 lease: 100,
                 only: None,
-            },
+            }),
             patience: 1000,
             gives_up: false,
         });

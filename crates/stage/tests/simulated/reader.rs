@@ -67,7 +67,7 @@ impl ReaderRank {
         let request = Request::OpenReader {
             ticket: self.ticket(),
             stream: "field".into(),
-            reader,
+            reader: Box::new(reader),
             patience: 500,
             gives_up: false,
         };

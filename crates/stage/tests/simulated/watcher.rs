@@ -101,7 +101,7 @@ impl Watcher {
         let request = Request::OpenWatch {
             ticket: self.ticket(),
             stream: "field".into(),
-            interest: plan.interest,
+            interest: Box::new(plan.interest),
             start: self.next.map_or(plan.start, Start::Step),
             most: plan.most,
             patience: 500,
@@ -138,16 +138,19 @@ impl Watcher {
                 self.id = Some(watch);
                 self.rest(world);
             }
-            (Answer::News(News::Written(written)), Stage::Asking) => {
-                world.seen.add("written");
-                self.is_right(world, &written);
-                self.told(world, written.step, written.step);
-                self.rest(world);
-            }
-            (Answer::News(News::Missed { first, last }), Stage::Asking) => {
-                world.seen.add("missed");
-                assert!(first <= last);
-                self.told(world, first, last);
+            (Answer::News(news), Stage::Asking) => {
+                match *news {
+                    News::Written(written) => {
+                        world.seen.add("written");
+                        self.is_right(world, &written);
+                        self.told(world, written.step, written.step);
+                    }
+                    News::Missed { first, last } => {
+                        world.seen.add("missed");
+                        assert!(first <= last);
+                        self.told(world, first, last);
+                    }
+                }
                 self.rest(world);
             }
             (Answer::Failed(Fault::NoSuchBox { step, .. }), Stage::Asking) => {

@@ -60,7 +60,7 @@ impl WriterRank {
             program: "writer".into(),
             rank,
             size: world.plan.writers,
-            config: world.plan.config.clone(),
+            config: Box::new(world.plan.config.clone()),
             patience: 4000,
             gives_up: false,
         };

@@ -62,7 +62,7 @@ impl World {
                 program: format!("writers of {}", sketch.name),
                 rank,
                 size: sketch.writers.len() as u32,
-                config: config(),
+                config: Box::new(config()),
                 patience: 0,
                 gives_up: self.processes[writer as usize].gives_up,
             };
@@ -79,7 +79,7 @@ impl World {
                 let request = Request::OpenReader {
                     ticket: self.ticket(),
                     stream: sketch.name.clone(),
-                    reader: Reader {
+                    reader: Box::new(Reader {
                         rank,
                         size: readers.len() as u32,
                         limits: Some(Limits { steps, bytes }),
@@ -87,7 +87,7 @@ impl World {
                             &format!("readers {number} of {}", sketch.name),
                             Policy::Block,
                         )
-                    },
+                    }),
                     patience: 0,
                     gives_up: self.processes[reader as usize].gives_up,
                 };

@@ -8,7 +8,7 @@ fn a_reader_waits_for_the_stream_and_then_for_its_rank() {
     let open = |ticket| Request::OpenReader {
         ticket,
         stream: "field".into(),
-        reader: group("viewer", Policy::Block),
+        reader: Box::new(group("viewer", Policy::Block)),
         patience: 1000,
         gives_up: false,
     };

@@ -167,7 +167,7 @@ impl Stage {
             program,
             rank,
             size,
-            config,
+            config: Box::new(config),
             patience: 0,
             gives_up: false,
         })
@@ -192,7 +192,7 @@ impl Stage {
         self.ask(Peer(peer.into()), |ticket| Request::OpenReader {
             ticket,
             stream: "field".into(),
-            reader,
+            reader: Box::new(reader),
             patience: 0,
             gives_up: false,
         })

@@ -360,7 +360,7 @@ fn a_disk_that_another_stream_had_filled_is_used_again() {
         program: "solver".into(),
         rank: 0,
         size: 1,
-        config: config(),
+        config: Box::new(config()),
         patience: 0,
         gives_up: false,
     });
@@ -370,7 +370,7 @@ fn a_disk_that_another_stream_had_filled_is_used_again() {
     let ticket = stage.ask(Peer(11), |ticket| Request::OpenReader {
         ticket,
         stream: "other".into(),
-        reader: group("viewer", Policy::Spill),
+        reader: Box::new(group("viewer", Policy::Spill)),
         patience: 0,
         gives_up: false,
     });

@@ -63,7 +63,7 @@ fn two_writers_wait_for_a_reader_that_lives() {
         program: "other".into(),
         rank: 0,
         size: 1,
-        config: config(),
+        config: Box::new(config()),
         patience: 0,
         gives_up: false,
     });
@@ -81,7 +81,7 @@ fn two_writers_wait_for_a_reader_that_lives() {
     let ticket = stage.ask(Peer(10), |ticket| Request::OpenReader {
         ticket,
         stream: "other".into(),
-        reader: wide(),
+        reader: Box::new(wide()),
         patience: 0,
         gives_up: false,
     });

@@ -15,7 +15,7 @@ impl Stage {
         self.ask(Peer(peer.into()), |ticket| Request::OpenWatch {
             ticket,
             stream: "field".into(),
-            interest,
+            interest: Box::new(interest),
             start,
             most,
             patience: 0,
@@ -50,11 +50,13 @@ impl Stage {
     fn told(&mut self, peer: u32, watch: WatchId) -> String {
         let ticket = self.news(peer, watch);
         match self.answer(ticket) {
-            Answer::News(News::Written(w)) => {
-                let (lower, upper) = (w.region.lower()[0], w.region.upper()[0]);
-                format!("w{} {lower}..{upper} {}", w.step, w.elements)
-            }
-            Answer::News(News::Missed { first, last }) => format!("m{first}-{last}"),
+            Answer::News(news) => match *news {
+                News::Written(w) => {
+                    let (lower, upper) = (w.region.lower()[0], w.region.upper()[0]);
+                    format!("w{} {lower}..{upper} {}", w.step, w.elements)
+                }
+                News::Missed { first, last } => format!("m{first}-{last}"),
+            },
             Answer::End(why) => format!("{why:?}"),
             Answer::Failed(fault) => fault.to_string(),
             other => panic!("{other:?}"),
@@ -80,8 +82,11 @@ fn a_box_is_told_when_it_is_written_and_only_then() {
     stage.write_blocks(writer, 0, &[(0, 4), (8, 16)]);
     assert!(stage.waits(ticket), "its box was not written");
     stage.write_blocks(writer, 1, &[(0, 5), (7, 12)]);
-    let Answer::News(News::Written(written)) = stage.answer(ticket) else {
+    let Answer::News(news) = stage.answer(ticket) else {
         panic!("no news");
+    };
+    let News::Written(written) = *news else {
+        panic!("{news:?}");
     };
     assert_eq!((written.step, written.elements), (1, 2));
     assert_eq!(written.region, Region::new(&[4], &[8]).unwrap());

@@ -74,9 +74,9 @@ impl Checker {
                 return Err(Fault::Overlap {
                     variable: variable.to_owned(),
                     one: ranks[one],
-                    one_block: regions[one].clone(),
+                    one_block: Box::new(regions[one].clone()),
                     other: ranks[other],
-                    other_block: regions[other].clone(),
+                    other_block: Box::new(regions[other].clone()),
                 });
             }
         }

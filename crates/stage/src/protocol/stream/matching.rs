@@ -176,7 +176,7 @@ impl Found {
             })),
             Found::Misfit { shape } => Some(Err(Fault::NoSuchBox {
                 step,
-                interest: interest.clone(),
+                interest: Box::new(interest.clone()),
                 shape: shape.to_vec(),
             })),
         }

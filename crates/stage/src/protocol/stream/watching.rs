@@ -25,7 +25,9 @@ impl Stream {
             .is_some_and(crate::Region::is_empty)
         {
             let interest = interest.clone();
-            return Err(Fault::EmptyBox { interest });
+            return Err(Fault::EmptyBox {
+                interest: Box::new(interest),
+            });
         }
         let unbroken = self.store.unbroken_from();
         let asked = match start {
@@ -103,7 +105,7 @@ impl Stream {
             .watches
             .tick(self.now, |interest| Fault::NothingWritten {
                 stream: self.name.clone(),
-                interest: interest.clone(),
+                interest: Box::new(interest.clone()),
                 committed,
                 whom: whom.clone(),
             });
