@@ -2,14 +2,15 @@
 //! deadline passes leaves its state here ([`Left`]), and the next call continues from it. If the lock is dropped instead, this unit
 //! leaves the queue ([`Leaver`]), at once or when it makes progress.
 
+mod leaver;
+
 use super::Lock;
-use super::protocol::{self, Acquire, End, Release, Settle, Step, Ticket, Wait, Wish, Word};
-use crate::unfinished::Finish;
+use super::protocol::{self, Acquire, End, Release, Step, Ticket, Wait, Wish, Word};
 use crate::waited::Waited;
 use crate::{Error, Result, Unit};
+use leaver::Leaver;
 use samite_fabric::{Error as Below, Handle, Whom};
 use samite_mem::sync::Ordering;
-use std::cell::{Cell, RefCell};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum State {
@@ -290,7 +291,7 @@ impl<'f> Lock<'f> {
         let mut leaver = Leaver::new(self, left);
         match leaver.settle() {
             Err(Error::Fabric(Below::Timeout { .. })) => self.team.0.job.unfinished.add(leaver),
-            done => report(done),
+            done => leaver::report(done),
         }
     }
 
@@ -390,83 +391,6 @@ impl<'f> Lock<'f> {
             Ok(unit) => Error::UnitLost { unit, what },
             Err(error) => error,
         }
-    }
-}
-
-/// A lock that was dropped, and has not left its queue yet.
-#[derive(Debug)]
-struct Leaver<'f> {
-    lock: Lock<'f>,
-    settle: Settle,
-    step: Step,
-    asked: Option<Handle<'f, u64>>,
-}
-
-impl<'f> Leaver<'f> {
-    /// Of a lock that is being dropped.
-    fn new(lock: &Lock<'f>, left: Left<'f>) -> Leaver<'f> {
-        let lock = Lock {
-            team: lock.team.clone(),
-            number: lock.number,
-            words: lock.words.clone(),
-            ticket: lock.ticket.clone(),
-            state: Cell::new(State::Idle),
-            left: RefCell::new(None),
-        };
-        let (settle, step) = match left.machine {
-            Machine::Release(machine) => (Settle::Release(machine), left.step),
-            Machine::Acquire(machine) => Settle::acquisition(machine, left.step),
-        };
-        let asked = left.asked;
-        Leaver {
-            lock,
-            settle,
-            step,
-            asked,
-        }
-    }
-
-    /// Goes on to the end, or until something is not answered in time.
-    fn settle(&mut self) -> Result<()> {
-        let mut walk = Walk::default();
-        while !matches!(self.step, Step::Ended(_)) {
-            let answer = match self.asked.take() {
-                Some(asked) => self.lock.answer(self.step, asked),
-                None => {
-                    let walked = walk.step(&self.lock);
-                    walked.and_then(|()| self.lock.carry_out(self.step))
-                }
-            };
-            match answer {
-                Ok(answer) => self.step = self.settle.step(answer),
-                Err(late) => {
-                    self.asked = late.handle;
-                    return Err(late.error);
-                }
-            }
-        }
-        Ok(())
-    }
-}
-
-impl Finish for Leaver<'_> {
-    fn go_on(&mut self) -> bool {
-        if self.asked.as_ref().is_some_and(|asked| !asked.is_over()) {
-            return false;
-        }
-        match self.settle() {
-            Err(Error::Fabric(Below::Timeout { .. })) => false,
-            done => {
-                report(done);
-                true
-            }
-        }
-    }
-}
-
-fn report(left: Result<()>) {
-    if let Err(error) = left {
-        tracing::warn!(%error, "the place in the queue of a lock could not be given up");
     }
 }
 
