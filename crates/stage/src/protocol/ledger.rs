@@ -42,6 +42,20 @@ impl Ledger {
     /// # Errors
     /// [`Fault::TooMuchOpen`], of the process or of the domain.
     pub(super) fn check(&self, peer: Peer, more: u64) -> Result<(), Fault> {
+        self.check_within(peer, more, MOST_OF_ONE)
+    }
+
+    /// As [`Ledger::check`], for what a peer was let begin and comes to more than was expected: there is as much again for that.
+    pub(super) fn check_begun(&self, peer: Peer, more: u64) -> Result<(), Fault> {
+        self.check_within(peer, more, 2 * MOST_OF_ONE)
+    }
+
+    /// Whether a peer could ever have that, if it had nothing else.
+    pub(super) fn is_possible(more: u64) -> bool {
+        more <= MOST_OF_ONE
+    }
+
+    fn check_within(&self, peer: Peer, more: u64, most_of_one: u64) -> Result<(), Fault> {
         let sums = self.0.borrow();
         let of = |of: &str, bytes: u64, most| match bytes.saturating_add(more) {
             bytes if bytes > most => Err(Fault::TooMuchOpen {
@@ -52,7 +66,7 @@ impl Ledger {
             _ => Ok(()),
         };
         let own = sums.peers.get(&peer).copied().unwrap_or(0);
-        of("this process", own, MOST_OF_ONE)?;
+        of("this process", own, most_of_one)?;
         // Streams outlive those who opened them.
         of("the domain", sums.all, MOST_OF_ALL)
     }

@@ -6,7 +6,6 @@ use super::steward::Steward;
 use super::stream::Stream;
 use super::{
     Answer, Fault, Interest, MOST_NEWS, Peer, Reader, Start, StreamConfig, StreamId, Ticket,
-    WriterId,
 };
 
 /// A stream is to be opened.
@@ -127,24 +126,6 @@ impl Steward {
             cost,
             _charge: self.ledger.charge(from, cost + WAITS),
         });
-    }
-
-    /// Whether a writer rank may begin or commit what costs so much; steps of its stream that are only retained give way to it.
-    pub(super) fn check_step(
-        &mut self,
-        from: Peer,
-        writer: WriterId,
-        cost: u64,
-    ) -> Result<(), Fault> {
-        loop {
-            let Err(fault) = self.ledger.check(from, cost) else {
-                return Ok(());
-            };
-            let stream = self.streams.get_mut(&writer.stream);
-            if !stream.is_some_and(|stream| stream.yield_retained(from, writer.rank)) {
-                return Err(fault);
-            }
-        }
     }
 
     /// Lets those in who wait to open a stream and can, turns those away who cannot; says whether there were any.

@@ -9,8 +9,8 @@ use super::opening::{Opening, Pending};
 use super::stream::{self, Stream, Stuck};
 use super::watch::Watches;
 use super::{
-    Answer, BufferId, Fault, Figures, KeeperInfo, Notice, Order, Peer, Report, Request, Step,
-    StreamFigures, StreamId, Ticket, Wait, Want, WriterId,
+    Answer, BufferId, Fault, Figures, KeeperInfo, Notice, Order, Peer, Report, Request,
+    StreamFigures, StreamId, Ticket, Wait,
 };
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -284,23 +284,23 @@ impl Steward {
                 step,
                 wants,
                 patience,
-            } => self.begin(from, ticket, writer, Some(step), wants, patience),
+            } => self.ask(from, ticket, writer.stream, |stream| {
+                stream.begin(from, writer.rank, ticket, Some(step), wants, patience);
+            }),
             Request::Reserve {
                 ticket,
                 writer,
                 wants,
                 patience,
-            } => self.begin(from, ticket, writer, None, wants, patience),
+            } => self.ask(from, ticket, writer.stream, |stream| {
+                stream.begin(from, writer.rank, ticket, None, wants, patience);
+            }),
             Request::Commit {
                 ticket,
                 writer,
                 part,
                 keep,
             } => {
-                let cost = Stream::cost_of_part(&part);
-                if let Err(fault) = self.check_step(from, writer, cost) {
-                    return self.answer(from, ticket, Answer::Failed(fault));
-                }
                 self.ask(from, ticket, writer.stream, |stream| {
                     stream.commit(from, writer.rank, ticket, part, keep)
                 });
@@ -386,25 +386,6 @@ impl Steward {
                 self.answer(from, ticket, Answer::Figures(figures));
             }
         }
-    }
-
-    fn begin(
-        &mut self,
-        from: Peer,
-        ticket: Ticket,
-        writer: WriterId,
-        step: Option<Step>,
-        wants: Vec<Want>,
-        patience: u64,
-    ) {
-        let stream = self.streams.get(&writer.stream);
-        let cost = stream.map_or(0, |stream| stream.cost_to_begin(writer.rank, wants.len()));
-        if let Err(fault) = self.check_step(from, writer, cost) {
-            return self.answer(from, ticket, Answer::Failed(fault));
-        }
-        self.ask(from, ticket, writer.stream, |stream| {
-            stream.begin(from, writer.rank, ticket, step, wants, patience);
-        });
     }
 
     /// Says what subscriptions of a stream that is over are told, and forgets them when none is left.

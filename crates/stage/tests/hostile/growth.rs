@@ -192,7 +192,7 @@ fn questions_that_wait() {
     assert!(kept < 1 << 20, "{kept} bytes");
 }
 
-/// One stream of one rank, whose config is that, and commits that have nothing in them but attributes; how many were refused.
+/// One stream of one rank, whose config is that, and commits that have nothing in them but attributes; how many have waited for room.
 fn steps_of_attributes(times: u64, config: StreamConfig) -> u64 {
     let _alone = crate::alone();
     let mut steward = Steward::new();
@@ -209,7 +209,7 @@ fn steps_of_attributes(times: u64, config: StreamConfig) -> u64 {
     let Some(Answer::Writing { writer, .. }) = said(&mut steward, LIAR, request) else {
         panic!("it is open");
     };
-    let mut refused = 0;
+    let mut late = 0;
     let kept = crate::retained(|| {
         let mut step = 0;
         for number in 0..times {
@@ -241,13 +241,17 @@ fn steps_of_attributes(times: u64, config: StreamConfig) -> u64 {
             };
             match answers {
                 Some(Answer::Committed) => step += 1,
-                Some(Answer::Failed(Fault::TooMuchOpen { .. })) => refused += 1,
+                // It waits until somebody takes what there is.
+                None => {
+                    said(&mut steward, LIAR, Request::Abort { writer });
+                    late += 1;
+                }
                 other => panic!("{other:?}"),
             }
         }
     });
     assert!(kept < MOST, "{kept} bytes");
-    refused
+    late
 }
 
 /// They have no bytes that a limit or a budget would count.
@@ -275,8 +279,8 @@ fn steps_of_attributes_that_nobody_takes() {
         limits,
         ..StreamConfig::default()
     };
-    let refused = steps_of_attributes(20_000, config);
-    assert!((12_000..19_000).contains(&refused), "{refused}");
+    let late = steps_of_attributes(20_000, config);
+    assert!((12_000..19_000).contains(&late), "{late}");
 }
 
 #[test]
@@ -447,6 +451,71 @@ fn an_answer_that_is_too_long_is_said_to_be() {
         );
         assert_eq!(steward.figures()[0].stored, 0, "nobody holds it");
     }
+}
+
+/// A process that is many ranks, and holds a step under as many tickets as each of them may have.
+#[test]
+fn holds_of_many_ranks() {
+    const RANKS: u32 = 40;
+    let _alone = crate::alone();
+    let mut steward = Steward::new();
+    let request = Request::OpenWriter {
+        ticket: Ticket(1),
+        stream: "s".into(),
+        program: "p".into(),
+        rank: 0,
+        size: 1,
+        config: StreamConfig {
+            retain: Retain { steps: 1, bytes: 0 },
+            ..StreamConfig::default()
+        },
+        patience: 0,
+        gives_up: false,
+    };
+    let Some(Answer::Writing { writer, .. }) = said(&mut steward, LIAR, request) else {
+        panic!("it is open");
+    };
+    commit_text(&mut steward, writer, 0, 10);
+    let mut readers = Vec::new();
+    for rank in 0..RANKS {
+        let request = Request::OpenReader {
+            ticket: Ticket(2),
+            stream: "s".into(),
+            reader: Reader {
+                rank,
+                ..reader("g".into(), RANKS)
+            },
+            patience: 0,
+            gives_up: false,
+        };
+        match said(&mut steward, LIAR, request) {
+            Some(Answer::Reading { reader, .. }) => readers.push(reader),
+            other => panic!("{other:?}"),
+        }
+    }
+    let mut refused = 0;
+    let kept = crate::retained(|| {
+        for ticket in 0..16_000 {
+            for &reader in &readers {
+                let at = Request::At {
+                    ticket: Ticket(ticket),
+                    reader,
+                    step: 0,
+                    patience: 0,
+                };
+                match said(&mut steward, LIAR, at) {
+                    Some(Answer::Step(_)) => {}
+                    Some(Answer::Failed(Fault::TooMuchOpen { .. })) => refused += 1,
+                    other => panic!("{other:?}"),
+                }
+            }
+        }
+    });
+    assert!(refused > 100_000, "{refused}");
+    assert!(kept < MOST, "{kept} bytes");
+    steward.on_event(0, Event::Lost(LIAR));
+    let opened = said(&mut steward, HONEST, self::writer("t".into(), 1));
+    assert!(matches!(opened, Some(Answer::Writing { .. })), "{opened:?}");
 }
 
 /// A lease of any length ends after a day at the latest.

@@ -279,3 +279,72 @@ fn a_reader_that_waits_for_the_disk_holds_nobody_up() {
     stage.pass(500);
     assert!(matches!(stage.still_waits(ticket), Fault::NoMemory { .. }));
 }
+
+/// What steps say beside their bytes has a limit, too: a writer waits there for readers that live, and drops what groups may lose.
+#[test]
+fn steps_with_much_to_say_wait_for_readers_that_live() {
+    for policy in [Policy::Block, Policy::DropOldest] {
+        let mut stage = Stage::new(1 << 20);
+        let writer = stage.writer(0, 1, &config());
+        let wide = Reader {
+            limits: Some(Limits {
+                steps: 1000,
+                bytes: 1 << 20,
+            }),
+            ..group("viewer", policy)
+        };
+        let reader = stage.reader(10, wide);
+        let commit = |stage: &mut Stage, step| {
+            let part = Part {
+                step,
+                layout: Told::New(Arc::default()),
+                slots: Vec::new(),
+                places: Places::Packed,
+                attributes: vec![("text".into(), Attribute::Text("x".repeat(10 << 20)))],
+                checksum: 7,
+            };
+            let keep = false;
+            let ticket = stage.ask(Peer(0), |ticket| Request::Commit {
+                ticket,
+                writer,
+                part,
+                keep,
+            });
+            assert_eq!(stage.answer(ticket), Answer::Committed);
+        };
+        let mut late = None;
+        for step in 0..10 {
+            let ticket = stage.begin_at(writer, step, Vec::new());
+            if stage.waits(ticket) {
+                late = Some((step, ticket));
+                break;
+            }
+            assert_eq!(stage.buffers(ticket), []);
+            commit(&mut stage, step);
+        }
+        if policy == Policy::DropOldest {
+            assert_eq!(late, None, "the oldest are dropped");
+            assert_eq!(stage.drain(10, reader).last(), Some(&9));
+            continue;
+        }
+        let (step, ticket) = late.expect("64 MiB are the most");
+        assert_eq!(step, 6);
+        stage.pass(1000);
+        let fault = stage.still_waits(ticket);
+        assert!(matches!(fault, Fault::TooMuchOpen { .. }), "{fault}");
+        let ticket = stage.begin_at(writer, step, Vec::new());
+        assert!(stage.waits(ticket));
+        let hold = stage.next(10, reader);
+        assert_eq!(stage.record(hold).step, 0);
+        assert!(stage.waits(ticket), "it is held");
+        stage.release(10, reader, hold);
+        assert_eq!(stage.buffers(ticket), []);
+        commit(&mut stage, step);
+        // Nobody waits for readers that are gone.
+        let ticket = stage.begin_at(writer, step + 1, Vec::new());
+        assert!(stage.waits(ticket));
+        stage.feed(Event::Lost(Peer(10)));
+        stage.pass(1000);
+        assert!(!matches!(stage.answer(ticket), Answer::Waiting(_)));
+    }
+}

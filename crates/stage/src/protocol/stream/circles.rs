@@ -207,9 +207,9 @@ impl Group {
             }
             let ahead = rank.next.saturating_sub(self.base) as usize;
             let to_take = self.taken.iter().skip(ahead).copied();
-            let held = rank.holds.values().filter(|(_, in_sequence)| *in_sequence);
+            let held = rank.holds.values().filter(|hold| hold.in_sequence);
             let before = kept.len();
-            kept.extend(to_take.chain(held.map(|(step, _)| *step)));
+            kept.extend(to_take.chain(held.map(|hold| hold.step)));
             if kept.len() > before || self.queue.steps() > 0 {
                 first = first.or(Some(number));
             }

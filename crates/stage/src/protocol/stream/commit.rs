@@ -2,6 +2,7 @@
 
 use super::store::{Part as Kept, State};
 use super::{Stream, costs};
+use crate::protocol::ledger::Ledger;
 use crate::protocol::{
     ALIGN, Answer, Block, BufferId, Fault, Layout, LayoutHash, Order, Part, Peer, Places, Slot,
     Step, Ticket, Told,
@@ -10,20 +11,37 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 impl Stream {
-    /// What a part costs the coordinator that is to be committed; a layout that is there already costs nothing more.
-    pub(in crate::protocol) fn cost_of_part(part: &Part) -> u64 {
+    /// What a step costs the coordinator that a rank begins with so many buffers, and that has as much in it as the last one.
+    pub(super) fn cost_to_begin(&self, rank: usize, wants: usize) -> u64 {
+        let part = self
+            .writers
+            .ranks
+            .get(rank)
+            .map_or(0, |rank| rank.part_cost);
+        part + costs::of_wants(wants) + costs::BUFFER * wants as u64
+    }
+
+    /// Whether a peer may cost so much more. Steps that are only retained, and those that groups may lose, give way to it.
+    pub(super) fn afford(&mut self, from: Peer, cost: u64) -> Result<(), Fault> {
+        loop {
+            let Err(fault) = self.store.costs.check(from, cost) else {
+                return Ok(());
+            };
+            if !Ledger::is_possible(cost) || !self.yield_step() {
+                return Err(fault);
+            }
+        }
+    }
+
+    /// The same for a part that was let begin: what it has to say may be more than the last one had.
+    fn afford_part(&mut self, from: Peer, part: &Part) -> Result<(), Fault> {
         let layout = match &part.layout {
             Told::New(layout) => costs::of_layout(layout),
             Told::Same(_) => 0,
         };
-        costs::of_part(part).saturating_add(layout)
-    }
-
-    /// What a step costs the coordinator that a rank begins with so many buffers, and that has as much in it as the last one.
-    pub(in crate::protocol) fn cost_to_begin(&self, rank: u32, wants: usize) -> u64 {
-        let rank = self.writers.ranks.get(rank as usize);
-        let part = rank.map_or(0, |rank| rank.part_cost);
-        part + costs::of_wants(wants) + costs::BUFFER * wants as u64
+        let cost = costs::of_part(part).saturating_add(layout);
+        let afforded = self.afford(from, cost);
+        afforded.or_else(|_| self.store.costs.check_begun(from, cost))
     }
 
     /// A rank's part of the step is in its buffers; `keep`: it goes on reading it (S9).
@@ -55,6 +73,7 @@ impl Stream {
         if state.asking.is_some() {
             return Err(Fault::Busy);
         }
+        self.afford_part(from, &part)?;
         let cost = costs::of_part(&part);
         let (hash, layout) = self.layout(rank, part.layout)?;
         let slots = self.slots(rank, &part.slots, step)?;

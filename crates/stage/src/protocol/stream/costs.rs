@@ -4,7 +4,7 @@
 //! is counted for the peer from which it came, until it is let go. A layout that steps share is counted once.
 
 use crate::protocol::ledger::{Charge, Ledger};
-use crate::protocol::{Attribute, Layout, Part, Peer, Places};
+use crate::protocol::{Attribute, Fault, Layout, Part, Peer, Places};
 use std::collections::HashMap;
 use std::mem::size_of;
 use std::sync::Arc;
@@ -38,6 +38,16 @@ impl Costs {
     /// Counts so many bytes for a peer until the charge is dropped.
     pub(super) fn charge(&self, peer: Peer, bytes: u64) -> Charge {
         self.ledger.charge(peer, bytes)
+    }
+
+    /// Whether a peer may cost so much more.
+    pub(super) fn check(&self, peer: Peer, more: u64) -> Result<(), Fault> {
+        self.ledger.check(peer, more)
+    }
+
+    /// Whether it may when it was let begin before.
+    pub(super) fn check_begun(&self, peer: Peer, more: u64) -> Result<(), Fault> {
+        self.ledger.check_begun(peer, more)
     }
 
     /// One more has the layout, which came from that peer if it is new here.

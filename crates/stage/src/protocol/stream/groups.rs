@@ -24,6 +24,16 @@ pub(super) struct Waiting {
     pub(super) since: u64,
     /// That one, or the next one.
     pub(super) at: Option<Step>,
+    pub(super) _charge: Option<Charge>,
+}
+
+/// A step that a rank holds.
+#[derive(Debug)]
+pub(super) struct Hold {
+    pub(super) step: Step,
+    /// It was the next one of the group.
+    pub(super) in_sequence: bool,
+    pub(super) _charge: Option<Charge>,
 }
 
 #[derive(Debug)]
@@ -31,8 +41,7 @@ pub(super) struct Rank {
     pub(super) place: Place,
     /// Which one of the group's sequence it takes next.
     pub(super) next: u64,
-    /// The steps that it holds, and whether it took them in the sequence.
-    pub(super) holds: BTreeMap<Ticket, (Step, bool)>,
+    pub(super) holds: BTreeMap<Ticket, Hold>,
     pub(super) waiting: VecDeque<Waiting>,
     /// The layouts that it was told last.
     pub(super) told: Option<LayoutHash>,
@@ -75,9 +84,7 @@ impl Group {
     /// The steps that it keeps in use beside its queue: taken by one rank and not by all, or held.
     pub(super) fn in_use(&self) -> BTreeSet<Step> {
         let holds = self.ranks.iter().flat_map(|rank| rank.holds.values());
-        let held = holds
-            .filter(|(_, in_sequence)| *in_sequence)
-            .map(|&(step, _)| step);
+        let held = holds.filter(|hold| hold.in_sequence).map(|hold| hold.step);
         self.taken.iter().copied().chain(held).collect()
     }
 
@@ -254,6 +261,22 @@ impl Groups {
     pub(super) fn full_are_alive(&self, store: &Store, step: Step, bytes: u64) -> bool {
         self.full(store, step, bytes)
             .all(|(group, _)| group.is_alive())
+    }
+
+    /// The groups that have steps still to take, or to let go of.
+    fn unread(&self) -> impl Iterator<Item = &Group> {
+        let groups = self.groups.values();
+        groups.filter(|group| group.queue.steps() > 0 || !group.in_use().is_empty())
+    }
+
+    /// Whether steps come free without the writer, when readers have had them.
+    pub(super) fn has_unread(&self) -> bool {
+        self.unread().next().is_some()
+    }
+
+    /// Whether all of these readers live.
+    pub(super) fn unread_are_alive(&self) -> bool {
+        self.unread().all(Group::is_alive)
     }
 
     /// What spilling groups have beyond their limits.

@@ -1,6 +1,6 @@
 //! The reader ranks: opening, taking steps, holding them, releasing, dying.
 
-use super::groups::{Group, Place, Rank, Waiting};
+use super::groups::{Group, Hold, Place, Rank, Waiting};
 use super::{Others, Stream};
 use crate::protocol::queue::Queue;
 use crate::protocol::{
@@ -11,9 +11,11 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 /// Most questions that a rank may have open, of which an honest one has one or two.
 const MOST_WAITING: usize = 64;
 
-/// Most steps that a rank may hold at a time, or hold one so many times; and what each costs, in bytes.
+/// Most steps that a rank may hold at a time, or hold one so many times; and what each of them, and each question that waits, costs,
+/// in bytes. Some are paid with the rank.
 const MOST_HOLDS: usize = 1 << 14;
-const HOLD: u64 = 64;
+const HOLD: u64 = 128;
+const PAID: usize = 4;
 
 /// Most answers that a stream gives in one event; the others follow in the next one, at once. A process may be many ranks, and each
 /// of them may have asked.
@@ -198,12 +200,24 @@ impl Stream {
             };
             return self.fail(from, ticket, fault);
         }
-        rank.waiting.push_back(Waiting {
+        let asked = |charge| Waiting {
             ticket,
             until,
             since,
             at,
-        });
+            _charge: charge,
+        };
+        if rank.holds.len() + rank.waiting.len() < PAID {
+            rank.waiting.push_back(asked(None));
+        } else {
+            if let Err(fault) = self.store.costs.check(from, HOLD) {
+                return self.fail(from, ticket, fault);
+            }
+            let charge = self.store.costs.charge(from, HOLD);
+            if let Some(rank) = self.reader(reader, from) {
+                rank.waiting.push_back(asked(Some(charge)));
+            }
+        }
         self.wake_by(until);
         self.settle();
     }
@@ -325,7 +339,16 @@ impl Stream {
         if let Some(group) = self.groups.groups.get_mut(&number) {
             let state = &mut group.ranks[rank];
             state.told = Some(hash);
-            state.holds.insert(ticket, (step, in_sequence));
+            let peer = match state.place {
+                Place::Here(peer) if state.holds.len() >= PAID => Some(peer),
+                _ => None,
+            };
+            let hold = Hold {
+                step,
+                in_sequence,
+                _charge: peer.map(|peer| self.store.costs.charge(peer, HOLD)),
+            };
+            state.holds.insert(ticket, hold);
         }
         if let Some(stored) = self.store.steps.get_mut(&step) {
             stored.holds += 1;
@@ -338,7 +361,7 @@ impl Stream {
         let held = self
             .reader(reader, from)
             .and_then(|rank| rank.holds.remove(&hold));
-        if let Some((step, _)) = held {
+        if let Some(Hold { step, .. }) = held {
             self.unhold(step);
             self.settle();
         }
@@ -353,7 +376,7 @@ impl Stream {
         let groups = self.groups.groups.values_mut();
         let ranks = groups.flat_map(|group| &mut group.ranks);
         let mut its = ranks.filter(|rank| rank.place == Place::Here(from));
-        let (step, _) = its.find_map(|rank| rank.holds.remove(&ticket))?;
+        let Hold { step, .. } = its.find_map(|rank| rank.holds.remove(&ticket))?;
         self.unhold(step);
         self.settle();
         Some((self.name.clone(), step))
@@ -394,7 +417,8 @@ impl Stream {
             self.groups.groups.remove(&number);
             self.store.suspect_all();
         }
-        holds.into_values().for_each(|(step, _)| self.unhold(step));
+        let holds = holds.into_values();
+        holds.for_each(|hold| self.unhold(hold.step));
         done.into_iter().for_each(|step| self.store.suspect(step));
     }
 

@@ -104,15 +104,9 @@ impl Stream {
         let mut missing = missing.saturating_sub(self.store.spilling_bytes);
         while missing > 0 {
             let before = self.store.freed_bytes;
-            let newest = self.store.committed.saturating_sub(1);
-            if self.store.retained_from < self.store.committed {
-                self.shrink_by_one();
-            } else if let Some(steps) = self.groups.yield_one(newest) {
-                steps.into_iter().for_each(|step| self.store.suspect(step));
-            } else {
+            if !self.yield_step() {
                 break;
             }
-            self.sweep();
             missing = missing.saturating_sub(self.store.freed_bytes.wrapping_sub(before));
         }
         let precious = self.store.precious.then_some(0);

@@ -526,13 +526,16 @@ impl Stream {
         }
     }
 
-    /// Lets go of the oldest step that is only retained, so that a writer rank's next one costs no more than it may; whether
-    /// there was one.
-    pub(in crate::protocol) fn yield_retained(&mut self, from: Peer, rank: u32) -> bool {
-        if !self.writer_is(rank, from) || self.store.retained_from >= self.store.committed {
+    /// Lets go of the oldest step that is only retained, or of one that each dropping group may lose; whether there was one.
+    pub(super) fn yield_step(&mut self) -> bool {
+        let newest = self.store.committed.saturating_sub(1);
+        if self.store.retained_from < self.store.committed {
+            self.shrink_by_one();
+        } else if let Some(steps) = self.groups.yield_one(newest) {
+            steps.into_iter().for_each(|step| self.store.suspect(step));
+        } else {
             return false;
         }
-        self.shrink_by_one();
         self.sweep();
         true
     }

@@ -212,6 +212,9 @@ impl Stream {
     fn whom(&self, asking: &Asking) -> String {
         match &asking.stage {
             Stage::Queued if asking.begin > Some(self.store.committed) => self.whom_to_commit(),
+            Stage::Queued if asking.is_over && self.store.open.admitted => {
+                "readers to take steps, which have too much to say".to_owned()
+            }
             Stage::Queued => self
                 .whom_to_release()
                 .unwrap_or_else(|| self.whom_to_commit()),

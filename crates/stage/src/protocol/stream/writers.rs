@@ -40,6 +40,8 @@ pub(super) struct Asking {
     /// The step to begin, or `None` for more buffers of the open one.
     pub(super) begin: Option<Step>,
     pub(super) wants: Vec<Want>,
+    /// Its process has too much here for one step more, of which readers have still to take some.
+    pub(super) is_over: bool,
     pub(super) stage: Stage,
     /// What it costs while it waits.
     _charge: Charge,
@@ -207,6 +209,13 @@ impl Stream {
         if let Some(answer) = answer {
             return self.answer(from, ticket, answer);
         }
+        let cost = self.cost_to_begin(rank as usize, wants.len());
+        let is_over = match self.afford(from, cost) {
+            Ok(()) => false,
+            // As at a limit.
+            Err(_) if begin.is_some() && self.groups.has_unread() => true,
+            Err(fault) => return self.fail(from, ticket, fault),
+        };
         let until = self.after(patience);
         let charge = (self.store.costs).charge(from, costs::of_wants(wants.len()));
         self.writers.ranks[rank as usize].asking = Some(Asking {
@@ -216,6 +225,7 @@ impl Stream {
             since: self.now,
             begin,
             wants,
+            is_over,
             stage: Stage::Queued,
             _charge: charge,
         });
@@ -259,6 +269,7 @@ impl Stream {
                 continue;
             }
             let (peer, ticket) = (asking.peer, asking.ticket);
+            let (is_over, wants) = (asking.is_over, asking.wants.len());
             if let Some(step) = asking.begin {
                 let refusal = self.not_ended().err().or_else(|| self.closed_without(step));
                 if let Some(fault) = refusal {
@@ -267,6 +278,14 @@ impl Stream {
                     continue;
                 }
                 if step > self.store.committed || !self.open_step() {
+                    continue;
+                }
+                let cost = self.cost_to_begin(rank, wants);
+                if is_over && let Err(fault) = self.afford(peer, cost) {
+                    if !self.groups.has_unread() {
+                        self.take_asking(rank);
+                        self.fail(peer, ticket, fault);
+                    }
                     continue;
                 }
             }
@@ -368,6 +387,7 @@ impl Stream {
         let step = self.store.committed;
         match &asking.stage {
             Stage::Queued if asking.begin > Some(step) => self.next_is_alive(),
+            Stage::Queued if self.too_much(rank).is_some() => self.groups.unread_are_alive(),
             Stage::Queued => {
                 let bytes = self.store.last_bytes;
                 self.groups.full_are_alive(&self.store, step, bytes)
@@ -382,6 +402,14 @@ impl Stream {
                 self.unallocated(buffers).all(goes_on)
             }
         }
+    }
+
+    /// Why a step that could begin has to wait for what others have still to take, if that is what it waits for.
+    fn too_much(&self, rank: usize) -> Option<Fault> {
+        let asking = self.writers.ranks[rank].asking.as_ref();
+        let asking = asking.filter(|asking| asking.is_over && self.store.open.admitted)?;
+        let cost = self.cost_to_begin(rank, asking.wants.len());
+        self.store.costs.check(asking.peer, cost).err()
     }
 
     /// Those of the buffers that their keepers have not given yet.
@@ -443,6 +471,9 @@ impl Stream {
                             bytes: self.store.last_bytes,
                         },
                     };
+                }
+                if let Some(fault) = self.too_much(rank) {
+                    return fault;
                 }
                 match self
                     .groups
