@@ -28,8 +28,8 @@
 //! * `zarr` (with the feature of that name): the same steps in a format that others read.
 //!
 //! # Files
-//! `frame` (bytes of a head) · `claim` (who writes a file) · `writer` · `folder` (whose files there are) · `scan` (which steps a file has) · `archive` · `fetch` (a box out of a block, in few
-//! reads) · `error` · `zarr`
+//! `frame` (bytes of a head) · `claim` (who writes a file) · `writer` · `lives` (what older runs and lives have left) · `folder` (whose files
+//! there are) · `scan` (which steps a file has) · `archive` · `fetch` (a box out of a block, in few reads) · `error` · `zarr`
 //!
 //! # Invariants
 //! * W1: a file only ever grows, but for its mark, and except that [`StepFile::resume`] cuts off what follows the last complete
@@ -59,6 +59,7 @@ mod error;
 mod fetch;
 mod folder;
 mod frame;
+mod lives;
 mod scan;
 mod stored;
 mod writer;

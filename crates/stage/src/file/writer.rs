@@ -2,13 +2,12 @@
 
 use super::claim::{Claim, Turn};
 use super::error::FileError;
-use super::folder::files_of;
 use super::frame::{ALIGN, Frames, Head, Kind};
+use super::lives::{is_ended, life, remove_beyond};
 use super::scan::{self, Scan};
 use super::{Header, Index, MOST_RANKS, Record};
 use crate::protocol::{Attribute, Fault, Layout, Step};
 use crate::{Region, space::first_overlap};
-use std::fs;
 use std::hash::{BuildHasher, RandomState};
 use std::path::Path;
 
@@ -444,69 +443,6 @@ fn check_rank(stream: &str, rank: u32, ranks: u32) -> Result<(), FileError> {
             size: ranks,
         })),
     }
-}
-
-/// Which life of the stream this is in its run: as its other ranks say; behind that which `rank` had before.
-///
-/// # Errors
-/// The system refuses a look at a file: nobody knows then. One that is damaged says nothing, and is of an older run.
-fn life(folder: &Path, run: u64, rank: Option<u32>) -> Result<u32, FileError> {
-    let mut life = 0;
-    for file in files_of(folder)? {
-        let header = match file?.header {
-            Ok(Some((_, header))) if header.run == run => header,
-            Ok(_) => continue,
-            Err(error @ FileError::Io { .. }) => return Err(error),
-            Err(_) => continue,
-        };
-        let own = u32::from(rank == Some(header.rank));
-        life = life.max(header.life.saturating_add(own));
-    }
-    Ok(life)
-}
-
-/// Removes what older runs with more ranks have left: they are of no use without the others.
-fn remove_beyond(folder: &Path, run: u64, ranks: u32) {
-    let stays = |error: &dyn std::fmt::Display| {
-        tracing::warn!(folder = %folder.display(), %error, "a file of an older run may stay");
-    };
-    let files = match files_of(folder) {
-        Ok(files) => files,
-        Err(error) => return stays(&error),
-    };
-    for file in files {
-        let file = match file {
-            Ok(file) => file,
-            Err(error) => {
-                stays(&error);
-                continue;
-            }
-        };
-        let is_older = matches!(&file.header, Ok(Some((_, header))) if header.run != run);
-        if file.rank >= ranks
-            && is_older
-            && let Err(error) = remove(folder, &file.frames, file.rank)
-        {
-            stays(&error);
-        }
-    }
-}
-
-/// Removes this file of a rank, if nobody writes it, and not one that another process has put in its place.
-fn remove(folder: &Path, frames: &Frames, rank: u32) -> Result<(), FileError> {
-    let _turn = Turn::take(folder, rank)?;
-    let claim = Claim::of(frames.clone(), rank)?;
-    match claim.frames.is_at(&frames.path)? {
-        true => fs::remove_file(&frames.path).map_err(super::error::io("remove", &frames.path)),
-        false => Ok(()),
-    }
-}
-
-/// Whether the last frame says so: without a look at the others.
-fn is_ended(frames: &Frames) -> Result<bool, FileError> {
-    let at = frames.length()?.checked_sub(2 * ALIGN);
-    let last = at.map_or(Ok(None), |at| frames.head(at))?;
-    Ok(last.is_some_and(|head| head.kind == Kind::End))
 }
 
 fn stranger(frames: &Frames, is: &Header, stream: &str, (rank, ranks): (u32, u32)) -> FileError {

@@ -43,9 +43,10 @@
 //! * `layout`: [`Layout`] of a rank's part, its name, and the packing rule.
 //! * `fault`: [`Fault`], every error that the steward can answer.
 //! * `queue`: which steps a reader group gets. `governor`: who gets memory. `ledger`: who takes how much of the steward's own. `watch`: subscriptions. `stream/`: one stream. `steward`: all of them;
-//!   `opening`: who waits to open one.
+//!   `opening`: who waits to open one; `deadlines`: what is known of all who wait.
 //! * `figures`: how everything stands, for a person.
 
+mod deadlines;
 mod fault;
 mod figures;
 pub mod governor;

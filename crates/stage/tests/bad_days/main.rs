@@ -8,6 +8,7 @@
 )]
 
 mod anybody;
+mod circles;
 mod copies;
 mod ends;
 mod for_job;

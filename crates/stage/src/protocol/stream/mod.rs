@@ -43,10 +43,12 @@
 //!
 //! # Files
 //! `mod` (the machine's entrances, and what follows every event) · `writers` · `grants` (what they ask for) · `commit` (their
-//! parts) · `ending` (of writers and the stream) · `groups` (of readers) · `readers` · `store` (steps and buffers) · `spill` ·
+//! parts) · `late` (what they wait for at a deadline) · `ending` (of writers and the stream) · `groups` (of readers) · `readers` · `taking` (their
+//! steps) · `store` (committed steps) · `buffers` · `spill` ·
 //! `check` (do the parts of the ranks fit together) · `costs` (what they take of the coordinator) · `matching` (what a step has of a box) · `watching` (subscriptions) ·
 //! `waits` (who waits for whom) · `circles` (whether they wait for each other)
 
+mod buffers;
 mod check;
 mod circles;
 mod commit;
@@ -54,10 +56,12 @@ mod costs;
 mod ending;
 mod grants;
 mod groups;
+mod late;
 mod matching;
 mod readers;
 mod spill;
 mod store;
+mod taking;
 mod waits;
 mod watching;
 mod writers;

@@ -1,25 +1,10 @@
-//! The reader ranks: opening, taking steps, holding them, releasing, dying.
+//! The reader ranks: opening, closing, dying, and their deadlines. How they take steps is in `taking`.
 
-use super::groups::{Group, Hold, Place, Rank, Waiting};
+use super::groups::{Group, Place, Rank, Waiting};
 use super::{Others, Stream};
 use crate::protocol::queue::Queue;
-use crate::protocol::{
-    Answer, Fault, LONGEST_LEASE, Peer, Policy, Reader, ReaderId, Start, Step, Ticket,
-};
+use crate::protocol::{Answer, Fault, LONGEST_LEASE, Peer, Policy, Reader, ReaderId, Start, Step};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-
-/// Most questions that a rank may have open, of which an honest one has one or two.
-const MOST_WAITING: usize = 64;
-
-/// Most steps that a rank may hold at a time, or hold one so many times; and what each of them, and each question that waits, costs,
-/// in bytes. Some are paid with the rank.
-const MOST_HOLDS: usize = 1 << 14;
-const HOLD: u64 = 128;
-const PAID: usize = 4;
-
-/// Most answers that a stream gives in one event; the others follow in the next one, at once. A process may be many ranks, and each
-/// of them may have asked.
-const MOST_ANSWERS: usize = 1024;
 
 impl Stream {
     /// A reader rank opens the stream, or comes back to it.
@@ -157,7 +142,7 @@ impl Stream {
         Ok(self.groups.insert(group))
     }
 
-    fn gone(&self, step: Step) -> Fault {
+    pub(super) fn gone(&self, step: Step) -> Fault {
         Fault::Gone {
             stream: self.name.clone(),
             step,
@@ -166,227 +151,10 @@ impl Stream {
     }
 
     /// The rank, if that process is it.
-    fn reader(&mut self, reader: ReaderId, peer: Peer) -> Option<&mut Rank> {
+    pub(super) fn reader(&mut self, reader: ReaderId, peer: Peer) -> Option<&mut Rank> {
         let group = self.groups.groups.get_mut(&reader.group)?;
         let rank = group.ranks.get_mut(reader.rank as usize)?;
         (rank.place == Place::Here(peer)).then_some(rank)
-    }
-
-    /// A rank asks for the next step of its group, or for step `at`.
-    pub fn take(
-        &mut self,
-        from: Peer,
-        reader: ReaderId,
-        ticket: Ticket,
-        at: Option<Step>,
-        patience: u64,
-    ) {
-        let (since, until) = (self.now, self.after(patience));
-        let Some(rank) = self.reader(reader, from) else {
-            return self.fail(from, ticket, Fault::NotOpen);
-        };
-        // A ticket names what is held under it, so two steps under one would be released as one.
-        let is_used = rank.holds.contains_key(&ticket)
-            || rank.waiting.iter().any(|asked| asked.ticket == ticket);
-        if is_used || rank.waiting.len() >= MOST_WAITING {
-            return self.fail(from, ticket, Fault::Busy);
-        }
-        if rank.holds.len() >= MOST_HOLDS {
-            let bytes = |holds: usize| holds as u64 * HOLD;
-            let fault = Fault::TooMuchOpen {
-                of: "this rank".to_owned(),
-                bytes: bytes(rank.holds.len() + 1),
-                most: bytes(MOST_HOLDS),
-            };
-            return self.fail(from, ticket, fault);
-        }
-        let asked = |charge| Waiting {
-            ticket,
-            until,
-            since,
-            at,
-            _charge: charge,
-        };
-        if rank.holds.len() + rank.waiting.len() < PAID {
-            rank.waiting.push_back(asked(None));
-        } else {
-            if let Err(fault) = self.store.costs.check(from, HOLD) {
-                return self.fail(from, ticket, fault);
-            }
-            let charge = self.store.costs.charge(from, HOLD);
-            if let Some(rank) = self.reader(reader, from) {
-                rank.waiting.push_back(asked(Some(charge)));
-            }
-        }
-        self.wake_by(until);
-        self.settle();
-    }
-
-    /// Serves the questions that can be answered now.
-    pub(super) fn serve(&mut self) {
-        let numbers: Vec<u64> = self.groups.groups.keys().copied().collect();
-        for number in numbers {
-            let ranks = self.groups.groups[&number].ranks.len();
-            for rank in 0..ranks {
-                if self.out.len() >= MOST_ANSWERS {
-                    return self.wake_by(self.now);
-                }
-                self.serve_rank(number, rank);
-            }
-        }
-    }
-
-    /// At most [`MOST_WAITING`] answers.
-    fn serve_rank(&mut self, number: u64, rank: usize) {
-        let mut at = 0;
-        let mut sequence_waits = false;
-        loop {
-            let group = &self.groups.groups[&number];
-            let state = &group.ranks[rank];
-            let (Place::Here(peer), Some(waiting)) = (state.place, state.waiting.get(at)) else {
-                return;
-            };
-            let (ticket, step) = (waiting.ticket, waiting.at);
-            let answer = match step {
-                Some(step) => self.answer_at(number, rank, ticket, step),
-                // A later `Next` never overtakes an earlier one.
-                None if sequence_waits => None,
-                None => self.answer_next(number, rank, ticket),
-            };
-            match answer {
-                None => {
-                    sequence_waits |= step.is_none();
-                    at += 1;
-                }
-                Some(answer) => {
-                    if let Some(group) = self.groups.groups.get_mut(&number) {
-                        group.ranks[rank].waiting.remove(at);
-                    }
-                    self.answer(peer, ticket, answer);
-                }
-            }
-        }
-    }
-
-    fn answer_at(
-        &mut self,
-        number: u64,
-        rank: usize,
-        ticket: Ticket,
-        step: Step,
-    ) -> Option<Answer> {
-        if self.store.steps.contains_key(&step) {
-            return self
-                .store
-                .ready(step)
-                .then(|| self.give(number, rank, ticket, step, false));
-        }
-        if step < self.store.committed {
-            return Some(Answer::Failed(self.gone(step)));
-        }
-        self.end.map(Answer::End)
-    }
-
-    fn answer_next(&mut self, number: u64, rank: usize, ticket: Ticket) -> Option<Answer> {
-        let group = self.groups.groups.get_mut(&number)?;
-        let next = group.ranks[rank].next;
-        let ahead = (next - group.base) as usize;
-        let step = match group.taken.get(ahead) {
-            Some(&step) => step,
-            None => match group.queue.first() {
-                Some(step) => step,
-                None => return self.end.map(Answer::End),
-            },
-        };
-        if !self.store.ready(step) {
-            return None; // on its way to disk
-        }
-        if ahead == group.taken.len() {
-            if group.is_drawn_out(&self.store, step) {
-                return None;
-            }
-            group.queue.take();
-            group.taken.push_back(step);
-            let data = self.store.steps.get(&step).map_or(0, |stored| stored.data);
-            group.total = (group.total.0 + 1, group.total.1.saturating_add(data));
-        }
-        group.ranks[rank].next += 1;
-        let answer = self.give(number, rank, ticket, step, true);
-        let done = self.groups.groups.get_mut(&number).map(Group::advance);
-        done.into_iter()
-            .flatten()
-            .for_each(|step| self.store.suspect(step));
-        Some(answer)
-    }
-
-    /// The step for a rank, which holds it from now on; or what is wrong with it.
-    fn give(
-        &mut self,
-        number: u64,
-        rank: usize,
-        ticket: Ticket,
-        step: Step,
-        in_sequence: bool,
-    ) -> Answer {
-        let keepers = self.store.damage(step);
-        if !keepers.is_empty() {
-            return Answer::Failed(Fault::Damaged { step, keepers });
-        }
-        let told = self.groups.groups[&number].ranks[rank].told;
-        let Some((record, hash)) = self.store.record(self.id, step, told) else {
-            return Answer::Failed(self.gone(step));
-        };
-        if let Some(group) = self.groups.groups.get_mut(&number) {
-            let state = &mut group.ranks[rank];
-            state.told = Some(hash);
-            let peer = match state.place {
-                Place::Here(peer) if state.holds.len() >= PAID => Some(peer),
-                _ => None,
-            };
-            let hold = Hold {
-                step,
-                in_sequence,
-                _charge: peer.map(|peer| self.store.costs.charge(peer, HOLD)),
-            };
-            state.holds.insert(ticket, hold);
-        }
-        if let Some(stored) = self.store.steps.get_mut(&step) {
-            stored.holds += 1;
-        }
-        Answer::Step(record)
-    }
-
-    /// A rank releases what it holds under that ticket.
-    pub fn release(&mut self, from: Peer, reader: ReaderId, hold: Ticket) {
-        let held = self
-            .reader(reader, from)
-            .and_then(|rank| rank.holds.remove(&hold));
-        if let Some(Hold { step, .. }) = held {
-            self.unhold(step);
-            self.settle();
-        }
-    }
-
-    /// Ends what a process holds under a ticket, in whichever group: the stream's name, and which step it was.
-    pub(in crate::protocol) fn end_hold(
-        &mut self,
-        from: Peer,
-        ticket: Ticket,
-    ) -> Option<(String, Step)> {
-        let groups = self.groups.groups.values_mut();
-        let ranks = groups.flat_map(|group| &mut group.ranks);
-        let mut its = ranks.filter(|rank| rank.place == Place::Here(from));
-        let Hold { step, .. } = its.find_map(|rank| rank.holds.remove(&ticket))?;
-        self.unhold(step);
-        self.settle();
-        Some((self.name.clone(), step))
-    }
-
-    pub(super) fn unhold(&mut self, step: Step) {
-        if let Some(stored) = self.store.steps.get_mut(&step) {
-            stored.holds -= 1;
-        }
-        self.store.suspect(step);
     }
 
     /// A rank reads no more.

@@ -1,6 +1,6 @@
 //! What makes room: steps that go to disk, or that nobody has to get.
 
-use super::store::State;
+use super::buffers::State;
 use super::{Action, Stream};
 use crate::protocol::{BufferId, Peer, Policy, Step};
 use std::collections::BTreeSet;

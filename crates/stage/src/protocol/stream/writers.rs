@@ -1,13 +1,11 @@
 //! The writer ranks: opening, beginning (back-pressure). What they ask for is in `grants`, what they commit in `commit`, how
 //! they end in `ending`.
 
-use super::store::{Buffer, State};
-use super::{Others, Stream, costs};
+use super::{Stream, costs};
 use crate::protocol::governor::{AskId, Shortage};
 use crate::protocol::ledger::Charge;
 use crate::protocol::{
-    Answer, EndOfStream, Failure, Fault, KeeperInfo, Layout, LayoutHash, Peer, Step, Ticket, Want,
-    WriterId,
+    Answer, Failure, Fault, KeeperInfo, Layout, LayoutHash, Peer, Step, Ticket, Want, WriterId,
 };
 use std::sync::Arc;
 
@@ -35,7 +33,7 @@ pub(super) enum Stage {
 pub(super) struct Asking {
     pub(super) peer: Peer,
     pub(super) ticket: Ticket,
-    until: u64,
+    pub(super) until: u64,
     pub(super) since: u64,
     /// The step to begin, or `None` for more buffers of the open one.
     pub(super) begin: Option<Step>,
@@ -347,161 +345,5 @@ impl Stream {
         if let Some(step) = kept.filter(|&step| step < self.store.committed) {
             self.unhold(step);
         }
-    }
-
-    pub(super) fn writers_tick(&mut self, others: &Others<'_>) {
-        for rank in 0..self.writers.ranks.len() {
-            let state = &self.writers.ranks[rank];
-            if let Some(asking) = &state.asking {
-                let until = asking.until;
-                if until <= self.now {
-                    let (fault, is_alive) =
-                        (self.why_late(rank), self.waits_for_living(rank, others));
-                    if let Some((peer, ticket)) = self.stop_asking(rank) {
-                        self.late(peer, ticket, fault, is_alive, others);
-                    }
-                } else {
-                    self.wake_by(until);
-                }
-            }
-            if let Place::Away(until) = self.writers.ranks[rank].place
-                && self.end.is_none()
-            {
-                if until > self.now {
-                    self.wake_by(until);
-                } else if !self.is_sealing() {
-                    let how = self.writers.ranks[rank].failure;
-                    let rank = rank as u32;
-                    self.end_stream(EndOfStream::WriterFailed { rank, how });
-                }
-            }
-        }
-    }
-
-    /// Whether the question of a rank waits for living writers or readers alone. Memory is waited for beyond the deadline only where
-    /// it moves: who has it may wait for this rank.
-    fn waits_for_living(&self, rank: usize, others: &Others<'_>) -> bool {
-        let Some(asking) = &self.writers.ranks[rank].asking else {
-            return false;
-        };
-        let step = self.store.committed;
-        match &asking.stage {
-            Stage::Queued if asking.begin > Some(step) => self.next_is_alive(),
-            Stage::Queued if self.too_much(rank).is_some() => self.groups.unread_are_alive(),
-            Stage::Queued => {
-                let bytes = self.store.last_bytes;
-                self.groups.full_are_alive(&self.store, step, bytes)
-            }
-            Stage::Asked(..) => others.memory_moves,
-            Stage::Allocating(buffers, _) => {
-                let waits = |peer| others.waiting.contains(&peer);
-                let goes_on = |buffer: &Buffer| match buffer.is_full {
-                    true => !buffer.had_by.is_some_and(waits),
-                    false => others.has_worked(buffer.keeper, asking.since),
-                };
-                self.unallocated(buffers).all(goes_on)
-            }
-        }
-    }
-
-    /// Why a step that could begin has to wait for what others have still to take, if that is what it waits for.
-    fn too_much(&self, rank: usize) -> Option<Fault> {
-        let asking = self.writers.ranks[rank].asking.as_ref();
-        let asking = asking.filter(|asking| asking.is_over && self.store.open.admitted)?;
-        let cost = self.cost_to_begin(rank, asking.wants.len());
-        self.store.costs.check(asking.peer, cost).err()
-    }
-
-    /// Those of the buffers that their keepers have not given yet.
-    pub(super) fn unallocated<'a>(
-        &'a self,
-        buffers: &'a [u64],
-    ) -> impl Iterator<Item = &'a Buffer> {
-        let buffers = buffers.iter().map(|number| &self.store.buffers[number]);
-        buffers.filter(|buffer| buffer.state == State::Asked)
-    }
-
-    /// What a question that comes to its deadline has waited for.
-    fn why_late(&self, rank: usize) -> Fault {
-        let Some(asking) = &self.writers.ranks[rank].asking else {
-            return Fault::Busy;
-        };
-        let stream = self.name.clone();
-        let bytes = asking
-            .wants
-            .iter()
-            .fold(0u64, |sum, want| sum.saturating_add(want.bytes));
-        match &asking.stage {
-            Stage::Allocating(buffers, _) => {
-                let mut waits = self.unallocated(buffers);
-                // One that says nothing is the worse news.
-                let first = self.unallocated(buffers).find(|buffer| !buffer.is_full);
-                let first = first.or_else(|| waits.next());
-                let keeper = first.map_or(Peer(0), |buffer| buffer.keeper);
-                match first.is_some_and(|buffer| buffer.is_full) {
-                    true => Fault::StillInUse { keeper, bytes },
-                    false => Fault::KeeperSilent { keeper, bytes },
-                }
-            }
-            Stage::Asked(_, short) => {
-                if let Some(steps) = self.groups.unread_steps().filter(|&steps| steps > 0) {
-                    return Fault::NobodyReads { stream, steps };
-                }
-                let none = Shortage {
-                    missing: bytes,
-                    used: 0,
-                    limit: 0,
-                    keeper: None,
-                    counts_buffers: false,
-                };
-                Stream::no_memory(short.as_ref().unwrap_or(&none), &self.name)
-            }
-            Stage::Queued => {
-                let step = self.store.committed;
-                if asking.begin > Some(step) {
-                    let behind = self.writers.ranks.iter().position(|rank| rank.next == step);
-                    return match behind {
-                        Some(rank) => Fault::WriterBehind {
-                            stream,
-                            rank: rank as u32,
-                            step,
-                        },
-                        None => Fault::KeeperSilent {
-                            keeper: self.unsealed(),
-                            bytes: self.store.last_bytes,
-                        },
-                    };
-                }
-                if let Some(fault) = self.too_much(rank) {
-                    return fault;
-                }
-                match self
-                    .groups
-                    .who_is_full(&self.store, step, self.store.last_bytes)
-                {
-                    Some((Some(group), steps)) => Fault::ReadersBehind {
-                        stream,
-                        group,
-                        steps,
-                    },
-                    Some((None, steps)) => Fault::NobodyReads { stream, steps },
-                    None => Fault::WriterBehind {
-                        stream,
-                        rank: rank as u32,
-                        step,
-                    },
-                }
-            }
-        }
-    }
-
-    /// A keeper that has a buffer of the open step still to seal.
-    pub(super) fn unsealed(&self) -> Peer {
-        let sealing = self
-            .store
-            .buffers
-            .values()
-            .filter(|buffer| buffer.state == State::Sealing);
-        sealing.map(|buffer| buffer.keeper).min().unwrap_or(Peer(0))
     }
 }

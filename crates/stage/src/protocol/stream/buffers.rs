@@ -1,0 +1,201 @@
+//! The buffers of a stream: ordered, reported, freed once, or lost with their keeper.
+
+use super::costs;
+use super::store::Store;
+use super::{Action, Stream};
+use crate::protocol::ledger::Charge;
+use crate::protocol::{BufferId, Handle, Order, Peer, Report, Step, Want};
+
+/// Where a buffer is in its life.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum State {
+    Asked,
+    Written,
+    Sealing,
+    Read,
+    Spilling,
+    OnDisk,
+    Lost,
+}
+
+#[derive(Debug)]
+pub(super) struct Buffer {
+    pub(super) keeper: Peer,
+    pub(super) bytes: u64,
+    pub(super) handle: Handle,
+    pub(super) state: State,
+    /// The step that it is committed to.
+    pub(super) step: Step,
+    /// What it costs whoever has asked for it.
+    _charge: Charge,
+    /// Its keeper waits for freed memory that is still in use, by that process if it knows it.
+    pub(super) is_full: bool,
+    pub(super) had_by: Option<Peer>,
+    /// So many parts of its memory are there, or of what is spilled are on disk.
+    pub(super) parts: u64,
+}
+
+impl Store {
+    pub(super) fn forget_buffer(&mut self, number: u64) -> Option<Buffer> {
+        self.buffers.remove(&number)
+    }
+}
+
+impl Stream {
+    pub(super) fn buffer_id(&self, number: u64) -> BufferId {
+        BufferId {
+            stream: self.id,
+            number,
+        }
+    }
+
+    /// Orders a buffer for a writer; its memory was granted.
+    pub(super) fn allocate(&mut self, keeper: Peer, bytes: u64, writer: Peer) -> u64 {
+        let number = self.store.next_buffer;
+        self.store.next_buffer += 1;
+        let buffer = Buffer {
+            keeper,
+            bytes,
+            handle: Handle::default(),
+            state: State::Asked,
+            step: Step::MAX,
+            _charge: self.store.costs.charge(writer, costs::BUFFER),
+            is_full: false,
+            had_by: None,
+            parts: 0,
+        };
+        self.store.buffers.insert(number, buffer);
+        let buffer = self.buffer_id(number);
+        self.order(
+            keeper,
+            Order::Allocate {
+                buffer,
+                bytes,
+                writer,
+            },
+        );
+        number
+    }
+
+    /// The only place where a buffer ends: orders its keeper to free it, and says what is free.
+    pub(super) fn free_buffer(&mut self, number: u64) {
+        let Some(buffer) = self.store.forget_buffer(number) else {
+            return; // a refused one
+        };
+        let id = self.buffer_id(number);
+        let (keeper, bytes) = (buffer.keeper, buffer.bytes);
+        if buffer.state == State::Lost {
+            return;
+        }
+        self.order(keeper, Order::Free { buffer: id });
+        if matches!(buffer.state, State::Spilling | State::OnDisk) {
+            self.out.push(Action::FreedDisk(id));
+            self.out.push(Action::RoomOnDisk);
+        }
+        if buffer.state == State::Spilling {
+            self.store.spilling_bytes -= bytes;
+        }
+        if buffer.state != State::OnDisk {
+            // Of any number of lives of keepers; it is a difference that counts.
+            self.store.freed_bytes = self.store.freed_bytes.wrapping_add(bytes);
+            self.out.push(Action::Freed(id, keeper, bytes));
+        }
+    }
+
+    /// A keeper reports.
+    pub fn report(&mut self, from: Peer, report: Report) {
+        let (Report::Held { buffer, .. }
+        | Report::Refused { buffer, .. }
+        | Report::Sealed { buffer }
+        | Report::Spilled { buffer }
+        | Report::SpillFailed { buffer }
+        | Report::Full { buffer, .. }
+        | Report::Working { buffer, .. }) = report;
+        let number = buffer.number;
+        let Some(known) = self.store.buffers.get_mut(&number) else {
+            return; // freed meanwhile
+        };
+        if known.keeper != from {
+            return; // nonsense: somebody else's buffer
+        }
+        match (report, known.state) {
+            (Report::Held { handle, .. }, State::Asked) => {
+                (known.handle, known.state) = (handle, State::Written);
+                self.buffer_held(number, from);
+            }
+            (Report::Refused { lack, .. }, State::Asked) => self.buffer_refused(number, lack),
+            (Report::Full { had_by, .. }, State::Asked) => {
+                (known.is_full, known.had_by) = (true, had_by);
+            }
+            // No part counts twice: a keeper that says no more than that it works is silent.
+            (Report::Working { parts, .. }, State::Asked | State::Spilling)
+                if known.parts < parts && parts <= known.bytes =>
+            {
+                (known.parts, known.is_full, known.had_by) = (parts, false, None);
+                self.out.push(Action::HasWorked(from));
+            }
+            (Report::Sealed { .. }, State::Sealing) => {
+                known.state = State::Read;
+                self.store.open.sealing -= 1;
+            }
+            (Report::Spilled { .. }, State::Spilling) => self.spilled(number, true),
+            (Report::SpillFailed { .. }, State::Spilling) => self.spilled(number, false),
+            _ => {} // nonsense, or too late
+        }
+        self.settle();
+    }
+
+    /// A keeper is gone: its buffers are.
+    pub(super) fn keeper_lost(&mut self, keeper: Peer) {
+        let mut asked = Vec::new();
+        for stored in self.store.steps.values_mut() {
+            stored.told = None;
+        }
+        for (&number, buffer) in &mut self.store.buffers {
+            if buffer.keeper != keeper || buffer.state == State::Lost {
+                continue;
+            }
+            match buffer.state {
+                State::Sealing => self.store.open.sealing -= 1,
+                State::Spilling => {
+                    self.store.spilling_bytes -= buffer.bytes;
+                    if let Some(stored) = self.store.steps.get_mut(&buffer.step) {
+                        stored.spilling -= 1;
+                    }
+                }
+                State::Asked => asked.push(number),
+                _ => {}
+            }
+            buffer.state = State::Lost;
+        }
+        asked.sort_unstable(); // a map has no order, a run must have one
+        for number in asked {
+            self.asked_buffer_lost(number, keeper);
+        }
+    }
+
+    /// Memory that the open step has, of all ranks.
+    pub(super) fn open_bytes(&self) -> Vec<Want> {
+        let parts = self.store.open.parts.iter().flatten();
+        let committed = parts.flat_map(|part| &part.slots).flatten().copied();
+        self.live_bytes(self.writers.buffers().chain(committed))
+    }
+
+    /// Memory of the committed step that a writer rank keeps: of all of it, since a step is freed as one.
+    pub(super) fn kept_bytes(&self, rank: usize) -> Vec<Want> {
+        let kept = self.writers.ranks[rank].kept.as_ref();
+        let stored = kept.and_then(|step| self.store.steps.get(step));
+        let parts = stored.into_iter().flat_map(|stored| &stored.parts);
+        self.live_bytes(parts.flat_map(|part| &part.slots).flatten().copied())
+    }
+
+    fn live_bytes(&self, numbers: impl Iterator<Item = u64>) -> Vec<Want> {
+        let live = numbers.filter_map(|number| self.store.buffers.get(&number));
+        let live = live.filter(|buffer| buffer.state != State::Lost);
+        let want = |buffer: &Buffer| Want {
+            keeper: buffer.keeper,
+            bytes: buffer.bytes,
+        };
+        live.map(want).collect()
+    }
+}

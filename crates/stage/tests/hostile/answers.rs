@@ -1,0 +1,203 @@
+//! What one process can make the coordinator say, and hold for it: many answers of one event, long ones, steps under many tickets.
+
+use crate::growth::{HONEST, LIAR, MOST, reader, said, writer};
+use samite_stage::protocol::{
+    Action, Answer, Attribute, Event, Fault, Layout, Notice, Part, Places, Reader, Request, Retain,
+    Steward, StreamConfig, Ticket, Told, WriterId,
+};
+use std::sync::Arc;
+
+/// Begins and commits a step that has nothing in it but one attribute of so many bytes; what follows from the commit.
+fn commit_text(steward: &mut Steward, writer: WriterId, step: u64, bytes: usize) -> Vec<Action> {
+    let ticket = Ticket(2);
+    let begin = Request::Begin {
+        ticket,
+        writer,
+        step,
+        wants: Vec::new(),
+        patience: 0,
+    };
+    let begun = said(steward, LIAR, begin);
+    assert!(matches!(begun, Some(Answer::Begun { .. })), "{begun:?}");
+    let commit = Request::Commit {
+        ticket,
+        writer,
+        part: Part {
+            step,
+            layout: Told::New(Arc::new(Layout::default())),
+            slots: Vec::new(),
+            places: Places::Packed,
+            attributes: vec![("a".into(), Attribute::Text("x".repeat(bytes)))],
+            checksum: 0,
+        },
+        keep: false,
+    };
+    steward.on_event(0, Event::Said(LIAR, commit))
+}
+
+fn steps_in(actions: &[Action]) -> usize {
+    let is_step = |action: &&Action| {
+        let Action::Send(_, notice) = action;
+        let answer = match notice {
+            Notice::Answer { answer, .. } => answer,
+            Notice::Order(_) => return false,
+        };
+        matches!(answer, Answer::Step(record) if record.parts[0].attributes.len() == 1)
+    };
+    actions.iter().filter(is_step).count()
+}
+
+/// One process is many ranks of a group, all of which wait for a step: what that says is there once, and not as often as it is told,
+/// and no event gives more than some of the answers.
+#[test]
+fn one_step_for_many_ranks_of_one_process() {
+    const RANKS: u32 = 1500;
+    let _alone = crate::alone();
+    let mut steward = Steward::new();
+    let opened = said(&mut steward, LIAR, writer("s".into(), 1));
+    let Some(Answer::Writing { writer, .. }) = opened else {
+        panic!("{opened:?}");
+    };
+    for rank in 0..RANKS {
+        let request = Request::OpenReader {
+            ticket: Ticket(2),
+            stream: "s".into(),
+            reader: Box::new(Reader {
+                rank,
+                ..reader("g".into(), RANKS)
+            }),
+            patience: 0,
+            gives_up: false,
+        };
+        let opened = said(&mut steward, LIAR, request);
+        let Some(Answer::Reading { reader, .. }) = opened else {
+            panic!("{opened:?}");
+        };
+        let (ticket, patience) = (Ticket(3), u64::MAX);
+        let next = Request::Next {
+            ticket,
+            reader,
+            patience,
+        };
+        assert_eq!(said(&mut steward, LIAR, next), None);
+    }
+    let mut actions = Vec::new();
+    let allocated = crate::allocated(|| actions = commit_text(&mut steward, writer, 0, 1 << 20));
+    assert!(allocated < 8 << 20, "{allocated} bytes in one event");
+    let mut given = steps_in(&actions);
+    assert!((1..=1100).contains(&given), "{given} in one event");
+    while given < RANKS as usize {
+        assert_eq!(steward.wake_at(), Some(0), "after {given}");
+        let more = steps_in(&steward.on_event(0, Event::Tick));
+        assert!((1..=1100).contains(&more), "{more} in one event");
+        given += more;
+    }
+    assert_eq!(given, RANKS as usize);
+}
+
+/// An answer that no message can carry is an error that says so, and its step is held by nobody.
+#[test]
+fn an_answer_that_is_too_long_is_said_to_be() {
+    let _alone = crate::alone();
+    let mut steward = Steward::new();
+    let opened = said(&mut steward, LIAR, writer("s".into(), 1));
+    let Some(Answer::Writing { writer, .. }) = opened else {
+        panic!("{opened:?}");
+    };
+    let open = Request::OpenReader {
+        ticket: Ticket(1),
+        stream: "s".into(),
+        reader: Box::new(reader("g".into(), 1)),
+        patience: 0,
+        gives_up: false,
+    };
+    let Some(Answer::Reading { reader, .. }) = said(&mut steward, HONEST, open) else {
+        panic!("the stream is there");
+    };
+    let next = |ticket| Request::Next {
+        ticket: Ticket(ticket),
+        reader,
+        patience: 0,
+    };
+    for step in 0..2 {
+        commit_text(&mut steward, writer, step, 100);
+        let taken = said(&mut steward, HONEST, next(10 + step));
+        assert!(matches!(taken, Some(Answer::Step(_))), "{taken:?}");
+        assert_eq!(steward.figures()[0].stored, 1);
+        let too_long = Event::TooLong(HONEST, Ticket(10 + step), 70_000_000, 67_108_864);
+        let said = steward.on_event(0, too_long);
+        let sentence = format!(
+            "the description of step {step} of the stream s takes 70000000 bytes, and a message has at most 67108864: write fewer, larger blocks, or less in attributes"
+        );
+        assert!(
+            matches!(&said[..], [Action::Send(HONEST, Notice::Answer { answer: Answer::Failed(fault), .. })] if fault.to_string() == sentence),
+            "{said:?}"
+        );
+        assert_eq!(steward.figures()[0].stored, 0, "nobody holds it");
+    }
+}
+
+/// A process that is many ranks, and holds a step under as many tickets as each of them may have.
+#[test]
+fn holds_of_many_ranks() {
+    const RANKS: u32 = 40;
+    let _alone = crate::alone();
+    let mut steward = Steward::new();
+    let request = Request::OpenWriter {
+        ticket: Ticket(1),
+        stream: "s".into(),
+        program: "p".into(),
+        rank: 0,
+        size: 1,
+        config: Box::new(StreamConfig {
+            retain: Retain { steps: 1, bytes: 0 },
+            ..StreamConfig::default()
+        }),
+        patience: 0,
+        gives_up: false,
+    };
+    let Some(Answer::Writing { writer, .. }) = said(&mut steward, LIAR, request) else {
+        panic!("it is open");
+    };
+    commit_text(&mut steward, writer, 0, 10);
+    let mut readers = Vec::new();
+    for rank in 0..RANKS {
+        let request = Request::OpenReader {
+            ticket: Ticket(2),
+            stream: "s".into(),
+            reader: Box::new(Reader {
+                rank,
+                ..reader("g".into(), RANKS)
+            }),
+            patience: 0,
+            gives_up: false,
+        };
+        match said(&mut steward, LIAR, request) {
+            Some(Answer::Reading { reader, .. }) => readers.push(reader),
+            other => panic!("{other:?}"),
+        }
+    }
+    let mut refused = 0;
+    let kept = crate::retained(|| {
+        for ticket in 0..16_000 {
+            for &reader in &readers {
+                let at = Request::At {
+                    ticket: Ticket(ticket),
+                    reader,
+                    step: 0,
+                    patience: 0,
+                };
+                match said(&mut steward, LIAR, at) {
+                    Some(Answer::Step(_)) => {}
+                    Some(Answer::Failed(Fault::TooMuchOpen { .. })) => refused += 1,
+                    other => panic!("{other:?}"),
+                }
+            }
+        }
+    });
+    assert!(refused > 100_000, "{refused}");
+    assert!(kept < MOST, "{kept} bytes");
+    steward.on_event(0, Event::Lost(LIAR));
+    let opened = said(&mut steward, HONEST, self::writer("t".into(), 1));
+    assert!(matches!(opened, Some(Answer::Writing { .. })), "{opened:?}");
+}
