@@ -319,7 +319,7 @@ impl StepFile {
     /// Writes to something else from now on.
     #[cfg(test)]
     pub(super) fn onto(&mut self, device: &Path) {
-        let file = fs::File::options().read(true).write(true).open(device);
+        let file = std::fs::File::options().read(true).write(true).open(device);
         self.frames = Frames::new(file.expect("there is such a device"), &self.frames.path);
     }
 
