@@ -68,6 +68,7 @@ fn own_stream(steward: &mut Steward, liar: Peer) -> (WriterId, ReaderId) {
 /// Two buffers of 2^64 - 1 bytes were granted as one, and freed as two.
 #[test]
 fn a_step_of_more_than_64_bits_is_refused() {
+    let _alone = crate::alone();
     let (mut steward, liar) = (Steward::new(), Peer(9));
     let (memory, buffers, disk) = (u64::MAX, 9, 0);
     let keep = Request::Keep {
@@ -103,6 +104,7 @@ fn a_step_of_more_than_64_bits_is_refused() {
 /// Two steps that are held under one ticket would be released once.
 #[test]
 fn a_ticket_is_of_one_question() {
+    let _alone = crate::alone();
     let (mut steward, liar) = (Steward::new(), Peer(9));
     let (memory, buffers, disk) = (1 << 20, 9, 0);
     let keep = Request::Keep {
