@@ -150,6 +150,10 @@ pub enum Fault {
         "{of} would need {bytes} bytes of the coordinator's memory for its streams, groups of readers, subscriptions, and steps that are kept; the limit is {most}: close some of them, or keep fewer steps"
     )]
     TooMuchOpen { of: String, bytes: u64, most: u64 },
+    #[error(
+        "a name of {bytes} bytes, of a stream, a program or a variable: at most {most} are possible"
+    )]
+    NameTooLong { bytes: u64, most: u64 },
     #[error("the policy or the limits of the readers {group} are zero: give one step or more")]
     ZeroLimit { group: String },
     #[error("this process has not opened that stream, or has closed it, or the stream is over")]
@@ -205,6 +209,12 @@ pub enum Fault {
     },
     #[error("rank {rank} names the variable {variable} twice")]
     VariableTwice { rank: u32, variable: String },
+    #[error("{variable} has {dims} dimensions: at most {most} are possible")]
+    TooManyDimensions {
+        variable: String,
+        dims: u64,
+        most: u64,
+    },
     #[error("block {block} of {variable} has {dims} dimensions, its array has {shape}")]
     BlockDimensions {
         variable: String,

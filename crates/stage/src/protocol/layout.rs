@@ -5,7 +5,7 @@
 //! another, in the order of the layout, each at a multiple of [`ALIGN`] bytes.
 
 use super::Fault;
-use crate::space::Dims;
+use crate::space::{Dims, MAX_DIMS};
 use crate::{Dtype, Region};
 use serde::{Deserialize, Serialize};
 use std::collections::HashSet;
@@ -132,7 +132,7 @@ impl Layout {
     /// Whether it can be part of a step, as rank `rank` says it.
     ///
     /// # Errors
-    /// A variable that comes twice; a block with another number of dimensions than its array, or outside of it; too many bytes.
+    /// A variable that comes twice, or has more than [`MAX_DIMS`] dimensions; a block with another number of dimensions than its array, or outside of it; too many bytes.
     pub fn check(&self, rank: u32) -> Result<(), Fault> {
         let mut names = HashSet::new();
         for variable in &self.variables {
@@ -142,6 +142,7 @@ impl Layout {
                     variable: variable.name.clone(),
                 });
             }
+            variable.check_shape()?;
             for block in &variable.blocks {
                 variable.check(rank, &block.region)?;
             }
@@ -151,6 +152,19 @@ impl Layout {
 }
 
 impl Variable {
+    /// Whoever is told of the variable is told its shape, also where it has no blocks.
+    fn check_shape(&self) -> Result<(), Fault> {
+        let dims = self.shape.len();
+        match dims <= MAX_DIMS {
+            true => Ok(()),
+            false => Err(Fault::TooManyDimensions {
+                variable: self.name.clone(),
+                dims: dims as u64,
+                most: MAX_DIMS as u64,
+            }),
+        }
+    }
+
     fn check(&self, rank: u32, block: &Region) -> Result<(), Fault> {
         if block.dims() != self.shape.len() {
             return Err(Fault::BlockDimensions {

@@ -62,6 +62,32 @@ impl Opening {
             }
     }
 
+    /// Whether its names can be: they come back in what everybody is told.
+    fn check_names(&self, stream: &str) -> Result<(), Fault> {
+        let mut names = vec![stream];
+        match self {
+            Opening::Writer {
+                program, config, ..
+            } => {
+                names.push(program);
+                names.extend(config.expected.iter().map(|one| one.group.as_str()));
+            }
+            Opening::Reader(reader, _) => {
+                names.push(&reader.group);
+                names.extend(reader.only.iter().map(|only| only.variable.as_str()));
+            }
+            Opening::Watch { interest, .. } => names.push(&interest.variable),
+        }
+        let longest = names.into_iter().map(str::len).max().unwrap_or(0);
+        match longest <= MOST_NAME {
+            true => Ok(()),
+            false => Err(Fault::NameTooLong {
+                bytes: longest as u64,
+                most: MOST_NAME as u64,
+            }),
+        }
+    }
+
     fn check_ranks(&self) -> Result<(), Fault> {
         let (program, size) = match self {
             Opening::Writer { program, size, .. } => (program, *size),
@@ -112,7 +138,8 @@ impl Steward {
         patience: u64,
     ) {
         let cost = opening.cost() + name.len() as u64;
-        if let Err(fault) = self.ledger.check(from, cost + WAITS) {
+        let names = opening.check_names(&name);
+        if let Err(fault) = names.and_then(|()| self.ledger.check(from, cost + WAITS)) {
             return self.answer(from, ticket, Answer::Failed(fault));
         }
         let until = self.now.saturating_add(patience);
@@ -228,6 +255,9 @@ impl Steward {
 
 /// Most ranks that a program may have: a word of nonsense must not cost all memory.
 const MOST_RANKS: u32 = 1 << 12;
+
+/// Most bytes of a name.
+const MOST_NAME: usize = 4 << 10;
 
 /// What a rank costs, of writers or of readers, and one thing that waits for a subscriber; and a stream, a group or a subscription
 /// beside these.

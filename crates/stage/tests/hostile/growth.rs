@@ -1,10 +1,12 @@
 //! What one process can make the coordinator keep: each kind of thing that it can ask for, again and again, and taking nothing back.
 
+use samite_stage::Dtype;
 use samite_stage::protocol::{
     Action, Answer, Attribute, Event, Fault, Interest, LONGEST_LEASE, Layout, Limits, MOST_NEWS,
     Notice, Part, Peer, Places, Policy, Reader, Request, Retain, Start, Steward, StreamConfig,
-    Ticket, Told, Unread, Want,
+    Ticket, Told, Unread, Variable, Want,
 };
+use samite_stage::space::{Dims, MAX_DIMS};
 use std::sync::Arc;
 
 pub(crate) const LIAR: Peer = Peer(9);
@@ -281,6 +283,57 @@ fn steps_of_attributes_that_nobody_takes() {
     };
     let late = steps_of_attributes(20_000, config);
     assert!((12_000..19_000).contains(&late), "{late}");
+}
+
+/// What comes back in every answer is short.
+#[test]
+fn names_and_shapes_are_short() {
+    let mut steward = Steward::new();
+    let long = || "x".repeat(5000);
+    let refused = said(&mut steward, LIAR, writer(long(), 1));
+    let too_long = |answer: &Option<Answer>| {
+        matches!(
+            answer,
+            Some(Answer::Failed(Fault::NameTooLong { bytes: 5000, .. }))
+        )
+    };
+    assert!(too_long(&refused), "{refused:?}");
+    let open = |steward: &mut Steward, reader| {
+        let opening = Request::OpenReader {
+            ticket: Ticket(1),
+            stream: "s".into(),
+            reader: Box::new(reader),
+            patience: 0,
+            gives_up: false,
+        };
+        said(steward, LIAR, opening)
+    };
+    let refused = open(&mut steward, reader(long(), 1));
+    assert!(too_long(&refused), "{refused:?}");
+    let only = Interest {
+        variable: long(),
+        region: None,
+    };
+    let only = Reader {
+        only: Some(only),
+        ..reader("g".into(), 1)
+    };
+    let refused = open(&mut steward, only);
+    assert!(too_long(&refused), "{refused:?}");
+    let shaped = |dims: usize| Layout {
+        variables: vec![Variable {
+            name: "u".into(),
+            dtype: Dtype::U8,
+            shape: Dims::from_elem(1, dims),
+            attributes: Vec::new(),
+            blocks: Vec::new(),
+        }],
+    };
+    assert_eq!(shaped(MAX_DIMS).check(0), Ok(()));
+    assert!(matches!(
+        shaped(MAX_DIMS + 1).check(0),
+        Err(Fault::TooManyDimensions { dims: 17, .. })
+    ));
 }
 
 #[test]

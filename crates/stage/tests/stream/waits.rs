@@ -332,11 +332,17 @@ fn steps_with_much_to_say_wait_for_readers_that_live() {
         stage.pass(1000);
         let fault = stage.still_waits(ticket);
         assert!(matches!(fault, Fault::TooMuchOpen { .. }), "{fault}");
+        // Not for one that holds them, and waits for the step that has no room beside them.
+        let holds: Vec<Ticket> = (0..step).map(|_| stage.next(10, reader)).collect();
+        stage.next(10, reader);
         let ticket = stage.begin_at(writer, step, Vec::new());
-        assert!(stage.waits(ticket));
-        let hold = stage.next(10, reader);
+        stage.pass(1000);
+        let fault = stage.fault(ticket);
+        assert!(matches!(fault, Fault::TooMuchOpen { .. }), "{fault}");
+        let ticket = stage.begin_at(writer, step, Vec::new());
+        assert!(stage.waits(ticket), "they are held");
+        let hold = holds[0];
         assert_eq!(stage.record(hold).step, 0);
-        assert!(stage.waits(ticket), "it is held");
         stage.release(10, reader, hold);
         assert_eq!(stage.buffers(ticket), []);
         commit(&mut stage, step);

@@ -274,9 +274,9 @@ impl Groups {
         self.unread().next().is_some()
     }
 
-    /// Whether all of these readers live.
-    pub(super) fn unread_are_alive(&self) -> bool {
-        self.unread().all(Group::is_alive)
+    /// Whether all readers let go of the steps that they have by themselves; see [`Group::moves`].
+    pub(super) fn move_on(&self, waiting: &BTreeSet<Peer>) -> bool {
+        self.groups.values().all(|group| group.moves(waiting))
     }
 
     /// What spilling groups have beyond their limits.

@@ -46,7 +46,7 @@ impl Stream {
         let step = self.store.committed;
         match &asking.stage {
             Stage::Queued if asking.begin > Some(step) => self.next_is_alive(),
-            Stage::Queued if self.too_much(rank).is_some() => self.groups.unread_are_alive(),
+            Stage::Queued if self.too_much(rank).is_some() => self.groups.move_on(others.waiting),
             Stage::Queued => {
                 let bytes = self.store.last_bytes;
                 self.groups.full_are_alive(&self.store, step, bytes)
