@@ -4,6 +4,7 @@ use super::steward::Steward;
 use super::stream::{self, Stream, Stuck};
 use super::{Peer, StreamId};
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 /// Most waits that an error names.
 const LONGEST_CIRCLE: usize = 16;
@@ -48,7 +49,7 @@ impl Steward {
 
     /// The `waiting` that wait for each other, each with who waits for whom from it on; see [`stream`]'s `circles`. Only looked for
     /// where a deadline may be over.
-    fn circles(&self, waiting: &BTreeSet<Peer>) -> BTreeMap<Peer, Vec<String>> {
+    fn circles(&self, waiting: &BTreeSet<Peer>) -> BTreeMap<Peer, Arc<[String]>> {
         let is_due = |stream: &Stream| stream.wake_at().is_some_and(|wake| wake <= self.now);
         if waiting.is_empty() || !self.streams.values().any(is_due) {
             return BTreeMap::new();
@@ -88,7 +89,7 @@ impl Steward {
                 waits.push(stream.why_stuck(*why));
                 next = why.peer;
             }
-            (*peer, waits)
+            (*peer, waits.into())
         };
         blocked.iter().map(from).collect()
     }

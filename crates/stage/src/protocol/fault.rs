@@ -3,6 +3,7 @@
 use super::{EndOfStream, Failure, Interest, Peer, Step};
 use crate::{Dtype, Region};
 use serde::{Deserialize, Serialize};
+use std::sync::Arc;
 
 /// Why a question to the steward failed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
@@ -65,7 +66,7 @@ pub enum Fault {
         "this wait would never end, since {}; raise a limit, or let one of them read or write in another order",
         waits.join(", and ")
     )]
-    Circle { waits: Vec<String> },
+    Circle { waits: Arc<[String]> },
     #[error(
         "no program has opened the stream {stream} for writing in time: check its name, or wait longer"
     )]
@@ -207,6 +208,16 @@ pub enum Fault {
         variable: String,
         block: u64,
     },
+    #[error(
+        "the description of step {step} of the stream {stream} would take up to {bytes} bytes with that of rank {rank}, and a message has at most {most}: write fewer, larger blocks, or less in attributes"
+    )]
+    StepTooLong {
+        stream: String,
+        step: Step,
+        rank: u32,
+        bytes: u64,
+        most: u64,
+    },
     #[error("rank {rank} names the variable {variable} twice")]
     VariableTwice { rank: u32, variable: String },
     #[error("{variable} has {dims} dimensions: at most {most} are possible")]
@@ -287,10 +298,8 @@ pub enum Fault {
     EmptyBox { interest: Box<Interest> },
 
     // Reading
-    #[error(
-        "the description of {what} takes {bytes} bytes, and a message has at most {most}: write fewer, larger blocks, or less in attributes"
-    )]
-    AnswerTooLong { what: String, bytes: u64, most: u64 },
+    #[error("the answer takes {bytes} bytes, and a message has at most {most}")]
+    AnswerTooLong { bytes: u64, most: u64 },
     #[error(
         "step {step} of the stream {stream}, or one after it, is not there any more; {}",
         there_is(oldest)

@@ -71,7 +71,14 @@ pub struct Packing {
 impl Layout {
     /// Its name.
     pub fn hash(&self) -> LayoutHash {
-        LayoutHash(xxhash_rust::xxh3::xxh3_128(&super::encode(self)))
+        self.hash_and_length().0
+    }
+
+    /// Its name, and how many bytes of a message it is.
+    pub(super) fn hash_and_length(&self) -> (LayoutHash, u64) {
+        let encoded = super::encode(self);
+        let hash = LayoutHash(xxhash_rust::xxh3::xxh3_128(&encoded));
+        (hash, encoded.len() as u64)
     }
 
     /// Number of blocks of all variables.

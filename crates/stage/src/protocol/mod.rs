@@ -77,10 +77,19 @@ pub use watch::{Interest, MOST_NEWS, News, WatchId, Written};
 /// Number of a step of a stream, from 0.
 pub type Step = u64;
 
+/// Most bytes of a message.
+pub(crate) const LONGEST: usize = 64 << 20;
+
 /// A message as it travels.
 pub fn encode<T: serde::Serialize>(message: &T) -> Vec<u8> {
     // Plain data with lengths known: writing it to memory cannot fail.
     postcard::to_stdvec(message).expect("a message of plain data is encodable")
+}
+
+/// Bytes of a message as it travels, of which this is a part.
+fn encoded_bytes<T: serde::Serialize>(part: &T) -> u64 {
+    let counter = postcard::ser_flavors::Size::default();
+    postcard::serialize_with_flavor(part, counter).map_or(u64::MAX, |bytes| bytes as u64)
 }
 
 /// A message that came; `None` when it is nonsense.

@@ -25,9 +25,6 @@ pub enum Event {
     Said(Peer, Request),
     /// A peer is gone; nothing comes from that life of it after this.
     Lost(Peer),
-    /// The answer under that ticket to a peer has more bytes than a message may have, so it was not sent; how many, and how many it may
-    /// have.
-    TooLong(Peer, Ticket, u64, u64),
     /// Time has passed.
     Tick,
 }
@@ -72,7 +69,6 @@ impl Steward {
         match event {
             Event::Said(from, request) => self.said(from, request),
             Event::Lost(peer) => self.lost(peer),
-            Event::TooLong(peer, ticket, bytes, most) => self.too_long(peer, ticket, bytes, most),
             Event::Tick => self.tick(),
         }
         self.settle();
@@ -122,18 +118,6 @@ impl Steward {
             keepers: self.governor.figures(),
             opening: opening.collect(),
         }
-    }
-
-    /// An answer that nobody can be sent: the step that it gives is not held.
-    fn too_long(&mut self, peer: Peer, ticket: Ticket, bytes: u64, most: u64) {
-        let mut streams = self.streams.values_mut();
-        let held = streams.find_map(|stream| stream.end_hold(peer, ticket));
-        let what = match held {
-            Some((stream, step)) => format!("step {step} of the stream {stream}"),
-            None => "what was asked for".to_owned(),
-        };
-        let fault = Fault::AnswerTooLong { what, bytes, most };
-        self.answer(peer, ticket, Answer::Failed(fault));
     }
 
     fn said(&mut self, from: Peer, request: Request) {

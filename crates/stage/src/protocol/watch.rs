@@ -273,16 +273,25 @@ impl Watches {
         self.watches.retain(|_, watch| watch.peer != peer);
     }
 
-    /// Answers the questions whose deadline is over with what `late` says; when the next one is.
-    pub(crate) fn tick(&mut self, now: u64, late: impl Fn(&Interest) -> Fault) -> Option<u64> {
+    /// Answers the questions whose deadline is over with what `late` says, `most` of them; when the next one is.
+    pub(crate) fn tick(
+        &mut self,
+        now: u64,
+        most: usize,
+        late: impl Fn(&Interest) -> Fault,
+    ) -> Option<u64> {
         let mut next: Option<u64> = None;
         for watch in self.watches.values_mut() {
             let (peer, interest) = (watch.peer, &watch.interest);
-            let over = watch.waiting.iter().filter(|waiting| waiting.until <= now);
-            let answers = over.map(|over| (peer, over.ticket, Answer::Failed(late(interest))));
-            self.out.extend(answers);
-            watch.waiting.retain(|waiting| waiting.until > now);
-            let until = watch.waiting.iter().map(|waiting| waiting.until);
+            let out = &mut self.out;
+            watch.waiting.retain(|waiting| {
+                let stays = waiting.until > now || out.len() >= most;
+                if !stays {
+                    out.push((peer, waiting.ticket, Answer::Failed(late(interest))));
+                }
+                stays
+            });
+            let until = watch.waiting.iter().map(|waiting| waiting.until.max(now));
             next = next.into_iter().chain(until).min();
         }
         next

@@ -18,7 +18,7 @@ pub(crate) const CLIENT: u16 = 0x5a02;
 pub(crate) const HELLO: u16 = 0x5a03;
 
 /// Longest letter: an active message has no more bytes.
-pub(super) const LONGEST: usize = 64 << 20;
+const LONGEST: usize = protocol::LONGEST;
 
 /// One message.
 #[derive(Debug, Serialize, Deserialize)]
@@ -65,6 +65,18 @@ impl Letter {
             Letter::Ask(_) => true,
             Letter::Order(_) | Letter::Answer(..) | Letter::Kept(_) => false,
         }
+    }
+
+    /// What is sent instead, if it has so many bytes. A step is never too long: it would not have been committed.
+    pub(super) fn instead(&self, bytes: usize) -> Option<Letter> {
+        let too_long = bytes > LONGEST;
+        let Letter::Answer(ticket, answer) = self else {
+            return None;
+        };
+        debug_assert!(!too_long || !matches!(answer, protocol::Answer::Step(_)));
+        let (bytes, most) = (bytes as u64, LONGEST as u64);
+        let fault = protocol::Fault::AnswerTooLong { bytes, most };
+        too_long.then_some(Letter::Answer(*ticket, protocol::Answer::Failed(fault)))
     }
 
     pub(crate) fn of_notice(notice: Notice) -> Letter {
@@ -149,4 +161,29 @@ pub(crate) fn receive(
         inbox.borrow_mut().extend(open(from, own, bytes));
         None
     });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::protocol::{Answer, Fault};
+
+    #[test]
+    fn an_answer_that_is_too_long_is_an_error_instead() {
+        let answer = Letter::Answer(Ticket(7), Answer::Committed);
+        assert!(answer.instead(LONGEST).is_none());
+        let Some(Letter::Answer(Ticket(7), Answer::Failed(fault))) = answer.instead(LONGEST + 1)
+        else {
+            panic!("it is too long");
+        };
+        let (bytes, most) = (LONGEST as u64 + 1, LONGEST as u64);
+        assert_eq!(fault, Fault::AnswerTooLong { bytes, most });
+        let order = Letter::Order(Order::Seal {
+            buffer: BufferId {
+                stream: protocol::StreamId(1),
+                number: 2,
+            },
+        });
+        assert!(order.instead(LONGEST + 1).is_none());
+    }
 }

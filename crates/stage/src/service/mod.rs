@@ -33,7 +33,7 @@ use unsent::Unsent;
 pub use keeper::{Kept, Room};
 pub(crate) use keeper::{LOAD, segment_key};
 pub(crate) use letter::{CLIENT, KeeperAsk, Letter, open, own, send};
-use letter::{LONGEST, Packed};
+use letter::Packed;
 
 /// The program name by which the steward's process is found in a domain.
 const STEWARD: &str = "samite-steward";
@@ -335,10 +335,9 @@ impl<'f> Service<'f> {
         if self.deaf.contains(&to) {
             return;
         }
-        let packed = Packed::new(self.fabric, to, &letter);
-        if let (Letter::Answer(ticket, _), true) = (&letter, packed.len() > LONGEST) {
-            let (bytes, most) = (packed.len() as u64, LONGEST as u64);
-            return self.happened(Event::TooLong(to, *ticket, bytes, most));
+        let mut packed = Packed::new(self.fabric, to, &letter);
+        if let Some(instead) = letter.instead(packed.len()) {
+            packed = Packed::new(self.fabric, to, &instead);
         }
         let is_late = self.unsent.waits_for(to) || !self.delivered(to, &packed, SOON);
         if is_late && !self.unsent.push(to, packed) {

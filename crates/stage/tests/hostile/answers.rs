@@ -2,8 +2,8 @@
 
 use crate::growth::{HONEST, LIAR, MOST, reader, said, writer};
 use samite_stage::protocol::{
-    Action, Answer, Attribute, Event, Fault, Layout, Notice, Part, Places, Reader, Request, Retain,
-    Steward, StreamConfig, Ticket, Told, WriterId,
+    Action, Answer, Attribute, Event, Fault, Layout, Notice, Part, Peer, Places, Reader, Request, Retain,
+    Steward, StreamConfig, Ticket, Told, WriterId, encode,
 };
 use std::sync::Arc;
 
@@ -19,8 +19,12 @@ fn commit_text(steward: &mut Steward, writer: WriterId, step: u64, bytes: usize)
     };
     let begun = said(steward, LIAR, begin);
     assert!(matches!(begun, Some(Answer::Begun { .. })), "{begun:?}");
-    let commit = Request::Commit {
-        ticket,
+    steward.on_event(0, Event::Said(LIAR, commit(writer, step, bytes)))
+}
+
+fn commit(writer: WriterId, step: u64, bytes: usize) -> Request {
+    Request::Commit {
+        ticket: Ticket(2),
         writer,
         part: Part {
             step,
@@ -31,8 +35,7 @@ fn commit_text(steward: &mut Steward, writer: WriterId, step: u64, bytes: usize)
             checksum: 0,
         },
         keep: false,
-    };
-    steward.on_event(0, Event::Said(LIAR, commit))
+    }
 }
 
 fn steps_in(actions: &[Action]) -> usize {
@@ -95,15 +98,29 @@ fn one_step_for_many_ranks_of_one_process() {
     assert_eq!(given, RANKS as usize);
 }
 
-/// An answer that no message can carry is an error that says so, and its step is held by nobody.
+/// A step that no message can carry is refused whom it becomes too long by, before anybody can be given it; and what is let in is
+/// no longer than a message, as it is told to who knows nothing of it.
 #[test]
-fn an_answer_that_is_too_long_is_said_to_be() {
+fn a_step_that_no_message_can_carry_is_not_committed() {
     let _alone = crate::alone();
     let mut steward = Steward::new();
-    let opened = said(&mut steward, LIAR, writer("s".into(), 1));
-    let Some(Answer::Writing { writer, .. }) = opened else {
-        panic!("{opened:?}");
-    };
+    let mut writers = Vec::new();
+    for rank in 0..2 {
+        let open = Request::OpenWriter {
+            ticket: Ticket(1),
+            stream: "s".into(),
+            program: "p".into(),
+            rank,
+            size: 2,
+            config: Box::default(),
+            patience: 0,
+            gives_up: false,
+        };
+        match said(&mut steward, LIAR, open) {
+            Some(Answer::Writing { writer, .. }) => writers.push(writer),
+            other => panic!("{other:?}"),
+        }
+    }
     let open = Request::OpenReader {
         ticket: Ticket(1),
         stream: "s".into(),
@@ -114,27 +131,84 @@ fn an_answer_that_is_too_long_is_said_to_be() {
     let Some(Answer::Reading { reader, .. }) = said(&mut steward, HONEST, open) else {
         panic!("the stream is there");
     };
-    let next = |ticket| Request::Next {
-        ticket: Ticket(ticket),
-        reader,
-        patience: 0,
-    };
-    for step in 0..2 {
-        commit_text(&mut steward, writer, step, 100);
-        let taken = said(&mut steward, HONEST, next(10 + step));
-        assert!(matches!(taken, Some(Answer::Step(_))), "{taken:?}");
-        assert_eq!(steward.figures()[0].stored, 1);
-        let too_long = Event::TooLong(HONEST, Ticket(10 + step), 70_000_000, 67_108_864);
-        let said = steward.on_event(0, too_long);
-        let sentence = format!(
-            "the description of step {step} of the stream s takes 70000000 bytes, and a message has at most 67108864: write fewer, larger blocks, or less in attributes"
-        );
-        assert!(
-            matches!(&said[..], [Action::Send(HONEST, Notice::Answer { answer: Answer::Failed(fault), .. })] if fault.to_string() == sentence),
-            "{said:?}"
-        );
-        assert_eq!(steward.figures()[0].stored, 0, "nobody holds it");
+    let half = 33 << 20;
+    for (step, second) in [(0, 30 << 20), (1, 100)] {
+        let committed = commit_text(&mut steward, writers[0], step, half);
+        assert_eq!(committed, [answer(LIAR, 2, Answer::Committed)]);
+        let refused = commit_text(&mut steward, writers[1], step, half);
+        let [Action::Send(LIAR, Notice::Answer { answer, .. })] = &refused[..] else {
+            panic!("{refused:?}");
+        };
+        let Answer::Failed(fault @ Fault::StepTooLong { bytes, most, .. }) = answer else {
+            panic!("{answer:?}");
+        };
+        assert!((*bytes, *most) > (66 << 20, 64 << 20), "{fault}");
+        // It has begun it, and may commit less.
+        steward.on_event(0, Event::Said(LIAR, commit(writers[1], step, second)));
+        let next = Request::Next {
+            ticket: Ticket(10 + step),
+            reader,
+            patience: 0,
+        };
+        let taken = said(&mut steward, HONEST, next);
+        assert!(matches!(taken, Some(Answer::Step(_))), "{step}");
+        assert!(encode(&taken).len() + 64 < 64 << 20);
+        let release = Request::Release {
+            reader,
+            hold: Ticket(10 + step),
+        };
+        steward.on_event(0, Event::Said(HONEST, release));
     }
+}
+
+fn answer(to: Peer, ticket: u64, answer: Answer) -> Action {
+    let ticket = Ticket(ticket);
+    Action::Send(to, Notice::Answer { ticket, answer })
+}
+
+/// What is told at deadlines comes in parts, too, however many of them are over in one moment.
+#[test]
+fn deadlines_of_many_ranks_of_one_process() {
+    const RANKS: u32 = 200;
+    const EACH: u64 = 20;
+    let _alone = crate::alone();
+    let name = || "s".repeat(4 << 10);
+    let mut steward = Steward::new();
+    let opened = said(&mut steward, LIAR, writer(name(), 1));
+    assert!(matches!(opened, Some(Answer::Writing { .. })), "{opened:?}");
+    for rank in 0..RANKS {
+        let request = Request::OpenReader {
+            ticket: Ticket(2),
+            stream: name(),
+            reader: Box::new(Reader {
+                rank,
+                ..reader("g".into(), RANKS)
+            }),
+            patience: 0,
+            gives_up: false,
+        };
+        let Some(Answer::Reading { reader, .. }) = said(&mut steward, LIAR, request) else {
+            panic!("it is open");
+        };
+        for ticket in 0..EACH {
+            let next = Request::Next {
+                ticket: Ticket(3 + ticket),
+                reader,
+                patience: 10,
+            };
+            assert_eq!(said(&mut steward, LIAR, next), None);
+        }
+    }
+    let mut told = 0;
+    while told < u64::from(RANKS) * EACH {
+        assert_eq!(steward.wake_at(), Some(10), "after {told}");
+        let mut actions = Vec::new();
+        let allocated = crate::allocated(|| actions = steward.on_event(10, Event::Tick));
+        assert!(allocated < 16 << 20, "{allocated} bytes in one event");
+        assert!((1..=1100).contains(&actions.len()), "{}", actions.len());
+        told += actions.len() as u64;
+    }
+    assert_eq!(told, u64::from(RANKS) * EACH);
 }
 
 /// A process that is many ranks, and holds a step under as many tickets as each of them may have.

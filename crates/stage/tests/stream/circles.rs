@@ -319,10 +319,10 @@ fn a_process_that_waits_for_itself() {
     assert_eq!(
         told[&0],
         Fault::Circle {
-            waits: vec![
+            waits: Arc::new([
                 "rank 0 of writers of field waits for room in field until rank 0 of readers 0 of field reads"
                     .into()
-            ]
+            ])
         }
     );
 }
@@ -388,6 +388,85 @@ fn room_that_others_can_make_is_waited_for() {
     world.read(2, 1);
     let told = world.late();
     assert!(is_circle(&told, 0) && is_circle(&told, 2), "{told:?}");
+}
+
+/// A rank that is ahead waits for the last one of its group, since the step that comes next is too large beside what that has still to
+/// take. As long as the writer computes a smaller one may come in its place; not if the writer waits, too, or is not waited for.
+#[test]
+fn a_step_that_a_smaller_one_may_replace_keeps_nobody() {
+    for (policy, writer_waits, in_circle) in [
+        (Policy::Latest, false, false),
+        (Policy::DropOldest, false, false),
+        (Policy::DropNewest, false, false),
+        (Policy::Latest, true, true),
+        (Policy::DropOldest, true, true),
+    ] {
+        let mut stage = Stage::new(1 << 20);
+        let field = stage.writer(0, 1, &config());
+        let write = |stage: &mut Stage, step, bytes| {
+            let ticket = stage.begin(field, step, bytes);
+            let buffers = stage.buffers(ticket);
+            let ticket = stage.commit(field, step, line(&[(0, 16)]), &buffers);
+            assert_eq!(stage.answer(ticket), Answer::Committed);
+        };
+        let limits = Some(Limits {
+            steps: 10,
+            bytes: 40_000,
+        });
+        let wide = |rank| Reader {
+            rank,
+            size: 2,
+            limits,
+            ..group("viewer", policy)
+        };
+        let first = stage.reader(10, wide(0));
+        stage.reader(11, wide(1));
+        let open = |stage: &mut Stage, writes: u32, reads: u32, name: &str| {
+            let ticket = stage.ask(Peer(writes.into()), |ticket| Request::OpenWriter {
+                ticket,
+                stream: name.into(),
+                program: name.into(),
+                rank: 0,
+                size: 1,
+                config: Box::new(config()),
+                patience: 0,
+                gives_up: false,
+            });
+            assert!(matches!(stage.answer(ticket), Answer::Writing { .. }));
+            let ticket = stage.ask(Peer(reads.into()), |ticket| Request::OpenReader {
+                ticket,
+                stream: name.into(),
+                reader: Box::new(group("readers", Policy::Block)),
+                patience: 0,
+                gives_up: false,
+            });
+            match stage.answer(ticket) {
+                Answer::Reading { reader, .. } => reader,
+                other => panic!("{other:?}"),
+            }
+        };
+        let control = open(&mut stage, 10, 11, "control");
+        let back = open(&mut stage, 10, 0, "back");
+        write(&mut stage, 0, 30_016);
+        let hold = stage.next(10, first);
+        assert_eq!(stage.record(hold).step, 0);
+        write(&mut stage, 1, 36_032);
+        let ahead = stage.next(10, first);
+        assert!(stage.waits(ahead), "{policy:?}");
+        let last = stage.next(11, control);
+        let writer = writer_waits.then(|| stage.next(0, back));
+        stage.pass(1000);
+        for ticket in [Some(ahead), Some(last), writer].into_iter().flatten() {
+            let answer = stage.answer(ticket);
+            let is_circle = matches!(answer, Answer::Failed(Fault::Circle { .. }));
+            assert_eq!(is_circle, in_circle, "{policy:?}: {answer:?}");
+        }
+        if !in_circle && policy != Policy::DropNewest {
+            let ahead = stage.next(10, first);
+            write(&mut stage, 2, 8_000);
+            assert_eq!(stage.record(ahead).step, 2, "{policy:?}");
+        }
+    }
 }
 
 fn any_streams(random: &mut Rng, processes: u32) -> Vec<Sketch> {

@@ -57,7 +57,8 @@ impl Stream {
                     continue;
                 };
                 for asked in &state.waiting {
-                    let whom = self.reader_is_kept(group, rank, asked.at, blocked);
+                    let stays = self.end.is_some() || commits.is_some();
+                    let whom = self.reader_is_kept((group, rank), asked.at, blocked, stays);
                     let whom = match whom {
                         Kept::FromCommit => commits,
                         Kept::ByRank(rank) => Some(Member::Reader(number, rank)),
@@ -119,13 +120,13 @@ impl Stream {
         })
     }
 
-    /// What keeps a rank from the next step of its group, or from step `at`.
+    /// What keeps a rank of a group from the next step of that, or from step `at`. `stays`: no other step is committed meanwhile.
     fn reader_is_kept(
         &self,
-        group: &Group,
-        rank: usize,
+        (group, rank): (&Group, usize),
         at: Option<Step>,
         blocked: &BTreeSet<Peer>,
+        stays: bool,
     ) -> Kept {
         let Some(wanted) = group.wanted(rank, at) else {
             return Kept::FromCommit;
@@ -134,7 +135,14 @@ impl Stream {
             return Kept::FromCommit;
         }
         let is_new = at.is_none() && group.queue.first() == Some(wanted);
-        if !self.store.ready(wanted) || !is_new || !group.is_drawn_out(&self.store, wanted) {
+        // A step that gives way to another one may be followed by a smaller one. The newest never gives way to memory.
+        let is_newest = wanted + 1 == self.store.committed;
+        let stays = group.queue.policy() == Policy::Spill || stays && is_newest;
+        let is_drawn_out = match stays {
+            true => group.is_drawn_out(&self.store, Some(wanted)),
+            false => group.is_drawn_out(&self.store, None),
+        };
+        if !self.store.ready(wanted) || !is_new || !is_drawn_out {
             return Kept::Not;
         }
         match group.last_of(blocked) {

@@ -2,14 +2,14 @@
 
 use super::buffers::State;
 use super::store::Part as Kept;
+use super::writers::Known;
 use super::{Stream, costs};
 use crate::protocol::ledger::Ledger;
 use crate::protocol::{
-    ALIGN, Answer, Block, BufferId, Fault, Layout, LayoutHash, Order, Part, Peer, Places, Slot,
+    ALIGN, Answer, Block, BufferId, Fault, LONGEST, Layout, LayoutHash, Order, Part, Peer, Places, Slot,
     Step, Ticket, Told,
 };
 use std::collections::HashSet;
-use std::sync::Arc;
 
 impl Stream {
     /// What a step costs the coordinator that a rank begins with so many buffers, and that has as much in it as the last one.
@@ -76,12 +76,15 @@ impl Stream {
         }
         self.afford_part(from, &part)?;
         let cost = costs::of_part(&part);
-        let (hash, layout) = self.layout(rank, part.layout)?;
+        let told = costs::told_of_part(&part);
+        let known = self.layout(rank, part.layout)?;
+        let length = self.told_with(rank, step, told.saturating_add(known.length))?;
+        let (hash, layout) = (known.hash, &known.layout);
         let slots = self.slots(rank, &part.slots, step)?;
-        self.fits(rank, &layout, &slots, &part.places)?;
+        self.fits(rank, layout, &slots, &part.places)?;
         self.store
             .checker
-            .enter(rank, hash, &layout, &self.store.open.parts)?;
+            .enter(rank, hash, layout, &self.store.open.parts)?;
         let kept = Kept {
             hash,
             layout: layout.clone(),
@@ -101,12 +104,11 @@ impl Stream {
             self.store.checker.forget_open();
             return Err(fault);
         }
-        self.store.costs.hold(&layout, from);
-        let before = self.writers.ranks[rank as usize]
-            .layout
-            .replace((hash, layout));
-        if let Some((_, layout)) = before {
-            self.store.costs.let_go(&layout);
+        self.store.open.length = length;
+        self.store.costs.hold(layout, from);
+        let before = self.writers.ranks[rank as usize].layout.replace(known);
+        if let Some(before) = before {
+            self.store.costs.let_go(&before.layout);
         }
         self.writers.ranks[rank as usize].part_cost = cost;
         self.part_taken(rank as usize);
@@ -171,15 +173,39 @@ impl Stream {
         Ok(())
     }
 
-    fn layout(&self, rank: u32, told: Told) -> Result<(LayoutHash, Arc<Layout>), Fault> {
+    /// What a message that tells readers of the open step has at most, with so many bytes of a rank's part.
+    ///
+    /// # Errors
+    /// No message can carry it: nobody could be given the step.
+    fn told_with(&self, rank: u32, step: Step, more: u64) -> Result<u64, Fault> {
+        let bytes = self.store.open.length.saturating_add(more);
+        let most = LONGEST as u64;
+        match bytes <= most {
+            true => Ok(bytes),
+            false => Err(Fault::StepTooLong {
+                stream: self.name.clone(),
+                step,
+                rank,
+                bytes,
+                most,
+            }),
+        }
+    }
+
+    fn layout(&self, rank: u32, told: Told) -> Result<Known, Fault> {
         match told {
             Told::New(layout) => {
                 layout.check(rank)?;
-                Ok((layout.hash(), layout))
+                let (hash, length) = layout.hash_and_length();
+                Ok(Known {
+                    hash,
+                    layout,
+                    length,
+                })
             }
             Told::Same(hash) => {
                 let last = self.writers.ranks[rank as usize].layout.as_ref();
-                let last = last.filter(|(there, _)| *there == hash);
+                let last = last.filter(|known| known.hash == hash);
                 last.cloned().ok_or(Fault::UnknownLayout { rank })
             }
         }

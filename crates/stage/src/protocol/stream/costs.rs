@@ -4,7 +4,7 @@
 //! is counted for the peer from which it came, until it is let go. A layout that steps share is counted once.
 
 use crate::protocol::ledger::{Charge, Ledger};
-use crate::protocol::{Attribute, Fault, Layout, Part, Peer, Places};
+use crate::protocol::{Attribute, Fault, Layout, Part, Peer, Places, encoded_bytes};
 use std::collections::HashMap;
 use std::mem::size_of;
 use std::sync::Arc;
@@ -15,6 +15,12 @@ const WANT: u64 = 64;
 
 /// A part of a step beside what it lists.
 const PART: u64 = 512;
+
+/// Most bytes of a message in what readers are told of a step: beside its parts, of a part beside what it lists, and of a buffer.
+pub(super) const TOLD: u64 = 128;
+const TOLD_PART: u64 = 16;
+const TOLD_SLOT: u64 = 16;
+const TOLD_BUFFER: u64 = 56;
 
 /// A dimension of a box or a shape.
 const DIM: u64 = 32;
@@ -82,6 +88,14 @@ pub(super) fn of_part(part: &Part) -> u64 {
         Places::Listed(offsets) => 8 * offsets.len() as u64,
     };
     PART + slots.sum::<u64>() + places + of_attributes(&part.attributes)
+}
+
+/// Most bytes of a part in a message that tells readers of its step, beside its layout.
+pub(super) fn told_of_part(part: &Part) -> u64 {
+    let slots = part.slots.iter();
+    let slots = slots.map(|slot| TOLD_SLOT + TOLD_BUFFER * slot.len() as u64);
+    let listed = encoded_bytes(&part.places).saturating_add(encoded_bytes(&part.attributes));
+    (TOLD_PART + slots.sum::<u64>()).saturating_add(listed)
 }
 
 /// What a layout takes, its copy in the tables that check it included.

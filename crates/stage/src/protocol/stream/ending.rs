@@ -1,7 +1,7 @@
 //! How writer ranks close, fail or are lost, and how the stream ends with them.
 
 use super::Stream;
-use super::writers::Place;
+use super::writers::{Known, Place};
 use crate::protocol::{Answer, EndOfStream, Failure, Fault, Peer, Ticket};
 
 impl Stream {
@@ -116,7 +116,7 @@ impl Stream {
         let state = &mut self.writers.ranks[rank];
         (state.place, state.failure) = (Place::Away(until), how);
         // Who comes back does not know what was told.
-        if let Some((_, layout)) = state.layout.take() {
+        if let Some(Known { layout, .. }) = state.layout.take() {
             self.store.costs.let_go(&layout);
         }
         self.wake_by(until);

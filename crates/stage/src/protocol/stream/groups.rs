@@ -88,14 +88,14 @@ impl Group {
         self.taken.iter().copied().chain(held).collect()
     }
 
-    /// Whether its first rank waits for its last one before it takes `step`: what one has taken and another has not is
-    /// memory, which the writer waits for only under the other policies.
-    pub(super) fn is_drawn_out(&self, store: &Store, step: Step) -> bool {
+    /// Whether its first rank waits for its last one before it takes `step`, or whichever comes next: what one has taken and another
+    /// has not is memory, which the writer waits for only under the other policies.
+    pub(super) fn is_drawn_out(&self, store: &Store, step: Option<Step>) -> bool {
         if self.taken.is_empty() || matches!(self.queue.policy(), Policy::Block | Policy::Every(_))
         {
             return false;
         }
-        let steps = self.taken.iter().chain([&step]);
+        let steps = self.taken.iter().chain(&step);
         let bytes = steps.filter_map(|step| store.steps.get(step));
         let bytes = bytes.fold(0u64, |sum, stored| sum.saturating_add(stored.bytes));
         let limits = self.queue.limits();

@@ -1,6 +1,7 @@
 //! The deadlines and leases of writer ranks: whether those live for whom a question waits, and what it has waited for.
 
 use super::buffers::{Buffer, State};
+use super::taking::MOST_ANSWERS;
 use super::writers::{Place, Stage};
 use super::{Others, Stream};
 use crate::protocol::governor::Shortage;
@@ -13,14 +14,14 @@ impl Stream {
             let state = &self.writers.ranks[rank];
             if let Some(asking) = &state.asking {
                 let until = asking.until;
-                if until <= self.now {
+                if until <= self.now && self.out.len() < MOST_ANSWERS {
                     let (fault, is_alive) =
                         (self.why_late(rank), self.waits_for_living(rank, others));
                     if let Some((peer, ticket)) = self.stop_asking(rank) {
                         self.late(peer, ticket, fault, is_alive, others);
                     }
                 } else {
-                    self.wake_by(until);
+                    self.wake_by(until.max(self.now));
                 }
             }
             if let Place::Away(until) = self.writers.ranks[rank].place

@@ -80,6 +80,7 @@ use groups::Groups;
 pub(super) use matching::Found;
 use matching::Matcher;
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use store::Store;
 use writers::Writers;
 
@@ -112,7 +113,7 @@ pub struct Others<'a> {
     /// The processes that wait for an answer.
     pub waiting: &'a BTreeSet<Peer>,
     /// The processes that wait for each other, so that none of them is ever answered: each with who waits for whom from it on.
-    pub circles: &'a BTreeMap<Peer, Vec<String>>,
+    pub circles: &'a BTreeMap<Peer, Arc<[String]>>,
     /// When each keeper has got on with a buffer last.
     pub worked: &'a BTreeMap<Peer, u64>,
 }

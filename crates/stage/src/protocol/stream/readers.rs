@@ -1,6 +1,7 @@
 //! The reader ranks: opening, closing, dying, and their deadlines. How they take steps is in `taking`.
 
 use super::groups::{Group, Place, Rank, Waiting};
+use super::taking::MOST_ANSWERS;
 use super::{Others, Stream};
 use crate::protocol::queue::Queue;
 use crate::protocol::{Answer, Fault, LONGEST_LEASE, Peer, Policy, Reader, ReaderId, Start, Step};
@@ -238,6 +239,7 @@ impl Stream {
         let now = self.now;
         let mut over = Vec::new();
         let (mut late, mut wake) = (Vec::new(), u64::MAX);
+        let most = MOST_ANSWERS.saturating_sub(self.out.len());
         for (&number, group) in &mut self.groups.groups {
             for (at, rank) in group.ranks.iter_mut().enumerate() {
                 if let Place::Away(until) = rank.place {
@@ -250,12 +252,16 @@ impl Stream {
                 let Place::Here(peer) = rank.place else {
                     continue;
                 };
-                let passed = rank.waiting.iter().filter(|waiting| waiting.until <= now);
-                let asked = |waiting: &Waiting| (waiting.ticket, waiting.at, waiting.since);
-                late.extend(passed.map(|waiting| (peer, number, at, asked(waiting))));
-                rank.waiting.retain(|waiting| waiting.until > now);
-                let next = rank.waiting.iter().map(|waiting| waiting.until).min();
-                wake = wake.min(next.unwrap_or(u64::MAX));
+                rank.waiting.retain(|waiting| {
+                    let stays = waiting.until > now || late.len() >= most;
+                    if !stays {
+                        let asked = (waiting.ticket, waiting.at, waiting.since);
+                        late.push((peer, number, at, asked));
+                    }
+                    stays
+                });
+                let next = rank.waiting.iter().map(|waiting| waiting.until.max(now));
+                wake = wake.min(next.min().unwrap_or(u64::MAX));
             }
         }
         for (peer, group, rank, (ticket, step, since)) in late {

@@ -4,7 +4,7 @@
 use super::Stream;
 use super::buffers::{Buffer, State};
 use super::check::Checker;
-use super::costs::Costs;
+use super::costs::{self, Costs};
 use crate::protocol::ledger::Charge;
 use crate::protocol::{
     Attribute, BufferAt, BufferId, Layout, LayoutHash, Layouts, PartRecord, Peer, Places, Slot,
@@ -53,6 +53,8 @@ pub(super) struct Open {
     pub(super) sealing: u32,
     /// Back-pressure has let the step in.
     pub(super) admitted: bool,
+    /// Most bytes of a message that says what is in it so far.
+    pub(super) length: u64,
 }
 
 impl Open {
@@ -62,6 +64,7 @@ impl Open {
             missing: ranks as u32,
             sealing: 0,
             admitted: false,
+            length: costs::TOLD,
         }
     }
 }

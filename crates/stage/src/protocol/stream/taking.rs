@@ -13,9 +13,9 @@ const MOST_HOLDS: usize = 1 << 14;
 const HOLD: u64 = 128;
 const PAID: usize = 4;
 
-/// Most answers that a stream gives in one event; the others follow in the next one, at once. A process may be many ranks, and each
-/// of them may have asked.
-const MOST_ANSWERS: usize = 1024;
+/// Most answers that a stream gives in one event, steps or what comes at a deadline; the others follow in the next one, at once. A
+/// process may be many ranks, and each of them may have asked.
+pub(super) const MOST_ANSWERS: usize = 1024;
 
 impl Stream {
     /// A rank asks for the next step of its group, or for step `at`.
@@ -148,7 +148,7 @@ impl Stream {
             return None; // on its way to disk
         }
         if ahead == group.taken.len() {
-            if group.is_drawn_out(&self.store, step) {
+            if group.is_drawn_out(&self.store, Some(step)) {
                 return None;
             }
             group.queue.take();
@@ -211,21 +211,6 @@ impl Stream {
             self.unhold(step);
             self.settle();
         }
-    }
-
-    /// Ends what a process holds under a ticket, in whichever group: the stream's name, and which step it was.
-    pub(in crate::protocol) fn end_hold(
-        &mut self,
-        from: Peer,
-        ticket: Ticket,
-    ) -> Option<(String, Step)> {
-        let groups = self.groups.groups.values_mut();
-        let ranks = groups.flat_map(|group| &mut group.ranks);
-        let mut its = ranks.filter(|rank| rank.place == Place::Here(from));
-        let Hold { step, .. } = its.find_map(|rank| rank.holds.remove(&ticket))?;
-        self.unhold(step);
-        self.settle();
-        Some((self.name.clone(), step))
     }
 
     pub(super) fn unhold(&mut self, step: Step) {

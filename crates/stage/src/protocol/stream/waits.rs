@@ -106,7 +106,7 @@ impl Stream {
                     return next_step();
                 };
                 if let Some(last) = group.last().filter(|_| taken.is_none())
-                    && group.is_drawn_out(&self.store, step)
+                    && group.is_drawn_out(&self.store, Some(step))
                 {
                     let name = group.name.as_deref().unwrap_or("?");
                     let step = group.taken.front().copied().unwrap_or(step);

@@ -1,5 +1,6 @@
 //! The subscriptions of a stream: opening (what is still there is told), committed steps, deadlines.
 
+use super::taking::MOST_ANSWERS;
 use super::{Action, Stream};
 use crate::protocol::watch::Watches;
 use crate::protocol::{
@@ -101,9 +102,10 @@ impl Stream {
         }
         let committed = self.store.committed;
         let whom = self.whom_next_waits_for();
+        let most = MOST_ANSWERS.saturating_sub(self.out.len());
         let next = self
             .watches
-            .tick(self.now, |interest| Fault::NothingWritten {
+            .tick(self.now, most, |interest| Fault::NothingWritten {
                 stream: self.name.clone(),
                 interest: Box::new(interest.clone()),
                 committed,

@@ -45,6 +45,14 @@ pub(super) struct Asking {
     _charge: Charge,
 }
 
+/// A layout, its name, and how many bytes of a message it is.
+#[derive(Clone, Debug)]
+pub(super) struct Known {
+    pub(super) hash: LayoutHash,
+    pub(super) layout: Arc<Layout>,
+    pub(super) length: u64,
+}
+
 #[derive(Debug)]
 pub(super) struct Rank {
     pub(super) place: Place,
@@ -58,7 +66,7 @@ pub(super) struct Rank {
     pub(super) buffers: Vec<u64>,
     pub(super) asking: Option<Asking>,
     /// The layout that it committed last.
-    pub(super) layout: Option<(LayoutHash, Arc<Layout>)>,
+    pub(super) layout: Option<Known>,
     /// The step that it committed last, if it still reads it: the open one, or the newest.
     pub(super) kept: Option<Step>,
     /// Its waits end after a time-out of its own.
