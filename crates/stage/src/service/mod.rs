@@ -32,8 +32,8 @@ use unsent::Unsent;
 
 pub use keeper::{Kept, Room};
 pub(crate) use keeper::{LOAD, segment_key};
-pub(crate) use letter::{CLIENT, KeeperAsk, Letter, open, own, send};
 use letter::Packed;
+pub(crate) use letter::{CLIENT, KeeperAsk, Letter, open, own, send};
 
 /// The program name by which the steward's process is found in a domain.
 const STEWARD: &str = "samite-steward";

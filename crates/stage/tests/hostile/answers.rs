@@ -2,8 +2,8 @@
 
 use crate::growth::{HONEST, LIAR, MOST, reader, said, writer};
 use samite_stage::protocol::{
-    Action, Answer, Attribute, Event, Fault, Layout, Notice, Part, Peer, Places, Reader, Request, Retain,
-    Steward, StreamConfig, Ticket, Told, WriterId, encode,
+    Action, Answer, Attribute, Event, Fault, Layout, Notice, Part, Peer, Places, Reader, Request,
+    Retain, Steward, StreamConfig, Ticket, Told, WriterId, encode,
 };
 use std::sync::Arc;
 

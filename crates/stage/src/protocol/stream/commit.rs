@@ -6,8 +6,8 @@ use super::writers::Known;
 use super::{Stream, costs};
 use crate::protocol::ledger::Ledger;
 use crate::protocol::{
-    ALIGN, Answer, Block, BufferId, Fault, LONGEST, Layout, LayoutHash, Order, Part, Peer, Places, Slot,
-    Step, Ticket, Told,
+    ALIGN, Answer, Block, BufferId, Fault, LONGEST, Layout, LayoutHash, Order, Part, Peer, Places,
+    Slot, Step, Ticket, Told,
 };
 use std::collections::HashSet;
 
