@@ -207,7 +207,9 @@ impl Heap {
             let span = match ask(inner.source.as_mut(), bytes) {
                 Ok(span) => span,
                 // There is no other one: what was wrong with the first ones is what the caller is told.
-                Err(error) => break Err(why.unwrap_or(error)),
+                Err(error @ Error::Budget { .. }) => break Err(why.unwrap_or(error)),
+                // Perhaps there is: to be tried again.
+                Err(error) => break Err(error),
             };
             match self.claim(span, bytes) {
                 Ok(()) => break Ok(span),

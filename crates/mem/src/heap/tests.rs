@@ -104,6 +104,37 @@ fn an_extent_that_is_used_already_is_refused() {
     }
 }
 
+/// One that answers only once.
+struct Once(Option<Span>);
+
+impl ExtentSource for Once {
+    fn grant(&mut self, _: u64) -> Result<Span, Error> {
+        let none = || Error::NoGrant("not now".into());
+        self.0.take().ok_or_else(none)
+    }
+    fn give_back(&mut self, extent: Span) {
+        self.0 = Some(extent);
+    }
+}
+
+/// Whether there is another extent is not known as long as there is no answer.
+#[test]
+fn no_answer_is_no_answer_also_after_an_extent_that_is_used() {
+    let arena = Arena::create(8 << 20).unwrap();
+    let table = arena.bytes(100, 8).unwrap();
+    let extent = Span {
+        offset: 0,
+        bytes: EXTENT,
+    };
+    let heap = Heap::new(arena, Box::new(Once(Some(extent))), true);
+    for _ in 0..2 {
+        let refused = heap.block(8).unwrap_err();
+        assert!(matches!(refused, Error::NoGrant(_)), "{refused}");
+    }
+    drop(table);
+    assert_eq!(heap.block(8).unwrap().span().offset, 0);
+}
+
 #[test]
 fn who_leaves_gives_no_extent_back() {
     let (heap, out) = heap_that_counts(16 << 20);
