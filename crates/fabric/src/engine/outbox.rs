@@ -191,7 +191,7 @@ impl Outbox {
 impl Engine {
     pub(crate) fn queue(&mut self, to: PeerId, class: Class, queued: Queued) {
         let peer = self.peer(to);
-        if peer.gone.is_some() {
+        if !peer.is_reachable() {
             return;
         }
         match class {

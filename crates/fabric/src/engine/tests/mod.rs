@@ -380,3 +380,16 @@ fn barriers_are_bounded() {
     world.say(kind::SIGNAL, at_a_barrier(3, 0, 1), &[], &[]);
     assert!(world.is_turned_away());
 }
+
+/// Frames wait for who is there.
+#[test]
+fn nothing_waits_for_who_never_came() {
+    let mut world = World::new();
+    world
+        .engine
+        .post(PeerId(40), Class::Reply, kind::HOLD, 0, &[]);
+    assert!(!world.engine.has_unsent());
+    let peer = world.peer(1);
+    world.engine.post(peer, Class::Reply, kind::HOLD, 0, &[]);
+    assert!(world.engine.has_unsent());
+}
