@@ -1,5 +1,5 @@
-//! How a process asks the agent: a connection for each request, again if this process was too slow to say it. How it asks for
-//! memory is in `extents`.
+//! How a process asks the agent: a connection for each request, again if this process was too slow to say it. How it
+//! asks for memory is in `extents`.
 
 use super::control::{
     Answer, DomainFacts, Request, address, check_credentials, has_come, receive, send, set_timeout,
@@ -14,7 +14,7 @@ use samite_mem::{OwnerProcess, PEERS_MAX};
 use std::time::{Duration, Instant};
 
 /// Who is to ask again does so after this time.
-const AGAIN: Duration = Duration::from_millis(1);
+pub(super) const AGAIN: Duration = Duration::from_millis(1);
 
 /// Why the agent did not look at a request.
 pub(super) const TOO_SLOW: &str =
@@ -273,7 +273,7 @@ mod tests {
 
     const LONG: Duration = Duration::from_secs(10);
 
-    /// The agent has no patience the first time.
+    /// The agent does not listen the first time.
     #[test]
     fn who_was_too_slow_asks_again() {
         let domain = format!("too-slow-{}", std::process::id());

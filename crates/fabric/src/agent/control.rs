@@ -197,11 +197,11 @@ pub(super) fn turn_away(socket: BorrowedFd<'_>, word: &Answer) {
     while let Ok((1.., _)) = rustix::net::recv(socket, &mut [0; 1], now) {}
 }
 
-/// Waits until something can be [received](receive).
-pub(crate) fn has_come(socket: BorrowedFd<'_>, patience: Duration) -> bool {
+/// Waits at most so long until something can be [received](receive).
+pub(crate) fn has_come(socket: BorrowedFd<'_>, at_most: Duration) -> bool {
     let mut fds = [PollFd::from_borrowed_fd(socket, PollFlags::IN)];
-    let patience = rustix::event::Timespec::try_from(patience).ok();
-    retry_on_intr(|| rustix::event::poll(&mut fds, patience.as_ref())).is_ok_and(|count| count > 0)
+    let at_most = rustix::event::Timespec::try_from(at_most).ok();
+    retry_on_intr(|| rustix::event::poll(&mut fds, at_most.as_ref())).is_ok_and(|count| count > 0)
 }
 
 pub(crate) fn receive<T: for<'a> Deserialize<'a>>(

@@ -1,7 +1,7 @@
-//! How a process asks the agent for memory, and gives it back: at once where that takes no time, and else in passing, since
-//! others may be waiting for this process.
+//! How a process asks the agent for memory, and gives it back: at once where that takes no time, and else in
+//! passing, since others may be waiting for this process.
 
-use super::client::{TOO_SLOW, ask, connect, failed};
+use super::client::{AGAIN, TOO_SLOW, ask, connect, failed};
 use super::control::{Answer, Request, has_come, receive, send};
 use crate::{Error, PeerId};
 use rustix::fd::{AsFd, OwnedFd};
@@ -61,14 +61,15 @@ impl AgentExtents {
         }
     }
 
-    /// Sends a request to the agent, unless it could not be reached just now; where its answer will be.
-    fn send(&mut self, request: &Request) -> Result<OwnedFd, Error> {
+    /// Sends a request to the agent, unless it could not be reached just now; where its answer will be. `at_most` is
+    /// how long to wait for a place among its callers.
+    fn send(&mut self, request: &Request, at_most: Duration) -> Result<OwnedFd, Error> {
         if let Some((at, error)) = &self.unreached
             && at.elapsed() < PAUSE
         {
             return Err(error.clone());
         }
-        let sent = connect(&self.domain, SOON).and_then(|socket| {
+        let sent = connect(&self.domain, at_most).and_then(|socket| {
             send(socket.as_fd(), request, &[]).map_err(failed(&self.domain))?;
             Ok(socket)
         });
@@ -86,7 +87,7 @@ impl AgentExtents {
     }
 
     /// Asks the agent to take back what is to be returned.
-    fn send_returns(&mut self) {
+    fn send_returns(&mut self, at_most: &dyn Fn() -> Duration) {
         self.collect_answers(Duration::ZERO);
         while self.returning.len() < RETURNING_MAX
             && let Some(&span) = self.to_return.last()
@@ -97,7 +98,7 @@ impl AgentExtents {
                 offset: span.offset,
                 bytes: span.bytes,
             };
-            match self.send(&request) {
+            match self.send(&request, at_most()) {
                 Ok(answer) => self.returning.push_back((span, answer)),
                 Err(error) => {
                     // At the next opportunity. The agent takes everything back when this process ends.
@@ -108,11 +109,28 @@ impl AgentExtents {
         }
     }
 
-    /// Waits until the agent has taken back what it was asked to. What it did not look at is to be returned again.
-    fn collect_answers(&mut self, patience: Duration) {
+    /// Returns all that is to be returned, for as long as there is time `left`: waits for a place among the callers of
+    /// the agent, and says again what it did not look at.
+    fn return_all(&mut self, left: &dyn Fn() -> Duration) {
+        while !(self.to_return.is_empty() && self.returning.is_empty()) && !left().is_zero() {
+            self.unreached = None;
+            self.send_returns(&|| left().max(SOON));
+            if self.unreached.is_some() {
+                return; // Nor can it be asked for anything: it is gone, or the time is over.
+            }
+            self.collect_answers(left());
+            if !self.to_return.is_empty() {
+                std::thread::sleep(AGAIN);
+            }
+        }
+    }
+
+    /// Waits at most so long until the agent has taken back what it was asked to. What it did not look at is to be
+    /// returned again.
+    fn collect_answers(&mut self, at_most: Duration) {
         let start = Instant::now();
         while let Some((span, answer)) = self.returning.front() {
-            if !has_come(answer.as_fd(), patience.saturating_sub(start.elapsed())) {
+            if !has_come(answer.as_fd(), at_most.saturating_sub(start.elapsed())) {
                 return;
             }
             match receive(answer.as_fd()) {
@@ -125,9 +143,9 @@ impl AgentExtents {
         }
     }
 
-    /// Waits for the answer to what was asked for in passing, and goes on waiting for it in a later call.
-    fn answer(&mut self, asked: Asked, patience: Duration) -> Result<Span, samite_mem::Error> {
-        if !has_come(asked.answer.as_fd(), patience) {
+    /// Waits at most so long for the answer to what was asked for in passing; a later call goes on waiting for it.
+    fn answer(&mut self, asked: Asked, at_most: Duration) -> Result<Span, samite_mem::Error> {
+        if !has_come(asked.answer.as_fd(), at_most) {
             self.asked = Some(asked);
             let why = "the agent has not answered yet; is it stopped?";
             return Err(samite_mem::Error::NoGrant(why.into()));
@@ -164,17 +182,12 @@ impl ExtentSource for AgentExtents {
     fn grant(&mut self, bytes: u64) -> Result<Span, samite_mem::Error> {
         let start = Instant::now();
         let deadline = self.deadline;
+        // What this process has given back counts as its own until the agent has taken it.
+        self.return_all(&|| deadline.saturating_sub(start.elapsed()));
         let left = || deadline.saturating_sub(start.elapsed()).max(SOON);
-        // What was given back counts.
-        self.unreached = None;
-        self.send_returns();
-        while !self.returning.is_empty() && start.elapsed() < deadline {
-            self.collect_answers(left());
-            self.send_returns();
-        }
         if let Some(asked) = self.asked.take_if(|asked| asked.bytes == bytes) {
             match self.answer(asked, left()) {
-                // It was said too late, because this process was stopped in the midst of it: once more.
+                // This process was stopped while it said it, and was not heard: once more.
                 Err(samite_mem::Error::NoGrant(_)) if self.asked.is_none() => {}
                 answer => return answer,
             }
@@ -183,11 +196,11 @@ impl ExtentSource for AgentExtents {
     }
 
     fn grant_soon(&mut self, bytes: u64) -> Result<Span, samite_mem::Error> {
-        self.send_returns();
-        let (asked, patience) = match self.asked.take() {
+        self.send_returns(&|| SOON);
+        let (asked, at_most) = match self.asked.take() {
             Some(asked) => (asked, Duration::ZERO),
             None => {
-                let answer = self.send(&self.extent(bytes));
+                let answer = self.send(&self.extent(bytes), SOON);
                 let answer =
                     answer.map_err(|error| samite_mem::Error::NoGrant(error.to_string()))?;
                 let asked = Asked {
@@ -198,7 +211,7 @@ impl ExtentSource for AgentExtents {
                 (asked, SOON)
             }
         };
-        let span = self.answer(asked, patience)?;
+        let span = self.answer(asked, at_most)?;
         if span.bytes < bytes {
             self.give_back(span);
             let why = "another length was asked for before";
@@ -209,13 +222,13 @@ impl ExtentSource for AgentExtents {
 
     fn give_back(&mut self, extent: Span) {
         self.to_return.push(extent);
-        self.send_returns();
+        self.send_returns(&|| SOON);
         self.collect_answers(SOON);
     }
 
     fn tend(&mut self) {
         if !self.to_return.is_empty() || !self.returning.is_empty() {
-            self.send_returns();
+            self.send_returns(&|| SOON);
         }
         let Some(mut asked) = self
             .asked
@@ -230,7 +243,7 @@ impl ExtentSource for AgentExtents {
         // A process that still needed it would have asked again by now.
         if let Ok(span) = self.answer(asked, Duration::ZERO) {
             self.to_return.push(span);
-            self.send_returns();
+            self.send_returns(&|| SOON);
         }
     }
 }
@@ -249,8 +262,8 @@ mod tests {
         (listener, AgentExtents::new(&domain, (PeerId(3), 1), LONG))
     }
 
-    /// The agent is stopped, for longer than anybody who has others to answer can wait. What was asked for in passing, and
-    /// what was given back, is not lost, and nothing is asked for twice.
+    /// The agent is stopped, for longer than anybody who has others to answer can wait. What was asked for in passing,
+    /// and what was given back, is not lost, and nothing is asked for twice.
     #[test]
     fn nobody_who_has_others_to_answer_waits_for_the_agent() {
         let (listener, mut extents) = ends("stopped", 8);
@@ -351,5 +364,46 @@ mod tests {
             }
             extents.tend();
         }
+    }
+
+    /// Who asks for memory and waits for it has given back before what it does not need, also what the agent had no
+    /// place to hear, and what it did not look at.
+    #[test]
+    fn what_is_given_back_is_back_before_more_is_asked_for() {
+        let (listener, mut extents) = ends("before", 1);
+        let domain = extents.domain.clone();
+        let span = |extent: u64| Span {
+            offset: extent << 21,
+            bytes: 2 << 20,
+        };
+        let hear = |answer: Answer| {
+            assert!(has_come(listener.as_fd(), LONG), "nothing was said");
+            let asked = rustix::net::accept(&listener).unwrap();
+            let (request, _) = receive::<Request>(asked.as_fd()).unwrap();
+            send(asked.as_fd(), &answer, &[]).unwrap();
+            request
+        };
+        // Others take all places: nothing of this leaves.
+        let others: Vec<_> = std::iter::from_fn(|| connect(&domain, SOON).ok()).collect();
+        extents.give_back(span(1));
+        assert_eq!(extents.to_return, [span(1)]);
+        std::thread::scope(|threads| {
+            let asks = threads.spawn(|| extents.grant(100).unwrap());
+            // For much longer than somebody waits who has others to answer.
+            assert!(connect(&domain, 10 * SOON).is_err());
+            for _ in others {
+                drop(rustix::net::accept(&listener).unwrap());
+            }
+            for answer in [Answer::Late, Answer::Done] {
+                let request = hear(answer);
+                let is_it =
+                    matches!(request, Request::GiveBack { offset, .. } if offset == span(1).offset);
+                assert!(is_it, "{request:?}");
+            }
+            let Span { offset, bytes } = span(2);
+            let request = hear(Answer::Granted { offset, bytes });
+            assert!(matches!(request, Request::Extent { .. }), "{request:?}");
+            assert_eq!(asks.join().unwrap(), span(2));
+        });
     }
 }

@@ -97,8 +97,8 @@ impl Server {
                 watched.push(index);
             }
         }
-        // Only reclamation is retried by time (survivors tell through memory that they have seen), and the end of the
-        // patience with callers.
+        // Two things alone happen by time: reclamation is tried again (survivors tell through memory that they have
+        // seen), and callers that say nothing are sent away.
         let retry = rustix::event::Timespec {
             tv_sec: 0,
             tv_nsec: 20_000_000,
