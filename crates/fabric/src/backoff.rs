@@ -12,22 +12,28 @@ const YIELD: Duration = Duration::from_micros(200);
 const NAP: Duration = Duration::from_secs(1);
 /// Nobody rings when a full ring has room again, or when a helper has copied its last piece.
 const BUSY_NAP: Duration = Duration::from_micros(500);
-/// A look at the clock that comes so much later than it should is that of a process that was stopped (Ctrl-Z, a debugger),
-/// or starved, or of a machine that slept: such a process waited for nobody then.
+/// A look at the clock that comes so much later than it should is that of a process that was stopped (Ctrl-Z, a
+/// debugger), or starved, or of a machine that slept: such a process waited for nobody then.
 const GAP: Duration = Duration::from_secs(2);
 /// With a shorter deadline already this part of it: it is looked at far more often.
 const GAP_PART: u32 = 8;
-/// Polls between two looks at the clock.
+/// Polls between two looks at the clock, as long as none of these was late.
 const POLLS_PER_LOOK: u32 = 64;
 
 /// What a wait has done so far.
 ///
-/// Time counts as far as this process ran: a gap between two looks at the clock counts as one look that was a little late.
-/// A process that is stopped has usually been stopped with all others of its job, and what they owe each other is not late
-/// by that.
+/// Time counts as far as this process ran: a gap between two looks at the clock counts as one look that was a little
+/// late. A process that is stopped has usually been stopped with all others of its job, and what they owe each other is
+/// not late by that. What a stop counts for is what it is asleep for at most, and a gap: a quarter of the deadline, and
+/// never more than three seconds.
+///
+/// Turns may be slow, too (a handler that computes). Nothing tells a few slow ones from a stop, as long as nobody looks
+/// at the clock between them: a wait that was late once looks after each.
 #[derive(Debug, Default)]
 pub(crate) struct Backoff {
+    /// Since the last look; as many as there are between two, once a look was late.
     polls: u32,
+    was_late: bool,
     since: Option<Duration>,
     idle_since: Option<Duration>,
     now: Duration,
@@ -57,8 +63,7 @@ impl Backoff {
     ) -> bool {
         let transport = &mut core.transport;
         let crowded = transport.crowded();
-        self.polls = self.polls.wrapping_add(1);
-        if !crowded && !self.polls.is_multiple_of(POLLS_PER_LOOK) {
+        if !self.looks(crowded) {
             std::hint::spin_loop();
             return false;
         }
@@ -74,25 +79,36 @@ impl Backoff {
         } else if idle < spin + YIELD {
             transport.yield_now();
         } else {
-            let nap = if core.engine.is_busy() { BUSY_NAP } else { NAP };
-            let nap = left.min(nap);
+            let nap = nap(left, deadline, core.engine.is_busy());
             transport.idle(nap, there);
             self.woke(transport.now(), now + nap);
         }
         false
     }
 
+    /// Counts a poll; whether to look at the clock after it.
+    #[inline(always)]
+    fn looks(&mut self, crowded: bool) -> bool {
+        self.polls += 1;
+        crowded || self.polls >= POLLS_PER_LOOK
+    }
+
     /// A look at the clock; what is left until the deadline.
     #[inline]
     fn left(&mut self, now: Duration, deadline: Duration) -> Duration {
-        let gap = GAP.min(deadline / GAP_PART);
+        let gap = gap(deadline);
         let passed = now.saturating_sub(self.now);
         self.now = now;
-        let since = self.since.get_or_insert(now);
-        if passed > gap {
-            *since = now.min(*since + (passed - gap));
+        match &mut self.since {
+            None => self.since = Some(now),
+            Some(since) if passed > gap => {
+                *since = now.min(*since + (passed - gap));
+                self.was_late = true;
+            }
+            Some(_) => {}
         }
-        deadline.saturating_sub(now - *since)
+        self.polls = if self.was_late { POLLS_PER_LOOK - 1 } else { 0 };
+        deadline.saturating_sub(self.waited())
     }
 
     /// A sleep that should have ended by `until` has: what it took longer is part of what the next look finds.
@@ -101,50 +117,74 @@ impl Backoff {
     }
 }
 
+/// How much later than it should a look at the clock may be. Some time, however short the deadline is.
+fn gap(deadline: Duration) -> Duration {
+    GAP.min(deadline / GAP_PART).max(Duration::from_nanos(1))
+}
+
+/// How long to sleep at once: no longer than a gap, since a stop that hits a sleep counts for all of it.
+fn nap(left: Duration, deadline: Duration, is_busy: bool) -> Duration {
+    let longest = if is_busy { BUSY_NAP } else { NAP };
+    longest.min(left).min(gap(deadline))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     const S: Duration = Duration::from_secs(1);
     const MS: Duration = Duration::from_millis(1);
+    const HOUR: Duration = Duration::from_secs(3600);
 
     /// Who was stopped was not waiting: its deadline is for others.
     #[test]
     fn who_was_stopped_goes_on_waiting() {
-        for (deadline, gap) in [(16 * S, 2 * S), (800 * MS, 100 * MS)] {
+        for deadline in [30 * S, 8 * S, S, 800 * MS] {
+            let gap = gap(deadline);
+            assert!(gap <= 2 * S && gap <= deadline / 8, "{gap:?}");
             let mut now = 10 * S;
             let mut wait = Backoff::default();
-            assert_eq!(wait.left(now, deadline), deadline);
-            now += gap;
-            assert_eq!(wait.left(now, deadline), deadline - gap);
-            // Asleep for as long as it should be, then stopped for an hour.
-            wait.woke(now + 3600 * S, now + gap);
-            now += 3600 * S;
-            assert_eq!(wait.left(now, deadline), deadline - 3 * gap);
-            // Stopped while it was looking, whether that brings something or not.
+            let mut left = wait.left(now, deadline);
+            assert_eq!(left, deadline);
+            // Stopped while it is asleep.
+            let nap = nap(left, deadline, false);
+            wait.woke(now + HOUR, now + nap);
+            now += HOUR;
+            left = wait.left(now, deadline);
+            assert_eq!(left, deadline - nap - gap);
+            assert!(deadline - left <= (deadline / 4).min(3 * S), "{left:?}");
+            // While it was looking, whether that brings something or not.
             wait.moved();
-            now += 3600 * S;
-            assert_eq!(wait.left(now, deadline), deadline - 4 * gap);
-            now += 3600 * S;
-            assert_eq!(wait.left(now, deadline), deadline - 5 * gap);
-            assert_eq!(wait.waited(), 5 * gap);
+            for _ in 0..2 {
+                now += HOUR;
+                left -= gap;
+                assert_eq!(wait.left(now, deadline), left);
+            }
+            assert_eq!(wait.waited(), deadline - left);
             // It ends when it did wait.
-            wait.woke(now + gap, now + gap);
-            now += gap;
-            assert_eq!(wait.left(now, deadline), 2 * gap);
-            now += gap;
-            assert_eq!(wait.left(now, deadline), gap);
-            now += gap;
-            assert!(wait.left(now, deadline).is_zero());
+            while left > gap {
+                wait.woke(now + gap, now + gap);
+                now += gap;
+                left -= gap;
+                assert_eq!(wait.left(now, deadline), left);
+            }
+            assert!(wait.left(now + gap, deadline).is_zero());
         }
     }
 
     /// However late each look is, a wait ends.
     #[test]
     fn who_is_always_late_waits_to_its_end() {
-        for deadline in [Duration::ZERO, MS, 300 * MS, 30 * S] {
+        for deadline in [
+            Duration::ZERO,
+            Duration::from_nanos(1),
+            Duration::from_nanos(7),
+            MS,
+            300 * MS,
+            30 * S,
+        ] {
             let mut wait = Backoff::default();
-            let looks = (1..).find(|look| wait.left(look * 5 * S, deadline).is_zero());
+            let looks = (1..100).find(|look| wait.left(look * 5 * S, deadline).is_zero());
             let most = if deadline.is_zero() {
                 1
             } else {
@@ -153,6 +193,24 @@ mod tests {
             assert!(
                 looks.is_some_and(|looks| looks <= most),
                 "{deadline:?}: {looks:?}"
+            );
+        }
+    }
+
+    /// Turns that take long are part of the wait, but for those until the clock is looked at for the second time.
+    #[test]
+    fn slow_turns_stretch_a_wait_once() {
+        for (turn, deadline) in [(S, 30 * S), (10 * MS, 100 * MS)] {
+            let mut wait = Backoff::default();
+            let mut now = Duration::ZERO;
+            let is_over = |_: &u32| {
+                now += turn;
+                wait.looks(false) && wait.left(now, deadline).is_zero()
+            };
+            let turns = (1..10_000).find(is_over);
+            assert!(
+                turns.is_some_and(|turns| turns * turn <= 2 * POLLS_PER_LOOK * turn + deadline),
+                "{turn:?}: {turns:?}"
             );
         }
     }

@@ -80,6 +80,7 @@ const LINGER: Duration = Duration::from_secs(1);
 const GRACE: Duration = Duration::from_secs(10);
 /// What the agent is given for that.
 const EVICTION: Duration = Duration::from_secs(5);
+
 impl Fabric {
     /// Joins a domain on this node. Collective: no. Returns when this process is a peer.
     pub fn join(domain: &str, identity: Identity, config: Config) -> Result<Fabric> {

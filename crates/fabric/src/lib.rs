@@ -11,12 +11,12 @@
 //!
 //! # Files
 //! `fabric` (join, peers, waiting) · `roster` (meeting the units of a job) · `barrier` ·
-//! `backoff`, `watch` (waiting; for words) · `message`, `scope`, `handle`, `view`, `direct` · `segment`, `remote`, `far`, `gated` (one-sided) ·
-//! `peer`, `config`, `error` ·
+//! `backoff`, `watch` (waiting; for words) · `message`, `scope`, `handle`, `view`, `direct` ·
+//! `segment`, `remote`, `far`, `gated` (one-sided) · `peer`, `config`, `error` ·
 //! `engine/` (takes frames, moves operations on) · `proto/` (one protocol per file) ·
 //! `matching` (tags, pure) · `ops` (operations in flight) · `wire` (what frames say) ·
-//! `transport/{shm, sim}` · `layout/{mod, peers}` (the fixed part of a node's arena, the table of peers) · `agent/` ·
-//! `testing` (for tests of hostile peers)
+//! `transport/{shm, sim}` · `layout/{mod, peers}` (the fixed part of a node's arena, the table of peers) ·
+//! `agent/` · `testing` (for tests of hostile peers)
 //!
 //! # Rules
 //! * No `unsafe`: what touches shared bytes is in `samite_mem`.
@@ -53,7 +53,6 @@ mod layout;
 mod matching;
 mod message;
 mod ops;
-
 mod peer;
 mod proto;
 mod remote;
