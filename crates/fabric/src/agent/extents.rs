@@ -112,7 +112,11 @@ impl AgentExtents {
     /// Returns all that is to be returned, for as long as there is time `left`: waits for a place among the callers of
     /// the agent, and says again what it did not look at.
     fn return_all(&mut self, left: &dyn Fn() -> Duration) {
-        while !(self.to_return.is_empty() && self.returning.is_empty()) && !left().is_zero() {
+        loop {
+            let is_done = self.to_return.is_empty() && self.returning.is_empty();
+            if is_done || left().is_zero() {
+                return;
+            }
             self.unreached = None;
             self.send_returns(&|| left().max(SOON));
             if self.unreached.is_some() {
