@@ -220,6 +220,31 @@ impl<P, U> Matcher<P, U> {
         queue(&mut self.unexpected, from).push_back(Unexpected { order, tag, item });
     }
 
+    /// Keeps a message again that a receive with `wants` had taken: before those of its sender that this receive would
+    /// have taken after it. `departed`: another process has the number of its sender by now.
+    pub fn put_back(&mut self, wants: Match, (from, tag): (PeerId, u64), item: U, departed: bool) {
+        let order = self.next_order();
+        self.unexpected_len += 1;
+        if departed {
+            let is_next =
+                |(of, next): &(PeerId, Unexpected<U>)| *of == from && wants.accepts_tag(next.tag);
+            let next = self.departed.iter().position(is_next);
+            let index = next.unwrap_or(self.departed.len());
+            let order = self
+                .departed
+                .get(index)
+                .map_or(order, |(_, next)| next.order);
+            self.departed
+                .insert(index, (from, Unexpected { order, tag, item }));
+        } else {
+            let queue = queue(&mut self.unexpected, from);
+            let next = queue.iter().position(|next| wants.accepts_tag(next.tag));
+            let index = next.unwrap_or(queue.len());
+            let order = queue.get(index).map_or(order, |next| next.order);
+            queue.insert(index, Unexpected { order, tag, item });
+        }
+    }
+
     /// Withdraws a posted receive.
     pub fn cancel(&mut self, mut is: impl FnMut(&P) -> bool) -> Option<P> {
         for queue in self.directed.iter_mut().chain([&mut self.any]) {
@@ -343,6 +368,38 @@ mod tests {
             (0u32..3).prop_map(Op::Depart),
         ];
         proptest::collection::vec(op, 1..120)
+    }
+
+    /// What was taken and comes back is taken again in its turn, and hides nothing that came before it.
+    #[test]
+    fn what_was_put_back_is_next() {
+        for departed in [false, true] {
+            let mut matcher = Matcher::<u32, u32>::default();
+            let from = PeerId(2);
+            for (item, tag) in [(0, 1), (1, 7), (2, 1), (3, 7), (4, 7)] {
+                matcher.keep(from, tag, item);
+            }
+            let seven = Match::any(7);
+            assert_eq!(matcher.take_unexpected(seven), Some((from, 7, 1)));
+            if departed {
+                matcher.depart(from, |item| item);
+            }
+            matcher.put_back(seven, (from, 7), 1, departed);
+            assert_eq!(matcher.unexpected_len(), 5);
+            let own = matcher.peek_unexpected(Match {
+                source: Some(from),
+                ..seven
+            });
+            assert_eq!(own.is_none(), departed);
+            assert_eq!(matcher.take_unexpected(seven), Some((from, 7, 1)));
+            matcher.put_back(seven, (from, 7), 1, departed);
+            let all = Match::any(0).masked(0);
+            let left: Vec<u32> = (0..5)
+                .filter_map(|_| Some(matcher.take_unexpected(all)?.2))
+                .collect();
+            // Behind what this receive did not want, of which nothing says when it came.
+            assert_eq!(left, [0, 2, 1, 3, 4]);
+        }
     }
 
     proptest! {

@@ -72,10 +72,11 @@ impl Fabric {
         })
     }
 
-    /// Receives a message of any length.
+    /// Receives a message of any length. If a handler panics meanwhile ([`Fabric::on`]), what it had got is there for
+    /// the next receive.
     pub fn recv_vec(&self, wants: Match) -> Result<(Status, Vec<u8>)> {
         let key = self.start_recv(wants, Work::ReceiveAny { view: false }, NO_SCOPE)?;
-        match self.finish_here(key)? {
+        match self.finish_here(key, &wants)? {
             Ended::Viewed(status, Viewed::Copied(bytes)) => Ok((status, bytes)),
             Ended::Received(status, Some(bytes)) => Ok((status, bytes)),
             other => Err(unexpected(&other)),
@@ -85,9 +86,10 @@ impl Fabric {
     /// Receives a message where it lies: if the sender sent it from a segment and it is mapped here,
     /// nothing is copied, and the sender's operation ends when the view is dropped; one that did not wait so long
     /// may have changed the bytes ([`View::is_withdrawn`]). Otherwise the view holds a private copy.
+    /// If a handler panics meanwhile, what it had got is there for the next receive, as a copy.
     pub fn recv_view(&self, wants: Match) -> Result<View<'_>> {
         let key = self.start_recv(wants, Work::ReceiveAny { view: true }, NO_SCOPE)?;
-        let (status, bytes, view) = match self.finish_here(key)? {
+        let (status, bytes, view) = match self.finish_here(key, &wants)? {
             Ended::Viewed(status, Viewed::InPlace { bytes, view }) => (status, bytes, Some(view)),
             Ended::Viewed(status, Viewed::Copied(bytes)) | Ended::Received(status, Some(bytes)) => {
                 (status, SharedBytes::adopt(bytes), None)
@@ -146,6 +148,7 @@ impl Fabric {
                     Arrived::Bytes(bytes) => (now, bytes.len() as u64),
                     Arrived::Offer(offer) => (now, offer.len),
                     Arrived::Departed(incarnation, bytes) => (*incarnation, bytes.len() as u64),
+                    Arrived::Back(incarnation, bytes) => (*incarnation, bytes.len() as u64),
                 };
                 Status {
                     from,
@@ -200,6 +203,9 @@ impl Fabric {
                     Arrived::Departed(incarnation, bytes) => {
                         engine.deliver_of(key, (from, incarnation), tag, &Body::Slice(&bytes));
                     }
+                    Arrived::Back(incarnation, bytes) => {
+                        engine.deliver_of(key, (from, incarnation), tag, &Body::Slice(&bytes));
+                    }
                 }
                 if engine.has_unsent() {
                     engine.flush(&mut core.transport);
@@ -227,17 +233,23 @@ impl Fabric {
         result
     }
 
-    /// As [`Fabric::finish`], of an operation that nobody has a handle of and that has no buffer of the caller: if a handler
+    /// As [`Fabric::finish`], of a receive that nobody has a handle of and that has no buffer of the caller: if a handler
     /// panics meanwhile, it is given up, too. It would take the next message, which nobody could ask for.
-    fn finish_here(&self, key: Key) -> Result<Ended> {
-        let unwinding = Unwinding { fabric: self, key };
+    fn finish_here(&self, key: Key, wants: &Match) -> Result<Ended> {
+        let unwinding = Unwinding {
+            fabric: self,
+            key,
+            wants,
+        };
         let result = self.finish(key);
         std::mem::forget(unwinding);
         result
     }
 
     /// Registers a handler of active messages. It runs inside the progress of this process, gets the
-    /// sender and the bytes, and may return a reply; it cannot wait.
+    /// sender and the bytes, and may return a reply; it cannot wait. If it panics, so does the call in which it ran. Of a
+    /// [`Fabric::recv`], and of a handle that is dropped by that, the message may be in the buffer already, and then no
+    /// other receive gets it.
     pub fn on(&self, handler: u16, run: impl FnMut(PeerId, &[u8]) -> Option<Vec<u8>> + 'static) {
         self.core
             .borrow_mut()
@@ -265,31 +277,48 @@ impl Fabric {
     }
 }
 
-/// An operation whose caller is left by a panic.
-struct Unwinding<'f> {
-    fabric: &'f Fabric,
+/// A receive whose caller is left by a panic.
+struct Unwinding<'a> {
+    fabric: &'a Fabric,
     key: Key,
+    wants: &'a Match,
 }
 
 impl Drop for Unwinding<'_> {
     fn drop(&mut self) {
-        self.fabric.core.borrow_mut().abandon(self.key);
+        let core = &mut *self.fabric.core.borrow_mut();
+        core.put_back(self.key, *self.wants);
+        core.abandon(self.key);
     }
 }
 
 impl Core {
-    /// Ends an operation because nobody asks any more how it ended: whoever waited for it is told otherwise, and a scope is not
-    /// told once more.
+    /// What a receive got in the turn in which a handler panicked stays for the next one that wants it.
+    #[cold]
+    fn put_back(&mut self, key: Key, wants: Match) {
+        let engine = &mut self.engine;
+        match engine.ops.take(key) {
+            Some(Ok(Ended::Viewed(status, Viewed::InPlace { bytes, view }))) => {
+                let mut copy = vec![0; bytes.len() as usize];
+                bytes.read(0, &mut copy);
+                if !engine.views.is_withdrawn(view) {
+                    engine.put_back(wants, status, copy);
+                }
+                drop(bytes); // With its lease, before the sender hears of it.
+                engine.end_view(view);
+            }
+            Some(Ok(
+                Ended::Viewed(status, Viewed::Copied(bytes)) | Ended::Received(status, Some(bytes)),
+            )) => engine.put_back(wants, status, bytes),
+            _ => {}
+        }
+    }
+
+    /// Gives an operation up whose end nobody will ask for, nor its scope: whoever waited for it is told something else.
     #[cold]
     fn abandon(&mut self, key: Key) {
         self.engine.ops.belong(key, NO_SCOPE);
         self.engine.give_up(key, Error::Cancelled);
-        if let Some(Ok(Ended::Viewed(_, Viewed::InPlace { bytes, view }))) =
-            self.engine.ops.take(key)
-        {
-            drop(bytes); // With its lease, before the sender hears of it.
-            self.engine.end_view(view);
-        }
         self.engine.ops.detach(key);
         self.engine.flush(&mut self.transport);
     }

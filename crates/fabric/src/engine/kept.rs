@@ -16,9 +16,10 @@
 //! afterwards, waits until the deadline. What a process sends to itself is not counted: it is its own doing.
 
 use super::{Arrived, Engine};
-use crate::PeerId;
+use crate::ops::Status;
 use crate::transport::{Class, Incoming};
 use crate::wire::kind;
+use crate::{Match, PeerId};
 
 /// Bytes of messages of one peer that are kept before it is asked to offer them.
 const OFFER_AT: u64 = 1 << 20;
@@ -74,6 +75,8 @@ impl Arrived {
         match self {
             Arrived::Bytes(bytes) | Arrived::Departed(_, bytes) => weight(bytes.len() as u64),
             Arrived::Offer(_) => ENTRY,
+            // Its sender has done what it was asked for: this is the doing of the process itself, as often as it panics.
+            Arrived::Back(..) => 0,
         }
     }
 }
@@ -107,6 +110,14 @@ impl Engine {
             Arrived::Departed(..) => self.departed -= arrived.weight(),
             _ => self.kept_less(from, arrived.weight()),
         }
+    }
+
+    /// A message that a receive with `wants` got, and could not give to its caller, is kept again.
+    pub(crate) fn put_back(&mut self, wants: Match, status: Status, bytes: Vec<u8>) {
+        let departed = status.incarnation != self.incarnation(status.from);
+        let arrived = Arrived::Back(status.incarnation, bytes);
+        let from = (status.from, status.tag);
+        self.matcher.put_back(wants, from, arrived, departed);
     }
 
     /// The number of a process that is gone has another life: what is kept of the old one is for receives of any

@@ -92,20 +92,57 @@ fn a_receive_that_ends_by_a_panic_takes_no_other_message() {
         fabric.send(me, 7, &[7; 8]).unwrap();
         assert_eq!(receive(&fabric), Ok(8));
     }
-    // The message comes with the panic, in one turn: its view ends with the receive, and the sender hears of that.
-    let segment = fabric.allocate(1 << 20).unwrap();
-    let whole = segment.bytes().slice(0, 1 << 20);
+}
+
+/// The message comes with the panic, in one turn: it is there for the next receive, before what came after it, and its
+/// sender hears that it was taken.
+#[test]
+fn a_message_that_comes_with_a_panic_is_not_lost() {
+    const LARGE: usize = 1 << 20;
+    let fabric = alone();
+    let me = fabric.me();
+    // As long as a receive is posted, a turn goes on behind the message that another one got.
+    let _posted = fabric.irecv(Match::any(99), vec![0; 1]).unwrap();
+    type Receive = fn(&Fabric) -> samite_fabric::Result<Vec<u8>>;
+    let ways: [Receive; 2] = [
+        |fabric| Ok(fabric.recv_vec(Match::any(7))?.1),
+        |fabric| {
+            let view = fabric.recv_view(Match::any(7))?;
+            let mut bytes = vec![0; view.bytes().len() as usize];
+            view.bytes().read(0, &mut bytes);
+            Ok(bytes)
+        },
+    ];
+    for (way, receive) in ways.into_iter().enumerate() {
+        let sent = [(6, vec![1; 80]), (7, vec![way as u8; 80]), (7, vec![3; 8])];
+        for (tag, bytes) in &sent {
+            fabric.send(me, *tag, bytes).unwrap();
+        }
+        panics_once(&fabric);
+        assert!(catch_unwind(AssertUnwindSafe(|| receive(&fabric))).is_err());
+        for (tag, bytes) in sent {
+            let of_both = Match::any(6).masked(!1);
+            let length = fabric.probe(of_both).unwrap().len;
+            let (status, got) = fabric.recv_vec(of_both).unwrap();
+            assert_eq!(
+                (status.tag, status.incarnation),
+                (tag, fabric.incarnation())
+            );
+            assert_eq!((length, got), (bytes.len() as u64, bytes));
+        }
+        assert!(fabric.probe(Match::any(0).masked(0)).is_none());
+    }
+    // Where it lies with the sender, who may change it then.
+    let segment = fabric.allocate(LARGE as u64).unwrap();
+    let sent: Vec<u8> = (0..LARGE).map(|at| (at % 251) as u8).collect();
+    segment.bytes().write(0, &sent);
+    let whole = segment.bytes().slice(0, LARGE as u64);
     let send = fabric.isend_shared(me, 7, whole).unwrap();
     panics_once(&fabric);
-    assert!(
-        catch_unwind(AssertUnwindSafe(|| fabric
-            .recv_view(Match::any(7))
-            .map(drop)))
-        .is_err()
-    );
+    assert!(catch_unwind(AssertUnwindSafe(|| ways[1](&fabric))).is_err());
     send.wait().unwrap();
-    fabric.send(me, 7, &[7; 8]).unwrap();
-    assert_eq!(ways[1](&fabric), Ok(8));
+    segment.bytes().write(0, &vec![0; LARGE]);
+    assert!(ways[1](&fabric).unwrap() == sent);
 }
 
 /// The panic comes while the fabric is dropped: it is told, once.
