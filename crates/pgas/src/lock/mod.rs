@@ -14,7 +14,8 @@
 //! * Of the home: [`Error::UnitLost`] for everybody, for good.
 //!
 //! A panic is not a death: guards that it drops give their locks back. What a [`Lock`] guards may be half changed
-//! then; a [`GlobalLock`] puts nothing back. A panic in the middle of a repair leaves the lock broken.
+//! then; a [`GlobalLock`] puts nothing back. A panic in the middle of a repair leaves the lock broken. One that ends a
+//! call of the lock while it waits (an operator or a handler that runs meanwhile) is to the lock as a deadline.
 //!
 //! # Files
 //! `protocol/` (the queue as state machines, its words, invariants, the way out of it) · `drive` (their steps carried out, and waits) ·
@@ -85,6 +86,34 @@ struct Repair {
     unwinding: bool,
 }
 
+/// A lock that is held, and is given back if there is an error, or a panic of what runs while its owner waits.
+struct Unused<'l, 'f> {
+    lock: &'l Lock<'f>,
+    broken: bool,
+}
+
+impl Unused<'_, '_> {
+    /// Somebody else gives it back.
+    #[inline(always)]
+    fn keep(self) {
+        std::mem::forget(self);
+    }
+
+    #[inline(always)]
+    fn give(self) -> Result<()> {
+        let (lock, broken) = (self.lock, self.broken);
+        std::mem::forget(self);
+        lock.give(broken)
+    }
+}
+
+impl Drop for Unused<'_, '_> {
+    #[cold]
+    fn drop(&mut self) {
+        self.lock.give_unused(self.broken);
+    }
+}
+
 impl<'f> Team<'f> {
     /// A lock of this team. Collective: all members make their locks in the same order. It costs nothing to
     /// have many: only some of these calls (the 1st, the 65th, the 193rd, ...) allocate memory.
@@ -111,7 +140,7 @@ impl<'f> Lock<'f> {
     /// # Errors
     /// * [`Error::HolderLost`]: a holder died. The lock is not held.
     /// * [`Error::UnitLost`]: the lock's home died.
-    /// * [`Error::AlreadyHeld`].
+    /// * [`Error::AlreadyHeld`]; so it is called by what runs while another call of it waits.
     /// * The deadline: this unit keeps its place in the queue, and the next call goes on with it, also where the
     ///   home has not answered in time. Until then those behind it wait; dropping the lock leaves the queue. If the home does
     ///   not answer during the drop either, this unit leaves when it makes progress later.
@@ -145,7 +174,12 @@ impl<'f> Lock<'f> {
     pub fn recover(&self) -> Result<Guard<'_, 'f>> {
         match self.take(Wish::Repair)? {
             End::Held { broken: true } => {
-                let lost = self.lost_unit().inspect_err(|_| self.give_unused(true))?;
+                let unused = Unused {
+                    lock: self,
+                    broken: true,
+                };
+                let lost = self.lost_unit()?;
+                unused.keep();
                 let unwinding = std::thread::panicking();
                 Ok(Guard {
                     lock: self,
@@ -201,11 +235,12 @@ impl<'f> Lock<'f> {
     /// What somebody is told who does not get the lock.
     #[cold]
     fn turn_away(&self, end: End) -> Error {
-        let lost = self.lost_unit();
-        let given = match end {
-            End::Held { broken } => self.give(broken),
-            _ => Ok(()),
+        let unused = match end {
+            End::Held { broken } => Some(Unused { lock: self, broken }),
+            _ => None,
         };
+        let lost = self.lost_unit();
+        let given = unused.map_or(Ok(()), Unused::give);
         match (lost, given) {
             (Ok(unit), Ok(())) => Error::HolderLost { unit },
             (Err(error), _) | (_, Err(error)) => error,
@@ -232,8 +267,8 @@ impl Guard<'_, '_> {
     ///
     /// # Errors
     /// A lost unit that an operation went to, or the loss of the home; the lock is given back all the same
-    /// where that is possible. The deadline, where the home, or whoever is next, takes no message in time: the next call
-    /// of this lock brings that to its end first, and so does dropping it.
+    /// where that is possible. The deadline, where the home, or whoever is next, takes no message in time: this unit
+    /// brings it to its end when it makes progress later, and the next call of this lock does first.
     pub fn release(self) -> Result<()> {
         let lock = self.lock;
         std::mem::forget(self);
@@ -244,8 +279,10 @@ impl Guard<'_, '_> {
 impl Lock<'_> {
     #[inline(always)]
     fn complete_and_give(&self) -> Result<()> {
+        let broken = false;
+        let unused = Unused { lock: self, broken };
         let completed = self.complete();
-        self.give(false).and(completed)
+        unused.give().and(completed)
     }
 
     /// Completes what this unit started under the lock, for the next holder.

@@ -8,7 +8,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
 /// A lock that is at home at unit 0.
-fn lock_of_the_first<'f>(world: &Team<'f>) -> Outcome<Lock<'f>> {
+pub(super) fn lock_of_the_first<'f>(world: &Team<'f>) -> Outcome<Lock<'f>> {
     loop {
         let lock = world.lock()?;
         if lock.home() == 0 {
@@ -173,6 +173,45 @@ fn signal(words: &Segment<'_, u64>, rank: u32) -> Result<(), Error> {
         value: 1,
     };
     words.signal(rank, signal)
+}
+
+/// A lock that is given back while its home is away, with and without credit, is free for the others though unit 1, who has
+/// it still, only goes to a barrier.
+#[test]
+fn a_release_that_is_late_needs_no_other_call_of_the_lock() {
+    let body = |fabric: &Fabric, _: &[PeerId]| {
+        let pgas = Pgas::new(fabric)?;
+        let (world, me) = (pgas.world(), pgas.me());
+        let words = world.allocate::<u64>(8200)?;
+        let lock = lock_of_the_first(world)?;
+        for with_credit in [true, false] {
+            let mut guard = (me == Unit(1)).then(|| lock.acquire()).transpose()?;
+            world.barrier()?;
+            while_away(fabric, me, || {
+                if !with_credit {
+                    timed_out(use_up_the_credit(&words, 0)).expect("unit 0 is away");
+                }
+                guard.take().map_or(Ok(()), |guard| guard.release())
+            })?;
+            if me != Unit(1) {
+                lock.acquire()?.release()?;
+            }
+            world.barrier()?;
+            // The place that was given back is not used again.
+            for unit in 0..world.size() {
+                if world.rank() == unit {
+                    lock.acquire()?.release()?;
+                }
+                world.barrier()?;
+            }
+            same!(lock.queue()?, []);
+            world.barrier()?;
+        }
+        Ok(())
+    };
+    let name = "late::a_release_that_is_late_needs_no_other_call_of_the_lock";
+    let units = units(3).mask(MESSAGES_ONLY);
+    units.conduct(name, body, |cast| (0..2).for_each(|_| send_away(cast)));
 }
 
 /// Whoever is next is stopped, and nothing more can be sent to it: it is woken when it goes on.

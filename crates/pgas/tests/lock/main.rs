@@ -1,8 +1,9 @@
 //! Locks: exclusion, order, waiting, and deaths at every place of the queue (`deaths`), homes
-//! that do not answer in time, and homes that say nonsense (`late`).
+//! that do not answer in time, and homes that say nonsense (`late`), panics of what runs meanwhile (`panics`).
 
 mod deaths;
 mod late;
+mod panics;
 
 use samite_pgas::{Error, Lock, Pgas, Signal, SignalOp, Unit, Wanted};
 use samite_testkit::{Failed, Outcome, check, everywhere, same, units};

@@ -1,16 +1,18 @@
-//! The way out of the queue for a lock that is dropped when a call has left something in the middle.
+//! The way to the end of what a call of a lock has left in the middle, without that lock: out of the queue, when it is
+//! dropped, and of a release.
 
-use super::{Below, Left, Machine, State, Walk};
+use super::{Below, State, Walk};
 use crate::lock::Lock;
-use crate::lock::protocol::{Settle, Step};
+use crate::lock::protocol::{Acquire, End, Release, Settle, Step};
 use crate::unfinished::Finish;
 use crate::{Error, Result};
 use samite_fabric::Handle;
 use std::cell::{Cell, RefCell};
+use std::rc::Rc;
 
-/// A lock that was dropped, and has not left its queue yet.
+/// A lock that this unit has given up, and that does not know it yet.
 #[derive(Debug)]
-pub(super) struct Leaver<'f> {
+pub(in crate::lock) struct Leaver<'f> {
     lock: Lock<'f>,
     settle: Settle,
     step: Step,
@@ -18,8 +20,31 @@ pub(super) struct Leaver<'f> {
 }
 
 impl<'f> Leaver<'f> {
-    /// Of a lock that is being dropped.
-    pub(super) fn new(lock: &Lock<'f>, left: Left<'f>) -> Leaver<'f> {
+    /// Of a release.
+    pub(super) fn of(
+        lock: &Lock<'f>,
+        machine: Release,
+        step: Step,
+        asked: Option<Handle<'f, u64>>,
+    ) -> Leaver<'f> {
+        Leaver::new(lock, (Settle::Release(machine), step), asked)
+    }
+
+    /// Of a lock that is being dropped, instead of an acquisition.
+    pub(super) fn instead_of(
+        lock: &Lock<'f>,
+        machine: Acquire,
+        step: Step,
+        asked: Option<Handle<'f, u64>>,
+    ) -> Leaver<'f> {
+        Leaver::new(lock, Settle::acquisition(machine, step), asked)
+    }
+
+    fn new(
+        lock: &Lock<'f>,
+        (settle, step): (Settle, Step),
+        asked: Option<Handle<'f, u64>>,
+    ) -> Leaver<'f> {
         let lock = Lock {
             team: lock.team.clone(),
             number: lock.number,
@@ -28,11 +53,6 @@ impl<'f> Leaver<'f> {
             state: Cell::new(State::Idle),
             left: RefCell::new(None),
         };
-        let (settle, step) = match left.machine {
-            Machine::Release(machine) => (Settle::Release(machine), left.step),
-            Machine::Acquire(machine) => Settle::acquisition(machine, left.step),
-        };
-        let asked = left.asked;
         Leaver {
             lock,
             settle,
@@ -41,42 +61,61 @@ impl<'f> Leaver<'f> {
         }
     }
 
-    /// Goes on to the end, or until something is not answered in time.
+    /// Goes on to the end, or until something is not answered in time. Another error is an end, too.
     pub(super) fn settle(&mut self) -> Result<()> {
+        let done = self.walk_out();
+        if done.as_ref().is_err_and(|error| !is_late(error)) {
+            (self.step, self.asked) = (Step::Ended(End::Left), None);
+        }
+        done
+    }
+
+    fn walk_out(&mut self) -> Result<()> {
         let mut walk = Walk::default();
         while !matches!(self.step, Step::Ended(_)) {
-            let answer = match self.asked.take() {
-                Some(asked) => self.lock.answer(self.step, asked),
+            let near = match &self.asked {
+                Some(_) => None,
                 None => {
-                    let walked = walk.step(&self.lock);
-                    walked.and_then(|()| self.lock.carry_out(self.step))
+                    walk.step(&self.lock)?;
+                    self.lock.carry_out(self.step)?
                 }
             };
-            match answer {
-                Ok(answer) => self.step = self.settle.step(answer),
-                Err(late) => {
-                    self.asked = late.handle;
-                    return Err(late.error);
-                }
-            }
+            let answer = match near {
+                Some(answer) => answer,
+                None => self.lock.ask_home(self.step, &mut self.asked)?,
+            };
+            self.step = self.settle.step(answer);
         }
         Ok(())
     }
+
+    /// Whether a release has come to its end, and somebody was behind.
+    pub(super) fn has_used_the_ticket(&self) -> bool {
+        self.step == Step::Ended(End::Released { used: true })
+    }
 }
 
-impl Finish for Leaver<'_> {
+impl Finish for Rc<RefCell<Leaver<'_>>> {
     fn go_on(&mut self) -> bool {
-        if self.asked.as_ref().is_some_and(|asked| !asked.is_over()) {
+        let Ok(mut leaver) = self.try_borrow_mut() else {
+            // A call goes on with it.
+            return false;
+        };
+        if leaver.asked.as_ref().is_some_and(|asked| !asked.is_over()) {
             return false;
         }
-        match self.settle() {
-            Err(Error::Fabric(Below::Timeout { .. })) => false,
-            done => {
-                report(done);
-                true
-            }
+        let done = leaver.settle();
+        let is_over = !done.as_ref().is_err_and(is_late);
+        if is_over {
+            report(done);
         }
+        is_over
     }
+}
+
+/// Whether it is the deadline: the machine goes on.
+pub(super) fn is_late(error: &Error) -> bool {
+    matches!(error, Error::Fabric(Below::Timeout { .. }))
 }
 
 pub(super) fn report(left: Result<()>) {

@@ -101,7 +101,7 @@ impl Settle {
                 *self = Settle::Release(release);
                 step
             }
-            (_, Step::Ended(_)) => Step::Ended(End::Left),
+            (Settle::Acquire(_), Step::Ended(_)) => Step::Ended(End::Left),
             (_, step) => step,
         }
     }

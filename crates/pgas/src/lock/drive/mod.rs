@@ -1,33 +1,42 @@
 //! Executes the steps of the state machines: directly on mapped memory, otherwise by messages to the home. A call whose
-//! deadline passes leaves its state here ([`Left`]), and the next call continues from it. If the lock is dropped instead, this unit
-//! leaves the queue ([`Leaver`]), at once or when it makes progress.
+//! deadline passes, or that is ended by a panic of what runs while it waits, leaves its state here ([`Left`]), and the next
+//! call continues from it. A release is gone on with ([`Leaver`]) when this unit makes progress, too; so is the way out of
+//! the queue if the lock is dropped.
 
 mod leaver;
 
-use super::Lock;
 use super::protocol::{self, Acquire, End, Release, Step, Ticket, Wait, Wish, Word};
+use super::{Lock, Unused};
 use crate::waited::Waited;
 use crate::{Error, Result, Unit};
-use leaver::Leaver;
+use leaver::{Leaver, is_late};
 use samite_fabric::{Error as Below, Handle, Whom};
 use samite_mem::sync::Ordering;
+use std::cell::RefCell;
+use std::rc::Rc;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum State {
     Idle,
     Held,
+    /// A call is waiting.
+    Waiting,
     /// A call ended before it had its answer.
     Left,
 }
 
-/// A machine that a call left in the middle when it ended at its deadline.
+/// A machine that a call left in the middle.
 #[derive(Debug)]
-pub(super) struct Left<'f> {
-    machine: Machine,
-    /// Its next step.
-    step: Step,
-    /// The home was asked for it, and has not answered yet. `None`: it has not begun.
-    asked: Option<Handle<'f, u64>>,
+pub(super) enum Left<'f> {
+    Acquire {
+        machine: Acquire,
+        /// Its next step.
+        step: Step,
+        /// The home was asked for it, and has not answered yet. `None`: it has not begun.
+        asked: Option<Handle<'f, u64>>,
+    },
+    /// This unit's progress has it, too: others wait for it.
+    Release(Rc<RefCell<Leaver<'f>>>),
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -36,16 +45,42 @@ enum Machine {
     Release(Release),
 }
 
-/// A step without an answer; the operation, if its answer may still come. Without one the step has not begun.
-struct Unanswered<'f> {
-    error: Error,
-    handle: Option<Handle<'f, u64>>,
+/// A machine whose next step is waited for. The lock keeps it if that ends at the deadline, or by a panic: of an operator or
+/// a handler that runs meanwhile.
+struct Waiting<'l, 'f> {
+    lock: &'l Lock<'f>,
+    machine: Machine,
+    step: Step,
+    asked: Option<Handle<'f, u64>>,
+    is_kept: bool,
 }
 
-impl From<Error> for Unanswered<'_> {
-    fn from(error: Error) -> Self {
-        let handle = None;
-        Unanswered { error, handle }
+impl<'f> Waiting<'_, 'f> {
+    /// Waits for what the home answers.
+    fn answer(mut self) -> Result<u64> {
+        let answer = self.lock.ask_home(self.step, &mut self.asked);
+        self.end(answer)
+    }
+
+    /// Waits for a predecessor.
+    fn wait(self, behind: Ticket, wish: Wish) -> Result<Option<Wait>> {
+        let wait = self.lock.wait(behind, wish);
+        self.end(wait)
+    }
+
+    fn end<T>(mut self, done: Result<T>) -> Result<T> {
+        self.is_kept = done.as_ref().is_err_and(is_late);
+        done
+    }
+}
+
+impl Drop for Waiting<'_, '_> {
+    fn drop(&mut self) {
+        self.lock.state.set(State::Idle);
+        if self.is_kept {
+            let asked = self.asked.take();
+            self.lock.leave(self.machine, self.step, asked);
+        }
     }
 }
 
@@ -54,7 +89,7 @@ impl<'f> Lock<'f> {
     pub(super) fn take(&self, wish: Wish) -> Result<End> {
         match self.state.get() {
             State::Idle => {}
-            State::Held => return Err(Error::AlreadyHeld),
+            State::Held | State::Waiting => return Err(Error::AlreadyHeld),
             State::Left => {
                 if let Some(end) = self.go_on(wish)? {
                     return Ok(end);
@@ -69,13 +104,14 @@ impl<'f> Lock<'f> {
 
     #[inline(always)]
     fn enter(&self, machine: Acquire, step: Step, wish: Wish) -> Result<End> {
-        let end = self.walk_up(machine, step, wish)?;
+        self.find_home()?;
+        let end = self.drive(machine, step, wish)?;
         self.hold(end)
     }
 
-    /// Goes through the queue, to its end or as far as the wish allows.
+    /// Errors: the home is gone.
     #[inline(always)]
-    fn walk_up(&self, machine: Acquire, step: Step, wish: Wish) -> Result<End> {
+    fn find_home(&self) -> Result<()> {
         let home = self.home_peer();
         if let Some(lost) = self.team.fabric().lost(home) {
             return Err(self.say(lost.into()));
@@ -87,7 +123,7 @@ impl<'f> Lock<'f> {
         if !self.words.is_there() {
             return Err(self.gone());
         }
-        self.drive(machine, step, wish)
+        Ok(())
     }
 
     /// The lock is held, if this is how the queue ended. With an error it is not: it has been given back.
@@ -95,8 +131,9 @@ impl<'f> Lock<'f> {
     fn hold(&self, end: End) -> Result<End> {
         if let End::Held { broken } = end {
             self.state.set(State::Held);
-            self.tell_check(broken)
-                .inspect_err(|_| self.give_unused(broken))?;
+            let unused = Unused { lock: self, broken };
+            self.tell_check(broken)?;
+            unused.keep();
         }
         Ok(end)
     }
@@ -124,68 +161,112 @@ impl<'f> Lock<'f> {
         }
     }
 
+    /// Goes through the queue, to its end or as far as the wish allows.
     #[inline(always)]
     fn drive(&self, mut machine: Acquire, mut step: Step, wish: Wish) -> Result<End> {
         let mut walk = Walk::default();
         loop {
             let answer = match step {
                 Step::Ended(end) => return Ok(end),
-                Step::Await(behind) => match self.wait(behind, wish) {
-                    Ok(Some(wait)) => Ok(wait.answer()),
-                    Ok(None) => {
+                Step::Await(behind) => {
+                    let waiting = self.waiting(Machine::Acquire(machine), step, None);
+                    let Some(wait) = waiting.wait(behind, wish)? else {
                         self.leave(Machine::Acquire(machine), step, None);
                         return Ok(End::Busy);
+                    };
+                    wait.answer()
+                }
+                step => {
+                    if let Err(error) = walk.step(self) {
+                        self.leave(Machine::Acquire(machine), step, None);
+                        return Err(error);
                     }
-                    Err(error) => Err(error.into()),
-                },
-                step => walk.step(self).and_then(|()| self.carry_out(step)),
+                    match self.carry_out(step)? {
+                        Some(answer) => answer,
+                        None => self.ask(Machine::Acquire(machine), step)?,
+                    }
+                }
             };
-            match answer {
-                Ok(answer) => step = machine.step(answer),
-                Err(late) => return Err(self.put_off(Machine::Acquire(machine), step, late)),
-            }
+            step = machine.step(answer);
         }
     }
 
-    /// One step that is no wait; its answer.
+    /// One step that is no wait; its answer. `None`: somebody has to be asked for it ([`Lock::ask_home`]).
     #[inline(always)]
-    fn carry_out(&self, step: Step) -> Result<u64, Unanswered<'f>> {
+    fn carry_out(&self, step: Step) -> Result<Option<u64>> {
         match step {
-            Step::Wake { member, far, word } => {
-                self.wake(member, far, word)?;
-                return Ok(0);
+            Step::Wake { far: true, .. } => return Ok(None),
+            Step::Wake { member, .. } => {
+                if let Ok(unit) = self.team.unit(member) {
+                    self.team.0.job.bells[unit.index()].nudge();
+                }
+                return Ok(Some(0));
             }
             Step::AskLost(member) => {
                 let peer = self.team.peers()[member as usize];
                 if self.team.fabric().lost(peer).is_some() {
-                    return Ok(1);
+                    return Ok(Some(1));
                 }
             }
             _ => {}
         }
-        let Some(found) = self.words.apply(step) else {
-            let asked = self.words.ask(self.team.fabric(), step);
-            return self.answer(step, asked.map_err(|error| self.say(error))?);
-        };
-        Ok(self.understand(step, found)?)
+        match self.words.apply(step) {
+            Some(found) => self.understand(step, found).map(Some),
+            None => Ok(None),
+        }
     }
 
-    /// Waits for the answer of a home that is not mapped here.
-    fn answer(&self, step: Step, asked: Handle<'f, u64>) -> Result<u64, Unanswered<'f>> {
-        let (what, home) = ("the home of a lock", [self.home_peer()]);
-        let over = || asked.is_over().then_some(());
-        let waited = self
-            .team
-            .fabric()
-            .wait_stepping(what, &home, over, || false);
+    /// As [`Lock::carry_out`], by messages.
+    #[cold]
+    fn ask(&self, machine: Machine, step: Step) -> Result<u64> {
+        self.waiting(machine, step, None).answer()
+    }
+
+    #[cold]
+    fn waiting(
+        &self,
+        machine: Machine,
+        step: Step,
+        asked: Option<Handle<'f, u64>>,
+    ) -> Waiting<'_, 'f> {
+        self.state.set(State::Waiting);
+        Waiting {
+            lock: self,
+            machine,
+            step,
+            asked,
+            is_kept: true,
+        }
+    }
+
+    /// Waits for the answer of a home that is not mapped here, which is asked unless it was before. With an error what is in
+    /// `asked` may still be answered; if there is nothing the step has not begun.
+    fn ask_home(&self, step: Step, asked: &mut Option<Handle<'f, u64>>) -> Result<u64> {
+        let fabric = self.team.fabric();
+        if let Step::Wake { member, word, .. } = step {
+            self.wake_far(member, word)?;
+            return Ok(0);
+        }
         let say = |error: Below| self.say(error.into());
-        match waited {
-            Err(error @ Below::Timeout { .. }) => Err(Unanswered {
-                error: say(error),
-                handle: Some(asked),
-            }),
-            Err(error) if !asked.is_over() => Err(say(error).into()),
-            _ => Ok(self.understand(step, asked.wait().map_err(say)?)?),
+        let answer = match asked.take() {
+            Some(asked) => asked,
+            None => self
+                .words
+                .ask(fabric, step)
+                .map_err(|error| self.say(error))?,
+        };
+        let answer = asked.insert(answer);
+        let (what, home) = ("the home of a lock", [self.home_peer()]);
+        let over = || {
+            // Perhaps it is what others wait for.
+            self.team.0.job.unfinished.step(fabric);
+            answer.is_over().then_some(())
+        };
+        let waited = fabric.wait_stepping(what, &home, over, || false);
+        match (waited, asked.take_if(|answer| answer.is_over())) {
+            (_, Some(answer)) => self.understand(step, answer.wait().map_err(say)?),
+            (Err(error), None) => Err(say(error)),
+            (Ok(()), None) => unreachable!("the wait ends with the answer"),
         }
     }
 
@@ -244,38 +325,55 @@ impl<'f> Lock<'f> {
     /// Goes on with what a call has left in the middle; `None`: that is done, and this one begins.
     #[cold]
     fn go_on(&self, wish: Wish) -> Result<Option<End>> {
-        let Some(Left {
-            machine,
-            step,
-            asked,
-        }) = self.left.take()
-        else {
-            return Ok(None);
+        // Before anything is taken out: a handler that runs meanwhile may panic.
+        self.find_home()?;
+        let left = self.left.take();
+        let (mut machine, step, asked) = match left {
+            Some(Left::Acquire {
+                machine,
+                step,
+                asked,
+            }) => (machine, step, asked),
+            Some(Left::Release(leaver)) => return self.go_on_giving(leaver).map(|()| None),
+            None => return Ok(None),
         };
         self.state.set(State::Idle);
-        let answer = asked.map(|asked| self.answer(step, asked)).transpose();
-        let answer = answer.map_err(|late| self.put_off(machine, step, late))?;
-        match machine {
-            Machine::Release(mut machine) => {
-                let step = answer.map_or(step, |answer| machine.step(answer));
-                self.finish(machine, step).map(|()| None)
+        let waits = matches!(step, Step::Await(_));
+        machine.wish(wish);
+        let step = match asked {
+            Some(asked) => {
+                let waiting = self.waiting(Machine::Acquire(machine), step, Some(asked));
+                machine.step(waiting.answer()?)
             }
-            Machine::Acquire(mut machine) => {
-                machine.wish(wish);
-                let step = answer.map_or(step, |answer| machine.step(answer));
-                let walked = self.walk_up(machine, step, wish);
-                let waits = matches!(step, Step::Await(_));
-                if waits && walked.is_err() && self.state.get() == State::Idle {
-                    // A wait can begin anew after any error.
-                    self.leave(Machine::Acquire(machine), step, None);
-                }
-                // Whoever has held the lock has no place in the queue any more, whatever becomes of it.
-                let end = self.hold(walked?)?;
-                // The call before may only have tried: it has no place.
-                let begins = end == End::Busy && wish != Wish::Try;
-                Ok((!begins).then_some(end))
-            }
+            None => step,
+        };
+        let walked = self.drive(machine, step, wish);
+        if waits && walked.is_err() && self.state.get() == State::Idle {
+            // A wait can begin anew after any error.
+            self.leave(Machine::Acquire(machine), step, None);
         }
+        // Whoever has held the lock has no place in the queue any more, whatever becomes of it.
+        let end = self.hold(walked?)?;
+        // The call before may only have tried: it has no place.
+        let begins = end == End::Busy && wish != Wish::Try;
+        Ok((!begins).then_some(end))
+    }
+
+    /// Goes on with a release, to its end.
+    fn go_on_giving(&self, leaver: Rc<RefCell<Leaver<'f>>>) -> Result<()> {
+        *self.left.borrow_mut() = Some(Left::Release(leaver.clone()));
+        let given = leaver.borrow_mut().settle();
+        if given.as_ref().is_err_and(is_late) {
+            return given;
+        }
+        self.left.take();
+        self.state.set(State::Idle);
+        if leaver.borrow().has_used_the_ticket() {
+            self.ticket.set(self.ticket.get().next());
+        }
+        drop(leaver);
+        self.let_go_of_leavers();
+        given
     }
 
     /// Brings what a call has left in the middle to its end, without the lock, and without a place in the queue that somebody
@@ -288,46 +386,60 @@ impl<'f> Lock<'f> {
         if self.team.fabric().lost(self.home_peer()).is_some() || !self.words.is_there() {
             return;
         }
-        let mut leaver = Leaver::new(self, left);
-        match leaver.settle() {
-            Err(Error::Fabric(Below::Timeout { .. })) => self.team.0.job.unfinished.add(leaver),
-            done => leaver::report(done),
+        let leaver = match left {
+            Left::Release(leaver) => leaver,
+            Left::Acquire {
+                machine,
+                step,
+                asked,
+            } => self.add_leaver(Leaver::instead_of(self, machine, step, asked)),
+        };
+        let done = leaver.borrow_mut().settle();
+        if !done.as_ref().is_err_and(is_late) {
+            drop(leaver);
+            leaver::report(done);
+            self.let_go_of_leavers();
         }
     }
 
-    /// Keeps a machine whose step was not done in time; the error, for the caller.
-    #[cold]
-    fn put_off(&self, machine: Machine, step: Step, late: Unanswered<'f>) -> Error {
-        if let Error::Fabric(Below::Timeout { .. }) = late.error {
-            self.leave(machine, step, late.handle);
-        }
-        late.error
+    /// Has this unit's progress go on with it, whatever becomes of this call.
+    fn add_leaver(&self, leaver: Leaver<'f>) -> Rc<RefCell<Leaver<'f>>> {
+        let leaver = Rc::new(RefCell::new(leaver));
+        self.team.0.job.unfinished.add(leaver.clone());
+        leaver
     }
 
+    /// Those that have come to their ends have nothing of the team any more.
+    fn let_go_of_leavers(&self) {
+        self.team.0.job.unfinished.step(self.team.fabric());
+    }
+
+    /// Keeps a machine whose next step was not done.
     #[cold]
     fn leave(&self, machine: Machine, step: Step, asked: Option<Handle<'f, u64>>) {
+        let left = match machine {
+            Machine::Acquire(machine) => Left::Acquire {
+                machine,
+                step,
+                asked,
+            },
+            Machine::Release(machine) => {
+                Left::Release(self.add_leaver(Leaver::of(self, machine, step, asked)))
+            }
+        };
         self.state.set(State::Left);
-        *self.left.borrow_mut() = Some(Left {
-            machine,
-            step,
-            asked,
-        });
+        *self.left.borrow_mut() = Some(left);
     }
 
     /// Errors: the deadline. Whoever is lost needs no wake.
-    fn wake(&self, member: u32, far: bool, word: u64) -> Result<()> {
-        if far {
-            match self.words.wake(member, word) {
-                Err(error @ Error::Fabric(Below::Timeout { .. })) => return Err(error),
-                Err(error) => {
-                    tracing::debug!(%error, member, "whoever waited for the lock is not there any more");
-                }
-                Ok(()) => {}
+    fn wake_far(&self, member: u32, word: u64) -> Result<()> {
+        match self.words.wake(member, word) {
+            Err(error) if !is_late(&error) => {
+                tracing::debug!(%error, member, "whoever waited for the lock is not there any more");
+                Ok(())
             }
-        } else if let Ok(unit) = self.team.unit(member) {
-            self.team.0.job.bells[unit.index()].nudge();
+            done => done,
         }
-        Ok(())
     }
 
     /// Gives the lock back; `broken`: to somebody who must know that a holder died.
@@ -349,9 +461,9 @@ impl<'f> Lock<'f> {
                 }
                 return Ok(());
             }
-            let answer = match self.carry_out(step) {
-                Ok(answer) => answer,
-                Err(late) => return Err(self.put_off(Machine::Release(machine), step, late)),
+            let answer = match self.carry_out(step)? {
+                Some(answer) => answer,
+                None => self.ask(Machine::Release(machine), step)?,
             };
             step = machine.step(answer);
         }
@@ -407,7 +519,7 @@ const STEPS: u32 = 64;
 impl Walk {
     /// One step that is no wait. Errors: the deadline.
     #[inline(always)]
-    fn step<'f>(&mut self, lock: &Lock<'f>) -> Result<(), Unanswered<'f>> {
+    fn step(&mut self, lock: &Lock<'_>) -> Result<()> {
         if self.steps < STEPS {
             self.steps += 1;
             return Ok(());
@@ -416,13 +528,13 @@ impl Walk {
     }
 
     #[cold]
-    fn look<'f>(&mut self, lock: &Lock<'f>) -> Result<(), Unanswered<'f>> {
+    fn look(&mut self, lock: &Lock<'_>) -> Result<()> {
         let fabric = lock.team.fabric();
         let (what, after) = ("the queue of a lock", fabric.deadline());
         if !self.waited.is_over(after) {
             return Ok(());
         }
         let whom = Whom::Peer(lock.home_peer());
-        Err(Error::from(Below::Timeout { what, whom, after }).into())
+        Err(Below::Timeout { what, whom, after }.into())
     }
 }

@@ -1,0 +1,127 @@
+//! Panics of what runs while a call of a lock waits, in programs that catch them: the lock goes on.
+
+use crate::late::lock_of_the_first;
+use crate::until_queued;
+use samite_fabric::{Fabric, PeerId};
+use samite_pgas::{Error, Guard, Lock, Op, Pgas, Segment, Signal, SignalOp, Unit, Wanted};
+use samite_testkit::{MESSAGES_ONLY, Outcome, Who, check, everywhere, pause, point, same, units};
+use std::cell::Cell;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+
+const COUNT: usize = 6000;
+
+/// A sum that panics at unit 1, once, when it is made.
+fn sum_that_panics(me: Unit) -> Op<impl Fn(u64, u64) -> u64 + 'static> {
+    let panics = Cell::new(me == Unit(1));
+    Op::new(move |a: u64, b: u64| {
+        if panics.replace(false) {
+            resume_unwind(Box::new("an operator"));
+        }
+        a + b
+    })
+}
+
+fn tell(words: &Segment<'_, u64>, rank: u32) -> Result<(), Error> {
+    let (index, op, value) = (0, SignalOp::Add, 1);
+    words.signal(rank, Signal { index, op, value })
+}
+
+/// Acquires, and is ended by a panic.
+fn panics(lock: &Lock<'_>) -> Outcome {
+    let ended = catch_unwind(AssertUnwindSafe(|| lock.acquire().map(Guard::release)));
+    check!(ended.is_err(), "{ended:?}");
+    Ok(())
+}
+
+// An operator panics while unit 1 waits for the lock: it keeps its place, and goes on with it or, the second time, leaves.
+everywhere!(an_operator_while_a_lock_is_waited_for, 3, |fabric, _| {
+    let pgas = Pgas::new(fabric)?;
+    let (world, me) = (pgas.world(), pgas.me());
+    let words = world.allocate::<u64>(1)?;
+    for turn in 0..2 {
+        let lock = lock_of_the_first(world)?;
+        let guard = (me == Unit(2)).then(|| lock.acquire()).transpose()?;
+        world.barrier()?;
+        if me != Unit(1) {
+            until_queued(&lock, 2)?;
+        }
+        let sum = world.iall_reduce(vec![1_u64; COUNT], sum_that_panics(me))?;
+        if me == Unit(1) {
+            panics(&lock)?;
+            same!(lock.queue()?, [Unit(2), Unit(1)]);
+            tell(&words, 2)?;
+        }
+        guard.map_or(Ok(()), |guard| {
+            words.wait_until(0, Wanted::AtLeast(turn + 1))?;
+            guard.release()
+        })?;
+        let mut lock = Some(lock);
+        match (me, turn) {
+            (Unit(1), 0) => lock
+                .as_ref()
+                .map_or(Ok(()), |lock| lock.acquire()?.release())?,
+            (Unit(1), _) => drop(lock.take()),
+            _ => {}
+        }
+        drop(sum.wait());
+        world.barrier()?;
+        if let Some(lock) = lock {
+            lock.acquire()?.release()?;
+        }
+        world.barrier()?;
+    }
+    Ok(())
+});
+
+/// A handler of unit 1's.
+const PANICS: u16 = 7;
+
+/// A handler panics while unit 1 gives the lock back and waits for the answer of a home that is away: unit 3, behind it, gets
+/// it.
+#[test]
+fn a_handler_while_the_home_is_asked() {
+    let body = |fabric: &Fabric, peers: &[PeerId]| {
+        let pgas = Pgas::new(fabric)?;
+        let (world, me) = (pgas.world(), pgas.me());
+        let words = world.allocate::<u64>(1)?;
+        let lock = lock_of_the_first(world)?;
+        fabric.on(PANICS, |_, _| resume_unwind(Box::new("a handler")));
+        let mut guard = (me == Unit(1)).then(|| lock.acquire()).transpose()?;
+        world.barrier()?;
+        match me {
+            Unit(0) => {
+                words.wait_until(0, Wanted::Equal(1))?;
+                pause("away");
+            }
+            Unit(1) => {
+                until_queued(&lock, 2)?;
+                tell(&words, 0)?;
+                pause("ready");
+                let release = || guard.take().map(Guard::release);
+                let ended = catch_unwind(AssertUnwindSafe(release));
+                check!(ended.is_err(), "{ended:?}");
+                point("late");
+            }
+            Unit(2) => {
+                pause("calls");
+                drop(fabric.request(peers[1], PANICS, &[])?.wait());
+            }
+            _ => lock.acquire()?.release()?,
+        }
+        world.barrier()?;
+        lock.acquire()?.release()?;
+        Ok(world.barrier()?)
+    };
+    let name = "panics::a_handler_while_the_home_is_asked";
+    let units = units(4).mask(MESSAGES_ONLY);
+    units.conduct(name, body, |cast| {
+        cast.wait_point(Who::Unit(0), "away");
+        cast.wait_point(Who::Unit(1), "ready");
+        cast.wait_point(Who::Unit(2), "calls");
+        cast.release(Who::Unit(1));
+        cast.wait_asleep(Who::Unit(1));
+        cast.release(Who::Unit(2));
+        cast.wait_point(Who::Unit(1), "late");
+        cast.release(Who::Unit(0));
+    });
+}
