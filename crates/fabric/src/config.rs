@@ -14,8 +14,8 @@ pub struct Config {
     pub eager_max: Option<u64>,
     /// What this process must not use although it could.
     pub mask: Mask,
-    /// Whom the kernel lets copy from this process where only ancestors may do that. Without effect if the kernel copy is
-    /// masked.
+    /// Whom the kernel lets copy from this process where only ancestors may do that. Without effect if the kernel copy
+    /// is masked.
     pub ptracer: Ptracer,
     /// Ask the kernel for huge pages under large segments.
     pub huge_pages: bool,
@@ -42,9 +42,9 @@ pub struct Mask {
     pub cooperative: bool,
 }
 
-/// Whom the kernel lets copy from and to a process, and so debug it, beside its ancestors, where the security module Yama
-/// restricts that (`kernel.yama.ptrace_scope = 1`). It stays so for as long as the process lives. Elsewhere the kernel
-/// asks only whether both belong to the same user, and this changes nothing.
+/// Whom the kernel lets copy from and to a process, and so debug it, beside its ancestors, where the security module
+/// Yama restricts that (`kernel.yama.ptrace_scope = 1`). It stays so for as long as the process lives. Elsewhere the
+/// kernel asks only whether both belong to the same user, and this changes nothing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Ptracer {
     /// Nobody else: messages of peers that the kernel refuses take the ring.

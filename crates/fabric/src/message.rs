@@ -233,8 +233,8 @@ impl Fabric {
         result
     }
 
-    /// As [`Fabric::finish`], of a receive that nobody has a handle of and that has no buffer of the caller: if a handler
-    /// panics meanwhile, it is given up, too. It would take the next message, which nobody could ask for.
+    /// As [`Fabric::finish`], of a receive that nobody has a handle of and that has no buffer of the caller: if a
+    /// handler panics meanwhile, it is given up, too. It would take the next message, which nobody could ask for.
     fn finish_here(&self, key: Key, wants: &Match) -> Result<Ended> {
         let unwinding = Unwinding {
             fabric: self,
@@ -247,9 +247,9 @@ impl Fabric {
     }
 
     /// Registers a handler of active messages. It runs inside the progress of this process, gets the
-    /// sender and the bytes, and may return a reply; it cannot wait. If it panics, so does the call in which it ran. Of a
-    /// [`Fabric::recv`], and of a handle that is dropped by that, the message may be in the buffer already, and then no
-    /// other receive gets it.
+    /// sender and the bytes, and may return a reply; it cannot wait. If it panics, so does the call in which it ran. Of
+    /// a [`Fabric::recv`], and of a handle that is dropped by that, the message may be in the buffer already, and then
+    /// no other receive gets it.
     pub fn on(&self, handler: u16, run: impl FnMut(PeerId, &[u8]) -> Option<Vec<u8>> + 'static) {
         self.core
             .borrow_mut()
@@ -314,7 +314,7 @@ impl Core {
         }
     }
 
-    /// Gives an operation up whose end nobody will ask for, nor its scope: whoever waited for it is told something else.
+    /// Gives up an operation whose end nobody will ask for, its scope included: its caller hears something else.
     #[cold]
     fn abandon(&mut self, key: Key) {
         self.engine.ops.belong(key, NO_SCOPE);

@@ -11,9 +11,9 @@ use std::rc::Rc;
 
 /// A segment of a peer, or of this process, as a target of one-sided operations.
 ///
-/// A fork of the process has a copy of it that reaches nothing: operations end with [`Error::Forked`], and the bytes that
-/// [`Remote::mapped`] and [`Remote::readable`] gave before are private zeroes there. Where the system promises no memory
-/// beyond what it has (`vm.overcommit_memory=2`) a fork that writes to them may be ended by SIGSEGV.
+/// A fork of the process has a copy of it that reaches nothing: operations end with [`Error::Forked`], and the bytes
+/// that [`Remote::mapped`] and [`Remote::readable`] gave before are private zeroes there. Where the system promises no
+/// memory beyond what it has (`vm.overcommit_memory=2`) a fork that writes to them may be ended by SIGSEGV.
 #[derive(Debug, Clone)]
 pub struct Remote<'f> {
     fabric: &'f Fabric,

@@ -3,7 +3,8 @@
 //! Starting is a collective act. A unit that has joined counts for all of its job, whatever becomes of it
 //! afterwards: it may have printed a line and left, or died, before the others looked. As long as all are there
 //! the table of peers says enough. If not, the agent is asked, which remembers who has joined; once, and then
-//! only when a word of the table of peers says that a program has become complete or that a unit ended before it joined.
+//! only when a word of the table of peers says that a program has become complete or that a unit ended before it
+//! joined.
 
 use crate::agent::{Roster, Wanted, client};
 use crate::engine::{Engine, Peer};
@@ -35,8 +36,8 @@ impl Fabric {
         self.meet("the units of the job", &Wanted::Job)
     }
 
-    /// Whether a unit of this job may still join that never has: it has not ended either, as far as its launcher says. Asks the
-    /// agent, and waits for nobody else. Collective: no.
+    /// Whether a unit of this job may still join that never has: it has not ended either, as far as its launcher says.
+    /// Asks the agent, and waits for nobody else. Collective: no.
     ///
     /// # Errors
     /// The agent does not answer.

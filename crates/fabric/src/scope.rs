@@ -1,5 +1,5 @@
-//! Operations that borrow buffers of their caller: the scopes that end after them, and what becomes of a buffer that a peer
-//! does not let go of.
+//! Operations that borrow buffers of their caller: the scopes that end after them, and what becomes of a buffer that a
+//! peer does not let go of.
 
 use crate::agent::client::Held;
 use crate::backoff::Backoff;
@@ -274,8 +274,9 @@ impl<'env, 'f> Scope<'_, 'env, 'f> {
 mod tests {
     use super::*;
 
-    /// A peer is ended only if it held a piece when the message was given up, and still does when its time has been over
-    /// for a whole look: that look was the first for a process that was stopped meanwhile, and the peer may have been, too.
+    /// A peer is ended only if it held a piece when the message was given up, and still does when its time has been
+    /// over for a whole look: that look was the first for a process that was stopped meanwhile, and the peer may have
+    /// been, too.
     #[test]
     fn a_peer_that_still_copies_is_ended_at_the_second_look() {
         let s = Duration::from_secs;

@@ -4,8 +4,8 @@
 //! check and a load, a store or a memcpy, with no lock, no allocation and no system call. Otherwise they go
 //! by the kernel (registered private memory) or over messages. The result is the same.
 //!
-//! Whoever reaches a segment without its owner has a lease on it (`samite_mem::lease`), as has the owner itself where it
-//! uses its ranges. A segment that is dropped while a lease is out keeps its memory and its number until the last
+//! Whoever reaches a segment without its owner has a lease on it (`samite_mem::lease`), as has the owner itself where
+//! it uses its ranges. A segment that is dropped while a lease is out keeps its memory and its number until the last
 //! one ends: a late put is then an error, or goes nowhere, and never into memory that is used for something else.
 
 use crate::engine::Engine;

@@ -93,8 +93,8 @@ pub fn set_grace(fabric: &Fabric, grace: Duration) {
     fabric.grace.set(grace);
 }
 
-/// `fabric` takes a piece of a message that it helps to copy, and does not end it, as a process does that is stopped there.
-/// Whether it helps with one.
+/// `fabric` takes a piece of a message that it helps to copy, and does not end it, as a process does that is stopped
+/// there. Whether it helps with one.
 pub fn take_piece(fabric: &Fabric) -> bool {
     let core = &mut *fabric.core.borrow_mut();
     let engine = &core.engine;

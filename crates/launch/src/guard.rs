@@ -43,8 +43,9 @@ fn group(number: &str) -> Option<Pid> {
     (number > 1).then(|| Pid::from_raw(number)).flatten()
 }
 
-/// The launcher's end. It never waits for the guard, which somebody may have stopped: what does not fit into the pipe is sent
-/// with what is said next. When it is dropped the launcher has ended all groups itself, and the guard is killed.
+/// The launcher's end. It never waits for the guard, which somebody may have stopped: what does not fit into the pipe
+/// is sent with what is said next. When it is dropped the launcher has ended all groups itself, and the guard is
+/// killed.
 #[derive(Debug)]
 pub(crate) struct Guard {
     process: Child,

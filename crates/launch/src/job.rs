@@ -132,8 +132,9 @@ fn ended_child() -> Option<u32> {
     Some(pid.as_raw().unsigned_abs())
 }
 
-/// Reaps until no child is left that has ended; who ended, and how. The kernel is asked for those that have, by `ended_child`:
-/// a wake-up costs as much as there are ends, and not as there are processes. `reap` asks for one of them.
+/// Reaps until no child is left that has ended; who ended, and how. The kernel is asked for those that have, by
+/// `ended_child`: a wake-up costs as much as there are ends, and not as there are processes. `reap` asks for one of
+/// them.
 fn reap_ended(
     numbers: &BTreeMap<u32, usize>,
     mut ended_child: impl FnMut() -> Option<u32>,
@@ -424,8 +425,8 @@ mod tests {
         }
     }
 
-    /// A wake-up without an end is one question to the kernel, whatever the number of units; each end adds one, and one for
-    /// the unit that ended.
+    /// A wake-up without an end is one question to the kernel, whatever the number of units; each end adds one, and one
+    /// for the unit that ended.
     #[test]
     fn a_wake_up_asks_no_unit_that_has_not_ended() {
         assert_eq!(Children::reap(&[]), (Vec::new(), 1, 0));
@@ -444,8 +445,8 @@ mod tests {
         assert_eq!(reaped, [3, 7]);
     }
 
-    /// One wish is the first signal and what follows it at once, whenever the end began; what the launcher was stopped for is
-    /// not counted.
+    /// One wish is the first signal and what follows it at once, whenever the end began; what the launcher was stopped
+    /// for is not counted.
     #[test]
     fn signals_are_another_wish_after_a_while() {
         let begin = Instant::now();

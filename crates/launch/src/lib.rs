@@ -11,8 +11,8 @@
 //! * [`Backlog`]: what the caller has not shown yet, so that nobody who stops reading stops the launcher.
 //!
 //! # File map
-//! `plan` the plan and the search for a program · `workflow` the file, its programs and edges · `parameters` the values that
-//! a workflow leaves open · `source` lines and nearest names for messages · `spawn` one process ·
+//! `plan` the plan and the search for a program · `workflow` the file, its programs and edges · `parameters` the values
+//! that a workflow leaves open · `source` lines and nearest names for messages · `spawn` one process ·
 //! `agent` the start of the agent · `output` lines out of pipes · `backlog` lines that nobody reads · `job` the run ·
 //! `signals` signals as file descriptors · `limits` file descriptors · `exec` what a new unit does before it becomes
 //! its program · `guard` what outlives a launcher that is killed · `error`.
@@ -20,8 +20,8 @@
 //! # Rules
 //! * Every process leads its own group, and the whole group goes when it ends, or when the launcher does, also by
 //!   kill -9. What leaves the group (`setsid`, a daemon) is not followed: its output is not read any more once
-//!   its unit has ended, and it may stay. Nor is anybody followed whose launcher and guard are killed at once, or whose guard
-//!   somebody has stopped.
+//!   its unit has ended, and it may stay. Nor is anybody followed whose launcher and guard are killed at once, or whose
+//!   guard somebody has stopped.
 //! * Nothing is started before every program of the job is known to exist.
 //! * The first failure ends the job and is the one that is reported, with the unit's last words.
 //! * File descriptors: two pipes for a unit, or one when the limit is low; nothing else per unit.

@@ -384,8 +384,8 @@ mod tests {
         assert_eq!(shown(&line), b"hi\n");
     }
 
-    /// Whatever a process prints, reports that are none among it: the launcher shows every byte that is no report, once,
-    /// and keeps little of it.
+    /// Whatever a process prints, reports that are none among it: the launcher shows every byte that is no report,
+    /// once, and keeps little of it.
     #[test]
     fn no_output_breaks_a_launcher() {
         let report = b"\x1eprogress {\"step\":3,\"of\":100,\"note\":\"fine\"}\n";

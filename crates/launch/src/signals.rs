@@ -15,11 +15,11 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 /// Ctrl-C, SIGTERM, SIGHUP and Ctrl-Z, to be waited for by [`crate::run`].
 ///
-/// The first one of the first three asks the units to end, if a failure has not asked them already. Another one kills them,
-/// unless it comes so soon that it means the same wish: `timeout` and some terminals signal twice. Ctrl-Z stops the units, then the launcher, and what
-/// continues the launcher continues them. A signal that this process was told to ignore when it was started
-/// (`nohup`) stays ignored. The handlers go with this value, but the default effect of the signals does not come back:
-/// install it once, in the command.
+/// The first one of the first three asks the units to end, if a failure has not asked them already. Another one kills
+/// them, unless it comes so soon that it means the same wish: `timeout` and some terminals signal twice. Ctrl-Z stops
+/// the units, then the launcher, and what continues the launcher continues them. A signal that this process was told to
+/// ignore when it was started (`nohup`) stays ignored. The handlers go with this value, but the default effect of the
+/// signals does not come back: install it once, in the command.
 #[derive(Debug)]
 pub struct Interrupts {
     wake: UnixStream,

@@ -153,8 +153,8 @@ fn a_unit_that_ignores_the_request_is_killed_after_the_grace() {
     assert_eq!(result.expect_err("one failed").exit_code(), 1);
 }
 
-/// Units clean up after the failure of another one: the first Ctrl-C meanwhile is no second wish. (When it is one is a question
-/// of time, which `job` answers for times that are given.)
+/// Units clean up after the failure of another one: the first Ctrl-C meanwhile is no second wish. (When it is one is a
+/// question of time, which `job` answers for times that are given.)
 #[test]
 fn the_first_interrupt_after_a_failure_kills_nobody() {
     let folder = tempfile::tempdir().expect("a scratch folder");

@@ -117,8 +117,8 @@ impl Drop for Seat {
     }
 }
 
-/// Asks for a seat; `map` makes of the descriptors of arena and table what the process will need. It is a member when this
-/// returns.
+/// Asks for a seat; `map` makes of the descriptors of arena and table what the process will need. It is a member when
+/// this returns.
 pub(crate) fn join<T>(
     domain: &str,
     identity: &Identity,

@@ -46,8 +46,8 @@ pub(crate) enum Request {
     },
     /// Leaves in order; from now on it counts as gone.
     Leave { peer: PeerId, incarnation: u32 },
-    /// A member took a piece of a message that it helps to copy, and has not ended that long after the receiver gave the
-    /// message up: nobody but the end of its process frees the receiver's buffer. It is ended, and is lost to all.
+    /// A member took a piece of a message that it helps to copy, and has not ended that long after the receiver gave
+    /// the message up: nobody but the end of its process frees the receiver's buffer. It is ended, and is lost to all.
     Evict {
         peer: PeerId,
         incarnation: u32,
@@ -188,8 +188,8 @@ pub(crate) fn send<T: Serialize>(
         .map_err(|e| e.to_string())
 }
 
-/// Says a last word to somebody whose connection is closed next. What they say meanwhile is dropped, and what they say later
-/// they cannot send: a connection that is closed with something unread loses the last word, too.
+/// Says a last word to somebody whose connection is closed next. What they say meanwhile is dropped, and what they say
+/// later they cannot send: a connection that is closed with something unread loses the last word, too.
 pub(super) fn turn_away(socket: BorrowedFd<'_>, word: &Answer) {
     let _ = send(socket, word, &[]);
     let _ = rustix::net::shutdown(socket, Shutdown::Read);

@@ -259,7 +259,7 @@ mod tests {
 
     const LONG: Duration = Duration::from_secs(10);
 
-    /// An agent that the test plays, with place for so many callers that it has not accepted, and a process that asks it.
+    /// An agent that the test plays, with place for so many callers that it has not accepted, and who asks it.
     fn ends(name: &str, backlog: i32) -> (OwnedFd, AgentExtents) {
         let domain = format!("{name}-{}", std::process::id());
         let listener = bind(&domain, backlog).unwrap();

@@ -303,7 +303,8 @@ mod tests {
         assert!(matches!(answer, Ok((Answer::Facts(..), _))), "{answer:?}");
     }
 
-    /// One that is turned away is told so, also if its request comes at that moment, and what it says later it cannot send.
+    /// One that is turned away is told so, also if its request comes at that moment, and what it says later it cannot
+    /// send.
     #[test]
     fn who_is_turned_away_hears_it() {
         let (theirs, ours) = pair();

@@ -75,7 +75,7 @@ impl Arrived {
         match self {
             Arrived::Bytes(bytes) | Arrived::Departed(_, bytes) => weight(bytes.len() as u64),
             Arrived::Offer(_) => ENTRY,
-            // Its sender has done what it was asked for: this is the doing of the process itself, as often as it panics.
+            // Not its sender's doing, but that of this process, once for each panic that it survives.
             Arrived::Back(..) => 0,
         }
     }

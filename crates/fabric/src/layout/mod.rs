@@ -275,8 +275,8 @@ impl Layout {
             .map(ClaimWord)
     }
 
-    /// The tables as far as the first `peers` slots use them, and the memory of segments, unchecked; what they hold, which
-    /// peer writes them (none: everybody), and where they are.
+    /// The tables as far as the first `peers` slots use them, and the memory of segments, unchecked; what they hold,
+    /// which peer writes them (none: everybody), and where they are.
     #[cfg(feature = "testing")]
     pub(crate) fn tables(&self, peers: u32) -> Vec<(&'static str, Option<PeerId>, Span)> {
         let span = |offset, bytes| Span { offset, bytes };

@@ -286,8 +286,8 @@ fn an_old_remote_does_not_reach_a_new_life() {
         });
 }
 
-/// A process says much and leaves; another one gets its number before all of that is received. It is received, as said by
-/// the old one, and no receive that names the new one takes it.
+/// A process says much and leaves; another one gets its number before all of that is received. It is received, as said
+/// by the old one, and no receive that names the new one takes it.
 #[test]
 fn last_words_outlive_the_number() {
     const WORDS: u64 = 50;

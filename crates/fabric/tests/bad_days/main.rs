@@ -3,9 +3,10 @@
 //! left behind.
 //!
 //! # Files
-//! `fair` (who talks all the time) · `copies` (kill -9 in the middle of each copy path, both roles) · `deaths` (of the agent, of whom
-//! somebody waits for, of a number that is used again) · `stopped` · `nonsense` (in a ring) · `panics` (of handlers) ·
-//! `forks` (of a process that joined) · `door` (the agent's: who says nothing there) · `refused` (the kernel copy, another user) · `scarce` (descriptors, memory) · `starting` (who has joined, who may leave)
+//! `fair` (who talks all the time) · `copies` (kill -9 in the middle of each copy path, both roles) · `deaths` (of the
+//! agent, of whom somebody waits for, of a number that is used again) · `stopped` · `nonsense` (in a ring) · `panics`
+//! (of handlers) · `forks` (of a process that joined) · `door` (the agent's: who says nothing there) · `refused` (the
+//! kernel copy, another user) · `scarce` (descriptors, memory) · `starting` (who has joined, who may leave)
 
 mod copies;
 mod deaths;

@@ -183,8 +183,8 @@ fn nonsense_about_progress_hurts_nobody_else() {
         .run("nonsense::nonsense_about_progress_hurts_nobody_else", body);
 }
 
-/// Who lives is written by the agent, and by nobody else: a process that finds the agent's own descriptor of that memory
-/// cannot write there.
+/// Who lives is written by the agent, and by nobody else: a process that finds the agent's own descriptor of that
+/// memory cannot write there.
 fn write_into_the_table_of_peers(fabric: &Fabric) -> Outcome {
     let facts = agent::facts(fabric.domain().unwrap_or_default(), fabric.deadline())?;
     let mut tables = 0;

@@ -76,7 +76,8 @@ fn a_receive_keeps_its_buffer_through_a_panic() {
     assert_eq!(into, [7; 8]);
 }
 
-/// As above, of receives that have no buffer of their caller, one of them of a message that lies where it was sent from.
+/// As above, of receives that have no buffer of their caller, one of them of a message that lies where it was sent
+/// from.
 #[test]
 fn a_receive_that_ends_by_a_panic_takes_no_other_message() {
     let fabric = alone();

@@ -264,8 +264,8 @@ fn signals_to_somebody_who_is_stopped_are_bounded() {
     });
 }
 
-/// The whole job is stopped for longer than its deadline, as Ctrl-Z does it, while it waits and while it works: nobody was
-/// late. Time itself is what this is about, so it takes some.
+/// The whole job is stopped for longer than its deadline, as Ctrl-Z does it, while it waits and while it works: nobody
+/// was late. Time itself is what this is about, so it takes some.
 #[test]
 fn a_job_that_is_stopped_as_a_whole_is_not_late() {
     const DEADLINE: Duration = Duration::from_millis(1500);

@@ -4,8 +4,8 @@
 //!
 //! # Files
 //! `program` (what the units do with each other) · `engine` (frames straight into an engine: many) ·
-//! `frames` (on the simulated network) · `tables` (words in tables and rings). Real processes, with all layers, are in the
-//! crate `samite`.
+//! `frames` (on the simulated network) · `tables` (words in tables and rings). Real processes, with all layers, are in
+//! the crate `samite`.
 
 use stats_alloc::{INSTRUMENTED_SYSTEM, StatsAlloc};
 use std::alloc::System;

@@ -17,7 +17,8 @@
 //!
 //! `variables` is what the writer promises: in each step, or in multiples of `every`, an array of this type. Either
 //! `block` is the shape of what each unit puts, or `shape` that of the whole; `cut` says how the parts of the units lie
-//! in the whole. Extents are numbers, or sums and products of parameters (`"4 * {cells}^3"`), in which `true` is 1 and `false` 0.
+//! in the whole. Extents are numbers, or sums and products of parameters (`"4 * {cells}^3"`), in which `true` is 1 and
+//! `false` 0.
 //!
 //! What the words mean is not for the launcher to know: it sees to it that programs and names are there, and works out
 //! numbers.

@@ -130,8 +130,9 @@ impl Workflow {
         self.file.parameters.iter().map(parameter).collect()
     }
 
-    /// Overrides a value: `NAME=VALUE` for a parameter, `program.NAME.KEY=VALUE` for `units`, `cpus`, `command`, `prefix`
-    /// or `env.VARIABLE` of a program, or `edge.PROGRAM.STREAM.KEY=VALUE` for `as`, `redistribute`, `rate`, `limit_steps`,
+    /// Overrides a value: `NAME=VALUE` for a parameter, `program.NAME.KEY=VALUE` for `units`, `cpus`, `command`,
+    /// `prefix` or `env.VARIABLE` of a program, or `edge.PROGRAM.STREAM.KEY=VALUE` for `as`, `redistribute`, `rate`,
+    /// `limit_steps`,
     /// `limit_bytes`, `operators` or `tokens` of the edge to that program, which calls the stream so.
     ///
     /// # Errors

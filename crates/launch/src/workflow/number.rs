@@ -3,7 +3,8 @@
 use exmex::{BinOp, Express, FlatEx, MakeOperators, Operator};
 
 /// What can be between numbers, with the priority of schools. What leaves the 128 bits stops at their end, which is far
-/// beyond every number that is taken: a sum that only grows is found by that, one that is made smaller afterwards is not.
+/// beyond every number that is taken: a sum that only grows is found by that, one that is made smaller afterwards is
+/// not.
 #[derive(Clone, Debug)]
 struct Arithmetic;
 

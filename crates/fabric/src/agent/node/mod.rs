@@ -1,9 +1,9 @@
 //! What the agent keeps of one node of a domain: members, extents, jobs, the dead. It acts on what it is told;
 //! the loop that hears it is in `server`.
 //!
-//! Who lives, and in which life, is published from this account in memory that others can only read. What processes say of
-//! themselves in the arena (which deaths they have seen, whether they have leases) decides when memory of the arena comes
-//! back, and nothing else.
+//! Who lives, and in which life, is published from this account in memory that others can only read. What processes say
+//! of themselves in the arena (which deaths they have seen, whether they have leases) decides when memory of the arena
+//! comes back, and nothing else.
 
 use crate::agent::control::{Answer, DomainFacts, PEERS_OF_ANSWER, Request};
 use crate::agent::jobs::Jobs;
@@ -337,8 +337,8 @@ impl Node {
         Ok(index)
     }
 
-    /// Ends the process of a member that does not let go of another one's buffer, as a word of its own says. Any process of
-    /// this user could end it, too; the agent knows which one it is.
+    /// Ends the process of a member that does not let go of another one's buffer, as a word of its own says. Any
+    /// process of this user could end it, too; the agent knows which one it is.
     fn evict(&mut self, holder: Life, claim: u64) -> Result<(), String> {
         let Some(index) = self.member(holder) else {
             return Ok(()); // It is gone.

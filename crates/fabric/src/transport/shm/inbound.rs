@@ -64,8 +64,8 @@ impl Shm {
         arrived
     }
 
-    /// Looks for peers that have begun to send. If nothing arrives, and now and then if something does, also for what no news bit
-    /// tells.
+    /// Looks for peers that have begun to send. If nothing arrives, and now and then if something does, also for what
+    /// no news bit tells.
     #[inline(never)]
     fn look<S: Sink>(&mut self, is_busy: bool, sink: &mut S) -> usize {
         let arrived = self.look_for_news(sink);

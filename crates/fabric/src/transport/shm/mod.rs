@@ -175,8 +175,8 @@ impl Shm {
         demand > count(&ours)
     }
 
-    /// Delivers the last frames of a dead peer, then reports its loss (T4). It is known until that has been said: after a
-    /// handler that panicked in one of these frames the next look goes on with the others.
+    /// Delivers the last frames of a dead peer, then reports its loss (T4). It is known until that has been said: after
+    /// a handler that panicked in one of these frames the next look goes on with the others.
     fn lose<S: Sink>(&mut self, peer: PeerId, sink: &mut S) {
         let Some(incarnation) = self.known[peer.index()] else {
             return;
