@@ -246,7 +246,8 @@ impl Steward {
             config.clone(),
             self.governor.memory(),
         );
-        let stream = stream.opened_by(pending.from, pending.cost, &self.ledger);
+        let mut stream = stream.opened_by(pending.from, pending.cost, &self.ledger);
+        stream.slow = self.slow.clone();
         self.streams.insert(id, stream);
         self.names.insert(name.clone(), id);
         id

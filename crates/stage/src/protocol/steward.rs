@@ -12,7 +12,8 @@ use super::{
     Answer, BufferId, Fault, Figures, KeeperInfo, Notice, Order, Peer, Report, Request,
     StreamFigures, StreamId, Ticket, Wait,
 };
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::rc::Rc;
 
 /// What happens to the steward.
 #[derive(Clone, Debug, PartialEq)]
@@ -25,6 +26,8 @@ pub enum Event {
     Said(Peer, Request),
     /// A peer is gone; nothing comes from that life of it after this.
     Lost(Peer),
+    /// These live and have not taken what they were sent: they are given no more steps until they have.
+    Slow(BTreeSet<Peer>),
     /// Time has passed.
     Tick,
 }
@@ -50,6 +53,8 @@ pub struct Steward {
     pub(super) ledger: Ledger,
     /// When each keeper has got on with a buffer last: made memory for it, or written it to its disk.
     pub(super) worked: BTreeMap<Peer, u64>,
+    /// Who takes no more steps now.
+    pub(super) slow: Rc<BTreeSet<Peer>>,
     out: Vec<Action>,
 }
 
@@ -69,6 +74,7 @@ impl Steward {
         match event {
             Event::Said(from, request) => self.said(from, request),
             Event::Lost(peer) => self.lost(peer),
+            Event::Slow(peers) => self.slow(peers),
             Event::Tick => self.tick(),
         }
         self.settle();
@@ -346,6 +352,13 @@ impl Steward {
             self.verdict(verdict);
         }
         self.budget_changed();
+    }
+
+    fn slow(&mut self, peers: BTreeSet<Peer>) {
+        self.slow = Rc::new(peers);
+        for stream in self.streams.values_mut() {
+            stream.set_slow(&self.slow);
+        }
     }
 
     fn budget_changed(&mut self) {

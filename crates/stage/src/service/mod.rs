@@ -297,6 +297,17 @@ impl<'f> Service<'f> {
 
     /// Tells the steward, and carries out what it wants.
     fn happened(&mut self, event: Event) {
+        self.tell_who_is_slow();
+        self.carry_out(event);
+    }
+
+    fn tell_who_is_slow(&mut self) {
+        if let Some(slow) = self.unsent.who_is_slow() {
+            self.carry_out(Event::Slow(slow));
+        }
+    }
+
+    fn carry_out(&mut self, event: Event) {
         let now = self.now();
         let Some(steward) = &mut self.steward else {
             return;
@@ -329,8 +340,8 @@ impl<'f> Service<'f> {
     }
 
     /// Whoever is gone does not get it, and that is another event. A peer that lives and takes nothing now (it is stopped, or has
-    /// too much before) gets it later, behind what it did not take before; one that has too much of that is given up: whatever it
-    /// has asked for, or said that it would carry out.
+    /// too much before) gets it later, behind what it did not take before, and is given no steps meanwhile; one that has too much of
+    /// that nevertheless is given up: whatever it has asked for, or said that it would carry out.
     fn send(&mut self, to: Peer, letter: Letter) {
         if self.deaf.contains(&to) {
             return;
@@ -351,6 +362,7 @@ impl<'f> Service<'f> {
         let mut unsent = std::mem::take(&mut self.unsent);
         unsent.try_again(|to, letter| self.delivered(to, letter, Duration::ZERO));
         self.unsent = unsent;
+        self.tell_who_is_slow();
     }
 
     /// A peer is gone, or as good as gone.

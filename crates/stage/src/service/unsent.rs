@@ -2,10 +2,13 @@
 
 use super::letter::Packed;
 use crate::protocol::Peer;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-/// As many bytes may wait for a peer before its questions are not heard any more: a few of the largest answers.
+/// As many bytes may wait for a peer, behind the first letter of any length, before its questions are not heard any more.
 const MOST: usize = 16 << 20;
+
+/// With as many bytes that wait for it a peer is slow: it is given no more steps.
+const SLOW: usize = 1 << 20;
 
 /// What a letter costs beside its bytes.
 const EACH: usize = 64;
@@ -14,12 +17,23 @@ const EACH: usize = 64;
 #[derive(Default)]
 pub(super) struct Unsent {
     peers: BTreeMap<Peer, Waiting>,
+    slow: BTreeSet<Peer>,
+    /// Others are slow than it was said.
+    has_news: bool,
 }
 
 #[derive(Default)]
 struct Waiting {
     letters: VecDeque<Packed>,
     bytes: usize,
+}
+
+impl Waiting {
+    /// Whether there is too much of it, beside the one letter that anybody may be late with.
+    fn is_full(&self) -> bool {
+        let first = self.letters.front().map_or(0, Packed::len);
+        self.bytes > MOST + first
+    }
 }
 
 impl Unsent {
@@ -34,8 +48,12 @@ impl Unsent {
 
     /// Whether a peer has so much to take that nothing more is done for it.
     pub(super) fn is_full(&self, peer: Peer) -> bool {
-        let waiting = self.peers.get(&peer);
-        waiting.is_some_and(|waiting| waiting.bytes > MOST)
+        self.peers.get(&peer).is_some_and(Waiting::is_full)
+    }
+
+    /// Who is slow, if others are than when it was asked last.
+    pub(super) fn who_is_slow(&mut self) -> Option<BTreeSet<Peer>> {
+        std::mem::take(&mut self.has_news).then(|| self.slow.clone())
     }
 
     /// Keeps a letter that a peer has not taken; `false`, and nothing is kept, for one that has too much to take already.
@@ -47,12 +65,16 @@ impl Unsent {
         let waiting = self.peers.entry(to).or_default();
         waiting.bytes += letter.len() + EACH;
         waiting.letters.push_back(letter);
+        if waiting.bytes > SLOW {
+            self.has_news |= self.slow.insert(to);
+        }
         true
     }
 
     /// The peer is gone.
     pub(super) fn forget(&mut self, peer: Peer) {
         self.peers.remove(&peer);
+        self.has_news |= self.slow.remove(&peer);
     }
 
     /// Tries to deliver what waits, in order, up to the first letter of each peer that is not taken.
@@ -67,6 +89,11 @@ impl Unsent {
             }
             false
         });
+        let before = self.slow.len();
+        let peers = &self.peers;
+        let is_slow = |peer: &Peer| peers.get(peer).is_some_and(|waiting| waiting.bytes > SLOW);
+        self.slow.retain(is_slow);
+        self.has_news |= self.slow.len() != before;
     }
 }
 
@@ -83,7 +110,7 @@ mod tests {
         while unsent.push(deaf, letter(pushed)) {
             pushed += 1;
         }
-        assert!((16..=17).contains(&pushed), "{pushed}");
+        assert!((17..=18).contains(&pushed), "{pushed}");
         assert!(unsent.is_full(deaf));
         let kept = unsent.peers[&deaf].bytes;
         assert!(!unsent.push(deaf, Packed::of_bytes(Vec::new())));
@@ -108,5 +135,29 @@ mod tests {
         assert!(!unsent.is_full(deaf) && unsent.waits_for(deaf));
         unsent.try_again(|_, _| true);
         assert!(unsent.is_empty());
+    }
+
+    /// Whoever is only stopped gets more than one long letter when it goes on, and is slow until it has taken them.
+    #[test]
+    fn long_letters_make_a_peer_slow_before_it_has_too_much() {
+        let (stopped, other) = (Peer(1), Peer(2));
+        let mut unsent = Unsent::default();
+        assert!(unsent.push(other, Packed::of_bytes(vec![0; 1000])));
+        assert_eq!(unsent.who_is_slow(), None);
+        assert!(unsent.push(stopped, Packed::of_bytes(vec![1; 40 << 20])));
+        assert_eq!(unsent.who_is_slow(), Some(BTreeSet::from([stopped])));
+        assert!(!unsent.is_full(stopped), "it may ask");
+        assert!(unsent.push(stopped, Packed::of_bytes(vec![2; 40 << 20])));
+        assert_eq!(unsent.who_is_slow(), None, "nothing new");
+        assert!(unsent.is_full(stopped));
+        assert!(!unsent.push(stopped, Packed::of_bytes(vec![3; 1])));
+        unsent.try_again(|_, letter| letter.bytes()[0] == 1);
+        assert_eq!(unsent.who_is_slow(), None);
+        unsent.try_again(|_, _| true);
+        assert_eq!(unsent.who_is_slow(), Some(BTreeSet::new()));
+        assert!(unsent.push(stopped, Packed::of_bytes(vec![1; 2 << 20])));
+        assert!(unsent.who_is_slow().is_some());
+        unsent.forget(stopped);
+        assert_eq!(unsent.who_is_slow(), Some(BTreeSet::new()));
     }
 }

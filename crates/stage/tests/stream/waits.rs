@@ -354,3 +354,45 @@ fn steps_with_much_to_say_wait_for_readers_that_live() {
         assert!(!matches!(stage.answer(ticket), Answer::Waiting(_)));
     }
 }
+
+/// A process that does not take what it is sent is given no steps meanwhile, holds nobody up, and has them when it does.
+#[test]
+fn who_takes_no_messages_is_given_no_steps() {
+    let mut stage = Stage::new(1 << 20);
+    let writer = stage.writer(0, 1, &config());
+    let limits = Some(Limits {
+        steps: 4,
+        bytes: 1 << 20,
+    });
+    let wide = |name| Reader {
+        limits,
+        ..group(name, Policy::Block)
+    };
+    let slow = stage.reader(10, wide("slow"));
+    let other = stage.reader(11, wide("other"));
+    stage.feed(Event::Slow(BTreeSet::from([Peer(10)])));
+    let early = stage.next(10, slow);
+    stage.write(writer, 0);
+    assert_eq!(stage.drain(11, other), [0]);
+    let at = stage.at(10, slow, 0);
+    stage.pass(1000);
+    for ticket in [early, at] {
+        let fault = stage.still_waits(ticket);
+        assert!(
+            matches!(&fault, Fault::NoStep { whom, .. } if whom.contains("itself")),
+            "{fault}"
+        );
+    }
+    let next = stage.next(10, slow);
+    stage.write(writer, 1);
+    assert!(stage.waits(next));
+    stage.feed(Event::Slow(BTreeSet::new()));
+    assert_eq!(stage.record(next).step, 0);
+    stage.release(10, slow, next);
+    assert_eq!(stage.drain(10, slow), [1]);
+    // What is no step comes all the same.
+    stage.feed(Event::Slow(BTreeSet::from([Peer(10)])));
+    stage.close(writer);
+    let end = stage.next(10, slow);
+    assert_eq!(stage.answer(end), Answer::End(EndOfStream::Closed));
+}

@@ -80,6 +80,7 @@ use groups::Groups;
 pub(super) use matching::Found;
 use matching::Matcher;
 use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
 use std::sync::Arc;
 use store::Store;
 use writers::Writers;
@@ -139,6 +140,8 @@ pub struct Stream {
     matcher: Matcher,
     watches: Watches,
     end: Option<EndOfStream>,
+    /// Who takes no more steps now.
+    pub(super) slow: Rc<BTreeSet<Peer>>,
     /// What it costs who has opened it, beside its groups and subscriptions.
     _charge: Option<Charge>,
     /// When it was opened.
@@ -172,6 +175,7 @@ impl Stream {
             store: Store::new(&config),
             matcher: Matcher::default(),
             watches: Watches::default(),
+            slow: Rc::default(),
             _charge: None,
             since: now,
             config,
@@ -253,6 +257,12 @@ impl Stream {
         self.writer_lost(peer);
         self.reader_lost(peer);
         self.watches.lost(peer);
+        self.settle();
+    }
+
+    /// Those processes take no more steps for now; the others do.
+    pub(super) fn set_slow(&mut self, slow: &Rc<BTreeSet<Peer>>) {
+        self.slow = slow.clone();
         self.settle();
     }
 

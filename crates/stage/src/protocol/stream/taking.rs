@@ -123,8 +123,7 @@ impl Stream {
     ) -> Option<Answer> {
         if self.store.steps.contains_key(&step) {
             return self
-                .store
-                .ready(step)
+                .can_give(number, rank, step)
                 .then(|| self.give(number, rank, ticket, step, false));
         }
         if step < self.store.committed {
@@ -144,9 +143,10 @@ impl Stream {
                 None => return self.end.map(Answer::End),
             },
         };
-        if !self.store.ready(step) {
-            return None; // on its way to disk
+        if !self.can_give(number, rank, step) {
+            return None;
         }
+        let group = self.groups.groups.get_mut(&number)?;
         if ahead == group.taken.len() {
             if group.is_drawn_out(&self.store, Some(step)) {
                 return None;
@@ -163,6 +163,17 @@ impl Stream {
             .flatten()
             .for_each(|step| self.store.suspect(step));
         Some(answer)
+    }
+
+    /// Whether a rank can be given a step that is there: that is not on its way to disk, and the rank's process takes it.
+    fn can_give(&self, number: u64, rank: usize, step: Step) -> bool {
+        let place = self.groups.groups[&number].ranks[rank].place;
+        self.store.ready(step) && !self.is_slow(place)
+    }
+
+    /// Whether a rank's process takes no more steps for now.
+    pub(super) fn is_slow(&self, place: Place) -> bool {
+        matches!(place, Place::Here(peer) if self.slow.contains(&peer))
     }
 
     /// The step for a rank, which holds it from now on; or what is wrong with it.

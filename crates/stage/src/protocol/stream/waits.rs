@@ -120,6 +120,9 @@ impl Stream {
             }
         };
         match self.store.steps.contains_key(&wanted) {
+            true if self.store.ready(wanted) && self.is_slow(group.ranks[rank].place) => {
+                ("itself to take what it was sent before".to_owned(), true)
+            }
             true => {
                 let keepers = self.spilling(wanted);
                 let slow = keepers.iter().find(|keeper| !spills(**keeper));
@@ -154,7 +157,8 @@ impl Stream {
         asking.any(|asking| matches!(asking.stage, Stage::Asked(..)))
     }
 
-    /// The processes that wait for an answer, as writers or as readers; not those that wait for a disk alone, which waits for nobody.
+    /// The processes that wait for an answer, as writers or as readers; not those that wait for a disk or for
+    /// themselves alone, which wait for nobody.
     pub(in crate::protocol) fn waiting(&self) -> impl Iterator<Item = Peer> + '_ {
         let writers = self.writers.ranks.iter();
         let writers = writers.filter_map(|rank| rank.asking.as_ref().map(|asking| asking.peer));
@@ -164,7 +168,7 @@ impl Stream {
             ranks.filter_map(move |(at, rank)| match rank.place {
                 ReaderPlace::Here(peer) => {
                     let mut asked = rank.waiting.iter();
-                    let waits = asked.any(|asked| !self.waits_for_disk(group, at, asked.at));
+                    let waits = asked.any(|asked| !self.waits_for_nobody(group, at, asked.at));
                     waits.then_some(peer)
                 }
                 _ => None,
@@ -173,11 +177,12 @@ impl Stream {
         writers.chain(readers)
     }
 
-    /// Whether a rank of a group that wants the next step, or step `at`, waits for it to be on disk.
-    fn waits_for_disk(&self, group: &Group, rank: usize, at: Option<Step>) -> bool {
+    /// Whether a rank of a group that wants the next step, or step `at`, waits for it to be on disk, or to be able to take it.
+    fn waits_for_nobody(&self, group: &Group, rank: usize, at: Option<Step>) -> bool {
         group
             .wanted(rank, at)
-            .is_some_and(|step| self.store.steps.contains_key(&step) && !self.store.ready(step))
+            .filter(|step| self.store.steps.contains_key(step))
+            .is_some_and(|step| !self.store.ready(step) || self.is_slow(group.ranks[rank].place))
     }
 
     /// Whether the memory that this stream has comes free without help of anybody who waits: whoever has it lives, and is none of
