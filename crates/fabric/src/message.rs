@@ -201,10 +201,10 @@ impl Fabric {
                     Arrived::Bytes(bytes) => engine.deliver(key, from, tag, &Body::Slice(&bytes)),
                     Arrived::Offer(offer) => engine.accept(key, from, tag, offer),
                     Arrived::Departed(incarnation, bytes) => {
-                        engine.deliver_of(key, (from, incarnation), tag, &Body::Slice(&bytes));
+                        engine.deliver_old(key, (from, incarnation), tag, &bytes);
                     }
                     Arrived::Back(incarnation, bytes) => {
-                        engine.deliver_of(key, (from, incarnation), tag, &Body::Slice(&bytes));
+                        engine.deliver_old(key, (from, incarnation), tag, &bytes);
                     }
                 }
                 if engine.has_unsent() {
@@ -327,6 +327,12 @@ impl Core {
 impl crate::engine::Engine {
     pub(crate) fn queue_send(&mut self, to: PeerId, key: Key) {
         self.queue(to, Class::Request, crate::engine::Queued::Send(key));
+    }
+
+    /// As [`Self::deliver`], of what is seldom: a message of an old life, or one that was received before.
+    #[cold]
+    fn deliver_old(&mut self, key: Key, from: (PeerId, u32), tag: u64, bytes: &[u8]) {
+        self.deliver_of(key, from, tag, &Body::Slice(bytes));
     }
 
     /// Ends an operation because its owner no longer wants it, or cannot wait longer.
