@@ -65,6 +65,35 @@ impl<F: FnMut(u64, u64) -> u64> Tamper for Lying<F> {
     }
 }
 
+/// What the checking mode asks behind the next compare-exchange of `fabric`, or before it gives back what that took, is lost.
+pub(crate) struct Losing {
+    /// 0: nothing; 1: what an element has seen; 2: whether it may be updated.
+    pub(crate) what: Arc<AtomicU64>,
+    pub(crate) has_exchanged: bool,
+}
+
+impl Tamper for Losing {
+    fn outgoing(&mut self, to: PeerId, frame: RawFrame, send: &mut dyn FnMut(PeerId, RawFrame)) {
+        let wanted: &[u8] = match self.what.load(Relaxed) {
+            0 => return send(to, frame),
+            1 => br#"{"Take":"#,
+            _ => br#""kind":"Update""#,
+        };
+        let has = |bytes: &[u8]| bytes.windows(wanted.len()).any(|part| part == wanted);
+        if self.has_exchanged && (has(&frame.inline) || has(&frame.body)) {
+            self.what.store(0, Relaxed);
+            self.has_exchanged = false;
+            return;
+        }
+        self.has_exchanged |= is_exchange(&frame);
+        send(to, frame);
+    }
+
+    fn incoming(&mut self, _: PeerId, _: &RawFrame) -> bool {
+        true
+    }
+}
+
 /// A compare-exchange of `fabric` leaves only before the next frame, when its caller has given up: the first one after `armed` is
 /// set.
 pub(crate) fn delay_an_exchange(fabric: &Fabric, armed: &Arc<AtomicU64>) {
@@ -81,11 +110,14 @@ struct Delaying {
 const ATOMIC_BYTES: usize = 48;
 const COMPARE_EXCHANGE: u8 = 8;
 
+fn is_exchange(frame: &RawFrame) -> bool {
+    let is_atomic = frame.body.is_empty() && frame.inline.len() == ATOMIC_BYTES;
+    is_atomic && frame.inline[24] == COMPARE_EXCHANGE
+}
+
 impl Tamper for Delaying {
     fn outgoing(&mut self, to: PeerId, frame: RawFrame, send: &mut dyn FnMut(PeerId, RawFrame)) {
-        let is_atomic = frame.body.is_empty() && frame.inline.len() == ATOMIC_BYTES;
-        let is_exchange = is_atomic && frame.inline[24] == COMPARE_EXCHANGE;
-        if is_exchange && self.armed.swap(0, Relaxed) == 1 {
+        if is_exchange(&frame) && self.armed.swap(0, Relaxed) == 1 {
             self.late = Some((to, frame));
             return;
         }

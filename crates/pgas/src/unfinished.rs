@@ -1,5 +1,8 @@
 //! What a call has left in the middle when it ended at its deadline, and others depend on: this unit brings it to its end
-//! whenever it makes progress.
+//! in what it does later. That is a collective, a wait for a signal or for the holder of a lock, one for an answer of the home of a
+//! lock or of the owner of a slot of a map, `progress`, a flush, and the beginning of a put or a get of consecutive elements,
+//! or of an update that the fabric has ([`crate::atomic`]), by rank, of memory that is not mapped here. It is none of the waits of
+//! the fabric (a receive, a handle), no access by a pointer, and no `load`.
 
 use samite_fabric::Fabric;
 use std::cell::{Cell, RefCell};
@@ -45,7 +48,7 @@ impl<'f> Unfinished<'f> {
 
     #[cold]
     fn go_on(&self, fabric: &Fabric) {
-        // A handler that runs meanwhile may panic, or come here.
+        // A handler that runs meanwhile may panic; what waits below comes here again.
         let mut turn = Turn {
             left: self.left.take(),
             unfinished: self,

@@ -106,9 +106,10 @@ impl<'f> State<'f> {
         }
     }
 
-    /// Whether nothing is in flight.
+    /// Whether nothing is in flight. What is being moved on is: this is asked by waits of operators, too.
     pub(crate) fn is_idle(&self) -> bool {
-        self.in_flight.borrow().is_empty()
+        let in_flight = self.in_flight.try_borrow();
+        in_flight.is_ok_and(|in_flight| in_flight.is_empty())
     }
 
     /// Moves on what is in flight, without waiting.
@@ -127,6 +128,13 @@ impl<'f> State<'f> {
         self.left_behind.set(true);
     }
 
+    /// As while operators run.
+    #[cfg(test)]
+    pub(crate) fn while_stepping<R>(&self, run: impl FnOnce() -> R) -> R {
+        let _moving = self.in_flight.borrow_mut();
+        run()
+    }
+
     /// Others may still write into the staging memory: the next collective gets a new one.
     fn quarantine(&self) {
         drop(self.staging.take());
@@ -136,5 +144,21 @@ impl<'f> State<'f> {
     /// Whether the heap of the job must not be used again.
     pub(crate) fn leaves_behind(&self) -> bool {
         self.left_behind.get()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::Pgas;
+    use samite_fabric::{Config, Fabric, Identity};
+
+    /// An operator of a collective that is being moved on may wait for a signal or a lock.
+    #[test]
+    fn an_operator_may_wait() {
+        let fabric = Fabric::alone(Identity::by_hand("waits"), Config::default());
+        let fabric = fabric.expect("a fabric");
+        let pgas = Pgas::new(&fabric).expect("a job");
+        let wait = || pgas.job.wait_until("a test", &[], || Some(7));
+        assert_eq!(pgas.job.collectives.while_stepping(wait), Ok(7));
     }
 }

@@ -295,6 +295,7 @@ impl<'f> Pgas<'f> {
     pub fn flush_local(&self) {
         self.job.fabric.progress();
         self.job.let_go();
+        self.job.unfinished.step(self.job.fabric);
     }
 
     /// Makes progress for others: where units share no memory, whoever computes for long calls this now
@@ -464,6 +465,7 @@ impl<'f> Job<'f> {
         // ORDERING: SeqCst: what was stored before is visible to everybody before what comes after.
         samite_mem::sync::fence(samite_mem::sync::Ordering::SeqCst);
         self.let_go();
+        self.unfinished.step(self.fabric);
         self.implicit.flush(of)?;
         match &self.check {
             None => Ok(()),

@@ -143,7 +143,10 @@ impl<'f> Lock<'f> {
     /// * [`Error::AlreadyHeld`]; so it is called by what runs while another call of it waits.
     /// * The deadline: this unit keeps its place in the queue, and the next call goes on with it, also where the
     ///   home has not answered in time. Until then those behind it wait; dropping the lock leaves the queue. If the home does
-    ///   not answer during the drop either, this unit leaves when it makes progress later.
+    ///   not answer during the drop either, this unit leaves later: in a collective, a flush, a wait for a signal or a lock,
+    ///   [`Pgas::progress`](crate::Pgas::progress), and where it puts or gets consecutive elements by rank that are not mapped,
+    ///   or updates one by an operation that the fabric has. A wait of the fabric (a receive, a handle) and an access by a
+    ///   pointer do nothing for it.
     #[inline]
     pub fn acquire(&self) -> Result<Guard<'_, 'f>> {
         match self.take(Wish::Wait)? {
@@ -268,7 +271,7 @@ impl Guard<'_, '_> {
     /// # Errors
     /// A lost unit that an operation went to, or the loss of the home; the lock is given back all the same
     /// where that is possible. The deadline, where the home, or whoever is next, takes no message in time: this unit
-    /// brings it to its end when it makes progress later, and the next call of this lock does first.
+    /// brings it to its end later, in what [`Lock::acquire`] names, and the next call of this lock does first.
     pub fn release(self) -> Result<()> {
         let lock = self.lock;
         std::mem::forget(self);

@@ -14,10 +14,11 @@ impl<'f, T: AtomicElem> Segment<'f, T, Shared> {
     #[inline]
     #[track_caller]
     pub fn fetch_op(&self, rank: u32, index: u64, update: Update, value: T) -> Result<T> {
-        if let Some(op) = T::native(update)
-            && let Some(old) = self.apply_here(rank, index, op, (value.to_word(), 0))
-        {
-            return Ok(old);
+        if let Some(op) = T::native(update) {
+            if let Some(old) = self.apply_here(rank, index, op, (value.to_word(), 0)) {
+                return Ok(old);
+            }
+            self.finish_for_others();
         }
         self.fetch_op_slowly(rank, index, update, value)
     }
@@ -59,10 +60,12 @@ impl<'f, T: AtomicElem> Segment<'f, T, Shared> {
     #[track_caller]
     pub fn compare_swap(&self, rank: u32, index: u64, expected: T, new: T) -> Result<T> {
         let values = (expected.to_word(), new.to_word());
-        if size_of::<T>() >= 4
-            && let Some(old) = self.apply_here(rank, index, Atomic::CompareExchange, values)
-        {
-            return Ok(old);
+        if size_of::<T>() >= 4 {
+            let op = Atomic::CompareExchange;
+            if let Some(old) = self.apply_here(rank, index, op, values) {
+                return Ok(old);
+            }
+            self.finish_for_others();
         }
         self.compare_swap_slowly(rank, index, expected, new)
     }
@@ -104,6 +107,7 @@ impl<'f, T: AtomicElem> Segment<'f, T, Shared> {
             }
             return Ok(());
         };
+        self.finish_for_others();
         let mut pending = Vec::with_capacity(values.len());
         for (at, value) in values.iter().enumerate() {
             let started = remote.atomic_nb(offset(at), op, width::<T>(), value.to_word(), 0);

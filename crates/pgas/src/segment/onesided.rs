@@ -57,6 +57,7 @@ impl<'f, T: Elem> Segment<'f, T, Shared> {
 
     #[track_caller]
     fn put_slowly(&self, rank: u32, index: u64, from: &[T]) -> Result<()> {
+        self.finish_for_others();
         let remote = self.watched_part(rank, index, from.len(), AccessKind::Put)?;
         let offset = self.offset(index);
         remote
@@ -79,6 +80,7 @@ impl<'f, T: Elem> Segment<'f, T, Shared> {
     #[track_caller]
     fn get_slowly(&self, rank: u32, index: u64, into: &mut [T]) -> Result<()> {
         let count = into.len();
+        self.finish_for_others();
         let remote = self.watched_part(rank, index, count, AccessKind::Get)?;
         let offset = self.offset(index);
         remote
@@ -123,6 +125,7 @@ impl<'f, T: Elem> Segment<'f, T, Shared> {
         from: &[T],
         kind: AccessKind,
     ) -> Result<Handle<'f, u64>> {
+        self.finish_for_others();
         let remote = self.watched_part(rank, index, from.len(), kind)?;
         remote
             .put_nb(self.offset(index), crate::bytes_of(from))
@@ -146,6 +149,7 @@ impl<'f, T: Elem> Segment<'f, T, Shared> {
             remote.get(offset, into).map_err(wrong)?;
             return Ok(Fetch(Source::Here(elements)));
         }
+        self.finish_for_others();
         let handle = remote.get_nb(offset, bytes).map_err(wrong)?;
         Ok(Fetch(Source::Coming(handle, PhantomData)))
     }

@@ -30,6 +30,19 @@ impl<'f, T: Elem> Segment<'f, T, Shared> {
         Ok((remote, self.offset(index)))
     }
 
+    /// As [`Segment::word`], where the checking mode is asked otherwise.
+    pub(crate) fn unwatched_word(&self, rank: u32, index: u64) -> Result<(&Remote<'f>, u64)> {
+        let remote = self.part_of(rank, index, 1)?;
+        Ok((remote, self.offset(index)))
+    }
+
+    /// Goes on with what others wait for, before this unit waits for a member whose memory is not mapped.
+    #[cold]
+    pub(super) fn finish_for_others(&self) {
+        let job = &self.team().0.job;
+        job.unfinished.step(job.fabric);
+    }
+
     /// Whether a member's elements are reached at once.
     #[inline(always)]
     pub(crate) fn is_near(&self, rank: u32) -> bool {

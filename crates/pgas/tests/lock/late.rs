@@ -214,6 +214,57 @@ fn a_release_that_is_late_needs_no_other_call_of_the_lock() {
     units.conduct(name, body, |cast| (0..2).for_each(|_| send_away(cast)));
 }
 
+/// A release that found no credit is sent in whatever else unit 1 does with global memory.
+#[test]
+fn a_release_that_is_late_is_sent_by_accesses() {
+    let body = |fabric: &Fabric, _: &[PeerId]| {
+        let pgas = Pgas::new(fabric)?;
+        let (world, me) = (pgas.world(), pgas.me());
+        let words = world.allocate::<u64>(8200)?;
+        let lock = lock_of_the_first(world)?;
+        let other = loop {
+            let lock = world.lock()?;
+            if lock.home() == 2 {
+                break lock;
+            }
+        };
+        let mut value = [0];
+        let mut ways: [&mut dyn FnMut() -> Result<(), Error>; 6] = [
+            &mut || pgas.flush_all(),
+            &mut || {
+                pgas.flush_local();
+                Ok(())
+            },
+            &mut || words.put(2, 1, &[1]),
+            &mut || words.get(2, 1, &mut value),
+            &mut || words.fetch_add(2, 1, 1).map(drop),
+            &mut || other.acquire()?.release(),
+        ];
+        for (turn, way) in (1..).zip(&mut ways) {
+            let mut guard = (me == Unit(1)).then(|| lock.acquire()).transpose()?;
+            world.barrier()?;
+            while_away(fabric, me, || {
+                timed_out(use_up_the_credit(&words, 0)).expect("unit 0 is away");
+                guard.take().map_or(Ok(()), |guard| guard.release())
+            })?;
+            if me == Unit(1) {
+                while words.get_value(1, 0)? < 2 * turn {
+                    way()?;
+                    fabric.progress();
+                }
+            } else {
+                lock.acquire()?.release()?;
+                signal(&words, 1)?;
+            }
+            world.barrier()?;
+        }
+        Ok(())
+    };
+    let name = "late::a_release_that_is_late_is_sent_by_accesses";
+    let units = units(3).mask(MESSAGES_ONLY);
+    units.conduct(name, body, |cast| (0..6).for_each(|_| send_away(cast)));
+}
+
 /// Whoever is next is stopped, and nothing more can be sent to it: it is woken when it goes on.
 #[test]
 fn a_wake_that_finds_no_credit_is_sent_later() {

@@ -1,10 +1,10 @@
-//! Changes of a word over messages that its owner does not answer in time: the caller has an error, and what was taken all
-//! the same is given back when this unit makes progress ([`crate::unfinished`]).
+//! Changes of a word over messages that its owner does not answer in time, or that a panic of what runs meanwhile leaves: the
+//! caller has no slot, and what was taken all the same is given back later ([`crate::unfinished`]).
 
 use super::Map;
 use super::slot::State;
 use crate::check::AccessKind;
-use crate::unfinished::Finish;
+use crate::unfinished::{Finish, Unfinished};
 use crate::{Elem, Result};
 use samite_fabric::{Atomic, Error as Below, Handle, Remote, Width};
 
@@ -23,51 +23,108 @@ impl<'f, K: Elem, V: Elem> Map<'f, K, V> {
         let (remote, at) = self.words.word(rank, place, AccessKind::Update)?;
         let op = Atomic::CompareExchange;
         let asked = remote.atomic_nb(at, op, Width::W64, from.0, to.0)?;
+        let taking = Some((asked, from.0));
+        let mut unwanted = Unwanted::new(&job.unfinished, (remote, at), taking, undo);
         let whom = [self.team().peer(rank)?];
-        let over = || asked.is_over().then_some(());
+        let over = || {
+            job.unfinished.step(fabric);
+            unwanted.is_answered().then_some(())
+        };
         let waited = fabric.wait_stepping("the owner of a slot", &whom, over, || false);
-        match waited {
-            Err(error) if !asked.is_over() => {
-                if let Below::Timeout { .. } = error {
-                    let remote = remote.clone();
-                    let taking = Some((asked, from.0));
-                    job.unfinished.add(Late {
-                        remote,
-                        at,
-                        taking,
-                        undo,
-                    });
-                }
-                Err(error.into())
+        if let Err(error) = waited
+            && !unwanted.is_answered()
+        {
+            if !matches!(error, Below::Timeout { .. }) {
+                unwanted.forget();
             }
-            _ => {
-                let found = asked.wait()?;
-                self.words.seen(rank, place)?;
-                Ok(found)
-            }
+            return Err(error.into());
         }
+        let found = match unwanted.answer() {
+            Ok(found) if found == from.0 => found,
+            other => {
+                unwanted.forget();
+                let found = other?;
+                self.words.seen(rank, place)?;
+                return Ok(found);
+            }
+        };
+        self.words.seen(rank, place)?;
+        unwanted.forget();
+        Ok(found)
     }
 
-    /// Adds to a word that this unit has taken.
+    /// Adds to a word that this unit has taken. An error of the checking mode is told when that is done.
     #[cold]
     pub(super) fn give_back_far(&self, (rank, place): (u32, u64), change: u64) -> Result<()> {
-        let (remote, at) = self.words.word(rank, place, AccessKind::Update)?;
+        let job = &self.team().0.job;
+        let at = self.words.unwatched_word(rank, place)?;
+        let unwanted = Unwanted::new(&job.unfinished, at, None, change);
+        let watched = self.words.word(rank, place, AccessKind::Update);
+        let (remote, at) = at;
         match remote.atomic_nb(at, Atomic::Add, Width::W64, change, 0) {
-            Ok(asked) => asked.wait()?,
+            Ok(asked) => {
+                unwanted.forget();
+                asked.wait()?;
+            }
             Err(error) => {
-                if let Below::Timeout { .. } = error {
-                    let (remote, taking, undo) = (remote.clone(), None, change);
-                    self.team().0.job.unfinished.add(Late {
-                        remote,
-                        at,
-                        taking,
-                        undo,
-                    });
+                if !matches!(error, Below::Timeout { .. }) {
+                    unwanted.forget();
                 }
                 return Err(error.into());
             }
-        };
+        }
+        watched?;
         self.words.seen(rank, place)
+    }
+}
+
+/// A word that this unit gives back later, unless it is forgotten.
+struct Unwanted<'u, 'f> {
+    unfinished: &'u Unfinished<'f>,
+    late: Option<Late<'f>>,
+}
+
+impl<'u, 'f> Unwanted<'u, 'f> {
+    fn new(
+        unfinished: &'u Unfinished<'f>,
+        (remote, at): (&Remote<'f>, u64),
+        taking: Option<(Handle<'f, u64>, u64)>,
+        undo: u64,
+    ) -> Unwanted<'u, 'f> {
+        let late = Some(Late {
+            remote: remote.clone(),
+            at,
+            taking,
+            undo,
+        });
+        Unwanted { unfinished, late }
+    }
+
+    /// Whether it is known if the word was taken.
+    fn is_answered(&self) -> bool {
+        let taking = self.late.as_ref().and_then(|late| late.taking.as_ref());
+        taking.is_none_or(|(asked, _)| asked.is_over())
+    }
+
+    /// The word that was found.
+    fn answer(&mut self) -> Result<u64> {
+        let taking = self.late.as_mut().and_then(|late| late.taking.take());
+        match taking {
+            Some((asked, _)) => Ok(asked.wait()?),
+            None => unreachable!("it is asked for once"),
+        }
+    }
+
+    fn forget(mut self) {
+        self.late = None;
+    }
+}
+
+impl Drop for Unwanted<'_, '_> {
+    fn drop(&mut self) {
+        if let Some(late) = self.late.take() {
+            self.unfinished.add(late);
+        }
     }
 }
 

@@ -20,7 +20,7 @@
 //! * A unit that dies while a slot is busy leaves it so: whoever needs the slot gets a timeout.
 //! * A unit whose call ends at its deadline gives the slot back behind what it has sent, in the order in which the owner
 //!   takes both; what it could not send, or has no answer to yet (`late`), when it makes progress. A key that was to be added
-//!   is not there then. A value that was to be changed is the old one or the new one; if it is longer than one message, half
+//!   is not there then, unless only the last answer was missing. A value that was to be changed is the old one or the new one; if it is longer than one message, half
 //!   of it may have arrived, and the key is gone.
 //! * Slots of removed entries make searches for absent keys longer until they are used again.
 
@@ -162,8 +162,9 @@ impl<'f, K: Elem, V: Elem> Map<'f, K, V> {
     /// Calls `see` for the entries that this unit keeps. Local. Others may use the map meanwhile: an entry that
     /// is there all the time is seen once, with one of its values.
     pub fn for_each_local(&self, mut see: impl FnMut(K, V)) -> Result<()> {
-        let (rank, mut patience) = (self.team().rank(), Patience::default());
+        let rank = self.team().rank();
         for slot in 0..self.slots {
+            let mut patience = Patience::default();
             loop {
                 let state = self.state(rank, slot)?;
                 match state.kind() {

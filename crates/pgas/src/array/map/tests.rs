@@ -1,8 +1,12 @@
 use super::*;
 use crate::Pgas;
-use crate::tampered::{Lies, delay_an_exchange};
-use samite_fabric::{Config, Error as Below, Fabric, Identity};
-use samite_testkit::{Outcome, check, same, simulate};
+use crate::tampered::{Lies, Losing, delay_an_exchange};
+use crate::unfinished::Finish;
+use samite_fabric::testing::tamper;
+use samite_fabric::{Config, Error as Below, Fabric, Identity, PeerId};
+use samite_testkit::{MESSAGES_ONLY, Outcome, check, same, simulate, units};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
@@ -96,6 +100,123 @@ fn an_exchange_that_is_late_takes_nothing() {
         }
         Ok(map.free()?)
     });
+}
+
+/// A handler panics while the exchange of unit 0 is on its way: nobody finds the slot taken.
+#[test]
+fn a_panic_behind_an_exchange_takes_nothing() {
+    const PANICS: u16 = 7;
+    let name = "array::map::tests::a_panic_behind_an_exchange_takes_nothing";
+    let armed = &Arc::new(AtomicU64::new(0));
+    simulate(name, 2, 0..8, |fabric, peers| {
+        let pgas = Pgas::new(fabric)?;
+        let world = pgas.world();
+        let map = Map::<u64, u64>::new(world, 8)?;
+        let [key, _] = neighbours(&map);
+        if world.rank() == 0 {
+            fabric.on(PANICS, |_, _| resume_unwind(Box::new("a handler")));
+            delay_an_exchange(fabric, armed);
+            armed.store(1, Relaxed);
+        }
+        world.barrier()?;
+        if world.rank() == 0 {
+            let ended = catch_unwind(AssertUnwindSafe(|| map.insert(key, 1)));
+            check!(ended.is_err(), "{ended:?}");
+        } else {
+            while armed.load(Relaxed) == 1 {
+                fabric.progress();
+            }
+            drop(fabric.request(peers[0], PANICS, &[])?.wait());
+        }
+        world.barrier()?;
+        if world.rank() == 1 {
+            same!(map.insert(key, 7)?, None);
+        }
+        world.barrier()?;
+        Ok(map.free()?)
+    });
+}
+
+/// The checking mode has no answer, behind the exchange that takes a slot, and before the slot is given back: nobody finds it busy.
+#[test]
+fn a_question_without_an_answer_leaves_no_slot_busy() {
+    let body = |fabric: &Fabric, _: &[PeerId]| {
+        let pgas = Pgas::new(fabric)?;
+        let world = pgas.world();
+        let map = Map::<u64, u64>::new(world, 8)?;
+        let [key, _] = neighbours(&map);
+        let lost = Arc::new(AtomicU64::new(0));
+        let losing = Losing {
+            what: lost.clone(),
+            has_exchanged: false,
+        };
+        if world.rank() == 0 {
+            tamper(fabric, Box::new(losing));
+        }
+        for turn in 1..=2 {
+            if world.rank() == 0 {
+                let patient = fabric.deadline();
+                fabric.set_deadline(Duration::from_millis(50));
+                lost.store(turn, Relaxed);
+                timed_out(&map.insert(key, turn))?;
+                same!(lost.load(Relaxed), 0);
+                fabric.set_deadline(patient);
+            }
+            world.barrier()?;
+            if world.rank() == 1 {
+                // The second time it was there.
+                let there = (turn == 2).then_some(turn);
+                same!(map.insert(key, 7)?, there);
+            }
+            world.barrier()?;
+        }
+        Ok(map.free()?)
+    };
+    let name = "array::map::tests::a_question_without_an_answer_leaves_no_slot_busy";
+    let units = units(2).mask(MESSAGES_ONLY);
+    units.config(|config| config.check = true).run(name, body);
+}
+
+/// Gives one slot after the other back, each when somebody has waited for it.
+#[derive(Debug)]
+struct GivesBack<'f> {
+    map: Rc<Map<'f, u64, u64>>,
+    slots: Vec<u64>,
+    waited: u32,
+}
+
+impl Finish for GivesBack<'_> {
+    fn go_on(&mut self) -> bool {
+        self.waited += 1;
+        if self.waited.is_multiple_of(40)
+            && let Some(slot) = self.slots.pop()
+        {
+            let given = self.map.give_back(0, slot, EMPTY_OUT);
+            assert_eq!(given, Ok(()));
+        }
+        self.slots.is_empty()
+    }
+}
+
+/// Whoever looks at all slots waits for each of them, and not for all together.
+#[test]
+fn every_slot_is_waited_for() {
+    let fabric = Fabric::alone(Identity::by_hand("map"), Config::default()).expect("a fabric");
+    let pgas = Pgas::new(&fabric).expect("a job");
+    let map = Rc::new(Map::<u64, u64>::new(pgas.world(), 4).expect("a map"));
+    for slot in 0..4 {
+        let state = map.state(0, slot).expect("it is there");
+        let taken = map.take((0, slot), state, state.taken(1), EMPTY_OUT);
+        assert_eq!(taken, Ok(true));
+    }
+    let gives_back = GivesBack {
+        map: map.clone(),
+        slots: vec![3, 2, 1, 0],
+        waited: 0,
+    };
+    pgas.job.unfinished.add(gives_back);
+    fabric.set_deadline(Duration::ZERO);
+    assert_eq!(map.local_len(), Ok(0));
 }
 
 /// The owner says at each look that the word of a slot has changed: whoever asks has an error in the end.
