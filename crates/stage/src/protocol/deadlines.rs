@@ -15,13 +15,24 @@ impl Steward {
         let waiting: BTreeSet<Peer> = self.streams.values().flat_map(Stream::waiting).collect();
         let moving = self.whose_memory_moves(&waiting);
         let circles = self.circles(&waiting);
+        let eased = self.eased(&waiting);
         for (id, stream) in &mut self.streams {
             stream.tick(&stream::Others {
                 memory_moves: moving.contains(id),
                 waiting: &waiting,
                 circles: &circles,
+                eased: &eased,
                 worked: &self.worked,
             });
+        }
+    }
+
+    /// The processes of which readers that live let steps go, in whichever stream; only looked for where one waits for that.
+    fn eased(&self, waiting: &BTreeSet<Peer>) -> BTreeSet<Peer> {
+        let streams = || self.streams.values();
+        match streams().any(Stream::is_over_memory) {
+            true => streams().flat_map(|stream| stream.eases(waiting)).collect(),
+            false => BTreeSet::new(),
         }
     }
 

@@ -379,11 +379,21 @@ impl Steward {
                 }
             }
             news |= self.forget_over();
+            news |= self.look_again();
             news |= self.open_pending();
             if !news && !self.governor.has_changed() {
                 return;
             }
         }
+    }
+
+    /// Streams in which somebody waits for the coordinator's memory look whether there is some; says whether there were any.
+    fn look_again(&mut self) -> bool {
+        let streams = self.ledger.who_may_look_again();
+        for id in &streams {
+            self.tell(*id, Stream::look_again);
+        }
+        !streams.is_empty()
     }
 
     fn verdict(&mut self, verdict: Verdict) {

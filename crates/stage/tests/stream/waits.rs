@@ -396,3 +396,106 @@ fn who_takes_no_messages_is_given_no_steps() {
     let end = stage.next(10, slow);
     assert_eq!(stage.answer(end), Answer::End(EndOfStream::Closed));
 }
+
+/// A writer of one stream is let in when readers of another one let go of what its process has there; and what it has begun it may
+/// finish.
+#[test]
+fn steps_of_another_stream_are_waited_for() {
+    const PART: usize = 10 << 20;
+    let mut stage = Stage::new(1 << 20);
+    let open = |stage: &mut Stage, name: &str, reads: u32| {
+        let ticket = stage.ask(Peer(0), |ticket| Request::OpenWriter {
+            ticket,
+            stream: name.into(),
+            program: "simulation".into(),
+            rank: 0,
+            size: 1,
+            config: Box::new(config()),
+            patience: 0,
+            gives_up: false,
+        });
+        let Answer::Writing { writer, .. } = stage.answer(ticket) else {
+            panic!("it is new");
+        };
+        let limits = Some(Limits {
+            steps: 1000,
+            bytes: 1 << 20,
+        });
+        let reader = Box::new(Reader {
+            limits,
+            ..group("viewer", Policy::Block)
+        });
+        let ticket = stage.ask(Peer(reads.into()), |ticket| Request::OpenReader {
+            ticket,
+            stream: name.into(),
+            reader,
+            patience: 0,
+            gives_up: false,
+        });
+        match stage.answer(ticket) {
+            Answer::Reading { reader, .. } => (writer, reader),
+            other => panic!("{other:?}"),
+        }
+    };
+    let commit = |stage: &mut Stage, writer, step, bytes| {
+        let part = Part {
+            step,
+            layout: Told::New(Arc::default()),
+            slots: Vec::new(),
+            places: Places::Packed,
+            attributes: vec![("text".into(), Attribute::Text("x".repeat(bytes)))],
+            checksum: 7,
+        };
+        let keep = false;
+        let ticket = stage.ask(Peer(0), |ticket| Request::Commit {
+            ticket,
+            writer,
+            part,
+            keep,
+        });
+        assert_eq!(stage.answer(ticket), Answer::Committed);
+    };
+    let (field, fast) = open(&mut stage, "field", 10);
+    let (trace, slow) = open(&mut stage, "trace", 11);
+    let (more, _) = open(&mut stage, "more", 12);
+    for writer in [field, trace, more] {
+        let ticket = stage.begin_at(writer, 0, Vec::new());
+        assert_eq!(stage.buffers(ticket), []);
+        commit(
+            &mut stage,
+            writer,
+            0,
+            if writer == field { PART } else { 10 },
+        );
+    }
+    assert_eq!(stage.drain(10, fast), [0]);
+    let begun = stage.begin_at(more, 1, Vec::new());
+    assert_eq!(stage.buffers(begun), []);
+    for step in 1..7 {
+        let ticket = stage.begin_at(trace, step, Vec::new());
+        assert_eq!(stage.buffers(ticket), []);
+        commit(&mut stage, trace, step, PART);
+    }
+    // Of the field nothing is unread.
+    let ticket = stage.begin_at(field, 1, Vec::new());
+    assert!(stage.waits(ticket));
+    stage.pass(1000);
+    let fault = stage.still_waits(ticket);
+    assert!(matches!(fault, Fault::TooMuchOpen { .. }), "{fault}");
+    let ticket = stage.begin_at(field, 1, Vec::new());
+    stage.drain(11, slow);
+    assert_eq!(stage.buffers(ticket), [], "there is room");
+    commit(&mut stage, field, 1, 63 << 20);
+    let wants = vec![Want {
+        keeper: KEEPER,
+        bytes: 128,
+    }];
+    // What was begun gets what it needs, over that.
+    let ticket = stage.ask(Peer(0), |ticket| Request::Reserve {
+        ticket,
+        writer: more,
+        wants,
+        patience: 1000,
+    });
+    assert_eq!(stage.buffers(ticket).len(), 1);
+}

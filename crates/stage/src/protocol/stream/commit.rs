@@ -40,7 +40,11 @@ impl Stream {
             Told::New(layout) => costs::of_layout(layout),
             Told::Same(_) => 0,
         };
-        let cost = costs::of_part(part).saturating_add(layout);
+        self.afford_begun(from, costs::of_part(part).saturating_add(layout))
+    }
+
+    /// The same for what belongs to a step that was let begin.
+    pub(super) fn afford_begun(&mut self, from: Peer, cost: u64) -> Result<(), Fault> {
         let afforded = self.afford(from, cost);
         afforded.or_else(|_| self.store.costs.check_begun(from, cost))
     }
@@ -85,6 +89,11 @@ impl Stream {
         self.store
             .checker
             .enter(rank, hash, layout, &self.store.open.parts)?;
+        // What nobody reads is retained, and comes free for nobody.
+        let charge = match self.groups.is_empty() {
+            true => self.store.costs.charge(from, cost),
+            false => self.store.costs.charge_step(from, cost),
+        };
         let kept = Kept {
             hash,
             layout: layout.clone(),
@@ -92,7 +101,7 @@ impl Stream {
             places: part.places,
             attributes: part.attributes.into(),
             checksum: part.checksum,
-            _charge: self.store.costs.charge(from, cost),
+            _charge: charge,
         };
         self.store.put_part(rank as usize, kept, from);
         if self.store.open.missing == 1

@@ -4,7 +4,7 @@
 //! is counted for the peer from which it came, until it is let go. A layout that steps share is counted once.
 
 use crate::protocol::ledger::{Charge, Ledger};
-use crate::protocol::{Attribute, Fault, Layout, Part, Peer, Places, encoded_bytes};
+use crate::protocol::{Attribute, Fault, Layout, Part, Peer, Places, StreamId, encoded_bytes};
 use std::collections::HashMap;
 use std::mem::size_of;
 use std::sync::Arc;
@@ -44,6 +44,21 @@ impl Costs {
     /// Counts so many bytes for a peer until the charge is dropped.
     pub(super) fn charge(&self, peer: Peer, bytes: u64) -> Charge {
         self.ledger.charge(peer, bytes)
+    }
+
+    /// The same for its part of a step.
+    pub(super) fn charge_step(&self, peer: Peer, bytes: u64) -> Charge {
+        self.ledger.charge_step(peer, bytes)
+    }
+
+    /// Whether a peer has parts of steps here, of this stream or another one.
+    pub(super) fn has_steps(&self, peer: Peer) -> bool {
+        self.ledger.has_steps(peer)
+    }
+
+    /// Somebody in that stream waits until there is less.
+    pub(super) fn wait(&self, stream: StreamId) {
+        self.ledger.wait(stream);
     }
 
     /// Whether a peer may cost so much more.

@@ -6,6 +6,7 @@ use super::writers::{Place, Stage};
 use super::{Others, Stream};
 use crate::protocol::governor::Shortage;
 use crate::protocol::{EndOfStream, Fault, Peer};
+use std::collections::BTreeSet;
 
 impl Stream {
     /// Ends the questions of writer ranks whose deadline is over, or has them asked again; and the stream when a lease is.
@@ -47,7 +48,7 @@ impl Stream {
         let step = self.store.committed;
         match &asking.stage {
             Stage::Queued if asking.begin > Some(step) => self.next_is_alive(),
-            Stage::Queued if self.too_much(rank).is_some() => self.groups.move_on(others.waiting),
+            Stage::Queued if self.too_much(rank).is_some() => others.eased.contains(&asking.peer),
             Stage::Queued => {
                 let bytes = self.store.last_bytes;
                 self.groups.full_are_alive(&self.store, step, bytes)
@@ -62,6 +63,29 @@ impl Stream {
                 self.unallocated(buffers).all(goes_on)
             }
         }
+    }
+
+    /// Whether a rank waits for less to be in use of the coordinator's memory.
+    pub(in crate::protocol) fn is_over_memory(&self) -> bool {
+        let mut asking = self
+            .writers
+            .ranks
+            .iter()
+            .filter_map(|rank| rank.asking.as_ref());
+        asking.any(|asking| asking.is_over)
+    }
+
+    /// The processes that write here, if readers have steps of theirs still to take, and all of these let go of steps by themselves.
+    pub(in crate::protocol) fn eases(
+        &self,
+        waiting: &BTreeSet<Peer>,
+    ) -> impl Iterator<Item = Peer> {
+        let eases = self.groups.has_unread() && self.groups.move_on(waiting);
+        let ranks = self.writers.ranks.iter().filter(move |_| eases);
+        ranks.filter_map(|rank| match rank.place {
+            Place::Here(peer) => Some(peer),
+            Place::Away(_) | Place::Closed => None,
+        })
     }
 
     /// Why a step that could begin has to wait for what others have still to take, if that is what it waits for.

@@ -115,6 +115,8 @@ pub struct Others<'a> {
     pub waiting: &'a BTreeSet<Peer>,
     /// The processes that wait for each other, so that none of them is ever answered: each with who waits for whom from it on.
     pub circles: &'a BTreeMap<Peer, Arc<[String]>>,
+    /// The processes that have steps at the coordinator, of any stream, which readers that live let go of.
+    pub eased: &'a BTreeSet<Peer>,
     /// When each keeper has got on with a buffer last.
     pub worked: &'a BTreeMap<Peer, u64>,
 }

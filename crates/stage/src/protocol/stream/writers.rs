@@ -38,7 +38,7 @@ pub(super) struct Asking {
     /// The step to begin, or `None` for more buffers of the open one.
     pub(super) begin: Option<Step>,
     pub(super) wants: Vec<Want>,
-    /// Its process has too much here for one step more, of which readers have still to take some.
+    /// Its process, or all of them, have too much here for one step more, of which readers have still to take some.
     pub(super) is_over: bool,
     pub(super) stage: Stage,
     /// What it costs while it waits.
@@ -216,10 +216,14 @@ impl Stream {
             return self.answer(from, ticket, answer);
         }
         let cost = self.cost_to_begin(rank as usize, wants.len());
-        let is_over = match self.afford(from, cost) {
+        let afforded = match begin {
+            Some(_) => self.afford(from, cost),
+            None => self.afford_begun(from, cost),
+        };
+        let is_over = match afforded {
             Ok(()) => false,
             // As at a limit.
-            Err(_) if begin.is_some() && self.groups.has_unread() => true,
+            Err(_) if begin.is_some() && self.may_be_less(from) => true,
             Err(fault) => return self.fail(from, ticket, fault),
         };
         let until = self.after(patience);
@@ -288,7 +292,9 @@ impl Stream {
                 }
                 let cost = self.cost_to_begin(rank, wants);
                 if is_over && let Err(fault) = self.afford(peer, cost) {
-                    if !self.groups.has_unread() {
+                    if self.may_be_less(peer) {
+                        self.store.costs.wait(self.id);
+                    } else {
                         self.take_asking(rank);
                         self.fail(peer, ticket, fault);
                     }
@@ -297,6 +303,16 @@ impl Stream {
             }
             self.ask(rank);
         }
+    }
+
+    /// Whether what a process has here may become less without it: what readers have still to take, in this stream or another one.
+    fn may_be_less(&self, peer: Peer) -> bool {
+        self.groups.has_unread() || self.store.costs.has_steps(peer)
+    }
+
+    /// There is less of the coordinator's memory in use: whoever waits for that looks again.
+    pub(in crate::protocol) fn look_again(&mut self) {
+        self.settle();
     }
 
     /// The rank that has closed the stream and so never commits `step`.
