@@ -9,7 +9,7 @@
 //! * [`everywhere!`]: one body as three tests: mapped memory, messages only, simulated.
 //! * [`fuzz::rounds`]: a body per seed, with random and mutated bytes, for whatever decodes what others wrote.
 //! * [`hostile`]: a peer that sends frames which no honest one sends, and writes into every table it can reach.
-//! * [`contract`]: what every transport is held to, as cases that run on all of them.
+//! * [`contract`](mod@contract): what every transport is held to, as cases that run on all of them.
 //!
 //! # Files
 //! `units` (what to run) · `cast` (the running processes, watchdog) · `child` (inside a process) ·

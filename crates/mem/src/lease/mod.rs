@@ -22,7 +22,7 @@
 //!    there is no range at all, and in `Reading` there are only [`Readable`] ones.
 //! G3 Only one [`Exclusive`] exists: it is made by the turn to `Closed`, by the owner, who has the only
 //!    [`LeasedBlock`]. In `Lent` there is one [`Lent`] at most (W5), and it cannot be cloned.
-//! G4 The memory of a [`LeasedBlock`] has no other range: it comes from a [`Growing`] block or a vector, which had
+//! G4 The memory of a [`LeasedBlock`] has no other range: it comes from a `Growing` block or a vector, which had
 //!    none, and is not handed out but with a lease.
 //! G5 A [`LeasedBlock`] that is dropped while a lease is out is withdrawn, and its memory is never used again by
 //!    this process. Who wants it back keeps the block and tries again ([`LeasedBlock::end`]).

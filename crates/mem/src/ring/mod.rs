@@ -28,7 +28,7 @@
 //!    an earlier lap differs by `CELLS`.
 //! R5 The bulk area obeys R2 with `bulk_head`; a body is contiguous, skipping the end of the area.
 //!
-//! The other side is not trusted: whatever breaks R1-R5 is [`Corrupt`] and the ring is closed.
+//! The other side is not trusted: whatever breaks R1-R5 is `Corrupt` and the ring is closed.
 //!
 //! Sketch: 8 bytes = 1 line, 1 store of 24 bytes, 1 load; 256 bytes = 5 lines; a body of 64 KiB = 1
 //! line and 1024 lines of bulk, copied once in and once out while they stay in the cache.

@@ -15,7 +15,7 @@
 //!   END      where the index is: the last 256 bytes of the file
 //! ```
 //!
-//! All of them are *frames* ([`frame`](self::frame)): a head of 128 bytes that says kind, step, length and checksum, then the
+//! All of them are *frames* (`frame`): a head of 128 bytes that says kind, step, length and checksum, then the
 //! content. A reader goes from head to head, or straight to the index.
 //!
 //! # Runs

@@ -1,6 +1,6 @@
 //! The machines of [`protocol`](crate::protocol) on the fabric: the process that coordinates, and keeps.
 //!
-//! A *service* is a peer that has a [`Steward`], a [`Keeper`], or both. The agent of a node runs one with both beside
+//! A *service* is a peer that has a [`Steward`], a `Keeper`, or both. The agent of a node runs one with both beside
 //! its own loop; a dedicated staging unit (method `server`) runs one with a keeper; a domain of one process has one in
 //! the process itself, turned by whoever waits.
 //!

@@ -11,7 +11,7 @@
 //!
 //! A *round* is some sweeps of the solver, a look of the monitor, and its orders for the next round: the factor, and whether
 //! to stop. The first round has no orders but a token, and begins with the factor of LAPLACE_MPI. The monitor's units each see a
-//! block of the field's means, and agree on the largest change of one ([`Steering`] says what follows from it).
+//! block of the field's means, and agree on the largest change of one (`Steering` says what follows from it).
 //!
 //! # Promises
 //! * The monitor sees every round, the check some of them and always the last.
