@@ -57,8 +57,8 @@ fn words(world: &Team<'_>, operation: &str, rounds: (u64, u64)) -> Result<f64> {
     Ok(seconds)
 }
 
-// Each in a function of its own: these loops take some cycles a round, and one of them is decided by where the loop and its words
-// on the stack lie.
+// Each loop has a function of its own: a round takes three cycles or four, depending on where its code lies, and that should not
+// depend on the other loops.
 
 #[inline(never)]
 fn put_words(segment: &Segment<'_, u64>, times: u64) -> Result<()> {

@@ -139,7 +139,8 @@ impl Layout {
     /// Whether it can be part of a step, as rank `rank` says it.
     ///
     /// # Errors
-    /// A variable that comes twice, or has more than [`MAX_DIMS`] dimensions; a block with another number of dimensions than its array, or outside of it; too many bytes.
+    /// A variable that comes twice, or has more than [`MAX_DIMS`] dimensions; a block with another number of dimensions than its
+    /// array, or outside of it; too many bytes.
     pub fn check(&self, rank: u32) -> Result<(), Fault> {
         let mut names = HashSet::new();
         for variable in &self.variables {

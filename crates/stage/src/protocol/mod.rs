@@ -42,8 +42,9 @@
 //! * `message`: [`Request`], [`Answer`], [`Order`], [`Report`] and what is in them. `settings`: [`StreamConfig`], [`Reader`].
 //! * `layout`: [`Layout`] of a rank's part, its name, and the packing rule.
 //! * `fault`: [`Fault`], every error that the steward can answer.
-//! * `queue`: which steps a reader group gets. `governor`: who gets memory. `ledger`: who takes how much of the steward's own. `watch`: subscriptions. `stream/`: one stream. `steward`: all of them;
-//!   `opening`: who waits to open one; `deadlines`: what is known of all who wait.
+//! * `queue`: which steps a reader group gets. `governor`: who gets memory. `ledger`: who takes how much of the
+//!   steward's own. `watch`: subscriptions. `stream/`: one stream. `steward`: all of them; `opening`: who waits to open one;
+//!   `deadlines`: what is known of all who wait.
 //! * `figures`: how everything stands, for a person.
 
 mod deadlines;
@@ -77,7 +78,7 @@ pub use watch::{Interest, MOST_NEWS, News, WatchId, Written};
 /// Number of a step of a stream, from 0.
 pub type Step = u64;
 
-/// Most bytes of a message.
+/// Most bytes of a message: an active message of the fabric has no more.
 pub(crate) const LONGEST: usize = 64 << 20;
 
 /// A message as it travels.

@@ -4,7 +4,7 @@
 //! one it is meant: what was meant for a process that is gone reaches nobody, and whoever has its slot now is another peer.
 
 use crate::Result;
-use crate::protocol::{self, BufferId, Notice, Order, Peer, Request, Ticket};
+use crate::protocol::{self, BufferId, LONGEST, Notice, Order, Peer, Request, Ticket};
 use samite_fabric::{Fabric, PeerId};
 use serde::{Deserialize, Serialize};
 use std::cell::RefCell;
@@ -16,9 +16,6 @@ pub(crate) const SERVICE: u16 = 0x5a01;
 pub(crate) const CLIENT: u16 = 0x5a02;
 /// Answered by a service that takes letters: before, they would be lost.
 pub(crate) const HELLO: u16 = 0x5a03;
-
-/// Longest letter: an active message has no more bytes.
-const LONGEST: usize = protocol::LONGEST;
 
 /// One message.
 #[derive(Debug, Serialize, Deserialize)]

@@ -20,8 +20,8 @@
 //! * A unit that dies while a slot is busy leaves it so: whoever needs the slot gets a timeout.
 //! * A unit whose call ends at its deadline gives the slot back behind what it has sent, in the order in which the owner
 //!   takes both; what it could not send, or has no answer to yet (`late`), when it makes progress. A key that was to be added
-//!   is not there then, unless only the last answer was missing. A value that was to be changed is the old one or the new one; if it is longer than one message, half
-//!   of it may have arrived, and the key is gone.
+//!   is not there then, unless only the last answer was missing. A value that was to be changed is the old one or the new one;
+//!   if it is longer than one message, half of it may have arrived, and the key is gone.
 //! * Slots of removed entries make searches for absent keys longer until they are used again.
 
 mod late;

@@ -1,7 +1,6 @@
 //! The buffers of a stream: ordered, reported, freed once, or lost with their keeper.
 
 use super::costs;
-use super::store::Store;
 use super::{Action, Stream};
 use crate::protocol::ledger::Charge;
 use crate::protocol::{BufferId, Handle, Order, Peer, Report, Step, Want};
@@ -33,12 +32,6 @@ pub(super) struct Buffer {
     pub(super) had_by: Option<Peer>,
     /// So many parts of its memory are there, or of what is spilled are on disk.
     pub(super) parts: u64,
-}
-
-impl Store {
-    pub(super) fn forget_buffer(&mut self, number: u64) -> Option<Buffer> {
-        self.buffers.remove(&number)
-    }
 }
 
 impl Stream {
@@ -79,7 +72,7 @@ impl Stream {
 
     /// The only place where a buffer ends: orders its keeper to free it, and says what is free.
     pub(super) fn free_buffer(&mut self, number: u64) {
-        let Some(buffer) = self.store.forget_buffer(number) else {
+        let Some(buffer) = self.store.buffers.remove(&number) else {
             return; // a refused one
         };
         let id = self.buffer_id(number);

@@ -1,9 +1,9 @@
 //! Whether those for whom somebody waits wait themselves, so that nobody ever goes on: processes in a circle.
 //!
 //! A process that waits does nothing else until it is answered. So a question is *stuck*, for a set of processes that wait, when no
-//! answer to it is possible as long as none of them does anything, whatever all others do. [`Steward`](crate::protocol::Steward) begins with all
-//! processes that wait and takes those out of the set that have a question which is not stuck, until none is left that has: the
-//! others wait for each other.
+//! answer to it is possible as long as none of them does anything, whatever all others do. [`Steward`](crate::protocol::Steward)
+//! begins with all processes that wait, and takes those out of the set that have a question which is not stuck, until none of those
+//! is left: the others wait for each other.
 //!
 //! Not counted as stuck are waits that end by themselves: for memory and for keepers, which have deadlines; for ranks that are away,
 //! which have leases; and those of processes that give up after a time-out of their own, and may go on with something else.

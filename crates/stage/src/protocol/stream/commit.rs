@@ -34,13 +34,15 @@ impl Stream {
         }
     }
 
-    /// The same for a part that was let begin: what it has to say may be more than the last one had.
-    fn afford_part(&mut self, from: Peer, part: &Part) -> Result<(), Fault> {
+    /// The same for a part that was let begin: what it has to say may be more than the last one had. What it costs beside its layout.
+    fn afford_part(&mut self, from: Peer, part: &Part) -> Result<u64, Fault> {
         let layout = match &part.layout {
             Told::New(layout) => costs::of_layout(layout),
             Told::Same(_) => 0,
         };
-        self.afford_begun(from, costs::of_part(part).saturating_add(layout))
+        let cost = costs::of_part(part);
+        self.afford_begun(from, cost.saturating_add(layout))?;
+        Ok(cost)
     }
 
     /// The same for what belongs to a step that was let begin.
@@ -78,8 +80,7 @@ impl Stream {
         if state.asking.is_some() {
             return Err(Fault::Busy);
         }
-        self.afford_part(from, &part)?;
-        let cost = costs::of_part(&part);
+        let cost = self.afford_part(from, &part)?;
         let told = costs::told_of_part(&part);
         let known = self.layout(rank, part.layout)?;
         let length = self.told_with(rank, step, told.saturating_add(known.length))?;

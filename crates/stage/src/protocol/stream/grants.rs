@@ -141,7 +141,7 @@ impl Stream {
     }
 
     pub(super) fn buffer_refused(&mut self, number: u64, lack: Lack) {
-        let Some(buffer) = self.store.forget_buffer(number) else {
+        let Some(buffer) = self.store.buffers.remove(&number) else {
             return;
         };
         self.out.push(Action::Freed(

@@ -43,10 +43,10 @@
 //!
 //! # Files
 //! `mod` (the machine's entrances, and what follows every event) · `writers` · `grants` (what they ask for) · `commit` (their
-//! parts) · `late` (what they wait for at a deadline) · `ending` (of writers and the stream) · `groups` (of readers) · `readers` · `taking` (their
-//! steps) · `store` (committed steps) · `buffers` · `spill` ·
-//! `check` (do the parts of the ranks fit together) · `costs` (what they take of the coordinator) · `matching` (what a step has of a box) · `watching` (subscriptions) ·
-//! `waits` (who waits for whom) · `circles` (whether they wait for each other)
+//! parts) · `late` (what they wait for at a deadline) · `ending` (of writers and the stream) · `groups` (of readers) · `readers` ·
+//! `taking` (their steps) · `store` (committed steps) · `buffers` · `spill` · `check` (do the parts of the ranks fit together) ·
+//! `costs` (what they take of the coordinator) · `matching` (what a step has of a box) · `watching` (subscriptions) · `waits` (who
+//! waits for whom) · `circles` (whether they wait for each other)
 
 mod buffers;
 mod check;
