@@ -5,9 +5,9 @@
 
 use rustix::time::{ClockId, clock_gettime};
 use samite_stage::protocol::{
-    Action, Answer, Block, Event, Fault, Handle, Interest, Layout, Notice, Order, Part, Peer,
-    Places, Report, Request, Retain, Slot, Start, Steward, StreamConfig, Ticket, Told, Unread,
-    Variable, Want, WriterId,
+    Action, Answer, Block, Event, Fault, Handle, Interest, Layout, Limits, Notice, Order, Part,
+    Peer, Places, Policy, Reader, Report, Request, Retain, Slot, Start, Steward, StreamConfig,
+    Ticket, Told, Unread, Variable, Want, WriterId,
 };
 use samite_stage::space::Dims;
 use samite_stage::{Dtype, Region};
@@ -275,6 +275,67 @@ fn steps_give_way_beside_many_buffers() {
         steward.on_event(0, begin_at_once(writer, steps, 1 << 40, 0));
         let took = ran() - from;
         assert_eq!(steward.figures()[0].stored, 0);
+        took
+    });
+    // What does not fit into a cache takes longer, too.
+    assert!(growth < 12.0, "{growth} times as long");
+}
+
+/// Where somebody was late, the steps that each rank of a group had still to take were gathered rank by rank.
+#[test]
+fn a_deadline_beside_many_readers_that_are_behind() {
+    let growth = growth(500, |much| {
+        let mut steward = Steward::new();
+        let writer = stream(&mut steward, "s");
+        let open = |rank| Request::OpenReader {
+            ticket: Ticket(2),
+            stream: "s".into(),
+            reader: Box::new(Reader {
+                group: "viewer".into(),
+                rank,
+                size: much as u32,
+                start: Start::Earliest,
+                policy: Policy::Block,
+                limits: Some(Limits {
+                    steps: much,
+                    bytes: u64::MAX,
+                }),
+                lease: 1000,
+                only: None,
+            }),
+            patience: 0,
+            gives_up: false,
+        };
+        let mut first = None;
+        for rank in 0..much as u32 {
+            match say(&mut steward, open(rank)) {
+                Some(Answer::Reading { reader, .. }) => first = first.or(Some(reader)),
+                other => panic!("{other:?}"),
+            }
+        }
+        let reader = first.expect("there are ranks");
+        for step in 0..much {
+            write(&mut steward, writer, step);
+            let next = Request::Next {
+                ticket: Ticket(step),
+                reader,
+                patience: 0,
+            };
+            assert!(matches!(say(&mut steward, next), Some(Answer::Step(_))));
+        }
+        // The group is full: what its first rank has taken the others have not.
+        let late = Request::Begin {
+            ticket: Ticket(2),
+            writer,
+            step: much,
+            wants: Vec::new(),
+            patience: 10,
+        };
+        assert_eq!(say(&mut steward, late), None);
+        let from = ran();
+        let answers = steward.on_event(10, Event::Tick);
+        let took = ran() - from;
+        assert_eq!(answers.len(), 1, "{answers:?}");
         took
     });
     // What does not fit into a cache takes longer, too.

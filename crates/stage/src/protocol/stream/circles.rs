@@ -9,7 +9,7 @@
 //! which have leases; and those of processes that give up after a time-out of their own, and may go on with something else.
 
 use super::Stream;
-use super::groups::{Group, Place as ReaderPlace};
+use super::groups::{Group, Place as ReaderPlace, Rank};
 use super::writers::{Place, Stage};
 use crate::protocol::{Peer, Policy, Step};
 use std::collections::BTreeSet;
@@ -37,7 +37,7 @@ impl Stream {
         blocked: &BTreeSet<Peer>,
     ) -> Vec<(Peer, Option<Stuck>)> {
         let commits = self.kept_from_commit(blocked);
-        let reads = self.kept_full(blocked);
+        let mut reads = None;
         let mut questions = Vec::new();
         for (rank, state) in self.writers.ranks.iter().enumerate() {
             let Some(asking) = &state.asking else {
@@ -45,24 +45,31 @@ impl Stream {
             };
             let whom = match asking.stage {
                 Stage::Queued if asking.begin > Some(self.store.committed) => commits,
-                Stage::Queued => reads,
+                Stage::Queued => *reads.get_or_insert_with(|| self.kept_full(blocked)),
                 Stage::Asked(..) | Stage::Allocating(..) => None,
             };
             let whom = whom.filter(|_| !state.gives_up);
             questions.push((asking.peer, self.stuck(Member::Writer(rank), whom)));
         }
+        let stays = self.end.is_some() || commits.is_some();
         for (&number, group) in &self.groups.groups {
+            let mut ahead = None;
             for (rank, state) in group.ranks.iter().enumerate() {
                 let ReaderPlace::Here(peer) = state.place else {
                     continue;
                 };
                 for asked in &state.waiting {
-                    let stays = self.end.is_some() || commits.is_some();
-                    let whom = self.reader_is_kept((group, rank), asked.at, blocked, stays);
-                    let whom = match whom {
-                        Kept::FromCommit => commits,
-                        Kept::ByRank(rank) => Some(Member::Reader(number, rank)),
-                        Kept::Not => None,
+                    let wanted = group.wanted(rank, asked.at);
+                    let whom = match wanted.filter(|step| self.store.steps.contains_key(step)) {
+                        None => commits,
+                        Some(step) if asked.at.is_none() && group.queue.first() == Some(step) => {
+                            let ahead = ahead.get_or_insert_with(|| {
+                                self.kept_from_next((number, group), step, blocked, stays)
+                            });
+                            *ahead
+                        }
+                        // It comes, or has a deadline.
+                        Some(_) => None,
                     };
                     let whom = whom.filter(|_| !state.gives_up);
                     questions.push((peer, self.stuck(Member::Reader(number, rank), whom)));
@@ -120,35 +127,23 @@ impl Stream {
         })
     }
 
-    /// What keeps a rank of a group from the next step of that, or from step `at`. `stays`: no other step is committed meanwhile.
-    fn reader_is_kept(
+    /// The last reader rank of a group, if it is one of the `blocked` and keeps the others from the first step of the queue.
+    /// `stays`: no other step is committed meanwhile.
+    fn kept_from_next(
         &self,
-        (group, rank): (&Group, usize),
-        at: Option<Step>,
+        (number, group): (u64, &Group),
+        step: Step,
         blocked: &BTreeSet<Peer>,
         stays: bool,
-    ) -> Kept {
-        let Some(wanted) = group.wanted(rank, at) else {
-            return Kept::FromCommit;
-        };
-        if !self.store.steps.contains_key(&wanted) {
-            return Kept::FromCommit;
-        }
-        let is_new = at.is_none() && group.queue.first() == Some(wanted);
+    ) -> Option<Member> {
         // A step that gives way to another one may be followed by a smaller one. The newest never gives way to memory.
-        let is_newest = wanted + 1 == self.store.committed;
+        let is_newest = step + 1 == self.store.committed;
         let stays = group.queue.policy() == Policy::Spill || stays && is_newest;
-        let is_drawn_out = match stays {
-            true => group.is_drawn_out(&self.store, Some(wanted)),
-            false => group.is_drawn_out(&self.store, None),
-        };
-        if !self.store.ready(wanted) || !is_new || !is_drawn_out {
-            return Kept::Not;
-        }
-        match group.last_of(blocked) {
-            Some(last) => Kept::ByRank(last),
-            None => Kept::Not,
-        }
+        let is_drawn_out = group.is_drawn_out(&self.store, stays.then_some(step));
+        let last = group
+            .last_of(blocked)
+            .filter(|_| is_drawn_out && self.store.ready(step))?;
+        Some(Member::Reader(number, last))
     }
 
     /// A stuck question, for a person.
@@ -181,16 +176,6 @@ impl Stream {
     }
 }
 
-/// What a reader rank waits for.
-enum Kept {
-    /// The open step.
-    FromCommit,
-    /// That rank of its group, which is the last one.
-    ByRank(usize),
-    /// Something that comes, or has a deadline.
-    Not,
-}
-
 impl Group {
     /// A rank of the `blocked` that keeps the group too full for step `step` of about `bytes` bytes, whatever the other ranks read:
     /// what it has still to take, or holds, stays. None where a rank is away: its lease ends that.
@@ -207,28 +192,29 @@ impl Group {
         {
             return None;
         }
-        let mut kept = BTreeSet::new();
-        let mut first = None;
-        for (number, rank) in self.ranks.iter().enumerate() {
-            if !matches!(rank.place, ReaderPlace::Here(peer) if blocked.contains(&peer)) {
-                continue;
-            }
-            let ahead = rank.next.saturating_sub(self.base) as usize;
-            let to_take = self.taken.iter().skip(ahead).copied();
-            let held = rank.holds.values().filter(|hold| hold.in_sequence);
-            let before = kept.len();
-            kept.extend(to_take.chain(held.map(|hold| hold.step)));
-            if kept.len() > before || self.queue.steps() > 0 {
-                first = first.or(Some(number));
-            }
-        }
+        let blocked =
+            |rank: &Rank| matches!(rank.place, ReaderPlace::Here(peer) if blocked.contains(&peer));
+        let ranks = || self.ranks.iter().filter(|rank| blocked(rank));
+        // What one of them has still to take is the end of what the group has taken.
+        let least = ranks().map(|rank| rank.next).min()?;
+        let left = least.saturating_sub(self.base) as usize;
+        let to_take = self.taken.iter().skip(left).copied();
+        let kept: BTreeSet<Step> = to_take.chain(ranks().flat_map(Rank::held)).collect();
         let stored = kept.iter().filter_map(|step| store.steps.get(step));
-        let kept_bytes = stored.fold(0u64, |sum, stored| sum.saturating_add(stored.bytes));
+        let bytes_kept = stored.fold(0u64, |sum, stored| sum.saturating_add(stored.bytes));
         let disk = !store.disk_full;
-        let admits = self
+        if self
             .queue
-            .admits(step, kept.len() as u64, kept_bytes, bytes, disk);
-        first.filter(|_| !admits)
+            .admits(step, kept.len() as u64, bytes_kept, bytes, disk)
+        {
+            return None;
+        }
+        let end = self.base + self.taken.len() as u64;
+        let keeps = |rank: &Rank| {
+            let has = rank.next < end || rank.held().next().is_some();
+            blocked(rank) && (has || self.queue.steps() > 0)
+        };
+        self.ranks.iter().position(keeps)
     }
 
     /// A rank of the `blocked` that has taken the least of all, so that the first ranks wait for it; none where one is away.

@@ -54,6 +54,12 @@ impl Rank {
     pub(super) fn counts(&self) -> bool {
         matches!(self.place, Place::Here(_) | Place::Away(_))
     }
+
+    /// The steps of its group's sequence that it holds.
+    pub(super) fn held(&self) -> impl Iterator<Item = Step> {
+        let holds = self.holds.values().filter(|hold| hold.in_sequence);
+        holds.map(|hold| hold.step)
+    }
 }
 
 /// A reader program, or one that stands for a program that will come: for that of its name, or for the first.
@@ -83,8 +89,7 @@ impl Group {
 
     /// The steps that it keeps in use beside its queue: taken by one rank and not by all, or held.
     pub(super) fn in_use(&self) -> BTreeSet<Step> {
-        let holds = self.ranks.iter().flat_map(|rank| rank.holds.values());
-        let held = holds.filter(|hold| hold.in_sequence).map(|hold| hold.step);
+        let held = self.ranks.iter().flat_map(Rank::held);
         self.taken.iter().copied().chain(held).collect()
     }
 
