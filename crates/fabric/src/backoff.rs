@@ -197,7 +197,7 @@ mod tests {
         }
     }
 
-    /// Turns that take long are part of the wait, but for those until the clock is looked at for the second time.
+    /// Turns that are shorter than a gap are part of the wait, but for those until the clock is looked at for the second time.
     #[test]
     fn slow_turns_stretch_a_wait_once() {
         for (turn, deadline) in [(S, 30 * S), (10 * MS, 100 * MS)] {

@@ -1,6 +1,7 @@
 //! Tag matching with the semantics of MX: a receive names a source (or any), a 64-bit tag and a mask;
 //! a message matches when the bits under the mask are equal. Messages of one pair match in the order
-//! in which they were sent, receives in the order in which they were posted.
+//! in which they were sent, receives in the order in which they were posted. One exception: a message that comes back
+//! ([`Matcher::put_back`]) lies behind those that its sender sent later under tags which its receive did not want.
 //!
 //! Pure: no IO, no bytes. Posted receives and unexpected messages are kept per source, so that the
 //! usual case (directed, few outstanding) looks at one short queue; a counter orders the queue of
@@ -291,9 +292,11 @@ impl<P, U> Matcher<P, U> {
         in_order.sort_by_key(|(_, unexpected)| unexpected.order);
     }
 
-    /// Drops the oldest of the messages of [`Matcher::depart`].
-    pub fn drop_departed(&mut self) -> Option<U> {
-        let (_, unexpected) = self.departed.pop_front()?;
+    /// Drops the oldest of the messages of [`Matcher::depart`] that `which` says.
+    pub fn drop_departed(&mut self, which: impl Fn(&U) -> bool) -> Option<U> {
+        let is_it = |(_, unexpected): &(PeerId, Unexpected<U>)| which(&unexpected.item);
+        let oldest = self.departed.iter().position(is_it)?;
+        let (_, unexpected) = self.departed.remove(oldest)?;
         self.unexpected_len -= 1;
         Some(unexpected.item)
     }

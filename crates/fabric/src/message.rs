@@ -4,7 +4,7 @@ use crate::engine::{Arrived, weight};
 use crate::fabric::{Core, Fabric};
 use crate::handle::{Handle, Received, Sent};
 use crate::ops::{Key, NO_SCOPE, Outcome as Ended, Status, Viewed, Work};
-use crate::proto::rendezvous::push_eager;
+use crate::proto::rendezvous::{push_eager, zeroed};
 use crate::transport::{Class, Push};
 use crate::view::View;
 use crate::wire::kind;
@@ -72,8 +72,8 @@ impl Fabric {
         })
     }
 
-    /// Receives a message of any length. If a handler panics meanwhile ([`Fabric::on`]), what it had got is there for
-    /// the next receive.
+    /// Receives a message of any length. If a handler panics meanwhile ([`Fabric::on`]), a message that this receive had
+    /// got is there for the next one; behind those that its sender sent later, under other tags.
     pub fn recv_vec(&self, wants: Match) -> Result<(Status, Vec<u8>)> {
         let key = self.start_recv(wants, Work::ReceiveAny { view: false }, NO_SCOPE)?;
         match self.finish_here(key, &wants)? {
@@ -86,7 +86,9 @@ impl Fabric {
     /// Receives a message where it lies: if the sender sent it from a segment and it is mapped here,
     /// nothing is copied, and the sender's operation ends when the view is dropped; one that did not wait so long
     /// may have changed the bytes ([`View::is_withdrawn`]). Otherwise the view holds a private copy.
-    /// If a handler panics meanwhile, what it had got is there for the next receive, as a copy.
+    /// If a handler panics meanwhile, a message that this receive had got is there for the next one, as
+    /// [`Fabric::recv_vec`] says, and as a copy; without memory for that its sender gets
+    /// [`Error::NotReceived`].
     pub fn recv_view(&self, wants: Match) -> Result<View<'_>> {
         let key = self.start_recv(wants, Work::ReceiveAny { view: true }, NO_SCOPE)?;
         let (status, bytes, view) = match self.finish_here(key, &wants)? {
@@ -147,8 +149,9 @@ impl Fabric {
                 let (incarnation, len) = match arrived {
                     Arrived::Bytes(bytes) => (now, bytes.len() as u64),
                     Arrived::Offer(offer) => (now, offer.len),
-                    Arrived::Departed(incarnation, bytes) => (*incarnation, bytes.len() as u64),
-                    Arrived::Back(incarnation, bytes) => (*incarnation, bytes.len() as u64),
+                    Arrived::Departed(incarnation, bytes) | Arrived::Back(incarnation, bytes) => {
+                        (*incarnation, bytes.len() as u64)
+                    }
                 };
                 Status {
                     from,
@@ -200,10 +203,7 @@ impl Fabric {
                 match arrived {
                     Arrived::Bytes(bytes) => engine.deliver(key, from, tag, &Body::Slice(&bytes)),
                     Arrived::Offer(offer) => engine.accept(key, from, tag, offer),
-                    Arrived::Departed(incarnation, bytes) => {
-                        engine.deliver_old(key, (from, incarnation), tag, &bytes);
-                    }
-                    Arrived::Back(incarnation, bytes) => {
+                    Arrived::Departed(incarnation, bytes) | Arrived::Back(incarnation, bytes) => {
                         engine.deliver_old(key, (from, incarnation), tag, &bytes);
                     }
                 }
@@ -247,9 +247,9 @@ impl Fabric {
     }
 
     /// Registers a handler of active messages. It runs inside the progress of this process, gets the
-    /// sender and the bytes, and may return a reply; it cannot wait. If it panics, so does the call in which it ran. Of
-    /// a [`Fabric::recv`], and of a handle that is dropped by that, the message may be in the buffer already, and then
-    /// no other receive gets it.
+    /// sender and the bytes, and may return a reply; it cannot wait. If it panics, so does the call in which it ran. A
+    /// message that this call was receiving stays for the next receive, except where it was already in the buffer of a
+    /// [`Fabric::recv`], or of a handle that the panic drops: then it is lost.
     pub fn on(&self, handler: u16, run: impl FnMut(PeerId, &[u8]) -> Option<Vec<u8>> + 'static) {
         self.core
             .borrow_mut()
@@ -299,13 +299,19 @@ impl Core {
         let engine = &mut self.engine;
         match engine.ops.take(key) {
             Some(Ok(Ended::Viewed(status, Viewed::InPlace { bytes, view }))) => {
-                let mut copy = vec![0; bytes.len() as usize];
-                bytes.read(0, &mut copy);
-                if !engine.views.is_withdrawn(view) {
+                let copy = zeroed(bytes.len()).map(|mut copy| {
+                    bytes.read(0, &mut copy);
+                    copy
+                });
+                drop(bytes); // With its lease, before the sender hears of it.
+                // Without memory for it nobody receives it, and its sender is told so.
+                let was_taken = copy.is_some();
+                if let Some(copy) = copy
+                    && !engine.views.is_withdrawn(view)
+                {
                     engine.put_back(wants, status, copy);
                 }
-                drop(bytes); // With its lease, before the sender hears of it.
-                engine.end_view(view);
+                engine.end_view(view, was_taken);
             }
             Some(Ok(
                 Ended::Viewed(status, Viewed::Copied(bytes)) | Ended::Received(status, Some(bytes)),
@@ -329,7 +335,7 @@ impl crate::engine::Engine {
         self.queue(to, Class::Request, crate::engine::Queued::Send(key));
     }
 
-    /// As [`Self::deliver`], of what is seldom: a message of an old life, or one that was received before.
+    /// [`Self::deliver`] for the two rare kinds of kept messages.
     #[cold]
     fn deliver_old(&mut self, key: Key, from: (PeerId, u32), tag: u64, bytes: &[u8]) {
         self.deliver_of(key, from, tag, &Body::Slice(bytes));

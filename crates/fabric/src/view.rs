@@ -63,7 +63,7 @@ impl Drop for ViewEnd<'_> {
             return;
         };
         let core = &mut *self.fabric.core.borrow_mut();
-        core.engine.end_view(view);
+        core.engine.end_view(view, true);
         core.engine.flush(&mut core.transport);
     }
 }

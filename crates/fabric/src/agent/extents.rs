@@ -69,13 +69,16 @@ impl AgentExtents {
         {
             return Err(error.clone());
         }
-        let sent = connect(&self.domain, at_most).and_then(|socket| {
-            send(socket.as_fd(), request, &[]).map_err(failed(&self.domain))?;
-            Ok(socket)
-        });
-        let error = sent.as_ref().err().cloned();
+        let socket = connect(&self.domain, at_most);
+        let error = socket.as_ref().err().cloned();
         self.unreached = error.map(|error| (Instant::now(), error));
-        sent
+        self.send_by(socket?, request)
+    }
+
+    /// Sends a request by a connection. It fails where the agent is there, but has not waited for this process to speak.
+    fn send_by(&self, socket: OwnedFd, request: &Request) -> Result<OwnedFd, Error> {
+        send(socket.as_fd(), request, &[]).map_err(failed(&self.domain))?;
+        Ok(socket)
     }
 
     fn extent(&self, bytes: u64) -> Request {
@@ -120,7 +123,7 @@ impl AgentExtents {
             self.unreached = None;
             self.send_returns(&|| left().max(SOON));
             if self.unreached.is_some() {
-                return; // Nor can it be asked for anything: it is gone, or the time is over.
+                return; // Nor can it be asked for memory: it is gone, or the time is over.
             }
             self.collect_answers(left());
             if !self.to_return.is_empty() {
@@ -370,8 +373,28 @@ mod tests {
         }
     }
 
-    /// Who asks for memory and waits for it has given back before what it does not need, also what the agent had no
-    /// place to hear, and what it did not look at.
+    /// The agent is there, and did not wait for a process that was stopped between connecting and speaking: that process
+    /// may try again at once.
+    #[test]
+    fn who_was_too_slow_to_speak_speaks_again() {
+        let (listener, mut extents) = ends("too-slow", 8);
+        let span = Span {
+            offset: 2 << 20,
+            bytes: 2 << 20,
+        };
+        let socket = connect(&extents.domain, LONG).unwrap();
+        let turned_away = rustix::net::accept(&listener).unwrap();
+        crate::agent::control::turn_away(turned_away.as_fd(), &Answer::Late);
+        drop(turned_away);
+        let request = extents.extent(100);
+        assert!(extents.send_by(socket, &request).is_err());
+        extents.give_back(span);
+        assert_eq!(extents.to_return, [], "it does not count as unreached");
+        assert!(has_come(listener.as_fd(), LONG));
+    }
+
+    /// `grant` returns every extent before it asks for more, also those for which the agent had no place, and those that
+    /// it answered `Late`.
     #[test]
     fn what_is_given_back_is_back_before_more_is_asked_for() {
         let (listener, mut extents) = ends("before", 1);

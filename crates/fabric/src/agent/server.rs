@@ -189,7 +189,7 @@ impl Server {
             let answer = pid.map_or_else(Answer::Refused, |_| Answer::Late);
             return control::turn_away(socket.as_fd(), &answer);
         }
-        // Of who is turned away, too: a connection that closes with something unread loses what was said on it.
+        // Read also where the caller is turned away: a connection that closes with something unread loses the answer.
         let request = control::receive::<Request>(socket.as_fd());
         let (request, pid) = match (request, pid) {
             (Ok((request, _)), Ok(pid)) => (request, pid),

@@ -115,7 +115,7 @@ impl Engine {
     /// A message that a receive with `wants` got, and could not give to its caller, is kept again.
     pub(crate) fn put_back(&mut self, wants: Match, status: Status, bytes: Vec<u8>) {
         let departed = status.incarnation != self.incarnation(status.from);
-        let arrived = Arrived::Back(status.incarnation, bytes);
+        let arrived = Arrived::Back(status.incarnation, bytes.into());
         let from = (status.from, status.tag);
         self.matcher.put_back(wants, from, arrived, departed);
     }
@@ -134,7 +134,7 @@ impl Engine {
         });
         self.departed += bytes;
         while self.departed > MOST
-            && let Some(oldest) = self.matcher.drop_departed()
+            && let Some(oldest) = self.matcher.drop_departed(|arrived| arrived.weight() > 0)
         {
             self.departed -= oldest.weight();
             tracing::warn!(

@@ -49,8 +49,8 @@ pub(crate) enum Arrived {
     Offer(crate::wire::Offer),
     /// Its bytes are here, and its sender was this life of a number that another process has.
     Departed(u32, SmallVec<[u8; 64]>),
-    /// It was received from this life of its sender, and whoever asked for it was left by a panic.
-    Back(u32, Vec<u8>),
+    /// A receive got it from this life of its sender, and a panic ended that receive before it could return it.
+    Back(u32, SmallVec<[u8; 64]>),
 }
 
 /// What is known of a peer.

@@ -4,7 +4,7 @@
 //! (its deadline was over) revokes the claim word *before* it uses its buffer again, and the view finds that out.
 //!
 //! # Invariants
-//! W1 The sender hears TAKEN when the view is dropped, and not before, whatever it asked meanwhile: until then
+//! W1 The sender hears TAKEN (or REFUSED) when the view is dropped, and not before, whatever it asked meanwhile: until then
 //!    its claim word is not used for another message (V2 of `rendezvous`).
 //! W2 Nothing of a view is told to another life of its sender's number, and the claim word of a sender that is
 //!    gone is not looked at: its memory may be somebody else's.
@@ -78,14 +78,19 @@ impl Views {
 }
 
 impl Engine {
-    /// A view was dropped: its sender is told, if it is there (W1, W2).
-    pub(crate) fn end_view(&mut self, id: u64) {
+    /// A view was dropped: its sender is told, if it is there (W1, W2). `was_taken`: that its message was received.
+    pub(crate) fn end_view(&mut self, id: u64, was_taken: bool) {
         let Some(index) = self.views.open.iter().position(|view| view.id == id) else {
             return;
         };
         let view = self.views.open.swap_remove(index);
         if view.word.is_ok() {
-            self.post(view.from, Class::Reply, kind::TAKEN, view.send, &[]);
+            let kind = if was_taken {
+                kind::TAKEN
+            } else {
+                kind::REFUSED
+            };
+            self.post(view.from, Class::Reply, kind, view.send, &[]);
         }
     }
 }

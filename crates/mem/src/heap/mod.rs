@@ -208,7 +208,7 @@ impl Heap {
                 Ok(span) => span,
                 // There is no other one: what was wrong with the first ones is what the caller is told.
                 Err(error @ Error::Budget { .. }) => break Err(why.unwrap_or(error)),
-                // Perhaps there is: to be tried again.
+                // Not known yet: the caller may try again.
                 Err(error) => break Err(error),
             };
             match self.claim(span, bytes) {

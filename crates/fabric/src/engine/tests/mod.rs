@@ -381,7 +381,7 @@ fn barriers_are_bounded() {
     assert!(world.is_turned_away());
 }
 
-/// Frames wait for who is there.
+/// Frames are queued only for peers that have joined.
 #[test]
 fn nothing_waits_for_who_never_came() {
     let mut world = World::new();
