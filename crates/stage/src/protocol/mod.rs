@@ -34,7 +34,8 @@
 //! * A deadline ends a wait for somebody who does not answer, died or never came. At the deadline of a question for a step
 //!   (`Begin`, `Next`, `At`), or for memory (`Begin`, `Reserve`), that waits for living writers or readers alone the answer is
 //!   [`Answer::Waiting`]. So it is for a keeper that has got on with one of its buffers since the question came
-//!   ([`Report::Working`]): one that makes large memory, or writes it to disk, takes its time.
+//!   ([`Report::Working`]): one that makes large memory, or writes it to disk, takes its time. The buffers that it is
+//!   making stay for the same question when it comes again.
 //! * A keeper obeys its orders in the order in which they come. After `Free` it forgets the buffer; if readers still have it
 //!   mapped it may wait for them, but the steward frees only what nobody holds.
 //!

@@ -12,8 +12,8 @@ mod watching;
 use samite_stage::protocol::{
     Action, Answer, Attribute, Block, BufferAt, BufferId, EndOfStream, Event, Failure, Fault,
     Handle, Layout, Layouts, Limits, Notice, Order, Part, Peer, Places, Policy, Reader, ReaderId,
-    Report, Request, Retain, Slot, Start, Step, StepRecord, Steward, StreamConfig, Ticket, Told,
-    Unread, Variable, Want, WriterId,
+    Report, Request, Retain, Slot, Start, Step, StepRecord, Steward, StreamConfig, StreamId,
+    Ticket, Told, Unread, Variable, Want, WriterId,
 };
 use samite_stage::space::Dims;
 use samite_stage::{Dtype, Region};
@@ -37,7 +37,7 @@ struct Stage {
     holds_spills: bool,
     held_spills: Vec<Report>,
     /// The last buffer that a keeper was to allocate.
-    asked: u64,
+    asked: BufferId,
     /// Writers keep what they commit.
     keeps: bool,
 }
@@ -54,7 +54,10 @@ impl Stage {
             obeys: true,
             holds_spills: false,
             held_spills: Vec::new(),
-            asked: 0,
+            asked: BufferId {
+                stream: StreamId(0),
+                number: 0,
+            },
             keeps: false,
         };
         let (buffers, disk) = (1000, 1024);
@@ -83,7 +86,7 @@ impl Stage {
                         self.held_spills.push(Report::Spilled { buffer });
                     }
                     Notice::Order(Order::Allocate { buffer, .. }) if !self.obeys => {
-                        self.asked = buffer.number;
+                        self.asked = buffer;
                     }
                     Notice::Order(order) if self.obeys => {
                         let report = self.obey(to, order);
@@ -173,6 +176,24 @@ impl Stage {
         })
     }
 
+    /// The one rank of the writer of another stream.
+    fn writer_of(&mut self, peer: u32, stream: &str) -> WriterId {
+        let ticket = self.ask(Peer(peer.into()), |ticket| Request::OpenWriter {
+            ticket,
+            stream: stream.into(),
+            program: stream.into(),
+            rank: 0,
+            size: 1,
+            config: Box::new(config()),
+            patience: 0,
+            gives_up: false,
+        });
+        match self.answer(ticket) {
+            Answer::Writing { writer, .. } => writer,
+            other => panic!("{other:?}"),
+        }
+    }
+
     /// Writer rank `rank` of `size` is peer `rank`.
     fn writer(&mut self, rank: u32, size: u32, config: &StreamConfig) -> WriterId {
         let ticket = self.open_writer(rank, "solver", rank, size, config);
@@ -218,8 +239,11 @@ impl Stage {
     }
 
     fn begin_at(&mut self, writer: WriterId, step: Step, wants: Vec<Want>) -> Ticket {
-        let from = Peer(writer.rank.into());
-        self.ask(from, |ticket| Request::Begin {
+        self.begin_as(writer.rank, writer, step, wants)
+    }
+
+    fn begin_as(&mut self, peer: u32, writer: WriterId, step: Step, wants: Vec<Want>) -> Ticket {
+        self.ask(Peer(peer.into()), |ticket| Request::Begin {
             ticket,
             writer,
             step,

@@ -57,19 +57,7 @@ fn memory_that_does_not_come() {
 fn two_writers_wait_for_a_reader_that_lives() {
     let mut stage = Stage::new(4 * 128);
     let first = stage.writer(0, 1, &config());
-    let ticket = stage.ask(Peer(1), |ticket| Request::OpenWriter {
-        ticket,
-        stream: "other".into(),
-        program: "other".into(),
-        rank: 0,
-        size: 1,
-        config: Box::new(config()),
-        patience: 0,
-        gives_up: false,
-    });
-    let Answer::Writing { writer: second, .. } = stage.answer(ticket) else {
-        panic!("it is open");
-    };
+    let second = stage.writer_of(1, "other");
     let wide = || Reader {
         limits: Some(Limits {
             steps: 100,
@@ -89,21 +77,13 @@ fn two_writers_wait_for_a_reader_that_lives() {
     for step in 0..4 {
         stage.write(first, step);
     }
-    let begin = |stage: &mut Stage, peer, writer, step| {
-        stage.ask(peer, |ticket| Request::Begin {
-            ticket,
-            writer,
-            step,
-            wants: vec![Want {
-                keeper: KEEPER,
-                bytes: 128,
-            }],
-            patience: 1000,
-        })
+    let want = Want {
+        keeper: KEEPER,
+        bytes: 128,
     };
     let waits = [
-        begin(&mut stage, Peer(0), first, 4),
-        begin(&mut stage, Peer(1), second, 0),
+        stage.begin_at(first, 4, vec![want]),
+        stage.begin_as(1, second, 0, vec![want]),
     ];
     stage.pass(1000);
     for ticket in waits {
@@ -138,10 +118,7 @@ fn freed_memory_that_is_in_use_is_waited_for() {
     stage.obeys = false;
     for (had_by, waits) in [(Some(Peer(7)), true), (None, true), (Some(Peer(0)), false)] {
         let ticket = stage.begin(writer, 0, 100);
-        let buffer = BufferId {
-            stream: writer.stream,
-            number: stage.asked,
-        };
+        let buffer = stage.asked;
         stage.say(KEEPER, Request::Report(Report::Full { buffer, had_by }));
         stage.pass(1000);
         let fault = match waits {
@@ -190,9 +167,7 @@ fn a_keeper_that_gets_on_is_waited_for() {
     let mut stage = Stage::new(1024);
     let (zero, one) = (stage.writer(0, 2, &config()), stage.writer(1, 2, &config()));
     stage.obeys = false;
-    let working = |stage: &mut Stage, number, parts| {
-        let stream = zero.stream;
-        let buffer = BufferId { stream, number };
+    let working = |stage: &mut Stage, buffer, parts| {
         stage.say(KEEPER, Request::Report(Report::Working { buffer, parts }));
     };
     let silent = Fault::KeeperSilent {
@@ -212,6 +187,7 @@ fn a_keeper_that_gets_on_is_waited_for() {
     let asked = stage.asked;
     working(&mut stage, asked, 4);
     stage.pass(500);
+    assert_eq!(stage.asked, asked, "it is the same one that grows");
     let behind = stage.begin(one, 0, 100);
     stage.pass(100);
     working(&mut stage, asked, 4);
@@ -222,12 +198,89 @@ fn a_keeper_that_gets_on_is_waited_for() {
     assert_eq!(stage.fault(behind), silent);
     // One of another buffer counts for what waits behind that.
     stage.begin(zero, 0, 100);
-    let asked = stage.asked;
     let behind = stage.begin(one, 0, 100);
     stage.pass(500);
-    working(&mut stage, asked, 1);
+    working(&mut stage, asked, 5);
     stage.pass(500);
     assert_eq!(stage.still_waits(behind), silent);
+}
+
+/// Two buffers that do not fit beside each other, and each take longer than a deadline to make: the second waits for the first,
+/// however often both ask, and comes when the first is gone.
+#[test]
+fn a_buffer_is_made_across_deadlines() {
+    let mut stage = Stage::new(1024);
+    let (zero, one) = (stage.writer(0, 1, &config()), stage.writer_of(1, "other"));
+    stage.obeys = false;
+    let report = |stage: &mut Stage, report| stage.say(KEEPER, Request::Report(report));
+    let want = |bytes| {
+        let keeper = KEEPER;
+        vec![Want { keeper, bytes }]
+    };
+    let mut first = stage.begin_at(zero, 0, want(600));
+    let buffer = stage.asked;
+    stage.pass(500);
+    let mut second = stage.begin_as(1, one, 0, want(500));
+    for parts in 1..10 {
+        report(&mut stage, Report::Working { buffer, parts });
+        stage.pass(500);
+        assert_eq!(stage.asked, buffer, "no other one is begun");
+        match parts % 2 {
+            1 => {
+                stage.still_waits(first);
+                first = stage.begin_at(zero, 0, want(600));
+            }
+            _ => {
+                stage.still_waits(second);
+                second = stage.begin_as(1, one, 0, want(500));
+            }
+        }
+    }
+    // It may be whole while nobody asks.
+    report(&mut stage, Report::Working { buffer, parts: 10 });
+    stage.pass(1000);
+    stage.still_waits(first);
+    let handle = Handle::default();
+    report(&mut stage, Report::Held { buffer, handle });
+    first = stage.begin_at(zero, 0, want(600));
+    assert_eq!(stage.buffers(first)[0].buffer, buffer);
+    stage.still_waits(second);
+    second = stage.begin_as(1, one, 0, want(500));
+    stage.say(Peer(0), Request::Abort { writer: zero });
+    let buffer = stage.asked;
+    report(&mut stage, Report::Held { buffer, handle });
+    assert_eq!(stage.buffers(second)[0].buffer, buffer);
+    assert_eq!(stage.steward.governor().used_at(KEEPER), 500);
+}
+
+/// What keepers have made for a question that is not asked again is freed.
+#[test]
+fn what_was_made_for_nobody_is_freed() {
+    for end in 0..4 {
+        let mut stage = Stage::new(1024);
+        let writer = stage.writer(0, 1, &config());
+        stage.obeys = false;
+        let ticket = stage.begin(writer, 0, 600);
+        let buffer = stage.asked;
+        stage.say(
+            KEEPER,
+            Request::Report(Report::Working { buffer, parts: 1 }),
+        );
+        stage.pass(1000);
+        stage.still_waits(ticket);
+        assert_eq!(stage.steward.governor().used_at(KEEPER), 600);
+        match end {
+            0 => {
+                stage.begin(writer, 0, 500);
+                assert_ne!(stage.asked, buffer, "another one is made");
+            }
+            1 => stage.say(Peer(0), Request::Abort { writer }),
+            2 => stage.close(writer),
+            _ => stage.feed(Event::Lost(Peer(0))),
+        }
+        let used = if end == 0 { 500 } else { 0 };
+        assert_eq!(stage.steward.governor().used_at(KEEPER), used);
+    }
 }
 
 /// The same of a step that is on its way to disk: parts of its buffer count as whole buffers do.
@@ -404,19 +457,7 @@ fn steps_of_another_stream_are_waited_for() {
     const PART: usize = 10 << 20;
     let mut stage = Stage::new(1 << 20);
     let open = |stage: &mut Stage, name: &str, reads: u32| {
-        let ticket = stage.ask(Peer(0), |ticket| Request::OpenWriter {
-            ticket,
-            stream: name.into(),
-            program: "simulation".into(),
-            rank: 0,
-            size: 1,
-            config: Box::new(config()),
-            patience: 0,
-            gives_up: false,
-        });
-        let Answer::Writing { writer, .. } = stage.answer(ticket) else {
-            panic!("it is new");
-        };
+        let writer = stage.writer_of(0, name);
         let limits = Some(Limits {
             steps: 1000,
             bytes: 1 << 20,

@@ -140,6 +140,7 @@ impl Stream {
         state.next += 1;
         state.begun = false;
         let buffers = std::mem::take(&mut state.buffers);
+        self.drop_granted(rank);
         self.store.open.missing -= 1;
         let part = self.store.open.parts[rank].as_ref();
         let used: HashSet<u64> = part

@@ -1,6 +1,6 @@
 //! Memory for a step: what a rank asks of the governor, and the buffers that it gets.
 
-use super::writers::{Asking, Rank, Stage};
+use super::writers::{Asking, Granted, Rank, Stage};
 use super::{Action, Stream};
 use crate::protocol::governor::{Ask, AskId, Shortage, Verdict};
 use crate::protocol::{Answer, BufferAt, Fault, Lack, Peer, Ticket};
@@ -95,7 +95,21 @@ impl Stream {
         })
     }
 
+    /// The rank whose last question waited for that buffer.
+    fn rank_granted(&self, number: u64) -> Option<usize> {
+        self.writers.ranks.iter().position(|rank| {
+            let granted = rank.granted.as_ref();
+            granted.is_some_and(|granted| granted.buffers.contains(&number))
+        })
+    }
+
     pub(super) fn buffer_held(&mut self, number: u64, keeper: Peer) {
+        if let Some(rank) = self.rank_granted(number) {
+            if let Some(granted) = &mut self.writers.ranks[rank].granted {
+                granted.missing -= 1;
+            }
+            return self.out.push(Action::HasWorked(keeper));
+        }
         let Some(rank) = self.rank_allocating(number) else {
             return;
         };
@@ -162,6 +176,10 @@ impl Stream {
     }
 
     fn allocation_failed(&mut self, number: u64, fault: Fault) {
+        if let Some(rank) = self.rank_granted(number) {
+            // Its next question asks for all of them again.
+            return self.drop_granted(rank);
+        }
         if let Some(rank) = self.rank_allocating(number)
             && let Some((peer, ticket)) = self.stop_asking(rank)
         {
@@ -172,6 +190,41 @@ impl Stream {
     /// A rank asks no more: the only place where its question ends.
     pub(super) fn take_asking(&mut self, rank: usize) -> Option<Asking> {
         self.writers.ranks[rank].asking.take()
+    }
+
+    /// A rank will ask again for buffers that its keepers are making: these stay. Whom to answer.
+    pub(super) fn set_aside(&mut self, rank: usize) -> Option<(Peer, Ticket)> {
+        let asking = self.take_asking(rank)?;
+        let answered = (asking.peer, asking.ticket);
+        self.writers.ranks[rank].granted = asking.into_granted();
+        Some(answered)
+    }
+
+    /// A rank asks: again for what it has been granted, or for something else.
+    pub(super) fn go_on(&mut self, rank: usize) {
+        let state = &self.writers.ranks[rank];
+        let step = state.asking.as_ref().and_then(|asking| asking.begin);
+        let is_over = step.is_some_and(|step| self.closed_without(step).is_some());
+        let state = &mut self.writers.ranks[rank];
+        let Some(asking) = &mut state.asking else {
+            return;
+        };
+        let again = |granted: &mut Granted| !is_over && granted.is_for(asking);
+        let Some(granted) = state.granted.take_if(again) else {
+            return self.drop_granted(rank);
+        };
+        if granted.missing == 0 {
+            return self.begun(rank, granted.buffers);
+        }
+        asking.stage = Stage::Allocating(granted.buffers, granted.missing);
+    }
+
+    /// A rank does not want what it was granted.
+    pub(super) fn drop_granted(&mut self, rank: usize) {
+        let granted = self.writers.ranks[rank].granted.take();
+        for number in granted.into_iter().flat_map(|granted| granted.buffers) {
+            self.free_buffer(number);
+        }
     }
 
     /// Takes back what a rank has asked; returns whom to answer.

@@ -16,9 +16,14 @@ impl Stream {
             if let Some(asking) = &state.asking {
                 let until = asking.until;
                 if until <= self.now && self.out.len() < MOST_ANSWERS {
-                    let (fault, is_alive) =
-                        (self.why_late(rank), self.waits_for_living(rank, others));
-                    if let Some((peer, ticket)) = self.stop_asking(rank) {
+                    let fault = self.why_late(rank);
+                    let is_alive = self.waits_for_living(rank, others);
+                    let grows = matches!(&asking.stage, Stage::Allocating(buffers, _) if self.grow(buffers));
+                    let stopped = match is_alive && grows {
+                        true => self.set_aside(rank),
+                        false => self.stop_asking(rank),
+                    };
+                    if let Some((peer, ticket)) = stopped {
                         self.late(peer, ticket, fault, is_alive, others);
                     }
                 } else {
@@ -103,6 +108,11 @@ impl Stream {
     ) -> impl Iterator<Item = &'a Buffer> {
         let buffers = buffers.iter().map(|number| &self.store.buffers[number]);
         buffers.filter(|buffer| buffer.state == State::Asked)
+    }
+
+    /// Whether their keepers make those that are not there yet, and none has to wait for memory that is in use.
+    pub(super) fn grow(&self, buffers: &[u64]) -> bool {
+        self.unallocated(buffers).all(|buffer| !buffer.is_full)
     }
 
     /// What a question that comes to its deadline has waited for.

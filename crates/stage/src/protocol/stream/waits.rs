@@ -157,11 +157,16 @@ impl Stream {
         asking.any(|asking| matches!(asking.stage, Stage::Asked(..)))
     }
 
-    /// The processes that wait for an answer, as writers or as readers; not those that wait for a disk or for
-    /// themselves alone, which wait for nobody.
+    /// The processes that wait for an answer, as writers or as readers; not those that wait for a keeper to make memory, for a
+    /// disk, or for themselves alone, which wait for nobody.
     pub(in crate::protocol) fn waiting(&self) -> impl Iterator<Item = Peer> + '_ {
         let writers = self.writers.ranks.iter();
-        let writers = writers.filter_map(|rank| rank.asking.as_ref().map(|asking| asking.peer));
+        let writers = writers.filter_map(|rank| rank.asking.as_ref());
+        let writers = writers.filter(|asking| match &asking.stage {
+            Stage::Queued | Stage::Asked(..) => true,
+            Stage::Allocating(buffers, _) => !self.grow(buffers),
+        });
+        let writers = writers.map(|asking| asking.peer);
         let groups = self.groups.groups.values();
         let readers = groups.flat_map(move |group| {
             let ranks = group.ranks.iter().enumerate();

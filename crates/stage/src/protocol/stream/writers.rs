@@ -45,6 +45,38 @@ pub(super) struct Asking {
     _charge: Charge,
 }
 
+/// Buffers that keepers were still making at the deadline of the question for them: the next one for the same goes on with them.
+#[derive(Debug)]
+pub(super) struct Granted {
+    begin: Option<Step>,
+    wants: Vec<Want>,
+    pub(super) buffers: Vec<u64>,
+    pub(super) missing: u32,
+    _charge: Charge,
+}
+
+impl Asking {
+    pub(super) fn into_granted(self) -> Option<Granted> {
+        let Stage::Allocating(buffers, missing) = self.stage else {
+            return None;
+        };
+        Some(Granted {
+            begin: self.begin,
+            wants: self.wants,
+            buffers,
+            missing,
+            _charge: self._charge,
+        })
+    }
+}
+
+impl Granted {
+    /// Whether that question is for the same.
+    pub(super) fn is_for(&self, asking: &Asking) -> bool {
+        (self.begin, &self.wants) == (asking.begin, &asking.wants)
+    }
+}
+
 /// A layout, its name, and how many bytes of a message it is.
 #[derive(Clone, Debug)]
 pub(super) struct Known {
@@ -65,6 +97,7 @@ pub(super) struct Rank {
     /// Its buffers that are not part of a commit.
     pub(super) buffers: Vec<u64>,
     pub(super) asking: Option<Asking>,
+    pub(super) granted: Option<Granted>,
     /// The layout that it committed last.
     pub(super) layout: Option<Known>,
     /// The step that it committed last, if it still reads it: the open one, or the newest.
@@ -93,6 +126,7 @@ impl Writers {
             begun: false,
             buffers: Vec::new(),
             asking: None,
+            granted: None,
             layout: None,
             kept: None,
             gives_up: false,
@@ -120,7 +154,12 @@ impl Writers {
                 Some(Stage::Allocating(buffers, _)) => buffers.as_slice(),
                 _ => &[],
             };
-            rank.buffers.iter().chain(allocating).copied()
+            let granted = rank.granted.iter().flat_map(|granted| &granted.buffers);
+            rank.buffers
+                .iter()
+                .chain(allocating)
+                .chain(granted)
+                .copied()
         })
     }
 }
@@ -240,6 +279,7 @@ impl Stream {
             _charge: charge,
         });
         self.wake_by(until);
+        self.go_on(rank as usize);
         self.settle();
     }
 
@@ -360,6 +400,7 @@ impl Stream {
         for number in std::mem::take(&mut state.buffers) {
             self.free_buffer(number);
         }
+        self.drop_granted(rank);
     }
 
     /// A rank does not read the step any more that it committed last.

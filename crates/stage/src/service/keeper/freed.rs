@@ -1,4 +1,4 @@
-//! Memory of freed buffers, whole or unfinished: used again for buffers of the same length, or given back to the machine.
+//! Memory of freed buffers: used again for buffers of the same length, or given back to the machine.
 
 use super::Keeper;
 use crate::protocol::Peer;
@@ -59,10 +59,9 @@ impl<'f> Keeper<'f> {
 
     /// Gives back all freed memory; whether there was any.
     pub(super) fn give_idle_back(&mut self) -> bool {
-        let all = |keeper: &Self| keeper.free.len() + keeper.unfinished.len();
-        let before = all(self);
+        let before = self.free.len();
         self.give_back(|_, _| true);
-        all(self) < before
+        self.free.len() < before
     }
 
     /// Gives back what nobody had a use for.
@@ -92,21 +91,11 @@ impl<'f> Keeper<'f> {
                 Err(refused) => self.set_free(refused.0, lent),
             }
         }
-        let mut at = 0;
-        while let Some(unfinished) = self.unfinished.get(at) {
-            if is_due(self.used, unfinished.since) {
-                self.used -= self.unfinished.swap_remove(at).bytes;
-            } else {
-                at += 1;
-            }
-        }
     }
 
     /// Bytes that no buffer uses now.
     pub(super) fn free_bytes(&self) -> u64 {
-        let free = self.free.iter().map(|freed| freed.gated.key().bytes);
-        let unfinished = self.unfinished.iter().map(|unfinished| unfinished.bytes);
-        free.chain(unfinished).sum()
+        self.free.iter().map(|freed| freed.gated.key().bytes).sum()
     }
 }
 

@@ -1,13 +1,9 @@
 //! Memory to come: a buffer's pages are made part by part, the buffers one after another.
-//!
-//! A buffer may be freed before its memory is whole: at the deadline of its writer, who asks again. What was made is kept for the
-//! next buffer of its length ([`Unfinished`]), so that asking again does not begin anew; nobody else's work is in it.
 
 use super::freed::free_number;
 use super::{Held, Keeper};
 use crate::protocol::{BufferId, Handle, Lack, Peer, Report};
 use samite_fabric::{Gated, Growing};
-use std::time::Instant;
 
 /// A buffer whose memory is not whole yet.
 #[derive(Debug)]
@@ -28,14 +24,6 @@ struct Part<'f> {
     parts: u64,
 }
 
-/// Memory of a buffer that was freed while it grew.
-#[derive(Debug)]
-pub(super) struct Unfinished<'f> {
-    memory: Part<'f>,
-    pub(super) bytes: u64,
-    pub(super) since: Instant,
-}
-
 impl<'f> Keeper<'f> {
     /// What is reported at once. A buffer that is not there then is found memory for by [`Keeper::grow`].
     pub(super) fn allocate(
@@ -48,21 +36,13 @@ impl<'f> Keeper<'f> {
             let lent = self.lend(buffer, gated, writer);
             return Some(self.held(buffer, bytes, lent));
         }
-        let at = self.unfinished.iter().position(|one| one.bytes == bytes);
-        let unfinished = at.map(|at| self.unfinished.swap_remove(at));
-        let unborn = Unborn {
+        self.growing.push_back(Unborn {
             buffer,
             bytes,
             writer,
-            memory: unfinished.map(|unfinished| unfinished.memory),
+            memory: None,
             told: false,
-        };
-        // What has begun waits for nobody, not even for the first of the others to find room.
-        if unborn.memory.is_some() {
-            self.growing.push_front(unborn);
-            return self.grow();
-        }
-        self.growing.push_back(unborn);
+        });
         match self.growing.len() {
             1 => self.grow(),
             _ => self.tell_full(),
@@ -73,14 +53,14 @@ impl<'f> Keeper<'f> {
     pub(super) fn stop_growing(&mut self, buffer: BufferId) {
         let at = self.growing.iter().position(|one| one.buffer == buffer);
         let stopped = at.and_then(|at| self.growing.remove(at));
-        let Some(Unborn { memory, bytes, .. }) = stopped else {
-            return;
-        };
-        self.unfinished.extend(memory.map(|memory| Unfinished {
-            memory,
+        if let Some(Unborn {
+            memory: Some(_),
             bytes,
-            since: Instant::now(),
-        }));
+            ..
+        }) = stopped
+        {
+            self.used -= bytes;
+        }
     }
 
     /// Of the next buffer that waits for memory which is in use: that it does, once.

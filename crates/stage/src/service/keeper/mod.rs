@@ -22,7 +22,7 @@ mod spill;
 
 use self::disk::{Disk, Place};
 use self::freed::Freed;
-use self::growing::{Unborn, Unfinished};
+use self::growing::Unborn;
 use self::spill::{Spilling, not_spilled};
 use super::letter::{KeeperAnswer, KeeperAsk};
 use crate::protocol::{self, BufferId, Order, Peer, Report, Request};
@@ -97,9 +97,7 @@ pub(super) struct Keeper<'f> {
     disk: Disk,
     /// Memory of freed buffers that somebody may still read, or that is ready to be used again.
     free: VecDeque<Freed<'f>>,
-    /// Memory of buffers that were freed while they grew.
-    unfinished: Vec<Unfinished<'f>>,
-    /// Bytes in memory, of buffers, of those that grow, and of `free` and `unfinished`.
+    /// Bytes in memory, of buffers, of those that grow, and of `free`.
     used: u64,
 }
 
@@ -115,7 +113,6 @@ impl<'f> Keeper<'f> {
             spilling: VecDeque::new(),
             unsealed: Vec::new(),
             free: VecDeque::new(),
-            unfinished: Vec::new(),
             used: 0,
         }
     }

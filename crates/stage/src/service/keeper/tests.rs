@@ -53,52 +53,23 @@ fn a_large_buffer_grows_between_other_work() {
     assert_eq!(keeper.figures().used, LARGE + 4096);
 }
 
-/// A writer that asks again at its deadline goes on with the memory that was made for it.
-#[test]
-fn what_is_freed_while_it_grows_is_gone_on_with() {
-    let fabric = Fabric::alone(Identity::by_hand("keeper"), Config::default()).unwrap();
-    let mut keeper = Keeper::new(&fabric, Room::of_memory(4 * LARGE));
-    let mut parts = Vec::new();
-    for number in 1.. {
-        match keeper.obey(allocate(number, LARGE)) {
-            Some(Report::Working { parts: done, .. }) => parts.push(done),
-            held => {
-                assert!(matches!(held, Some(Report::Held { .. })), "{held:?}");
-                break;
-            }
-        }
-        keeper.obey(Order::Free {
-            buffer: buffer(number),
-        });
-        assert!(!keeper.is_busy());
-        assert_eq!(
-            (keeper.figures().used, keeper.figures().free),
-            (LARGE, LARGE)
-        );
-    }
-    assert_eq!(parts, [1, 2, 3, 4]);
-    assert_eq!((keeper.figures().used, keeper.figures().free), (LARGE, 0));
-}
-
 #[test]
 fn what_is_freed_while_it_grows_is_given_back() {
     let fabric = Fabric::alone(Identity::by_hand("keeper"), Config::default()).unwrap();
     let mut keeper = Keeper::new(&fabric, Room::of_memory(LARGE));
     for number in [1, 2] {
-        // For one of another length there is room without it only.
-        let bytes = LARGE - number;
         let working = Report::Working {
             buffer: buffer(number),
             parts: 1,
         };
-        assert_eq!(keeper.obey(allocate(number, bytes)), Some(working));
-        assert_eq!(keeper.figures().used, bytes);
+        // There is room for one only.
+        assert_eq!(keeper.obey(allocate(number, LARGE)), Some(working));
+        assert_eq!(keeper.figures().used, LARGE);
         keeper.obey(Order::Free {
             buffer: buffer(number),
         });
+        assert_eq!(keeper.figures().used, 0);
     }
-    assert!(keeper.give_idle_back());
-    assert_eq!(keeper.figures().used, 0);
     assert_eq!(fabric.free_segments(), {
         let untouched = Fabric::alone(Identity::by_hand("untouched"), Config::default());
         untouched.unwrap().free_segments()
