@@ -85,7 +85,7 @@ pub struct Service<'f> {
     /// Here, if this process is it.
     steward: Option<Steward>,
     keeper: Keeper<'f>,
-    /// Who has said something and was not seen to be gone, when it looked last: at that many changes.
+    /// Who has said something, or has something to take, and was not seen to be gone when it looked last: at that many changes.
     peers: BTreeSet<Peer>,
     changes: Option<u64>,
     /// Letters that living peers have not taken yet.
@@ -351,7 +351,12 @@ impl<'f> Service<'f> {
             packed = Packed::new(self.fabric, to, &instead);
         }
         let is_late = self.unsent.waits_for(to) || !self.delivered(to, &packed, SOON);
-        if is_late && !self.unsent.push(to, packed) {
+        if !is_late {
+            return;
+        }
+        // What waits for it is dropped when it is seen to be gone.
+        self.peers.insert(to);
+        if !self.unsent.push(to, packed) {
             tracing::warn!(%to, "a process that takes no messages is given up");
             self.deaf.insert(to);
         }
@@ -360,7 +365,8 @@ impl<'f> Service<'f> {
     /// Sends what peers had not taken.
     fn send_again(&mut self) {
         let mut unsent = std::mem::take(&mut self.unsent);
-        unsent.try_again(|to, letter| self.delivered(to, letter, Duration::ZERO));
+        // Whoever is gone has taken nothing, and is slow until it is forgotten.
+        unsent.try_again(|to, letter| self.lives(to) && self.delivered(to, letter, Duration::ZERO));
         self.unsent = unsent;
         self.tell_who_is_slow();
     }
@@ -368,8 +374,10 @@ impl<'f> Service<'f> {
     /// A peer is gone, or as good as gone.
     fn forget(&mut self, peer: Peer) {
         self.peers.remove(&peer);
+        // In this order: if it were slow no more before it is lost, it would be given steps, which nobody had then.
+        self.carry_out(Event::Lost(peer));
         self.unsent.forget(peer);
-        self.happened(Event::Lost(peer));
+        self.tell_who_is_slow();
     }
 
     /// Whoever has just been found to be deaf is lost to the steward.
@@ -422,3 +430,6 @@ fn lives(fabric: &Fabric, peer: Peer) -> bool {
     let slot = PeerId(peer.slot());
     fabric.lost_life(slot, peer.incarnation()).is_none()
 }
+
+#[cfg(test)]
+mod tests;

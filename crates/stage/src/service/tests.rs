@@ -1,0 +1,218 @@
+mod stopped;
+
+use super::*;
+use crate::protocol::{
+    Answer, Expected, Fault, LONGEST, Layout, Part, Places, Policy, Reader, ReaderId, Start,
+    StepRecord, StreamConfig, Ticket, Told, WriterId,
+};
+use samite_fabric::Config;
+use std::sync::Arc;
+
+/// In ms: longer than a test.
+const LONG: u64 = 1 << 30;
+
+fn alone() -> Fabric {
+    Fabric::alone(Identity::by_hand("service"), Config::default()).expect("it is alone")
+}
+
+fn open_writer(ticket: u64, stream: &str, config: StreamConfig) -> Request {
+    Request::OpenWriter {
+        ticket: Ticket(ticket),
+        stream: stream.into(),
+        program: "solver".into(),
+        rank: 0,
+        size: 1,
+        config: Box::new(config),
+        patience: LONG,
+        gives_up: false,
+    }
+}
+
+fn open_reader(ticket: u64, stream: &str, (rank, size): (u32, u32)) -> Request {
+    let reader = Reader {
+        group: "analysis".into(),
+        rank,
+        size,
+        start: Start::Earliest,
+        policy: Policy::Block,
+        limits: None,
+        lease: LONG,
+        only: None,
+    };
+    Request::OpenReader {
+        ticket: Ticket(ticket),
+        stream: stream.into(),
+        reader: Box::new(reader),
+        patience: LONG,
+        gives_up: false,
+    }
+}
+
+fn next(ticket: u64, reader: ReaderId) -> Request {
+    Request::Next {
+        ticket: Ticket(ticket),
+        reader,
+        patience: LONG,
+    }
+}
+
+/// What the steward of a service answers at once to somebody, who is not told.
+fn asked(service: &mut Service<'_>, from: Peer, request: Request) -> Option<Answer> {
+    let now = service.now();
+    let steward = service.steward.as_mut().expect("it has one");
+    let actions = steward.on_event(now, Event::Said(from, request));
+    actions
+        .into_iter()
+        .find_map(|Action::Send(to, notice)| match notice {
+            Notice::Answer { answer, .. } if to == from => Some(answer),
+            _ => None,
+        })
+}
+
+/// A stream, its writer, and a reader whose question for the first step waits.
+struct Waited<'f> {
+    service: Service<'f>,
+    writer: (Peer, WriterId),
+    reader: Peer,
+}
+
+impl<'f> Waited<'f> {
+    fn new(fabric: &'f Fabric, reader: Peer) -> Waited<'f> {
+        let solver = Peer::new(5, 1);
+        let mut service = Service::steward(fabric, Room::of_memory(1 << 20));
+        let opened = open_writer(1, "field", StreamConfig::default());
+        let Some(Answer::Writing { writer, .. }) = asked(&mut service, solver, opened) else {
+            panic!("the name is free");
+        };
+        let opened = open_reader(1, "field", (0, 1));
+        let Some(Answer::Reading { reader: id, .. }) = asked(&mut service, reader, opened) else {
+            panic!("the stream is there");
+        };
+        assert_eq!(asked(&mut service, reader, next(2, id)), None);
+        let writer = (solver, writer);
+        Waited {
+            service,
+            writer,
+            reader,
+        }
+    }
+
+    /// The reader does not take what is for it.
+    fn is_slow(&mut self) {
+        let long = Packed::of_bytes(vec![0; 2 << 20]);
+        assert!(self.service.unsent.push(self.reader, long));
+    }
+
+    fn commit(&mut self) {
+        let (solver, writer) = self.writer;
+        let begin = Request::Begin {
+            ticket: Ticket(2),
+            writer,
+            step: 0,
+            wants: Vec::new(),
+            patience: LONG,
+        };
+        self.service.said(solver, begin);
+        let part = Part {
+            step: 0,
+            layout: Told::New(Arc::new(Layout {
+                variables: Vec::new(),
+            })),
+            slots: Vec::new(),
+            places: Places::Packed,
+            attributes: Vec::new(),
+            checksum: 0,
+        };
+        let commit = Request::Commit {
+            ticket: Ticket(3),
+            writer,
+            part,
+            keep: false,
+        };
+        self.service.said(solver, commit);
+        assert_eq!(self.service.figures()[0].committed, 1);
+    }
+
+    /// Steps that the reader was given.
+    fn taken(&self) -> u64 {
+        self.service.figures()[0].groups[0].taken
+    }
+}
+
+/// The steward hears who is slow before anything else, and who is so no more without any other event.
+#[test]
+fn whoever_is_slow_is_given_a_step_when_it_is_so_no_more() {
+    let fabric = alone();
+    let mut waited = Waited::new(&fabric, letter::own(&fabric));
+    waited.is_slow();
+    waited.commit();
+    assert_eq!(waited.taken(), 0, "a step for a process that takes nothing");
+    // Now it takes what is for it.
+    waited.service.send_again();
+    assert!(waited.service.unsent.is_empty());
+    assert_eq!(waited.taken(), 1);
+}
+
+/// Nothing is given to a process that is gone: its step is there for the next life of the reader.
+#[test]
+fn a_dead_process_that_was_slow_has_taken_nothing() {
+    let fabric = alone();
+    // Nobody has this place: as the service looks, it has just died.
+    let mut waited = Waited::new(&fabric, Peer::new(6, 1));
+    waited.is_slow();
+    waited.commit();
+    waited.service.send_again();
+    assert_eq!(waited.taken(), 0, "a step for one that is not yet lost");
+    waited.service.forget(waited.reader);
+    assert_eq!(waited.taken(), 0, "a step for one that is lost");
+    let again = Peer::new(6, 2);
+    let opened = open_reader(1, "field", (0, 1));
+    let Some(Answer::Reading { reader, taken: 0 }) = asked(&mut waited.service, again, opened)
+    else {
+        panic!("its rank is free, and has taken nothing");
+    };
+    let first = asked(&mut waited.service, again, next(2, reader));
+    let is_first = |answer: &Answer| matches!(answer, Answer::Step(StepRecord { step: 0, .. }));
+    assert!(first.as_ref().is_some_and(is_first), "{first:?}");
+}
+
+/// An answer that no message can carry is an error for whoever has asked, who would wait for it for ever.
+#[test]
+fn an_answer_that_no_message_can_carry_is_an_error() {
+    const GROUPS: usize = 10_000;
+    const NAME: usize = 4096;
+    let fabric = alone();
+    let mut service = Service::steward(&fabric, Room::of_memory(1 << 20));
+    // As many programs that are expected as two writers may name.
+    for writer in 1..=2 {
+        let expected = (0..GROUPS).map(|number| Expected {
+            group: format!("{number:0NAME$}"),
+            policy: Policy::Block,
+            limits: None,
+        });
+        let config = StreamConfig {
+            expected: expected.collect(),
+            ..StreamConfig::default()
+        };
+        let opened = open_writer(1, &format!("field-{writer}"), config);
+        let opened = asked(&mut service, Peer::new(4 + writer, 1), opened);
+        assert!(matches!(opened, Some(Answer::Writing { .. })), "{opened:?}");
+    }
+    let inbox = Inbox::default();
+    letter::receive(&fabric, CLIENT, &inbox);
+    let ticket = Ticket(7);
+    let question = Letter::Request(Request::Figures { ticket });
+    letter::send(&fabric, letter::own(&fabric), &question).expect("it can be told");
+    fabric.progress();
+    while service.turn() {
+        fabric.progress();
+    }
+    let answer = inbox.borrow_mut().pop_front().map(|(_, letter)| letter);
+    let Some(Letter::Answer(answered, Answer::Failed(Fault::AnswerTooLong { bytes, most }))) =
+        answer
+    else {
+        panic!("{answer:?}");
+    };
+    assert_eq!((answered, most), (ticket, LONGEST as u64));
+    assert!(bytes > most, "{bytes}");
+}

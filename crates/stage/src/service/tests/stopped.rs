@@ -1,0 +1,140 @@
+//! A process that does not take what is for it, and lives.
+
+use super::{next, open_reader};
+use crate::protocol::{Answer, Attribute, Request, Ticket};
+use crate::service::{CLIENT, Inbox, Letter, Room, Service, letter, steward_identity};
+use crate::{Configuration, Settings, Stage};
+use samite_fabric::{Fabric, PeerId};
+use samite_testkit::{Failed, Outcome, Unit, Who, check, full_name, pause, same, units};
+use std::time::Duration;
+
+const STEPS: u64 = 3;
+const RANKS: u32 = 2;
+
+/// Ten MiB, of each step other ones.
+fn fact(step: u64) -> Attribute {
+    let letters = (0..10 << 20).map(|at: u64| (b'a' + ((at * 7 + step * 5) % 26) as u8) as char);
+    Attribute::Text(letters.collect())
+}
+
+/// Serves until the others have come and have left again.
+fn coordinate(unit: &Unit) -> Outcome {
+    let fabric = Fabric::join(&unit.domain, steward_identity(), unit.config.clone())?;
+    let mut service = Service::steward(&fabric, Room::of_memory(64 << 20));
+    let mut most = 0;
+    service.run(|fabric| {
+        let there = fabric.peers().len();
+        most = most.max(there);
+        there > 1 || most < 3
+    })?;
+    Ok(())
+}
+
+/// Writes the steps while the reader is stopped, which is not given up.
+fn write(unit: &Unit) -> Outcome {
+    let fabric = unit.join()?;
+    let stage = Stage::join_with(&fabric, Configuration::of(Settings::default()))?;
+    let options = stage.write("field").as_rank("solver", 0, 1);
+    let mut field = options.limits(STEPS + 1, u64::MAX).open()?;
+    pause("open");
+    for number in 0..STEPS {
+        let mut step = field.step()?;
+        same!(step.number(), number);
+        step.attribute("fact", fact(number));
+        step.commit()?;
+    }
+    let overview = stage.overview(Duration::from_secs(20))?;
+    same!(overview.figures.streams[0].groups[0].here, RANKS);
+    pause("written");
+    Ok(field.close()?)
+}
+
+/// Asks for all steps as two ranks at a time, is stopped, and takes the answers when it goes on.
+fn read(unit: &Unit) -> Outcome {
+    let fabric = unit.join()?;
+    let steward = crate::desk::await_steward(&fabric)?;
+    let inbox = Inbox::default();
+    letter::receive(&fabric, CLIENT, &inbox);
+    let tell = |request| letter::send(&fabric, steward, &Letter::Request(request));
+    let answer = |ticket: u64| -> Outcome<Answer> {
+        let answer = fabric.wait_until("an answer", &[PeerId(steward.slot())], || {
+            let mut letters = inbox.borrow_mut();
+            let is_it =
+                |letter: &Letter| matches!(letter, Letter::Answer(Ticket(of), _) if *of == ticket);
+            let at = letters.iter().position(|(_, letter)| is_it(letter))?;
+            letters.remove(at)
+        });
+        match answer?.1 {
+            Letter::Answer(_, answer) => Ok(answer),
+            other => Err(Failed::new(format!("{other:?}"))),
+        }
+    };
+    let ticket = |rank: u32, step: u64| 100 * (u64::from(rank) + 1) + step;
+    let mut ranks = Vec::new();
+    for rank in 0..RANKS {
+        tell(open_reader(u64::from(rank), "field", (rank, RANKS)))?;
+        let opened = answer(u64::from(rank))?;
+        check!(matches!(opened, Answer::Reading { .. }), "{opened:?}");
+        if let Answer::Reading { reader, .. } = opened {
+            ranks.push(reader);
+        }
+    }
+    for &reader in &ranks {
+        for step in 0..STEPS {
+            tell(next(ticket(reader.rank, step), reader))?;
+        }
+    }
+    // When this is answered, the questions before it have been heard.
+    let last = 99;
+    tell(Request::Figures {
+        ticket: Ticket(last),
+    })?;
+    answer(last)?;
+    pause("asked");
+    for step in 0..STEPS {
+        for &reader in &ranks {
+            let given = answer(ticket(reader.rank, step))?;
+            let Answer::Step(record) = given else {
+                check!(false, "{given:?}");
+                return Ok(());
+            };
+            same!(record.step, step);
+            let facts = &record.parts[0].attributes;
+            check!(
+                facts.len() == 1 && facts[0].1 == fact(step),
+                "of step {step}"
+            );
+        }
+    }
+    ranks
+        .into_iter()
+        .try_for_each(|reader| tell(Request::CloseReader { reader }))?;
+    Ok(())
+}
+
+/// A process that is stopped is given no more steps than it can take, however many it has asked for: it is not given up, and when it goes
+/// on it gets them all.
+#[test]
+fn a_reader_that_is_stopped_under_long_steps_gets_them_all() {
+    let name = full_name(
+        module_path!(),
+        "a_reader_that_is_stopped_under_long_steps_gets_them_all",
+    );
+    let body = |unit: &Unit| match unit.rank {
+        0 => coordinate(unit),
+        1 => write(unit),
+        _ => read(unit),
+    };
+    let (writer, reader) = (Who::Unit(1), Who::Unit(2));
+    units(3).conduct_bare(&name, body, |cast| {
+        cast.wait_point(writer, "open");
+        cast.wait_point(reader, "asked");
+        cast.stop(reader);
+        cast.release(writer);
+        cast.wait_point(writer, "written");
+        cast.go_on(reader);
+        cast.release(reader);
+        cast.release(writer);
+        cast.all_end();
+    });
+}
