@@ -85,7 +85,7 @@ impl Tamper for Losing {
             self.has_exchanged = false;
             return;
         }
-        self.has_exchanged |= is_exchange(&frame);
+        self.has_exchanged |= is_atomic(&frame, COMPARE_EXCHANGE);
         send(to, frame);
     }
 
@@ -97,27 +97,38 @@ impl Tamper for Losing {
 /// A compare-exchange of `fabric` leaves only before the next frame, when its caller has given up: the first one after `armed` is
 /// set.
 pub(crate) fn delay_an_exchange(fabric: &Fabric, armed: &Arc<AtomicU64>) {
+    delay(fabric, armed, COMPARE_EXCHANGE);
+}
+
+/// As [`delay_an_exchange`], an addition.
+pub(crate) fn delay_an_addition(fabric: &Fabric, armed: &Arc<AtomicU64>) {
+    delay(fabric, armed, ADD);
+}
+
+fn delay(fabric: &Fabric, armed: &Arc<AtomicU64>, what: u8) {
     let (armed, late) = (armed.clone(), None);
-    tamper(fabric, Box::new(Delaying { armed, late }));
+    tamper(fabric, Box::new(Delaying { what, armed, late }));
 }
 
 struct Delaying {
+    what: u8,
     armed: Arc<AtomicU64>,
     late: Option<(PeerId, RawFrame)>,
 }
 
 /// What an atomic has in its frame: a place of three words, the operation, two operands.
 const ATOMIC_BYTES: usize = 48;
+const ADD: u8 = 1;
 const COMPARE_EXCHANGE: u8 = 8;
 
-fn is_exchange(frame: &RawFrame) -> bool {
+fn is_atomic(frame: &RawFrame, op: u8) -> bool {
     let is_atomic = frame.body.is_empty() && frame.inline.len() == ATOMIC_BYTES;
-    is_atomic && frame.inline[24] == COMPARE_EXCHANGE
+    is_atomic && frame.inline[24] == op
 }
 
 impl Tamper for Delaying {
     fn outgoing(&mut self, to: PeerId, frame: RawFrame, send: &mut dyn FnMut(PeerId, RawFrame)) {
-        if is_exchange(&frame) && self.armed.swap(0, Relaxed) == 1 {
+        if is_atomic(&frame, self.what) && self.armed.swap(0, Relaxed) == 1 {
             self.late = Some((to, frame));
             return;
         }
@@ -129,5 +140,62 @@ impl Tamper for Delaying {
 
     fn incoming(&mut self, _: PeerId, _: &RawFrame) -> bool {
         true
+    }
+}
+
+/// What becomes of the puts of a unit: see [`starve`].
+pub(crate) mod starving {
+    /// Nothing yet.
+    pub(crate) const IDLE: u64 = 0;
+    /// They are kept back, and so is the credit that they take.
+    pub(crate) const KEEPS: u64 = 1;
+    /// One with a long body leaves; it is not answered.
+    pub(crate) const SENDS_ONE: u64 = 2;
+    /// The answer is lost when it comes.
+    pub(crate) const IS_DEAF: u64 = 3;
+    /// The unit has no credit more.
+    pub(crate) const STARVES: u64 = 4;
+}
+
+/// Puts that take as much credit, and are kept back, leave that of one frame.
+pub(crate) const ALMOST_ALL: u64 = 255;
+
+/// `fabric` has no credit for the second frame of a put. What was kept back before leaves with the first frame to somebody
+/// else, once it [starves](starving::STARVES).
+pub(crate) fn starve(fabric: &Fabric, state: &Arc<AtomicU64>) {
+    let (state, kept) = (state.clone(), Vec::new());
+    tamper(fabric, Box::new(Starving { state, kept }));
+}
+
+struct Starving {
+    state: Arc<AtomicU64>,
+    kept: Vec<(PeerId, RawFrame)>,
+}
+
+const PUT: u8 = 11;
+const ANSWER: u8 = 15;
+const LONG: usize = 1000;
+
+impl Tamper for Starving {
+    fn outgoing(&mut self, to: PeerId, frame: RawFrame, send: &mut dyn FnMut(PeerId, RawFrame)) {
+        match self.state.load(Relaxed) {
+            starving::KEEPS if frame.kind == PUT => return self.kept.push((to, frame)),
+            starving::SENDS_ONE if frame.kind == PUT && frame.body.len() >= LONG => {
+                self.state.store(starving::IS_DEAF, Relaxed);
+            }
+            starving::STARVES if self.kept.first().is_some_and(|(whom, _)| *whom != to) => {
+                self.kept.drain(..).for_each(|(to, frame)| send(to, frame));
+            }
+            _ => {}
+        }
+        send(to, frame);
+    }
+
+    fn incoming(&mut self, _: PeerId, frame: &RawFrame) -> bool {
+        let is_lost = frame.kind == ANSWER && self.state.load(Relaxed) == starving::IS_DEAF;
+        if is_lost {
+            self.state.store(starving::STARVES, Relaxed);
+        }
+        !is_lost
     }
 }

@@ -7,6 +7,7 @@
 use samite_fabric::Fabric;
 use std::cell::{Cell, RefCell};
 use std::fmt::Debug;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
 /// Something left in the middle.
@@ -52,10 +53,8 @@ impl<'f> Unfinished<'f> {
         let mut turn = Turn {
             left: self.left.take(),
             unfinished: self,
-            fabric,
-            patient: fabric.deadline(),
         };
-        fabric.set_deadline(Duration::ZERO);
+        let _at_once = AtOnce::new(fabric);
         turn.left.retain_mut(|left| !left.go_on());
     }
 
@@ -70,13 +69,48 @@ impl<'f> Unfinished<'f> {
 struct Turn<'u, 'f> {
     left: Left<'f>,
     unfinished: &'u Unfinished<'f>,
-    fabric: &'u Fabric,
-    patient: Duration,
 }
 
 impl Drop for Turn<'_, '_> {
     fn drop(&mut self) {
-        self.fabric.set_deadline(self.patient);
         self.unfinished.left.borrow_mut().append(&mut self.left);
     }
+}
+
+/// As long as it lives the deadline of the fabric is zero: nobody waits.
+struct AtOnce<'u> {
+    fabric: &'u Fabric,
+    patient: Duration,
+}
+
+impl AtOnce<'_> {
+    fn new(fabric: &Fabric) -> AtOnce<'_> {
+        let patient = fabric.deadline();
+        fabric.set_deadline(Duration::ZERO);
+        AtOnce { fabric, patient }
+    }
+}
+
+impl Drop for AtOnce<'_> {
+    fn drop(&mut self) {
+        self.fabric.set_deadline(self.patient);
+    }
+}
+
+/// What a destructor does while its thread unwinds: if a handler that runs meanwhile panics, too, that panic ends here.
+/// Outside of the destructor it would end the process.
+#[cold]
+pub(crate) fn while_unwinding(what: impl FnOnce()) {
+    if catch_unwind(AssertUnwindSafe(what)).is_err() {
+        tracing::warn!("a second panic, while a first one ends a call of global memory");
+    }
+}
+
+/// As [`while_unwinding`], for what this unit can go on with later: nothing is waited for.
+#[cold]
+pub(crate) fn at_once_while_unwinding(fabric: &Fabric, what: impl FnOnce()) {
+    while_unwinding(|| {
+        let _at_once = AtOnce::new(fabric);
+        what();
+    });
 }

@@ -18,7 +18,7 @@
 //!
 //! # What it does not guarantee
 //! * A unit that dies while a slot is busy leaves it so: whoever needs the slot gets a timeout.
-//! * A unit whose call ends at its deadline gives the slot back behind what it has sent, in the order in which the owner
+//! * A unit whose call ends at its deadline, or by a panic of what runs while it waits, gives the slot back once, behind what it has sent, in the order in which the owner
 //!   takes both; what it could not send, or has no answer to yet (`late`), when it makes progress. A key that was to be added
 //!   is not there then, unless only the last answer was missing. A value that was to be changed is the old one or the new one;
 //!   if it is longer than one message, half of it may have arrived, and the key is gone.
@@ -30,6 +30,7 @@ mod slot;
 mod tests;
 
 use super::ArrayError;
+use crate::unfinished::at_once_while_unwinding;
 use crate::waited::Waited;
 use crate::{Elem, Error, Result, Segment, Team, Update, bytes_of};
 use samite_fabric::Whom;
@@ -272,21 +273,22 @@ impl<'f, K: Elem, V: Elem> Map<'f, K, V> {
         found: &Found,
         of: impl FnOnce(V) -> Option<V>,
     ) -> Result<bool> {
-        let rank = search.rank;
-        if !self.take((rank, found.slot), found.state, found.state.busy(), FILL)? {
-            return Ok(false);
-        }
+        let (rank, slot) = (search.rank, found.slot);
         // Nothing of the entry is changed yet.
-        let mut busy = self.hold(rank, found.slot, FILL);
-        if let Some(value) = of(Self::value(&found.entry)) {
-            let (place, value) = (self.place(found.slot) + 1, to_words(&value));
-            let put = self.words.put(rank, place + Self::KEY as u64, &value);
-            if put.is_err() && !self.arrives_whole(&value) {
-                busy.change = EMPTY_OUT;
+        let Some(mut busy) = self.take((rank, slot), found.state, found.state.busy(), FILL)? else {
+            return Ok(false);
+        };
+        match of(Self::value(&found.entry)) {
+            Some(value) => {
+                let (place, value) = (self.place(slot) + 1, to_words(&value));
+                if !self.arrives_whole(rank, &value) {
+                    // Until all of it is there.
+                    busy.change = EMPTY_OUT;
+                }
+                self.words.put(rank, place + Self::KEY as u64, &value)?;
+                busy.change = FILL;
             }
-            put?;
-        } else {
-            busy.change = EMPTY_OUT;
+            None => busy.change = EMPTY_OUT,
         }
         busy.give_back().map(|()| true)
     }
@@ -317,43 +319,44 @@ impl<'f, K: Elem, V: Elem> Map<'f, K, V> {
             ),
             false => (home.held(), RELEASE),
         };
-        if !self.take((rank, search.home), home, wanted, undo)? {
+        let Some(home) = self.take((rank, search.home), home, wanted, undo)? else {
             patience.rest(self)?;
             return Ok(false);
-        }
-        let chain = self.hold(rank, search.home, RELEASE);
-        let slot = if is_first {
-            search.home
+        };
+        let (mut busy, chain) = if is_first {
+            (home, None)
         } else {
             if self.find(search, patience)?.is_some() {
-                return chain.give_back().map(|()| false);
+                return home.give_back().map(|()| false);
             }
-            self.take_free(search, patience)?
-                .ok_or_else(|| self.full(rank))?
+            let free = self.take_free(search, patience)?;
+            (free.ok_or_else(|| self.full(rank))?, Some(home))
         };
-        let busy = self.hold(rank, slot, EMPTY_OUT);
         let mut entry = search.key.clone();
         entry.extend(to_words(&of()));
-        self.words.put(rank, self.place(slot) + 1, &entry)?;
-        busy.keep();
-        if slot == search.home {
-            chain.keep();
-            self.give_back(rank, slot, FILL.wrapping_add(RELEASE))?;
-        } else {
-            self.give_back(rank, slot, FILL)?;
-            chain.give_back()?;
-        }
+        self.words.put(rank, self.place(busy.slot) + 1, &entry)?;
+        busy.change = match &chain {
+            Some(_) => FILL,
+            None => FILL.wrapping_add(RELEASE),
+        };
+        busy.give_back()?;
+        chain.map_or(Ok(()), Held::give_back)?;
         Ok(true)
     }
 
     /// Takes the first free slot of a chain that is held.
-    fn take_free(&self, search: &Search, patience: &mut Patience) -> Result<Option<u64>> {
+    fn take_free(
+        &self,
+        search: &Search,
+        patience: &mut Patience,
+    ) -> Result<Option<Held<'_, 'f, K, V>>> {
         for slot in self.chain(search) {
             let mut state = self.state(search.rank, slot)?;
             while matches!(state.kind(), Kind::Empty | Kind::Gone) {
                 let wanted = state.taken(search.tag);
-                if self.take((search.rank, slot), state, wanted, EMPTY_OUT)? {
-                    return Ok(Some(slot));
+                let taken = self.take((search.rank, slot), state, wanted, EMPTY_OUT)?;
+                if taken.is_some() {
+                    return Ok(taken);
                 }
                 patience.rest(self)?;
                 state = self.state(search.rank, slot)?;
@@ -388,9 +391,15 @@ impl<'f, K: Elem, V: Elem> Map<'f, K, V> {
         Ok(state.is_unchanged(later).then_some(entry))
     }
 
-    /// Changes the word of a slot, if it is still `from`; whether it was. `undo`: what gives it back where this unit has an
-    /// error, and learns afterwards that it was.
-    fn take(&self, (rank, slot): (u32, u64), from: State, to: State, undo: u64) -> Result<bool> {
+    /// Changes the word of a slot, if it is still `from`: then this unit has the slot, or its chain. `undo`: what gives it
+    /// back unless all that it was taken for is done, also where the answer comes after an error or a panic.
+    fn take(
+        &self,
+        (rank, slot): (u32, u64),
+        from: State,
+        to: State,
+        undo: u64,
+    ) -> Result<Option<Held<'_, 'f, K, V>>> {
         let place = self.place(slot);
         let found = match self.words.is_near(rank) {
             true => self.words.compare_swap(rank, place, from.0, to.0)?,
@@ -399,7 +408,12 @@ impl<'f, K: Elem, V: Elem> Map<'f, K, V> {
         // ORDERING: Release: the busy word is visible before the bytes that follow. Pairs with the Acquire
         // in `read`.
         fence(Ordering::Release);
-        Ok(found == from.0)
+        Ok((found == from.0).then_some(Held {
+            map: self,
+            rank,
+            slot,
+            change: undo,
+        }))
     }
 
     /// Adds to the word of a slot: its end is visible after what was put to the entry, because the update
@@ -416,19 +430,9 @@ impl<'f, K: Elem, V: Elem> Map<'f, K, V> {
     }
 
     /// Whether a put of this value cannot end with a part of it there.
-    #[cold]
-    fn arrives_whole(&self, value: &Words) -> bool {
-        bytes_of(value).len() as u64 <= self.team().fabric().caps().body_max
-    }
-
-    /// What is given back by `change` if whoever has it stops in the middle: by a panic or an error.
-    fn hold(&self, rank: u32, slot: u64, change: u64) -> Held<'_, 'f, K, V> {
-        Held {
-            map: self,
-            rank,
-            slot,
-            change,
-        }
+    fn arrives_whole(&self, rank: u32, value: &Words) -> bool {
+        let most = || self.team().fabric().caps().body_max;
+        self.words.is_near(rank) || bytes_of(value).len() as u64 <= most()
     }
 
     #[cold]
@@ -444,31 +448,36 @@ impl<'f, K: Elem, V: Elem> Map<'f, K, V> {
     }
 }
 
-/// A slot, or a chain, that this unit has.
+/// A slot, or a chain, that this unit has. It is given back once, whatever comes in between: by `give_back`, or when this is
+/// dropped, by an error or a panic.
 struct Held<'m, 'f, K: Elem, V: Elem> {
     map: &'m Map<'f, K, V>,
     rank: u32,
     slot: u64,
+    /// What gives it back.
     change: u64,
 }
 
 impl<K: Elem, V: Elem> Held<'_, '_, K, V> {
     fn give_back(self) -> Result<()> {
-        let done = self.map.give_back(self.rank, self.slot, self.change);
-        self.keep();
-        done
-    }
-
-    /// It is given back otherwise, or must not be.
-    fn keep(self) {
+        let (map, rank, slot, change) = (self.map, self.rank, self.slot, self.change);
+        // From here on it is the business of what is called: if that is ended before the change is sent, it sends it later.
         std::mem::forget(self);
+        map.give_back(rank, slot, change)
     }
 }
 
 impl<K: Elem, V: Elem> Drop for Held<'_, '_, K, V> {
+    #[cold]
     fn drop(&mut self) {
-        if let Err(error) = self.map.give_back(self.rank, self.slot, self.change) {
-            tracing::warn!(%error, "a slot of a map could not be given back");
+        let give_back = || {
+            if let Err(error) = self.map.give_back(self.rank, self.slot, self.change) {
+                tracing::warn!(%error, "a slot of a map could not be given back");
+            }
+        };
+        match std::thread::panicking() {
+            true => at_once_while_unwinding(self.map.team().fabric(), give_back),
+            false => give_back(),
         }
     }
 }

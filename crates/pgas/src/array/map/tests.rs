@@ -1,10 +1,13 @@
 use super::*;
 use crate::Pgas;
-use crate::tampered::{Lies, Losing, delay_an_exchange};
+use crate::tampered::{
+    ALMOST_ALL, Lies, Losing, delay_an_addition, delay_an_exchange, starve, starving,
+};
 use crate::unfinished::Finish;
 use samite_fabric::testing::tamper;
+use samite_fabric::transport::sim::Scenario;
 use samite_fabric::{Config, Error as Below, Fabric, Identity, PeerId};
-use samite_testkit::{MESSAGES_ONLY, Outcome, check, same, simulate, units};
+use samite_testkit::{Outcome, check, same, simulate};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -105,7 +108,6 @@ fn an_exchange_that_is_late_takes_nothing() {
 /// A handler panics while the exchange of unit 0 is on its way: nobody finds the slot taken.
 #[test]
 fn a_panic_behind_an_exchange_takes_nothing() {
-    const PANICS: u16 = 7;
     let name = "array::map::tests::a_panic_behind_an_exchange_takes_nothing";
     let armed = &Arc::new(AtomicU64::new(0));
     simulate(name, 2, 0..8, |fabric, peers| {
@@ -123,10 +125,7 @@ fn a_panic_behind_an_exchange_takes_nothing() {
             let ended = catch_unwind(AssertUnwindSafe(|| map.insert(key, 1)));
             check!(ended.is_err(), "{ended:?}");
         } else {
-            while armed.load(Relaxed) == 1 {
-                fabric.progress();
-            }
-            drop(fabric.request(peers[0], PANICS, &[])?.wait());
+            disturb(fabric, peers[0], armed, 0)?;
         }
         world.barrier()?;
         if world.rank() == 1 {
@@ -137,44 +136,171 @@ fn a_panic_behind_an_exchange_takes_nothing() {
     });
 }
 
-/// The checking mode has no answer, behind the exchange that takes a slot, and before the slot is given back: nobody finds it busy.
+/// Of unit 0, for requests of unit 1.
+const PANICS: u16 = 7;
+
+/// What unit 1 does: as soon as `state` says so it sends unit 0 a request whose handler panics.
+fn disturb(fabric: &Fabric, whom: PeerId, state: &AtomicU64, wanted: u64) -> Outcome {
+    while state.load(Relaxed) != wanted {
+        fabric.progress();
+    }
+    drop(fabric.request(whom, PANICS, &[])?.wait());
+    Ok(())
+}
+
+/// A handler panics while unit 0 waits for the answer of what gives a slot back: it is given back once.
+#[test]
+fn a_panic_behind_the_end_of_a_change_changes_nothing() {
+    let name = "array::map::tests::a_panic_behind_the_end_of_a_change_changes_nothing";
+    let armed = &Arc::new(AtomicU64::new(0));
+    simulate(name, 2, 0..8, |fabric, peers| {
+        let pgas = Pgas::new(fabric)?;
+        let world = pgas.world();
+        let map = Map::<u64, u64>::new(world, 8)?;
+        let [first, second] = neighbours(&map);
+        if world.rank() == 0 {
+            fabric.on(PANICS, |_, _| resume_unwind(Box::new("a handler")));
+            delay_an_addition(fabric, armed);
+        }
+        // A new key, the same once more, one behind it in its chain, which is held meanwhile.
+        for (turn, key) in (1..).zip([first, first, second]) {
+            if world.rank() == 0 {
+                armed.store(1, Relaxed);
+            }
+            world.barrier()?;
+            if world.rank() == 0 {
+                let ended = catch_unwind(AssertUnwindSafe(|| map.insert(key, turn)));
+                check!(ended.is_err(), "{ended:?}");
+            } else {
+                disturb(fabric, peers[0], armed, 0)?;
+            }
+            world.barrier()?;
+            if world.rank() == 1 {
+                same!(map.get(&key)?, Some(turn));
+                same!(map.insert(key, 7)?, Some(turn));
+            }
+            world.barrier()?;
+        }
+        if world.rank() == 1 {
+            same!(map.remove(&second)?, Some(7));
+            same!(map.insert(second, 8)?, None);
+        }
+        world.barrier()?;
+        Ok(map.free()?)
+    });
+}
+
+/// Runs two units over messages in the checking mode.
+fn simulate_checked(body: impl Fn(&Fabric, &[PeerId]) -> Outcome + Sync) {
+    for seed in 0..8 {
+        let mut scenario = Scenario::new(seed, 2);
+        scenario.config.check = true;
+        let ended = scenario.run(|fabric| body(fabric, &fabric.job()?));
+        assert!(ended.iter().all(Result::is_ok), "seed {seed}: {ended:?}");
+    }
+}
+
+/// The checking mode has no answer, behind the exchange that takes a slot, and before the slot is given back, where the wait
+/// ends at its deadline or by a panic: nobody finds the slot busy, and it was given back once.
 #[test]
 fn a_question_without_an_answer_leaves_no_slot_busy() {
-    let body = |fabric: &Fabric, _: &[PeerId]| {
+    let lost = &Arc::new(AtomicU64::new(0));
+    simulate_checked(|fabric, peers| {
         let pgas = Pgas::new(fabric)?;
         let world = pgas.world();
         let map = Map::<u64, u64>::new(world, 8)?;
         let [key, _] = neighbours(&map);
-        let lost = Arc::new(AtomicU64::new(0));
-        let losing = Losing {
-            what: lost.clone(),
-            has_exchanged: false,
-        };
         if world.rank() == 0 {
+            fabric.on(PANICS, |_, _| resume_unwind(Box::new("a handler")));
+            let losing = Losing {
+                what: lost.clone(),
+                has_exchanged: false,
+            };
             tamper(fabric, Box::new(losing));
         }
-        for turn in 1..=2 {
+        let mut before = None;
+        for (what, panics) in [(1, false), (2, false), (1, true), (2, true)] {
             if world.rank() == 0 {
-                let patient = fabric.deadline();
-                fabric.set_deadline(Duration::from_millis(50));
-                lost.store(turn, Relaxed);
-                timed_out(&map.insert(key, turn))?;
-                same!(lost.load(Relaxed), 0);
-                fabric.set_deadline(patient);
+                lost.store(what, Relaxed);
+            }
+            world.barrier()?;
+            let value = 10 * what + u64::from(panics);
+            match world.rank() {
+                0 if panics => {
+                    let ended = catch_unwind(AssertUnwindSafe(|| map.insert(key, value)));
+                    check!(ended.is_err(), "{ended:?}");
+                }
+                0 => {
+                    let patient = fabric.deadline();
+                    fabric.set_deadline(Duration::from_millis(50));
+                    timed_out(&map.insert(key, value))?;
+                    fabric.set_deadline(patient);
+                }
+                _ if panics => disturb(fabric, peers[0], lost, 0)?,
+                _ => {}
             }
             world.barrier()?;
             if world.rank() == 1 {
-                // The second time it was there.
-                let there = (turn == 2).then_some(turn);
+                // The question before the end of a change is told of when all is done.
+                let there = if what == 2 { Some(value) } else { before };
                 same!(map.insert(key, 7)?, there);
             }
+            before = Some(7);
             world.barrier()?;
         }
         Ok(map.free()?)
-    };
-    let name = "array::map::tests::a_question_without_an_answer_leaves_no_slot_busy";
-    let units = units(2).mask(MESSAGES_ONLY);
-    units.config(|config| config.check = true).run(name, body);
+    });
+}
+
+/// A handler panics between two frames of a value: nobody takes half of the new one, and half of the old one, for a whole.
+#[test]
+fn a_panic_in_the_middle_of_a_value_leaves_none() {
+    type Value = [u64; 1024];
+    let name = "array::map::tests::a_panic_in_the_middle_of_a_value_leaves_none";
+    let state = &Arc::new(AtomicU64::new(starving::IDLE));
+    simulate(name, 3, 0..8, |fabric, peers| {
+        let pgas = Pgas::new(fabric)?;
+        let world = pgas.world();
+        let map = Map::<u64, Value>::new(world, 8)?;
+        let words = world.allocate::<u64>(1)?;
+        let key = (0..).find(|key| map.owner(key) == 1).unwrap_or(0);
+        if world.rank() == 0 {
+            state.store(starving::IDLE, Relaxed);
+            fabric.on(PANICS, |_, _| resume_unwind(Box::new("a handler")));
+            map.insert(key, [1; 1024])?;
+            starve(fabric, state);
+        }
+        world.barrier()?;
+        match world.rank() {
+            0 => {
+                state.store(starving::KEEPS, Relaxed);
+                for _ in 0..ALMOST_ALL {
+                    words.put_implicit(1, 0, &[1])?;
+                }
+                state.store(starving::SENDS_ONE, Relaxed);
+                let ended = catch_unwind(AssertUnwindSafe(|| map.insert(key, [2; 1024])));
+                check!(ended.is_err());
+                words.put(2, 0, &[1])?;
+            }
+            1 => disturb(fabric, peers[0], state, starving::STARVES)?,
+            _ => {}
+        }
+        world.barrier()?;
+        if world.rank() > 0 {
+            same!(map.get(&key)?.map(|value| (value[0], value[1023])), None);
+        }
+        world.barrier()?;
+        if world.rank() == 1 {
+            check!(map.insert(key, [3; 1024])?.is_none());
+        }
+        world.barrier()?;
+        same!(
+            map.get(&key)?.map(|value| (value[0], value[1023])),
+            Some((3, 3))
+        );
+        world.barrier()?;
+        Ok(map.free()?)
+    });
 }
 
 /// Gives one slot after the other back, each when somebody has waited for it.
@@ -207,7 +333,8 @@ fn every_slot_is_waited_for() {
     for slot in 0..4 {
         let state = map.state(0, slot).expect("it is there");
         let taken = map.take((0, slot), state, state.taken(1), EMPTY_OUT);
-        assert_eq!(taken, Ok(true));
+        let taken = taken.expect("the slot is there").map(std::mem::forget);
+        assert_eq!(taken, Some(()));
     }
     let gives_back = GivesBack {
         map: map.clone(),
