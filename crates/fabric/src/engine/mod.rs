@@ -141,7 +141,7 @@ pub(crate) struct Engine {
     /// What is kept of processes whose numbers others have, in bytes.
     departed: u64,
     pub(crate) agent_lost: bool,
-    /// How many changes of membership it has heard of.
+    /// How many changes of membership it has heard of; a peer that breaks the rules is one.
     pub(crate) changes: u64,
     /// What it did for others' puts and gets by messages.
     pub(crate) served: crate::Served,
@@ -368,6 +368,8 @@ impl Engine {
 
     /// A peer can no longer be asked for anything: ends, in order, what depends on it.
     fn part(&mut self, peer: PeerId, error: Error) {
+        // Whoever waits for the peer by something that it does looks again.
+        self.changes += 1;
         let state = self.peer(peer);
         state.gone = Some(error.clone());
         state.outbox = Outbox::default();
