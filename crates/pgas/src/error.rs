@@ -117,8 +117,9 @@ pub enum Error {
         /// Who.
         unit: Unit,
     },
-    /// A lock was asked for by the unit that holds it: locks are not recursive.
-    #[error("this unit holds the lock already; locks are not recursive")]
+    /// A lock was asked for by the unit that holds it, or by an operator or a handler that runs while this unit waits for
+    /// it: locks are not recursive.
+    #[error("this unit holds the lock already, or is waiting for it; locks are not recursive")]
     AlreadyHeld,
     /// No number is free at all members of the team at once.
     #[error(

@@ -63,6 +63,7 @@ mod team;
 mod unfinished;
 mod unit;
 mod waited;
+mod whole_words;
 
 pub use atomic::{AtomicElem, Update};
 pub use bytemuck::{Pod, Zeroable};

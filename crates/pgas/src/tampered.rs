@@ -172,7 +172,8 @@ struct Starving {
     kept: Vec<(PeerId, RawFrame)>,
 }
 
-const PUT: u8 = 11;
+pub(crate) const PUT: u8 = 11;
+pub(crate) const GET: u8 = 12;
 const ANSWER: u8 = 15;
 const LONG: usize = 1000;
 
@@ -197,5 +198,27 @@ impl Tamper for Starving {
             self.state.store(starving::STARVES, Relaxed);
         }
         !is_lost
+    }
+}
+
+/// Frames of `fabric` that are of this kind are lost.
+pub(crate) fn lose(fabric: &Fabric, kind: &Arc<AtomicU64>) {
+    let kind = kind.clone();
+    tamper(fabric, Box::new(LosingAll { kind }));
+}
+
+struct LosingAll {
+    kind: Arc<AtomicU64>,
+}
+
+impl Tamper for LosingAll {
+    fn outgoing(&mut self, to: PeerId, frame: RawFrame, send: &mut dyn FnMut(PeerId, RawFrame)) {
+        if u64::from(frame.kind) != self.kind.load(Relaxed) {
+            send(to, frame);
+        }
+    }
+
+    fn incoming(&mut self, _: PeerId, _: &RawFrame) -> bool {
+        true
     }
 }

@@ -1,7 +1,11 @@
 //! A lock together with what it guards.
 
 use super::{Guard, Lock};
+use crate::unfinished::while_unwinding;
+use crate::whole_words::{Words, from_words, to_words};
 use crate::{Elem, Result, Segment, Team, Unit};
+use smallvec::smallvec;
+use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};
 
 /// A value in global memory that only the holder of its lock reads and writes. It lies at the lock's home.
@@ -18,7 +22,9 @@ use std::ops::{Deref, DerefMut};
 #[derive(Debug)]
 pub struct GlobalLock<'f, T: Elem> {
     lock: Lock<'f>,
-    value: Segment<'f, T>,
+    /// Which of two copies of the value is valid, and both: a new value is valid when all of it is there.
+    copies: Segment<'f, u64>,
+    kind: PhantomData<T>,
 }
 
 /// The value, as long as the lock is held: a copy, which goes back when the guard is dropped and the copy
@@ -27,6 +33,8 @@ pub struct GlobalLock<'f, T: Elem> {
 #[must_use = "a guard that is dropped at once gives the lock back at once"]
 pub struct GlobalGuard<'l, 'f, T: Elem> {
     value: T,
+    /// Which copy it is of.
+    valid: u64,
     changed: bool,
     /// Whether its thread was unwinding already when it took the lock.
     unwinding: bool,
@@ -39,16 +47,27 @@ impl<'f> Team<'f> {
     /// A value with its lock. Collective, with the same value.
     pub fn global_lock<T: Elem>(&self, value: T) -> Result<GlobalLock<'f, T>> {
         let lock = self.lock()?;
-        let segment = self.allocate(1)?;
+        let copies = self.allocate(1 + 2 * words::<T>())?;
         if lock.words.home() == self.rank() {
-            segment.put_value(self.rank(), 0, value)?;
+            copies.write_local(first_word::<T>(0), &to_words(&value))?;
         }
         self.barrier()?;
         Ok(GlobalLock {
             lock,
-            value: segment,
+            copies,
+            kind: PhantomData,
         })
     }
+}
+
+/// Words of a value.
+fn words<T>() -> u64 {
+    size_of::<T>().div_ceil(8) as u64
+}
+
+/// Where a copy begins.
+fn first_word<T>(copy: u64) -> u64 {
+    1 + copy * words::<T>()
 }
 
 impl<'f, T: Elem> GlobalLock<'f, T> {
@@ -64,7 +83,7 @@ impl<'f, T: Elem> GlobalLock<'f, T> {
     }
 
     /// As [`Lock::recover`]. The value is what it was before the holder that died, or what that one put
-    /// back: never half of it, unless the holder died in the middle of putting it back.
+    /// back: never half of it.
     pub fn recover(&self) -> Result<GlobalGuard<'_, 'f, T>> {
         self.with(self.lock.recover()?)
     }
@@ -77,20 +96,20 @@ impl<'f, T: Elem> GlobalLock<'f, T> {
     /// Ends it. Collective.
     pub fn free(self) -> Result<()> {
         self.lock.free()?;
-        self.value.release();
+        self.copies.release();
         Ok(())
     }
 
     fn with<'l>(&'l self, guard: Guard<'l, 'f>) -> Result<GlobalGuard<'l, 'f, T>> {
-        let value = match self.value.get_value(self.lock.words.home(), 0) {
-            Ok(value) => value,
-            Err(error) => {
-                guard.give_up();
-                return Err(error);
-            }
-        };
+        let mut all: Words = smallvec![0; 1 + 2 * words::<T>() as usize];
+        if let Err(error) = self.copies.get(self.lock.words.home(), 0, &mut all) {
+            guard.give_up();
+            return Err(error);
+        }
+        let valid = all[0] & 1;
         Ok(GlobalGuard {
-            value,
+            value: from_words(&all[first_word::<T>(valid) as usize..]),
+            valid,
             changed: false,
             unwinding: std::thread::panicking(),
             home: self,
@@ -106,6 +125,9 @@ impl<T: Elem> GlobalGuard<'_, '_, T> {
     }
 
     /// Puts the value back and gives the lock back. Dropping the guard does the same, and logs the errors.
+    ///
+    /// # Errors
+    /// Those of [`Guard::release`]. The value is all of the new one then, or all of the old one.
     pub fn release(mut self) -> Result<()> {
         let put = self.put_back();
         let given = self.guard.take().map_or(Ok(()), Guard::release);
@@ -116,8 +138,13 @@ impl<T: Elem> GlobalGuard<'_, '_, T> {
         if !std::mem::take(&mut self.changed) {
             return Ok(());
         }
-        let home = self.home.lock.words.home();
-        self.home.value.put_value(home, 0, self.value)
+        let (home, copies) = (self.home.lock.words.home(), &self.home.copies);
+        let other = 1 - self.valid;
+        let put = copies.put_nb(home, first_word::<T>(other), &to_words(&self.value))?;
+        // The home takes it behind the copy.
+        copies.swap(home, 0, other)?;
+        put.wait()?;
+        Ok(())
     }
 }
 
@@ -142,8 +169,15 @@ impl<T: Elem> Drop for GlobalGuard<'_, '_, T> {
             // Perhaps half changed.
             return;
         }
-        if let Err(error) = self.put_back() {
-            tracing::warn!(%error, "what a lock guards could not be put back");
+        let unwinding = self.unwinding;
+        let mut put_back = || {
+            if let Err(error) = self.put_back() {
+                tracing::warn!(%error, "what a lock guards could not be put back");
+            }
+        };
+        match unwinding {
+            true => while_unwinding(put_back),
+            false => put_back(),
         }
     }
 }

@@ -18,8 +18,8 @@
 //! call of the lock while it waits (an operator or a handler that runs meanwhile) is to the lock as a deadline.
 //!
 //! # Files
-//! `protocol/` (the queue as state machines, its words, invariants, the way out of it) · `drive` (their steps carried out, and waits) ·
-//! `model` (every order of their steps, with deaths) · `table` (where the words are) · `guarded` (a lock with what it
+//! `protocol/` (the queue as state machines, its words, invariants, the way out of it) · `drive/` (their steps carried
+//! out, and waits) · `model` (every order of their steps, with deaths) · `table` (where the words are) · `guarded` (a lock with what it
 //! guards)
 
 mod drive;
@@ -34,6 +34,7 @@ mod tests;
 pub use guarded::{GlobalGuard, GlobalLock};
 pub(crate) use table::Table;
 
+use crate::unfinished::{at_once_while_unwinding, while_unwinding};
 use crate::{Error, Result, Team, Unit};
 use drive::{Left, State};
 use protocol::{End, Ticket, Wish, Word};
@@ -86,31 +87,53 @@ struct Repair {
     unwinding: bool,
 }
 
-/// A lock that is held, and is given back if there is an error, or a panic of what runs while its owner waits.
-struct Unused<'l, 'f> {
+/// A lock that is held: it is given back once, whatever comes in between, by one of its functions or, with an error or a
+/// panic of what runs while its owner waits, when it is dropped.
+struct Holding<'l, 'f> {
     lock: &'l Lock<'f>,
+    /// Whoever is next must know that a holder died.
     broken: bool,
 }
 
-impl Unused<'_, '_> {
-    /// Somebody else gives it back.
+impl Holding<'_, '_> {
+    /// A [`Guard`] gives it back.
     #[inline(always)]
     fn keep(self) {
         std::mem::forget(self);
     }
 
+    /// Gives it back. Nothing was done under it.
     #[inline(always)]
     fn give(self) -> Result<()> {
         let (lock, broken) = (self.lock, self.broken);
+        // From here on it is the machine's, which is kept until it has come to its end.
         std::mem::forget(self);
         lock.give(broken)
     }
+
+    /// Gives it back, after what this unit has started under it.
+    #[inline(always)]
+    fn complete_and_give(self) -> Result<()> {
+        let completed = self.lock.complete();
+        self.give().and(completed)
+    }
 }
 
-impl Drop for Unused<'_, '_> {
+impl Drop for Holding<'_, '_> {
     #[cold]
     fn drop(&mut self) {
-        self.lock.give_unused(self.broken);
+        let give = || report(self.lock.give(self.broken));
+        match std::thread::panicking() {
+            true => at_once_while_unwinding(self.lock.team.fabric(), give),
+            false => give(),
+        }
+    }
+}
+
+#[cold]
+fn report(given: Result<()>) {
+    if let Err(error) = given {
+        tracing::warn!(%error, "a lock was given back with an error");
     }
 }
 
@@ -140,7 +163,8 @@ impl<'f> Lock<'f> {
     /// # Errors
     /// * [`Error::HolderLost`]: a holder died. The lock is not held.
     /// * [`Error::UnitLost`]: the lock's home died.
-    /// * [`Error::AlreadyHeld`]; so it is called by what runs while another call of it waits.
+    /// * [`Error::AlreadyHeld`]: this unit holds it; or a call of this unit waits for it, and an operator or a handler that
+    ///   runs meanwhile calls this.
     /// * The deadline: this unit keeps its place in the queue, and the next call goes on with it, also where the
     ///   home has not answered in time. Until then those behind it wait; dropping the lock leaves the queue. If the home does
     ///   not answer during the drop either, this unit leaves later: in a collective, a flush, a wait for a signal or a lock,
@@ -177,12 +201,9 @@ impl<'f> Lock<'f> {
     pub fn recover(&self) -> Result<Guard<'_, 'f>> {
         match self.take(Wish::Repair)? {
             End::Held { broken: true } => {
-                let unused = Unused {
-                    lock: self,
-                    broken: true,
-                };
+                let holding = self.holding(true);
                 let lost = self.lost_unit()?;
-                unused.keep();
+                holding.keep();
                 let unwinding = std::thread::panicking();
                 Ok(Guard {
                     lock: self,
@@ -235,15 +256,21 @@ impl<'f> Lock<'f> {
         &self.team
     }
 
+    /// This unit has the lock.
+    #[inline(always)]
+    fn holding(&self, broken: bool) -> Holding<'_, 'f> {
+        Holding { lock: self, broken }
+    }
+
     /// What somebody is told who does not get the lock.
     #[cold]
     fn turn_away(&self, end: End) -> Error {
-        let unused = match end {
-            End::Held { broken } => Some(Unused { lock: self, broken }),
+        let holding = match end {
+            End::Held { broken } => Some(self.holding(broken)),
             _ => None,
         };
         let lost = self.lost_unit();
-        let given = unused.map_or(Ok(()), Unused::give);
+        let given = holding.map_or(Ok(()), Holding::give);
         match (lost, given) {
             (Ok(unit), Ok(())) => Error::HolderLost { unit },
             (Err(error), _) | (_, Err(error)) => error,
@@ -262,7 +289,7 @@ impl Guard<'_, '_> {
     fn give_up(self) {
         let (lock, broken) = (self.lock, self.repair.is_some());
         std::mem::forget(self);
-        lock.give_unused(broken);
+        report(lock.holding(broken).give());
     }
 
     /// Gives the lock back. What this unit started without a handle is complete before; whoever gets
@@ -275,19 +302,11 @@ impl Guard<'_, '_> {
     pub fn release(self) -> Result<()> {
         let lock = self.lock;
         std::mem::forget(self);
-        lock.complete_and_give()
+        lock.holding(false).complete_and_give()
     }
 }
 
 impl Lock<'_> {
-    #[inline(always)]
-    fn complete_and_give(&self) -> Result<()> {
-        let broken = false;
-        let unused = Unused { lock: self, broken };
-        let completed = self.complete();
-        unused.give().and(completed)
-    }
-
     /// Completes what this unit started under the lock, for the next holder.
     #[inline(always)]
     fn complete(&self) -> Result<()> {
@@ -305,18 +324,29 @@ impl Drop for Lock<'_> {
     /// Brings to its end what a call at its deadline has left in the middle, and leaves the queue.
     #[inline]
     fn drop(&mut self) {
-        self.leave_queue();
+        if self.state.get() == State::Left {
+            self.end();
+        }
     }
 }
 
 impl Drop for Guard<'_, '_> {
     #[inline]
     fn drop(&mut self) {
-        if self.repair.is_some_and(|repair| !repair.unwinding) && std::thread::panicking() {
-            return self.lock.give_unused(true);
+        if std::thread::panicking() {
+            return self.unwind();
         }
-        if let Err(error) = self.lock.complete_and_give() {
-            tracing::warn!(%error, "a lock was given back with an error");
+        if let Err(error) = self.lock.holding(false).complete_and_give() {
+            report(Err(error));
         }
+    }
+}
+
+impl Guard<'_, '_> {
+    /// Gives the lock back while the thread unwinds; broken, in the middle of a repair.
+    #[cold]
+    fn unwind(&self) {
+        let broken = self.repair.is_some_and(|repair| !repair.unwinding);
+        while_unwinding(|| report(self.lock.holding(broken).complete_and_give()));
     }
 }

@@ -1,10 +1,21 @@
-//! Homes whose words change all the time.
+//! Homes whose words change all the time, predecessors that break the rules, homes that do not answer, and calls of a lock
+//! that waits.
 
-use super::Lock;
-use crate::tampered::{LIES, Lies};
-use crate::{Error, Pgas, Result, Team};
-use samite_fabric::Error as Below;
-use samite_testkit::{Outcome, check, simulate};
+use super::drive::State;
+use super::{GlobalLock, Lock};
+use crate::tampered::{ALMOST_ALL, GET, LIES, Lies, PUT, lose, starve, starving};
+use crate::unfinished::Finish;
+use crate::{Elem, Error, Pgas, Result, Team, Unit, Wanted};
+use samite_fabric::testing::{RawFrame, send};
+use samite_fabric::transport::{Class, Push};
+use samite_fabric::{Error as Below, Fabric};
+use samite_testkit::{Outcome, check, same, simulate};
+use std::cell::RefCell;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 const PATIENT: Duration = Duration::from_secs(10);
@@ -81,4 +92,220 @@ fn words_that_change_all_the_time() {
             Ok(world.barrier()?)
         });
     }
+}
+
+fn until_queued(lock: &Lock<'_>, count: usize) -> Outcome {
+    while lock.queue()?.len() < count {
+        lock.team.fabric().progress();
+    }
+    Ok(())
+}
+
+/// Unit 1 holds the lock, and breaks the rules towards unit 2, which waits behind it: unit 2 keeps its place until it drops the
+/// lock, and unit 3, behind it, gets it.
+#[test]
+fn a_predecessor_that_breaks_the_rules() {
+    let name = "lock::tests::a_predecessor_that_breaks_the_rules";
+    simulate(name, 4, 0..8, |fabric, peers| {
+        let pgas = Pgas::new(fabric)?;
+        let world = pgas.world();
+        let words = world.allocate::<u64>(1)?;
+        let lock = lock_of_the_first(world)?;
+        match world.rank() {
+            0 => {
+                world.barrier()?;
+                words.wait_until(0, Wanted::Equal(1))?;
+                words.put_value(1, 0, 1)?;
+            }
+            1 => {
+                let guard = lock.acquire()?;
+                world.barrier()?;
+                until_queued(&lock, 3)?;
+                let nonsense = RawFrame {
+                    class: Class::Request,
+                    kind: u8::MAX,
+                    arg: 0,
+                    inline: Vec::new(),
+                    body: Vec::new(),
+                };
+                check!(matches!(send(fabric, peers[2], &nonsense), Push::Done));
+                words.wait_until(0, Wanted::Equal(1))?;
+                guard.release()?;
+            }
+            2 => {
+                world.barrier()?;
+                for _ in 0..3 {
+                    let done = lock.acquire();
+                    let corrupt = matches!(done, Err(Error::Fabric(Below::PeerCorrupt { .. })));
+                    check!(corrupt, "{done:?}");
+                    check!(lock.try_acquire()?.is_none());
+                    same!(lock.queue()?, [Unit(1), Unit(2), Unit(3)]);
+                }
+                drop(lock);
+                words.put_value(0, 0, 1)?;
+            }
+            _ => {
+                world.barrier()?;
+                until_queued(&lock, 2)?;
+                lock.acquire()?.release()?;
+            }
+        }
+        Ok(())
+    });
+}
+
+/// A lock that is at home at unit 1, with a value.
+fn value_of_the_second<'f, T: Elem>(world: &Team<'f>, value: T) -> Outcome<GlobalLock<'f, T>> {
+    loop {
+        let lock = world.global_lock(value)?;
+        if lock.lock().home() == 1 {
+            return Ok(lock);
+        }
+    }
+}
+
+/// A value of several messages is put back, and the credit ends in the middle of it: the next holder finds the old one.
+#[test]
+fn no_half_of_a_value_is_put_back() {
+    let name = "lock::tests::no_half_of_a_value_is_put_back";
+    let state = &Arc::new(AtomicU64::new(starving::IDLE));
+    simulate(name, 3, 0..8, |fabric, _| {
+        let pgas = Pgas::new(fabric)?;
+        let world = pgas.world();
+        let value = value_of_the_second(world, [1_u64; 1024])?;
+        let words = world.allocate::<u64>(1)?;
+        if world.rank() == 0 {
+            state.store(starving::IDLE, Relaxed);
+            starve(fabric, state);
+            let mut guard = value.acquire()?;
+            *guard = [2; 1024];
+            state.store(starving::KEEPS, Relaxed);
+            for _ in 0..ALMOST_ALL {
+                drop(words.put_nb(1, 0, &[1])?);
+            }
+            state.store(starving::SENDS_ONE, Relaxed);
+            fabric.set_deadline(Duration::from_millis(50));
+            timed_out(&guard.release())?;
+            fabric.set_deadline(PATIENT);
+            words.put(2, 0, &[1])?;
+        }
+        world.barrier()?;
+        for turn in 0..3 {
+            if world.rank() == turn {
+                let mut guard = value.acquire()?;
+                let expected = u64::from(turn) + 1;
+                check!(guard.iter().all(|word| *word == expected), "{turn}");
+                *guard = [expected + 1; 1024];
+                guard.release()?;
+            }
+            world.barrier()?;
+        }
+        Ok(())
+    });
+}
+
+const PANICS: u16 = 7;
+
+/// The home does not say what a lock guards, something that was started without a handle is still on its way, and a handler
+/// panics: whoever asked does not have the lock.
+#[test]
+fn a_value_that_cannot_be_read_leaves_the_lock_free() {
+    let name = "lock::tests::a_value_that_cannot_be_read_leaves_the_lock_free";
+    let lost = &Arc::new(AtomicU64::new(0));
+    simulate(name, 3, 0..8, |fabric, peers| {
+        let pgas = Pgas::new(fabric)?;
+        let world = pgas.world();
+        let value = value_of_the_second(world, 1_u64)?;
+        let words = world.allocate::<u64>(1)?;
+        if world.rank() == 0 {
+            let panics = lost.clone();
+            fabric.on(PANICS, move |_, _| {
+                if panics.load(Relaxed) != 0 {
+                    resume_unwind(Box::new("a handler"));
+                }
+                None
+            });
+            lose(fabric, lost);
+        }
+        world.barrier()?;
+        match world.rank() {
+            0 => {
+                lost.store(u64::from(PUT), Relaxed);
+                words.put_implicit(1, 0, &[1])?;
+                lost.store(u64::from(GET), Relaxed);
+                fabric.set_deadline(Duration::from_millis(50));
+                let ended = catch_unwind(AssertUnwindSafe(|| value.acquire().map(drop)));
+                lost.store(0, Relaxed);
+                if let Ok(done) = &ended {
+                    timed_out(done)?;
+                }
+                drop(pgas.flush_all());
+                fabric.set_deadline(PATIENT);
+                same!(*value.acquire()?, 1);
+            }
+            2 => {
+                // The call of unit 0 has waited for the value by then, and not for longer than that once more.
+                fabric.set_deadline(Duration::from_millis(75));
+                timed_out(&words.wait_until(0, Wanted::Equal(1)))?;
+                fabric.set_deadline(PATIENT);
+                drop(fabric.request(peers[0], PANICS, &[])?.wait());
+            }
+            _ => {}
+        }
+        world.barrier()?;
+        *value.acquire()? += 1;
+        world.barrier()?;
+        same!(*value.acquire()?, 4);
+        Ok(world.barrier()?)
+    });
+}
+
+/// Calls a lock while another call of it waits.
+#[derive(Debug)]
+struct Calls<'f> {
+    lock: Rc<Lock<'f>>,
+    answers: Rc<RefCell<Vec<Option<Error>>>>,
+}
+
+impl Finish for Calls<'_> {
+    fn go_on(&mut self) -> bool {
+        let waits = self.lock.state.get() == State::Waiting;
+        if waits {
+            let mut answers = self.answers.borrow_mut();
+            answers.push(self.lock.acquire().err());
+            answers.push(self.lock.try_acquire().err());
+            answers.push(self.lock.recover().err());
+        }
+        waits
+    }
+}
+
+/// What runs while a call waits asks for the same lock: it is told so, and the call goes on.
+#[test]
+fn a_lock_that_waits_is_asked_for_again() {
+    let name = "lock::tests::a_lock_that_waits_is_asked_for_again";
+    simulate(name, 2, 0..8, |fabric: &Fabric, _| {
+        let pgas = Pgas::new(fabric)?;
+        let world = pgas.world();
+        let lock = Rc::new(lock_of_the_first(world)?);
+        let guard = (world.rank() == 0).then(|| lock.acquire()).transpose()?;
+        world.barrier()?;
+        if world.rank() == 1 {
+            let answers = Rc::default();
+            let calls = Calls {
+                lock: lock.clone(),
+                answers: Rc::clone(&answers),
+            };
+            pgas.job.unfinished.add(calls);
+            fabric.set_deadline(Duration::from_millis(50));
+            timed_out(&lock.acquire())?;
+            fabric.set_deadline(PATIENT);
+            same!(*answers.borrow(), vec![Some(Error::AlreadyHeld); 3]);
+            same!(lock.queue()?, [Unit(0), Unit(1)]);
+        }
+        world.barrier()?;
+        guard.map_or(Ok(()), |guard| guard.release())?;
+        lock.acquire()?.release()?;
+        Ok(world.barrier()?)
+    });
 }

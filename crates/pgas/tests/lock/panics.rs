@@ -125,3 +125,59 @@ fn a_handler_while_the_home_is_asked() {
         cast.release(Who::Unit(0));
     });
 }
+
+/// Handlers panic one after the other while unit 1 gives the lock back: while it waits for what it has put, and while the
+/// lock is given back because of the first panic. The process goes on, and unit 3, behind it, gets the lock.
+#[test]
+fn a_handler_behind_a_handler() {
+    let body = |fabric: &Fabric, peers: &[PeerId]| {
+        let pgas = Pgas::new(fabric)?;
+        let (world, me) = (pgas.world(), pgas.me());
+        let words = world.allocate::<u64>(2)?;
+        let lock = lock_of_the_first(world)?;
+        fabric.on(PANICS, |_, _| resume_unwind(Box::new("a handler")));
+        let mut guard = (me == Unit(1)).then(|| lock.acquire()).transpose()?;
+        world.barrier()?;
+        match me {
+            Unit(0) => {
+                words.wait_until(0, Wanted::Equal(1))?;
+                pause("away");
+            }
+            Unit(1) => {
+                until_queued(&lock, 2)?;
+                tell(&words, 0)?;
+                pause("ready");
+                words.put_implicit(0, 1, &[5])?;
+                let release = || guard.take().map(Guard::release);
+                let ended = catch_unwind(AssertUnwindSafe(release));
+                check!(ended.is_err(), "{ended:?}");
+                point("late");
+            }
+            Unit(2) => {
+                pause("calls");
+                let requests = [(); 2].map(|()| fabric.request(peers[1], PANICS, &[]));
+                pause("called");
+                for request in requests {
+                    drop(request?.wait());
+                }
+            }
+            _ => lock.acquire()?.release()?,
+        }
+        world.barrier()?;
+        lock.acquire()?.release()?;
+        Ok(world.barrier()?)
+    };
+    let name = "panics::a_handler_behind_a_handler";
+    let units = units(4).mask(MESSAGES_ONLY);
+    units.conduct(name, body, |cast| {
+        cast.wait_point(Who::Unit(0), "away");
+        cast.wait_point(Who::Unit(1), "ready");
+        cast.wait_point(Who::Unit(2), "calls");
+        cast.release(Who::Unit(2));
+        cast.wait_point(Who::Unit(2), "called");
+        cast.release(Who::Unit(1));
+        cast.wait_point(Who::Unit(1), "late");
+        cast.release(Who::Unit(2));
+        cast.release(Who::Unit(0));
+    });
+}

@@ -18,10 +18,11 @@
 //!
 //! # What it does not guarantee
 //! * A unit that dies while a slot is busy leaves it so: whoever needs the slot gets a timeout.
-//! * A unit whose call ends at its deadline, or by a panic of what runs while it waits, gives the slot back once, behind what it has sent, in the order in which the owner
-//!   takes both; what it could not send, or has no answer to yet (`late`), when it makes progress. A key that was to be added
-//!   is not there then, unless only the last answer was missing. A value that was to be changed is the old one or the new one;
-//!   if it is longer than one message, half of it may have arrived, and the key is gone.
+//! * A unit whose call ends at its deadline, or by a panic of what runs while it waits, gives the slot back once, behind
+//!   what it has sent, in the order in which the owner takes both; what it could not send, or has no answer to yet
+//!   (`late`), when it makes progress. A key that was to be added is not there then, unless only the last answer was
+//!   missing. A value that was to be changed is the old one or the new one; if it is longer than one message, half of it
+//!   may have arrived, and the key is gone.
 //! * Slots of removed entries make searches for absent keys longer until they are used again.
 
 mod late;
@@ -32,10 +33,11 @@ mod tests;
 use super::ArrayError;
 use crate::unfinished::at_once_while_unwinding;
 use crate::waited::Waited;
+use crate::whole_words::{Words, from_words, to_words};
 use crate::{Elem, Error, Result, Segment, Team, Update, bytes_of};
 use samite_fabric::Whom;
 use slot::{EMPTY_OUT, FILL, Kind, RELEASE, State};
-use smallvec::{SmallVec, smallvec};
+use smallvec::smallvec;
 use std::marker::PhantomData;
 use std::sync::atomic::{Ordering, fence};
 use xxhash_rust::xxh3::xxh3_128;
@@ -50,9 +52,6 @@ pub struct Map<'f, K, V> {
     slots: u64,
     kind: PhantomData<fn(K) -> V>,
 }
-
-/// Words of an entry.
-type Words = SmallVec<[u64; 14]>;
 
 /// A key, and where its search begins.
 struct Search {
@@ -408,7 +407,7 @@ impl<'f, K: Elem, V: Elem> Map<'f, K, V> {
         // ORDERING: Release: the busy word is visible before the bytes that follow. Pairs with the Acquire
         // in `read`.
         fence(Ordering::Release);
-        Ok((found == from.0).then_some(Held {
+        Ok((found == from.0).then(|| Held {
             map: self,
             rank,
             slot,
@@ -511,19 +510,4 @@ impl Patience {
         let (what, whom) = ("a busy slot of a map", Whom::Any);
         Err(samite_fabric::Error::Timeout { what, whom, after }.into())
     }
-}
-
-/// The bytes of a value in whole words; the rest is zero.
-fn to_words<T: Elem>(value: &T) -> Words {
-    let bytes = bytes_of(std::slice::from_ref(value));
-    let mut words: Words = smallvec![0; bytes.len().div_ceil(8)];
-    crate::bytes_of_mut(&mut words)[..bytes.len()].copy_from_slice(bytes);
-    words
-}
-
-fn from_words<T: Elem>(words: &[u64]) -> T {
-    let mut value = T::zeroed();
-    let bytes = crate::bytes_of_mut(std::slice::from_mut(&mut value));
-    bytes.copy_from_slice(&bytes_of(words)[..bytes.len()]);
-    value
 }

@@ -10,7 +10,7 @@ use samite_fabric::Handle;
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
-/// A lock that this unit has given up, and that does not know it yet.
+/// What is left to do for a lock that this unit has given back, or for a place in its queue that it has given up.
 #[derive(Debug)]
 pub(in crate::lock) struct Leaver<'f> {
     lock: Lock<'f>,
@@ -120,6 +120,6 @@ pub(super) fn is_late(error: &Error) -> bool {
 
 pub(super) fn report(left: Result<()>) {
     if let Err(error) = left {
-        tracing::warn!(%error, "the place in the queue of a lock could not be given up");
+        tracing::warn!(%error, "a lock, or a place in its queue, could not be given up");
     }
 }

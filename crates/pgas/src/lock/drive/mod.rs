@@ -4,16 +4,21 @@
 //! the queue if the lock is dropped.
 
 mod leaver;
+mod waiting;
 
+pub(super) use waiting::Left;
+
+use super::Lock;
 use super::protocol::{self, Acquire, End, Release, Step, Ticket, Wait, Wish, Word};
-use super::{Lock, Unused};
+use crate::unfinished::at_once_while_unwinding;
 use crate::waited::Waited;
 use crate::{Error, Result, Unit};
 use leaver::{Leaver, is_late};
-use samite_fabric::{Error as Below, Handle, Whom};
+use samite_fabric::{Error as Below, Handle, PeerId, Whom};
 use samite_mem::sync::Ordering;
 use std::cell::RefCell;
 use std::rc::Rc;
+use waiting::Machine;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum State {
@@ -23,65 +28,6 @@ pub(super) enum State {
     Waiting,
     /// A call ended before it had its answer.
     Left,
-}
-
-/// A machine that a call left in the middle.
-#[derive(Debug)]
-pub(super) enum Left<'f> {
-    Acquire {
-        machine: Acquire,
-        /// Its next step.
-        step: Step,
-        /// The home was asked for it, and has not answered yet. `None`: it has not begun.
-        asked: Option<Handle<'f, u64>>,
-    },
-    /// This unit's progress has it, too: others wait for it.
-    Release(Rc<RefCell<Leaver<'f>>>),
-}
-
-#[derive(Clone, Copy, Debug)]
-enum Machine {
-    Acquire(Acquire),
-    Release(Release),
-}
-
-/// A machine whose next step is waited for. The lock keeps it if that ends at the deadline, or by a panic: of an operator or
-/// a handler that runs meanwhile.
-struct Waiting<'l, 'f> {
-    lock: &'l Lock<'f>,
-    machine: Machine,
-    step: Step,
-    asked: Option<Handle<'f, u64>>,
-    is_kept: bool,
-}
-
-impl<'f> Waiting<'_, 'f> {
-    /// Waits for what the home answers.
-    fn answer(mut self) -> Result<u64> {
-        let answer = self.lock.ask_home(self.step, &mut self.asked);
-        self.end(answer)
-    }
-
-    /// Waits for a predecessor.
-    fn wait(self, behind: Ticket, wish: Wish) -> Result<Option<Wait>> {
-        let wait = self.lock.wait(behind, wish);
-        self.end(wait)
-    }
-
-    fn end<T>(mut self, done: Result<T>) -> Result<T> {
-        self.is_kept = done.as_ref().is_err_and(is_late);
-        done
-    }
-}
-
-impl Drop for Waiting<'_, '_> {
-    fn drop(&mut self) {
-        self.lock.state.set(State::Idle);
-        if self.is_kept {
-            let asked = self.asked.take();
-            self.lock.leave(self.machine, self.step, asked);
-        }
-    }
 }
 
 impl<'f> Lock<'f> {
@@ -131,9 +77,9 @@ impl<'f> Lock<'f> {
     fn hold(&self, end: End) -> Result<End> {
         if let End::Held { broken } = end {
             self.state.set(State::Held);
-            let unused = Unused { lock: self, broken };
+            let holding = self.holding(broken);
             self.tell_check(broken)?;
-            unused.keep();
+            holding.keep();
         }
         Ok(end)
     }
@@ -150,15 +96,6 @@ impl<'f> Lock<'f> {
             check.buried(self.lost_unit()?);
         }
         Ok(())
-    }
-
-    /// Gives the lock back for a caller that gets an error instead of a guard.
-    #[cold]
-    pub(super) fn give_unused(&self, broken: bool) {
-        let completed = self.complete();
-        if let Err(error) = self.give(broken).and(completed) {
-            tracing::warn!(%error, "a lock was given back with an error");
-        }
     }
 
     /// Goes through the queue, to its end or as far as the wish allows.
@@ -202,11 +139,8 @@ impl<'f> Lock<'f> {
                 }
                 return Ok(Some(0));
             }
-            Step::AskLost(member) => {
-                let peer = self.team.peers()[member as usize];
-                if self.team.fabric().lost(peer).is_some() {
-                    return Ok(Some(1));
-                }
+            Step::AskLost(member) if self.has_died(self.team.peers()[member as usize]) => {
+                return Ok(Some(1));
             }
             _ => {}
         }
@@ -220,23 +154,6 @@ impl<'f> Lock<'f> {
     #[cold]
     fn ask(&self, machine: Machine, step: Step) -> Result<u64> {
         self.waiting(machine, step, None).answer()
-    }
-
-    #[cold]
-    fn waiting(
-        &self,
-        machine: Machine,
-        step: Step,
-        asked: Option<Handle<'f, u64>>,
-    ) -> Waiting<'_, 'f> {
-        self.state.set(State::Waiting);
-        Waiting {
-            lock: self,
-            machine,
-            step,
-            asked,
-            is_kept: true,
-        }
     }
 
     /// Waits for the answer of a home that is not mapped here, which is asked unless it was before. With an error what is in
@@ -312,7 +229,7 @@ impl<'f> Lock<'f> {
         };
         if wish == Wish::Try {
             fabric.progress();
-            let lost = || fabric.lost(peer).map(|_| Wait::Lost);
+            let lost = || self.has_died(peer).then_some(Wait::Lost);
             return Ok(look().or_else(lost));
         }
         match self.team.0.job.wait_until("a lock", &whom, look) {
@@ -338,7 +255,6 @@ impl<'f> Lock<'f> {
             None => return Ok(None),
         };
         self.state.set(State::Idle);
-        let waits = matches!(step, Step::Await(_));
         machine.wish(wish);
         let step = match asked {
             Some(asked) => {
@@ -347,13 +263,9 @@ impl<'f> Lock<'f> {
             }
             None => step,
         };
-        let walked = self.drive(machine, step, wish);
-        if waits && walked.is_err() && self.state.get() == State::Idle {
-            // A wait can begin anew after any error.
-            self.leave(Machine::Acquire(machine), step, None);
-        }
         // Whoever has held the lock has no place in the queue any more, whatever becomes of it.
-        let end = self.hold(walked?)?;
+        let end = self.drive(machine, step, wish)?;
+        let end = self.hold(end)?;
         // The call before may only have tried: it has no place.
         let begins = end == End::Busy && wish != Wish::Try;
         Ok((!begins).then_some(end))
@@ -374,6 +286,15 @@ impl<'f> Lock<'f> {
         drop(leaver);
         self.let_go_of_leavers();
         given
+    }
+
+    /// As [`Lock::leave_queue`], when the lock is dropped.
+    #[cold]
+    pub(super) fn end(&self) {
+        match std::thread::panicking() {
+            true => at_once_while_unwinding(self.team.fabric(), || self.leave_queue()),
+            false => self.leave_queue(),
+        }
     }
 
     /// Brings what a call has left in the middle to its end, without the lock, and without a place in the queue that somebody
@@ -412,23 +333,6 @@ impl<'f> Lock<'f> {
     /// Those that have come to their ends have nothing of the team any more.
     fn let_go_of_leavers(&self) {
         self.team.0.job.unfinished.step(self.team.fabric());
-    }
-
-    /// Keeps a machine whose next step was not done.
-    #[cold]
-    fn leave(&self, machine: Machine, step: Step, asked: Option<Handle<'f, u64>>) {
-        let left = match machine {
-            Machine::Acquire(machine) => Left::Acquire {
-                machine,
-                step,
-                asked,
-            },
-            Machine::Release(machine) => {
-                Left::Release(self.add_leaver(Leaver::of(self, machine, step, asked)))
-            }
-        };
-        self.state.set(State::Left);
-        *self.left.borrow_mut() = Some(left);
     }
 
     /// Errors: the deadline. Whoever is lost needs no wake.
@@ -475,7 +379,12 @@ impl<'f> Lock<'f> {
         self.team.unit(word.saturating_sub(1) as u32)
     }
 
-    fn home_peer(&self) -> samite_fabric::PeerId {
+    /// Whether a predecessor is not there any more. One that has broken the rules may hold the lock.
+    fn has_died(&self, peer: PeerId) -> bool {
+        matches!(self.team.fabric().lost(peer), Some(Below::PeerLost { .. }))
+    }
+
+    fn home_peer(&self) -> PeerId {
         self.team.peers()[self.words.home() as usize]
     }
 

@@ -1,0 +1,103 @@
+//! Machines whose next step is waited for, and those that a call has left in the middle.
+
+use super::State;
+use super::leaver::{Leaver, is_late};
+use crate::Result;
+use crate::lock::Lock;
+use crate::lock::protocol::{Acquire, Release, Step, Ticket, Wait, Wish};
+use samite_fabric::Handle;
+use std::cell::RefCell;
+use std::rc::Rc;
+
+/// A machine that a call left in the middle.
+#[derive(Debug)]
+pub(in crate::lock) enum Left<'f> {
+    Acquire {
+        machine: Acquire,
+        /// Its next step.
+        step: Step,
+        /// The home was asked for it, and has not answered yet. `None`: it has not begun.
+        asked: Option<Handle<'f, u64>>,
+    },
+    /// This unit's progress has it, too: others wait for it.
+    Release(Rc<RefCell<Leaver<'f>>>),
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Machine {
+    Acquire(Acquire),
+    Release(Release),
+}
+
+/// A machine whose next step is waited for. The lock keeps it if its step may still be done: with the deadline, with any
+/// error in a wait for a predecessor, which can begin anew, and with a panic of an operator or a handler that runs
+/// meanwhile.
+pub(super) struct Waiting<'l, 'f> {
+    lock: &'l Lock<'f>,
+    machine: Machine,
+    step: Step,
+    asked: Option<Handle<'f, u64>>,
+    is_kept: bool,
+}
+
+impl<'f> Waiting<'_, 'f> {
+    /// Waits for what the home answers.
+    pub(super) fn answer(mut self) -> Result<u64> {
+        let answer = self.lock.ask_home(self.step, &mut self.asked);
+        self.is_kept = answer.as_ref().is_err_and(is_late);
+        answer
+    }
+
+    /// Waits for a predecessor.
+    pub(super) fn wait(mut self, behind: Ticket, wish: Wish) -> Result<Option<Wait>> {
+        let wait = self.lock.wait(behind, wish);
+        self.is_kept = wait.is_err();
+        wait
+    }
+}
+
+impl Drop for Waiting<'_, '_> {
+    fn drop(&mut self) {
+        self.lock.state.set(State::Idle);
+        if self.is_kept {
+            let asked = self.asked.take();
+            self.lock.leave(self.machine, self.step, asked);
+        }
+    }
+}
+
+impl<'f> Lock<'f> {
+    #[cold]
+    pub(super) fn waiting(
+        &self,
+        machine: Machine,
+        step: Step,
+        asked: Option<Handle<'f, u64>>,
+    ) -> Waiting<'_, 'f> {
+        self.state.set(State::Waiting);
+        Waiting {
+            lock: self,
+            machine,
+            step,
+            asked,
+            is_kept: true,
+        }
+    }
+
+    /// Keeps a machine whose next step was not done.
+    #[cold]
+    pub(super) fn leave(&self, machine: Machine, step: Step, asked: Option<Handle<'f, u64>>) {
+        let left = match machine {
+            Machine::Acquire(machine) => Left::Acquire {
+                machine,
+                step,
+                asked,
+            },
+            Machine::Release(machine) => {
+                Left::Release(self.add_leaver(Leaver::of(self, machine, step, asked)))
+            }
+        };
+        self.state.set(State::Left);
+        *self.left.borrow_mut() = Some(left);
+    }
+}
