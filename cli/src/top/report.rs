@@ -23,6 +23,8 @@ pub(super) struct Report {
     pub(super) streams: Vec<Stream>,
     pub(super) keepers: Vec<Keeper>,
     pub(super) waits: Vec<Waiter>,
+    /// Streams, readers and waits that are not in it, because there are too many.
+    pub(super) more: u64,
     pub(super) units: Vec<Unit>,
 }
 
@@ -143,6 +145,7 @@ impl Report {
             waits: waits
                 .map(|(stream, wait)| Waiter::new(stream, wait, &facts.peers))
                 .collect(),
+            more: figures.more,
             units: units
                 .map(|(peer, process)| Unit {
                     peer: peer.peer.0,

@@ -139,6 +139,7 @@ mod tests {
             seconds: 1.25,
         };
         let report = Report {
+            more: 0,
             domain: "test".to_owned(),
             agent_pid: 7,
             budget: 1 << 30,

@@ -123,8 +123,12 @@ fn waits(report: &Report) -> Section {
             format!("{:.1} s", wait.seconds),
         ]
     };
+    let title = match report.more {
+        0 => "who waits".to_owned(),
+        more => format!("who waits ({more} streams, readers and waits are not listed)"),
+    };
     Section {
-        title: "who waits".to_owned(),
+        title,
         header: &["stream", "who", "pid", "waits for", "since"],
         rows: report.waits.iter().map(row).collect(),
         nothing: "nobody waits",

@@ -152,9 +152,13 @@ pub enum Fault {
     )]
     TooMuchOpen { of: String, bytes: u64, most: u64 },
     #[error(
-        "a name of {bytes} bytes, of a stream, a program or a variable: at most {most} are possible"
+        "the name that begins with {begins} has {bytes} bytes: at most {most} are possible, of a stream, a program, a reader group or a variable"
     )]
-    NameTooLong { bytes: u64, most: u64 },
+    NameTooLong {
+        begins: String,
+        bytes: u64,
+        most: u64,
+    },
     #[error("the policy or the limits of the readers {group} are zero: give one step or more")]
     ZeroLimit { group: String },
     #[error("this process has not opened that stream, or has closed it, or the stream is over")]

@@ -12,6 +12,39 @@ pub struct Figures {
     pub keepers: Vec<KeeperFigures>,
     /// Who waits to open a stream.
     pub opening: Vec<Wait>,
+    /// How many streams, reader groups and waits are not in it, because there are too many; those of a stream that is not in it are
+    /// not counted.
+    pub more: u64,
+}
+
+/// Most streams, reader groups and waits in one answer: each has names in it.
+const MOST_LISTED: u64 = 4096;
+
+/// How many things may still be listed.
+#[derive(Debug)]
+pub(super) struct Lines {
+    left: u64,
+    /// How many were not.
+    pub(super) more: u64,
+}
+
+impl Lines {
+    pub(super) fn new() -> Self {
+        Lines {
+            left: MOST_LISTED,
+            more: 0,
+        }
+    }
+
+    /// Whether one more thing may be listed.
+    pub(super) fn take(&mut self) -> bool {
+        if self.left == 0 {
+            self.more += 1;
+            return false;
+        }
+        self.left -= 1;
+        true
+    }
 }
 
 /// How a stream stands.

@@ -2,6 +2,9 @@
 //!
 //! Whatever a peer has opened, asked or committed and that stays here has a [`Charge`], which counts for that peer as long as it
 //! exists. So whether somebody may have more is one look-up, however much there is, and nothing that is dropped stays counted.
+//!
+//! What is answered does not stay, but the answers of one event are all there before the first is sent. So these are counted as well
+//! ([`Ledger::say`]), over all streams: who could be answered when there are no more left is answered in the next event.
 
 use super::{Fault, Peer, StreamId};
 use std::cell::RefCell;
@@ -9,9 +12,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::rc::Rc;
 
-/// Most that one process may cost, and all of them together, in bytes.
+/// Most that one process may cost, and all of them together, in bytes. What they were let begin may come to twice as much.
 const MOST_OF_ONE: u64 = 64 << 20;
 const MOST_OF_ALL: u64 = 1 << 30;
+
+/// Most bytes of the answers of one event, but for the last one; and what each counts for at least: it may have some names in it.
+const MOST_SAID: u64 = 16 << 20;
+const LEAST_SAID: u64 = 16 << 10;
 
 /// The sums. Clones are the same ledger.
 #[derive(Clone, Debug, Default)]
@@ -25,44 +32,91 @@ struct Sums {
     /// The streams in which somebody waits for less, and whether there was less since they were asked for.
     waiting: BTreeSet<StreamId>,
     is_less: bool,
+    /// In answers of this event.
+    said: u64,
 }
 
-/// What a peer has here, and what of it is in steps.
+/// What a peer has here; and of how many steps it has a part here, by stream.
 #[derive(Debug, Default)]
 struct Own {
     bytes: u64,
-    steps: u64,
+    steps: BTreeMap<StreamId, u64>,
 }
 
 impl Ledger {
     /// Counts so many bytes for that peer, until the charge is dropped. Whether it may have them was found out before.
     pub(super) fn charge(&self, peer: Peer, bytes: u64) -> Charge {
-        self.charge_as(peer, bytes, false)
+        self.charge_as(peer, bytes, None)
     }
 
-    /// The same for its part of a step, which comes free when nobody needs the step any more.
-    pub(super) fn charge_step(&self, peer: Peer, bytes: u64) -> Charge {
-        self.charge_as(peer, bytes, true)
+    /// The same for its part of a step of that stream, which comes free when nobody needs the step any more.
+    pub(super) fn charge_step(&self, peer: Peer, stream: StreamId, bytes: u64) -> Charge {
+        self.charge_as(peer, bytes, Some(stream))
     }
 
-    fn charge_as(&self, peer: Peer, bytes: u64, is_step: bool) -> Charge {
+    fn charge_as(&self, peer: Peer, bytes: u64, step_of: Option<StreamId>) -> Charge {
         let mut sums = self.0.borrow_mut();
         let own = sums.peers.entry(peer).or_default();
         own.bytes += bytes;
-        own.steps += u64::from(is_step);
+        if let Some(stream) = step_of {
+            *own.steps.entry(stream).or_default() += 1;
+        }
         sums.all += bytes;
         Charge {
             ledger: self.clone(),
             peer,
             bytes,
-            is_step,
+            step_of,
         }
     }
 
-    /// Whether a peer has parts of steps here, of whichever stream.
-    pub(super) fn has_steps(&self, peer: Peer) -> bool {
+    /// The streams of which a peer has parts of steps here.
+    pub(super) fn streams_of(&self, peer: Peer) -> Vec<StreamId> {
         let sums = self.0.borrow();
-        sums.peers.get(&peer).is_some_and(|own| own.steps > 0)
+        let own = sums.peers.get(&peer);
+        own.into_iter()
+            .flat_map(|own| own.steps.keys().copied())
+            .collect()
+    }
+
+    /// Who has parts of steps of that stream here.
+    pub(super) fn writers_of(&self, stream: StreamId) -> Vec<Peer> {
+        let sums = self.0.borrow();
+        let has = sums
+            .peers
+            .iter()
+            .filter(|(_, own)| own.steps.contains_key(&stream));
+        has.map(|(&peer, _)| peer).collect()
+    }
+
+    /// Whether a peer could have so much more when steps are gone that are here now.
+    pub(super) fn may_have(&self, peer: Peer, more: u64) -> bool {
+        let sums = self.0.borrow();
+        let has_steps = |peer| {
+            sums.peers
+                .get(peer)
+                .is_some_and(|own| !own.steps.is_empty())
+        };
+        let own = sums.own(peer, more) <= MOST_OF_ONE || has_steps(&peer);
+        let all = sums.all(more) <= MOST_OF_ALL || sums.peers.keys().any(has_steps);
+        Self::is_possible(more) && own && all
+    }
+
+    /// An event begins, in which nothing is answered yet.
+    pub(super) fn begin_event(&self) {
+        self.0.borrow_mut().said = 0;
+    }
+
+    /// An answer of so many bytes, or of a few.
+    pub(super) fn say(&self, bytes: u64) {
+        let mut sums = self.0.borrow_mut();
+        sums.said = sums.said.saturating_add(bytes.max(LEAST_SAID));
+    }
+
+    /// How many more short answers this event may have.
+    pub(super) fn answers_left(&self) -> usize {
+        let left = MOST_SAID.saturating_sub(self.0.borrow().said);
+        left.div_ceil(LEAST_SAID) as usize
     }
 
     /// In that stream somebody waits until there is less.
@@ -84,33 +138,64 @@ impl Ledger {
     /// # Errors
     /// [`Fault::TooMuchOpen`], of the process or of the domain.
     pub(super) fn check(&self, peer: Peer, more: u64) -> Result<(), Fault> {
-        self.check_within(peer, more, 1)
+        self.check_own(peer, more)?;
+        self.check_all(more)
+    }
+
+    /// Whether it may as far as its own limit goes.
+    pub(super) fn check_own(&self, peer: Peer, more: u64) -> Result<(), Fault> {
+        within("this process", self.0.borrow().own(peer, more), MOST_OF_ONE)
+    }
+
+    /// Whether it may as far as that of all of them goes.
+    pub(super) fn check_all(&self, more: u64) -> Result<(), Fault> {
+        // Streams outlive those who opened them.
+        within("the domain", self.0.borrow().all(more), MOST_OF_ALL)
     }
 
     /// As [`Ledger::check`], for what a peer was let begin and comes to more than was expected: there is as much again for that.
     pub(super) fn check_begun(&self, peer: Peer, more: u64) -> Result<(), Fault> {
-        self.check_within(peer, more, 2)
+        let sums = self.0.borrow();
+        within("this process", sums.own(peer, more), 2 * MOST_OF_ONE)?;
+        within("the domain", sums.all(more), 2 * MOST_OF_ALL)
+    }
+
+    /// As [`Ledger::check`], but who has too much here because of steps that go when they are read may have as much again.
+    pub(super) fn check_beside_steps(&self, peer: Peer, more: u64) -> Result<(), Fault> {
+        let checked = self.check(peer, more);
+        match self.may_have(peer, more) {
+            true => checked.or_else(|_| self.check_begun(peer, more)),
+            false => checked,
+        }
     }
 
     /// Whether a peer could ever have that, if it had nothing else.
     pub(super) fn is_possible(more: u64) -> bool {
         more <= MOST_OF_ONE
     }
+}
 
-    fn check_within(&self, peer: Peer, more: u64, times: u64) -> Result<(), Fault> {
-        let sums = self.0.borrow();
-        let of = |of: &str, bytes: u64, most| match bytes.saturating_add(more) {
-            bytes if bytes > most => Err(Fault::TooMuchOpen {
-                of: of.to_owned(),
-                bytes,
-                most,
-            }),
-            _ => Ok(()),
-        };
-        let own = sums.peers.get(&peer).map_or(0, |own| own.bytes);
-        of("this process", own, times * MOST_OF_ONE)?;
-        // Streams outlive those who opened them.
-        of("the domain", sums.all, times * MOST_OF_ALL)
+impl Sums {
+    /// Bytes of a peer, and so much more.
+    fn own(&self, peer: Peer, more: u64) -> u64 {
+        let own = self.peers.get(&peer).map_or(0, |own| own.bytes);
+        own.saturating_add(more)
+    }
+
+    /// Bytes of all of them, and so much more.
+    fn all(&self, more: u64) -> u64 {
+        self.all.saturating_add(more)
+    }
+}
+
+fn within(of: &str, bytes: u64, most: u64) -> Result<(), Fault> {
+    match bytes <= most {
+        true => Ok(()),
+        false => Err(Fault::TooMuchOpen {
+            of: of.to_owned(),
+            bytes,
+            most,
+        }),
     }
 }
 
@@ -119,18 +204,25 @@ pub(super) struct Charge {
     ledger: Ledger,
     peer: Peer,
     bytes: u64,
-    is_step: bool,
+    step_of: Option<StreamId>,
 }
 
 impl Drop for Charge {
     fn drop(&mut self) {
         let mut sums = self.ledger.0.borrow_mut();
         sums.all -= self.bytes;
-        sums.is_less = true;
+        sums.is_less |= self.bytes > 0;
         if let Some(own) = sums.peers.get_mut(&self.peer) {
             own.bytes -= self.bytes;
-            own.steps -= u64::from(self.is_step);
-            if own.bytes == 0 {
+            if let Some(stream) = self.step_of
+                && let Some(steps) = own.steps.get_mut(&stream)
+            {
+                *steps -= 1;
+                if *steps == 0 {
+                    own.steps.remove(&stream);
+                }
+            }
+            if own.bytes == 0 && own.steps.is_empty() {
                 sums.peers.remove(&self.peer);
             }
         }
@@ -171,15 +263,35 @@ mod tests {
     #[test]
     fn who_waits_looks_again_when_there_is_less() {
         let ledger = Ledger::default();
-        let (one, two) = (ledger.charge_step(ONE, 10), ledger.charge(ONE, 10));
+        let stream = StreamId(3);
+        let (one, two) = (ledger.charge_step(ONE, stream, 10), ledger.charge(ONE, 10));
         ledger.wait(StreamId(7));
+        drop(ledger.charge(ONE, 0));
         assert!(ledger.who_may_look_again().is_empty());
-        assert!(ledger.has_steps(ONE) && !ledger.has_steps(OTHER));
+        assert_eq!(ledger.streams_of(ONE), [stream]);
+        assert_eq!(ledger.writers_of(stream), [ONE]);
+        assert!(ledger.may_have(ONE, MOST_OF_ONE) && !ledger.may_have(ONE, MOST_OF_ONE + 1));
         drop(one);
-        assert!(!ledger.has_steps(ONE));
+        assert_eq!(
+            (ledger.streams_of(ONE), ledger.writers_of(stream)),
+            (vec![], vec![])
+        );
+        assert!(!ledger.may_have(ONE, MOST_OF_ONE), "nothing goes");
         assert_eq!(ledger.who_may_look_again(), BTreeSet::from([StreamId(7)]));
         drop(two);
         assert!(ledger.who_may_look_again().is_empty(), "nobody waits");
+    }
+
+    #[test]
+    fn an_event_has_so_many_answers() {
+        let ledger = Ledger::default();
+        assert_eq!(ledger.answers_left(), 1024);
+        ledger.say(10);
+        assert_eq!(ledger.answers_left(), 1023);
+        ledger.say(MOST_SAID);
+        assert_eq!(ledger.answers_left(), 0);
+        ledger.begin_event();
+        assert_eq!(ledger.answers_left(), 1024);
     }
 
     #[test]
@@ -193,6 +305,10 @@ mod tests {
             panic!("there is no room");
         };
         assert_eq!(of, "the domain");
+        assert!(!ledger.may_have(ONE, 1), "nothing goes");
+        let step = ledger.charge_step(OTHER, StreamId(1), 1);
+        assert!(ledger.may_have(ONE, 1), "a step of somebody else");
+        drop(step);
         assert!(ledger.check(ONE, u64::MAX).is_err());
         // What was let begin may become more, there, too.
         assert_eq!(ledger.check_begun(ONE, MOST_OF_ONE), Ok(()));

@@ -78,11 +78,11 @@ impl Opening {
             }
             Opening::Watch { interest, .. } => names.push(&interest.variable),
         }
-        let longest = names.into_iter().map(str::len).max().unwrap_or(0);
-        match longest <= MOST_NAME {
-            true => Ok(()),
-            false => Err(Fault::NameTooLong {
-                bytes: longest as u64,
+        match names.into_iter().find(|name| name.len() > MOST_NAME) {
+            None => Ok(()),
+            Some(name) => Err(Fault::NameTooLong {
+                begins: name.chars().take(20).collect(),
+                bytes: name.len() as u64,
                 most: MOST_NAME as u64,
             }),
         }
@@ -114,6 +114,8 @@ pub(super) struct Pending {
     pub(super) since: u64,
     pub(super) name: String,
     pub(super) opening: Opening,
+    /// The coordinator has no room for it as long as steps are here that readers have still to take.
+    is_over: bool,
     /// What it will take once it is open.
     cost: u64,
     _charge: Charge,
@@ -123,6 +125,15 @@ impl Pending {
     fn no_stream(&self) -> Fault {
         Fault::NoStream {
             stream: self.name.clone(),
+        }
+    }
+
+    /// Whether waiting may help.
+    fn may_pass(&self, fault: &Fault) -> bool {
+        match fault {
+            Fault::NoStream { .. } | Fault::RankTaken { .. } | Fault::Over { .. } => true,
+            Fault::TooMuchOpen { .. } => self.is_over,
+            _ => false,
         }
     }
 }
@@ -138,10 +149,10 @@ impl Steward {
         patience: u64,
     ) {
         let cost = opening.cost() + name.len() as u64;
-        let names = opening.check_names(&name);
-        if let Err(fault) = names.and_then(|()| self.ledger.check(from, cost + WAITS)) {
-            return self.answer(from, ticket, Answer::Failed(fault));
-        }
+        let is_over = match self.may_open(from, &name, &opening, cost + WAITS) {
+            Ok(is_over) => is_over,
+            Err(fault) => return self.answer(from, ticket, Answer::Failed(fault)),
+        };
         let until = self.now.saturating_add(patience);
         self.pending.push(Pending {
             from,
@@ -150,9 +161,23 @@ impl Steward {
             since: self.now,
             name,
             opening,
+            is_over,
             cost,
             _charge: self.ledger.charge(from, cost + WAITS),
         });
+    }
+
+    /// Whether it has to wait for room first.
+    fn may_open(
+        &self,
+        from: Peer,
+        name: &str,
+        opening: &Opening,
+        cost: u64,
+    ) -> Result<bool, Fault> {
+        opening.check_names(name)?;
+        self.ledger.check_beside_steps(from, cost)?;
+        Ok(self.ledger.check(from, cost).is_err())
     }
 
     /// Lets those in who wait to open a stream and can, turns those away who cannot; says whether there were any.
@@ -161,7 +186,7 @@ impl Steward {
         for pending in std::mem::take(&mut self.pending) {
             let answer = match self.try_open(&pending) {
                 Ok(answer) => answer,
-                Err(fault) if may_pass(&fault) && pending.until > self.now => {
+                Err(fault) if pending.may_pass(&fault) && pending.until > self.now => {
                     self.pending.push(pending);
                     continue;
                 }
@@ -175,6 +200,9 @@ impl Steward {
 
     fn try_open(&mut self, pending: &Pending) -> Result<Answer, Fault> {
         pending.opening.check_ranks()?;
+        if pending.is_over {
+            self.ledger.check(pending.from, 0)?;
+        }
         let known = self.names.get(&pending.name).copied();
         match &pending.opening {
             Opening::Reader(reader, gives_up) => {
@@ -246,8 +274,7 @@ impl Steward {
             config.clone(),
             self.governor.memory(),
         );
-        let mut stream = stream.opened_by(pending.from, pending.cost, &self.ledger);
-        stream.slow = self.slow.clone();
+        let stream = stream.opened_by(pending.from, pending.cost, &self.ledger, &self.slow);
         self.streams.insert(id, stream);
         self.names.insert(name.clone(), id);
         id
@@ -268,11 +295,3 @@ const THING: u64 = 2048;
 /// Every event looks at everybody who waits to open something; this is what each of them counts beside what it opens, so that few
 /// can wait.
 const WAITS: u64 = 256 << 10;
-
-/// Whether waiting may help.
-fn may_pass(fault: &Fault) -> bool {
-    matches!(
-        fault,
-        Fault::NoStream { .. } | Fault::RankTaken { .. } | Fault::Over { .. }
-    )
-}

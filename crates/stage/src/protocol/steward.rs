@@ -3,6 +3,7 @@
 //! [`Steward::on_event`] takes what happened and when, and returns what is to be said, in order. Nothing else goes in or out.
 //! It lives in one process of the domain (the agent, beside its keeper); when that dies, the streams die with it.
 
+use super::figures::Lines;
 use super::governor::{Governor, Verdict};
 use super::ledger::Ledger;
 use super::opening::{Opening, Pending};
@@ -53,6 +54,8 @@ pub struct Steward {
     pub(super) ledger: Ledger,
     /// When each keeper has got on with a buffer last: made memory for it, or written it to its disk.
     pub(super) worked: BTreeMap<Peer, u64>,
+    /// The stream with which the next [`Event::Tick`] begins, where there were no answers left for it in the last one.
+    pub(super) first_due: Option<StreamId>,
     /// Who takes no more steps now.
     pub(super) slow: Rc<BTreeSet<Peer>>,
     out: Vec<Action>,
@@ -68,6 +71,7 @@ impl Steward {
     pub fn on_event(&mut self, now: u64, event: Event) -> Vec<Action> {
         assert!(now >= self.now, "time went back from {} to {now}", self.now);
         self.now = now;
+        self.ledger.begin_event();
         for stream in self.streams.values_mut() {
             stream.set_now(now);
         }
@@ -88,15 +92,22 @@ impl Steward {
         streams.chain(pending).min()
     }
 
-    /// How every stream stands, by the order of their opening.
+    /// How every stream stands, by the order of their opening, as far as there is room.
     pub fn figures(&self) -> Vec<StreamFigures> {
-        let streams = self.streams.iter();
-        streams
-            .map(|(&id, stream)| StreamFigures {
-                bytes: self.governor.used_by(id),
-                ..stream.figures()
-            })
-            .collect()
+        self.streams_listed(&mut Lines::new())
+    }
+
+    fn streams_listed(&self, lines: &mut Lines) -> Vec<StreamFigures> {
+        let mut listed = Vec::new();
+        for (&id, stream) in &self.streams {
+            if lines.take() {
+                listed.push(StreamFigures {
+                    bytes: self.governor.used_by(id),
+                    ..stream.figures(lines)
+                });
+            }
+        }
+        listed
     }
 
     /// Who has how much memory.
@@ -111,18 +122,23 @@ impl Steward {
         there.chain(left).map(|watches| watches.watches.len()).sum()
     }
 
-    /// Everything that can be said of how things stand.
+    /// What can be said of how things stand.
     fn all_figures(&self) -> Figures {
-        let opening = self.pending.iter().map(|pending| Wait {
+        let mut lines = Lines::new();
+        let streams = self.streams_listed(&mut lines);
+        let opening = self.pending.iter().filter(|_| lines.take());
+        let opening = opening.map(|pending| Wait {
             who: pending.opening.who(),
             peer: pending.from,
             whom: format!("the stream {}", pending.name),
             ms: self.now - pending.since,
         });
+        let opening = opening.collect();
         Figures {
-            streams: self.figures(),
+            streams,
             keepers: self.governor.figures(),
-            opening: opening.collect(),
+            opening,
+            more: lines.more,
         }
     }
 
@@ -391,7 +407,7 @@ impl Steward {
     fn look_again(&mut self) -> bool {
         let streams = self.ledger.who_may_look_again();
         for id in &streams {
-            self.tell(*id, Stream::look_again);
+            self.tell(*id, Stream::settle);
         }
         !streams.is_empty()
     }

@@ -2,8 +2,8 @@
 
 use crate::growth::{HONEST, LIAR, MOST, reader, said, writer};
 use samite_stage::protocol::{
-    Action, Answer, Attribute, Event, Fault, Layout, Notice, Part, Peer, Places, Reader, Request,
-    Retain, Steward, StreamConfig, Ticket, Told, WriterId, encode,
+    Action, Answer, Attribute, Event, Fault, Layout, Notice, Part, Peer, Places, Reader, ReaderId,
+    Request, Retain, Steward, StreamConfig, Ticket, Told, WriterId, encode,
 };
 use std::sync::Arc;
 
@@ -166,49 +166,123 @@ fn answer(to: Peer, ticket: u64, answer: Answer) -> Action {
     Action::Send(to, Notice::Answer { ticket, answer })
 }
 
-/// What is told at deadlines comes in parts, too, however many of them are over in one moment.
+/// What is told at deadlines comes in parts, too, however many of them are over in one moment, in however many streams.
 #[test]
 fn deadlines_of_many_ranks_of_one_process() {
-    const RANKS: u32 = 200;
-    const EACH: u64 = 20;
+    const STREAMS: usize = 20;
+    const RANKS: u32 = 50;
+    const EACH: u64 = 4;
     let _alone = crate::alone();
-    let name = || "s".repeat(4 << 10);
     let mut steward = Steward::new();
-    let opened = said(&mut steward, LIAR, writer(name(), 1));
-    assert!(matches!(opened, Some(Answer::Writing { .. })), "{opened:?}");
-    for rank in 0..RANKS {
-        let request = Request::OpenReader {
-            ticket: Ticket(2),
-            stream: name(),
-            reader: Box::new(Reader {
-                rank,
-                ..reader("g".into(), RANKS)
-            }),
-            patience: 0,
-            gives_up: false,
+    let mut readers = Vec::new();
+    for stream in 0..STREAMS {
+        let name = format!("{stream:-<4096}");
+        readers.extend(many_ranks(&mut steward, &name, RANKS));
+    }
+    for (ticket, &reader) in (0..EACH).flat_map(|at| readers.iter().map(move |reader| (at, reader)))
+    {
+        let next = Request::Next {
+            ticket: Ticket(3 + ticket),
+            reader,
+            patience: 10,
         };
-        let Some(Answer::Reading { reader, .. }) = said(&mut steward, LIAR, request) else {
-            panic!("it is open");
-        };
-        for ticket in 0..EACH {
-            let next = Request::Next {
-                ticket: Ticket(3 + ticket),
-                reader,
-                patience: 10,
-            };
-            assert_eq!(said(&mut steward, LIAR, next), None);
-        }
+        assert_eq!(said(&mut steward, LIAR, next), None);
     }
     let mut told = 0;
-    while told < u64::from(RANKS) * EACH {
+    while told < readers.len() * EACH as usize {
         assert_eq!(steward.wake_at(), Some(10), "after {told}");
         let mut actions = Vec::new();
         let allocated = crate::allocated(|| actions = steward.on_event(10, Event::Tick));
         assert!(allocated < 16 << 20, "{allocated} bytes in one event");
         assert!((1..=1100).contains(&actions.len()), "{}", actions.len());
-        told += actions.len() as u64;
+        told += actions.len();
     }
-    assert_eq!(told, u64::from(RANKS) * EACH);
+    assert_eq!(told, readers.len() * EACH as usize);
+}
+
+/// A stream, and a group of so many ranks, all of one process.
+fn many_ranks(steward: &mut Steward, name: &str, ranks: u32) -> Vec<ReaderId> {
+    let opened = said(steward, LIAR, writer(name.into(), 1));
+    assert!(matches!(opened, Some(Answer::Writing { .. })), "{opened:?}");
+    let mut open = |rank| {
+        let request = Request::OpenReader {
+            ticket: Ticket(2),
+            stream: name.into(),
+            reader: Box::new(Reader {
+                rank,
+                ..reader("g".repeat(4096), ranks)
+            }),
+            patience: 0,
+            gives_up: false,
+        };
+        match said(steward, LIAR, request) {
+            Some(Answer::Reading { reader, .. }) => reader,
+            other => panic!("{other:?}"),
+        }
+    };
+    (0..ranks).map(&mut open).collect()
+}
+
+/// Who asks how everything stands is told of some of those who wait, and how many more there are.
+#[test]
+fn figures_of_many_that_wait() {
+    const RANKS: u32 = 4000;
+    let _alone = crate::alone();
+    let mut steward = Steward::new();
+    let mut waiting = 0u32;
+    for stream in 0..5 {
+        for reader in many_ranks(&mut steward, &format!("{stream:-<4096}"), RANKS) {
+            let next = Request::Next {
+                ticket: Ticket(3),
+                reader,
+                patience: u64::MAX,
+            };
+            assert_eq!(said(&mut steward, LIAR, next), None);
+            waiting += 1;
+        }
+    }
+    let mut figures = None;
+    let allocated = crate::allocated(|| {
+        figures = said(&mut steward, HONEST, Request::Figures { ticket: Ticket(1) });
+    });
+    assert!(allocated < 64 << 20, "{allocated} bytes in one event");
+    let Some(Answer::Figures(figures)) = figures else {
+        panic!("{figures:?}");
+    };
+    let waits = figures.streams.iter().map(|stream| stream.waits.len());
+    let listed: usize = waits.sum();
+    assert_eq!(waiting, 5 * RANKS);
+    assert!(figures.more > 0);
+    assert!(listed > 1000, "{listed}");
+}
+
+/// A long step is sent to some in an event, and to the others in the next ones.
+#[test]
+fn a_long_step_for_many() {
+    const RANKS: u32 = 64;
+    let _alone = crate::alone();
+    let mut steward = Steward::new();
+    let readers = many_ranks(&mut steward, "s", RANKS);
+    for &reader in &readers {
+        let next = Request::Next {
+            ticket: Ticket(3),
+            reader,
+            patience: u64::MAX,
+        };
+        assert_eq!(said(&mut steward, LIAR, next), None);
+    }
+    let writer = WriterId {
+        stream: readers[0].stream,
+        rank: 0,
+    };
+    let mut given = steps_in(&commit_text(&mut steward, writer, 0, 1 << 20));
+    assert!((1..=17).contains(&given), "{given} in one event");
+    while given < RANKS as usize {
+        assert_eq!(steward.wake_at(), Some(0), "after {given}");
+        let more = steps_in(&steward.on_event(0, Event::Tick));
+        assert!((1..=17).contains(&more), "{more} in one event");
+        given += more;
+    }
 }
 
 /// A process that is many ranks, and holds a step under as many tickets as each of them may have.

@@ -5,9 +5,9 @@
 
 use rustix::time::{ClockId, clock_gettime};
 use samite_stage::protocol::{
-    Action, Answer, Block, Event, Fault, Handle, Interest, Layout, Limits, Notice, Order, Part,
-    Peer, Places, Policy, Reader, Report, Request, Retain, Slot, Start, Steward, StreamConfig,
-    Ticket, Told, Unread, Variable, Want, WriterId,
+    Action, Answer, Attribute, Block, Event, Fault, Handle, Interest, Layout, Limits, Notice,
+    Order, Part, Peer, Places, Policy, Reader, Report, Request, Retain, Slot, Start, Steward,
+    StreamConfig, Ticket, Told, Unread, Variable, Want, WriterId,
 };
 use samite_stage::space::Dims;
 use samite_stage::{Dtype, Region};
@@ -42,12 +42,19 @@ fn say(steward: &mut Steward, request: Request) -> Option<Answer> {
 
 /// A stream of one rank that keeps its steps.
 fn stream(steward: &mut Steward, name: &str) -> WriterId {
-    let opened = Request::OpenWriter {
+    match say(steward, open(name, 0, 1)) {
+        Some(Answer::Writing { writer, .. }) => writer,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn open(name: &str, rank: u32, size: u32) -> Request {
+    Request::OpenWriter {
         ticket: Ticket(1),
         stream: name.into(),
         program: "p".into(),
-        rank: 0,
-        size: 1,
+        rank,
+        size,
         config: Box::new(StreamConfig {
             unread: Unread::Discard,
             retain: Retain {
@@ -58,10 +65,29 @@ fn stream(steward: &mut Steward, name: &str) -> WriterId {
         }),
         patience: 0,
         gives_up: false,
-    };
-    match say(steward, opened) {
-        Some(Answer::Writing { writer, .. }) => writer,
-        other => panic!("{other:?}"),
+    }
+}
+
+/// A rank of a group that is given no steps.
+fn open_reader(name: &str, rank: u32, size: u32) -> Request {
+    Request::OpenReader {
+        ticket: Ticket(1),
+        stream: name.into(),
+        reader: Box::new(Reader {
+            group: "viewer".into(),
+            rank,
+            size,
+            start: Start::Latest,
+            policy: Policy::Block,
+            limits: None,
+            lease: 1000,
+            only: Some(Interest {
+                variable: "never".into(),
+                region: None,
+            }),
+        }),
+        patience: 0,
+        gives_up: false,
     }
 }
 
@@ -84,7 +110,13 @@ fn begin(steward: &mut Steward, writer: WriterId, step: u64, wants: u64) -> Opti
 fn write(steward: &mut Steward, writer: WriterId, step: u64) {
     let begun = begin(steward, writer, step, 0);
     assert!(matches!(begun, Some(Answer::Begun { .. })), "{begun:?}");
-    let commit = Request::Commit {
+    assert_eq!(say(steward, text(writer, step, 0)), Some(Answer::Committed));
+}
+
+/// A part that is nothing but a text of so many bytes.
+fn text(writer: WriterId, step: u64, bytes: u64) -> Request {
+    let text = Attribute::Text("x".repeat(bytes as usize));
+    Request::Commit {
         ticket: Ticket(2),
         writer,
         part: Part {
@@ -92,12 +124,14 @@ fn write(steward: &mut Steward, writer: WriterId, step: u64) {
             layout: Told::New(Arc::new(Layout::default())),
             slots: Vec::new(),
             places: Places::Packed,
-            attributes: Vec::new(),
+            attributes: match bytes {
+                0 => Vec::new(),
+                _ => vec![("text".into(), text)],
+            },
             checksum: 0,
         },
         keep: false,
-    };
-    assert_eq!(say(steward, commit), Some(Answer::Committed));
+    }
 }
 
 /// A subscription for which as many news may wait.
@@ -120,9 +154,18 @@ fn watch(steward: &mut Steward, most: u64) {
     );
 }
 
+/// What a buffer costs that is asked for.
+fn cost_of_want(steward: &mut Steward, probe: WriterId) -> u64 {
+    let mut of = |wants| match begin(steward, probe, 0, wants) {
+        Some(Answer::Failed(Fault::TooMuchOpen { bytes, .. })) => bytes,
+        other => panic!("{other:?}"),
+    };
+    of(MOST / 64 + 1) - of(MOST / 64)
+}
+
 /// What the liar costs, as it is told when it asks for too much.
 fn cost(steward: &mut Steward, probe: WriterId, want: u64) -> u64 {
-    let wants = MOST / want;
+    let wants = MOST / want + 1; // It never fits, so nobody waits for room for it.
     match begin(steward, probe, 0, wants) {
         Some(Answer::Failed(Fault::TooMuchOpen { bytes, .. })) => bytes - wants * want,
         other => panic!("{other:?}"),
@@ -136,12 +179,7 @@ fn steps_give_way_beside_many_streams() {
         let mut steward = Steward::new();
         let probe = stream(&mut steward, "probe");
         let writer = stream(&mut steward, "s");
-        // What a buffer costs that is asked for.
-        let of = |steward: &mut Steward, wants| match begin(steward, probe, 0, wants) {
-            Some(Answer::Failed(Fault::TooMuchOpen { bytes, .. })) => bytes,
-            other => panic!("{other:?}"),
-        };
-        let want = of(&mut steward, MOST / 64 + 1) - of(&mut steward, MOST / 64);
+        let want = cost_of_want(&mut steward, probe);
         write(&mut steward, writer, 0);
         let before = cost(&mut steward, probe, want);
         for step in 1..much {
@@ -339,5 +377,65 @@ fn a_deadline_beside_many_readers_that_are_behind() {
         took
     });
     // What does not fit into a cache takes longer, too.
+    assert!(growth < 12.0, "{growth} times as long");
+}
+
+/// Where many ranks of one process waited for less to be in use, each walked all that readers hold, in every event of anybody.
+#[test]
+fn many_ranks_that_wait_beside_many_holds() {
+    const TEXT: u64 = 16 << 10;
+    let growth = growth(100, |much| {
+        let ranks = much as u32;
+        let mut steward = Steward::new();
+        let probe = stream(&mut steward, "probe");
+        let (mut writers, mut readers) = (Vec::new(), Vec::new());
+        for rank in 0..ranks {
+            let opened = say(&mut steward, open("s", rank, ranks));
+            let Some(Answer::Writing { writer, .. }) = opened else {
+                panic!("{opened:?}");
+            };
+            writers.push(writer);
+        }
+        for rank in 0..ranks {
+            let opened = say(&mut steward, open_reader("s", rank, ranks));
+            let Some(Answer::Reading { reader, .. }) = opened else {
+                panic!("{opened:?}");
+            };
+            readers.push(reader);
+        }
+        for &writer in &writers {
+            begin(&mut steward, writer, 0, 0);
+            let committed = say(&mut steward, text(writer, 0, TEXT));
+            assert_eq!(committed, Some(Answer::Committed));
+        }
+        for ticket in 0..200 {
+            for &reader in &readers {
+                let at = Request::At {
+                    ticket: Ticket(10 + ticket),
+                    reader,
+                    step: 0,
+                    patience: 0,
+                };
+                assert!(matches!(say(&mut steward, at), Some(Answer::Step(_))));
+            }
+        }
+        // All that is left but for half a part.
+        let filler = stream(&mut steward, "filler");
+        begin(&mut steward, filler, 0, 0);
+        let want = cost_of_want(&mut steward, probe);
+        let rest = MOST - cost(&mut steward, probe, want);
+        let committed = say(&mut steward, text(filler, 0, rest - TEXT / 2));
+        assert_eq!(committed, Some(Answer::Committed));
+        for &writer in &writers {
+            assert_eq!(begin(&mut steward, writer, 1, 0), None, "there is no room");
+        }
+        // Somebody else asks for something, and gives it back.
+        let nothing = open_reader("none", 0, 1);
+        let from = ran();
+        let answers = steward.on_event(0, Event::Said(Peer(1), nothing));
+        let took = ran() - from;
+        assert_eq!(answers.len(), 1);
+        took
+    });
     assert!(growth < 12.0, "{growth} times as long");
 }

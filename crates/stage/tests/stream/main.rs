@@ -1,6 +1,7 @@
 //! Every policy and every error of a stream, one by one, said to a steward and answered without a network between.
 
 mod circles;
+mod descriptions;
 mod ends;
 mod keeping;
 mod lives;

@@ -52,7 +52,7 @@ impl Stream {
             handle: Handle::default(),
             state: State::Asked,
             step: Step::MAX,
-            _charge: self.store.costs.charge(writer, costs::BUFFER),
+            _charge: self.store.costs.ledger.charge(writer, costs::BUFFER),
             is_full: false,
             had_by: None,
             parts: 0,

@@ -6,13 +6,14 @@
 //! is left: the others wait for each other.
 //!
 //! Not counted as stuck are waits that end by themselves: for memory and for keepers, which have deadlines; for ranks that are away,
-//! which have leases; and those of processes that give up after a time-out of their own, and may go on with something else.
+//! which have leases; and those of processes that give up after a time-out of their own, and may go on with something else. Nor those
+//! that only steps of another size could end, where the writer computes: what it writes next may be smaller.
 
 use super::Stream;
 use super::groups::{Group, Place as ReaderPlace, Rank};
 use super::writers::{Place, Stage};
-use crate::protocol::{Peer, Policy, Step};
-use std::collections::BTreeSet;
+use crate::protocol::{Peer, Policy, Step, StreamId};
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Which rank of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,20 +22,28 @@ pub(in crate::protocol) enum Member {
     Reader(u64, usize),
 }
 
-/// A question that nobody can answer as long as another process waits.
+/// Who keeps a question from its answer: a rank of that stream, and its process.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::protocol) struct Stuck {
-    pub(in crate::protocol) who: Member,
-    pub(in crate::protocol) whom: Member,
-    /// The process of `whom`.
+pub(in crate::protocol) struct Keeping {
+    pub(in crate::protocol) stream: StreamId,
+    pub(in crate::protocol) member: Member,
     pub(in crate::protocol) peer: Peer,
 }
 
+/// A question that nobody can answer as long as another process waits.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::protocol) struct Stuck {
+    pub(in crate::protocol) who: (StreamId, Member),
+    pub(in crate::protocol) whom: Keeping,
+}
+
 impl Stream {
-    /// Every question that waits, with the process that asks; and whether it is stuck as long as all of the `blocked` wait.
+    /// Every question that waits, with the process that asks; and whether it is stuck as long as all of the `blocked` wait. `over`:
+    /// who keeps what a process has too much of at the coordinator, or what all of them have.
     pub(in crate::protocol) fn questions(
         &self,
         blocked: &BTreeSet<Peer>,
+        over: &BTreeMap<Option<Peer>, Keeping>,
     ) -> Vec<(Peer, Option<Stuck>)> {
         let commits = self.kept_from_commit(blocked);
         let mut reads = None;
@@ -43,6 +52,20 @@ impl Stream {
             let Some(asking) = &state.asking else {
                 continue;
             };
+            if self.too_much(rank).is_some() {
+                let cost = self.cost_to_begin(rank, asking.wants.len());
+                let own = self
+                    .store
+                    .costs
+                    .ledger
+                    .check_own(asking.peer, cost)
+                    .is_err();
+                let whom = over.get(&own.then_some(asking.peer)).copied();
+                let who = (self.id, Member::Writer(rank));
+                let stuck = whom.map(|whom| Stuck { who, whom });
+                questions.push((asking.peer, stuck.filter(|_| !state.gives_up)));
+                continue;
+            }
             let whom = match asking.stage {
                 Stage::Queued if asking.begin > Some(self.store.committed) => commits,
                 Stage::Queued => *reads.get_or_insert_with(|| self.kept_full(blocked)),
@@ -96,7 +119,44 @@ impl Stream {
                 }
             }
         };
-        Some(Stuck { who, whom, peer })
+        let (stream, member) = (self.id, whom);
+        Some(Stuck {
+            who: (self.id, who),
+            whom: Keeping {
+                stream,
+                member,
+                peer,
+            },
+        })
+    }
+
+    /// For each rank that has steps still to take, or to let go of: who it is, if it is one of the `blocked`; the others may let go.
+    pub(in crate::protocol) fn who_keeps(
+        &self,
+        blocked: &BTreeSet<Peer>,
+    ) -> impl Iterator<Item = Option<Keeping>> {
+        let expected = self
+            .groups
+            .groups
+            .values()
+            .filter(|group| group.is_expected());
+        let expected = expected
+            .filter(|group| group.queue.steps() > 0)
+            .map(|_| None);
+        let groups = self.groups.groups.iter();
+        let ranks = groups.flat_map(move |(&number, group)| {
+            let ranks = group.ranks.iter().enumerate();
+            let having = ranks.filter(|(_, rank)| group.has(rank));
+            having.map(move |(rank, state)| match state.place {
+                ReaderPlace::Here(peer) if blocked.contains(&peer) => Some(Keeping {
+                    stream: self.id,
+                    member: Member::Reader(number, rank),
+                    peer,
+                }),
+                _ => None,
+            })
+        });
+        expected.chain(ranks)
     }
 
     /// A writer rank of the `blocked` without which the open step never becomes whole. None where one is away: its lease ends the wait.
@@ -146,25 +206,8 @@ impl Stream {
         Some(Member::Reader(number, last))
     }
 
-    /// A stuck question, for a person.
-    pub(in crate::protocol) fn why_stuck(&self, stuck: Stuck) -> String {
-        let (who, whom) = (self.name_of(stuck.who), self.name_of(stuck.whom));
-        let stream = &self.name;
-        match (stuck.who, stuck.whom) {
-            (_, Member::Writer(_)) => {
-                let step = self.store.committed;
-                format!("{who} waits for {whom} to commit step {step} of {stream}")
-            }
-            (Member::Writer(_), Member::Reader(..)) => {
-                format!("{who} waits for room in {stream} until {whom} reads")
-            }
-            (Member::Reader(..), Member::Reader(..)) => {
-                format!("{who} waits for {whom} to read {stream} as far")
-            }
-        }
-    }
-
-    fn name_of(&self, member: Member) -> String {
+    /// A rank, for a person.
+    pub(in crate::protocol) fn name_of(&self, member: Member) -> String {
         match member {
             Member::Writer(rank) => format!("rank {rank} of {}", self.writers.program()),
             Member::Reader(group, rank) => {

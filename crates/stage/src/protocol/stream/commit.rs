@@ -25,7 +25,7 @@ impl Stream {
     /// Whether a peer may cost so much more. Steps that are only retained, and those that groups may lose, give way to it.
     pub(super) fn afford(&mut self, from: Peer, cost: u64) -> Result<(), Fault> {
         loop {
-            let Err(fault) = self.store.costs.check(from, cost) else {
+            let Err(fault) = self.store.costs.ledger.check(from, cost) else {
                 return Ok(());
             };
             if !Ledger::is_possible(cost) || !self.yield_step() {
@@ -48,7 +48,7 @@ impl Stream {
     /// The same for what belongs to a step that was let begin.
     pub(super) fn afford_begun(&mut self, from: Peer, cost: u64) -> Result<(), Fault> {
         let afforded = self.afford(from, cost);
-        afforded.or_else(|_| self.store.costs.check_begun(from, cost))
+        afforded.or_else(|_| self.store.costs.ledger.check_begun(from, cost))
     }
 
     /// A rank's part of the step is in its buffers; `keep`: it goes on reading it (S9).
@@ -92,8 +92,8 @@ impl Stream {
             .enter(rank, hash, layout, &self.store.open.parts)?;
         // What nobody reads is retained, and comes free for nobody.
         let charge = match self.groups.is_empty() {
-            true => self.store.costs.charge(from, cost),
-            false => self.store.costs.charge_step(from, cost),
+            true => self.store.costs.ledger.charge(from, cost),
+            false => self.store.costs.ledger.charge_step(from, self.id, cost),
         };
         let kept = Kept {
             hash,

@@ -4,7 +4,7 @@
 //! is counted for the peer from which it came, until it is let go. A layout that steps share is counted once.
 
 use crate::protocol::ledger::{Charge, Ledger};
-use crate::protocol::{Attribute, Fault, Layout, Part, Peer, Places, StreamId, encoded_bytes};
+use crate::protocol::{Attribute, Layout, Part, Peer, Places, encoded_bytes};
 use std::collections::HashMap;
 use std::mem::size_of;
 use std::sync::Arc;
@@ -28,7 +28,7 @@ const DIM: u64 = 32;
 /// Where the stream counts what it has.
 #[derive(Debug, Default)]
 pub(super) struct Costs {
-    ledger: Ledger,
+    pub(super) ledger: Ledger,
     /// By the address of the layout: how many have it, and what it costs whom.
     layouts: HashMap<usize, (u64, Charge)>,
 }
@@ -39,36 +39,6 @@ impl Costs {
             ledger: ledger.clone(),
             layouts: HashMap::new(),
         }
-    }
-
-    /// Counts so many bytes for a peer until the charge is dropped.
-    pub(super) fn charge(&self, peer: Peer, bytes: u64) -> Charge {
-        self.ledger.charge(peer, bytes)
-    }
-
-    /// The same for its part of a step.
-    pub(super) fn charge_step(&self, peer: Peer, bytes: u64) -> Charge {
-        self.ledger.charge_step(peer, bytes)
-    }
-
-    /// Whether a peer has parts of steps here, of this stream or another one.
-    pub(super) fn has_steps(&self, peer: Peer) -> bool {
-        self.ledger.has_steps(peer)
-    }
-
-    /// Somebody in that stream waits until there is less.
-    pub(super) fn wait(&self, stream: StreamId) {
-        self.ledger.wait(stream);
-    }
-
-    /// Whether a peer may cost so much more.
-    pub(super) fn check(&self, peer: Peer, more: u64) -> Result<(), Fault> {
-        self.ledger.check(peer, more)
-    }
-
-    /// Whether it may when it was let begin before.
-    pub(super) fn check_begun(&self, peer: Peer, more: u64) -> Result<(), Fault> {
-        self.ledger.check_begun(peer, more)
     }
 
     /// One more has the layout, which came from that peer if it is new here.

@@ -145,18 +145,21 @@ impl Group {
         !self.is_expected() && ranks.all(|rank| !matches!(rank.place, Place::Away(_)))
     }
 
+    /// Whether a rank has steps: still to take, or to let go of.
+    pub(super) fn has(&self, rank: &Rank) -> bool {
+        let end = self.base + self.taken.len() as u64;
+        let to_take = self.queue.steps() > 0 || rank.next < end;
+        rank.counts() && to_take || !rank.holds.is_empty()
+    }
+
     /// Whether it lets go of the steps that it has, all by itself: those ranks live that have one, or have one still to take, and are
     /// none of the `waiting`.
     pub(super) fn moves(&self, waiting: &BTreeSet<Peer>) -> bool {
-        let end = self.base + self.taken.len() as u64;
-        let has = |rank: &Rank| {
-            rank.counts() && (self.queue.steps() > 0 || rank.next < end) || !rank.holds.is_empty()
-        };
         let lives =
             |rank: &Rank| matches!(rank.place, Place::Here(peer) if !waiting.contains(&peer));
         match self.is_expected() {
             true => self.queue.steps() == 0,
-            false => self.ranks.iter().all(|rank| lives(rank) || !has(rank)),
+            false => self.ranks.iter().all(|rank| lives(rank) || !self.has(rank)),
         }
     }
 
@@ -270,8 +273,10 @@ impl Groups {
 
     /// The groups that have steps still to take, or to let go of.
     fn unread(&self) -> impl Iterator<Item = &Group> {
-        let groups = self.groups.values();
-        groups.filter(|group| group.queue.steps() > 0 || !group.in_use().is_empty())
+        self.groups.values().filter(|group| {
+            let has = group.ranks.iter().any(|rank| group.has(rank));
+            group.queue.steps() > 0 || has
+        })
     }
 
     /// Whether steps come free without the writer, when readers have had them.
@@ -279,9 +284,9 @@ impl Groups {
         self.unread().next().is_some()
     }
 
-    /// Whether all readers let go of the steps that they have by themselves; see [`Group::moves`].
-    pub(super) fn move_on(&self, waiting: &BTreeSet<Peer>) -> bool {
-        self.groups.values().all(|group| group.moves(waiting))
+    /// Whether all of these readers live.
+    pub(super) fn unread_are_alive(&self) -> bool {
+        self.unread().all(Group::is_alive)
     }
 
     /// What spilling groups have beyond their limits.

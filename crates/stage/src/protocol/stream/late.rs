@@ -1,12 +1,10 @@
 //! The deadlines and leases of writer ranks: whether those live for whom a question waits, and what it has waited for.
 
 use super::buffers::{Buffer, State};
-use super::taking::MOST_ANSWERS;
-use super::writers::{Place, Stage};
+use super::writers::{Asking, Place, Stage};
 use super::{Others, Stream};
 use crate::protocol::governor::Shortage;
 use crate::protocol::{EndOfStream, Fault, Peer};
-use std::collections::BTreeSet;
 
 impl Stream {
     /// Ends the questions of writer ranks whose deadline is over, or has them asked again; and the stream when a lease is.
@@ -15,7 +13,7 @@ impl Stream {
             let state = &self.writers.ranks[rank];
             if let Some(asking) = &state.asking {
                 let until = asking.until;
-                if until <= self.now && self.out.len() < MOST_ANSWERS {
+                if until <= self.now && self.answers_left() > 0 {
                     let fault = self.why_late(rank);
                     let is_alive = self.waits_for_living(rank, others);
                     let grows = matches!(&asking.stage, Stage::Allocating(buffers, _) if self.grow(buffers));
@@ -53,7 +51,7 @@ impl Stream {
         let step = self.store.committed;
         match &asking.stage {
             Stage::Queued if asking.begin > Some(step) => self.next_is_alive(),
-            Stage::Queued if self.too_much(rank).is_some() => others.eased.contains(&asking.peer),
+            Stage::Queued if self.too_much(rank).is_some() => self.is_eased(rank, asking, others),
             Stage::Queued => {
                 let bytes = self.store.last_bytes;
                 self.groups.full_are_alive(&self.store, step, bytes)
@@ -70,35 +68,35 @@ impl Stream {
         }
     }
 
-    /// Whether a rank waits for less to be in use of the coordinator's memory.
-    pub(in crate::protocol) fn is_over_memory(&self) -> bool {
-        let mut asking = self
-            .writers
-            .ranks
-            .iter()
-            .filter_map(|rank| rank.asking.as_ref());
-        asking.any(|asking| asking.is_over)
+    /// Whether those live who have steps of its process still to take or to let go of, or steps of all processes: whichever it has
+    /// too many of.
+    fn is_eased(&self, rank: usize, asking: &Asking, others: &Others<'_>) -> bool {
+        let ledger = &self.store.costs.ledger;
+        let cost = self.cost_to_begin(rank, asking.wants.len());
+        let own = ledger.check_own(asking.peer, cost).is_ok();
+        let all = ledger.check_all(cost).is_ok();
+        (own || others.eased.contains(&asking.peer)) && (all || !others.eased.is_empty())
     }
 
-    /// The processes that write here, if readers have steps of theirs still to take, and all of these let go of steps by themselves.
-    pub(in crate::protocol) fn eases(
-        &self,
-        waiting: &BTreeSet<Peer>,
-    ) -> impl Iterator<Item = Peer> {
-        let eases = self.groups.has_unread() && self.groups.move_on(waiting);
-        let ranks = self.writers.ranks.iter().filter(move |_| eases);
-        ranks.filter_map(|rank| match rank.place {
-            Place::Here(peer) => Some(peer),
-            Place::Away(_) | Place::Closed => None,
-        })
+    /// The processes and the costs of the steps that wait for less to be in use of the coordinator's memory.
+    pub(in crate::protocol) fn over_memory(&self) -> impl Iterator<Item = (Peer, u64)> {
+        let ranks = self.writers.ranks.iter().enumerate();
+        let over = ranks.filter_map(|(rank, state)| Some((rank, state.asking.as_ref()?)));
+        over.filter(|(rank, _)| self.too_much(*rank).is_some())
+            .map(|(rank, asking)| (asking.peer, self.cost_to_begin(rank, asking.wants.len())))
+    }
+
+    /// Whether nobody but living readers has steps still to take, or holds them, and there are some.
+    pub(in crate::protocol) fn eases(&self) -> bool {
+        self.groups.has_unread() && self.groups.unread_are_alive()
     }
 
     /// Why a step that could begin has to wait for what others have still to take, if that is what it waits for.
-    fn too_much(&self, rank: usize) -> Option<Fault> {
+    pub(super) fn too_much(&self, rank: usize) -> Option<Fault> {
         let asking = self.writers.ranks[rank].asking.as_ref();
         let asking = asking.filter(|asking| asking.is_over && self.store.open.admitted)?;
         let cost = self.cost_to_begin(rank, asking.wants.len());
-        self.store.costs.check(asking.peer, cost).err()
+        self.store.costs.ledger.check(asking.peer, cost).err()
     }
 
     /// Those of the buffers that their keepers have not given yet.

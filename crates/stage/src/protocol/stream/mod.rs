@@ -74,7 +74,7 @@ use super::{
     StreamConfig, StreamId, Ticket,
 };
 use crate::protocol::Step;
-pub(super) use circles::Stuck;
+pub(super) use circles::{Keeping, Member, Stuck};
 use costs::Costs;
 use groups::Groups;
 pub(super) use matching::Found;
@@ -115,7 +115,7 @@ pub struct Others<'a> {
     pub waiting: &'a BTreeSet<Peer>,
     /// The processes that wait for each other, so that none of them is ever answered: each with who waits for whom from it on.
     pub circles: &'a BTreeMap<Peer, Arc<[String]>>,
-    /// The processes that have steps at the coordinator, of any stream, which readers that live let go of.
+    /// The processes that have parts of steps at the coordinator which nobody but living readers has still to take, or holds.
     pub eased: &'a BTreeSet<Peer>,
     /// When each keeper has got on with a buffer last.
     pub worked: &'a BTreeMap<Peer, u64>,
@@ -143,7 +143,7 @@ pub struct Stream {
     watches: Watches,
     end: Option<EndOfStream>,
     /// Who takes no more steps now.
-    pub(super) slow: Rc<BTreeSet<Peer>>,
+    slow: Rc<BTreeSet<Peer>>,
     /// What it costs who has opened it, beside its groups and subscriptions.
     _charge: Option<Charge>,
     /// When it was opened.
@@ -191,8 +191,16 @@ impl Stream {
         stream
     }
 
-    /// Counts there what it has, and for that peer, who has opened it first, what it costs itself.
-    pub(super) fn opened_by(mut self, peer: Peer, cost: u64, ledger: &Ledger) -> Self {
+    /// Counts there what it has, and for that peer, who has opened it first, what it costs itself. `slow`: who takes no more steps
+    /// now.
+    pub(super) fn opened_by(
+        mut self,
+        peer: Peer,
+        cost: u64,
+        ledger: &Ledger,
+        slow: &Rc<BTreeSet<Peer>>,
+    ) -> Self {
+        self.slow = slow.clone();
         self.store.costs = Costs::new(ledger);
         self._charge = Some(ledger.charge(peer, cost));
         self
@@ -291,7 +299,7 @@ impl Stream {
     }
 
     /// What follows from any event: a step may be whole, readers may be served, steps freed or spilled, writers let in.
-    fn settle(&mut self) {
+    pub(super) fn settle(&mut self) {
         self.complete();
         self.close_if_all_have();
         self.serve();
@@ -312,7 +320,16 @@ impl Stream {
         })
     }
 
+    /// How many more answers this event may have; all others follow in the next one, at once.
+    fn answers_left(&self) -> usize {
+        self.store.costs.ledger.answers_left()
+    }
+
     fn answer(&mut self, to: Peer, ticket: Ticket, answer: Answer) {
+        // A step says itself how much it is.
+        if !matches!(answer, Answer::Step(_)) {
+            self.store.costs.ledger.say(0);
+        }
         self.out
             .push(Action::Send(to, Notice::Answer { ticket, answer }));
     }

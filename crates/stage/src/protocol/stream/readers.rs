@@ -1,7 +1,6 @@
 //! The reader ranks: opening, closing, dying, and their deadlines. How they take steps is in `taking`.
 
 use super::groups::{Group, Place, Rank, Waiting};
-use super::taking::MOST_ANSWERS;
 use super::{Others, Stream};
 use crate::protocol::queue::Queue;
 use crate::protocol::{Answer, Fault, LONGEST_LEASE, Peer, Policy, Reader, ReaderId, Start, Step};
@@ -131,7 +130,7 @@ impl Stream {
             base: 0,
             ranks: (0..reader.size).map(rank).collect(),
             until: None,
-            _charge: Some(self.store.costs.charge(from, cost)),
+            _charge: Some(self.store.costs.ledger.charge(from, cost)),
         };
         self.wake_by(until);
         // The one that was expected has come: what it had is there for this one, if it wants it.
@@ -239,7 +238,7 @@ impl Stream {
         let now = self.now;
         let mut over = Vec::new();
         let (mut late, mut wake) = (Vec::new(), u64::MAX);
-        let most = MOST_ANSWERS.saturating_sub(self.out.len());
+        let most = self.answers_left();
         for (&number, group) in &mut self.groups.groups {
             for (at, rank) in group.ranks.iter_mut().enumerate() {
                 if let Place::Away(until) = rank.place {

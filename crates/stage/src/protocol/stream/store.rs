@@ -36,6 +36,8 @@ pub(super) struct Stored {
     pub(super) bytes: u64,
     /// That were put into it: its blocks, once.
     pub(super) data: u64,
+    /// Most bytes of a message that says what is in it.
+    pub(super) length: u64,
     /// How many holds there are on it, of readers and of writers that keep it.
     pub(super) holds: u64,
     /// Buffers that are on their way to disk.
@@ -270,6 +272,7 @@ impl Stream {
             return;
         }
         let open = std::mem::replace(open, Open::new(ranks));
+        let length = open.length;
         let parts: Vec<Part> = open.parts.into_iter().flatten().collect();
         let step = self.store.committed;
         let mut bytes = 0u64;
@@ -293,6 +296,7 @@ impl Stream {
             hash: LayoutHash(xxhash_rust::xxh3::xxh3_128(&hashes)),
             parts,
             bytes,
+            length,
             holds: kept as u64,
             spilling: 0,
             told: None,

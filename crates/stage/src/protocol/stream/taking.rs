@@ -13,10 +13,6 @@ const MOST_HOLDS: usize = 1 << 14;
 const HOLD: u64 = 128;
 const PAID: usize = 4;
 
-/// Most answers that a stream gives in one event, steps or what comes at a deadline; the others follow in the next one, at once. A
-/// process may be many ranks, and each of them may have asked.
-pub(super) const MOST_ANSWERS: usize = 1024;
-
 impl Stream {
     /// A rank asks for the next step of its group, or for step `at`.
     pub fn take(
@@ -56,10 +52,10 @@ impl Stream {
         if rank.holds.len() + rank.waiting.len() < PAID {
             rank.waiting.push_back(asked(None));
         } else {
-            if let Err(fault) = self.store.costs.check(from, HOLD) {
+            if let Err(fault) = self.store.costs.ledger.check(from, HOLD) {
                 return self.fail(from, ticket, fault);
             }
-            let charge = self.store.costs.charge(from, HOLD);
+            let charge = self.store.costs.ledger.charge(from, HOLD);
             if let Some(rank) = self.reader(reader, from) {
                 rank.waiting.push_back(asked(Some(charge)));
             }
@@ -74,7 +70,7 @@ impl Stream {
         for number in numbers {
             let ranks = self.groups.groups[&number].ranks.len();
             for rank in 0..ranks {
-                if self.out.len() >= MOST_ANSWERS {
+                if self.answers_left() == 0 {
                     return self.wake_by(self.now);
                 }
                 self.serve_rank(number, rank);
@@ -82,11 +78,10 @@ impl Stream {
         }
     }
 
-    /// At most [`MOST_WAITING`] answers.
     fn serve_rank(&mut self, number: u64, rank: usize) {
         let mut at = 0;
         let mut sequence_waits = false;
-        loop {
+        while self.answers_left() > 0 {
             let group = &self.groups.groups[&number];
             let state = &group.ranks[rank];
             let (Place::Here(peer), Some(waiting)) = (state.place, state.waiting.get(at)) else {
@@ -203,12 +198,13 @@ impl Stream {
             let hold = Hold {
                 step,
                 in_sequence,
-                _charge: peer.map(|peer| self.store.costs.charge(peer, HOLD)),
+                _charge: peer.map(|peer| self.store.costs.ledger.charge(peer, HOLD)),
             };
             state.holds.insert(ticket, hold);
         }
         if let Some(stored) = self.store.steps.get_mut(&step) {
             stored.holds += 1;
+            self.store.costs.ledger.say(stored.length);
         }
         Answer::Step(record)
     }

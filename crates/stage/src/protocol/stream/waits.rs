@@ -3,17 +3,19 @@
 use super::Stream;
 use super::groups::{Group, Place as ReaderPlace};
 use super::writers::{Asking, Place, Stage};
+use crate::protocol::figures::Lines;
 use crate::protocol::{EndOfStream, Failure, GroupFigures, Peer, Step, StreamFigures, Wait};
 use std::collections::BTreeSet;
 
 impl Stream {
-    /// How things stand, for a person.
-    pub fn figures(&self) -> StreamFigures {
+    /// How things stand, for a person, as far as there is room.
+    pub(in crate::protocol) fn figures(&self, lines: &mut Lines) -> StreamFigures {
         let ranks = &self.writers.ranks;
         let here = ranks
             .iter()
             .filter(|rank| matches!(rank.place, Place::Here(_)));
-        let groups = self.groups.groups.values();
+        let groups = self.groups.groups.values().filter(|_| lines.take());
+        let groups = groups.map(|group| self.group_figures(group)).collect();
         let watches = self.watches.watches.values();
         StreamFigures {
             id: self.id,
@@ -27,10 +29,10 @@ impl Stream {
             stored: self.store.stored(),
             bytes: 0,
             end: self.end,
-            groups: groups.map(|group| self.group_figures(group)).collect(),
+            groups,
             watches: watches.len() as u64,
             news: watches.map(|watch| watch.queued()).sum(),
-            waits: self.waits(),
+            waits: self.waits(lines),
         }
     }
 
@@ -56,11 +58,11 @@ impl Stream {
     }
 
     /// Everybody who waits in this stream: first those who write.
-    fn waits(&self) -> Vec<Wait> {
+    fn waits(&self, lines: &mut Lines) -> Vec<Wait> {
         let mut waits = Vec::new();
         let program = self.writers.program();
         for (rank, state) in self.writers.ranks.iter().enumerate() {
-            if let Some(asking) = &state.asking {
+            if let Some(asking) = state.asking.as_ref().filter(|_| lines.take()) {
                 let who = format!("rank {rank} of {program}");
                 waits.push(self.wait(who, asking.peer, self.whom(asking), asking.since));
             }
@@ -71,6 +73,9 @@ impl Stream {
                 else {
                     continue;
                 };
+                if !lines.take() {
+                    continue;
+                }
                 let who = format!("rank {rank} of {}", group.name.as_deref().unwrap_or("?"));
                 let (whom, _) = self.whom_reader_waits_for(group, rank, asked.at, |_| true);
                 waits.push(self.wait(who, peer, whom, asked.since));
@@ -78,7 +83,7 @@ impl Stream {
         }
         let whom = || self.whom_next_waits_for();
         for watch in self.watches.watches.values() {
-            if let Some(asked) = watch.waiting.front() {
+            if let Some(asked) = watch.waiting.front().filter(|_| lines.take()) {
                 let who = format!("the subscriber to {}", watch.interest);
                 waits.push(self.wait(who, watch.peer, whom(), asked.since));
             }

@@ -1,6 +1,5 @@
 //! The subscriptions of a stream: opening (what is still there is told), committed steps, deadlines.
 
-use super::taking::MOST_ANSWERS;
 use super::{Action, Stream};
 use crate::protocol::watch::Watches;
 use crate::protocol::{
@@ -37,7 +36,7 @@ impl Stream {
             Start::Step(step) => step,
         };
         let begin = asked.max(unbroken);
-        let charge = self.store.costs.charge(from, cost);
+        let charge = self.store.costs.ledger.charge(from, cost);
         let number = self
             .watches
             .open((from, charge), interest.clone(), (asked, begin), most);
@@ -102,7 +101,7 @@ impl Stream {
         }
         let committed = self.store.committed;
         let whom = self.whom_next_waits_for();
-        let most = MOST_ANSWERS.saturating_sub(self.out.len());
+        let most = self.answers_left();
         let next = self
             .watches
             .tick(self.now, most, |interest| Fault::NothingWritten {
@@ -118,6 +117,7 @@ impl Stream {
 
     pub(super) fn tell_watches(&mut self) {
         for (to, ticket, answer) in self.watches.out.drain(..) {
+            self.store.costs.ledger.say(0);
             let answer = Notice::Answer { ticket, answer };
             self.out.push(Action::Send(to, answer));
         }

@@ -262,11 +262,11 @@ impl Stream {
         let is_over = match afforded {
             Ok(()) => false,
             // As at a limit.
-            Err(_) if begin.is_some() && self.may_be_less(from) => true,
+            Err(_) if begin.is_some() && self.store.costs.ledger.may_have(from, cost) => true,
             Err(fault) => return self.fail(from, ticket, fault),
         };
         let until = self.after(patience);
-        let charge = (self.store.costs).charge(from, costs::of_wants(wants.len()));
+        let charge = (self.store.costs.ledger).charge(from, costs::of_wants(wants.len()));
         self.writers.ranks[rank as usize].asking = Some(Asking {
             peer: from,
             ticket,
@@ -311,6 +311,8 @@ impl Stream {
 
     /// Lets in what waits to begin and may. Called after every event.
     pub(super) fn admit(&mut self) {
+        // What the coordinator had no room for in this event: of one process, in many ranks perhaps.
+        let mut no_room: Option<(Peer, u64)> = None;
         for rank in 0..self.writers.ranks.len() {
             let Some(asking) = &self.writers.ranks[rank].asking else {
                 continue;
@@ -331,9 +333,13 @@ impl Stream {
                     continue;
                 }
                 let cost = self.cost_to_begin(rank, wants);
+                if no_room.is_some_and(|(whose, least)| whose == peer && least <= cost) {
+                    continue;
+                }
                 if is_over && let Err(fault) = self.afford(peer, cost) {
-                    if self.may_be_less(peer) {
-                        self.store.costs.wait(self.id);
+                    if self.store.costs.ledger.may_have(peer, cost) {
+                        self.store.costs.ledger.wait(self.id);
+                        no_room = Some((peer, cost));
                     } else {
                         self.take_asking(rank);
                         self.fail(peer, ticket, fault);
@@ -343,16 +349,6 @@ impl Stream {
             }
             self.ask(rank);
         }
-    }
-
-    /// Whether what a process has here may become less without it: what readers have still to take, in this stream or another one.
-    fn may_be_less(&self, peer: Peer) -> bool {
-        self.groups.has_unread() || self.store.costs.has_steps(peer)
-    }
-
-    /// There is less of the coordinator's memory in use: whoever waits for that looks again.
-    pub(in crate::protocol) fn look_again(&mut self) {
-        self.settle();
     }
 
     /// The rank that has closed the stream and so never commits `step`.

@@ -1,0 +1,243 @@
+//! What steps say of themselves lies in the coordinator's own memory, which has a limit for each process: who waits there, and for
+//! whom.
+
+use super::*;
+
+const PART: usize = 10 << 20;
+
+impl Stage {
+    /// A stream that a process writes and another one reads, as a group that may be far behind.
+    fn stream(&mut self, writes: u32, name: &str, reads: u32) -> (WriterId, ReaderId) {
+        let writer = self.writer_of(writes, name);
+        let limits = Some(Limits {
+            steps: 1000,
+            bytes: 1 << 20,
+        });
+        let reader = Box::new(Reader {
+            limits,
+            ..group("viewer", Policy::Block)
+        });
+        let ticket = self.ask(Peer(reads.into()), |ticket| Request::OpenReader {
+            ticket,
+            stream: name.into(),
+            reader,
+            patience: 0,
+            gives_up: false,
+        });
+        match self.answer(ticket) {
+            Answer::Reading { reader, .. } => (writer, reader),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// A step that is nothing but a text of so many bytes.
+    fn write_text(&mut self, peer: u32, writer: WriterId, step: Step, bytes: usize) {
+        let ticket = self.begin_as(peer, writer, step, Vec::new());
+        assert_eq!(self.buffers(ticket), []);
+        self.commit_text(peer, writer, step, bytes);
+    }
+
+    fn commit_text(&mut self, peer: u32, writer: WriterId, step: Step, bytes: usize) {
+        let part = Part {
+            step,
+            layout: Told::New(Arc::default()),
+            slots: Vec::new(),
+            places: Places::Packed,
+            attributes: vec![("text".into(), Attribute::Text("x".repeat(bytes)))],
+            checksum: 7,
+        };
+        let keep = false;
+        let ticket = self.ask(Peer(peer.into()), |ticket| Request::Commit {
+            ticket,
+            writer,
+            part,
+            keep,
+        });
+        assert_eq!(self.answer(ticket), Answer::Committed);
+    }
+}
+
+/// What steps say beside their bytes has a limit, too: a writer waits there for readers that live, and drops what groups may lose.
+#[test]
+fn steps_with_much_to_say_wait_for_readers_that_live() {
+    for policy in [Policy::Block, Policy::DropOldest] {
+        let mut stage = Stage::new(1 << 20);
+        let writer = stage.writer(0, 1, &config());
+        let wide = Reader {
+            limits: Some(Limits {
+                steps: 1000,
+                bytes: 1 << 20,
+            }),
+            ..group("viewer", policy)
+        };
+        let reader = stage.reader(10, wide);
+        let commit = |stage: &mut Stage, step| {
+            let part = Part {
+                step,
+                layout: Told::New(Arc::default()),
+                slots: Vec::new(),
+                places: Places::Packed,
+                attributes: vec![("text".into(), Attribute::Text("x".repeat(10 << 20)))],
+                checksum: 7,
+            };
+            let keep = false;
+            let ticket = stage.ask(Peer(0), |ticket| Request::Commit {
+                ticket,
+                writer,
+                part,
+                keep,
+            });
+            assert_eq!(stage.answer(ticket), Answer::Committed);
+        };
+        let mut late = None;
+        for step in 0..10 {
+            let ticket = stage.begin_at(writer, step, Vec::new());
+            if stage.waits(ticket) {
+                late = Some((step, ticket));
+                break;
+            }
+            assert_eq!(stage.buffers(ticket), []);
+            commit(&mut stage, step);
+        }
+        if policy == Policy::DropOldest {
+            assert_eq!(late, None, "the oldest are dropped");
+            assert_eq!(stage.drain(10, reader).last(), Some(&9));
+            continue;
+        }
+        let (step, ticket) = late.expect("64 MiB are the most");
+        assert_eq!(step, 6);
+        stage.pass(1000);
+        let fault = stage.still_waits(ticket);
+        assert!(matches!(fault, Fault::TooMuchOpen { .. }), "{fault}");
+        // But one that holds them waits for the step that has no room beside them.
+        let holds: Vec<Ticket> = (0..step).map(|_| stage.next(10, reader)).collect();
+        stage.next(10, reader);
+        let ticket = stage.begin_at(writer, step, Vec::new());
+        stage.pass(1000);
+        let fault = stage.fault(ticket);
+        assert!(matches!(fault, Fault::Circle { .. }), "{fault}");
+        let ticket = stage.begin_at(writer, step, Vec::new());
+        assert!(stage.waits(ticket), "they are held");
+        let hold = holds[0];
+        assert_eq!(stage.record(hold).step, 0);
+        stage.release(10, reader, hold);
+        assert_eq!(stage.buffers(ticket), []);
+        commit(&mut stage, step);
+        // Nobody waits for readers that are gone.
+        let ticket = stage.begin_at(writer, step + 1, Vec::new());
+        assert!(stage.waits(ticket));
+        stage.feed(Event::Lost(Peer(10)));
+        stage.pass(1000);
+        assert!(!matches!(stage.answer(ticket), Answer::Waiting(_)));
+    }
+}
+
+/// A writer of one stream is let in when readers of another one let go of what its process has there; and what it has begun it may
+/// finish.
+#[test]
+fn steps_of_another_stream_are_waited_for() {
+    let mut stage = Stage::new(1 << 20);
+    let (field, fast) = stage.stream(0, "field", 10);
+    let (trace, slow) = stage.stream(0, "trace", 11);
+    let (more, _) = stage.stream(0, "more", 12);
+    for writer in [field, trace, more] {
+        stage.write_text(0, writer, 0, if writer == field { PART } else { 10 });
+    }
+    assert_eq!(stage.drain(10, fast), [0]);
+    let begun = stage.begin_at(more, 1, Vec::new());
+    assert_eq!(stage.buffers(begun), []);
+    stage.write_text(0, trace, 1, 39 * PART / 100);
+    for step in 2..8 {
+        stage.write_text(0, trace, step, PART);
+    }
+    // Of the field nothing is unread.
+    let ticket = stage.begin_at(field, 1, Vec::new());
+    assert!(stage.waits(ticket));
+    stage.pass(1000);
+    let fault = stage.still_waits(ticket);
+    assert!(matches!(fault, Fault::TooMuchOpen { .. }), "{fault}");
+    // Nor does it matter that its writer has closed the stream of which something is; and a new one is opened when there is room.
+    stage.close(trace);
+    let ticket = stage.begin_at(field, 1, Vec::new());
+    stage.pass(1000);
+    let fault = stage.still_waits(ticket);
+    assert!(matches!(fault, Fault::TooMuchOpen { .. }), "{fault}");
+    let ticket = stage.begin_at(field, 1, Vec::new());
+    let opened = stage.ask(Peer(0), |ticket| Request::OpenReader {
+        ticket,
+        stream: "more".into(),
+        reader: Box::new(group("late", Policy::Block)),
+        patience: 1000,
+        gives_up: false,
+    });
+    assert!(stage.waits(opened));
+    stage.drain(11, slow);
+    assert!(matches!(stage.answer(opened), Answer::Reading { .. }));
+    assert_eq!(stage.buffers(ticket), [], "there is room");
+    stage.commit_text(0, field, 1, 63 << 20);
+    let wants = vec![Want {
+        keeper: KEEPER,
+        bytes: 128,
+    }];
+    // What was begun gets what it needs, over that.
+    let ticket = stage.ask(Peer(0), |ticket| Request::Reserve {
+        ticket,
+        writer: more,
+        wants,
+        patience: 1000,
+    });
+    assert_eq!(stage.buffers(ticket).len(), 1);
+}
+
+/// A simulation waits for a filter, which waits for a viewer, which computes: that is a chain and no circle.
+#[test]
+fn a_chain_of_living_processes_is_waited_for() {
+    let mut stage = Stage::new(1 << 20);
+    let (raw, filter) = stage.stream(0, "raw", 1);
+    let (smooth, viewer) = stage.stream(1, "smooth", 2);
+    let wait = |stage: &mut Stage, peer, writer, step| {
+        let ticket = stage.begin_as(peer, writer, step, Vec::new());
+        assert!(stage.waits(ticket), "it has no room");
+        ticket
+    };
+    for step in 0..6 {
+        stage.write_text(0, raw, step, PART);
+        stage.write_text(1, smooth, step, PART);
+    }
+    let held = stage.next(1, filter);
+    assert_eq!(stage.record(held).step, 0);
+    for _ in 0..10 {
+        let waits = [wait(&mut stage, 0, raw, 6), wait(&mut stage, 1, smooth, 6)];
+        stage.pass(1000);
+        for ticket in waits {
+            let fault = stage.still_waits(ticket);
+            assert!(matches!(fault, Fault::TooMuchOpen { .. }), "{fault}");
+        }
+    }
+    let waits = [wait(&mut stage, 0, raw, 6), wait(&mut stage, 1, smooth, 6)];
+    stage.drain(2, viewer);
+    assert_eq!(stage.buffers(waits[1]), []);
+    stage.release(1, filter, held);
+    assert_eq!(stage.buffers(waits[0]), []);
+}
+
+/// Two processes that each have too much of what the other one has still to read.
+#[test]
+fn a_circle_over_what_steps_say() {
+    let mut stage = Stage::new(1 << 20);
+    let (there, _) = stage.stream(0, "there", 1);
+    let (back, _) = stage.stream(1, "back", 0);
+    for step in 0..6 {
+        stage.write_text(0, there, step, PART);
+        stage.write_text(1, back, step, PART);
+    }
+    let waits = [
+        stage.begin_as(0, there, 6, Vec::new()),
+        stage.begin_as(1, back, 6, Vec::new()),
+    ];
+    stage.pass(1000);
+    let [here, other] = waits.map(|ticket| stage.fault(ticket));
+    let sentence = "this wait would never end, since rank 0 of there waits for room in there until rank 0 of viewer reads, and rank 0 of back waits for room in back until rank 0 of viewer reads; raise a limit, or let one of them read or write in another order";
+    assert_eq!(here.to_string(), sentence);
+    assert!(matches!(other, Fault::Circle { .. }), "{other}");
+}
