@@ -20,12 +20,53 @@ const GAP_PART: u32 = 8;
 /// Polls between two looks at the clock, as long as none of these was late.
 const POLLS_PER_LOOK: u32 = 64;
 
-/// What a wait has done so far.
+/// How long somebody has waited, by looks at a clock: for waits that are made of several of the fabric's, which all count
+/// alike.
 ///
 /// Time counts as far as this process ran: a gap between two looks at the clock counts as one look that was a little
 /// late. A process that is stopped has usually been stopped with all others of its job, and what they owe each other is
 /// not late by that. What a stop counts for is what it is asleep for at most, and a gap: a quarter of the deadline, and
 /// never more than three seconds.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Waited {
+    since: Option<Duration>,
+    /// The last look.
+    now: Duration,
+}
+
+impl Waited {
+    /// A look at the clock: the time since some moment, the same for all looks. Whether it was late.
+    #[inline]
+    pub fn look(&mut self, now: Duration, deadline: Duration) -> bool {
+        let gap = gap(deadline);
+        let passed = now.saturating_sub(self.now);
+        self.now = now;
+        match &mut self.since {
+            None => {
+                self.since = Some(now);
+                false
+            }
+            Some(since) if passed > gap => {
+                *since = now.min(*since + (passed - gap));
+                true
+            }
+            Some(_) => false,
+        }
+    }
+
+    /// The time from the first look to the last one.
+    #[inline]
+    pub fn so_far(&self) -> Duration {
+        self.since.map_or(Duration::ZERO, |since| self.now - since)
+    }
+
+    /// A sleep that should have ended by `until` has: what it took longer is part of what the next look finds.
+    fn woke(&mut self, now: Duration, until: Duration) {
+        self.now = now.min(until);
+    }
+}
+
+/// What a wait has done so far.
 ///
 /// Turns may be slow, too (a handler that computes). Nothing tells a few slow ones from a stop, as long as nobody looks
 /// at the clock between them: a wait that was late once looks after each.
@@ -34,9 +75,8 @@ pub(crate) struct Backoff {
     /// Since the last look; as many as there are between two, once a look was late.
     polls: u32,
     was_late: bool,
-    since: Option<Duration>,
+    waited: Waited,
     idle_since: Option<Duration>,
-    now: Duration,
 }
 
 impl Backoff {
@@ -48,7 +88,7 @@ impl Backoff {
 
     /// How long it has been waiting, as last looked at.
     pub(crate) fn waited(&self) -> Duration {
-        self.since.map_or(Duration::ZERO, |since| self.now - since)
+        self.waited.so_far()
     }
 
     /// After a turn in which nothing came: spins, yields or sleeps. `true` when the deadline is over.
@@ -81,7 +121,7 @@ impl Backoff {
         } else {
             let nap = nap(left, deadline, core.engine.is_busy());
             transport.idle(nap, there);
-            self.woke(transport.now(), now + nap);
+            self.waited.woke(transport.now(), now + nap);
         }
         false
     }
@@ -96,24 +136,9 @@ impl Backoff {
     /// A look at the clock; what is left until the deadline.
     #[inline]
     fn left(&mut self, now: Duration, deadline: Duration) -> Duration {
-        let gap = gap(deadline);
-        let passed = now.saturating_sub(self.now);
-        self.now = now;
-        match &mut self.since {
-            None => self.since = Some(now),
-            Some(since) if passed > gap => {
-                *since = now.min(*since + (passed - gap));
-                self.was_late = true;
-            }
-            Some(_) => {}
-        }
+        self.was_late |= self.waited.look(now, deadline);
         self.polls = if self.was_late { POLLS_PER_LOOK - 1 } else { 0 };
         deadline.saturating_sub(self.waited())
-    }
-
-    /// A sleep that should have ended by `until` has: what it took longer is part of what the next look finds.
-    fn woke(&mut self, now: Duration, until: Duration) {
-        self.now = now.min(until);
     }
 }
 
@@ -148,7 +173,7 @@ mod tests {
             assert_eq!(left, deadline);
             // Stopped while it is asleep.
             let nap = nap(left, deadline, false);
-            wait.woke(now + HOUR, now + nap);
+            wait.waited.woke(now + HOUR, now + nap);
             now += HOUR;
             left = wait.left(now, deadline);
             assert_eq!(left, deadline - nap - gap);
@@ -163,7 +188,7 @@ mod tests {
             assert_eq!(wait.waited(), deadline - left);
             // It ends when it did wait.
             while left > gap {
-                wait.woke(now + gap, now + gap);
+                wait.waited.woke(now + gap, now + gap);
                 now += gap;
                 left -= gap;
                 assert_eq!(wait.left(now, deadline), left);

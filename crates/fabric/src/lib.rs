@@ -66,6 +66,7 @@ mod view;
 mod watch;
 mod wire;
 
+pub use backoff::Waited;
 pub use config::{Config, Mask, Ptracer};
 pub use error::{Error, ErrorCode, Whom};
 pub use fabric::Fabric;

@@ -371,7 +371,7 @@ impl<'f> Job<'f> {
         mut take: impl FnMut(V) -> Result<R, Box<(V, samite_fabric::Error)>>,
     ) -> Result<R, Box<(V, samite_fabric::Error)>> {
         let mut waited = Waited::default();
-        let most = self.fabric.deadline() / 2;
+        let deadline = self.fabric.deadline();
         let mut kept = Some(value);
         let mut failed = None;
         let step = || {
@@ -380,7 +380,7 @@ impl<'f> Job<'f> {
                 Ok(value) => Some(Ok(value)),
                 Err(refused) => {
                     let (value, error) = *refused;
-                    if self.may_end(&error) && !waited.is_over(most) {
+                    if self.may_end(&error) && waited.look(deadline) < deadline / 2 {
                         (kept, failed) = (Some(value), Some(error));
                         return None;
                     }
