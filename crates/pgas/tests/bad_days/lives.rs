@@ -76,8 +76,8 @@ const RINGS: u64 = 2 * (300 << 10);
 /// What the other one is still attached to, of the life that it is about to end.
 const STAGING: u64 = 1 << 20;
 
-/// Connections by which memory goes back to the agent at one time.
-const RETURNING: usize = 16;
+/// Connections by which memory goes back to the agent at one time, and one by which it is asked for more.
+const RETURNING: usize = 16 + 1;
 
 fn lives(fabric: &Fabric, _: &[PeerId]) -> Outcome {
     let mut before = None;

@@ -2,7 +2,8 @@
 
 use crate::until_queued;
 use samite_fabric::{Error as Below, Fabric, PeerId, SegmentKey};
-use samite_pgas::{Error, Lock, Pgas, Segment, Signal, SignalOp, Team, Unit, Wanted};
+use samite_pgas::array::Map;
+use samite_pgas::{Error, Lock, Pgas, Segment, Signal, SignalOp, Team, Unit, Update, Wanted};
 use samite_testkit::{Cast, MESSAGES_ONLY, Outcome, Who, check, pause, point, same, units};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
@@ -175,8 +176,8 @@ fn signal(words: &Segment<'_, u64>, rank: u32) -> Result<(), Error> {
     words.signal(rank, signal)
 }
 
-/// A lock that is given back while its home is away, with and without credit, is free for the others though unit 1, who has
-/// it still, only goes to a barrier.
+/// A lock that is given back while its home is away, with and without credit, goes to unit 2, which waits for it, and is free for
+/// the others though unit 1, who has it still, only goes to a barrier.
 #[test]
 fn a_release_that_is_late_needs_no_other_call_of_the_lock() {
     let body = |fabric: &Fabric, _: &[PeerId]| {
@@ -184,16 +185,24 @@ fn a_release_that_is_late_needs_no_other_call_of_the_lock() {
         let (world, me) = (pgas.world(), pgas.me());
         let words = world.allocate::<u64>(8200)?;
         let lock = lock_of_the_first(world)?;
-        for with_credit in [true, false] {
+        for (turn, with_credit) in (1..).zip([true, false]) {
             let mut guard = (me == Unit(1)).then(|| lock.acquire()).transpose()?;
             world.barrier()?;
+            match me {
+                Unit(0) => drop(words.wait_until(0, Wanted::Equal(turn))?),
+                Unit(1) => {
+                    until_queued(&lock, 2)?;
+                    signal(&words, 0)?;
+                }
+                _ => lock.acquire()?.release()?,
+            }
             while_away(fabric, me, || {
                 if !with_credit {
                     timed_out(use_up_the_credit(&words, 0)).expect("unit 0 is away");
                 }
                 guard.take().map_or(Ok(()), |guard| guard.release())
             })?;
-            if me != Unit(1) {
+            if me == Unit(0) {
                 lock.acquire()?.release()?;
             }
             world.barrier()?;
@@ -214,6 +223,9 @@ fn a_release_that_is_late_needs_no_other_call_of_the_lock() {
     units.conduct(name, body, |cast| (0..2).for_each(|_| send_away(cast)));
 }
 
+/// What unit 1 does in the next test.
+const WAYS: usize = 11;
+
 /// A release that found no credit is sent in whatever else unit 1 does with global memory.
 #[test]
 fn a_release_that_is_late_is_sent_by_accesses() {
@@ -228,8 +240,10 @@ fn a_release_that_is_late_is_sent_by_accesses() {
                 break lock;
             }
         };
+        let map = Map::<u64, u64>::new(world, 4)?;
+        let key = (0..).find(|key| map.owner(key) == 2).unwrap_or(0);
         let mut value = [0];
-        let mut ways: [&mut dyn FnMut() -> Result<(), Error>; 6] = [
+        let mut ways: [&mut dyn FnMut() -> Result<(), Error>; WAYS] = [
             &mut || pgas.flush_all(),
             &mut || {
                 pgas.flush_local();
@@ -237,7 +251,18 @@ fn a_release_that_is_late_is_sent_by_accesses() {
             },
             &mut || words.put(2, 1, &[1]),
             &mut || words.get(2, 1, &mut value),
+            &mut || {
+                words
+                    .put_nb(2, 1, &[1])?
+                    .wait()
+                    .map(drop)
+                    .map_err(Error::from)
+            },
+            &mut || words.get_nb(2, 1, 1)?.wait().map(drop),
             &mut || words.fetch_add(2, 1, 1).map(drop),
+            &mut || words.compare_swap(2, 1, 0, 1).map(drop),
+            &mut || words.accumulate(2, 1, &[1], Update::Sum),
+            &mut || map.insert(key, 1).map(drop),
             &mut || other.acquire()?.release(),
         ];
         for (turn, way) in (1..).zip(&mut ways) {
@@ -262,7 +287,7 @@ fn a_release_that_is_late_is_sent_by_accesses() {
     };
     let name = "late::a_release_that_is_late_is_sent_by_accesses";
     let units = units(3).mask(MESSAGES_ONLY);
-    units.conduct(name, body, |cast| (0..6).for_each(|_| send_away(cast)));
+    units.conduct(name, body, |cast| (0..WAYS).for_each(|_| send_away(cast)));
 }
 
 /// Whoever is next is stopped, and nothing more can be sent to it: it is woken when it goes on.
