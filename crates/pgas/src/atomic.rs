@@ -9,7 +9,9 @@
 use crate::{Elem, Result};
 use samite_fabric::{Atomic, Error as Below, Remote, Width};
 
-/// What an update does to an element: `new = old op value`.
+/// What an update does to an element: `new = old op value`. Of memory that is not mapped, one message and its answer do it
+/// for integers of 32 and 64 bits, but for [`Update::Prod`] and the smallest and largest of integers with a sign, and for
+/// [`Update::Replace`] of floats, too; all others ask for the element first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Update {
     /// `old + value`; integers wrap.

@@ -1,8 +1,9 @@
 //! What a call has left in the middle when it ended at its deadline, and others depend on: this unit brings it to its end
-//! in what it does later. That is a collective, a wait for a signal or for the holder of a lock, one for an answer of the home of a
-//! lock or of the owner of a slot of a map, `progress`, a flush, and the beginning of a put or a get of consecutive elements,
-//! or of an update that the fabric has ([`crate::atomic`]), by rank, of memory that is not mapped here. It is none of the waits of
-//! the fabric (a receive, a handle), no access by a pointer, and no `load`.
+//! in what it does later. That is a collective, a wait for a signal or for the holder of a lock, one for an answer of the
+//! home of a lock, the taking of a slot of a map and a wait for a busy one, `progress`, a flush, and the beginning of a put
+//! or a get of consecutive elements, or of an update that is one message ([`crate::Update`] says which are), by rank, of
+//! memory that is not mapped here. It is none of the waits of the fabric (a receive, a handle), no access by a pointer, and
+//! no `load`.
 
 use samite_fabric::Fabric;
 use std::cell::{Cell, RefCell};

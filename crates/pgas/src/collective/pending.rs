@@ -32,8 +32,8 @@ impl Flying<'_> {
 /// A non-blocking collective. It owns its buffers; [`Pending::wait`] gives the result. Wait, test, or
 /// `.await`.
 ///
-/// It moves on whenever this unit waits in a collective, tests or waits for any of its pending ones, or
-/// calls [`crate::Pgas::progress`]. Dropped or forgotten it goes on in the same way, and only its result
+/// It moves on whenever this unit waits in a collective, for a signal, or for the holder of a lock, tests or waits for any of
+/// its pending ones, or calls [`crate::Pgas::progress`]. Dropped or forgotten it goes on in the same way, and only its result
 /// is lost.
 #[derive(Debug)]
 #[must_use = "a collective that nobody waits for ends whenever it likes"]

@@ -19,8 +19,8 @@
 //!
 //! # Files
 //! `protocol/` (the queue as state machines, its words, invariants, the way out of it) · `drive/` (their steps carried
-//! out, and waits) · `model` (every order of their steps, with deaths) · `table` (where the words are) · `guarded` (a lock with what it
-//! guards)
+//! out, and waits) · `model` (every order of their steps, with deaths) · `table` (where the words are) · `guarded` (a lock
+//! with what it guards)
 
 mod drive;
 mod guarded;
@@ -87,8 +87,8 @@ struct Repair {
     unwinding: bool,
 }
 
-/// A lock that is held: it is given back once, whatever comes in between, by one of its functions or, with an error or a
-/// panic of what runs while its owner waits, when it is dropped.
+/// A lock that is held: it is given back once, whatever comes in between, by one of its functions or, with an error or
+/// a panic of what runs while its owner waits, when it is dropped.
 struct Holding<'l, 'f> {
     lock: &'l Lock<'f>,
     /// Whoever is next must know that a holder died.
@@ -163,14 +163,15 @@ impl<'f> Lock<'f> {
     /// # Errors
     /// * [`Error::HolderLost`]: a holder died. The lock is not held.
     /// * [`Error::UnitLost`]: the lock's home died.
-    /// * [`Error::AlreadyHeld`]: this unit holds it; or a call of this unit waits for it, and an operator or a handler that
-    ///   runs meanwhile calls this.
+    /// * [`Error::AlreadyHeld`]: this unit holds it; or a call of this unit waits for it, and an operator or a handler
+    ///   that runs meanwhile calls this.
     /// * The deadline: this unit keeps its place in the queue, and the next call goes on with it, also where the
-    ///   home has not answered in time. Until then those behind it wait; dropping the lock leaves the queue. If the home does
-    ///   not answer during the drop either, this unit leaves later: in a collective, a flush, a wait for a signal or a lock,
-    ///   [`Pgas::progress`](crate::Pgas::progress), and where it puts or gets consecutive elements by rank that are not mapped,
-    ///   or updates one by an operation that the fabric has. A wait of the fabric (a receive, a handle) and an access by a
-    ///   pointer do nothing for it.
+    ///   home has not answered in time. Until then those behind it wait; dropping the lock leaves the queue. If the home
+    ///   does not answer during the drop either, this unit leaves later: in a collective, a flush, a wait for a signal or
+    ///   a lock, [`Pgas::progress`](crate::Pgas::progress), and where it puts or gets consecutive elements by rank that are
+    ///   not mapped, or updates one by a single message ([`Update`](crate::Update)). A wait of the fabric (a receive, a
+    ///   handle) and an access by a pointer do nothing for it.
+    /// * A predecessor that breaks the rules of the fabric towards this unit: it keeps its place, too.
     #[inline]
     pub fn acquire(&self) -> Result<Guard<'_, 'f>> {
         match self.take(Wish::Wait)? {
