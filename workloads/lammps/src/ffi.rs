@@ -28,7 +28,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use libloading::os::unix::{Library, RTLD_GLOBAL, RTLD_NOW};
 
 use crate::error::{Error, Result};
-use crate::library::{Place, places};
+use crate::library::{Place, places, remove_files_of_mpi};
 use crate::snapshot::{Cell, Snapshot};
 
 /// The name of our fix in the simulation.
@@ -152,6 +152,7 @@ impl Lammps {
         // SAFETY: F1; the words outlive the call, which writes to none of them.
         let handle =
             unsafe { (functions.open_no_mpi)(count, words.as_mut_ptr(), std::ptr::null_mut()) };
+        remove_files_of_mpi();
         let Some(handle) = NonNull::new(handle) else {
             return Err(Error::Refused {
                 command: options.join(" "),

@@ -40,6 +40,20 @@ pub fn places() -> Vec<Place> {
     wheel().into_iter().chain([system]).collect()
 }
 
+/// Removes the name of the shared memory that MPICH makes for the ranks of a node when the first simulation begins. There is one rank,
+/// which has mapped it, and MPICH would remove it in `MPI_Finalize` alone: a process that is killed leaves it, and so does one that
+/// ends as any other, since MPI may not be begun again for a later simulation.
+pub(crate) fn remove_files_of_mpi() {
+    let own = format!("mpich_shm_{:x}_", std::process::id());
+    let files = std::fs::read_dir("/dev/shm").into_iter().flatten();
+    for file in files.flatten() {
+        if file.file_name().to_string_lossy().starts_with(&own) {
+            // It is a leftover at worst.
+            let _ = std::fs::remove_file(file.path());
+        }
+    }
+}
+
 impl fmt::Display for Place {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.library.display())

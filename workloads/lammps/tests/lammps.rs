@@ -83,6 +83,23 @@ fn displacements_are_those_of_compute_msd() {
     assert!(rounds > 0, "no atom went round the box");
 }
 
+/// However this process ends, nothing of LAMMPS' MPI is left in the node's memory.
+#[test]
+fn a_simulation_has_no_names_in_shared_memory() {
+    let test = "a_simulation_has_no_names_in_shared_memory";
+    let Some((_one, mut lammps)) = lammps(test) else {
+        return;
+    };
+    hot_melt(&mut lammps);
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+    let named: Vec<&str> = maps
+        .lines()
+        .filter(|line| line.contains("/dev/shm/") && !line.ends_with("(deleted)"))
+        .collect();
+    assert!(named.is_empty(), "{named:?}");
+    lammps.command("run 10").unwrap();
+}
+
 #[test]
 fn watching_changes_nothing() {
     let Some((_one, mut watched)) = lammps("watching_changes_nothing") else {
