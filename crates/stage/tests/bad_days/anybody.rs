@@ -172,7 +172,7 @@ fn kill_anybody(cast: &mut Cast, play: &Play) {
             cast.wait_point(now.reader, "open");
             cast.release(archive);
         }
-        // At any point of what it does.
+        // The delay is the test: somebody dies at any point of what it does.
         std::thread::sleep(Duration::from_micros(random.u64(0..6000)));
         let next = play.actor(FIRST + round);
         let (victim, part) = now.draw(&mut random, round, next);

@@ -28,6 +28,7 @@ fn fork_a_sleeper(domain: &str) -> Outcome {
     let fork::Fork::Parent(child) = child else {
         // Whoever listens to the parent hears when it ends.
         let _ = fork::close_fd();
+        // Until the test ends it, which is its moment; this is the end of a test that has failed.
         std::thread::sleep(Duration::from_secs(120));
         std::process::exit(0);
     };

@@ -106,7 +106,7 @@ fn kill_them_all(cast: &mut Cast, play: &Play) {
         if random.u8(..4) > 0 {
             cast.wait_point(who, "open");
         }
-        // At any point of what it does.
+        // The delay is the test: it dies at any point of what it does.
         std::thread::sleep(Duration::from_micros(random.u64(0..4000)));
         cast.kill(who);
         cast.wait_gone(who);

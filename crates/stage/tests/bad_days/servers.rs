@@ -109,7 +109,7 @@ fn kill_one_each_round(cast: &mut Cast, play: &Play) {
         for who in both {
             cast.wait_point(who, "open");
         }
-        // At any point of what it does.
+        // The delay is the test: the server dies at any point of what it does.
         std::thread::sleep(Duration::from_micros(random.u64(0..6000)));
         // The oldest: the next life has its rank.
         cast.kill(server(round));
