@@ -8,11 +8,13 @@ use samite::host::Host;
 use samite::stage::service::{self, Room, Service};
 use samite::{Fabric, FabricConfig};
 use samite_mem::PEERS_MAX;
+use std::backtrace::Backtrace;
 use std::ffi::OsString;
 use std::io::Write;
-use std::panic::{UnwindSafe, catch_unwind};
+use std::panic::{PanicHookInfo, UnwindSafe, catch_unwind};
 use std::path::Path;
 use std::process::ExitCode;
+use std::thread::Builder;
 use std::time::Duration;
 
 /// Shared memory that each process takes for its messages: memory is granted in steps of so many bytes.
@@ -87,32 +89,54 @@ fn run_with(
 ) -> Result<(), samite::Error> {
     let serving = config.clone();
     agent::run(config, || {
-        std::thread::spawn(move || {
+        std::panic::set_hook(Box::new(say_panic));
+        let domain = serving.domain.clone();
+        let thread = Builder::new().name("streams".to_owned());
+        let serving = thread.spawn(move || {
             let why = match catch_unwind(|| serve(&serving)) {
                 Ok(Ok(())) => "their service has ended".to_owned(),
                 Ok(Err(error)) => format!("{error:#}"),
                 Err(_) => "their service has panicked, which is a defect of Samite".to_owned(),
             };
-            // All streams and their blocks are gone: no unit should wait for them until its deadline.
-            let domain = &serving.domain;
-            say(format!(
-                "the agent of domain {domain} ends, since its streams are not served any more: {why}"
-            ));
-            std::process::exit(1);
+            end(&serving.domain, &why)
         });
+        if let Err(error) = serving {
+            end(&domain, &format!("no thread for their service: {error}"));
+        }
         println!("ready");
         let _ = std::io::stdout().flush();
     })
 }
 
-/// Says its last words. Nobody may be reading them, or a reader that stands still: the agent ends all the same.
+/// Ends the process: all streams and their blocks are gone, and no unit should wait for them until its deadline.
+fn end(domain: &str, why: &str) -> ! {
+    say(format!(
+        "the agent of domain {domain} ends, since its streams are not served any more: {why}"
+    ));
+    std::process::exit(1);
+}
+
+/// Says a panic of any thread: the usual hook would wait for whoever reads it.
+fn say_panic(panic: &PanicHookInfo<'_>) {
+    let thread = std::thread::current();
+    let thread = thread.name().unwrap_or("<unnamed>");
+    say(format!(
+        "thread '{thread}' {panic}\n{}",
+        Backtrace::capture()
+    ));
+}
+
+/// Says last words. Nobody may be reading them, or a reader that stands still, and there may be no thread for them: the agent ends
+/// all the same.
 fn say(words: String) {
     let (said, is_said) = std::sync::mpsc::channel();
-    std::thread::spawn(move || {
+    let saying = Builder::new().spawn(move || {
         let _ = writeln!(std::io::stderr(), "{words}");
         let _ = said.send(());
     });
-    let _ = is_said.recv_timeout(LAST_WORDS);
+    if saying.is_ok() {
+        let _ = is_said.recv_timeout(LAST_WORDS);
+    }
 }
 
 /// Coordinates the streams of the domain and keeps their blocks, as one more peer, for as long as this process lives.
@@ -163,6 +187,7 @@ pub(crate) fn room_of(budget: u64) -> u64 {
 mod tests {
     use super::*;
     use samite::{Identity, Match};
+    use samite_testkit::full_pipe;
     use std::process::{Command, Stdio};
 
     const DOMAIN: &str = "SAMITE_TEST_PANICKING_AGENT";
@@ -180,33 +205,48 @@ mod tests {
             panic!("the agent ended: {ended:?}");
         }
         let domain = format!("panicking-{}", std::process::id());
+        let words = panicking(&domain, Stdio::piped());
+        let sentence = format!(
+            "the agent of domain {domain} ends, since its streams are not served any more: their service has panicked"
+        );
+        assert!(words.contains(&sentence), "{words}");
+        assert!(words.contains("panicked at cli/src/agent.rs"), "{words}");
+        assert!(words.contains("as in a test"), "{words}");
+        // Whoever reads its words stands still.
+        let (_reader, full) = full_pipe();
+        panicking(&format!("{domain}-full"), Stdio::from(full));
+    }
+
+    /// What an agent says whose service panics when it has a member.
+    fn panicking(domain: &str, stderr: Stdio) -> String {
         let name = "agent::tests::an_agent_whose_service_panics_ends";
         let mut agent = Command::new(std::env::current_exe().expect("a path"))
             .args(["--exact", name, "--nocapture", "--test-threads=1"])
-            .env(DOMAIN, &domain)
+            .env(DOMAIN, domain)
             .stdin(Stdio::piped())
             .stdout(Stdio::null())
-            .stderr(Stdio::piped())
+            .stderr(stderr)
             .spawn()
             .expect("a test binary can be started again");
-        agent::join_retrying(&domain, PATIENCE).expect("the agent answers");
+        agent::join_retrying(domain, PATIENCE).expect("the agent answers");
         let config = FabricConfig {
             deadline: PATIENCE,
             ..FabricConfig::default()
         };
-        let member = Fabric::join(&domain, Identity::by_hand("member"), config);
+        let member = Fabric::join(domain, Identity::by_hand("member"), config);
         let member = member.expect("the agent takes members");
         // Its input ends, and that is when it panics.
         let agent_ends = agent.stdin.take();
         drop(agent_ends);
         let lost = member.recv(Match::any(1), &mut []);
-        assert!(matches!(lost, Err(samite::Error::AgentLost(_))), "{lost:?}");
+        if !matches!(lost, Err(samite::Error::AgentLost(_))) {
+            // Or it would outlive the test.
+            let _ = agent.kill();
+            panic!("{lost:?}");
+        }
         let ended = agent.wait_with_output().expect("it has been started");
-        let words = String::from_utf8_lossy(&ended.stderr);
-        let sentence = format!(
-            "the agent of domain {domain} ends, since its streams are not served any more: their service has panicked"
-        );
+        let words = String::from_utf8_lossy(&ended.stderr).into_owned();
         assert_eq!(ended.status.code(), Some(1), "{words}");
-        assert!(words.contains(&sentence), "{words}");
+        words
     }
 }

@@ -2,8 +2,8 @@
 //! error at once, not at its deadline, and nothing is left.
 
 use rustix::process::{Pid, Signal, kill_process};
-use samite_testkit::require;
-use std::io::{BufRead, BufReader, PipeReader, PipeWriter, Read, Write};
+use samite_testkit::{full_pipe, require};
+use std::io::{BufRead, BufReader, Read};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -73,16 +73,6 @@ enum Errors {
     Closed,
     /// A pipe that is full, whose reader stands still.
     Full,
-}
-
-/// A pipe that takes no byte more; both of its ends.
-fn full_pipe() -> (PipeReader, PipeWriter) {
-    let (reader, mut writer) = std::io::pipe().expect("a pipe can be had");
-    rustix::io::ioctl_fionbio(&writer, true).expect("a pipe need not block");
-    while writer.write(&[0; 512]).is_ok() {}
-    while writer.write(&[0]).is_ok() {}
-    rustix::io::ioctl_fionbio(&writer, false).expect("a pipe may block");
-    (reader, writer)
 }
 
 /// An agent that has no descriptors for the service of its streams says so, also where nobody reads it, and ends: no unit waits

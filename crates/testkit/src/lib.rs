@@ -8,13 +8,14 @@
 //! * [`simulate`]: the same closure on the simulated network, once per seed.
 //! * [`everywhere!`]: one body as three tests: mapped memory, messages only, simulated.
 //! * [`fuzz::rounds`]: a body per seed, with random and mutated bytes, for whatever decodes what others wrote.
+//! * [`full_pipe`]: for the output of a process that nobody reads.
 //! * [`hostile`]: a peer that sends frames which no honest one sends, and writes into every table it can reach.
 //! * [`contract`](mod@contract): what every transport is held to, as cases that run on all of them.
 //!
 //! # Files
 //! `units` (what to run) · `cast` (the running processes, watchdog) · `child` (inside a process) ·
 //! `everywhere` (one body, three tests) · `visitors` (who has come and left) · `leftovers` (nothing stays behind) · `simulated` ·
-//! `outcome` (how a body fails) · `fuzz` (seeds, random bytes) · `hostile/` (tampered frames, written tables) · `pattern` (bytes that know their place) · `python` (programs of others) · `contract/` (cases by subject)
+//! `outcome` (how a body fails) · `fuzz` (seeds, random bytes) · `hostile/` (tampered frames, written tables) · `pattern` (bytes that know their place) · `pipes` (one that is full) · `python` (programs of others) · `contract/` (cases by subject)
 //!
 //! # Rules
 //! * No test sleeps to get a moment right: processes announce points, the test waits for them.
@@ -32,6 +33,7 @@ pub mod hostile;
 mod leftovers;
 mod outcome;
 pub mod pattern;
+mod pipes;
 mod python;
 mod simulated;
 mod units;
@@ -41,6 +43,7 @@ pub use cast::{Cast, Who};
 pub use child::{Unit, die, life, live_once, pause, point, say};
 pub use everywhere::full_name;
 pub use outcome::{Failed, Outcome};
+pub use pipes::full_pipe;
 pub use python::run_python;
 pub use simulated::{seeds, simulate};
 pub use units::{Units, require, units};
