@@ -8,6 +8,7 @@ use samite_fabric::testing::tamper;
 use samite_fabric::transport::sim::Scenario;
 use samite_fabric::{Config, Error as Below, Fabric, Identity, PeerId};
 use samite_testkit::{Outcome, check, same, simulate};
+use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -322,6 +323,40 @@ impl Finish for GivesBack<'_> {
         }
         self.slots.is_empty()
     }
+}
+
+/// Counts how often this unit goes on with what it has left.
+#[derive(Debug)]
+struct Counts(Rc<Cell<u32>>);
+
+impl Finish for Counts {
+    fn go_on(&mut self) -> bool {
+        self.0.set(self.0.get() + 1);
+        false
+    }
+}
+
+/// What others wait for is gone on with before a slot is taken by messages, and while the answer is waited for.
+#[test]
+fn taking_a_slot_goes_on_with_what_was_left() {
+    let name = "array::map::tests::taking_a_slot_goes_on_with_what_was_left";
+    simulate(name, 2, 0..2, |fabric, _| {
+        let pgas = Pgas::new(fabric)?;
+        let world = pgas.world();
+        let map = Map::<u64, u64>::new(world, 8)?;
+        let [key, _] = neighbours(&map);
+        if world.rank() == 0 {
+            map.insert(key, 1)?;
+            let count = Rc::new(Cell::new(0));
+            pgas.job.unfinished.add(Counts(count.clone()));
+            // The search takes nothing.
+            same!(map.get(&key)?, Some(1));
+            same!(count.get(), 0);
+            same!(map.remove(&key)?, Some(1));
+            check!(count.get() >= 2, "{}", count.get());
+        }
+        Ok(world.barrier()?)
+    });
 }
 
 /// Whoever looks at all slots waits for each of them, and not for all together.
