@@ -2,6 +2,7 @@
 //! over.
 
 use super::ledger::Charge;
+use super::queue::Queue;
 use super::steward::Steward;
 use super::stream::Stream;
 use super::{
@@ -48,9 +49,13 @@ impl Opening {
                     config,
                     ..
                 } => {
+                    let usual = config.limits.map_or(0, |limits| Queue::cost(limits, 0));
                     let expected = config.expected.iter();
-                    let expected = expected.map(|expected| THING + text(&expected.group));
-                    ranks(*size) + text(program) + expected.sum::<u64>()
+                    let expected = expected.map(|expected| {
+                        let queue = expected.limits.map(|limits| Queue::cost(limits, 0));
+                        THING + text(&expected.group) + queue.unwrap_or(usual)
+                    });
+                    ranks(*size) + text(program) + usual + expected.sum::<u64>()
                 }
                 Opening::Reader(reader, _) => {
                     let only = reader.only.as_ref().map_or(0, Interest::cost);

@@ -17,11 +17,18 @@
 //! the first rank waits for the last one instead when the steps between them are at the limit, and what it would take next may be
 //! dropped meanwhile.
 //!
+//! No group has more than [`MOST_QUEUED`] steps that somebody has still to take, whatever its limit says and wherever they lie: what
+//! the queue of a group takes of the coordinator is counted when the group is opened.
+//!
 //! When the *memory* is short (which other groups and streams share), the dropping policies give more away than their own
 //! limit says ([`Queue::yield_one`]), but never the newest committed step of all: what is written next may never be committed.
 
 use super::{Limits, Policy, Step};
 use std::collections::BTreeMap;
+
+/// Most steps that a group may have in use or in its queue, and what each takes of the coordinator, in bytes.
+const MOST_QUEUED: u64 = 1 << 16;
+const QUEUED: u64 = 64;
 
 /// The steps that a group has not taken yet.
 #[derive(Clone, Debug)]
@@ -36,7 +43,8 @@ pub struct Queue {
 
 impl Queue {
     /// An empty queue of a group that begins at step `from`.
-    pub fn new(policy: Policy, limits: Limits, from: Step) -> Self {
+    pub fn new(policy: Policy, mut limits: Limits, from: Step) -> Self {
+        limits.steps = limits.steps.min(MOST_QUEUED);
         Queue {
             policy,
             limits,
@@ -44,6 +52,11 @@ impl Queue {
             waiting: BTreeMap::new(),
             bytes: 0,
         }
+    }
+
+    /// What it takes of the coordinator, in bytes, with so many steps in it from the beginning.
+    pub(super) fn cost(limits: Limits, steps: u64) -> u64 {
+        QUEUED * limits.steps.min(MOST_QUEUED).max(steps)
     }
 
     /// What happens at the limit.
@@ -131,7 +144,7 @@ impl Queue {
     ) -> bool {
         match self.policy {
             Policy::DropOldest | Policy::DropNewest | Policy::Latest => true,
-            Policy::Spill if disk => true,
+            Policy::Spill if disk => self.steps() + held_steps < MOST_QUEUED,
             Policy::Block | Policy::Every(_) | Policy::Spill => {
                 !self.wants(step) || self.fits(held_steps, held_bytes, bytes)
             }

@@ -388,3 +388,66 @@ fn streams_of_the_dead_end_some_day() {
     steward.on_event(LONGEST_LEASE, Event::Tick);
     assert_eq!(steward.figures(), []);
 }
+
+/// Groups without a limit, each of which has every step in its queue.
+#[test]
+fn queues_of_many_steps() {
+    let _alone = crate::alone();
+    let mut steward = Steward::new();
+    let opened = said(&mut steward, LIAR, writer("s".into(), 1));
+    let Some(Answer::Writing { writer, .. }) = opened else {
+        panic!("{opened:?}");
+    };
+    let mut refused = 0;
+    let kept = crate::retained(|| {
+        for number in 0..2000 {
+            let reader = Reader {
+                limits: Some(Limits {
+                    steps: u64::MAX,
+                    bytes: u64::MAX,
+                }),
+                ..reader(format!("g{number}"), 1)
+            };
+            let open = Request::OpenReader {
+                ticket: Ticket(number),
+                stream: "s".into(),
+                reader: Box::new(reader),
+                patience: 0,
+                gives_up: false,
+            };
+            match said(&mut steward, LIAR, open) {
+                Some(Answer::Reading { .. }) => {}
+                Some(Answer::Failed(Fault::TooMuchOpen { .. })) => refused += 1,
+                other => panic!("{other:?}"),
+            }
+        }
+        for step in 0..20_000 {
+            let begin = Request::Begin {
+                ticket: Ticket(1),
+                writer,
+                step,
+                wants: Vec::new(),
+                patience: 0,
+            };
+            if said(&mut steward, LIAR, begin) != Some(Answer::Begun { buffers: vec![] }) {
+                break;
+            }
+            let commit = Request::Commit {
+                ticket: Ticket(1),
+                writer,
+                part: Part {
+                    step,
+                    layout: Told::New(Arc::new(Layout::default())),
+                    slots: Vec::new(),
+                    places: Places::Packed,
+                    attributes: Vec::new(),
+                    checksum: 0,
+                },
+                keep: false,
+            };
+            said(&mut steward, LIAR, commit);
+        }
+    });
+    assert!(refused > 1900, "{refused}");
+    assert!(kept < MOST, "{kept} bytes");
+}

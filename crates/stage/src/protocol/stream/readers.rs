@@ -104,6 +104,8 @@ impl Stream {
         let there = self.store.steps.iter();
         let there = there.filter(|(step, _)| **step >= begin || before.contains(step));
         let there: Vec<(Step, u64)> = there.map(|(&step, stored)| (step, stored.bytes)).collect();
+        let cost = cost + Queue::cost(limits, there.len() as u64);
+        self.store.costs.ledger.check(from, cost)?;
         for (step, bytes) in there {
             if self.touches(step, reader.only.as_ref()) {
                 queue.offer(step, bytes);
