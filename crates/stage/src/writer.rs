@@ -226,7 +226,11 @@ impl<'f> Kept<'f> {
                 }
                 // Everybody that it waits for lives.
                 Ok(Answer::Waiting(_)) if left.is_none_or(|left| !left.is_zero()) => continue,
-                Ok(Answer::Waiting(fault)) => return Err(fault.into()),
+                Ok(Answer::Waiting(fault)) => {
+                    // What keepers have made for it is for those who wait longer.
+                    self.abort();
+                    return Err(fault.into());
+                }
                 Ok(other) => return Err(Error::Nonsense(format!("{other:?}"))),
                 Err(error) => {
                     if self.forget(&error)? {

@@ -2,8 +2,9 @@
 
 use crate::growth::{HONEST, LIAR, MOST, reader, said, writer};
 use samite_stage::protocol::{
-    Action, Answer, Attribute, Event, Fault, Layout, Notice, Part, Peer, Places, Reader, ReaderId,
-    Request, Retain, Steward, StreamConfig, Ticket, Told, WriterId, encode,
+    Action, Answer, Attribute, Event, Fault, Interest, Layout, Notice, Part, Peer, Places, Reader,
+    ReaderId, Request, Retain, Start, Steward, StreamConfig, Ticket, Told, Unread, WriterId,
+    encode,
 };
 use std::sync::Arc;
 
@@ -223,6 +224,83 @@ fn many_ranks(steward: &mut Steward, name: &str, ranks: u32) -> Vec<ReaderId> {
     (0..ranks).map(&mut open).collect()
 }
 
+/// The same of subscriptions.
+#[test]
+fn deadlines_of_many_subscriptions_of_one_process() {
+    const STREAMS: usize = 20;
+    const WATCHES: usize = 8;
+    const EACH: usize = 16;
+    let _alone = crate::alone();
+    let mut steward = Steward::new();
+    let mut due = 0;
+    for stream in 0..STREAMS {
+        let name = format!("{stream:-<4096}");
+        many_ranks(&mut steward, &name, 1);
+        for _ in 0..WATCHES {
+            let open = Request::OpenWatch {
+                ticket: Ticket(1),
+                stream: name.clone(),
+                interest: Box::new(Interest {
+                    variable: "u".into(),
+                    region: None,
+                }),
+                start: Start::Earliest,
+                most: 1,
+                patience: 0,
+            };
+            let Some(Answer::Watching { watch, .. }) = said(&mut steward, LIAR, open) else {
+                panic!("it is open");
+            };
+            for ticket in 0..EACH as u64 {
+                let ask = Request::Watch {
+                    ticket: Ticket(ticket),
+                    watch,
+                    patience: 10,
+                };
+                assert_eq!(said(&mut steward, LIAR, ask), None);
+                due += 1;
+            }
+        }
+    }
+    while due > 0 {
+        assert_eq!(steward.wake_at(), Some(10), "{due} are due");
+        let actions = steward.on_event(10, Event::Tick);
+        assert!((1..=1100).contains(&actions.len()), "{}", actions.len());
+        due -= actions.len();
+    }
+}
+
+/// One stream whose questions are always due does not keep those of another one from their answers.
+#[test]
+fn a_stream_of_many_answers_holds_no_other_up() {
+    let _alone = crate::alone();
+    let mut steward = Steward::new();
+    let many = many_ranks(&mut steward, "many", 1500);
+    let few = many_ranks(&mut steward, "few", 1);
+    let next = |ticket, reader| Request::Next {
+        ticket: Ticket(ticket),
+        reader,
+        patience: 0,
+    };
+    assert_eq!(said(&mut steward, LIAR, next(7, few[0])), None);
+    // The liar asks again whenever it was answered.
+    for round in 0..10 {
+        for &reader in &many {
+            said(&mut steward, LIAR, next(3, reader));
+        }
+        let actions = steward.on_event(0, Event::Tick);
+        let is_it = |action: &Action| {
+            let ticket = Ticket(7);
+            matches!(action, Action::Send(_, Notice::Answer { ticket: of, .. }) if *of == ticket)
+        };
+        if actions.iter().any(is_it) {
+            return;
+        }
+        assert!(actions.len() > 1000, "{} in round {round}", actions.len());
+    }
+    panic!("nobody has answered it");
+}
+
 /// Who asks how everything stands is told of some of those who wait, and how many more there are.
 #[test]
 fn figures_of_many_that_wait() {
@@ -298,6 +376,7 @@ fn holds_of_many_ranks() {
         rank: 0,
         size: 1,
         config: Box::new(StreamConfig {
+            unread: Unread::Discard,
             retain: Retain { steps: 1, bytes: 0 },
             ..StreamConfig::default()
         }),

@@ -6,8 +6,8 @@
 use rustix::time::{ClockId, clock_gettime};
 use samite_stage::protocol::{
     Action, Answer, Attribute, Block, Event, Fault, Handle, Interest, Layout, Limits, Notice,
-    Order, Part, Peer, Places, Policy, Reader, Report, Request, Retain, Slot, Start, Steward,
-    StreamConfig, Ticket, Told, Unread, Variable, Want, WriterId,
+    Order, Part, Peer, Places, Policy, Reader, ReaderId, Report, Request, Retain, Slot, Start,
+    Steward, StreamConfig, Ticket, Told, Unread, Variable, Want, WriterId,
 };
 use samite_stage::space::Dims;
 use samite_stage::{Dtype, Region};
@@ -380,6 +380,44 @@ fn a_deadline_beside_many_readers_that_are_behind() {
     assert!(growth < 12.0, "{growth} times as long");
 }
 
+/// A stream and a group of as many ranks each, which may be so many steps behind.
+fn many(steward: &mut Steward, ranks: u32, steps: u64) -> (Vec<WriterId>, Vec<ReaderId>) {
+    let write = |rank| match say(steward, open("s", rank, ranks)) {
+        Some(Answer::Writing { writer, .. }) => writer,
+        other => panic!("{other:?}"),
+    };
+    let writers = (0..ranks).map(write).collect();
+    let read = |rank| {
+        let open = with(open_reader("s", rank, ranks), |reader| {
+            reader.only = None;
+            reader.limits = Some(Limits {
+                steps,
+                bytes: u64::MAX,
+            });
+        });
+        match say(steward, open) {
+            Some(Answer::Reading { reader, .. }) => reader,
+            other => panic!("{other:?}"),
+        }
+    };
+    (writers, (0..ranks).map(read).collect())
+}
+
+/// Each of them holds step 0 so often.
+fn hold(steward: &mut Steward, readers: &[ReaderId], times: u64) {
+    for ticket in 0..times {
+        for &reader in readers {
+            let at = Request::At {
+                ticket: Ticket(10 + ticket),
+                reader,
+                step: 0,
+                patience: 0,
+            };
+            assert!(matches!(say(steward, at), Some(Answer::Step(_))));
+        }
+    }
+}
+
 /// Where many ranks of one process waited for less to be in use, each walked all that readers hold, in every event of anybody.
 #[test]
 fn many_ranks_that_wait_beside_many_holds() {
@@ -388,37 +426,13 @@ fn many_ranks_that_wait_beside_many_holds() {
         let ranks = much as u32;
         let mut steward = Steward::new();
         let probe = stream(&mut steward, "probe");
-        let (mut writers, mut readers) = (Vec::new(), Vec::new());
-        for rank in 0..ranks {
-            let opened = say(&mut steward, open("s", rank, ranks));
-            let Some(Answer::Writing { writer, .. }) = opened else {
-                panic!("{opened:?}");
-            };
-            writers.push(writer);
-        }
-        for rank in 0..ranks {
-            let opened = say(&mut steward, open_reader("s", rank, ranks));
-            let Some(Answer::Reading { reader, .. }) = opened else {
-                panic!("{opened:?}");
-            };
-            readers.push(reader);
-        }
+        let (writers, readers) = many(&mut steward, ranks, 10);
         for &writer in &writers {
             begin(&mut steward, writer, 0, 0);
             let committed = say(&mut steward, text(writer, 0, TEXT));
             assert_eq!(committed, Some(Answer::Committed));
         }
-        for ticket in 0..200 {
-            for &reader in &readers {
-                let at = Request::At {
-                    ticket: Ticket(10 + ticket),
-                    reader,
-                    step: 0,
-                    patience: 0,
-                };
-                assert!(matches!(say(&mut steward, at), Some(Answer::Step(_))));
-            }
-        }
+        hold(&mut steward, &readers, 200);
         // All that is left but for half a part.
         let filler = stream(&mut steward, "filler");
         begin(&mut steward, filler, 0, 0);
@@ -438,4 +452,91 @@ fn many_ranks_that_wait_beside_many_holds() {
         took
     });
     assert!(growth < 12.0, "{growth} times as long");
+}
+
+/// Where a group is full, each rank that wanted to begin a step walked all that readers hold.
+#[test]
+fn many_ranks_that_wait_for_a_full_group() {
+    let growth = growth(100, |much| {
+        let ranks = much as u32;
+        let mut steward = Steward::new();
+        let (writers, readers) = many(&mut steward, ranks, 1);
+        for &writer in &writers {
+            begin(&mut steward, writer, 0, 0);
+            let committed = say(&mut steward, text(writer, 0, 0));
+            assert_eq!(committed, Some(Answer::Committed));
+        }
+        hold(&mut steward, &readers, 200);
+        let mut ask = |writer| begin(&mut steward, writer, 1, 0);
+        assert!(
+            writers.iter().all(|&writer| ask(writer).is_none()),
+            "it is full"
+        );
+        let from = ran();
+        let writer = writers[0];
+        steward.on_event(0, Event::Said(LIAR, Request::Abort { writer }));
+        assert_eq!(steward.on_event(0, Event::Tick).len() as u64, much - 1);
+        ran() - from
+    });
+    assert!(growth < 12.0, "{growth} times as long");
+}
+
+/// Where a group is drawn out, each rank that wanted its next step added up all that it has taken.
+#[test]
+fn many_ranks_that_wait_for_the_last_one() {
+    let growth = growth(200, |much| {
+        let mut steward = Steward::new();
+        let writer = stream(&mut steward, "s");
+        let ranks = much as u32;
+        let open = |rank| {
+            with(open_reader("s", rank, ranks), |reader| {
+                reader.policy = Policy::DropOldest;
+                reader.only = None;
+                reader.limits = Some(Limits {
+                    steps: much,
+                    bytes: u64::MAX,
+                });
+            })
+        };
+        let read = |steward: &mut Steward, rank| match say(steward, open(rank)) {
+            Some(Answer::Reading { reader, .. }) => reader,
+            other => panic!("{other:?}"),
+        };
+        let mut readers: Vec<ReaderId> = (0..ranks).map(|rank| read(&mut steward, rank)).collect();
+        let next = |ticket, reader| Request::Next {
+            ticket: Ticket(ticket),
+            reader,
+            patience: u64::MAX,
+        };
+        for step in 0..much {
+            write(&mut steward, writer, step);
+            let taken = say(&mut steward, next(step, readers[0]));
+            assert!(matches!(taken, Some(Answer::Step(_))));
+        }
+        // But for two, all come again, and are where the first one is.
+        for rank in 2..ranks {
+            let reader = readers[rank as usize];
+            steward.on_event(0, Event::Said(LIAR, Request::CloseReader { reader }));
+            readers[rank as usize] = read(&mut steward, rank);
+        }
+        write(&mut steward, writer, much);
+        for &reader in &readers[2..] {
+            assert_eq!(
+                say(&mut steward, next(much, reader)),
+                None,
+                "it waits for the last one"
+            );
+        }
+        let from = ran();
+        write(&mut steward, writer, much + 1);
+        ran() - from
+    });
+    assert!(growth < 12.0, "{growth} times as long");
+}
+
+fn with(mut request: Request, change: impl FnOnce(&mut Reader)) -> Request {
+    if let Request::OpenReader { reader, .. } = &mut request {
+        change(reader);
+    }
+    request
 }

@@ -241,3 +241,92 @@ fn a_circle_over_what_steps_say() {
     assert_eq!(here.to_string(), sentence);
     assert!(matches!(other, Fault::Circle { .. }), "{other}");
 }
+
+/// What a process has too much of may go by a commit of another rank, too: its part of a step that is not whole, or steps that the
+/// next one takes the place of.
+#[test]
+fn a_commit_of_another_rank_makes_room() {
+    for policy in [Policy::Block, Policy::Latest] {
+        let mut stage = Stage::new(1 << 20);
+        let (own, reader) = stage.stream(0, "own", 10);
+        let shared = [0, 1].map(|rank| stage.writer(rank, 2, &config()));
+        let follower = stage.reader(10, group("viewer", policy));
+        if policy == Policy::Latest {
+            // It stays in the queue until there is another one.
+            stage.write_text(0, shared[0], 0, 3 * PART);
+            stage.write_text(1, shared[1], 0, 10);
+        }
+        let step = u64::from(policy == Policy::Latest);
+        stage.write_text(0, own, 0, PART);
+        assert_eq!(stage.drain(10, reader), [0]);
+        let rest = if policy == Policy::Latest { 3 } else { 6 };
+        stage.write_text(0, shared[0], step, rest * PART);
+        let next = stage.next(10, reader);
+        let ticket = stage.begin_at(own, 1, Vec::new());
+        assert!(stage.waits(ticket), "there is no room");
+        stage.pass(1000);
+        let fault = stage.still_waits(ticket);
+        assert!(matches!(fault, Fault::TooMuchOpen { .. }), "{fault}");
+        assert!(matches!(stage.still_waits(next), Fault::NoStep { .. }));
+        let ticket = stage.begin_at(own, 1, Vec::new());
+        stage.write_text(1, shared[1], step, 10);
+        if policy == Policy::Block {
+            assert_eq!(stage.drain(10, follower), [0]);
+        }
+        assert_eq!(stage.buffers(ticket), [], "{policy:?}");
+    }
+}
+
+/// One that was let in waits for a keeper, whatever else its process has.
+#[test]
+fn who_was_let_in_waits_for_no_reader() {
+    let mut stage = Stage::new(1 << 20);
+    let (own, reader) = stage.stream(0, "own", 10);
+    for step in 0..6 {
+        stage.write_text(0, own, step, PART);
+    }
+    let holds = [(); 6].map(|()| stage.next(10, reader));
+    let want = Want {
+        keeper: KEEPER,
+        bytes: 1,
+    };
+    stage.obeys = false;
+    let mut ticket = stage.begin_at(own, 6, vec![want]);
+    assert!(stage.waits(ticket));
+    stage.release(10, reader, holds[0]);
+    let next = stage.next(10, reader);
+    let (more, _) = stage.stream(0, "more", 10);
+    stage.write_text(0, more, 0, PART);
+    let (buffer, had_by) = (stage.asked, Some(Peer(7)));
+    stage.say(KEEPER, Request::Report(Report::Full { buffer, had_by }));
+    stage.pass(1000);
+    let fault = stage.still_waits(ticket);
+    assert!(matches!(fault, Fault::StillInUse { .. }), "{fault}");
+    assert!(matches!(stage.still_waits(next), Fault::NoStep { .. }));
+    stage.release(10, reader, holds[1]);
+    ticket = stage.begin_at(own, 6, vec![want]);
+    let (buffer, handle) = (stage.asked, Handle::default());
+    stage.say(KEEPER, Request::Report(Report::Held { buffer, handle }));
+    assert_eq!(stage.buffers(ticket).len(), 1);
+}
+
+/// A filter that is at its limit by what it writes may read on.
+#[test]
+fn who_has_too_much_unread_may_read() {
+    let mut stage = Stage::new(1 << 20);
+    let (raw, filter) = stage.stream(0, "raw", 1);
+    let (smooth, _) = stage.stream(1, "smooth", 2);
+    for step in 0..5 {
+        stage.write_text(0, raw, step, 10);
+        stage.write_text(1, smooth, step, PART);
+    }
+    stage.write_text(0, raw, 5, 10);
+    let ticket = stage.begin_as(1, smooth, 5, Vec::new());
+    assert_eq!(stage.buffers(ticket), []);
+    // What was begun may be more than the last one was.
+    stage.commit_text(1, smooth, 5, 4 * PART);
+    for step in 0..6 {
+        let next = stage.next(1, filter);
+        assert_eq!(stage.record(next).step, step);
+    }
+}

@@ -253,6 +253,43 @@ fn a_buffer_is_made_across_deadlines() {
     assert_eq!(stage.steward.governor().used_at(KEEPER), 500);
 }
 
+/// A process that has been granted memory, and waits elsewhere, does not get on with it.
+#[test]
+fn memory_of_a_process_that_waits_elsewhere_does_not_come() {
+    let mut stage = Stage::new(1024);
+    let first = stage.writer(0, 1, &config());
+    let second = stage.writer_of(1, "second");
+    let reader = stage.ask(Peer(0), |ticket| Request::OpenReader {
+        ticket,
+        stream: "second".into(),
+        reader: Box::new(group("viewer", Policy::Block)),
+        patience: 0,
+        gives_up: false,
+    });
+    let Answer::Reading { reader, .. } = stage.answer(reader) else {
+        panic!("it is there");
+    };
+    stage.obeys = false;
+    let ticket = stage.begin(first, 0, 600);
+    let buffer = stage.asked;
+    stage.say(
+        KEEPER,
+        Request::Report(Report::Working { buffer, parts: 1 }),
+    );
+    stage.pass(1000);
+    stage.still_waits(ticket);
+    let next = stage.next(0, reader);
+    let want = Want {
+        keeper: KEEPER,
+        bytes: 600,
+    };
+    let ticket = stage.begin_as(1, second, 0, vec![want]);
+    stage.pass(1000);
+    let fault = stage.fault(ticket);
+    assert!(matches!(fault, Fault::NoMemory { .. }), "{fault}");
+    assert!(matches!(stage.still_waits(next), Fault::NoStep { .. }));
+}
+
 /// What keepers have made for a question that is not asked again is freed.
 #[test]
 fn what_was_made_for_nobody_is_freed() {

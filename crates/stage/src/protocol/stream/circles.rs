@@ -130,7 +130,8 @@ impl Stream {
         })
     }
 
-    /// For each rank that has steps still to take, or to let go of: who it is, if it is one of the `blocked`; the others may let go.
+    /// For each rank that has steps still to take, or to let go of, and each without which the open step is not whole, so that it
+    /// cannot take the place of others: who it is, if it is one of the `blocked`. The others may go on.
     pub(in crate::protocol) fn who_keeps(
         &self,
         blocked: &BTreeSet<Peer>,
@@ -156,7 +157,19 @@ impl Stream {
                 _ => None,
             })
         });
-        expected.chain(ranks)
+        let step = self.store.committed;
+        let writers = self.writers.ranks.iter().enumerate();
+        let behind = writers.filter(move |(_, rank)| self.end.is_none() && rank.next == step);
+        let behind = behind.filter(|(_, rank)| rank.place != Place::Closed);
+        let behind = behind.map(move |(rank, state)| match state.place {
+            Place::Here(peer) if blocked.contains(&peer) => Some(Keeping {
+                stream: self.id,
+                member: Member::Writer(rank),
+                peer,
+            }),
+            _ => None,
+        });
+        expected.chain(ranks).chain(behind)
     }
 
     /// A writer rank of the `blocked` without which the open step never becomes whole. None where one is away: its lease ends the wait.

@@ -1,9 +1,10 @@
 //! Memory for a step: what a rank asks of the governor, and the buffers that it gets.
 
+use super::buffers::State;
 use super::writers::{Asking, Granted, Rank, Stage};
 use super::{Action, Stream};
 use crate::protocol::governor::{Ask, AskId, Shortage, Verdict};
-use crate::protocol::{Answer, BufferAt, Fault, Lack, Peer, Ticket};
+use crate::protocol::{Answer, BufferAt, Fault, Lack, Peer, Step, Ticket, Want};
 
 impl Stream {
     /// Asks the governor for what a rank wants; nothing is granted at once.
@@ -200,23 +201,34 @@ impl Stream {
         Some(answered)
     }
 
-    /// A rank asks: again for what it has been granted, or for something else.
-    pub(super) fn go_on(&mut self, rank: usize) {
-        let state = &self.writers.ranks[rank];
-        let step = state.asking.as_ref().and_then(|asking| asking.begin);
-        let is_over = step.is_some_and(|step| self.closed_without(step).is_some());
-        let state = &mut self.writers.ranks[rank];
-        let Some(asking) = &mut state.asking else {
-            return;
+    /// What a rank was granted, if it asks for just that again. It is freed if it asks for something else, or cannot have it any more.
+    pub(super) fn take_granted(
+        &mut self,
+        rank: usize,
+        begin: Option<Step>,
+        wants: &[Want],
+    ) -> Option<Granted> {
+        let is_over = begin.is_some_and(|step| self.closed_without(step).is_some());
+        let is_there = |number: &u64| {
+            let buffer = self.store.buffers.get(number);
+            buffer.is_some_and(|buffer| buffer.state != State::Lost)
         };
-        let again = |granted: &mut Granted| !is_over && granted.is_for(asking);
-        let Some(granted) = state.granted.take_if(again) else {
-            return self.drop_granted(rank);
-        };
+        let granted = &mut self.writers.ranks[rank].granted;
+        let again = granted.take_if(|granted| {
+            !is_over && granted.is_for(begin, wants) && granted.buffers.iter().all(is_there)
+        });
+        self.drop_granted(rank);
+        again
+    }
+
+    /// A rank waits for the rest of what it has been granted.
+    pub(super) fn go_on(&mut self, rank: usize, granted: Granted) {
         if granted.missing == 0 {
             return self.begun(rank, granted.buffers);
         }
-        asking.stage = Stage::Allocating(granted.buffers, granted.missing);
+        if let Some(asking) = &mut self.writers.ranks[rank].asking {
+            asking.stage = Stage::Allocating(granted.buffers, granted.missing);
+        }
     }
 
     /// A rank does not want what it was granted.

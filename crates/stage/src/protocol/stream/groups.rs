@@ -4,6 +4,7 @@ use super::store::Store;
 use crate::protocol::ledger::Charge;
 use crate::protocol::queue::Queue;
 use crate::protocol::{Interest, LayoutHash, Limits, Peer, Policy, Step, Ticket};
+use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,6 +63,9 @@ impl Rank {
     }
 }
 
+/// The first of the taken steps, how many there are, and the one that comes next.
+type Asked = (u64, usize, Option<Step>);
+
 /// A reader program, or one that stands for a program that will come: for that of its name, or for the first.
 #[derive(Debug)]
 pub(super) struct Group {
@@ -75,6 +79,8 @@ pub(super) struct Group {
     /// What the group has taken and not all ranks have; the first is number `base` of the sequence.
     pub(super) taken: VecDeque<Step>,
     pub(super) base: u64,
+    /// What [`Group::is_drawn_out`] found last, of which steps: each of many ranks asks for the same.
+    pub(super) drawn_out: Cell<Option<(Asked, bool)>>,
     pub(super) ranks: Vec<Rank>,
     /// When one that has not come is forgotten: some time after the end.
     pub(super) until: Option<u64>,
@@ -100,11 +106,19 @@ impl Group {
         {
             return false;
         }
+        let asked = (self.base, self.taken.len(), step);
+        if let Some((last, found)) = self.drawn_out.get()
+            && last == asked
+        {
+            return found;
+        }
         let steps = self.taken.iter().chain(&step);
         let bytes = steps.filter_map(|step| store.steps.get(step));
         let bytes = bytes.fold(0u64, |sum, stored| sum.saturating_add(stored.bytes));
         let limits = self.queue.limits();
-        self.taken.len() as u64 >= limits.steps || bytes > limits.bytes
+        let found = self.taken.len() as u64 >= limits.steps || bytes > limits.bytes;
+        self.drawn_out.set(Some((asked, found)));
+        found
     }
 
     /// The step that a rank takes next, or step `at`; `None` when there is none to take yet.
@@ -186,6 +200,7 @@ impl Groups {
             total: (0, 0),
             taken: VecDeque::new(),
             base: 0,
+            drawn_out: Cell::default(),
             ranks: Vec::new(),
             until: None,
             _charge: None,

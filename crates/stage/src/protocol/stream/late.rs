@@ -5,17 +5,36 @@ use super::writers::{Asking, Place, Stage};
 use super::{Others, Stream};
 use crate::protocol::governor::Shortage;
 use crate::protocol::{EndOfStream, Fault, Peer};
+use std::cell::OnceCell;
+
+/// The groups that do not let the open step begin.
+struct Full {
+    /// The first one: its name, and how many steps it is behind.
+    first: Option<(Option<String>, u64)>,
+    are_alive: bool,
+}
 
 impl Stream {
+    fn who_is_full(&self) -> Full {
+        let (step, bytes) = (self.store.committed, self.store.last_bytes);
+        Full {
+            first: self.groups.who_is_full(&self.store, step, bytes),
+            are_alive: self.groups.full_are_alive(&self.store, step, bytes),
+        }
+    }
+
     /// Ends the questions of writer ranks whose deadline is over, or has them asked again; and the stream when a lease is.
     pub(super) fn writers_tick(&mut self, others: &Others<'_>) {
+        // Found out once for all ranks: it is the same for each, and takes a look at all that readers hold.
+        let full = OnceCell::new();
         for rank in 0..self.writers.ranks.len() {
             let state = &self.writers.ranks[rank];
             if let Some(asking) = &state.asking {
                 let until = asking.until;
                 if until <= self.now && self.answers_left() > 0 {
-                    let fault = self.why_late(rank);
-                    let is_alive = self.waits_for_living(rank, others);
+                    let full = || full.get_or_init(|| self.who_is_full());
+                    let fault = self.why_late(rank, full);
+                    let is_alive = self.waits_for_living(rank, others, full);
                     let grows = matches!(&asking.stage, Stage::Allocating(buffers, _) if self.grow(buffers));
                     let stopped = match is_alive && grows {
                         true => self.set_aside(rank),
@@ -44,7 +63,12 @@ impl Stream {
 
     /// Whether the question of a rank waits for living writers or readers alone. Memory is waited for beyond the deadline only where
     /// it moves: who has it may wait for this rank.
-    fn waits_for_living(&self, rank: usize, others: &Others<'_>) -> bool {
+    fn waits_for_living<'f>(
+        &self,
+        rank: usize,
+        others: &Others<'_>,
+        full: impl FnOnce() -> &'f Full,
+    ) -> bool {
         let Some(asking) = &self.writers.ranks[rank].asking else {
             return false;
         };
@@ -52,10 +76,7 @@ impl Stream {
         match &asking.stage {
             Stage::Queued if asking.begin > Some(step) => self.next_is_alive(),
             Stage::Queued if self.too_much(rank).is_some() => self.is_eased(rank, asking, others),
-            Stage::Queued => {
-                let bytes = self.store.last_bytes;
-                self.groups.full_are_alive(&self.store, step, bytes)
-            }
+            Stage::Queued => full().are_alive,
             Stage::Asked(..) => others.memory_moves,
             Stage::Allocating(buffers, _) => {
                 let waits = |peer| others.waiting.contains(&peer);
@@ -86,15 +107,22 @@ impl Stream {
             .map(|(rank, asking)| (asking.peer, self.cost_to_begin(rank, asking.wants.len())))
     }
 
-    /// Whether nobody but living readers has steps still to take, or holds them, and there are some.
+    /// Whether steps are there that nobody but living readers has still to take, or holds; or a part of one without which living
+    /// ranks have not committed it yet.
     pub(in crate::protocol) fn eases(&self) -> bool {
-        self.groups.has_unread() && self.groups.unread_are_alive()
+        let is_read = self.groups.has_unread() && self.groups.unread_are_alive();
+        let is_begun = self.store.open.parts.iter().any(Option::is_some);
+        is_read || is_begun && self.end.is_none() && self.next_is_alive()
     }
 
     /// Why a step that could begin has to wait for what others have still to take, if that is what it waits for.
     pub(super) fn too_much(&self, rank: usize) -> Option<Fault> {
         let asking = self.writers.ranks[rank].asking.as_ref();
-        let asking = asking.filter(|asking| asking.is_over && self.store.open.admitted)?;
+        let waits = |asking: &&Asking| {
+            let is_next = asking.begin <= Some(self.store.committed);
+            asking.is_over && is_next && matches!(asking.stage, Stage::Queued)
+        };
+        let asking = asking.filter(|_| self.store.open.admitted).filter(waits)?;
         let cost = self.cost_to_begin(rank, asking.wants.len());
         self.store.costs.ledger.check(asking.peer, cost).err()
     }
@@ -114,7 +142,7 @@ impl Stream {
     }
 
     /// What a question that comes to its deadline has waited for.
-    fn why_late(&self, rank: usize) -> Fault {
+    fn why_late<'f>(&self, rank: usize, full: impl FnOnce() -> &'f Full) -> Fault {
         let Some(asking) = &self.writers.ranks[rank].asking else {
             return Fault::Busy;
         };
@@ -167,16 +195,13 @@ impl Stream {
                 if let Some(fault) = self.too_much(rank) {
                     return fault;
                 }
-                match self
-                    .groups
-                    .who_is_full(&self.store, step, self.store.last_bytes)
-                {
+                match &full().first {
                     Some((Some(group), steps)) => Fault::ReadersBehind {
                         stream,
-                        group,
-                        steps,
+                        group: group.clone(),
+                        steps: *steps,
                     },
-                    Some((None, steps)) => Fault::NobodyReads { stream, steps },
+                    &Some((None, steps)) => Fault::NobodyReads { stream, steps },
                     None => Fault::WriterBehind {
                         stream,
                         rank: rank as u32,

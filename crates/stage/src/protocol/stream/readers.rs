@@ -4,6 +4,7 @@ use super::groups::{Group, Place, Rank, Waiting};
 use super::{Others, Stream};
 use crate::protocol::queue::Queue;
 use crate::protocol::{Answer, Fault, LONGEST_LEASE, Peer, Policy, Reader, ReaderId, Start, Step};
+use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 impl Stream {
@@ -130,6 +131,7 @@ impl Stream {
             total: (0, 0),
             taken: VecDeque::new(),
             base: 0,
+            drawn_out: Cell::default(),
             ranks: (0..reader.size).map(rank).collect(),
             until: None,
             _charge: Some(self.store.costs.ledger.charge(from, cost)),

@@ -52,7 +52,7 @@ impl Stream {
         if rank.holds.len() + rank.waiting.len() < PAID {
             rank.waiting.push_back(asked(None));
         } else {
-            if let Err(fault) = self.store.costs.ledger.check(from, HOLD) {
+            if let Err(fault) = self.store.costs.ledger.check_beside_steps(from, HOLD) {
                 return self.fail(from, ticket, fault);
             }
             let charge = self.store.costs.ledger.charge(from, HOLD);

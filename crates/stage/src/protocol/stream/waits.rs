@@ -202,8 +202,10 @@ impl Stream {
         let never = store.precious && store.steps.contains_key(&0);
         let ranks = &self.writers.ranks;
         let is_busy = |rank: &super::writers::Rank| match rank.place {
-            // One that has begun no step has no memory.
-            Place::Here(peer) => wants || !rank.begun || !waiting.contains(&peer),
+            // One that has begun no step has no memory, unless it was granted some.
+            Place::Here(peer) => {
+                wants || !rank.begun && rank.granted.is_none() || !waiting.contains(&peer)
+            }
             Place::Away(_) => false,
             Place::Closed => true,
         };

@@ -113,6 +113,8 @@ impl Stream {
         if let Some(next) = next {
             self.wake_by(next);
         }
+        // They count before other streams are looked at.
+        self.tell_watches();
     }
 
     pub(super) fn tell_watches(&mut self) {

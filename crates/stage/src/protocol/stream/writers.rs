@@ -71,9 +71,9 @@ impl Asking {
 }
 
 impl Granted {
-    /// Whether that question is for the same.
-    pub(super) fn is_for(&self, asking: &Asking) -> bool {
-        (self.begin, &self.wants) == (asking.begin, &asking.wants)
+    /// Whether it is what this asks for.
+    pub(super) fn is_for(&self, begin: Option<Step>, wants: &[Want]) -> bool {
+        (self.begin, self.wants.as_slice()) == (begin, wants)
     }
 }
 
@@ -254,8 +254,10 @@ impl Stream {
         if let Some(answer) = answer {
             return self.answer(from, ticket, answer);
         }
+        let granted = self.take_granted(rank as usize, begin, &wants);
         let cost = self.cost_to_begin(rank as usize, wants.len());
         let afforded = match begin {
+            _ if granted.is_some() => Ok(()),
             Some(_) => self.afford(from, cost),
             None => self.afford_begun(from, cost),
         };
@@ -279,7 +281,9 @@ impl Stream {
             _charge: charge,
         });
         self.wake_by(until);
-        self.go_on(rank as usize);
+        if let Some(granted) = granted {
+            self.go_on(rank as usize, granted);
+        }
         self.settle();
     }
 
@@ -311,6 +315,8 @@ impl Stream {
 
     /// Lets in what waits to begin and may. Called after every event.
     pub(super) fn admit(&mut self) {
+        // The same for all ranks.
+        let mut is_open = None;
         // What the coordinator had no room for in this event: of one process, in many ranks perhaps.
         let mut no_room: Option<(Peer, u64)> = None;
         for rank in 0..self.writers.ranks.len() {
@@ -329,11 +335,13 @@ impl Stream {
                     self.fail(peer, ticket, fault);
                     continue;
                 }
-                if step > self.store.committed || !self.open_step() {
+                if step > self.store.committed || !*is_open.get_or_insert_with(|| self.open_step())
+                {
                     continue;
                 }
                 let cost = self.cost_to_begin(rank, wants);
-                if no_room.is_some_and(|(whose, least)| whose == peer && least <= cost) {
+                let fits_not = |(whose, least)| whose == peer && least <= cost;
+                if is_over && no_room.is_some_and(fits_not) {
                     continue;
                 }
                 if is_over && let Err(fault) = self.afford(peer, cost) {
