@@ -20,13 +20,12 @@ const GAP_PART: u32 = 8;
 /// Polls between two looks at the clock, as long as none of these was late.
 const POLLS_PER_LOOK: u32 = 64;
 
-/// How long somebody has waited, by looks at a clock: for waits that are made of several of the fabric's, which all count
-/// alike.
+/// How long somebody has waited, by looks at a clock: for waits that are made of several of the fabric's, which all
+/// count alike.
 ///
 /// Time counts as far as this process ran: a gap between two looks at the clock counts as one look that was a little
 /// late. A process that is stopped has usually been stopped with all others of its job, and what they owe each other is
-/// not late by that. What a stop counts for is what it is asleep for at most, and a gap: a quarter of the deadline, and
-/// never more than three seconds.
+/// not late by that: a stop counts for an eighth of the deadline, and never for more than two seconds.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Waited {
     since: Option<Duration>,
@@ -57,7 +56,8 @@ impl Waited {
     /// The time from the first look to the last one.
     #[inline]
     pub fn so_far(&self) -> Duration {
-        self.since.map_or(Duration::ZERO, |since| self.now - since)
+        self.since
+            .map_or(Duration::ZERO, |since| self.now.saturating_sub(since))
     }
 
     /// A sleep that should have ended by `until` has: what it took longer is part of what the next look finds.
@@ -67,6 +67,9 @@ impl Waited {
 }
 
 /// What a wait has done so far.
+///
+/// It may be stopped while it sleeps, too: so a stop counts for a quarter of the deadline at most, and never for more
+/// than three seconds.
 ///
 /// Turns may be slow, too (a handler that computes). Nothing tells a few slow ones from a stop, as long as nobody looks
 /// at the clock between them: a wait that was late once looks after each.

@@ -9,9 +9,11 @@
 use crate::{Elem, Result};
 use samite_fabric::{Atomic, Error as Below, Remote, Width};
 
-/// What an update does to an element: `new = old op value`. Of memory that is not mapped, one message and its answer do it
-/// for integers of 32 and 64 bits, but for [`Update::Prod`] and the smallest and largest of integers with a sign, and for
-/// [`Update::Replace`] of floats, too; all others ask for the element first.
+/// What an update does to an element: `new = old op value`.
+///
+/// Of memory that is not mapped, one message and its answer update an integer of 32 or 64 bits. The exceptions are
+/// [`Update::Prod`], and the smallest and largest of integers with a sign: these ask for the element first, and so do the
+/// updates of floats but [`Update::Replace`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Update {
     /// `old + value`; integers wrap.

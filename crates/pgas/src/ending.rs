@@ -2,6 +2,7 @@
 
 use crate::collective::Kind;
 use crate::job::Job;
+use crate::unfinished::while_unwinding;
 use crate::{Pgas, Result};
 use samite_fabric::{Fabric, PeerId};
 use std::cell::RefCell;
@@ -32,6 +33,7 @@ impl Drop for Pgas<'_> {
     fn drop(&mut self) {
         if std::thread::panicking() {
             tracing::debug!("global memory is left by a panic, without waiting for the others");
+            while_unwinding(|| self.job.unfinished.finish(self.job.fabric));
         } else {
             self.end();
         }

@@ -2,9 +2,21 @@
 
 use samite_fabric::testing::{RawFrame, Tamper, tamper};
 use samite_fabric::transport::Class;
+use samite_fabric::transport::sim::Scenario;
 use samite_fabric::{Fabric, PeerId};
+use samite_testkit::Outcome;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+/// Runs so many units over messages in the checking mode.
+pub(crate) fn simulate_checked(units: u32, body: impl Fn(&Fabric, &[PeerId]) -> Outcome + Sync) {
+    for seed in 0..8 {
+        let mut scenario = Scenario::new(seed, units);
+        scenario.config.check = true;
+        let ended = scenario.run(|fabric| body(fabric, &fabric.job()?));
+        assert!(ended.iter().all(Result::is_ok), "seed {seed}: {ended:?}");
+    }
+}
 
 /// Lies are told up to this one. Whoever asks for so many has no deadline.
 pub(crate) const LIES: u64 = 20_000;

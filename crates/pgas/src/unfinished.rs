@@ -59,6 +59,19 @@ impl<'f> Unfinished<'f> {
         turn.left.retain_mut(|left| !left.go_on());
     }
 
+    /// Goes on with all of it until nothing is left, or the deadline is over: a panic leaves global memory, and nobody
+    /// comes back for it.
+    pub(crate) fn finish(&self, fabric: &Fabric) {
+        let is_done = || {
+            self.step(fabric);
+            self.is_empty().then_some(())
+        };
+        let what = "what a panic has left in the middle";
+        if let Err(error) = fabric.wait_stepping(what, &[], is_done, || false) {
+            tracing::warn!(%error, "others may wait for what is left in the middle");
+        }
+    }
+
     /// Forgets it: nobody depends on it any more.
     pub(crate) fn end(&self) {
         self.over.set(true);

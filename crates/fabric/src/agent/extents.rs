@@ -69,14 +69,19 @@ impl AgentExtents {
         {
             return Err(error.clone());
         }
-        let socket = connect(&self.domain, at_most);
-        let error = socket.as_ref().err().cloned();
-        self.unreached = error.map(|error| (Instant::now(), error));
-        self.send_by(socket?, request)
+        self.send_by(connect(&self.domain, at_most), request)
     }
 
-    /// Sends a request by a connection. It fails where the agent is there, but has not waited for this process to speak.
-    fn send_by(&self, socket: OwnedFd, request: &Request) -> Result<OwnedFd, Error> {
+    /// Sends a request by a connection, if there is one. It fails also where the agent is there, but has not waited for
+    /// this process to speak.
+    fn send_by(
+        &mut self,
+        socket: Result<OwnedFd, Error>,
+        request: &Request,
+    ) -> Result<OwnedFd, Error> {
+        let error = socket.as_ref().err().cloned();
+        self.unreached = error.map(|error| (Instant::now(), error));
+        let socket = socket?;
         send(socket.as_fd(), request, &[]).map_err(failed(&self.domain))?;
         Ok(socket)
     }
@@ -382,12 +387,13 @@ mod tests {
             offset: 2 << 20,
             bytes: 2 << 20,
         };
-        let socket = connect(&extents.domain, LONG).unwrap();
+        let socket = connect(&extents.domain, LONG);
         let turned_away = rustix::net::accept(&listener).unwrap();
         crate::agent::control::turn_away(turned_away.as_fd(), &Answer::Late);
         drop(turned_away);
         let request = extents.extent(100);
         assert!(extents.send_by(socket, &request).is_err());
+        assert!(extents.unreached.is_none());
         extents.give_back(span);
         assert_eq!(extents.to_return, [], "it does not count as unreached");
         assert!(has_come(listener.as_fd(), LONG));

@@ -22,7 +22,8 @@ use std::ops::{Deref, DerefMut};
 #[derive(Debug)]
 pub struct GlobalLock<'f, T: Elem> {
     lock: Lock<'f>,
-    /// Which of two copies of the value is valid, and both: a new value is valid when all of it is there.
+    /// Which of two copies of the value is valid, and both: a new value is valid when all of it is there. Whoever takes the
+    /// lock gets both, in one message where they are far.
     copies: Segment<'f, u64>,
     kind: PhantomData<T>,
 }

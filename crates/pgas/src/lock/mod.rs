@@ -290,7 +290,7 @@ impl Guard<'_, '_> {
     fn give_up(self) {
         let (lock, broken) = (self.lock, self.repair.is_some());
         std::mem::forget(self);
-        report(lock.holding(broken).give());
+        report(lock.holding(broken).complete_and_give());
     }
 
     /// Gives the lock back. What this unit started without a handle is complete before; whoever gets
@@ -344,7 +344,8 @@ impl Drop for Guard<'_, '_> {
 }
 
 impl Guard<'_, '_> {
-    /// Gives the lock back while the thread unwinds; broken, in the middle of a repair.
+    /// Gives the lock back while the thread unwinds; broken, in the middle of a repair. It waits for what was done under the
+    /// lock: the next holder must find all of that.
     #[cold]
     fn unwind(&self) {
         let broken = self.repair.is_some_and(|repair| !repair.unwinding);

@@ -3,12 +3,12 @@
 
 use super::drive::State;
 use super::{GlobalLock, Lock};
-use crate::tampered::{ALMOST_ALL, GET, LIES, Lies, PUT, lose, starve, starving};
+use crate::tampered::{ALMOST_ALL, GET, LIES, Lies, PUT, lose, simulate_checked, starve, starving};
 use crate::unfinished::Finish;
 use crate::{Elem, Error, Pgas, Result, Team, Unit, Wanted};
 use samite_fabric::testing::{RawFrame, send};
 use samite_fabric::transport::{Class, Push};
-use samite_fabric::{Error as Below, Fabric};
+use samite_fabric::{Error as Below, Fabric, Match};
 use samite_testkit::{Outcome, check, same, simulate};
 use std::cell::RefCell;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -256,6 +256,35 @@ fn a_value_that_cannot_be_read_leaves_the_lock_free() {
         *value.acquire()? += 1;
         world.barrier()?;
         same!(*value.acquire()?, 4);
+        Ok(world.barrier()?)
+    });
+}
+
+/// A value that one unit could not read, and another one changes afterwards: these did not race.
+#[test]
+fn a_value_that_cannot_be_read_is_no_race() {
+    let lost = &Arc::new(AtomicU64::new(0));
+    simulate_checked(3, |fabric, peers| {
+        let pgas = Pgas::new(fabric)?;
+        let world = pgas.world();
+        let value = value_of_the_second(world, 1_u64)?;
+        world.barrier()?;
+        if world.rank() == 0 {
+            lose(fabric, lost);
+            lost.store(u64::from(GET), Relaxed);
+            fabric.set_deadline(Duration::from_millis(50));
+            timed_out(&value.acquire().map(drop))?;
+            lost.store(0, Relaxed);
+            fabric.set_deadline(PATIENT);
+            // The checking mode does not know of it, so that the lock alone is between the two.
+            fabric.send(peers[2], 5, &[])?;
+        }
+        if world.rank() == 2 {
+            fabric.recv(Match::from(peers[0], 5), &mut [])?;
+            *value.acquire()? += 1;
+        }
+        world.barrier()?;
+        same!(*value.acquire()?, 2);
         Ok(world.barrier()?)
     });
 }

@@ -2,7 +2,7 @@
 
 use crate::late::lock_of_the_first;
 use crate::until_queued;
-use samite_fabric::{Fabric, PeerId};
+use samite_fabric::{Fabric, Match, PeerId};
 use samite_pgas::{Error, Guard, Lock, Op, Pgas, Segment, Signal, SignalOp, Unit, Wanted};
 use samite_testkit::{MESSAGES_ONLY, Outcome, Who, check, everywhere, pause, point, same, units};
 use std::cell::Cell;
@@ -179,5 +179,55 @@ fn a_handler_behind_a_handler() {
         cast.wait_point(Who::Unit(1), "late");
         cast.release(Who::Unit(2));
         cast.release(Who::Unit(0));
+    });
+}
+
+/// Unit 1 is in the queue between two others when a panic ends its call and all of its global memory, but not its process: who
+/// is behind it gets the lock.
+#[test]
+fn a_panic_that_leaves_global_memory() {
+    const GONE: u64 = 5;
+    const HAS_IT: u64 = 6;
+    let left = |fabric: &Fabric| -> Outcome {
+        let pgas = Pgas::new(fabric)?;
+        let world = pgas.world();
+        let lock = lock_of_the_first(world)?;
+        world.barrier()?;
+        let patient = fabric.deadline();
+        fabric.set_deadline(std::time::Duration::from_millis(50));
+        let late = lock.acquire().map(Guard::release);
+        check!(late.is_err(), "{late:?}");
+        fabric.set_deadline(patient);
+        point("late");
+        until_queued(&lock, 3)?;
+        resume_unwind(Box::new("a caller"))
+    };
+    let body = move |fabric: &Fabric, peers: &[PeerId]| {
+        if fabric.me() == peers[1] {
+            let ended = catch_unwind(AssertUnwindSafe(|| left(fabric)));
+            check!(ended.is_err(), "{ended:?}");
+            fabric.send(peers[0], GONE, &[])?;
+            fabric.recv(Match::from(peers[2], HAS_IT), &mut [])?;
+            return Ok(());
+        }
+        let pgas = Pgas::new(fabric)?;
+        let (world, me) = (pgas.world(), pgas.me());
+        let lock = lock_of_the_first(world)?;
+        let guard = (me == Unit(0)).then(|| lock.acquire()).transpose()?;
+        world.barrier()?;
+        if let Some(guard) = guard {
+            fabric.recv(Match::from(peers[1], GONE), &mut [])?;
+            return Ok(guard.release()?);
+        }
+        pause("behind");
+        lock.acquire()?.release()?;
+        Ok(fabric.send(peers[1], HAS_IT, &[])?)
+    };
+    let name = "panics::a_panic_that_leaves_global_memory";
+    let units = units(3).mask(MESSAGES_ONLY);
+    units.conduct(name, body, |cast| {
+        cast.wait_point(Who::Unit(2), "behind");
+        cast.wait_point(Who::Unit(1), "late");
+        cast.release(Who::Unit(2));
     });
 }

@@ -1,11 +1,11 @@
 use super::*;
 use crate::Pgas;
 use crate::tampered::{
-    ALMOST_ALL, Lies, Losing, delay_an_addition, delay_an_exchange, starve, starving,
+    ALMOST_ALL, Lies, Losing, delay_an_addition, delay_an_exchange, simulate_checked, starve,
+    starving,
 };
 use crate::unfinished::Finish;
 use samite_fabric::testing::tamper;
-use samite_fabric::transport::sim::Scenario;
 use samite_fabric::{Config, Error as Below, Fabric, Identity, PeerId};
 use samite_testkit::{Outcome, check, same, simulate};
 use std::cell::Cell;
@@ -191,22 +191,12 @@ fn a_panic_behind_the_end_of_a_change_changes_nothing() {
     });
 }
 
-/// Runs two units over messages in the checking mode.
-fn simulate_checked(body: impl Fn(&Fabric, &[PeerId]) -> Outcome + Sync) {
-    for seed in 0..8 {
-        let mut scenario = Scenario::new(seed, 2);
-        scenario.config.check = true;
-        let ended = scenario.run(|fabric| body(fabric, &fabric.job()?));
-        assert!(ended.iter().all(Result::is_ok), "seed {seed}: {ended:?}");
-    }
-}
-
 /// The checking mode has no answer, behind the exchange that takes a slot, and before the slot is given back, where the wait
 /// ends at its deadline or by a panic: nobody finds the slot busy, and it was given back once.
 #[test]
 fn a_question_without_an_answer_leaves_no_slot_busy() {
     let lost = &Arc::new(AtomicU64::new(0));
-    simulate_checked(|fabric, peers| {
+    simulate_checked(2, |fabric, peers| {
         let pgas = Pgas::new(fabric)?;
         let world = pgas.world();
         let map = Map::<u64, u64>::new(world, 8)?;
