@@ -138,7 +138,11 @@ impl Steward {
             let streams = streams.iter().filter_map(|id| self.streams.get(id));
             let mut keeping: Option<Keeping> = None;
             for keeps in streams.flat_map(|stream| stream.who_keeps(blocked)) {
-                keeping = Some(keeping.or(keeps).filter(|_| keeps.is_some())?);
+                let keeps = keeps?;
+                // Another process says more than the one that waits.
+                if keeping.is_none_or(|keeping| Some(keeping.peer) == *whose) {
+                    keeping = Some(keeps);
+                }
             }
             keeping
         };

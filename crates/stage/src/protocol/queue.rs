@@ -204,6 +204,16 @@ mod tests {
         std::iter::from_fn(|| queue.take()).collect()
     }
 
+    /// Whatever the limit, and wherever the steps lie.
+    #[test]
+    fn no_group_is_further_behind_than_that() {
+        for policy in [Policy::Block, Policy::Spill] {
+            let queue = queue(policy, u64::MAX, u64::MAX);
+            assert!(queue.admits(1, MOST_QUEUED - 1, 0, 0, true));
+            assert!(!queue.admits(1, MOST_QUEUED, 0, 0, true));
+        }
+    }
+
     #[test]
     fn block_waits_at_either_limit_and_counts_what_is_held() {
         let mut block = queue(Policy::Block, 2, 100);

@@ -9,13 +9,23 @@ impl Stage {
     /// A stream that a process writes and another one reads, as a group that may be far behind.
     fn stream(&mut self, writes: u32, name: &str, reads: u32) -> (WriterId, ReaderId) {
         let writer = self.writer_of(writes, name);
-        let limits = Some(Limits {
+        (writer, self.follow(reads, name, Policy::Block))
+    }
+
+    /// A reader of a stream that may be far behind.
+    fn follow(&mut self, reads: u32, name: &str, policy: Policy) -> ReaderId {
+        let limits = Limits {
             steps: 1000,
             bytes: 1 << 20,
-        });
+        };
+        self.follow_with(reads, name, policy, limits)
+    }
+
+    fn follow_with(&mut self, reads: u32, name: &str, policy: Policy, limits: Limits) -> ReaderId {
+        let limits = Some(limits);
         let reader = Box::new(Reader {
             limits,
-            ..group("viewer", Policy::Block)
+            ..group("viewer", policy)
         });
         let ticket = self.ask(Peer(reads.into()), |ticket| Request::OpenReader {
             ticket,
@@ -25,7 +35,7 @@ impl Stage {
             gives_up: false,
         });
         match self.answer(ticket) {
-            Answer::Reading { reader, .. } => (writer, reader),
+            Answer::Reading { reader, .. } => reader,
             other => panic!("{other:?}"),
         }
     }
@@ -329,4 +339,54 @@ fn who_has_too_much_unread_may_read() {
         let next = stage.next(1, filter);
         assert_eq!(stage.record(next).step, step);
     }
+}
+
+/// A rank that computes makes no room where another one, which waits, has not committed the step either.
+#[test]
+fn a_rank_that_computes_beside_a_circle() {
+    let mut stage = Stage::new(1 << 20);
+    let there = [0, 2].map(|peer| stage.rank_of(peer, "there", peer / 2, 2));
+    let follower = stage.follow(1, "there", Policy::Block);
+    let (back, other) = stage.stream(0, "back", 1);
+    for step in 0..6 {
+        stage.write_text(0, there[0], step, PART);
+        stage.write_text(2, there[1], step, 10);
+    }
+    let next = stage.next(1, other);
+    let ticket = stage.begin_as(0, there[0], 6, Vec::new());
+    assert!(stage.waits(ticket));
+    stage.pass(1000);
+    let fault = stage.fault(ticket);
+    let sentence = "this wait would never end, since rank 0 of there waits for room in there until rank 0 of viewer reads, and rank 0 of viewer waits for rank 0 of back to commit step 0 of back; raise a limit, or let one of them read or write in another order";
+    assert_eq!(fault.to_string(), sentence);
+    assert!(matches!(stage.fault(next), Fault::Circle { .. }));
+    // Nor is a stream of its own named, which keeps what was read.
+    assert_eq!(stage.drain(1, follower), [0, 1, 2, 3, 4, 5]);
+    let ticket = stage.begin_as(0, back, 0, Vec::new());
+    assert_eq!(stage.buffers(ticket), []);
+}
+
+/// A group without a limit is opened beside steps that readers have still to take.
+#[test]
+fn a_group_without_a_limit_is_opened() {
+    let mut stage = Stage::new(1 << 20);
+    let (own, _) = stage.stream(0, "own", 10);
+    for step in 0..6 {
+        stage.write_text(0, own, step, PART);
+    }
+    stage.writer_of(1, "other");
+    let ticket = stage.ask(Peer(0), |ticket| Request::OpenReader {
+        ticket,
+        stream: "other".into(),
+        reader: Box::new(Reader {
+            limits: Some(Limits {
+                steps: u64::MAX,
+                bytes: u64::MAX,
+            }),
+            ..group("viewer", Policy::Block)
+        }),
+        patience: 0,
+        gives_up: false,
+    });
+    assert!(matches!(stage.answer(ticket), Answer::Reading { .. }));
 }

@@ -179,12 +179,16 @@ impl Stage {
 
     /// The one rank of the writer of another stream.
     fn writer_of(&mut self, peer: u32, stream: &str) -> WriterId {
+        self.rank_of(peer, stream, 0, 1)
+    }
+
+    fn rank_of(&mut self, peer: u32, stream: &str, rank: u32, size: u32) -> WriterId {
         let ticket = self.ask(Peer(peer.into()), |ticket| Request::OpenWriter {
             ticket,
             stream: stream.into(),
             program: stream.into(),
-            rank: 0,
-            size: 1,
+            rank,
+            size,
             config: Box::new(config()),
             patience: 0,
             gives_up: false,

@@ -130,8 +130,8 @@ impl Stream {
         })
     }
 
-    /// For each rank that has steps still to take, or to let go of, and each without which the open step is not whole, so that it
-    /// cannot take the place of others: who it is, if it is one of the `blocked`. The others may go on.
+    /// For each rank that has steps still to take, or to let go of: who it is, if it is one of the `blocked`. The others may go on.
+    /// The same of a rank without which the open step never becomes whole, where that would make room.
     pub(in crate::protocol) fn who_keeps(
         &self,
         blocked: &BTreeSet<Peer>,
@@ -157,19 +157,11 @@ impl Stream {
                 _ => None,
             })
         });
-        let step = self.store.committed;
-        let writers = self.writers.ranks.iter().enumerate();
-        let behind = writers.filter(move |(_, rank)| self.end.is_none() && rank.next == step);
-        let behind = behind.filter(|(_, rank)| rank.place != Place::Closed);
-        let behind = behind.map(move |(rank, state)| match state.place {
-            Place::Here(peer) if blocked.contains(&peer) => Some(Keeping {
-                stream: self.id,
-                member: Member::Writer(rank),
-                peer,
-            }),
-            _ => None,
+        let commit = self.commit_makes_room().then(|| {
+            let member = self.kept_from_commit(blocked)?;
+            Some(self.stuck(member, Some(member))?.whom)
         });
-        expected.chain(ranks).chain(behind)
+        expected.chain(ranks).chain(commit)
     }
 
     /// A writer rank of the `blocked` without which the open step never becomes whole. None where one is away: its lease ends the wait.
@@ -189,6 +181,19 @@ impl Stream {
             }
         }
         first.map(Member::Writer)
+    }
+
+    /// Whether there is less at the coordinator when the open step is whole: of parts that are there already, or of steps that it
+    /// takes the place of.
+    fn commit_makes_room(&self) -> bool {
+        let drops = |group: &Group| {
+            let policy = group.queue.policy();
+            matches!(policy, Policy::Latest | Policy::DropOldest) && group.queue.steps() > 0
+        };
+        let is_retained = self.store.retained_from < self.store.committed;
+        let is_begun = self.store.open.parts.iter().any(Option::is_some);
+        let groups = self.groups.groups.values();
+        self.end.is_none() && (is_begun || is_retained || groups.into_iter().any(drops))
     }
 
     /// A reader rank of the `blocked` without which the open step is never let in.
@@ -244,8 +249,8 @@ impl Group {
     ) -> Option<usize> {
         let is_away = |place| matches!(place, ReaderPlace::Away(_));
         // What spills is let in as soon as there is room on the disk, by whomever.
-        if self.queue.policy() == Policy::Spill || self.ranks.iter().any(|rank| is_away(rank.place))
-        {
+        let spills = self.queue.policy() == Policy::Spill && store.disk_full;
+        if spills || self.ranks.iter().any(|rank| is_away(rank.place)) {
             return None;
         }
         let blocked =

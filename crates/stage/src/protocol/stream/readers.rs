@@ -105,8 +105,12 @@ impl Stream {
         let there = self.store.steps.iter();
         let there = there.filter(|(step, _)| **step >= begin || before.contains(step));
         let there: Vec<(Step, u64)> = there.map(|(&step, stored)| (step, stored.bytes)).collect();
-        let cost = cost + Queue::cost(limits, there.len() as u64);
-        self.store.costs.ledger.check(from, cost)?;
+        let queue_cost = Queue::cost(limits, there.len() as u64);
+        self.store
+            .costs
+            .ledger
+            .check_beside_steps(from, queue_cost)?;
+        let cost = cost + queue_cost;
         for (step, bytes) in there {
             if self.touches(step, reader.only.as_ref()) {
                 queue.offer(step, bytes);
