@@ -38,7 +38,8 @@ impl Steward {
         }
     }
 
-    /// The processes of which readers that live let steps go, in whichever stream; only looked for where one waits for that.
+    /// The processes that have less here when living readers, or ranks that have still to commit, get on, in whichever stream. Only
+    /// looked for where one waits for that.
     fn eased(&self) -> BTreeSet<Peer> {
         let streams = || self.streams.iter();
         let mut over = streams().flat_map(|(_, stream)| stream.over_memory());
