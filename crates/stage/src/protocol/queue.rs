@@ -17,7 +17,7 @@
 //! the first rank waits for the last one instead when the steps between them are at the limit, and what it would take next may be
 //! dropped meanwhile.
 //!
-//! No group has more than [`MOST_QUEUED`] steps that somebody has still to take, whatever its limit says and wherever they lie: what
+//! No group has more than `MOST_QUEUED` steps that somebody has still to take, whatever its limit says and wherever they lie: what
 //! the queue of a group takes of the coordinator is counted when the group is opened.
 //!
 //! When the *memory* is short (which other groups and streams share), the dropping policies give more away than their own
