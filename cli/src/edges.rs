@@ -1,15 +1,10 @@
-//! The edges of a workflow: from the words of the file to what streams are opened with. What can be known before a unit starts is
-//! checked here.
+//! The edges of a workflow, as units get them: under the settings of this run, and checked before a
+//! unit starts.
 
-use samite::config::{Bytes, Resolved, StageConfig, Steps, Worded};
-use samite::stage::method::graph::{
-    Applied, Cut, Edge, Extent, Promise, Redistribution, check_cycles, check_operators, dtype,
-};
-use samite::stage::protocol::{Limits, Policy};
-use samite::stage::space::Dims;
+use samite::config::{Bytes, Resolved, Steps};
+use samite::stage::method::graph::{Edge, check_cycles, check_operators};
 use samite::stage::{Configuration, Method, Settings};
-use samite_launch::{EdgeKey, Error, Workflow};
-use std::str::FromStr;
+use samite_launch::{Error, Workflow};
 
 /// The edges of a workflow whose streams have these settings. What the command line or the environment says of a stream
 /// counts more than the words of its edge.
@@ -17,164 +12,77 @@ use std::str::FromStr;
 /// # Errors
 /// [`Error::Workflow`], with the line of the edge that cannot be.
 pub(crate) fn edges(workflow: &Workflow, settings: &Resolved) -> Result<Vec<Edge>, Error> {
-    let stage = &settings.config.stage;
-    let written = workflow.edges()?;
-    let streams = stage.configuration();
-    let edges = written.iter().enumerate().map(|(at, written)| {
-        let reading = Reading {
-            workflow,
-            at,
-            settings,
-            streams: &streams,
-        };
-        reading.edge(written)
-    });
-    let edges: Vec<Edge> = edges.collect::<Result<_, _>>()?;
-    check_methods(workflow, stage, &edges)?;
+    let streams = settings.config.stage.configuration();
+    let mut edges: Vec<Edge> = workflow.edges()?;
+    for (at, edge) in edges.iter_mut().enumerate() {
+        check_operators(edge).map_err(|(operator, error)| {
+            workflow.edge_error(at, &format!("operators.{operator}"), error)
+        })?;
+        check_method(workflow, &streams, at, edge)?;
+        settle(edge, settings, &streams);
+    }
     // With other methods there are no tokens, and who waits for whom is the programs' own business.
     let is_graph = |edge: &Edge| streams.stream(&edge.stream).method == Method::Graph;
     let graph = edges.iter().cloned().enumerate();
     let (numbers, graph): (Vec<usize>, Vec<Edge>) =
         graph.filter(|(_, edge)| is_graph(edge)).unzip();
-    check_cycles(&graph).map_err(|(at, error)| {
-        workflow.edge_error(numbers[at], EdgeKey::From, error.to_string())
-    })?;
+    check_cycles(&graph).map_err(|(at, error)| workflow.edge_error(numbers[at], "from", error))?;
     Ok(edges)
 }
 
 /// What only the method `graph` does is not said of a stream that has another one.
-fn check_methods(workflow: &Workflow, stage: &StageConfig, edges: &[Edge]) -> Result<(), Error> {
-    let settings = stage.configuration();
-    for (at, edge) in edges.iter().enumerate() {
-        // A reader finds the settings by its own name of the stream, a writer by its.
-        let names = [&edge.stream, &edge.name];
-        let all = names.map(|name| settings.stream(name).method == Method::Graph);
-        if all[0] != all[1] {
-            let message = format!(
-                "the stream is `{}` for {} and `{}` for {}, and only one of the two has the method `graph`: give both the same",
-                edge.stream, edge.from, edge.name, edge.to
-            );
-            return Err(workflow.edge_error(at, EdgeKey::As, message));
-        }
-        if let (Some(word), false) = (edge.needs_graph(), all[0]) {
-            let key = match word {
-                "redistribute" => EdgeKey::Redistribute,
-                "operators" => EdgeKey::Operator(0),
-                "tokens" => EdgeKey::Tokens,
-                _ => EdgeKey::As,
-            };
-            let message = format!(
-                "`{word}` is for streams with the method `graph`, and `{}` has another one: set `stage.method = \"graph\"` in [config], or leave it out",
-                edge.stream
-            );
-            return Err(workflow.edge_error(at, key, message));
-        }
+fn check_method(
+    workflow: &Workflow,
+    streams: &Configuration,
+    at: usize,
+    edge: &Edge,
+) -> Result<(), Error> {
+    // A reader finds the settings by its own name of the stream, a writer by its.
+    let names = [&edge.stream, &edge.name];
+    let all = names.map(|name| streams.stream(name).method == Method::Graph);
+    if all[0] != all[1] {
+        let message = format!(
+            "the stream is `{}` for {} and `{}` for {}, and only one of the two has the method \
+             `graph`: give both the same",
+            edge.stream, edge.from, edge.name, edge.to
+        );
+        return Err(workflow.edge_error(at, "as", message));
+    }
+    if let (Some(word), false) = (edge.needs_graph(), all[0]) {
+        let message = format!(
+            "`{word}` is for streams with the method `graph`, and `{}` has another one: set \
+             `stage.method = \"graph\"` in [config], or leave it out",
+            edge.stream
+        );
+        return Err(workflow.edge_error(at, word, message));
     }
     Ok(())
 }
 
-/// Reads the words of one edge.
-struct Reading<'w> {
-    workflow: &'w Workflow,
-    at: usize,
-    settings: &'w Resolved,
-    streams: &'w Configuration,
-}
-
-impl Reading<'_> {
-    fn edge(&self, written: &samite_launch::Edge) -> Result<Edge, Error> {
-        let redistribute = self.word(EdgeKey::Redistribute, &written.redistribute)?;
-        let policy: Option<Worded<Policy>> = self.word(EdgeKey::Rate, &written.rate)?;
-        let promises = written.variables.iter().enumerate();
-        let promises = promises.map(|(number, promise)| self.promise(number, promise));
-        let operators = written.operators.iter().map(|operator| Applied {
-            apply: operator.apply.clone(),
-            variables: operator.variables.clone(),
-        });
-        let policy = match self.of_this_run(written, "policy") {
-            Some(settings) => Some(settings.policy),
-            None => policy.map(|word| word.0),
-        };
-        let edge = Edge {
-            redistribute: redistribute.unwrap_or(Redistribution::Box),
-            policy,
-            limits: self.limits(written)?,
-            operators: operators.collect(),
-            tokens: written.tokens,
-            variables: promises.collect::<Result<_, _>>()?,
-            name: written.name.clone(),
-            ..Edge::new(&written.from, &written.stream, &written.to)
-        };
-        check_operators(&edge)
-            .map_err(|(operator, error)| self.wrong(EdgeKey::Operator(operator), error))?;
-        Ok(edge)
+/// Rate and limits, each by itself: as it is said for this run, else by the edge; where the edge
+/// has one of the limits alone, the other one is that of the settings of the stream.
+fn settle(edge: &mut Edge, settings: &Resolved, streams: &Configuration) {
+    // The settings of the stream, by that of its two names under which the command line or the
+    // environment says this one: then it counts for both ends of the edge. The reader's own name
+    // comes first.
+    let names = [edge.name.clone(), edge.stream.clone()];
+    let of_this_run = |key: &str| -> Option<&Settings> {
+        let is_said = |name: &&String| settings.is_of_this_run(&format!("stage.{name}.{key}"));
+        Some(streams.stream(names.iter().find(is_said)?))
+    };
+    if let Some(said) = of_this_run("policy") {
+        edge.policy = Some(said.policy);
     }
-
-    fn promise(&self, number: usize, written: &samite_launch::Promise) -> Result<Promise, Error> {
-        let wrong = |error| self.wrong(EdgeKey::Variable(number), error);
-        let cut = written.cut.as_deref().map(Cut::from_str).transpose();
-        let extent = written.extent.as_ref().map(|extent| match extent {
-            samite_launch::Extent::Block(block) => Extent::Block(Dims::from_slice(block)),
-            samite_launch::Extent::Shape(shape) => Extent::Shape(Dims::from_slice(shape)),
-        });
-        Ok(Promise {
-            name: written.name.clone(),
-            dtype: dtype(&written.dtype).map_err(wrong)?,
-            extent,
-            cut: cut.map_err(wrong)?,
-            every: written.every,
-        })
+    if let Some(said) = of_this_run("limit_steps") {
+        edge.limit_steps = said.steps.map(Steps);
     }
-
-    /// Each limit by itself: as it is said for this run, else by the edge, else by the settings of the stream.
-    fn limits(&self, written: &samite_launch::Edge) -> Result<Option<Limits>, Error> {
-        let steps: Option<Steps> = self.word(EdgeKey::LimitSteps, &written.limit_steps)?;
-        let bytes: Option<Bytes> = self.word(EdgeKey::LimitBytes, &written.limit_bytes)?;
-        let steps = match self.of_this_run(written, "limit_steps") {
-            Some(settings) => settings.steps,
-            None => steps.map(|steps| steps.0),
-        };
-        let bytes = match self.of_this_run(written, "limit_bytes") {
-            Some(settings) => settings.bytes,
-            None => bytes.map(Bytes::get),
-        };
-        if (steps, bytes) == (None, None) {
-            return Ok(None);
-        }
-        // A reader finds its settings by its own name of the stream.
-        let own = self.streams.stream(&written.name);
-        Ok(Some(Limits {
-            steps: steps.or(own.steps).unwrap_or(2),
-            // Whole numbers of the text that units get have 63 bits.
-            bytes: bytes.or(own.bytes).unwrap_or(i64::MAX as u64),
-        }))
+    if let Some(said) = of_this_run("limit_bytes") {
+        edge.limit_bytes = said.bytes.map(Bytes::new);
     }
-
-    /// The settings of the stream, by that of its two names under which the command line or the environment says this one: then
-    /// it counts for both ends of the edge. The reader's own name comes first.
-    fn of_this_run(&self, written: &samite_launch::Edge, key: &str) -> Option<&Settings> {
-        let mut names = [&written.name, &written.stream].into_iter();
-        let is_said = |name: &String| {
-            let setting = format!("stage.{name}.{key}");
-            self.settings.is_of_this_run(&setting)
-        };
-        let name = names.find(|name| is_said(name))?;
-        Some(self.streams.stream(name))
-    }
-
-    fn word<T: FromStr<Err: ToString>>(
-        &self,
-        key: EdgeKey,
-        text: &Option<String>,
-    ) -> Result<Option<T>, Error> {
-        let parsed = text.as_ref().map(|text| text.parse());
-        parsed
-            .transpose()
-            .map_err(|error: T::Err| self.wrong(key, error))
-    }
-
-    fn wrong(&self, key: EdgeKey, error: impl ToString) -> Error {
-        self.workflow.edge_error(self.at, key, error.to_string())
+    if edge.limits().is_some() {
+        let own = streams.stream(&edge.name);
+        edge.limit_steps = edge.limit_steps.or(own.steps.map(Steps));
+        edge.limit_bytes = edge.limit_bytes.or(own.bytes.map(Bytes::new));
     }
 }
 
@@ -182,6 +90,8 @@ impl Reading<'_> {
 mod tests {
     use super::*;
     use samite::config::Layers;
+    use samite::stage::method::graph::{Cut, Extent, Redistribution};
+    use samite::stage::protocol::Policy;
     use samite_testkit::fuzz;
     use std::path::Path;
 
@@ -211,11 +121,13 @@ mod tests {
         assert_eq!(edge.to_string(), "a/ab -> b/input");
         assert_eq!(edge.redistribute, Redistribution::Round);
         assert_eq!(edge.policy, Some(Policy::Every(3)));
-        let limits = edge.limits.expect("limits");
+        let limits = edge.limits().expect("limits");
         assert_eq!((limits.steps, limits.bytes), (2, 1 << 20));
         assert_eq!((edge.operators.len(), edge.tokens), (2, 1));
         assert!(edge.operators[0].is_for("v") && !edge.operators[1].is_for("v"));
         assert_eq!(edge.variables[0].cut, Some(Cut::Columns));
+        let shape = edge.variables[0].extent.as_ref();
+        assert!(matches!(shape, Some(Extent::Shape(shape)) if shape[..] == [4, 4]));
         let config = samite::config::Config {
             edge: vec![edge.clone()],
             ..Default::default()
@@ -247,7 +159,7 @@ mod tests {
         // Of all streams: the edge is about this one.
         let all = with(&[graph, "stage.policy=latest"]);
         assert_eq!(all.policy, Some(Policy::Every(3)));
-        let limits = |edge: &Edge| edge.limits.map(|limits| (limits.steps, limits.bytes));
+        let limits = |edge: &Edge| edge.limits().map(|limits| (limits.steps, limits.bytes));
         for name in ["ab", "input"] {
             let one = with(&[graph, &format!("stage.{name}.policy=latest")]);
             assert_eq!(
@@ -289,7 +201,7 @@ mod tests {
         for (rest, said) in [
             (
                 "redistribute = 'blok'",
-                "graph.toml:14: `blok` is no redistribution; did you mean `block`?",
+                "graph.toml:14: `redistribute` cannot be `blok`; did you mean `block`?",
             ),
             (
                 "rate = 'sometimes'",
@@ -310,7 +222,43 @@ mod tests {
             ),
             (
                 "variables = [{ name = 'u', dtype = 'f64', cut = 'row' }]",
-                "did you mean `rows`?",
+                "graph.toml:14: `variables.0.cut` cannot be `row`; did you mean `rows`?",
+            ),
+            (
+                "rates = 'latest'",
+                "[[edge]] has no key `rates`; did you mean `rate`?",
+            ),
+            (
+                "variables = [{ name = 'u', dtype = 'f64', blok = 3 }]",
+                "did you mean `block`?",
+            ),
+            (
+                "variables = [{ name = 'u', dtype = 'f64', block = 3, shape = 3 }]",
+                "graph.toml:14: say `block`, of each unit, or `shape`, of the whole: not both",
+            ),
+            (
+                "variables = [{ name = 'u', dtype = 'f64', every = 0 }]",
+                "graph.toml:14: `every` is 1 or more",
+            ),
+            (
+                "variables = [{ dtype = 'f64' }]",
+                "graph.toml:14: missing field `name`",
+            ),
+            (
+                "operators = [{ apply = 'mean 2', variable = ['u'] }]",
+                "did you mean `variables`?",
+            ),
+            (
+                "operators = ['mean 2',\n{ variables = ['u'] }]",
+                "graph.toml:15: missing field `apply`",
+            ),
+            (
+                "operators = ['mean 2',\n3]",
+                "graph.toml:15: `operators.1`: invalid type: found signed int `3`, expected an op",
+            ),
+            (
+                "operators = [{ apply = 'mean 2', variables = [] }]",
+                "graph.toml:14: say which `variables` the operator is for",
             ),
         ] {
             let error = read("graph", &edge("a", "b", rest)).expect_err(rest);

@@ -266,7 +266,7 @@ impl StreamPlan {
             None => quarter,
             Some(_) => u64::MAX,
         };
-        edge.limits.unwrap_or(Limits {
+        edge.limits().unwrap_or(Limits {
             steps: settings.steps.unwrap_or(2),
             bytes: settings.bytes.unwrap_or(bytes),
         })

@@ -75,4 +75,4 @@ pub use parameters::Parameter;
 pub use plan::{Cpus, Name, Plan, Program, find_program};
 pub use signals::Interrupts;
 pub use source::nearest;
-pub use workflow::{Applied, Builtins, Edge, EdgeKey, Extent, Promise, Workflow};
+pub use workflow::{Builtins, Workflow};

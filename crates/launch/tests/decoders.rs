@@ -72,6 +72,6 @@ fn no_text_breaks_a_workflow() {
         }
         let _ = workflow.set(&text(random));
         let _ = workflow.programs(&builtins);
-        let _ = workflow.edges();
+        let _ = workflow.edges::<toml::Table>();
     });
 }

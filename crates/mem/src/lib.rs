@@ -20,7 +20,8 @@
 //! # Files
 //! `sync` (atomics, loom seam) · `arena` · `published` · `shared` · `heap` · `ring` · `claims` · `doorbell` ·
 //! `lease/{mod, words, holder, owner}` · `lend` · `pages` ·
-//! `copy/{mod, kernel, cooperative, calibrate, aside}` · `host` (facts of the machine) · `sys` (system calls)
+//! `copy/{mod, kernel, cooperative, calibrate, aside}` · `host` (facts of the machine) ·
+//! `size` (sizes as people write them) · `sys` (system calls)
 //!
 //! # Rules
 //! M1 A mapping lives until the last [`SharedBytes`] of it is gone; every pointer in this crate is
@@ -69,6 +70,7 @@ mod published;
 pub mod ring;
 #[cfg(not(loom))]
 mod shared;
+mod size;
 pub mod sync;
 #[cfg(not(loom))]
 mod sys;
@@ -84,6 +86,7 @@ pub use pages::Pages;
 pub use published::{Published, Publisher};
 #[cfg(not(loom))]
 pub use shared::{Blocks, Origin, SharedBytes};
+pub use size::Bytes;
 #[cfg(not(loom))]
 pub use sys::{OwnerProcess, PeerCredentials, enable_asymmetric_fences, peer_credentials};
 

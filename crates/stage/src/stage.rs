@@ -239,7 +239,7 @@ impl<'f> Writing<'_, 'f> {
         let expected = edges.iter().map(|edge| Expected {
             group: graph::group_of(edge),
             policy: edge.policy.unwrap_or(settings.policy),
-            limits: edge.limits.or(settings.limits()),
+            limits: edge.limits().or(settings.limits()),
         });
         config.expected = expected.collect();
         let promised = (edges, rank.1);
@@ -327,7 +327,7 @@ impl<'f> Reading<'_, 'f> {
         };
         let policy = policy.or(edge.and_then(|edge| edge.policy));
         options.policy = policy.unwrap_or(settings.policy);
-        let limits = options.limits.or(edge.and_then(|edge| edge.limits));
+        let limits = options.limits.or(edge.and_then(Edge::limits));
         options.limits = limits.or(settings.limits());
         let desk = stage.desk.clone();
         if settings.method == Method::File {

@@ -20,265 +20,233 @@
 //! in the whole. Extents are numbers, or sums and products of parameters (`"4 * {cells}^3"`), in which `true` is 1 and
 //! `false` 0.
 //!
-//! What the words mean is not for the launcher to know: it sees to it that programs and names are there, and works out
-//! numbers.
+//! What the words mean is not for the launcher to know: it fills in parameters, works out numbers,
+//! and sees to it that programs and names are there. The keys and words are those of the type that
+//! the edges are read as.
 
 use super::Workflow;
-use super::file::{EdgeEntry, OperatorEntry, Value, VariableEntry};
 use super::number::{number, numbers};
 use crate::error::Error;
 use crate::parameters::fill_in;
 use crate::source::suggestion;
+use figment::error::Kind;
+use serde::de::DeserializeOwned;
+use std::fmt::Display;
 use std::ops::Range;
-use toml::Spanned;
+use toml::de::DeTable;
+use toml::{Table, Value};
 
-/// A program that reads what another one writes. Words are as the file has them, with parameters filled in.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Edge {
-    /// The program that writes.
-    pub from: String,
-    /// What it calls the stream.
-    pub stream: String,
-    /// The program that reads.
-    pub to: String,
-    /// What that one calls it.
-    pub name: String,
-    /// Who of the readers gets what.
-    pub redistribute: Option<String>,
-    /// What happens when readers are slow.
-    pub rate: Option<String>,
-    /// Most steps that may wait for the readers.
-    pub limit_steps: Option<String>,
-    /// Most bytes that may wait for the readers.
-    pub limit_bytes: Option<String>,
-    /// What is done to what passes, in this order.
-    pub operators: Vec<Applied>,
-    /// The reader's first so many steps are empty.
-    pub tokens: u64,
-    /// What the writer promises.
-    pub variables: Vec<Promise>,
-}
-
-/// An operator of an edge.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Applied {
-    /// As it is written.
-    pub apply: String,
-    /// Names of the variables that it is for; empty: all.
-    pub variables: Vec<String>,
-}
-
-/// An array that the writer of an edge promises.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Promise {
-    /// Its name.
-    pub name: String,
-    /// Type of its elements.
-    pub dtype: String,
-    /// How large it is; `None`: not promised.
-    pub extent: Option<Extent>,
-    /// How the units' parts lie in the whole; `None`: not promised.
-    pub cut: Option<String>,
-    /// It is in the steps whose number is a multiple of this.
-    pub every: u64,
-}
-
-/// Numbers per dimension, the slowest first.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Extent {
-    /// Of what each unit puts in a step.
-    Block(Vec<u64>),
-    /// Of the whole array.
-    Shape(Vec<u64>),
-}
-
-/// Where in an edge something stands, for messages.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[allow(missing_docs, reason = "each is the key of the same name")]
-pub enum EdgeKey {
-    From,
-    Stream,
-    Redistribute,
-    Rate,
-    LimitSteps,
-    LimitBytes,
-    /// The operator with this number.
-    Operator(usize),
-    Tokens,
-    As,
-    /// The variable with this number.
-    Variable(usize),
-}
+/// What `--set edge.PROGRAM.STREAM.KEY=VALUE` can change.
+const SETTABLE: &[&str] = &[
+    "as",
+    "redistribute",
+    "rate",
+    "limit_steps",
+    "limit_bytes",
+    "operators",
+    "tokens",
+];
 
 impl Workflow {
-    /// The edges of the graph, in the file's order; none for a file that does not say who reads what.
+    /// The edges of the graph, in the file's order; none for a file that does not say who reads
+    /// what. `E` says which keys an edge has. For it parameters are filled in, `tokens` and `every`
+    /// are whole numbers, `block` and `shape` lists of them, each operator is a table, and `as` is
+    /// there.
     ///
     /// # Errors
-    /// [`Error::Workflow`]: a program that is not there, two edges into one name, what is no number.
-    pub fn edges(&self) -> Result<Vec<Edge>, Error> {
-        let entries = &self.file.edge;
-        let edges: Vec<Edge> = entries
-            .iter()
-            .map(|entry| self.edge(entry))
-            .collect::<Result<_, _>>()?;
-        for (at, edge) in edges.iter().enumerate() {
-            let same = |other: &&Edge| (&other.to, &other.name) == (&edge.to, &edge.name);
-            if let Some(other) = edges[..at].iter().find(same) {
-                let message = format!(
-                    "{} has two streams called `{}`, `{}` of {} and `{}` of {}: give one another name by `as`",
-                    edge.to, edge.name, other.stream, other.from, edge.stream, edge.from
-                );
-                return Err(self.edge_error(at, EdgeKey::As, message));
-            }
-        }
+    /// [`Error::Workflow`], with the line: what is no `E`, a program that is not there, two edges
+    /// into one name, what is no number.
+    pub fn edges<E: DeserializeOwned>(&self) -> Result<Vec<E>, Error> {
+        let tables = (0..self.file.edge.len()).map(|at| self.filled_edge(at));
+        let tables: Vec<Table> = tables.collect::<Result<_, _>>()?;
+        let read = |(at, table)| self.read_edge(at, table);
+        let edges = tables.iter().enumerate().map(read);
+        let edges = edges.collect::<Result<_, _>>()?;
+        self.check_ends(&tables)?;
         Ok(edges)
     }
 
-    /// An error about an edge, with the line of the key.
-    pub fn edge_error(&self, edge: usize, key: EdgeKey, message: impl Into<String>) -> Error {
-        let span = self.file.edge.get(edge).map(|entry| entry.span(key));
-        self.source.error(span.unwrap_or(0..0), message)
+    /// An error about an edge, with the line of `key`: `tokens`, or `operators.0` for the first of a
+    /// list. What the file does not say has the line of the edge.
+    pub fn edge_error(&self, edge: usize, key: &str, message: impl Display) -> Error {
+        let span = self.place(edge, key).unwrap_or(0..0);
+        self.source.error(span, message.to_string())
     }
 
-    fn edge(&self, entry: &EdgeEntry) -> Result<Edge, Error> {
-        let stream = self.fill(&entry.stream)?;
-        let name = match &entry.name {
-            Some(name) => self.fill(name)?,
-            None => stream.clone(),
-        };
-        let word = |text: &Option<Spanned<String>>| {
-            let filled = text.as_ref().map(|text| self.fill(text));
-            filled.transpose()
-        };
-        let variables = entry.variables.iter();
-        Ok(Edge {
-            from: self.program_of(&entry.from)?,
-            stream,
-            to: self.program_of(&entry.to)?,
-            name,
-            redistribute: word(&entry.redistribute)?,
-            rate: word(&entry.rate)?,
-            limit_steps: word(&entry.limit_steps)?,
-            limit_bytes: word(&entry.limit_bytes)?,
-            operators: entry
-                .operators
-                .iter()
-                .map(|operator| self.operator(operator))
-                .collect::<Result<_, _>>()?,
-            tokens: self.number(&entry.tokens, 0)?,
-            variables: variables
-                .map(|entry| self.promise(entry.get_ref()))
-                .collect::<Result<_, _>>()?,
-        })
-    }
-
-    fn operator(&self, entry: &Spanned<OperatorEntry>) -> Result<Applied, Error> {
-        let (apply, variables) = match entry.get_ref() {
-            OperatorEntry::All(apply) => (apply, None),
-            OperatorEntry::Some { apply, variables } => (apply, variables.as_deref()),
-        };
-        if variables.is_some_and(<[String]>::is_empty) {
-            let message =
-                "say which `variables` the operator is for; without the key it is for all";
-            return Err(self.source.error(entry.span(), message));
+    /// The innermost place of `key` that there is in the file.
+    fn place(&self, edge: usize, key: &str) -> Option<Range<usize>> {
+        let file = DeTable::parse(self.source.text()).ok()?;
+        let mut value = file.get_ref().get("edge")?.get_ref().get(edge)?;
+        let mut span = value.get_ref().get("from").unwrap_or(value).span();
+        for part in key.split('.') {
+            let inner = match part.parse::<usize>() {
+                Ok(at) => value.get_ref().get(at),
+                Err(_) => value.get_ref().get(part),
+            };
+            let Some(inner) = inner else { break };
+            (value, span) = (inner, inner.span());
         }
-        let fill = |text: &String| {
-            fill_in(text, &self.values).map_err(|message| self.source.error(entry.span(), message))
-        };
-        Ok(Applied {
-            apply: fill(apply)?,
-            variables: variables
-                .unwrap_or_default()
-                .iter()
-                .map(fill)
-                .collect::<Result<_, _>>()?,
-        })
+        Some(span)
     }
 
-    fn promise(&self, entry: &VariableEntry) -> Result<Promise, Error> {
-        let extent = match (&entry.block, &entry.shape) {
-            (Some(block), None) => Some(Extent::Block(self.extents(block)?)),
-            (None, Some(shape)) => Some(Extent::Shape(self.extents(shape)?)),
-            (None, None) => None,
-            (Some(_), Some(shape)) => {
-                let message = "say `block`, of each unit, or `shape`, of the whole: not both";
-                return Err(self.source.error(shape.span(), message));
+    fn filled_edge(&self, at: usize) -> Result<Table, Error> {
+        let mut filled = Table::new();
+        for (key, value) in &self.file.edge[at] {
+            filled.insert(key.clone(), self.filled(at, key, value)?);
+        }
+        if let (false, Some(stream)) = (filled.contains_key("as"), filled.get("stream")) {
+            filled.insert("as".to_owned(), stream.clone());
+        }
+        Ok(filled)
+    }
+
+    /// A value of an edge as it is meant; `key` leads to it.
+    fn filled(&self, edge: usize, key: &str, value: &Value) -> Result<Value, Error> {
+        let inside = |part: &dyn Display, value| self.filled(edge, &format!("{key}.{part}"), value);
+        let fill = |text: &str| fill_in(text, &self.values);
+        let text = match value {
+            Value::String(text) => text.clone(),
+            other => other.to_string(),
+        };
+        let filled = match (key.rsplit('.').next().unwrap_or(key), value) {
+            (_, Value::Table(table)) => {
+                let inside = |(part, value)| Ok((String::clone(part), inside(part, value)?));
+                let table = table.iter().map(inside).collect::<Result<Table, _>>()?;
+                return Ok(table.into());
             }
+            (_, Value::Array(values)) => {
+                let inside = |(at, value)| inside(&at, value);
+                let values = values.iter().enumerate().map(inside);
+                return Ok(values.collect::<Result<Vec<_>, _>>()?.into());
+            }
+            ("tokens" | "every", _) => fill(&text).and_then(|text| number(&text)).map(whole),
+            ("block" | "shape", _) => fill(&text)
+                .and_then(|text| numbers(&text))
+                .map(|numbers| numbers.into_iter().map(whole).collect::<Vec<_>>().into()),
+            // In a list of operators a text is short for a table.
+            (at, Value::String(text)) if key == format!("operators.{at}") => {
+                let apply = |text| Table::from_iter([("apply".to_owned(), Value::String(text))]);
+                fill(text).map(apply).map(Value::Table)
+            }
+            (_, Value::String(text)) => fill(text).map(Value::String),
+            (_, other) => Ok(other.clone()),
         };
-        let every = self.number(&entry.every, 1)?;
-        if let (0, Some(text)) = (every, &entry.every) {
-            let message =
-                "`every` is 1 or more: the variable is in the steps that are multiples of it";
-            return Err(self.source.error(text.span(), message));
-        }
-        let cut = entry.cut.as_ref().map(|cut| self.fill(cut));
-        Ok(Promise {
-            name: self.fill(&entry.name)?,
-            dtype: self.fill(&entry.dtype)?,
-            extent,
-            cut: cut.transpose()?,
-            every,
-        })
+        filled.map_err(|message| self.edge_error(edge, key, message))
     }
 
-    /// The name of a program of this file.
-    fn program_of(&self, text: &Spanned<String>) -> Result<String, Error> {
-        let name = self.fill(text)?;
+    fn read_edge<E: DeserializeOwned>(&self, at: usize, table: &Table) -> Result<E, Error> {
+        let wrong = |error: figment::Error| {
+            let key = error.path.join(".");
+            let message = match &error.kind {
+                Kind::UnknownField(found, known) => {
+                    format!("[[edge]] has no key `{key}`{}", suggestion(found, known))
+                }
+                Kind::UnknownVariant(found, known) => {
+                    format!("`{key}` cannot be `{found}`{}", suggestion(found, known))
+                }
+                kind @ (Kind::InvalidType(..) | Kind::InvalidValue(..)) => {
+                    format!("`{key}`: {kind}")
+                }
+                kind => kind.to_string(),
+            };
+            self.edge_error(at, &key, message)
+        };
+        let value = figment::value::Value::serialize(table).map_err(wrong)?;
+        value.deserialize().map_err(wrong)
+    }
+
+    /// Both programs of an edge are there, and a reader has one stream of a name.
+    fn check_ends(&self, edges: &[Table]) -> Result<(), Error> {
+        let ends = edges.iter().map(|edge| {
+            let text = |key| edge.get(key).and_then(Value::as_str).unwrap_or_default();
+            ["from", "stream", "to", "as"].map(text)
+        });
+        let ends: Vec<[&str; 4]> = ends.collect();
+        for (at, [from, stream, to, name]) in ends.iter().enumerate() {
+            self.check_program(at, "from", from)?;
+            self.check_program(at, "to", to)?;
+            let same = |[_, _, other, called]: &&[&str; 4]| (other, called) == (to, name);
+            if let Some([other, others, ..]) = ends[..at].iter().find(same) {
+                let message = format!(
+                    "{to} has two streams called `{name}`, `{others}` of {other} and `{stream}` of \
+                     {from}: give one another name by `as`",
+                );
+                return Err(self.edge_error(at, "as", message));
+            }
+        }
+        Ok(())
+    }
+
+    /// The program at one end of an edge is in this file, and has units.
+    fn check_program(&self, edge: usize, key: &str, name: &str) -> Result<(), Error> {
         let programs = self.file.program.iter();
         let known: Vec<&str> = programs
             .map(|entry| entry.name.get_ref().as_str())
             .collect();
-        let mut programs = self.file.program.iter();
-        if let Some(entry) = programs.find(|entry| *entry.name.get_ref() == name) {
-            if self.units(entry)? == 0 {
-                let message = format!("`{name}` has no units, and an edge needs some");
-                return Err(self.source.error(text.span(), message));
-            }
-            return Ok(name);
-        }
-        let hint = suggestion(&name, &known);
-        let message = format!("there is no program `{name}`{hint}");
-        Err(self.source.error(text.span(), message))
-    }
-
-    fn number(&self, value: &Option<Spanned<Value>>, default: u64) -> Result<u64, Error> {
-        let Some(value) = value else {
-            return Ok(default);
+        let Some(at) = known.iter().position(|known| *known == name) else {
+            let hint = suggestion(name, &known);
+            let message = format!("there is no program `{name}`{hint}");
+            return Err(self.edge_error(edge, key, message));
         };
-        fill_in(&value.get_ref().text(), &self.values)
-            .and_then(|text| number(&text))
-            .map_err(|message| self.source.error(value.span(), message))
+        if self.units(&self.file.program[at])? == 0 {
+            let message = format!("`{name}` has no units, and an edge needs some");
+            return Err(self.edge_error(edge, key, message));
+        }
+        Ok(())
     }
 
-    fn extents(&self, value: &Spanned<Value>) -> Result<Vec<u64>, Error> {
-        fill_in(&value.get_ref().text(), &self.values)
-            .and_then(|text| numbers(&text))
-            .map_err(|message| self.source.error(value.span(), message))
+    /// Changes a value of the file. `key` is `PROGRAM.STREAM.KEY`; names of streams may have
+    /// points. Operators are a list as in the file, or one operator; nothing is none.
+    pub(super) fn set_edge(&mut self, key: &str, value: &str) -> Result<(), String> {
+        let parts = key.split_once('.').and_then(|(program, rest)| {
+            let (stream, key) = rest.rsplit_once('.')?;
+            Some((format!("{program}.{stream}"), key))
+        });
+        let (wanted, key) = parts.ok_or(
+            "write it as edge.PROGRAM.STREAM.KEY=VALUE: the program that reads, and what it calls \
+             the stream",
+        )?;
+        let named = |edge: &Table| {
+            let text = |key| edge.get(key).and_then(Value::as_str);
+            let fill = |text: Option<&str>| fill_in(text.unwrap_or_default(), &self.values);
+            let name = fill(text("as").or(text("stream")))?;
+            Ok::<_, String>(format!("{}.{name}", fill(text("to"))?))
+        };
+        let names: Vec<String> = self.file.edge.iter().map(named).collect::<Result<_, _>>()?;
+        let Some(at) = names.iter().position(|name| *name == wanted) else {
+            let known: Vec<&str> = names.iter().map(String::as_str).collect();
+            let hint = match known[..] {
+                [] => ": the workflow has no [[edge]]".to_owned(),
+                _ => suggestion(&wanted, &known),
+            };
+            return Err(format!("there is no edge `{wanted}`{hint}"));
+        };
+        if !SETTABLE.contains(&key) {
+            let hint = suggestion(key, SETTABLE);
+            return Err(format!("`{key}` of an edge cannot be set{hint}"));
+        }
+        let value = match (key, value.trim()) {
+            ("operators", "") => Value::Array(Vec::new()),
+            ("operators", list) if list.starts_with('[') => list
+                .parse()
+                .map_err(|error: toml::de::Error| error.message().to_owned())?,
+            ("operators", one) => Value::Array(vec![one.into()]),
+            _ => value.into(),
+        };
+        self.file.edge[at].insert(key.to_owned(), value);
+        Ok(())
     }
 }
 
-impl EdgeEntry {
-    fn span(&self, key: EdgeKey) -> Range<usize> {
-        let of = |text: &Option<Spanned<String>>| text.as_ref().map(Spanned::span);
-        let span = match key {
-            EdgeKey::From => None,
-            EdgeKey::Stream => Some(self.stream.span()),
-            EdgeKey::Redistribute => of(&self.redistribute),
-            EdgeKey::Rate => of(&self.rate),
-            EdgeKey::LimitSteps => of(&self.limit_steps),
-            EdgeKey::LimitBytes => of(&self.limit_bytes),
-            EdgeKey::Operator(at) => self.operators.get(at).map(Spanned::span),
-            EdgeKey::Tokens => self.tokens.as_ref().map(Spanned::span),
-            EdgeKey::As => of(&self.name),
-            EdgeKey::Variable(at) => self.variables.get(at).map(Spanned::span),
-        };
-        span.unwrap_or(self.from.span())
-    }
+/// A number of the file: it has 63 bits at most.
+fn whole(number: u64) -> Value {
+    Value::Integer(number as i64)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use serde::Deserialize;
     use std::path::Path;
 
     const PROGRAMS: &str = r#"
@@ -295,115 +263,74 @@ name = "analysis"
 command = "sh"
 "#;
 
-    fn edges(text: &str) -> Result<Vec<Edge>, Error> {
+    fn workflow(text: &str) -> Workflow {
         let text = format!("{PROGRAMS}{text}");
-        Workflow::parse(Path::new("graph.toml"), text)?.edges()
+        Workflow::parse(Path::new("graph.toml"), text).expect("well-formed")
     }
 
-    fn message(text: &str) -> String {
-        edges(text).expect_err(text).to_string()
+    fn tables(workflow: &Workflow) -> Vec<Table> {
+        workflow.edges().expect("well-formed")
+    }
+
+    /// An edge between the two programs: its `from` is in line 14, `rest` begins in line 17.
+    fn edge(rest: &str) -> String {
+        format!("[[edge]]\nfrom = 'solver'\nstream = 'f'\nto = 'analysis'\n{rest}\n")
+    }
+
+    fn table(text: &str) -> Table {
+        toml::from_str(text).expect("a table")
     }
 
     #[test]
-    fn an_edge_says_who_reads_what() {
-        let short = "[[edge]]\nfrom = 'solver'\nstream = 'field'\nto = 'analysis'";
-        let edge = edges(short).expect("well-formed").remove(0);
-        assert_eq!(
-            (edge.from.as_str(), edge.to.as_str()),
-            ("solver", "analysis")
-        );
-        assert_eq!(
-            (edge.stream.as_str(), edge.name.as_str()),
-            ("field", "field")
-        );
-        assert_eq!((edge.tokens, edge.operators.len()), (0, 0));
-        assert_eq!(edge.redistribute, None);
-
+    fn an_edge_is_filled_in() {
+        let short = tables(&workflow(&edge(""))).remove(0);
+        let filled = "from = 'solver'\nstream = 'f'\nto = 'analysis'\nas = 'f'";
+        assert_eq!(short, table(filled));
         let long = r#"
-[[edge]]
-from = "solver"
-stream = "field"
-to = "analysis"
 as = "input"
-redistribute = "block"
 rate = "every {units}"
 limit_steps = "4 steps"
-operators = ["stride 2", { apply = "scale {size}", variables = ["u"] }]
+operators = ["stride 2", { apply = "scale {size}", variables = ["u{size}"] }]
 tokens = "{units} - 1"
 variables = [
-    { name = "u", dtype = "f64", block = "{size}, 2 * {size}^2", cut = "rows", every = 2 },
-    { name = "n", dtype = "u64", shape = 1 },
+    { name = "u", dtype = "f64", block = "{size}, 2 * {size}^2", cut = "rows", every = "2 * true" },
+    { name = "n", dtype = "u64", shape = 0x10 },
 ]
 "#;
-        let edge = edges(long).expect("well-formed").remove(0);
-        assert_eq!(
-            (edge.stream.as_str(), edge.name.as_str()),
-            ("field", "input")
-        );
-        assert_eq!(edge.rate.as_deref(), Some("every 3"));
-        let operators = edge.operators.iter();
-        let operators: Vec<_> = operators
-            .map(|it| (&*it.apply, &it.variables[..]))
-            .collect();
-        let for_u = ["u".to_owned()];
-        assert_eq!(operators, [("stride 2", &[][..]), ("scale 8", &for_u)]);
-        assert_eq!(edge.tokens, 2);
-        let [u, n] = &edge.variables[..] else {
-            panic!("{:?}", edge.variables)
-        };
-        assert_eq!(u.extent, Some(Extent::Block(vec![8, 128])));
-        assert_eq!((u.cut.as_deref(), u.every), (Some("rows"), 2));
-        assert_eq!((&n.extent, n.every), (&Some(Extent::Shape(vec![1])), 1));
+        let filled = r#"
+from = "solver"
+stream = "f"
+to = "analysis"
+as = "input"
+rate = "every 3"
+limit_steps = "4 steps"
+operators = [{ apply = "stride 2" }, { apply = "scale 8", variables = ["u8"] }]
+tokens = 2
+variables = [
+    { name = "u", dtype = "f64", block = [8, 128], cut = "rows", every = 2 },
+    { name = "n", dtype = "u64", shape = [16] },
+]
+"#;
+        assert_eq!(tables(&workflow(&edge(long))).remove(0), table(filled));
     }
 
     #[test]
     fn mistakes_name_their_line_and_what_to_write() {
-        let edge = |rest: &str| {
-            format!("[[edge]]\nfrom = 'solver'\nstream = 'f'\nto = 'analysis'\n{rest}\n")
+        let message = |text: &str| {
+            let edges = workflow(text).edges::<Table>();
+            edges.expect_err(text).to_string()
         };
-        let unknown = "[[edge]]\nfrom = 'solver'\nstream = 'f'\nto = 'analisis'";
-        let error = message(unknown);
+        let error = message(&edge("").replace("analysis", "analisis"));
         assert!(error.contains("graph.toml:16"), "{error}");
         assert!(error.contains("did you mean `analysis`"), "{error}");
         let twice = format!("{}{}", edge(""), edge(""));
         assert!(message(&twice).contains("two streams called `f`"));
         for (rest, said) in [
             ("tokens = 'x'", "`x` is no number"),
-            ("redistribut = 'block'", "did you mean `redistribute`"),
             ("rate = 'every {unit}'", "did you mean `units`"),
-            (
-                "variables = [{ name = 'u', dtype = 'f64', blok = 3 }]",
-                "did you mean `block`",
-            ),
-            (
-                "variables = [{ name = 'u', dtype = 'f64', block = 3, shape = 3 }]",
-                "not both",
-            ),
-            (
-                "variables = [{ name = 'u', dtype = 'f64', every = 0 }]",
-                "1 or more",
-            ),
-            (
-                "variables = [{ name = 'u', dtype = 'f64', block = '{size},' }]",
-                "no number",
-            ),
-            ("variables = [{ dtype = 'f64' }]", "name"),
-            (
-                "operators = [{ apply = 'mean 2', variable = ['u'] }]",
-                "did you mean `variables`",
-            ),
-            (
-                "operators = [{ apply = 'mean {n}' }]",
-                "not in [parameters]",
-            ),
-            (
-                "operators = [{ variables = ['u'] }]",
-                "an operator is a text",
-            ),
-            (
-                "operators = [{ apply = 'mean 2', variables = [] }]",
-                "which `variables`",
-            ),
+            ("variables = [{ block = '{size},' }]", "no number"),
+            ("operators = ['{n}']", "not in [parameters]"),
+            ("operators = [{ apply = '{n}' }]", "not in [parameters]"),
         ] {
             let error = message(&edge(rest));
             assert!(error.contains(said), "{rest}: {error}");
@@ -412,11 +339,57 @@ variables = [
     }
 
     #[test]
-    fn keys_of_an_edge_can_be_set() {
-        let text = format!(
-            "{PROGRAMS}[[edge]]\nfrom = 'solver'\nstream = 'a.b'\nto = 'analysis'\n[[edge]]\nfrom = 'solver'\nstream = 'f'\nto = 'analysis'\nas = 'in'\noperators = ['mean 2']\n"
+    fn what_the_type_of_an_edge_refuses_stands_at_its_key() {
+        #[derive(Debug, Deserialize)]
+        #[serde(deny_unknown_fields)]
+        #[allow(dead_code, reason = "it is only read")]
+        struct Edge {
+            from: String,
+            stream: String,
+            to: String,
+            #[serde(rename = "as")]
+            name: String,
+            redistribute: Option<Half>,
+            variables: Option<Vec<u64>>,
+        }
+        #[derive(Debug, Deserialize)]
+        #[serde(rename_all = "snake_case")]
+        enum Half {
+            Left,
+            Right,
+        }
+        for (rest, line, said) in [
+            ("redistribut = 'left'", 17, "did you mean `redistribute`?"),
+            (
+                "\nredistribute = 'rigt'",
+                18,
+                "cannot be `rigt`; did you mean `right`?",
+            ),
+            (
+                "variables = [\n1,\n'x',\n]",
+                19,
+                "`variables.1`: invalid type",
+            ),
+        ] {
+            let error = workflow(&edge(rest)).edges::<Edge>().expect_err(rest);
+            let error = error.to_string();
+            assert!(error.contains(&format!("graph.toml:{line}: ")), "{error}");
+            assert!(error.contains(said), "{error}");
+        }
+        let without = edge("").replace("stream", "#");
+        let error = workflow(&without).edges::<Edge>().expect_err("no stream");
+        assert!(
+            error
+                .to_string()
+                .starts_with("graph.toml:14: missing field"),
+            "{error}"
         );
-        let mut workflow = Workflow::parse(Path::new("graph.toml"), text).expect("well-formed");
+    }
+
+    #[test]
+    fn keys_of_an_edge_can_be_set() {
+        let other = edge("as = 'in'\noperators = ['mean 2']");
+        let mut workflow = workflow(&(edge("").replace("'f'", "'a.b'") + &other));
         for setting in [
             "edge.analysis.in.rate=every {units}",
             "edge.analysis.in.tokens=2",
@@ -428,22 +401,14 @@ variables = [
         ] {
             workflow.set(setting).expect(setting);
         }
-        let edges = workflow.edges().expect("well-formed");
-        assert_eq!(edges[1].rate.as_deref(), Some("every 3"));
-        assert_eq!((edges[1].tokens, edges[1].operators.len()), (2, 2));
-        assert_eq!(edges[1].operators[1].variables, ["u"]);
-        assert_eq!(edges[0].limit_bytes.as_deref(), Some("1 GiB"));
-        assert_eq!(edges[0].operators[0].apply, "scale 0.5");
-        assert_eq!(
-            (edges[0].redistribute.as_deref(), edges[0].name.as_str()),
-            (Some("count"), "other")
-        );
+        let first = "from = 'solver'\nstream = 'a.b'\nto = 'analysis'\nas = 'other'
+limit_bytes = '1 GiB'\nredistribute = 'count'\noperators = [{ apply = 'scale 0.5' }]";
+        let second = "from = 'solver'\nstream = 'f'\nto = 'analysis'\nas = 'in'
+rate = 'every 3'\ntokens = 2
+operators = [{ apply = 'stride 2' }, { apply = 'as f32', variables = ['u'] }]";
+        assert_eq!(tables(&workflow), [table(first), table(second)]);
         workflow.set("edge.analysis.in.operators=").expect("none");
-        assert!(
-            workflow.edges().expect("well-formed")[1]
-                .operators
-                .is_empty()
-        );
+        assert_eq!(tables(&workflow)[1]["operators"], Value::Array(Vec::new()));
         for (setting, said) in [
             (
                 "edge.analysis.inn.rate=latest",
@@ -459,30 +424,28 @@ variables = [
                 "known here: as, redistribute",
             ),
             ("edge.analysis.rate=latest", "edge.PROGRAM.STREAM.KEY=VALUE"),
-            ("edge.analysis.in.operators=[3]", "an operator is a text"),
+            ("edge.analysis.in.operators=['a'", "unclosed array"),
         ] {
             let error = workflow.set(setting).expect_err(setting).to_string();
             assert!(error.contains(said), "{setting}: {error}");
         }
-        let mut none =
-            Workflow::parse(Path::new("graph.toml"), PROGRAMS.to_owned()).expect("well-formed");
-        let error = none
-            .set("edge.a.b.rate=latest")
-            .expect_err("no edge")
-            .to_string();
+    }
+
+    #[test]
+    fn a_workflow_without_edges_has_none_to_set() {
+        let error = workflow("").set("edge.a.b.rate=latest");
+        let error = error.expect_err("no edge").to_string();
         assert!(error.contains("has no [[edge]]"), "{error}");
     }
 
     #[test]
     fn an_error_of_others_stands_at_its_key() {
-        let text = format!(
-            "{PROGRAMS}[[edge]]\nfrom = 'solver'\nstream = 'f'\nto = 'analysis'\noperators = [\n'a',\n'b',\n]"
-        );
-        let workflow = Workflow::parse(Path::new("graph.toml"), text).expect("well-formed");
+        let workflow = workflow(&edge("operators = [\n'a',\n'b',\n]"));
         let line = |key| workflow.edge_error(0, key, "odd").to_string();
-        assert_eq!(line(EdgeKey::From), "graph.toml:14: odd");
-        assert_eq!(line(EdgeKey::Operator(1)), "graph.toml:19: odd");
-        // What the file does not say stands where the edge does.
-        assert_eq!(line(EdgeKey::Rate), "graph.toml:14: odd");
+        assert_eq!(line("from"), "graph.toml:14: odd");
+        assert_eq!(line("operators.1"), "graph.toml:19: odd");
+        // What the file does not say stands where there is something of it.
+        assert_eq!(line("operators.1.variables"), "graph.toml:19: odd");
+        assert_eq!(line("rate"), "graph.toml:14: odd");
     }
 }

@@ -17,7 +17,7 @@ pub(super) struct File {
     #[serde(default)]
     pub(super) program: Vec<ProgramEntry>,
     #[serde(default)]
-    pub(super) edge: Vec<EdgeEntry>,
+    pub(super) edge: Vec<toml::Table>,
 }
 
 #[derive(Debug, Clone, Default, Deserialize)]
@@ -66,80 +66,12 @@ pub(super) enum CpuEntry {
     PerUnit(Vec<String>),
 }
 
-#[derive(Debug, Clone, Deserialize)]
-pub(super) struct EdgeEntry {
-    pub(super) from: Spanned<String>,
-    pub(super) stream: Spanned<String>,
-    pub(super) to: Spanned<String>,
-    #[serde(rename = "as")]
-    pub(super) name: Option<Spanned<String>>,
-    pub(super) redistribute: Option<Spanned<String>>,
-    pub(super) rate: Option<Spanned<String>>,
-    pub(super) limit_steps: Option<Spanned<String>>,
-    pub(super) limit_bytes: Option<Spanned<String>>,
-    #[serde(default)]
-    pub(super) operators: Vec<Spanned<OperatorEntry>>,
-    pub(super) tokens: Option<Spanned<Value>>,
-    #[serde(default)]
-    pub(super) variables: Vec<Spanned<VariableEntry>>,
-}
-
-/// An operator for all variables, or for some.
-#[derive(Debug, Clone, Deserialize)]
-#[serde(
-    untagged,
-    expecting = "an operator is a text, or { apply = \"…\", variables = [\"…\"] }"
-)]
-pub(super) enum OperatorEntry {
-    All(String),
-    Some {
-        apply: String,
-        variables: Option<Vec<String>>,
-    },
-}
-
-#[derive(Debug, Clone, Deserialize)]
-pub(super) struct VariableEntry {
-    pub(super) name: Spanned<String>,
-    pub(super) dtype: Spanned<String>,
-    pub(super) block: Option<Spanned<Value>>,
-    pub(super) shape: Option<Spanned<Value>>,
-    pub(super) cut: Option<Spanned<String>>,
-    pub(super) every: Option<Spanned<Value>>,
-}
-
 const KEYS: &[&str] = &["job", "parameters", "program", "edge", "config"];
 const JOB_KEYS: &[&str] = &["name"];
 const PARAMETER_KEYS: &[&str] = &["default", "help"];
 const PROGRAM_KEYS: &[&str] = &["name", "command", "args", "units", "env", "cpus", "prefix"];
-const EDGE_KEYS: &[&str] = &[
-    "from",
-    "stream",
-    "to",
-    "as",
-    "redistribute",
-    "rate",
-    "limit_steps",
-    "limit_bytes",
-    "operators",
-    "tokens",
-    "variables",
-];
-const OPERATOR_KEYS: &[&str] = &["apply", "variables"];
-const VARIABLE_KEYS: &[&str] = &["name", "dtype", "block", "shape", "cut", "every"];
 /// What `--set program.NAME.KEY=VALUE` can change.
 const SETTABLE: &[&str] = &["command", "units", "cpus", "prefix", "env"];
-/// What `--set edge.PROGRAM.STREAM.KEY=VALUE` can change.
-const SETTABLE_OF_EDGE: &[&str] = &[
-    "as",
-    "redistribute",
-    "rate",
-    "limit_steps",
-    "limit_bytes",
-    "operators",
-    "tokens",
-];
-
 impl File {
     /// Reads and checks the text; every error names its line.
     pub(super) fn parse(source: &SourceText) -> Result<Self, Error> {
@@ -218,50 +150,8 @@ impl ProgramEntry {
     }
 }
 
-impl EdgeEntry {
-    /// As [`ProgramEntry::set`]. Operators are a list as in the file, or one operator; nothing is none.
-    pub(super) fn set(&mut self, key: &str, value: &str) -> Result<(), String> {
-        let span = self.from.span();
-        let text = Some(Spanned::new(span.clone(), value.to_owned()));
-        match key {
-            "as" => self.name = text,
-            "redistribute" => self.redistribute = text,
-            "rate" => self.rate = text,
-            "limit_steps" => self.limit_steps = text,
-            "limit_bytes" => self.limit_bytes = text,
-            "operators" => {
-                let operators = OperatorEntry::list(value)?.into_iter();
-                self.operators = operators
-                    .map(|operator| Spanned::new(span.clone(), operator))
-                    .collect();
-            }
-            "tokens" => self.tokens = Some(Spanned::new(span, Value::Text(value.to_owned()))),
-            key => {
-                let hint = suggestion(key, SETTABLE_OF_EDGE);
-                return Err(format!("`{key}` of an edge cannot be set{hint}"));
-            }
-        }
-        Ok(())
-    }
-}
-
-impl OperatorEntry {
-    fn list(text: &str) -> Result<Vec<OperatorEntry>, String> {
-        #[derive(Deserialize)]
-        struct List {
-            list: Vec<OperatorEntry>,
-        }
-        match text.trim() {
-            "" => Ok(Vec::new()),
-            list if list.starts_with('[') => toml::from_str(&format!("list = {list}"))
-                .map(|List { list }| list)
-                .map_err(|error| error.message().to_owned()),
-            one => Ok(vec![OperatorEntry::All(one.to_owned())]),
-        }
-    }
-}
-
-/// Unknown keys are errors, wherever they are; `[config]` is checked by whoever reads it.
+/// Unknown keys are errors, wherever they are; `[config]` and `[[edge]]` are checked by whoever
+/// reads them.
 fn check_keys(source: &SourceText, table: &DeTable<'_>) -> Result<(), Error> {
     check_table(source, table, "a workflow", KEYS)?;
     let value = |key: &str| table.get(key).map(Spanned::get_ref);
@@ -277,15 +167,6 @@ fn check_keys(source: &SourceText, table: &DeTable<'_>) -> Result<(), Error> {
     }
     for program in tables(value("program")) {
         check_table(source, program, "[[program]]", PROGRAM_KEYS)?;
-    }
-    for edge in tables(value("edge")) {
-        check_table(source, edge, "[[edge]]", EDGE_KEYS)?;
-        for operator in tables(edge.get("operators").map(Spanned::get_ref)) {
-            check_table(source, operator, "an operator of an edge", OPERATOR_KEYS)?;
-        }
-        for variable in tables(edge.get("variables").map(Spanned::get_ref)) {
-            check_table(source, variable, "a variable of an edge", VARIABLE_KEYS)?;
-        }
     }
     Ok(())
 }

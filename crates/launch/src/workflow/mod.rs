@@ -17,7 +17,7 @@
 //! env = { OMP_NUM_THREADS = "1" }
 //! prefix = false                    # show its lines without `[solver.0]` in front; default true
 //!
-//! [[edge]]                          # who reads what: see [`Edge`]
+//! [[edge]]                          # who reads what: see [`Workflow::edges`]
 //! from = "solver"
 //! stream = "field"
 //! to = "analysis"
@@ -35,13 +35,11 @@ use crate::exec::is_cpu_list;
 use crate::parameters::{Parameter, fill_in};
 use crate::plan::{Cpus, Program, find_program};
 use crate::source::{SourceText, suggestion};
-use file::{CpuEntry, Declared, EdgeEntry, File, ProgramEntry};
+use file::{CpuEntry, Declared, File, ProgramEntry};
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use toml::Spanned;
-
-pub use edge::{Applied, Edge, EdgeKey, Extent, Promise};
 
 /// Most units that a program can have; ranks fit every wire format.
 const MOST_UNITS: u32 = 1 << 16;
@@ -177,32 +175,6 @@ impl Workflow {
             .find(|entry| entry.name.get_ref() == name)
             .ok_or_else(|| format!("there is no program `{name}`{hint}"))?;
         entry.set(key, value)
-    }
-
-    /// `key` is `PROGRAM.STREAM.KEY`; names of streams may have points.
-    fn set_edge(&mut self, key: &str, value: &str) -> Result<(), String> {
-        let parts = key.split_once('.').and_then(|(program, rest)| {
-            let (stream, key) = rest.rsplit_once('.')?;
-            Some((format!("{program}.{stream}"), key))
-        });
-        let (wanted, key) = parts.ok_or(
-            "write it as edge.PROGRAM.STREAM.KEY=VALUE: the program that reads, and what it calls the stream",
-        )?;
-        let named = |entry: &EdgeEntry| {
-            let of = |text: &Spanned<String>| fill_in(text.get_ref(), &self.values);
-            let name = entry.name.as_ref().unwrap_or(&entry.stream);
-            Ok::<_, String>(format!("{}.{}", of(&entry.to)?, of(name)?))
-        };
-        let names: Vec<String> = self.file.edge.iter().map(named).collect::<Result<_, _>>()?;
-        let Some(at) = names.iter().position(|name| *name == wanted) else {
-            let known: Vec<&str> = names.iter().map(String::as_str).collect();
-            let hint = match known[..] {
-                [] => ": the workflow has no [[edge]]".to_owned(),
-                _ => suggestion(&wanted, &known),
-            };
-            return Err(format!("there is no edge `{wanted}`{hint}"));
-        };
-        self.file.edge[at].set(key, value)
     }
 
     /// The programs of the job that have units, found and counted.

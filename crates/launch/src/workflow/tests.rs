@@ -191,6 +191,6 @@ fn a_program_without_units_is_left_out() {
     let programs = workflow.programs(&builtins).unwrap();
     let names: Vec<&str> = programs.iter().map(|program| &*program.name).collect();
     assert_eq!(names, ["a"]);
-    let error = workflow.edges().unwrap_err().to_string();
+    let error = workflow.edges::<toml::Table>().unwrap_err().to_string();
     assert!(error.contains("`servers` has no units"), "{error}");
 }

@@ -37,8 +37,10 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 pub use layers::{Layers, Resolved};
-pub use quantity::{Auto, Bytes, Span};
-pub use stage::{MethodName, StageConfig, StageTable, Steps, Worded};
+pub use quantity::{Auto, Span};
+pub use samite_mem::Bytes;
+pub use samite_stage::method::words::Steps;
+pub use stage::{MethodName, StageConfig, StageTable, Worded};
 
 /// All settings.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]

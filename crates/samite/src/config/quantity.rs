@@ -1,27 +1,12 @@
 //! Sizes and times that carry their unit: "8 KiB", "50 ms", or "auto".
 
+use samite_mem::Bytes;
 use serde::de::{self, Deserialize, Deserializer, Visitor};
 use serde::{Serialize, Serializer};
 use std::fmt;
 use std::marker::PhantomData;
 use std::str::FromStr;
 use std::time::Duration;
-
-/// A number of bytes, written with a unit.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Bytes(u64);
-
-impl Bytes {
-    /// So many bytes.
-    pub const fn new(bytes: u64) -> Self {
-        Self(bytes)
-    }
-
-    /// The number.
-    pub const fn get(self) -> u64 {
-        self.0
-    }
-}
 
 /// A length of time, written with a unit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -70,30 +55,11 @@ pub(super) trait Form {
 }
 
 impl Form for Bytes {
-    const FORM: &'static str = "a size with its unit, like \"8 KiB\"";
+    const FORM: &'static str = Bytes::FORM;
 }
 
 impl Form for Span {
     const FORM: &'static str = "a time with its unit, like \"50 ms\"";
-}
-
-impl FromStr for Bytes {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        // A bare number is refused: it is the usual way to be wrong by a factor of 1024.
-        let bytes = if text
-            .trim_end()
-            .ends_with(|last: char| last.is_ascii_alphabetic())
-        {
-            text.parse::<bytesize::ByteSize>().ok()
-        } else {
-            None
-        };
-        bytes
-            .map(|bytes| Self(bytes.as_u64()))
-            .ok_or_else(|| format!("`{text}` is not {}", Self::FORM))
-    }
 }
 
 impl FromStr for Span {
@@ -121,16 +87,6 @@ impl<T: FromStr<Err = String>> FromStr for Auto<T> {
         text.parse()
             .map(Self::Is)
             .map_err(|error| format!("{error} or \"auto\""))
-    }
-}
-
-impl fmt::Display for Bytes {
-    /// In the largest unit that gives a whole number, so that nothing is rounded.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let units = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
-        let whole = |power: &usize| self.0 != 0 && self.0.trailing_zeros() as usize >= 10 * power;
-        let power = (0..units.len()).rev().find(whole).unwrap_or(0);
-        write!(f, "{} {}", self.0 >> (10 * power), units[power])
     }
 }
 
@@ -164,12 +120,6 @@ impl<T: FromStr<Err = String>> Visitor<'_> for FromText<T> {
     }
 }
 
-impl<'de> Deserialize<'de> for Bytes {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_str(FromText(Self::FORM, PhantomData))
-    }
-}
-
 impl<'de> Deserialize<'de> for Span {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         deserializer.deserialize_str(FromText(Self::FORM, PhantomData))
@@ -179,12 +129,6 @@ impl<'de> Deserialize<'de> for Span {
 impl<'de, T: FromStr<Err = String> + Form> Deserialize<'de> for Auto<T> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         deserializer.deserialize_str(FromText(T::FORM, PhantomData))
-    }
-}
-
-impl Serialize for Bytes {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(self)
     }
 }
 
@@ -206,24 +150,6 @@ mod tests {
 
     #[test]
     fn what_is_written_is_read_back() {
-        for bytes in [
-            0,
-            1,
-            1023,
-            1024,
-            8 << 10,
-            (1 << 20) + 1,
-            3 << 30,
-            5 << 40,
-            1 << 62,
-            u64::MAX,
-        ] {
-            let text = Bytes::new(bytes).to_string();
-            // bytesize computes in f64: sizes above 2^53 that are no round number are rounded.
-            if bytes < 1 << 53 || bytes.is_power_of_two() {
-                assert_eq!(text.parse(), Ok(Bytes::new(bytes)), "{text}");
-            }
-        }
         for nanos in [
             0,
             1,
@@ -243,12 +169,9 @@ mod tests {
 
     #[test]
     fn units_are_wanted() {
-        assert_eq!("8 KiB".parse(), Ok(Bytes::new(8192)));
-        assert_eq!("8KiB".parse(), Ok(Bytes::new(8192)));
         assert_eq!("50 ms".parse(), Ok(Span::new(Duration::from_millis(50))));
         assert_eq!("50ms".parse(), Ok(Span::new(Duration::from_millis(50))));
         for bad in ["8192", "8 potatoes", "", "-1 KiB"] {
-            assert!(bad.parse::<Bytes>().is_err(), "{bad:?}");
             assert!(bad.parse::<Span>().is_err(), "{bad:?}");
         }
         let error = "soon".parse::<Auto<Span>>().expect_err("no time");

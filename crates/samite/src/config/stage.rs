@@ -1,7 +1,9 @@
 //! `[stage]`: how streams are staged; `[stage.NAME]` for one of them.
 
-use super::quantity::{Auto, Bytes, Form, FromText, Span};
+use super::quantity::{Auto, Form, FromText, Span};
+use samite_mem::Bytes;
 use samite_stage::file::Durability;
+use samite_stage::method::words::{Steps, text};
 use samite_stage::protocol::{Policy, Retain, Start, Unread};
 use samite_stage::{Configuration, Method, Settings};
 use serde::de::{MapAccess, Visitor};
@@ -47,7 +49,7 @@ pub struct StageTable {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub retain_steps: Option<Auto<Steps>>,
     /// Bytes of newest steps that are kept for them.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(with = "text", skip_serializing_if = "Option::is_none")]
     pub retain_bytes: Option<Bytes>,
     /// Whether the first step is kept as long as the stream lives.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -103,10 +105,6 @@ pub enum MethodName {
     /// In files.
     File,
 }
-
-/// A number of steps, written with its unit.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Steps(pub u64);
 
 /// A choice, written in words.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -230,6 +228,9 @@ impl<'de> Deserialize<'de> for StageConfig {
     }
 }
 
+#[derive(Deserialize)]
+struct Size(#[serde(with = "text")] Option<Bytes>);
+
 /// Takes settings of all streams and tables of single ones apart, key by key, so that an error names its key.
 struct Sections;
 
@@ -252,7 +253,7 @@ impl<'de> Visitor<'de> for Sections {
                 "memory" => all.memory = Some(map.next_value()?),
                 "start" => all.start = Some(map.next_value()?),
                 "retain_steps" => all.retain_steps = Some(map.next_value()?),
-                "retain_bytes" => all.retain_bytes = Some(map.next_value()?),
+                "retain_bytes" => all.retain_bytes = map.next_value::<Size>()?.0,
                 "precious_first" => all.precious_first = Some(map.next_value()?),
                 "unread" => all.unread = Some(map.next_value()?),
                 "lease" => all.lease = Some(map.next_value()?),
@@ -271,27 +272,7 @@ impl<'de> Visitor<'de> for Sections {
 }
 
 impl Form for Steps {
-    const FORM: &'static str = "a number of steps, like \"4 steps\"";
-}
-
-impl FromStr for Steps {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let number = text
-            .strip_suffix("steps")
-            .or_else(|| text.strip_suffix("step"));
-        let number = number.and_then(|number| number.trim().parse().ok());
-        number
-            .map(Steps)
-            .ok_or_else(|| format!("`{text}` is not {}", Self::FORM))
-    }
-}
-
-impl fmt::Display for Steps {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} steps", self.0)
-    }
+    const FORM: &'static str = Steps::FORM;
 }
 
 /// What can be said in words.
@@ -303,31 +284,14 @@ trait Words: Sized {
 }
 
 impl Words for Policy {
-    const FORM: &'static str = "block, drop_oldest, drop_newest, latest, every N or spill";
+    const FORM: &'static str = Policy::FORM;
 
     fn of_words(text: &str) -> Option<Self> {
-        Some(match text {
-            "block" => Policy::Block,
-            "drop_oldest" => Policy::DropOldest,
-            "drop_newest" => Policy::DropNewest,
-            "latest" => Policy::Latest,
-            "spill" => Policy::Spill,
-            other => {
-                let every = other.strip_prefix("every ")?.trim().parse().ok()?;
-                return (every > 0).then_some(Policy::Every(every));
-            }
-        })
+        text.parse().ok()
     }
 
     fn words(&self) -> String {
-        match self {
-            Policy::Block => "block".into(),
-            Policy::DropOldest => "drop_oldest".into(),
-            Policy::DropNewest => "drop_newest".into(),
-            Policy::Latest => "latest".into(),
-            Policy::Spill => "spill".into(),
-            Policy::Every(every) => format!("every {every}"),
-        }
+        self.to_string()
     }
 }
 

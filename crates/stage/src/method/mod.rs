@@ -12,12 +12,14 @@
 //! DataSpaces, `Graph` Decaf. In all of them readers fetch exactly the boxes that they ask for.
 //!
 //! # Files
-//! `mod` (the settings) · `spread` (which server gets which piece) · `files` (writing and reading by files) · `run` (which files are of this run) · `graph/`
+//! `mod` (the settings) · `spread` (which server gets which piece) · `files` (writing and reading by
+//! files) · `run` (which files are of this run) · `words` (settings as people write them) · `graph/`
 
 mod files;
 pub mod graph;
 mod run;
 mod spread;
+pub mod words;
 
 use crate::file::Durability;
 use crate::protocol::{Limits, Policy, Retain, Start, StreamConfig, Unread};
@@ -166,13 +168,7 @@ impl Settings {
 
     /// The limits, where there are any.
     pub(crate) fn limits(&self) -> Option<Limits> {
-        match (self.steps, self.bytes) {
-            (None, None) => None,
-            (steps, bytes) => Some(Limits {
-                steps: steps.unwrap_or(2),
-                bytes: bytes.unwrap_or(u64::MAX),
-            }),
-        }
+        limits(self.steps, self.bytes)
     }
 
     /// What the steward is told of the stream.
@@ -188,4 +184,12 @@ impl Settings {
             expected: Vec::new(),
         }
     }
+}
+
+/// One of the limits without the other: two steps, as many bytes as there are.
+pub(crate) fn limits(steps: Option<u64>, bytes: Option<u64>) -> Option<Limits> {
+    (steps.is_some() || bytes.is_some()).then(|| Limits {
+        steps: steps.unwrap_or(2),
+        bytes: bytes.unwrap_or(u64::MAX),
+    })
 }

@@ -1,14 +1,21 @@
 //! What an edge of the graph is: who writes, who reads, and what is agreed between them.
+//!
+//! The names of the keys, and the words of their values, are those of `[[edge]]` in a workflow
+//! file.
 
 use super::error::GraphError;
 use crate::Dtype;
+use crate::method::limits;
+use crate::method::words::{Steps, text};
 use crate::protocol::{Limits, Policy};
 use crate::space::Dims;
-use serde::{Deserialize, Serialize};
+use samite_mem::Bytes;
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serialize};
 use std::fmt;
-use std::str::FromStr;
 
-/// A program that reads a stream which another one writes.
+/// A program that reads a stream which another one writes: an `[[edge]]` of a workflow, whose
+/// parameters are filled in and whose sums are worked out.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Edge {
@@ -19,16 +26,21 @@ pub struct Edge {
     /// The program that reads.
     pub to: String,
     /// What that one calls it.
+    #[serde(rename = "as")]
     pub name: String,
     /// Who of the readers gets what.
     #[serde(default)]
     pub redistribute: Redistribution,
     /// What happens when the readers are slow; `None`: as the settings of the stream say.
+    #[serde(rename = "rate", with = "text")]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub policy: Option<Policy>,
-    /// Most that may wait for the readers; `None`: as the settings of the stream say.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub limits: Option<Limits>,
+    /// Most steps that may wait for the readers.
+    #[serde(with = "text", default, skip_serializing_if = "Option::is_none")]
+    pub limit_steps: Option<Steps>,
+    /// Most bytes that may wait for the readers.
+    #[serde(with = "text", default, skip_serializing_if = "Option::is_none")]
+    pub limit_bytes: Option<Bytes>,
     /// What is done to what passes, in this order.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub operators: Vec<Applied>,
@@ -57,36 +69,37 @@ pub enum Redistribution {
 
 /// An operator of an edge, and what it is for.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(
+    deny_unknown_fields,
+    expecting = "an operator: a text, or { apply = \"…\", variables = [\"…\"] }"
+)]
 pub struct Applied {
     /// As it is written: "mean 4". The words are those of [`super::check_operators`].
     pub apply: String,
     /// Names of the variables that it is for, others pass by it; empty: it is for all.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[serde(deserialize_with = "some_names")]
     pub variables: Vec<String>,
 }
 
 /// An array that the writer of an edge promises.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(try_from = "Written", into = "Written")]
 pub struct Promise {
     /// Its name.
     pub name: String,
     /// Type of its elements.
     pub dtype: Dtype,
     /// How large it is; `None`: not promised.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub extent: Option<Extent>,
     /// How the units' parts lie in the whole; `None`: not promised.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cut: Option<Cut>,
     /// It is in each step whose number is a multiple of this; in others it may be.
     pub every: u64,
 }
 
 /// Numbers per dimension, the slowest first.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Extent {
     /// Of what each unit puts in a step.
     Block(Dims),
@@ -116,11 +129,20 @@ impl Edge {
             name: stream.to_owned(),
             redistribute: Redistribution::Box,
             policy: None,
-            limits: None,
+            limit_steps: None,
+            limit_bytes: None,
             operators: Vec::new(),
             tokens: 0,
             variables: Vec::new(),
         }
+    }
+
+    /// Most that may wait for the readers; `None`: as the settings of the stream say.
+    pub fn limits(&self) -> Option<Limits> {
+        limits(
+            self.limit_steps.map(|steps| steps.0),
+            self.limit_bytes.map(Bytes::get),
+        )
     }
 
     /// What it says that only the method `graph` does, by the key of the workflow file; `None`: nothing.
@@ -192,58 +214,97 @@ impl Promise {
     }
 }
 
-/// A choice that has a word for each.
-macro_rules! words {
-    ($type:ident, $what:literal, $($word:literal => $choice:ident),*) => {
-        impl FromStr for $type {
-            type Err = GraphError;
-
-            fn from_str(text: &str) -> Result<Self, GraphError> {
-                match text {
-                    $($word => Ok($type::$choice),)*
-                    other => Err(GraphError::word($what, other, &[$($word),*])),
-                }
-            }
-        }
-
-        impl fmt::Display for $type {
-            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str(match self {
-                    $($type::$choice => $word,)*
-                })
-            }
-        }
-    };
+impl fmt::Display for Cut {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Cut::Rows => "rows",
+            Cut::Columns => "columns",
+            Cut::Blocks => "blocks",
+        })
+    }
 }
 
-words!(Redistribution, "redistribution", "count" => Count, "round" => Round, "block" => Block, "box" => Box);
-words!(Cut, "cut", "rows" => Rows, "columns" => Columns, "blocks" => Blocks);
-
-/// The type of that name, for a promise.
+/// The type of that name.
 ///
 /// # Errors
 /// There is none.
-pub fn dtype(name: &str) -> Result<Dtype, GraphError> {
+pub(super) fn dtype(name: &str) -> Result<Dtype, GraphError> {
     let names = Dtype::ALL.map(Dtype::name);
     Dtype::from_name(name).ok_or_else(|| GraphError::word("type of numbers", name, &names))
+}
+
+/// A list that names the variables of an operator says at least one.
+fn some_names<'de, D: Deserializer<'de>>(names: D) -> Result<Vec<String>, D::Error> {
+    let names = Vec::deserialize(names)?;
+    if names.is_empty() {
+        return Err(D::Error::custom(
+            "say which `variables` the operator is for; without the key it is for all",
+        ));
+    }
+    Ok(names)
+}
+
+/// A promise, by the keys of the workflow file.
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Written {
+    name: String,
+    dtype: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    block: Option<Dims>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    shape: Option<Dims>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    cut: Option<Cut>,
+    every: Option<u64>,
+}
+
+impl TryFrom<Written> for Promise {
+    type Error = String;
+
+    fn try_from(written: Written) -> Result<Promise, String> {
+        let extent = match (written.block, written.shape) {
+            (Some(_), Some(_)) => {
+                return Err("say `block`, of each unit, or `shape`, of the whole: not both".into());
+            }
+            (block, shape) => block.map(Extent::Block).or(shape.map(Extent::Shape)),
+        };
+        let every = written.every.unwrap_or(1);
+        if every == 0 {
+            let why = "the variable is in the steps that are multiples of it";
+            return Err(format!("`every` is 1 or more: {why}"));
+        }
+        Ok(Promise {
+            name: written.name,
+            dtype: dtype(&written.dtype).map_err(|error| error.to_string())?,
+            extent,
+            cut: written.cut,
+            every,
+        })
+    }
+}
+
+impl From<Promise> for Written {
+    fn from(promise: Promise) -> Written {
+        let (block, shape) = match promise.extent {
+            Some(Extent::Block(block)) => (Some(block), None),
+            Some(Extent::Shape(shape)) => (None, Some(shape)),
+            None => (None, None),
+        };
+        Written {
+            name: promise.name,
+            dtype: promise.dtype.name().to_owned(),
+            block,
+            shape,
+            cut: promise.cut,
+            every: Some(promise.every),
+        }
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn words_lead_back_and_others_are_refused() {
-        for word in ["count", "round", "block", "box"] {
-            assert_eq!(word.parse::<Redistribution>().unwrap().to_string(), word);
-        }
-        for word in ["rows", "columns", "blocks"] {
-            assert_eq!(word.parse::<Cut>().unwrap().to_string(), word);
-        }
-        let error = "blok".parse::<Redistribution>().unwrap_err().to_string();
-        assert!(error.contains("did you mean `block`"), "{error}");
-        assert!(dtype("f65").unwrap_err().to_string().contains("f64"));
-    }
 
     #[test]
     fn the_whole_follows_from_blocks_along_a_dimension() {

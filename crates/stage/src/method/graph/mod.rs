@@ -52,7 +52,7 @@ mod plan;
 mod promise;
 mod share;
 
-pub use edge::{Applied, Cut, Edge, Extent, Promise, Redistribution, dtype};
+pub use edge::{Applied, Cut, Edge, Extent, Promise, Redistribution};
 pub use error::GraphError;
 pub use numbers::{Input, Kind, Tile};
 pub use operator::{Operator, check_operators};
