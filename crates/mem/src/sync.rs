@@ -1,9 +1,9 @@
 //! The one seam through which this crate gets its atomics, so that `--cfg loom` can replace them.
 
 #[cfg(loom)]
-pub use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+pub use loom::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering, fence};
 #[cfg(not(loom))]
-pub use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+pub use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering, fence};
 
 /// The cheap half of an asymmetric fence, on the side that runs often.
 ///
@@ -30,4 +30,33 @@ pub fn heavy_fence() {
     }
     // ORDERING: SeqCst fences on both sides: one of the two is first.
     fence(Ordering::SeqCst);
+}
+
+/// The cheap half of an asymmetric fence between threads of one process: it holds only the compiler
+/// back. Pairs with [`threads_heavy_fence`], and is none where [`threads_asymmetric`] is false.
+#[inline(always)]
+pub(crate) fn threads_light_fence() {
+    #[cfg(not(loom))]
+    // ORDERING: the processor's half is done by the membarrier of `threads_heavy_fence`.
+    std::sync::atomic::compiler_fence(Ordering::SeqCst);
+    #[cfg(loom)]
+    // ORDERING: SeqCst fences on both sides: one of the two is first.
+    fence(Ordering::SeqCst);
+}
+
+/// The dear half: every thread of this process passes a full fence while the caller is in here.
+pub(crate) fn threads_heavy_fence() {
+    #[cfg(not(loom))]
+    crate::sys::membarrier_threads();
+    #[cfg(loom)]
+    // ORDERING: SeqCst fences on both sides: one of the two is first.
+    fence(Ordering::SeqCst);
+}
+
+/// Whether the kernel can do [`threads_heavy_fence`]; the first call registers this process.
+pub(crate) fn threads_asymmetric() -> bool {
+    #[cfg(not(loom))]
+    return crate::sys::membarrier_threads_registered();
+    #[cfg(loom)]
+    true
 }

@@ -10,20 +10,29 @@
 //! S5 An entry of the list of these ranges is complete before it is in the list, and never freed.
 
 use std::os::fd::{AsFd, AsRawFd};
-use std::sync::Once;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Once, OnceLock};
 
 static ASYMMETRIC: AtomicBool = AtomicBool::new(false);
 
 // From <linux/membarrier.h>.
 const MEMBARRIER_CMD_GLOBAL_EXPEDITED: libc::c_int = 1 << 1;
 const MEMBARRIER_CMD_REGISTER_GLOBAL_EXPEDITED: libc::c_int = 1 << 2;
+const MEMBARRIER_CMD_PRIVATE_EXPEDITED: libc::c_int = 1 << 3;
+const MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED: libc::c_int = 1 << 4;
 
 /// How often the processes that led to this one have forked since the first [`OwnerProcess`] of them.
 static FORKS: AtomicU64 = AtomicU64::new(0);
 
+/// That count.
+pub(crate) fn forks() -> u64 {
+    // ORDERING: Relaxed: it changes only in a child, before `fork` returns there.
+    FORKS.load(Ordering::Relaxed)
+}
+
 extern "C" fn forked() {
     FORKS.fetch_add(1, Ordering::Relaxed);
+    crate::biased::forked();
     // ORDERING: Acquire pairs with the Release of the exchange in `WipedInForks::new`.
     let mut next = MAPPINGS.load(Ordering::Acquire).cast_const();
     // SAFETY: S5.
@@ -37,7 +46,7 @@ extern "C" fn forked() {
 ///
 /// # Panics
 /// There is no memory to register what runs in a fork.
-fn watch_for_forks() {
+pub(crate) fn watch_for_forks() {
     static REGISTERED: Once = Once::new();
     REGISTERED.call_once(|| {
         // SAFETY: S1: no pointer but that of a function, which lives as long as the program, and which does in a child
@@ -192,6 +201,28 @@ pub(crate) fn membarrier() {
     // other side could help, which we cannot force: stop rather than lose a wake-up silently.
     assert!(
         call_membarrier(MEMBARRIER_CMD_GLOBAL_EXPEDITED),
+        "membarrier was taken away from this process after it had been granted"
+    );
+}
+
+/// Whether [`membarrier_threads`] works. The first call registers this process, which takes some
+/// milliseconds in a process that has threads; forks inherit the registration.
+pub(crate) fn membarrier_threads_registered() -> bool {
+    static REGISTERED: OnceLock<bool> = OnceLock::new();
+    *REGISTERED.get_or_init(|| {
+        call_membarrier(MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED)
+            && call_membarrier(MEMBARRIER_CMD_PRIVATE_EXPEDITED)
+    })
+}
+
+/// Every thread of this process passes a full fence.
+pub(crate) fn membarrier_threads() {
+    // As in `membarrier`: stop rather than let two threads in.
+    assert!(
+        call_membarrier(MEMBARRIER_CMD_PRIVATE_EXPEDITED)
+            // A fork by a kernel that does not hand the registration on.
+            || call_membarrier(MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED)
+                && call_membarrier(MEMBARRIER_CMD_PRIVATE_EXPEDITED),
         "membarrier was taken away from this process after it had been granted"
     );
 }

@@ -1,4 +1,4 @@
-//! Every interleaving of the ring, the doorbell, the claim word and the lease, within a bound on preemptions.
+//! Every interleaving of the ring, the doorbell, the claim word, the lease and the biased lock, within a bound on preemptions.
 //!
 //! `RUSTFLAGS="--cfg loom" cargo test -p samite-mem --release --test loom`
 //!
@@ -7,6 +7,7 @@
 
 #![cfg(loom)]
 
+mod biased;
 mod claim;
 mod doorbell;
 mod lease;

@@ -1,0 +1,484 @@
+//! A lock that costs the thread that used it last next to nothing.
+//!
+//! ```text
+//!                 lock, unlock: no locked instruction, no fence
+//!                 +----------+
+//!                 v          |
+//!   unbiased --> biased to thread A --- B locks: stores the bias away, heavy fence, waits until
+//!   (mutex)  <---------------------     A is outside, and has the lock
+//!      A has locked it `run` times in a row, without anybody else: biased to A again
+//! ```
+//!
+//! *Biased.* A marks that it is inside, passes a light fence and looks whether the bias still is
+//! its own. B takes the mutex, withdraws the bias, passes a heavy fence (`membarrier`, which makes
+//! each thread of the process pass a full fence) and looks whether A is inside. One of the two is
+//! first: A sees that the bias is gone and queues for the mutex, or B sees that A is inside and
+//! waits. On its way out A marks that it is outside, passes a light fence and looks at the bias
+//! again: if it is gone, B may be asleep.
+//!
+//! *Unbiased.* The mutex below ([`mutex`]). The bias comes back to a thread that has locked it
+//! `run` times in a row. `run` is 1 at first, so the first thread that uses the lock has the bias
+//! after that; it is [`FIRST_RUN`] after the bias has been withdrawn once, and doubles with each
+//! further time: threads that take turns pay for the mutex, not for a `membarrier` each.
+//!
+//! *Why each thread has a cell of its own to mark.* A thread that has found its bias may be
+//! preempted just before it marks, for as long as the scheduler likes, and mark when the bias is
+//! somebody else's. Then it takes the mark back; in a common cell, that would be the other one's.
+//!
+//! # Invariants
+//! B1 `bias` and `owners` are written only by the holder of the mutex. A bias is granted to the
+//!    holder alone, when it is not inside by a bias.
+//! B2 A cell is written only by its owner, and has one owner for ever.
+//! B3 A thread is inside by its bias if its cell was 1 and, after a light fence, the bias its own.
+//!    It is inside by the mutex if it has the mutex, then has found or made the bias [`NOBODY`],
+//!    and, after a heavy fence, has seen the cell of the thread that had it 0. With B1 and B2: one
+//!    thread is inside.
+//! B4 A cell that is 0 was stored so with Release, and is loaded with Acquire: whoever comes next
+//!    sees all that was done inside.
+//! B5 Whoever withdraws a bias reads `quit` before it looks at the cell; the thread that stores 0
+//!    into the cell then passes a light fence, looks at the bias and, if it is gone, counts `quit`
+//!    up and wakes.
+//!
+//! # What it does not guarantee
+//! No poisoning: a panic inside just unlocks. A guard that is forgotten leaves the lock held for
+//! ever; its thread is told so by a panic, other threads wait. (No thread takes the place of one
+//! that has ended: tokens are given once, T1.) The order of arrival holds between threads in the
+//! queue, not for a thread that finds the mutex free. At most [`CELLS`] threads can ever have the
+//! bias of one lock; the others use the mutex.
+//!
+//! A child of `fork` has a copy. If another thread had the lock, or was just taking it, when the
+//! parent forked, what the lock protects may be in an unknown state and nobody will unlock it:
+//! `lock` panics in the child, and never waits for that thread. Otherwise the copy works, also in
+//! the hands of a thread that held it when it forked.
+//!
+//! Where the kernel has no `membarrier` it is a mutex: with full fences, a bias costs two locked
+//! instructions, as much as the mutex.
+
+mod mutex;
+mod thread;
+mod wait;
+
+use crate::sync::{
+    AtomicU8, AtomicU32, AtomicU64, Ordering, threads_asymmetric, threads_heavy_fence,
+    threads_light_fence,
+};
+use mutex::FairMutex;
+use std::cell::UnsafeCell;
+use std::fmt;
+use std::marker::PhantomData;
+use std::ops::{Deref, DerefMut};
+#[cfg(not(loom))]
+pub(crate) use thread::forked;
+use wait::{Backoff, Futex};
+
+/// Threads that can have the bias of one lock, one after the other.
+const CELLS: usize = thread::TOKENS as usize;
+/// The bias when no thread has it.
+const NOBODY: u64 = u64::MAX;
+/// Turns in a row after which the bias comes back the first time: a withdrawal costs as much as
+/// some hundred uses of the mutex.
+const FIRST_RUN: u32 = if cfg!(loom) { 2 } else { 1 << 9 };
+/// It doubles up to this.
+const LONGEST_RUN: u32 = 1 << 16;
+
+/// The bias never comes.
+const NEVER: u32 = u32::MAX;
+
+const HELD_BY_CALLER: &str = "this thread already holds the lock: it would wait for itself";
+const LEFT_BEHIND: &str = "a thread of the parent process had this lock when this process was \
+     forked: nobody will unlock it here";
+
+/// A mutex, biased to the thread that used it last: see the text of the module.
+#[repr(C, align(64))]
+pub struct Biased<T> {
+    /// The token of the thread that has the bias, with the index of its cell; or [`NOBODY`].
+    bias: AtomicU64,
+    /// Counted up by a thread that found its bias gone when it left.
+    quit: Futex,
+    /// Turns in a row that it takes to get the bias.
+    run: AtomicU32,
+    /// The last thread that had the mutex, and how often in a row.
+    last: AtomicU64,
+    turns: AtomicU32,
+    /// 1 while the owner of the cell is inside by its bias.
+    inside: [AtomicU8; CELLS],
+    mutex: FairMutex,
+    /// Whose cell it is: a token, or 0.
+    owners: [AtomicU64; CELLS],
+    value: UnsafeCell<T>,
+}
+
+// SAFETY: one thread is inside at a time (B3) and sees what those before it did (B4, X1), so a
+// shared lock hands its value from thread to thread, which `T: Send` allows.
+unsafe impl<T: Send> Sync for Biased<T> {}
+
+/// By which right a guard is inside.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Pass(u64);
+
+impl Pass {
+    /// By none: the lock is not held.
+    const NONE: Pass = Pass(0);
+    /// By the mutex. All other passes are by the bias, and are its value.
+    const MUTEX: Pass = Pass(1);
+}
+
+impl<T> Biased<T> {
+    /// A lock that no thread has used yet.
+    ///
+    /// The first one of a process may take some milliseconds, if the process has threads already.
+    pub fn new(value: T) -> Biased<T> {
+        #[cfg(not(loom))]
+        crate::sys::watch_for_forks();
+        Biased {
+            bias: AtomicU64::new(NOBODY),
+            quit: Futex::new(),
+            run: AtomicU32::new(if threads_asymmetric() { 1 } else { NEVER }),
+            last: AtomicU64::new(0),
+            turns: AtomicU32::new(0),
+            inside: std::array::from_fn(|_| AtomicU8::new(0)),
+            mutex: FairMutex::new(),
+            owners: std::array::from_fn(|_| AtomicU64::new(0)),
+            value: UnsafeCell::new(value),
+        }
+    }
+
+    /// Waits for the lock.
+    ///
+    /// # Panics
+    /// This thread already holds it; or this process is a fork of one in which another thread held
+    /// it.
+    #[inline(always)]
+    pub fn lock(&self) -> Guard<'_, T> {
+        let pass = match self.enter_by_bias() {
+            Some(pass) => pass,
+            None => self.enter(false),
+        };
+        Guard::new(self, pass)
+    }
+
+    /// The lock, if no thread holds it. For a look at the value now and then: it withdraws the
+    /// bias of another thread.
+    pub fn try_lock(&self) -> Option<Guard<'_, T>> {
+        let pass = self.enter_by_bias().or_else(|| self.try_enter())?;
+        Some(Guard::new(self, pass))
+    }
+
+    /// The value of a lock that is not shared.
+    pub fn get_mut(&mut self) -> &mut T {
+        self.value.get_mut()
+    }
+
+    /// The value.
+    pub fn into_inner(self) -> T {
+        self.value.into_inner()
+    }
+
+    /// Enters if the bias is this thread's and it is not inside (B3).
+    #[inline(always)]
+    fn enter_by_bias(&self) -> Option<Pass> {
+        // ORDERING: Relaxed: this thread stored its bias itself, or it is another one's.
+        let bias = self.bias.load(Ordering::Relaxed);
+        // A thread without a token has 0, which no bias is.
+        if owner(bias) != thread::token() {
+            return None;
+        }
+        let cell = self.cell(bias);
+        // ORDERING: Relaxed: only this thread writes it (B2).
+        if cell.load(Ordering::Relaxed) != 0 {
+            return None;
+        }
+        // ORDERING: Relaxed, ordered before the load by the fences (B3).
+        cell.store(1, Ordering::Relaxed);
+        threads_light_fence();
+        if self.bias.load(Ordering::Relaxed) == bias {
+            return Some(Pass(bias));
+        }
+        self.leave_by_bias(bias);
+        None
+    }
+
+    #[inline(always)]
+    fn leave_by_bias(&self, bias: u64) {
+        // ORDERING: Release pairs with the Acquire loads in `withdraw` (B4).
+        self.cell(bias).store(0, Ordering::Release);
+        threads_light_fence();
+        // ORDERING: Relaxed, ordered by the fences (B5).
+        if self.bias.load(Ordering::Relaxed) != bias {
+            self.wake_next();
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn wake_next(&self) {
+        self.quit.advance();
+        self.quit.wake(std::num::NonZeroU32::MAX);
+    }
+
+    /// Enters by the mutex: past the queue if it is free, unless `queueing`.
+    #[cold]
+    #[inline(never)]
+    fn enter(&self, queueing: bool) -> Pass {
+        let me = thread::token_or_new();
+        if queueing || !self.mutex.try_lock(me) {
+            let holds = self.mutex.holder() == me || self.is_inside(me);
+            assert!(!holds, "{HELD_BY_CALLER}");
+            self.mutex.queue(me);
+        }
+        let bias = self.bias.load(Ordering::Relaxed);
+        if owner(bias) == me {
+            // The mutex was free, so a thread that is inside by its bias still has that.
+            if self.cell(bias).load(Ordering::Relaxed) != 0 {
+                self.mutex.unlock();
+                panic!("{HELD_BY_CALLER}");
+            }
+        } else if bias != NOBODY {
+            self.withdraw(bias);
+        }
+        // ORDERING: Relaxed: whoever reads it as its own is this thread, or has the mutex next.
+        self.bias.store(NOBODY, Ordering::Relaxed);
+        Pass::MUTEX
+    }
+
+    /// As `enter`, but does not wait.
+    fn try_enter(&self) -> Option<Pass> {
+        let me = thread::token_or_new();
+        if self.is_inside(me) || !self.mutex.try_lock(me) {
+            return None;
+        }
+        let bias = self.bias.load(Ordering::Relaxed);
+        if bias != NOBODY && owner(bias) != me {
+            self.bias.store(NOBODY, Ordering::Relaxed);
+            threads_heavy_fence();
+            // ORDERING: Acquire pairs with the Release in `leave_by_bias` (B4).
+            if self.cell(bias).load(Ordering::Acquire) != 0 {
+                // As it was: the other thread has not been told, or has and queues for the mutex.
+                self.bias.store(bias, Ordering::Relaxed);
+                self.mutex.unlock();
+                return None;
+            }
+            self.lengthen_run();
+        }
+        self.bias.store(NOBODY, Ordering::Relaxed);
+        Some(Pass::MUTEX)
+    }
+
+    /// Withdraws the bias of another thread and waits until that is outside. This thread has the
+    /// mutex.
+    fn withdraw(&self, bias: u64) {
+        let cell = self.cell(bias);
+        if !thread::is_of_this_process(owner(bias)) {
+            if cell.load(Ordering::Acquire) != 0 {
+                self.mutex.unlock();
+                panic!("{LEFT_BEHIND}");
+            }
+            return;
+        }
+        // ORDERING: Relaxed, ordered before the loads of the cell by the fences (B3).
+        self.bias.store(NOBODY, Ordering::Relaxed);
+        threads_heavy_fence();
+        self.lengthen_run();
+        let mut backoff = Backoff::new();
+        loop {
+            // ORDERING: Acquire pairs with the Release in `advance`: the cell is then 0 (B5).
+            let seen = self.quit.load(Ordering::Acquire);
+            // ORDERING: Acquire pairs with the Release in `leave_by_bias` (B4).
+            if cell.load(Ordering::Acquire) == 0 {
+                return;
+            }
+            if !backoff.again() {
+                self.quit.wait(seen, std::num::NonZeroU32::MAX);
+            }
+        }
+    }
+
+    fn lengthen_run(&self) {
+        // ORDERING: Relaxed, here and for `last`, `turns` and `owners`: under the mutex.
+        let run = self.run.load(Ordering::Relaxed);
+        let longer = run.saturating_mul(2).clamp(FIRST_RUN, LONGEST_RUN);
+        self.run.store(longer, Ordering::Relaxed);
+    }
+
+    /// Leaves by the mutex, and takes the bias if this thread has earned it.
+    #[cold]
+    #[inline(never)]
+    fn leave_by_mutex(&self) {
+        let me = self.mutex.holder();
+        let turns = if self.last.load(Ordering::Relaxed) == me {
+            self.turns.load(Ordering::Relaxed).saturating_add(1)
+        } else {
+            self.last.store(me, Ordering::Relaxed);
+            1
+        };
+        let run = self.run.load(Ordering::Relaxed);
+        let earned = turns >= run && run != NEVER;
+        (self.turns).store(if earned { 0 } else { turns }, Ordering::Relaxed);
+        if earned
+            && !self.mutex.is_wanted()
+            && let Some(index) = self.own_cell(me)
+        {
+            // ORDERING: Relaxed: as in `enter` (B1).
+            self.bias.store(me | index as u64, Ordering::Relaxed);
+        }
+        self.mutex.unlock();
+    }
+
+    /// The cell of this thread, which has the mutex; a free one becomes its own.
+    fn own_cell(&self, me: u64) -> Option<usize> {
+        let index = (self.owners.iter()).position(|owner| {
+            let owner = owner.load(Ordering::Relaxed);
+            owner == me || owner == 0
+        })?;
+        self.owners[index].store(me, Ordering::Relaxed);
+        Some(index)
+    }
+
+    /// Whether this thread is inside by its bias, which may have been withdrawn since.
+    fn is_inside(&self, me: u64) -> bool {
+        // ORDERING: Relaxed: this thread wrote its entry and its cell itself.
+        (self.owners.iter().zip(&self.inside)).any(|(owner, cell)| {
+            owner.load(Ordering::Relaxed) == me && cell.load(Ordering::Relaxed) != 0
+        })
+    }
+
+    #[inline(always)]
+    fn cell(&self, bias: u64) -> &AtomicU8 {
+        &self.inside[bias as usize % CELLS]
+    }
+
+    #[inline(always)]
+    fn leave(&self, pass: Pass) {
+        match pass {
+            Pass::MUTEX => self.leave_by_mutex(),
+            Pass::NONE => {}
+            Pass(bias) => self.leave_by_bias(bias),
+        }
+    }
+}
+
+/// The token in a bias.
+#[inline(always)]
+fn owner(bias: u64) -> u64 {
+    bias & !(thread::TOKENS - 1)
+}
+
+impl<T: Default> Default for Biased<T> {
+    fn default() -> Biased<T> {
+        Biased::new(T::default())
+    }
+}
+
+impl<T: fmt::Debug> fmt::Debug for Biased<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.try_lock() {
+            Some(value) => f.debug_tuple("Biased").field(&*value).finish(),
+            None => f.write_str("Biased(<locked>)"),
+        }
+    }
+}
+
+/// The lock is held until this is dropped.
+pub struct Guard<'a, T> {
+    lock: &'a Biased<T>,
+    pass: Pass,
+    /// It leaves in the thread that entered.
+    _thread: PhantomData<*const ()>,
+}
+
+impl<'a, T> Guard<'a, T> {
+    #[inline(always)]
+    fn new(lock: &'a Biased<T>, pass: Pass) -> Guard<'a, T> {
+        Guard {
+            lock,
+            pass,
+            _thread: PhantomData,
+        }
+    }
+
+    /// Whether another thread waits for the lock. One or two loads.
+    #[inline(always)]
+    pub fn is_wanted(&self) -> bool {
+        if self.pass == Pass::MUTEX {
+            self.lock.mutex.is_wanted()
+        } else {
+            // ORDERING: Relaxed: a hint. Whoever waits has withdrawn the bias.
+            self.lock.bias.load(Ordering::Relaxed) != self.pass.0
+        }
+    }
+
+    /// If other threads wait for the lock: lets them have it, then waits for it again, behind
+    /// them.
+    pub fn let_others(&mut self) {
+        if self.is_wanted() {
+            self.leave();
+            self.enter_again(|lock| lock.enter(true));
+        }
+    }
+
+    /// Runs `f` with the lock unlocked, for a sleep. It is locked again afterwards, also if `f`
+    /// panics.
+    ///
+    /// The process aborts if `f` has locked it in this thread and not unlocked it.
+    pub fn unlocked<R>(&mut self, f: impl FnOnce() -> R) -> R {
+        struct Again<'g, 'a, T>(&'g mut Guard<'a, T>);
+        impl<T> Drop for Again<'_, '_, T> {
+            fn drop(&mut self) {
+                let enter = |lock: &Biased<T>| lock.enter(false);
+                (self.0).enter_again(|lock| lock.enter_by_bias().unwrap_or_else(|| enter(lock)));
+            }
+        }
+        self.leave();
+        let _again = Again(self);
+        f()
+    }
+
+    /// There is no guard without the lock, so a panic in here must not end in one.
+    fn enter_again(&mut self, enter: impl FnOnce(&Biased<T>) -> Pass) {
+        struct Abort;
+        impl Drop for Abort {
+            fn drop(&mut self) {
+                std::process::abort();
+            }
+        }
+        let abort = Abort;
+        self.pass = enter(self.lock);
+        std::mem::forget(abort);
+    }
+
+    fn leave(&mut self) {
+        let pass = std::mem::replace(&mut self.pass, Pass::NONE);
+        self.lock.leave(pass);
+    }
+}
+
+impl<T> Deref for Guard<'_, T> {
+    type Target = T;
+    #[inline(always)]
+    fn deref(&self) -> &T {
+        // SAFETY: this thread is inside (B3): the pass is NONE only while `unlocked` or
+        // `let_others` borrow the guard for writing.
+        unsafe { &*self.lock.value.get() }
+    }
+}
+
+impl<T> DerefMut for Guard<'_, T> {
+    #[inline(always)]
+    fn deref_mut(&mut self) -> &mut T {
+        // SAFETY: as above, and the guard is borrowed for writing.
+        unsafe { &mut *self.lock.value.get() }
+    }
+}
+
+impl<T> Drop for Guard<'_, T> {
+    #[inline(always)]
+    fn drop(&mut self) {
+        self.lock.leave(self.pass);
+    }
+}
+
+impl<T: fmt::Debug> fmt::Debug for Guard<'_, T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        T::fmt(self, f)
+    }
+}

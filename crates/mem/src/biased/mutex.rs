@@ -1,0 +1,202 @@
+//! The mutex under the bias: a futex, with a queue in which nobody starves.
+//!
+//! ```text
+//!   holder:  token of the thread that holds it, or 0 | SLEEPING | STARVED
+//!   next, serving:  tickets; the thread whose ticket is served is the first in line
+//!   gate:  the first in line sleeps here; it counts releases that found SLEEPING
+//! ```
+//!
+//! A thread that comes along takes the mutex if it is free, even past a queue: while a sleeper
+//! wakes up, others can use the lock many times. The first in line allows that until it has been
+//! woken once in vain; then it sets `STARVED`, and whoever comes along has to queue. Behind the
+//! first in line the order is that of arrival, and the next one is woken as soon as the first has
+//! the mutex.
+//!
+//! # Invariants
+//! X1 `holder` goes from 0 to a token by a compare-exchange of that thread, and back by that
+//!    thread: the critical sections of the mutex exclude each other and each sees what those
+//!    before it did.
+//! X2 Only the first in line sets flags, so a set `SLEEPING` means: it sleeps, or looks again.
+//! X3 Whoever clears a token and finds `SLEEPING` counts `gate` up and wakes; the first in line
+//!    read `gate` before it set the flag, so it does not sleep through that.
+//! X4 `serving` is advanced by the first in line, when it has the mutex. A thread takes its
+//!    ticket, then looks at `serving`; the other advances `serving`, then looks for tickets; full
+//!    fences lie between, so one of the two sees the other.
+
+use super::thread;
+use super::wait::{Backoff, Futex};
+use crate::sync::{AtomicU32, AtomicU64, Ordering, fence};
+use std::num::NonZeroU32;
+
+/// The first in line sleeps, or is about to.
+const SLEEPING: u64 = 1;
+/// The first in line was woken in vain: nobody may take the mutex past it.
+const STARVED: u64 = 2;
+const FLAGS: u64 = thread::TOKENS - 1;
+
+/// A mutex that knows threads by their tokens.
+#[derive(Debug)]
+pub(super) struct FairMutex {
+    holder: AtomicU64,
+    next: AtomicU32,
+    serving: Futex,
+    gate: Futex,
+    /// For which process the queue is: twice the number of forks that led to it, or one more while
+    /// it is emptied.
+    process: AtomicU64,
+}
+
+impl FairMutex {
+    pub(super) fn new() -> FairMutex {
+        FairMutex {
+            holder: AtomicU64::new(0),
+            next: AtomicU32::new(0),
+            serving: Futex::new(),
+            gate: Futex::new(),
+            process: AtomicU64::new(2 * thread::forks()),
+        }
+    }
+
+    /// The token of the thread that holds the mutex.
+    pub(super) fn holder(&self) -> u64 {
+        // ORDERING: Relaxed: each thread only compares it with its own token, or asks about a
+        // fork.
+        self.holder.load(Ordering::Relaxed) & !FLAGS
+    }
+
+    /// Whether a thread is in the queue.
+    #[inline(always)]
+    pub(super) fn is_wanted(&self) -> bool {
+        // ORDERING: Relaxed: a hint; a thread that is missed now is seen soon.
+        self.next.load(Ordering::Relaxed) != self.serving.load(Ordering::Relaxed)
+    }
+
+    /// Takes the mutex if it is free and nobody starves.
+    pub(super) fn try_lock(&self, me: u64) -> bool {
+        let now = self.holder.load(Ordering::Relaxed);
+        let (taken, missed) = (Ordering::Acquire, Ordering::Relaxed);
+        // ORDERING: Acquire pairs with the Release in `unlock` (X1).
+        now & !SLEEPING == 0
+            && (self.holder)
+                .compare_exchange(now, me | now, taken, missed)
+                .is_ok()
+    }
+
+    /// Takes the mutex, behind all threads that are in the queue now.
+    ///
+    /// # Panics
+    /// This process is a fork, and its parent's thread held the mutex: nobody will release it.
+    pub(super) fn queue(&self, me: u64) {
+        self.adopt();
+        let holder = self.holder();
+        assert!(
+            holder == 0 || thread::is_of_this_process(holder),
+            "{}",
+            super::LEFT_BEHIND
+        );
+        // ORDERING: Relaxed, ordered by the fence (X4).
+        let ticket = self.next.fetch_add(1, Ordering::Relaxed);
+        fence(Ordering::SeqCst);
+        let mut backoff = Backoff::new();
+        loop {
+            // ORDERING: Acquire pairs with the advance below: what the last one in front set is
+            // seen.
+            let seen = self.serving.load(Ordering::Acquire);
+            if seen == ticket {
+                break;
+            }
+            if !backoff.again() {
+                self.serving.wait(seen, bit(ticket));
+            }
+        }
+        self.lock_as_first(me);
+        // ORDERING: Release pairs with the Acquire above; the fence is X4's.
+        let served = self.serving.advance();
+        fence(Ordering::SeqCst);
+        if self.next.load(Ordering::Relaxed) != served {
+            self.serving.wake(bit(served));
+        }
+    }
+
+    fn lock_as_first(&self, me: u64) {
+        let mut flags = SLEEPING;
+        let mut backoff = Backoff::new();
+        loop {
+            // ORDERING: Acquire: whoever counted it up has released the mutex before (X3).
+            let seen = self.gate.load(Ordering::Acquire);
+            let now = self.holder.load(Ordering::Relaxed);
+            if now & !FLAGS == 0 {
+                let (taken, missed) = (Ordering::Acquire, Ordering::Relaxed);
+                // ORDERING: Acquire pairs with the Release in `unlock` (X1).
+                if (self.holder)
+                    .compare_exchange(now, me, taken, missed)
+                    .is_ok()
+                {
+                    return;
+                }
+            } else if !backoff.again() {
+                let (set, missed) = (Ordering::Release, Ordering::Relaxed);
+                // ORDERING: Release pairs with the Acquire half of `unlock`'s `fetch_and` (X3).
+                if (self.holder)
+                    .compare_exchange(now, now | flags, set, missed)
+                    .is_ok()
+                {
+                    self.gate.wait(seen, NonZeroU32::MAX);
+                    flags = SLEEPING | STARVED;
+                }
+            }
+        }
+    }
+
+    /// Releases the mutex, which this thread holds.
+    pub(super) fn unlock(&self) {
+        let now = self.holder.load(Ordering::Relaxed);
+        let (released, missed) = (Ordering::Release, Ordering::Relaxed);
+        // ORDERING: Release pairs with the Acquire of the next holder (X1).
+        if now & FLAGS == 0
+            && (self.holder)
+                .compare_exchange(now, 0, released, missed)
+                .is_ok()
+        {
+            return;
+        }
+        // ORDERING: AcqRel: Release as above, Acquire for X3.
+        let before = self.holder.fetch_and(STARVED, Ordering::AcqRel);
+        if before & SLEEPING != 0 {
+            self.gate.advance();
+            self.gate.wake(NonZeroU32::MAX);
+        }
+    }
+
+    /// In a fork: empties the queue of the parent's threads, which do not exist here.
+    fn adopt(&self) {
+        let ours = 2 * thread::forks();
+        loop {
+            // ORDERING: Acquire pairs with the Release below: the queue is empty.
+            let then = self.process.load(Ordering::Acquire);
+            if then == ours {
+                return;
+            }
+            let (claimed, missed) = (Ordering::Relaxed, Ordering::Relaxed);
+            if then == ours + 1 {
+                std::thread::yield_now();
+            } else if (self.process)
+                .compare_exchange(then, ours + 1, claimed, missed)
+                .is_ok()
+            {
+                break;
+            }
+        }
+        // All others that come to the queue wait above.
+        while self.next.load(Ordering::Relaxed) != self.serving.load(Ordering::Relaxed) {
+            self.serving.advance();
+        }
+        self.holder.fetch_and(!FLAGS, Ordering::Relaxed);
+        self.process.store(ours, Ordering::Release);
+    }
+}
+
+/// Which sleepers a wake-up is for: about one of 32 is woken with the one that is meant.
+fn bit(ticket: u32) -> NonZeroU32 {
+    NonZeroU32::new(1 << (ticket % 32)).unwrap_or(NonZeroU32::MIN)
+}
