@@ -201,67 +201,12 @@ fn names(users: &[PeerId]) -> String {
     }
 }
 
-/// A stable number for each error, for C and Python.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u16)]
-#[expect(
-    missing_docs,
-    reason = "each names the variant of Error that it stands for"
-)]
-pub enum ErrorCode {
-    PeerLost = 1,
-    NoSuchPeer = 2,
-    Timeout = 3,
-    Truncated = 4,
-    Cancelled = 5,
-    PeerCorrupt = 6,
-    OutOfRange = 7,
-    NoSuchSegment = 8,
-    Misaligned = 9,
-    NoHandler = 10,
-    Memory = 11,
-    Budget = 12,
-    Join = 13,
-    AgentLost = 14,
-    WrongPhase = 15,
-    InUse = 16,
-    Absent = 17,
-    TooLong = 18,
-    Forked = 19,
-    NotReceived = 20,
-    NoSuchKey = 21,
-    HandlerPanicked = 22,
-}
-
-impl Error {
-    /// The stable number.
-    pub fn code(&self) -> ErrorCode {
-        match self {
-            Error::PeerLost { .. } => ErrorCode::PeerLost,
-            Error::NoSuchPeer(_) => ErrorCode::NoSuchPeer,
-            Error::Timeout { .. } => ErrorCode::Timeout,
-            Error::Truncated { .. } => ErrorCode::Truncated,
-            Error::Cancelled => ErrorCode::Cancelled,
-            Error::PeerCorrupt { .. } => ErrorCode::PeerCorrupt,
-            Error::OutOfRange { .. } => ErrorCode::OutOfRange,
-            Error::NoSuchSegment { .. } => ErrorCode::NoSuchSegment,
-            Error::WrongPhase { .. } => ErrorCode::WrongPhase,
-            Error::InUse { .. } => ErrorCode::InUse,
-            Error::Misaligned(_) => ErrorCode::Misaligned,
-            Error::NoHandler { .. } => ErrorCode::NoHandler,
-            Error::Memory(_) => ErrorCode::Memory,
-            Error::Budget { .. } => ErrorCode::Budget,
-            Error::Join { .. } => ErrorCode::Join,
-            Error::AgentLost(_) => ErrorCode::AgentLost,
-            Error::Absent { .. } => ErrorCode::Absent,
-            Error::TooLong { .. } => ErrorCode::TooLong,
-            Error::Forked => ErrorCode::Forked,
-            Error::NotReceived(_) => ErrorCode::NotReceived,
-            Error::HandlerPanicked { .. } => ErrorCode::HandlerPanicked,
-            Error::NoSuchKey(_) => ErrorCode::NoSuchKey,
-        }
-    }
-}
+samite_mem::error_codes!(Error, "fabric", {
+    PeerLost = 1, NoSuchPeer = 2, Timeout = 3, Truncated = 4, Cancelled = 5, PeerCorrupt = 6,
+    OutOfRange = 7, NoSuchSegment = 8, Misaligned = 9, NoHandler = 10, Memory = 11, Budget = 12,
+    Join = 13, AgentLost = 14, WrongPhase = 15, InUse = 16, Absent = 17, TooLong = 18, Forked = 19,
+    NotReceived = 20, NoSuchKey = 21, HandlerPanicked = 22,
+});
 
 impl Error {
     /// Of memory that a peer describes.

@@ -68,7 +68,7 @@ mod wire;
 
 pub use backoff::Waited;
 pub use config::{Config, Mask, Ptracer};
-pub use error::{Error, ErrorCode, Whom};
+pub use error::{Error, Whom};
 pub use fabric::Fabric;
 pub use gated::{Borrowed, Gated, Growing, Owned};
 pub use handle::{Handle, InFlight, Outcome, Received, Scoped, Sent, test_all, wait_all};
@@ -80,6 +80,7 @@ pub use proto::batch::WordUpdate;
 pub use proto::cost::{Choice, CostModel, Rate};
 pub use proto::rma_over_am::{Atomic, Served, Width};
 pub use remote::Remote;
+pub use samite_mem::ErrorCode;
 pub use scope::Scope;
 pub use segment::{Segment, SegmentKey};
 pub use view::View;

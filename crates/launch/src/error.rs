@@ -152,6 +152,12 @@ pub enum Error {
     },
 }
 
+samite_mem::error_codes!(Error, "launch", {
+    ReadWorkflow = 700, Workflow = 701, Setting = 702, NoSuchProgram = 703, NotExecutable = 704,
+    NothingToRun = 705, ProcessLimit = 706, FileLimit = 707, Spawn = 708, AgentStart = 709,
+    AgentSilent = 710, AgentLost = 711, UnitFailed = 712, Interrupted = 713, System = 714,
+});
+
 impl Error {
     /// The exit code of a command that ends with this error: that of the unit that failed first
     /// (128 + signal when it was killed), 2 for a file or an option that is wrong, otherwise 1.

@@ -22,7 +22,7 @@
 //! `sync` (atomics, loom seam) · `arena` · `published` · `shared` · `heap` · `ring` · `claims` · `doorbell` ·
 //! `lease/{mod, words, holder, owner}` · `lend` · `pages` · `biased/{mod, mutex, wait, thread}` ·
 //! `copy/{mod, kernel, cooperative, calibrate, aside}` · `host` (facts of the machine) ·
-//! `size` (sizes as people write them) · `sys` (system calls)
+//! `size` (sizes as people write them) · `code` (numbers of errors) · `sys` (system calls)
 //!
 //! # Rules
 //! M1 A mapping lives until the last [`SharedBytes`] of it is gone; every pointer in this crate is
@@ -56,6 +56,7 @@ mod arena;
 mod biased;
 #[cfg(not(loom))]
 mod claims;
+mod code;
 pub mod copy;
 mod doorbell;
 #[cfg(not(loom))]
@@ -80,6 +81,7 @@ mod sys;
 #[cfg(not(loom))]
 pub use arena::Arena;
 pub use biased::{Biased, Guard};
+pub use code::ErrorCode;
 pub use doorbell::{BellWords, DOORBELL_BYTES, Doorbell, NEWS_WORDS, PEERS_MAX};
 #[cfg(not(loom))]
 pub use heap::{Block, ExtentSource, Growing, Heap};
@@ -167,6 +169,10 @@ pub enum Error {
     #[error("this is a fork of the process that the memory belongs to, and cannot use it")]
     Forked,
 }
+
+error_codes!(Error, "mem", {
+    Budget = 100, OutOfRange = 101, System = 102, Corrupt = 103, NoGrant = 104, Forked = 105,
+});
 
 impl Error {
     #[cfg(not(loom))]

@@ -130,3 +130,10 @@ pub enum Error {
     #[error(transparent)]
     Array(#[from] crate::array::ArrayError),
 }
+
+samite_mem::error_codes!(Error, "pgas", {
+    UnitLost = 200, OutOfRange = 201, NoSuchRank = 202, NotAMember = 203, BadPointer = 204,
+    TooLarge = 205, OutOfMemory = 206, AlreadyBegun = 207, NoSuchUpdate = 208, WrongLength = 209,
+    Mismatch = 210, NoMemory = 211, Refused = 212, NoPhase = 213, AlwaysShared = 214,
+    Conflict = 215, HolderLost = 216, AlreadyHeld = 217, NoSegment = 218,
+}, inner: Fabric, Array);

@@ -173,6 +173,12 @@ pub enum Error {
     },
 }
 
+samite_mem::error_codes!(Error, "stage", {
+    NoSteward = 300, SecondStage = 301, NoServers = 302, NoNews = 303, File = 304, OtherRun = 305,
+    RankBehind = 306, NoMemory = 307, Nonsense = 308, Keeper = 309, ArrayShape = 310,
+    TwoKinds = 311, NoVariable = 312, Clash = 313, OutsideArray = 314, Spoiled = 315, Hole = 316,
+}, inner: Fault, Fabric, Graph, Space);
+
 fn said_of(written: &Option<u64>) -> String {
     match written {
         Some(steps) => format!("has written {steps}, fewer than others"),

@@ -96,3 +96,9 @@ pub enum ArrayError {
         slots: u64,
     },
 }
+
+samite_mem::error_codes!(ArrayError, "array", {
+    Grid = 250, NothingToCut = 251, OtherTeam = 252, EmptyBlock = 253, TooLarge = 254,
+    ScatteredHalo = 255, WideHalo = 256, Outside = 257, OtherPattern = 258, OtherUnits = 259,
+    OtherShape = 260, NotInBlocks = 261, NoOrder = 262, Exchange = 263, MapFull = 264,
+});

@@ -234,6 +234,10 @@ pub enum ConfigError {
     Assignment(String),
 }
 
+samite_mem::error_codes!(ConfigError, "config", {
+    Read = 800, Syntax = 801, Unknown = 802, Stream = 803, Value = 804, Assignment = 805,
+});
+
 impl Config {
     /// The settings as TOML, each with its value.
     pub fn to_toml(&self) -> String {

@@ -176,6 +176,12 @@ pub enum FileError {
     },
 }
 
+samite_mem::error_codes!(FileError, "file", {
+    Io = 360, NotAStream = 361, Corrupt = 362, Version = 363, Stranger = 364, InUse = 365,
+    Order = 366, Content = 367, NoStep = 368, NoVariable = 369, Clash = 370, Type = 371, Hole = 372,
+    Checksum = 373, Foreign = 374,
+}, inner: Layout, Space);
+
 impl From<SpaceError> for FileError {
     fn from(error: SpaceError) -> Self {
         FileError::Space(Box::new(error))

@@ -320,6 +320,20 @@ pub enum Fault {
     Damaged { step: Step, keepers: Vec<Peer> },
 }
 
+samite_mem::error_codes!(Fault, "stream", {
+    NobodyReads = 400, ReadersBehind = 401, WriterBehind = 402, NoMemory = 403, NoBuffer = 404,
+    KeeperSilent = 405, StillInUse = 406, NoStep = 407, Circle = 408, NoStream = 409,
+    TooLarge = 410, TooManyBuffers = 411, NoKeeper = 412, KeeperLost = 413, KeeperFull = 414,
+    NumbersUsedUp = 415, TwoWriters = 416, RankTaken = 417, SizeDiffers = 418, RankBeyond = 419,
+    Over = 420, TooManyRanks = 421, TooMuchOpen = 422, NameTooLong = 423, ZeroLimit = 424,
+    NotOpen = 425, Busy = 426, WrongStep = 427, NotBegun = 428, RankClosed = 429, ClosesEarly = 430,
+    WriterFailed = 431, Differs = 432, UnknownLayout = 433, ForeignBuffer = 434, PlacesDiffer = 435,
+    BadPlace = 436, StepTooLong = 437, VariableTwice = 438, TooManyDimensions = 439,
+    BlockDimensions = 440, OutsideArray = 441, ShapeDiffers = 442, DtypeDiffers = 443,
+    Overlap = 444, Uncountable = 445, NothingWritten = 446, NoSuchBox = 447, EmptyBox = 448,
+    AnswerTooLong = 449, Gone = 450, Damaged = 451,
+});
+
 fn all_of(keepers: &[Peer]) -> String {
     let names: Vec<String> = keepers.iter().map(Peer::to_string).collect();
     names.join(" and ")

@@ -81,3 +81,8 @@ pub enum SpaceError {
     #[error("an array cannot be cut into a grid of {0:?}: every dimension needs one part or more")]
     Grid(Vec<u64>),
 }
+
+samite_mem::error_codes!(SpaceError, "space", {
+    Dimensions = 330, DimensionCount = 331, Inverted = 332, TooLarge = 333, Outside = 334,
+    Short = 335, ElementSize = 336, Grid = 337,
+});

@@ -126,6 +126,11 @@ pub enum GraphError {
     },
 }
 
+samite_mem::error_codes!(GraphError, "graph", {
+    Word = 340, Argument = 341, Cycle = 342, NoEdgeTo = 343, NoEdgeFrom = 344, NoOperator = 345,
+    Operator = 346, Broken = 347, Token = 348, NothingIsMine = 349,
+});
+
 impl GraphError {
     pub(super) fn word(what: &'static str, word: &str, known: &[&str]) -> GraphError {
         let limit = (word.chars().count() / 3).max(2);
