@@ -16,7 +16,7 @@
 //! `engine/` (takes frames, moves operations on) · `proto/` (one protocol per file) ·
 //! `matching` (tags, pure) · `ops` (operations in flight) · `wire` (what frames say) ·
 //! `transport/{shm, sim}` · `layout/{mod, peers}` (the fixed part of a node's arena, the table of peers) ·
-//! `agent/` · `testing` (for tests of hostile peers)
+//! `agent/` · `membership/` (many nodes: pure) · `testing` (for tests of hostile peers)
 //!
 //! # Rules
 //! * No `unsafe`: what touches shared bytes is in `samite_mem`.
@@ -51,6 +51,7 @@ mod handle;
 mod layer;
 mod layout;
 mod matching;
+pub mod membership;
 mod message;
 mod ops;
 mod peer;

@@ -1,0 +1,194 @@
+//! How two agents begin to speak: who calls, whom they mean, and what each knows already.
+
+use super::id::{NodeId, NodeLife};
+use super::links::{Holder, Line, Up};
+use super::message::{Message, Nonsense, VERSION};
+use super::{Action, Link, Membership, Refusal, send};
+
+impl Membership {
+    /// A call was answered: say who calls.
+    pub(super) fn connected(&mut self, link: Link, out: &mut Vec<Action>) {
+        let Some(Holder::Node(id)) = self.links.get(&link).copied() else {
+            return;
+        };
+        let message = match self.life {
+            None => Message::Join {
+                version: VERSION,
+                name: &self.name,
+                address: &self.address,
+            },
+            Some(own) => self.hello(own, id),
+        };
+        out.push(send(link, &message));
+    }
+
+    fn hello(&self, from: NodeLife, to: NodeId) -> Message<'static> {
+        let node = self.nodes.get(&to);
+        Message::Hello {
+            version: VERSION,
+            domain: self.domain,
+            from,
+            to: NodeLife {
+                node: to,
+                incarnation: node.map_or(0, |node| node.incarnation),
+            },
+            nodes: self.epoch,
+            slots: node.map_or(0, |node| node.mirror.seen()),
+        }
+    }
+
+    /// The first word of a caller.
+    pub(super) fn greeted(
+        &mut self,
+        link: Link,
+        message: Message<'_>,
+        out: &mut Vec<Action>,
+    ) -> Result<(), Nonsense> {
+        match message {
+            Message::Join {
+                version,
+                name,
+                address,
+            } => self.join(link, version, (name, address), out),
+            Message::Hello {
+                version,
+                domain,
+                from,
+                to,
+                nodes,
+                slots,
+            } => {
+                if let Err(refusal) = self.recognise(version, domain, from, to) {
+                    self.refuse(link, refusal, out);
+                    return Ok(());
+                }
+                let up = Up::new(link, self.clock, nodes, slots, self)?;
+                self.hang_up(from.node, "the node called again", out);
+                out.push(send(link, &self.hello(to, from.node)));
+                self.connect_line(from.node, up, out);
+                Ok(())
+            }
+            _ => Err(Nonsense("a caller that does not say who it is")),
+        }
+    }
+
+    /// Whether a caller is a member that means this agent.
+    fn recognise(
+        &self,
+        version: u32,
+        domain: u64,
+        from: NodeLife,
+        to: NodeLife,
+    ) -> Result<(), Refusal> {
+        if version != VERSION {
+            return Err(Refusal::Version);
+        }
+        let own = self.life.ok_or(Refusal::NotYet)?;
+        if domain != self.domain {
+            return Err(Refusal::OtherDomain);
+        }
+        if to != own {
+            return Err(Refusal::OtherNode);
+        }
+        let known = self.nodes.get(&from.node).ok_or(Refusal::NotYet)?;
+        if known.incarnation < from.incarnation {
+            return Err(Refusal::NotYet);
+        }
+        if !self.is_member(from) {
+            return Err(Refusal::Gone);
+        }
+        if known.line == Line::Broken || from.node < own.node {
+            return Err(Refusal::Distrusted);
+        }
+        Ok(())
+    }
+
+    /// The answer of a node that was called.
+    pub(super) fn answered(
+        &mut self,
+        link: Link,
+        id: NodeId,
+        message: Message<'_>,
+        out: &mut Vec<Action>,
+    ) -> Result<(), Nonsense> {
+        match (message, self.life) {
+            (Message::Welcome { domain, life, name }, None) => {
+                if life.node == NodeId::HEAD || life.incarnation > NodeLife::LAST {
+                    return Err(Nonsense("a welcome to what is no number"));
+                }
+                self.domain = domain;
+                self.life = Some(life);
+                out.push(Action::Admitted { domain, life });
+                out.push(Action::NodeJoined {
+                    epoch: 0,
+                    life: NodeLife::HEAD,
+                    name: name.into(),
+                    address: self
+                        .nodes
+                        .get(&id)
+                        .map_or_else(Box::default, |n| n.address.clone()),
+                });
+                let up = Up::new(link, self.clock, 0, 0, self)?;
+                self.connect_line(id, up, out);
+                Ok(())
+            }
+            (
+                Message::Hello {
+                    version: VERSION,
+                    domain,
+                    from,
+                    to,
+                    nodes,
+                    slots,
+                },
+                Some(own),
+            ) => {
+                let incarnation = self.nodes.get(&id).map(|node| node.incarnation);
+                if domain != self.domain
+                    || to != own
+                    || from.node != id
+                    || Some(from.incarnation) != incarnation
+                {
+                    return Err(Nonsense("an answer of somebody else"));
+                }
+                let up = Up::new(link, self.clock, nodes, slots, self)?;
+                self.connect_line(id, up, out);
+                Ok(())
+            }
+            (Message::Refused(refusal), _) => {
+                self.was_refused(link, id, refusal, out);
+                Ok(())
+            }
+            _ => Err(Nonsense("no answer to a greeting")),
+        }
+    }
+
+    /// Only the head's word ends anything: to others, the connection is down.
+    pub(super) fn was_refused(
+        &mut self,
+        link: Link,
+        id: NodeId,
+        refusal: Refusal,
+        out: &mut Vec<Action>,
+    ) {
+        let why = "the other side refused";
+        out.push(Action::Close { link, why });
+        self.closed(link);
+        if id != NodeId::HEAD {
+            return;
+        }
+        match (refusal, self.life) {
+            (Refusal::NameTaken | Refusal::NotYet, _) => {}
+            (refusal, None) => self.end(Action::NotAdmitted(refusal), out),
+            (Refusal::Gone, Some(_)) => self.dismissed(out),
+            (_, Some(_)) => self.lose_head(out),
+        }
+    }
+
+    pub(super) fn refuse(&mut self, link: Link, refusal: Refusal, out: &mut Vec<Action>) {
+        out.push(send(link, &Message::Refused(refusal)));
+        let why = "the caller was refused";
+        out.push(Action::Close { link, why });
+        self.closed(link);
+    }
+}

@@ -1,0 +1,258 @@
+//! The orders of the head: who is a member, under which number and in which life.
+
+use super::id::{NodeId, NodeLife};
+use super::ledger::Ledger;
+use super::links::{Line, Up};
+use super::message::{Message, NodeEntry, Nonsense, Standing, VERSION};
+use super::{Action, Departure, Link, Membership, NAME_MAX, Refusal, Stage, send};
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+
+/// What only the head keeps.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Head {
+    orders: Ledger<NodeId, Record>,
+}
+
+/// What the head knows of a number.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Record {
+    incarnation: u32,
+    name: Box<str>,
+    address: Box<[u8]>,
+    departure: Option<Departure>,
+}
+
+impl Record {
+    pub(super) fn entry(&self, epoch: u64, node: NodeId) -> NodeEntry<'_> {
+        let incarnation = self.incarnation;
+        let standing = match self.departure {
+            Some(how) => Standing::Gone(how),
+            None => Standing::Member {
+                name: &self.name,
+                address: &self.address,
+            },
+        };
+        NodeEntry {
+            epoch,
+            life: NodeLife { node, incarnation },
+            standing,
+        }
+    }
+
+    fn can_come_back(&self) -> bool {
+        self.departure.is_some() && self.incarnation < NodeLife::LAST
+    }
+}
+
+impl Head {
+    pub(super) fn new() -> Head {
+        Head {
+            orders: Ledger::new(),
+        }
+    }
+
+    pub(super) fn orders(&self) -> &Ledger<NodeId, Record> {
+        &self.orders
+    }
+
+    /// Number of the last order.
+    pub(super) fn epoch(&self) -> u64 {
+        self.orders.last()
+    }
+
+    fn records(&self) -> impl Iterator<Item = (NodeId, &Record)> {
+        self.orders.after(0).map(|(_, node, record)| (node, record))
+    }
+
+    fn member_of_name(&self, name: &str) -> Option<NodeId> {
+        let mut members = self.records().filter(|(_, r)| r.departure.is_none());
+        let found = members.find(|(_, record)| *record.name == *name);
+        found.map(|(node, _)| node)
+    }
+
+    /// The next life of the number that a name had, or of one that nobody has had, or else of the
+    /// one that has been gone for longest.
+    fn life_for(&self, name: &str, nodes: u32) -> Option<NodeLife> {
+        let next = |(node, record): (NodeId, &Record)| NodeLife {
+            node,
+            incarnation: record.incarnation + 1,
+        };
+        let mut gone = self.records().filter(|(_, record)| record.can_come_back());
+        let own = self
+            .records()
+            .find(|(_, r)| r.can_come_back() && *r.name == *name);
+        // Number 0 is the head's.
+        let fresh = self.orders.len() as u32 + 1;
+        let fresh = NodeId::new(fresh).filter(|_| fresh < nodes);
+        let fresh = fresh.map(|node| NodeLife {
+            node,
+            incarnation: 0,
+        });
+        own.map(next).or(fresh).or_else(|| gone.next().map(next))
+    }
+}
+
+impl Membership {
+    /// Somebody asks to become a member.
+    pub(super) fn join(
+        &mut self,
+        link: Link,
+        version: u32,
+        (name, address): (&str, &[u8]),
+        out: &mut Vec<Action>,
+    ) -> Result<(), Nonsense> {
+        if name.is_empty() || name.len() > NAME_MAX || address.len() > NAME_MAX {
+            return Err(Nonsense("a name that is empty or too long"));
+        }
+        match self.admit(version, (name, address), out) {
+            Err(refusal) => self.refuse(link, refusal, out),
+            Ok(life) => {
+                let welcome = Message::Welcome {
+                    domain: self.domain,
+                    life,
+                    name: &self.name,
+                };
+                out.push(send(link, &welcome));
+                let up = Up::new(link, self.clock, 0, 0, self)?;
+                self.connect_line(life.node, up, out);
+            }
+        }
+        Ok(())
+    }
+
+    fn admit(
+        &mut self,
+        version: u32,
+        (name, address): (&str, &[u8]),
+        out: &mut Vec<Action>,
+    ) -> Result<NodeLife, Refusal> {
+        if version != VERSION {
+            return Err(Refusal::Version);
+        }
+        let head = self.head.as_ref().ok_or(Refusal::NotHead)?;
+        if self.stage != Stage::Running {
+            return Err(Refusal::Ending);
+        }
+        let before = head.member_of_name(name);
+        if *name == *self.name || before.is_some_and(|node| self.is_up(node)) {
+            return Err(Refusal::NameTaken);
+        }
+        if let Some(node) = before {
+            // Its connection broke, and here is its next life.
+            self.dismiss(node, Departure::Lost, out);
+        }
+        let head = self.head.as_ref().ok_or(Refusal::NotHead)?;
+        let life = head.life_for(name, self.config.nodes);
+        let life = life.ok_or(Refusal::Full)?;
+        let record = Record {
+            incarnation: life.incarnation,
+            name: name.into(),
+            address: address.into(),
+            departure: None,
+        };
+        self.order(life.node, record, out);
+        Ok(life)
+    }
+
+    /// A node is a member no more.
+    pub(super) fn dismiss(&mut self, node: NodeId, how: Departure, out: &mut Vec<Action>) {
+        let record = self.head.as_ref().and_then(|head| head.orders.get(node));
+        let Some(record) = record.filter(|record| record.departure.is_none()) else {
+            return;
+        };
+        let record = Record {
+            departure: Some(how),
+            ..record.clone()
+        };
+        if let Some(Line::Up(up)) = self.nodes.get(&node).map(|node| &node.line) {
+            out.push(send(up.link, &Message::Refused(Refusal::Gone)));
+        }
+        self.order(node, record, out);
+    }
+
+    fn order(&mut self, node: NodeId, record: Record, out: &mut Vec<Action>) {
+        let Some(head) = &mut self.head else {
+            return;
+        };
+        let epoch = head.orders.set(node, record.clone());
+        self.apply_node(&record.entry(epoch, node), out)
+            .expect("an order of this agent follows the rules");
+    }
+
+    /// The head leaves: the domain has no order of nodes any more.
+    pub(super) fn order_end(&mut self, out: &mut Vec<Action>) {
+        let record = Record {
+            incarnation: NodeLife::HEAD.incarnation,
+            name: self.name.clone(),
+            address: Box::default(),
+            departure: Some(Departure::Left),
+        };
+        self.order(NodeId::HEAD, record, out);
+    }
+
+    /// Members that do not reach each other cannot both stay. Goes on until all who are left can.
+    pub(super) fn rule(&mut self, out: &mut Vec<Action>) {
+        while let Some(node) = self.most_missed() {
+            tracing::warn!(
+                node = node.number(),
+                "two nodes do not reach each other: one is lost"
+            );
+            self.dismiss(node, Departure::Lost, out);
+        }
+    }
+
+    /// The node that most members complain of which it complains of itself; of several the one that
+    /// joined last.
+    fn most_missed(&self) -> Option<NodeId> {
+        let mut complaints: BTreeMap<NodeLife, &[NodeLife]> = BTreeMap::new();
+        for (node, known) in &self.nodes {
+            if let Line::Up(up) = &known.line
+                && !up.unreachable.is_empty()
+            {
+                let (node, incarnation) = (*node, known.incarnation);
+                complaints.insert(NodeLife { node, incarnation }, &up.unreachable);
+            }
+        }
+        let misses = |who: &NodeLife, whom: &NodeLife| {
+            complaints
+                .get(who)
+                .is_some_and(|missed| missed.contains(whom))
+        };
+        let counted = complaints.iter().map(|(life, missed)| {
+            let mutual = missed.iter().filter(|other| misses(other, life)).count();
+            (mutual, *life)
+        });
+        let joined = |life: &NodeLife| {
+            let orders = self.head.as_ref().map(|head| &head.orders);
+            orders.and_then(|orders| orders.changed(life.node))
+        };
+        let most = counted
+            .filter(|(mutual, _)| *mutual > 0)
+            .min_by_key(|(mutual, life)| Reverse((*mutual, joined(life))));
+        most.map(|(_, life)| life.node)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_number_without_lives_left_is_never_used_again() {
+        let mut head = Head::new();
+        let one = NodeId::new(1).unwrap();
+        let record = Record {
+            incarnation: NodeLife::LAST,
+            name: "a".into(),
+            address: Box::default(),
+            departure: Some(Departure::Lost),
+        };
+        head.orders.set(one, record);
+        let life = head
+            .life_for("a", 3)
+            .map(|life| (life.node.number(), life.incarnation));
+        assert_eq!(life, Some((2, 0)));
+        assert_eq!(head.life_for("a", 2), None);
+    }
+}

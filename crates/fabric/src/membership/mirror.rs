@@ -1,0 +1,97 @@
+//! What one node knows of the slots of another one: eight bytes each. What the units said of
+//! themselves is in the roster, which the layer above writes.
+
+use super::SlotState;
+use super::id::{NodeLife, Slot};
+use super::message::{Nonsense, SlotEntry};
+
+/// The slots of one life of a node, as far as its agent has told.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub(super) struct Mirror {
+    /// Sequence number of the last change that was applied.
+    seen: u64,
+    slots: Vec<Mirrored>,
+}
+
+/// A slot in which nobody has been has incarnation 0.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct Mirrored {
+    incarnation: u32,
+    state: SlotState,
+}
+
+const _: () = assert!(size_of::<Mirrored>() == 8);
+
+const EMPTY: Mirrored = Mirrored {
+    incarnation: 0,
+    state: SlotState::Free,
+};
+
+/// What a change of a slot means for those who know its units.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Turn {
+    Joined(u32),
+    Lost(u32),
+    Freed(u32),
+}
+
+impl Mirror {
+    pub(super) fn seen(&self) -> u64 {
+        self.seen
+    }
+
+    /// Applies the next change; what it means, in order. A life that was never seen alive and is
+    /// not free yet is told of all the same, as one that joined and was lost: what it sent may
+    /// still be on its way.
+    pub(super) fn apply(
+        &mut self,
+        life: NodeLife,
+        entry: &SlotEntry<'_>,
+    ) -> Result<impl Iterator<Item = Turn> + use<>, Nonsense> {
+        if entry.sequence <= self.seen {
+            return Err(Nonsense("a change of a slot out of order"));
+        }
+        if !life.incarnations().contains(&entry.incarnation) {
+            return Err(Nonsense("an incarnation of another life of the node"));
+        }
+        let index = entry.slot.index() as usize;
+        let before = self.slots.get(index).copied().unwrap_or(EMPTY);
+        let is_new = entry.incarnation > before.incarnation;
+        let goes_on = entry.incarnation == before.incarnation && entry.state > before.state;
+        if !(is_new || goes_on) {
+            return Err(Nonsense("a slot that goes back to an earlier life"));
+        }
+        if self.slots.len() <= index {
+            self.slots.resize(index + 1, EMPTY);
+        }
+        self.slots[index] = Mirrored {
+            incarnation: entry.incarnation,
+            state: entry.state,
+        };
+        self.seen = entry.sequence;
+        let was_alive = before.state == SlotState::Alive;
+        let ends = was_alive && (is_new || entry.state != SlotState::Alive);
+        let comes = is_new && entry.state != SlotState::Free;
+        let goes = is_new && entry.state == SlotState::Dead;
+        let is_free = entry.state == SlotState::Free;
+        let turns = [
+            ends.then_some(Turn::Lost(before.incarnation)),
+            comes.then_some(Turn::Joined(entry.incarnation)),
+            goes.then_some(Turn::Lost(entry.incarnation)),
+            is_free.then_some(Turn::Freed(entry.incarnation)),
+        ];
+        Ok(turns.into_iter().flatten())
+    }
+
+    #[cfg(test)]
+    pub(super) fn bytes(&self) -> usize {
+        self.slots.capacity() * size_of::<Mirrored>()
+    }
+
+    /// The units that are alive, by slot.
+    pub(super) fn living(&self) -> impl Iterator<Item = (Slot, u32)> {
+        let slots = self.slots.iter().enumerate();
+        let living = slots.filter(|(_, slot)| slot.state == SlotState::Alive);
+        living.filter_map(|(index, slot)| Some((Slot::new(index as u32)?, slot.incarnation)))
+    }
+}

@@ -1,0 +1,195 @@
+//! What every agent does with changes of nodes and slots that it is told, the head with its own
+//! orders, too.
+
+use super::id::{NodeId, NodeLife, Peer};
+use super::links::Line;
+use super::message::{NodeEntry, Nonsense, SlotEntry, Standing, entries};
+use super::mirror::{Mirror, Turn};
+use super::{Action, Contact, Departure, IDENTITY_MAX, Membership, NAME_MAX, Stage};
+
+/// Another node: its present life, or its last one.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Node {
+    pub(super) incarnation: u32,
+    pub(super) is_member: bool,
+    /// Empty of a node that is gone, as is the mirror.
+    pub(super) address: Box<[u8]>,
+    pub(super) mirror: Mirror,
+    pub(super) line: Line,
+}
+
+impl Node {
+    /// A member that has not been reached yet.
+    pub(super) fn new(incarnation: u32, address: &[u8], now: u64) -> Node {
+        Node {
+            incarnation,
+            is_member: true,
+            address: address.into(),
+            mirror: Mirror::default(),
+            line: Line::Down {
+                since: now,
+                retry: now,
+            },
+        }
+    }
+
+    fn gone(incarnation: u32) -> Node {
+        Node {
+            is_member: false,
+            ..Node::new(incarnation, &[], 0)
+        }
+    }
+}
+
+impl Membership {
+    /// The head tells changes of nodes.
+    pub(super) fn apply_nodes(
+        &mut self,
+        after: u64,
+        told: &[u8],
+        out: &mut Vec<Action>,
+    ) -> Result<(), Nonsense> {
+        if after != self.epoch {
+            return Err(Nonsense("node changes that begin elsewhere"));
+        }
+        for entry in entries::<NodeEntry<'_>>(told) {
+            self.apply_node(&entry?, out)?;
+        }
+        Ok(())
+    }
+
+    pub(super) fn apply_node(
+        &mut self,
+        entry: &NodeEntry<'_>,
+        out: &mut Vec<Action>,
+    ) -> Result<(), Nonsense> {
+        let (epoch, life) = (entry.epoch, entry.life);
+        if epoch <= self.epoch {
+            return Err(Nonsense("a change of a node out of order"));
+        }
+        self.epoch = epoch;
+        if self.life.is_some_and(|own| own.node == life.node) {
+            // Who is a member no more hears that as a refusal, before the connection is closed.
+            let is_own = self.head.is_some() || self.life == Some(life);
+            return is_own
+                .then_some(())
+                .ok_or(Nonsense("another life of the listener"));
+        }
+        if life.node.number() >= self.config.nodes || life.incarnation > NodeLife::LAST {
+            return Err(Nonsense("a node that cannot be"));
+        }
+        let known = self.nodes.get(&life.node);
+        let known = known.map(|known| (known.incarnation, known.is_member));
+        let is_new = known.is_none_or(|(incarnation, _)| incarnation < life.incarnation);
+        let ends =
+            known == Some((life.incarnation, true)) && matches!(entry.standing, Standing::Gone(_));
+        if !(is_new || ends) || (is_new && life.node == NodeId::HEAD) {
+            return Err(Nonsense("a node that goes back to an earlier life"));
+        }
+        let how = match entry.standing {
+            Standing::Gone(how) if !is_new => how,
+            _ => Departure::Lost,
+        };
+        self.lose(life.node, epoch, how, out);
+        match entry.standing {
+            Standing::Gone(_) => {
+                self.nodes.insert(life.node, Node::gone(life.incarnation));
+            }
+            Standing::Member { name, address } => {
+                if name.len() > NAME_MAX || address.len() > NAME_MAX {
+                    return Err(Nonsense("a name that is too long"));
+                }
+                let node = Node::new(life.incarnation, address, self.clock);
+                self.nodes.insert(life.node, node);
+                out.push(Action::NodeJoined {
+                    epoch,
+                    life,
+                    name: name.into(),
+                    address: address.into(),
+                });
+                if self.calls(life.node) {
+                    self.call(life.node, out);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// This node is a member no more, says the head.
+    pub(super) fn dismissed(&mut self, out: &mut Vec<Action>) {
+        let last = match self.stage {
+            Stage::Leaving(_) => Action::Left,
+            _ => Action::Fenced,
+        };
+        self.end(last, out);
+    }
+
+    /// If a node is a member, it is one no more: its units first, then itself.
+    fn lose(&mut self, id: NodeId, epoch: u64, how: Departure, out: &mut Vec<Action>) {
+        let Some(node) = self.nodes.get_mut(&id).filter(|node| node.is_member) else {
+            return;
+        };
+        node.is_member = false;
+        let life = NodeLife {
+            node: id,
+            incarnation: node.incarnation,
+        };
+        let lost = node.mirror.living().map(|(slot, incarnation)| {
+            let peer = Peer { node: id, slot };
+            Action::UnitLost { peer, incarnation }
+        });
+        out.extend(lost);
+        out.push(Action::NodeGone { epoch, life, how });
+        self.hang_up(id, "the node is a member no more", out);
+        if id == NodeId::HEAD {
+            self.lose_head(out);
+        }
+    }
+
+    /// There will be no word of the head any more.
+    pub(super) fn lose_head(&mut self, out: &mut Vec<Action>) {
+        if self.contact != Contact::Over {
+            self.contact = Contact::Over;
+            out.push(Action::HeadLost { finally: true });
+        }
+    }
+
+    /// A member tells changes of its slots.
+    pub(super) fn apply_slots(
+        &mut self,
+        id: NodeId,
+        after: u64,
+        told: &[u8],
+        out: &mut Vec<Action>,
+    ) -> Result<u64, Nonsense> {
+        let Some(node) = self.nodes.get_mut(&id) else {
+            return Err(Nonsense("slots of nobody"));
+        };
+        if after != node.mirror.seen() {
+            return Err(Nonsense("slot changes that begin elsewhere"));
+        }
+        let life = NodeLife {
+            node: id,
+            incarnation: node.incarnation,
+        };
+        for entry in entries::<SlotEntry<'_>>(told) {
+            let entry = entry?;
+            if entry.identity.len() > IDENTITY_MAX {
+                return Err(Nonsense("an identity that is too long"));
+            }
+            let slot = entry.slot;
+            let peer = Peer { node: id, slot };
+            let turns = node.mirror.apply(life, &entry)?;
+            out.extend(turns.map(|turn| match turn {
+                Turn::Joined(incarnation) => Action::UnitJoined {
+                    peer,
+                    incarnation,
+                    identity: entry.identity.into(),
+                },
+                Turn::Lost(incarnation) => Action::UnitLost { peer, incarnation },
+                Turn::Freed(incarnation) => Action::UnitFreed { peer, incarnation },
+            }));
+        }
+        Ok(node.mirror.seen())
+    }
+}

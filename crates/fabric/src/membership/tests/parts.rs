@@ -1,0 +1,241 @@
+//! Single rules of the protocol, each in the smallest domain that shows it.
+
+use super::super::ledger::Ledger;
+use super::super::message::{NodeEntry, SlotEntry, Standing, encode};
+use super::super::nodes::Node;
+use super::super::{Config, Membership, NodeId, NodeLife, Slot, SlotState};
+use super::config;
+use super::world::{Step, World};
+
+/// A domain of these hosts that has come to rest.
+fn domain(config: Config, hosts: &[u8]) -> World {
+    let mut world = World::new(config);
+    for host in hosts {
+        world.step(&Step::Start { host: *host });
+        settle(&mut world);
+    }
+    world
+}
+
+fn settle(world: &mut World) {
+    world.settle(|_| 0);
+    world.checked().unwrap();
+}
+
+fn life(world: &World, host: u8) -> Option<(u32, u32)> {
+    let life = world.processes[&world.on_host(host)?].machine.life()?;
+    Some((life.node.number(), life.incarnation))
+}
+
+#[test]
+fn tables_longer_than_a_message_travel_in_pieces() {
+    let mut world = domain(config(), &[0, 1]);
+    for host in [0, 1] {
+        let process = world.on_host(host).unwrap();
+        for slot in 0..Slot::COUNT {
+            let at_once = false;
+            world.step(&Step::Turn {
+                process,
+                slot,
+                at_once,
+            });
+        }
+    }
+    settle(&mut world);
+    world.check_rest(|_| true).unwrap();
+    world.step(&Step::Start { host: 2 });
+    settle(&mut world);
+    world.check_rest(|_| true).unwrap();
+    let seen = &world.processes[&world.on_host(2).unwrap()].seen;
+    assert_eq!(seen.units.len() as u32, 2 * Slot::COUNT);
+}
+
+#[test]
+fn a_follower_that_is_stopped_costs_what_has_been_sent() {
+    let mut world = domain(config(), &[0, 1, 2]);
+    let (owner, follower) = (world.on_host(1).unwrap(), world.on_host(2).unwrap());
+    world.step(&Step::Stop { process: follower });
+    for turn in 0..3000 {
+        let (process, slot, at_once) = (owner, turn % 5, false);
+        world.step(&Step::Turn {
+            process,
+            slot,
+            at_once,
+        });
+    }
+    // The bounds were checked after each step.
+    world.checked().unwrap();
+    settle(&mut world);
+    world.check_rest(|_| true).unwrap();
+    assert!(world.ended.is_empty());
+}
+
+#[test]
+fn an_agent_that_was_stopped_hears_before_it_judges() {
+    let mut world = domain(config(), &[0, 1, 2]);
+    let head = world.on_host(0).unwrap();
+    world.step(&Step::Stop { process: head });
+    world.settle_without_wakening(|_| 0);
+    assert!(
+        world
+            .processes
+            .values()
+            .all(|p| p.host == 0 || p.seen.head_lost)
+    );
+    world.step(&Step::Continue { process: head });
+    world.step(&Step::Tick { process: head });
+    settle(&mut world);
+    world.check_rest(|_| true).unwrap();
+    assert!(world.ended.is_empty(), "{:?}", world.ended);
+}
+
+#[test]
+fn a_name_belongs_to_the_life_that_is_connected() {
+    let mut world = domain(config(), &[0, 1]);
+    // Its name is that of host 1.
+    world.step(&Step::Start { host: 101 });
+    settle(&mut world);
+    assert_eq!((life(&world, 1), life(&world, 101)), (Some((1, 0)), None));
+    let process = world.on_host(1).unwrap();
+    world.step(&Step::Kill { process });
+    settle(&mut world);
+    assert_eq!(life(&world, 101), Some((1, 1)));
+}
+
+#[test]
+fn numbers_of_the_gone_are_given_again_when_there_are_no_others() {
+    let config = Config {
+        nodes: 3,
+        ..config()
+    };
+    let mut world = domain(config, &[0, 1, 2]);
+    world.step(&Step::Start { host: 3 });
+    settle(&mut world);
+    assert_eq!(world.on_host(3), None, "the domain is full");
+    for host in [2, 1] {
+        let process = world.on_host(host).unwrap();
+        world.step(&Step::Kill { process });
+        settle(&mut world);
+    }
+    for (host, expected) in [(3, (2, 1)), (1, (1, 1))] {
+        world.step(&Step::Start { host });
+        settle(&mut world);
+        assert_eq!(life(&world, host), Some(expected));
+    }
+    world.check_rest(|_| true).unwrap();
+}
+
+#[test]
+fn of_two_that_do_not_reach_each_other_one_goes() {
+    let mut world = domain(config(), &[0, 1, 2, 3]);
+    for hosts in [(1, 2), (1, 3)] {
+        world.step(&Step::Cut { hosts });
+    }
+    settle(&mut world);
+    let members = |world: &World| [1, 2, 3].map(|host| life(world, host).is_some());
+    assert_eq!(members(&world), [false, true, true], "two complain of one");
+    world.step(&Step::Cut { hosts: (2, 3) });
+    settle(&mut world);
+    assert_eq!(
+        members(&world),
+        [false, true, false],
+        "the last one to join"
+    );
+}
+
+#[test]
+fn a_head_that_leaves_tells_everybody() {
+    let mut world = domain(config(), &[0, 1, 2]);
+    let member = world.on_host(1).unwrap();
+    world.step(&Step::Stop { process: member });
+    // A change is under way to the member when the head leaves.
+    let process = world.on_host(2).unwrap();
+    world.step(&Step::Kill { process });
+    for _ in 0..5 {
+        world.step(&Step::Wait(10));
+        for process in world.running() {
+            world.step(&Step::Tick { process });
+            while let [step, ..] = &world.deliveries()[..] {
+                world.step(step);
+            }
+        }
+    }
+    let process = world.on_host(0).unwrap();
+    world.step(&Step::Leave { process });
+    settle(&mut world);
+    assert_eq!(world.on_host(0), None);
+    let seen = &world.processes[&member].seen;
+    assert!(seen.head_lost && seen.members.is_empty(), "{seen:?}");
+}
+
+#[test]
+fn lives_of_a_node_share_no_incarnation() {
+    let node = NodeId::new(5).unwrap();
+    let mut last = 0;
+    for incarnation in 0..=NodeLife::LAST {
+        let range = NodeLife { node, incarnation }.incarnations();
+        assert!(*range.start() > last && range.start() < range.end());
+        last = *range.end();
+    }
+    assert_eq!(last, u32::MAX);
+}
+
+#[test]
+fn a_ledger_tells_what_changed_after_a_number() {
+    let mut ledger = Ledger::new();
+    for (key, value) in [(1, 'a'), (2, 'b'), (1, 'c'), (3, 'd')] {
+        ledger.set(key, value);
+    }
+    let after = |number| {
+        ledger
+            .after(number)
+            .map(|(n, k, v)| (n, k, *v))
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(after(0), [(2, 2, 'b'), (3, 1, 'c'), (4, 3, 'd')]);
+    assert_eq!(after(3), [(4, 3, 'd')]);
+    assert_eq!(after(u64::MAX), []);
+}
+
+/// What an agent keeps of others, by the bytes of its tables.
+#[test]
+fn a_hundred_thousand_units_on_a_thousand_nodes_fit() {
+    const NODES: u32 = 1000;
+    const UNITS: u32 = 100;
+    let mut agent = Membership::head(Config::default(), 1, "head", &[0; 16]);
+    let mut out = Vec::new();
+    for number in 1..=NODES {
+        let node = NodeId::new(number).unwrap();
+        let (incarnation, epoch) = (0, number.into());
+        let standing = Standing::Member {
+            name: "a node of the cluster",
+            address: &[0; 16],
+        };
+        let life = NodeLife { node, incarnation };
+        let entry = encode(&NodeEntry {
+            epoch,
+            life,
+            standing,
+        });
+        agent.apply_nodes(epoch - 1, &entry, &mut out).unwrap();
+        for slot in 0..UNITS {
+            let entry = SlotEntry {
+                sequence: u64::from(slot) + 1,
+                slot: Slot::new(slot).unwrap(),
+                incarnation: 1,
+                state: SlotState::Alive,
+                identity: &[7; 100],
+            };
+            let told = encode(&entry);
+            agent
+                .apply_slots(node, slot.into(), &told, &mut out)
+                .unwrap();
+        }
+        out.clear();
+    }
+    let of_node =
+        |node: &Node| size_of::<(NodeId, Node)>() + node.address.len() + node.mirror.bytes();
+    let bytes: usize = agent.nodes.values().map(of_node).sum();
+    let per_unit = bytes as u64 / u64::from(NODES * UNITS);
+    assert!(per_unit <= 16, "{bytes} bytes, {per_unit} for each unit");
+}
