@@ -16,7 +16,7 @@
 
 use crate::engine::{Access, Offered};
 use crate::fabric::Fabric;
-use crate::node::segment_id;
+use crate::layout::segment_id;
 use crate::segment::{Segment, is_of, not_now, refused};
 use crate::{Error, PeerId, Result, SegmentKey};
 use bytemuck::Pod;
@@ -26,8 +26,8 @@ use samite_mem::lease::{Exclusive, LeasedBlock, Lent, Mode};
 
 /// A segment of this process, open, reading or lent; withdrawn when dropped, and freed when nobody uses it any more.
 #[derive(Debug)]
-pub struct Gated {
-    fabric: Fabric,
+pub struct Gated<'f> {
+    fabric: &'f Fabric,
     key: SegmentKey,
     /// `None` only while the owner takes it.
     block: Option<LeasedBlock>,
@@ -35,16 +35,16 @@ pub struct Gated {
 
 /// A gated segment to come, whose memory is allocated part by part; given back when dropped.
 #[derive(Debug)]
-pub struct Growing {
-    fabric: Fabric,
+pub struct Growing<'f> {
+    fabric: &'f Fabric,
     memory: samite_mem::Growing,
 }
 
 /// A gated segment that this process has for itself.
 #[derive(Debug)]
-pub struct Owned {
+pub struct Owned<'f> {
     exclusive: Exclusive,
-    gated: Gated,
+    gated: Gated<'f>,
 }
 
 /// A lent segment of a peer that this process has for itself; its owner gets it back when it is dropped.
@@ -84,7 +84,7 @@ pub(crate) struct Deferred {
 impl Fabric {
     /// Frees the dropped segments whose last user has left.
     pub(crate) fn sweep(&self) {
-        let deferred = std::mem::take(&mut self.0.core.lock().engine.deferred);
+        let deferred = std::mem::take(&mut self.core.borrow_mut().engine.deferred);
         for Deferred { segment, block } in deferred {
             self.end(segment, block);
         }
@@ -94,7 +94,7 @@ impl Fabric {
         match block.end() {
             Ok(()) => self.withdraw(segment),
             Err(block) => {
-                let deferred = &mut self.0.core.lock().engine.deferred;
+                let deferred = &mut self.core.borrow_mut().engine.deferred;
                 deferred.push(Deferred { segment, block });
             }
         }
@@ -106,19 +106,18 @@ impl Fabric {
     /// A key of another use of the number; a lost owner; [`Error::WrongPhase`] when it is not lent, or
     /// somebody else has it.
     pub fn borrow(&self, key: SegmentKey) -> Result<Option<Borrowed>> {
-        let core = self.0.core.lock();
+        let core = self.core.borrow();
         let own = key.peer == self.me();
-        let caps = core.engine.caps(key.peer);
-        let mapped = own || caps.shares_node && caps.map;
+        let mapped = own || self.shares_node && core.engine.caps.map;
         if !mapped {
             return Ok(None);
         }
         self.lives(&core.engine, key)?;
-        let entry = self.0.node.layout.entry(key.peer.slot(), key.segment);
+        let entry = self.node.layout.entry(key.peer, key.segment);
         let entry = entry.filter(|entry| entry.look().is_some_and(|seen| is_of(key, seen)));
         let entry = entry.ok_or_else(|| refused(key))?;
-        let id = segment_id(key.peer.slot(), key.segment);
-        let lent = self.0.node.holder.borrow(&entry, key.generation, id);
+        let id = segment_id(key.peer, key.segment);
+        let lent = self.node.holder.borrow(&entry, key.generation, id);
         let lent = lent.map_err(Error::of_memory_of(key.peer))?;
         let lent = lent.filter(|lent| lent.as_slice::<u8>().len() as u64 == key.bytes);
         Ok(Some(Borrowed {
@@ -127,24 +126,24 @@ impl Fabric {
     }
 
     /// Allocates a zeroed segment, open, whose mode can be turned. `segment`: a number that is not in use. Local.
-    pub fn allocate_gated(&self, segment: u32, bytes: u64) -> Result<Gated> {
+    pub fn allocate_gated(&self, segment: u32, bytes: u64) -> Result<Gated<'_>> {
         self.grow_gated(bytes)?.gate(segment)
     }
 
     /// As [`Fabric::allocate_gated`], part by part.
-    pub fn grow_gated(&self, bytes: u64) -> Result<Growing> {
+    pub fn grow_gated(&self, bytes: u64) -> Result<Growing<'_>> {
         self.sweep();
         Ok(Growing {
-            fabric: self.clone(),
-            memory: self.0.node.heap.grow(bytes)?,
+            fabric: self,
+            memory: self.node.heap.grow(bytes)?,
         })
     }
 
     /// Lets the engine know of a block that is offered.
-    pub(crate) fn offer(&self, segment: u32, block: LeasedBlock) -> Result<Gated> {
+    pub(crate) fn offer(&self, segment: u32, block: LeasedBlock) -> Result<Gated<'_>> {
         let generation = block.generation();
         let gated = Gated {
-            fabric: self.clone(),
+            fabric: self,
             key: self.own_key(segment, generation, block.len()),
             block: Some(block),
         };
@@ -153,31 +152,21 @@ impl Fabric {
     }
 }
 
-impl Growing {
+impl<'f> Growing<'f> {
     /// Allocates the pages of the next part; whether all are there. A part takes some ten milliseconds.
     pub fn step(&mut self) -> Result<bool> {
         Ok(self.memory.step()?)
     }
 
     /// The segment, open, with all of its memory. `segment`: a number that is not in use.
-    pub fn gate(self, segment: u32) -> Result<Gated> {
-        self.gate_as(Some(segment))
-    }
-
-    /// As [`Growing::gate`], with any number if none is given.
-    pub(crate) fn gate_as(self, segment: Option<u32>) -> Result<Gated> {
-        let (segment, slot) = self.fabric.reserve(segment)?;
-        match LeasedBlock::new(self.memory, slot) {
-            Ok(block) => self.fabric.offer(segment, block),
-            Err(error) => {
-                self.fabric.withdraw(segment);
-                Err(error.into())
-            }
-        }
+    pub fn gate(self, segment: u32) -> Result<Gated<'f>> {
+        let slot = self.fabric.slot(segment)?;
+        let block = LeasedBlock::new(self.memory, slot)?;
+        self.fabric.offer(segment, block)
     }
 }
 
-impl Gated {
+impl<'f> Gated<'f> {
     /// What names it to others.
     pub fn key(&self) -> SegmentKey {
         self.key
@@ -196,7 +185,7 @@ impl Gated {
     }
 
     /// As a segment whose mode is not turned. It is open.
-    pub fn ungated(self) -> Result<Segment> {
+    pub fn ungated(self) -> Result<Segment<'f>> {
         Segment::of(self)
     }
 
@@ -220,7 +209,7 @@ impl Gated {
 
     fn set_access(&self, bytes: Access) {
         let generation = self.key.generation;
-        let offered = &mut self.fabric.0.core.lock().engine.offered;
+        let offered = &mut self.fabric.core.borrow_mut().engine.offered;
         offered.insert(self.key.segment, Offered { generation, bytes });
     }
 
@@ -237,7 +226,7 @@ impl Gated {
     ///
     /// # Errors
     /// [`Error::InUse`], with the segment shut as before.
-    pub fn own(mut self) -> Result<Owned, Box<(Gated, Error)>> {
+    pub fn own(mut self) -> Result<Owned<'f>, Box<(Gated<'f>, Error)>> {
         let Some(block) = self.block.take() else {
             let error = self.wrong_phase();
             return Err(Box::new((self, error)));
@@ -286,15 +275,12 @@ impl Gated {
     }
 
     fn in_use(&self, users: Vec<u32>) -> Error {
-        if self.fabric.0.is_of_parent() {
+        if self.fabric.is_of_parent() {
             return Error::Forked;
         }
         Error::InUse {
             segment: self.key.segment,
-            users: users
-                .into_iter()
-                .map(|slot| PeerId::new(self.key.peer.node(), slot))
-                .collect(),
+            users: users.into_iter().map(PeerId).collect(),
         }
     }
 
@@ -308,7 +294,7 @@ impl Gated {
     }
 }
 
-impl Drop for Gated {
+impl Drop for Gated<'_> {
     fn drop(&mut self) {
         let Some(block) = self.block.take() else {
             return self.fabric.withdraw(self.key.segment);
@@ -318,7 +304,7 @@ impl Drop for Gated {
     }
 }
 
-impl Owned {
+impl<'f> Owned<'f> {
     /// What names it to others.
     pub fn key(&self) -> SegmentKey {
         self.gated.key
@@ -336,16 +322,16 @@ impl Owned {
 
     /// A segment of another generation in the same memory, open, with the bytes as they are: who has a key of
     /// the last one does not get in.
-    pub fn renew(self) -> Result<Gated> {
+    pub fn renew(self) -> Result<Gated<'f>> {
         let Owned { exclusive, gated } = self;
-        let (fabric, key) = (gated.fabric.clone(), gated.key);
+        let (fabric, key) = (gated.fabric, gated.key);
         // Without its block it only gives its number back, for the moment.
         drop(gated);
         fabric.offer(key.segment, exclusive.renew())
     }
 
     /// Lets others in again, to write or only to read.
-    pub fn give(self, reading: bool) -> Result<Gated> {
+    pub fn give(self, reading: bool) -> Result<Gated<'f>> {
         let mode = if reading { Mode::Reading } else { Mode::Open };
         let mut gated = self.gated;
         gated.block = Some(self.exclusive.open(mode));

@@ -6,25 +6,25 @@ use samite_mem::SharedBytes;
 
 /// A message in place; see [`Fabric::recv_view`].
 #[derive(Debug)]
-pub struct View {
+pub struct View<'f> {
     status: Status,
     /// With a lease on the sender's segment, if they lie there.
     bytes: SharedBytes,
     /// Dropped last: the sender hears of the end of a view that has let go of its memory.
-    end: ViewEnd,
+    end: ViewEnd<'f>,
 }
 
 #[derive(Debug)]
-struct ViewEnd {
-    fabric: Fabric,
+struct ViewEnd<'f> {
+    fabric: &'f Fabric,
     /// Which one it is, if the bytes are the sender's.
     view: Option<u64>,
 }
 
-impl View {
+impl<'f> View<'f> {
     /// `view`: which one it is, if the bytes are the sender's.
     pub(crate) fn new(
-        fabric: Fabric,
+        fabric: &'f Fabric,
         status: Status,
         bytes: SharedBytes,
         view: Option<u64>,
@@ -52,18 +52,18 @@ impl View {
     /// be others than those that it sent. Their memory stays as long as the view. `false` says that what was read
     /// before is right. Never of a private copy.
     pub fn is_withdrawn(&self) -> bool {
-        let views = &self.end.fabric.0.core.lock().engine.views;
+        let views = &self.end.fabric.core.borrow().engine.views;
         self.end.view.is_some_and(|view| views.is_withdrawn(view))
     }
 }
 
-impl Drop for ViewEnd {
+impl Drop for ViewEnd<'_> {
     fn drop(&mut self) {
         let Some(view) = self.view.take() else {
             return;
         };
-        let core = &mut *self.fabric.0.core.lock();
+        let core = &mut *self.fabric.core.borrow_mut();
         core.engine.end_view(view, true);
-        core.flush();
+        core.engine.flush(&mut core.transport);
     }
 }

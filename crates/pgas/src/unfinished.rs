@@ -18,18 +18,18 @@ pub(crate) trait Finish: Debug {
     fn go_on(&mut self) -> bool;
 }
 
-type Left = Vec<Box<dyn Finish>>;
+type Left<'f> = Vec<Box<dyn Finish + 'f>>;
 
 /// All of it, of one unit.
 #[derive(Debug, Default)]
-pub(crate) struct Unfinished {
-    left: RefCell<Left>,
+pub(crate) struct Unfinished<'f> {
+    left: RefCell<Left<'f>>,
     /// Global memory has ended here.
     over: Cell<bool>,
 }
 
-impl Unfinished {
-    pub(crate) fn add(&self, left: impl Finish + 'static) {
+impl<'f> Unfinished<'f> {
+    pub(crate) fn add(&self, left: impl Finish + 'f) {
         if !self.over.get() {
             self.left.borrow_mut().push(Box::new(left));
         }
@@ -80,12 +80,12 @@ impl Unfinished {
 }
 
 /// What is being gone on with; at its end all is as before.
-struct Turn<'u> {
-    left: Left,
-    unfinished: &'u Unfinished,
+struct Turn<'u, 'f> {
+    left: Left<'f>,
+    unfinished: &'u Unfinished<'f>,
 }
 
-impl Drop for Turn<'_> {
+impl Drop for Turn<'_, '_> {
     fn drop(&mut self) {
         self.unfinished.left.borrow_mut().append(&mut self.left);
     }

@@ -112,19 +112,18 @@ impl Display for Summary {
 
 /// The units of this process's program.
 #[derive(Debug)]
-pub struct Units {
-    fabric: Fabric,
+pub struct Units<'f> {
+    fabric: &'f Fabric,
     units: Vec<PeerId>,
 }
 
-impl Units {
+impl<'f> Units<'f> {
     /// Waits until all of them are there.
     ///
     /// # Errors
     /// They do not come within the fabric's deadline.
-    pub fn meet(fabric: &Fabric) -> samite_fabric::Result<Units> {
+    pub fn meet(fabric: &'f Fabric) -> samite_fabric::Result<Units<'f>> {
         let units = fabric.program(&fabric.identity().program)?;
-        let fabric = fabric.clone();
         Ok(Units { fabric, units })
     }
 

@@ -27,34 +27,34 @@ const PIECE: u64 = 512 << 10;
 const IN_FLIGHT: u64 = 2 << 20;
 
 /// The buffers of a step, by writer rank and slot.
-pub(crate) struct Buffers {
-    desk: Rc<Desk>,
+pub(crate) struct Buffers<'f> {
+    desk: Rc<Desk<'f>>,
     step: Step,
     /// Where requests begin: another keeper at every reader rank.
     turn: u32,
-    buffers: Vec<Vec<Buffer>>,
+    buffers: Vec<Vec<Buffer<'f>>>,
     places: Vec<Places>,
 }
 
 /// One buffer.
-struct Buffer {
+struct Buffer<'f> {
     /// All of its copies that there were when the step was taken; the first one is reached.
     copies: Slot<BufferAt>,
-    reached: Reached,
+    reached: Reached<'f>,
 }
 
 /// How the bytes of a buffer are had.
-enum Reached {
-    Near(Remote),
+enum Reached<'f> {
+    Near(Remote<'f>),
     OnDisk,
 }
 
 /// A part of a block that is not mapped here, and is on its way.
-struct Flight<'r> {
+struct Flight<'r, 'f> {
     block: &'r BlockAt,
     part: Region,
     bytes: u64,
-    runs: Vec<Handle<Vec<u8>>>,
+    runs: Vec<Handle<'f, Vec<u8>>>,
 }
 
 /// Where a box goes to.
@@ -64,12 +64,12 @@ struct Target<'t> {
     at: Strided,
 }
 
-impl Buffers {
+impl<'f> Buffers<'f> {
     /// Reaches the buffers of a step.
     ///
     /// # Errors
     /// A buffer of which no copy is left.
-    pub(crate) fn reach(desk: Rc<Desk>, record: StepRecord, turn: u32) -> Result<Buffers> {
+    pub(crate) fn reach(desk: Rc<Desk<'f>>, record: StepRecord, turn: u32) -> Result<Buffers<'f>> {
         let mut step = Buffers {
             desk,
             step: record.step,
@@ -87,7 +87,7 @@ impl Buffers {
         Ok(step)
     }
 
-    fn buffer(&self, mut copies: Slot<BufferAt>) -> Result<Buffer> {
+    fn buffer(&self, mut copies: Slot<BufferAt>) -> Result<Buffer<'f>> {
         // Readers begin with different copies.
         if !copies.is_empty() {
             let first = self.turn as usize % copies.len();
@@ -106,7 +106,7 @@ impl Buffers {
         Err(self.lost(&copies, last))
     }
 
-    fn reach_one(&self, at: &BufferAt) -> Result<Reached> {
+    fn reach_one(&self, at: &BufferAt) -> Result<Reached<'f>> {
         if at.on_disk {
             return Ok(Reached::OnDisk);
         }
@@ -132,7 +132,7 @@ impl Buffers {
         }
     }
 
-    fn at(&self, block: &BlockAt) -> &Buffer {
+    fn at(&self, block: &BlockAt) -> &Buffer<'f> {
         &self.buffers[block.rank as usize][block.slot as usize]
     }
 
@@ -145,7 +145,7 @@ impl Buffers {
 
     fn bytes_of<'r>(
         &self,
-        remote: &'r Remote,
+        remote: &'r Remote<'f>,
         block: &BlockAt,
         element: u64,
     ) -> Result<Option<&'r [u8]>> {
@@ -248,11 +248,11 @@ impl Buffers {
     /// Asks for the runs of a part, and nothing but them.
     fn start<'r>(
         &self,
-        remote: &Remote,
+        remote: &Remote<'f>,
         block: &'r BlockAt,
         part: Region,
         element: u64,
-    ) -> Result<Flight<'r>> {
+    ) -> Result<Flight<'r, 'f>> {
         let offset = self.offset(block);
         let (run, starts) = runs(&block.region, &part, element)?;
         let bytes = part.bytes(element)?;
@@ -274,7 +274,7 @@ impl Buffers {
         })
     }
 
-    fn land(&self, flight: Flight<'_>, target: &mut Target<'_>) -> Result<()> {
+    fn land(&self, flight: Flight<'_, 'f>, target: &mut Target<'_>) -> Result<()> {
         match wait_all(flight.runs) {
             Ok(runs) => target.take(flight.part, &joined(runs)),
             Err(error) => self.elsewhere(flight.block, flight.part, error.into(), target),

@@ -18,9 +18,9 @@ use std::time::{Duration, Instant};
 
 /// One rank of a program that reads a stream. Iterating gives its steps, and ends with the stream; where the stream has failed the
 /// last item is an error. Closed when dropped.
-pub struct Reader {
+pub struct Reader<'f> {
     stream: String,
-    source: Source,
+    source: Source<'f>,
     link: Rc<Link>,
     policy: Policy,
     end: Option<EndOfStream>,
@@ -29,27 +29,27 @@ pub struct Reader {
 }
 
 /// Where the steps come from.
-enum Source {
-    Opened(Opened),
+enum Source<'f> {
+    Opened(Opened<'f>),
     /// A stream that is not there yet, and of which there are tokens until it is.
-    Later(Rc<Desk>, Options, Option<Duration>),
+    Later(Rc<Desk<'f>>, Options, Option<Duration>),
 }
 
-enum Opened {
-    Keepers(Kept),
-    Files(FileReading),
+enum Opened<'f> {
+    Keepers(Kept<'f>),
+    Files(FileReading<'f>),
 }
 
 /// A stream whose steps keepers have.
-struct Kept {
-    desk: Rc<Desk>,
+struct Kept<'f> {
+    desk: Rc<Desk<'f>>,
     id: ReaderId,
     stream: String,
     contents: Option<(Rc<Contents>, Counts)>,
     /// A question that was not answered in time.
     late: Option<(Ticket, Asked)>,
     /// What came of it since: what is next.
-    ready: Option<Taken>,
+    ready: Option<Taken<'f>>,
     /// How long it waits for a step of writers that live; `None`: as long as they take.
     timeout: Option<Duration>,
 }
@@ -62,20 +62,20 @@ enum Asked {
 }
 
 /// A step that this process holds, as it was written.
-pub(crate) struct Given {
+pub(crate) struct Given<'f> {
     pub(crate) stream: String,
     pub(crate) number: Step,
     pub(crate) contents: Rc<Contents>,
     pub(crate) attributes: Vec<(String, Attribute)>,
-    pub(crate) bytes: Bytes,
+    pub(crate) bytes: Bytes<'f>,
 }
 
 /// Where the bytes of a step are.
-pub(crate) enum Bytes {
+pub(crate) enum Bytes<'f> {
     // Dropped in this order: detached before the release is sent, since the memory may be used again at once.
     Kept(
-        Buffers,
-        #[allow(dead_code, reason = "it is there to be dropped")] Hold,
+        Buffers<'f>,
+        #[allow(dead_code, reason = "it is there to be dropped")] Hold<'f>,
     ),
     Stored(StoredBytes),
     /// A token has none.
@@ -83,22 +83,22 @@ pub(crate) enum Bytes {
 }
 
 /// Ends with a word to the steward.
-pub(crate) struct Hold {
-    desk: Rc<Desk>,
+pub(crate) struct Hold<'f> {
+    desk: Rc<Desk<'f>>,
     reader: ReaderId,
     ticket: Ticket,
 }
 
-impl Reader {
+impl<'f> Reader<'f> {
     /// Waits for the stream to appear. Where tokens come before its first step it need not be there yet: in a cycle it appears
     /// when all programs of the cycle have opened what they read.
     pub(crate) fn open(
-        desk: Rc<Desk>,
+        desk: Rc<Desk<'f>>,
         stream: String,
         reader: Options,
         link: Link,
         timeout: Option<Duration>,
-    ) -> Result<Reader> {
+    ) -> Result<Reader<'f>> {
         let policy = reader.policy;
         let open = |patience| Kept::open(desk.clone(), &stream, reader.clone(), timeout, patience);
         let opened = match link.has_tokens() {
@@ -125,15 +125,15 @@ impl Reader {
     }
 
     pub(crate) fn of_files(
-        files: FileReading,
+        files: FileReading<'f>,
         stream: String,
         link: Link,
         policy: Policy,
-    ) -> Reader {
+    ) -> Reader<'f> {
         Reader::of(Source::Opened(Opened::Files(files)), stream, link, policy)
     }
 
-    fn of(source: Source, stream: String, link: Link, policy: Policy) -> Reader {
+    fn of(source: Source<'f>, stream: String, link: Link, policy: Policy) -> Reader<'f> {
         Reader {
             stream,
             source,
@@ -153,7 +153,7 @@ impl Reader {
     /// process does not answer or is gone that has its lease to come back; within the time-out of [`Reading::timeout`](crate::Reading::timeout),
     /// where there is one: else it waits as long as its writers live. A step that was lost with its keepers, or is not what its writer promised, after which the
     /// next call gives the one after it.
-    pub fn next_step(&mut self) -> Result<Option<StepReader>> {
+    pub fn next_step(&mut self) -> Result<Option<StepReader<'f>>> {
         if let Some(number) = self.link.take_token() {
             let token = Given::token(number);
             return StepReader::new(token, self.link.clone()).map(Some);
@@ -171,7 +171,7 @@ impl Reader {
     ///
     /// # Errors
     /// As [`Reader::next_step`]; a step that is not kept any more.
-    pub fn at(&mut self, step: Step) -> Result<Option<StepReader>> {
+    pub fn at(&mut self, step: Step) -> Result<Option<StepReader<'f>>> {
         let taken = match self.opened()? {
             Opened::Keepers(kept) => kept.at(step),
             Opened::Files(files) => files.at(step),
@@ -180,7 +180,7 @@ impl Reader {
     }
 
     /// What is open; what was not there when this began is opened now, and waited for.
-    fn opened(&mut self) -> Result<&mut Opened> {
+    fn opened(&mut self) -> Result<&mut Opened<'f>> {
         if let Source::Later(desk, reader, timeout) = &self.source {
             let patience = desk.patience();
             let (kept, _) = Kept::open(
@@ -208,7 +208,7 @@ impl Reader {
         self.end
     }
 
-    fn or_end(&mut self, taken: Taken) -> Result<Option<StepReader>> {
+    fn or_end(&mut self, taken: Taken<'f>) -> Result<Option<StepReader<'f>>> {
         match taken {
             Taken::Step(given) => StepReader::new(given, self.link.clone()).map(Some),
             Taken::End(end) => {
@@ -224,22 +224,22 @@ impl Reader {
 }
 
 /// What came of asking for a step.
-pub(crate) enum Taken {
-    Step(Given),
+pub(crate) enum Taken<'f> {
+    Step(Given<'f>),
     End(EndOfStream),
     /// Nothing yet, of somebody who lives.
     Waiting(Fault),
 }
 
-impl Kept {
+impl<'f> Kept<'f> {
     /// Opens the stream; how many steps this rank has taken in an earlier life.
     fn open(
-        desk: Rc<Desk>,
+        desk: Rc<Desk<'f>>,
         stream: &str,
         reader: Options,
         timeout: Option<Duration>,
         patience: u64,
-    ) -> Result<(Kept, u64)> {
+    ) -> Result<(Kept<'f>, u64)> {
         let ticket = desk.ticket();
         let request = Request::OpenReader {
             ticket,
@@ -264,7 +264,7 @@ impl Kept {
         Ok((kept, taken))
     }
 
-    fn next(&mut self) -> Result<Taken> {
+    fn next(&mut self) -> Result<Taken<'f>> {
         self.catch_up()?;
         match self.ready.take() {
             Some(taken) => Ok(taken),
@@ -272,7 +272,7 @@ impl Kept {
         }
     }
 
-    fn at(&mut self, step: Step) -> Result<Taken> {
+    fn at(&mut self, step: Step) -> Result<Taken<'f>> {
         self.catch_up()?;
         self.ask(Asked::At(step))
     }
@@ -294,7 +294,7 @@ impl Kept {
     }
 
     /// Asks again as long as those live that it waits for, up to the reader's own time-out.
-    fn ask(&mut self, asked: Asked) -> Result<Taken> {
+    fn ask(&mut self, asked: Asked) -> Result<Taken<'f>> {
         let begin = Instant::now();
         loop {
             let left = self.timeout.map(|all| all.saturating_sub(begin.elapsed()));
@@ -307,7 +307,7 @@ impl Kept {
     }
 
     /// Waits for `left`, and no longer than the fabric's deadline.
-    fn ask_once(&mut self, asked: Asked, left: Option<Duration>) -> Result<Taken> {
+    fn ask_once(&mut self, asked: Asked, left: Option<Duration>) -> Result<Taken<'f>> {
         let (reader, patience) = (self.id, self.desk.patience_of(left));
         let ticket = self.desk.ask_later(|ticket| match asked {
             Asked::Next => Request::Next {
@@ -325,7 +325,7 @@ impl Kept {
         self.answer(ticket, asked)
     }
 
-    fn answer(&mut self, ticket: Ticket, asked: Asked) -> Result<Taken> {
+    fn answer(&mut self, ticket: Ticket, asked: Asked) -> Result<Taken<'f>> {
         match self.desk.answer("the next step of a stream", ticket) {
             Ok(Answer::Step(record)) => self.hold(ticket, record).map(Taken::Step),
             Ok(Answer::End(end)) => Ok(Taken::End(end)),
@@ -340,7 +340,7 @@ impl Kept {
         }
     }
 
-    fn hold(&mut self, ticket: Ticket, record: StepRecord) -> Result<Given> {
+    fn hold(&mut self, ticket: Ticket, record: StepRecord) -> Result<Given<'f>> {
         // From here on the step is held, whatever comes of it.
         let hold = Hold {
             desk: self.desk.clone(),
@@ -381,7 +381,7 @@ impl Kept {
     }
 }
 
-impl Given {
+impl Given<'_> {
     fn token(number: Step) -> Self {
         Given {
             stream: String::new(),
@@ -393,8 +393,8 @@ impl Given {
     }
 }
 
-impl Iterator for Reader {
-    type Item = Result<StepReader>;
+impl<'f> Iterator for Reader<'f> {
+    type Item = Result<StepReader<'f>>;
 
     fn next(&mut self) -> Option<Self::Item> {
         match self.is_exhausted {
@@ -404,7 +404,7 @@ impl Iterator for Reader {
     }
 }
 
-impl Drop for Kept {
+impl Drop for Kept<'_> {
     fn drop(&mut self) {
         if let Some((ticket, _)) = self.late {
             self.desk.give_up(ticket);
@@ -413,7 +413,7 @@ impl Drop for Kept {
     }
 }
 
-impl Drop for Hold {
+impl Drop for Hold<'_> {
     fn drop(&mut self) {
         let _ = self.desk.tell(Request::Release {
             reader: self.reader,

@@ -26,23 +26,23 @@ const SMALLEST: u64 = 64 << 10;
 const PIECE: usize = 1 << 20;
 
 /// The slots of a step that is being written.
-pub(crate) struct Slots {
-    desk: Rc<Desk>,
+pub(crate) struct Slots<'f> {
+    desk: Rc<Desk<'f>>,
     writer: WriterId,
     timeout: Option<Duration>,
-    slots: Vec<OpenSlot>,
+    slots: Vec<OpenSlot<'f>>,
 }
 
 /// What a step needed: for each slot its keepers and its length.
 pub(crate) type Needs = Vec<(Slot<Peer>, u64)>;
 
 /// A buffer that blocks are put into.
-struct OpenSlot {
+struct OpenSlot<'f> {
     keepers: Slot<Peer>,
     bytes: u64,
     used: u64,
     /// Those that are not lost.
-    copies: Vec<(BufferAt, Memory)>,
+    copies: Vec<(BufferAt, Memory<'f>)>,
 }
 
 /// What a step was written into.
@@ -53,15 +53,19 @@ pub(crate) struct Finished {
     pub(crate) memory: Vec<KeptSlot>,
 }
 
-enum Memory {
+enum Memory<'f> {
     Here(Borrowed),
     /// Not mapped: put by messages; what was allocated here, as it will be put.
-    There(Remote, Vec<(u64, Vec<u64>)>),
+    There(Remote<'f>, Vec<(u64, Vec<u64>)>),
 }
 
-impl Slots {
+impl<'f> Slots<'f> {
     /// None yet. `timeout`: how long it waits for memory of readers that live; `None`: as long as they take.
-    pub(crate) fn new(desk: Rc<Desk>, writer: WriterId, timeout: Option<Duration>) -> Slots {
+    pub(crate) fn new(
+        desk: Rc<Desk<'f>>,
+        writer: WriterId,
+        timeout: Option<Duration>,
+    ) -> Slots<'f> {
         Slots {
             desk,
             writer,
@@ -97,7 +101,7 @@ impl Slots {
         Ok(())
     }
 
-    fn reach(&self, at: &BufferAt) -> Result<Memory> {
+    fn reach(&self, at: &BufferAt) -> Result<Memory<'f>> {
         let key = segment_key(at);
         match self.desk.fabric.borrow(key)? {
             Some(borrowed) => Ok(Memory::Here(borrowed)),
@@ -239,9 +243,9 @@ impl Slots {
     }
 }
 
-impl OpenSlot {
+impl<'f> OpenSlot<'f> {
     /// Does it with each copy; one whose keeper is lost is left out from then on.
-    fn each_copy(&mut self, mut act: impl FnMut(&mut Memory) -> Result<()>) -> Result<()> {
+    fn each_copy(&mut self, mut act: impl FnMut(&mut Memory<'f>) -> Result<()>) -> Result<()> {
         if self.copies.is_empty() {
             return Err(none_left());
         }
@@ -264,7 +268,7 @@ impl OpenSlot {
     }
 }
 
-impl Memory {
+impl Memory<'_> {
     fn write<T: Element, D: Dimension>(
         &mut self,
         offset: u64,
@@ -304,7 +308,7 @@ impl Memory {
 
 /// Puts an array by messages, piece by piece: no more of it than one is copied before.
 fn put_far<T: Element, D: Dimension>(
-    remote: &Remote,
+    remote: &Remote<'_>,
     mut offset: u64,
     array: &ArrayView<'_, T, D>,
 ) -> Result<()> {
@@ -338,7 +342,7 @@ fn each_run<T: Element>(
     Ok(())
 }
 
-fn put_pieces(remote: &Remote, offset: u64, from: &[u8]) -> Result<()> {
+fn put_pieces(remote: &Remote<'_>, offset: u64, from: &[u8]) -> Result<()> {
     for (piece, at) in from.chunks(PIECE).zip((offset..).step_by(PIECE)) {
         remote.put(at, piece)?;
     }

@@ -14,8 +14,8 @@ use ndarray::{Array, ArrayViewD, Dimension, IxDyn};
 use std::rc::Rc;
 
 /// A step that this process holds.
-pub struct StepReader {
-    given: Given,
+pub struct StepReader<'f> {
+    given: Given<'f>,
     link: Rc<Link>,
     /// What the operators of the edge make of it; `None` where there are none.
     passed: Option<Rc<Passed>>,
@@ -30,10 +30,10 @@ struct Found<'s> {
     chain: Option<&'s Chain>,
 }
 
-impl StepReader {
+impl<'f> StepReader<'f> {
     /// # Errors
     /// A step that is not what its writer promised.
-    pub(crate) fn new(given: Given, link: Rc<Link>) -> Result<Self> {
+    pub(crate) fn new(given: Given<'f>, link: Rc<Link>) -> Result<Self> {
         let passed = match given.bytes {
             Bytes::Nowhere => None,
             _ => {
@@ -49,7 +49,7 @@ impl StepReader {
     }
 }
 
-impl StepReader {
+impl StepReader<'_> {
     /// Which step it is; of a token, which of the tokens.
     pub fn number(&self) -> Step {
         self.given.number

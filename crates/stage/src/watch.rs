@@ -39,8 +39,8 @@ const WAITED_FOR: &str = "news of a box";
 const LONGEST: Duration = Duration::from_secs(365 * 24 * 3600);
 
 /// How a box is to be watched; see [`Stage::watch`](crate::Stage::watch).
-pub struct Watching {
-    desk: Rc<Desk>,
+pub struct Watching<'f> {
+    desk: Rc<Desk<'f>>,
     /// Its name in the domain; an edge that is not there is said when it is opened.
     stream: Result<String>,
     interest: Result<Interest>,
@@ -50,8 +50,8 @@ pub struct Watching {
 }
 
 /// A subscription to a box of a variable. Ends when dropped.
-pub struct Watch {
-    desk: Rc<Desk>,
+pub struct Watch<'f> {
+    desk: Rc<Desk<'f>>,
     stream: String,
     id: WatchId,
     next: Option<Step>,
@@ -73,9 +73,9 @@ pub(crate) fn interest(variable: &str, region: impl Selection) -> Result<Interes
     })
 }
 
-impl Watching {
+impl<'f> Watching<'f> {
     pub(crate) fn new(
-        desk: Rc<Desk>,
+        desk: Rc<Desk<'f>>,
         stream: Result<String>,
         variable: &str,
         settings: &Settings,
@@ -118,7 +118,7 @@ impl Watching {
     ///
     /// # Errors
     /// No such stream within the fabric's deadline, an empty box, a stream in files; with the method `graph` no edge.
-    pub fn open(self) -> Result<Watch> {
+    pub fn open(self) -> Result<Watch<'f>> {
         let (desk, stream) = (self.desk, self.stream?);
         if self.method == Method::File {
             return Err(Error::NoNews { stream });
@@ -146,7 +146,7 @@ impl Watching {
     }
 }
 
-impl Watch {
+impl Watch<'_> {
     /// What comes next; `None` after the last step of a stream that its writers have closed. Waits up to `deadline`.
     ///
     /// # Errors
@@ -215,7 +215,7 @@ impl Watch {
     }
 }
 
-impl Drop for Watch {
+impl Drop for Watch<'_> {
     fn drop(&mut self) {
         if let Some(ticket) = self.late {
             self.desk.give_up(ticket);

@@ -35,8 +35,8 @@ use std::time::{Duration, Instant};
 /// is dropped without it has failed, which readers learn after the last committed step
 /// ([`Fault::WriterFailed`](crate::protocol::Fault::WriterFailed)).
 #[must_use = "a writer that is dropped without `close` ends its stream as failed"]
-pub struct Writer {
-    pub(crate) to: Target,
+pub struct Writer<'f> {
+    pub(crate) to: Target<'f>,
     /// The edges that begin here, and among how many ranks their promises are kept.
     pub(crate) promised: (Rc<[Edge]>, u32),
     /// The step that was committed last, if this rank goes on reading it.
@@ -44,14 +44,14 @@ pub struct Writer {
 }
 
 /// Where the steps go.
-pub(crate) enum Target {
-    Keepers(Kept),
+pub(crate) enum Target<'f> {
+    Keepers(Kept<'f>),
     Files(FileWriting),
 }
 
 /// A stream whose steps keepers get.
-pub(crate) struct Kept {
-    pub(crate) desk: Rc<Desk>,
+pub(crate) struct Kept<'f> {
+    pub(crate) desk: Rc<Desk<'f>>,
     id: WriterId,
     pub(crate) stream: String,
     next: Step,
@@ -78,14 +78,14 @@ pub(crate) enum Place {
     },
 }
 
-impl Writer {
+impl<'f> Writer<'f> {
     pub(crate) fn open(
-        desk: Rc<Desk>,
+        desk: Rc<Desk<'f>>,
         stream: &str,
         (program, (rank, size)): (String, (u32, u32)),
         config: StreamConfig,
         settings: &Settings,
-    ) -> Result<Writer> {
+    ) -> Result<Writer<'f>> {
         if settings.method == Method::File {
             let who = (program.as_str(), (rank, size));
             let place = (settings.folder.as_path(), settings.durability);
@@ -168,7 +168,7 @@ impl Writer {
     /// At the deadline of the fabric a [`Fault`](crate::protocol::Fault) that says who never came, is gone or does not answer, or
     /// where memory is full. For readers and ranks that live it waits as long as they take, or up to the time-out of
     /// [`Writing::timeout`](crate::Writing::timeout). Afterwards it can be called again.
-    pub fn step(&mut self) -> Result<StepWriter<'_>> {
+    pub fn step(&mut self) -> Result<StepWriter<'_, 'f>> {
         let slots = match &mut self.to {
             Target::Keepers(kept) => Some(kept.begin()?),
             Target::Files(_) => None,
@@ -200,8 +200,8 @@ impl Writer {
     }
 }
 
-impl Kept {
-    fn begin(&mut self) -> Result<Slots> {
+impl<'f> Kept<'f> {
+    fn begin(&mut self) -> Result<Slots<'f>> {
         self.forget_lost()?;
         let began = Instant::now();
         loop {
@@ -257,7 +257,7 @@ impl Kept {
     /// # Errors
     /// None is left.
     fn forget_lost(&mut self) -> Result<()> {
-        let fabric = self.desk.fabric.clone();
+        let fabric = self.desk.fabric;
         let lives = |server: Peer| {
             let lost = fabric.lost_life(PeerId(server.slot()), server.incarnation());
             lost.is_none()
@@ -344,7 +344,7 @@ impl Kept {
     }
 }
 
-impl Drop for Kept {
+impl Drop for Kept<'_> {
     fn drop(&mut self) {
         if !self.is_closed {
             // If the message does not arrive, the coordinator learns of the end of this process.

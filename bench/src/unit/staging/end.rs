@@ -130,29 +130,29 @@ impl Shape {
 }
 
 /// A writer or a reader.
-pub(super) struct End {
+pub(super) struct End<'f> {
     shape: Shape,
     kind: Kind,
     /// Which values are written.
     seed: u64,
     /// The array of a rank that copies; empty where it does not.
     array: Array2<f64>,
-    role: Role,
+    role: Role<'f>,
 }
 
-enum Role {
-    Writes(Writer),
-    Reads(Reader),
+enum Role<'f> {
+    Writes(Writer<'f>),
+    Reads(Reader<'f>),
 }
 
-impl End {
+impl<'f> End<'f> {
     pub(super) fn writer(
-        stage: &Stage,
+        stage: &Stage<'f>,
         stream: &str,
         kind: Kind,
         shape: Shape,
         steps: u64,
-    ) -> Result<End> {
+    ) -> Result<End<'f>> {
         let writing = stage.write(stream).as_rank("writer", 0, 1);
         let writer = writing.limits(steps, u64::MAX).open()?;
         let mut array = array(kind.puts(), shape.rows, shape.columns);
@@ -162,7 +162,12 @@ impl End {
         Ok(End::new(shape, kind, array, Role::Writes(writer)))
     }
 
-    pub(super) fn reader(stage: &Stage, stream: &str, kind: Kind, shape: Shape) -> Result<End> {
+    pub(super) fn reader(
+        stage: &Stage<'f>,
+        stream: &str,
+        kind: Kind,
+        shape: Shape,
+    ) -> Result<End<'f>> {
         let reader = stage.read(stream).as_rank("reader", 0, 1).open()?;
         let mut array = array(kind.gets(), shape.rows, shape.width);
         // Its pages are there before the clock runs, as the peers' are.
@@ -170,7 +175,7 @@ impl End {
         Ok(End::new(shape, kind, array, Role::Reads(reader)))
     }
 
-    fn new(shape: Shape, kind: Kind, array: Array2<f64>, role: Role) -> Self {
+    fn new(shape: Shape, kind: Kind, array: Array2<f64>, role: Role<'f>) -> Self {
         End {
             shape,
             kind,
@@ -237,7 +242,7 @@ impl End {
 
 /// Reads what the kind wants, and looks at it.
 fn read(
-    step: &StepReader,
+    step: &StepReader<'_>,
     kind: Kind,
     look: Look,
     (shape, seed): (Shape, u64),

@@ -330,7 +330,7 @@ impl Membership {
     }
 
     /// The members that were not reached for `silence`, as a beat to the head names them.
-    fn unreachable(&self) -> Vec<u8> {
+    pub(super) fn unreachable(&self) -> Vec<u8> {
         let missed = self.nodes.iter().filter(|(id, node)| {
             let since = node.line.down_since();
             let is_late = since.is_some_and(|since| self.clock - since > self.config.silence);

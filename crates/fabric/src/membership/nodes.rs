@@ -124,12 +124,11 @@ impl Membership {
         self.end(last, out);
     }
 
-    /// If a node is a member, it is one no more: its units first, then itself.
+    /// If a node is a member, it is one no more: its units first, then itself. Its record follows.
     fn lose(&mut self, id: NodeId, epoch: u64, how: Departure, out: &mut Vec<Action>) {
-        let Some(node) = self.nodes.get_mut(&id).filter(|node| node.is_member) else {
+        let Some(node) = self.nodes.get(&id).filter(|node| node.is_member) else {
             return;
         };
-        node.is_member = false;
         let life = NodeLife {
             node: id,
             incarnation: node.incarnation,

@@ -48,7 +48,7 @@ fn send(
     fabric: &Fabric,
     to: PeerId,
     path: Path,
-    segment: &Segment,
+    segment: &Segment<'_>,
     bytes: &[u8],
 ) -> Result<(), Error> {
     match path {

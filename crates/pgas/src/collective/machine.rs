@@ -25,18 +25,17 @@ use super::combining::Combiner;
 use super::schedule::{Schedule, Span, Step};
 use crate::Error;
 use crate::team::Inner;
-use parking_lot::Mutex;
 use samite_fabric::{Fabric, Handle, Match, PeerId, Received, Sent};
 use samite_mem::SharedBytes;
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
-use std::sync::Arc;
 
 /// The active message by which a member ends the calls of the others: life, team, call, [`Failure::words`].
 const END: u16 = 0xd500;
 
 /// Failures that others told.
-pub(super) type Ends = Arc<Mutex<Told>>;
+pub(super) type Ends = Rc<RefCell<Told>>;
 
 /// By team and call: how many were told before, by whom, why.
 #[derive(Debug, Default)]
@@ -79,7 +78,7 @@ pub(super) fn listen(fabric: &Fabric, life: u32) -> Ends {
             && let Ok(why) = <[u64; 4]>::try_from(why)
             && *of == u64::from(life)
         {
-            kept.lock().add((*team, *call), from, why);
+            kept.borrow_mut().add((*team, *call), from, why);
         }
         None
     });
@@ -97,16 +96,16 @@ struct Place {
 
 /// A message on its way to this member.
 #[derive(Debug)]
-struct Expected {
-    handle: Handle<Received>,
+struct Expected<'f> {
+    handle: Handle<'f, Received>,
     from: u32,
     len: u64,
 }
 
 /// See the module's text.
 #[derive(Debug)]
-pub(crate) struct Machine {
-    fabric: Fabric,
+pub(crate) struct Machine<'f> {
+    fabric: &'f Fabric,
     place: Place,
     call: Call,
     tag: u64,
@@ -114,23 +113,23 @@ pub(crate) struct Machine {
     schedule: Schedule,
     next: usize,
     memory: Vec<SharedBytes>,
-    sends: Vec<(Handle<Sent>, u32)>,
-    receives: Vec<Expected>,
+    sends: Vec<(Handle<'f, Sent>, u32)>,
+    receives: Vec<Expected<'f>>,
     /// The descriptor of the rank before.
-    descriptor: Option<Handle<Received>>,
+    descriptor: Option<Handle<'f, Received>>,
     result: Option<Result<(), Failure>>,
     /// Inside a step, or left there by a panic of the combiner.
     stepping: bool,
 }
 
-impl Machine {
+impl<'f> Machine<'f> {
     /// `memory`: what the member gives, and where it gets; the scratch is made here.
     pub(super) fn start(
-        team: &Inner,
+        team: &Inner<'f>,
         call: Call,
         schedule: Schedule,
         memory: (SharedBytes, SharedBytes),
-    ) -> Machine {
+    ) -> Machine<'f> {
         let mut machine = Machine::new(team, call, schedule, memory);
         if let Err(failure) = machine.introduce() {
             machine.fail(failure);
@@ -143,18 +142,18 @@ impl Machine {
     }
 
     /// Ends a call at all others that this member cannot take part in.
-    pub(super) fn refuse(team: &Inner, call: Call, failure: Failure) {
+    pub(super) fn refuse(team: &Inner<'f>, call: Call, failure: Failure) {
         let nothing = || SharedBytes::adopt(Vec::<u8>::new());
         let memory = (nothing(), nothing());
         Machine::new(team, call, Schedule::default(), memory).fail(failure);
     }
 
     fn new(
-        team: &Inner,
+        team: &Inner<'f>,
         call: Call,
         schedule: Schedule,
         (input, output): (SharedBytes, SharedBytes),
-    ) -> Machine {
+    ) -> Machine<'f> {
         let job = &team.job;
         let scratch = schedule.scratch.iter();
         let scratch = scratch.map(|bytes| SharedBytes::adopt(vec![0; *bytes as usize]));
@@ -163,7 +162,7 @@ impl Machine {
         let team_bits =
             u64::from(life & 0xf) << 31 | (team.id.0 >> 32 & 0x7ff) << 20 | team.id.0 & 0xf_ffff;
         Machine {
-            fabric: job.fabric.clone(),
+            fabric: job.fabric,
             place: Place {
                 life,
                 team: team.id.0,
@@ -247,12 +246,14 @@ impl Machine {
 
     /// Whether another member ended the call, or called something else.
     fn hear(&mut self) -> Result<(), Failure> {
-        let key = (self.place.team, self.call.number);
-        let told = self.ends.lock().take(key);
-        if let Some((from, why)) = told {
-            let teller = self.place.peers.iter().position(|peer| *peer == from);
-            let teller = teller.unwrap_or(0) as u32;
-            return Err(Failure::from_words(why, teller, self.size()));
+        if !self.ends.borrow().of.is_empty() {
+            let key = (self.place.team, self.call.number);
+            let told = self.ends.borrow_mut().take(key);
+            if let Some((from, why)) = told {
+                let teller = self.place.peers.iter().position(|peer| *peer == from);
+                let teller = teller.unwrap_or(0) as u32;
+                return Err(Failure::from_words(why, teller, self.size()));
+            }
         }
         let Some(descriptor) = self.descriptor.take_if(|handle| handle.is_over()) else {
             return Ok(());
@@ -393,7 +394,7 @@ impl Machine {
     }
 }
 
-impl Drop for Machine {
+impl Drop for Machine<'_> {
     fn drop(&mut self) {
         if self.stepping {
             // By a panic of the combiner: the others do not wait for what does not come.

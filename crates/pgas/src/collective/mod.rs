@@ -87,16 +87,16 @@ use crate::Error;
 
 /// What the collectives of a job share.
 #[derive(Debug)]
-pub(crate) struct State {
+pub(crate) struct State<'f> {
     ends: Ends,
-    in_flight: RefCell<Vec<InFlight>>,
+    in_flight: RefCell<Vec<InFlight<'f>>>,
     staging: RefCell<Option<Staging>>,
     blocks: shared::Blocks,
     left_behind: Cell<bool>,
 }
 
-impl State {
-    pub(crate) fn new(fabric: &Fabric, life: u32) -> State {
+impl<'f> State<'f> {
+    pub(crate) fn new(fabric: &Fabric, life: u32) -> State<'f> {
         State {
             ends: machine::listen(fabric, life),
             in_flight: RefCell::default(),
@@ -114,7 +114,7 @@ impl State {
 
     /// Moves on what is in flight, without waiting.
     pub(crate) fn step(&self) {
-        let going_on = |call: &mut InFlight| match call.try_borrow_mut() {
+        let going_on = |call: &mut InFlight<'f>| match call.try_borrow_mut() {
             Ok(mut call) => call.step().is_none(),
             Err(_) => true,
         };

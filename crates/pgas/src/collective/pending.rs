@@ -10,20 +10,20 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 /// A machine with what it combines by.
-pub(super) struct Flying {
-    pub(super) machine: Machine,
+pub(super) struct Flying<'f> {
+    pub(super) machine: Machine<'f>,
     pub(super) combiner: Option<Box<dyn Combiner>>,
 }
 
-pub(super) type InFlight = Rc<RefCell<Flying>>;
+pub(super) type InFlight<'f> = Rc<RefCell<Flying<'f>>>;
 
-impl std::fmt::Debug for Flying {
+impl std::fmt::Debug for Flying<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         self.machine.fmt(f)
     }
 }
 
-impl Flying {
+impl Flying<'_> {
     pub(super) fn step(&mut self) -> Option<&Result<(), Failure>> {
         self.machine.step(self.combiner.as_deref())
     }
@@ -37,10 +37,10 @@ impl Flying {
 /// is lost.
 #[derive(Debug)]
 #[must_use = "a collective that nobody waits for ends whenever it likes"]
-pub struct Pending<R> {
-    team: Team,
+pub struct Pending<'f, R> {
+    team: Team<'f>,
     kind: Kind,
-    flying: InFlight,
+    flying: InFlight<'f>,
     /// The checking mode has not learned of the others yet.
     unwatched: Cell<bool>,
     result: fn(&SharedBytes, u64) -> R,
@@ -48,11 +48,11 @@ pub struct Pending<R> {
     count: u64,
 }
 
-impl<R> Pending<R> {
+impl<'f, R> Pending<'f, R> {
     pub(super) fn start(
-        team: &Team,
+        team: &Team<'f>,
         kind: Kind,
-        flying: Flying,
+        flying: Flying<'f>,
         (result, count): (fn(&SharedBytes, u64) -> R, u64),
     ) -> Self {
         let call = flying.machine.call();
@@ -131,7 +131,7 @@ impl<R> Pending<R> {
     }
 }
 
-impl<R> std::future::Future for Pending<R> {
+impl<R> std::future::Future for Pending<'_, R> {
     type Output = Result<R>;
 
     /// Makes progress itself and asks to be polled again: there is no hidden thread to wake it.

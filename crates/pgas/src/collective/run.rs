@@ -12,7 +12,7 @@ use crate::team::Inner;
 use crate::{Elem, Error, Result};
 use samite_mem::SharedBytes;
 
-impl Inner {
+impl<'f> Inner<'f> {
     pub(super) fn size(&self) -> u32 {
         self.peers.len() as u32
     }
@@ -170,16 +170,16 @@ impl Inner {
     /// Runs a machine to its end.
     fn run(
         &self,
-        mut machine: Machine,
+        mut machine: Machine<'f>,
         call: Call,
         combiner: Option<&dyn Combiner>,
-    ) -> Result<Machine> {
+    ) -> Result<Machine<'f>> {
         let what = call.kind.name();
         let step = || {
             self.job.step();
             machine.step(combiner).cloned()
         };
-        let fabric = &self.job.fabric;
+        let fabric = self.job.fabric;
         let ended = match fabric.wait_stepping(what, &[], step, || false) {
             Ok(ended) => ended,
             Err(error) => Err(machine.time_out(error)),

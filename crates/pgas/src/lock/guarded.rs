@@ -20,11 +20,11 @@ use std::ops::{Deref, DerefMut};
 /// # Ok::<(), samite_pgas::Error>(())
 /// ```
 #[derive(Debug)]
-pub struct GlobalLock<T: Elem> {
-    lock: Lock,
+pub struct GlobalLock<'f, T: Elem> {
+    lock: Lock<'f>,
     /// Which of two copies of the value is valid, and both: a new value is valid when all of it is there. Whoever takes the
     /// lock gets both, in one message where they are far.
-    copies: Segment<u64>,
+    copies: Segment<'f, u64>,
     kind: PhantomData<T>,
 }
 
@@ -32,21 +32,21 @@ pub struct GlobalLock<T: Elem> {
 /// was (mutably) used. A panic drops the guard and puts nothing back: the value is as it was before.
 #[derive(Debug)]
 #[must_use = "a guard that is dropped at once gives the lock back at once"]
-pub struct GlobalGuard<'l, T: Elem> {
+pub struct GlobalGuard<'l, 'f, T: Elem> {
     value: T,
     /// Which copy it is of.
     valid: u64,
     changed: bool,
     /// Whether its thread was unwinding already when it took the lock.
     unwinding: bool,
-    home: &'l GlobalLock<T>,
+    home: &'l GlobalLock<'f, T>,
     /// Dropped last of all.
-    guard: Option<Guard<'l>>,
+    guard: Option<Guard<'l, 'f>>,
 }
 
-impl Team {
+impl<'f> Team<'f> {
     /// A value with its lock. Collective, with the same value.
-    pub fn global_lock<T: Elem>(&self, value: T) -> Result<GlobalLock<T>> {
+    pub fn global_lock<T: Elem>(&self, value: T) -> Result<GlobalLock<'f, T>> {
         let lock = self.lock()?;
         let copies = self.allocate(1 + 2 * words::<T>())?;
         if lock.words.home() == self.rank() {
@@ -71,26 +71,26 @@ fn first_word<T>(copy: u64) -> u64 {
     1 + copy * words::<T>()
 }
 
-impl<T: Elem> GlobalLock<T> {
+impl<'f, T: Elem> GlobalLock<'f, T> {
     /// As [`Lock::acquire`].
-    pub fn acquire(&self) -> Result<GlobalGuard<'_, T>> {
+    pub fn acquire(&self) -> Result<GlobalGuard<'_, 'f, T>> {
         self.with(self.lock.acquire()?)
     }
 
     /// As [`Lock::try_acquire`].
-    pub fn try_acquire(&self) -> Result<Option<GlobalGuard<'_, T>>> {
+    pub fn try_acquire(&self) -> Result<Option<GlobalGuard<'_, 'f, T>>> {
         let guard = self.lock.try_acquire()?;
         guard.map(|guard| self.with(guard)).transpose()
     }
 
     /// As [`Lock::recover`]. The value is what it was before the holder that died, or what that one put
     /// back: never half of it.
-    pub fn recover(&self) -> Result<GlobalGuard<'_, T>> {
+    pub fn recover(&self) -> Result<GlobalGuard<'_, 'f, T>> {
         self.with(self.lock.recover()?)
     }
 
     /// The lock.
-    pub fn lock(&self) -> &Lock {
+    pub fn lock(&self) -> &Lock<'f> {
         &self.lock
     }
 
@@ -101,7 +101,7 @@ impl<T: Elem> GlobalLock<T> {
         Ok(())
     }
 
-    fn with<'l>(&'l self, guard: Guard<'l>) -> Result<GlobalGuard<'l, T>> {
+    fn with<'l>(&'l self, guard: Guard<'l, 'f>) -> Result<GlobalGuard<'l, 'f, T>> {
         let mut all: Words = smallvec![0; 1 + 2 * words::<T>() as usize];
         if let Err(error) = self.copies.get(self.lock.words.home(), 0, &mut all) {
             guard.give_up();
@@ -119,7 +119,7 @@ impl<T: Elem> GlobalLock<T> {
     }
 }
 
-impl<T: Elem> GlobalGuard<'_, T> {
+impl<T: Elem> GlobalGuard<'_, '_, T> {
     /// As [`Guard::lost_holder`].
     pub fn lost_holder(&self) -> Option<Unit> {
         self.guard.as_ref().and_then(Guard::lost_holder)
@@ -149,7 +149,7 @@ impl<T: Elem> GlobalGuard<'_, T> {
     }
 }
 
-impl<T: Elem> Deref for GlobalGuard<'_, T> {
+impl<T: Elem> Deref for GlobalGuard<'_, '_, T> {
     type Target = T;
 
     fn deref(&self) -> &T {
@@ -157,14 +157,14 @@ impl<T: Elem> Deref for GlobalGuard<'_, T> {
     }
 }
 
-impl<T: Elem> DerefMut for GlobalGuard<'_, T> {
+impl<T: Elem> DerefMut for GlobalGuard<'_, '_, T> {
     fn deref_mut(&mut self) -> &mut T {
         self.changed = true;
         &mut self.value
     }
 }
 
-impl<T: Elem> Drop for GlobalGuard<'_, T> {
+impl<T: Elem> Drop for GlobalGuard<'_, '_, T> {
     fn drop(&mut self) {
         if std::thread::panicking() && !self.unwinding {
             // Perhaps half changed.

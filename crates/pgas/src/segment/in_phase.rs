@@ -5,9 +5,9 @@ use super::{Parts, Segment};
 use crate::{Elem, Result};
 use std::marker::PhantomData;
 
-impl<T: Elem> Segment<T, Shared> {
+impl<'f, T: Elem> Segment<'f, T, Shared> {
     /// Attaches to all parts. Collective; all parts are offered.
-    pub(super) fn share(parts: Parts, own: Own) -> Result<Self> {
+    pub(super) fn share(parts: Parts<'f>, own: Own<'f>) -> Result<Self> {
         let opened = Open::attach(&parts, own, size_of::<T>() as u64, false);
         Ok(Segment {
             state: opened.map_err(|refused| refused.1.into_error())?,
@@ -17,23 +17,23 @@ impl<T: Elem> Segment<T, Shared> {
     }
 
     /// What this unit has of it, without its team: for what a team keeps.
-    pub(crate) fn into_open(self) -> Open {
+    pub(crate) fn into_open(self) -> Open<'f> {
         self.state
     }
 
     /// Each member gets its own part as `&mut [T]`. Collective. [`Segment::turn`], where the segment is dropped if
     /// that fails.
-    pub fn into_local(self) -> Result<Segment<T, Local>> {
+    pub fn into_local(self) -> Result<Segment<'f, T, Local>> {
         Ok(self.turn()?)
     }
 
     /// Everybody may only read. Collective. As [`Segment::into_local`].
-    pub fn into_read_only(self) -> Result<Segment<T, ReadOnly>> {
+    pub fn into_read_only(self) -> Result<Segment<'f, T, ReadOnly>> {
         Ok(self.turn()?)
     }
 }
 
-impl<T: Elem> Segment<T, Local> {
+impl<'f, T: Elem> Segment<'f, T, Local> {
     /// This unit's part.
     pub fn as_slice(&self) -> &[T] {
         &self.state.memory().as_slice()[..self.len() as usize]
@@ -46,17 +46,17 @@ impl<T: Elem> Segment<T, Local> {
     }
 
     /// Everybody may put and get again. Collective; what was written is visible to all. As [`Segment::into_local`].
-    pub fn into_shared(self) -> Result<Segment<T, Shared>> {
+    pub fn into_shared(self) -> Result<Segment<'f, T, Shared>> {
         Ok(self.turn()?)
     }
 
     /// Everybody may read. Collective; what was written is visible to all. As [`Segment::into_local`].
-    pub fn into_read_only(self) -> Result<Segment<T, ReadOnly>> {
+    pub fn into_read_only(self) -> Result<Segment<'f, T, ReadOnly>> {
         Ok(self.turn()?)
     }
 }
 
-impl<T: Elem> Segment<T, ReadOnly> {
+impl<'f, T: Elem> Segment<'f, T, ReadOnly> {
     /// The part of a member, in place; `None` where its memory is not mapped here ([`Segment::get`] then).
     pub fn slice(&self, rank: u32) -> Result<Option<&[T]>> {
         let len = self.len_of(rank)? as usize;
@@ -90,12 +90,12 @@ impl<T: Elem> Segment<T, ReadOnly> {
     }
 
     /// Everybody may put and get again. Collective. As [`Segment::into_local`].
-    pub fn into_shared(self) -> Result<Segment<T, Shared>> {
+    pub fn into_shared(self) -> Result<Segment<'f, T, Shared>> {
         Ok(self.turn()?)
     }
 
     /// Each member gets its own part as `&mut [T]`. Collective. As in the shared phase.
-    pub fn into_local(self) -> Result<Segment<T, Local>> {
+    pub fn into_local(self) -> Result<Segment<'f, T, Local>> {
         Ok(self.turn()?)
     }
 }

@@ -30,7 +30,7 @@ impl Strided {
     }
 }
 
-impl<T: Elem> Segment<T, Shared> {
+impl<'f, T: Elem> Segment<'f, T, Shared> {
     /// Copies `from`, which lies together, to blocks of the part of `rank`. One-sided; complete here and
     /// there when it returns.
     ///

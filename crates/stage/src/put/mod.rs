@@ -19,34 +19,34 @@ use ndarray::{ArrayView, ArrayViewD, ArrayViewMut, ArrayViewMutD, Dimension, IxD
 use std::rc::Rc;
 
 /// A step that is being written. Dropping it without [`StepWriter::commit`] gives it up; it can be begun again.
-pub struct StepWriter<'w> {
-    writer: &'w mut Writer,
+pub struct StepWriter<'w, 'f> {
+    writer: &'w mut Writer<'f>,
     number: Step,
     layout: Layout,
     /// Offset of each block in its buffer, by variable.
     offsets: Vec<Vec<u64>>,
     /// Blocks so far, as they were put, by variable.
     numbers: Vec<u64>,
-    slots: Option<Slots>,
+    slots: Option<Slots<'f>>,
     /// Blocks that go out with the commit.
     staged: Vec<Staged>,
     /// Blocks that were allocated: their slots are those of `slots`, else those that `staged` names.
     allocated: Vec<KeptBlock>,
     /// What this rank kept of the step before.
-    last: Option<LastStep>,
+    last: Option<LastStep<'f>>,
     attributes: Vec<(String, Attribute)>,
     /// A block has a place, and its bytes are not there.
     spoiled: bool,
     done: bool,
 }
 
-impl<'w> StepWriter<'w> {
+impl<'w, 'f> StepWriter<'w, 'f> {
     /// A step with nothing in it; `slots` are its buffers, where it has any.
     pub(crate) fn new(
-        writer: &'w mut Writer,
+        writer: &'w mut Writer<'f>,
         number: Step,
-        slots: Option<Slots>,
-    ) -> StepWriter<'w> {
+        slots: Option<Slots<'f>>,
+    ) -> StepWriter<'w, 'f> {
         StepWriter {
             writer,
             number,
@@ -66,7 +66,7 @@ impl<'w> StepWriter<'w> {
     /// Reaches the step before, which this rank kept.
     pub(crate) fn reach_last(&mut self, kept: Rc<KeptStep>) -> Result<()> {
         self.last = Some(match &self.writer.to {
-            Target::Keepers(keepers) => LastStep::reach(&keepers.desk.fabric, kept)?,
+            Target::Keepers(keepers) => LastStep::reach(keepers.desk.fabric, kept)?,
             Target::Files(_) => LastStep::of_own(kept),
         });
         Ok(())
@@ -155,7 +155,7 @@ impl<'w> StepWriter<'w> {
         shape: impl Shape,
         start: impl Shape,
         extent: impl Shape,
-    ) -> Result<(Option<&LastStep>, ArrayViewMutD<'_, T>)> {
+    ) -> Result<(Option<&LastStep<'f>>, ArrayViewMutD<'_, T>)> {
         let region = Region::at(&start.dims(), &extent.dims())?;
         let variable = self.declare::<T>(name, shape, &region)?;
         let extent = lengths(&region.shape());
@@ -208,7 +208,7 @@ impl<'w> StepWriter<'w> {
     }
 
     /// The step that this rank kept when it committed it; see [`StepWriter::alloc_with_last`].
-    pub fn last(&self) -> Option<&LastStep> {
+    pub fn last(&self) -> Option<&LastStep<'f>> {
         self.last.as_ref()
     }
 
@@ -267,7 +267,7 @@ impl<'w> StepWriter<'w> {
         }
     }
 
-    fn slots(&mut self) -> Result<&mut Slots> {
+    fn slots(&mut self) -> Result<&mut Slots<'f>> {
         let none = || Error::Nonsense("a step without buffers".into());
         self.slots.as_mut().ok_or_else(none)
     }
@@ -417,7 +417,7 @@ impl<'w> StepWriter<'w> {
     }
 }
 
-impl Drop for StepWriter<'_> {
+impl Drop for StepWriter<'_, '_> {
     fn drop(&mut self) {
         self.slots = None;
         if let (false, Target::Keepers(kept)) = (self.done, &self.writer.to) {

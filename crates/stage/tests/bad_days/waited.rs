@@ -2,14 +2,15 @@
 
 use samite_fabric::{Fabric, PeerId};
 use samite_testkit::{Outcome, check};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::cell::Cell;
+use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 /// The number of the handler that is asked.
 const ASKED: u16 = 77;
 
 /// A process that answers, while it waits, since when it does.
-pub(crate) struct Waits(Arc<Mutex<Since>>);
+pub(crate) struct Waits(Rc<Cell<Since>>);
 
 #[derive(Clone, Copy, PartialEq)]
 enum Since {
@@ -23,14 +24,13 @@ enum Since {
 impl Waits {
     /// Who waits answers by its fabric: whatever waits there looks for what others ask.
     pub(crate) fn of(fabric: &Fabric) -> Waits {
-        let since = Arc::new(Mutex::new(Since::Never));
+        let since = Rc::new(Cell::new(Since::Never));
         let told = since.clone();
         fabric.on(ASKED, move |_, _| {
-            let mut since = locked(&told);
-            let waited = match *since {
+            let waited = match told.get() {
                 Since::Never => Duration::ZERO,
                 Since::Begun => {
-                    *since = Since::Asked(Instant::now());
+                    told.set(Since::Asked(Instant::now()));
                     Duration::ZERO
                 }
                 Since::Asked(first) => first.elapsed(),
@@ -42,15 +42,11 @@ impl Waits {
 
     /// Waits for something.
     pub(crate) fn during<T>(&self, wait: impl FnOnce() -> T) -> T {
-        *locked(&self.0) = Since::Begun;
+        self.0.set(Since::Begun);
         let waited = wait();
-        *locked(&self.0) = Since::Never;
+        self.0.set(Since::Never);
         waited
     }
-}
-
-fn locked(since: &Mutex<Since>) -> MutexGuard<'_, Since> {
-    since.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Computes until a unit says that it has waited for so long.

@@ -4,7 +4,8 @@ use super::index;
 use crate::pattern::{pattern, verify};
 use crate::{Outcome, check, matches_or_fail, same};
 use samite_fabric::{Error, Fabric, PeerId};
-use std::sync::{Arc, Mutex};
+use std::cell::RefCell;
+use std::rc::Rc;
 
 const ECHO: u16 = 1;
 const KEEP: u16 = 2;
@@ -12,10 +13,10 @@ const KEEP: u16 = 2;
 /// Handlers see the sender and the bytes; a request gets its own reply, a tell none.
 pub fn handlers_run_and_answer(fabric: &Fabric, members: &[PeerId]) -> Outcome {
     let me = index(fabric, members)?;
-    let kept = Arc::new(Mutex::new(Vec::new()));
+    let kept = Rc::new(RefCell::new(Vec::new()));
     let keep = kept.clone();
     fabric.on(KEEP, move |from, bytes| {
-        keep.lock().unwrap().push((from, bytes.to_vec()));
+        keep.borrow_mut().push((from, bytes.to_vec()));
         None
     });
     fabric.on(ECHO, |from, bytes| {
@@ -38,7 +39,7 @@ pub fn handlers_run_and_answer(fabric: &Fabric, members: &[PeerId]) -> Outcome {
         );
     }
     fabric.barrier(members)?;
-    let kept = kept.lock().unwrap();
+    let kept = kept.borrow();
     for (rank, member) in members.iter().enumerate() {
         let theirs: Vec<_> = kept
             .iter()
@@ -53,7 +54,7 @@ pub fn handlers_run_and_answer(fabric: &Fabric, members: &[PeerId]) -> Outcome {
 
 /// Bytes that do not fit into a frame, both ways.
 pub fn long_requests_and_long_replies(fabric: &Fabric, members: &[PeerId]) -> Outcome {
-    let body = fabric.caps_to(fabric.me()).body_max as usize;
+    let body = fabric.caps().body_max as usize;
     fabric.on(ECHO, |_, bytes| Some(bytes.iter().rev().copied().collect()));
     fabric.barrier(members)?;
     let sizes = [body - 1, body, body + 1, 2 * body, 300_001, (2 << 20) + 7];

@@ -30,18 +30,18 @@ struct Side {
 ///
 /// Rows are put into shared memory and sent from there: a neighbour that maps it copies each once, straight into its own.
 #[derive(Debug)]
-pub(crate) struct Borders {
-    fabric: Fabric,
+pub(crate) struct Borders<'f> {
+    fabric: &'f Fabric,
     above: Option<Side>,
     below: Option<Side>,
-    _rows: Segment,
+    _rows: Segment<'f>,
     /// Time spent here.
     pub(crate) spent: Duration,
 }
 
-impl Borders {
+impl<'f> Borders<'f> {
     /// Waits for the other units of this program. Collective: none of them leaves before all have found it.
-    pub(crate) fn new(fabric: &Fabric, problem: &Problem, part: Part) -> Result<Self, Error> {
+    pub(crate) fn new(fabric: &'f Fabric, problem: &Problem, part: Part) -> Result<Self, Error> {
         let solvers = fabric
             .program(&fabric.identity().program)
             .and_then(|solvers| fabric.barrier(&solvers).map(|()| solvers))
@@ -58,7 +58,7 @@ impl Borders {
             theirs: row(first + 1),
         };
         Ok(Self {
-            fabric: fabric.clone(),
+            fabric,
             above: part.above().map(|rank| side(rank, 0)),
             below: part.below().map(|rank| side(rank, 2)),
             _rows: rows,
@@ -67,7 +67,7 @@ impl Borders {
     }
 }
 
-impl Halo for Borders {
+impl Halo for Borders<'_> {
     type Error = Error;
 
     fn exchange(

@@ -1,9 +1,11 @@
 //! `world` (agents and an unreliable wire) · `rules` (what must hold) · `seen` (what one agent was
-//! told, and whether it may be) · `seeds` (chance) · `hostile` (agents that lie) · `parts` (single
-//! rules)
+//! told, and whether it may be) · `seeds` (chance) · `exhaustive` (all that can happen to few) ·
+//! `refused` (messages, one by one) · `hostile` (agents that lie) · `parts` (single rules)
 
+mod exhaustive;
 mod hostile;
 mod parts;
+mod refused;
 mod rules;
 mod seeds;
 mod seen;

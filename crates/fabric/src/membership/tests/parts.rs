@@ -3,7 +3,7 @@
 use super::super::ledger::Ledger;
 use super::super::message::{NodeEntry, SlotEntry, Standing, encode};
 use super::super::nodes::Node;
-use super::super::{Config, Membership, NodeId, NodeLife, Slot, SlotState};
+use super::super::{Config, Departure, Event, Membership, NodeId, NodeLife, Slot, SlotState};
 use super::config;
 use super::world::{Step, World};
 
@@ -140,6 +140,66 @@ fn of_two_that_do_not_reach_each_other_one_goes() {
         members(&world),
         [false, true, false],
         "the last one to join"
+    );
+}
+
+#[test]
+fn a_silent_head_is_told_of_in_time() {
+    let mut world = domain(config(), &[0, 1]);
+    let member = world.on_host(1).unwrap();
+    world.step(&Step::Cut { hosts: (0, 1) });
+    let mut lost_after = 0;
+    while !world.processes[&member].seen.head_lost && lost_after < 1000 {
+        world.step(&Step::Wait(10));
+        world.step(&Step::Tick { process: member });
+        lost_after += 10;
+    }
+    assert!((60..=80).contains(&lost_after), "{lost_after}");
+}
+
+#[test]
+fn nobody_complains_of_the_gone() {
+    let config = Config {
+        nodes: 200,
+        ..config()
+    };
+    let mut agent = Membership::member(config, "a", &[1], &[0]);
+    agent.life = Some(NodeLife {
+        node: NodeId::new(199).unwrap(),
+        incarnation: 0,
+    });
+    let mut out = Vec::new();
+    for epoch in 1..=200 {
+        let life = NodeLife {
+            node: NodeId::new(1 + (epoch as u32 - 1) / 2).unwrap(),
+            incarnation: 0,
+        };
+        let standing = match epoch % 2 {
+            1 => Standing::Member {
+                name: "b",
+                address: &[2],
+            },
+            _ => Standing::Gone(Departure::Lost),
+        };
+        let entry = encode(&NodeEntry {
+            epoch,
+            life,
+            standing,
+        });
+        if epoch < 200 {
+            agent.apply_nodes(epoch - 1, &entry, &mut out).unwrap();
+        }
+    }
+    for now in (0..200).step_by(10) {
+        agent.on_event(Event::Tick { now });
+    }
+    // The last one is a member, and was not reached.
+    assert_eq!(
+        agent.unreachable(),
+        encode(&NodeLife {
+            node: NodeId::new(100).unwrap(),
+            incarnation: 0
+        })
     );
 }
 

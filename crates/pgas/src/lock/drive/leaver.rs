@@ -12,35 +12,39 @@ use std::rc::Rc;
 
 /// What is left to do for a lock that this unit has given back, or for a place in its queue that it has given up.
 #[derive(Debug)]
-pub(in crate::lock) struct Leaver {
-    lock: Lock,
+pub(in crate::lock) struct Leaver<'f> {
+    lock: Lock<'f>,
     settle: Settle,
     step: Step,
-    asked: Option<Handle<u64>>,
+    asked: Option<Handle<'f, u64>>,
 }
 
-impl Leaver {
+impl<'f> Leaver<'f> {
     /// Of a release.
     pub(super) fn of(
-        lock: &Lock,
+        lock: &Lock<'f>,
         machine: Release,
         step: Step,
-        asked: Option<Handle<u64>>,
-    ) -> Leaver {
+        asked: Option<Handle<'f, u64>>,
+    ) -> Leaver<'f> {
         Leaver::new(lock, (Settle::Release(machine), step), asked)
     }
 
     /// Of a lock that is being dropped, instead of an acquisition.
     pub(super) fn instead_of(
-        lock: &Lock,
+        lock: &Lock<'f>,
         machine: Acquire,
         step: Step,
-        asked: Option<Handle<u64>>,
-    ) -> Leaver {
+        asked: Option<Handle<'f, u64>>,
+    ) -> Leaver<'f> {
         Leaver::new(lock, Settle::acquisition(machine, step), asked)
     }
 
-    fn new(lock: &Lock, (settle, step): (Settle, Step), asked: Option<Handle<u64>>) -> Leaver {
+    fn new(
+        lock: &Lock<'f>,
+        (settle, step): (Settle, Step),
+        asked: Option<Handle<'f, u64>>,
+    ) -> Leaver<'f> {
         let lock = Lock {
             team: lock.team.clone(),
             number: lock.number,
@@ -91,7 +95,7 @@ impl Leaver {
     }
 }
 
-impl Finish for Rc<RefCell<Leaver>> {
+impl Finish for Rc<RefCell<Leaver<'_>>> {
     fn go_on(&mut self) -> bool {
         let Ok(mut leaver) = self.try_borrow_mut() else {
             // A call goes on with it.
