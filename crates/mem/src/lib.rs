@@ -12,14 +12,15 @@
 //!   is no `&[u8]` to what another process can write.
 //! * [`Heap`]: the blocks that one process has of the arena; grows by extents, gives them back.
 //! * [`ring`]: one producer, one consumer, frames of any size, one release store to publish.
-//! * [`Doorbell`]: how a consumer learns of news and how it sleeps without costing the producer.
+//! * [`Doorbell`]: how a consumer learns of news and how it sleeps, on a futex or on file
+//!   descriptors, without costing the producer.
 //! * [`Biased`]: a lock that costs the thread that uses it most next to nothing.
 //! * [`copy`]: kernel copy, cooperative copy; [`copy::calibrate`] measures them. A copy past the caches.
 //! * [`lease`]: a borrow that holds across processes: `&mut [T]` for the owner, `&[T]` for readers.
 //! * [`lend`]: buffers of the caller that an operation in flight may touch.
 //!
 //! # Files
-//! `sync` (atomics, loom seam) · `arena` · `published` · `shared` · `heap` · `ring` · `claims` · `doorbell` ·
+//! `sync` (atomics, loom seam) · `arena` · `published` · `shared` · `heap` · `ring` · `claims` · `doorbell/{mod, socket}` ·
 //! `lease/{mod, words, holder, owner}` · `lend` · `pages` · `biased/{mod, mutex, wait, thread}` ·
 //! `copy/{mod, kernel, cooperative, calibrate, aside}` · `host` (facts of the machine) ·
 //! `size` (sizes as people write them) · `code` (numbers of errors) · `sys` (system calls)
@@ -82,7 +83,9 @@ mod sys;
 pub use arena::Arena;
 pub use biased::{Biased, Guard};
 pub use code::ErrorCode;
-pub use doorbell::{BellWords, DOORBELL_BYTES, Doorbell, NEWS_WORDS, PEERS_MAX};
+#[cfg(not(loom))]
+pub use doorbell::WakeSocket;
+pub use doorbell::{BellWords, DOORBELL_BYTES, Doorbell, NEWS_WORDS, PEERS_MAX, Sleep};
 #[cfg(not(loom))]
 pub use heap::{Block, ExtentSource, Growing, Heap};
 #[cfg(not(loom))]

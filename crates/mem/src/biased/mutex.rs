@@ -19,9 +19,9 @@
 //! X2 Only the first in line sets flags, so a set `SLEEPING` means: it sleeps, or looks again.
 //! X3 Whoever clears a token and finds `SLEEPING` counts `gate` up and wakes; the first in line
 //!    read `gate` before it set the flag, so it does not sleep through that.
-//! X4 `serving` is advanced by the first in line, when it has the mutex. A thread takes its
-//!    ticket, then looks at `serving`; the other advances `serving`, then looks for tickets; full
-//!    fences lie between, so one of the two sees the other.
+//! X4 `serving` is advanced by the first in line, when it has the mutex; it then passes a full
+//!    fence and looks for tickets. A thread takes its ticket, then sleeps on `serving`, which the
+//!    kernel looks at after a full fence: one of the two sees the other.
 
 use super::thread;
 use super::wait::{Backoff, Futex};
@@ -94,9 +94,8 @@ impl FairMutex {
             "{}",
             super::LEFT_BEHIND
         );
-        // ORDERING: Relaxed, ordered by the fence (X4).
+        // ORDERING: Relaxed, ordered by the kernel's fence (X4).
         let ticket = self.next.fetch_add(1, Ordering::Relaxed);
-        fence(Ordering::SeqCst);
         let mut backoff = Backoff::new();
         loop {
             // ORDERING: Acquire pairs with the advance below: what the last one in front set is

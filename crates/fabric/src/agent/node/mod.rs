@@ -210,7 +210,7 @@ impl Node {
         self.table.publish_epoch(self.epoch);
         samite_mem::sync::heavy_fence();
         for member in &self.members {
-            self.layout.doorbell(member.peer).rouse();
+            self.layout.doorbell(member.peer).wake();
         }
     }
 

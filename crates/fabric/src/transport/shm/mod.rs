@@ -36,7 +36,7 @@ use crate::PeerId;
 use crate::layout::{Layout, State};
 use inbound::Inbound;
 use outbound::Outbound;
-use samite_mem::{Doorbell, Heap, NEWS_WORDS, OwnerProcess, SharedBytes};
+use samite_mem::{Doorbell, Heap, NEWS_WORDS, OwnerProcess, SharedBytes, Sleep};
 use std::time::{Duration, Instant};
 
 /// Longest body of a frame: the piece of a streamed message.
@@ -284,9 +284,9 @@ impl Transport for Shm {
         if !self.owner.is_current() {
             return; // H4: the bell is the parent's.
         }
-        self.bell.doze();
+        self.bell.announce_sleep(Sleep::Futex);
         if self.something_there() || there() {
-            self.bell.rise();
+            self.bell.end_sleep();
             return;
         }
         self.bell.sleep(at_most.min(NAP));
