@@ -41,7 +41,7 @@ pub fn run_limit(folder: &Path) -> Result<()> {
         .mapped()
         .ok_or_else(|| anyhow::anyhow!("the segment is not mapped"))?;
     let pgas = Pgas::new(&fabric)?;
-    let mut mapped: Segment<'_, u8, Local> = pgas.world().allocate(MOST_BYTES)?.into_local()?;
+    let mut mapped: Segment<u8, Local> = pgas.world().allocate(MOST_BYTES)?.into_local()?;
     mapped.as_mut_slice().fill(1);
     let mut private = Pages::new(MOST_BYTES, false)?;
     private.fill(2);

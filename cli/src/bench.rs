@@ -55,7 +55,7 @@ fn has_lammps() -> bool {
 }
 
 /// Sorts the integers of a class of NPB IS; the seconds of the timed passes.
-fn is(pgas: &Pgas<'_>, class: &str) -> Result<Option<f64>> {
+fn is(pgas: &Pgas, class: &str) -> Result<Option<f64>> {
     let Ok(class) = Class::from_str(class, true) else {
         return Ok(None);
     };

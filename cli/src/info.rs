@@ -117,7 +117,7 @@ fn costs(calibrate: bool) -> Result<(CostModel, &'static str)> {
 fn engines(model: &CostModel, origin: &str) -> Result<String> {
     let alone = samite::Fabric::alone(Identity::by_hand("info"), FabricConfig::default())?;
     let kernel = crate::copy_probe::try_with(samite::config::PtracerName::Launcher);
-    let caps = alone.caps();
+    let caps = alone.caps_to(alone.me());
     let mut rows = table(&[
         "message of private memory",
         "ring",

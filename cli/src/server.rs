@@ -45,7 +45,7 @@ pub(crate) fn run(fabric: &Fabric, args: &ServerArgs) -> Result<()> {
 }
 
 /// What the servers put and got for others, each as the mean of all and as the most that one did.
-fn report(fabric: &Fabric, units: &Units<'_>) -> Result<()> {
+fn report(fabric: &Fabric, units: &Units) -> Result<()> {
     let own = fabric.served();
     let own = [own.put_bytes, own.puts, own.get_bytes, own.gets];
     let said: Vec<u8> = own.iter().flat_map(|count| count.to_le_bytes()).collect();

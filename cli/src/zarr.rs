@@ -101,7 +101,7 @@ mod store {
     }
 
     /// Writes a step, block by block; how many bytes.
-    fn keep(store: &Zarr, step: &StepReader<'_>) -> Result<usize> {
+    fn keep(store: &Zarr, step: &StepReader) -> Result<usize> {
         let (mut layout, mut blocks) = (Layout::default(), Vec::new());
         for variable in step.variables() {
             let regions: Vec<Region> = match step.is_as_written(&variable.name)? {
@@ -140,7 +140,7 @@ mod store {
     }
 
     /// A box, dense.
-    fn bytes<T: Element>(step: &StepReader<'_>, name: &str, region: &Region) -> Result<Vec<u8>> {
+    fn bytes<T: Element>(step: &StepReader, name: &str, region: &Region) -> Result<Vec<u8>> {
         let array = step.get::<T, IxDyn>(name, region)?;
         Ok(bytemuck::cast_slice(array.as_slice().unwrap_or_default()).to_vec())
     }
@@ -181,7 +181,7 @@ mod store {
 
     /// Puts this unit's rows of an array.
     fn put(
-        step: &mut StepWriter<'_, '_>,
+        step: &mut StepWriter<'_>,
         name: &str,
         array: &ZarrArray,
         (rank, size): (u64, u64),

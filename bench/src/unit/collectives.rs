@@ -5,11 +5,7 @@ use crate::control::Command;
 use anyhow::{Result, ensure};
 use samite::pgas::{Elem, Segment, Source, Sum, Target, Team};
 
-pub(super) fn run<'f>(
-    world: &Team<'f>,
-    held: &mut Held<'f>,
-    command: &Command,
-) -> Result<Option<f64>> {
+pub(super) fn run(world: &Team, held: &mut Held, command: &Command) -> Result<Option<f64>> {
     let symmetric = match command.word(2) {
         "segment" => true,
         "private" => false,
@@ -33,22 +29,22 @@ pub(super) fn run<'f>(
 
 /// The memory of the last command, which the next one probably uses again, as the peers do with theirs.
 #[derive(Default)]
-pub(super) struct Held<'f> {
-    bytes: Slot<'f, u8>,
-    doubles: Slot<'f, f64>,
+pub(super) struct Held {
+    bytes: Slot<u8>,
+    doubles: Slot<f64>,
 }
 
 /// Two arguments of so many elements, in segments or not.
 #[derive(Default)]
-struct Slot<'f, T>(Option<(bool, u64, Pair<'f, T>)>);
+struct Slot<T>(Option<(bool, u64, Pair<T>)>);
 
-struct Pair<'f, T> {
-    from: Buffer<'f, T>,
-    into: Buffer<'f, T>,
+struct Pair<T> {
+    from: Buffer<T>,
+    into: Buffer<T>,
 }
 
-impl<'f, T: Elem> Slot<'f, T> {
-    fn of(&mut self, world: &Team<'f>, symmetric: bool, count: u64) -> Result<&mut Pair<'f, T>> {
+impl<T: Elem> Slot<T> {
+    fn of(&mut self, world: &Team, symmetric: bool, count: u64) -> Result<&mut Pair<T>> {
         let held = self.0.take();
         let (_, _, pair) = match held {
             Some(held) if (held.0, held.1) == (symmetric, count) => self.0.insert(held),
@@ -68,13 +64,13 @@ impl<'f, T: Elem> Slot<'f, T> {
 
 /// The memory of one argument.
 #[expect(clippy::large_enum_variant, reason = "a call has two of them")]
-enum Buffer<'f, T> {
-    Symmetric(Segment<'f, T>),
+enum Buffer<T> {
+    Symmetric(Segment<T>),
     Private(Vec<T>),
 }
 
-impl<'f, T: Elem> Buffer<'f, T> {
-    fn new(world: &Team<'f>, in_segments: bool, count: u64) -> Result<Self> {
+impl<T: Elem> Buffer<T> {
+    fn new(world: &Team, in_segments: bool, count: u64) -> Result<Self> {
         Ok(if in_segments {
             Buffer::Symmetric(world.allocate(count)?)
         } else {
@@ -130,7 +126,7 @@ impl<'f, T: Elem> Buffer<'f, T> {
     }
 }
 
-fn barrier(world: &Team<'_>, rounds: (u64, u64)) -> Result<f64> {
+fn barrier(world: &Team, rounds: (u64, u64)) -> Result<f64> {
     timed(world, true, false, rounds, |n| {
         for _ in 0..n {
             world.barrier()?;
@@ -139,7 +135,7 @@ fn barrier(world: &Team<'_>, rounds: (u64, u64)) -> Result<f64> {
     })
 }
 
-fn allreduce(world: &Team<'_>, pair: &mut Pair<'_, f64>, rounds: (u64, u64)) -> Result<f64> {
+fn allreduce(world: &Team, pair: &mut Pair<f64>, rounds: (u64, u64)) -> Result<f64> {
     let Pair { from, into } = pair;
     let count = from.len();
     let times = |factor: u32| move |index| f64::from(factor) * ((index % 1000 + 1) as f64);
@@ -161,7 +157,7 @@ fn allreduce(world: &Team<'_>, pair: &mut Pair<'_, f64>, rounds: (u64, u64)) -> 
     Ok(seconds)
 }
 
-fn bcast(world: &Team<'_>, pair: &mut Pair<'_, u8>, rounds: (u64, u64)) -> Result<f64> {
+fn bcast(world: &Team, pair: &mut Pair<u8>, rounds: (u64, u64)) -> Result<f64> {
     let data = &mut pair.into;
     let mut pattern = vec![0; data.len() as usize];
     fill(&mut pattern, 5);
@@ -178,7 +174,7 @@ fn bcast(world: &Team<'_>, pair: &mut Pair<'_, u8>, rounds: (u64, u64)) -> Resul
     Ok(seconds)
 }
 
-fn alltoall(world: &Team<'_>, pair: &mut Pair<'_, u8>, rounds: (u64, u64)) -> Result<f64> {
+fn alltoall(world: &Team, pair: &mut Pair<u8>, rounds: (u64, u64)) -> Result<f64> {
     let (rank, ranks) = (world.rank() as usize, world.size() as usize);
     let Pair { from, into } = pair;
     let total = from.len() as usize;

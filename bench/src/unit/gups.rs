@@ -13,7 +13,7 @@ const WORDS: u64 = 1 << WORDS_LOG2;
 /// Updates of a unit that may be on their way.
 const LOOK_AHEAD: u64 = 1024;
 
-pub(super) fn run(world: &Team<'_>, command: &Command) -> Result<Option<f64>> {
+pub(super) fn run(world: &Team, command: &Command) -> Result<Option<f64>> {
     let (iters, warmup) = (command.number(2)?, command.number(3)?);
     let updates = match command.word(1) {
         "plain" => plain,
@@ -45,7 +45,7 @@ pub(super) fn run(world: &Team<'_>, command: &Command) -> Result<Option<f64>> {
 }
 
 /// One at a time, each done when it returns.
-fn plain(table: &Segment<'_, u64>, mut random: u64, n: u64) -> Result<u64> {
+fn plain(table: &Segment<u64>, mut random: u64, n: u64) -> Result<u64> {
     let place = places(table.team());
     for _ in 0..n {
         random = next_random(random);
@@ -56,7 +56,7 @@ fn plain(table: &Segment<'_, u64>, mut random: u64, n: u64) -> Result<u64> {
 }
 
 /// Given to the library, which may collect them.
-fn aggregated(table: &Segment<'_, u64>, mut random: u64, mut n: u64) -> Result<u64> {
+fn aggregated(table: &Segment<u64>, mut random: u64, mut n: u64) -> Result<u64> {
     let place = places(table.team());
     while n > 0 {
         let count = n.min(LOOK_AHEAD);
@@ -73,7 +73,7 @@ fn aggregated(table: &Segment<'_, u64>, mut random: u64, mut n: u64) -> Result<u
 }
 
 /// Where a word of the sequence belongs; the number of units is a power of two.
-fn places(world: &Team<'_>) -> impl Fn(u64) -> (u32, u64) + use<> {
+fn places(world: &Team) -> impl Fn(u64) -> (u32, u64) + use<> {
     let ranks = u64::from(world.size()) - 1;
     move |random| {
         let rank = random >> WORDS_LOG2 & ranks;

@@ -5,7 +5,7 @@ use crate::control::Command;
 use anyhow::{Result, ensure};
 use samite::pgas::Team;
 
-pub(super) fn run(world: &Team<'_>, command: &Command) -> Result<f64> {
+pub(super) fn run(world: &Team, command: &Command) -> Result<f64> {
     let (iters, warmup) = (command.number(2)?, command.number(3)?);
     let contended = command.word(1) == "contended";
     let last = world.size() - 1;

@@ -14,7 +14,7 @@ const TAG: u64 = 7;
 const ACK: u64 = 8;
 const VERDICT: u64 = 9;
 
-impl Unit<'_> {
+impl Unit {
     pub(super) fn message(&self, command: &Command) -> Result<Option<f64>> {
         let number = |index| command.number(index);
         match (command.name(), self.members.len()) {
@@ -56,7 +56,7 @@ impl Unit<'_> {
     /// One round trip; rank 0 begins.
     #[inline(always)]
     fn round(&self, out: &[u8], into: &mut [u8]) -> Result<()> {
-        let (fabric, other) = (self.fabric, self.other());
+        let (fabric, other) = (&self.fabric, self.other());
         if self.rank == 0 {
             fabric.send(other, TAG, out)?;
             fabric.recv(Match::from(other, TAG), into)?;
@@ -216,7 +216,7 @@ impl Unit<'_> {
     }
 
     fn window(&self, buffer: &mut [u8], bytes: usize) -> Result<()> {
-        let (fabric, other) = (self.fabric, self.other());
+        let (fabric, other) = (&self.fabric, self.other());
         let mut ack = [0; 4];
         if self.rank == 0 {
             fabric.scope(|scope| -> samite::Result<()> {
@@ -265,7 +265,7 @@ impl Unit<'_> {
 
     /// As MPI libraries do it: what stays here is copied here.
     fn exchange(&self, out: &[u8], into: &mut [u8], bytes: usize) -> Result<()> {
-        let (fabric, members) = (self.fabric, &self.members);
+        let (fabric, members) = (&self.fabric, &self.members);
         let part = |of: usize| of * bytes..(of + 1) * bytes;
         fabric.scope(|scope| -> samite::Result<()> {
             for (from, buffer) in into.chunks_mut(bytes).enumerate() {
@@ -298,7 +298,7 @@ impl Unit<'_> {
     /// Processor seconds that rank 1 spends in a receive which rank 0 answers late.
     fn idle(&self, seconds: f64) -> Result<f64> {
         self.barrier()?;
-        let (fabric, other) = (self.fabric, self.other());
+        let (fabric, other) = (&self.fabric, self.other());
         let mut word = [0; 8];
         if self.rank == 0 {
             std::thread::sleep(Duration::from_secs_f64(seconds));

@@ -27,7 +27,7 @@ use std::time::Instant;
 pub struct Programs {
     /// Sorts the integers of a class of NPB IS, collectively; the seconds of the ten iterations, `None` for
     /// a class that there is not.
-    pub is: fn(&Pgas<'_>, &str) -> Result<Option<f64>>,
+    pub is: fn(&Pgas, &str) -> Result<Option<f64>>,
     /// Whether the workflow `lammps-msd` can run: LAMMPS may be missing.
     pub has_lammps: fn() -> bool,
 }
@@ -45,7 +45,7 @@ pub fn run_unit(folder: &Path, programs: Programs) -> Result<()> {
     fabric.barrier(&members)?;
     control.answer("ready")?;
     let unit = Unit {
-        fabric: &fabric,
+        fabric: fabric.clone(),
         members,
         rank: rank as usize,
         pgas: OnceCell::new(),
@@ -60,19 +60,19 @@ pub fn run_unit(folder: &Path, programs: Programs) -> Result<()> {
     Ok(())
 }
 
-struct Unit<'f> {
-    fabric: &'f Fabric,
+struct Unit {
+    fabric: Fabric,
     members: Vec<PeerId>,
     rank: usize,
     /// Begun when it is first needed, so that messages are measured without it.
-    pgas: OnceCell<Pgas<'f>>,
-    held: RefCell<collectives::Held<'f>>,
+    pgas: OnceCell<Pgas>,
+    held: RefCell<collectives::Held>,
     /// How many streams there have been.
     streams: Cell<u64>,
     programs: Programs,
 }
 
-impl<'f> Unit<'f> {
+impl Unit {
     fn run(&self, command: &Command) -> Result<Option<f64>> {
         match (command.name(), self.members.len()) {
             ("put" | "get" | "put_nb" | "strided" | "atomic", 2) => {
@@ -91,16 +91,16 @@ impl<'f> Unit<'f> {
         }
     }
 
-    fn world(&self) -> Result<&Team<'f>> {
+    fn world(&self) -> Result<&Team> {
         Ok(self.pgas()?.world())
     }
 
     /// Collective when called first.
-    fn pgas(&self) -> Result<&Pgas<'f>> {
+    fn pgas(&self) -> Result<&Pgas> {
         if let Some(pgas) = self.pgas.get() {
             return Ok(pgas);
         }
-        let pgas = Pgas::new(self.fabric)?;
+        let pgas = Pgas::new(&self.fabric)?;
         Ok(self.pgas.get_or_init(|| pgas))
     }
 }
@@ -125,7 +125,7 @@ fn check(bytes: &[u8], seed: usize) -> Result<()> {
 /// Seconds of `iters` on the ranks that take part, after `warmup`; with `together`, until the last of
 /// them is done.
 fn timed(
-    world: &Team<'_>,
+    world: &Team,
     takes_part: bool,
     together: bool,
     (iters, warmup): (u64, u64),
@@ -155,7 +155,7 @@ mod tests {
     /// Each command checks its data itself; here it has to know it.
     fn answers(fabric: &Fabric, members: &[PeerId], lines: &[&str]) -> Outcome {
         let unit = Unit {
-            fabric,
+            fabric: fabric.clone(),
             members: members.to_vec(),
             rank: members.iter().position(|m| *m == fabric.me()).unwrap_or(0),
             pgas: OnceCell::new(),

@@ -14,7 +14,7 @@ use std::hint::black_box;
 const FROM: u32 = 0;
 const ON: u32 = 1;
 
-pub(super) fn run(world: &Team<'_>, command: &Command) -> Result<Option<f64>> {
+pub(super) fn run(world: &Team, command: &Command) -> Result<Option<f64>> {
     let number = |index| command.number(index);
     match (command.name(), command.word(1)) {
         ("put" | "get" | "put_nb", "8") => {
@@ -35,7 +35,7 @@ pub(super) fn run(world: &Team<'_>, command: &Command) -> Result<Option<f64>> {
 const AT_FIRST: u64 = 0x5A5A_0001;
 
 /// Elements of eight bytes, one at a time.
-fn words(world: &Team<'_>, operation: &str, rounds: (u64, u64)) -> Result<f64> {
+fn words(world: &Team, operation: &str, rounds: (u64, u64)) -> Result<f64> {
     let segment = world.allocate::<u64>(1)?;
     segment.write_local(0, &[AT_FIRST])?;
     let works = world.rank() == FROM;
@@ -61,7 +61,7 @@ fn words(world: &Team<'_>, operation: &str, rounds: (u64, u64)) -> Result<f64> {
 // depend on the other loops.
 
 #[inline(never)]
-fn put_words(segment: &Segment<'_, u64>, times: u64) -> Result<()> {
+fn put_words(segment: &Segment<u64>, times: u64) -> Result<()> {
     for value in 0..times {
         black_box(segment).put_value(ON, 0, black_box(value))?;
     }
@@ -69,7 +69,7 @@ fn put_words(segment: &Segment<'_, u64>, times: u64) -> Result<()> {
 }
 
 #[inline(never)]
-fn get_words(segment: &Segment<'_, u64>, times: u64) -> Result<()> {
+fn get_words(segment: &Segment<u64>, times: u64) -> Result<()> {
     let mut seen = AT_FIRST;
     for _ in 0..times {
         seen = black_box(black_box(segment).get_value(ON, 0)?);
@@ -82,7 +82,7 @@ fn get_words(segment: &Segment<'_, u64>, times: u64) -> Result<()> {
 }
 
 #[inline(never)]
-fn put_words_nb(segment: &Segment<'_, u64>, times: u64) -> Result<()> {
+fn put_words_nb(segment: &Segment<u64>, times: u64) -> Result<()> {
     for value in 0..times {
         let handle = black_box(segment).put_nb(ON, 0, &[black_box(value)])?;
         handle.wait()?;
@@ -90,7 +90,7 @@ fn put_words_nb(segment: &Segment<'_, u64>, times: u64) -> Result<()> {
     Ok(())
 }
 
-fn put(world: &Team<'_>, bytes: u64, rounds: (u64, u64)) -> Result<f64> {
+fn put(world: &Team, bytes: u64, rounds: (u64, u64)) -> Result<f64> {
     let (segment, mut private) = (world.allocate::<u8>(bytes)?, Pages::new(bytes, false)?);
     private.fill(1);
     let works = world.rank() == FROM;
@@ -113,7 +113,7 @@ fn put(world: &Team<'_>, bytes: u64, rounds: (u64, u64)) -> Result<f64> {
     Ok(seconds)
 }
 
-fn get(world: &Team<'_>, bytes: u64, rounds: (u64, u64)) -> Result<f64> {
+fn get(world: &Team, bytes: u64, rounds: (u64, u64)) -> Result<f64> {
     let (segment, mut private) = (world.allocate::<u8>(bytes)?, Pages::new(bytes, false)?);
     fill(&mut private, world.rank() as usize);
     segment.write_local(0, &private)?;
@@ -130,8 +130,8 @@ fn get(world: &Team<'_>, bytes: u64, rounds: (u64, u64)) -> Result<f64> {
 }
 
 /// Blocks that lie together here, to every second block there.
-fn strided(world: &Team<'_>, blocks: u64, bytes: u64, rounds: (u64, u64)) -> Result<f64> {
-    let segment: Segment<'_, u8> = world.allocate(2 * blocks * bytes)?;
+fn strided(world: &Team, blocks: u64, bytes: u64, rounds: (u64, u64)) -> Result<f64> {
+    let segment: Segment<u8> = world.allocate(2 * blocks * bytes)?;
     let mut private = Pages::new(blocks * bytes, false)?;
     fill(&mut private, FROM as usize);
     let place = Strided {
@@ -163,7 +163,7 @@ fn strided(world: &Team<'_>, blocks: u64, bytes: u64, rounds: (u64, u64)) -> Res
     Ok(seconds)
 }
 
-fn add(world: &Team<'_>, contended: bool, rounds: (u64, u64)) -> Result<f64> {
+fn add(world: &Team, contended: bool, rounds: (u64, u64)) -> Result<f64> {
     let segment = world.allocate::<u64>(1)?;
     let works = contended || world.rank() == FROM;
     let seconds = timed(world, works, contended, rounds, |n| {

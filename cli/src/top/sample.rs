@@ -21,7 +21,7 @@ pub(super) struct Source {
 /// Where the steward can be asked.
 pub(super) struct Asking<'f> {
     source: &'f Source,
-    stage: Stage<'f>,
+    stage: Stage,
 }
 
 /// How the domain stands at a time.

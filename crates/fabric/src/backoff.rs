@@ -1,6 +1,5 @@
 //! How a process waits: it spins, lets others run, sleeps, and at its deadline it gives up.
 
-use crate::fabric::Core;
 use crate::transport::Transport;
 use std::time::Duration;
 
@@ -66,6 +65,24 @@ impl Waited {
     }
 }
 
+/// How a wait rests.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Rest {
+    /// It looks again at once.
+    Spin,
+    /// It lets others run.
+    Yield,
+    /// It sleeps for so long at most, from this moment on.
+    Sleep {
+        /// The moment.
+        from: Duration,
+        /// How long.
+        nap: Duration,
+    },
+    /// Its deadline is over.
+    Over,
+}
+
 /// What a wait has done so far.
 ///
 /// It may be stopped while it sleeps, too: so a stop counts for a quarter of the deadline at most, and never for more
@@ -94,39 +111,38 @@ impl Backoff {
         self.waited.so_far()
     }
 
-    /// After a turn in which nothing came: spins, yields or sleeps. `true` when the deadline is over.
-    /// `there` is asked once more before a sleep: what other units store without a frame.
+    /// What to do after a turn in which nothing came. `is_busy`: nobody rings for what this process still does.
     #[inline]
     pub(crate) fn rest(
         &mut self,
-        core: &mut Core,
+        transport: &impl Transport,
         spin: Option<Duration>,
         deadline: Duration,
-        there: &mut dyn FnMut() -> bool,
-    ) -> bool {
-        let transport = &mut core.transport;
+        is_busy: bool,
+    ) -> Rest {
         let crowded = transport.crowded();
         if !self.looks(crowded) {
-            std::hint::spin_loop();
-            return false;
+            return Rest::Spin;
         }
         let now = transport.now();
         let left = self.left(now, deadline);
         let idle = now - *self.idle_since.get_or_insert(now);
         let spin = spin.unwrap_or(if crowded { Duration::ZERO } else { SPIN });
         if left.is_zero() {
-            return true;
-        }
-        if idle < spin {
-            std::hint::spin_loop();
+            Rest::Over
+        } else if idle < spin {
+            Rest::Spin
         } else if idle < spin + YIELD {
-            transport.yield_now();
+            Rest::Yield
         } else {
-            let nap = nap(left, deadline, core.engine.is_busy());
-            transport.idle(nap, there);
-            self.waited.woke(transport.now(), now + nap);
+            let nap = nap(left, deadline, is_busy);
+            Rest::Sleep { from: now, nap }
         }
-        false
+    }
+
+    /// A sleep that should have ended by `until` has: what it took longer is part of what the next look finds.
+    pub(crate) fn woke(&mut self, now: Duration, until: Duration) {
+        self.waited.woke(now, until);
     }
 
     /// Counts a poll; whether to look at the clock after it.
@@ -138,7 +154,7 @@ impl Backoff {
 
     /// A look at the clock; what is left until the deadline.
     #[inline]
-    fn left(&mut self, now: Duration, deadline: Duration) -> Duration {
+    pub(crate) fn left(&mut self, now: Duration, deadline: Duration) -> Duration {
         self.was_late |= self.waited.look(now, deadline);
         self.polls = if self.was_late { POLLS_PER_LOOK - 1 } else { 0 };
         deadline.saturating_sub(self.waited())

@@ -103,7 +103,7 @@ impl Fabric {
         }
         let mut ended = Ok(());
         for other in others {
-            let attempt = self.core.borrow_mut().engine.take_come(*other, list);
+            let attempt = self.0.core.lock().engine.take_come(*other, list);
             let told = self.signal_any(*other, key(GO, list, attempt));
             ended = ended.and(told);
         }
@@ -111,7 +111,7 @@ impl Fabric {
     }
 
     fn come(&self, root: PeerId, list: u64) -> Result<()> {
-        let attempt = self.core.borrow_mut().engine.next_attempt();
+        let attempt = self.0.core.lock().engine.next_attempt();
         self.signal_any(root, key(COME, list, attempt))?;
         let ended = self.wait("a barrier", Whom::Peer(root), |engine| {
             if engine.take_go(root, list, attempt) {
@@ -120,11 +120,11 @@ impl Fabric {
             engine.gone(root).map(Err)
         });
         if ended.is_err() {
-            let core = &mut *self.core.borrow_mut();
+            let core = &mut *self.0.core.lock();
             let back = key(BACK, list, attempt);
             core.engine
                 .post(root, Class::Request, kind::SIGNAL, back, &[]);
-            core.engine.flush(&mut core.transport);
+            core.flush();
         }
         ended?
     }
@@ -162,7 +162,7 @@ impl Engine {
     fn has_come(&self, from: PeerId, list: u64) -> bool {
         let said = self
             .peers
-            .get(from.index())
+            .get(from)
             .and_then(|peer| peer.barriers.0.get(&list));
         said.is_some_and(|said| said.come != 0)
     }

@@ -1,5 +1,7 @@
 //! The fabric's settings. A rule beats a knob: there are few.
 
+use crate::PeerId;
+use crate::transport::Caps;
 use std::time::Duration;
 
 /// How this process takes part. Defaults work for 2 and for 400 units.
@@ -40,6 +42,9 @@ pub struct Mask {
     pub kernel_copy: bool,
     /// The sender does not help to copy.
     pub cooperative: bool,
+    /// The units of a job behave as if they were on so many nodes, by turns: unit 0 on the first, unit 1 on the second.
+    /// Between two of these nothing is mapped and nothing is looked up in shared memory. 0 and 1: as they are.
+    pub nodes: u32,
 }
 
 /// Whom the kernel lets copy from and to a process, and so debug it, beside its ancestors, where the security module
@@ -80,7 +85,29 @@ impl Mask {
         map: true,
         kernel_copy: true,
         cooperative: true,
+        nodes: 0,
     };
+
+    /// What is left between two units of what their transport can do.
+    pub(crate) fn of(&self, caps: Caps, unit: u32, other: u32) -> Caps {
+        let nodes = self.nodes.max(1);
+        let is_together = unit % nodes == other % nodes;
+        Caps {
+            map: caps.map && !self.map && is_together,
+            kernel_copy: caps.kernel_copy && !self.kernel_copy && is_together,
+            shares_node: caps.shares_node && is_together,
+            ..caps
+        }
+    }
+
+    /// The node that a unit behaves as if it were on.
+    pub(crate) fn node_of(&self, peer: PeerId, unit: u32) -> u32 {
+        let nodes = self.nodes.max(1);
+        match self.map {
+            true => peer.0,
+            false => peer.node() * nodes + unit % nodes,
+        }
+    }
 }
 
 impl Default for Config {

@@ -1,6 +1,8 @@
 //! A blocking receive whose message is the next thing to arrive: no operation, no queue, one copy from
 //! the ring into the caller's buffer. Whatever else arrives meanwhile goes to the engine as usual.
 //!
+//! It is used only while no other thread waits: what arrives may be for that one.
+//!
 //! It matches nothing that the [`Matcher`](crate::Matcher) could match otherwise: it is used only while no
 //! receive is posted and no message is kept: then the next message that is wanted is the right one. What it
 //! saves is the larger part of a short receive: the operation, the queue and, for a message that is not
@@ -76,7 +78,7 @@ impl Core {
     /// A blocking receive whose message is the next thing to arrive. `None`: post it and wait.
     #[inline]
     pub(crate) fn recv_now(&mut self, wants: Match, buffer: &mut [u8]) -> Option<Result<Status>> {
-        if !self.engine.may_bypass() {
+        if !self.engine.may_bypass() || !self.crew.is_empty() {
             return None;
         }
         self.engine.unpolled = UNPOLLED;

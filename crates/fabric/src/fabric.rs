@@ -1,38 +1,53 @@
 //! A process among its peers: joining, who is there, waiting.
 
-use crate::agent::Seat;
-use crate::agent::client::{self, Held};
-use crate::backoff::Backoff;
-use crate::engine::{Engine, Peer, UNPOLLED};
+use crate::engine::{Engine, UNPOLLED};
 use crate::layer::Taken;
-use crate::ops::{Key, Outcome};
-use crate::transport::shm::Membership;
-use crate::transport::{AnyTransport, Class, Outgoing, Push, Transport};
+use crate::node::agent::Seat;
+use crate::node::agent::client::{self, Held};
+use crate::node::{self, Membership};
+use crate::transport::shm::Shm;
+use crate::transport::{AnyTransport, Caps, Class, Outgoing, Push, Transport};
+use crate::waiting::{Crew, Waiting};
 use crate::wire::kind;
-use crate::{Config, Error, Identity, PeerId, PeerInfo, Result, Whom};
+use crate::{Bell, Config, Error, Identity, PeerId, PeerInfo, Result, Whom};
+use samite_mem::Biased;
 use samite_mem::ring::Body;
-use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-/// See the crate's text. Thread: one owner at a time.
+/// See the crate's text. A handle: its clones are the same process among its peers, which leaves when the last
+/// of them, and of what was made by them (segments, operations, views), is dropped. Thread: any.
+#[derive(Clone, Debug)]
+pub struct Fabric(pub(crate) Arc<Shared>);
+
+impl AsRef<Fabric> for Fabric {
+    #[inline(always)]
+    fn as_ref(&self) -> &Fabric {
+        self
+    }
+}
+
+/// What all clones of a fabric share.
 #[derive(Debug)]
-pub struct Fabric {
-    pub(crate) core: RefCell<Core>,
+pub(crate) struct Shared {
+    /// The engine, and what it sends and receives by. The thread that used it last has it for one load.
+    pub(crate) core: Biased<Core>,
     pub(crate) node: Membership,
     identity: Identity,
     /// Its place in a domain that an agent keeps.
     seat: Option<Seat>,
-    deadline: Cell<Duration>,
+    /// In nanoseconds.
+    deadline: AtomicU64,
     /// How long after it has given up a message this process waits for a peer that still copies into the buffer.
-    pub(crate) grace: Cell<Duration>,
-    spin: Option<Duration>,
+    /// In nanoseconds.
+    grace: AtomicU64,
+    pub(crate) spin: Option<Duration>,
     checks: bool,
-    /// Whether peers are found in the arena (they are not in a simulation).
-    pub(crate) shares_node: bool,
     /// Layers that there may be once.
-    pub(crate) layers: RefCell<HashMap<&'static str, Taken>>,
+    layers: Mutex<HashMap<&'static str, Taken>>,
     /// What peers read to find out whether the kernel copies between us.
     _cookie: Box<[u8; 8]>,
 }
@@ -41,6 +56,7 @@ pub struct Fabric {
 pub(crate) struct Core {
     pub(crate) transport: AnyTransport,
     pub(crate) engine: Engine,
+    pub(crate) crew: Crew,
 }
 
 impl Core {
@@ -55,20 +71,25 @@ impl Core {
             moved += self.engine.flush(&mut self.transport);
             moved += self.engine.advance(&mut self.transport);
         }
-        moved + self.engine.flush(&mut self.transport)
+        moved += self.engine.flush(&mut self.transport);
+        if moved > 0 {
+            self.tell();
+        }
+        moved
     }
 
-    /// The last turns of a process that leaves: what it still had to send leaves, peers that copy into its buffers
-    /// end their piece.
-    fn linger(&mut self, spin: Option<Duration>) {
-        let mut backoff = Backoff::default();
-        loop {
-            self.turn();
-            let is_quiet = self.engine.withdraw_all();
-            let is_over = is_quiet && !self.engine.has_unsent();
-            if is_over || backoff.rest(self, spin, LINGER, &mut || false) {
-                return;
-            }
+    /// Sends what waits.
+    pub(crate) fn flush(&mut self) {
+        if self.engine.flush(&mut self.transport) > 0 {
+            self.tell();
+        }
+    }
+
+    /// Wakes the threads that what has just been done may concern.
+    #[inline(always)]
+    fn tell(&mut self) {
+        if self.crew.tell(&mut self.engine.ops) {
+            Bell::of(self, self.engine.me).nudge();
         }
     }
 }
@@ -84,8 +105,8 @@ const EVICTION: Duration = Duration::from_secs(5);
 impl Fabric {
     /// Joins a domain on this node. Collective: no. Returns when this process is a peer.
     pub fn join(domain: &str, identity: Identity, config: Config) -> Result<Fabric> {
-        let (seat, node, shm) = crate::transport::shm::join_domain(domain, &identity, &config)?;
-        let transport = AnyTransport::Shm(Box::new(shm));
+        let (seat, node, watch) = node::join_domain(domain, &identity, &config)?;
+        let transport = AnyTransport::Shm(Box::new(Shm::new(&node, Some(watch))));
         Ok(Fabric::assemble(
             node,
             transport,
@@ -97,8 +118,8 @@ impl Fabric {
 
     /// A domain of one process, which nobody can join.
     pub fn alone(identity: Identity, config: Config) -> Result<Fabric> {
-        let (node, shm) = crate::transport::shm::start_alone(&identity, &config)?;
-        let transport = AnyTransport::Shm(Box::new(shm));
+        let node = node::start_alone(&identity, &config)?;
+        let transport = AnyTransport::Shm(Box::new(Shm::new(&node, None)));
         Ok(Fabric::assemble(node, transport, identity, None, config))
     }
 
@@ -109,68 +130,60 @@ impl Fabric {
         seat: Option<Seat>,
         config: Config,
     ) -> Fabric {
-        let mut caps = transport.caps();
-        caps.map &= !config.mask.map;
-        caps.kernel_copy &= !config.mask.kernel_copy;
         let cookie = Box::new((std::process::id() as u64 ^ 0x5a31_7e5a_0000_0000).to_le_bytes());
         node.layout
             .set_cookie(node.me, cookie.as_ptr() as u64, u64::from_le_bytes(*cookie));
-        let shares_node = matches!(transport, AnyTransport::Shm(_));
-        let engine = Engine::new(node.clone(), caps, &config);
-        let fabric = Fabric {
-            core: RefCell::new(Core { transport, engine }),
+        let engine = Engine::new(node.clone(), &config);
+        let core = Core {
+            transport,
+            engine,
+            crew: Crew::default(),
+        };
+        let fabric = Fabric(Arc::new(Shared {
+            core: Biased::new(core),
             node,
             identity,
             seat,
-            deadline: Cell::new(config.deadline),
-            grace: Cell::new(GRACE),
+            deadline: AtomicU64::new(nanos(config.deadline)),
+            grace: AtomicU64::new(nanos(GRACE)),
             spin: config.spin.or(config.background.then_some(Duration::ZERO)),
             checks: config.check,
-            shares_node,
-            layers: RefCell::default(),
+            layers: Mutex::default(),
             _cookie: cookie,
-        };
+        }));
         fabric.progress();
         fabric
     }
 
     /// This process.
     pub fn me(&self) -> PeerId {
-        self.node.me
+        self.0.node.peer()
     }
 
     /// Which life of its number this process is: what others know as [`PeerInfo::incarnation`].
     pub fn incarnation(&self) -> u32 {
-        self.node.incarnation
+        self.0.node.incarnation
     }
 
     /// What it said of itself.
     pub fn identity(&self) -> &Identity {
-        &self.identity
-    }
-
-    /// Whether this is a fork of the process that joined: nothing that it has is its own.
-    pub(crate) fn is_of_parent(&self) -> bool {
-        !self.node.heap.owner().is_current()
+        &self.0.identity
     }
 
     /// Name of the domain; `None` in a domain of one.
     pub fn domain(&self) -> Option<&str> {
-        self.seat.as_ref().map(|seat| seat.domain.as_str())
+        self.0.seat.as_ref().map(|seat| seat.domain.as_str())
     }
 
     /// The deadline of waits.
     pub fn deadline(&self) -> Duration {
-        self.deadline.get()
-    }
-
-    pub(crate) fn spin(&self) -> Option<Duration> {
-        self.spin
+        // ORDERING: Relaxed: a number by itself, here and in `set_deadline`.
+        Duration::from_nanos(self.0.deadline.load(Ordering::Relaxed))
     }
 
     /// Has the agent end who still copies into buffers of this process, long after their messages were given up.
     pub(crate) fn evict(&self, held: &[Held]) {
-        let Some(seat) = &self.seat else { return };
+        let Some(seat) = &self.0.seat else { return };
         for held in held {
             let peer = held.holder.0;
             tracing::warn!(%peer, "it still copies into a buffer that was taken back; the agent is asked to end it");
@@ -183,119 +196,75 @@ impl Fabric {
 
     /// Changes the deadline of the waits that follow.
     pub fn set_deadline(&self, deadline: Duration) {
-        self.deadline.set(deadline);
+        self.0.deadline.store(nanos(deadline), Ordering::Relaxed);
     }
 
     /// Whether the layers above are to check what the program does ([`Config::check`]).
     pub fn checks(&self) -> bool {
-        self.checks
+        self.0.checks
     }
 
-    /// What the transport can do here, after the mask.
-    pub fn caps(&self) -> crate::transport::Caps {
-        self.core.borrow().engine.caps
+    /// What can be done between a peer and this process, after the mask; nothing if it was never heard of. Local.
+    pub fn caps_to(&self, peer: PeerId) -> Caps {
+        self.0.core.lock().engine.caps(peer)
+    }
+
+    /// Which node a peer is on, or behaves as if it were on ([`crate::Mask`]): equal for those that may map each
+    /// other's memory. `None` if it was never heard of. Local.
+    pub fn node_of(&self, peer: PeerId) -> Option<u32> {
+        let core = self.0.core.lock();
+        let info = core.engine.peers.get(peer)?.info.as_ref()?;
+        Some(core.engine.mask.node_of(peer, info.identity.unit))
     }
 
     /// Whether more processes want the processors than there are: spinning would keep whom we wait for
     /// from running.
     pub fn is_crowded(&self) -> bool {
-        self.core.borrow().transport.crowded()
+        self.0.core.lock().transport.crowded()
     }
 
     /// The process id of a peer out of whose private memory this process should copy so many bytes: the
     /// kernel does it, and no other way is faster here.
     pub fn reads_private(&self, peer: PeerId, bytes: u64) -> Option<i32> {
-        let engine = &mut self.core.borrow_mut().engine;
+        let engine = &mut self.0.core.lock().engine;
         let fastest = engine.costs.choose(bytes, true, false) == crate::Choice::Kernel;
         // Nothing is kept of numbers that nobody has.
-        let pid = engine.peers.get(peer.index())?.info.as_ref()?.pid;
+        let pid = engine.peers.get(peer)?.info.as_ref()?.pid;
         (fastest && engine.kernel_works(peer)).then_some(pid)
     }
 
     /// Bytes of shared memory that this process has in blocks.
     pub fn shared_bytes(&self) -> u64 {
         self.sweep();
-        self.node.heap.used()
+        self.0.node.heap.used()
     }
 
     /// Takes what has arrived and moves operations on; how much that was. Never blocks.
     pub fn progress(&self) -> usize {
-        self.core.borrow_mut().turn()
+        self.0.core.lock().turn()
     }
 
     /// How many changes of membership this process has heard of: whoever follows it compares.
     pub fn changes(&self) -> u64 {
-        self.core.borrow().engine.changes
+        self.0.core.lock().engine.changes
     }
 
     /// What this process's progress has put and got for others. Accesses to memory that is mapped are not among it: its
     /// owner does not see them.
     pub fn served(&self) -> crate::Served {
-        self.core.borrow().engine.served
+        self.0.core.lock().engine.served
     }
 
     /// Who is there now, by peer number.
     pub fn peers(&self) -> Vec<PeerInfo> {
         self.progress();
-        let core = self.core.borrow();
-        let alive = core.engine.peers.iter().filter_map(Peer::reachable);
+        let core = self.0.core.lock();
+        let alive = core
+            .engine
+            .peers
+            .iter()
+            .filter_map(|(_, peer)| peer.reachable());
         alive.cloned().collect()
-    }
-
-    /// Waits until `done` answers. Progress is made here, by whoever waits: spin while that pays, let
-    /// others run, then sleep on the doorbell.
-    pub(crate) fn wait<T>(
-        &self,
-        what: &'static str,
-        whom: Whom,
-        mut done: impl FnMut(&mut Engine) -> Option<T>,
-    ) -> Result<T> {
-        let mut core = self.core.borrow_mut();
-        let core = &mut *core;
-        if let Some(value) = done(&mut core.engine) {
-            return Ok(value);
-        }
-        let deadline = self.deadline.get();
-        let mut backoff = Backoff::default();
-        loop {
-            if core.turn() > 0 {
-                backoff.moved();
-            }
-            if let Some(value) = done(&mut core.engine) {
-                return Ok(value);
-            }
-            if core.engine.is_of_parent() {
-                return Err(Error::Forked);
-            }
-            if core.engine.agent_lost && whom == Whom::Any {
-                let domain = self.domain().unwrap_or_default();
-                return Err(Error::AgentLost(domain.to_owned()));
-            }
-            if backoff.rest(core, self.spin, deadline, &mut || false) {
-                return Err(Error::Timeout {
-                    what,
-                    whom,
-                    after: deadline,
-                });
-            }
-        }
-    }
-
-    /// Waits for an operation and takes its result.
-    #[inline]
-    pub(crate) fn wait_op(&self, key: Key) -> Result<Outcome> {
-        let (whom, what) = {
-            let mut core = self.core.borrow_mut();
-            if let Some(done) = core.engine.ops.take(key) {
-                return done;
-            }
-            match core.engine.ops.get(key) {
-                Some(op) => (op.peer, op.what),
-                None => return Err(Error::Cancelled),
-            }
-        };
-        let whom = whom.map_or(Whom::Any, Whom::Peer);
-        self.wait(what, whom, |engine| engine.ops.take(key))?
     }
 
     /// Tells a peer that something happened; counted, never lost, matched by nothing but its key, which is below
@@ -312,7 +281,7 @@ impl Fabric {
 
     /// [`Fabric::signal`], with the keys of barriers too.
     pub(crate) fn signal_any(&self, to: PeerId, key: u64) -> Result<()> {
-        let mut core_ref = self.core.borrow_mut();
+        let mut core_ref = self.0.core.lock();
         let core = &mut *core_ref;
         if let Some(error) = core.engine.gone(to) {
             return Err(error);
@@ -373,7 +342,45 @@ fn of_users(key: u64) -> Result<()> {
     }
 }
 
-impl Drop for Fabric {
+fn nanos(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}
+
+impl Shared {
+    /// Whether this is a fork of the process that joined: nothing that it has is its own.
+    pub(crate) fn is_of_parent(&self) -> bool {
+        !self.node.heap.owner().is_current()
+    }
+
+    pub(crate) fn grace(&self) -> Duration {
+        Duration::from_nanos(self.grace.load(Ordering::Relaxed))
+    }
+
+    pub(crate) fn set_grace(&self, grace: Duration) {
+        self.grace.store(nanos(grace), Ordering::Relaxed);
+    }
+
+    pub(crate) fn layers(&self) -> std::sync::MutexGuard<'_, HashMap<&'static str, Taken>> {
+        self.layers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The last turns of a process that leaves: what it still had to send leaves, peers that copy into its
+    /// buffers end their piece.
+    fn linger(&self) {
+        let mut waiting = Waiting::new(self, LINGER);
+        let mut core = self.core.lock();
+        loop {
+            core.turn();
+            let is_quiet = core.engine.withdraw_all();
+            let is_over = is_quiet && !core.engine.has_unsent();
+            if is_over || waiting.rest(&mut core, &mut || false) {
+                return;
+            }
+        }
+    }
+}
+
+impl Drop for Shared {
     /// Leaves the domain: peers see this process as lost. What it still had to send is sent if there
     /// is room soon; a message that matters is one that was waited for. A fork of the process that joined
     /// leaves nothing.
@@ -381,13 +388,12 @@ impl Drop for Fabric {
         if self.is_of_parent() {
             return;
         }
-        let (core, spin) = (self.core.get_mut(), self.spin);
         // A handler may panic meanwhile: also then nothing is freed that somebody writes into.
-        let lingered = catch_unwind(AssertUnwindSafe(|| core.linger(spin)));
+        let lingered = catch_unwind(AssertUnwindSafe(|| self.linger()));
         let seat = self.seat.take();
         // Peers read its rings until they have seen that it is gone, which the agent knows.
         self.node.heap.leave();
-        if core.engine.end_all() {
+        if self.core.get_mut().engine.end_all() {
             // Shared memory that a peer still writes into is this process's until it ends.
             std::mem::forget(seat);
         } else {

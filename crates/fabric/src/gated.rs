@@ -16,7 +16,7 @@
 
 use crate::engine::{Access, Offered};
 use crate::fabric::Fabric;
-use crate::layout::segment_id;
+use crate::node::segment_id;
 use crate::segment::{Segment, is_of, not_now, refused};
 use crate::{Error, PeerId, Result, SegmentKey};
 use bytemuck::Pod;
@@ -26,8 +26,8 @@ use samite_mem::lease::{Exclusive, LeasedBlock, Lent, Mode};
 
 /// A segment of this process, open, reading or lent; withdrawn when dropped, and freed when nobody uses it any more.
 #[derive(Debug)]
-pub struct Gated<'f> {
-    fabric: &'f Fabric,
+pub struct Gated {
+    fabric: Fabric,
     key: SegmentKey,
     /// `None` only while the owner takes it.
     block: Option<LeasedBlock>,
@@ -35,16 +35,16 @@ pub struct Gated<'f> {
 
 /// A gated segment to come, whose memory is allocated part by part; given back when dropped.
 #[derive(Debug)]
-pub struct Growing<'f> {
-    fabric: &'f Fabric,
+pub struct Growing {
+    fabric: Fabric,
     memory: samite_mem::Growing,
 }
 
 /// A gated segment that this process has for itself.
 #[derive(Debug)]
-pub struct Owned<'f> {
+pub struct Owned {
     exclusive: Exclusive,
-    gated: Gated<'f>,
+    gated: Gated,
 }
 
 /// A lent segment of a peer that this process has for itself; its owner gets it back when it is dropped.
@@ -84,7 +84,7 @@ pub(crate) struct Deferred {
 impl Fabric {
     /// Frees the dropped segments whose last user has left.
     pub(crate) fn sweep(&self) {
-        let deferred = std::mem::take(&mut self.core.borrow_mut().engine.deferred);
+        let deferred = std::mem::take(&mut self.0.core.lock().engine.deferred);
         for Deferred { segment, block } in deferred {
             self.end(segment, block);
         }
@@ -94,7 +94,7 @@ impl Fabric {
         match block.end() {
             Ok(()) => self.withdraw(segment),
             Err(block) => {
-                let deferred = &mut self.core.borrow_mut().engine.deferred;
+                let deferred = &mut self.0.core.lock().engine.deferred;
                 deferred.push(Deferred { segment, block });
             }
         }
@@ -106,18 +106,19 @@ impl Fabric {
     /// A key of another use of the number; a lost owner; [`Error::WrongPhase`] when it is not lent, or
     /// somebody else has it.
     pub fn borrow(&self, key: SegmentKey) -> Result<Option<Borrowed>> {
-        let core = self.core.borrow();
+        let core = self.0.core.lock();
         let own = key.peer == self.me();
-        let mapped = own || self.shares_node && core.engine.caps.map;
+        let caps = core.engine.caps(key.peer);
+        let mapped = own || caps.shares_node && caps.map;
         if !mapped {
             return Ok(None);
         }
         self.lives(&core.engine, key)?;
-        let entry = self.node.layout.entry(key.peer, key.segment);
+        let entry = self.0.node.layout.entry(key.peer.slot(), key.segment);
         let entry = entry.filter(|entry| entry.look().is_some_and(|seen| is_of(key, seen)));
         let entry = entry.ok_or_else(|| refused(key))?;
-        let id = segment_id(key.peer, key.segment);
-        let lent = self.node.holder.borrow(&entry, key.generation, id);
+        let id = segment_id(key.peer.slot(), key.segment);
+        let lent = self.0.node.holder.borrow(&entry, key.generation, id);
         let lent = lent.map_err(Error::of_memory_of(key.peer))?;
         let lent = lent.filter(|lent| lent.as_slice::<u8>().len() as u64 == key.bytes);
         Ok(Some(Borrowed {
@@ -126,24 +127,24 @@ impl Fabric {
     }
 
     /// Allocates a zeroed segment, open, whose mode can be turned. `segment`: a number that is not in use. Local.
-    pub fn allocate_gated(&self, segment: u32, bytes: u64) -> Result<Gated<'_>> {
+    pub fn allocate_gated(&self, segment: u32, bytes: u64) -> Result<Gated> {
         self.grow_gated(bytes)?.gate(segment)
     }
 
     /// As [`Fabric::allocate_gated`], part by part.
-    pub fn grow_gated(&self, bytes: u64) -> Result<Growing<'_>> {
+    pub fn grow_gated(&self, bytes: u64) -> Result<Growing> {
         self.sweep();
         Ok(Growing {
-            fabric: self,
-            memory: self.node.heap.grow(bytes)?,
+            fabric: self.clone(),
+            memory: self.0.node.heap.grow(bytes)?,
         })
     }
 
     /// Lets the engine know of a block that is offered.
-    pub(crate) fn offer(&self, segment: u32, block: LeasedBlock) -> Result<Gated<'_>> {
+    pub(crate) fn offer(&self, segment: u32, block: LeasedBlock) -> Result<Gated> {
         let generation = block.generation();
         let gated = Gated {
-            fabric: self,
+            fabric: self.clone(),
             key: self.own_key(segment, generation, block.len()),
             block: Some(block),
         };
@@ -152,21 +153,31 @@ impl Fabric {
     }
 }
 
-impl<'f> Growing<'f> {
+impl Growing {
     /// Allocates the pages of the next part; whether all are there. A part takes some ten milliseconds.
     pub fn step(&mut self) -> Result<bool> {
         Ok(self.memory.step()?)
     }
 
     /// The segment, open, with all of its memory. `segment`: a number that is not in use.
-    pub fn gate(self, segment: u32) -> Result<Gated<'f>> {
-        let slot = self.fabric.slot(segment)?;
-        let block = LeasedBlock::new(self.memory, slot)?;
-        self.fabric.offer(segment, block)
+    pub fn gate(self, segment: u32) -> Result<Gated> {
+        self.gate_as(Some(segment))
+    }
+
+    /// As [`Growing::gate`], with any number if none is given.
+    pub(crate) fn gate_as(self, segment: Option<u32>) -> Result<Gated> {
+        let (segment, slot) = self.fabric.reserve(segment)?;
+        match LeasedBlock::new(self.memory, slot) {
+            Ok(block) => self.fabric.offer(segment, block),
+            Err(error) => {
+                self.fabric.withdraw(segment);
+                Err(error.into())
+            }
+        }
     }
 }
 
-impl<'f> Gated<'f> {
+impl Gated {
     /// What names it to others.
     pub fn key(&self) -> SegmentKey {
         self.key
@@ -185,7 +196,7 @@ impl<'f> Gated<'f> {
     }
 
     /// As a segment whose mode is not turned. It is open.
-    pub fn ungated(self) -> Result<Segment<'f>> {
+    pub fn ungated(self) -> Result<Segment> {
         Segment::of(self)
     }
 
@@ -209,7 +220,7 @@ impl<'f> Gated<'f> {
 
     fn set_access(&self, bytes: Access) {
         let generation = self.key.generation;
-        let offered = &mut self.fabric.core.borrow_mut().engine.offered;
+        let offered = &mut self.fabric.0.core.lock().engine.offered;
         offered.insert(self.key.segment, Offered { generation, bytes });
     }
 
@@ -226,7 +237,7 @@ impl<'f> Gated<'f> {
     ///
     /// # Errors
     /// [`Error::InUse`], with the segment shut as before.
-    pub fn own(mut self) -> Result<Owned<'f>, Box<(Gated<'f>, Error)>> {
+    pub fn own(mut self) -> Result<Owned, Box<(Gated, Error)>> {
         let Some(block) = self.block.take() else {
             let error = self.wrong_phase();
             return Err(Box::new((self, error)));
@@ -275,12 +286,15 @@ impl<'f> Gated<'f> {
     }
 
     fn in_use(&self, users: Vec<u32>) -> Error {
-        if self.fabric.is_of_parent() {
+        if self.fabric.0.is_of_parent() {
             return Error::Forked;
         }
         Error::InUse {
             segment: self.key.segment,
-            users: users.into_iter().map(PeerId).collect(),
+            users: users
+                .into_iter()
+                .map(|slot| PeerId::new(self.key.peer.node(), slot))
+                .collect(),
         }
     }
 
@@ -294,7 +308,7 @@ impl<'f> Gated<'f> {
     }
 }
 
-impl Drop for Gated<'_> {
+impl Drop for Gated {
     fn drop(&mut self) {
         let Some(block) = self.block.take() else {
             return self.fabric.withdraw(self.key.segment);
@@ -304,7 +318,7 @@ impl Drop for Gated<'_> {
     }
 }
 
-impl<'f> Owned<'f> {
+impl Owned {
     /// What names it to others.
     pub fn key(&self) -> SegmentKey {
         self.gated.key
@@ -322,16 +336,16 @@ impl<'f> Owned<'f> {
 
     /// A segment of another generation in the same memory, open, with the bytes as they are: who has a key of
     /// the last one does not get in.
-    pub fn renew(self) -> Result<Gated<'f>> {
+    pub fn renew(self) -> Result<Gated> {
         let Owned { exclusive, gated } = self;
-        let (fabric, key) = (gated.fabric, gated.key);
+        let (fabric, key) = (gated.fabric.clone(), gated.key);
         // Without its block it only gives its number back, for the moment.
         drop(gated);
         fabric.offer(key.segment, exclusive.renew())
     }
 
     /// Lets others in again, to write or only to read.
-    pub fn give(self, reading: bool) -> Result<Gated<'f>> {
+    pub fn give(self, reading: bool) -> Result<Gated> {
         let mode = if reading { Mode::Reading } else { Mode::Open };
         let mut gated = self.gated;
         gated.block = Some(self.exclusive.open(mode));

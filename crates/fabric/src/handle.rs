@@ -1,8 +1,9 @@
 //! Operations in flight, as their owner holds them.
 
-use crate::fabric::Fabric;
+use crate::fabric::{Core, Fabric};
 use crate::ops::{Key, NO_SCOPE, Status};
 use crate::{Error, Result};
+use samite_mem::Guard;
 use std::marker::PhantomData;
 
 /// A send has ended; the buffer, if the operation owned it.
@@ -66,89 +67,96 @@ mod sealed {
 }
 
 /// An operation in flight: 16 bytes. Dropping it detaches: the operation goes on, its result is not
-/// asked for. Wait, test, or `.await`.
+/// asked for. Wait, test, or `.await`; in any thread.
+///
+/// `F` is the fabric, or in a [`Scope`](crate::Scope) a reference to it.
 #[derive(Debug)]
 #[must_use = "an operation that nobody waits for ends whenever it likes"]
-pub struct Handle<'f, T> {
-    fabric: &'f Fabric,
+pub struct Handle<T, F: AsRef<Fabric> = Fabric> {
+    /// `None`: it had ended when this was made, and has no place in the table.
+    fabric: Option<F>,
     key: Key,
     kind: PhantomData<fn() -> T>,
 }
 
-const _: () = assert!(size_of::<Handle<'_, Sent>>() == 16);
+const _: () = assert!(size_of::<Handle<Sent>>() == 16);
 
-/// No operation has this key: orders begin at 1.
-const ENDED: Key = 0;
-
-impl<'f> Handle<'f, u64> {
-    /// A one-sided operation that has ended already, without a place in the table; its word is 0.
+impl<F: AsRef<Fabric>> Handle<u64, F> {
+    /// A one-sided operation that has ended already; its word is 0.
     #[inline]
-    pub fn ended(fabric: &'f Fabric) -> Self {
-        Handle::new(fabric, ENDED)
+    pub fn ended() -> Self {
+        Handle::at_once()
     }
 }
 
-impl<'f> Handle<'f, Sent> {
-    /// A send that has ended already, without a place in the table.
-    #[inline]
-    pub(crate) fn sent(fabric: &'f Fabric) -> Self {
-        Handle::new(fabric, ENDED)
-    }
-}
-
-impl<'f, T: Outcome> Handle<'f, T> {
-    pub(crate) fn new(fabric: &'f Fabric, key: Key) -> Self {
+impl<T, F: AsRef<Fabric>> Handle<T, F> {
+    pub(crate) fn new(fabric: F, key: Key) -> Self {
         Handle {
-            fabric,
+            fabric: Some(fabric),
             key,
             kind: PhantomData,
         }
     }
 
-    pub(crate) fn key(&self) -> Key {
-        self.key
+    /// A send or a one-sided operation that has ended already.
+    #[inline]
+    pub(crate) fn at_once() -> Self {
+        Handle {
+            fabric: None,
+            key: 0,
+            kind: PhantomData,
+        }
     }
 
+    fn core(&self) -> Option<Guard<'_, Core>> {
+        self.fabric
+            .as_ref()
+            .map(|fabric| fabric.as_ref().0.core.lock())
+    }
+}
+
+impl<T: Outcome, F: AsRef<Fabric>> Handle<T, F> {
     /// Waits for the end. An operation whose deadline is over is given up.
     #[inline]
     pub fn wait(self) -> Result<T> {
-        if self.key == ENDED {
-            return Ok(sealed::From::from(sealed::AT_ONCE));
-        }
-        let ended = self.fabric.finish(self.key)?;
+        let ended = match &self.fabric {
+            None => sealed::AT_ONCE,
+            Some(fabric) => fabric.as_ref().finish(self.key)?,
+        };
         Ok(sealed::From::from(ended))
     }
 
     /// Whether it has ended; makes some progress, and leaves the result for [`Handle::wait`].
     pub fn has_ended(&self) -> bool {
-        if self.key == ENDED {
-            return true;
+        if let Some(fabric) = &self.fabric {
+            fabric.as_ref().progress();
         }
-        self.fabric.progress();
-        let ops = &mut self.fabric.core.borrow_mut().engine.ops;
-        ops.get(self.key).is_none_or(|op| op.has_ended())
+        self.is_over()
     }
 
     /// Whether it has ended, as far as is known: makes no progress, for whoever looks at many.
     pub fn is_over(&self) -> bool {
-        let ops = &mut self.fabric.core.borrow_mut().engine.ops;
-        self.key == ENDED || ops.get(self.key).is_none_or(|op| op.has_ended())
+        let has_ended = |mut core: Guard<'_, Core>| {
+            let op = core.engine.ops.get(self.key);
+            op.is_none_or(|op| op.has_ended())
+        };
+        self.core().is_none_or(has_ended)
     }
 
     /// Whether it had ended when it was made: nothing is in flight.
     #[inline]
     pub fn is_complete(&self) -> bool {
-        self.key == ENDED
+        self.fabric.is_none()
     }
 
     /// The result, if it has ended; makes some progress. The result is there once: after that it is
     /// [`Error::Cancelled`], unless nothing was in flight ([`Handle::is_complete`]).
     pub fn test(&mut self) -> Option<Result<T>> {
-        if self.key == ENDED {
+        let Some(fabric) = &self.fabric else {
             return Some(Ok(sealed::From::from(sealed::AT_ONCE)));
-        }
-        self.fabric.progress();
-        let ops = &mut self.fabric.core.borrow_mut().engine.ops;
+        };
+        fabric.as_ref().progress();
+        let ops = &mut fabric.as_ref().0.core.lock().engine.ops;
         if ops.get(self.key).is_none() {
             return Some(Err(Error::Cancelled));
         }
@@ -160,30 +168,26 @@ impl<'f, T: Outcome> Handle<'f, T> {
     /// is being copied ends as soon as the other side is quiet, and its message is consumed: its send ends with
     /// [`Error::NotReceived`], unless all of it had left. Wait for the handle to learn which.
     pub fn cancel(&mut self) {
-        if self.key == ENDED {
+        let key = self.key;
+        let Some(mut core) = self.core() else {
             return;
+        };
+        let op = core.engine.ops.get(key);
+        if !op.is_none_or(|op| op.has_ended()) {
+            core.engine.ops.belong(key, NO_SCOPE);
         }
-        let core = &mut *self.fabric.core.borrow_mut();
-        if !core
-            .engine
-            .ops
-            .get(self.key)
-            .is_none_or(|op| op.has_ended())
-        {
-            core.engine.ops.belong(self.key, NO_SCOPE);
-        }
-        core.engine.give_up(self.key, Error::Cancelled);
-        core.engine.flush(&mut core.transport);
+        core.engine.give_up(key, Error::Cancelled);
+        core.flush();
     }
 }
 
 /// An operation that a [`Scope`](crate::Scope) has started. It may be dropped: the scope waits for its end and
 /// returns its error. Whoever waits for it or tests it learns its end instead of the scope.
 #[derive(Debug)]
-pub struct Scoped<'s, T>(Handle<'s, T>);
+pub struct Scoped<'s, T>(Handle<T, &'s Fabric>);
 
 impl<'s, T: Outcome> Scoped<'s, T> {
-    pub(crate) fn new(handle: Handle<'s, T>) -> Self {
+    pub(crate) fn new(handle: Handle<T, &'s Fabric>) -> Self {
         Scoped(handle)
     }
 
@@ -195,8 +199,8 @@ impl<'s, T: Outcome> Scoped<'s, T> {
 }
 
 impl<'s, T> std::ops::Deref for Scoped<'s, T> {
-    type Target = Handle<'s, T>;
-    fn deref(&self) -> &Handle<'s, T> {
+    type Target = Handle<T, &'s Fabric>;
+    fn deref(&self) -> &Self::Target {
         &self.0
     }
 }
@@ -209,8 +213,8 @@ impl<T> std::ops::DerefMut for Scoped<'_, T> {
 
 impl<'s, T: Outcome> std::future::IntoFuture for Scoped<'s, T> {
     type Output = Result<T>;
-    type IntoFuture = Handle<'s, T>;
-    fn into_future(self) -> Handle<'s, T> {
+    type IntoFuture = Handle<T, &'s Fabric>;
+    fn into_future(self) -> Self::IntoFuture {
         self.0
     }
 }
@@ -223,7 +227,7 @@ pub trait InFlight {
     fn wait(self) -> Result<Self::Value>;
 }
 
-impl<T: Outcome> InFlight for Handle<'_, T> {
+impl<T: Outcome, F: AsRef<Fabric>> InFlight for Handle<T, F> {
     type Value = T;
     fn wait(self) -> Result<T> {
         Handle::wait(self)
@@ -244,26 +248,26 @@ pub fn wait_all<H: InFlight>(handles: impl IntoIterator<Item = H>) -> Result<Vec
 }
 
 /// Whether all have ended; makes some progress.
-pub fn test_all<T: Outcome>(handles: &[Handle<'_, T>]) -> bool {
+pub fn test_all<T: Outcome>(handles: &[Handle<T>]) -> bool {
     handles.iter().all(Handle::has_ended)
 }
 
-impl Handle<'_, u64> {
+impl Handle<u64> {
     /// Waits until the source of a put may be used again: the bytes of a put are copied when it starts, so
     /// that is so already. ([`Handle::wait`] waits until they are there.)
     pub fn wait_local(&self) {}
 }
 
-impl<T> Drop for Handle<'_, T> {
+impl<T, F: AsRef<Fabric>> Drop for Handle<T, F> {
     #[inline]
     fn drop(&mut self) {
-        if self.key != ENDED {
-            self.fabric.core.borrow_mut().engine.ops.detach(self.key);
+        if let Some(mut core) = self.core() {
+            core.engine.ops.detach(self.key);
         }
     }
 }
 
-impl<T: Outcome> std::future::Future for Handle<'_, T> {
+impl<T: Outcome, F: AsRef<Fabric> + Unpin> std::future::Future for Handle<T, F> {
     type Output = Result<T>;
 
     /// Makes progress itself and asks to be polled again: there is no hidden thread to wake it.

@@ -2,11 +2,13 @@
 //! one.
 
 use crate::Fabric;
+use std::any::Any;
+use std::sync::{Arc, Weak};
 
 /// The right to be the one layer of its name on a fabric; it ends when it is dropped.
 #[derive(Debug)]
-pub struct Layer<'f> {
-    fabric: &'f Fabric,
+pub struct Layer {
+    fabric: Fabric,
     name: &'static str,
     life: u32,
 }
@@ -16,28 +18,50 @@ pub struct Layer<'f> {
 pub(crate) struct Taken {
     held: bool,
     lives: u32,
+    /// What the layers of this name share.
+    shared: Option<Weak<dyn Any + Send + Sync>>,
 }
 
 impl Fabric {
     /// Takes a name that only one layer of this process may have at a time; `None` while another one has it.
     /// Local.
-    pub fn layer(&self, name: &'static str) -> Option<Layer<'_>> {
-        let mut layers = self.layers.borrow_mut();
+    pub fn layer(&self, name: &'static str) -> Option<Layer> {
+        let mut layers = self.0.layers();
         let taken = layers.entry(name).or_default();
         if std::mem::replace(&mut taken.held, true) {
             return None;
         }
         taken.lives = taken.lives.wrapping_add(1);
         let life = taken.lives;
+        drop(layers);
         Some(Layer {
-            fabric: self,
+            fabric: self.clone(),
             name,
             life,
         })
     }
+
+    /// What the layers of this name on this fabric share. `make` is called where there is none, with
+    /// what it may give to a handler; it must not use the fabric's layers. Gone with the last owner. Local.
+    pub fn shared<T: Any + Send + Sync>(
+        &self,
+        name: &'static str,
+        make: impl FnOnce(&Weak<T>) -> T,
+    ) -> Arc<T> {
+        let mut layers = self.0.layers();
+        let taken = layers.entry(name).or_default();
+        let known = taken.shared.as_ref().and_then(Weak::upgrade);
+        if let Some(known) = known.and_then(|known| known.downcast::<T>().ok()) {
+            return known;
+        }
+        let made = Arc::new_cyclic(make);
+        let shared: Arc<dyn Any + Send + Sync> = made.clone();
+        taken.shared = Some(Arc::downgrade(&shared));
+        made
+    }
 }
 
-impl Layer<'_> {
+impl Layer {
     /// How often the name was taken on this fabric, this time included: what tells the messages of this life
     /// from those of an earlier one, where all units begin and end their layers together.
     pub fn life(&self) -> u32 {
@@ -45,9 +69,9 @@ impl Layer<'_> {
     }
 }
 
-impl Drop for Layer<'_> {
+impl Drop for Layer {
     fn drop(&mut self) {
-        if let Some(taken) = self.fabric.layers.borrow_mut().get_mut(self.name) {
+        if let Some(taken) = self.fabric.0.layers().get_mut(self.name) {
             taken.held = false;
         }
     }

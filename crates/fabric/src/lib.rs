@@ -1,8 +1,9 @@
 //! Floor 2: peers, segments, messages, one-sided operations, progress, membership, and the agent.
 //!
 //! # Core objects
-//! * [`Fabric`]: this process among its peers. One thread owns it (`!Sync`): whoever waits makes
-//!   progress, there is no hidden thread.
+//! * [`Fabric`]: this process among its peers, as a handle: clones share it, and what it makes (segments,
+//!   operations, views) keeps it. Any thread may use it. Whoever waits makes progress; there is no hidden
+//!   thread.
 //! * Messages: [`Fabric::send`], [`Fabric::recv`], their non-blocking forms in a [`Scope`] (borrowed
 //!   buffers) or owned, [`Fabric::recv_view`] (no copy at all), [`Fabric::probe`], cancel.
 //! * Active messages: [`Fabric::on`], [`Fabric::tell`], [`Fabric::request`].
@@ -10,13 +11,14 @@
 //! * [`agent::run`]: the process that owns a node's shared memory and watches its peers.
 //!
 //! # Files
-//! `fabric` (join, peers, waiting) · `roster` (meeting the units of a job) · `barrier` ·
-//! `backoff`, `watch` (waiting; for words) · `message`, `scope`, `handle`, `view`, `direct` ·
+//! `fabric` (join, peers) · `roster` (the units of a job) · `barrier` · `layer` ·
+//! `waiting` (the one wait loop, and who drives in it), `backoff`, `watch` (words that others store into) ·
+//! `message`, `scope`, `handle`, `view`, `direct` ·
 //! `segment`, `remote`, `far`, `gated` (one-sided) · `peer`, `config`, `error` ·
 //! `engine/` (takes frames, moves operations on) · `proto/` (one protocol per file) ·
 //! `matching` (tags, pure) · `ops` (operations in flight) · `wire` (what frames say) ·
-//! `transport/{shm, sim}` · `layout/{mod, peers}` (the fixed part of a node's arena, the table of peers) ·
-//! `agent/` · `membership/` (many nodes: pure) · `testing` (for tests of hostile peers)
+//! `transport/{shm, sim}` · `node/` (the shared memory of one node, joining, `node/agent/`) ·
+//! `membership/` (many nodes: pure) · `testing` (for tests of hostile peers)
 //!
 //! # Rules
 //! * No `unsafe`: what touches shared bytes is in `samite_mem`.
@@ -37,7 +39,6 @@
 
 #![forbid(unsafe_code)]
 
-pub mod agent;
 mod backoff;
 mod barrier;
 mod config;
@@ -49,10 +50,10 @@ mod far;
 mod gated;
 mod handle;
 mod layer;
-mod layout;
 mod matching;
 pub mod membership;
 mod message;
+mod node;
 mod ops;
 mod peer;
 mod proto;
@@ -64,6 +65,7 @@ mod segment;
 pub mod testing;
 pub mod transport;
 mod view;
+mod waiting;
 mod watch;
 mod wire;
 
@@ -75,6 +77,7 @@ pub use gated::{Borrowed, Gated, Growing, Owned};
 pub use handle::{Handle, InFlight, Outcome, Received, Scoped, Sent, test_all, wait_all};
 pub use layer::Layer;
 pub use matching::{Match, Matcher};
+pub use node::{Slot, agent};
 pub use ops::Status;
 pub use peer::{Identity, PeerId, PeerInfo};
 pub use proto::batch::WordUpdate;

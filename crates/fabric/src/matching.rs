@@ -8,6 +8,7 @@
 //! "any source" against the others.
 
 use crate::PeerId;
+use crate::peer::PeerMap;
 use std::collections::VecDeque;
 
 /// What a receive asks for.
@@ -81,9 +82,9 @@ enum Place {
 /// Receives that wait for messages, and messages that wait for receives.
 #[derive(Debug)]
 pub struct Matcher<P, U> {
-    directed: Vec<VecDeque<Posted<P>>>,
+    directed: PeerMap<VecDeque<Posted<P>>>,
     any: VecDeque<Posted<P>>,
-    unexpected: Vec<VecDeque<Unexpected<U>>>,
+    unexpected: PeerMap<VecDeque<Unexpected<U>>>,
     /// Messages of processes whose numbers others have by now: for receives of any source only. In order.
     departed: VecDeque<(PeerId, Unexpected<U>)>,
     order: u64,
@@ -93,10 +94,17 @@ pub struct Matcher<P, U> {
 
 impl<P, U> Default for Matcher<P, U> {
     fn default() -> Self {
+        Matcher::new(0)
+    }
+}
+
+impl<P, U> Matcher<P, U> {
+    /// Of a process on this node: it finds its neighbours' messages fastest.
+    pub fn new(node: u32) -> Self {
         Matcher {
-            directed: Vec::new(),
+            directed: PeerMap::new(node),
             any: VecDeque::new(),
-            unexpected: Vec::new(),
+            unexpected: PeerMap::new(node),
             departed: VecDeque::new(),
             order: 0,
             posted_len: 0,
@@ -115,13 +123,6 @@ fn take<T>(queue: &mut VecDeque<T>, index: usize) -> Option<T> {
     }
 }
 
-fn queue<T>(queues: &mut Vec<VecDeque<T>>, peer: PeerId) -> &mut VecDeque<T> {
-    if queues.len() <= peer.index() {
-        queues.resize_with(peer.index() + 1, VecDeque::new);
-    }
-    &mut queues[peer.index()]
-}
-
 impl<P, U> Matcher<P, U> {
     fn next_order(&mut self) -> u64 {
         self.order += 1;
@@ -131,7 +132,7 @@ impl<P, U> Matcher<P, U> {
     /// Takes the oldest unexpected message that a receive wants: its source, tag and item.
     pub fn take_unexpected(&mut self, wants: Match) -> Option<(PeerId, u64, U)> {
         let (peer, found) = match self.find_unexpected(wants)? {
-            Place::Of(peer, index) => (peer, take(&mut self.unexpected[peer.index()], index)?),
+            Place::Of(peer, index) => (peer, take(self.unexpected.get_mut(peer)?, index)?),
             Place::Departed(index) => take(&mut self.departed, index)?,
         };
         self.unexpected_len -= 1;
@@ -141,7 +142,7 @@ impl<P, U> Matcher<P, U> {
     /// Looks at the oldest unexpected message that a receive would take.
     pub fn peek_unexpected(&self, wants: Match) -> Option<(PeerId, u64, &U)> {
         let (peer, found) = match self.find_unexpected(wants)? {
-            Place::Of(peer, index) => (peer, &self.unexpected[peer.index()][index]),
+            Place::Of(peer, index) => (peer, self.unexpected.get(peer)?.get(index)?),
             Place::Departed(index) => {
                 let (peer, found) = &self.departed[index];
                 (*peer, found)
@@ -155,10 +156,9 @@ impl<P, U> Matcher<P, U> {
         if self.unexpected_len == 0 {
             return None;
         }
-        let in_queue = |peer: usize| {
-            let queue = self.unexpected.get(peer)?;
+        let in_queue = |(peer, queue): (PeerId, &VecDeque<Unexpected<U>>)| {
             let index = queue.iter().position(|u| wants.accepts_tag(u.tag))?;
-            Some((queue[index].order, Place::Of(PeerId(peer as u32), index)))
+            Some((queue[index].order, Place::Of(peer, index)))
         };
         let in_departed = || {
             let is_it = |(_, u): &(PeerId, Unexpected<U>)| wants.accepts_tag(u.tag);
@@ -166,8 +166,13 @@ impl<P, U> Matcher<P, U> {
             Some((self.departed[index].1.order, Place::Departed(index)))
         };
         let found = match wants.source {
-            Some(peer) => in_queue(peer.index()),
-            None => (0..self.unexpected.len())
+            Some(peer) => self
+                .unexpected
+                .get(peer)
+                .and_then(|queue| in_queue((peer, queue))),
+            None => self
+                .unexpected
+                .iter()
                 .filter_map(in_queue)
                 .chain(in_departed())
                 .min_by_key(|(order, _)| *order),
@@ -184,7 +189,7 @@ impl<P, U> Matcher<P, U> {
         };
         self.posted_len += 1;
         match wants.source {
-            Some(peer) => queue(&mut self.directed, peer).push_back(posted),
+            Some(peer) => self.directed.entry(peer).push_back(posted),
             None => self.any.push_back(posted),
         }
     }
@@ -196,7 +201,7 @@ impl<P, U> Matcher<P, U> {
             let index = queue.iter().position(|p| p.wants.accepts_tag(tag))?;
             Some((queue[index].order, index))
         };
-        let directed = self.directed.get(from.index()).and_then(oldest);
+        let directed = self.directed.get(from).and_then(oldest);
         let any = if self.any.is_empty() {
             None
         } else {
@@ -205,7 +210,7 @@ impl<P, U> Matcher<P, U> {
         let taken = match (directed, any) {
             (None, None) => return None,
             (Some((d, index)), a) if a.is_none_or(|(a, _)| d < a) => {
-                take(&mut self.directed[from.index()], index)
+                take(self.directed.entry(from), index)
             }
             (_, Some((_, index))) => take(&mut self.any, index),
             (Some(_), None) => unreachable!("the guard above takes this case"),
@@ -218,7 +223,9 @@ impl<P, U> Matcher<P, U> {
     pub fn keep(&mut self, from: PeerId, tag: u64, item: U) {
         let order = self.next_order();
         self.unexpected_len += 1;
-        queue(&mut self.unexpected, from).push_back(Unexpected { order, tag, item });
+        self.unexpected
+            .entry(from)
+            .push_back(Unexpected { order, tag, item });
     }
 
     /// Keeps a message again that a receive with `wants` had taken: before those of its sender that this receive would
@@ -238,7 +245,7 @@ impl<P, U> Matcher<P, U> {
             self.departed
                 .insert(index, (from, Unexpected { order, tag, item }));
         } else {
-            let queue = queue(&mut self.unexpected, from);
+            let queue = self.unexpected.entry(from);
             let next = queue.iter().position(|next| wants.accepts_tag(next.tag));
             let index = next.unwrap_or(queue.len());
             let order = queue.get(index).map_or(order, |next| next.order);
@@ -248,7 +255,7 @@ impl<P, U> Matcher<P, U> {
 
     /// Withdraws a posted receive.
     pub fn cancel(&mut self, mut is: impl FnMut(&P) -> bool) -> Option<P> {
-        for queue in self.directed.iter_mut().chain([&mut self.any]) {
+        for queue in self.directed.values_mut().chain([&mut self.any]) {
             if let Some(index) = queue.iter().position(|posted| is(&posted.item)) {
                 self.posted_len -= 1;
                 return queue.remove(index).map(|posted| posted.item);
@@ -261,7 +268,7 @@ impl<P, U> Matcher<P, U> {
     pub fn take_directed(&mut self, from: PeerId) -> Vec<P> {
         let all = self
             .directed
-            .get_mut(from.index())
+            .get_mut(from)
             .map(std::mem::take)
             .unwrap_or_default();
         self.posted_len -= all.len();
@@ -270,7 +277,7 @@ impl<P, U> Matcher<P, U> {
 
     /// Drops the unexpected messages of a peer that `which` says.
     pub fn drop_unexpected(&mut self, from: PeerId, mut which: impl FnMut(&U) -> bool) {
-        if let Some(queue) = self.unexpected.get_mut(from.index()) {
+        if let Some(queue) = self.unexpected.get_mut(from) {
             let before = queue.len();
             queue.retain(|unexpected| !which(&unexpected.item));
             self.unexpected_len -= before - queue.len();
@@ -280,7 +287,7 @@ impl<P, U> Matcher<P, U> {
     /// The number of a process goes to another one: the messages that are kept of it, as `departed` makes them, are for
     /// receives of any source from now on.
     pub fn depart(&mut self, from: PeerId, mut departed: impl FnMut(U) -> U) {
-        let Some(queue) = self.unexpected.get_mut(from.index()) else {
+        let Some(queue) = self.unexpected.get_mut(from) else {
             return;
         };
         let queue = std::mem::take(queue).into_iter().map(|unexpected| {

@@ -24,8 +24,8 @@ impl Fabric {
         if self.send_now(to, tag, bytes)? {
             return Ok(());
         }
-        self.lending(NO_SCOPE, |lender| {
-            let key = self.start_send(to, tag, lender.read(bytes), NO_SCOPE)?;
+        self.lending(|lender, level| {
+            let key = self.start_send(to, tag, lender.read(bytes), level)?;
             self.finish(key).map(|_| ())
         })
     }
@@ -33,12 +33,11 @@ impl Fabric {
     /// Sends a message that fits into one frame, if nothing waits before it and there is room.
     #[inline]
     pub(crate) fn send_now(&self, to: PeerId, tag: u64, bytes: &[u8]) -> Result<bool> {
-        let core = &mut *self.core.borrow_mut();
-        let (eager_max, inline_max) = (core.engine.eager_max, core.engine.caps.inline_max);
+        let core = &mut *self.0.core.lock();
         let len = bytes.len() as u64;
-        if len > eager_max || !core.engine.may_send_at_once(to, len) {
+        let Some(inline_max) = core.engine.may_send_at_once(to, len) else {
             return Ok(false);
-        }
+        };
         let body = Body::Slice(bytes);
         let push = push_eager(&mut core.transport, to, tag, &body, inline_max);
         if push != Push::Done {
@@ -54,17 +53,14 @@ impl Fabric {
     /// [`Error::NotReceived`], unless all of it had left.
     #[inline]
     pub fn recv(&self, wants: Match, buffer: &mut [u8]) -> Result<Status> {
-        if let Some(result) = self.core.borrow_mut().recv_now(wants, buffer) {
+        if let Some(result) = self.0.core.lock().recv_now(wants, buffer) {
             return result;
         }
-        self.lending(NO_SCOPE, |lender| {
-            let key = self.start_recv(
-                wants,
-                Work::Receive {
-                    buf: lender.write(buffer),
-                },
-                NO_SCOPE,
-            )?;
+        self.lending(|lender, level| {
+            let work = Work::Receive {
+                buf: lender.write(buffer),
+            };
+            let key = self.start_recv(wants, work, level)?;
             match self.finish(key)? {
                 Ended::Received(status, _) => Ok(status),
                 other => Err(unexpected(&other)),
@@ -89,7 +85,7 @@ impl Fabric {
     /// If a handler panics meanwhile, a message that this receive had got is there for the next one, as
     /// [`Fabric::recv_vec`] says, and as a copy; without memory for that its sender gets
     /// [`Error::NotReceived`].
-    pub fn recv_view(&self, wants: Match) -> Result<View<'_>> {
+    pub fn recv_view(&self, wants: Match) -> Result<View> {
         let key = self.start_recv(wants, Work::ReceiveAny { view: true }, NO_SCOPE)?;
         let (status, bytes, view) = match self.finish_here(key, &wants)? {
             Ended::Viewed(status, Viewed::InPlace { bytes, view }) => (status, bytes, Some(view)),
@@ -98,49 +94,44 @@ impl Fabric {
             }
             other => return Err(unexpected(&other)),
         };
-        Ok(View::new(self, status, bytes, view))
+        Ok(View::new(self.clone(), status, bytes, view))
     }
 
     /// Starts to send a buffer that the operation owns; [`Handle::wait`] gives it back.
-    pub fn isend(&self, to: PeerId, tag: u64, bytes: Vec<u8>) -> Result<Handle<'_, Sent>> {
+    pub fn isend(&self, to: PeerId, tag: u64, bytes: Vec<u8>) -> Result<Handle<Sent>> {
         self.start_send(to, tag, ReadBuf::owned(bytes), NO_SCOPE)
-            .map(|key| Handle::new(self, key))
+            .map(|key| Handle::new(self.clone(), key))
     }
 
     /// Starts to send bytes of shared memory (a segment): a peer that maps them copies them once,
     /// straight out of it, or views them. They must not change before the operation ends.
-    pub fn isend_shared(
-        &self,
-        to: PeerId,
-        tag: u64,
-        bytes: SharedBytes,
-    ) -> Result<Handle<'_, Sent>> {
+    pub fn isend_shared(&self, to: PeerId, tag: u64, bytes: SharedBytes) -> Result<Handle<Sent>> {
         self.start_send(to, tag, ReadBuf::shared(bytes), NO_SCOPE)
-            .map(|key| Handle::new(self, key))
+            .map(|key| Handle::new(self.clone(), key))
     }
 
     /// Starts to receive into a buffer that the operation owns.
-    pub fn irecv(&self, wants: Match, buffer: Vec<u8>) -> Result<Handle<'_, Received>> {
+    pub fn irecv(&self, wants: Match, buffer: Vec<u8>) -> Result<Handle<Received>> {
         let work = Work::Receive {
             buf: WriteBuf::owned(buffer),
         };
         self.start_recv(wants, work, NO_SCOPE)
-            .map(|key| Handle::new(self, key))
+            .map(|key| Handle::new(self.clone(), key))
     }
 
     /// Starts to receive into shared memory (a segment).
-    pub fn irecv_shared(&self, wants: Match, buffer: SharedBytes) -> Result<Handle<'_, Received>> {
+    pub fn irecv_shared(&self, wants: Match, buffer: SharedBytes) -> Result<Handle<Received>> {
         let work = Work::Receive {
             buf: WriteBuf::shared(buffer),
         };
         self.start_recv(wants, work, NO_SCOPE)
-            .map(|key| Handle::new(self, key))
+            .map(|key| Handle::new(self.clone(), key))
     }
 
     /// The oldest message that a receive would take, if one is there. Does not consume it.
     pub fn probe(&self, wants: Match) -> Option<Status> {
         self.progress();
-        let core = self.core.borrow();
+        let core = self.0.core.lock();
         core.engine
             .matcher
             .peek_unexpected(wants)
@@ -163,7 +154,7 @@ impl Fabric {
     }
 
     pub(crate) fn start_send(&self, to: PeerId, tag: u64, buf: ReadBuf, scope: u16) -> Result<Key> {
-        let core = &mut *self.core.borrow_mut();
+        let core = &mut *self.0.core.lock();
         if let Some(error) = core.engine.gone(to) {
             return Err(error);
         }
@@ -177,7 +168,7 @@ impl Fabric {
             },
         );
         core.engine.ops.belong(key, scope);
-        if !core.engine.peers[to.index()].outbox.is_empty()
+        if !core.engine.peer(to).outbox.is_empty()
             || core.engine.push_send(key, to, &mut core.transport) == Push::Full
         {
             core.engine.queue_send(to, key);
@@ -188,7 +179,7 @@ impl Fabric {
     /// Inlined: the work is written where it stays, instead of being moved three times.
     #[inline(always)]
     pub(crate) fn start_recv(&self, wants: Match, work: Work, scope: u16) -> Result<Key> {
-        let core = &mut *self.core.borrow_mut();
+        let core = &mut *self.0.core.lock();
         let engine = &mut core.engine;
         if engine.is_of_parent() {
             return Err(Error::Forked);
@@ -208,7 +199,7 @@ impl Fabric {
                     }
                 }
                 if engine.has_unsent() {
-                    engine.flush(&mut core.transport);
+                    core.flush();
                 }
             }
             None => {
@@ -228,7 +219,7 @@ impl Fabric {
     pub(crate) fn finish(&self, key: Key) -> Result<Ended> {
         let result = self.wait_op(key);
         if let Err(Error::Timeout { .. } | Error::AgentLost(_) | Error::Forked) = result {
-            self.core.borrow_mut().abandon(key);
+            self.0.core.lock().abandon(key);
         }
         result
     }
@@ -250,9 +241,14 @@ impl Fabric {
     /// sender and the bytes, and may return a reply; it cannot wait. If it panics, so does the call in which it ran. A
     /// message that this call was receiving stays for the next receive, except where it was already in the buffer of a
     /// [`Fabric::recv`], or of a handle that the panic drops: then it is lost.
-    pub fn on(&self, handler: u16, run: impl FnMut(PeerId, &[u8]) -> Option<Vec<u8>> + 'static) {
-        self.core
-            .borrow_mut()
+    pub fn on(
+        &self,
+        handler: u16,
+        run: impl FnMut(PeerId, &[u8]) -> Option<Vec<u8>> + Send + 'static,
+    ) {
+        self.0
+            .core
+            .lock()
             .engine
             .handlers
             .insert(handler, Box::new(run));
@@ -260,20 +256,13 @@ impl Fabric {
 
     /// Sends an active message without a reply. Completion: local.
     pub fn tell(&self, to: PeerId, handler: u16, bytes: &[u8]) -> Result<()> {
-        self.credit_for(to, bytes.len())?;
-        let core = &mut *self.core.borrow_mut();
-        core.engine.send_active(to, handler, bytes, false);
-        core.engine.flush(&mut core.transport);
-        Ok(())
+        self.post_active(to, handler, bytes, false).map(|_| ())
     }
 
     /// Sends an active message whose handler answers. [`Handle::wait`] gives the reply.
-    pub fn request(&self, to: PeerId, handler: u16, bytes: &[u8]) -> Result<Handle<'_, Vec<u8>>> {
-        self.credit_for(to, bytes.len())?;
-        let core = &mut *self.core.borrow_mut();
-        let key = core.engine.send_active(to, handler, bytes, true);
-        core.engine.flush(&mut core.transport);
-        Ok(Handle::new(self, key))
+    pub fn request(&self, to: PeerId, handler: u16, bytes: &[u8]) -> Result<Handle<Vec<u8>>> {
+        let key = self.post_active(to, handler, bytes, true)?;
+        Ok(Handle::new(self.clone(), key))
     }
 }
 
@@ -286,7 +275,7 @@ struct Unwinding<'a> {
 
 impl Drop for Unwinding<'_> {
     fn drop(&mut self) {
-        let core = &mut *self.fabric.core.borrow_mut();
+        let core = &mut *self.fabric.0.core.lock();
         core.put_back(self.key, *self.wants);
         core.abandon(self.key);
     }
@@ -326,7 +315,7 @@ impl Core {
         self.engine.ops.belong(key, NO_SCOPE);
         self.engine.give_up(key, Error::Cancelled);
         self.engine.ops.detach(key);
-        self.engine.flush(&mut self.transport);
+        self.flush();
     }
 }
 

@@ -1,6 +1,6 @@
 //! Operations in flight.
 
-use crate::layout::ClaimWord;
+use crate::node::ClaimWord;
 use crate::wire::Help;
 use crate::{Error, PeerId};
 use samite_mem::lend::{ReadBuf, WriteBuf};
@@ -174,6 +174,12 @@ impl Op {
     }
 }
 
+#[derive(Debug, Default)]
+struct Scope {
+    is_open: bool,
+    error: Option<Error>,
+}
+
 /// The operations of a process: a table of slots that are used again.
 ///
 /// Not a general-purpose slab: an operation is written into its slot field by field and ends in it.
@@ -183,8 +189,8 @@ pub(crate) struct Ops {
     slots: Vec<Op>,
     free: Vec<u32>,
     order: u32,
-    /// The scopes that are open, one in another; the first error of each. A scope is its place here, from 1.
-    scopes: Vec<Option<Error>>,
+    /// The scopes that are open; the first error of each. A scope is its place here, from 1.
+    scopes: Vec<Scope>,
 }
 
 impl Ops {
@@ -274,15 +280,29 @@ impl Ops {
         }
     }
 
-    /// Opens a scope inside of those that are open.
+    /// Opens a scope; its number.
+    ///
+    /// # Panics
+    /// 65,535 scopes are open.
+    #[inline]
     pub(crate) fn begin_scope(&mut self) -> u16 {
-        self.scopes.push(None);
-        self.scopes.len() as u16
+        let free = self.scopes.iter().position(|scope| !scope.is_open);
+        let index = free.unwrap_or_else(|| {
+            self.scopes.push(Scope::default());
+            self.scopes.len() - 1
+        });
+        self.scopes[index].is_open = true;
+        u16::try_from(index + 1).expect("fewer scopes are open at a time")
     }
 
-    /// Closes the innermost scope: the first error of an operation that nobody else has asked.
-    pub(crate) fn end_scope(&mut self) -> Option<Error> {
-        self.scopes.pop().flatten()
+    /// Closes a scope: the first error of an operation that nobody else has asked.
+    #[inline]
+    pub(crate) fn end_scope(&mut self, scope: u16) -> Option<Error> {
+        std::mem::take(self.scope(scope)?).error
+    }
+
+    fn scope(&mut self, scope: u16) -> Option<&mut Scope> {
+        self.scopes.get_mut(usize::from(scope).checked_sub(1)?)
     }
 
     /// The end of an operation is its scope's concern from now on, or (with [`NO_SCOPE`]) nobody's.
@@ -297,8 +317,8 @@ impl Ops {
         let (Some(index), Err(error)) = (usize::from(scope).checked_sub(1), result) else {
             return;
         };
-        if let Some(first) = self.scopes.get_mut(index) {
-            first.get_or_insert(error);
+        if let Some(scope) = self.scopes.get_mut(index) {
+            scope.error.get_or_insert(error);
         }
     }
 

@@ -1,22 +1,110 @@
 //! Who is there.
 
+use crate::node::Slot;
 use serde::{Deserialize, Serialize};
+use std::collections::HashMap;
 
-/// Number of a process in the domain of this node; an index into the table of peers.
+/// A process in a domain: the node that it is on, and its slot there. On the first node it is the number of the
+/// slot alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct PeerId(pub u32);
 
+/// Bits of a peer's number that say which slot of its node it is; the others say which node.
+const SLOT_BITS: u32 = 12;
+const _: () = assert!(samite_mem::PEERS_MAX <= 1 << SLOT_BITS);
+
 impl PeerId {
-    /// As an index.
+    /// Nodes that a domain can have.
+    pub const NODES_MAX: u32 = 1 << (32 - SLOT_BITS);
+
+    /// The peer in a slot of a node. What does not fit into the number is cut off.
     #[inline(always)]
-    pub fn index(self) -> usize {
-        self.0 as usize
+    pub const fn new(node: u32, slot: u32) -> PeerId {
+        PeerId(node << SLOT_BITS | slot & ((1 << SLOT_BITS) - 1))
+    }
+
+    /// The number of its node.
+    #[inline(always)]
+    pub const fn node(self) -> u32 {
+        self.0 >> SLOT_BITS
+    }
+
+    /// Its slot on that node.
+    #[inline(always)]
+    pub const fn slot(self) -> Slot {
+        Slot(self.0 & ((1 << SLOT_BITS) - 1))
     }
 }
 
 impl std::fmt::Display for PeerId {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "peer {}", self.0)
+        match self.node() {
+            0 => write!(f, "peer {}", self.slot().0),
+            node => write!(f, "peer {node}.{}", self.slot().0),
+        }
+    }
+}
+
+/// What is kept of peers, by peer. Those of this process's own node are in a table by slot, which is as long as the
+/// highest slot in it; of other nodes there is an entry for each peer that this process has to do with.
+#[derive(Debug)]
+pub(crate) struct PeerMap<T> {
+    node: u32,
+    near: Vec<T>,
+    far: HashMap<PeerId, T, foldhash::fast::RandomState>,
+}
+
+impl<T: Default> PeerMap<T> {
+    /// An empty map, in a process of this node.
+    pub(crate) fn new(node: u32) -> PeerMap<T> {
+        PeerMap {
+            node,
+            near: Vec::new(),
+            far: HashMap::default(),
+        }
+    }
+
+    /// What is kept of a peer; nothing if it was never [asked for](Self::entry).
+    #[inline(always)]
+    pub(crate) fn get(&self, peer: PeerId) -> Option<&T> {
+        match peer.node() == self.node {
+            true => self.near.get(peer.slot().index()),
+            false => self.far.get(&peer),
+        }
+    }
+
+    /// As [`PeerMap::get`].
+    #[inline(always)]
+    pub(crate) fn get_mut(&mut self, peer: PeerId) -> Option<&mut T> {
+        match peer.node() == self.node {
+            true => self.near.get_mut(peer.slot().index()),
+            false => self.far.get_mut(&peer),
+        }
+    }
+
+    /// What is kept of a peer, from now on.
+    #[inline(always)]
+    pub(crate) fn entry(&mut self, peer: PeerId) -> &mut T {
+        if peer.node() != self.node {
+            return self.far.entry(peer).or_default();
+        }
+        let index = peer.slot().index();
+        if self.near.len() <= index {
+            self.near.resize_with(index + 1, T::default);
+        }
+        &mut self.near[index]
+    }
+
+    /// All that is kept.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (PeerId, &T)> {
+        let near = self.near.iter().enumerate();
+        let near = near.map(|(slot, kept)| (PeerId::new(self.node, slot as u32), kept));
+        near.chain(self.far.iter().map(|(peer, kept)| (*peer, kept)))
+    }
+
+    /// As [`PeerMap::iter`].
+    pub(crate) fn values_mut(&mut self) -> impl Iterator<Item = &mut T> {
+        self.near.iter_mut().chain(self.far.values_mut())
     }
 }
 

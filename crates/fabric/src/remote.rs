@@ -3,11 +3,11 @@
 use crate::fabric::Fabric;
 use crate::ops::Outcome as Ended;
 use crate::proto::rma_over_am::apply;
-use crate::{Atomic, Error, Handle, Outcome, Result, SegmentKey, Width, WordUpdate};
+use crate::{Atomic, Error, Handle, Result, SegmentKey, Width, WordUpdate};
 use samite_mem::SharedBytes;
 use samite_mem::lease::{Lease, Readable, is_offered};
 use samite_mem::lend::WriteBuf;
-use std::rc::Rc;
+use std::sync::Arc;
 
 /// A segment of a peer, or of this process, as a target of one-sided operations.
 ///
@@ -15,8 +15,8 @@ use std::rc::Rc;
 /// that [`Remote::mapped`] and [`Remote::readable`] gave before are private zeroes there. Where the system promises no
 /// memory beyond what it has (`vm.overcommit_memory=2`) a fork that writes to them may be ended by SIGSEGV.
 #[derive(Debug, Clone)]
-pub struct Remote<'f> {
-    fabric: &'f Fabric,
+pub struct Remote {
+    fabric: Fabric,
     key: SegmentKey,
     way: Way,
 }
@@ -38,13 +38,13 @@ pub(crate) enum Way {
         pid: i32,
         address: u64,
         offered: SharedBytes,
-        _lease: Rc<Lease>,
+        _lease: Arc<Lease>,
     },
     Messages,
 }
 
-impl<'f> Remote<'f> {
-    pub(crate) fn new(fabric: &'f Fabric, key: SegmentKey, way: Way) -> Self {
+impl Remote {
+    pub(crate) fn new(fabric: Fabric, key: SegmentKey, way: Way) -> Self {
         Remote { fabric, key, way }
     }
 
@@ -112,7 +112,7 @@ impl<'f> Remote<'f> {
     /// Why it is not offered. In a fork the word that says so is wiped, as all of the arena.
     #[cold]
     fn withdrawn(&self) -> Error {
-        if self.fabric.is_of_parent() {
+        if self.fabric.0.is_of_parent() {
             return Error::Forked;
         }
         Error::NoSuchSegment {
@@ -146,25 +146,25 @@ impl<'f> Remote<'f> {
 
     /// As [`Remote::put`], without waiting; the bytes are copied before it returns. Completion by the
     /// handle: remote.
-    pub fn put_nb(&self, offset: u64, from: &[u8]) -> Result<Handle<'f, u64>> {
+    pub fn put_nb(&self, offset: u64, from: &[u8]) -> Result<Handle<u64>> {
         self.check(offset, from.len() as u64)?;
         match &self.way {
             Way::Mapped { bytes, .. } => {
                 self.still_offered()?;
                 bytes.write(offset, from);
-                Ok(Handle::ended(self.fabric))
+                Ok(Handle::ended())
             }
             Way::Reading { .. } => Err(self.read_only()),
             _ => self.put_far(offset, from),
         }
     }
 
-    fn put_far(&self, offset: u64, from: &[u8]) -> Result<Handle<'f, u64>> {
+    fn put_far(&self, offset: u64, from: &[u8]) -> Result<Handle<u64>> {
         self.still_offered()?;
         if let Way::Kernel { pid, address, .. } = &self.way
             && samite_mem::copy::kernel::write_exact(*pid, address + offset, from).is_ok()
         {
-            return Ok(Handle::ended(self.fabric));
+            return Ok(Handle::ended());
         }
         self.fabric.put_far(self.key, offset, from)
     }
@@ -180,16 +180,19 @@ impl<'f> Remote<'f> {
     }
 
     /// Starts to copy `len` bytes out of the segment; the handle gives them.
-    pub fn get_nb(&self, offset: u64, len: u64) -> Result<Handle<'f, Vec<u8>>> {
+    pub fn get_nb(&self, offset: u64, len: u64) -> Result<Handle<Vec<u8>>> {
         self.check(offset, len)?;
         let mut bytes = memory_for(len)?;
         if !self.get_at_once(offset, &mut bytes)? {
-            return self.ask(offset, WriteBuf::owned(bytes));
+            let key = self
+                .fabric
+                .ask_get(self.key, offset, WriteBuf::owned(bytes))?;
+            return Ok(Handle::new(self.fabric.clone(), key));
         }
-        let engine = &mut self.fabric.core.borrow_mut().engine;
+        let engine = &mut self.fabric.0.core.lock().engine;
         let key = engine.ops.add(None, "get", crate::ops::Work::None);
         engine.ops.finish(key, Ok(Ended::Bytes(bytes)));
-        Ok(Handle::new(self.fabric, key))
+        Ok(Handle::new(self.fabric.clone(), key))
     }
 
     /// Copies what can be had without its owner; `false` if the owner must be asked.
@@ -204,7 +207,7 @@ impl<'f> Remote<'f> {
             }
             Way::Reading { bytes, .. } => {
                 // Not the word: a lease outlives the offer.
-                if self.fabric.is_of_parent() {
+                if self.fabric.0.is_of_parent() {
                     return Err(Error::Forked);
                 }
                 let start = offset as usize;
@@ -217,11 +220,6 @@ impl<'f> Remote<'f> {
             }
             Way::Messages => Ok(false),
         }
-    }
-
-    /// Asks the owner for bytes of a range that was checked.
-    pub(crate) fn ask<T: Outcome>(&self, offset: u64, into: WriteBuf) -> Result<Handle<'f, T>> {
-        self.fabric.get_far(self.key, offset, into)
     }
 
     /// One atomic operation on a word of the segment; the old value. One-sided. Completion: remote.
@@ -249,7 +247,7 @@ impl<'f> Remote<'f> {
         width: Width,
         a: u64,
         b: u64,
-    ) -> Result<Handle<'f, u64>> {
+    ) -> Result<Handle<u64>> {
         self.check(offset, width.bytes())?;
         if !offset.is_multiple_of(width.bytes()) {
             return Err(Error::Misaligned(offset));
@@ -258,10 +256,10 @@ impl<'f> Remote<'f> {
             Way::Mapped { bytes, .. } => {
                 self.still_offered()?;
                 let old = apply(bytes, offset, op, width, a, b);
-                let engine = &mut self.fabric.core.borrow_mut().engine;
+                let engine = &mut self.fabric.0.core.lock().engine;
                 let key = engine.ops.add(None, "atomic", crate::ops::Work::None);
                 engine.ops.finish(key, Ok(Ended::Word(old)));
-                Ok(Handle::new(self.fabric, key))
+                Ok(Handle::new(self.fabric.clone(), key))
             }
             Way::Reading { .. } => Err(self.read_only()),
             _ => self.atomic_far(offset, op, width, a, b),
@@ -276,7 +274,7 @@ impl<'f> Remote<'f> {
         op: Atomic,
         width: Width,
         updates: &[WordUpdate],
-    ) -> Result<Handle<'f, u64>> {
+    ) -> Result<Handle<u64>> {
         for update in updates {
             self.check(update.offset, width.bytes())?;
             if !update.offset.is_multiple_of(width.bytes()) {
@@ -289,17 +287,17 @@ impl<'f> Remote<'f> {
                 for update in updates {
                     apply(bytes, update.offset, op, width, update.value, 0);
                 }
-                Ok(Handle::ended(self.fabric))
+                Ok(Handle::ended())
             }
             Way::Reading { .. } => Err(self.read_only()),
-            _ if updates.is_empty() => Ok(Handle::ended(self.fabric)),
+            _ if updates.is_empty() => Ok(Handle::ended()),
             _ => self.fabric.updates_far(self.key, (op, width), updates),
         }
     }
 
     /// Copies elements of `size` bytes at `offsets`, one behind the other; the handle gives them. One-sided.
     /// For memory that is not mapped here: they travel together.
-    pub fn get_batch(&self, size: u64, offsets: &[u64]) -> Result<Handle<'f, Vec<u8>>> {
+    pub fn get_batch(&self, size: u64, offsets: &[u64]) -> Result<Handle<Vec<u8>>> {
         for offset in offsets {
             self.check(*offset, size)?;
         }
@@ -319,7 +317,7 @@ impl<'f> Remote<'f> {
         width: Width,
         a: u64,
         b: u64,
-    ) -> Result<Handle<'f, u64>> {
+    ) -> Result<Handle<u64>> {
         let op = (op, width);
         self.fabric.atomic_far(self.key, offset, op, (a, b))
     }

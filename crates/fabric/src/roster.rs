@@ -6,9 +6,9 @@
 //! only when a word of the table of peers says that a program has become complete or that a unit ended before it
 //! joined.
 
-use crate::agent::{Roster, Wanted, client};
-use crate::engine::{Engine, Peer};
+use crate::engine::Engine;
 use crate::fabric::Fabric;
+use crate::node::agent::{Roster, Wanted, client};
 use crate::{Error, Identity, PeerId, PeerInfo, Result, Whom};
 use std::time::Duration;
 
@@ -54,7 +54,7 @@ impl Fabric {
             if let Some(living) = living(engine, self.identity(), wanted) {
                 return Some(Ok(living));
             }
-            let news = self.domain().map(|_| self.node.layout.peers.roster());
+            let news = self.domain().map(|_| self.0.node.layout.peers.roster());
             if news == asked {
                 return None;
             }
@@ -69,7 +69,7 @@ impl Fabric {
         };
         // Whoever the agent spoke of is in the table, unless it has gone already.
         self.progress();
-        let mut core = self.core.borrow_mut();
+        let mut core = self.0.core.lock();
         for &(peer, incarnation) in &found {
             core.engine.has_been(peer, incarnation)?;
         }
@@ -112,7 +112,11 @@ impl Fabric {
 
 /// Their numbers and incarnations, if all of them are there now.
 fn living(engine: &Engine, own: &Identity, wanted: &Wanted) -> Option<Vec<(PeerId, u32)>> {
-    let all: Vec<&PeerInfo> = engine.peers.iter().filter_map(Peer::reachable).collect();
+    let all: Vec<&PeerInfo> = engine
+        .peers
+        .iter()
+        .filter_map(|(_, peer)| peer.reachable())
+        .collect();
     let mut of_job: Vec<&PeerInfo> = all
         .iter()
         .copied()

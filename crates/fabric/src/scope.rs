@@ -1,11 +1,11 @@
 //! Operations that borrow buffers of their caller: the scopes that end after them, and what becomes of a buffer that a
 //! peer does not let go of.
 
-use crate::agent::client::Held;
-use crate::backoff::Backoff;
 use crate::fabric::{Core, Fabric};
 use crate::handle::{Handle, Received, Scoped, Sent};
-use crate::ops::{Ending, NO_SCOPE, Pull, Work};
+use crate::node::agent::client::Held;
+use crate::ops::{Ending, Pull, Work};
+use crate::waiting::Waiting;
 use crate::{Error, Match, PeerId, Result, Whom};
 use samite_mem::lend::{self, Lender, Recall};
 use std::time::Duration;
@@ -38,7 +38,7 @@ impl Fabric {
     ) -> Result<R, E> {
         let mut open = OpenScope::new(self);
         let level = open.level;
-        let result = self.lending(level, |lender| {
+        let result = self.lend_in(level, Recalls::AtDeadline, |lender| {
             f(&Scope {
                 fabric: self,
                 lender,
@@ -51,33 +51,44 @@ impl Fabric {
         }
     }
 
-    /// Lends buffers to a scope, or to one call that has waited for its operation itself ([`NO_SCOPE`]). At the end
-    /// takes back what is still lent: after the deadline, in that call at once. A peer that is in the middle of copying
-    /// into it, and neither ends that nor dies, is ended by the agent. Without an agent nobody would hear of its end,
-    /// and this process aborts.
+    /// Lends buffers to the operations of one call, which waits for them itself.
     pub(crate) fn lending<'env, R>(
         &self,
+        f: impl for<'s> FnOnce(&'s Lender<'s, 'env>, u16) -> R,
+    ) -> R {
+        let open = OpenScope::new(self);
+        let level = open.level;
+        self.lend_in(level, Recalls::AtOnce, |lender| f(lender, level))
+    }
+
+    /// Lends buffers to the operations of a scope. At the end takes back what is still lent. A peer that is in the
+    /// middle of copying into it, and neither ends that nor dies, is ended by the agent. Without an agent nobody
+    /// would hear of its end, and this process aborts.
+    fn lend_in<'env, R>(
+        &self,
         level: u16,
+        recalls: Recalls,
         f: impl for<'s> FnOnce(&'s Lender<'s, 'env>) -> R,
     ) -> R {
-        let mut backoff = Backoff::default();
+        let mut waiting = Waiting::new(&self.0, self.deadline());
         let mut overdue = Overdue::default();
         let mut is_first = true;
         let recall = || {
-            let core = &mut *self.core.borrow_mut();
+            let core = &mut self.0.core.lock();
             // Before a turn, which may panic in a handler, and also after one that brought something: neither that
             // nor the frames of others stop the clock.
             if !std::mem::replace(&mut is_first, false) {
-                // After the deadline there is another one, that of the peers that still copy.
-                let deadline = overdue.since.map_or(self.deadline(), |_| Duration::MAX);
-                backoff.rest(core, self.spin(), deadline, &mut || false);
+                waiting.rest(core, &mut || false);
             }
-            let (waited, deadline) = (backoff.waited(), self.deadline());
-            if overdue.since.is_none() && (level == NO_SCOPE || waited >= deadline) {
-                core.give_up_lent(level, deadline);
+            let (waited, deadline) = (waiting.waited(), self.deadline());
+            let is_over = recalls == Recalls::AtOnce || waited >= deadline;
+            if overdue.since.is_none() && is_over {
+                core.give_up_lent(level, recalls, deadline);
                 overdue.begin(waited, core.held());
+                // There is another one, that of the peers that still copy.
+                waiting.without_deadline();
             }
-            if let Some(held) = overdue.look(waited, self.grace.get(), || core.held()) {
+            if let Some(held) = overdue.look(waited, self.0.grace(), || core.held()) {
                 if core.engine.agent_lost {
                     let holders = held.iter().map(|held| held.holder.0.to_string());
                     return Recall::Abort(format!(
@@ -87,13 +98,20 @@ impl Fabric {
                 }
                 self.evict(&held);
             }
-            if core.turn() > 0 {
-                backoff.moved();
-            }
+            waiting.turn(core);
             Recall::Again
         };
         lend::scope(recall, f)
     }
+}
+
+/// When operations with lent buffers are given up at the end of their scope.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Recalls {
+    /// The program has waited for none of them yet.
+    AtDeadline,
+    /// A call has waited for its operation, or was ended by a panic: nobody asks any more.
+    AtOnce,
 }
 
 /// Messages that were given up, whose senders may still be copying, and for how long.
@@ -139,7 +157,7 @@ impl Overdue {
 impl Core {
     /// The deadline of a scope is over: gives up its operations that hold a lent buffer. Those of the scopes around
     /// it have a deadline that has not begun.
-    fn give_up_lent(&mut self, level: u16, after: Duration) {
+    fn give_up_lent(&mut self, level: u16, recalls: Recalls, after: Duration) {
         let is_lent = |work: &Work| match work {
             Work::Send { buf, .. } | Work::Stream { buf, .. } | Work::Assist { buf, .. } => {
                 buf.is_lent()
@@ -160,8 +178,7 @@ impl Core {
                 after,
             };
             self.engine.give_up(key, late);
-            if level == NO_SCOPE {
-                // The call that waited for it was ended by a panic: nobody asks any more.
+            if recalls == Recalls::AtOnce {
                 self.engine.ops.detach(key);
             }
         }
@@ -176,7 +193,7 @@ impl Core {
         let is_given_up = |pull: &Pull| matches!(pull.ending, Some(Ending::Fail(_)));
         let given_up = pulls.filter(|pull| is_given_up(pull) && pull.helped);
         let held = given_up.map(|pull| Held {
-            holder: (pull.status.from, pull.status.incarnation),
+            holder: (pull.status.from.slot(), pull.status.incarnation),
             claim: pull.claim_at,
         });
         held.collect()
@@ -202,7 +219,7 @@ impl<'f> OpenScope<'f> {
     fn new(fabric: &'f Fabric) -> Self {
         OpenScope {
             fabric,
-            level: fabric.core.borrow_mut().engine.ops.begin_scope(),
+            level: fabric.0.core.lock().engine.ops.begin_scope(),
             is_open: true,
         }
     }
@@ -210,8 +227,8 @@ impl<'f> OpenScope<'f> {
     /// Ends it; the first error of what was started in it.
     fn close(&mut self) -> Option<Error> {
         let was_open = std::mem::replace(&mut self.is_open, false);
-        let ops = &mut self.fabric.core.borrow_mut().engine.ops;
-        was_open.then(|| ops.end_scope()).flatten()
+        let ops = &mut self.fabric.0.core.lock().engine.ops;
+        was_open.then(|| ops.end_scope(self.level)).flatten()
     }
 }
 
@@ -221,12 +238,12 @@ impl Drop for OpenScope<'_> {
     }
 }
 
-impl<'env, 'f> Scope<'_, 'env, 'f> {
+impl<'env> Scope<'_, 'env, '_> {
     /// Starts to send a borrowed buffer.
     #[inline]
     pub fn isend(&self, to: PeerId, tag: u64, bytes: &'env [u8]) -> Result<Scoped<'_, Sent>> {
         if self.fabric.send_now(to, tag, bytes)? {
-            return Ok(Scoped::new(Handle::sent(self.fabric)));
+            return Ok(Scoped::new(Handle::at_once()));
         }
         let buf = self.lender.read(bytes);
         let key = self.fabric.start_send(to, tag, buf, self.level)?;
@@ -236,12 +253,12 @@ impl<'env, 'f> Scope<'_, 'env, 'f> {
     /// As [`crate::Remote::get`], without waiting: the scope ends when the bytes are there.
     pub fn get(
         &self,
-        remote: &crate::Remote<'f>,
+        remote: &crate::Remote,
         offset: u64,
         into: &'env mut [u8],
     ) -> Result<Scoped<'_, u64>> {
         if remote.get_at_once(offset, into)? {
-            return Ok(Scoped::new(Handle::ended(self.fabric)));
+            return Ok(Scoped::new(Handle::ended()));
         }
         self.get_far(remote, offset, into)
     }
@@ -249,14 +266,15 @@ impl<'env, 'f> Scope<'_, 'env, 'f> {
     /// Asks the owner for bytes of a range that was checked.
     pub(crate) fn get_far(
         &self,
-        remote: &crate::Remote<'f>,
+        remote: &crate::Remote,
         offset: u64,
         into: &'env mut [u8],
     ) -> Result<Scoped<'_, u64>> {
-        let handle = remote.ask(offset, self.lender.write(into))?;
-        let ops = &mut self.fabric.core.borrow_mut().engine.ops;
-        ops.belong(handle.key(), self.level);
-        Ok(Scoped::new(handle))
+        let key = self
+            .fabric
+            .ask_get(remote.key(), offset, self.lender.write(into))?;
+        self.fabric.0.core.lock().engine.ops.belong(key, self.level);
+        Ok(Scoped::new(Handle::new(self.fabric, key)))
     }
 
     /// Starts to receive into a borrowed buffer.
@@ -273,6 +291,7 @@ impl<'env, 'f> Scope<'_, 'env, 'f> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Slot;
 
     /// A peer is ended only if it held a piece when the message was given up, and still does when its time has been
     /// over for a whole look: that look was the first for a process that was stopped meanwhile, and the peer may have
@@ -281,7 +300,7 @@ mod tests {
     fn a_peer_that_still_copies_is_ended_at_the_second_look() {
         let s = Duration::from_secs;
         let (grace, held) = (s(10), |peer, claim| Held {
-            holder: (PeerId(peer), 1),
+            holder: (Slot(peer), 1),
             claim,
         });
         let mut overdue = Overdue::default();

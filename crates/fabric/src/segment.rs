@@ -8,18 +8,18 @@
 //! it uses its ranges. A segment that is dropped while a lease is out keeps its memory and its number until the last
 //! one ends: a late put is then an error, or goes nowhere, and never into memory that is used for something else.
 
-use crate::engine::Engine;
+use crate::engine::{Access, Engine, Offered};
 use crate::fabric::Fabric;
 use crate::gated::Gated;
-use crate::layout::{Entry, SEGMENTS_MAX, segment_id};
+use crate::node::{Entry, SEGMENTS_MAX, segment_id};
 use crate::proto::active::LOOK_UP;
 use crate::remote::{Remote, Way};
 use crate::{Error, PeerId, Result};
 use bytemuck::Pod;
 use samite_mem::SharedBytes;
-use samite_mem::lease::{LeasedBlock, Seen, Shared, Slot};
+use samite_mem::lease::{LeasedBlock, OwnEntry, Seen, Shared};
 use serde::{Deserialize, Serialize};
-use std::rc::Rc;
+use std::sync::Arc;
 
 /// What names a segment to others: send it in a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -65,38 +65,42 @@ impl SegmentKey {
 
 /// A segment of this process; withdrawn when dropped, and freed when nobody uses it any more.
 #[derive(Debug)]
-pub struct Segment<'f> {
+pub struct Segment {
     bytes: SharedBytes,
     /// Dropped last: its own range has ended then.
-    gated: Gated<'f>,
+    gated: Gated,
 }
 
 impl Fabric {
     /// Allocates a zeroed segment of shared memory. Local. Errors: [`Error::Budget`] with everything
     /// else untouched.
-    pub fn allocate(&self, bytes: u64) -> Result<Segment<'_>> {
-        self.allocate_as(self.free_segment()?, bytes)
+    pub fn allocate(&self, bytes: u64) -> Result<Segment> {
+        self.grow_gated(bytes)?.gate_as(None)?.ungated()
     }
 
     /// As [`Fabric::allocate`], with a number that is not in use ([`Fabric::free_segments`]): several
     /// peers can so agree on one.
-    pub fn allocate_as(&self, segment: u32, bytes: u64) -> Result<Segment<'_>> {
+    pub fn allocate_as(&self, segment: u32, bytes: u64) -> Result<Segment> {
         self.allocate_gated(segment, bytes)?.ungated()
     }
 
     /// Makes private memory of this process a segment: peers reach it through the kernel or by
     /// messages. From now on it is read and written through the segment.
-    pub fn register<T: Pod + Send>(&self, elements: Vec<T>) -> Result<Segment<'_>> {
-        self.register_as(self.free_segment()?, elements)
+    pub fn register<T: Pod + Send>(&self, elements: Vec<T>) -> Result<Segment> {
+        self.register_at(None, elements)
     }
 
     /// As [`Fabric::register`], with a number that is not in use.
-    pub fn register_as<T: Pod + Send>(
+    pub fn register_as<T: Pod + Send>(&self, segment: u32, elements: Vec<T>) -> Result<Segment> {
+        self.register_at(Some(segment), elements)
+    }
+
+    fn register_at<T: Pod + Send>(
         &self,
-        segment: u32,
+        segment: Option<u32>,
         elements: Vec<T>,
-    ) -> Result<Segment<'_>> {
-        let slot = self.slot(segment)?;
+    ) -> Result<Segment> {
+        let (segment, slot) = self.reserve(segment)?;
         self.offer(segment, LeasedBlock::adopt(elements, slot))?
             .ungated()
     }
@@ -105,35 +109,30 @@ impl Fabric {
     pub fn free_segments(&self) -> Vec<u64> {
         self.sweep();
         let mut free = vec![u64::MAX; SEGMENTS_MAX as usize / 64];
-        for segment in self.core.borrow().engine.offered.keys() {
+        for segment in self.0.core.lock().engine.offered.keys() {
             free[*segment as usize / 64] &= !(1 << (segment % 64));
         }
         free
     }
 
-    fn free_segment(&self) -> Result<u32> {
-        self.sweep();
-        let offered = &self.core.borrow().engine.offered;
-        let mut numbers = 0..SEGMENTS_MAX;
-        numbers
-            .find(|segment| !offered.contains_key(segment))
-            .ok_or_else(no_number)
-    }
-
     /// The key of a peer's segment; `None` where there is no such segment. Local on one node, where it is
     /// in the owner's directory; else the owner is asked.
     pub fn look_up(&self, peer: PeerId, segment: u32) -> Result<Option<SegmentKey>> {
-        if !self.shares_node {
+        if !self.caps_to(peer).shares_node {
             let asked = self.request(peer, LOOK_UP, &segment.to_le_bytes())?;
             return Ok(asked.wait()?.first_chunk().map(SegmentKey::from_bytes));
         }
-        let core = self.core.borrow();
+        let core = self.0.core.lock();
         if let Some(error) = core.engine.gone(peer) {
             return Err(error);
         }
-        let entry = self.node.layout.entry(peer, segment);
+        let entry = self.0.node.layout.entry(peer.slot(), segment);
         let seen = entry.and_then(|entry| entry.look());
-        let info = core.engine.peers[peer.index()].info.as_ref();
+        let info = core
+            .engine
+            .peers
+            .get(peer)
+            .and_then(|peer| peer.info.as_ref());
         Ok(seen.zip(info).map(|(seen, info)| SegmentKey {
             peer,
             segment,
@@ -143,25 +142,39 @@ impl Fabric {
         }))
     }
 
-    /// The entry of a segment to come. `segment`: a number that is not in use.
-    pub(crate) fn slot(&self, segment: u32) -> Result<Slot> {
+    /// Takes a number that is not in use, this one or any, with its entry, for a segment to come. No other thread
+    /// gets it before it is [withdrawn](Self::withdraw).
+    pub(crate) fn reserve(&self, segment: Option<u32>) -> Result<(u32, OwnEntry)> {
         self.sweep();
-        let is_free = self.core.borrow().engine.is_free(segment);
-        let layout = &self.node.layout;
-        let slot = layout.own_slot(self.me(), segment, &self.node.holder);
-        slot.filter(|_| is_free).ok_or_else(no_number)
+        let offered = &mut self.0.core.lock().engine.offered;
+        let is_free = |segment: &u32| !offered.contains_key(segment);
+        let mut numbers = 0..SEGMENTS_MAX;
+        let found = match segment {
+            Some(segment) => Some(segment).filter(|one| numbers.contains(one) && is_free(one)),
+            None => numbers.find(is_free),
+        };
+        let segment = found.ok_or_else(no_number)?;
+        let node = &self.0.node;
+        let slot = node.layout.own_entry(node.me, segment, &node.holder);
+        let slot = slot.ok_or_else(no_number)?;
+        let reserved = Offered {
+            generation: 0,
+            bytes: Access::Withdrawn(0),
+        };
+        offered.insert(segment, reserved);
+        Ok((segment, slot))
     }
 
     /// Takes a number back.
     pub(crate) fn withdraw(&self, segment: u32) {
-        self.core.borrow_mut().engine.offered.remove(&segment);
+        self.0.core.lock().engine.offered.remove(&segment);
     }
 
     pub(crate) fn own_key(&self, segment: u32, generation: u32, bytes: u64) -> SegmentKey {
         SegmentKey {
             peer: self.me(),
             segment,
-            incarnation: self.node.incarnation,
+            incarnation: self.0.node.incarnation,
             generation,
             bytes,
         }
@@ -170,16 +183,16 @@ impl Fabric {
     /// Prepares one-sided operations on a segment. Local on one node; the key is checked against the
     /// owner's directory. What is reached without the owner is used from now on, until the last clone of this is
     /// dropped, and of the ranges that it gave.
-    pub fn attach(&self, key: SegmentKey) -> Result<Remote<'_>> {
-        let mut core = self.core.borrow_mut();
+    pub fn attach(&self, key: SegmentKey) -> Result<Remote> {
+        let mut core = self.0.core.lock();
         self.lives(&core.engine, key)?;
-        if !self.shares_node && key.peer != self.me() {
-            return Ok(Remote::new(self, key, Way::Messages));
+        if !core.engine.caps(key.peer).shares_node {
+            return Ok(Remote::new(self.clone(), key, Way::Messages));
         }
-        let entry = self.node.layout.entry(key.peer, key.segment);
+        let entry = self.0.node.layout.entry(key.peer.slot(), key.segment);
         let entry = entry.ok_or_else(|| refused(key))?;
         let way = self.way(&mut core.engine, key, entry)?;
-        Ok(Remote::new(self, key, way))
+        Ok(Remote::new(self.clone(), key, way))
     }
 
     /// Whether the owner lives, and still the life that the key is of.
@@ -187,7 +200,7 @@ impl Fabric {
         if let Some(error) = engine.gone(key.peer) {
             return Err(error);
         }
-        let info = engine.peers.get(key.peer.index());
+        let info = engine.peers.get(key.peer);
         let info = info.and_then(|peer| peer.info.as_ref());
         if info.map(|info| info.incarnation) == Some(key.incarnation) {
             return Ok(());
@@ -200,8 +213,8 @@ impl Fabric {
 
     /// As [`Fabric::attach`] where that is refused: whoever owns it is asked with each operation, and none is looked
     /// for before. So operations on a segment of a lost peer end with an error that says so.
-    pub fn attach_unseen(&self, key: SegmentKey) -> Remote<'_> {
-        Remote::new(self, key, Way::Messages)
+    pub fn attach_unseen(&self, key: SegmentKey) -> Remote {
+        Remote::new(self.clone(), key, Way::Messages)
     }
 
     /// How an entry of a directory is reached.
@@ -211,13 +224,13 @@ impl Fabric {
         let seen = seen.ok_or_else(|| refused(key))?;
         let by_message = match seen.private {
             true => !own && !engine.kernel_works(key.peer),
-            false => !own && !engine.caps.map,
+            false => !own && !engine.caps(key.peer).map,
         };
         if by_message {
             return Ok(Way::Messages);
         }
-        let holder = &self.node.holder;
-        let id = segment_id(key.peer, key.segment);
+        let holder = &self.0.node.holder;
+        let id = segment_id(key.peer.slot(), key.segment);
         let of_memory = Error::of_memory_of(key.peer);
         let shared = holder.share(&entry, key.generation, id);
         let way = match shared.map_err(&of_memory)? {
@@ -237,7 +250,7 @@ impl Fabric {
                     pid: info.map_or(0, |info| info.pid),
                     address,
                     offered: entry.state(),
-                    _lease: Rc::new(lease),
+                    _lease: Arc::new(lease),
                 }
             }
             Some(_) => return Err(refused(key)),
@@ -286,8 +299,8 @@ pub(crate) fn no_number() -> Error {
     ))
 }
 
-impl<'f> Segment<'f> {
-    pub(crate) fn of(gated: Gated<'f>) -> Result<Segment<'f>> {
+impl Segment {
+    pub(crate) fn of(gated: Gated) -> Result<Segment> {
         let bytes = gated.bytes()?;
         Ok(Segment { bytes, gated })
     }
@@ -304,7 +317,7 @@ impl<'f> Segment<'f> {
     }
 
     /// As a segment whose mode can be turned: to have it for this process alone, if nobody uses it.
-    pub fn into_gated(self) -> Gated<'f> {
+    pub fn into_gated(self) -> Gated {
         self.gated
     }
 }

@@ -6,11 +6,11 @@
 
 use crate::ops::Work;
 use crate::transport::{
-    AnyTransport, Caps, Change, Class, Incoming, Outgoing, Push, Sink, Transport,
+    AnyTransport, Change, Class, Incoming, Outgoing, Push, Sink, Sleep, Transport,
 };
-use crate::{Fabric, PeerId};
+use crate::{Fabric, PeerId, Slot};
 use samite_mem::copy::cooperative::Claim;
-use samite_mem::ring::{Body, RING_BYTES};
+use samite_mem::ring::{Body, INLINE_BYTES, RING_BYTES};
 use samite_mem::sync::Ordering;
 use samite_mem::{Arena, LINE, Span};
 use std::collections::VecDeque;
@@ -32,7 +32,7 @@ pub struct RawFrame {
 }
 
 /// Decides what a process sends in place of what its fabric wants to send.
-pub trait Tamper {
+pub trait Tamper: Send {
     /// `frame` is to go to `to`: calls `send` for each frame that goes out instead.
     fn outgoing(&mut self, to: PeerId, frame: RawFrame, send: &mut dyn FnMut(PeerId, RawFrame));
 
@@ -42,7 +42,7 @@ pub trait Tamper {
 
 /// From now on what `fabric` sends goes through `tamper`.
 pub fn tamper(fabric: &Fabric, tamper: Box<dyn Tamper>) {
-    let core = &mut *fabric.core.borrow_mut();
+    let core = &mut *fabric.0.core.lock();
     let tampered = Tampered {
         inner: None,
         tamper,
@@ -57,12 +57,12 @@ pub fn tamper(fabric: &Fabric, tamper: Box<dyn Tamper>) {
 
 /// Sends one frame as it is, past the engine of `fabric`.
 pub fn send(fabric: &Fabric, to: PeerId, frame: &RawFrame) -> Push {
-    push(&mut fabric.core.borrow_mut().transport, to, frame)
+    push(&mut fabric.0.core.lock().transport, to, frame)
 }
 
 /// Delivers a frame to the engine of `fabric`, as if `from` had sent it.
 pub fn receive(fabric: &Fabric, from: PeerId, frame: &RawFrame) {
-    let core = &mut *fabric.core.borrow_mut();
+    let core = &mut *fabric.0.core.lock();
     core.engine.frame(Incoming {
         from,
         kind: frame.kind,
@@ -75,28 +75,26 @@ pub fn receive(fabric: &Fabric, from: PeerId, frame: &RawFrame) {
 
 /// Lets `fabric` believe that a peer was lost and that its number has another life, to which it listens.
 pub fn live_again(fabric: &Fabric, peer: PeerId) {
-    let engine = &mut fabric.core.borrow_mut().engine;
-    let info = engine
-        .peers
-        .get(peer.index())
-        .and_then(|peer| peer.info.clone());
+    let engine = &mut fabric.0.core.lock().engine;
+    let caps = engine.caps(peer);
+    let info = engine.peers.get(peer).and_then(|peer| peer.info.clone());
     if let Some(mut info) = info {
         let incarnation = info.incarnation;
         engine.change(Change::Lost { peer, incarnation });
         info.incarnation += 1;
-        engine.change(Change::Joined(info));
+        engine.change(Change::Joined(info, caps));
     }
 }
 
 /// How long `fabric` waits for a peer that copies into a buffer which it takes back, before it has that one ended.
 pub fn set_grace(fabric: &Fabric, grace: Duration) {
-    fabric.grace.set(grace);
+    fabric.0.set_grace(grace);
 }
 
 /// `fabric` takes a piece of a message that it helps to copy, and does not end it, as a process does that is stopped
 /// there. Whether it helps with one.
 pub fn take_piece(fabric: &Fabric) -> bool {
-    let core = &mut *fabric.core.borrow_mut();
+    let core = &mut *fabric.0.core.lock();
     let engine = &core.engine;
     let taken = engine.ops.running().find_map(|op| match &op.work {
         Work::Assist { word, help, .. } => {
@@ -109,7 +107,7 @@ pub fn take_piece(fabric: &Fabric) -> bool {
 
 /// The arena that `fabric` is in. What this process has blocks in, or a lease on, cannot be reached by it.
 pub fn arena(fabric: &Fabric) -> Arena {
-    fabric.node.layout.arena().clone()
+    fabric.0.node.layout.arena().clone()
 }
 
 /// A table of the arena.
@@ -126,11 +124,16 @@ pub struct Table {
 /// The tables of the arena that the first `peers` slots use, with the rings between them, the segments that are
 /// offered, and who uses those.
 pub fn tables(fabric: &Fabric, peers: u32) -> Vec<Table> {
-    let layout = &fabric.node.layout;
-    let table = |(name, writer, span)| Table { name, writer, span };
+    let layout = &fabric.0.node.layout;
+    let node = fabric.me().node();
+    let table = |(name, writer, span): (_, Option<Slot>, _)| Table {
+        name,
+        writer: writer.map(|slot| slot.of(node)),
+        span,
+    };
     let mut tables: Vec<Table> = layout.tables(peers).into_iter().map(table).collect();
-    for to in (0..peers).map(PeerId) {
-        for from in (0..peers).map(PeerId) {
+    for to in (0..peers).map(Slot) {
+        for from in (0..peers).map(Slot) {
             // ORDERING: Acquire pairs with the Release store in `open`.
             let offset = layout.inbox(to, from).load(Ordering::Acquire);
             let span = Span {
@@ -172,10 +175,12 @@ impl std::fmt::Debug for Tampered {
 const WAITING_MAX: usize = 64;
 
 fn push(transport: &mut AnyTransport, to: PeerId, frame: &RawFrame) -> Push {
-    let caps = transport.caps();
     // What does not fit into a ring at all cannot be sent: the ends that lie beyond are cut.
-    let inline = &frame.inline[..frame.inline.len().min(caps.inline_max as usize - 16)];
-    let body = &frame.body[..frame.body.len().min(caps.body_max as usize)];
+    let inline = &frame.inline[..frame.inline.len().min(INLINE_BYTES - 16)];
+    let body = &frame.body[..frame
+        .body
+        .len()
+        .min(crate::transport::shm::BODY_MAX as usize)];
     let outgoing = Outgoing {
         class: frame.class,
         kind: frame.kind,
@@ -203,13 +208,15 @@ impl Tampered {
     }
 }
 
+impl Tampered {
+    pub(crate) fn waker(&self, peer: PeerId) -> Option<crate::transport::sim::Waker> {
+        self.inner().waker(peer)
+    }
+}
+
 impl Transport for Tampered {
     fn name(&self) -> &'static str {
         "tampered"
-    }
-
-    fn caps(&self) -> Caps {
-        self.inner().caps()
     }
 
     fn now(&self) -> Duration {
@@ -244,15 +251,15 @@ impl Transport for Tampered {
         inner.as_mut().map_or(0, |inner| inner.poll(&mut listening))
     }
 
-    fn idle(&mut self, at_most: Duration, there: &mut dyn FnMut() -> bool) {
-        // Nobody rings when a full ring has room again.
+    fn announce_sleep(&mut self, there: &mut dyn FnMut() -> bool) -> Option<Sleep> {
         self.flush();
-        let nap = if self.waiting.is_empty() {
-            at_most
-        } else {
-            at_most.min(Duration::from_millis(1))
-        };
-        self.inner_mut().idle(nap, there);
+        let sleep = self.inner_mut().announce_sleep(there)?;
+        if self.waiting.is_empty() {
+            return Some(sleep);
+        }
+        // Nobody rings when a full ring has room again.
+        sleep.sleep(Duration::from_millis(1));
+        None
     }
 
     fn yield_now(&mut self) {

@@ -6,25 +6,25 @@ use samite_mem::SharedBytes;
 
 /// A message in place; see [`Fabric::recv_view`].
 #[derive(Debug)]
-pub struct View<'f> {
+pub struct View {
     status: Status,
     /// With a lease on the sender's segment, if they lie there.
     bytes: SharedBytes,
     /// Dropped last: the sender hears of the end of a view that has let go of its memory.
-    end: ViewEnd<'f>,
+    end: ViewEnd,
 }
 
 #[derive(Debug)]
-struct ViewEnd<'f> {
-    fabric: &'f Fabric,
+struct ViewEnd {
+    fabric: Fabric,
     /// Which one it is, if the bytes are the sender's.
     view: Option<u64>,
 }
 
-impl<'f> View<'f> {
+impl View {
     /// `view`: which one it is, if the bytes are the sender's.
     pub(crate) fn new(
-        fabric: &'f Fabric,
+        fabric: Fabric,
         status: Status,
         bytes: SharedBytes,
         view: Option<u64>,
@@ -52,18 +52,18 @@ impl<'f> View<'f> {
     /// be others than those that it sent. Their memory stays as long as the view. `false` says that what was read
     /// before is right. Never of a private copy.
     pub fn is_withdrawn(&self) -> bool {
-        let views = &self.end.fabric.core.borrow().engine.views;
+        let views = &self.end.fabric.0.core.lock().engine.views;
         self.end.view.is_some_and(|view| views.is_withdrawn(view))
     }
 }
 
-impl Drop for ViewEnd<'_> {
+impl Drop for ViewEnd {
     fn drop(&mut self) {
         let Some(view) = self.view.take() else {
             return;
         };
-        let core = &mut *self.fabric.core.borrow_mut();
+        let core = &mut *self.fabric.0.core.lock();
         core.engine.end_view(view, true);
-        core.engine.flush(&mut core.transport);
+        core.flush();
     }
 }

@@ -1,7 +1,7 @@
 //! What frames say. Numbers are little-endian and of fixed width: units of different processors
 //! understand each other.
 
-use crate::PeerId;
+use crate::node::Slot;
 
 /// Kinds of frames.
 pub(crate) mod kind {
@@ -119,10 +119,10 @@ pub(crate) struct Offer {
     pub(crate) offset: u64,
 }
 
-/// One use of a segment's number, of any peer of the node.
+/// One use of a segment's number, of any process of the sender's node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct SegmentUse {
-    pub(crate) peer: PeerId,
+    pub(crate) slot: Slot,
     pub(crate) segment: u32,
     pub(crate) generation: u32,
 }
@@ -130,13 +130,13 @@ pub(crate) struct SegmentUse {
 impl SegmentUse {
     /// As one word, which is not 0.
     pub(crate) fn word(self) -> u64 {
-        1 << 63 | (self.peer.0 as u64) << 47 | (self.segment as u64) << 31 | self.generation as u64
+        1 << 63 | (self.slot.0 as u64) << 47 | (self.segment as u64) << 31 | self.generation as u64
     }
 
     /// The reverse; `None` for 0.
     pub(crate) fn of(word: u64) -> Option<SegmentUse> {
         (word >> 63 != 0).then_some(SegmentUse {
-            peer: PeerId((word >> 47) as u32 & 0xffff),
+            slot: Slot((word >> 47) as u32 & 0xffff),
             segment: (word >> 31) as u32 & 0xffff,
             generation: word as u32 & 0x7fff_ffff,
         })

@@ -1,11 +1,36 @@
 //! Every transport is held to the same contract.
 
 use samite_fabric::Mask;
-use samite_testkit::{contract, simulate, units};
+use samite_testkit::{TWO_NODES, contract, simulate, simulate_on, units};
 
 contract!(shm, |name, case| units(3).run(name, case));
 // Real processes that behave as if they shared no memory.
 contract!(messages, |name, case| units(3)
     .mask(Mask::MESSAGES_ONLY)
     .run(name, case));
+// Real processes, two of which behave as if they were on one node and the third on another one.
+contract!(two_nodes, |name, case| units(3)
+    .mask(TWO_NODES)
+    .run(name, case));
 contract!(sim, |name, case| simulate(name, 3, 0..4, case));
+contract!(sim_one_node, |name, case| simulate_on(
+    1,
+    name,
+    3,
+    0..4,
+    case
+));
+contract!(sim_two_nodes, |name, case| simulate_on(
+    2,
+    name,
+    4,
+    0..4,
+    case
+));
+contract!(sim_three_nodes, |name, case| simulate_on(
+    3,
+    name,
+    5,
+    0..2,
+    case
+));

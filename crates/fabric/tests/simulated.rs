@@ -115,7 +115,7 @@ fn death_at_any_moment() {
         let at = Duration::from_micros(seed * seed % 1500);
         let ended = Scenario::new(seed, 4)
             .kill(3, at)
-            .run(|fabric| until_the_death(fabric, PeerId(3)));
+            .run(|fabric| until_the_death(fabric, PeerId::new(3, 0)));
         for (unit, end) in ended.into_iter().take(3).enumerate() {
             if let Err(why) = end {
                 panic!(

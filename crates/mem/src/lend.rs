@@ -12,10 +12,12 @@
 //!    aborted: a buffer that somebody may write must not be handed back.
 //! L3 A [`WriteBuf`] is the only path to its bytes in this process while it lives (it was made from
 //!    `&mut`); other processes write disjoint pieces through the kernel.
-//! L4 Loans are neither `Send` nor `Sync`: the count is not atomic.
+//! L4 Loans come back in any thread. The scope's own thread counts without atomics what it lent and took back
+//!    itself; loans that come back in other threads are counted by an atomic, after their last access.
 
 use crate::SharedBytes;
 use crate::ring::Body;
+use crate::sync::{AtomicU64, Ordering};
 use std::cell::Cell;
 use std::marker::PhantomData;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -32,7 +34,7 @@ pub enum Recall {
 /// Lends buffers to operations; see [`scope`].
 #[derive(Debug)]
 pub struct Lender<'scope, 'env: 'scope> {
-    out: &'scope Cell<u64>,
+    out: &'scope Out,
     scope: PhantomData<&'scope mut &'scope ()>,
     env: PhantomData<&'env mut &'env ()>,
 }
@@ -65,7 +67,11 @@ pub fn scope<'env, R>(
     mut recall: impl FnMut() -> Recall,
     f: impl for<'scope> FnOnce(&'scope Lender<'scope, 'env>) -> R,
 ) -> R {
-    let out = Cell::new(0);
+    let out = Out {
+        thread: ThreadMark::of_this(),
+        lent: Cell::new(0),
+        back: AtomicU64::new(0),
+    };
     let lender = Lender {
         out: &out,
         scope: PhantomData,
@@ -82,14 +88,14 @@ pub fn scope<'env, R>(
 
 /// Recalls also when `f` unwinds.
 struct Guard<'a> {
-    out: &'a Cell<u64>,
+    out: &'a Out,
     recall: &'a mut dyn FnMut() -> Recall,
 }
 
 impl Drop for Guard<'_> {
     fn drop(&mut self) {
         let mut panic = None;
-        while self.out.get() != 0 {
+        while self.out.is_lent() {
             // L2. Recalling runs code of the program (handlers of messages). The state behind it has to be good
             // for one more call, or the loans never come back, which ends in `Abort`.
             match catch_unwind(AssertUnwindSafe(&mut *self.recall)) {
@@ -115,14 +121,46 @@ fn abort(why: &str) -> ! {
     std::process::abort()
 }
 
+/// Which thread this is: the address of a byte that each thread has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct ThreadMark(usize);
+
+impl ThreadMark {
+    #[inline(always)]
+    fn of_this() -> Self {
+        thread_local! {
+            static MARK: u8 = const { 0 };
+        }
+        MARK.with(|mark| ThreadMark(std::ptr::from_ref(mark).addr()))
+    }
+}
+
+/// How many loans of a scope are out (L4).
+#[derive(Debug)]
+struct Out {
+    /// The thread of the scope. It lives as long as the scope, so no other thread has its mark.
+    thread: ThreadMark,
+    /// What it lent, less what came back in it.
+    lent: Cell<u64>,
+    /// What came back in other threads.
+    back: AtomicU64,
+}
+
+impl Out {
+    fn is_lent(&self) -> bool {
+        // ORDERING: Acquire pairs with the Release in `Loan::drop`: what was written into the buffers is there.
+        self.lent.get() != self.back.load(Ordering::Acquire)
+    }
+}
+
 /// One unit of the scope's count.
 #[derive(Debug)]
-struct Loan(*const Cell<u64>);
+struct Loan(*const Out);
 
 impl Loan {
     #[inline(always)]
-    fn new(out: &Cell<u64>) -> Self {
-        out.set(out.get() + 1);
+    fn new(out: &Out) -> Self {
+        out.lent.set(out.lent.get() + 1);
         Loan(out)
     }
 }
@@ -130,12 +168,26 @@ impl Loan {
 impl Drop for Loan {
     #[inline(always)]
     fn drop(&mut self) {
-        // SAFETY: the cell lives in `scope`'s frame, which cannot end before this count is gone (L2);
-        // same thread (L4, the raw pointer makes the type neither Send nor Sync).
-        let out = unsafe { &*self.0 };
-        out.set(out.get() - 1);
+        // SAFETY: it lives in `scope`'s frame, which cannot end before this count is gone (L2).
+        let thread = unsafe { &(*self.0).thread };
+        if *thread == ThreadMark::of_this() {
+            // SAFETY: as above; only the scope's thread uses this cell (L4), and this is it.
+            let lent = unsafe { &(*self.0).lent };
+            lent.set(lent.get() - 1);
+        } else {
+            // SAFETY: as above; it is an atomic. The scope may end as soon as it has been added to.
+            let back = unsafe { &(*self.0).back };
+            // ORDERING: Release pairs with the Acquire in `is_lent`.
+            back.fetch_add(1, Ordering::Release);
+        }
     }
 }
+
+// SAFETY: a loan is dropped in any thread (L4), and its bytes are those of a borrow of plain bytes (L1), which any
+// thread may read while nobody writes them.
+unsafe impl Send for ReadBuf {}
+// SAFETY: as above; it is the only path to its bytes (L3), wherever it is.
+unsafe impl Send for WriteBuf {}
 
 /// Bytes that an operation may read.
 #[derive(Debug)]
@@ -402,6 +454,35 @@ mod tests {
             assert_eq!(payload.downcast_ref::<&str>(), Some(&what));
             assert!(held.take().is_none(), "the loan came back");
             assert_eq!(recalls.get(), 3);
+        }
+    }
+
+    /// Each loan is counted once, wherever it comes back, and what was written there is seen here.
+    #[test]
+    fn loans_come_back_in_other_threads() {
+        for round in 0..100u8 {
+            let mut buffers = [[0u8; 8]; 4];
+            let (give, take) = std::sync::mpsc::channel::<WriteBuf>();
+            std::thread::scope(|threads| {
+                threads.spawn(move || {
+                    while let Ok(mut loan) = take.recv() {
+                        loan.fill(0, &Body::Slice(&[round; 8]));
+                    }
+                });
+                let lent = &mut buffers;
+                scope(
+                    || Recall::Again,
+                    move |lender| {
+                        for (index, buffer) in lent.iter_mut().enumerate() {
+                            let loan = lender.write(buffer);
+                            if index % 2 == 0 {
+                                give.send(loan).unwrap();
+                            }
+                        }
+                    },
+                );
+                assert_eq!(buffers, [[round; 8], [0; 8], [round; 8], [0; 8]]);
+            });
         }
     }
 

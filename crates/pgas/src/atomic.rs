@@ -136,7 +136,7 @@ floats! { f32; f64; }
 /// `old op value` at a byte offset of a segment; the old value.
 #[inline]
 pub(crate) fn fetch_op<T: AtomicElem>(
-    remote: &Remote<'_>,
+    remote: &Remote,
     offset: u64,
     update: Update,
     value: T,
@@ -151,7 +151,7 @@ pub(crate) fn fetch_op<T: AtomicElem>(
 /// Replaces an element that is bitwise `expected`; the old value.
 #[inline]
 pub(crate) fn compare_swap<T: AtomicElem>(
-    remote: &Remote<'_>,
+    remote: &Remote,
     offset: u64,
     expected: T,
     new: T,
@@ -173,7 +173,7 @@ pub(crate) fn compare_swap<T: AtomicElem>(
 
 /// The element, as one value that was there at some time.
 #[inline]
-pub(crate) fn load<T: AtomicElem>(remote: &Remote<'_>, offset: u64) -> Result<T> {
+pub(crate) fn load<T: AtomicElem>(remote: &Remote, offset: u64) -> Result<T> {
     let (at, shift) = place::<T>(offset)?;
     let word = remote.atomic(at, Atomic::Load, width::<T>(), 0, 0)?;
     Ok(T::from_word(word >> shift))
@@ -181,7 +181,7 @@ pub(crate) fn load<T: AtomicElem>(remote: &Remote<'_>, offset: u64) -> Result<T>
 
 /// Replaces the element by what `change` makes of it, until nobody came between; the old value.
 fn exchange<T: AtomicElem>(
-    remote: &Remote<'_>,
+    remote: &Remote,
     offset: u64,
     change: impl Fn(T) -> Option<T>,
 ) -> Result<T> {

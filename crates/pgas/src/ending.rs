@@ -4,22 +4,22 @@ use crate::collective::Kind;
 use crate::job::Job;
 use crate::unfinished::while_unwinding;
 use crate::{Pgas, Result};
+use parking_lot::Mutex;
 use samite_fabric::{Fabric, PeerId};
-use std::cell::RefCell;
-use std::rc::Rc;
+use std::sync::Arc;
 
 /// The active message of a unit that ends: the life.
 const ENDED: u16 = 0xd501;
 
 /// Units that have ended, as far as this one has been told.
-pub(crate) type Ended = Rc<RefCell<Vec<PeerId>>>;
+pub(crate) type Ended = Arc<Mutex<Vec<PeerId>>>;
 
 /// Listens to who ends in this life.
 pub(crate) fn listen(fabric: &Fabric, life: u32) -> Ended {
     let ended = Ended::default();
     let kept = ended.clone();
     fabric.on(ENDED, move |from, bytes| {
-        let mut kept = kept.borrow_mut();
+        let mut kept = kept.lock();
         if bytes == life.to_le_bytes() && !kept.contains(&from) {
             kept.push(from);
         }
@@ -28,12 +28,12 @@ pub(crate) fn listen(fabric: &Fabric, life: u32) -> Ended {
     ended
 }
 
-impl Drop for Pgas<'_> {
+impl Drop for Pgas {
     /// Waits for the other units to end, too; see [`Pgas`].
     fn drop(&mut self) {
         if std::thread::panicking() {
             tracing::debug!("global memory is left by a panic, without waiting for the others");
-            while_unwinding(|| self.job.unfinished.finish(self.job.fabric));
+            while_unwinding(|| self.job.unfinished.finish(&self.job.fabric));
         } else {
             self.end();
         }
@@ -42,7 +42,7 @@ impl Drop for Pgas<'_> {
     }
 }
 
-impl Pgas<'_> {
+impl Pgas {
     fn end(&self) {
         if let Err(error) = self.job.flush(None) {
             tracing::warn!(%error, "operations that nobody has waited for have failed");
@@ -57,7 +57,7 @@ impl Pgas<'_> {
     }
 }
 
-impl Job<'_> {
+impl Job {
     /// Where the units do not end together, since some are lost: tells those that this one shares memory with,
     /// and waits until each has told the same, or is lost.
     fn leave_one_by_one(&self) -> Result<()> {
@@ -69,7 +69,9 @@ impl Job<'_> {
             let _ = self.fabric.tell(*peer, ENDED, &life);
         }
         let still_there = |peer: &PeerId| {
-            !self.ended.borrow().contains(peer) && self.fabric.lost(*peer).is_none()
+            // Handlers run with the engine's lock, and take this one: not the other way round.
+            let has_ended = self.ended.lock().contains(peer);
+            !has_ended && self.fabric.lost(*peer).is_none()
         };
         let step = || {
             self.step();

@@ -10,21 +10,21 @@ const SWEEP: usize = 256;
 /// See the module's text. The fabric bounds how many operations a peer has unanswered, so what is kept here is
 /// bounded, too, however long nobody flushes.
 #[derive(Debug, Default)]
-pub(crate) struct Implicit<'f>(RefCell<Kept<'f>>);
+pub(crate) struct Implicit(RefCell<Kept>);
 
 #[derive(Debug, Default)]
-struct Kept<'f> {
+struct Kept {
     /// With whom they go to.
-    pending: Vec<(Unit, Handle<'f, u64>)>,
+    pending: Vec<(Unit, Handle<u64>)>,
     /// The first failure of those to each unit that ended before somebody asked: the next flush tells it.
     failed: Vec<(Unit, Error)>,
     /// How many were left by the last sweep.
     left: usize,
 }
 
-impl<'f> Implicit<'f> {
+impl Implicit {
     /// Keeps an operation that may be in flight.
-    pub(crate) fn keep(&self, unit: Unit, handle: Handle<'f, u64>) {
+    pub(crate) fn keep(&self, unit: Unit, handle: Handle<u64>) {
         if handle.is_complete() {
             return;
         }
@@ -62,7 +62,7 @@ impl<'f> Implicit<'f> {
     }
 }
 
-impl Kept<'_> {
+impl Kept {
     /// Lets go of those that have ended.
     #[cold]
     fn sweep(&mut self) {

@@ -30,8 +30,8 @@ pub(crate) fn generation_at(chunk: u64, offset: u64) -> u64 {
 
 /// The pieces of this unit.
 #[derive(Debug, Default)]
-pub(crate) struct LocalHeap<'f> {
-    chunks: Vec<Chunk<'f>>,
+pub(crate) struct LocalHeap {
+    chunks: Vec<Chunk>,
     /// Length by (segment, offset).
     pieces: HashMap<(u16, u64), u64>,
     /// 1 to 255, of the last piece.
@@ -39,16 +39,16 @@ pub(crate) struct LocalHeap<'f> {
 }
 
 #[derive(Debug)]
-struct Chunk<'f> {
-    segment: Segment<'f>,
+struct Chunk {
+    segment: Segment,
     free: RangeAllocator<u64>,
 }
 
-impl<'f> LocalHeap<'f> {
+impl LocalHeap {
     /// A zeroed piece. Errors: the budget, the number of segments.
     pub(crate) fn allocate(
         &mut self,
-        fabric: &'f Fabric,
+        fabric: &Fabric,
         me: Unit,
         bytes: u64,
     ) -> Result<GlobalPtr<u8>> {
@@ -56,7 +56,7 @@ impl<'f> LocalHeap<'f> {
             .max(1)
             .checked_next_multiple_of(GRAIN)
             .unwrap_or(u64::MAX);
-        let cut = |chunk: &mut Chunk<'_>| chunk.free.allocate_range(rounded).ok();
+        let cut = |chunk: &mut Chunk| chunk.free.allocate_range(rounded).ok();
         let found = self
             .chunks
             .iter_mut()
@@ -76,7 +76,7 @@ impl<'f> LocalHeap<'f> {
 
     /// Writes the generation of a piece; 0 for none.
     fn mark(&self, segment: u16, offset: u64, bytes: u64, generation: u8) {
-        let of = |chunk: &&Chunk<'_>| chunk.segment.key().segment == u32::from(segment);
+        let of = |chunk: &&Chunk| chunk.segment.key().segment == u32::from(segment);
         if let Some(chunk) = self.chunks.iter().find(of) {
             let key = chunk.segment.key();
             let at = generation_at(key.bytes, offset);
@@ -88,7 +88,7 @@ impl<'f> LocalHeap<'f> {
         }
     }
 
-    fn grow(&mut self, fabric: &'f Fabric, bytes: u64) -> Result<&mut Chunk<'f>> {
+    fn grow(&mut self, fabric: &Fabric, bytes: u64) -> Result<&mut Chunk> {
         let with_generations = (bytes / GRAIN).saturating_mul(GRAIN + 1);
         let number = highest_free(&fabric.free_segments()).ok_or(crate::Error::NoSegment)?;
         let segment = fabric.allocate_as(number, with_generations.max(CHUNK))?;
@@ -106,7 +106,7 @@ impl<'f> LocalHeap<'f> {
         let Some(bytes) = self.pieces.remove(&place) else {
             return false;
         };
-        let of = |chunk: &Chunk<'_>| chunk.segment.key().segment == u32::from(place.0);
+        let of = |chunk: &Chunk| chunk.segment.key().segment == u32::from(place.0);
         let Some(at) = self.chunks.iter().position(of) else {
             return false;
         };

@@ -42,7 +42,7 @@ impl Lies {
     }
 
     /// `fabric` answers every atomic by `lie`, which gets how many answers there were before, and the right word.
-    pub(crate) fn tell(&self, fabric: &Fabric, lie: impl FnMut(u64, u64) -> u64 + 'static) {
+    pub(crate) fn tell(&self, fabric: &Fabric, lie: impl FnMut(u64, u64) -> u64 + Send + 'static) {
         let lies = self.clone();
         tamper(fabric, Box::new(Lying { lies, lie }));
     }
@@ -53,7 +53,7 @@ struct Lying<F> {
     lie: F,
 }
 
-impl<F: FnMut(u64, u64) -> u64> Tamper for Lying<F> {
+impl<F: FnMut(u64, u64) -> u64 + Send> Tamper for Lying<F> {
     fn outgoing(
         &mut self,
         to: PeerId,

@@ -18,18 +18,18 @@ pub(crate) trait Finish: Debug {
     fn go_on(&mut self) -> bool;
 }
 
-type Left<'f> = Vec<Box<dyn Finish + 'f>>;
+type Left = Vec<Box<dyn Finish>>;
 
 /// All of it, of one unit.
 #[derive(Debug, Default)]
-pub(crate) struct Unfinished<'f> {
-    left: RefCell<Left<'f>>,
+pub(crate) struct Unfinished {
+    left: RefCell<Left>,
     /// Global memory has ended here.
     over: Cell<bool>,
 }
 
-impl<'f> Unfinished<'f> {
-    pub(crate) fn add(&self, left: impl Finish + 'f) {
+impl Unfinished {
+    pub(crate) fn add(&self, left: impl Finish + 'static) {
         if !self.over.get() {
             self.left.borrow_mut().push(Box::new(left));
         }
@@ -80,12 +80,12 @@ impl<'f> Unfinished<'f> {
 }
 
 /// What is being gone on with; at its end all is as before.
-struct Turn<'u, 'f> {
-    left: Left<'f>,
-    unfinished: &'u Unfinished<'f>,
+struct Turn<'u> {
+    left: Left,
+    unfinished: &'u Unfinished,
 }
 
-impl Drop for Turn<'_, '_> {
+impl Drop for Turn<'_> {
     fn drop(&mut self) {
         self.unfinished.left.borrow_mut().append(&mut self.left);
     }

@@ -103,7 +103,7 @@ everywhere!(boxes_are_put, 4, |fabric, _| {
 });
 
 /// An element by its pointer.
-fn pgas_value(pgas: &Pgas<'_>, array: &Array<'_, u64, 2>, index: [u64; 2]) -> Outcome<u64> {
+fn pgas_value(pgas: &Pgas, array: &Array<u64, 2>, index: [u64; 2]) -> Outcome<u64> {
     let mut value = [0];
     pgas.get(array.pointer(index)?, &mut value)?;
     Ok(value[0])
@@ -277,7 +277,9 @@ everywhere!(reading_in_place, 3, |fabric, _| {
         let array = array.into_read_only()?;
         for rank in 0..pgas.units() {
             let Some(memory) = array.slice(rank)? else {
-                assert!(!fabric.caps().map && rank != pgas.me().0);
+                assert!(
+                    rank != pgas.me().0 && pgas.node_of(Unit(rank))? != pgas.node_of(pgas.me())?
+                );
                 continue;
             };
             for run in pattern.local_runs(rank) {

@@ -39,7 +39,7 @@ fn expected<const D: usize>(pattern: &Pattern<D>, rank: u32, round: u64, cell: [
     }
 }
 
-fn check<const D: usize, P: Own>(array: &Array<'_, u64, D, P>, round: u64) -> Outcome {
+fn check<const D: usize, P: Own>(array: &Array<u64, D, P>, round: u64) -> Outcome {
     let (pattern, rank) = (array.pattern(), array.team().rank());
     let cells = samite_pgas::array::Bounds::whole(array.stored_extents());
     let mut memory = vec![0; array.stored_len() as usize];
@@ -54,7 +54,7 @@ fn check<const D: usize, P: Own>(array: &Array<'_, u64, D, P>, round: u64) -> Ou
     Ok(())
 }
 
-fn exchanges<const D: usize>(pgas: &Pgas<'_>, pattern: Pattern<D>) -> Outcome {
+fn exchanges<const D: usize>(pgas: &Pgas, pattern: Pattern<D>) -> Outcome {
     let mut array = Array::<u64, D>::new(pgas.world(), pattern)?;
     for round in 1..5 {
         // Without any synchronisation but that of the exchange itself.
@@ -74,7 +74,7 @@ fn exchanges<const D: usize>(pgas: &Pgas<'_>, pattern: Pattern<D>) -> Outcome {
 }
 
 /// Writes own elements without a barrier.
-fn write<const D: usize>(array: &mut Array<'_, u64, D>, round: u64) -> Outcome {
+fn write<const D: usize>(array: &mut Array<u64, D>, round: u64) -> Outcome {
     let runs: Vec<_> = array.local_runs().collect();
     for run in runs {
         let mut index = run.index;

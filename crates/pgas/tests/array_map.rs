@@ -3,7 +3,7 @@
 use samite_fabric::{Error as Below, Fabric, PeerId};
 use samite_pgas::array::{ArrayError, Map};
 use samite_pgas::{Error, Pgas};
-use samite_testkit::{Failed, MESSAGES_ONLY, Outcome, Who, everywhere, pause, units};
+use samite_testkit::{Failed, MESSAGES_ONLY, Outcome, Who, everywhere, maps_all, pause, units};
 use std::collections::HashMap;
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ fn random(seed: u64) -> u64 {
 }
 
 /// Entries of all units, gathered by reading every key.
-fn local_entries(map: &Map<'_, u64, [u64; 3]>) -> Outcome<HashMap<u64, [u64; 3]>> {
+fn local_entries(map: &Map<u64, [u64; 3]>) -> Outcome<HashMap<u64, [u64; 3]>> {
     let mut all = HashMap::new();
     let mut twice = 0;
     map.for_each_local(|key, value| twice += usize::from(all.insert(key, value).is_some()))?;
@@ -58,7 +58,7 @@ everywhere!(one_unit_against_a_model, 2, |fabric, _| {
     Ok(map.free()?)
 });
 
-fn histogram(pgas: &Pgas<'_>, samples: u64, keys: u64, slots: u64) -> Outcome {
+fn histogram(pgas: &Pgas, samples: u64, keys: u64, slots: u64) -> Outcome {
     let map = Map::<u64, u64>::new(pgas.world(), slots)?;
     let (me, size) = (u64::from(pgas.me().0), u64::from(pgas.units()));
     for sample in 0..samples {
@@ -167,7 +167,7 @@ everywhere!(what_is_read_is_whole, 2, |fabric, _| {
     let pgas = &Pgas::new(fabric)?;
     let map = Map::<u64, [u64; 512]>::new(pgas.world(), 1)?;
     // Longer where a step takes less.
-    let steps = if fabric.caps().map { 30_000 } else { 50 };
+    let steps = if maps_all(fabric) { 30_000 } else { 50 };
     if pgas.me().0 == 0 {
         for step in 1..=steps {
             map.insert(0, [step; 512])?;

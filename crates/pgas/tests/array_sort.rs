@@ -134,7 +134,7 @@ everywhere!(a_larger_array, 4, |fabric, _| {
     let n = 100_003;
     let mut array = Array::<u64, 1>::new(pgas.world(), Pattern::block([n], 4)?)?;
     array.fill_with(|[i]| random(i))?;
-    let sum = |array: &Array<'_, u64, 1>| array.reduce(u64::wrapping_add);
+    let sum = |array: &Array<u64, 1>| array.reduce(u64::wrapping_add);
     let before = sum(&array)?;
     array.sort()?;
     assert_eq!(sum(&array)?, before);
@@ -151,7 +151,7 @@ everywhere!(a_larger_array, 4, |fabric, _| {
 });
 
 /// The last element of this unit's block.
-fn place(pgas: &Pgas<'_>, len: usize) -> samite_pgas::array::Place {
+fn place(pgas: &Pgas, len: usize) -> samite_pgas::array::Place {
     samite_pgas::array::Place {
         rank: pgas.me().0,
         offset: len as u64 - 1,

@@ -51,7 +51,7 @@ fn simulate(seed: u64, units: u32, body: impl Fn(&Fabric, &[PeerId]) -> Outcome 
 }
 
 /// The next collective ends with a conflict, at all members.
-fn barrier_says(world: &Team<'_>) -> Outcome<Conflict> {
+fn barrier_says(world: &Team) -> Outcome<Conflict> {
     match world.barrier() {
         Err(Error::Conflict(conflict)) => Ok(*conflict),
         other => Err(Failed::new(format!("no conflict was reported: {other:?}"))),
@@ -201,12 +201,7 @@ checked!(locks_order_only_those_that_take_the_same, 2, |fabric, _| {
 });
 
 /// Puts with a signal, for the `round`th time; in the second round the other looks too early.
-fn signalled<'f>(
-    world: &Team<'_>,
-    data: &Segment<'f, u64>,
-    signals: &Segment<'f, u64>,
-    round: u64,
-) -> Outcome {
+fn signalled(world: &Team, data: &Segment<u64>, signals: &Segment<u64>, round: u64) -> Outcome {
     let signal = Signal {
         index: 0,
         op: SignalOp::Add,

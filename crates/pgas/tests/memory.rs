@@ -262,7 +262,7 @@ everywhere!(handles_and_flushes, 2, |fabric, _| {
 
 /// Every type and update from all units at once, against the sum of what they did.
 fn updates<T: samite_pgas::AtomicElem + std::fmt::Debug>(
-    pgas: &Pgas<'_>,
+    pgas: &Pgas,
     of: impl Fn(u32) -> T,
 ) -> samite_pgas::Result<()> {
     let world = pgas.world();

@@ -112,18 +112,19 @@ impl Display for Summary {
 
 /// The units of this process's program.
 #[derive(Debug)]
-pub struct Units<'f> {
-    fabric: &'f Fabric,
+pub struct Units {
+    fabric: Fabric,
     units: Vec<PeerId>,
 }
 
-impl<'f> Units<'f> {
+impl Units {
     /// Waits until all of them are there.
     ///
     /// # Errors
     /// They do not come within the fabric's deadline.
-    pub fn meet(fabric: &'f Fabric) -> samite_fabric::Result<Units<'f>> {
+    pub fn meet(fabric: &Fabric) -> samite_fabric::Result<Units> {
         let units = fabric.program(&fabric.identity().program)?;
+        let fabric = fabric.clone();
         Ok(Units { fabric, units })
     }
 

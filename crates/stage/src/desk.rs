@@ -3,11 +3,11 @@
 use crate::protocol::{Answer, KeeperInfo, Peer, Request, Ticket};
 use crate::service::{self, CLIENT, KeeperAsk, Letter, Room, Service};
 use crate::{Error, Result};
-use samite_fabric::{Fabric, Identity, PeerId};
+use samite_fabric::{Fabric, Identity, Layer, PeerId};
 use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
-use std::rc::{Rc, Weak};
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 /// What the steward may need beyond the patience that it was given.
@@ -25,43 +25,47 @@ const GIVING_WAY: Duration = Duration::from_micros(200);
 /// Questions of this process so far. An answer that comes late is to none of a stage that was opened since.
 static ASKED: AtomicU64 = AtomicU64::new(0);
 
-thread_local! {
-    /// The inboxes of the fabrics of this thread, by the place of the fabric: it stays there as long as a desk has borrowed it.
-    static INBOXES: RefCell<Vec<(usize, Weak<RefCell<Inbox>>)>> = const { RefCell::new(Vec::new()) };
-}
+/// What stages are called among the layers of a fabric.
+const LAYER: &str = "stage";
 
-/// The answers that have come over a fabric, for all of its desks.
+/// The answers that have come over a fabric, for all of its desks. The handler that puts them there does not own it: it
+/// ends with the last desk.
 #[derive(Default)]
-struct Inbox {
+struct Inbox(Mutex<Answers>);
+
+#[derive(Default)]
+struct Answers {
     letters: VecDeque<Letter>,
     /// Questions whose answers somebody wants, and of whom. Others are dropped as they come.
     awaited: BTreeMap<Ticket, Peer>,
 }
 
 /// Where this process asks, and waits for answers. Streams share it.
-pub(crate) struct Desk<'f> {
-    pub(crate) fabric: &'f Fabric,
+pub(crate) struct Desk {
+    pub(crate) fabric: Fabric,
     pub(crate) steward: Peer,
-    inbox: Rc<RefCell<Inbox>>,
-    /// In a domain of one process: the service, turned by whoever waits.
-    service: RefCell<Option<Service<'f>>>,
+    inbox: Arc<Inbox>,
+    /// In a domain of one process: the service, turned by whoever waits, and the right to be the only one.
+    service: RefCell<Option<(Service, Layer)>>,
 }
 
-impl<'f> Desk<'f> {
-    pub(crate) fn new(fabric: &'f Fabric) -> Result<Desk<'f>> {
+impl Desk {
+    pub(crate) fn new(fabric: &Fabric) -> Result<Desk> {
         // In a domain of one process nobody else can be it.
         let alone = fabric.domain().is_none();
-        let (inbox, is_first) = Inbox::of(fabric);
-        if alone && !is_first {
-            return Err(Error::SecondStage);
-        }
-        let service = alone.then(|| Service::steward(fabric, Room::of_memory(u64::MAX)));
+        let only = match alone {
+            true => Some(fabric.layer(LAYER).ok_or(Error::SecondStage)?),
+            false => None,
+        };
+        let inbox = Inbox::of(fabric);
+        let serve = |only| (Service::steward(fabric, Room::of_memory(u64::MAX)), only);
+        let service = only.map(serve);
         let steward = match alone {
             true => service::own(fabric),
             false => await_steward(fabric)?,
         };
         Ok(Desk {
-            fabric,
+            fabric: fabric.clone(),
             steward,
             inbox,
             service: RefCell::new(service),
@@ -77,15 +81,15 @@ impl<'f> Desk<'f> {
     fn ticket_for(&self, whom: Peer) -> Ticket {
         // ORDERING: Relaxed: the numbers differ, nothing else follows from them.
         let ticket = Ticket(1 + ASKED.fetch_add(1, Ordering::Relaxed));
-        self.inbox.borrow_mut().awaited.insert(ticket, whom);
+        self.inbox.answers().awaited.insert(ticket, whom);
         ticket
     }
 
     /// Nobody wants the answer to this question any more.
     pub(crate) fn give_up(&self, ticket: Ticket) {
-        let inbox = &mut *self.inbox.borrow_mut();
-        inbox.awaited.remove(&ticket);
-        inbox
+        let mut answers = self.inbox.answers();
+        answers.awaited.remove(&ticket);
+        answers
             .letters
             .retain(|letter| ticket_of(letter) != Some(ticket));
     }
@@ -103,7 +107,7 @@ impl<'f> Desk<'f> {
 
     /// Tells the steward; no answer comes.
     pub(crate) fn tell(&self, request: Request) -> Result<()> {
-        service::send(self.fabric, self.steward, &Letter::Request(request))?;
+        service::send(&self.fabric, self.steward, &Letter::Request(request))?;
         self.serve();
         Ok(())
     }
@@ -187,7 +191,7 @@ impl<'f> Desk<'f> {
             return Err(lost.into());
         }
         let ticket = self.ticket_for(keeper);
-        let answer = service::send(self.fabric, keeper, &Letter::Ask(make(ticket)))
+        let answer = service::send(&self.fabric, keeper, &Letter::Ask(make(ticket)))
             .and_then(|()| self.wait(deadline, "a keeper of blocks", (keeper, true), ticket));
         match answer.inspect_err(|_| self.give_up(ticket))? {
             Letter::Kept(answer) => answer.result.map_err(Error::Keeper),
@@ -275,7 +279,7 @@ impl<'f> Desk<'f> {
                         self.serve();
                         take().map(Ok).or_else(|| lost().map(Err))
                     },
-                    || self.inbox.borrow().position(ticket).is_some(),
+                    || self.inbox.answers().position(ticket).is_some(),
                 )
                 .flatten(),
             false => match self.give_way(take) {
@@ -289,10 +293,10 @@ impl<'f> Desk<'f> {
 
     /// An answer that has come.
     fn take(&self, ticket: Ticket) -> Option<Letter> {
-        let inbox = &mut *self.inbox.borrow_mut();
-        let at = inbox.position(ticket)?;
-        inbox.awaited.remove(&ticket);
-        inbox.letters.remove(at)
+        let mut answers = self.inbox.answers();
+        let at = answers.position(ticket)?;
+        answers.awaited.remove(&ticket);
+        answers.letters.remove(at)
     }
 
     /// Looks for an answer without spinning: the steward has no processor of its own, and where the units of a job fill the
@@ -310,7 +314,7 @@ impl<'f> Desk<'f> {
 
     /// Turns the service of this process, if there is one.
     fn serve(&self) {
-        if let Some(service) = &mut *self.service.borrow_mut() {
+        if let Some((service, _)) = &mut *self.service.borrow_mut() {
             self.fabric.progress();
             while service.turn() {
                 self.fabric.progress();
@@ -320,22 +324,21 @@ impl<'f> Desk<'f> {
 }
 
 impl Inbox {
-    /// That of a fabric, and whether no desk had it before.
-    fn of(fabric: &Fabric) -> (Rc<RefCell<Inbox>>, bool) {
-        let place = std::ptr::from_ref(fabric).addr();
-        INBOXES.with_borrow_mut(|known| {
-            known.retain(|(_, inbox)| inbox.strong_count() > 0);
-            let there = known.iter().find(|(at, _)| *at == place);
-            if let Some(inbox) = there.and_then(|(_, inbox)| inbox.upgrade()) {
-                return (inbox, false);
-            }
-            let inbox = Rc::new(RefCell::new(Inbox::default()));
-            known.push((place, Rc::downgrade(&inbox)));
-            receive(fabric, &inbox);
-            (inbox, true)
+    /// That of a fabric.
+    fn of(fabric: &Fabric) -> Arc<Inbox> {
+        fabric.shared(LAYER, |inbox| {
+            receive(fabric, inbox.clone());
+            Inbox::default()
         })
     }
 
+    /// Nobody panics with half of a change made.
+    fn answers(&self) -> MutexGuard<'_, Answers> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Answers {
     fn position(&self, ticket: Ticket) -> Option<usize> {
         let is_it = |letter: &Letter| ticket_of(letter) == Some(ticket);
         self.letters.iter().position(is_it)
@@ -343,15 +346,15 @@ impl Inbox {
 }
 
 /// Keeps the answers that somebody waits for, of whom it asked, as long as there is a desk.
-fn receive(fabric: &Fabric, inbox: &Rc<RefCell<Inbox>>) {
-    let (inbox, own) = (Rc::downgrade(inbox), fabric.incarnation());
+fn receive(fabric: &Fabric, inbox: Weak<Inbox>) {
+    let own = fabric.incarnation();
     fabric.on(CLIENT, move |from, bytes| {
         let inbox = inbox.upgrade()?;
-        let inbox = &mut *inbox.borrow_mut();
         let (from, letter) = service::open(from, own, bytes)?;
-        let asked = ticket_of(&letter).and_then(|ticket| inbox.awaited.get(&ticket));
+        let mut answers = inbox.answers();
+        let asked = ticket_of(&letter).and_then(|ticket| answers.awaited.get(&ticket));
         match asked == Some(&from) {
-            true => inbox.letters.push_back(letter),
+            true => answers.letters.push_back(letter),
             false => tracing::debug!(%from, ?letter, "an answer that nobody waits for"),
         }
         None
@@ -399,12 +402,11 @@ mod tests {
     #[test]
     fn a_question_that_was_not_told_is_forgotten() {
         let fabric = Fabric::alone(Identity::by_hand("reader"), Config::default()).unwrap();
-        let (inbox, _) = Inbox::of(&fabric);
         let desk = Desk {
-            fabric: &fabric,
+            inbox: Inbox::of(&fabric),
+            fabric,
             // Nobody has this place.
             steward: Peer::new(7, 1),
-            inbox,
             service: RefCell::new(None),
         };
         for _ in 0..3 {
@@ -413,7 +415,7 @@ mod tests {
             let ticket = desk.ticket();
             let told = desk.ask("figures", ticket, Request::Figures { ticket });
             assert!(told.is_err(), "{told:?}");
-            assert!(desk.inbox.borrow().awaited.is_empty());
+            assert!(desk.inbox.answers().awaited.is_empty());
         }
     }
 }

@@ -27,34 +27,34 @@ const PIECE: u64 = 512 << 10;
 const IN_FLIGHT: u64 = 2 << 20;
 
 /// The buffers of a step, by writer rank and slot.
-pub(crate) struct Buffers<'f> {
-    desk: Rc<Desk<'f>>,
+pub(crate) struct Buffers {
+    desk: Rc<Desk>,
     step: Step,
     /// Where requests begin: another keeper at every reader rank.
     turn: u32,
-    buffers: Vec<Vec<Buffer<'f>>>,
+    buffers: Vec<Vec<Buffer>>,
     places: Vec<Places>,
 }
 
 /// One buffer.
-struct Buffer<'f> {
+struct Buffer {
     /// All of its copies that there were when the step was taken; the first one is reached.
     copies: Slot<BufferAt>,
-    reached: Reached<'f>,
+    reached: Reached,
 }
 
 /// How the bytes of a buffer are had.
-enum Reached<'f> {
-    Near(Remote<'f>),
+enum Reached {
+    Near(Remote),
     OnDisk,
 }
 
 /// A part of a block that is not mapped here, and is on its way.
-struct Flight<'r, 'f> {
+struct Flight<'r> {
     block: &'r BlockAt,
     part: Region,
     bytes: u64,
-    runs: Vec<Handle<'f, Vec<u8>>>,
+    runs: Vec<Handle<Vec<u8>>>,
 }
 
 /// Where a box goes to.
@@ -64,12 +64,12 @@ struct Target<'t> {
     at: Strided,
 }
 
-impl<'f> Buffers<'f> {
+impl Buffers {
     /// Reaches the buffers of a step.
     ///
     /// # Errors
     /// A buffer of which no copy is left.
-    pub(crate) fn reach(desk: Rc<Desk<'f>>, record: StepRecord, turn: u32) -> Result<Buffers<'f>> {
+    pub(crate) fn reach(desk: Rc<Desk>, record: StepRecord, turn: u32) -> Result<Buffers> {
         let mut step = Buffers {
             desk,
             step: record.step,
@@ -87,7 +87,7 @@ impl<'f> Buffers<'f> {
         Ok(step)
     }
 
-    fn buffer(&self, mut copies: Slot<BufferAt>) -> Result<Buffer<'f>> {
+    fn buffer(&self, mut copies: Slot<BufferAt>) -> Result<Buffer> {
         // Readers begin with different copies.
         if !copies.is_empty() {
             let first = self.turn as usize % copies.len();
@@ -106,7 +106,7 @@ impl<'f> Buffers<'f> {
         Err(self.lost(&copies, last))
     }
 
-    fn reach_one(&self, at: &BufferAt) -> Result<Reached<'f>> {
+    fn reach_one(&self, at: &BufferAt) -> Result<Reached> {
         if at.on_disk {
             return Ok(Reached::OnDisk);
         }
@@ -132,7 +132,7 @@ impl<'f> Buffers<'f> {
         }
     }
 
-    fn at(&self, block: &BlockAt) -> &Buffer<'f> {
+    fn at(&self, block: &BlockAt) -> &Buffer {
         &self.buffers[block.rank as usize][block.slot as usize]
     }
 
@@ -145,7 +145,7 @@ impl<'f> Buffers<'f> {
 
     fn bytes_of<'r>(
         &self,
-        remote: &'r Remote<'f>,
+        remote: &'r Remote,
         block: &BlockAt,
         element: u64,
     ) -> Result<Option<&'r [u8]>> {
@@ -248,11 +248,11 @@ impl<'f> Buffers<'f> {
     /// Asks for the runs of a part, and nothing but them.
     fn start<'r>(
         &self,
-        remote: &Remote<'f>,
+        remote: &Remote,
         block: &'r BlockAt,
         part: Region,
         element: u64,
-    ) -> Result<Flight<'r, 'f>> {
+    ) -> Result<Flight<'r>> {
         let offset = self.offset(block);
         let (run, starts) = runs(&block.region, &part, element)?;
         let bytes = part.bytes(element)?;
@@ -274,7 +274,7 @@ impl<'f> Buffers<'f> {
         })
     }
 
-    fn land(&self, flight: Flight<'_, 'f>, target: &mut Target<'_>) -> Result<()> {
+    fn land(&self, flight: Flight<'_>, target: &mut Target<'_>) -> Result<()> {
         match wait_all(flight.runs) {
             Ok(runs) => target.take(flight.part, &joined(runs)),
             Err(error) => self.elsewhere(flight.block, flight.part, error.into(), target),

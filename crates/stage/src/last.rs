@@ -24,10 +24,10 @@ use samite_fabric::{Fabric, Remote};
 use std::rc::Rc;
 
 /// What this rank allocated in the step that it committed last, to be read.
-pub struct LastStep<'f> {
+pub struct LastStep {
     kept: Rc<KeptStep>,
     /// By slot, where the slot is a buffer.
-    buffers: Vec<Option<Remote<'f>>>,
+    buffers: Vec<Option<Remote>>,
 }
 
 /// What was kept of a step, reached or not.
@@ -65,12 +65,12 @@ impl KeptStep {
     }
 }
 
-impl<'f> LastStep<'f> {
+impl LastStep {
     /// Reaches the buffers, as readers do. After the step was committed by all ranks.
     ///
     /// # Errors
     /// A lost keeper; a stream that has ended meanwhile, because another rank was lost.
-    pub(crate) fn reach(fabric: &'f Fabric, kept: Rc<KeptStep>) -> Result<LastStep<'f>> {
+    pub(crate) fn reach(fabric: &Fabric, kept: Rc<KeptStep>) -> Result<LastStep> {
         let reach = |slot: &KeptSlot| match slot {
             KeptSlot::Buffer(at) => Ok(Some(fabric.attach(segment_key(at))?)),
             KeptSlot::Own(_) => Ok(None),
@@ -80,7 +80,7 @@ impl<'f> LastStep<'f> {
     }
 
     /// Of a stream that no keeper has.
-    pub(crate) fn of_own(kept: Rc<KeptStep>) -> LastStep<'f> {
+    pub(crate) fn of_own(kept: Rc<KeptStep>) -> LastStep {
         LastStep {
             kept,
             buffers: Vec::new(),

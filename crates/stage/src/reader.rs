@@ -18,9 +18,9 @@ use std::time::{Duration, Instant};
 
 /// One rank of a program that reads a stream. Iterating gives its steps, and ends with the stream; where the stream has failed the
 /// last item is an error. Closed when dropped.
-pub struct Reader<'f> {
+pub struct Reader {
     stream: String,
-    source: Source<'f>,
+    source: Source,
     link: Rc<Link>,
     policy: Policy,
     end: Option<EndOfStream>,
@@ -29,27 +29,27 @@ pub struct Reader<'f> {
 }
 
 /// Where the steps come from.
-enum Source<'f> {
-    Opened(Opened<'f>),
+enum Source {
+    Opened(Opened),
     /// A stream that is not there yet, and of which there are tokens until it is.
-    Later(Rc<Desk<'f>>, Options, Option<Duration>),
+    Later(Rc<Desk>, Options, Option<Duration>),
 }
 
-enum Opened<'f> {
-    Keepers(Kept<'f>),
-    Files(FileReading<'f>),
+enum Opened {
+    Keepers(Kept),
+    Files(FileReading),
 }
 
 /// A stream whose steps keepers have.
-struct Kept<'f> {
-    desk: Rc<Desk<'f>>,
+struct Kept {
+    desk: Rc<Desk>,
     id: ReaderId,
     stream: String,
     contents: Option<(Rc<Contents>, Counts)>,
     /// A question that was not answered in time.
     late: Option<(Ticket, Asked)>,
     /// What came of it since: what is next.
-    ready: Option<Taken<'f>>,
+    ready: Option<Taken>,
     /// How long it waits for a step of writers that live; `None`: as long as they take.
     timeout: Option<Duration>,
 }
@@ -62,20 +62,20 @@ enum Asked {
 }
 
 /// A step that this process holds, as it was written.
-pub(crate) struct Given<'f> {
+pub(crate) struct Given {
     pub(crate) stream: String,
     pub(crate) number: Step,
     pub(crate) contents: Rc<Contents>,
     pub(crate) attributes: Vec<(String, Attribute)>,
-    pub(crate) bytes: Bytes<'f>,
+    pub(crate) bytes: Bytes,
 }
 
 /// Where the bytes of a step are.
-pub(crate) enum Bytes<'f> {
+pub(crate) enum Bytes {
     // Dropped in this order: detached before the release is sent, since the memory may be used again at once.
     Kept(
-        Buffers<'f>,
-        #[allow(dead_code, reason = "it is there to be dropped")] Hold<'f>,
+        Buffers,
+        #[allow(dead_code, reason = "it is there to be dropped")] Hold,
     ),
     Stored(StoredBytes),
     /// A token has none.
@@ -83,22 +83,22 @@ pub(crate) enum Bytes<'f> {
 }
 
 /// Ends with a word to the steward.
-pub(crate) struct Hold<'f> {
-    desk: Rc<Desk<'f>>,
+pub(crate) struct Hold {
+    desk: Rc<Desk>,
     reader: ReaderId,
     ticket: Ticket,
 }
 
-impl<'f> Reader<'f> {
+impl Reader {
     /// Waits for the stream to appear. Where tokens come before its first step it need not be there yet: in a cycle it appears
     /// when all programs of the cycle have opened what they read.
     pub(crate) fn open(
-        desk: Rc<Desk<'f>>,
+        desk: Rc<Desk>,
         stream: String,
         reader: Options,
         link: Link,
         timeout: Option<Duration>,
-    ) -> Result<Reader<'f>> {
+    ) -> Result<Reader> {
         let policy = reader.policy;
         let open = |patience| Kept::open(desk.clone(), &stream, reader.clone(), timeout, patience);
         let opened = match link.has_tokens() {
@@ -125,15 +125,15 @@ impl<'f> Reader<'f> {
     }
 
     pub(crate) fn of_files(
-        files: FileReading<'f>,
+        files: FileReading,
         stream: String,
         link: Link,
         policy: Policy,
-    ) -> Reader<'f> {
+    ) -> Reader {
         Reader::of(Source::Opened(Opened::Files(files)), stream, link, policy)
     }
 
-    fn of(source: Source<'f>, stream: String, link: Link, policy: Policy) -> Reader<'f> {
+    fn of(source: Source, stream: String, link: Link, policy: Policy) -> Reader {
         Reader {
             stream,
             source,
@@ -153,7 +153,7 @@ impl<'f> Reader<'f> {
     /// process does not answer or is gone that has its lease to come back; within the time-out of [`Reading::timeout`](crate::Reading::timeout),
     /// where there is one: else it waits as long as its writers live. A step that was lost with its keepers, or is not what its writer promised, after which the
     /// next call gives the one after it.
-    pub fn next_step(&mut self) -> Result<Option<StepReader<'f>>> {
+    pub fn next_step(&mut self) -> Result<Option<StepReader>> {
         if let Some(number) = self.link.take_token() {
             let token = Given::token(number);
             return StepReader::new(token, self.link.clone()).map(Some);
@@ -171,7 +171,7 @@ impl<'f> Reader<'f> {
     ///
     /// # Errors
     /// As [`Reader::next_step`]; a step that is not kept any more.
-    pub fn at(&mut self, step: Step) -> Result<Option<StepReader<'f>>> {
+    pub fn at(&mut self, step: Step) -> Result<Option<StepReader>> {
         let taken = match self.opened()? {
             Opened::Keepers(kept) => kept.at(step),
             Opened::Files(files) => files.at(step),
@@ -180,7 +180,7 @@ impl<'f> Reader<'f> {
     }
 
     /// What is open; what was not there when this began is opened now, and waited for.
-    fn opened(&mut self) -> Result<&mut Opened<'f>> {
+    fn opened(&mut self) -> Result<&mut Opened> {
         if let Source::Later(desk, reader, timeout) = &self.source {
             let patience = desk.patience();
             let (kept, _) = Kept::open(
@@ -208,7 +208,7 @@ impl<'f> Reader<'f> {
         self.end
     }
 
-    fn or_end(&mut self, taken: Taken<'f>) -> Result<Option<StepReader<'f>>> {
+    fn or_end(&mut self, taken: Taken) -> Result<Option<StepReader>> {
         match taken {
             Taken::Step(given) => StepReader::new(given, self.link.clone()).map(Some),
             Taken::End(end) => {
@@ -224,22 +224,22 @@ impl<'f> Reader<'f> {
 }
 
 /// What came of asking for a step.
-pub(crate) enum Taken<'f> {
-    Step(Given<'f>),
+pub(crate) enum Taken {
+    Step(Given),
     End(EndOfStream),
     /// Nothing yet, of somebody who lives.
     Waiting(Fault),
 }
 
-impl<'f> Kept<'f> {
+impl Kept {
     /// Opens the stream; how many steps this rank has taken in an earlier life.
     fn open(
-        desk: Rc<Desk<'f>>,
+        desk: Rc<Desk>,
         stream: &str,
         reader: Options,
         timeout: Option<Duration>,
         patience: u64,
-    ) -> Result<(Kept<'f>, u64)> {
+    ) -> Result<(Kept, u64)> {
         let ticket = desk.ticket();
         let request = Request::OpenReader {
             ticket,
@@ -264,7 +264,7 @@ impl<'f> Kept<'f> {
         Ok((kept, taken))
     }
 
-    fn next(&mut self) -> Result<Taken<'f>> {
+    fn next(&mut self) -> Result<Taken> {
         self.catch_up()?;
         match self.ready.take() {
             Some(taken) => Ok(taken),
@@ -272,7 +272,7 @@ impl<'f> Kept<'f> {
         }
     }
 
-    fn at(&mut self, step: Step) -> Result<Taken<'f>> {
+    fn at(&mut self, step: Step) -> Result<Taken> {
         self.catch_up()?;
         self.ask(Asked::At(step))
     }
@@ -294,7 +294,7 @@ impl<'f> Kept<'f> {
     }
 
     /// Asks again as long as those live that it waits for, up to the reader's own time-out.
-    fn ask(&mut self, asked: Asked) -> Result<Taken<'f>> {
+    fn ask(&mut self, asked: Asked) -> Result<Taken> {
         let begin = Instant::now();
         loop {
             let left = self.timeout.map(|all| all.saturating_sub(begin.elapsed()));
@@ -307,7 +307,7 @@ impl<'f> Kept<'f> {
     }
 
     /// Waits for `left`, and no longer than the fabric's deadline.
-    fn ask_once(&mut self, asked: Asked, left: Option<Duration>) -> Result<Taken<'f>> {
+    fn ask_once(&mut self, asked: Asked, left: Option<Duration>) -> Result<Taken> {
         let (reader, patience) = (self.id, self.desk.patience_of(left));
         let ticket = self.desk.ask_later(|ticket| match asked {
             Asked::Next => Request::Next {
@@ -325,7 +325,7 @@ impl<'f> Kept<'f> {
         self.answer(ticket, asked)
     }
 
-    fn answer(&mut self, ticket: Ticket, asked: Asked) -> Result<Taken<'f>> {
+    fn answer(&mut self, ticket: Ticket, asked: Asked) -> Result<Taken> {
         match self.desk.answer("the next step of a stream", ticket) {
             Ok(Answer::Step(record)) => self.hold(ticket, record).map(Taken::Step),
             Ok(Answer::End(end)) => Ok(Taken::End(end)),
@@ -340,7 +340,7 @@ impl<'f> Kept<'f> {
         }
     }
 
-    fn hold(&mut self, ticket: Ticket, record: StepRecord) -> Result<Given<'f>> {
+    fn hold(&mut self, ticket: Ticket, record: StepRecord) -> Result<Given> {
         // From here on the step is held, whatever comes of it.
         let hold = Hold {
             desk: self.desk.clone(),
@@ -381,7 +381,7 @@ impl<'f> Kept<'f> {
     }
 }
 
-impl Given<'_> {
+impl Given {
     fn token(number: Step) -> Self {
         Given {
             stream: String::new(),
@@ -393,8 +393,8 @@ impl Given<'_> {
     }
 }
 
-impl<'f> Iterator for Reader<'f> {
-    type Item = Result<StepReader<'f>>;
+impl Iterator for Reader {
+    type Item = Result<StepReader>;
 
     fn next(&mut self) -> Option<Self::Item> {
         match self.is_exhausted {
@@ -404,7 +404,7 @@ impl<'f> Iterator for Reader<'f> {
     }
 }
 
-impl Drop for Kept<'_> {
+impl Drop for Kept {
     fn drop(&mut self) {
         if let Some((ticket, _)) = self.late {
             self.desk.give_up(ticket);
@@ -413,7 +413,7 @@ impl Drop for Kept<'_> {
     }
 }
 
-impl Drop for Hold<'_> {
+impl Drop for Hold {
     fn drop(&mut self) {
         let _ = self.desk.tell(Request::Release {
             reader: self.reader,

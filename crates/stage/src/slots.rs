@@ -26,23 +26,23 @@ const SMALLEST: u64 = 64 << 10;
 const PIECE: usize = 1 << 20;
 
 /// The slots of a step that is being written.
-pub(crate) struct Slots<'f> {
-    desk: Rc<Desk<'f>>,
+pub(crate) struct Slots {
+    desk: Rc<Desk>,
     writer: WriterId,
     timeout: Option<Duration>,
-    slots: Vec<OpenSlot<'f>>,
+    slots: Vec<OpenSlot>,
 }
 
 /// What a step needed: for each slot its keepers and its length.
 pub(crate) type Needs = Vec<(Slot<Peer>, u64)>;
 
 /// A buffer that blocks are put into.
-struct OpenSlot<'f> {
+struct OpenSlot {
     keepers: Slot<Peer>,
     bytes: u64,
     used: u64,
     /// Those that are not lost.
-    copies: Vec<(BufferAt, Memory<'f>)>,
+    copies: Vec<(BufferAt, Memory)>,
 }
 
 /// What a step was written into.
@@ -53,19 +53,15 @@ pub(crate) struct Finished {
     pub(crate) memory: Vec<KeptSlot>,
 }
 
-enum Memory<'f> {
+enum Memory {
     Here(Borrowed),
     /// Not mapped: put by messages; what was allocated here, as it will be put.
-    There(Remote<'f>, Vec<(u64, Vec<u64>)>),
+    There(Remote, Vec<(u64, Vec<u64>)>),
 }
 
-impl<'f> Slots<'f> {
+impl Slots {
     /// None yet. `timeout`: how long it waits for memory of readers that live; `None`: as long as they take.
-    pub(crate) fn new(
-        desk: Rc<Desk<'f>>,
-        writer: WriterId,
-        timeout: Option<Duration>,
-    ) -> Slots<'f> {
+    pub(crate) fn new(desk: Rc<Desk>, writer: WriterId, timeout: Option<Duration>) -> Slots {
         Slots {
             desk,
             writer,
@@ -101,7 +97,7 @@ impl<'f> Slots<'f> {
         Ok(())
     }
 
-    fn reach(&self, at: &BufferAt) -> Result<Memory<'f>> {
+    fn reach(&self, at: &BufferAt) -> Result<Memory> {
         let key = segment_key(at);
         match self.desk.fabric.borrow(key)? {
             Some(borrowed) => Ok(Memory::Here(borrowed)),
@@ -243,9 +239,9 @@ impl<'f> Slots<'f> {
     }
 }
 
-impl<'f> OpenSlot<'f> {
+impl OpenSlot {
     /// Does it with each copy; one whose keeper is lost is left out from then on.
-    fn each_copy(&mut self, mut act: impl FnMut(&mut Memory<'f>) -> Result<()>) -> Result<()> {
+    fn each_copy(&mut self, mut act: impl FnMut(&mut Memory) -> Result<()>) -> Result<()> {
         if self.copies.is_empty() {
             return Err(none_left());
         }
@@ -268,7 +264,7 @@ impl<'f> OpenSlot<'f> {
     }
 }
 
-impl Memory<'_> {
+impl Memory {
     fn write<T: Element, D: Dimension>(
         &mut self,
         offset: u64,
@@ -308,7 +304,7 @@ impl Memory<'_> {
 
 /// Puts an array by messages, piece by piece: no more of it than one is copied before.
 fn put_far<T: Element, D: Dimension>(
-    remote: &Remote<'_>,
+    remote: &Remote,
     mut offset: u64,
     array: &ArrayView<'_, T, D>,
 ) -> Result<()> {
@@ -342,7 +338,7 @@ fn each_run<T: Element>(
     Ok(())
 }
 
-fn put_pieces(remote: &Remote<'_>, offset: u64, from: &[u8]) -> Result<()> {
+fn put_pieces(remote: &Remote, offset: u64, from: &[u8]) -> Result<()> {
     for (piece, at) in from.chunks(PIECE).zip((offset..).step_by(PIECE)) {
         remote.put(at, piece)?;
     }

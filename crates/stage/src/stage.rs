@@ -18,9 +18,9 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use std::time::Duration;
 
-/// Opens streams. One thread owns it, as it owns the fabric.
-pub struct Stage<'f> {
-    desk: Rc<Desk<'f>>,
+/// Opens streams. One thread at a time uses it.
+pub struct Stage {
+    desk: Rc<Desk>,
     configuration: Configuration,
     operators: RefCell<Registered>,
 }
@@ -35,8 +35,8 @@ pub struct Overview {
 }
 
 /// How a stream is to be written; see [`Stage::write`].
-pub struct Writing<'s, 'f> {
-    stage: &'s Stage<'f>,
+pub struct Writing<'s> {
+    stage: &'s Stage,
     stream: String,
     program: String,
     rank: (u32, u32),
@@ -45,8 +45,8 @@ pub struct Writing<'s, 'f> {
 }
 
 /// How a stream is to be read; see [`Stage::read`].
-pub struct Reading<'s, 'f> {
-    stage: &'s Stage<'f>,
+pub struct Reading<'s> {
+    stage: &'s Stage,
     stream: String,
     options: Options,
     /// What the program says; else the edge does, or the settings.
@@ -54,13 +54,13 @@ pub struct Reading<'s, 'f> {
     settings: Settings,
 }
 
-impl<'f> Stage<'f> {
+impl Stage {
     /// Finds the steward of the domain; in a domain of one process, the process is its own. Streams are opened as the
     /// settings of the process say ([`Configuration::make_default`]).
     ///
     /// # Errors
     /// [`crate::Error::NoSteward`]; [`crate::Error::SecondStage`].
-    pub fn join(fabric: &'f Fabric) -> Result<Stage<'f>> {
+    pub fn join(fabric: &Fabric) -> Result<Stage> {
         Stage::join_with(fabric, Configuration::of_process())
     }
 
@@ -68,7 +68,7 @@ impl<'f> Stage<'f> {
     ///
     /// # Errors
     /// As [`Stage::join`].
-    pub fn join_with(fabric: &'f Fabric, configuration: Configuration) -> Result<Stage<'f>> {
+    pub fn join_with(fabric: &Fabric, configuration: Configuration) -> Result<Stage> {
         let desk = Rc::new(Desk::new(fabric)?);
         Ok(Stage {
             desk,
@@ -79,18 +79,18 @@ impl<'f> Stage<'f> {
 
     /// Opens a stream for writing, with the defaults. Returns when the steward knows this rank; it does not wait for
     /// the others.
-    pub fn writer(&self, stream: &str) -> Result<Writer<'f>> {
+    pub fn writer(&self, stream: &str) -> Result<Writer> {
         self.write(stream).open()
     }
 
     /// Opens a stream for reading, with the defaults: every step from the oldest on. Waits for the stream to appear.
-    pub fn reader(&self, stream: &str) -> Result<Reader<'f>> {
+    pub fn reader(&self, stream: &str) -> Result<Reader> {
         self.read(stream).open()
     }
 
     /// Subscribes to a variable of a stream, or to a box of it: to be told when it was written, without holding or reading
     /// anything. `variable` need not be there yet.
-    pub fn watch(&self, stream: &str, variable: &str) -> Watching<'f> {
+    pub fn watch(&self, stream: &str, variable: &str) -> Watching {
         let settings = self.configuration.stream(stream);
         let program = &self.desk.fabric.identity().program;
         let linked = match settings.method {
@@ -134,7 +134,7 @@ impl<'f> Stage<'f> {
     }
 
     /// How a stream is to be written.
-    pub fn write(&self, stream: &str) -> Writing<'_, 'f> {
+    pub fn write(&self, stream: &str) -> Writing<'_> {
         let own = self.desk.fabric.identity();
         let settings = self.configuration.stream(stream);
         Writing {
@@ -148,7 +148,7 @@ impl<'f> Stage<'f> {
     }
 
     /// How a stream is to be read. The group is this process's program, and its ranks are the program's.
-    pub fn read(&self, stream: &str) -> Reading<'_, 'f> {
+    pub fn read(&self, stream: &str) -> Reading<'_> {
         let own = self.desk.fabric.identity();
         let settings = self.configuration.stream(stream);
         Reading {
@@ -179,7 +179,7 @@ impl<'f> Stage<'f> {
     }
 }
 
-impl<'f> Writing<'_, 'f> {
+impl Writing<'_> {
     /// Writes as rank `rank` of `size` of a program, where that is not what this process is.
     pub fn as_rank(mut self, program: &str, rank: u32, size: u32) -> Self {
         self.program = program.to_owned();
@@ -225,7 +225,7 @@ impl<'f> Writing<'_, 'f> {
     }
 
     /// Opens the stream.
-    pub fn open(self) -> Result<Writer<'f>> {
+    pub fn open(self) -> Result<Writer> {
         let Writing {
             stage,
             stream,
@@ -249,7 +249,7 @@ impl<'f> Writing<'_, 'f> {
     }
 }
 
-impl<'f> Reading<'_, 'f> {
+impl Reading<'_> {
     /// Reads as rank `rank` of `size` of a group, where that is not what this process is.
     pub fn as_rank(mut self, group: &str, rank: u32, size: u32) -> Self {
         self.options.group = group.to_owned();
@@ -302,7 +302,7 @@ impl<'f> Reading<'_, 'f> {
     ///
     /// # Errors
     /// With the method `graph`: no edge, or an operator of it that is not registered. No stream, or none in time.
-    pub fn open(self) -> Result<Reader<'f>> {
+    pub fn open(self) -> Result<Reader> {
         let Reading {
             stage,
             mut stream,

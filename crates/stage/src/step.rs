@@ -14,8 +14,8 @@ use ndarray::{Array, ArrayViewD, Dimension, IxDyn};
 use std::rc::Rc;
 
 /// A step that this process holds.
-pub struct StepReader<'f> {
-    given: Given<'f>,
+pub struct StepReader {
+    given: Given,
     link: Rc<Link>,
     /// What the operators of the edge make of it; `None` where there are none.
     passed: Option<Rc<Passed>>,
@@ -30,10 +30,10 @@ struct Found<'s> {
     chain: Option<&'s Chain>,
 }
 
-impl<'f> StepReader<'f> {
+impl StepReader {
     /// # Errors
     /// A step that is not what its writer promised.
-    pub(crate) fn new(given: Given<'f>, link: Rc<Link>) -> Result<Self> {
+    pub(crate) fn new(given: Given, link: Rc<Link>) -> Result<Self> {
         let passed = match given.bytes {
             Bytes::Nowhere => None,
             _ => {
@@ -49,7 +49,7 @@ impl<'f> StepReader<'f> {
     }
 }
 
-impl StepReader<'_> {
+impl StepReader {
     /// Which step it is; of a token, which of the tokens.
     pub fn number(&self) -> Step {
         self.given.number

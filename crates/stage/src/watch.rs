@@ -39,8 +39,8 @@ const WAITED_FOR: &str = "news of a box";
 const LONGEST: Duration = Duration::from_secs(365 * 24 * 3600);
 
 /// How a box is to be watched; see [`Stage::watch`](crate::Stage::watch).
-pub struct Watching<'f> {
-    desk: Rc<Desk<'f>>,
+pub struct Watching {
+    desk: Rc<Desk>,
     /// Its name in the domain; an edge that is not there is said when it is opened.
     stream: Result<String>,
     interest: Result<Interest>,
@@ -50,8 +50,8 @@ pub struct Watching<'f> {
 }
 
 /// A subscription to a box of a variable. Ends when dropped.
-pub struct Watch<'f> {
-    desk: Rc<Desk<'f>>,
+pub struct Watch {
+    desk: Rc<Desk>,
     stream: String,
     id: WatchId,
     next: Option<Step>,
@@ -73,9 +73,9 @@ pub(crate) fn interest(variable: &str, region: impl Selection) -> Result<Interes
     })
 }
 
-impl<'f> Watching<'f> {
+impl Watching {
     pub(crate) fn new(
-        desk: Rc<Desk<'f>>,
+        desk: Rc<Desk>,
         stream: Result<String>,
         variable: &str,
         settings: &Settings,
@@ -118,7 +118,7 @@ impl<'f> Watching<'f> {
     ///
     /// # Errors
     /// No such stream within the fabric's deadline, an empty box, a stream in files; with the method `graph` no edge.
-    pub fn open(self) -> Result<Watch<'f>> {
+    pub fn open(self) -> Result<Watch> {
         let (desk, stream) = (self.desk, self.stream?);
         if self.method == Method::File {
             return Err(Error::NoNews { stream });
@@ -146,7 +146,7 @@ impl<'f> Watching<'f> {
     }
 }
 
-impl Watch<'_> {
+impl Watch {
     /// What comes next; `None` after the last step of a stream that its writers have closed. Waits up to `deadline`.
     ///
     /// # Errors
@@ -215,7 +215,7 @@ impl Watch<'_> {
     }
 }
 
-impl Drop for Watch<'_> {
+impl Drop for Watch {
     fn drop(&mut self) {
         if let Some(ticket) = self.late {
             self.desk.give_up(ticket);

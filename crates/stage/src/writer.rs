@@ -35,8 +35,8 @@ use std::time::{Duration, Instant};
 /// is dropped without it has failed, which readers learn after the last committed step
 /// ([`Fault::WriterFailed`](crate::protocol::Fault::WriterFailed)).
 #[must_use = "a writer that is dropped without `close` ends its stream as failed"]
-pub struct Writer<'f> {
-    pub(crate) to: Target<'f>,
+pub struct Writer {
+    pub(crate) to: Target,
     /// The edges that begin here, and among how many ranks their promises are kept.
     pub(crate) promised: (Rc<[Edge]>, u32),
     /// The step that was committed last, if this rank goes on reading it.
@@ -44,14 +44,14 @@ pub struct Writer<'f> {
 }
 
 /// Where the steps go.
-pub(crate) enum Target<'f> {
-    Keepers(Kept<'f>),
+pub(crate) enum Target {
+    Keepers(Kept),
     Files(FileWriting),
 }
 
 /// A stream whose steps keepers get.
-pub(crate) struct Kept<'f> {
-    pub(crate) desk: Rc<Desk<'f>>,
+pub(crate) struct Kept {
+    pub(crate) desk: Rc<Desk>,
     id: WriterId,
     pub(crate) stream: String,
     next: Step,
@@ -78,14 +78,14 @@ pub(crate) enum Place {
     },
 }
 
-impl<'f> Writer<'f> {
+impl Writer {
     pub(crate) fn open(
-        desk: Rc<Desk<'f>>,
+        desk: Rc<Desk>,
         stream: &str,
         (program, (rank, size)): (String, (u32, u32)),
         config: StreamConfig,
         settings: &Settings,
-    ) -> Result<Writer<'f>> {
+    ) -> Result<Writer> {
         if settings.method == Method::File {
             let who = (program.as_str(), (rank, size));
             let place = (settings.folder.as_path(), settings.durability);
@@ -168,7 +168,7 @@ impl<'f> Writer<'f> {
     /// At the deadline of the fabric a [`Fault`](crate::protocol::Fault) that says who never came, is gone or does not answer, or
     /// where memory is full. For readers and ranks that live it waits as long as they take, or up to the time-out of
     /// [`Writing::timeout`](crate::Writing::timeout). Afterwards it can be called again.
-    pub fn step(&mut self) -> Result<StepWriter<'_, 'f>> {
+    pub fn step(&mut self) -> Result<StepWriter<'_>> {
         let slots = match &mut self.to {
             Target::Keepers(kept) => Some(kept.begin()?),
             Target::Files(_) => None,
@@ -200,8 +200,8 @@ impl<'f> Writer<'f> {
     }
 }
 
-impl<'f> Kept<'f> {
-    fn begin(&mut self) -> Result<Slots<'f>> {
+impl Kept {
+    fn begin(&mut self) -> Result<Slots> {
         self.forget_lost()?;
         let began = Instant::now();
         loop {
@@ -257,7 +257,7 @@ impl<'f> Kept<'f> {
     /// # Errors
     /// None is left.
     fn forget_lost(&mut self) -> Result<()> {
-        let fabric = self.desk.fabric;
+        let fabric = self.desk.fabric.clone();
         let lives = |server: Peer| {
             let lost = fabric.lost_life(PeerId(server.slot()), server.incarnation());
             lost.is_none()
@@ -344,7 +344,7 @@ impl<'f> Kept<'f> {
     }
 }
 
-impl Drop for Kept<'_> {
+impl Drop for Kept {
     fn drop(&mut self) {
         if !self.is_closed {
             // If the message does not arrive, the coordinator learns of the end of this process.

@@ -66,7 +66,7 @@ fn old_run(folder: &Path) -> Outcome {
     Ok(())
 }
 
-fn write(stage: &Stage<'_>, rank: u32) -> Outcome {
+fn write(stage: &Stage, rank: u32) -> Outcome {
     let beyond = stage.write("field").as_rank("solver", rank + 2, 2).open();
     check!(matches!(
         beyond.map(drop),
@@ -95,7 +95,7 @@ fn write(stage: &Stage<'_>, rank: u32) -> Outcome {
     Ok(field.close()?)
 }
 
-fn read(stage: &Stage<'_>, fabric: &Fabric) -> Outcome {
+fn read(stage: &Stage, fabric: &Fabric) -> Outcome {
     let open = || stage.read("field").as_rank("analysis", 0, 1).open();
     // The old files are there, and nobody of this run.
     fabric.set_deadline(SHORT);

@@ -39,7 +39,7 @@ fn holds(step: u64, from: u64, array: ArrayViewD<'_, f64>) -> Outcome {
 }
 
 /// Rows `from..to` of `u` and of `v`, each cell out of the same cell of the last step; and what stays between the two.
-fn compute(step: &mut StepWriter<'_, '_>, (from, to): (u64, u64)) -> Outcome {
+fn compute(step: &mut StepWriter<'_>, (from, to): (u64, u64)) -> Outcome {
     let number = step.number();
     let block = [from..to, 0..SHAPE[1]];
     step.put(
@@ -86,7 +86,7 @@ fn compute(step: &mut StepWriter<'_, '_>, (from, to): (u64, u64)) -> Outcome {
     Ok(())
 }
 
-fn write(field: &mut Writer<'_>, rows: (u64, u64)) -> Outcome {
+fn write(field: &mut Writer, rows: (u64, u64)) -> Outcome {
     let mut step = field.step()?;
     compute(&mut step, rows)?;
     step.commit_and_keep()?;

@@ -27,7 +27,7 @@ fn rows_of(step: u64) -> std::ops::Range<u64> {
     first..first + 8
 }
 
-fn write(field: &mut Writer<'_>) -> samite_stage::Result<u64> {
+fn write(field: &mut Writer) -> samite_stage::Result<u64> {
     let mut step = field.step()?;
     let number = step.number();
     let there = rows_of(number);
@@ -38,7 +38,7 @@ fn write(field: &mut Writer<'_>) -> samite_stage::Result<u64> {
 }
 
 /// The next news, which must be of a box that was written.
-fn written(watch: &mut Watch<'_>) -> Outcome<Written> {
+fn written(watch: &mut Watch) -> Outcome<Written> {
     match watch.next(LONG)? {
         Some(News::Written(written)) => Ok(written),
         other => {
@@ -49,7 +49,7 @@ fn written(watch: &mut Watch<'_>) -> Outcome<Written> {
 }
 
 /// Steps 2, 10, 18 ... write the rows 16 to 23; the box has some of them.
-fn is_told(watch: &mut Watch<'_>, step: u64) -> Outcome {
+fn is_told(watch: &mut Watch, step: u64) -> Outcome {
     let told = written(watch)?;
     same!(told.step, step);
     same!(told.region, Region::new(&[18, 3], &[22, 9])?);

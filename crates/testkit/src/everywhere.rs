@@ -1,5 +1,5 @@
-//! One body as three tests: on units that share memory, on units that behave as if they did not, and on
-//! the simulated network.
+//! One body as several tests: on units that share memory, on units that behave as if they did not or as if they
+//! were on two nodes, and on the simulated network, where each unit is on a node of its own or some share one.
 
 /// The full name of a test, as the test runner knows it, from the `module_path!()` that it is in.
 pub fn full_name(module: &str, test: &str) -> String {
@@ -9,8 +9,9 @@ pub fn full_name(module: &str, test: &str) -> String {
     }
 }
 
-/// `everywhere!(name, units, body)` makes the tests `name::mapped`, `name::messages` and `name::simulated`
-/// of a `body: impl Fn(&Fabric, &[PeerId]) -> Outcome + Sync`. The simulated one runs on four seeds.
+/// `everywhere!(name, units, body)` makes the tests `name::mapped`, `name::messages`, `name::two_nodes`,
+/// `name::simulated`, `name::simulated_two_nodes` and `name::simulated_three_nodes` of a
+/// `body: impl Fn(&Fabric, &[PeerId]) -> Outcome + Sync`. The simulated ones run on a few seeds.
 #[macro_export]
 macro_rules! everywhere {
     ($name:ident, $units:expr, $body:expr) => {
@@ -32,9 +33,29 @@ macro_rules! everywhere {
             }
 
             #[test]
+            fn two_nodes() {
+                let name = $crate::full_name(module_path!(), "two_nodes");
+                $crate::units($units)
+                    .mask($crate::TWO_NODES)
+                    .run(&name, $body);
+            }
+
+            #[test]
             fn simulated() {
                 let name = $crate::full_name(module_path!(), "simulated");
                 $crate::simulate(&name, $units, 0..4, $body);
+            }
+
+            #[test]
+            fn simulated_two_nodes() {
+                let name = $crate::full_name(module_path!(), "simulated_two_nodes");
+                $crate::simulate_on(2, &name, $units, 0..3, $body);
+            }
+
+            #[test]
+            fn simulated_three_nodes() {
+                let name = $crate::full_name(module_path!(), "simulated_three_nodes");
+                $crate::simulate_on(3, &name, $units, 0..2, $body);
             }
         }
     };

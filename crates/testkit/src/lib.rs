@@ -6,7 +6,7 @@
 //! * [`Cast`]: those processes, for a test that stops or kills them at a named [`point`].
 //! * [`Visitors`]: who has come and left, for a unit that serves the others.
 //! * [`simulate`]: the same closure on the simulated network, once per seed.
-//! * [`everywhere!`]: one body as three tests: mapped memory, messages only, simulated.
+//! * [`everywhere!`]: one body as several tests: mapped memory, messages only, two nodes, simulated.
 //! * [`fuzz::rounds`]: a body per seed, with random and mutated bytes, for whatever decodes what others wrote.
 //! * [`full_pipe`]: for the output of a process that nobody reads.
 //! * [`hostile`]: a peer that sends frames which no honest one sends, and writes into every table it can reach.
@@ -14,7 +14,7 @@
 //!
 //! # Files
 //! `units` (what to run) · `cast` (the running processes, watchdog) · `child` (inside a process) ·
-//! `everywhere` (one body, three tests) · `visitors` (who has come and left) · `leftovers` (nothing stays behind) · `simulated` ·
+//! `everywhere` (one body, several tests) · `visitors` (who has come and left) · `leftovers` (nothing stays behind) · `simulated` ·
 //! `outcome` (how a body fails) · `fuzz` (seeds, random bytes) · `hostile/` (tampered frames, written tables) · `pattern` (bytes that know their place) · `pipes` (one that is full) · `python` (programs of others) · `contract/` (cases by subject)
 //!
 //! # Rules
@@ -45,9 +45,17 @@ pub use everywhere::full_name;
 pub use outcome::{Failed, Outcome};
 pub use pipes::full_pipe;
 pub use python::run_python;
-pub use simulated::{seeds, simulate};
-pub use units::{Units, require, units};
+pub use simulated::{seeds, simulate, simulate_on};
+pub use units::{Units, maps_all, require, units};
 pub use visitors::Visitors;
 
 /// What units that share no memory must not use.
 pub const MESSAGES_ONLY: samite_fabric::Mask = samite_fabric::Mask::MESSAGES_ONLY;
+
+/// Units that behave as if they were on two nodes, by turns.
+pub const TWO_NODES: samite_fabric::Mask = samite_fabric::Mask {
+    map: false,
+    kernel_copy: false,
+    cooperative: false,
+    nodes: 2,
+};

@@ -16,16 +16,28 @@ pub fn seeds(otherwise: Range<u64>) -> Range<u64> {
     }
 }
 
-/// Runs `body` in `units` simulated units for every seed, or for the one in `SAMITE_SIM_SEED`. A
-/// failure says the seed and the command that repeats it. `name` is the full name of the test.
+/// Runs `body` in `units` simulated units, each on a node of its own, for every seed, or for the one in
+/// `SAMITE_SIM_SEED`. A failure says the seed and the command that repeats it. `name` is the full name of the test.
 pub fn simulate(
     name: &str,
     units: u32,
     seeds: Range<u64>,
     body: impl Fn(&Fabric, &[PeerId]) -> Outcome + Sync,
 ) {
+    simulate_on(units, name, units, seeds, body);
+}
+
+/// As [`simulate`], with the units on so many nodes: those of one map each other's memory.
+pub fn simulate_on(
+    nodes: u32,
+    name: &str,
+    units: u32,
+    seeds: Range<u64>,
+    body: impl Fn(&Fabric, &[PeerId]) -> Outcome + Sync,
+) {
     for seed in self::seeds(seeds) {
-        let ended = Scenario::new(seed, units).run(|fabric| {
+        let scenario = Scenario::new(seed, units).on_nodes(nodes);
+        let ended = scenario.run(|fabric| {
             let members = fabric.job()?;
             body(fabric, &members)
         });

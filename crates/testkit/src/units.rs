@@ -143,6 +143,12 @@ impl Units {
     }
 }
 
+/// Whether this unit maps the memory of all that are there.
+pub fn maps_all(fabric: &Fabric) -> bool {
+    let peers = fabric.peers();
+    peers.iter().all(|info| fabric.caps_to(info.peer).map)
+}
+
 /// Whether a test can run here. If not it is skipped by name, with what would make it run;
 /// `SAMITE_TEST_REQUIRE_ALL=1` turns the skip into a failure.
 pub fn require(test: &str, condition: bool, otherwise: &str) -> bool {

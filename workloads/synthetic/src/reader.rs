@@ -135,7 +135,7 @@ fn judge(all: &Tally) -> Result<(), Error> {
 }
 
 fn look_at<T: Value>(
-    step: &StepReader<'_>,
+    step: &StepReader,
     args: &Args,
     checks: bool,
     own: (u32, u32),
@@ -234,7 +234,7 @@ struct Last {
 }
 
 impl Last {
-    fn of(step: &StepReader<'_>) -> Result<Last, Error> {
+    fn of(step: &StepReader) -> Result<Last, Error> {
         let variable = step.variable(VARIABLE)?;
         let mut spent = [0.0f64; writer::PARTS.len()];
         for rank in 0..step.writers() {

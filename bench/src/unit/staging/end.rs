@@ -130,29 +130,29 @@ impl Shape {
 }
 
 /// A writer or a reader.
-pub(super) struct End<'f> {
+pub(super) struct End {
     shape: Shape,
     kind: Kind,
     /// Which values are written.
     seed: u64,
     /// The array of a rank that copies; empty where it does not.
     array: Array2<f64>,
-    role: Role<'f>,
+    role: Role,
 }
 
-enum Role<'f> {
-    Writes(Writer<'f>),
-    Reads(Reader<'f>),
+enum Role {
+    Writes(Writer),
+    Reads(Reader),
 }
 
-impl<'f> End<'f> {
+impl End {
     pub(super) fn writer(
-        stage: &Stage<'f>,
+        stage: &Stage,
         stream: &str,
         kind: Kind,
         shape: Shape,
         steps: u64,
-    ) -> Result<End<'f>> {
+    ) -> Result<End> {
         let writing = stage.write(stream).as_rank("writer", 0, 1);
         let writer = writing.limits(steps, u64::MAX).open()?;
         let mut array = array(kind.puts(), shape.rows, shape.columns);
@@ -162,12 +162,7 @@ impl<'f> End<'f> {
         Ok(End::new(shape, kind, array, Role::Writes(writer)))
     }
 
-    pub(super) fn reader(
-        stage: &Stage<'f>,
-        stream: &str,
-        kind: Kind,
-        shape: Shape,
-    ) -> Result<End<'f>> {
+    pub(super) fn reader(stage: &Stage, stream: &str, kind: Kind, shape: Shape) -> Result<End> {
         let reader = stage.read(stream).as_rank("reader", 0, 1).open()?;
         let mut array = array(kind.gets(), shape.rows, shape.width);
         // Its pages are there before the clock runs, as the peers' are.
@@ -175,7 +170,7 @@ impl<'f> End<'f> {
         Ok(End::new(shape, kind, array, Role::Reads(reader)))
     }
 
-    fn new(shape: Shape, kind: Kind, array: Array2<f64>, role: Role<'f>) -> Self {
+    fn new(shape: Shape, kind: Kind, array: Array2<f64>, role: Role) -> Self {
         End {
             shape,
             kind,
@@ -242,7 +237,7 @@ impl<'f> End<'f> {
 
 /// Reads what the kind wants, and looks at it.
 fn read(
-    step: &StepReader<'_>,
+    step: &StepReader,
     kind: Kind,
     look: Look,
     (shape, seed): (Shape, u64),

@@ -56,7 +56,7 @@ pub(super) fn run(
     Ok(Some(spent))
 }
 
-fn write(stage: &Stage<'_>, stream: &str, shape: Shape, values: ArrayView2<'_, f64>) -> Result<()> {
+fn write(stage: &Stage, stream: &str, shape: Shape, values: ArrayView2<'_, f64>) -> Result<()> {
     let mut writer = stage.write(stream).as_rank("writer", 0, 1).open()?;
     let mut step = writer.step()?;
     step.put("u", [shape.rows, shape.columns], [0u64, 0], values)?;
@@ -64,7 +64,7 @@ fn write(stage: &Stage<'_>, stream: &str, shape: Shape, values: ArrayView2<'_, f
     Ok(writer.close()?)
 }
 
-fn read(stage: &Stage<'_>, stream: &str, into: &mut Array2<f64>) -> Result<()> {
+fn read(stage: &Stage, stream: &str, into: &mut Array2<f64>) -> Result<()> {
     let mut reader = stage.read(stream).as_rank("reader", 0, 1).open()?;
     let (Some(step), Some(into)) = (reader.next_step()?, into.as_slice_mut()) else {
         bail!("the step is not in its file");

@@ -41,7 +41,7 @@ const SETTLES: Duration = Duration::from_secs(6);
 /// How often: rounds on the clock, and before.
 type Rounds = (u64, u64);
 
-impl Unit<'_> {
+impl Unit {
     /// `None` for commands of other benches.
     pub(super) fn staging(&self, command: &Command) -> Result<Option<f64>> {
         let number = |index| command.number(index);
@@ -70,7 +70,7 @@ impl Unit<'_> {
             ("file", _) if self.rank != WRITER => Ok(Some(0.0)),
             ("file", _) => {
                 let shape = Shape::of(number(2)?, false)?;
-                files::run(self.fabric, command.word(1), shape, rounds(3)?)
+                files::run(&self.fabric, command.word(1), shape, rounds(3)?)
             }
             ("index", _) => layouts::index(command).map(Some),
             ("layout", _) => layouts::layout(command),
@@ -139,10 +139,10 @@ impl Unit<'_> {
     }
 
     /// A stream of a name of its own, of which `steps` wait at most, and this rank's end of it.
-    fn open(&self, kind: Kind, shape: Shape, steps: u64) -> Result<End<'_>> {
+    fn open(&self, kind: Kind, shape: Shape, steps: u64) -> Result<End> {
         let number = self.streams.get();
         self.streams.set(number + 1);
-        let stage = Stage::join(self.fabric)?;
+        let stage = Stage::join(&self.fabric)?;
         let name = format!("bench-{number}");
         let end = match self.rank {
             WRITER => End::writer(&stage, &name, kind, shape, steps)?,
@@ -152,7 +152,7 @@ impl Unit<'_> {
         Ok(end)
     }
 
-    fn hand_on_window(&self, end: &mut End<'_>, look: Look) -> Result<()> {
+    fn hand_on_window(&self, end: &mut End, look: Look) -> Result<()> {
         for _ in 0..STEPS {
             end.step(look)?;
         }
@@ -160,7 +160,7 @@ impl Unit<'_> {
     }
 
     /// One more step, of other values, compared whole; both ranks know how it went.
-    fn verify(&self, end: &mut End<'_>) -> Result<()> {
+    fn verify(&self, end: &mut End) -> Result<()> {
         end.change();
         let is_whole = end.step(Look::Whole);
         let is_right = self.told(f64::from(u8::from(is_whole.is_ok())))? == 1.0;

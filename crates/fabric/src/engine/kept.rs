@@ -175,14 +175,16 @@ impl Engine {
     }
 
     /// Whether a short message may leave at once: its receiver is there, nothing waits before it, the receiver
-    /// has room for what it does not expect, and this process has looked lately whether that is still so.
+    /// has room for what it does not expect, and this process has looked lately whether that is still so. Returns
+    /// how many bytes a frame to it has inline.
     #[inline(always)]
-    pub(crate) fn may_send_at_once(&self, to: PeerId, bytes: u64) -> bool {
-        self.peers.get(to.index()).is_some_and(|peer| {
-            peer.is_reachable()
-                && peer.outbox.is_empty()
-                && peer.pace == Pace::Go
-                && self.unpolled >= weight(bytes)
-        })
+    pub(crate) fn may_send_at_once(&self, to: PeerId, bytes: u64) -> Option<u64> {
+        let peer = self.peers.get(to)?;
+        let may = bytes <= peer.eager_max
+            && peer.is_reachable()
+            && peer.outbox.is_empty()
+            && peer.pace == Pace::Go
+            && self.unpolled >= weight(bytes);
+        may.then_some(peer.caps.inline_max)
     }
 }

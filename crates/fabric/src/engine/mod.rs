@@ -22,12 +22,13 @@ mod tests;
 use crate::barrier::Barriers;
 use crate::gated::Deferred;
 use crate::matching::Matcher;
+use crate::node::Membership;
 use crate::ops::{ClaimWords, Ending, Key, Ops, Status, Then, Work};
+use crate::peer::PeerMap;
 use crate::proto::view::Views;
-use crate::transport::shm::Membership;
 use crate::transport::{Caps, Change, Class, Incoming, Sink};
 use crate::wire::kind;
-use crate::{CostModel, Error, PeerId, PeerInfo};
+use crate::{CostModel, Error, Mask, PeerId, PeerInfo};
 pub(crate) use kept::{Pace, UNPOLLED, weight};
 use outbox::Outbox;
 pub(crate) use outbox::{Budget, Queued};
@@ -38,7 +39,7 @@ use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};
 
 /// A handler of active messages: takes the sender and the bytes, may return a reply.
-pub(crate) type Handler = Box<dyn FnMut(PeerId, &[u8]) -> Option<Vec<u8>>>;
+pub(crate) type Handler = Box<dyn FnMut(PeerId, &[u8]) -> Option<Vec<u8>> + Send>;
 
 /// A message that no receive was posted for.
 #[derive(Debug)]
@@ -57,6 +58,9 @@ pub(crate) enum Arrived {
 #[derive(Debug, Default)]
 pub(crate) struct Peer {
     pub(crate) info: Option<PeerInfo>,
+    /// What can be done between it and this process, and up to which length messages to it travel at once.
+    pub(crate) caps: Caps,
+    pub(crate) eager_max: u64,
     /// Why nothing can be asked of it any more.
     pub(crate) gone: Option<Error>,
     /// Whether the kernel copies between us; found out when first needed.
@@ -121,9 +125,9 @@ impl Access {
 /// See the module's text.
 pub(crate) struct Engine {
     pub(crate) me: PeerId,
-    pub(crate) caps: Caps,
+    pub(crate) mask: Mask,
     pub(crate) cooperative: bool,
-    pub(crate) eager_max: u64,
+    eager_max: u64,
     pub(crate) costs: CostModel,
     pub(crate) node: Membership,
     pub(crate) ops: Ops,
@@ -132,7 +136,7 @@ pub(crate) struct Engine {
     pub(crate) views: Views,
     /// Barriers that this process has come to.
     pub(crate) attempts: u64,
-    pub(crate) peers: Vec<Peer>,
+    pub(crate) peers: PeerMap<Peer>,
     pub(crate) active: VecDeque<Key>,
     pub(crate) handlers: HashMap<u16, Handler>,
     pub(crate) offered: HashMap<u32, Offered>,
@@ -164,25 +168,22 @@ impl std::fmt::Debug for Engine {
 }
 
 impl Engine {
-    pub(crate) fn new(node: Membership, caps: Caps, config: &crate::Config) -> Engine {
+    pub(crate) fn new(node: Membership, config: &crate::Config) -> Engine {
         let costs = config.costs.clone();
-        let eager_max = config
-            .eager_max
-            .unwrap_or(costs.eager_max)
-            .min(caps.body_max);
+        let eager_max = config.eager_max.unwrap_or(costs.eager_max);
         Engine {
-            me: node.me,
-            caps,
+            me: node.peer(),
+            mask: config.mask,
             cooperative: !config.mask.cooperative,
             eager_max,
             costs,
-            node,
             ops: Ops::default(),
             words: ClaimWords::default(),
-            matcher: Matcher::default(),
+            matcher: Matcher::new(node.number),
             views: Views::default(),
             attempts: 0,
-            peers: Vec::new(),
+            peers: PeerMap::new(node.number),
+            node,
             active: VecDeque::new(),
             handlers: HashMap::new(),
             offered: HashMap::new(),
@@ -198,16 +199,14 @@ impl Engine {
         }
     }
 
-    /// Whether a number of a segment is not in use.
-    pub(crate) fn is_free(&self, segment: u32) -> bool {
-        segment < crate::layout::SEGMENTS_MAX && !self.offered.contains_key(&segment)
+    pub(crate) fn peer(&mut self, peer: PeerId) -> &mut Peer {
+        self.peers.entry(peer)
     }
 
-    pub(crate) fn peer(&mut self, peer: PeerId) -> &mut Peer {
-        if self.peers.len() <= peer.index() {
-            self.peers.resize_with(peer.index() + 1, Peer::default);
-        }
-        &mut self.peers[peer.index()]
+    /// What can be done between a peer and this process; nothing if it was never heard of.
+    #[inline]
+    pub(crate) fn caps(&self, peer: PeerId) -> Caps {
+        self.peers.get(peer).map_or(Caps::NONE, |peer| peer.caps)
     }
 
     /// Whether this is a fork of the process that joined.
@@ -220,7 +219,7 @@ impl Engine {
     fn forked(&mut self) {
         self.active.clear();
         self.dirty.clear();
-        for peer in &mut self.peers {
+        for peer in self.peers.values_mut() {
             peer.gone = Some(Error::Forked);
             peer.outbox = Outbox::default();
         }
@@ -235,7 +234,7 @@ impl Engine {
         if self.is_of_parent() {
             return Some(Error::Forked);
         }
-        let known = self.peers.get(peer.index());
+        let known = self.peers.get(peer);
         if known.is_some_and(Peer::is_reachable) {
             return None;
         }
@@ -249,7 +248,7 @@ impl Engine {
     /// [`Error::PeerLost`] if another process has its number by now.
     pub(crate) fn has_been(&mut self, peer: PeerId, incarnation: u32) -> Result<(), Error> {
         let lost = Error::PeerLost { peer, incarnation };
-        let known = self.peers.get(peer.index());
+        let known = self.peers.get(peer);
         match known {
             Some(Peer {
                 info: Some(info), ..
@@ -268,10 +267,7 @@ impl Engine {
     /// The life of a peer that is known here.
     #[inline(always)]
     pub(crate) fn incarnation(&self, peer: PeerId) -> u32 {
-        let info = self
-            .peers
-            .get(peer.index())
-            .and_then(|peer| peer.info.as_ref());
+        let info = self.peers.get(peer).and_then(|peer| peer.info.as_ref());
         info.map_or(0, |info| info.incarnation)
     }
 
@@ -432,12 +428,19 @@ impl Engine {
         self.ops.finish(key, Err(error));
     }
 
-    fn joined(&mut self, info: PeerInfo) {
+    fn joined(&mut self, info: PeerInfo, caps: Caps) {
         let id = info.peer;
+        let caps = match id == self.me {
+            true => caps,
+            false => self.mask.of(caps, self.node.unit, info.identity.unit),
+        };
         // What an earlier life of this number said is not said by this one; nor did it signal.
         self.keep_last_words(id);
+        let eager_max = self.eager_max.min(caps.body_max);
         *self.peer(id) = Peer {
             info: Some(info),
+            caps,
+            eager_max,
             ..Peer::default()
         };
     }
@@ -495,7 +498,7 @@ impl Sink for Engine {
     fn change(&mut self, change: Change) {
         self.changes += 1;
         match change {
-            Change::Joined(info) => self.joined(info),
+            Change::Joined(info, caps) => self.joined(info, caps),
             Change::Lost { peer, incarnation } => {
                 self.part(peer, Error::PeerLost { peer, incarnation });
             }
@@ -550,7 +553,7 @@ impl Engine {
 
     /// Takes a signal, if one is there.
     pub(crate) fn take_signal(&mut self, from: PeerId, key: u64) -> bool {
-        let Some(peer) = self.peers.get_mut(from.index()) else {
+        let Some(peer) = self.peers.get_mut(from) else {
             return false;
         };
         let Entry::Occupied(mut count) = peer.signals.entry(key) else {

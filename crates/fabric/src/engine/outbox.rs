@@ -318,7 +318,9 @@ impl Engine {
                     transport.push(to, &frame)
                 }
                 Queued::Send(key) => self.push_send(*key, to, transport),
-                Queued::Reply(reply) => reply.push(to, self.caps.body_max, transport, &mut budget),
+                Queued::Reply(reply) => {
+                    reply.push(to, self.caps(to).body_max, transport, &mut budget)
+                }
             };
             match push {
                 Push::Done => {

@@ -104,7 +104,8 @@ impl Engine {
         if reply {
             self.peer(to).unanswered += 1;
         }
-        if bytes.len() as u64 <= self.caps.body_max {
+        let caps = self.caps(to);
+        if bytes.len() as u64 <= caps.body_max {
             let words = Words([handler as u64]).bytes();
             self.post_body(
                 to,
@@ -118,7 +119,7 @@ impl Engine {
         }
         let buf = ReadBuf::owned(bytes.to_vec());
         let (address, len) = (buf.address(), buf.len());
-        let word = if self.caps.map {
+        let word = if caps.map {
             self.words.take(&self.node.heap)
         } else {
             None
@@ -338,7 +339,7 @@ impl Engine {
     /// # Errors
     /// [`Error::TooLong`] if it never may.
     pub(crate) fn has_credit_for(&self, to: PeerId, bytes: u64) -> Result<bool, Error> {
-        if bytes <= self.caps.body_max {
+        if bytes <= self.caps(to).body_max {
             return Ok(true);
         }
         if bytes > LONG_MAX {

@@ -14,13 +14,13 @@ impl Engine {
     /// Whether the kernel copies between a peer and this process; asked once, by doing it.
     pub(crate) fn kernel_works(&mut self, peer: crate::PeerId) -> bool {
         // To itself a process sends through its ring: the kernel must not write behind borrows.
-        if !self.caps.kernel_copy || peer == self.me {
+        if !self.caps(peer).kernel_copy || peer == self.me {
             return false;
         }
         if let Some(known) = self.peer(peer).kernel {
             return known;
         }
-        let (pid, address, cookie) = self.node.layout.cookie(peer);
+        let (pid, address, cookie) = self.node.layout.cookie(peer.slot());
         let works = address != 0 && samite_mem::copy::kernel::probe(pid, address, cookie);
         if !works {
             tracing::info!(%peer, "the kernel does not copy from this peer; messages go through the ring");
@@ -60,7 +60,7 @@ impl Engine {
         };
         let pid = self
             .peers
-            .get(to.index())
+            .get(to)
             .and_then(|p| p.info.as_ref())
             .map_or(0, |info| info.pid);
         let claim = Claim::new(self.words.word(*word), help.len.div_ceil(help.piece));

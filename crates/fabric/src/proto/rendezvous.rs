@@ -22,10 +22,10 @@
 //! V3 If the kernel refuses, the message starts again as a stream: per message, same result.
 
 use crate::engine::{Arrived, Engine, Pace, weight};
-use crate::layout::ClaimWord;
+use crate::node::ClaimWord;
 use crate::ops::{Key, Outcome, Pull, Source, Status, Then, Viewed, Work};
 use crate::proto::cost::Choice;
-use crate::transport::{AnyTransport, Class, Incoming, Outgoing, Push, Transport};
+use crate::transport::{AnyTransport, Caps, Class, Incoming, Outgoing, Push, Transport};
 use crate::wire::{Help, Offer, SegmentUse, kind};
 use crate::{Error, PeerId};
 use samite_mem::copy::cooperative::Claim;
@@ -37,9 +37,11 @@ use std::sync::OnceLock;
 impl Engine {
     /// Sends a message whole, or offers it. `Full` leaves everything as it was.
     pub(crate) fn push_send(&mut self, key: Key, to: PeerId, transport: &mut AnyTransport) -> Push {
-        let (eager_max, inline_max) = (self.eager_max, self.caps.inline_max);
-        let map = self.caps.map;
-        let pace = self.peer(to).pace;
+        let peer = self.peer(to);
+        let (eager_max, pace) = (peer.eager_max, peer.pace);
+        let Caps {
+            inline_max, map, ..
+        } = peer.caps;
         let Some(op) = self.ops.get(key) else {
             return Push::Done;
         };
@@ -79,10 +81,10 @@ impl Engine {
             len,
             address: buf.address(),
             place: place.map_or(0, |place| {
-                let (peer, segment) = crate::layout::segment_of(place.segment);
+                let (slot, segment) = crate::node::segment_of(place.segment);
                 let generation = place.generation;
                 SegmentUse {
-                    peer,
+                    slot,
                     segment,
                     generation,
                 }
@@ -132,7 +134,7 @@ impl Engine {
         let place = match is_view {
             true => self
                 .claim_word(from, &offer)
-                .and_then(|word| Some((self.lease(&offer)?, word)))
+                .and_then(|word| Some((self.lease(from, &offer)?, word)))
                 // One that was withdrawn ends like one that is copied.
                 .filter(|(_, word)| !Claim::new(word, 0).revoked()),
             false => None,
@@ -175,18 +177,19 @@ impl Engine {
     }
 
     /// The bytes of an offered message where they lie, with a lease on their segment, if they can be read there.
-    fn lease(&self, offer: &Offer) -> Option<samite_mem::SharedBytes> {
+    fn lease(&self, from: PeerId, offer: &Offer) -> Option<samite_mem::SharedBytes> {
         let place = SegmentUse::of(offer.place)?;
-        if !self.caps.map || offer.claim == 0 || self.gone(place.peer).is_some() {
+        let owner = place.slot.of(from.node());
+        if !self.caps(from).map || offer.claim == 0 || self.gone(owner).is_some() {
             return None;
         }
         let SegmentUse {
-            peer,
+            slot,
             segment,
             generation,
         } = place;
-        let entry = self.node.layout.entry(peer, segment)?;
-        let id = crate::layout::segment_id(peer, segment);
+        let entry = self.node.layout.entry(slot, segment)?;
+        let id = crate::node::segment_id(slot, segment);
         let shared = self.node.holder.share(&entry, generation, id).ok()??;
         match shared {
             Shared::Mapped(bytes) if bytes.contains(offer.offset, offer.len) => {
@@ -198,7 +201,7 @@ impl Engine {
 
     /// The word of an offered message, which is the sender's: one that cannot be is none.
     fn claim_word(&self, from: PeerId, offer: &Offer) -> Option<ClaimWord> {
-        let offset = offer.claim.checked_sub(1).filter(|_| self.caps.map)?;
+        let offset = offer.claim.checked_sub(1).filter(|_| self.caps(from).map)?;
         match from == self.me {
             true => self.words.at(offset),
             false => self.node.layout.claim_word(offset),
@@ -216,7 +219,7 @@ impl Engine {
     ) {
         let from = status.from;
         let claim = self.claim_word(from, &offer);
-        let place = self.lease(&offer).filter(|_| claim.is_some());
+        let place = self.lease(status.from, &offer).filter(|_| claim.is_some());
         let kernel = claim.is_some() && self.kernel_works(from);
         let choice = match &place {
             Some(_) => Choice::Kernel,

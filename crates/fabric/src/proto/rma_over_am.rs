@@ -305,11 +305,12 @@ impl Engine {
         transport: &mut AnyTransport,
         (sent, budget): (&mut usize, &mut Budget),
     ) -> bool {
+        let body_max = self.caps(to).body_max;
         loop {
             if budget.is_spent() {
                 return false;
             }
-            let len = (get.len - get.done).min(self.caps.body_max.max(1));
+            let len = (get.len - get.done).min(body_max.max(1));
             let offset = get.place.offset + get.done;
             let place = Place {
                 offset,

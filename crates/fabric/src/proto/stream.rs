@@ -69,12 +69,16 @@ impl Engine {
 
     /// Sends fragments while there is room, and as many as one turn may.
     pub(crate) fn stream(&mut self, key: Key, transport: &mut AnyTransport) -> Step {
+        let Some(to) = self.ops.get(key).and_then(|op| op.peer) else {
+            return Step::Done;
+        };
         // A fragment of nothing would be sent for ever.
-        let piece = self.costs.stream_piece.clamp(1, self.caps.body_max.max(1));
+        let body_max = self.caps(to).body_max;
+        let piece = self.costs.stream_piece.clamp(1, body_max.max(1));
         let Some(op) = self.ops.get(key) else {
             return Step::Done;
         };
-        let (Some(to), Work::Stream { buf, receive, sent }) = (op.peer, &mut op.work) else {
+        let Work::Stream { buf, receive, sent } = &mut op.work else {
             return Step::Done;
         };
         let mut moved = false;

@@ -11,7 +11,7 @@
 
 use crate::PeerId;
 use crate::engine::Engine;
-use crate::layout::ClaimWord;
+use crate::node::ClaimWord;
 use crate::ops::Key;
 use crate::transport::Class;
 use crate::wire::kind;

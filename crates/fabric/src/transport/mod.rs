@@ -15,8 +15,8 @@
 //! T2 `push` copies what it is given; a refused push ([`Push::Full`]) has no effect.
 //! T3 Replies find room even when no request does (separate credits).
 //! T4 A peer's frames are delivered before its loss is reported, and nothing of it afterwards.
-//! T5 `idle` returns when a frame or a change of membership may be there, when what its caller waits
-//!    for is there (asked once more after the sleep was announced), or when the time is over.
+//! T5 A [`Sleep`] ends when a frame or a change of membership may be there, or when the time is over. None is
+//!    given out when something is there already: it is looked for once more after the sleep was announced.
 //! T6 Every peer gets its turn: a poll takes a bounded number of frames of each, and one that ends early
 //!    ([`Sink::satisfied`]) is followed by one that begins with the next peer.
 
@@ -24,8 +24,8 @@ pub mod shm;
 pub mod sim;
 
 use crate::{PeerId, PeerInfo};
-use samite_mem::Corrupt;
 use samite_mem::ring::Body;
+use samite_mem::{Corrupt, Doorbell, SharedBytes};
 use std::time::Duration;
 
 /// Which credits a frame uses.
@@ -80,7 +80,7 @@ pub struct Incoming<'a> {
     pub body: Body<'a>,
 }
 
-/// What a transport can do.
+/// What can be done between two peers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Caps {
     /// Longest inline part of a frame without a body, in bytes.
@@ -93,13 +93,33 @@ pub struct Caps {
     pub kernel_copy: bool,
     /// Whether a waiting process sleeps without using the processor.
     pub sleeps: bool,
+    /// Whether both are on one node, whose tables they map: directories of segments, doorbells.
+    pub shares_node: bool,
+}
+
+impl Caps {
+    /// Of peers that cannot be reached.
+    pub const NONE: Caps = Caps {
+        inline_max: 0,
+        body_max: 0,
+        map: false,
+        kernel_copy: false,
+        sleeps: false,
+        shares_node: false,
+    };
+}
+
+impl Default for Caps {
+    fn default() -> Self {
+        Caps::NONE
+    }
 }
 
 /// A change of membership.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Change {
-    /// A process is there.
-    Joined(PeerInfo),
+    /// A process is there, and what can be done between it and this one.
+    Joined(PeerInfo, Caps),
     /// A process is gone.
     Lost {
         /// Who.
@@ -139,20 +159,38 @@ pub trait Sink {
 pub trait Transport {
     /// Its name, as in configuration.
     fn name(&self) -> &'static str;
-    /// What it can do.
-    fn caps(&self) -> Caps;
     /// Time since some fixed moment; virtual in the simulated network.
     fn now(&self) -> Duration;
     /// Sends a frame.
     fn push(&mut self, to: PeerId, frame: &Outgoing<'_>) -> Push;
     /// Delivers what has arrived; how many frames and changes that was.
     fn poll<S: Sink>(&mut self, sink: &mut S) -> usize;
-    /// Sleeps until something may have arrived (T5).
-    fn idle(&mut self, at_most: Duration, there: &mut dyn FnMut() -> bool);
+    /// Announces that this process will sleep, and looks once more, also whether what the caller waits for is
+    /// there; `None` if something is. The sleep itself needs no access to the transport (T5).
+    fn announce_sleep(&mut self, there: &mut dyn FnMut() -> bool) -> Option<Sleep>;
     /// Lets others run for a moment.
     fn yield_now(&mut self);
     /// Whether spinning would take the processor from whom we wait for.
     fn crowded(&self) -> bool;
+}
+
+/// A sleep that was announced.
+#[derive(Debug)]
+pub enum Sleep {
+    /// Until the doorbell is rung.
+    Bell(Doorbell<SharedBytes>),
+    /// In virtual time.
+    Virtual(sim::Turn),
+}
+
+impl Sleep {
+    /// Sleeps until something may have arrived, or until the time is over.
+    pub fn sleep(self, at_most: Duration) {
+        match self {
+            Sleep::Bell(bell) => bell.sleep(at_most.min(shm::NAP)),
+            Sleep::Virtual(turn) => turn.pass(at_most),
+        }
+    }
 }
 
 /// The transports that exist.
@@ -162,6 +200,18 @@ pub(crate) enum AnyTransport {
     Sim(Box<sim::Sim>),
     #[cfg(feature = "testing")]
     Tampered(Box<crate::testing::Tampered>),
+}
+
+impl AnyTransport {
+    /// What wakes a peer that waits for a word, where it is not a doorbell.
+    pub(crate) fn waker(&self, peer: crate::PeerId) -> Option<sim::Waker> {
+        match self {
+            AnyTransport::Shm(_) => None,
+            AnyTransport::Sim(sim) => sim.waker(peer),
+            #[cfg(feature = "testing")]
+            AnyTransport::Tampered(tampered) => tampered.waker(peer),
+        }
+    }
 }
 
 /// One forwarding per verb, written by hand: the match disappears where the variant is known.
@@ -180,9 +230,6 @@ impl Transport for AnyTransport {
     fn name(&self) -> &'static str {
         forward!(self.name())
     }
-    fn caps(&self) -> Caps {
-        forward!(self.caps())
-    }
     #[inline]
     fn now(&self) -> Duration {
         forward!(self.now())
@@ -195,8 +242,8 @@ impl Transport for AnyTransport {
     fn poll<S: Sink>(&mut self, sink: &mut S) -> usize {
         forward!(self.poll(sink))
     }
-    fn idle(&mut self, at_most: Duration, there: &mut dyn FnMut() -> bool) {
-        forward!(self.idle(at_most, there));
+    fn announce_sleep(&mut self, there: &mut dyn FnMut() -> bool) -> Option<Sleep> {
+        forward!(self.announce_sleep(there))
     }
     fn yield_now(&mut self) {
         forward!(self.yield_now());

@@ -48,7 +48,7 @@ fn send(
     fabric: &Fabric,
     to: PeerId,
     path: Path,
-    segment: &Segment<'_>,
+    segment: &Segment,
     bytes: &[u8],
 ) -> Result<(), Error> {
     match path {

@@ -2,9 +2,9 @@
 
 use samite_fabric::{Fabric, Match, PeerId};
 use samite_testkit::{Outcome, Who, check, pause, point, same, units};
-use std::cell::Cell;
 use std::ops::Range;
-use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 /// As many messages as fit into a ring at once.
 const FULL: u64 = 150;
@@ -15,10 +15,10 @@ const ECHO: u16 = 1;
 #[test]
 fn a_full_ring_does_not_hide_another() {
     let body = |fabric: &Fabric, members: &[PeerId]| -> Outcome {
-        let served = Rc::new(Cell::new(0u32));
+        let served = Arc::new(AtomicU32::new(0u32));
         let serve = served.clone();
         fabric.on(ECHO, move |_, bytes| {
-            serve.set(serve.get() + 1);
+            serve.fetch_add(1, Ordering::Relaxed);
             Some(bytes.to_vec())
         });
         fabric.barrier(members)?;
@@ -46,7 +46,7 @@ fn a_full_ring_does_not_hide_another() {
             taken[from] += 1;
             let all = taken.iter().all(|count| *count > 0);
             check!(all || number < 10, "after {number} messages: {taken:?}");
-            let both = served.get() == 2;
+            let both = served.load(Ordering::Relaxed) == 2;
             check!(
                 both || number < FULL,
                 "after {number} messages: {served:?} requests"

@@ -130,7 +130,7 @@ fn fork_and(child: impl FnOnce() -> Outcome) -> Outcome {
 }
 
 /// A segment that the child has a copy of, mapped or reached by the kernel: each operation is refused.
-fn try_remote(remote: &Remote<'_>) -> Outcome {
+fn try_remote(remote: &Remote) -> Outcome {
     let mut word = [0; 8];
     matches_or_fail!(remote.put(0, &[9; 8]), Err(Error::Forked));
     matches_or_fail!(remote.put_nb(0, &[9; 8]), Err(Error::Forked));

@@ -8,8 +8,8 @@ use samite_testkit::hostile::Liar;
 use samite_testkit::{Failed, Outcome};
 use std::time::Duration;
 
-const HONEST: [PeerId; 2] = [PeerId(0), PeerId(1)];
-const LIAR: PeerId = PeerId(2);
+const HONEST: [PeerId; 2] = [PeerId::new(0, 0), PeerId::new(1, 0)];
+const LIAR: PeerId = PeerId::new(2, 0);
 const ROUNDS: u64 = 6;
 
 fn scenario(seed: u64, random: &mut Rng) -> Scenario {
@@ -37,7 +37,7 @@ fn lie(fabric: &Fabric, seed: u64, rate: u32) -> Outcome {
 
 fn be_honest(fabric: &Fabric, seed: u64) -> Outcome {
     let own = Own::new(fabric, seed.is_multiple_of(3))?;
-    let other = HONEST[1 - fabric.me().index()];
+    let other = HONEST[1 - fabric.me().node() as usize];
     // With the liar nothing is waited for as long as with each other.
     for round in 0..ROUNDS {
         let patience = fabric.deadline();
@@ -60,8 +60,10 @@ fn a_liar_hurts_nobody() {
             LIAR => lie(fabric, seed, rate),
             _ => be_honest(fabric, seed),
         });
-        for (unit, end) in ended.into_iter().enumerate().take(2) {
-            end.unwrap_or_else(|Failed(why)| panic!("unit {unit}: {why}"));
-        }
+        let ended = ended.into_iter().enumerate().take(2);
+        let failed: Vec<String> = ended
+            .filter_map(|(unit, end)| end.err().map(|Failed(why)| format!("unit {unit}: {why}")))
+            .collect();
+        assert!(failed.is_empty(), "{}", failed.join("\n"));
     });
 }

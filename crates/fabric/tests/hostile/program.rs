@@ -19,10 +19,10 @@ const TEXT: usize = 10_000;
 
 /// What a unit has for all others. Anybody may put anything into a segment: only what nobody can write proves that
 /// the right bytes have come.
-pub(crate) struct Own<'f> {
-    fabric: &'f Fabric,
-    open: Segment<'f>,
-    reading: Gated<'f>,
+pub(crate) struct Own {
+    fabric: Fabric,
+    open: Segment,
+    reading: Gated,
 }
 
 fn tag(round: u64, number: u64) -> u64 {
@@ -37,8 +37,8 @@ fn seed(from: PeerId, to: PeerId, round: u64, number: u64) -> u64 {
     ((from.0 as u64) << 8 | to.0 as u64) << 32 | tag(round, number)
 }
 
-impl<'f> Own<'f> {
-    pub(crate) fn new(fabric: &'f Fabric, is_private: bool) -> Outcome<Own<'f>> {
+impl Own {
+    pub(crate) fn new(fabric: &Fabric, is_private: bool) -> Outcome<Own> {
         fabric.on(ECHO, |_, bytes| Some(bytes.to_vec()));
         let bytes = SHARE * 16;
         let open = if is_private {
@@ -53,7 +53,7 @@ impl<'f> Own<'f> {
         reading.shut();
         reading.turn(true)?;
         Ok(Own {
-            fabric,
+            fabric: fabric.clone(),
             open,
             reading,
         })
@@ -66,15 +66,15 @@ impl<'f> Own<'f> {
             .iter()
             .map(|peer| (*peer, self.begin(*peer, round)))
             .collect();
-        let end = |(peer, begun): (PeerId, Outcome<Begun<'_>>)| {
+        let end = |(peer, begun): (PeerId, Outcome<Begun>)| {
             let ended = begun.and_then(|begun| self.end(peer, round, begun));
             (peer, ended)
         };
         begun.into_iter().map(end).collect()
     }
 
-    fn begin(&self, peer: PeerId, round: u64) -> Outcome<Begun<'_>> {
-        let (fabric, me) = (self.fabric, self.fabric.me());
+    fn begin(&self, peer: PeerId, round: u64) -> Outcome<Begun> {
+        let (fabric, me) = (&self.fabric, self.fabric.me());
         let mut begun = Begun::default();
         let keys = [self.open.key().to_bytes(), self.reading.key().to_bytes()].concat();
         begun.sends.push(fabric.isend(peer, tag(round, 100), keys)?);
@@ -96,7 +96,7 @@ impl<'f> Own<'f> {
         Ok(begun)
     }
 
-    fn end(&self, peer: PeerId, round: u64, begun: Begun<'_>) -> Outcome {
+    fn end(&self, peer: PeerId, round: u64, begun: Begun) -> Outcome {
         let me = self.fabric.me();
         for (number, receive) in begun.receives.into_iter().enumerate() {
             let (status, bytes) = receive.wait()?;
@@ -127,7 +127,7 @@ impl<'f> Own<'f> {
     fn write(&self, peer: PeerId, key: SegmentKey) -> Outcome {
         check!(key.peer == peer, "a key of {} from {peer}", key.peer);
         let remote = self.fabric.attach(key)?;
-        let base = self.fabric.me().0 as u64 * SHARE;
+        let base = u64::from(self.fabric.identity().unit) * SHARE;
         remote.put(base, &pattern(1, 4999))?;
         remote.put_nb(base, &pattern(2, 300))?.wait()?;
         let word = base + 5000;
@@ -160,10 +160,10 @@ impl<'f> Own<'f> {
 
 /// What is in flight between two units.
 #[derive(Default)]
-struct Begun<'f> {
-    sends: Vec<Handle<'f, samite_fabric::Sent>>,
-    receives: Vec<Handle<'f, samite_fabric::Received>>,
-    requests: Vec<Handle<'f, Vec<u8>>>,
+struct Begun {
+    sends: Vec<Handle<samite_fabric::Sent>>,
+    receives: Vec<Handle<samite_fabric::Received>>,
+    requests: Vec<Handle<Vec<u8>>>,
 }
 
 /// The failures among honest units: there must be none.

@@ -39,4 +39,4 @@ mod owner;
 #[cfg(not(loom))]
 pub use holder::{Holder, Lease, Lent, Readable, Shared};
 #[cfg(not(loom))]
-pub use owner::{Exclusive, LeasedBlock, Slot};
+pub use owner::{Exclusive, LeasedBlock, OwnEntry};

@@ -7,7 +7,7 @@ use bytemuck::Pod;
 
 /// An entry of this process's directory, for a segment to come.
 #[derive(Clone, Debug)]
-pub struct Slot {
+pub struct OwnEntry {
     /// This process.
     pub holder: Holder,
     /// The words.
@@ -19,7 +19,7 @@ pub struct Slot {
 /// Memory of this process that it, too, reaches by leases only.
 #[derive(Debug)]
 pub struct LeasedBlock {
-    slot: Slot,
+    slot: OwnEntry,
     generation: u32,
     mode: Mode,
     /// Every range of it has a lease, but this one and the holder's (G4).
@@ -29,17 +29,17 @@ pub struct LeasedBlock {
 
 impl LeasedBlock {
     /// A block of the arena, offered and open.
-    pub fn new(growing: Growing, slot: Slot) -> Result<LeasedBlock, Error> {
+    pub fn new(growing: Growing, slot: OwnEntry) -> Result<LeasedBlock, Error> {
         let bytes = growing.block()?.into_bytes();
         Ok(LeasedBlock::offer(bytes, slot, false))
     }
 
     /// Private memory, offered and open: others reach it by the kernel or by messages.
-    pub fn adopt<T: Pod + Send>(elements: Vec<T>, slot: Slot) -> LeasedBlock {
+    pub fn adopt<T: Pod + Send>(elements: Vec<T>, slot: OwnEntry) -> LeasedBlock {
         LeasedBlock::offer(SharedBytes::adopt(elements), slot, true)
     }
 
-    fn offer(bytes: SharedBytes, slot: Slot, private: bool) -> LeasedBlock {
+    fn offer(bytes: SharedBytes, slot: OwnEntry, private: bool) -> LeasedBlock {
         let place = match private {
             true => bytes.address(),
             false => slot.holder.arena().offset_of(&bytes),
@@ -77,7 +77,7 @@ impl LeasedBlock {
 
     /// The bytes, to copy in and out; `None` unless it is open.
     pub fn share(&self) -> Result<Option<SharedBytes>, Error> {
-        let Slot { holder, entry, id } = &self.slot;
+        let OwnEntry { holder, entry, id } = &self.slot;
         let shared = holder.share(entry, self.generation, *id)?;
         Ok(shared.and_then(|shared| match shared {
             Shared::Mapped(bytes) => Some(bytes),
@@ -87,7 +87,7 @@ impl LeasedBlock {
 
     /// The bytes, to read; `None` unless it is being read.
     pub fn read(&self) -> Result<Option<Readable>, Error> {
-        let Slot { holder, entry, id } = &self.slot;
+        let OwnEntry { holder, entry, id } = &self.slot;
         holder.read(entry, self.generation, *id)
     }
 
@@ -230,7 +230,7 @@ mod tests {
         }
 
         fn block(&self, bytes: u64) -> LeasedBlock {
-            let slot = Slot {
+            let slot = OwnEntry {
                 holder: self.owner.clone(),
                 entry: self.entry(),
                 id: 7,
@@ -374,7 +374,7 @@ mod tests {
     #[test]
     fn private_memory_is_leased_like_any_other() {
         let node = node();
-        let slot = Slot {
+        let slot = OwnEntry {
             holder: node.owner.clone(),
             entry: node.entry(),
             id: 7,

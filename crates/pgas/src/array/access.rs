@@ -46,7 +46,7 @@ fn stretches(pieces: &[Piece]) -> impl Iterator<Item = &[Piece]> {
     pieces.chunk_by(|a, b| a.offset + a.len as u64 == b.offset)
 }
 
-impl<'f, T: Elem, const D: usize> Array<'f, T, D> {
+impl<T: Elem, const D: usize> Array<T, D> {
     /// Writes one element. One-sided; complete here and there.
     #[inline]
     pub fn put_value(&self, index: [u64; D], value: T) -> Result<()> {
@@ -78,7 +78,7 @@ impl<'f, T: Elem, const D: usize> Array<'f, T, D> {
         &self,
         bounds: Bounds<D>,
         from: &[T],
-        handles: &mut Vec<Handle<'f, u64>>,
+        handles: &mut Vec<Handle<u64>>,
     ) -> Result<()> {
         let mut packed = Vec::new();
         for rank in self.pattern.ranks(bounds) {
@@ -104,7 +104,7 @@ impl<'f, T: Elem, const D: usize> Array<'f, T, D> {
     }
 }
 
-impl<T: Elem, const D: usize, P: Reach> Array<'_, T, D, P> {
+impl<T: Elem, const D: usize, P: Reach> Array<T, D, P> {
     /// Reads one element. One-sided.
     #[inline]
     pub fn get_value(&self, index: [u64; D]) -> Result<T> {
@@ -172,7 +172,7 @@ impl<T: Elem, const D: usize, P: Reach> Array<'_, T, D, P> {
     }
 }
 
-impl<T: Elem, const D: usize, P: Phase> Array<'_, T, D, P> {
+impl<T: Elem, const D: usize, P: Phase> Array<T, D, P> {
     /// Names an element. Local.
     pub fn pointer(&self, index: [u64; D]) -> Result<GlobalPtr<T>> {
         self.check_index(index)?;

@@ -13,7 +13,7 @@ const NOWHERE: u64 = u64::MAX;
 /// Puts of a copy that are under way at a time.
 const FLIGHTS: usize = 256;
 
-impl<'f, T: Elem, const D: usize, P: OwnMut> Array<'f, T, D, P> {
+impl<T: Elem, const D: usize, P: OwnMut> Array<T, D, P> {
     /// Sets all elements to `value`. Collective.
     pub fn fill(&mut self, value: T) -> Result<()> {
         self.change(|_, elements, _| elements.fill(value))
@@ -40,7 +40,7 @@ impl<'f, T: Elem, const D: usize, P: OwnMut> Array<'f, T, D, P> {
     /// [`ArrayError::OtherPattern`] where the arrays are not distributed alike.
     pub fn combine<U: Elem>(
         &mut self,
-        other: &Array<'f, U, D, P>,
+        other: &Array<U, D, P>,
         mut of: impl FnMut(T, U) -> T,
     ) -> Result<()> {
         if self.pattern != other.pattern || self.team() != other.team() {
@@ -70,7 +70,7 @@ impl<'f, T: Elem, const D: usize, P: OwnMut> Array<'f, T, D, P> {
     }
 }
 
-impl<T: Elem, const D: usize, P: Own> Array<'_, T, D, P> {
+impl<T: Elem, const D: usize, P: Own> Array<T, D, P> {
     /// Calls `see(index, element)` for this unit's elements, in the order of its memory. Collective.
     pub fn for_each(&self, mut see: impl FnMut([u64; D], T)) -> Result<()> {
         P::settle(self.team())?;
@@ -187,7 +187,7 @@ impl<T: Elem, const D: usize, P: Own> Array<'_, T, D, P> {
     }
 }
 
-impl<'f, T: Elem, const D: usize> Array<'f, T, D> {
+impl<T: Elem, const D: usize> Array<T, D> {
     /// Copies the box `from` of `source` to the box `to` of this array; they may be distributed differently.
     /// Collective over the members of both arrays, which are the same; every member puts what it has.
     ///
@@ -196,7 +196,7 @@ impl<'f, T: Elem, const D: usize> Array<'f, T, D> {
     pub fn copy_from(
         &mut self,
         to: impl Into<Bounds<D>>,
-        source: &Array<'f, T, D>,
+        source: &Array<T, D>,
         from: impl Into<Bounds<D>>,
     ) -> Result<()> {
         let (to, from) = (to.into(), from.into());
@@ -219,7 +219,7 @@ impl<'f, T: Elem, const D: usize> Array<'f, T, D> {
     }
 
     /// Puts what this unit has of the box `from` of `source` to the box `to`.
-    fn put_own(&self, to: Bounds<D>, source: &Array<'f, T, D>, from: Bounds<D>) -> Result<()> {
+    fn put_own(&self, to: Bounds<D>, source: &Array<T, D>, from: Bounds<D>) -> Result<()> {
         let (mut handles, mut row) = (Vec::new(), Vec::new());
         for run in source.pattern.runs(source.rank(), from) {
             row.resize(run.len as usize, T::zeroed());

@@ -67,10 +67,10 @@ impl<const D: usize> Halo<D> {
 
 /// What an array needs to exchange its ghost cells.
 #[derive(Debug)]
-pub(super) struct Exchange<'f, T, const D: usize> {
-    landing: Segment<'f, T>,
+pub(super) struct Exchange<T, const D: usize> {
+    landing: Segment<T>,
     /// Per direction: the last round that has landed.
-    landed: Segment<'f, u64>,
+    landed: Segment<u64>,
     directions: Vec<Direction<D>>,
     /// Elements of the slots of one round.
     room: u64,
@@ -90,7 +90,7 @@ struct Direction<const D: usize> {
     slot: u64,
 }
 
-impl<'f, T: Elem, const D: usize> Exchange<'f, T, D> {
+impl<T: Elem, const D: usize> Exchange<T, D> {
     /// Frees this unit's slots. All members have met since they used them last.
     pub(super) fn release(self) {
         self.landing.release();
@@ -98,7 +98,7 @@ impl<'f, T: Elem, const D: usize> Exchange<'f, T, D> {
     }
 
     /// Collective. `None` where there is nothing to exchange.
-    pub(super) fn new(team: &Team<'f>, pattern: &Pattern<D>) -> Result<Option<Self>> {
+    pub(super) fn new(team: &Team, pattern: &Pattern<D>) -> Result<Option<Self>> {
         let halo = pattern.halo();
         let largest = pattern.local_extents(0);
         let mut room = 0;
@@ -164,7 +164,7 @@ fn cells<const D: usize>(pattern: &Pattern<D>, rank: u32, towards: [i8; D]) -> C
     }
 }
 
-impl<'f, T: Elem, const D: usize, P: OwnMut> Array<'f, T, D, P> {
+impl<T: Elem, const D: usize, P: OwnMut> Array<T, D, P> {
     /// Fills the ghost cells with the neighbours' elements as they are at their calls. Collective: every
     /// member calls it, and waits for its neighbours only. Needs no other synchronisation.
     ///

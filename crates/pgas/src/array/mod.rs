@@ -66,18 +66,18 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 /// An array of `D` dimensions whose elements are distributed over a team. `P` is the phase of its memory,
 /// as that of a [`Segment`].
 #[derive(Debug)]
-pub struct Array<'f, T, const D: usize, P: Phase = Shared> {
-    segment: Segment<'f, T, P>,
+pub struct Array<T, const D: usize, P: Phase = Shared> {
+    segment: Segment<T, P>,
     pattern: Pattern<D>,
-    exchange: Option<Exchange<'f, T, D>>,
+    exchange: Option<Exchange<T, D>>,
 }
 
-impl<'f, T: Elem, const D: usize> Array<'f, T, D> {
+impl<T: Elem, const D: usize> Array<T, D> {
     /// An array of zeros. Collective, with the same pattern.
     ///
     /// # Errors
     /// A grid that has not as many ranks as the team, patterns that differ, the budget.
-    pub fn new(team: &Team<'f>, pattern: Pattern<D>) -> Result<Array<'f, T, D>> {
+    pub fn new(team: &Team, pattern: Pattern<D>) -> Result<Array<T, D>> {
         let (grid, size) = (pattern.grid().ranks(), team.size());
         if grid != size {
             let wrong = ArrayError::OtherTeam { grid, team: size };
@@ -92,14 +92,14 @@ impl<'f, T: Elem, const D: usize> Array<'f, T, D> {
     }
 }
 
-impl<'f, T: Elem, const D: usize, P: Phase> Array<'f, T, D, P> {
+impl<T: Elem, const D: usize, P: Phase> Array<T, D, P> {
     /// Who has which element.
     pub fn pattern(&self) -> &Pattern<D> {
         &self.pattern
     }
 
     /// Whose array it is.
-    pub fn team(&self) -> &Team<'f> {
+    pub fn team(&self) -> &Team {
         self.segment.team()
     }
 
@@ -131,7 +131,7 @@ impl<'f, T: Elem, const D: usize, P: Phase> Array<'f, T, D, P> {
 }
 
 /// That all members mean the same by a collective call. Collective.
-fn agree(team: &Team<'_>, what: &'static str, value: &impl Hash) -> Result<()> {
+fn agree(team: &Team, what: &'static str, value: &impl Hash) -> Result<()> {
     let mut hasher = DefaultHasher::new();
     value.hash(&mut hasher);
     let ours = hasher.finish();

@@ -14,16 +14,16 @@ use samite_fabric::{Scope, Scoped};
 pub trait Own: Phase + Sized {
     /// Copies own elements.
     #[doc(hidden)]
-    fn read<T: Elem>(segment: &Segment<'_, T, Self>, offset: u64, into: &mut [T]) -> Result<()>;
+    fn read<T: Elem>(segment: &Segment<T, Self>, offset: u64, into: &mut [T]) -> Result<()>;
     /// The elements themselves, if nobody writes to them.
     #[doc(hidden)]
-    fn elements<'a, T: Elem>(segment: &'a Segment<'_, T, Self>) -> Option<&'a [T]>;
+    fn elements<'a, T: Elem>(segment: &'a Segment<T, Self>) -> Option<&'a [T]>;
     /// Before and after a collective algorithm: nobody is still at the elements, or yet.
     #[doc(hidden)]
-    fn settle(team: &Team<'_>) -> Result<()>;
+    fn settle(team: &Team) -> Result<()>;
     /// Ends the next [`Own::settle`] at the others: this member does not come; the error, for its caller.
     #[doc(hidden)]
-    fn refuse(_: &Team<'_>, error: Error) -> Error {
+    fn refuse(_: &Team, error: Error) -> Error {
         error
     }
 }
@@ -32,10 +32,10 @@ pub trait Own: Phase + Sized {
 pub trait OwnMut: Own {
     /// Copies to own elements.
     #[doc(hidden)]
-    fn write<T: Elem>(segment: &mut Segment<'_, T, Self>, offset: u64, from: &[T]) -> Result<()>;
+    fn write<T: Elem>(segment: &mut Segment<T, Self>, offset: u64, from: &[T]) -> Result<()>;
     /// The elements themselves, if nobody else has them.
     #[doc(hidden)]
-    fn elements_mut<'a, T: Elem>(segment: &'a mut Segment<'_, T, Self>) -> Option<&'a mut [T]>;
+    fn elements_mut<'a, T: Elem>(segment: &'a mut Segment<T, Self>) -> Option<&'a mut [T]>;
 }
 
 /// A phase in which everybody may get everybody's elements.
@@ -43,16 +43,16 @@ pub trait Reach: Own {
     /// Gets elements.
     #[doc(hidden)]
     fn get<T: Elem>(
-        segment: &Segment<'_, T, Self>,
+        segment: &Segment<T, Self>,
         rank: u32,
         index: u64,
         into: &mut [T],
     ) -> Result<()>;
     /// Starts to get elements; `None` when they are there already.
     #[doc(hidden)]
-    fn start_get<'s, 'f, 'env, T: Elem>(
-        segment: &Segment<'f, T, Self>,
-        scope: &'s Scope<'_, 'env, 'f>,
+    fn start_get<'s, 'env, T: Elem>(
+        segment: &Segment<T, Self>,
+        scope: &'s Scope<'_, 'env, '_>,
         rank: u32,
         index: u64,
         into: &'env mut [T],
@@ -60,42 +60,42 @@ pub trait Reach: Own {
 }
 
 impl Own for Shared {
-    fn read<T: Elem>(segment: &Segment<'_, T>, offset: u64, into: &mut [T]) -> Result<()> {
+    fn read<T: Elem>(segment: &Segment<T>, offset: u64, into: &mut [T]) -> Result<()> {
         segment.read_local(offset, into)
     }
 
-    fn elements<'a, T: Elem>(_: &'a Segment<'_, T>) -> Option<&'a [T]> {
+    fn elements<'a, T: Elem>(_: &'a Segment<T>) -> Option<&'a [T]> {
         None
     }
 
-    fn settle(team: &Team<'_>) -> Result<()> {
+    fn settle(team: &Team) -> Result<()> {
         team.barrier()
     }
 
-    fn refuse(team: &Team<'_>, error: Error) -> Error {
+    fn refuse(team: &Team, error: Error) -> Error {
         team.0.refuse_next(error)
     }
 }
 
 impl OwnMut for Shared {
-    fn write<T: Elem>(segment: &mut Segment<'_, T>, offset: u64, from: &[T]) -> Result<()> {
+    fn write<T: Elem>(segment: &mut Segment<T>, offset: u64, from: &[T]) -> Result<()> {
         segment.write_local(offset, from)
     }
 
-    fn elements_mut<'a, T: Elem>(_: &'a mut Segment<'_, T>) -> Option<&'a mut [T]> {
+    fn elements_mut<'a, T: Elem>(_: &'a mut Segment<T>) -> Option<&'a mut [T]> {
         None
     }
 }
 
 impl Reach for Shared {
     #[inline]
-    fn get<T: Elem>(segment: &Segment<'_, T>, rank: u32, index: u64, into: &mut [T]) -> Result<()> {
+    fn get<T: Elem>(segment: &Segment<T>, rank: u32, index: u64, into: &mut [T]) -> Result<()> {
         segment.get(rank, index, into)
     }
 
-    fn start_get<'s, 'f, 'env, T: Elem>(
-        segment: &Segment<'f, T>,
-        scope: &'s Scope<'_, 'env, 'f>,
+    fn start_get<'s, 'env, T: Elem>(
+        segment: &Segment<T>,
+        scope: &'s Scope<'_, 'env, '_>,
         rank: u32,
         index: u64,
         into: &'env mut [T],
@@ -106,49 +106,45 @@ impl Reach for Shared {
 }
 
 impl Own for Local {
-    fn read<T: Elem>(segment: &Segment<'_, T, Local>, offset: u64, into: &mut [T]) -> Result<()> {
+    fn read<T: Elem>(segment: &Segment<T, Local>, offset: u64, into: &mut [T]) -> Result<()> {
         check(segment, offset, into.len())?;
         into.copy_from_slice(&segment.as_slice()[offset as usize..][..into.len()]);
         Ok(())
     }
 
-    fn elements<'a, T: Elem>(segment: &'a Segment<'_, T, Local>) -> Option<&'a [T]> {
+    fn elements<'a, T: Elem>(segment: &'a Segment<T, Local>) -> Option<&'a [T]> {
         Some(segment.as_slice())
     }
 
     /// A change of the phase comes before and after.
-    fn settle(_: &Team<'_>) -> Result<()> {
+    fn settle(_: &Team) -> Result<()> {
         Ok(())
     }
 }
 
 impl OwnMut for Local {
-    fn write<T: Elem>(segment: &mut Segment<'_, T, Local>, offset: u64, from: &[T]) -> Result<()> {
+    fn write<T: Elem>(segment: &mut Segment<T, Local>, offset: u64, from: &[T]) -> Result<()> {
         check(segment, offset, from.len())?;
         segment.as_mut_slice()[offset as usize..][..from.len()].copy_from_slice(from);
         Ok(())
     }
 
-    fn elements_mut<'a, T: Elem>(segment: &'a mut Segment<'_, T, Local>) -> Option<&'a mut [T]> {
+    fn elements_mut<'a, T: Elem>(segment: &'a mut Segment<T, Local>) -> Option<&'a mut [T]> {
         Some(segment.as_mut_slice())
     }
 }
 
 impl Own for ReadOnly {
-    fn read<T: Elem>(
-        segment: &Segment<'_, T, ReadOnly>,
-        offset: u64,
-        into: &mut [T],
-    ) -> Result<()> {
+    fn read<T: Elem>(segment: &Segment<T, ReadOnly>, offset: u64, into: &mut [T]) -> Result<()> {
         segment.get(segment.team().rank(), offset, into)
     }
 
-    fn elements<'a, T: Elem>(segment: &'a Segment<'_, T, ReadOnly>) -> Option<&'a [T]> {
+    fn elements<'a, T: Elem>(segment: &'a Segment<T, ReadOnly>) -> Option<&'a [T]> {
         segment.slice(segment.team().rank()).ok().flatten()
     }
 
     /// Nothing changes.
-    fn settle(_: &Team<'_>) -> Result<()> {
+    fn settle(_: &Team) -> Result<()> {
         Ok(())
     }
 }
@@ -156,7 +152,7 @@ impl Own for ReadOnly {
 impl Reach for ReadOnly {
     #[inline]
     fn get<T: Elem>(
-        segment: &Segment<'_, T, ReadOnly>,
+        segment: &Segment<T, ReadOnly>,
         rank: u32,
         index: u64,
         into: &mut [T],
@@ -164,9 +160,9 @@ impl Reach for ReadOnly {
         segment.get(rank, index, into)
     }
 
-    fn start_get<'s, 'f, 'env, T: Elem>(
-        segment: &Segment<'f, T, ReadOnly>,
-        _: &'s Scope<'_, 'env, 'f>,
+    fn start_get<'s, 'env, T: Elem>(
+        segment: &Segment<T, ReadOnly>,
+        _: &'s Scope<'_, 'env, '_>,
         rank: u32,
         index: u64,
         into: &'env mut [T],
@@ -177,7 +173,7 @@ impl Reach for ReadOnly {
 }
 
 /// Whether elements are inside of this unit's part.
-fn check<T: Elem>(segment: &Segment<'_, T, Local>, first: u64, count: usize) -> Result<()> {
+fn check<T: Elem>(segment: &Segment<T, Local>, first: u64, count: usize) -> Result<()> {
     let (len, end) = (segment.len(), first.saturating_add(count as u64));
     if end <= len {
         return Ok(());
@@ -191,9 +187,9 @@ fn check<T: Elem>(segment: &Segment<'_, T, Local>, first: u64, count: usize) -> 
     })
 }
 
-impl<'f, T: Elem, const D: usize, P: Phase> Array<'f, T, D, P> {
+impl<T: Elem, const D: usize, P: Phase> Array<T, D, P> {
     /// The same array in another phase. Collective. Errors, and how the array comes back: [`Segment::turn`].
-    pub fn turn<Q: Phase>(self) -> Result<Array<'f, T, D, Q>, Unturned<Self>> {
+    pub fn turn<Q: Phase>(self) -> Result<Array<T, D, Q>, Unturned<Self>> {
         let Array {
             segment,
             pattern,
@@ -214,26 +210,26 @@ impl<'f, T: Elem, const D: usize, P: Phase> Array<'f, T, D, P> {
     }
 }
 
-impl<'f, T: Elem, const D: usize> Array<'f, T, D> {
+impl<T: Elem, const D: usize> Array<T, D> {
     /// Each member gets its own elements in place. Collective; see [`Segment::into_local`].
-    pub fn into_local(self) -> Result<Array<'f, T, D, Local>> {
+    pub fn into_local(self) -> Result<Array<T, D, Local>> {
         Ok(self.turn()?)
     }
 
     /// Everybody may only read. Collective; see [`Segment::into_read_only`].
-    pub fn into_read_only(self) -> Result<Array<'f, T, D, ReadOnly>> {
+    pub fn into_read_only(self) -> Result<Array<T, D, ReadOnly>> {
         Ok(self.turn()?)
     }
 }
 
-impl<'f, T: Elem, const D: usize> Array<'f, T, D, Local> {
+impl<T: Elem, const D: usize> Array<T, D, Local> {
     /// Everybody may put and get again. Collective.
-    pub fn into_shared(self) -> Result<Array<'f, T, D>> {
+    pub fn into_shared(self) -> Result<Array<T, D>> {
         Ok(self.turn()?)
     }
 
     /// Everybody may only read. Collective.
-    pub fn into_read_only(self) -> Result<Array<'f, T, D, ReadOnly>> {
+    pub fn into_read_only(self) -> Result<Array<T, D, ReadOnly>> {
         Ok(self.turn()?)
     }
 
@@ -250,14 +246,14 @@ impl<'f, T: Elem, const D: usize> Array<'f, T, D, Local> {
     }
 }
 
-impl<'f, T: Elem, const D: usize> Array<'f, T, D, ReadOnly> {
+impl<T: Elem, const D: usize> Array<T, D, ReadOnly> {
     /// Everybody may put and get again. Collective.
-    pub fn into_shared(self) -> Result<Array<'f, T, D>> {
+    pub fn into_shared(self) -> Result<Array<T, D>> {
         Ok(self.turn()?)
     }
 
     /// Each member gets its own elements in place. Collective.
-    pub fn into_local(self) -> Result<Array<'f, T, D, Local>> {
+    pub fn into_local(self) -> Result<Array<T, D, Local>> {
         Ok(self.turn()?)
     }
 

@@ -18,7 +18,7 @@ use super::{Array, ArrayError, Dist};
 use crate::{Elem, Result, Team};
 use std::cmp::Ordering;
 
-impl<T: Elem> Array<'_, T, 1> {
+impl<T: Elem> Array<T, 1> {
     /// Sorts the array: ascending, stable, every member keeps as many elements as it had. Collective.
     /// Memory: two more copies of this unit's elements meanwhile.
     ///
@@ -107,8 +107,8 @@ fn check_cuts(all: &[u64], lens: &[u64]) -> Result<()> {
 }
 
 /// Looks for the cuts.
-struct Cutting<'a, 'f, T> {
-    team: &'a Team<'f>,
+struct Cutting<'a, T> {
+    team: &'a Team,
     own: &'a [T],
     /// Per rank but the first: how many elements of all come before its first one.
     targets: Vec<u64>,
@@ -124,8 +124,8 @@ struct Proposal<T> {
     weight: u64,
 }
 
-impl<'a, 'f, T: Elem> Cutting<'a, 'f, T> {
-    fn new(team: &'a Team<'f>, own: &'a [T], lens: &[u64]) -> Self {
+impl<'a, T: Elem> Cutting<'a, T> {
+    fn new(team: &'a Team, own: &'a [T], lens: &[u64]) -> Self {
         let mut before = 0;
         let sums = lens.iter().map(|len| {
             before += len;

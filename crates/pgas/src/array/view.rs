@@ -41,9 +41,9 @@ impl<I: Iterator<Item = Run<D>>, const D: usize> Cutter<I, D> {
     }
 }
 
-impl<'f, T: Elem, const D: usize, P: Phase> Array<'f, T, D, P> {
+impl<T: Elem, const D: usize, P: Phase> Array<T, D, P> {
     /// This unit's elements: runs of consecutive indices, with their offsets in its memory.
-    pub fn local_runs(&self) -> impl Iterator<Item = Run<D>> + use<'_, 'f, T, D, P> {
+    pub fn local_runs(&self) -> impl Iterator<Item = Run<D>> + use<'_, T, D, P> {
         self.pattern.local_runs(self.rank())
     }
 
@@ -63,7 +63,7 @@ impl<'f, T: Elem, const D: usize, P: Phase> Array<'f, T, D, P> {
     }
 }
 
-impl<T: Elem, const D: usize, P: Own> Array<'_, T, D, P> {
+impl<T: Elem, const D: usize, P: Own> Array<T, D, P> {
     /// Copies this unit's memory from `offset` on, in the order of [`Array::local_runs`]. Local.
     pub fn read_local(&self, offset: u64, into: &mut [T]) -> Result<()> {
         P::read(&self.segment, offset, into)
@@ -93,7 +93,7 @@ impl<T: Elem, const D: usize, P: Own> Array<'_, T, D, P> {
     }
 }
 
-impl<T: Elem, const D: usize, P: OwnMut> Array<'_, T, D, P> {
+impl<T: Elem, const D: usize, P: OwnMut> Array<T, D, P> {
     /// Copies to this unit's memory. Local.
     pub fn write_local(&mut self, offset: u64, from: &[T]) -> Result<()> {
         P::write(&mut self.segment, offset, from)
@@ -125,9 +125,9 @@ impl<T: Elem, const D: usize, P: OwnMut> Array<'_, T, D, P> {
     }
 }
 
-impl<'f, T: Elem, const D: usize, P: Reach> Array<'f, T, D, P> {
+impl<T: Elem, const D: usize, P: Reach> Array<T, D, P> {
     /// All elements of the array in row-major order, wherever they are. One-sided; got in large pieces.
-    pub fn elements(&self) -> Elements<'_, 'f, T, D, P> {
+    pub fn elements(&self) -> Elements<'_, T, D, P> {
         Elements {
             array: self,
             next: 0,
@@ -138,14 +138,14 @@ impl<'f, T: Elem, const D: usize, P: Reach> Array<'f, T, D, P> {
 
 /// See [`Array::elements`]. After an error it goes on behind the elements that could not be had.
 #[derive(Debug)]
-pub struct Elements<'a, 'f, T, const D: usize, P: Phase> {
-    array: &'a Array<'f, T, D, P>,
+pub struct Elements<'a, T, const D: usize, P: Phase> {
+    array: &'a Array<T, D, P>,
     /// The first element, in row-major order, that was not asked for.
     next: u64,
     got: std::vec::IntoIter<T>,
 }
 
-impl<T: Elem, const D: usize, P: Reach> Elements<'_, '_, T, D, P> {
+impl<T: Elem, const D: usize, P: Reach> Elements<'_, T, D, P> {
     /// The box of the next elements: the rest of a row, or rows, or planes, as many as a window takes.
     fn advance(&mut self) -> Bounds<D> {
         let whole = self.array.pattern.bounds();
@@ -169,7 +169,7 @@ impl<T: Elem, const D: usize, P: Reach> Elements<'_, '_, T, D, P> {
     }
 }
 
-impl<T: Elem, const D: usize, P: Reach> Iterator for Elements<'_, '_, T, D, P> {
+impl<T: Elem, const D: usize, P: Reach> Iterator for Elements<'_, T, D, P> {
     type Item = Result<T>;
 
     fn next(&mut self) -> Option<Result<T>> {

@@ -27,13 +27,14 @@ use crate::team::Inner;
 use crate::{Error, Result, TeamId, Unit};
 use clock::Clock;
 use home::{Answer, Home, Key, Question};
+use parking_lot::Mutex;
 use samite_fabric::{Error as Below, Fabric, Match, PeerId};
 use serde::{Deserialize, Serialize};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
 use std::ops::Range;
 use std::panic::Location;
-use std::rc::Rc;
+use std::sync::Arc;
 
 /// The handler that answers questions about this unit's memory.
 const QUESTIONS: u16 = 0xd5c0;
@@ -62,13 +63,13 @@ const CONFLICTS_MAX: usize = 10_000;
 
 /// The checking mode of one unit.
 #[derive(Debug)]
-pub(crate) struct Checker<'f> {
-    fabric: &'f Fabric,
+pub(crate) struct Checker {
+    fabric: Fabric,
     me: u32,
     /// By unit.
     peers: Vec<PeerId>,
     clock: RefCell<Clock>,
-    home: Rc<RefCell<Home>>,
+    home: Arc<Mutex<Home>>,
     /// Whose memory has implicit puts of this unit that are not complete.
     incomplete: RefCell<BTreeSet<u32>>,
     conflicts: RefCell<Vec<Conflict>>,
@@ -76,19 +77,19 @@ pub(crate) struct Checker<'f> {
     told: Cell<usize>,
 }
 
-impl<'f> Checker<'f> {
+impl Checker {
     /// Begins to check, if the fabric's settings want it.
-    pub(crate) fn start(fabric: &'f Fabric, me: Unit, peers: &[PeerId]) -> Option<Checker<'f>> {
+    pub(crate) fn start(fabric: &Fabric, me: Unit, peers: &[PeerId]) -> Option<Checker> {
         if !fabric.checks() {
             return None;
         }
-        let home = Rc::new(RefCell::new(Home::new(me)));
+        let home = Arc::new(Mutex::new(Home::new(me)));
         let answers = home.clone();
         fabric.on(QUESTIONS, move |_, bytes| {
-            answers.borrow_mut().answer_message(bytes)
+            answers.lock().answer_message(bytes)
         });
         Some(Checker {
-            fabric,
+            fabric: fabric.clone(),
             me: me.0,
             peers: peers.to_vec(),
             clock: RefCell::new(Clock::of(me.0)),
@@ -214,12 +215,7 @@ impl<'f> Checker<'f> {
     }
 
     /// A collective begins: tells the clock to the members `to` that learn of this unit by it.
-    pub(crate) fn begin(
-        &self,
-        team: &Inner<'_>,
-        number: u64,
-        to: impl Fn(u32) -> bool,
-    ) -> Result<()> {
+    pub(crate) fn begin(&self, team: &Inner, number: u64, to: impl Fn(u32) -> bool) -> Result<()> {
         let told = Told {
             clock: self.clock.borrow().clone(),
             news: self.conflicts.borrow().get(self.told.get()).cloned(),
@@ -235,12 +231,7 @@ impl<'f> Checker<'f> {
     }
 
     /// A collective has ended: learns of the members `from`.
-    pub(crate) fn end(
-        &self,
-        team: &Inner<'_>,
-        number: u64,
-        from: impl Fn(u32) -> bool,
-    ) -> Result<()> {
+    pub(crate) fn end(&self, team: &Inner, number: u64, from: impl Fn(u32) -> bool) -> Result<()> {
         for (rank, peer) in team.peers.iter().enumerate() {
             if rank as u32 != team.rank && from(rank as u32) {
                 self.hear_of(*peer, tag(team, number), true)?;
@@ -253,7 +244,7 @@ impl<'f> Checker<'f> {
     /// somebody has found a conflict. All members decide alike.
     pub(crate) fn end_all(
         &self,
-        team: &Inner<'_>,
+        team: &Inner,
         number: u64,
         from: impl Fn(u32) -> bool,
     ) -> Result<()> {
@@ -292,7 +283,7 @@ impl<'f> Checker<'f> {
 
     fn ask(&self, unit: u32, question: Question) -> Result<Answer> {
         if unit == self.me {
-            return Ok(self.home.borrow_mut().answer(question));
+            return Ok(self.home.lock().answer(question));
         }
         let Some(peer) = self.peers.get(unit as usize) else {
             return Ok(Answer::default());
@@ -315,7 +306,7 @@ fn alive<T>(said: Result<T, Below>) -> Result<Option<T>> {
 }
 
 /// The tag of the clocks of one collective.
-fn tag(team: &Inner<'_>, number: u64) -> u64 {
+fn tag(team: &Inner, number: u64) -> u64 {
     let mixed = team
         .id
         .0

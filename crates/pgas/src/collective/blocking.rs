@@ -7,7 +7,7 @@ use super::shape::{Blocks, Combine, Moves};
 use super::{Input, Output};
 use crate::{Elem, Error, Result, Team};
 
-impl<'f> Team<'f> {
+impl Team {
     /// Waits until all members have called it. What was complete at its target before, or flushed, is
     /// visible to all members after it.
     pub fn barrier(&self) -> Result<()> {

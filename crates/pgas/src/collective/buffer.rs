@@ -87,7 +87,7 @@ impl<'a, T: Elem> Source<'a, T> {
         self.len() == 0
     }
 
-    pub(super) fn input(self, team: &Team<'_>) -> Input<'a> {
+    pub(super) fn input(self, team: &Team) -> Input<'a> {
         match self {
             Source::Slice(slice) => Input::Private(Cow::Borrowed(crate::bytes_of(slice))),
             Source::Part(part) => part.input(team),
@@ -109,7 +109,7 @@ impl<'a, T: Elem> Target<'a, T> {
         self.len() == 0
     }
 
-    pub(super) fn output(self, team: &Team<'_>) -> Output<'a> {
+    pub(super) fn output(self, team: &Team) -> Output<'a> {
         match self {
             Target::Slice(slice) => Output::Private(crate::bytes_of_mut(slice)),
             Target::Part(part) => Output::Shared(part.bytes().clone(), part.reach(team)),
@@ -117,7 +117,7 @@ impl<'a, T: Elem> Target<'a, T> {
     }
 
     /// As a source: what the root of a broadcast gives.
-    pub(super) fn into_input(self, team: &Team<'_>) -> Input<'a> {
+    pub(super) fn into_input(self, team: &Team) -> Input<'a> {
         match self {
             Target::Slice(slice) => Input::Private(Cow::Borrowed(crate::bytes_of(slice))),
             Target::Part(part) => part.input(team),
@@ -127,7 +127,7 @@ impl<'a, T: Elem> Target<'a, T> {
 
 /// Both ends of a call; a source that overlaps its target is copied first.
 pub(super) fn ends<'a, T: Elem>(
-    team: &Team<'_>,
+    team: &Team,
     from: Source<'a, T>,
     into: Target<'a, T>,
 ) -> (Input<'a>, Output<'a>) {
@@ -144,7 +144,7 @@ pub(super) fn ends<'a, T: Elem>(
 }
 
 impl<'a, T: Elem> Part<'a, T> {
-    fn input(self, team: &Team<'_>) -> Input<'a> {
+    fn input(self, team: &Team) -> Input<'a> {
         Input::Shared(self.bytes().clone(), self.reach(team))
     }
 }

@@ -252,7 +252,7 @@ impl Failure {
     }
 
     /// For the user.
-    pub(crate) fn error(self, team: &Inner<'_>, what: &'static str) -> Error {
+    pub(crate) fn error(self, team: &Inner, what: &'static str) -> Error {
         let unit = |rank: u32| team.group.members()[rank as usize];
         match self {
             Failure::Lost(rank) => Error::UnitLost {

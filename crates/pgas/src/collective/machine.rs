@@ -25,17 +25,18 @@ use super::combining::Combiner;
 use super::schedule::{Schedule, Span, Step};
 use crate::Error;
 use crate::team::Inner;
+use parking_lot::Mutex;
 use samite_fabric::{Fabric, Handle, Match, PeerId, Received, Sent};
 use samite_mem::SharedBytes;
-use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
+use std::sync::Arc;
 
 /// The active message by which a member ends the calls of the others: life, team, call, [`Failure::words`].
 const END: u16 = 0xd500;
 
 /// Failures that others told.
-pub(super) type Ends = Rc<RefCell<Told>>;
+pub(super) type Ends = Arc<Mutex<Told>>;
 
 /// By team and call: how many were told before, by whom, why.
 #[derive(Debug, Default)]
@@ -78,7 +79,7 @@ pub(super) fn listen(fabric: &Fabric, life: u32) -> Ends {
             && let Ok(why) = <[u64; 4]>::try_from(why)
             && *of == u64::from(life)
         {
-            kept.borrow_mut().add((*team, *call), from, why);
+            kept.lock().add((*team, *call), from, why);
         }
         None
     });
@@ -96,16 +97,16 @@ struct Place {
 
 /// A message on its way to this member.
 #[derive(Debug)]
-struct Expected<'f> {
-    handle: Handle<'f, Received>,
+struct Expected {
+    handle: Handle<Received>,
     from: u32,
     len: u64,
 }
 
 /// See the module's text.
 #[derive(Debug)]
-pub(crate) struct Machine<'f> {
-    fabric: &'f Fabric,
+pub(crate) struct Machine {
+    fabric: Fabric,
     place: Place,
     call: Call,
     tag: u64,
@@ -113,23 +114,23 @@ pub(crate) struct Machine<'f> {
     schedule: Schedule,
     next: usize,
     memory: Vec<SharedBytes>,
-    sends: Vec<(Handle<'f, Sent>, u32)>,
-    receives: Vec<Expected<'f>>,
+    sends: Vec<(Handle<Sent>, u32)>,
+    receives: Vec<Expected>,
     /// The descriptor of the rank before.
-    descriptor: Option<Handle<'f, Received>>,
+    descriptor: Option<Handle<Received>>,
     result: Option<Result<(), Failure>>,
     /// Inside a step, or left there by a panic of the combiner.
     stepping: bool,
 }
 
-impl<'f> Machine<'f> {
+impl Machine {
     /// `memory`: what the member gives, and where it gets; the scratch is made here.
     pub(super) fn start(
-        team: &Inner<'f>,
+        team: &Inner,
         call: Call,
         schedule: Schedule,
         memory: (SharedBytes, SharedBytes),
-    ) -> Machine<'f> {
+    ) -> Machine {
         let mut machine = Machine::new(team, call, schedule, memory);
         if let Err(failure) = machine.introduce() {
             machine.fail(failure);
@@ -142,18 +143,18 @@ impl<'f> Machine<'f> {
     }
 
     /// Ends a call at all others that this member cannot take part in.
-    pub(super) fn refuse(team: &Inner<'f>, call: Call, failure: Failure) {
+    pub(super) fn refuse(team: &Inner, call: Call, failure: Failure) {
         let nothing = || SharedBytes::adopt(Vec::<u8>::new());
         let memory = (nothing(), nothing());
         Machine::new(team, call, Schedule::default(), memory).fail(failure);
     }
 
     fn new(
-        team: &Inner<'f>,
+        team: &Inner,
         call: Call,
         schedule: Schedule,
         (input, output): (SharedBytes, SharedBytes),
-    ) -> Machine<'f> {
+    ) -> Machine {
         let job = &team.job;
         let scratch = schedule.scratch.iter();
         let scratch = scratch.map(|bytes| SharedBytes::adopt(vec![0; *bytes as usize]));
@@ -162,7 +163,7 @@ impl<'f> Machine<'f> {
         let team_bits =
             u64::from(life & 0xf) << 31 | (team.id.0 >> 32 & 0x7ff) << 20 | team.id.0 & 0xf_ffff;
         Machine {
-            fabric: job.fabric,
+            fabric: job.fabric.clone(),
             place: Place {
                 life,
                 team: team.id.0,
@@ -246,14 +247,12 @@ impl<'f> Machine<'f> {
 
     /// Whether another member ended the call, or called something else.
     fn hear(&mut self) -> Result<(), Failure> {
-        if !self.ends.borrow().of.is_empty() {
-            let key = (self.place.team, self.call.number);
-            let told = self.ends.borrow_mut().take(key);
-            if let Some((from, why)) = told {
-                let teller = self.place.peers.iter().position(|peer| *peer == from);
-                let teller = teller.unwrap_or(0) as u32;
-                return Err(Failure::from_words(why, teller, self.size()));
-            }
+        let key = (self.place.team, self.call.number);
+        let told = self.ends.lock().take(key);
+        if let Some((from, why)) = told {
+            let teller = self.place.peers.iter().position(|peer| *peer == from);
+            let teller = teller.unwrap_or(0) as u32;
+            return Err(Failure::from_words(why, teller, self.size()));
         }
         let Some(descriptor) = self.descriptor.take_if(|handle| handle.is_over()) else {
             return Ok(());
@@ -394,7 +393,7 @@ impl<'f> Machine<'f> {
     }
 }
 
-impl Drop for Machine<'_> {
+impl Drop for Machine {
     fn drop(&mut self) {
         if self.stepping {
             // By a panic of the combiner: the others do not wait for what does not come.

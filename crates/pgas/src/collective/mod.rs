@@ -87,16 +87,16 @@ use crate::Error;
 
 /// What the collectives of a job share.
 #[derive(Debug)]
-pub(crate) struct State<'f> {
+pub(crate) struct State {
     ends: Ends,
-    in_flight: RefCell<Vec<InFlight<'f>>>,
+    in_flight: RefCell<Vec<InFlight>>,
     staging: RefCell<Option<Staging>>,
     blocks: shared::Blocks,
     left_behind: Cell<bool>,
 }
 
-impl<'f> State<'f> {
-    pub(crate) fn new(fabric: &Fabric, life: u32) -> State<'f> {
+impl State {
+    pub(crate) fn new(fabric: &Fabric, life: u32) -> State {
         State {
             ends: machine::listen(fabric, life),
             in_flight: RefCell::default(),
@@ -114,7 +114,7 @@ impl<'f> State<'f> {
 
     /// Moves on what is in flight, without waiting.
     pub(crate) fn step(&self) {
-        let going_on = |call: &mut InFlight<'f>| match call.try_borrow_mut() {
+        let going_on = |call: &mut InFlight| match call.try_borrow_mut() {
             Ok(mut call) => call.step().is_none(),
             Err(_) => true,
         };

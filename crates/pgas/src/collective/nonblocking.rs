@@ -20,9 +20,9 @@ fn room<T: Elem>(count: u64) -> Result<SharedBytes> {
     Ok(SharedBytes::adopt(crate::zeros::<T>(count)?))
 }
 
-impl<'f> Team<'f> {
+impl Team {
     /// Ends when all members have called it.
-    pub fn ibarrier(&self) -> Result<Pending<'f, ()>> {
+    pub fn ibarrier(&self) -> Result<Pending<()>> {
         let call = self.0.next_call(Kind::Barrier);
         let schedule = schedule::moves(&Moves::Barrier, self.rank(), self.size());
         let (input, output) = (nothing(), nothing());
@@ -40,7 +40,7 @@ impl<'f> Team<'f> {
     }
 
     /// [`Team::broadcast`]; gives the buffer back.
-    pub fn ibroadcast<T: Elem>(&self, root: u32, buffer: Vec<T>) -> Result<Pending<'f, Vec<T>>> {
+    pub fn ibroadcast<T: Elem>(&self, root: u32, buffer: Vec<T>) -> Result<Pending<Vec<T>>> {
         let count = buffer.len() as u64;
         let call = self.call::<T>(Kind::Broadcast, count).root(root);
         let bytes = self.checked_pending(call, || {
@@ -64,7 +64,7 @@ impl<'f> Team<'f> {
         root: u32,
         from: Vec<T>,
         count: u64,
-    ) -> Result<Pending<'f, Vec<T>>> {
+    ) -> Result<Pending<Vec<T>>> {
         let call = self.call::<T>(Kind::Scatter, count).root(root);
         let total = from.len() as u64;
         self.fly(call, from, count, || {
@@ -83,7 +83,7 @@ impl<'f> Team<'f> {
         from: Vec<T>,
         counts: &[u64],
         count: u64,
-    ) -> Result<Pending<'f, Vec<T>>> {
+    ) -> Result<Pending<Vec<T>>> {
         let call = self.call::<T>(Kind::ScatterV, 0).root(root);
         let total = from.len() as u64;
         self.fly(call, from, count, || {
@@ -98,7 +98,7 @@ impl<'f> Team<'f> {
     }
 
     /// [`Team::gather`]; gives all blocks at `root`, nothing elsewhere.
-    pub fn igather<T: Elem>(&self, root: u32, from: Vec<T>) -> Result<Pending<'f, Vec<T>>> {
+    pub fn igather<T: Elem>(&self, root: u32, from: Vec<T>) -> Result<Pending<Vec<T>>> {
         let own = from.len() as u64;
         let call = self.call::<T>(Kind::Gather, own).root(root);
         let count = self.at_root(root, own.saturating_mul(u64::from(self.size())));
@@ -116,7 +116,7 @@ impl<'f> Team<'f> {
         root: u32,
         from: Vec<T>,
         counts: &[u64],
-    ) -> Result<Pending<'f, Vec<T>>> {
+    ) -> Result<Pending<Vec<T>>> {
         let call = self.call::<T>(Kind::GatherV, 0).root(root);
         let (count, own) = (self.at_root(root, sum(counts)), from.len() as u64);
         self.fly(call, from, count, || {
@@ -131,7 +131,7 @@ impl<'f> Team<'f> {
     }
 
     /// [`Team::all_gather`]; gives all blocks.
-    pub fn iall_gather<T: Elem>(&self, from: Vec<T>) -> Result<Pending<'f, Vec<T>>> {
+    pub fn iall_gather<T: Elem>(&self, from: Vec<T>) -> Result<Pending<Vec<T>>> {
         let own = from.len() as u64;
         let call = self.call::<T>(Kind::AllGather, own);
         let count = own.saturating_mul(u64::from(self.size()));
@@ -142,11 +142,7 @@ impl<'f> Team<'f> {
     }
 
     /// [`Team::all_gather_v`]; gives all blocks.
-    pub fn iall_gather_v<T: Elem>(
-        &self,
-        from: Vec<T>,
-        counts: &[u64],
-    ) -> Result<Pending<'f, Vec<T>>> {
+    pub fn iall_gather_v<T: Elem>(&self, from: Vec<T>, counts: &[u64]) -> Result<Pending<Vec<T>>> {
         let call = self.0.next_call(Kind::AllGatherV).counts::<T>(counts);
         let (count, own) = (sum(counts), from.len() as u64);
         self.fly(call, from, count, || {
@@ -156,7 +152,7 @@ impl<'f> Team<'f> {
     }
 
     /// [`Team::all_to_all`]; gives the blocks of all.
-    pub fn iall_to_all<T: Elem>(&self, from: Vec<T>) -> Result<Pending<'f, Vec<T>>> {
+    pub fn iall_to_all<T: Elem>(&self, from: Vec<T>) -> Result<Pending<Vec<T>>> {
         let count = from.len() as u64;
         let call = self.call::<T>(Kind::AllToAll, count);
         self.fly(call, from, count, || {
@@ -175,7 +171,7 @@ impl<'f> Team<'f> {
         from: Vec<T>,
         from_counts: &[u64],
         into_counts: &[u64],
-    ) -> Result<Pending<'f, Vec<T>>> {
+    ) -> Result<Pending<Vec<T>>> {
         let call = self.call::<T>(Kind::AllToAllV, 0);
         let (count, total) = (sum(into_counts), from.len() as u64);
         let own = self.rank() as usize;
@@ -195,7 +191,7 @@ impl<'f> Team<'f> {
         root: u32,
         from: Vec<T>,
         operator: impl Operator<T> + 'static,
-    ) -> Result<Pending<'f, Vec<T>>> {
+    ) -> Result<Pending<Vec<T>>> {
         let call = self.call::<T>(Kind::Reduce, from.len() as u64).root(root);
         let count = self.at_root(root, from.len() as u64);
         self.fly_combining(call, (Combine::Reduce { root }, count), from, operator)
@@ -206,7 +202,7 @@ impl<'f> Team<'f> {
         &self,
         from: Vec<T>,
         operator: impl Operator<T> + 'static,
-    ) -> Result<Pending<'f, Vec<T>>> {
+    ) -> Result<Pending<Vec<T>>> {
         let count = from.len() as u64;
         let call = self.call::<T>(Kind::AllReduce, count);
         self.fly_combining(call, (Combine::AllReduce, count), from, operator)
@@ -217,7 +213,7 @@ impl<'f> Team<'f> {
         &self,
         from: Vec<T>,
         operator: impl Operator<T> + 'static,
-    ) -> Result<Pending<'f, Vec<T>>> {
+    ) -> Result<Pending<Vec<T>>> {
         let call = self.call::<T>(Kind::ReduceScatter, from.len() as u64);
         let count = from.len() as u64 / u64::from(self.size());
         self.fly_combining(call, (Combine::ReduceScatter, count), from, operator)
@@ -228,7 +224,7 @@ impl<'f> Team<'f> {
         &self,
         from: Vec<T>,
         operator: impl Operator<T> + 'static,
-    ) -> Result<Pending<'f, Vec<T>>> {
+    ) -> Result<Pending<Vec<T>>> {
         let count = from.len() as u64;
         let call = self.call::<T>(Kind::Scan, count);
         self.fly_combining(call, (Combine::Scan, count), from, operator)
@@ -239,7 +235,7 @@ impl<'f> Team<'f> {
         &self,
         from: Vec<T>,
         operator: impl Operator<T> + 'static,
-    ) -> Result<Pending<'f, Vec<T>>> {
+    ) -> Result<Pending<Vec<T>>> {
         let call = self.call::<T>(Kind::ExScan, from.len() as u64);
         let count = if self.rank() == 0 {
             0
@@ -265,7 +261,7 @@ impl<'f> Team<'f> {
         from: Vec<T>,
         count: u64,
         moves: impl FnOnce() -> Result<Moves>,
-    ) -> Result<Pending<'f, Vec<T>>> {
+    ) -> Result<Pending<Vec<T>>> {
         let (moves, output) = self.checked_pending(call, || Ok((moves()?, room::<T>(count)?)))?;
         let schedule = schedule::moves(&moves, self.rank(), self.size());
         let flying = Flying {
@@ -282,7 +278,7 @@ impl<'f> Team<'f> {
         (combine, count): (Combine, u64),
         from: Vec<T>,
         operator: O,
-    ) -> Result<Pending<'f, Vec<T>>> {
+    ) -> Result<Pending<Vec<T>>> {
         let call = call.operator(operator.code());
         let output = self.checked_pending(call, || {
             if let Combine::Reduce { root } = combine {

@@ -10,20 +10,20 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 /// A machine with what it combines by.
-pub(super) struct Flying<'f> {
-    pub(super) machine: Machine<'f>,
+pub(super) struct Flying {
+    pub(super) machine: Machine,
     pub(super) combiner: Option<Box<dyn Combiner>>,
 }
 
-pub(super) type InFlight<'f> = Rc<RefCell<Flying<'f>>>;
+pub(super) type InFlight = Rc<RefCell<Flying>>;
 
-impl std::fmt::Debug for Flying<'_> {
+impl std::fmt::Debug for Flying {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         self.machine.fmt(f)
     }
 }
 
-impl Flying<'_> {
+impl Flying {
     pub(super) fn step(&mut self) -> Option<&Result<(), Failure>> {
         self.machine.step(self.combiner.as_deref())
     }
@@ -37,10 +37,10 @@ impl Flying<'_> {
 /// is lost.
 #[derive(Debug)]
 #[must_use = "a collective that nobody waits for ends whenever it likes"]
-pub struct Pending<'f, R> {
-    team: Team<'f>,
+pub struct Pending<R> {
+    team: Team,
     kind: Kind,
-    flying: InFlight<'f>,
+    flying: InFlight,
     /// The checking mode has not learned of the others yet.
     unwatched: Cell<bool>,
     result: fn(&SharedBytes, u64) -> R,
@@ -48,11 +48,11 @@ pub struct Pending<'f, R> {
     count: u64,
 }
 
-impl<'f, R> Pending<'f, R> {
+impl<R> Pending<R> {
     pub(super) fn start(
-        team: &Team<'f>,
+        team: &Team,
         kind: Kind,
-        flying: Flying<'f>,
+        flying: Flying,
         (result, count): (fn(&SharedBytes, u64) -> R, u64),
     ) -> Self {
         let call = flying.machine.call();
@@ -131,7 +131,7 @@ impl<'f, R> Pending<'f, R> {
     }
 }
 
-impl<R> std::future::Future for Pending<'_, R> {
+impl<R> std::future::Future for Pending<R> {
     type Output = Result<R>;
 
     /// Makes progress itself and asks to be polled again: there is no hidden thread to wake it.

@@ -12,7 +12,7 @@ use crate::team::Inner;
 use crate::{Elem, Error, Result};
 use samite_mem::SharedBytes;
 
-impl<'f> Inner<'f> {
+impl Inner {
     pub(super) fn size(&self) -> u32 {
         self.peers.len() as u32
     }
@@ -170,16 +170,16 @@ impl<'f> Inner<'f> {
     /// Runs a machine to its end.
     fn run(
         &self,
-        mut machine: Machine<'f>,
+        mut machine: Machine,
         call: Call,
         combiner: Option<&dyn Combiner>,
-    ) -> Result<Machine<'f>> {
+    ) -> Result<Machine> {
         let what = call.kind.name();
         let step = || {
             self.job.step();
             machine.step(combiner).cloned()
         };
-        let fabric = self.job.fabric;
+        let fabric = &self.job.fabric;
         let ended = match fabric.wait_stepping(what, &[], step, || false) {
             Ok(ended) => ended,
             Err(error) => Err(machine.time_out(error)),

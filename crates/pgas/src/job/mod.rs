@@ -34,61 +34,62 @@ use std::rc::{Rc, Weak};
 /// A unit that ends while another one calls a collective of the world ends that call, with
 /// [`Error::Mismatch`].
 #[derive(Debug)]
-pub struct Pgas<'f> {
-    pub(crate) job: Rc<Job<'f>>,
-    world: Team<'f>,
+pub struct Pgas {
+    pub(crate) job: Rc<Job>,
+    world: Team,
 }
 
 /// What teams and segments share.
 #[derive(Debug)]
-pub(crate) struct Job<'f> {
-    pub(crate) fabric: &'f Fabric,
+pub(crate) struct Job {
     pub(crate) me: Unit,
     /// No second one on this fabric meanwhile; tells messages of this life from those of earlier ones.
-    pub(crate) layer: Layer<'f>,
+    pub(crate) layer: Layer,
     /// By unit.
     pub(crate) peers: Vec<PeerId>,
     /// By unit.
     pub(crate) bells: Vec<Bell>,
-    pub(crate) heap: RefCell<LocalHeap<'f>>,
+    pub(crate) heap: RefCell<LocalHeap>,
     /// This unit's registered memory, by number.
-    registered: RefCell<HashMap<u16, Segment<'f>>>,
+    registered: RefCell<HashMap<u16, Segment>>,
     /// Segments that pointers led to: by unit, then by number.
-    attached: RefCell<Vec<Vec<Option<Remote<'f>>>>>,
+    attached: RefCell<Vec<Vec<Option<Remote>>>>,
     /// Those of them that are no part of a segment that this unit has: each is a lease, and is let go of when the
     /// owner no longer offers the segment.
     found: RefCell<Vec<(Unit, u16)>>,
-    pub(crate) implicit: Implicit<'f>,
+    pub(crate) implicit: Implicit,
     /// Teams that this unit gave a number.
     pub(crate) teams_named: Cell<u32>,
     /// The teams that this unit is a member of.
-    pub(crate) teams: RefCell<HashMap<TeamId, Weak<team::Inner<'f>>>>,
-    pub(crate) collectives: crate::collective::State<'f>,
+    pub(crate) teams: RefCell<HashMap<TeamId, Weak<team::Inner>>>,
+    pub(crate) collectives: crate::collective::State,
     /// Parts that this unit has dropped.
-    pub(crate) left: LeftBehind<'f>,
+    pub(crate) left: LeftBehind,
     /// What calls have left in the middle.
-    pub(crate) unfinished: Unfinished<'f>,
+    pub(crate) unfinished: Unfinished,
     /// Units that have said that they end.
     pub(crate) ended: Ended,
     /// Where it is switched off (usually) a check costs one predictable branch.
-    pub(crate) check: Option<Checker<'f>>,
+    pub(crate) check: Option<Checker>,
+    /// Dropped last.
+    pub(crate) fabric: Fabric,
 }
 
-impl<'f> Pgas<'f> {
+impl Pgas {
     /// Begins: agrees with the other units of the job. Collective over the job. It can be ended (dropped by
     /// all) and begun anew any number of times, by all units alike.
     ///
     /// # Errors
     /// [`Error::AlreadyBegun`]: a fabric has one at a time. A unit that does not come within the fabric's
     /// deadline, or is lost.
-    pub fn new(fabric: &'f Fabric) -> Result<Pgas<'f>> {
+    pub fn new(fabric: &Fabric) -> Result<Pgas> {
         let layer = fabric.layer("global memory").ok_or(Error::AlreadyBegun)?;
         let peers = fabric.job()?;
         let me = peers.iter().position(|peer| *peer == fabric.me());
         let me = Unit(me.unwrap_or(0) as u32);
         let units = peers.len();
         let job = Rc::new(Job {
-            fabric,
+            fabric: fabric.clone(),
             me,
             collectives: crate::collective::State::new(fabric, layer.life()),
             ended: ending::listen(fabric, layer.life()),
@@ -121,12 +122,12 @@ impl<'f> Pgas<'f> {
     }
 
     /// The team of all units; ranks are units.
-    pub fn world(&self) -> &Team<'f> {
+    pub fn world(&self) -> &Team {
         &self.world
     }
 
     /// The team with this id, if this unit is a member of it and has a clone of it somewhere. O(1).
-    pub fn team(&self, id: TeamId) -> Option<Team<'f>> {
+    pub fn team(&self, id: TeamId) -> Option<Team> {
         let teams = self.job.teams.borrow();
         teams.get(&id).and_then(Weak::upgrade).map(Team)
     }
@@ -137,15 +138,15 @@ impl<'f> Pgas<'f> {
     }
 
     /// The fabric below.
-    pub fn fabric(&self) -> &'f Fabric {
-        self.job.fabric
+    pub fn fabric(&self) -> &Fabric {
+        &self.job.fabric
     }
 
     /// Which node a unit is on: equal for units that share memory.
     pub fn node_of(&self, unit: Unit) -> Result<u32> {
-        self.job.peer(unit)?;
-        // One domain is one node as yet; where peers share no memory each is a node of its own.
-        Ok(if self.fabric().caps().map { 0 } else { unit.0 })
+        let node = self.fabric().node_of(self.job.peer(unit)?);
+        // All have joined before there is a job.
+        Ok(node.unwrap_or(unit.0))
     }
 
     /// Allocates `count` elements in this unit's memory, reachable by every unit that gets the pointer.
@@ -163,7 +164,7 @@ impl<'f> Pgas<'f> {
     /// Makes this unit's own memory reachable by every unit that gets the pointer. Local; the elements stay
     /// where they are. Elements of other sizes than 4 and 8 bytes: see [`Team::register`].
     pub fn register<T: Elem>(&self, elements: Vec<T>) -> Result<GlobalPtr<T>> {
-        let fabric = self.job.fabric;
+        let fabric = &self.job.fabric;
         let segment = fabric.register(crate::segment::whole_words(elements))?;
         let key = segment.key();
         let (number, flags) = (
@@ -265,7 +266,7 @@ impl<'f> Pgas<'f> {
     /// ends when the bytes are there.
     #[inline]
     #[track_caller]
-    pub fn put_nb<T: Elem>(&self, to: GlobalPtr<T>, from: &[T]) -> Result<Handle<'f, u64>> {
+    pub fn put_nb<T: Elem>(&self, to: GlobalPtr<T>, from: &[T]) -> Result<Handle<u64>> {
         let handle = self.job.start_put(to, from)?;
         self.job.watch(to, from.len(), AccessKind::Put)?;
         Ok(handle)
@@ -295,7 +296,7 @@ impl<'f> Pgas<'f> {
     pub fn flush_local(&self) {
         self.job.fabric.progress();
         self.job.let_go();
-        self.job.unfinished.step(self.job.fabric);
+        self.job.unfinished.step(&self.job.fabric);
     }
 
     /// Makes progress for others: where units share no memory, whoever computes for long calls this now
@@ -306,7 +307,7 @@ impl<'f> Pgas<'f> {
     }
 }
 
-impl<'f> Job<'f> {
+impl Job {
     pub(crate) fn peer(&self, unit: Unit) -> Result<PeerId> {
         let peer = self.peers.get(unit.index());
         peer.copied().ok_or(Error::NotAMember(unit))
@@ -317,7 +318,7 @@ impl<'f> Job<'f> {
         let pointer = self
             .heap
             .borrow_mut()
-            .allocate(self.fabric, self.me, bytes)?;
+            .allocate(&self.fabric, self.me, bytes)?;
         Ok(pointer.cast())
     }
 
@@ -355,7 +356,7 @@ impl<'f> Job<'f> {
     pub(crate) fn step(&self) {
         self.collectives.step();
         self.let_go();
-        self.unfinished.step(self.fabric);
+        self.unfinished.step(&self.fabric);
     }
 
     /// Whether [`Job::step`] would do nothing.
@@ -406,7 +407,7 @@ impl<'f> Job<'f> {
     }
 
     #[inline]
-    fn start_put<T: Elem>(&self, to: GlobalPtr<T>, from: &[T]) -> Result<Handle<'f, u64>> {
+    fn start_put<T: Elem>(&self, to: GlobalPtr<T>, from: &[T]) -> Result<Handle<u64>> {
         let bytes = crate::bytes_of(from);
         self.with_remote(to, bytes.len() as u64, |remote| {
             remote.put_nb(to.offset(), bytes)
@@ -439,7 +440,7 @@ impl<'f> Job<'f> {
         }
     }
 
-    pub(crate) fn leave_to_flush(&self, unit: Unit, handle: Handle<'f, u64>) {
+    pub(crate) fn leave_to_flush(&self, unit: Unit, handle: Handle<u64>) {
         self.implicit.keep(unit, handle);
     }
 
@@ -465,7 +466,7 @@ impl<'f> Job<'f> {
         // ORDERING: SeqCst: what was stored before is visible to everybody before what comes after.
         samite_mem::sync::fence(samite_mem::sync::Ordering::SeqCst);
         self.let_go();
-        self.unfinished.step(self.fabric);
+        self.unfinished.step(&self.fabric);
         self.implicit.flush(of)?;
         match &self.check {
             None => Ok(()),

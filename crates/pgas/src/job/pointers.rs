@@ -6,7 +6,7 @@ use crate::{Error, GlobalPtr, Result, Unit, local};
 use samite_fabric::Remote;
 use samite_mem::SharedBytes;
 
-impl<'f> Job<'f> {
+impl Job {
     /// Runs `access` on the segment that a pointer names. Attaches to it when that was not done yet, and
     /// once more when the number has a new meaning since.
     #[inline]
@@ -14,7 +14,7 @@ impl<'f> Job<'f> {
         &self,
         pointer: GlobalPtr<T>,
         bytes: u64,
-        access: impl FnOnce(&Remote<'f>) -> Result<R, E>,
+        access: impl FnOnce(&Remote) -> Result<R, E>,
     ) -> Result<R> {
         let (unit, segment) = (pointer.unit().index(), pointer.segment() as usize);
         let attached = self.attached.borrow();
@@ -60,7 +60,7 @@ impl<'f> Job<'f> {
             let of = attached.get_mut(unit.index());
             let place = of.and_then(|of| of.get_mut(*segment as usize));
             let is_kept =
-                |place: &&mut Option<Remote<'f>>| place.as_ref().is_some_and(Remote::is_offered);
+                |place: &&mut Option<Remote>| place.as_ref().is_some_and(Remote::is_offered);
             match place {
                 Some(place) if !is_kept(&place) => {
                     dropped.push(place.take());
@@ -79,7 +79,7 @@ impl<'f> Job<'f> {
     }
 
     /// Keeps a segment for pointers into it.
-    pub(crate) fn remember(&self, unit: Unit, segment: u16, remote: Option<Remote<'f>>) {
+    pub(crate) fn remember(&self, unit: Unit, segment: u16, remote: Option<Remote>) {
         let of = &mut self.attached.borrow_mut()[unit.index()];
         if of.len() <= segment as usize {
             of.resize_with(segment as usize + 1, || None);
@@ -88,7 +88,7 @@ impl<'f> Job<'f> {
     }
 
     #[cold]
-    fn attach<T>(&self, pointer: GlobalPtr<T>) -> Result<Remote<'f>> {
+    fn attach<T>(&self, pointer: GlobalPtr<T>) -> Result<Remote> {
         if pointer.is_null() {
             return Err(bad(pointer));
         }
@@ -117,7 +117,7 @@ impl<'f> Job<'f> {
 /// Whether a segment is the one that a pointer was made for: numbers are used again. What lies in a chunk of a
 /// unit's own heap says so itself ([`check`]).
 #[inline]
-fn is_of<T>(remote: &Remote<'_>, pointer: GlobalPtr<T>) -> bool {
+fn is_of<T>(remote: &Remote, pointer: GlobalPtr<T>) -> bool {
     let flags = pointer.flags();
     flags.origin() == Origin::Local || remote.key().generation as u8 == flags.generation()
 }
@@ -125,7 +125,7 @@ fn is_of<T>(remote: &Remote<'_>, pointer: GlobalPtr<T>) -> bool {
 /// Whether a piece of a unit's own heap is still that of the pointer's allocation. That is
 /// looked at in debug builds only: it is one more access.
 #[inline]
-fn check<T>(remote: &Remote<'_>, pointer: GlobalPtr<T>, bytes: u64) -> Result<()> {
+fn check<T>(remote: &Remote, pointer: GlobalPtr<T>, bytes: u64) -> Result<()> {
     let (key, offset) = (remote.key(), pointer.offset());
     let generation = pointer.flags().generation();
     if pointer.flags().origin() != Origin::Local {

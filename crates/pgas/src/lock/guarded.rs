@@ -20,11 +20,11 @@ use std::ops::{Deref, DerefMut};
 /// # Ok::<(), samite_pgas::Error>(())
 /// ```
 #[derive(Debug)]
-pub struct GlobalLock<'f, T: Elem> {
-    lock: Lock<'f>,
+pub struct GlobalLock<T: Elem> {
+    lock: Lock,
     /// Which of two copies of the value is valid, and both: a new value is valid when all of it is there. Whoever takes the
     /// lock gets both, in one message where they are far.
-    copies: Segment<'f, u64>,
+    copies: Segment<u64>,
     kind: PhantomData<T>,
 }
 
@@ -32,21 +32,21 @@ pub struct GlobalLock<'f, T: Elem> {
 /// was (mutably) used. A panic drops the guard and puts nothing back: the value is as it was before.
 #[derive(Debug)]
 #[must_use = "a guard that is dropped at once gives the lock back at once"]
-pub struct GlobalGuard<'l, 'f, T: Elem> {
+pub struct GlobalGuard<'l, T: Elem> {
     value: T,
     /// Which copy it is of.
     valid: u64,
     changed: bool,
     /// Whether its thread was unwinding already when it took the lock.
     unwinding: bool,
-    home: &'l GlobalLock<'f, T>,
+    home: &'l GlobalLock<T>,
     /// Dropped last of all.
-    guard: Option<Guard<'l, 'f>>,
+    guard: Option<Guard<'l>>,
 }
 
-impl<'f> Team<'f> {
+impl Team {
     /// A value with its lock. Collective, with the same value.
-    pub fn global_lock<T: Elem>(&self, value: T) -> Result<GlobalLock<'f, T>> {
+    pub fn global_lock<T: Elem>(&self, value: T) -> Result<GlobalLock<T>> {
         let lock = self.lock()?;
         let copies = self.allocate(1 + 2 * words::<T>())?;
         if lock.words.home() == self.rank() {
@@ -71,26 +71,26 @@ fn first_word<T>(copy: u64) -> u64 {
     1 + copy * words::<T>()
 }
 
-impl<'f, T: Elem> GlobalLock<'f, T> {
+impl<T: Elem> GlobalLock<T> {
     /// As [`Lock::acquire`].
-    pub fn acquire(&self) -> Result<GlobalGuard<'_, 'f, T>> {
+    pub fn acquire(&self) -> Result<GlobalGuard<'_, T>> {
         self.with(self.lock.acquire()?)
     }
 
     /// As [`Lock::try_acquire`].
-    pub fn try_acquire(&self) -> Result<Option<GlobalGuard<'_, 'f, T>>> {
+    pub fn try_acquire(&self) -> Result<Option<GlobalGuard<'_, T>>> {
         let guard = self.lock.try_acquire()?;
         guard.map(|guard| self.with(guard)).transpose()
     }
 
     /// As [`Lock::recover`]. The value is what it was before the holder that died, or what that one put
     /// back: never half of it.
-    pub fn recover(&self) -> Result<GlobalGuard<'_, 'f, T>> {
+    pub fn recover(&self) -> Result<GlobalGuard<'_, T>> {
         self.with(self.lock.recover()?)
     }
 
     /// The lock.
-    pub fn lock(&self) -> &Lock<'f> {
+    pub fn lock(&self) -> &Lock {
         &self.lock
     }
 
@@ -101,7 +101,7 @@ impl<'f, T: Elem> GlobalLock<'f, T> {
         Ok(())
     }
 
-    fn with<'l>(&'l self, guard: Guard<'l, 'f>) -> Result<GlobalGuard<'l, 'f, T>> {
+    fn with<'l>(&'l self, guard: Guard<'l>) -> Result<GlobalGuard<'l, T>> {
         let mut all: Words = smallvec![0; 1 + 2 * words::<T>() as usize];
         if let Err(error) = self.copies.get(self.lock.words.home(), 0, &mut all) {
             guard.give_up();
@@ -119,7 +119,7 @@ impl<'f, T: Elem> GlobalLock<'f, T> {
     }
 }
 
-impl<T: Elem> GlobalGuard<'_, '_, T> {
+impl<T: Elem> GlobalGuard<'_, T> {
     /// As [`Guard::lost_holder`].
     pub fn lost_holder(&self) -> Option<Unit> {
         self.guard.as_ref().and_then(Guard::lost_holder)
@@ -149,7 +149,7 @@ impl<T: Elem> GlobalGuard<'_, '_, T> {
     }
 }
 
-impl<T: Elem> Deref for GlobalGuard<'_, '_, T> {
+impl<T: Elem> Deref for GlobalGuard<'_, T> {
     type Target = T;
 
     fn deref(&self) -> &T {
@@ -157,14 +157,14 @@ impl<T: Elem> Deref for GlobalGuard<'_, '_, T> {
     }
 }
 
-impl<T: Elem> DerefMut for GlobalGuard<'_, '_, T> {
+impl<T: Elem> DerefMut for GlobalGuard<'_, T> {
     fn deref_mut(&mut self) -> &mut T {
         self.changed = true;
         &mut self.value
     }
 }
 
-impl<T: Elem> Drop for GlobalGuard<'_, '_, T> {
+impl<T: Elem> Drop for GlobalGuard<'_, T> {
     fn drop(&mut self) {
         if std::thread::panicking() && !self.unwinding {
             // Perhaps half changed.

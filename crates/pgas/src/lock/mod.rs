@@ -54,28 +54,28 @@ use table::Words;
 /// # Ok::<(), samite_pgas::Error>(())
 /// ```
 #[derive(Debug)]
-pub struct Lock<'f> {
-    team: Team<'f>,
+pub struct Lock {
+    team: Team,
     number: u64,
-    words: Words<'f>,
+    words: Words,
     /// Of this unit's next stay in the queue, or of this one.
     ticket: Cell<Ticket>,
     state: Cell<State>,
-    left: RefCell<Option<Left<'f>>>,
+    left: RefCell<Option<Left>>,
 }
 
 /// The lock is held as long as this lives; dropping it gives the lock back.
 ///
 /// It belongs to the thread that owns the fabric:
 /// ```compile_fail
-/// fn send(guard: samite_pgas::Guard<'static, 'static>) {
+/// fn send(guard: samite_pgas::Guard<'static>) {
 ///     std::thread::spawn(move || drop(guard));
 /// }
 /// ```
 #[derive(Debug)]
 #[must_use = "a guard that is dropped at once gives the lock back at once"]
-pub struct Guard<'l, 'f> {
-    lock: &'l Lock<'f>,
+pub struct Guard<'l> {
+    lock: &'l Lock,
     repair: Option<Repair>,
 }
 
@@ -89,13 +89,13 @@ struct Repair {
 
 /// A lock that is held: it is given back once, whatever comes in between, by one of its functions or, with an error or
 /// a panic of what runs while its owner waits, when it is dropped.
-struct Holding<'l, 'f> {
-    lock: &'l Lock<'f>,
+struct Holding<'l> {
+    lock: &'l Lock,
     /// Whoever is next must know that a holder died.
     broken: bool,
 }
 
-impl Holding<'_, '_> {
+impl Holding<'_> {
     /// A [`Guard`] gives it back.
     #[inline(always)]
     fn keep(self) {
@@ -119,7 +119,7 @@ impl Holding<'_, '_> {
     }
 }
 
-impl Drop for Holding<'_, '_> {
+impl Drop for Holding<'_> {
     #[cold]
     fn drop(&mut self) {
         let give = || report(self.lock.give(self.broken));
@@ -137,13 +137,13 @@ fn report(given: Result<()>) {
     }
 }
 
-impl<'f> Team<'f> {
+impl Team {
     /// A lock of this team. Collective: all members make their locks in the same order. It costs nothing to
     /// have many: only some of these calls (the 1st, the 65th, the 193rd, ...) allocate memory.
     ///
     /// # Errors
     /// Those of [`Team::allocate`].
-    pub fn lock(&self) -> Result<Lock<'f>> {
+    pub fn lock(&self) -> Result<Lock> {
         let (number, page) = Table::make(self)?;
         Ok(Lock {
             team: self.clone(),
@@ -156,7 +156,7 @@ impl<'f> Team<'f> {
     }
 }
 
-impl<'f> Lock<'f> {
+impl Lock {
     /// Waits until all who asked before have had the lock, and takes it. What they did under the lock, and
     /// completed, is visible.
     ///
@@ -173,7 +173,7 @@ impl<'f> Lock<'f> {
     ///   handle) and an access by a pointer do nothing for it.
     /// * A predecessor that breaks the rules of the fabric towards this unit: it keeps its place, too.
     #[inline]
-    pub fn acquire(&self) -> Result<Guard<'_, 'f>> {
+    pub fn acquire(&self) -> Result<Guard<'_>> {
         match self.take(Wish::Wait)? {
             End::Held { broken: false } => Ok(Guard {
                 lock: self,
@@ -185,7 +185,7 @@ impl<'f> Lock<'f> {
 
     /// Takes the lock if nobody holds it or waits for it. Errors as for [`Lock::acquire`].
     #[inline]
-    pub fn try_acquire(&self) -> Result<Option<Guard<'_, 'f>>> {
+    pub fn try_acquire(&self) -> Result<Option<Guard<'_>>> {
         match self.take(Wish::Try)? {
             End::Held { broken: false } => Ok(Some(Guard {
                 lock: self,
@@ -199,7 +199,7 @@ impl<'f> Lock<'f> {
     /// Takes the lock whether or not a holder died ([`Guard::lost_holder`]), after waiting as
     /// [`Lock::acquire`] does. The caller repairs what the lock guards; when it drops the guard the lock is as good
     /// as new, unless a panic drops it. Any unit may do this.
-    pub fn recover(&self) -> Result<Guard<'_, 'f>> {
+    pub fn recover(&self) -> Result<Guard<'_>> {
         match self.take(Wish::Repair)? {
             End::Held { broken: true } => {
                 let holding = self.holding(true);
@@ -253,13 +253,13 @@ impl<'f> Lock<'f> {
     }
 
     /// The team it belongs to.
-    pub fn team(&self) -> &Team<'f> {
+    pub fn team(&self) -> &Team {
         &self.team
     }
 
     /// This unit has the lock.
     #[inline(always)]
-    fn holding(&self, broken: bool) -> Holding<'_, 'f> {
+    fn holding(&self, broken: bool) -> Holding<'_> {
         Holding { lock: self, broken }
     }
 
@@ -279,7 +279,7 @@ impl<'f> Lock<'f> {
     }
 }
 
-impl Guard<'_, '_> {
+impl Guard<'_> {
     /// Which holder died before this one: only after [`Lock::recover`].
     pub fn lost_holder(&self) -> Option<Unit> {
         self.repair.map(|repair| repair.lost)
@@ -307,7 +307,7 @@ impl Guard<'_, '_> {
     }
 }
 
-impl Lock<'_> {
+impl Lock {
     /// Completes what this unit started under the lock, for the next holder.
     #[inline(always)]
     fn complete(&self) -> Result<()> {
@@ -321,7 +321,7 @@ impl Lock<'_> {
     }
 }
 
-impl Drop for Lock<'_> {
+impl Drop for Lock {
     /// Brings to its end what a call at its deadline has left in the middle, and leaves the queue.
     #[inline]
     fn drop(&mut self) {
@@ -331,7 +331,7 @@ impl Drop for Lock<'_> {
     }
 }
 
-impl Drop for Guard<'_, '_> {
+impl Drop for Guard<'_> {
     #[inline]
     fn drop(&mut self) {
         if std::thread::panicking() {
@@ -343,7 +343,7 @@ impl Drop for Guard<'_, '_> {
     }
 }
 
-impl Guard<'_, '_> {
+impl Guard<'_> {
     /// Gives the lock back while the thread unwinds; broken, in the middle of a repair. It waits for what was done under the
     /// lock: the next holder must find all of that.
     #[cold]

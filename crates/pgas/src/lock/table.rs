@@ -14,7 +14,7 @@
 use super::protocol::{MEMBERS_MAX, Step, Word};
 use crate::segment::Open;
 use crate::{Result, Team};
-use samite_fabric::{Atomic, Fabric, Handle, Remote, Width};
+use samite_fabric::{Atomic, Handle, Remote, Width};
 use samite_mem::sync::Ordering;
 use samite_mem::{LINE, PEERS_MAX, SharedBytes};
 use std::rc::Rc;
@@ -28,8 +28,8 @@ const WORD: u64 = 8;
 
 /// The locks of a team.
 #[derive(Debug, Default)]
-pub(crate) struct Table<'f> {
-    pages: Vec<(Rc<Page<'f>>, Freed)>,
+pub(crate) struct Table {
+    pages: Vec<(Rc<Page>, Freed)>,
     /// Locks that were made.
     made: u64,
 }
@@ -39,8 +39,8 @@ type Freed = u64;
 
 /// Room for some locks.
 #[derive(Debug)]
-pub(super) struct Page<'f> {
-    open: Open<'f>,
+pub(super) struct Page {
+    open: Open,
     /// Number of its first lock.
     first: u64,
     locks: u64,
@@ -51,9 +51,9 @@ pub(super) struct Page<'f> {
     needs_progress: bool,
 }
 
-impl<'f> Table<'f> {
+impl Table {
     /// The number of the next lock and its page. Collective: all members call it in the same order.
-    pub(super) fn make(team: &Team<'f>) -> Result<(u64, Rc<Page<'f>>)> {
+    pub(super) fn make(team: &Team) -> Result<(u64, Rc<Page>)> {
         let (number, last) = {
             let table = team.0.locks.borrow();
             (table.made, table.pages.last().map(|(page, _)| page.clone()))
@@ -72,7 +72,7 @@ impl<'f> Table<'f> {
     }
 
     /// A lock is needed no more: a page all of whose locks are freed goes.
-    pub(super) fn free(team: &Team<'f>, number: u64) {
+    pub(super) fn free(team: &Team, number: u64) {
         let pages = &mut team.0.locks.borrow_mut().pages;
         for (page, freed) in pages.iter_mut() {
             *freed += u64::from((page.first..page.end()).contains(&number));
@@ -89,8 +89,8 @@ impl<'f> Table<'f> {
     }
 }
 
-impl<'f> Page<'f> {
-    fn new(team: &Team<'f>, first: u64, locks: u64) -> Result<Page<'f>> {
+impl Page {
+    fn new(team: &Team, first: u64, locks: u64) -> Result<Page> {
         let members = team.size();
         let records = locks.div_ceil(u64::from(members)) * record(members);
         let bytes = wake_bytes(locks) + records;
@@ -125,8 +125,8 @@ fn wake_bytes(locks: u64) -> u64 {
 
 /// The words of one lock.
 #[derive(Clone, Debug)]
-pub(super) struct Words<'f> {
-    page: Rc<Page<'f>>,
+pub(super) struct Words {
+    page: Rc<Page>,
     /// Rank of the member that has them.
     home: u32,
     /// Where its record begins there.
@@ -135,8 +135,8 @@ pub(super) struct Words<'f> {
     wake: u64,
 }
 
-impl<'f> Words<'f> {
-    pub(super) fn new(page: Rc<Page<'f>>, number: u64) -> Words<'f> {
+impl Words {
+    pub(super) fn new(page: Rc<Page>, number: u64) -> Words {
         let (index, members) = (number - page.first, u64::from(page.members));
         let home = ((u64::from(page.home) + index) % members) as u32;
         let record = wake_bytes(page.locks) + index / members * record(page.members);
@@ -154,7 +154,7 @@ impl<'f> Words<'f> {
     }
 
     #[inline(always)]
-    fn remote(&self) -> &Remote<'f> {
+    fn remote(&self) -> &Remote {
         &self.page.open.remotes[self.home as usize]
     }
 
@@ -230,7 +230,7 @@ impl<'f> Words<'f> {
     }
 
     /// Asks the home to carry a step out; the handle gives the value found.
-    pub(super) fn ask(&self, fabric: &'f Fabric, step: Step) -> Result<Handle<'f, u64>> {
+    pub(super) fn ask(&self, step: Step) -> Result<Handle<u64>> {
         let atomic = |word, op, a, b| {
             let offset = self.offset(word);
             self.remote().atomic_nb(offset, op, Width::W64, a, b)
@@ -248,7 +248,7 @@ impl<'f> Words<'f> {
                 new,
             } => atomic(word, Atomic::CompareExchange, expected, new)?,
             Step::Swap(word, new) => atomic(word, Atomic::Swap, new, 0)?,
-            Step::Await(_) | Step::Wake { .. } | Step::Ended(_) => Handle::ended(fabric),
+            Step::Await(_) | Step::Wake { .. } | Step::Ended(_) => Handle::ended(),
         })
     }
 

@@ -21,7 +21,7 @@ use std::time::Duration;
 const PATIENT: Duration = Duration::from_secs(10);
 
 /// A lock that is at home at unit 0.
-fn lock_of_the_first<'f>(world: &Team<'f>) -> Outcome<Lock<'f>> {
+fn lock_of_the_first(world: &Team) -> Outcome<Lock> {
     loop {
         let lock = world.lock()?;
         if lock.home() == 0 {
@@ -94,7 +94,7 @@ fn words_that_change_all_the_time() {
     }
 }
 
-fn until_queued(lock: &Lock<'_>, count: usize) -> Outcome {
+fn until_queued(lock: &Lock, count: usize) -> Outcome {
     while lock.queue()?.len() < count {
         lock.team.fabric().progress();
     }
@@ -155,7 +155,7 @@ fn a_predecessor_that_breaks_the_rules() {
 }
 
 /// A lock that is at home at unit 1, with a value.
-fn value_of_the_second<'f, T: Elem>(world: &Team<'f>, value: T) -> Outcome<GlobalLock<'f, T>> {
+fn value_of_the_second<T: Elem>(world: &Team, value: T) -> Outcome<GlobalLock<T>> {
     loop {
         let lock = world.global_lock(value)?;
         if lock.lock().home() == 1 {
@@ -291,12 +291,12 @@ fn a_value_that_cannot_be_read_is_no_race() {
 
 /// Calls a lock while another call of it waits.
 #[derive(Debug)]
-struct Calls<'f> {
-    lock: Rc<Lock<'f>>,
+struct Calls {
+    lock: Rc<Lock>,
     answers: Rc<RefCell<Vec<Option<Error>>>>,
 }
 
-impl Finish for Calls<'_> {
+impl Finish for Calls {
     fn go_on(&mut self) -> bool {
         let waits = self.lock.state.get() == State::Waiting;
         if waits {

@@ -34,8 +34,8 @@ pub struct Place {
 /// Updates on their way; see [`Segment::updates`].
 #[derive(Debug)]
 #[must_use = "call finish: updates that are still collected are not done before"]
-pub struct Updates<'s, 'f, T> {
-    segment: &'s Segment<'f, T, Shared>,
+pub struct Updates<'s, T> {
+    segment: &'s Segment<T, Shared>,
     update: Update,
     native: Option<Atomic>,
     /// On mapped memory: what was asked for and is not done yet.
@@ -44,13 +44,13 @@ pub struct Updates<'s, 'f, T> {
     oldest: usize,
     /// By rank: what is collected for it.
     far: Vec<Vec<WordUpdate>>,
-    in_flight: VecDeque<Handle<'f, u64>>,
+    in_flight: VecDeque<Handle<u64>>,
 }
 
-impl<'f, T: AtomicElem> Segment<'f, T, Shared> {
+impl<T: AtomicElem> Segment<T, Shared> {
     /// Begins many updates of elements anywhere, all of the same kind: `element = element op value`, each
     /// atomic, in no order. Local. They are done when [`Updates::finish`] returns.
-    pub fn updates(&self, update: Update) -> Updates<'_, 'f, T> {
+    pub fn updates(&self, update: Update) -> Updates<'_, T> {
         Updates {
             segment: self,
             update,
@@ -63,7 +63,7 @@ impl<'f, T: AtomicElem> Segment<'f, T, Shared> {
     }
 }
 
-impl<T: AtomicElem> Updates<'_, '_, T> {
+impl<T: AtomicElem> Updates<'_, T> {
     /// Updates one element, some time until [`Updates::finish`]. Waits while too much is unanswered.
     ///
     /// # Errors
@@ -165,7 +165,7 @@ impl<T: AtomicElem> Updates<'_, '_, T> {
     }
 }
 
-impl<'f, T: Elem> Segment<'f, T, Shared> {
+impl<T: Elem> Segment<T, Shared> {
     /// Copies the elements at `places`, anywhere in the segment, to `into`. One-sided; complete when it
     /// returns.
     #[track_caller]
@@ -208,9 +208,9 @@ impl<'f, T: Elem> Segment<'f, T, Shared> {
     /// The elements `far[rank]` of `places`, in batches that go to all members at once.
     fn get_far(&self, places: &[Place], far: &[Vec<usize>], into: &mut [T]) -> Result<()> {
         let size = size_of::<T>() as u64;
-        let mut in_flight: VecDeque<(&[usize], Handle<'_, Vec<u8>>)> = VecDeque::new();
+        let mut in_flight: VecDeque<(&[usize], Handle<Vec<u8>>)> = VecDeque::new();
         let longest = far.iter().map(Vec::len).max().unwrap_or(0);
-        let mut take = |which: &[usize], handle: Handle<'_, Vec<u8>>| -> Result<()> {
+        let mut take = |which: &[usize], handle: Handle<Vec<u8>>| -> Result<()> {
             let elements = bytemuck::allocation::pod_collect_to_vec::<u8, T>(&handle.wait()?);
             for (at, element) in which.iter().zip(elements) {
                 into[*at] = element;

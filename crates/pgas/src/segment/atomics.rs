@@ -6,7 +6,7 @@ use crate::check::AccessKind;
 use crate::{GlobalPtr, Pgas, Result};
 use samite_fabric::{Atomic, Remote};
 
-impl<'f, T: AtomicElem> Segment<'f, T, Shared> {
+impl<T: AtomicElem> Segment<T, Shared> {
     /// `element = element op value`; the old element. One-sided, atomic, complete when it returns.
     ///
     /// # Errors
@@ -125,14 +125,14 @@ impl<'f, T: AtomicElem> Segment<'f, T, Shared> {
     }
 }
 
-impl<'f> Pgas<'f> {
+impl Pgas {
     #[inline(always)]
     #[track_caller]
     fn watched<T, R>(
         &self,
         at: GlobalPtr<T>,
         kind: AccessKind,
-        access: impl FnOnce(&Remote<'f>) -> Result<R>,
+        access: impl FnOnce(&Remote) -> Result<R>,
     ) -> Result<R> {
         self.job.watch(at, 1, kind)?;
         let value = self.job.with_remote(at, size_of::<T>() as u64, access)?;

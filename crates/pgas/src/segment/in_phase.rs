@@ -5,9 +5,9 @@ use super::{Parts, Segment};
 use crate::{Elem, Result};
 use std::marker::PhantomData;
 
-impl<'f, T: Elem> Segment<'f, T, Shared> {
+impl<T: Elem> Segment<T, Shared> {
     /// Attaches to all parts. Collective; all parts are offered.
-    pub(super) fn share(parts: Parts<'f>, own: Own<'f>) -> Result<Self> {
+    pub(super) fn share(parts: Parts, own: Own) -> Result<Self> {
         let opened = Open::attach(&parts, own, size_of::<T>() as u64, false);
         Ok(Segment {
             state: opened.map_err(|refused| refused.1.into_error())?,
@@ -17,23 +17,23 @@ impl<'f, T: Elem> Segment<'f, T, Shared> {
     }
 
     /// What this unit has of it, without its team: for what a team keeps.
-    pub(crate) fn into_open(self) -> Open<'f> {
+    pub(crate) fn into_open(self) -> Open {
         self.state
     }
 
     /// Each member gets its own part as `&mut [T]`. Collective. [`Segment::turn`], where the segment is dropped if
     /// that fails.
-    pub fn into_local(self) -> Result<Segment<'f, T, Local>> {
+    pub fn into_local(self) -> Result<Segment<T, Local>> {
         Ok(self.turn()?)
     }
 
     /// Everybody may only read. Collective. As [`Segment::into_local`].
-    pub fn into_read_only(self) -> Result<Segment<'f, T, ReadOnly>> {
+    pub fn into_read_only(self) -> Result<Segment<T, ReadOnly>> {
         Ok(self.turn()?)
     }
 }
 
-impl<'f, T: Elem> Segment<'f, T, Local> {
+impl<T: Elem> Segment<T, Local> {
     /// This unit's part.
     pub fn as_slice(&self) -> &[T] {
         &self.state.memory().as_slice()[..self.len() as usize]
@@ -46,17 +46,17 @@ impl<'f, T: Elem> Segment<'f, T, Local> {
     }
 
     /// Everybody may put and get again. Collective; what was written is visible to all. As [`Segment::into_local`].
-    pub fn into_shared(self) -> Result<Segment<'f, T, Shared>> {
+    pub fn into_shared(self) -> Result<Segment<T, Shared>> {
         Ok(self.turn()?)
     }
 
     /// Everybody may read. Collective; what was written is visible to all. As [`Segment::into_local`].
-    pub fn into_read_only(self) -> Result<Segment<'f, T, ReadOnly>> {
+    pub fn into_read_only(self) -> Result<Segment<T, ReadOnly>> {
         Ok(self.turn()?)
     }
 }
 
-impl<'f, T: Elem> Segment<'f, T, ReadOnly> {
+impl<T: Elem> Segment<T, ReadOnly> {
     /// The part of a member, in place; `None` where its memory is not mapped here ([`Segment::get`] then).
     pub fn slice(&self, rank: u32) -> Result<Option<&[T]>> {
         let len = self.len_of(rank)? as usize;
@@ -90,12 +90,12 @@ impl<'f, T: Elem> Segment<'f, T, ReadOnly> {
     }
 
     /// Everybody may put and get again. Collective. As [`Segment::into_local`].
-    pub fn into_shared(self) -> Result<Segment<'f, T, Shared>> {
+    pub fn into_shared(self) -> Result<Segment<T, Shared>> {
         Ok(self.turn()?)
     }
 
     /// Each member gets its own part as `&mut [T]`. Collective. As in the shared phase.
-    pub fn into_local(self) -> Result<Segment<'f, T, Local>> {
+    pub fn into_local(self) -> Result<Segment<T, Local>> {
         Ok(self.turn()?)
     }
 }

@@ -15,17 +15,17 @@ use std::rc::Rc;
 
 /// This unit's part of a segment whose other parts may be used by others. Dropped it is left behind.
 #[derive(Debug)]
-pub(crate) struct Kept<'f> {
-    own: Option<Own<'f>>,
+pub(crate) struct Kept {
+    own: Option<Own>,
     /// The members.
     peers: Rc<[PeerId]>,
-    job: Rc<Job<'f>>,
+    job: Rc<Job>,
     /// Nobody uses it any more.
     unused: Cell<bool>,
 }
 
-impl<'f> Kept<'f> {
-    pub(super) fn new(own: Own<'f>, job: &Rc<Job<'f>>, peers: &Rc<[PeerId]>) -> Kept<'f> {
+impl Kept {
+    pub(super) fn new(own: Own, job: &Rc<Job>, peers: &Rc<[PeerId]>) -> Kept {
         Kept {
             own: Some(own),
             peers: peers.clone(),
@@ -45,12 +45,12 @@ impl<'f> Kept<'f> {
     }
 
     /// Out of it, for another phase.
-    pub(super) fn take(mut self) -> Option<Own<'f>> {
+    pub(super) fn take(mut self) -> Option<Own> {
         self.own.take()
     }
 }
 
-impl Drop for Kept<'_> {
+impl Drop for Kept {
     fn drop(&mut self) {
         if let Some(own) = self.own.take().filter(|_| !self.unused.get()) {
             self.job.left.add(own, &self.peers);
@@ -60,14 +60,14 @@ impl Drop for Kept<'_> {
 
 /// What this unit has left behind.
 #[derive(Debug, Default)]
-pub(crate) struct LeftBehind<'f> {
-    parts: RefCell<Vec<(Own<'f>, Rc<[PeerId]>)>>,
+pub(crate) struct LeftBehind {
+    parts: RefCell<Vec<(Own, Rc<[PeerId]>)>>,
     /// All units have ended.
     over: Cell<bool>,
 }
 
-impl<'f> LeftBehind<'f> {
-    fn add(&self, own: Own<'f>, peers: &Rc<[PeerId]>) {
+impl LeftBehind {
+    fn add(&self, own: Own, peers: &Rc<[PeerId]>) {
         if peers.len() > 1 && !self.over.get() {
             self.parts.borrow_mut().push((own, peers.clone()));
         }

@@ -31,16 +31,16 @@ pub use unturned::Unturned;
 
 /// A collective allocation: elements of `T` at each member of a team, in a phase ([`phase`](crate::Shared)).
 #[derive(Debug)]
-pub struct Segment<'f, T, P: Phase = Shared> {
-    parts: Parts<'f>,
-    state: P::State<'f>,
+pub struct Segment<T, P: Phase = Shared> {
+    parts: Parts,
+    state: P::State,
     kind: PhantomData<fn() -> T>,
 }
 
 /// What a segment is in every phase.
 #[derive(Debug)]
-pub struct Parts<'f> {
-    team: Team<'f>,
+pub struct Parts {
+    team: Team,
     /// Elements, by rank.
     counts: Vec<u64>,
     /// What names the parts, by rank.
@@ -50,7 +50,7 @@ pub struct Parts<'f> {
     checked: bool,
 }
 
-impl<'f> Team<'f> {
+impl Team {
     /// Allocates `count` zeroed elements at every member. Collective, with the same `count`; every member
     /// can then compute a pointer to every element. Each part begins at a multiple of 128 bytes, is touched
     /// first by its owner, lies on huge pages where it is large and the kernel has them, and counts
@@ -59,7 +59,7 @@ impl<'f> Team<'f> {
     /// # Errors
     /// The budget of a member, at all members. [`Error::Mismatch`] when the counts, or the sizes of an element,
     /// differ.
-    pub fn allocate<T: Elem>(&self, count: u64) -> Result<Segment<'f, T>> {
+    pub fn allocate<T: Elem>(&self, count: u64) -> Result<Segment<T>> {
         let bytes = crate::bytes_for::<T>(count).map(padded);
         let bytes = bytes.map_err(|error| self.0.refuse_next(error))?;
         let number = self.agree_on_number()?;
@@ -81,7 +81,7 @@ impl<'f> Team<'f> {
     /// Makes the members' own memory a segment. Collective; the lengths may differ. The elements stay where
     /// they are and as they are, but for a vector of small elements that has to grow by a few bytes to whole
     /// words; they come back with [`Segment::read_local`].
-    pub fn register<T: Elem>(&self, elements: Vec<T>) -> Result<Segment<'f, T>> {
+    pub fn register<T: Elem>(&self, elements: Vec<T>) -> Result<Segment<T>> {
         let number = self.agree_on_number()?;
         let count = elements.len() as u64;
         let own = self.fabric().register_as(number, whole_words(elements));
@@ -119,10 +119,10 @@ impl<'f> Team<'f> {
     /// Tells the others of this unit's part, or that it has none, and learns of theirs.
     fn assemble_segment<T: Elem>(
         &self,
-        own: samite_fabric::Result<Own<'f>>,
+        own: samite_fabric::Result<Own>,
         count: u64,
         origin: Origin,
-    ) -> Result<Segment<'f, T>> {
+    ) -> Result<Segment<T>> {
         const NONE: [u8; KEY] = [0xff; KEY];
         let element = size_of::<T>() as u64;
         let mine = own.as_ref().map_or(NONE, |own| {
@@ -182,9 +182,9 @@ impl<'f> Team<'f> {
     }
 }
 
-impl<'f, T: Elem, P: Phase> Segment<'f, T, P> {
+impl<T: Elem, P: Phase> Segment<T, P> {
     /// Whose memory it is.
-    pub fn team(&self) -> &Team<'f> {
+    pub fn team(&self) -> &Team {
         &self.parts.team
     }
 
@@ -229,7 +229,7 @@ impl<'f, T: Elem, P: Phase> Segment<'f, T, P> {
     }
 }
 
-impl Parts<'_> {
+impl Parts {
     fn len_of(&self, rank: u32) -> Result<u64> {
         let count = self.counts.get(rank as usize);
         count.copied().ok_or(Error::NoSuchRank {
@@ -246,13 +246,13 @@ impl Parts<'_> {
     }
 }
 
-impl Drop for Parts<'_> {
+impl Drop for Parts {
     fn drop(&mut self) {
         self.forget_remotes();
     }
 }
 
-impl<'f, T: Elem> Segment<'f, T, Shared> {
+impl<T: Elem> Segment<T, Shared> {
     /// The elements of a member, if they can be reached at once. An access to memory that its owner freed too
     /// early is found in debug builds; in others it reaches what was there.
     #[inline(always)]
@@ -265,7 +265,7 @@ impl<'f, T: Elem> Segment<'f, T, Shared> {
     }
 
     #[inline(always)]
-    fn remote(&self, rank: u32) -> Result<&Remote<'f>> {
+    fn remote(&self, rank: u32) -> Result<&Remote> {
         let remote = self.state.remotes.get(rank as usize);
         remote.ok_or_else(|| self.no_such_rank(rank))
     }
@@ -280,7 +280,7 @@ impl<'f, T: Elem> Segment<'f, T, Shared> {
 
     /// A member's part, for an access to `count` elements from `index` on.
     #[inline(always)]
-    fn part_of(&self, rank: u32, index: u64, count: usize) -> Result<&Remote<'f>> {
+    fn part_of(&self, rank: u32, index: u64, count: usize) -> Result<&Remote> {
         let remote = self.remote(rank)?;
         // The fabric checks bytes. That is exact, but for elements whose part is padded.
         if size_of::<T>() < 4 {

@@ -12,15 +12,15 @@ use std::marker::PhantomData;
 /// Elements that were asked for.
 #[derive(Debug)]
 #[must_use = "elements that nobody waits for were asked for in vain"]
-pub struct Fetch<'f, T>(Source<'f, T>);
+pub struct Fetch<T>(Source<T>);
 
 #[derive(Debug)]
-enum Source<'f, T> {
+enum Source<T> {
     Here(Vec<T>),
-    Coming(Handle<'f, Vec<u8>>, PhantomData<fn() -> T>),
+    Coming(Handle<Vec<u8>>, PhantomData<fn() -> T>),
 }
 
-impl<T: Elem> Fetch<'_, T> {
+impl<T: Elem> Fetch<T> {
     /// Waits for the elements.
     pub fn wait(self) -> Result<Vec<T>> {
         match self.0 {
@@ -40,7 +40,7 @@ impl<T: Elem> Fetch<'_, T> {
     }
 }
 
-impl<'f, T: Elem> Segment<'f, T, Shared> {
+impl<T: Elem> Segment<T, Shared> {
     /// Copies `from` to the part of `rank`, from the element `index` on. One-sided. Complete here and
     /// there when it returns.
     ///
@@ -108,10 +108,10 @@ impl<'f, T: Elem> Segment<'f, T, Shared> {
     /// complete at once; the handle ends when the elements are there.
     #[inline]
     #[track_caller]
-    pub fn put_nb(&self, rank: u32, index: u64, from: &[T]) -> Result<Handle<'f, u64>> {
+    pub fn put_nb(&self, rank: u32, index: u64, from: &[T]) -> Result<Handle<u64>> {
         match self.window(rank) {
             Some(window) if window.try_write(self.offset(index), crate::bytes_of(from)) => {
-                Ok(Handle::ended(self.team().fabric()))
+                Ok(Handle::ended())
             }
             _ => self.put_nb_slowly(rank, index, from, AccessKind::Put),
         }
@@ -124,7 +124,7 @@ impl<'f, T: Elem> Segment<'f, T, Shared> {
         index: u64,
         from: &[T],
         kind: AccessKind,
-    ) -> Result<Handle<'f, u64>> {
+    ) -> Result<Handle<u64>> {
         self.finish_for_others();
         let remote = self.watched_part(rank, index, from.len(), kind)?;
         remote
@@ -137,7 +137,7 @@ impl<'f, T: Elem> Segment<'f, T, Shared> {
     /// # Errors
     /// As [`Segment::put`], before there is memory for the elements; [`crate::Error::OutOfMemory`].
     #[track_caller]
-    pub fn get_nb(&self, rank: u32, index: u64, count: u64) -> Result<Fetch<'f, T>> {
+    pub fn get_nb(&self, rank: u32, index: u64, count: u64) -> Result<Fetch<T>> {
         self.check_range(rank, index, count)?;
         let remote = self.watched_part(rank, index, count as usize, AccessKind::Get)?;
         let bytes = crate::bytes_for::<T>(count)?;
@@ -159,7 +159,7 @@ impl<'f, T: Elem> Segment<'f, T, Shared> {
     #[track_caller]
     pub fn get_in<'s, 'env>(
         &self,
-        scope: &'s Scope<'_, 'env, 'f>,
+        scope: &'s Scope<'_, 'env, '_>,
         rank: u32,
         index: u64,
         into: &'env mut [T],

@@ -16,7 +16,7 @@ pub struct Part<'a, T> {
     group: &'a Group,
 }
 
-impl<T: Elem> Segment<'_, T, Shared> {
+impl<T: Elem> Segment<T, Shared> {
     /// Elements of this unit's own part, as an argument of a collective. Local. The members may give
     /// different ranges, and of different segments. Of a segment of the same team, or of a larger one, the
     /// others read and write the elements in place.
@@ -68,7 +68,7 @@ impl<T> Part<'_, T> {
 
     /// What the members of `team` reach it by; `None` if it is not for all of them: registered memory, and
     /// segments of a smaller team, whose phases the others do not follow.
-    pub(crate) fn reach(&self, team: &Team<'_>) -> Option<GlobalPtr<u8>> {
+    pub(crate) fn reach(&self, team: &Team) -> Option<GlobalPtr<u8>> {
         let collective = self.pointer.flags().origin() == Origin::Collective;
         let everybody = || {
             let same = self.group == team.group();

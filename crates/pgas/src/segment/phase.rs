@@ -36,30 +36,30 @@ pub(super) mod sealed {
     use super::{Failure, Part, Parts};
 
     pub trait Phase {
-        type State<'f>: std::fmt::Debug;
+        type State: std::fmt::Debug;
 
         /// How a part is leased.
         const MODE: super::Mode;
 
         /// Nobody uses the part any more.
-        fn release(_: &Self::State<'_>) {}
+        fn release(_: &Self::State) {}
 
         /// Whether it is registered memory.
-        fn is_registered(_: &Self::State<'_>) -> bool {
+        fn is_registered(_: &Self::State) -> bool {
             false
         }
 
         /// Detaches from all parts; this unit's own. `None` of registered memory.
-        fn detach<'f>(parts: &Parts<'f>, state: Self::State<'f>) -> Option<Part<'f>>;
+        fn detach(parts: &Parts, state: Self::State) -> Option<Part>;
 
         /// Attaches to all parts, which have elements of `size` bytes and are in this phase; with `anyway` also
         /// where some cannot be reached. Collective without that.
-        fn attach<'f>(
-            parts: &Parts<'f>,
-            part: Part<'f>,
+        fn attach(
+            parts: &Parts,
+            part: Part,
             size: u64,
             anyway: bool,
-        ) -> Result<Self::State<'f>, Box<(Option<Part<'f>>, Failure)>>;
+        ) -> Result<Self::State, Box<(Option<Part>, Failure)>>;
     }
 }
 
@@ -73,9 +73,9 @@ pub enum Mode {
 
 /// This unit's part while the phase changes.
 #[derive(Debug)]
-pub enum Part<'f> {
-    Gated(Gated<'f>),
-    Alone(Owned<'f>),
+pub enum Part {
+    Gated(Gated),
+    Alone(Owned),
 }
 
 /// Why the members do not go on.
@@ -98,18 +98,18 @@ pub enum Local {}
 pub enum ReadOnly {}
 
 impl sealed::Phase for Shared {
-    type State<'f> = Open<'f>;
+    type State = Open;
     const MODE: Mode = Mode::Shared;
 
-    fn release(state: &Open<'_>) {
+    fn release(state: &Open) {
         state.own.nobody_uses_it();
     }
 
-    fn is_registered(state: &Open<'_>) -> bool {
+    fn is_registered(state: &Open) -> bool {
         state.own.is_registered()
     }
 
-    fn detach<'f>(_: &Parts<'f>, state: Open<'f>) -> Option<Part<'f>> {
+    fn detach(_: &Parts, state: Open) -> Option<Part> {
         let Open {
             bytes,
             remotes,
@@ -120,12 +120,12 @@ impl sealed::Phase for Shared {
         own.take()?.gated().map(Part::Gated)
     }
 
-    fn attach<'f>(
-        parts: &Parts<'f>,
-        part: Part<'f>,
+    fn attach(
+        parts: &Parts,
+        part: Part,
         size: u64,
         anyway: bool,
-    ) -> Result<Open<'f>, Box<(Option<Part<'f>>, Failure)>> {
+    ) -> Result<Open, Box<(Option<Part>, Failure)>> {
         let gated = part.gated()?;
         let opened = Open::attach(parts, Own::Gated(gated), size, anyway);
         opened.map_err(|refused| {
@@ -136,19 +136,19 @@ impl sealed::Phase for Shared {
 }
 
 impl sealed::Phase for Local {
-    type State<'f> = Owned<'f>;
+    type State = Owned;
     const MODE: Mode = Mode::Local;
 
-    fn detach<'f>(_: &Parts<'f>, state: Owned<'f>) -> Option<Part<'f>> {
+    fn detach(_: &Parts, state: Owned) -> Option<Part> {
         Some(Part::Alone(state))
     }
 
-    fn attach<'f>(
-        _: &Parts<'f>,
-        part: Part<'f>,
+    fn attach(
+        _: &Parts,
+        part: Part,
         _: u64,
         _: bool,
-    ) -> Result<Owned<'f>, Box<(Option<Part<'f>>, Failure)>> {
+    ) -> Result<Owned, Box<(Option<Part>, Failure)>> {
         match part {
             Part::Alone(owned) => Ok(owned),
             Part::Gated(_) => unreachable!("a part that has turned to local is this unit's alone"),
@@ -157,24 +157,24 @@ impl sealed::Phase for Local {
 }
 
 impl sealed::Phase for ReadOnly {
-    type State<'f> = Reading<'f>;
+    type State = Reading;
     const MODE: Mode = Mode::ReadOnly;
 
-    fn release(state: &Reading<'_>) {
+    fn release(state: &Reading) {
         state.own.nobody_uses_it();
     }
 
-    fn detach<'f>(_: &Parts<'f>, state: Reading<'f>) -> Option<Part<'f>> {
+    fn detach(_: &Parts, state: Reading) -> Option<Part> {
         drop(state.remotes);
         state.own.take()?.gated().map(Part::Gated)
     }
 
-    fn attach<'f>(
-        parts: &Parts<'f>,
-        part: Part<'f>,
+    fn attach(
+        parts: &Parts,
+        part: Part,
         _: u64,
         anyway: bool,
-    ) -> Result<Reading<'f>, Box<(Option<Part<'f>>, Failure)>> {
+    ) -> Result<Reading, Box<(Option<Part>, Failure)>> {
         let gated = part.gated()?;
         match parts.attach(anyway) {
             Ok(remotes) => Ok(Reading {
@@ -186,8 +186,8 @@ impl sealed::Phase for ReadOnly {
     }
 }
 
-impl<'f> Part<'f> {
-    fn gated(self) -> Result<Gated<'f>, Box<(Option<Part<'f>>, Failure)>> {
+impl Part {
+    fn gated(self) -> Result<Gated, Box<(Option<Part>, Failure)>> {
         match self {
             Part::Gated(gated) => Ok(gated),
             Part::Alone(_) => unreachable!("a part that has turned to shared is for all"),
@@ -195,7 +195,7 @@ impl<'f> Part<'f> {
     }
 
     /// Turns it, when nobody else uses it any more; else as it was, and withdrawn.
-    fn turn(self, to: Mode, job: &Job<'f>) -> Result<Part<'f>, Box<(Option<Part<'f>>, Error)>> {
+    fn turn(self, to: Mode, job: &Job) -> Result<Part, Box<(Option<Part>, Error)>> {
         let reading = to == Mode::ReadOnly;
         let turned = match (self, to) {
             (Part::Alone(owned), Mode::Local) => return Ok(Part::Alone(owned)),
@@ -214,7 +214,7 @@ impl<'f> Part<'f> {
             },
             (Part::Gated(gated), _) => {
                 gated.shut();
-                let turn = |mut gated: Gated<'f>| match gated.turn(reading) {
+                let turn = |mut gated: Gated| match gated.turn(reading) {
                     Ok(()) => Ok(gated),
                     Err(error) => Err(Box::new((gated, error))),
                 };
@@ -238,12 +238,12 @@ impl Failure {
 
 /// This unit's part, as the fabric has it.
 #[derive(Debug)]
-pub(super) enum Own<'f> {
-    Gated(Gated<'f>),
-    Registered(samite_fabric::Segment<'f>),
+pub(super) enum Own {
+    Gated(Gated),
+    Registered(samite_fabric::Segment),
 }
 
-impl<'f> Own<'f> {
+impl Own {
     pub(super) fn key(&self) -> samite_fabric::SegmentKey {
         match self {
             Own::Gated(own) => own.key(),
@@ -255,7 +255,7 @@ impl<'f> Own<'f> {
         matches!(self, Own::Registered(_))
     }
 
-    fn gated(self) -> Option<Gated<'f>> {
+    fn gated(self) -> Option<Gated> {
         match self {
             Own::Gated(own) => Some(own),
             Own::Registered(_) => None,
@@ -265,30 +265,30 @@ impl<'f> Own<'f> {
 
 /// What a member has of a segment while it is shared.
 #[derive(Debug)]
-pub struct Open<'f> {
+pub struct Open {
     /// This unit's own bytes.
     pub(crate) bytes: SharedBytes,
     /// By rank.
-    pub(crate) remotes: Vec<Remote<'f>>,
+    pub(crate) remotes: Vec<Remote>,
     /// By rank: the elements, where they are mapped here and the checking mode does not look. The memory
     /// stays as long as somebody has them, so an access is a check of its range and nothing else.
     pub(super) windows: Vec<SharedBytes>,
     /// Dropped last, when this unit itself is not inside any more.
-    pub(crate) own: Kept<'f>,
+    pub(crate) own: Kept,
 }
 
 /// What a member has of a segment while it is read.
 #[derive(Debug)]
-pub struct Reading<'f> {
+pub struct Reading {
     /// By rank.
-    pub(super) remotes: Vec<Remote<'f>>,
+    pub(super) remotes: Vec<Remote>,
     /// Dropped last.
-    own: Kept<'f>,
+    own: Kept,
 }
 
-impl<'f> Parts<'f> {
+impl Parts {
     /// What is left behind when it is dropped.
-    fn keep(&self, own: Own<'f>) -> Kept<'f> {
+    fn keep(&self, own: Own) -> Kept {
         Kept::new(own, &self.team.0.job, &self.team.0.peers)
     }
 
@@ -314,7 +314,7 @@ impl<'f> Parts<'f> {
 
     /// Attaches to all parts. Collective, unless it is done `anyway`: then operations on those that cannot be
     /// reached say why.
-    fn attach(&self, anyway: bool) -> Result<Vec<Remote<'f>>, Failure> {
+    fn attach(&self, anyway: bool) -> Result<Vec<Remote>, Failure> {
         let fabric = self.team.fabric();
         if anyway {
             let attach = |key| {
@@ -329,14 +329,14 @@ impl<'f> Parts<'f> {
     }
 }
 
-impl<'f> Open<'f> {
+impl Open {
     /// Attaches to all parts, which are open; see [`Parts::attach`].
     pub(super) fn attach(
-        parts: &Parts<'f>,
-        own: Own<'f>,
+        parts: &Parts,
+        own: Own,
         size: u64,
         anyway: bool,
-    ) -> Result<Open<'f>, Box<(Own<'f>, Failure)>> {
+    ) -> Result<Open, Box<(Own, Failure)>> {
         let remotes = match parts.attach(anyway) {
             Ok(remotes) => remotes,
             Err(failure) => return Err(Box::new((own, failure))),
@@ -354,7 +354,7 @@ impl<'f> Open<'f> {
             let job = &parts.team.0.job;
             job.remember(unit, number, Some(remote.clone()));
         }
-        let window = |(remote, count): (&Remote<'f>, &u64)| {
+        let window = |(remote, count): (&Remote, &u64)| {
             let mapped = remote.mapped().filter(|_| !parts.checked);
             let elements = mapped.map(|all| all.slice(0, count * size));
             elements.unwrap_or_else(|| bytes.slice(0, 0))
@@ -369,7 +369,7 @@ impl<'f> Open<'f> {
     }
 }
 
-impl<'f, T: Elem, P: Phase> Segment<'f, T, P> {
+impl<T: Elem, P: Phase> Segment<T, P> {
     /// The segment in another phase. Collective; what was written or put before is there at all members. Units that are
     /// no members and have followed a pointer to a part let go of it when they make progress; each member waits for
     /// that, for half of the fabric's deadline.
@@ -378,7 +378,7 @@ impl<'f, T: Elem, P: Phase> Segment<'f, T, P> {
     /// [`Error::AlwaysShared`] for registered memory; [`samite_fabric::Error::InUse`] by units that do not let
     /// go, [`Error::NoPhase`] at the other members; a lost member. The segment comes back in its old phase,
     /// with what was in it: see [`Unturned`].
-    pub fn turn<Q: Phase>(self) -> Result<Segment<'f, T, Q>, Unturned<Self>> {
+    pub fn turn<Q: Phase>(self) -> Result<Segment<T, Q>, Unturned<Self>> {
         if P::is_registered(&self.state) {
             return Err(Unturned::new(Some(self), Error::AlwaysShared));
         }
@@ -417,7 +417,7 @@ impl<'f, T: Elem, P: Phase> Segment<'f, T, P> {
 
     /// In its old phase, after a change that has failed. `None`: others have gone on, and use this unit's part, or the part
     /// is gone.
-    fn turn_back(parts: Parts<'f>, part: Option<Part<'f>>, failure: &Failure) -> Option<Self> {
+    fn turn_back(parts: Parts, part: Option<Part>, failure: &Failure) -> Option<Self> {
         let turned = part.map(|part| part.turn(P::MODE, &parts.team.0.job));
         if matches!(failure, Failure::Refused(_)) {
             // All parts are offered again, if all go well. A member that has none is one of those who meet, too.

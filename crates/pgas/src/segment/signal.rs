@@ -62,7 +62,7 @@ impl Wanted {
     }
 }
 
-impl<'f, T: Elem> Segment<'f, T, Shared> {
+impl<T: Elem> Segment<T, Shared> {
     /// Puts `from` and then changes a word of `signals` at the same member. One-sided; locally
     /// complete when it returns. Whoever sees the signal sees the data.
     #[track_caller]
@@ -71,7 +71,7 @@ impl<'f, T: Elem> Segment<'f, T, Shared> {
         rank: u32,
         index: u64,
         from: &[T],
-        signals: &Segment<'f, u64, Shared>,
+        signals: &Segment<u64, Shared>,
         signal: Signal,
     ) -> Result<()> {
         // Requests to one member are carried out in order, so nothing is waited for in between.
@@ -80,7 +80,7 @@ impl<'f, T: Elem> Segment<'f, T, Shared> {
     }
 }
 
-impl Segment<'_, u64, Shared> {
+impl Segment<u64, Shared> {
     /// Changes a word of a member that it may be waiting for ([`Segment::wait_until`]). One-sided; everything
     /// that this unit put to the member before is visible to whoever sees the change.
     #[track_caller]

@@ -30,7 +30,7 @@ impl Strided {
     }
 }
 
-impl<'f, T: Elem> Segment<'f, T, Shared> {
+impl<T: Elem> Segment<T, Shared> {
     /// Copies `from`, which lies together, to blocks of the part of `rank`. One-sided; complete here and
     /// there when it returns.
     ///

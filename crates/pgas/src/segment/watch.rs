@@ -8,7 +8,7 @@ use samite_fabric::Remote;
 use std::ops::Range;
 use std::panic::Location;
 
-impl<'f, T: Elem> Segment<'f, T, Shared> {
+impl<T: Elem> Segment<T, Shared> {
     /// As [`Segment::get`], where a race is meant, and recognised afterwards: the checking mode does not look.
     pub(crate) fn get_racing(&self, rank: u32, index: u64, into: &mut [T]) -> Result<()> {
         let remote = self.part_of(rank, index, into.len())?;
@@ -20,18 +20,13 @@ impl<'f, T: Elem> Segment<'f, T, Shared> {
 
     /// An element of a member's part, for an atomic that is about to happen.
     #[track_caller]
-    pub(crate) fn word(
-        &self,
-        rank: u32,
-        index: u64,
-        kind: AccessKind,
-    ) -> Result<(&Remote<'f>, u64)> {
+    pub(crate) fn word(&self, rank: u32, index: u64, kind: AccessKind) -> Result<(&Remote, u64)> {
         let remote = self.watched_part(rank, index, 1, kind)?;
         Ok((remote, self.offset(index)))
     }
 
     /// As [`Segment::word`], where the checking mode is asked otherwise.
-    pub(crate) fn unwatched_word(&self, rank: u32, index: u64) -> Result<(&Remote<'f>, u64)> {
+    pub(crate) fn unwatched_word(&self, rank: u32, index: u64) -> Result<(&Remote, u64)> {
         let remote = self.part_of(rank, index, 1)?;
         Ok((remote, self.offset(index)))
     }
@@ -40,7 +35,7 @@ impl<'f, T: Elem> Segment<'f, T, Shared> {
     #[cold]
     pub(super) fn finish_for_others(&self) {
         let job = &self.team().0.job;
-        job.unfinished.step(job.fabric);
+        job.unfinished.step(&job.fabric);
     }
 
     /// Whether a member's elements are reached at once.
@@ -59,7 +54,7 @@ impl<'f, T: Elem> Segment<'f, T, Shared> {
         index: u64,
         count: usize,
         kind: AccessKind,
-    ) -> Result<&Remote<'f>> {
+    ) -> Result<&Remote> {
         let part = self.part_of(rank, index, count)?;
         if self.parts.checked {
             let elements = index..index.saturating_add(count as u64);

@@ -7,15 +7,15 @@ use crate::{Error, Group, Result};
 use std::cell::{Cell, OnceCell, RefCell};
 use std::rc::Rc;
 
-impl<'f> Team<'f> {
+impl Team {
     /// The team of all units. Collective over the job.
-    pub(crate) fn world(job: &Rc<Job<'f>>) -> Result<Team<'f>> {
+    pub(crate) fn world(job: &Rc<Job>) -> Result<Team> {
         let team = Team::assemble(job, TeamId(0), Group::first(job.peers.len() as u32));
         team.barrier()?;
         Ok(team)
     }
 
-    fn assemble(job: &Rc<Job<'f>>, id: TeamId, group: Group) -> Team<'f> {
+    fn assemble(job: &Rc<Job>, id: TeamId, group: Group) -> Team {
         let rank = group.position(job.me).unwrap_or(0);
         let peers = group.into_iter().map(|unit| job.peers[unit.index()]);
         let inner = Rc::new(Inner {
@@ -38,7 +38,7 @@ impl<'f> Team<'f> {
     ///
     /// # Errors
     /// [`Error::NotAMember`]: a unit of `group` is not in this team. A lost member.
-    pub fn create(&self, group: &Group) -> Result<Option<Team<'f>>> {
+    pub fn create(&self, group: &Group) -> Result<Option<Team>> {
         let job = &self.0.job;
         let stranger = group.into_iter().find(|unit| self.rank_of(*unit).is_none());
         if let Some(stranger) = stranger {
@@ -62,13 +62,13 @@ impl<'f> Team<'f> {
     }
 
     /// Another team of the same members. Collective.
-    pub fn duplicate(&self) -> Result<Team<'f>> {
+    pub fn duplicate(&self) -> Result<Team> {
         let team = self.create(&self.0.group)?;
         team.ok_or(Error::NotAMember(self.0.job.me))
     }
 
     /// Teams of the members that call with an equal `color`. Collective.
-    pub fn split_by(&self, color: u64) -> Result<Team<'f>> {
+    pub fn split_by(&self, color: u64) -> Result<Team> {
         let mut colors = vec![0; self.size() as usize];
         self.all_gather(&[color][..], &mut colors[..])?;
         let alike = self.0.group.into_iter().zip(&colors);
@@ -86,7 +86,7 @@ impl<'f> Team<'f> {
     }
 }
 
-impl Drop for Inner<'_> {
+impl Drop for Inner {
     fn drop(&mut self) {
         self.job.teams.borrow_mut().remove(&self.id);
         if let Some(Some(board)) = self.board.get() {

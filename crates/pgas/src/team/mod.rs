@@ -17,12 +17,12 @@ pub struct TeamId(pub u64);
 /// A team, as one of its members sees it. Ranks ascend with units. Cheap to clone; a clone is the same team
 /// ([`Team::duplicate`] makes another one of the same members).
 #[derive(Clone, Debug)]
-pub struct Team<'f>(pub(crate) Rc<Inner<'f>>);
+pub struct Team(pub(crate) Rc<Inner>);
 
 /// What the clones of a team share.
 #[derive(Debug)]
-pub(crate) struct Inner<'f> {
-    pub(crate) job: Rc<Job<'f>>,
+pub(crate) struct Inner {
+    pub(crate) job: Rc<Job>,
     pub(crate) id: TeamId,
     pub(crate) rank: u32,
     pub(crate) group: Group,
@@ -32,10 +32,10 @@ pub(crate) struct Inner<'f> {
     pub(crate) calls: Cell<u64>,
     /// What its members share in memory; made by the first collective that can use it.
     pub(crate) board: OnceCell<Option<Board>>,
-    pub(crate) locks: RefCell<crate::lock::Table<'f>>,
+    pub(crate) locks: RefCell<crate::lock::Table>,
 }
 
-impl<'f> Team<'f> {
+impl Team {
     /// What names it.
     pub fn id(&self) -> TeamId {
         self.0.id
@@ -71,8 +71,8 @@ impl<'f> Team<'f> {
     }
 
     /// The fabric below.
-    pub fn fabric(&self) -> &'f Fabric {
-        self.0.job.fabric
+    pub fn fabric(&self) -> &Fabric {
+        &self.0.job.fabric
     }
 
     /// The fabric's number of a member.
@@ -90,7 +90,7 @@ impl<'f> Team<'f> {
     }
 }
 
-impl PartialEq for Team<'_> {
+impl PartialEq for Team {
     /// The same team, not merely the same members.
     fn eq(&self, other: &Self) -> bool {
         self.0.id == other.0.id

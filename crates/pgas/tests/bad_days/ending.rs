@@ -8,7 +8,7 @@ use samite_testkit::{
 use std::time::Duration;
 
 /// Puts, gets and updates at the part of a member that may have left.
-fn visit(pgas: &Pgas<'_>, data: &Segment<'_, u64>, rank: u32) -> Outcome {
+fn visit(pgas: &Pgas, data: &Segment<u64>, rank: u32) -> Outcome {
     let me = u64::from(pgas.me().0);
     let pointer = data.pointer(rank, 10 * me)?;
     for turn in 1..=100 {

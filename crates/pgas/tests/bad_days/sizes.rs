@@ -92,7 +92,7 @@ everywhere!(counts_that_no_memory_holds, 2, |fabric, _| {
         Ok(())
     };
     for count in [1 << 45, 1 << 58, u64::MAX / 8, u64::MAX] {
-        let wait = |pending: Result<Pending<'_, Vec<u64>>, Error>| pending?.wait().map(drop);
+        let wait = |pending: Result<Pending<Vec<u64>>, Error>| pending?.wait().map(drop);
         let nothing = Vec::new;
         refused("scatter", wait(world.iscatter(0, nothing(), count)))?;
         let none = &[0, 0];

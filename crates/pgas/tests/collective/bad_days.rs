@@ -3,13 +3,13 @@
 use samite_fabric::{Fabric, PeerId};
 use samite_pgas::{Error, Group, Max, Pgas, Segment, Sum, Team, Unit};
 use samite_testkit::{
-    Cast, MESSAGES_ONLY, Outcome, Who, check, everywhere, pause, point, same, units,
+    Cast, MESSAGES_ONLY, Outcome, Who, check, everywhere, maps_all, pause, point, same, units,
 };
 
 type Answer = Result<(), Error>;
 
 /// Pairs of calls that do not fit: what the last member calls, and what all others do.
-fn calls(team: &Team<'_>, which: u32, odd: bool) -> Option<(&'static str, Answer)> {
+fn calls(team: &Team, which: u32, odd: bool) -> Option<(&'static str, Answer)> {
     let (size, long) = (team.size() as usize, 5000);
     let mut all = vec![0u64; size * long];
     Some(match (which, odd) {
@@ -59,7 +59,7 @@ everywhere!(others_call_something_else, 3, |fabric, _| {
                 continue;
             };
             // Rank 0 follows rank 2 around the ring. Rank 1 may be content, where it only gives.
-            let mapped = fabric.caps().map;
+            let mapped = maps_all(fabric);
             let hears = mapped || world.rank() != 1;
             match answer {
                 Err(Error::Mismatch { .. }) => {}
@@ -237,15 +237,15 @@ fn kill_when_all_wait(cast: &mut Cast) {
 
 /// Runs `call` at units 0 and 2 while unit 1, which never comes, is killed; then everything that
 /// needs the world fails at once, and the team of the survivors works.
-fn with_one_missing(fabric: &Fabric, call: impl FnOnce(&Team<'_>) -> Result<(), Error>) -> Outcome {
+fn with_one_missing(fabric: &Fabric, call: impl FnOnce(&Team) -> Result<(), Error>) -> Outcome {
     with_memory(fabric, |_| Ok(()), |world, ()| call(world))
 }
 
 /// The same with what all three units make `before`.
-fn with_memory<'f, M>(
-    fabric: &'f Fabric,
-    before: impl FnOnce(&Team<'f>) -> Result<M, Error>,
-    call: impl FnOnce(&Team<'f>, &M) -> Result<(), Error>,
+fn with_memory<M>(
+    fabric: &Fabric,
+    before: impl FnOnce(&Team) -> Result<M, Error>,
+    call: impl FnOnce(&Team, &M) -> Result<(), Error>,
 ) -> Outcome {
     let pgas = Pgas::new(fabric)?;
     let world = pgas.world();
@@ -303,7 +303,7 @@ deaths!(
     kill_when_all_wait
 );
 
-fn parts<'f>(world: &Team<'f>) -> Result<Segment<'f, f64>, Error> {
+fn parts(world: &Team) -> Result<Segment<f64>, Error> {
     world.allocate(90_000)
 }
 

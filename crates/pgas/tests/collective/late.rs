@@ -9,7 +9,7 @@ use std::time::Duration;
 const COUNT: usize = 60_000;
 
 /// A team of all units but unit 1, which gets one of its own. Everything that the first reduction of a team makes is there.
-fn without_unit_1<'f>(pgas: &Pgas<'f>) -> Outcome<Team<'f>> {
+fn without_unit_1(pgas: &Pgas) -> Outcome<Team> {
     let world = pgas.world();
     let few = world.split_by(u64::from(pgas.me() == Unit(1)))?;
     let mut sum = vec![0.0; COUNT];
@@ -30,7 +30,7 @@ fn pausing(is_here: bool, name: &'static str) -> Op<impl Fn(f64, f64) -> f64> {
 }
 
 /// A reduction of two units, in the middle of which unit 0 pauses, has the right result.
-fn reduce_two(pgas: &Pgas<'_>, few: &Team<'_>) -> Outcome {
+fn reduce_two(pgas: &Pgas, few: &Team) -> Outcome {
     let mut sum = vec![0.0; COUNT];
     let add = pausing(pgas.me() == Unit(0), "in the middle");
     few.all_reduce(&vec![2.0; COUNT], &mut sum, add)?;

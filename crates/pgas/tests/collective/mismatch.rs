@@ -31,9 +31,9 @@ struct Case {
 
 /// Rank 0 and rank 1 disagree, all others agree on `case.expected` elements.
 fn call(
-    world: &Team<'_>,
+    world: &Team,
     case: Case,
-    (from, into): (&Segment<'_, u64>, &Segment<'_, u64>),
+    (from, into): (&Segment<u64>, &Segment<u64>),
 ) -> Outcome<Result<(), Error>> {
     let (me, size) = (world.rank() as usize, world.size() as usize);
     let (all, odd) = (vec![case.expected; size], {
@@ -70,7 +70,7 @@ fn call(
 }
 
 /// The same without waiting, between vectors.
-fn pending(world: &Team<'_>, case: Case) -> Result<(), Error> {
+fn pending(world: &Team, case: Case) -> Result<(), Error> {
     let (me, size) = (world.rank() as usize, world.size() as usize);
     let (all, mut odd) = (vec![case.expected; size], vec![case.expected; size]);
     odd[1] = case.given;

@@ -1,14 +1,14 @@
 //! Operators that panic, in programs that catch it: the others are told, and nothing wrong is taken for right.
 
 use samite_pgas::{Error, Op, Pgas, Sum, Unit};
-use samite_testkit::{Outcome, check, everywhere, same};
+use samite_testkit::{Outcome, check, everywhere, maps_all, same};
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
 const COUNT: usize = 6000;
 
 /// A sum that panics once, at unit 1, after some elements.
-fn panics(pgas: &Pgas<'_>) -> Op<impl Fn(u64, u64) -> u64 + 'static> {
+fn panics(pgas: &Pgas) -> Op<impl Fn(u64, u64) -> u64 + 'static> {
     let left = Cell::new(if pgas.me() == Unit(1) { 100 } else { u64::MAX });
     Op::new(move |a: u64, b: u64| {
         left.set(left.get() - 1);
@@ -44,7 +44,7 @@ everywhere!(in_a_blocking_one, 3, |fabric, _| {
         };
         match catch_unwind(AssertUnwindSafe(call)) {
             // Over messages a block that is there does not depend on what unit 1 does afterwards.
-            Ok(Ok(())) if turn == 1 && !fabric.caps().map => {}
+            Ok(Ok(())) if turn == 1 && !maps_all(fabric) => {}
             Ok(answer) => told(pgas.me(), answer)?,
             Err(_) => same!(pgas.me(), Unit(1)),
         }

@@ -11,7 +11,7 @@ fn filled<T: Sample>(rank: u64, count: u64) -> Vec<T> {
 
 /// All of them at once, waited for in the reverse order.
 fn all_at_once<T: Sample, O: Operator<T> + 'static>(
-    world: &Team<'_>,
+    world: &Team,
     count: u64,
     op: impl Fn() -> O,
 ) -> Outcome {
@@ -185,7 +185,7 @@ everywhere!(tested_and_awaited, 2, |fabric, _| {
 });
 
 /// The smallest executor: it polls.
-fn block_on<R>(mut pending: Pending<'_, R>) -> Result<R, samite_pgas::Error> {
+fn block_on<R>(mut pending: Pending<R>) -> Result<R, samite_pgas::Error> {
     let mut context = std::task::Context::from_waker(std::task::Waker::noop());
     loop {
         let pinned = std::pin::Pin::new(&mut pending);

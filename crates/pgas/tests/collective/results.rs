@@ -39,10 +39,10 @@ pub(crate) fn compose() -> impl Operator<[u64; 3]> + 'static {
 }
 
 /// Symmetric memory for the sources and targets of a call.
-struct Memory<'f, T> {
-    team: Team<'f>,
-    from: Segment<'f, T>,
-    into: Segment<'f, T>,
+struct Memory<T> {
+    team: Team,
+    from: Segment<T>,
+    into: Segment<T>,
 }
 
 /// Which buffers are parts.
@@ -52,8 +52,8 @@ struct Forms {
     into: bool,
 }
 
-impl<'f, T: Sample> Memory<'f, T> {
-    fn new(team: &Team<'f>, elements: u64) -> Outcome<Self> {
+impl<T: Sample> Memory<T> {
+    fn new(team: &Team, elements: u64) -> Outcome<Self> {
         Ok(Memory {
             team: team.clone(),
             from: team.allocate(elements + 3)?,
@@ -102,7 +102,7 @@ fn folded<T: Sample>(ranks: std::ops::Range<u64>, index: u64, op: &impl Operator
         .unwrap_or(T::at(99, 99))
 }
 
-fn moving<T: Sample>(memory: &Memory<'_, T>, count: u64, forms: Forms) -> Outcome {
+fn moving<T: Sample>(memory: &Memory<T>, count: u64, forms: Forms) -> Outcome {
     let world = &memory.team;
     let (me, size) = (u64::from(world.rank()), u64::from(world.size()));
     let mine: Vec<T> = filled(me, count);
@@ -156,7 +156,7 @@ fn block(rank: u64, count: u64) -> u64 {
     }
 }
 
-fn moving_v<T: Sample>(memory: &Memory<'_, T>, count: u64, forms: Forms) -> Outcome {
+fn moving_v<T: Sample>(memory: &Memory<T>, count: u64, forms: Forms) -> Outcome {
     let world = &memory.team;
     let (me, size) = (u64::from(world.rank()), u64::from(world.size()));
     let counts: Vec<u64> = (0..size).map(|rank| block(rank, count)).collect();
@@ -203,7 +203,7 @@ fn moving_v<T: Sample>(memory: &Memory<'_, T>, count: u64, forms: Forms) -> Outc
 }
 
 fn combining<T: Sample, O: Operator<T>>(
-    memory: &Memory<'_, T>,
+    memory: &Memory<T>,
     count: u64,
     forms: Forms,
     op: impl Fn() -> O,
@@ -271,7 +271,7 @@ const FORMS: [Forms; 4] = [
 ];
 
 fn type_of_elements<T: Sample, O: Operator<T>>(
-    world: &Team<'_>,
+    world: &Team,
     counts: &[u64],
     op: impl Fn() -> O,
 ) -> Outcome {

@@ -13,7 +13,7 @@ use samite_testkit::{Cast, Outcome, Unit, Who, check, units};
 use std::time::Duration;
 
 /// The last unit: the first one has the roots of most things.
-const LIAR: PeerId = PeerId(2);
+const LIAR: PeerId = PeerId::new(2, 0);
 
 /// A bit of everything that units do together. Whoever gets an error goes on with the next thing: so members are at
 /// different places of the program, too.

@@ -18,7 +18,7 @@ fn alone(name: &str) -> Fabric {
 }
 
 /// Everybody's own memory, as much as was there before and more: what was freed is among it.
-fn private<'f>(team: &Team<'f>) -> Vec<Segment<'f, u64, samite_pgas::Local>> {
+fn private(team: &Team) -> Vec<Segment<u64, samite_pgas::Local>> {
     let part = |_| {
         let mut part = team.allocate(BYTES / 8)?.into_local()?;
         part.as_mut_slice().fill(7);
@@ -27,7 +27,7 @@ fn private<'f>(team: &Team<'f>) -> Vec<Segment<'f, u64, samite_pgas::Local>> {
     (0..8).map(part).collect::<Result<_, _>>().expect("memory")
 }
 
-fn are_unchanged(parts: &[Segment<'_, u64, samite_pgas::Local>]) -> bool {
+fn are_unchanged(parts: &[Segment<u64, samite_pgas::Local>]) -> bool {
     let mut words = parts.iter().flat_map(|part| part.as_slice());
     words.all(|word| *word == 7)
 }

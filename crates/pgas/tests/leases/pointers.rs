@@ -7,7 +7,7 @@ use samite_testkit::{Failed, Outcome, check, same, units};
 use std::time::Duration;
 
 /// Puts by a pointer until it names nothing any more.
-fn put_until_it_ends(pgas: &Pgas<'_>, pointer: GlobalPtr<u64>) -> Outcome {
+fn put_until_it_ends(pgas: &Pgas, pointer: GlobalPtr<u64>) -> Outcome {
     let junk = [u64::MAX; 1024];
     loop {
         match pgas.put(pointer, &junk) {
@@ -19,12 +19,12 @@ fn put_until_it_ends(pgas: &Pgas<'_>, pointer: GlobalPtr<u64>) -> Outcome {
 }
 
 /// The end of memory.
-type End = Box<dyn FnOnce(&Pgas<'_>) -> Outcome>;
+type End = Box<dyn FnOnce(&Pgas) -> Outcome>;
 
 /// What a unit frees and allocates anew is its own while another one still puts to what was there.
 fn puts_that_come_too_late(
     fabric: &Fabric,
-    free: impl Fn(&Pgas<'_>) -> Outcome<(GlobalPtr<u64>, End)>,
+    free: impl Fn(&Pgas) -> Outcome<(GlobalPtr<u64>, End)>,
 ) -> Outcome {
     let pgas = Pgas::new(fabric)?;
     let world = pgas.world();
@@ -73,7 +73,7 @@ fn puts_to_memory_whose_registration_ends() {
             let pointer = pgas.register(vec![0_u64; 4096])?;
             Ok((
                 pointer,
-                Box::new(move |pgas: &Pgas<'_>| {
+                Box::new(move |pgas: &Pgas| {
                     pgas.unregister(pointer, 1)?;
                     Ok(())
                 }),
@@ -92,7 +92,7 @@ fn puts_to_the_last_piece_of_a_chunk() {
             let pointer = pgas.allocate::<u64>(1 << 18)?;
             Ok((
                 pointer,
-                Box::new(move |pgas: &Pgas<'_>| Ok(pgas.free(pointer)?)),
+                Box::new(move |pgas: &Pgas| Ok(pgas.free(pointer)?)),
             ))
         })
     };
@@ -126,7 +126,7 @@ fn free_numbers(fabric: &Fabric) -> u32 {
 }
 
 /// The pointers of everybody to the first element of the part of the first member.
-fn pointers(world: &Team<'_>, segment: Option<&Segment<'_, u64>>) -> Outcome<Vec<GlobalPtr<u64>>> {
+fn pointers(world: &Team, segment: Option<&Segment<u64>>) -> Outcome<Vec<GlobalPtr<u64>>> {
     let own = segment.map(|segment| segment.pointer(0, 0)).transpose()?;
     let bits = own.unwrap_or(GlobalPtr::NULL).to_bits();
     let mut all = vec![0; 2 * world.size() as usize];

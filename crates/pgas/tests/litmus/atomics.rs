@@ -5,8 +5,8 @@ use samite_pgas::{Pgas, Result, Team, Update};
 use samite_testkit::{check, same};
 
 /// What each unit saw in each round, for everybody: `seen(round, unit)` after the last one.
-fn observe<'f>(
-    world: &Team<'f>,
+fn observe(
+    world: &Team,
     rounds: u64,
     round: impl Fn(u64) -> Result<u64>,
 ) -> Result<impl Fn(u64, u32) -> Result<u64>> {

@@ -19,6 +19,7 @@ mod signals;
 
 use samite_fabric::Fabric;
 use samite_pgas::{Result, Segment};
+use samite_testkit::maps_all;
 
 /// A test on all transports, and once more in the checking mode, which must find nothing.
 macro_rules! litmus {
@@ -42,7 +43,7 @@ pub(crate) use litmus;
 
 /// As many rounds as take no time worth speaking of.
 pub(crate) fn rounds(fabric: &Fabric) -> u64 {
-    match (fabric.caps().map, fabric.domain()) {
+    match (maps_all(fabric), fabric.domain()) {
         _ if fabric.checks() => 8,
         (true, _) => 500,
         (false, Some(_)) => 100,
@@ -52,12 +53,7 @@ pub(crate) fn rounds(fabric: &Fabric) -> u64 {
 }
 
 /// Waits for a value by looking, as a program does that has nothing else to do.
-pub(crate) fn look_for(
-    segment: &Segment<'_, u64>,
-    rank: u32,
-    index: u64,
-    value: u64,
-) -> Result<()> {
+pub(crate) fn look_for(segment: &Segment<u64>, rank: u32, index: u64, value: u64) -> Result<()> {
     while segment.load(rank, index)? != value {
         segment.team().fabric().progress();
     }

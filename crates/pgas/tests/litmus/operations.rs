@@ -6,7 +6,7 @@ use samite_pgas::{Error, Pgas, Result, Unit, wait_all};
 use samite_testkit::{check, same};
 
 litmus!(a_put_that_returned_is_complete, 3, |fabric, _| {
-    let publish = |_: &Pgas<'_>, to: &Passing<'_, '_>, from: &[u64]| {
+    let publish = |_: &Pgas, to: &Passing<'_>, from: &[u64]| {
         to.data.put(to.home, to.at, from)?;
         raise(to)
     };
@@ -14,7 +14,7 @@ litmus!(a_put_that_returned_is_complete, 3, |fabric, _| {
 });
 
 litmus!(a_handle_that_was_waited_for_is_complete, 3, |fabric, _| {
-    let publish = |_: &Pgas<'_>, to: &Passing<'_, '_>, from: &[u64]| {
+    let publish = |_: &Pgas, to: &Passing<'_>, from: &[u64]| {
         let at = |part: usize| to.at + part as u64;
         let handles =
             (0..from.len()).map(|part| to.data.put_nb(to.home, at(part), &from[part..=part]));
@@ -25,7 +25,7 @@ litmus!(a_handle_that_was_waited_for_is_complete, 3, |fabric, _| {
 });
 
 litmus!(a_flush_completes_what_was_implicit, 3, |fabric, _| {
-    let publish = |pgas: &Pgas<'_>, to: &Passing<'_, '_>, from: &[u64]| {
+    let publish = |pgas: &Pgas, to: &Passing<'_>, from: &[u64]| {
         for (part, value) in from.iter().enumerate() {
             to.data
                 .put_implicit(to.home, to.at + part as u64, &[*value])?;
@@ -40,7 +40,7 @@ litmus!(a_flush_completes_what_was_implicit, 3, |fabric, _| {
 });
 
 litmus!(a_source_may_be_used_again_at_once, 2, |fabric, _| {
-    let publish = |pgas: &Pgas<'_>, to: &Passing<'_, '_>, from: &[u64]| {
+    let publish = |pgas: &Pgas, to: &Passing<'_>, from: &[u64]| {
         let mut source = from.to_vec();
         to.data.put_implicit(to.home, to.at, &source)?;
         pgas.flush_local();

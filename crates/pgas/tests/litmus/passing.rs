@@ -6,9 +6,9 @@ use samite_pgas::{Pgas, Result, Segment};
 use samite_testkit::{Outcome, same};
 
 /// How a writer publishes and a reader waits: the round, the flags of the round, the reader.
-pub(super) struct Passing<'a, 'f> {
-    pub(super) data: &'a Segment<'f, u64>,
-    pub(super) flags: &'a Segment<'f, u64>,
+pub(super) struct Passing<'a> {
+    pub(super) data: &'a Segment<u64>,
+    pub(super) flags: &'a Segment<u64>,
     /// Where the data of this round lie.
     pub(super) home: u32,
     pub(super) at: u64,
@@ -22,8 +22,8 @@ const LENGTH: u64 = 5;
 /// Message passing: every unit writes in turn, to memory of every unit, and another one reads.
 pub(super) fn pass(
     fabric: &Fabric,
-    publish: impl Fn(&Pgas<'_>, &Passing<'_, '_>, &[u64]) -> Result<()>,
-    wait: impl Fn(&Pgas<'_>, &Passing<'_, '_>) -> Result<()>,
+    publish: impl Fn(&Pgas, &Passing<'_>, &[u64]) -> Result<()>,
+    wait: impl Fn(&Pgas, &Passing<'_>) -> Result<()>,
 ) -> Outcome {
     let pgas = &Pgas::new(fabric)?;
     let world = pgas.world();
@@ -55,7 +55,7 @@ pub(super) fn pass(
 }
 
 /// The reader looks at a flag of its own by atomics.
-pub(super) fn by_flag(_: &Pgas<'_>, passing: &Passing<'_, '_>) -> Result<()> {
+pub(super) fn by_flag(_: &Pgas, passing: &Passing<'_>) -> Result<()> {
     let Passing {
         flags,
         reader,
@@ -65,7 +65,7 @@ pub(super) fn by_flag(_: &Pgas<'_>, passing: &Passing<'_, '_>) -> Result<()> {
     look_for(flags, reader, round, 1)
 }
 
-pub(super) fn raise(passing: &Passing<'_, '_>) -> Result<()> {
+pub(super) fn raise(passing: &Passing<'_>) -> Result<()> {
     let Passing {
         flags,
         reader,

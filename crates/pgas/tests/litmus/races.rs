@@ -38,7 +38,7 @@ everywhere!(a_race_stays_where_it_is, 3, |fabric, _| {
 });
 
 /// Two units write values of equal bytes to one element without any order, and all read it.
-fn whole<T: Elem>(pgas: &Pgas<'_>, rounds: u64, of: impl Fn(u8) -> T) -> Outcome {
+fn whole<T: Elem>(pgas: &Pgas, rounds: u64, of: impl Fn(u8) -> T) -> Outcome {
     let world = pgas.world();
     let data = world.allocate::<T>(3)?;
     let pointer = data.pointer(2, 1)?;

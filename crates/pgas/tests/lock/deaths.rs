@@ -11,7 +11,7 @@ use samite_testkit::{
 fn with_deaths(
     name: &str,
     (count, mask): (u32, Mask),
-    body: impl Fn(&Fabric, &Team<'_>, &Team<'_>) -> Outcome,
+    body: impl Fn(&Fabric, &Team, &Team) -> Outcome,
     conductor: impl Fn(&mut Cast),
 ) {
     let run = |fabric: &Fabric, _: &[samite_fabric::PeerId]| {
@@ -46,7 +46,7 @@ macro_rules! deaths {
 }
 
 /// A lock that does not live at unit 1.
-fn safe_lock<'f>(team: &Team<'f>) -> Outcome<Lock<'f>> {
+fn safe_lock(team: &Team) -> Outcome<Lock> {
     loop {
         let lock = team.lock()?;
         if lock.home() != 1 {
@@ -216,7 +216,7 @@ deaths!(
 );
 
 /// Takes the lock, whatever happened to it.
-fn insist(lock: &Lock<'_>, both: &Segment<'_, u64>, turn: u64) -> Outcome {
+fn insist(lock: &Lock, both: &Segment<u64>, turn: u64) -> Outcome {
     let (home, mut found) = (lock.home(), [0; 2]);
     let guard = match lock.acquire() {
         Ok(guard) => {

@@ -8,7 +8,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
 /// A lock that is at home at unit 0.
-pub(super) fn lock_of_the_first<'f>(world: &Team<'f>) -> Outcome<Lock<'f>> {
+pub(super) fn lock_of_the_first(world: &Team) -> Outcome<Lock> {
     loop {
         let lock = world.lock()?;
         if lock.home() == 0 {
@@ -108,7 +108,7 @@ fn a_lock_is_dropped_before_the_home_has_answered() {
 }
 
 /// Puts to a unit that is away until it can be sent nothing more.
-fn use_up_the_credit(words: &Segment<'_, u64>, rank: u32) -> Result<(), Error> {
+fn use_up_the_credit(words: &Segment<u64>, rank: u32) -> Result<(), Error> {
     let block = vec![7; 8192];
     loop {
         drop(words.put_nb(rank, 8, &block)?);
@@ -165,7 +165,7 @@ fn what_finds_no_credit_is_sent_later() {
     units.conduct(name, body, |cast| (0..4).for_each(|_| send_away(cast)));
 }
 
-fn signal(words: &Segment<'_, u64>, rank: u32) -> Result<(), Error> {
+fn signal(words: &Segment<u64>, rank: u32) -> Result<(), Error> {
     let op = SignalOp::Add;
     let signal = Signal {
         index: 0,
@@ -449,11 +449,11 @@ fn a_place_that_was_used_is_not_used_again() {
 }
 
 /// A lock that is at home at unit 0, who is this peer, and the segments there that have come with it. Collective.
-fn lock_and_pages<'f>(
+fn lock_and_pages(
     fabric: &Fabric,
-    world: &Team<'f>,
+    world: &Team,
     first: PeerId,
-) -> Outcome<(Lock<'f>, Vec<SegmentKey>)> {
+) -> Outcome<(Lock, Vec<SegmentKey>)> {
     let segments = || {
         let all = (0..1024).filter_map(|number| fabric.look_up(first, number).transpose());
         all.collect::<Result<Vec<_>, _>>()
@@ -513,9 +513,9 @@ fn words_that_are_nonsense() {
 }
 
 /// Repairs a lock when it is dropped.
-struct Repairs<'l, 'f>(&'l Lock<'f>);
+struct Repairs<'l>(&'l Lock);
 
-impl Drop for Repairs<'_, '_> {
+impl Drop for Repairs<'_> {
     fn drop(&mut self) {
         let guard = self.0.recover().expect("it says who died");
         assert_eq!(guard.lost_holder(), Some(Unit(2)));

@@ -35,7 +35,7 @@ everywhere!(nothing_is_lost_under_a_lock, 3, |fabric, _| {
 });
 
 /// Waits until so many are in the queue.
-fn until_queued(lock: &Lock<'_>, count: usize) -> Outcome {
+fn until_queued(lock: &Lock, count: usize) -> Outcome {
     while lock.queue()?.len() < count {
         lock.team().fabric().progress();
     }
@@ -295,8 +295,8 @@ everywhere!(a_panic_publishes_nothing, 2, |fabric, _| {
         world.barrier()?;
     }
     // A guard that is taken while its thread unwinds is not half of anything.
-    struct Last<'l, 'f>(&'l samite_pgas::GlobalLock<'f, [u64; 2]>);
-    impl Drop for Last<'_, '_> {
+    struct Last<'l>(&'l samite_pgas::GlobalLock<[u64; 2]>);
+    impl Drop for Last<'_> {
         fn drop(&mut self) {
             if let Ok(mut guard) = self.0.acquire() {
                 guard[1] += 1;

@@ -21,13 +21,13 @@ fn sum_that_panics(me: Unit) -> Op<impl Fn(u64, u64) -> u64 + 'static> {
     })
 }
 
-fn tell(words: &Segment<'_, u64>, rank: u32) -> Result<(), Error> {
+fn tell(words: &Segment<u64>, rank: u32) -> Result<(), Error> {
     let (index, op, value) = (0, SignalOp::Add, 1);
     words.signal(rank, Signal { index, op, value })
 }
 
 /// Acquires, and is ended by a panic.
-fn panics(lock: &Lock<'_>) -> Outcome {
+fn panics(lock: &Lock) -> Outcome {
     let ended = catch_unwind(AssertUnwindSafe(|| lock.acquire().map(Guard::release)));
     check!(ended.is_err(), "{ended:?}");
     Ok(())

@@ -88,6 +88,8 @@ pub struct FabricConfig {
     pub spin: Auto<Span>,
     /// Abilities that are not used even where the machine has them.
     pub mask: BTreeSet<Ability>,
+    /// The units of a job behave as if they were on so many nodes, by turns.
+    pub nodes: u32,
     /// Whom the kernel lets copy from a unit where only ancestors may do that.
     pub ptracer: PtracerName,
     /// Whether segments ask for huge pages.
@@ -106,6 +108,7 @@ impl Default for FabricConfig {
             deadline: Span::from_secs(30),
             spin: Auto::Auto,
             mask: BTreeSet::new(),
+            nodes: 1,
             ptracer: PtracerName::Launcher,
             huge_pages: HugePages::Auto,
             check: false,

@@ -21,9 +21,9 @@ const ROWS: usize = 10;
 /// Steps of a stream.
 const STEPS: u64 = 3;
 
-struct Honest<'f> {
-    fabric: &'f Fabric,
-    pgas: Pgas<'f>,
+struct Honest {
+    fabric: Fabric,
+    pgas: Pgas,
     members: Vec<PeerId>,
     me: u32,
 }
@@ -91,11 +91,11 @@ fn value(round: u64, step: u64, y: usize, x: usize) -> f64 {
     (round * 1_000_003 + step * 10_007 + y as u64 * 101 + x as u64) as f64
 }
 
-impl<'f> Honest<'f> {
-    fn new(fabric: &'f Fabric) -> Outcome<Honest<'f>> {
+impl Honest {
+    fn new(fabric: &Fabric) -> Outcome<Honest> {
         let pgas = Pgas::new(fabric)?;
         Ok(Honest {
-            fabric,
+            fabric: fabric.clone(),
             members: pgas.world().peers().to_vec(),
             me: pgas.world().rank(),
             pgas,
@@ -220,7 +220,7 @@ impl<'f> Honest<'f> {
     }
 
     fn write(&self, name: &str, round: u64) -> Result<(), Box<dyn Error>> {
-        let stage = Stage::join(self.fabric)?;
+        let stage = Stage::join(&self.fabric)?;
         let mut writer = stage.writer(name)?;
         let first = self.me as usize * ROWS;
         for number in 0..STEPS {
@@ -235,7 +235,7 @@ impl<'f> Honest<'f> {
     }
 
     fn read(&self, name: &str, round: u64, is_wrong: &mut bool) -> Result<u64, Box<dyn Error>> {
-        let stage = Stage::join(self.fabric)?;
+        let stage = Stage::join(&self.fabric)?;
         let mut steps = 0;
         for (number, step) in (0..).zip(stage.reader(name)?) {
             let part: Array2<f64> = step?.get("u", [3..20, 5..31])?;

@@ -130,7 +130,7 @@ fn one_life(
 }
 
 /// What an honest unit would do, too; the liar makes something else of it.
-fn something<'f>(fabric: &'f Fabric, to: PeerId, held: &mut Vec<Remote<'f>>, random: &mut Rng) {
+fn something(fabric: &Fabric, to: PeerId, held: &mut Vec<Remote>, random: &mut Rng) {
     let tag = random.u64(..4);
     match random.u32(..7) {
         0 => drop(fabric.isend(to, tag, bytes(random, 500))),

@@ -27,7 +27,7 @@ pub(super) struct Source<'a> {
 
 /// Reads `part`, which lies in the block and in `region`, into `to`, a dense array over `region`.
 pub(super) fn fetch(
-    source: Source<'_>,
+    source: Source,
     part: &Region,
     region: &Region,
     to: &mut [u8],

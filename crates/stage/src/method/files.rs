@@ -73,14 +73,14 @@ pub(crate) struct FileWriting {
 impl FileWriting {
     /// Goes on after the last whole step of a file of this run that was not ended in order, else begins anew.
     pub(crate) fn open(
-        desk: &Desk<'_>,
+        desk: &Desk,
         (folder, durability): (&Path, Durability),
         stream: &str,
         (program, (rank, ranks)): (&str, (u32, u32)),
     ) -> Result<Self> {
         check_rank(program, rank, ranks)?;
         let folder = folder_of(folder, stream);
-        let run = run_of(desk.fabric, desk.steward);
+        let run = run_of(&desk.fabric, desk.steward);
         let file = StepFile::begin(&folder, stream, run, rank, ranks).map_err(wrong(stream))?;
         let file = file.with_durability(durability);
         Ok(FileWriting {
@@ -117,8 +117,8 @@ impl FileWriting {
 }
 
 /// The files of a stream, being read.
-pub(crate) struct FileReading<'f> {
-    desk: Rc<Desk<'f>>,
+pub(crate) struct FileReading {
+    desk: Rc<Desk>,
     stream: String,
     archive: Rc<RefCell<Archive>>,
     policy: Policy,
@@ -143,18 +143,18 @@ pub(crate) struct StoredBytes {
     told: Arc<Told>,
 }
 
-impl<'f> FileReading<'f> {
+impl FileReading {
     /// Waits for the files to appear. Whoever is not alone in its job may have started together with the writers, so it takes
     /// the files of its own run only; who is alone takes others, too, where there are none of its own.
     pub(crate) fn open(
-        desk: Rc<Desk<'f>>,
+        desk: Rc<Desk>,
         settings: &Settings,
         stream: &str,
         options: &Options,
     ) -> Result<Self> {
         check_rank(&options.group, options.rank, options.size)?;
         let folder = folder_of(&settings.folder, stream);
-        let run = run_of(desk.fabric, desk.steward);
+        let run = run_of(&desk.fabric, desk.steward);
         let is_alone = desk.fabric.identity().units <= options.size;
         let deadline = desk.fabric.deadline();
         let archive = look(&desk, |waited| {
@@ -191,7 +191,7 @@ impl<'f> FileReading<'f> {
 
     /// The next step by the policy: files drop nothing, so all policies but `Latest` and `Every` take every step that has
     /// something of the box that is wanted.
-    pub(crate) fn next_step(&mut self) -> Result<Taken<'f>> {
+    pub(crate) fn next_step(&mut self) -> Result<Taken> {
         loop {
             let (next, policy) = (self.next, self.policy);
             let taken = self.wait(|steps| {
@@ -213,7 +213,7 @@ impl<'f> FileReading<'f> {
         }
     }
 
-    pub(crate) fn at(&mut self, step: Step) -> Result<Taken<'f>> {
+    pub(crate) fn at(&mut self, step: Step) -> Result<Taken> {
         let find = |steps: &[Step]| steps.binary_search(&step).ok().map(|_| step);
         let is_missing = |archive: &Archive| {
             let is_over = archive.steps().last().is_none_or(|last| *last < step);
@@ -235,7 +235,7 @@ impl<'f> FileReading<'f> {
 
     /// Looks until `choose` finds a step, or there will be no more. Ranks that have their files open may take as long as they
     /// want; one that is gone has its lease to come back, and where nobody knows the deadline holds.
-    fn wait(&self, choose: impl Fn(&[Step]) -> Option<Step>) -> Result<Taken<'f>> {
+    fn wait(&self, choose: impl Fn(&[Step]) -> Option<Step>) -> Result<Taken> {
         let mut next_look = LOOK_FOR_WRITERS;
         let mut gone: Option<(u32, Duration)> = None;
         let found = look(&self.desk, |waited| {
@@ -306,7 +306,7 @@ impl<'f> FileReading<'f> {
         }
     }
 
-    fn hold(&self, number: Step) -> Result<Given<'f>> {
+    fn hold(&self, number: Step) -> Result<Given> {
         let archive = self.archive.borrow();
         let stored = archive.step(number).map_err(wrong(&self.stream))?;
         let indexed = stored.variables().iter().map(|variable| {
@@ -374,7 +374,7 @@ fn there(archive: Result<Archive, FileError>, stream: &str) -> Result<Option<Arc
 }
 
 /// Asks, and says how long it has waited, until there is an answer. What comes meanwhile is served.
-fn look<T>(desk: &Desk<'_>, mut ask: impl FnMut(Duration) -> Result<Option<T>>) -> Result<T> {
+fn look<T>(desk: &Desk, mut ask: impl FnMut(Duration) -> Result<Option<T>>) -> Result<T> {
     let mut clock = Clock::new();
     let mut pause = LOOK.0;
     loop {

@@ -12,7 +12,7 @@ use crate::{Error, Result};
 use ndarray::{ArrayViewD, IxDyn};
 use std::rc::Rc;
 
-impl StepWriter<'_, '_> {
+impl StepWriter<'_> {
     pub(super) fn finish(mut self, keep: bool) -> Result<()> {
         self.is_sound()?;
         let (edges, ranks) = &self.writer.promised;

@@ -19,34 +19,34 @@ use ndarray::{ArrayView, ArrayViewD, ArrayViewMut, ArrayViewMutD, Dimension, IxD
 use std::rc::Rc;
 
 /// A step that is being written. Dropping it without [`StepWriter::commit`] gives it up; it can be begun again.
-pub struct StepWriter<'w, 'f> {
-    writer: &'w mut Writer<'f>,
+pub struct StepWriter<'w> {
+    writer: &'w mut Writer,
     number: Step,
     layout: Layout,
     /// Offset of each block in its buffer, by variable.
     offsets: Vec<Vec<u64>>,
     /// Blocks so far, as they were put, by variable.
     numbers: Vec<u64>,
-    slots: Option<Slots<'f>>,
+    slots: Option<Slots>,
     /// Blocks that go out with the commit.
     staged: Vec<Staged>,
     /// Blocks that were allocated: their slots are those of `slots`, else those that `staged` names.
     allocated: Vec<KeptBlock>,
     /// What this rank kept of the step before.
-    last: Option<LastStep<'f>>,
+    last: Option<LastStep>,
     attributes: Vec<(String, Attribute)>,
     /// A block has a place, and its bytes are not there.
     spoiled: bool,
     done: bool,
 }
 
-impl<'w, 'f> StepWriter<'w, 'f> {
+impl<'w> StepWriter<'w> {
     /// A step with nothing in it; `slots` are its buffers, where it has any.
     pub(crate) fn new(
-        writer: &'w mut Writer<'f>,
+        writer: &'w mut Writer,
         number: Step,
-        slots: Option<Slots<'f>>,
-    ) -> StepWriter<'w, 'f> {
+        slots: Option<Slots>,
+    ) -> StepWriter<'w> {
         StepWriter {
             writer,
             number,
@@ -66,7 +66,7 @@ impl<'w, 'f> StepWriter<'w, 'f> {
     /// Reaches the step before, which this rank kept.
     pub(crate) fn reach_last(&mut self, kept: Rc<KeptStep>) -> Result<()> {
         self.last = Some(match &self.writer.to {
-            Target::Keepers(keepers) => LastStep::reach(keepers.desk.fabric, kept)?,
+            Target::Keepers(keepers) => LastStep::reach(&keepers.desk.fabric, kept)?,
             Target::Files(_) => LastStep::of_own(kept),
         });
         Ok(())
@@ -155,7 +155,7 @@ impl<'w, 'f> StepWriter<'w, 'f> {
         shape: impl Shape,
         start: impl Shape,
         extent: impl Shape,
-    ) -> Result<(Option<&LastStep<'f>>, ArrayViewMutD<'_, T>)> {
+    ) -> Result<(Option<&LastStep>, ArrayViewMutD<'_, T>)> {
         let region = Region::at(&start.dims(), &extent.dims())?;
         let variable = self.declare::<T>(name, shape, &region)?;
         let extent = lengths(&region.shape());
@@ -208,7 +208,7 @@ impl<'w, 'f> StepWriter<'w, 'f> {
     }
 
     /// The step that this rank kept when it committed it; see [`StepWriter::alloc_with_last`].
-    pub fn last(&self) -> Option<&LastStep<'f>> {
+    pub fn last(&self) -> Option<&LastStep> {
         self.last.as_ref()
     }
 
@@ -267,7 +267,7 @@ impl<'w, 'f> StepWriter<'w, 'f> {
         }
     }
 
-    fn slots(&mut self) -> Result<&mut Slots<'f>> {
+    fn slots(&mut self) -> Result<&mut Slots> {
         let none = || Error::Nonsense("a step without buffers".into());
         self.slots.as_mut().ok_or_else(none)
     }
@@ -417,7 +417,7 @@ impl<'w, 'f> StepWriter<'w, 'f> {
     }
 }
 
-impl Drop for StepWriter<'_, '_> {
+impl Drop for StepWriter<'_> {
     fn drop(&mut self) {
         self.slots = None;
         if let (false, Target::Keepers(kept)) = (self.done, &self.writer.to) {

@@ -3,13 +3,11 @@
 //! Slots of processes are used again. So a message says which life of its slot its sender is, and for which life of the other
 //! one it is meant: what was meant for a process that is gone reaches nobody, and whoever has its slot now is another peer.
 
+use super::{Inbox, letters};
 use crate::Result;
 use crate::protocol::{self, BufferId, LONGEST, Notice, Order, Peer, Request, Ticket};
 use samite_fabric::{Fabric, PeerId};
 use serde::{Deserialize, Serialize};
-use std::cell::RefCell;
-use std::collections::VecDeque;
-use std::rc::Rc;
 
 /// Numbers of the handlers: of a service, and of a process that writes or reads.
 pub(crate) const SERVICE: u16 = 0x5a01;
@@ -148,14 +146,10 @@ pub(crate) fn open(from: PeerId, own: u32, bytes: &[u8]) -> Option<(Peer, Letter
 }
 
 /// Puts the letters that come into an inbox. Nonsense is dropped: whoever sent it waits until its deadline.
-pub(crate) fn receive(
-    fabric: &Fabric,
-    handler: u16,
-    inbox: &Rc<RefCell<VecDeque<(Peer, Letter)>>>,
-) {
+pub(super) fn receive(fabric: &Fabric, handler: u16, inbox: &Inbox) {
     let (inbox, own) = (inbox.clone(), fabric.incarnation());
     fabric.on(handler, move |from, bytes| {
-        inbox.borrow_mut().extend(open(from, own, bytes));
+        letters(&inbox).extend(open(from, own, bytes));
         None
     });
 }

@@ -23,9 +23,8 @@ use crate::clock::Clock;
 use crate::protocol::{Action, Event, Notice, Peer, Request, Steward};
 use keeper::Keeper;
 use samite_fabric::{Fabric, Handle, Identity, PeerId};
-use std::cell::RefCell;
 use std::collections::{BTreeSet, VecDeque};
-use std::rc::Rc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use units::Units;
 use unsent::Unsent;
@@ -45,7 +44,7 @@ const NAP: Duration = Duration::from_millis(500);
 const SOON: Duration = Duration::from_millis(5);
 
 /// What has come and is not yet taken, with who sent it.
-type Inbox = Rc<RefCell<VecDeque<(Peer, Letter)>>>;
+type Inbox = Arc<Mutex<VecDeque<(Peer, Letter)>>>;
 
 /// What the agent's process says of itself as a peer.
 pub fn steward_identity() -> Identity {
@@ -76,15 +75,15 @@ pub(crate) fn takes_letters(fabric: &Fabric, steward: Peer) -> Result<bool> {
     }
 }
 
-/// A process that coordinates streams, keeps blocks, or both. One thread owns it, as it owns the fabric.
-pub struct Service<'f> {
-    fabric: &'f Fabric,
+/// A process that coordinates streams, keeps blocks, or both.
+pub struct Service {
+    fabric: Fabric,
     inbox: Inbox,
     /// Whose orders the keeper carries out.
     at: Peer,
     /// Here, if this process is it.
     steward: Option<Steward>,
-    keeper: Keeper<'f>,
+    keeper: Keeper,
     /// Who has said something, or has something to take, and was not seen to be gone when it looked last: at that many changes.
     peers: BTreeSet<Peer>,
     changes: Option<u64>,
@@ -95,9 +94,9 @@ pub struct Service<'f> {
     clock: Clock,
 }
 
-impl<'f> Service<'f> {
+impl Service {
     /// Coordinates all streams of the domain, and keeps blocks in `room`.
-    pub fn steward(fabric: &'f Fabric, room: Room) -> Service<'f> {
+    pub fn steward(fabric: &Fabric, room: Room) -> Service {
         let me = letter::own(fabric);
         let mut service = Service::new(fabric, me, Some(Steward::new()), room);
         let keep = service.keeper.introduction();
@@ -109,7 +108,7 @@ impl<'f> Service<'f> {
     ///
     /// # Errors
     /// A domain without a steward.
-    pub fn keeper(fabric: &'f Fabric, room: Room) -> Result<Service<'f>> {
+    pub fn keeper(fabric: &Fabric, room: Room) -> Result<Service> {
         let steward = crate::desk::await_steward(fabric)?;
         let service = Service::new(fabric, steward, None, room);
         letter::send(
@@ -120,12 +119,12 @@ impl<'f> Service<'f> {
         Ok(service)
     }
 
-    fn new(fabric: &'f Fabric, at: Peer, steward: Option<Steward>, room: Room) -> Service<'f> {
+    fn new(fabric: &Fabric, at: Peer, steward: Option<Steward>, room: Room) -> Service {
         let inbox = Inbox::default();
         letter::receive(fabric, letter::SERVICE, &inbox);
         fabric.on(letter::HELLO, |_, _| Some(Vec::new()));
         Service {
-            fabric,
+            fabric: fabric.clone(),
             inbox,
             at,
             steward,
@@ -148,7 +147,7 @@ impl<'f> Service<'f> {
         if news {
             self.hear_last_words(gone);
         }
-        let letters = self.inbox.borrow().len();
+        let letters = letters(&self.inbox).len();
         for _ in 0..letters {
             let Some((from, letter)) = self.take() else {
                 break;
@@ -174,10 +173,12 @@ impl<'f> Service<'f> {
 
     /// Hears what these have said, and forgets them.
     fn hear_last_words(&mut self, gone: Vec<Peer>) {
-        let letters = self.inbox.take().into_iter();
-        let (last_words, letters): (VecDeque<_>, VecDeque<_>) =
-            letters.partition(|(from, _)| gone.contains(from));
-        self.inbox.replace(letters);
+        let mut inbox = letters(&self.inbox);
+        let said = std::mem::take(&mut *inbox).into_iter();
+        let (last_words, others): (VecDeque<_>, VecDeque<_>) =
+            said.partition(|(from, _)| gone.contains(from));
+        *inbox = others;
+        drop(inbox);
         for (from, letter) in last_words {
             self.hear(from, letter);
         }
@@ -216,7 +217,7 @@ impl<'f> Service<'f> {
     }
 
     fn run_with_naps(&mut self, mut go_on: impl FnMut(&Fabric) -> bool) -> Result<()> {
-        while go_on(self.fabric) {
+        while go_on(&self.fabric) {
             self.turn();
             if self.keeper.is_busy() {
                 self.fabric.progress();
@@ -232,15 +233,15 @@ impl<'f> Service<'f> {
             let nap = due.unwrap_or(longest).min(longest);
             self.fabric.set_deadline(nap.max(Duration::from_millis(1)));
             let (inbox, changes) = (&self.inbox, self.changes);
-            let fabric = self.fabric;
+            let fabric = &self.fabric;
             let waited = fabric.wait_stepping(
                 "work of the staging service",
                 &[],
                 || {
-                    let news = !inbox.borrow().is_empty() || changes != Some(fabric.changes());
+                    let news = !letters(inbox).is_empty() || changes != Some(fabric.changes());
                     news.then_some(())
                 },
-                || !inbox.borrow().is_empty(),
+                || !letters(inbox).is_empty(),
             );
             match waited {
                 Ok(()) | Err(samite_fabric::Error::Timeout { .. }) => {}
@@ -276,7 +277,7 @@ impl<'f> Service<'f> {
     }
 
     fn take(&self) -> Option<(Peer, Letter)> {
-        self.inbox.borrow_mut().pop_front()
+        letters(&self.inbox).pop_front()
     }
 
     /// Whether a letter of this peer is to be heard: it lives, or is not yet known to be gone.
@@ -288,7 +289,7 @@ impl<'f> Service<'f> {
     }
 
     fn lives(&self, peer: Peer) -> bool {
-        lives(self.fabric, peer)
+        lives(&self.fabric, peer)
     }
 
     fn said(&mut self, from: Peer, request: Request) {
@@ -346,9 +347,9 @@ impl<'f> Service<'f> {
         if self.deaf.contains(&to) {
             return;
         }
-        let mut packed = Packed::new(self.fabric, to, &letter);
+        let mut packed = Packed::new(&self.fabric, to, &letter);
         if let Some(instead) = letter.instead(packed.len()) {
-            packed = Packed::new(self.fabric, to, &instead);
+            packed = Packed::new(&self.fabric, to, &instead);
         }
         let is_late = self.unsent.waits_for(to) || !self.delivered(to, &packed, SOON);
         if !is_late {
@@ -394,7 +395,7 @@ impl<'f> Service<'f> {
         }
         let deadline = self.fabric.deadline();
         self.fabric.set_deadline(deadline.min(patience));
-        let sent = letter.send(self.fabric, to);
+        let sent = letter.send(&self.fabric, to);
         self.fabric.set_deadline(deadline);
         match sent {
             Ok(()) => true,
@@ -414,7 +415,7 @@ impl<'f> Service<'f> {
         }
         self.changes = Some(changes);
         self.fabric.progress();
-        let fabric = self.fabric;
+        let fabric = &self.fabric;
         self.deaf.retain(|peer| lives(fabric, *peer));
         let peers = self.peers.iter().copied();
         peers.filter(|peer| !lives(fabric, *peer)).collect()
@@ -424,6 +425,11 @@ impl<'f> Service<'f> {
     fn now(&mut self) -> u64 {
         self.clock.look().as_millis() as u64
     }
+}
+
+/// What is in an inbox. Nobody panics with half of a change made.
+fn letters(inbox: &Inbox) -> MutexGuard<'_, VecDeque<(Peer, Letter)>> {
+    inbox.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn lives(fabric: &Fabric, peer: Peer) -> bool {

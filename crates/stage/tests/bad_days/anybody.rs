@@ -55,7 +55,7 @@ fn part(unit: &Unit, me: u32) -> Outcome {
 }
 
 /// Writes what is not committed yet, and leaves the stream open until everybody has heard of the round's death.
-fn write(stage: &Stage<'_>, stream: &str, life: u64) -> Outcome {
+fn write(stage: &Stage, stream: &str, life: u64) -> Outcome {
     let mut field = stage.write(stream).as_rank("solver", 0, 1).open()?;
     point("open");
     while field.next_step() < STEPS {
@@ -66,7 +66,7 @@ fn write(stage: &Stage<'_>, stream: &str, life: u64) -> Outcome {
 }
 
 /// Reads what the life before it, if there was one in this round, has not taken.
-fn read(stage: &Stage<'_>, stream: &str, (round, is_second): (u32, bool)) -> Outcome {
+fn read(stage: &Stage, stream: &str, (round, is_second): (u32, bool)) -> Outcome {
     let mut reader = stage.read(stream).as_rank("analysis", 0, 1).open()?;
     point("open");
     let (mut next, mut life) = (None, 0);
@@ -84,7 +84,7 @@ fn read(stage: &Stage<'_>, stream: &str, (round, is_second): (u32, bool)) -> Out
     Ok(())
 }
 
-fn read_all(stage: &Stage<'_>, stream: &str, round: u32) -> Outcome {
+fn read_all(stage: &Stage, stream: &str, round: u32) -> Outcome {
     let mut all = stage.read(stream).as_rank("archive", 0, 1).open()?;
     pause("open");
     let mut life = 0;
@@ -102,7 +102,7 @@ fn read_all(stage: &Stage<'_>, stream: &str, round: u32) -> Outcome {
 }
 
 /// Which process has written all of a step, and in which round: in this one, and none before that of the step before.
-fn later_life(step: &StepReader<'_>, round: u32, before: u64) -> Outcome<u64> {
+fn later_life(step: &StepReader, round: u32, before: u64) -> Outcome<u64> {
     let life = life_of(step, SHAPE)?;
     check!(
         life >= before && life / u64::from(PROCESSES) == u64::from(round),

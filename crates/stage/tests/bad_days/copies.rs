@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 const SHAPE: [u64; 2] = [256, 256];
 
 /// Waits until so many keepers have something on disk.
-pub(crate) fn await_spilled(stage: &Stage<'_>, keepers: usize) -> Outcome {
+pub(crate) fn await_spilled(stage: &Stage, keepers: usize) -> Outcome {
     let begin = Instant::now();
     loop {
         let kept = stage.overview(Duration::from_secs(20))?.kept;
@@ -99,7 +99,7 @@ fn a_block_that_was_not_put_spoils_its_step() {
         let stage = stage(fabric, Settings::of(Method::Server))?;
         let field = stage.write("field").as_rank("solver", 0, 1);
         let mut field = field.discard_unread().retain(1).open()?;
-        let put = |step: &mut StepWriter<'_, '_>, name| {
+        let put = |step: &mut StepWriter<'_>, name| {
             let whole = rows(step.number(), 0..SHAPE[0], SHAPE[1]);
             step.put(name, SHAPE, [0_u64, 0], whole.view())
         };

@@ -33,7 +33,7 @@ fn is_failure(error: &Error, (of, expected): (u32, Failure)) -> bool {
 }
 
 /// There is no next step: a rank has failed, and the reader knows how.
-fn fails(reader: &mut Reader<'_>, (rank, how): (u32, Failure)) -> Outcome {
+fn fails(reader: &mut Reader, (rank, how): (u32, Failure)) -> Outcome {
     let end = reader.next_step().map(|step| step.is_some());
     check!(
         end.as_ref()
@@ -51,7 +51,7 @@ fn all_end(cast: &mut Cast) {
 }
 
 /// Writes some steps, and comes to an error that nobody mends.
-fn write_some(stage: &Stage<'_>, from: u64, steps: u64) -> Result<()> {
+fn write_some(stage: &Stage, from: u64, steps: u64) -> Result<()> {
     let mut field = stage.write("field").as_rank("solver", 0, 1).open()?;
     assert_eq!(field.next_step(), from);
     for _ in 0..steps {
@@ -218,7 +218,7 @@ fn a_step_beyond_the_end_of_files_passes_none_over() {
 const DEADLINE: Duration = Duration::from_millis(50);
 
 /// Computes until the coordinator has told somebody three times that its wait goes on: beyond its deadline each time.
-fn compute_while(stage: &Stage<'_>, who: &str) -> Outcome {
+fn compute_while(stage: &Stage, who: &str) -> Outcome {
     let (mut times, mut last) = (0, 0);
     while times < 3 {
         let figures = stage.overview(Duration::from_secs(20))?.figures;
@@ -382,7 +382,7 @@ fn who_computes_and_writes_files_is_not_dead() {
 }
 
 /// A step of two ranks: the rows of one of them.
-fn write_half(field: &mut Writer<'_>, rank: u64) -> Result<u64> {
+fn write_half(field: &mut Writer, rank: u64) -> Result<u64> {
     let [height, width] = SHAPE;
     let mut step = field.step()?;
     let number = step.number();

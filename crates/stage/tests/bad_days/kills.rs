@@ -74,7 +74,7 @@ fn one_life(unit: &Unit, me: u32, method: Method) -> Outcome {
 }
 
 /// Which life of the writer has written all of a step: none before that of the step before.
-fn later_life(step: &StepReader<'_>, before: u64) -> Outcome<u64> {
+fn later_life(step: &StepReader, before: u64) -> Outcome<u64> {
     let life = life_of(step, SHAPE)?;
     check!(
         (before..u64::from(LIVES)).contains(&life),

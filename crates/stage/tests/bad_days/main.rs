@@ -41,7 +41,7 @@ fn random() -> fastrand::Rng {
     fastrand::Rng::with_seed(seed)
 }
 
-fn write(field: &mut samite_stage::Writer<'_>) -> samite_stage::Result<u64> {
+fn write(field: &mut samite_stage::Writer) -> samite_stage::Result<u64> {
     write_in_life(field, 0, SHAPE)
 }
 
@@ -50,7 +50,7 @@ const LIVES: u64 = 1 << 16;
 
 /// Writes a step, in four blocks, as a life of the writer does.
 fn write_in_life(
-    field: &mut samite_stage::Writer<'_>,
+    field: &mut samite_stage::Writer,
     life: u64,
     [height, width]: [u64; 2],
 ) -> samite_stage::Result<u64> {
@@ -67,7 +67,7 @@ fn write_in_life(
 }
 
 /// Which life of the writer has written a step, every value of it.
-fn life_of(step: &samite_stage::StepReader<'_>, [height, width]: [u64; 2]) -> Outcome<u64> {
+fn life_of(step: &samite_stage::StepReader, [height, width]: [u64; 2]) -> Outcome<u64> {
     let all: Array2<f64> = step.get("u", ..)?;
     same!(all.dim(), (height as usize, width as usize));
     let number = step.number();
@@ -80,7 +80,7 @@ fn life_of(step: &samite_stage::StepReader<'_>, [height, width]: [u64; 2]) -> Ou
     Ok(life)
 }
 
-fn check_step(step: &samite_stage::StepReader<'_>) -> Outcome {
+fn check_step(step: &samite_stage::StepReader) -> Outcome {
     same!(life_of(step, SHAPE)?, 0);
     Ok(())
 }

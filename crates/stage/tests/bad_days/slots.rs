@@ -22,7 +22,7 @@ fn coordinate(unit: &Unit) -> Outcome {
     let fabric = Fabric::join(&unit.domain, steward_identity(), unit.config.clone())?;
     let mut service = Service::steward(&fabric, Room::of_memory(1 << 20));
     point("steward");
-    let here = |service: &Service<'_>| {
+    let here = |service: &Service| {
         let figures = service.figures();
         figures.first().map_or(0, |stream| stream.here)
     };

@@ -2,15 +2,14 @@
 
 use samite_fabric::{Fabric, PeerId};
 use samite_testkit::{Outcome, check};
-use std::cell::Cell;
-use std::rc::Rc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// The number of the handler that is asked.
 const ASKED: u16 = 77;
 
 /// A process that answers, while it waits, since when it does.
-pub(crate) struct Waits(Rc<Cell<Since>>);
+pub(crate) struct Waits(Arc<Mutex<Since>>);
 
 #[derive(Clone, Copy, PartialEq)]
 enum Since {
@@ -24,13 +23,14 @@ enum Since {
 impl Waits {
     /// Who waits answers by its fabric: whatever waits there looks for what others ask.
     pub(crate) fn of(fabric: &Fabric) -> Waits {
-        let since = Rc::new(Cell::new(Since::Never));
+        let since = Arc::new(Mutex::new(Since::Never));
         let told = since.clone();
         fabric.on(ASKED, move |_, _| {
-            let waited = match told.get() {
+            let mut since = locked(&told);
+            let waited = match *since {
                 Since::Never => Duration::ZERO,
                 Since::Begun => {
-                    told.set(Since::Asked(Instant::now()));
+                    *since = Since::Asked(Instant::now());
                     Duration::ZERO
                 }
                 Since::Asked(first) => first.elapsed(),
@@ -42,11 +42,15 @@ impl Waits {
 
     /// Waits for something.
     pub(crate) fn during<T>(&self, wait: impl FnOnce() -> T) -> T {
-        self.0.set(Since::Begun);
+        *locked(&self.0) = Since::Begun;
         let waited = wait();
-        self.0.set(Since::Never);
+        *locked(&self.0) = Since::Never;
         waited
     }
+}
+
+fn locked(since: &Mutex<Since>) -> MutexGuard<'_, Since> {
+    since.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Computes until a unit says that it has waited for so long.

@@ -11,7 +11,7 @@ fn cycle_edges(tokens: u64) -> Vec<Edge> {
 }
 
 /// Asks with what was answered before: 0, then what `echo` makes of it, which is 3 times as much and 1.
-fn asker(stage: &Stage<'_>, steps: u64, tokens: u64) -> Outcome<Vec<f64>> {
+fn asker(stage: &Stage, steps: u64, tokens: u64) -> Outcome<Vec<f64>> {
     let mut answers = stage.read("answer").as_rank("asker", 0, 1).open()?;
     let mut questions = stage.write("question").as_rank("asker", 0, 1).open()?;
     let mut asked = Vec::new();
@@ -46,7 +46,7 @@ fn asker(stage: &Stage<'_>, steps: u64, tokens: u64) -> Outcome<Vec<f64>> {
     Ok(asked)
 }
 
-fn echo(stage: &Stage<'_>, dies: bool) -> Outcome {
+fn echo(stage: &Stage, dies: bool) -> Outcome {
     // Both programs open what they read before what they write: only the token lets the cycle begin.
     let questions = stage.read("question").as_rank("echo", 0, 1).open()?;
     let mut answers = stage.write("answer").as_rank("echo", 0, 1).open()?;
@@ -140,7 +140,7 @@ fn two_tokens() -> Vec<Edge> {
 }
 
 /// Actor 0 writes four steps; actor 1 is killed when it has taken the tokens and one of them; the one after it goes on there.
-fn solver_and_viewers(stage: &Stage<'_>, me: u32) -> Outcome {
+fn solver_and_viewers(stage: &Stage, me: u32) -> Outcome {
     if me == 0 {
         let mut field = stage.write("field").as_rank("solver", 0, 1).open()?;
         for number in 0..4 {

@@ -20,7 +20,7 @@ use samite_testkit::{MESSAGES_ONLY, Outcome, check, pause, point, same};
 use staged::{Play, is_right, next, rows, stage, value};
 use std::time::Duration;
 
-fn linked(fabric: &Fabric, edges: Vec<Edge>) -> samite_stage::Result<Stage<'_>> {
+fn linked(fabric: &Fabric, edges: Vec<Edge>) -> samite_stage::Result<Stage> {
     let settings = Settings {
         lease: Duration::from_millis(300),
         ..Settings::of(Method::Graph)
@@ -108,7 +108,7 @@ fn fan_out(fabric: &Fabric, me: u32) -> Outcome {
 }
 
 /// Five readers of an array that is three by four at the end: some have nothing.
-fn coarse(stage: &Stage<'_>, rank: u32) -> Outcome {
+fn coarse(stage: &Stage, rank: u32) -> Outcome {
     stage.operator("negated", |x: f64| -x);
     let mut reader = stage.read("field").as_rank("coarse", rank, 5).open()?;
     for number in 0..STEPS {

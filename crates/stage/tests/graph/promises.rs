@@ -138,7 +138,7 @@ fn who_is_not_linked_hears_which_edges_there_are() {
     );
 }
 
-fn write_one<'f>(stage: &Stage<'f>) -> Writer<'f> {
+fn write_one(stage: &Stage) -> Writer {
     let mut field = stage.write("field").as_rank("solver", 0, 1).open().unwrap();
     let mut step = field.step().unwrap();
     step.put("u", [8_u64, 8], [0_u64, 0], rows(0, 0..8, 8).view())

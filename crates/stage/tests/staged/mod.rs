@@ -127,12 +127,12 @@ pub(crate) fn is_right(step: u64, (y0, x0): (u64, u64), array: ArrayView2<'_, f6
 pub(crate) fn stage(
     fabric: &Fabric,
     settings: samite_stage::Settings,
-) -> samite_stage::Result<Stage<'_>> {
+) -> samite_stage::Result<Stage> {
     Stage::join_with(fabric, Configuration::of(settings))
 }
 
 /// The next step, which must be there.
-pub(crate) fn next<'f>(reader: &mut Reader<'f>) -> Outcome<StepReader<'f>> {
+pub(crate) fn next(reader: &mut Reader) -> Outcome<StepReader> {
     let step = reader.next_step()?;
     check!(step.is_some(), "the stream ended: {:?}", reader.end());
     Ok(step.expect("just looked"))

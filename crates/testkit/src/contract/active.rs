@@ -4,8 +4,7 @@ use super::index;
 use crate::pattern::{pattern, verify};
 use crate::{Outcome, check, matches_or_fail, same};
 use samite_fabric::{Error, Fabric, PeerId};
-use std::cell::RefCell;
-use std::rc::Rc;
+use std::sync::{Arc, Mutex};
 
 const ECHO: u16 = 1;
 const KEEP: u16 = 2;
@@ -13,10 +12,10 @@ const KEEP: u16 = 2;
 /// Handlers see the sender and the bytes; a request gets its own reply, a tell none.
 pub fn handlers_run_and_answer(fabric: &Fabric, members: &[PeerId]) -> Outcome {
     let me = index(fabric, members)?;
-    let kept = Rc::new(RefCell::new(Vec::new()));
+    let kept = Arc::new(Mutex::new(Vec::new()));
     let keep = kept.clone();
     fabric.on(KEEP, move |from, bytes| {
-        keep.borrow_mut().push((from, bytes.to_vec()));
+        keep.lock().unwrap().push((from, bytes.to_vec()));
         None
     });
     fabric.on(ECHO, |from, bytes| {
@@ -39,7 +38,7 @@ pub fn handlers_run_and_answer(fabric: &Fabric, members: &[PeerId]) -> Outcome {
         );
     }
     fabric.barrier(members)?;
-    let kept = kept.borrow();
+    let kept = kept.lock().unwrap();
     for (rank, member) in members.iter().enumerate() {
         let theirs: Vec<_> = kept
             .iter()
@@ -54,7 +53,7 @@ pub fn handlers_run_and_answer(fabric: &Fabric, members: &[PeerId]) -> Outcome {
 
 /// Bytes that do not fit into a frame, both ways.
 pub fn long_requests_and_long_replies(fabric: &Fabric, members: &[PeerId]) -> Outcome {
-    let body = fabric.caps().body_max as usize;
+    let body = fabric.caps_to(fabric.me()).body_max as usize;
     fabric.on(ECHO, |_, bytes| Some(bytes.iter().rev().copied().collect()));
     fabric.barrier(members)?;
     let sizes = [body - 1, body, body + 1, 2 * body, 300_001, (2 << 20) + 7];

@@ -280,7 +280,8 @@ pub fn a_freed_segment_is_refused(fabric: &Fabric, members: &[PeerId]) -> Outcom
         Err(Error::PeerLost { .. })
     );
     // Where it is mapped, the one who is attached keeps the memory and its number.
-    let is_kept = early.mapped().is_some();
+    let previous = members[(me + members.len() - 1) % members.len()];
+    let is_kept = fabric.caps_to(previous).map;
     same!(again.key().segment == keys[me].segment, !is_kept);
     fabric.barrier(members)?;
     refused(keys[next])?;
@@ -345,7 +346,7 @@ pub fn places_outside_and_misaligned_are_refused(fabric: &Fabric, members: &[Pee
 /// The budget is a typed refusal; what is there stays, what is freed can be had again.
 pub fn the_budget_is_a_refusal(fabric: &Fabric, members: &[PeerId]) -> Outcome {
     const PIECE: u64 = 16 << 20;
-    let refusal = |result: Result<Segment<'_>, Error>| -> Outcome {
+    let refusal = |result: Result<Segment, Error>| -> Outcome {
         matches_or_fail!(result.map(|s| s.key()), Err(Error::Budget { .. }));
         Ok(())
     };
@@ -353,7 +354,7 @@ pub fn the_budget_is_a_refusal(fabric: &Fabric, members: &[PeerId]) -> Outcome {
     refusal(fabric.allocate(u64::MAX))?;
     fabric.barrier(members)?;
     if index(fabric, members)? == 0 {
-        let mut all: Vec<Segment<'_>> = Vec::new();
+        let mut all: Vec<Segment> = Vec::new();
         let error = loop {
             match fabric.allocate(PIECE) {
                 Ok(segment) => {

@@ -35,7 +35,7 @@ const INTO: [Into; 6] = [
     Into::Scope,
 ];
 
-fn send(fabric: &Fabric, to: PeerId, how: From, segment: &Segment<'_>, bytes: Vec<u8>) -> Outcome {
+fn send(fabric: &Fabric, to: PeerId, how: From, segment: &Segment, bytes: Vec<u8>) -> Outcome {
     match how {
         From::Lent => fabric.send(to, 1, &bytes)?,
         From::Owned => {
@@ -58,7 +58,7 @@ fn receive(
     fabric: &Fabric,
     from: PeerId,
     how: Into,
-    segment: &Segment<'_>,
+    segment: &Segment,
     len: usize,
 ) -> Outcome<Vec<u8>> {
     let wants = Match::from(from, 1);
@@ -137,7 +137,7 @@ fn all_kinds(fabric: &Fabric, members: &[PeerId], sizes: &[usize]) -> Outcome {
 /// The sizes around the limits of cells, of eager messages and of pieces.
 pub fn every_size_between_all_kinds_of_buffers(fabric: &Fabric, members: &[PeerId]) -> Outcome {
     let eager = samite_fabric::CostModel::default().eager_max as usize;
-    let body = fabric.caps().body_max as usize;
+    let body = fabric.caps_to(fabric.me()).body_max as usize;
     let sizes = [
         0,
         1,

@@ -168,7 +168,7 @@ fn processor_time() -> Duration {
 
 /// A transport that says that it sleeps uses no processor while it waits.
 pub fn who_waits_sleeps(fabric: &Fabric, members: &[PeerId]) -> Outcome {
-    if !fabric.caps().sleeps {
+    if !fabric.caps_to(fabric.me()).sleeps {
         return Ok(());
     }
     fabric.barrier(members)?;
@@ -192,46 +192,44 @@ pub fn mapped_means_mapped(fabric: &Fabric, members: &[PeerId]) -> Outcome {
     let me = index(fabric, members)?;
     let segment = fabric.allocate(4096)?;
     let keys = exchange(fabric, members, segment.key())?;
-    let next = (me + 1) % members.len();
-    let remote = fabric.attach(keys[next])?;
-    same!(remote.mapped().is_some(), fabric.caps().map);
+    let (next, previous) = (
+        members[(me + 1) % members.len()],
+        (me + members.len() - 1) % members.len(),
+    );
+    let remote = fabric.attach(keys[(me + 1) % members.len()])?;
+    let maps_next = fabric.caps_to(next).map;
+    same!(remote.mapped().is_some(), maps_next);
     if let Some(mapped) = remote.mapped() {
         // ORDERING: Release pairs with the Acquire loads of the members below.
         mapped
             .u64(8)
             .store(me as u64 + 1, std::sync::atomic::Ordering::Release);
-        // Without a single turn of progress on either side.
-        let previous = (me + members.len() - 1) % members.len();
+        fabric.bell(next).nudge();
+    }
+    let maps_previous = fabric.caps_to(members[previous]).map;
+    if maps_previous {
+        // No frame brings it: the one that stored it makes no turn of progress.
         let seen = || {
             segment
                 .bytes()
                 .u64(8)
                 .load(std::sync::atomic::Ordering::Acquire)
         };
-        let start = std::time::Instant::now();
-        while seen() == 0 && start.elapsed() < fabric.deadline() {
-            std::thread::yield_now();
-        }
+        let is_there = || (seen() != 0).then_some(());
+        fabric.wait_until("a store", &[members[previous]], is_there)?;
         same!(seen(), previous as u64 + 1);
-        let view = {
-            let send = fabric.isend_shared(members[next], 1, segment.bytes().slice(0, 4096))?;
-            let view = fabric.recv_view(Match::any(1))?;
-            check!(
-                view.in_place(),
-                "a message out of a mapped segment was copied"
-            );
-            same!(
-                // ORDERING: Acquire pairs with the Release store of the member above.
-                view.bytes()
-                    .u64(8)
-                    .load(std::sync::atomic::Ordering::Acquire)
-                    > 0,
-                true
-            );
-            drop(view);
-            send
-        };
-        view.wait()?;
     }
+    let sent = match maps_next {
+        true => Some(fabric.isend_shared(next, 1, segment.bytes().slice(0, 4096))?),
+        false => None,
+    };
+    if maps_previous {
+        let view = fabric.recv_view(Match::any(1))?;
+        check!(
+            view.in_place(),
+            "a message out of a mapped segment was copied"
+        );
+    }
+    sent.map(|sent| sent.wait()).transpose()?;
     Ok(fabric.barrier(members)?)
 }

@@ -4,8 +4,7 @@ use crate::fuzz::{Rng, bytes, mutate, word};
 use samite_fabric::PeerId;
 use samite_fabric::testing::{RawFrame, Tamper};
 use samite_fabric::transport::Class;
-use std::cell::RefCell;
-use std::rc::Rc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Words of which copies are made, and frames of each kind.
 const WORDS_MAX: usize = 256;
@@ -17,7 +16,7 @@ const KINDS: u8 = 22;
 
 /// Changes what a process sends. Clones are the same liar: one is in the transport, one talks to it.
 #[derive(Clone, Debug)]
-pub struct Liar(Rc<RefCell<Mind>>);
+pub struct Liar(Arc<Mutex<Mind>>);
 
 #[derive(Debug)]
 struct Mind {
@@ -36,7 +35,7 @@ struct Mind {
 impl Liar {
     /// Of 1000 frames `rate` are changed.
     pub fn new(seed: u64, rate: u32) -> Liar {
-        Liar(Rc::new(RefCell::new(Mind {
+        Liar(Arc::new(Mutex::new(Mind {
             random: Rng::with_seed(seed),
             rate,
             frames: vec![Vec::new(); KINDS as usize],
@@ -47,19 +46,23 @@ impl Liar {
         })))
     }
 
+    fn mind(&self) -> MutexGuard<'_, Mind> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// The process is killed, as by `kill -9`, in the midst of sending, after so many frames.
     pub fn die_after(&self, frames: u32) {
-        self.0.borrow_mut().left = Some(frames);
+        self.mind().left = Some(frames);
     }
 
     /// How many frames it has changed or made up.
     pub fn lies(&self) -> u64 {
-        self.0.borrow().lies
+        self.mind().lies
     }
 
     /// A frame that somebody has sent, as it was or a little changed, or an invented one.
     pub fn lie(&self) -> RawFrame {
-        self.0.borrow_mut().lie()
+        self.mind().lie()
     }
 }
 
@@ -172,11 +175,11 @@ impl Mind {
 
 impl Tamper for Liar {
     fn outgoing(&mut self, to: PeerId, frame: RawFrame, send: &mut dyn FnMut(PeerId, RawFrame)) {
-        self.0.borrow_mut().outgoing(to, frame, send);
+        self.mind().outgoing(to, frame, send);
     }
 
     fn incoming(&mut self, from: PeerId, frame: &RawFrame) -> bool {
-        self.0.borrow_mut().remember(from, frame);
+        self.mind().remember(from, frame);
         true
     }
 }

@@ -71,18 +71,18 @@ fn gups(updates: u64, time: Duration) -> String {
 }
 
 /// The table, one block of it per unit.
-struct Table<'p, 'f> {
-    pgas: &'p Pgas<'f>,
+struct Table<'p> {
+    pgas: &'p Pgas,
     words: u64,
     blocks: Blocks,
-    segment: Segment<'f, u64>,
+    segment: Segment<u64>,
 }
 
 /// Updates between two looks at the clock.
 const BURST: u64 = 1 << 16;
 
-impl<'p, 'f> Table<'p, 'f> {
-    fn new(pgas: &'p Pgas<'f>, words: u64) -> Result<Self, Error> {
+impl<'p> Table<'p> {
+    fn new(pgas: &'p Pgas, words: u64) -> Result<Self, Error> {
         let blocks = Blocks::new(words, pgas.units());
         Ok(Table {
             pgas,

@@ -37,7 +37,7 @@ pub fn run(fabric: &Fabric, args: &Args, out: &mut dyn Write) -> Result<(), Erro
     let (me, units) = (pgas.me().0, pgas.units());
     let counters = args.counters * u64::from(units);
     let blocks = Blocks::new(counters, units);
-    let segment: Segment<'_, u64> = pgas.world().allocate(blocks.longest())?;
+    let segment: Segment<u64> = pgas.world().allocate(blocks.longest())?;
     let places: Vec<u64> = random_places(me, counters)
         .take(args.updates as usize)
         .collect();
@@ -63,7 +63,7 @@ pub fn run(fabric: &Fabric, args: &Args, out: &mut dyn Write) -> Result<(), Erro
     judge(wrong, "counters")
 }
 
-fn plain(segment: &Segment<'_, u64>, blocks: &Blocks, places: &[u64]) -> Result<(), Error> {
+fn plain(segment: &Segment<u64>, blocks: &Blocks, places: &[u64]) -> Result<(), Error> {
     for place in places {
         let at = blocks.locate(*place);
         segment.fetch_add(at.rank, at.index, 1)?;
@@ -71,7 +71,7 @@ fn plain(segment: &Segment<'_, u64>, blocks: &Blocks, places: &[u64]) -> Result<
     Ok(())
 }
 
-fn aggregated(segment: &Segment<'_, u64>, blocks: &Blocks, places: &[u64]) -> Result<(), Error> {
+fn aggregated(segment: &Segment<u64>, blocks: &Blocks, places: &[u64]) -> Result<(), Error> {
     let mut updates = segment.updates(Update::Sum);
     for place in places {
         let at = blocks.locate(*place);
@@ -81,7 +81,7 @@ fn aggregated(segment: &Segment<'_, u64>, blocks: &Blocks, places: &[u64]) -> Re
 }
 
 /// How many counters of this unit are not what they should be.
-fn wrong_counters(segment: &Segment<'_, u64>, args: &Args) -> Result<u64, Error> {
+fn wrong_counters(segment: &Segment<u64>, args: &Args) -> Result<u64, Error> {
     let team = segment.team();
     let mut found = vec![0; args.counters as usize];
     segment.read_local(0, &mut found)?;

@@ -37,7 +37,7 @@ pub fn run(fabric: &Fabric, args: &Args, out: &mut dyn Write) -> Result<(), Erro
     let (me, units) = (pgas.me().0, pgas.units());
     let elements = args.elements * u64::from(units);
     let blocks = Blocks::new(elements, units);
-    let segment: Segment<'_, u64> = pgas.world().allocate(blocks.longest())?;
+    let segment: Segment<u64> = pgas.world().allocate(blocks.longest())?;
     let own: Vec<u64> = blocks.part(me).map(element).collect();
     segment.write_local(0, &own)?;
     let places: Vec<u64> = random_places(me, elements)
@@ -75,7 +75,7 @@ fn element(place: u64) -> u64 {
 }
 
 fn plain(
-    segment: &Segment<'_, u64>,
+    segment: &Segment<u64>,
     blocks: &Blocks,
     places: &[u64],
     gathered: &mut [u64],
@@ -88,7 +88,7 @@ fn plain(
 }
 
 fn aggregated(
-    segment: &Segment<'_, u64>,
+    segment: &Segment<u64>,
     blocks: &Blocks,
     places: &[u64],
     gathered: &mut [u64],

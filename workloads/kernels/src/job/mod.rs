@@ -43,7 +43,7 @@ impl Display for Way {
 }
 
 /// Runs something collective; how long it took the slowest unit.
-fn timed(pgas: &Pgas<'_>, run: impl FnOnce() -> Result<(), Error>) -> Result<Duration, Error> {
+fn timed(pgas: &Pgas, run: impl FnOnce() -> Result<(), Error>) -> Result<Duration, Error> {
     pgas.world().barrier()?;
     let begin = Instant::now();
     run()?;
@@ -55,7 +55,7 @@ fn timed(pgas: &Pgas<'_>, run: impl FnOnce() -> Result<(), Error>) -> Result<Dur
 }
 
 /// The sum over all units. Collective.
-fn total(pgas: &Pgas<'_>, own: u64) -> Result<u64, Error> {
+fn total(pgas: &Pgas, own: u64) -> Result<u64, Error> {
     let mut sum = [0];
     pgas.world().all_reduce(&[own], &mut sum, Sum)?;
     Ok(sum[0])

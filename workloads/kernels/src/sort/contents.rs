@@ -40,7 +40,7 @@ impl Contents {
     ///
     /// # Errors
     /// [`Error::File`]; [`Error::Wrong`] when the shares do not add up to the file.
-    pub fn of(pgas: &Pgas<'_>, path: &Path, kind: Kind) -> Result<Contents, Error> {
+    pub fn of(pgas: &Pgas, path: &Path, kind: Kind) -> Result<Contents, Error> {
         let (me, units) = (u128::from(pgas.me().0), u128::from(pgas.units()));
         let look = || {
             let size = std::fs::metadata(path)?.len();

@@ -149,7 +149,7 @@ impl Records for Lines {
     /// By samples: every unit sorts its lines and shows some of them; cuts between those are where the
     /// lines of a unit end and those of the next one begin. All lines then travel once, in runs that are
     /// in order and are merged.
-    fn sort(&mut self, pgas: &Pgas<'_>) -> pgas::Result<()> {
+    fn sort(&mut self, pgas: &Pgas) -> pgas::Result<()> {
         self.sort();
         let (team, me) = (pgas.world(), pgas.me().0);
         let mut sample = Vec::new();

@@ -26,7 +26,7 @@ pub trait Records: Default {
 
     /// Sorts the records of all units: afterwards those of each unit are in order and follow those of
     /// the units below. Collective.
-    fn sort(&mut self, pgas: &Pgas<'_>) -> pgas::Result<()>;
+    fn sort(&mut self, pgas: &Pgas) -> pgas::Result<()>;
 }
 
 /// A part of a file.
@@ -38,7 +38,7 @@ pub struct Part<R> {
 
 impl<R: Records> Part<R> {
     /// Reads the part of this unit. Collective; an error of one unit is an error at all.
-    pub fn read(pgas: &Pgas<'_>, path: &Path) -> Result<Self, Error> {
+    pub fn read(pgas: &Pgas, path: &Path) -> Result<Self, Error> {
         let (me, units) = (pgas.me().0, pgas.units());
         let read = || {
             let file = File::open(path)?;
@@ -62,12 +62,12 @@ impl<R: Records> Part<R> {
     }
 
     /// Sorts the records of all parts. Collective.
-    pub fn sort(&mut self, pgas: &Pgas<'_>) -> Result<(), Error> {
+    pub fn sort(&mut self, pgas: &Pgas) -> Result<(), Error> {
         Ok(self.records.sort(pgas)?)
     }
 
     /// Writes all parts, by rank, to a new file. Collective; an error of one unit is an error at all.
-    pub fn write(&self, pgas: &Pgas<'_>, path: &Path) -> Result<(), Error> {
+    pub fn write(&self, pgas: &Pgas, path: &Path) -> Result<(), Error> {
         let bytes = self.records.bytes();
         let mut begin = [0];
         pgas.world()
@@ -90,7 +90,7 @@ impl<R: Records> Part<R> {
 
 /// Gives a result if all units succeeded. Collective.
 pub(super) fn agree<T>(
-    pgas: &Pgas<'_>,
+    pgas: &Pgas,
     what: &'static str,
     result: Result<T, Error>,
 ) -> Result<T, Error> {

@@ -34,7 +34,7 @@ impl Records for Words {
     }
 
     /// By the sort of a distributed array.
-    fn sort(&mut self, pgas: &Pgas<'_>) -> pgas::Result<()> {
+    fn sort(&mut self, pgas: &Pgas) -> pgas::Result<()> {
         let own = self.0.len() as u64;
         let (mut first, mut all) = ([0], [0]);
         pgas.world().exscan(&[own], &mut first, Sum)?;

@@ -97,8 +97,8 @@ pub fn run(fabric: &Fabric, args: &Args, out: &mut dyn Write) -> Result<(), Erro
 }
 
 /// The atoms of all units as arrays of the stream.
-struct Output<'f> {
-    writer: Writer<'f>,
+struct Output {
+    writer: Writer,
     rank: u32,
     /// Where this unit's atoms begin among those of all.
     first: u64,
@@ -106,7 +106,7 @@ struct Output<'f> {
     is_measured: bool,
 }
 
-impl Output<'_> {
+impl Output {
     /// Writes a step; `begins` says that it is the first one of a run.
     fn write(&mut self, atoms: &Snapshot<'_>, begins: bool) -> Result<(), Error> {
         let mut step = self.writer.step()?;
@@ -135,7 +135,7 @@ impl Output<'_> {
 fn timed(
     lammps: &mut Lammps,
     args: &Args,
-    mut output: Option<&mut Output<'_>>,
+    mut output: Option<&mut Output>,
     reporter: &mut Option<Reporter<'_>>,
 ) -> Result<Duration, Error> {
     // Without output nobody looks but at the first and the last step.

@@ -151,7 +151,7 @@ impl Analysis {
     }
 
     /// Where all atoms begin: any of them may come to lie in this unit's share.
-    fn begin(&mut self, step: &StepReader<'_>) -> Result<(), Error> {
+    fn begin(&mut self, step: &StepReader) -> Result<(), Error> {
         for (rank, block) in blocks(step)? {
             let cell = cell(step, rank)?;
             let (ids, positions) = self.atoms(step, &block, cell)?;
@@ -161,7 +161,7 @@ impl Analysis {
     }
 
     /// The displacements of this unit's share of the atoms.
-    fn look_at(&mut self, step: &StepReader<'_>) -> Result<Found, Error> {
+    fn look_at(&mut self, step: &StepReader) -> Result<Found, Error> {
         let all = &step.variable("id")?.shape;
         let grid = Grid::along(all, 0, self.size.into()).map_err(samite::stage::Error::from)?;
         let share = grid.part(self.rank.into());
@@ -193,7 +193,7 @@ impl Analysis {
     /// Numbers and unwrapped positions of the atoms at some places.
     fn atoms<'s>(
         &mut self,
-        step: &'s StepReader<'_>,
+        step: &'s StepReader,
         places: &Region,
         cell: Cell,
     ) -> Result<Atoms<'s>, Error> {
@@ -210,7 +210,7 @@ impl Analysis {
     /// A box of a variable where it lies, if that is in one piece, else a copy.
     fn take<'s, T: Element>(
         &mut self,
-        step: &'s StepReader<'_>,
+        step: &'s StepReader,
         name: &str,
         region: &Region,
     ) -> Result<Cow<'s, [T]>, Error> {
@@ -231,7 +231,7 @@ impl Analysis {
 }
 
 /// The melt units' blocks of atoms that are not empty, by rank. Servers have them in pieces; these are put together.
-fn blocks(step: &StepReader<'_>) -> Result<Vec<(u32, Region)>, Error> {
+fn blocks(step: &StepReader) -> Result<Vec<(u32, Region)>, Error> {
     let pieces = step.blocks("id")?;
     let pieces = pieces.map(|(rank, piece)| (rank, [piece.lower()[0], piece.upper()[0]]));
     let mut blocks = Vec::new();
@@ -266,21 +266,21 @@ fn merge(found: Vec<Found>, others: Vec<Found>) -> Vec<Found> {
     both.collect()
 }
 
-fn untold(step: &StepReader<'_>, name: &str) -> Error {
+fn untold(step: &StepReader, name: &str) -> Error {
     Error::Untold {
         step: step.number(),
         name: name.to_owned(),
     }
 }
 
-fn integer(step: &StepReader<'_>, name: &str) -> Result<i64, Error> {
+fn integer(step: &StepReader, name: &str) -> Result<i64, Error> {
     match step.attribute(name) {
         Some(Attribute::Integer(value)) => Ok(*value),
         _ => Err(untold(step, name)),
     }
 }
 
-fn cell(step: &StepReader<'_>, rank: u32) -> Result<Cell, Error> {
+fn cell(step: &StepReader, rank: u32) -> Result<Cell, Error> {
     let name = said::cell(rank);
     match step.attribute(&name) {
         Some(Attribute::Reals(corners)) => match corners[..] {

@@ -167,11 +167,7 @@ impl<'f> Analysis<'f> {
     }
 
     /// All steps; the last one stays held.
-    fn watch(
-        &mut self,
-        reader: &mut Reader<'f>,
-        out: &mut dyn Write,
-    ) -> Result<StepReader<'f>, Error> {
+    fn watch(&mut self, reader: &mut Reader, out: &mut dyn Write) -> Result<StepReader, Error> {
         let mut reporter = None;
         let mut out = (self.fabric.identity().rank == 0).then_some(out);
         let policy = reader.policy();
@@ -226,7 +222,7 @@ impl<'f> Analysis<'f> {
     }
 
     /// The figures of this unit's rows, part by part: so that each part lies inside one block.
-    fn look_at(&mut self, step: &StepReader<'f>) -> Result<Found, Error> {
+    fn look_at(&mut self, step: &StepReader) -> Result<Found, Error> {
         let problem = problem(step)?;
         let samples = &*self
             .samples
@@ -270,7 +266,7 @@ impl<'f> Analysis<'f> {
 }
 
 /// What is wanted of the last step only.
-fn last_look(step: &StepReader<'_>) -> Result<(Picture, Residual), Error> {
+fn last_look(step: &StepReader) -> Result<(Picture, Residual), Error> {
     let problem = problem(step)?;
     let mut picture = Picture::new(&problem, PICTURE);
     let mut residual = ResidualRows::whole(&problem);
@@ -284,7 +280,7 @@ fn last_look(step: &StepReader<'_>) -> Result<(Picture, Residual), Error> {
 }
 
 /// How many steps there are.
-fn steps(step: &StepReader<'_>) -> Result<u64, Error> {
+fn steps(step: &StepReader) -> Result<u64, Error> {
     let steps = match step.attribute(said::STEPS) {
         Some(Attribute::Integer(steps)) => u64::try_from(*steps).ok(),
         _ => None,
@@ -296,7 +292,7 @@ fn steps(step: &StepReader<'_>) -> Result<u64, Error> {
 }
 
 /// The largest change by this step, if all solver units have told.
-fn change(step: &StepReader<'_>) -> Option<f64> {
+fn change(step: &StepReader) -> Option<f64> {
     let of = |rank| match step.attribute(&said::change(rank)) {
         Some(Attribute::Real(change)) => Some(*change),
         _ => None,
@@ -306,7 +302,7 @@ fn change(step: &StepReader<'_>) -> Option<f64> {
 }
 
 /// Seconds of computing, of exchanging borders and of waiting: the longest of each that a solver unit has told.
-fn times(last: &StepReader<'_>) -> [f64; 3] {
+fn times(last: &StepReader) -> [f64; 3] {
     let mut longest = [0.0f64; 3];
     for rank in 0..last.writers() {
         if let Some(Attribute::Reals(times)) = last.attribute(&said::times(rank)) {
@@ -319,7 +315,7 @@ fn times(last: &StepReader<'_>) -> [f64; 3] {
 }
 
 /// The first row of each block, from the top down.
-fn first_rows(step: &StepReader<'_>) -> Result<Vec<usize>, Error> {
+fn first_rows(step: &StepReader) -> Result<Vec<usize>, Error> {
     let blocks = step.blocks(FIELD)?;
     let mut rows: Vec<usize> = blocks.map(|(_, block)| block.lower()[0] as usize).collect();
     rows.sort_unstable();
@@ -327,7 +323,7 @@ fn first_rows(step: &StepReader<'_>) -> Result<Vec<usize>, Error> {
     Ok(rows)
 }
 
-pub(super) fn problem(step: &StepReader<'_>) -> Result<Problem, Error> {
+pub(super) fn problem(step: &StepReader) -> Result<Problem, Error> {
     let shape = &step.variable(FIELD)?.shape;
     let extent = |dim: usize| shape.get(dim).map_or(0, |extent| *extent as usize);
     Problem::new(extent(0), extent(1))

@@ -103,7 +103,7 @@ fn speed(problem: Problem, step: u64, of: u64, elapsed: Duration) -> String {
 
 fn summary(
     problem: Problem,
-    array: &Array<'_, f64, 2>,
+    array: &Array<f64, 2>,
     steps: u64,
     elapsed: Duration,
     change: f64,
@@ -133,7 +133,7 @@ fn summary(
 }
 
 /// Runs the steps alone and compares all rows of the array.
-fn compare(problem: Problem, array: &Array<'_, f64, 2>, steps: u64) -> Result<Comparison, Error> {
+fn compare(problem: Problem, array: &Array<f64, 2>, steps: u64) -> Result<Comparison, Error> {
     let mut sequential = Sequential::new(problem);
     for _ in 0..steps {
         sequential.step();
@@ -149,9 +149,9 @@ fn compare(problem: Problem, array: &Array<'_, f64, 2>, steps: u64) -> Result<Co
 }
 
 /// The block of one unit.
-struct Block<'f> {
+struct Block {
     problem: Problem,
-    array: Array<'f, f64, 2, Local>,
+    array: Array<f64, 2, Local>,
     /// Index of its first cell in the whole rectangle.
     first: [usize; 2],
     /// Cells of a row with its ghost cells; 0 if the unit has no cells.
@@ -161,9 +161,9 @@ struct Block<'f> {
     relaxed: Vec<f64>,
 }
 
-impl<'f> Block<'f> {
+impl Block {
     /// The field before the first step, with the boundary around it.
-    fn new(problem: Problem, mut array: Array<'f, f64, 2, Local>) -> Block<'f> {
+    fn new(problem: Problem, mut array: Array<f64, 2, Local>) -> Block {
         let first = array.local_runs().next().map_or([0, 0], |run| run.index);
         let first = first.map(|index| index as usize);
         let [height, width] = array.stored_extents().map(|extent| extent as usize);

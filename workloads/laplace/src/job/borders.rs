@@ -30,18 +30,18 @@ struct Side {
 ///
 /// Rows are put into shared memory and sent from there: a neighbour that maps it copies each once, straight into its own.
 #[derive(Debug)]
-pub(crate) struct Borders<'f> {
-    fabric: &'f Fabric,
+pub(crate) struct Borders {
+    fabric: Fabric,
     above: Option<Side>,
     below: Option<Side>,
-    _rows: Segment<'f>,
+    _rows: Segment,
     /// Time spent here.
     pub(crate) spent: Duration,
 }
 
-impl<'f> Borders<'f> {
+impl Borders {
     /// Waits for the other units of this program. Collective: none of them leaves before all have found it.
-    pub(crate) fn new(fabric: &'f Fabric, problem: &Problem, part: Part) -> Result<Self, Error> {
+    pub(crate) fn new(fabric: &Fabric, problem: &Problem, part: Part) -> Result<Self, Error> {
         let solvers = fabric
             .program(&fabric.identity().program)
             .and_then(|solvers| fabric.barrier(&solvers).map(|()| solvers))
@@ -58,7 +58,7 @@ impl<'f> Borders<'f> {
             theirs: row(first + 1),
         };
         Ok(Self {
-            fabric,
+            fabric: fabric.clone(),
             above: part.above().map(|rank| side(rank, 0)),
             below: part.below().map(|rank| side(rank, 2)),
             _rows: rows,
@@ -67,7 +67,7 @@ impl<'f> Borders<'f> {
     }
 }
 
-impl Halo for Borders<'_> {
+impl Halo for Borders {
     type Error = Error;
 
     fn exchange(

@@ -17,7 +17,7 @@ use crate::{Comparison, Error, Sequential};
 /// # Errors
 /// [`Error::Figures`] of the first step that has other figures, and when there is no step to compare.
 pub(super) fn check(
-    last: &StepReader<'_>,
+    last: &StepReader,
     found: &[Found],
     kind: Kind,
     readers: u32,

@@ -8,15 +8,15 @@ use crate::Error;
 
 /// The members of a team, each with its part of the rows.
 #[derive(Debug)]
-pub struct Members<'f> {
-    team: Team<'f>,
+pub struct Members {
+    team: Team,
     /// Rows by rank.
     rows: Vec<u64>,
 }
 
-impl<'f> Members<'f> {
+impl Members {
     /// The members of a team that divide the rows of a problem.
-    pub fn new(team: &Team<'f>, problem: &Problem) -> Members<'f> {
+    pub fn new(team: &Team, problem: &Problem) -> Members {
         let rows = |rank| problem.part(rank, team.size()).len() as u64;
         Members {
             team: team.clone(),
@@ -25,7 +25,7 @@ impl<'f> Members<'f> {
     }
 }
 
-impl Others for Members<'_> {
+impl Others for Members {
     type Error = Error;
 
     fn sum<const N: usize>(&mut self, values: [f64; N]) -> Result<[f64; N], Error> {

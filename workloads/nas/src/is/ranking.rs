@@ -27,28 +27,28 @@ use crate::Error;
 
 /// A unit's part of the ranking, between two passes.
 #[derive(Debug)]
-pub struct Ranking<'p, 'f> {
-    pgas: &'p Pgas<'f>,
+pub struct Ranking<'p> {
+    pgas: &'p Pgas,
     problem: Problem,
     /// The numbers of the keys that this unit begins with.
     part: Range<u64>,
     keys: Vec<u32>,
     partition: Partition,
     /// Where chunks arrive, from other units and from this one; as many as the passes needed so far.
-    arrived: Segment<'f, u16, Local>,
+    arrived: Segment<u16, Local>,
     /// How many chunks are taken of it.
-    taken: Segment<'f, u64>,
+    taken: Segment<u64>,
     /// What the last pass found among the keys that arrived.
     ranks: Ranks,
 }
 
-impl<'p, 'f> Ranking<'p, 'f> {
+impl<'p> Ranking<'p> {
     /// Makes the keys of this unit. Collective over the job.
     ///
     /// # Errors
     ///
     /// A lost unit.
-    pub fn new(pgas: &'p Pgas<'f>, problem: Problem) -> Result<Self, Error> {
+    pub fn new(pgas: &'p Pgas, problem: Problem) -> Result<Self, Error> {
         let team = pgas.world();
         let part = problem.part(team.rank(), team.size());
         Ok(Ranking {
@@ -185,13 +185,13 @@ fn sums(keys: &[u32]) -> impl Iterator<Item = u64> {
 }
 
 /// Where a pass puts chunks.
-struct Destination<'a, 'f> {
+struct Destination<'a> {
     split: &'a Split,
-    arrived: &'a Segment<'f, u16, Shared>,
-    taken: &'a Segment<'f, u64>,
+    arrived: &'a Segment<u16, Shared>,
+    taken: &'a Segment<u64>,
 }
 
-impl Destination<'_, '_> {
+impl Destination<'_> {
     fn put(&self, bin: usize, chunk: &[u16]) -> Result<(), Error> {
         let rank = self.split.owner(bin);
         let place = self.taken.fetch_add(rank, 0, 1)?;

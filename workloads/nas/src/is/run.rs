@@ -30,7 +30,7 @@ impl Outcome {
 ///
 /// Those of [`Ranking::pass`] and of `after`. A wrong result is none: see [`Outcome::is_verified`].
 pub fn run(
-    pgas: &Pgas<'_>,
+    pgas: &Pgas,
     problem: Problem,
     mut after: impl FnMut(u64, Duration) -> Result<(), Error>,
 ) -> Result<Outcome, Error> {

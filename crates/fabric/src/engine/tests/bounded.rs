@@ -180,7 +180,7 @@ fn who_is_told_to_stop_does_so() {
     let fabric = alone(Config::default());
     let me = fabric.me();
     let tell = |pace: u64| {
-        let core = &mut *fabric.core.borrow_mut();
+        let core = &mut *fabric.0.core.lock();
         core.engine.frame(Incoming {
             from: me,
             kind: kind::HOLD,
@@ -221,7 +221,7 @@ fn nothing_of_a_corrupt_peer_passes_the_engine() {
     let fabric = alone(Config::default());
     let me = fabric.me();
     {
-        let core = &mut *fabric.core.borrow_mut();
+        let core = &mut *fabric.0.core.lock();
         let body = Body::Slice(&[]);
         let send = |core: &mut crate::fabric::Core| {
             let frame = Outgoing {
@@ -280,7 +280,7 @@ fn figures_of_costs_may_say_anything() {
 #[test]
 fn no_budget_is_more_than_can_be_counted() {
     for budget in [u64::MAX, u64::MAX - (1 << 21)] {
-        assert!(Node::create(budget).is_err());
+        assert!(Node::create(0, budget).is_err());
     }
 }
 
@@ -303,9 +303,9 @@ fn one_flush_sends_a_bounded_part() {
     }
     let fabric = alone(Config::default());
     crate::testing::tamper(&fabric, Box::new(Reads));
-    let core = &mut *fabric.core.borrow_mut();
+    let core = &mut *fabric.0.core.lock();
     let bytes = SharedBytes::adopt(vec![7u64; 2 << 20]);
-    let (len, body_max) = (bytes.len(), core.engine.caps.body_max);
+    let (len, body_max) = (bytes.len(), core.engine.caps(core.engine.me).body_max);
     let offered = Offered {
         generation: GENERATION,
         bytes: Access::Shared(bytes),

@@ -5,7 +5,8 @@ mod bounded;
 mod pieces;
 
 use super::*;
-use crate::agent::Node;
+use crate::node::PrivateExtents;
+use crate::node::agent::Node;
 use crate::ops::Outcome;
 use crate::wire::{Place, Words};
 use crate::{Config, Fabric, Identity};
@@ -17,6 +18,15 @@ const SEGMENT: u32 = 3;
 const GENERATION: u32 = 1;
 const BYTES: u64 = 4096;
 
+const CAPS: Caps = Caps {
+    inline_max: samite_mem::ring::INLINE_BYTES as u64,
+    body_max: 64 << 10,
+    map: true,
+    kernel_copy: false,
+    sleeps: true,
+    shares_node: true,
+};
+
 /// An engine that knows two peers and offers a segment.
 struct World {
     engine: Engine,
@@ -27,38 +37,28 @@ struct World {
 
 impl World {
     fn new() -> World {
-        let mut node = Node::create(8 << 20).unwrap();
+        let mut node = Node::create(0, 8 << 20).unwrap();
         let pid = std::process::id() as i32;
-        let cpus = crate::layout::own_cpus();
+        let cpus = crate::node::own_cpus();
         let mut infos = Vec::new();
         for rank in 0..3 {
             let identity = Identity {
                 rank,
                 ..Identity::by_hand("test")
             };
-            let (peer, incarnation) = node.admit(pid, None, &cpus, &identity).unwrap();
+            let (slot, incarnation) = node.admit(pid, None, &cpus, &identity).unwrap();
             infos.push(PeerInfo {
-                peer,
+                peer: slot.of(0),
                 incarnation,
                 identity,
                 pid,
             });
         }
         let layout = node.layout().clone();
-        let extents = crate::transport::shm::PrivateExtents(
-            crate::agent::Book::new(layout.extents()),
-            layout.arena().clone(),
-        );
-        let life = (infos[0].peer, infos[0].incarnation);
-        let membership = Membership::new(life, layout, Box::new(extents), false);
-        let caps = Caps {
-            inline_max: samite_mem::ring::INLINE_BYTES as u64,
-            body_max: 64 << 10,
-            map: true,
-            kernel_copy: false,
-            sleeps: true,
-        };
-        let mut engine = Engine::new(membership, caps, &Config::default());
+        let extents = Box::new(PrivateExtents::of(&layout));
+        let life = (infos[0].peer.slot(), infos[0].incarnation);
+        let membership = Membership::new(life, 0, layout, extents, false);
+        let mut engine = Engine::new(membership, &Config::default());
         let bytes = SharedBytes::adopt(vec![7u64; BYTES as usize / 8]);
         let offered = Offered {
             generation: GENERATION,
@@ -83,7 +83,7 @@ impl World {
     /// The peer comes, or comes again after it broke the rules.
     fn join(&mut self, index: usize) {
         let info = self.infos[index].clone();
-        self.engine.change(Change::Joined(info));
+        self.engine.change(Change::Joined(info, CAPS));
     }
 
     fn peer(&self, index: usize) -> PeerId {

@@ -2,8 +2,8 @@
 
 use super::outbound::Outbound;
 use super::{BODY_MAX, Shm};
-use crate::PeerId;
-use crate::layout::Layout;
+use crate::node::Layout;
+use crate::node::Slot;
 use crate::transport::{Change, Incoming, Sink};
 use samite_mem::ring::{Body, CELLS, Consumer, RING_BYTES, SharedRing, bulk_bytes};
 use samite_mem::sync::Ordering;
@@ -44,7 +44,7 @@ impl Shm {
             let Some(peer) = self.polled.get(self.turn) else {
                 break;
             };
-            let peer = PeerId(*peer);
+            let peer = Slot(*peer);
             let got = self.drain(peer, sink);
             arrived += got;
             if got == 0 && self.polled.len() > ALWAYS && self.forget_if_idle(peer) {
@@ -77,7 +77,7 @@ impl Shm {
 
     /// Delivers what a peer has in its ring, until its turn is over or the sink has what it waited for.
     #[inline]
-    fn drain<S: Sink>(&mut self, from: PeerId, sink: &mut S) -> usize {
+    fn drain<S: Sink>(&mut self, from: Slot, sink: &mut S) -> usize {
         let Some(Some(inbound)) = self.inbound.get_mut(from.index()) else {
             return 0;
         };
@@ -94,9 +94,10 @@ impl Shm {
             let own = outbound.get(from.index()).filter(|_| from == me);
             Bulk::of(layout, own.and_then(Option::as_ref))
         };
+        let node = self.node;
         let mut taken = 0;
         while taken < TURN {
-            match inbound.take(from, bulk, sink) {
+            match inbound.take((node, from), bulk, sink) {
                 Ok(true) => {
                     taken += 1;
                     if taken > 1 {
@@ -109,7 +110,10 @@ impl Shm {
                 Ok(false) => break,
                 Err(what) => {
                     self.drop_inbound(from);
-                    sink.change(Change::Corrupt { peer: from, what });
+                    sink.change(Change::Corrupt {
+                        peer: from.of(self.node),
+                        what,
+                    });
                     return taken as usize + 1;
                 }
             }
@@ -119,24 +123,27 @@ impl Shm {
 
     /// Delivers everything that a lost peer had in its ring, whatever the sink waits for: this is the last
     /// look at it (T4). A ring never holds more frames than cells, and nobody fills it any more.
-    pub(super) fn last_words<S: Sink>(&mut self, from: PeerId, sink: &mut S) {
+    pub(super) fn last_words<S: Sink>(&mut self, from: Slot, sink: &mut S) {
         // Once more for the bulk area.
         for _ in 0..=CELLS {
             let Some(Some(inbound)) = self.inbound.get_mut(from.index()) else {
                 return;
             };
-            match inbound.take(from, || Bulk::Told(&self.layout), sink) {
+            match inbound.take((self.node, from), || Bulk::Told(&self.layout), sink) {
                 Ok(true) => {}
                 Ok(false) => return,
                 Err(what) => {
                     self.drop_inbound(from);
-                    return sink.change(Change::Corrupt { peer: from, what });
+                    return sink.change(Change::Corrupt {
+                        peer: from.of(self.node),
+                        what,
+                    });
                 }
             }
         }
     }
 
-    fn forget_if_idle(&mut self, peer: PeerId) -> bool {
+    fn forget_if_idle(&mut self, peer: Slot) -> bool {
         let Some(Some(inbound)) = self.inbound.get_mut(peer.index()) else {
             return true;
         };
@@ -159,7 +166,7 @@ impl Shm {
         for word in 0..NEWS_WORDS {
             let mut fresh = self.bell.news(word) & !self.news_seen[word];
             while fresh != 0 {
-                let peer = PeerId(word as u32 * 64 + fresh.trailing_zeros());
+                let peer = Slot(word as u32 * 64 + fresh.trailing_zeros());
                 fresh &= fresh - 1;
                 if self.known.get(peer.index()).is_none_or(Option::is_none) {
                     // It joined before it sent: its join is heard before its first frame.
@@ -184,7 +191,7 @@ impl Shm {
     /// because only a bit that it finds clear is set by the first frame of a ring to come. Returns whether that ring
     /// has come meanwhile (D2).
     #[cold]
-    fn dismiss(&mut self, peer: PeerId) -> bool {
+    fn dismiss(&mut self, peer: Slot) -> bool {
         self.bell.forget(peer.index());
         let came = self.look_for_ring(peer);
         if came {
@@ -193,7 +200,7 @@ impl Shm {
         came
     }
 
-    fn poll_from_now(&mut self, peer: PeerId) {
+    fn poll_from_now(&mut self, peer: Slot) {
         if !self.polled.contains(&peer.0) {
             self.polled.push(peer.0);
         }
@@ -201,7 +208,7 @@ impl Shm {
 
     /// Begins to poll the rings that have something although no news bit says so: others can clear these bits, too.
     pub(super) fn look_at_all_rings(&mut self) {
-        for peer in (0..self.known.len() as u32).map(PeerId) {
+        for peer in (0..self.known.len() as u32).map(Slot) {
             if self.known[peer.index()].is_none()
                 || self.polled.contains(&peer.0)
                 || !self.look_for_ring(peer)
@@ -218,7 +225,7 @@ impl Shm {
     }
 
     /// Views the ring of a peer that has published one.
-    pub(super) fn look_for_ring(&mut self, from: PeerId) -> bool {
+    pub(super) fn look_for_ring(&mut self, from: Slot) -> bool {
         if self.inbound.len() <= from.index() {
             self.inbound.resize_with(from.index() + 1, || None);
         }
@@ -246,7 +253,7 @@ impl Shm {
         true
     }
 
-    pub(super) fn drop_inbound(&mut self, from: PeerId) {
+    pub(super) fn drop_inbound(&mut self, from: Slot) {
         if let Some(slot) = self.inbound.get_mut(from.index()) {
             *slot = None;
         }
@@ -259,7 +266,7 @@ impl Shm {
 
     /// As if a ring had been found empty so often.
     #[cfg(test)]
-    pub(super) fn let_idle(&mut self, peer: PeerId, idle: u32) {
+    pub(super) fn let_idle(&mut self, peer: Slot, idle: u32) {
         if let Some(Some(inbound)) = self.inbound.get_mut(peer.index()) {
             inbound.idle = idle;
         }
@@ -267,7 +274,7 @@ impl Shm {
 
     /// As if a ring had been found empty for so long that it is not polled any more.
     #[cfg(test)]
-    pub(super) fn stop_polling(&mut self, peer: PeerId) {
+    pub(super) fn stop_polling(&mut self, peer: Slot) {
         self.bell.forget(peer.index());
         self.news_seen[peer.index() / 64] &= !(1 << (peer.index() % 64));
         self.polled.retain(|polled| *polled != peer.0);
@@ -336,7 +343,7 @@ impl Inbound {
     #[inline(always)]
     fn take<'a, S: Sink>(
         &mut self,
-        from: PeerId,
+        (node, from): (u32, Slot),
         bulk: impl FnOnce() -> Bulk<'a>,
         sink: &mut S,
     ) -> Result<bool, Corrupt> {
@@ -352,7 +359,7 @@ impl Inbound {
         };
         self.in_hand = true;
         sink.frame(Incoming {
-            from,
+            from: from.of(node),
             kind: frame.kind,
             arg: frame.arg,
             inline: frame.inline,

@@ -19,38 +19,44 @@
 //!    `samite_mem`'s arena), so each operation says that this is a fork.
 //!
 //! # Files
-//! `mod` (the transport) · `inbound` (rings that others write) · `outbound` (rings that we write) ·
-//! `join` (becoming a peer)
+//! `mod` (the transport) · `inbound` (rings that others write) · `outbound` (rings that we write)
 
 mod inbound;
-mod join;
 mod outbound;
 #[cfg(test)]
 mod tests;
 
-pub use join::Membership;
-pub(crate) use join::{PrivateExtents, join_domain, start_alone};
-
-use super::{Caps, Change, Outgoing, Push, Sink, Transport};
+use super::{Caps, Change, Outgoing, Push, Sink, Sleep, Transport};
 use crate::PeerId;
-use crate::layout::{Layout, State};
+use crate::node::{AgentWatch, Layout, Membership, Slot, State};
 use inbound::Inbound;
 use outbound::Outbound;
-use samite_mem::{Doorbell, Heap, NEWS_WORDS, OwnerProcess, SharedBytes, Sleep};
+use samite_mem::{Doorbell, Heap, NEWS_WORDS, OwnerProcess, SharedBytes};
 use std::time::{Duration, Instant};
 
 /// Longest body of a frame: the piece of a streamed message.
 pub(crate) const BODY_MAX: u64 = 64 << 10;
 
+/// What can be done between any two processes of a node.
+const CAPS: Caps = Caps {
+    inline_max: samite_mem::ring::INLINE_BYTES as u64,
+    body_max: BODY_MAX,
+    map: true,
+    kernel_copy: true,
+    sleeps: true,
+    shares_node: true,
+};
+
 /// How often a process looks for what it is not told of.
 const LOOK_AROUND: Duration = Duration::from_millis(50);
 /// A sleeper does so this often; everything else wakes it at once.
-const NAP: Duration = Duration::from_millis(100);
+pub(super) const NAP: Duration = Duration::from_millis(100);
 
 /// The transport; see the module's text.
 #[derive(Debug)]
 pub struct Shm {
-    me: PeerId,
+    me: Slot,
+    node: u32,
     owner: OwnerProcess,
     layout: Layout,
     heap: Heap,
@@ -70,22 +76,23 @@ pub struct Shm {
     start: Instant,
     /// When it last looked around.
     looked: Duration,
-    agent: Option<join::AgentWatch>,
+    agent: Option<AgentWatch>,
     polls: u32,
 }
 
 impl Shm {
     /// A transport of a process that has become peer `me` of the node behind `layout`.
-    fn new(membership: &Membership, agent: Option<join::AgentWatch>) -> Shm {
+    pub(crate) fn new(membership: &Membership, agent: Option<AgentWatch>) -> Shm {
         let Membership {
             me,
-            incarnation: _,
+            number,
             layout,
             heap,
-            holder: _,
+            ..
         } = membership.clone();
         Shm {
             me,
+            node: number,
             owner: heap.owner(),
             bell: layout.doorbell(me),
             heap,
@@ -111,7 +118,7 @@ impl Shm {
         let epoch = self.layout.peers.epoch();
         let mut changes = 0;
         let mut is_whole = true;
-        for peer in (0..self.layout.peers.used()).map(PeerId) {
+        for peer in (0..self.layout.peers.used()).map(Slot) {
             let (state, incarnation) = self.layout.peers.state(peer);
             if self.known.len() <= peer.index() {
                 self.known.resize(peer.index() + 1, None);
@@ -141,7 +148,7 @@ impl Shm {
                 changes += 1;
                 // A bit that was seen of an earlier life is looked at again.
                 self.news_seen[peer.index() / 64] &= !(1 << (peer.index() % 64));
-                sink.change(Change::Joined(info));
+                sink.change(Change::Joined(info, CAPS));
             }
             if had_its_say {
                 self.lose(peer, sink);
@@ -167,7 +174,7 @@ impl Shm {
         let alive = (0..self.known.len()).filter(|peer| self.known[*peer].is_some());
         let demand: f64 = alive
             .map(|peer| {
-                let theirs = self.layout.peers.cpus(PeerId(peer as u32));
+                let theirs = self.layout.peers.cpus(Slot(peer as u32));
                 let both: Vec<u64> = ours.iter().zip(&theirs).map(|(a, b)| a & b).collect();
                 count(&both) / count(&theirs).max(1.0)
             })
@@ -177,7 +184,7 @@ impl Shm {
 
     /// Delivers the last frames of a dead peer, then reports its loss (T4). It is known until that has been said: after
     /// a handler that panicked in one of these frames the next look goes on with the others.
-    fn lose<S: Sink>(&mut self, peer: PeerId, sink: &mut S) {
+    fn lose<S: Sink>(&mut self, peer: Slot, sink: &mut S) {
         let Some(incarnation) = self.known[peer.index()] else {
             return;
         };
@@ -189,7 +196,10 @@ impl Shm {
             *slot = None;
         }
         self.known[peer.index()] = None;
-        sink.change(Change::Lost { peer, incarnation });
+        sink.change(Change::Lost {
+            peer: peer.of(self.node),
+            incarnation,
+        });
     }
 
     /// What nobody rings for, now and then: whether the agent lives, and whether rings have something of which no
@@ -202,15 +212,12 @@ impl Shm {
         self.looked = now;
         self.look_at_all_rings();
         self.heap.tend();
-        let lost = self
-            .agent
-            .as_ref()
-            .is_some_and(join::AgentWatch::sees_death);
+        let lost = self.agent.as_ref().is_some_and(AgentWatch::sees_death);
         if lost {
             // Who lived in its process is gone with it, and nobody is left to say so.
             let agent = self.layout.peers.agent_pid();
-            let peers = (0..self.known.len()).map(|peer| PeerId(peer as u32));
-            let with_it: Vec<PeerId> = peers
+            let peers = (0..self.known.len()).map(|peer| Slot(peer as u32));
+            let with_it: Vec<Slot> = peers
                 .filter(|peer| *peer != self.me && self.known[peer.index()].is_some())
                 .filter(|peer| {
                     self.layout
@@ -235,16 +242,6 @@ impl Transport for Shm {
         "shm"
     }
 
-    fn caps(&self) -> Caps {
-        Caps {
-            inline_max: samite_mem::ring::INLINE_BYTES as u64,
-            body_max: BODY_MAX,
-            map: true,
-            kernel_copy: true,
-            sleeps: true,
-        }
-    }
-
     #[inline]
     fn now(&self) -> Duration {
         self.start.elapsed()
@@ -252,9 +249,10 @@ impl Transport for Shm {
 
     #[inline(always)]
     fn push(&mut self, to: PeerId, frame: &Outgoing<'_>) -> Push {
-        if !self.owner.is_current() {
+        if !self.owner.is_current() || to.node() != self.node {
             return Push::Gone; // H4
         }
+        let to = to.slot();
         if self.outbound.get(to.index()).is_none_or(Option::is_none) {
             match self.open(to) {
                 Push::Done => {}
@@ -280,16 +278,16 @@ impl Transport for Shm {
         arrived
     }
 
-    fn idle(&mut self, at_most: Duration, there: &mut dyn FnMut() -> bool) {
+    fn announce_sleep(&mut self, there: &mut dyn FnMut() -> bool) -> Option<Sleep> {
         if !self.owner.is_current() {
-            return; // H4: the bell is the parent's.
+            return None; // H4: the bell is the parent's.
         }
-        self.bell.announce_sleep(Sleep::Futex);
+        self.bell.announce_sleep(samite_mem::Sleep::Futex);
         if self.something_there() || there() {
             self.bell.end_sleep();
-            return;
+            return None;
         }
-        self.bell.sleep(at_most.min(NAP));
+        Some(Sleep::Bell(self.bell.clone()))
     }
 
     fn yield_now(&mut self) {

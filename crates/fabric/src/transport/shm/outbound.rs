@@ -1,8 +1,8 @@
 //! Rings that this process writes.
 
 use super::{BODY_MAX, Shm};
-use crate::PeerId;
-use crate::layout::State;
+use crate::node::Slot;
+use crate::node::State;
 use crate::transport::{Class, Outgoing, Push};
 use samite_mem::ring::{Producer, REPLY_CELLS, RING_BYTES, SharedRing, bulk_bytes};
 use samite_mem::sync::Ordering;
@@ -63,7 +63,7 @@ impl Outbound {
     }
 
     #[inline(always)]
-    pub(super) fn push(&mut self, frame: &Outgoing<'_>, me: PeerId, heap: &Heap) -> Push {
+    pub(super) fn push(&mut self, frame: &Outgoing<'_>, me: Slot, heap: &Heap) -> Push {
         let reserve = match frame.class {
             Class::Request => REPLY_CELLS,
             Class::Reply => 0,
@@ -134,7 +134,7 @@ impl Outbound {
 
 impl Shm {
     /// Makes the ring to a peer. Without memory for it the frame waits, as for a bulk area.
-    pub(super) fn open(&mut self, to: PeerId) -> Push {
+    pub(super) fn open(&mut self, to: Slot) -> Push {
         if to.index() >= samite_mem::PEERS_MAX || self.layout.peers.state(to).0 != State::Alive {
             return Push::Gone;
         }
@@ -176,10 +176,10 @@ impl Shm {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::agent::Node;
+    use crate::node::Membership;
+    use crate::node::agent::Node;
     use crate::transport::Transport;
-    use crate::transport::shm::Membership;
-    use crate::{Identity, layout};
+    use crate::{Identity, node};
     use samite_mem::ring::Body;
     use samite_mem::{ExtentSource, Span};
     use std::sync::Arc;
@@ -203,21 +203,22 @@ mod tests {
 
     #[test]
     fn an_agent_that_refused_memory_for_a_ring_is_left_in_peace() {
-        let mut node = Node::create(1 << 20).unwrap();
+        let mut own_node = Node::create(0, 1 << 20).unwrap();
         let mut admit = || {
             let identity = Identity::by_hand("test");
-            node.admit(
-                std::process::id() as i32,
-                None,
-                &layout::own_cpus(),
-                &identity,
-            )
-            .unwrap()
+            own_node
+                .admit(
+                    std::process::id() as i32,
+                    None,
+                    &node::own_cpus(),
+                    &identity,
+                )
+                .unwrap()
         };
         let (life, (other, _)) = (admit(), admit());
         let asked = Arc::new(AtomicU32::new(0));
         let extents = Box::new(Poor(asked.clone()));
-        let membership = Membership::new(life, node.layout().clone(), extents, false);
+        let membership = Membership::new(life, 0, own_node.layout().clone(), extents, false);
         let mut shm = Shm::new(&membership, None);
         let frame = Outgoing {
             class: Class::Request,
@@ -229,7 +230,7 @@ mod tests {
         let start = Instant::now();
         let mut pushes = 0;
         while start.elapsed() < 2 * PAUSE || pushes < 100 {
-            assert_eq!(shm.push(other, &frame), Push::Full);
+            assert_eq!(shm.push(other.of(0), &frame), Push::Full);
             pushes += 1;
         }
         // Once, and once more after each pause; not once per push.

@@ -2,10 +2,11 @@
 
 use super::inbound::TURN;
 use super::*;
-use crate::agent::{Book, Node};
-use crate::layout::PeerTableWriter;
+use crate::node::PeerTableWriter;
+use crate::node::PrivateExtents;
+use crate::node::agent::{Book, Node};
 use crate::transport::{AnyTransport, Class, Incoming, Sink};
-use crate::{Config, Fabric, Identity, layout};
+use crate::{Config, Fabric, Identity, node};
 use samite_mem::ring::{Body, RING_BYTES};
 use samite_mem::{Arena, ExtentSource, Span};
 use std::sync::Arc;
@@ -63,7 +64,7 @@ struct Ends {
 
 impl Ends {
     fn new() -> Ends {
-        let mut node = Node::create(BUDGET).unwrap();
+        let mut node = Node::create(0, BUDGET).unwrap();
         let all = node.layout().extents();
         let bytes = all.bytes / 2;
         let half = |offset| Some(Book::new(Span { offset, bytes }));
@@ -71,9 +72,7 @@ impl Ends {
         let mut end = || {
             let pid = std::process::id() as i32;
             let identity = Identity::by_hand("test");
-            let life = node
-                .admit(pid, None, &layout::own_cpus(), &identity)
-                .unwrap();
+            let life = node.admit(pid, None, &node::own_cpus(), &identity).unwrap();
             // One end makes no blocks. Each has a mapping of its own, as processes have.
             let book = books.next().flatten();
             let book = book.unwrap_or_else(|| {
@@ -84,7 +83,7 @@ impl Ends {
             });
             let layout = Layout::new(mapped(node.layout()), node.layout().peers.clone()).unwrap();
             let extents = PrivateExtents(book, layout.arena().clone());
-            let membership = Membership::new(life, layout, Box::new(extents), false);
+            let membership = Membership::new(life, 0, layout, Box::new(extents), false);
             Shm::new(&membership, None)
         };
         let (writer, reader, newcomer) = (end(), end(), end());
@@ -97,7 +96,10 @@ impl Ends {
     }
 
     fn write(&mut self, body: &[u8]) {
-        assert_eq!(self.writer.push(self.reader.me, &frame(body)), Push::Done);
+        assert_eq!(
+            self.writer.push(self.reader.me.of(0), &frame(body)),
+            Push::Done
+        );
     }
 
     fn read(&mut self) -> Heard {
@@ -136,7 +138,7 @@ fn a_bulk_area_or_body_of_any_size_is_refused() {
         ends.write(&[1; 100]);
         let ring = ends.ring();
         if area != honest {
-            let far = layout::EXTENTS + (256 << 20);
+            let far = node::EXTENTS + (256 << 20);
             ring.u64(BULK_OFFSET).store(far, Ordering::Relaxed);
         }
         ring.u64(BULK_BYTES).store(area, Ordering::Relaxed);
@@ -198,9 +200,9 @@ fn a_full_ring_does_not_hide_a_newcomer() {
     ends.write(&[1; 8]);
     assert_eq!(ends.read().bodies, [8]);
     let to = ends.reader.me;
-    assert_eq!(ends.newcomer.push(to, &frame(&[1; 9])), Push::Done);
+    assert_eq!(ends.newcomer.push(to.of(0), &frame(&[1; 9])), Push::Done);
     for _ in 0..100 {
-        while ends.writer.push(to, &frame(&[1; 8])) == Push::Done {}
+        while ends.writer.push(to.of(0), &frame(&[1; 8])) == Push::Done {}
         let mut heard = Heard {
             one: true,
             ..Heard::default()
@@ -228,7 +230,7 @@ impl<F: FnMut()> Sink for Replaced<'_, F> {
     }
     fn change(&mut self, change: crate::transport::Change) {
         match change {
-            crate::transport::Change::Joined(info) => self.joined.push(info.incarnation),
+            crate::transport::Change::Joined(info, _) => self.joined.push(info.incarnation),
             crate::transport::Change::Lost { incarnation, .. } => {
                 self.lost.push(incarnation);
                 (self.at_loss)();
@@ -247,14 +249,14 @@ struct Table {
 impl Table {
     /// With so many peers, all of them alive, in their first life.
     fn new(peers: u32) -> Table {
-        let table = PeerTableWriter::create(samite_mem::enable_asymmetric_fences()).unwrap();
-        let arena = Arena::create(layout::EXTENTS + (64 << 20)).unwrap();
+        let table = PeerTableWriter::create(0, samite_mem::enable_asymmetric_fences()).unwrap();
+        let arena = Arena::create(node::EXTENTS + (64 << 20)).unwrap();
         let layout = Layout::new(arena, table.reader()).unwrap();
         let pid = std::process::id() as i32;
-        for peer in (0..peers).map(PeerId) {
+        for peer in (0..peers).map(Slot) {
             let identity = Identity::by_hand("test");
             table
-                .admit(peer, pid, &layout::own_cpus(), &identity)
+                .admit(peer, pid, &node::own_cpus(), &identity)
                 .unwrap();
             table.publish(peer, State::Alive, 1);
         }
@@ -264,14 +266,14 @@ impl Table {
     }
 
     /// The transport of a life of a peer, which has these extents.
-    fn end(&self, life: (PeerId, u32), extents: Span) -> Shm {
+    fn end(&self, life: (Slot, u32), extents: Span) -> Shm {
         let layout = Layout::new(mapped(&self.layout), self.table.reader()).unwrap();
         let extents = PrivateExtents(Book::new(extents), layout.arena().clone());
-        let membership = Membership::new(life, layout, Box::new(extents), false);
+        let membership = Membership::new(life, 0, layout, Box::new(extents), false);
         Shm::new(&membership, None)
     }
 
-    fn publish(&self, peer: PeerId, state: State, incarnation: u32, epoch: u64) {
+    fn publish(&self, peer: Slot, state: State, incarnation: u32, epoch: u64) {
         self.table.publish(peer, state, incarnation);
         self.table.publish_epoch(epoch);
     }
@@ -285,13 +287,13 @@ const NO_EXTENTS: Span = Span {
 /// What was seen of a life that is over is not said of the next one: that keeps its ring.
 #[test]
 fn a_number_that_gets_its_next_life_while_it_is_looked_at_keeps_its_ring() {
-    let (me, peer) = (PeerId(0), PeerId(1));
+    let (me, peer) = (Slot(0), Slot(1));
     let table = Table::new(2);
     let mut reader = table.end((me, 1), NO_EXTENTS);
     let mut second = table.end((peer, 2), table.layout.extents());
     let mut at_loss = || {
         table.publish(peer, State::Alive, 2, 3);
-        assert_eq!(second.push(me, &frame(&[1; 9])), Push::Done);
+        assert_eq!(second.push(me.of(0), &frame(&[1; 9])), Push::Done);
     };
     let mut sink = Replaced {
         heard: Heard::default(),
@@ -358,7 +360,7 @@ impl Sink for Panicky {
     }
     fn change(&mut self, change: crate::transport::Change) {
         match change {
-            crate::transport::Change::Joined(_) => self.joined += 1,
+            crate::transport::Change::Joined(..) => self.joined += 1,
             crate::transport::Change::Lost { incarnation, .. } => self.lost.push(incarnation),
             crate::transport::Change::AgentLost => self.agent_lost += 1,
             other => panic!("{other:?}"),
@@ -371,7 +373,7 @@ impl Sink for Panicky {
 #[test]
 fn a_panic_in_last_words_loses_none_of_the_others() {
     const FRAMES: u64 = 40;
-    let (me, peer) = (PeerId(0), PeerId(1));
+    let (me, peer) = (Slot(0), Slot(1));
     let table = Table::new(2);
     let mut reader = table.end((me, 1), NO_EXTENTS);
     // One turn takes all but these.
@@ -380,7 +382,7 @@ fn a_panic_in_last_words_loses_none_of_the_others() {
     let mut writer = table.end((peer, 1), table.layout.extents());
     for bytes in 1..=FRAMES {
         let body = vec![1; bytes as usize];
-        assert_eq!(writer.push(me, &frame(&body)), Push::Done);
+        assert_eq!(writer.push(me.of(0), &frame(&body)), Push::Done);
     }
     table.publish(peer, State::Dead, 1, 2);
     assert!(program.poll(&mut reader), "no panic: {program:?}");
@@ -411,7 +413,7 @@ fn a_panic_in_last_words_does_not_hide_the_death_of_the_agent() {
     let pidfd = rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty()).unwrap();
     dead.wait().unwrap();
     // All of them live in the process that keeps the node.
-    ends.reader.agent = Some(join::AgentWatch(pidfd));
+    ends.reader.agent = Some(AgentWatch(pidfd));
     let mut program = Panicky::new(1);
     program.poll_until(&mut ends.reader, |program| program.frames == 1);
     program.poll_until(&mut ends.reader, |program| program.agent_lost > 0);
@@ -440,16 +442,15 @@ impl ExtentSource for Counted {
 fn who_leaves_gives_no_ring_back() {
     let table = Table::new(1);
     let counts: Arc<[AtomicU32; 2]> = Arc::default();
-    let extents = Book::new(table.layout.extents());
-    let extents = PrivateExtents(extents, table.layout.arena().clone());
+    let extents = PrivateExtents::of(&table.layout);
     let extents = Box::new(Counted(extents, counts.clone()));
-    let me = PeerId(0);
-    let node = Membership::new((me, 1), table.layout.clone(), extents, false);
+    let me = Slot(0);
+    let node = Membership::new((me, 1), 0, table.layout.clone(), extents, false);
     let transport = AnyTransport::Shm(Box::new(Shm::new(&node, None)));
     let identity = Identity::by_hand("test");
     let fabric = Fabric::assemble(node, transport, identity, None, Config::default());
     let echo = |bytes: &[u8]| {
-        fabric.send(me, 1, bytes).unwrap();
+        fabric.send(me.of(0), 1, bytes).unwrap();
         let (_, found) = fabric.recv_vec(crate::Match::any(1)).unwrap();
         assert_eq!(found, bytes);
     };

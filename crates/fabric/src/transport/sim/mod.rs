@@ -6,14 +6,15 @@
 //! above is the one that runs in production.
 //!
 //! What it simulates: latency with jitter, bandwidth, full queues, reordering between pairs (never
-//! within one), death of a unit at a chosen moment, late news of that death. What it does not: shared
-//! memory (units share nothing but frames), corruption (frames arrive whole or not at all).
+//! within one), death of a unit at a chosen moment, late news of that death, and nodes: the units of one map each
+//! other's segments, those of different ones share nothing but frames. What it does not simulate: corruption
+//! (frames arrive whole or not at all).
 //!
 //! ```
 //! use samite_fabric::transport::sim::Scenario;
 //! let sums = Scenario::new(7, 3).run(|fabric| {
-//!     let next = samite_fabric::PeerId((fabric.me().0 + 1) % 3);
-//!     fabric.send(next, 1, &[fabric.me().0 as u8])?;
+//!     let (me, units) = (fabric.identity().unit, fabric.job()?);
+//!     fabric.send(units[(me as usize + 1) % 3], 1, &[me as u8])?;
 //!     let mut byte = [0];
 //!     fabric.recv(samite_fabric::Match::any(1), &mut byte)?;
 //!     Ok::<u8, samite_fabric::Error>(byte[0])
@@ -23,13 +24,11 @@
 
 mod network;
 
-use super::{Caps, Change, Outgoing, Push, Sink, Transport};
-use crate::layout::{Layout, PeerTableWriter};
+use super::{Caps, Change, Outgoing, Push, Sink, Sleep, Transport};
+use crate::node::{Layout, SimulatedNode, Slot, State};
 use crate::transport::AnyTransport;
-use crate::transport::shm::{Membership, PrivateExtents};
 use crate::{Config, Error, Fabric, Identity, PeerId, PeerInfo};
 use network::{Network, UnitEvent};
-use samite_mem::Arena;
 use samite_mem::ring::Body;
 use std::ops::Range;
 use std::sync::Arc;
@@ -42,6 +41,8 @@ pub struct Scenario {
     pub seed: u64,
     /// How many units there are.
     pub units: u32,
+    /// On how many nodes: unit u is on node u % nodes.
+    pub nodes: u32,
     /// A frame takes this long, at random.
     pub latency: Range<Duration>,
     /// Bytes per second of one pair.
@@ -57,11 +58,12 @@ pub struct Scenario {
 }
 
 impl Scenario {
-    /// A network of `units` on a cluster's scale: 1 to 20 us, 10 GB/s.
+    /// A network of `units` on a cluster's scale: 1 to 20 us, 10 GB/s. Each is on a node of its own.
     pub fn new(seed: u64, units: u32) -> Scenario {
         Scenario {
             seed,
             units,
+            nodes: units,
             latency: Duration::from_micros(1)..Duration::from_micros(20),
             bandwidth: 10_000_000_000,
             in_flight_max: 64,
@@ -74,6 +76,22 @@ impl Scenario {
         }
     }
 
+    /// The units are on so many nodes, by turns.
+    pub fn on_nodes(mut self, nodes: u32) -> Scenario {
+        self.nodes = nodes.clamp(1, self.units.max(1));
+        self
+    }
+
+    /// A unit as a peer.
+    pub fn peer_of(&self, unit: u32) -> PeerId {
+        PeerId::new(unit % self.nodes, unit / self.nodes)
+    }
+
+    /// The reverse.
+    fn unit_of(&self, peer: PeerId) -> u32 {
+        peer.slot().0 * self.nodes + peer.node()
+    }
+
     /// Unit `unit` dies at this moment.
     pub fn kill(mut self, unit: u32, at: Duration) -> Scenario {
         self.kills.push((unit, at));
@@ -83,7 +101,9 @@ impl Scenario {
     /// Runs `unit` once per unit, to the end; the results by unit. A killed unit sees everybody lost.
     /// A panic of a unit says the seed.
     pub fn run<T: Send>(&self, unit: impl Fn(&Fabric) -> T + Sync) -> Vec<T> {
-        let network = Arc::new(Network::new(self));
+        let nodes = self.build_nodes();
+        let nodes = nodes.unwrap_or_else(|error| panic!("the nodes could not be made: {error}"));
+        let network = Arc::new(Network::new(self, nodes));
         let (network, unit) = (&network, &unit);
         let run_unit = |index: u32| {
             let _baton = network.enter(index);
@@ -120,16 +140,29 @@ impl Scenario {
         );
     }
 
+    /// The nodes, with all their units as members.
+    fn build_nodes(&self) -> Result<Vec<SimulatedNode>, Error> {
+        const OF_UNIT: u64 = 64 << 20;
+        let units = u64::from(self.units.div_ceil(self.nodes.max(1)));
+        let numbers = 0..self.nodes.min(self.units);
+        let mut nodes = numbers
+            .map(|number| SimulatedNode::create(number, units * OF_UNIT))
+            .collect::<Result<Vec<_>, Error>>()?;
+        for unit in 0..self.units {
+            let identity = self.identity(unit);
+            nodes[(unit % self.nodes) as usize].admit(&identity)?;
+        }
+        Ok(nodes)
+    }
+
     fn fabric(&self, index: u32, network: Arc<Network>) -> Result<Fabric, Error> {
-        const PRIVATE: u64 = 64 << 20;
-        let me = PeerId(index);
-        let arena = Arena::create(crate::layout::EXTENTS + PRIVATE)?;
-        let layout = Layout::new(arena.clone(), PeerTableWriter::create(false)?.reader())?;
-        let extents = PrivateExtents(crate::agent::Book::new(layout.extents()), arena);
-        let node = Membership::new((me, 1), layout, Box::new(extents), false);
+        let me = self.peer_of(index);
         let identity = self.identity(index);
+        let node = network.nodes[me.node() as usize].join(me.slot(), index)?;
         let transport = AnyTransport::Sim(Box::new(Sim {
             me,
+            unit: index,
+            layout: node.layout.clone(),
             network,
             greeted: false,
             empty_polls: 0,
@@ -160,10 +193,26 @@ impl Scenario {
 /// How far time goes on at most when a unit lets others run.
 const YIELD: Duration = Duration::from_micros(20);
 
+/// A unit's right to run, which it passes on when it sleeps.
+#[derive(Debug)]
+pub struct Turn {
+    network: Arc<Network>,
+    unit: u32,
+}
+
+impl Turn {
+    /// Lets others run; returns when something arrived, or when so much virtual time is over.
+    pub(super) fn pass(self, at_most: Duration) {
+        self.network.idle(self.unit, at_most);
+    }
+}
+
 /// One unit's end of the network.
 #[derive(Debug)]
 pub(crate) struct Sim {
     me: PeerId,
+    unit: u32,
+    layout: Layout,
     network: Arc<Network>,
     greeted: bool,
     empty_polls: u32,
@@ -175,53 +224,42 @@ impl Transport for Sim {
         "sim"
     }
 
-    fn caps(&self) -> Caps {
-        Caps {
-            inline_max: samite_mem::ring::INLINE_BYTES as u64,
-            body_max: self.scenario.body_max,
-            map: false,
-            kernel_copy: false,
-            sleeps: true,
-        }
-    }
-
     fn now(&self) -> Duration {
         self.network.now()
     }
 
     fn push(&mut self, to: PeerId, frame: &Outgoing<'_>) -> Push {
-        self.network.push(self.me, to, frame)
+        let to = self.scenario.unit_of(to);
+        self.network.push(self.unit, to, frame)
     }
 
     fn poll<S: Sink>(&mut self, sink: &mut S) -> usize {
         if !std::mem::replace(&mut self.greeted, true) {
             for index in 0..self.scenario.units {
-                let identity = self.scenario.identity(index);
                 let info = PeerInfo {
-                    peer: PeerId(index),
+                    peer: self.scenario.peer_of(index),
                     incarnation: 1,
-                    identity,
+                    identity: self.scenario.identity(index),
                     pid: 0,
                 };
-                sink.change(Change::Joined(info));
+                let caps = self.caps_to(info.peer);
+                sink.change(Change::Joined(info, caps));
             }
         }
         let mut arrived = 0;
-        while let Some(event) = self.network.take(self.me) {
+        while let Some(event) = self.network.take(self.unit) {
             arrived += 1;
             match event {
-                UnitEvent::Frame(frame) => sink.frame(frame.incoming()),
-                UnitEvent::Lost(peer) => sink.change(Change::Lost {
-                    peer,
-                    incarnation: 1,
-                }),
+                UnitEvent::Frame(frame) => {
+                    let from = self.scenario.peer_of(frame.from);
+                    sink.frame(frame.incoming(from));
+                }
+                UnitEvent::Lost(unit) => {
+                    self.lose(unit, sink);
+                    self.see_deaths();
+                }
                 UnitEvent::Killed => {
-                    for peer in (0..self.scenario.units).map(PeerId) {
-                        sink.change(Change::Lost {
-                            peer,
-                            incarnation: 1,
-                        });
-                    }
+                    (0..self.scenario.units).for_each(|unit| self.lose(unit, sink));
                     sink.change(Change::AgentLost);
                 }
             }
@@ -239,13 +277,14 @@ impl Transport for Sim {
         arrived
     }
 
-    /// Nobody stores into the memory of others here, so there is nothing to ask again.
-    fn idle(&mut self, at_most: Duration, _there: &mut dyn FnMut() -> bool) {
-        self.network.idle(self.me, at_most);
+    fn announce_sleep(&mut self, there: &mut dyn FnMut() -> bool) -> Option<Sleep> {
+        // Nobody else runs before this unit passes its turn on.
+        let (network, unit) = (self.network.clone(), self.unit);
+        (!there()).then_some(Sleep::Virtual(Turn { network, unit }))
     }
 
     fn yield_now(&mut self) {
-        self.network.idle(self.me, YIELD);
+        self.network.idle(self.unit, YIELD);
     }
 
     fn crowded(&self) -> bool {
@@ -253,10 +292,67 @@ impl Transport for Sim {
     }
 }
 
+/// Wakes a unit of the same node, after a store that it may be waiting for.
+#[derive(Clone, Debug)]
+pub(crate) struct Waker {
+    network: Arc<Network>,
+    unit: u32,
+}
+
+impl Waker {
+    pub(crate) fn wake(&self) {
+        self.network.wake(self.unit);
+    }
+}
+
+impl Sim {
+    /// What can be done between this unit and another one.
+    fn caps_to(&self, peer: PeerId) -> Caps {
+        let is_near = peer.node() == self.me.node();
+        Caps {
+            inline_max: samite_mem::ring::INLINE_BYTES as u64,
+            body_max: self.scenario.body_max,
+            map: is_near,
+            kernel_copy: false,
+            sleeps: true,
+            shares_node: is_near,
+        }
+    }
+
+    /// What wakes a unit of the same node.
+    pub(crate) fn waker(&self, peer: PeerId) -> Option<Waker> {
+        let (network, unit) = (self.network.clone(), self.scenario.unit_of(peer));
+        let is_one = peer.node() == self.me.node() && unit < self.scenario.units;
+        is_one.then_some(Waker { network, unit })
+    }
+
+    fn lose(&self, unit: u32, sink: &mut impl Sink) {
+        sink.change(Change::Lost {
+            peer: self.scenario.peer_of(unit),
+            incarnation: 1,
+        });
+    }
+
+    /// Lets the node have the memory of those whose deaths this unit has heard of, once these are all that there were.
+    fn see_deaths(&self) {
+        let table = &self.layout.peers;
+        let epoch = table.epoch();
+        let dead = (0..table.used()).map(Slot);
+        let mut dead = dead.filter(|slot| table.state(*slot).0 == State::Dead);
+        let has_heard = |slot: Slot| {
+            let unit = self.scenario.unit_of(slot.of(self.me.node()));
+            self.network.has_told(self.unit, unit)
+        };
+        if dead.all(has_heard) {
+            self.layout.set_seen_epoch(self.me.slot(), epoch);
+        }
+    }
+}
+
 /// A frame under way.
 #[derive(Debug)]
 pub(crate) struct Parcel {
-    from: PeerId,
+    from: u32,
     kind: u8,
     arg: u64,
     inline: Vec<u8>,
@@ -264,7 +360,7 @@ pub(crate) struct Parcel {
 }
 
 impl Parcel {
-    fn of(from: PeerId, frame: &Outgoing<'_>) -> Parcel {
+    fn of(from: u32, frame: &Outgoing<'_>) -> Parcel {
         let (kind, arg) = (frame.kind, frame.arg);
         Parcel {
             from,
@@ -279,9 +375,9 @@ impl Parcel {
         16 + (self.inline.len() + self.body.len()) as u64
     }
 
-    fn incoming(&self) -> super::Incoming<'_> {
+    fn incoming(&self, from: PeerId) -> super::Incoming<'_> {
         super::Incoming {
-            from: self.from,
+            from,
             kind: self.kind,
             arg: self.arg,
             inline: &self.inline,

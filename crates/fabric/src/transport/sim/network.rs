@@ -1,9 +1,9 @@
 //! The network: time, what is under way, and whose turn it is.
 
 use super::{Parcel, Scenario};
-use crate::PeerId;
+use crate::node::SimulatedNode;
 use crate::transport::{Class, Outgoing, Push};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -11,16 +11,16 @@ use std::time::Duration;
 #[derive(Debug)]
 pub(super) enum UnitEvent {
     Frame(Parcel),
-    Lost(PeerId),
+    Lost(u32),
     Killed,
 }
 
 /// What happens at some moment.
 #[derive(Debug)]
 enum Event {
-    Deliver { to: PeerId, parcel: Parcel },
-    Kill { unit: PeerId },
-    Tell { to: PeerId, lost: PeerId },
+    Deliver { to: u32, parcel: Parcel },
+    Kill { unit: u32 },
+    Tell { to: u32, lost: u32 },
 }
 
 #[derive(Debug)]
@@ -29,6 +29,8 @@ struct Unit {
     /// Until when it waits; `None`: it has ended.
     wakes: Option<Duration>,
     alive: bool,
+    /// Whose deaths it was told of.
+    told: BTreeSet<u32>,
 }
 
 #[derive(Debug)]
@@ -40,16 +42,19 @@ struct State {
     made: u64,
     units: Vec<Unit>,
     /// When the last frame of a pair arrives: frames of a pair keep their order.
-    last: BTreeMap<(PeerId, PeerId), Duration>,
-    under_way: BTreeMap<(PeerId, PeerId), usize>,
-    running: Option<PeerId>,
+    last: BTreeMap<(u32, u32), Duration>,
+    under_way: BTreeMap<(u32, u32), usize>,
+    running: Option<u32>,
     entered: u32,
+    /// Units that are gone, of which their agents have not heard yet.
+    parted: Vec<u32>,
 }
 
 /// See the module's text.
 #[derive(Debug)]
 pub(super) struct Network {
     scenario: Scenario,
+    pub(super) nodes: Vec<SimulatedNode>,
     state: Mutex<State>,
     /// Signalled when all units are there.
     complete: Condvar,
@@ -61,11 +66,12 @@ pub(super) struct Network {
 const NEWS_DELAY_MAX: u64 = 50_000;
 
 impl Network {
-    pub(super) fn new(scenario: &Scenario) -> Network {
+    pub(super) fn new(scenario: &Scenario, nodes: Vec<SimulatedNode>) -> Network {
         let unit = |_| Unit {
             inbox: VecDeque::new(),
             wakes: Some(Duration::ZERO),
             alive: true,
+            told: BTreeSet::new(),
         };
         let mut state = State {
             random: fastrand::Rng::with_seed(scenario.seed),
@@ -77,19 +83,16 @@ impl Network {
             under_way: BTreeMap::new(),
             running: None,
             entered: 0,
+            parted: Vec::new(),
         };
         for (unit, at) in &scenario.kills {
-            state.make(
-                *at,
-                Event::Kill {
-                    unit: PeerId(*unit),
-                },
-            );
+            state.make(*at, Event::Kill { unit: *unit });
         }
         let turns = (0..scenario.units).map(|_| Condvar::new()).collect();
         let (scenario, state) = (scenario.clone(), Mutex::new(state));
         Network {
             scenario,
+            nodes,
             state,
             complete: Condvar::new(),
             turns,
@@ -105,10 +108,10 @@ impl Network {
         let mut state = self.lock();
         state.entered += 1;
         self.complete.notify_all();
-        drop(self.wait_turn(state, PeerId(index)));
+        drop(self.wait_turn(state, index));
         Baton {
             network: self,
-            unit: PeerId(index),
+            unit: index,
         }
     }
 
@@ -127,18 +130,15 @@ impl Network {
     /// Chooses who runs next and tells it.
     fn pass_on(&self, state: &mut State) {
         state.pass_on();
+        state.parted.drain(..).for_each(|unit| self.part(unit));
         if let Some(next) = state.running {
-            self.turns[next.index()].notify_one();
+            self.turns[next as usize].notify_one();
         }
     }
 
-    fn wait_turn<'a>(
-        &self,
-        mut state: MutexGuard<'a, State>,
-        unit: PeerId,
-    ) -> MutexGuard<'a, State> {
+    fn wait_turn<'a>(&self, mut state: MutexGuard<'a, State>, unit: u32) -> MutexGuard<'a, State> {
         while state.running != Some(unit) {
-            state = self.turns[unit.index()]
+            state = self.turns[unit as usize]
                 .wait(state)
                 .unwrap_or_else(PoisonError::into_inner);
         }
@@ -149,21 +149,48 @@ impl Network {
         self.lock().now
     }
 
-    pub(super) fn idle(&self, unit: PeerId, at_most: Duration) {
+    pub(super) fn idle(&self, unit: u32, at_most: Duration) {
         let mut state = self.lock();
         let until = state.now + at_most.max(Duration::from_nanos(1));
-        state.units[unit.index()].wakes = Some(until);
+        state.units[unit as usize].wakes = Some(until);
         self.pass_on(&mut state);
         drop(self.wait_turn(state, unit));
     }
 
-    pub(super) fn take(&self, unit: PeerId) -> Option<UnitEvent> {
-        self.lock().units[unit.index()].inbox.pop_front()
+    pub(super) fn take(&self, unit: u32) -> Option<UnitEvent> {
+        let unit = &mut self.lock().units[unit as usize];
+        let event = unit.inbox.pop_front();
+        if let Some(UnitEvent::Lost(lost)) = &event {
+            unit.told.insert(*lost);
+        }
+        event
     }
 
-    pub(super) fn push(&self, from: PeerId, to: PeerId, frame: &Outgoing<'_>) -> Push {
+    /// Whether a unit has taken the news of a death.
+    pub(super) fn has_told(&self, unit: u32, lost: u32) -> bool {
+        self.lock().units[unit as usize].told.contains(&lost)
+    }
+
+    /// A unit that waits looks again, as soon as it is its turn.
+    pub(super) fn wake(&self, unit: u32) {
         let mut state = self.lock();
-        if to.index() >= state.units.len() || !state.units[from.index()].alive {
+        let now = state.now;
+        if let Some(wakes) = &mut state.units[unit as usize].wakes {
+            *wakes = now.min(*wakes);
+        }
+    }
+
+    /// The agent of a unit's node sees that it is gone.
+    fn part(&self, unit: u32) {
+        let peer = self.scenario.peer_of(unit);
+        if let Some(node) = self.nodes.get(peer.node() as usize) {
+            node.part(peer.slot());
+        }
+    }
+
+    pub(super) fn push(&self, from: u32, to: u32, frame: &Outgoing<'_>) -> Push {
+        let mut state = self.lock();
+        if to as usize >= state.units.len() || !state.units[from as usize].alive {
             return Push::Gone;
         }
         let under_way = state.under_way.entry((from, to)).or_default();
@@ -219,7 +246,7 @@ impl State {
                 .collect();
             if !ready.is_empty() {
                 let chosen = ready[self.random.usize(..ready.len())];
-                self.running = Some(PeerId(chosen as u32));
+                self.running = Some(chosen as u32);
                 return;
             }
             let wakes = self.units.iter().filter_map(|unit| unit.wakes).min();
@@ -235,14 +262,12 @@ impl State {
     }
 
     /// A unit has ended: the others hear of it after its last frames.
-    fn leave(&mut self, unit: PeerId) {
-        if !self.units[unit.index()].alive {
+    fn leave(&mut self, unit: u32) {
+        if !self.units[unit as usize].alive {
             return; // It was killed: everybody is told already.
         }
-        for to in (0..self.units.len() as u32)
-            .map(PeerId)
-            .filter(|to| *to != unit)
-        {
+        self.parted.push(unit);
+        for to in (0..self.units.len() as u32).filter(|to| *to != unit) {
             let last = self
                 .last
                 .get(&(unit, to))
@@ -260,28 +285,26 @@ impl State {
                 if let Some(count) = self.under_way.get_mut(&(parcel.from, to)) {
                     *count = count.saturating_sub(1);
                 }
-                if self.units[parcel.from.index()].alive && self.units[to.index()].alive {
-                    self.units[to.index()]
+                if self.units[parcel.from as usize].alive && self.units[to as usize].alive {
+                    self.units[to as usize]
                         .inbox
                         .push_back(UnitEvent::Frame(parcel));
                 }
             }
             Event::Kill { unit } => {
-                let dead = &mut self.units[unit.index()];
+                let dead = &mut self.units[unit as usize];
                 dead.alive = false;
                 dead.inbox.clear();
                 dead.inbox.push_back(UnitEvent::Killed);
-                for to in (0..self.units.len() as u32)
-                    .map(PeerId)
-                    .filter(|to| *to != unit)
-                {
+                self.parted.push(unit);
+                for to in (0..self.units.len() as u32).filter(|to| *to != unit) {
                     let delay = Duration::from_nanos(self.random.u64(..NEWS_DELAY_MAX));
                     self.make(self.now + delay, Event::Tell { to, lost: unit });
                 }
             }
             Event::Tell { to, lost } => {
-                if self.units[to.index()].alive {
-                    self.units[to.index()]
+                if self.units[to as usize].alive {
+                    self.units[to as usize]
                         .inbox
                         .push_back(UnitEvent::Lost(lost));
                 }
@@ -294,13 +317,13 @@ impl State {
 #[derive(Debug)]
 pub(super) struct Baton<'a> {
     network: &'a Network,
-    unit: PeerId,
+    unit: u32,
 }
 
 impl Drop for Baton<'_> {
     fn drop(&mut self) {
         let mut state = self.network.lock();
-        state.units[self.unit.index()].wakes = None;
+        state.units[self.unit as usize].wakes = None;
         state.leave(self.unit);
         self.network.pass_on(&mut state);
     }

@@ -8,7 +8,7 @@ use crate::unfinished::{Finish, Unfinished};
 use crate::{Elem, Result};
 use samite_fabric::{Atomic, Error as Below, Handle, Remote, Width};
 
-impl<'f, K: Elem, V: Elem> Map<'f, K, V> {
+impl<K: Elem, V: Elem> Map<K, V> {
     /// Changes a word, if it is still `from`; the word that was found.
     #[cold]
     pub(super) fn take_far(
@@ -79,18 +79,18 @@ impl<'f, K: Elem, V: Elem> Map<'f, K, V> {
 }
 
 /// A word that this unit gives back later, unless it is forgotten.
-struct Unwanted<'u, 'f> {
-    unfinished: &'u Unfinished<'f>,
-    late: Option<Late<'f>>,
+struct Unwanted<'u> {
+    unfinished: &'u Unfinished,
+    late: Option<Late>,
 }
 
-impl<'u, 'f> Unwanted<'u, 'f> {
+impl<'u> Unwanted<'u> {
     fn new(
-        unfinished: &'u Unfinished<'f>,
-        (remote, at): (&Remote<'f>, u64),
-        taking: Option<(Handle<'f, u64>, u64)>,
+        unfinished: &'u Unfinished,
+        (remote, at): (&Remote, u64),
+        taking: Option<(Handle<u64>, u64)>,
         undo: u64,
-    ) -> Unwanted<'u, 'f> {
+    ) -> Unwanted<'u> {
         let late = Some(Late {
             remote: remote.clone(),
             at,
@@ -120,7 +120,7 @@ impl<'u, 'f> Unwanted<'u, 'f> {
     }
 }
 
-impl Drop for Unwanted<'_, '_> {
+impl Drop for Unwanted<'_> {
     fn drop(&mut self) {
         if let Some(late) = self.late.take() {
             self.unfinished.add(late);
@@ -130,16 +130,16 @@ impl Drop for Unwanted<'_, '_> {
 
 /// A word that this unit has taken, or perhaps has, and does not want any more.
 #[derive(Debug)]
-struct Late<'f> {
-    remote: Remote<'f>,
+struct Late {
+    remote: Remote,
     at: u64,
     /// It has it if the answer is this word.
-    taking: Option<(Handle<'f, u64>, u64)>,
+    taking: Option<(Handle<u64>, u64)>,
     /// Added to it, it is given back.
     undo: u64,
 }
 
-impl Late<'_> {
+impl Late {
     /// Whether it is settled.
     fn settle(&mut self) -> Result<bool, Below> {
         if let Some((asked, from)) = self.taking.take() {
@@ -167,7 +167,7 @@ impl Late<'_> {
     }
 }
 
-impl Finish for Late<'_> {
+impl Finish for Late {
     fn go_on(&mut self) -> bool {
         self.settle().unwrap_or_else(|error| {
             tracing::debug!(%error, "a slot of a map cannot be given back");

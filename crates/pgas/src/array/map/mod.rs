@@ -46,9 +46,9 @@ use xxhash_rust::xxh3::xxh3_128;
 /// are (0.0 and -0.0 are two). All operations but those that say so are one-sided and atomic: of two units
 /// that change an entry at the same time one is first.
 #[derive(Debug)]
-pub struct Map<'f, K, V> {
+pub struct Map<K, V> {
     /// Per slot: the word, the key, the value, each in whole words.
-    words: Segment<'f, u64>,
+    words: Segment<u64>,
     slots: u64,
     kind: PhantomData<fn(K) -> V>,
 }
@@ -68,13 +68,13 @@ struct Found {
     entry: Words,
 }
 
-impl<'f, K: Elem, V: Elem> Map<'f, K, V> {
+impl<K: Elem, V: Elem> Map<K, V> {
     /// A map with `slots` slots at every member, which is all that it will ever have. Searches are short as
     /// long as two thirds are taken at most. Collective, with the same number.
     ///
     /// # Errors
     /// The budget; [`Error::Mismatch`].
-    pub fn new(team: &Team<'f>, slots: u64) -> Result<Map<'f, K, V>> {
+    pub fn new(team: &Team, slots: u64) -> Result<Map<K, V>> {
         let count = u64::from(Self::STRIDE).checked_mul(slots);
         let count = count.ok_or_else(|| {
             team.0.refuse_next(Error::TooLarge {
@@ -100,7 +100,7 @@ impl<'f, K: Elem, V: Elem> Map<'f, K, V> {
     };
 
     /// Whose map it is.
-    pub fn team(&self) -> &Team<'f> {
+    pub fn team(&self) -> &Team {
         self.words.team()
     }
 
@@ -348,7 +348,7 @@ impl<'f, K: Elem, V: Elem> Map<'f, K, V> {
         &self,
         search: &Search,
         patience: &mut Patience,
-    ) -> Result<Option<Held<'_, 'f, K, V>>> {
+    ) -> Result<Option<Held<'_, K, V>>> {
         for slot in self.chain(search) {
             let mut state = self.state(search.rank, slot)?;
             while matches!(state.kind(), Kind::Empty | Kind::Gone) {
@@ -398,7 +398,7 @@ impl<'f, K: Elem, V: Elem> Map<'f, K, V> {
         from: State,
         to: State,
         undo: u64,
-    ) -> Result<Option<Held<'_, 'f, K, V>>> {
+    ) -> Result<Option<Held<'_, K, V>>> {
         let place = self.place(slot);
         let found = match self.words.is_near(rank) {
             true => self.words.compare_swap(rank, place, from.0, to.0)?,
@@ -430,8 +430,13 @@ impl<'f, K: Elem, V: Elem> Map<'f, K, V> {
 
     /// Whether a put of this value cannot end with a part of it there.
     fn arrives_whole(&self, rank: u32, value: &Words) -> bool {
-        let most = || self.team().fabric().caps().body_max;
-        self.words.is_near(rank) || bytes_of(value).len() as u64 <= most()
+        let most = || {
+            let team = self.team();
+            let peer = team.0.peers.get(rank as usize)?;
+            Some(team.fabric().caps_to(*peer).body_max)
+        };
+        let bytes = bytes_of(value).len() as u64;
+        self.words.is_near(rank) || most().is_some_and(|most| bytes <= most)
     }
 
     #[cold]
@@ -449,15 +454,15 @@ impl<'f, K: Elem, V: Elem> Map<'f, K, V> {
 
 /// A slot, or a chain, that this unit has. It is given back once, whatever comes in between: by `give_back`, or when this is
 /// dropped, by an error or a panic.
-struct Held<'m, 'f, K: Elem, V: Elem> {
-    map: &'m Map<'f, K, V>,
+struct Held<'m, K: Elem, V: Elem> {
+    map: &'m Map<K, V>,
     rank: u32,
     slot: u64,
     /// What gives it back.
     change: u64,
 }
 
-impl<K: Elem, V: Elem> Held<'_, '_, K, V> {
+impl<K: Elem, V: Elem> Held<'_, K, V> {
     fn give_back(self) -> Result<()> {
         let (map, rank, slot, change) = (self.map, self.rank, self.slot, self.change);
         // From here on it is the business of what is called: if that is ended before the change is sent, it sends it later.
@@ -466,7 +471,7 @@ impl<K: Elem, V: Elem> Held<'_, '_, K, V> {
     }
 }
 
-impl<K: Elem, V: Elem> Drop for Held<'_, '_, K, V> {
+impl<K: Elem, V: Elem> Drop for Held<'_, K, V> {
     #[cold]
     fn drop(&mut self) {
         let give_back = || {
@@ -491,7 +496,7 @@ struct Patience {
 impl Patience {
     /// Lets others get on. Errors: the fabric's deadline, counted from the first rest.
     #[cold]
-    fn rest<K: Elem, V: Elem>(&mut self, map: &Map<'_, K, V>) -> Result<()> {
+    fn rest<K: Elem, V: Elem>(&mut self, map: &Map<K, V>) -> Result<()> {
         const SPINS: u32 = 64;
         let fabric = map.team().fabric();
         fabric.progress();

@@ -50,7 +50,7 @@ fn timed_out<T: std::fmt::Debug>(done: &Result<T>) -> Outcome {
 }
 
 /// Two keys of unit 1 whose search begins at the same slot, and whose tags are different.
-fn neighbours(map: &Map<'_, u64, u64>) -> [u64; 2] {
+fn neighbours(map: &Map<u64, u64>) -> [u64; 2] {
     let mut keys = (0..).filter(|key| map.owner(key) == 1);
     let first = keys.next().unwrap_or(0);
     let of = |key: &u64| (map.search(key).home, map.search(key).tag);
@@ -296,13 +296,13 @@ fn a_panic_in_the_middle_of_a_value_leaves_none() {
 
 /// Gives one slot after the other back, each when somebody has waited for it.
 #[derive(Debug)]
-struct GivesBack<'f> {
-    map: Rc<Map<'f, u64, u64>>,
+struct GivesBack {
+    map: Rc<Map<u64, u64>>,
     slots: Vec<u64>,
     waited: u32,
 }
 
-impl Finish for GivesBack<'_> {
+impl Finish for GivesBack {
     fn go_on(&mut self) -> bool {
         self.waited += 1;
         if self.waited.is_multiple_of(40)

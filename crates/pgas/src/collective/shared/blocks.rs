@@ -47,8 +47,8 @@ enum There {
 }
 
 /// After the first meeting: who is where.
-struct Plan<'t, 'f> {
-    team: &'t Inner<'f>,
+struct Plan<'t> {
+    team: &'t Inner,
     board: &'t Board,
     call: Call,
     /// By rank.
@@ -65,7 +65,7 @@ struct Plan<'t, 'f> {
 }
 
 pub(super) fn moves(
-    place: (&Inner<'_>, &Board),
+    place: (&Inner, &Board),
     call: Call,
     moves: &Moves,
     input: &Input<'_>,
@@ -121,7 +121,7 @@ pub(super) fn moves(
 
 /// Everybody gets its block of everybody, combined by rank. `block`: the block of a rank.
 pub(super) fn combines<T: Elem, O: Operator<T>>(
-    place: (&Inner<'_>, &Board),
+    place: (&Inner, &Board),
     call: Call,
     block: &dyn Fn(u32) -> (u64, u64),
     typed: &Typed<T, O>,
@@ -178,9 +178,9 @@ pub(super) fn combines<T: Elem, O: Operator<T>>(
     plan.end()
 }
 
-impl<'t, 'f> Plan<'t, 'f> {
+impl<'t> Plan<'t> {
     fn make(
-        (team, board): (&'t Inner<'f>, &'t Board),
+        (team, board): (&'t Inner, &'t Board),
         call: Call,
         lanes: &Lanes<'_>,
         input: &Input<'_>,

@@ -107,9 +107,10 @@ pub(crate) struct Board {
 
 impl Board {
     /// The board of a team, if all members map each other's memory. Collective, over messages.
-    pub(crate) fn make(team: &Inner<'_>) -> Result<Option<Board>> {
+    pub(crate) fn make(team: &Inner) -> Result<Option<Board>> {
         let (size, job) = (team.peers.len() as u32, &team.job);
-        if size == 1 || size > MEMBERS_MAX || !job.fabric.caps().map {
+        let maps = |peer: &PeerId| job.fabric.caps_to(*peer).map;
+        if size == 1 || size > MEMBERS_MAX || !team.peers.iter().all(maps) {
             return Ok(None);
         }
         let slot = (BLOCK / u64::from(2 * size) / LINES * LINES).clamp(LINES, SLOT_MAX);
@@ -166,7 +167,7 @@ impl Board {
     #[inline]
     pub(super) fn meet<'d>(
         &self,
-        team: &Inner<'_>,
+        team: &Inner,
         call: &Call,
         touching: bool,
         give: impl Fn(u32) -> &'d [u8],
@@ -206,7 +207,7 @@ impl Board {
 
     /// Meets the others to say that this member cannot go on with the call.
     #[cold]
-    pub(crate) fn refuse(&self, team: &Inner<'_>, call: &Call, failure: Failure) -> Failure {
+    pub(crate) fn refuse(&self, team: &Inner, call: &Call, failure: Failure) -> Failure {
         match self.meet(team, &call.refused(), false, |_| &[]) {
             // Somebody is lost: that is why.
             Err(lost @ Failure::Lost(_)) => lost,
@@ -214,7 +215,7 @@ impl Board {
         }
     }
 
-    fn post(&self, team: &Inner<'_>, to: u32, sequence: u64, call: &Call, payload: &[u8]) {
+    fn post(&self, team: &Inner, to: u32, sequence: u64, call: &Call, payload: &[u8]) {
         let there = &self.theirs[to as usize];
         let slot = (sequence & 1) * self.slot;
         if !payload.is_empty() {
@@ -275,7 +276,7 @@ impl Board {
 
     /// Waits for the slots that are not there yet.
     #[cold]
-    fn wait(&self, team: &Inner<'_>, kind: Kind, sequence: u64) -> Result<(), Failure> {
+    fn wait(&self, team: &Inner, kind: Kind, sequence: u64) -> Result<(), Failure> {
         let size = team.peers.len() as u32;
         let mut missing: Vec<u32> = others(team.rank, size).collect();
         loop {
@@ -305,7 +306,7 @@ impl Board {
     /// Waits until `here`, which depends on the members of `whom`.
     fn wait_for(
         &self,
-        team: &Inner<'_>,
+        team: &Inner,
         what: &'static str,
         whom: &[u32],
         here: &mut dyn FnMut() -> bool,
@@ -350,7 +351,7 @@ impl Board {
     /// This member leaves the meeting that it is in, and the board, before everybody has come. When it returns
     /// nobody is at its memory, or what they are at is not used again.
     #[cold]
-    fn give_up(&self, team: &Inner<'_>, failure: Failure, touching: bool) -> Failure {
+    fn give_up(&self, team: &Inner, failure: Failure, touching: bool) -> Failure {
         // Nothing is set twice: who is broken does not meet.
         let _ = self.broken.set(failure.clone());
         let (me, size, sequence) = (team.rank, team.peers.len() as u32, self.sequence.get());
@@ -407,13 +408,13 @@ impl Board {
 
 /// Gives a board up when a call on it ends by a panic of the user's operator: the others may be at the staging
 /// memory of this member, and wait for it.
-pub(super) struct Unwinding<'t, 'f> {
-    team: &'t Inner<'f>,
+pub(super) struct Unwinding<'t> {
+    team: &'t Inner,
     board: &'t Board,
 }
 
-impl<'t, 'f> Unwinding<'t, 'f> {
-    pub(super) fn guard((team, board): (&'t Inner<'f>, &'t Board)) -> Self {
+impl<'t> Unwinding<'t> {
+    pub(super) fn guard((team, board): (&'t Inner, &'t Board)) -> Self {
         Unwinding { team, board }
     }
 
@@ -423,7 +424,7 @@ impl<'t, 'f> Unwinding<'t, 'f> {
     }
 }
 
-impl Drop for Unwinding<'_, '_> {
+impl Drop for Unwinding<'_> {
     fn drop(&mut self) {
         let touching = self.board.touching.get();
         if touching && self.board.broken.get().is_none() {
@@ -439,7 +440,7 @@ fn others(me: u32, size: u32) -> impl Iterator<Item = u32> {
 }
 
 /// The mark of a team; not 0, which is in every new block.
-fn mark(team: &Inner<'_>) -> u64 {
+fn mark(team: &Inner) -> u64 {
     (team.id.0.wrapping_mul(0x9e37_79b9_7f4a_7c15) & !RANK) | 1 << 63
 }
 
@@ -449,7 +450,7 @@ fn aligned(place: GlobalPtr<u8>) -> GlobalPtr<u8> {
 }
 
 /// Sixteen bytes of every member, over messages.
-fn tell_all(team: &Inner<'_>, word: u128) -> Result<Vec<u128>> {
+fn tell_all(team: &Inner, word: u128) -> Result<Vec<u128>> {
     let mut all = vec![0u128; team.peers.len()];
     let moves = Moves::AllGather {
         blocks: shape::Blocks::Equal(16),

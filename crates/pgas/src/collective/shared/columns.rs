@@ -33,8 +33,8 @@ struct Member {
     output_in_place: bool,
 }
 
-struct Columns<'t, 'f, 'c, T, O> {
-    team: &'t Inner<'f>,
+struct Columns<'t, 'c, T, O> {
+    team: &'t Inner,
     board: &'t Board,
     call: Call,
     combine: Combine,
@@ -50,7 +50,7 @@ struct Columns<'t, 'f, 'c, T, O> {
 }
 
 pub(super) fn combines<T: Elem, O: Operator<T>>(
-    (team, board): (&Inner<'_>, &Board),
+    (team, board): (&Inner, &Board),
     call: Call,
     (combine, bytes): (Combine, u64),
     typed: &Typed<T, O>,
@@ -92,7 +92,7 @@ pub(super) fn combines<T: Elem, O: Operator<T>>(
     columns.run(input, &mut output)
 }
 
-impl<T: Elem, O: Operator<T>> Columns<'_, '_, '_, T, O> {
+impl<T: Elem, O: Operator<T>> Columns<'_, '_, T, O> {
     /// Maps what the others told.
     fn find(&mut self, told: &[Told]) -> Result<(), Failure> {
         let (team, combine) = (self.team, self.combine);

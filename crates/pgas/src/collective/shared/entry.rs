@@ -128,17 +128,17 @@ impl Told {
     }
 
     /// The first `bytes` of what the member gives, or of its staging memory.
-    pub(super) fn input(&self, team: &Inner<'_>, bytes: u64) -> Result<SharedBytes, Failure> {
+    pub(super) fn input(&self, team: &Inner, bytes: u64) -> Result<SharedBytes, Failure> {
         map(team, pointer(self.input), bytes)
     }
 
     /// The first `bytes` of its target, or of its staging memory.
-    pub(super) fn output(&self, team: &Inner<'_>, bytes: u64) -> Result<SharedBytes, Failure> {
+    pub(super) fn output(&self, team: &Inner, bytes: u64) -> Result<SharedBytes, Failure> {
         map(team, pointer(self.output), bytes)
     }
 }
 
-fn map(team: &Inner<'_>, pointer: GlobalPtr<u8>, bytes: u64) -> Result<SharedBytes, Failure> {
+fn map(team: &Inner, pointer: GlobalPtr<u8>, bytes: u64) -> Result<SharedBytes, Failure> {
     let mapped = team.job.mapped(pointer, bytes)?;
     mapped.ok_or_else(|| crate::job::bad(pointer).into())
 }
@@ -151,18 +151,18 @@ const PRIVATE_MIN: u64 = 16 << 10;
 
 /// Whether this member should read so many bytes of the other one out of its private memory. Of several
 /// members, which read the same pages at the same time, the kernel lets one in after the other.
-pub(super) fn reads_private(team: &Inner<'_>, bytes: u64) -> bool {
+pub(super) fn reads_private(team: &Inner, bytes: u64) -> bool {
     let [first, second] = team.peers[..] else {
         return false;
     };
     let other = if team.rank == 0 { second } else { first };
-    let fabric = team.job.fabric;
+    let fabric = &team.job.fabric;
     bytes >= PRIVATE_MIN && fabric.reads_private(other, bytes).is_some()
 }
 
 /// The meeting: what everybody told this member, by rank. `tell`: what is for a rank.
 pub(super) fn meet(
-    (team, board): (&Inner<'_>, &Board),
+    (team, board): (&Inner, &Board),
     call: &Call,
     tell: impl Fn(u32) -> Told,
 ) -> Result<Vec<Told>, Failure> {

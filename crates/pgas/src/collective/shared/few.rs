@@ -11,7 +11,7 @@ use crate::team::Inner;
 use smallvec::SmallVec;
 
 pub(super) fn moves(
-    (team, board): (&Inner<'_>, &Board),
+    (team, board): (&Inner, &Board),
     call: Call,
     moves: &Moves,
     input: &Input<'_>,
@@ -37,7 +37,7 @@ pub(super) fn moves(
 }
 
 pub(super) fn combines<T: Elem, O: Operator<T>>(
-    (team, board): (&Inner<'_>, &Board),
+    (team, board): (&Inner, &Board),
     call: Call,
     (combine, bytes): (Combine, u64),
     typed: &Typed<T, O>,

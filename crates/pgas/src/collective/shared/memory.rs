@@ -12,7 +12,7 @@ pub(crate) struct Blocks(RefCell<Vec<(u64, GlobalPtr<u8>)>>);
 
 impl Blocks {
     /// A block of zeros.
-    pub(super) fn take(&self, job: &Job<'_>, bytes: u64) -> Result<GlobalPtr<u8>> {
+    pub(super) fn take(&self, job: &Job, bytes: u64) -> Result<GlobalPtr<u8>> {
         let mut blocks = self.0.borrow_mut();
         let fits = blocks.iter().position(|(of, _)| *of == bytes);
         let Some(at) = fits else {
@@ -31,7 +31,7 @@ impl Blocks {
 
 impl Board {
     /// Lets go of this member's block; see the module's text.
-    pub(crate) fn free(&self, job: &Job<'_>) {
+    pub(crate) fn free(&self, job: &Job) {
         match self.broken.get() {
             None => job.collectives.blocks.put(self.place, self.bytes),
             Some(_) => job.collectives.leave_behind(),
@@ -39,7 +39,7 @@ impl Board {
     }
 }
 
-impl Drop for Job<'_> {
+impl Drop for Job {
     fn drop(&mut self) {
         if self.collectives.leaves_behind() {
             // Others may still write into a board of this unit: its memory is not used for anything else.

@@ -44,7 +44,7 @@ use crate::team::Inner;
 
 /// A collective that only moves bytes.
 pub(super) fn moves(
-    place: (&Inner<'_>, &Board),
+    place: (&Inner, &Board),
     call: Call,
     moves: &Moves,
     input: &Input<'_>,
@@ -60,7 +60,7 @@ pub(super) fn moves(
 
 /// A collective that combines `bytes` of elements.
 pub(super) fn combines<T: Elem, O: Operator<T>>(
-    place: (&Inner<'_>, &Board),
+    place: (&Inner, &Board),
     call: Call,
     (combine, bytes): (Combine, u64),
     typed: &Typed<T, O>,

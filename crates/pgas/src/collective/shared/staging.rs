@@ -22,7 +22,7 @@ pub(crate) struct Staging {
 pub(super) const STAGING: u64 = 1 << 20;
 
 /// Staging memory of at least so many bytes.
-pub(super) fn staging(team: &Inner<'_>, bytes: u64) -> Result<Staging> {
+pub(super) fn staging(team: &Inner, bytes: u64) -> Result<Staging> {
     let job = &team.job;
     let mut kept = job.collectives.staging.borrow_mut();
     if let Some(staging) = kept.as_ref().filter(|kept| kept.bytes.len() >= bytes) {

@@ -12,39 +12,35 @@ use std::rc::Rc;
 
 /// What is left to do for a lock that this unit has given back, or for a place in its queue that it has given up.
 #[derive(Debug)]
-pub(in crate::lock) struct Leaver<'f> {
-    lock: Lock<'f>,
+pub(in crate::lock) struct Leaver {
+    lock: Lock,
     settle: Settle,
     step: Step,
-    asked: Option<Handle<'f, u64>>,
+    asked: Option<Handle<u64>>,
 }
 
-impl<'f> Leaver<'f> {
+impl Leaver {
     /// Of a release.
     pub(super) fn of(
-        lock: &Lock<'f>,
+        lock: &Lock,
         machine: Release,
         step: Step,
-        asked: Option<Handle<'f, u64>>,
-    ) -> Leaver<'f> {
+        asked: Option<Handle<u64>>,
+    ) -> Leaver {
         Leaver::new(lock, (Settle::Release(machine), step), asked)
     }
 
     /// Of a lock that is being dropped, instead of an acquisition.
     pub(super) fn instead_of(
-        lock: &Lock<'f>,
+        lock: &Lock,
         machine: Acquire,
         step: Step,
-        asked: Option<Handle<'f, u64>>,
-    ) -> Leaver<'f> {
+        asked: Option<Handle<u64>>,
+    ) -> Leaver {
         Leaver::new(lock, Settle::acquisition(machine, step), asked)
     }
 
-    fn new(
-        lock: &Lock<'f>,
-        (settle, step): (Settle, Step),
-        asked: Option<Handle<'f, u64>>,
-    ) -> Leaver<'f> {
+    fn new(lock: &Lock, (settle, step): (Settle, Step), asked: Option<Handle<u64>>) -> Leaver {
         let lock = Lock {
             team: lock.team.clone(),
             number: lock.number,
@@ -95,7 +91,7 @@ impl<'f> Leaver<'f> {
     }
 }
 
-impl Finish for Rc<RefCell<Leaver<'_>>> {
+impl Finish for Rc<RefCell<Leaver>> {
     fn go_on(&mut self) -> bool {
         let Ok(mut leaver) = self.try_borrow_mut() else {
             // A call goes on with it.

@@ -30,7 +30,7 @@ pub(super) enum State {
     Left,
 }
 
-impl<'f> Lock<'f> {
+impl Lock {
     #[inline(always)]
     pub(super) fn take(&self, wish: Wish) -> Result<End> {
         match self.state.get() {
@@ -158,7 +158,7 @@ impl<'f> Lock<'f> {
 
     /// Waits for the answer of a home that is not mapped here, which is asked unless it was before. With an error what is in
     /// `asked` may still be answered; if there is nothing the step has not begun.
-    fn ask_home(&self, step: Step, asked: &mut Option<Handle<'f, u64>>) -> Result<u64> {
+    fn ask_home(&self, step: Step, asked: &mut Option<Handle<u64>>) -> Result<u64> {
         let fabric = self.team.fabric();
         if let Step::Wake { member, word, .. } = step {
             self.wake_far(member, word)?;
@@ -167,10 +167,7 @@ impl<'f> Lock<'f> {
         let say = |error: Below| self.say(error.into());
         let answer = match asked.take() {
             Some(asked) => asked,
-            None => self
-                .words
-                .ask(fabric, step)
-                .map_err(|error| self.say(error))?,
+            None => self.words.ask(step).map_err(|error| self.say(error))?,
         };
         let answer = asked.insert(answer);
         let (what, home) = ("the home of a lock", [self.home_peer()]);
@@ -272,7 +269,7 @@ impl<'f> Lock<'f> {
     }
 
     /// Goes on with a release, to its end.
-    fn go_on_giving(&self, leaver: Rc<RefCell<Leaver<'f>>>) -> Result<()> {
+    fn go_on_giving(&self, leaver: Rc<RefCell<Leaver>>) -> Result<()> {
         *self.left.borrow_mut() = Some(Left::Release(leaver.clone()));
         let given = leaver.borrow_mut().settle();
         if given.as_ref().is_err_and(is_late) {
@@ -324,7 +321,7 @@ impl<'f> Lock<'f> {
     }
 
     /// Has this unit's progress go on with it, whatever becomes of this call.
-    fn add_leaver(&self, leaver: Leaver<'f>) -> Rc<RefCell<Leaver<'f>>> {
+    fn add_leaver(&self, leaver: Leaver) -> Rc<RefCell<Leaver>> {
         let leaver = Rc::new(RefCell::new(leaver));
         self.team.0.job.unfinished.add(leaver.clone());
         leaver
@@ -428,7 +425,7 @@ const STEPS: u32 = 64;
 impl Walk {
     /// One step that is no wait. Errors: the deadline.
     #[inline(always)]
-    fn step(&mut self, lock: &Lock<'_>) -> Result<()> {
+    fn step(&mut self, lock: &Lock) -> Result<()> {
         if self.steps < STEPS {
             self.steps += 1;
             return Ok(());
@@ -437,7 +434,7 @@ impl Walk {
     }
 
     #[cold]
-    fn look(&mut self, lock: &Lock<'_>) -> Result<()> {
+    fn look(&mut self, lock: &Lock) -> Result<()> {
         let fabric = lock.team.fabric();
         let (what, after) = ("the queue of a lock", fabric.deadline());
         if !self.waited.is_over(after) {

@@ -11,16 +11,16 @@ use std::rc::Rc;
 
 /// A machine that a call left in the middle.
 #[derive(Debug)]
-pub(in crate::lock) enum Left<'f> {
+pub(in crate::lock) enum Left {
     Acquire {
         machine: Acquire,
         /// Its next step.
         step: Step,
         /// The home was asked for it, and has not answered yet. `None`: it has not begun.
-        asked: Option<Handle<'f, u64>>,
+        asked: Option<Handle<u64>>,
     },
     /// This unit's progress has it, too: others wait for it.
-    Release(Rc<RefCell<Leaver<'f>>>),
+    Release(Rc<RefCell<Leaver>>),
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -32,15 +32,15 @@ pub(super) enum Machine {
 /// A machine whose next step is waited for. The lock keeps it if its step may still be done: with the deadline, with any
 /// error in a wait for a predecessor, which can begin anew, and with a panic of an operator or a handler that runs
 /// meanwhile.
-pub(super) struct Waiting<'l, 'f> {
-    lock: &'l Lock<'f>,
+pub(super) struct Waiting<'l> {
+    lock: &'l Lock,
     machine: Machine,
     step: Step,
-    asked: Option<Handle<'f, u64>>,
+    asked: Option<Handle<u64>>,
     is_kept: bool,
 }
 
-impl<'f> Waiting<'_, 'f> {
+impl Waiting<'_> {
     /// Waits for what the home answers.
     pub(super) fn answer(mut self) -> Result<u64> {
         let answer = self.lock.ask_home(self.step, &mut self.asked);
@@ -56,7 +56,7 @@ impl<'f> Waiting<'_, 'f> {
     }
 }
 
-impl Drop for Waiting<'_, '_> {
+impl Drop for Waiting<'_> {
     fn drop(&mut self) {
         self.lock.state.set(State::Idle);
         if self.is_kept {
@@ -66,14 +66,14 @@ impl Drop for Waiting<'_, '_> {
     }
 }
 
-impl<'f> Lock<'f> {
+impl Lock {
     #[cold]
     pub(super) fn waiting(
         &self,
         machine: Machine,
         step: Step,
-        asked: Option<Handle<'f, u64>>,
-    ) -> Waiting<'_, 'f> {
+        asked: Option<Handle<u64>>,
+    ) -> Waiting<'_> {
         self.state.set(State::Waiting);
         Waiting {
             lock: self,
@@ -86,7 +86,7 @@ impl<'f> Lock<'f> {
 
     /// Keeps a machine whose next step was not done.
     #[cold]
-    pub(super) fn leave(&self, machine: Machine, step: Step, asked: Option<Handle<'f, u64>>) {
+    pub(super) fn leave(&self, machine: Machine, step: Step, asked: Option<Handle<u64>>) {
         let left = match machine {
             Machine::Acquire(machine) => Left::Acquire {
                 machine,

@@ -11,22 +11,22 @@ const IDLE: Duration = Duration::from_secs(5);
 
 /// Memory of a freed buffer.
 #[derive(Debug)]
-pub(super) struct Freed<'f> {
-    pub(super) gated: Gated<'f>,
+pub(super) struct Freed {
+    pub(super) gated: Gated,
     since: Instant,
     /// Whom it was lent to when it was freed.
     pub(super) lent: Option<Peer>,
 }
 
-impl<'f> Keeper<'f> {
+impl Keeper {
     /// From now on nobody needs it; `lent`: to whom it was lent.
-    pub(super) fn set_free(&mut self, gated: Gated<'f>, lent: Option<Peer>) {
+    pub(super) fn set_free(&mut self, gated: Gated, lent: Option<Peer>) {
         let since = Instant::now();
         self.free.push_back(Freed { gated, since, lent });
     }
 
     /// Freed memory of the same length that nobody reads any more.
-    pub(super) fn reuse(&mut self, bytes: u64) -> Option<Gated<'f>> {
+    pub(super) fn reuse(&mut self, bytes: u64) -> Option<Gated> {
         for _ in 0..self.free.len() {
             let freed = self.free.pop_front()?;
             if freed.gated.key().bytes != bytes {

@@ -7,24 +7,24 @@ use samite_fabric::{Gated, Growing};
 
 /// A buffer whose memory is not whole yet.
 #[derive(Debug)]
-pub(super) struct Unborn<'f> {
+pub(super) struct Unborn {
     buffer: BufferId,
     bytes: u64,
     writer: Peer,
     /// `None`: it has not begun to grow, and counts as nothing.
-    memory: Option<Part<'f>>,
+    memory: Option<Part>,
     /// The steward was told that it waits for memory which is in use.
     told: bool,
 }
 
 /// Memory of which so many parts are there.
 #[derive(Debug)]
-struct Part<'f> {
-    growing: Growing<'f>,
+struct Part {
+    growing: Growing,
     parts: u64,
 }
 
-impl<'f> Keeper<'f> {
+impl Keeper {
     /// What is reported at once. A buffer that is not there then is found memory for by [`Keeper::grow`].
     pub(super) fn allocate(
         &mut self,
@@ -75,7 +75,7 @@ impl<'f> Keeper<'f> {
 
     /// Memory that begins to grow, and counts as used from now on. `None` as long as there is no room for it: what was freed and is
     /// still had by somebody (a reader with a view, a writer of a stream that has failed) is used, whatever the steward's books say.
-    fn begin(&mut self, bytes: u64) -> samite_fabric::Result<Option<Part<'f>>> {
+    fn begin(&mut self, bytes: u64) -> samite_fabric::Result<Option<Part>> {
         if bytes > self.room.memory {
             let why = format!("{bytes} bytes of {}", self.room.memory);
             return Err(samite_fabric::Error::Memory(why));
@@ -144,7 +144,7 @@ impl<'f> Keeper<'f> {
     /// It cannot have a buffer: whether for want of a number, all of which are in use then, or of memory.
     fn refuse(&self, buffer: BufferId, bytes: u64, error: &samite_fabric::Error) -> Report {
         tracing::warn!(bytes, %error, "no memory for a buffer");
-        let lack = match free_number(self.fabric) {
+        let lack = match free_number(&self.fabric) {
             Some(_) => Lack::Memory,
             None => Lack::Numbers(self.fabric.free_segments().len() as u64 * u64::from(u64::BITS)),
         };
@@ -152,10 +152,10 @@ impl<'f> Keeper<'f> {
     }
 
     /// Under a number that is free, or that somebody gives back.
-    fn gate(&mut self, memory: Growing<'f>) -> samite_fabric::Result<Gated<'f>> {
-        let mut number = free_number(self.fabric);
+    fn gate(&mut self, memory: Growing) -> samite_fabric::Result<Gated> {
+        let mut number = free_number(&self.fabric);
         if number.is_none() && self.give_idle_back() {
-            number = free_number(self.fabric);
+            number = free_number(&self.fabric);
         }
         let none = || samite_fabric::Error::Memory("no number of a segment is free".into());
         memory.gate(number.ok_or_else(none)?)
@@ -165,7 +165,7 @@ impl<'f> Keeper<'f> {
     pub(super) fn lend(
         &mut self,
         buffer: BufferId,
-        mut gated: Gated<'f>,
+        mut gated: Gated,
         writer: Peer,
     ) -> samite_fabric::Result<Handle> {
         let key = gated.key();

@@ -73,21 +73,21 @@ pub struct Kept {
 }
 
 #[derive(Debug)]
-enum Held<'f> {
+enum Held {
     /// Its writer has it, or may borrow it.
-    Lent(Gated<'f>, Peer),
+    Lent(Gated, Peer),
     /// Its writer puts by messages.
-    Open(Gated<'f>),
-    Reading(Gated<'f>),
+    Open(Gated),
+    Reading(Gated),
     OnDisk(Place),
 }
 
-pub(super) struct Keeper<'f> {
-    fabric: &'f Fabric,
+pub(super) struct Keeper {
+    fabric: Fabric,
     room: Room,
-    buffers: HashMap<BufferId, Held<'f>>,
+    buffers: HashMap<BufferId, Held>,
     /// The first of them grows.
-    growing: VecDeque<Unborn<'f>>,
+    growing: VecDeque<Unborn>,
     /// The first of them cannot begin: freed memory that somebody still has leaves no room for it.
     is_full: bool,
     /// The first of them is written.
@@ -96,15 +96,15 @@ pub(super) struct Keeper<'f> {
     unsealed: Vec<BufferId>,
     disk: Disk,
     /// Memory of freed buffers that somebody may still read, or that is ready to be used again.
-    free: VecDeque<Freed<'f>>,
+    free: VecDeque<Freed>,
     /// Bytes in memory, of buffers, of those that grow, and of `free`.
     used: u64,
 }
 
-impl<'f> Keeper<'f> {
-    pub(super) fn new(fabric: &'f Fabric, room: Room) -> Keeper<'f> {
+impl Keeper {
+    pub(super) fn new(fabric: &Fabric, room: Room) -> Keeper {
         Keeper {
-            fabric,
+            fabric: fabric.clone(),
             disk: Disk::new(room.folder.clone()),
             room,
             buffers: HashMap::new(),
@@ -218,7 +218,7 @@ impl<'f> Keeper<'f> {
     }
 
     fn figures(&self) -> Kept {
-        let on_disk = |held: &&Held<'_>| matches!(held, Held::OnDisk(_));
+        let on_disk = |held: &&Held| matches!(held, Held::OnDisk(_));
         let files = self.buffers.values().filter(on_disk).count();
         Kept {
             memory: self.room.memory,
@@ -230,7 +230,7 @@ impl<'f> Keeper<'f> {
     }
 
     fn open(&mut self, from: Peer, buffer: BufferId) -> Result<(), String> {
-        let is_its_own = |held: &&mut Held<'_>| matches!(held, Held::Lent(_, to) if *to == from);
+        let is_its_own = |held: &&mut Held| matches!(held, Held::Lent(_, to) if *to == from);
         if self.buffers.get_mut(&buffer).filter(is_its_own).is_none() {
             return Err("the buffer is not lent to this process".into());
         }

@@ -15,7 +15,7 @@ pub(super) struct Spilling {
     done: u64,
 }
 
-impl Keeper<'_> {
+impl Keeper {
     pub(super) fn begin_spill(&mut self, buffer: BufferId) -> std::io::Result<()> {
         let begun = self.spilling.iter().any(|one| one.buffer == buffer);
         let Some(Held::Reading(gated)) = self.buffers.get(&buffer).filter(|_| !begun) else {

@@ -6,7 +6,6 @@ use crate::protocol::{
     StepRecord, StreamConfig, Ticket, Told, WriterId,
 };
 use samite_fabric::Config;
-use std::sync::Arc;
 
 /// In ms: longer than a test.
 const LONG: u64 = 1 << 30;
@@ -57,7 +56,7 @@ fn next(ticket: u64, reader: ReaderId) -> Request {
 }
 
 /// What the steward of a service answers at once to somebody, who is not told.
-fn asked(service: &mut Service<'_>, from: Peer, request: Request) -> Option<Answer> {
+fn asked(service: &mut Service, from: Peer, request: Request) -> Option<Answer> {
     let now = service.now();
     let steward = service.steward.as_mut().expect("it has one");
     let actions = steward.on_event(now, Event::Said(from, request));
@@ -70,14 +69,14 @@ fn asked(service: &mut Service<'_>, from: Peer, request: Request) -> Option<Answ
 }
 
 /// A stream, its writer, and a reader whose question for the first step waits.
-struct Waited<'f> {
-    service: Service<'f>,
+struct Waited {
+    service: Service,
     writer: (Peer, WriterId),
     reader: Peer,
 }
 
-impl<'f> Waited<'f> {
-    fn new(fabric: &'f Fabric, reader: Peer) -> Waited<'f> {
+impl Waited {
+    fn new(fabric: &Fabric, reader: Peer) -> Waited {
         let solver = Peer::new(5, 1);
         let mut service = Service::steward(fabric, Room::of_memory(1 << 20));
         let opened = open_writer(1, "field", StreamConfig::default());
@@ -194,7 +193,7 @@ fn an_answer_that_no_message_can_carry_is_an_error() {
     let answer = Letter::Answer(ticket, Answer::Keepers { keepers });
     service.send(letter::own(&fabric), answer);
     fabric.progress();
-    let answer = inbox.borrow_mut().pop_front().map(|(_, letter)| letter);
+    let answer = letters(&inbox).pop_front().map(|(_, letter)| letter);
     let Some(Letter::Answer(answered, Answer::Failed(Fault::AnswerTooLong { bytes, most }))) =
         answer
     else {

@@ -2,7 +2,7 @@
 
 use super::{next, open_reader};
 use crate::protocol::{Answer, Attribute, Request, Ticket};
-use crate::service::{CLIENT, Inbox, Letter, Room, Service, letter, steward_identity};
+use crate::service::{CLIENT, Inbox, Letter, Room, Service, letter, letters, steward_identity};
 use crate::{Configuration, Settings, Stage};
 use samite_fabric::{Fabric, PeerId};
 use samite_testkit::{Failed, Outcome, Unit, Who, check, full_name, pause, same, units};
@@ -58,7 +58,7 @@ fn read(unit: &Unit) -> Outcome {
     let tell = |request| letter::send(&fabric, steward, &Letter::Request(request));
     let answer = |ticket: u64| -> Outcome<Answer> {
         let answer = fabric.wait_until("an answer", &[PeerId(steward.slot())], || {
-            let mut letters = inbox.borrow_mut();
+            let mut letters = letters(&inbox);
             let is_it =
                 |letter: &Letter| matches!(letter, Letter::Answer(Ticket(of), _) if *of == ticket);
             let at = letters.iter().position(|(_, letter)| is_it(letter))?;

@@ -100,7 +100,7 @@ fn equal(factors: &[f64], expected: &[f64]) -> usize {
         .count()
 }
 
-fn factors_of(step: &StepReader<'_>) -> Vec<f64> {
+fn factors_of(step: &StepReader) -> Vec<f64> {
     match step.attribute(FACTORS) {
         Some(Attribute::Reals(factors)) => factors.clone(),
         _ => Vec::new(),
@@ -108,7 +108,7 @@ fn factors_of(step: &StepReader<'_>) -> Vec<f64> {
 }
 
 fn compare(
-    step: &StepReader<'_>,
+    step: &StepReader,
     sequential: &Sequential,
     problem: Problem,
 ) -> Result<Comparison, Error> {

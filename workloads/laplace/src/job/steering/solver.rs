@@ -67,7 +67,7 @@ pub fn run(fabric: &Fabric, args: &Args, _: &mut dyn Write) -> Result<(), Error>
     }
 }
 
-fn take(orders: &mut Reader<'_>) -> Result<Orders, Error> {
+fn take(orders: &mut Reader) -> Result<Orders, Error> {
     let Some(step) = orders.next_step()? else {
         let what = "the monitor ended without an order to stop";
         return Err(Error::Ended(what.to_owned()));

@@ -11,14 +11,15 @@
 //! makes others free what it was working on, so it has to be true, whatever the other processes of the domain do.
 //! A page of it exists once the agent wrote to it.
 
-use super::Cpus;
-use crate::{Error, Identity, PeerId, PeerInfo};
+use super::{Cpus, Slot};
+use crate::{Error, Identity, PeerInfo};
 use rustix::fd::{BorrowedFd, OwnedFd};
 use samite_mem::sync::Ordering;
 use samite_mem::{PEERS_MAX, Published, Publisher};
 
 const MAGIC: u64 = u64::from_le_bytes(*b"samite\0\x02");
 const FENCES: u64 = 8;
+const NODE: u64 = 24;
 const AGENT_PID: u64 = 16;
 const EPOCH: u64 = 128;
 const ROSTER: u64 = 192;
@@ -48,7 +49,7 @@ pub(crate) enum State {
     Dead = 2,
 }
 
-fn slot(peer: PeerId) -> u64 {
+fn place(peer: Slot) -> u64 {
     SLOTS + peer.index() as u64 * SLOT_BYTES
 }
 
@@ -77,6 +78,11 @@ impl PeerTable {
     /// Whether senders rely on `membarrier` (all processes must agree).
     pub(crate) fn fences(&self) -> bool {
         self.0.u64(FENCES) != 0
+    }
+
+    /// Which node of the domain this is.
+    pub(crate) fn node(&self) -> u32 {
+        self.0.u64(NODE) as u32
     }
 
     /// Process id of the agent; the process itself in a domain of one.
@@ -110,8 +116,8 @@ impl PeerTable {
     }
 
     /// State and incarnation of a slot.
-    pub(crate) fn state(&self, peer: PeerId) -> (State, u32) {
-        let at = slot(peer);
+    pub(crate) fn state(&self, peer: Slot) -> (State, u32) {
+        let at = place(peer);
         let state = match self.0.u32(at + STATE) {
             1 => State::Alive,
             2 => State::Dead,
@@ -124,20 +130,20 @@ impl PeerTable {
 
     /// What a peer said of itself when it joined; `None` of a slot in which nobody is. If its state afterwards is the
     /// one from before, all of it is of one life.
-    pub(crate) fn info(&self, peer: PeerId) -> Option<PeerInfo> {
-        let (state, incarnation) = self.state(peer);
+    pub(crate) fn info(&self, slot: Slot) -> Option<PeerInfo> {
+        let (state, incarnation) = self.state(slot);
         if state == State::Free {
             return None;
         }
-        let at = slot(peer);
+        let at = place(slot);
         let len = self.0.u64(at + IDENTITY_LEN).min(IDENTITY_MAX as u64);
         let mut text = vec![0; len as usize];
         self.0.read(at + IDENTITY, &mut text);
-        let pid = self.pid(peer);
+        let pid = self.pid(slot);
         // A look at the state after this is a later one than these.
         self.0.acquire();
         Some(PeerInfo {
-            peer,
+            peer: slot.of(self.node()),
             incarnation,
             identity: serde_json::from_slice(&text).ok()?,
             pid,
@@ -145,21 +151,22 @@ impl PeerTable {
     }
 
     /// The process id of a peer.
-    pub(crate) fn pid(&self, peer: PeerId) -> i32 {
-        self.0.u64(slot(peer) + PID) as i32
+    pub(crate) fn pid(&self, peer: Slot) -> i32 {
+        self.0.u64(place(peer) + PID) as i32
     }
 
     /// The processors that a peer may run on.
-    pub(crate) fn cpus(&self, peer: PeerId) -> Cpus {
-        let at = slot(peer) + CPUS;
+    pub(crate) fn cpus(&self, peer: Slot) -> Cpus {
+        let at = place(peer) + CPUS;
         std::array::from_fn(|index| self.0.u64(at + 8 * index as u64))
     }
 }
 
 impl PeerTableWriter {
-    /// A table in which nobody is. `fences`: see [`PeerTable::fences`].
-    pub(crate) fn create(fences: bool) -> Result<PeerTableWriter, Error> {
+    /// A table of a node in which nobody is. `fences`: see [`PeerTable::fences`].
+    pub(crate) fn create(node: u32, fences: bool) -> Result<PeerTableWriter, Error> {
         let table = PeerTableWriter(Publisher::create(BYTES)?);
+        table.set(NODE, node.into());
         table.set(FENCES, fences.into());
         table.set(AGENT_PID, std::process::id().into());
         // ORDERING: Release pairs with `acquire` in `attach`.
@@ -185,7 +192,7 @@ impl PeerTableWriter {
     /// Fills a free slot for a new process. Nobody sees it yet.
     pub(crate) fn admit(
         &self,
-        peer: PeerId,
+        peer: Slot,
         pid: i32,
         cpus: &Cpus,
         identity: &Identity,
@@ -197,7 +204,7 @@ impl PeerTableWriter {
                 text.len()
             )));
         }
-        let at = slot(peer);
+        let at = place(peer);
         self.set(at + PID, pid as u64);
         self.set(at + IDENTITY_LEN, text.len() as u64);
         for (index, word) in cpus.iter().enumerate() {
@@ -208,8 +215,8 @@ impl PeerTableWriter {
     }
 
     /// Shows the state and the incarnation of a slot.
-    pub(crate) fn publish(&self, peer: PeerId, state: State, incarnation: u32) {
-        let (at, bytes) = (slot(peer), self.0.bytes());
+    pub(crate) fn publish(&self, peer: Slot, state: State, incarnation: u32) {
+        let (at, bytes) = (place(peer), self.0.bytes());
         bytes
             .u32(at + INCARNATION)
             .store(incarnation, Ordering::Relaxed);

@@ -6,8 +6,9 @@ use super::control::{
     socket,
 };
 use super::jobs::{Roster, Wanted};
-use crate::layout::{Cpus, own_cpus};
-use crate::{Config, Error, Identity, PeerId, PeerInfo};
+use crate::node::Slot;
+use crate::node::{Cpus, own_cpus};
+use crate::{Config, Error, Identity, PeerInfo};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::retry_on_intr;
 use samite_mem::{OwnerProcess, PEERS_MAX};
@@ -94,7 +95,7 @@ fn refused(domain: &str, answer: Answer) -> Error {
 #[derive(Debug)]
 pub(crate) struct Seat {
     pub(crate) domain: String,
-    pub(crate) peer: PeerId,
+    pub(crate) peer: Slot,
     pub(crate) incarnation: u32,
     owner: OwnerProcess,
 }
@@ -171,7 +172,7 @@ pub(crate) fn join<T>(
 /// A piece of a message that its receiver gave up, in the hands of who does not end it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Held {
-    pub(crate) holder: (PeerId, u32),
+    pub(crate) holder: (Slot, u32),
     /// Where the word is that divides the message.
     pub(crate) claim: u64,
 }
@@ -179,7 +180,7 @@ pub(crate) struct Held {
 /// Has the agent end the process that holds a piece.
 pub(crate) fn evict(
     domain: &str,
-    (peer, incarnation): (PeerId, u32),
+    (peer, incarnation): (Slot, u32),
     held: Held,
     deadline: Duration,
 ) -> Result<(), Error> {

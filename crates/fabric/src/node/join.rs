@@ -1,8 +1,7 @@
-//! Becoming a peer: of a domain that an agent keeps, or of one's own.
+//! Becoming a member of a node: of a domain that an agent keeps, or of one's own.
 
-use super::Shm;
-use crate::agent::{AgentExtents, Book, Life, Node, Seat, client};
-use crate::layout::{Layout, PeerTable, own_cpus};
+use super::agent::{AgentExtents, Life, Node, Seat, client};
+use super::{Layout, PeerTable, Slot, own_cpus};
 use crate::{Config, Error, Identity, PeerId};
 use rustix::event::{PollFd, PollFlags};
 use rustix::fd::OwnedFd;
@@ -11,46 +10,76 @@ use samite_mem::lease::Holder;
 use samite_mem::{Arena, ExtentSource, Heap, Span};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// What a process is in its node: its number, the arena, its heap. Cheap to clone.
+/// What a process is in its node: its slot, the arena, its heap. Cheap to clone.
 #[derive(Clone, Debug)]
-pub struct Membership {
+pub(crate) struct Membership {
     /// This process.
-    pub me: PeerId,
-    /// Which life of the number.
-    pub incarnation: u32,
+    pub(crate) me: Slot,
+    /// Which node of the domain this is.
+    pub(crate) number: u32,
+    /// Which life of the slot.
+    pub(crate) incarnation: u32,
+    /// Its number among the units of its job.
+    pub(crate) unit: u32,
     /// The fixed part of the arena.
     pub(crate) layout: Layout,
     /// This process's blocks.
-    pub heap: Heap,
+    pub(crate) heap: Heap,
     /// What it uses of others' memory, and of its own.
     pub(crate) holder: Holder,
 }
 
 impl Membership {
-    /// One life of a peer, whose heap grows by what `extents` grants.
+    /// One life of a unit, whose heap grows by what `extents` grants.
     pub(crate) fn new(
         (me, incarnation): Life,
+        unit: u32,
         layout: Layout,
         extents: Box<dyn ExtentSource>,
         huge_pages: bool,
     ) -> Membership {
         Membership {
             me,
+            number: layout.peers.node(),
             incarnation,
+            unit,
             heap: Heap::new(layout.arena().clone(), extents, huge_pages),
             holder: layout.holder(me),
             layout,
         }
     }
+
+    /// A member of a node that this process keeps itself, perhaps with others of it.
+    pub(crate) fn of_own_node(
+        node: &Arc<Mutex<Node>>,
+        identity: &Identity,
+        huge_pages: bool,
+    ) -> Result<Membership, Error> {
+        let pid = std::process::id() as i32;
+        let (life, layout) = {
+            let mut node = node.lock().unwrap_or_else(PoisonError::into_inner);
+            let life = node.admit(pid, None, &own_cpus(), identity)?;
+            (life, node.layout().clone())
+        };
+        let node = node.clone();
+        let extents = Box::new(OwnExtents { node, life });
+        let unit = identity.unit;
+        Ok(Membership::new(life, unit, layout, extents, huge_pages))
+    }
+
+    /// This process, as all of the domain know it.
+    pub(crate) fn peer(&self) -> PeerId {
+        self.me.of(self.number)
+    }
 }
 
 /// Notices that the agent died, without a system call per poll.
 #[derive(Debug)]
-pub(super) struct AgentWatch(pub(super) OwnedFd);
+pub(crate) struct AgentWatch(pub(crate) OwnedFd);
 
 impl AgentWatch {
     /// Whether the agent is dead.
-    pub(super) fn sees_death(&self) -> bool {
+    pub(crate) fn sees_death(&self) -> bool {
         let mut fds = [PollFd::new(&self.0, PollFlags::IN)];
         let zero = rustix::event::Timespec {
             tv_sec: 0,
@@ -65,7 +94,7 @@ pub(crate) fn join_domain(
     name: &str,
     identity: &Identity,
     config: &Config,
-) -> Result<(Seat, Membership, Shm), Error> {
+) -> Result<(Seat, Membership, AgentWatch), Error> {
     let fail = |why: &str| Error::Join {
         domain: name.to_owned(),
         why: why.to_owned(),
@@ -92,33 +121,23 @@ pub(crate) fn join_domain(
     let (seat, (layout, watch)) = client::join(name, identity, config, map)?;
     let life = (seat.peer, seat.incarnation);
     let extents = AgentExtents::new(name, life, config.deadline);
-    let membership = Membership::new(life, layout, Box::new(extents), config.huge_pages);
-    let shm = Shm::new(&membership, Some(watch));
-    Ok((seat, membership, shm))
+    let (unit, extents) = (identity.unit, Box::new(extents));
+    let membership = Membership::new(life, unit, layout, extents, config.huge_pages);
+    Ok((seat, membership, watch))
 }
 
 /// A domain of one: this process keeps the node itself and nobody can join.
-pub(crate) fn start_alone(
-    identity: &Identity,
-    config: &Config,
-) -> Result<(Membership, Shm), Error> {
+pub(crate) fn start_alone(identity: &Identity, config: &Config) -> Result<Membership, Error> {
     let rule = || samite_mem::host::Host::read().memory_total / 2;
-    let mut node = Node::create(config.budget.unwrap_or_else(rule))?;
-    let life = node.admit(std::process::id() as i32, None, &own_cpus(), identity)?;
-    let layout = node.layout().clone();
-    let extents = OwnExtents {
-        node: Arc::new(Mutex::new(node)),
-        life,
-    };
-    let membership = Membership::new(life, layout, Box::new(extents), config.huge_pages);
-    let shm = Shm::new(&membership, None);
-    Ok((membership, shm))
+    let node = Node::create(0, config.budget.unwrap_or_else(rule))?;
+    let node = Arc::new(Mutex::new(node));
+    Membership::of_own_node(&node, identity, config.huge_pages)
 }
 
-/// Extents of a domain of one.
-struct OwnExtents {
-    node: Arc<Mutex<Node>>,
-    life: Life,
+/// Extents of a node that this process keeps itself.
+pub(super) struct OwnExtents {
+    pub(super) node: Arc<Mutex<Node>>,
+    pub(super) life: Life,
 }
 
 impl ExtentSource for OwnExtents {
@@ -136,17 +155,25 @@ impl ExtentSource for OwnExtents {
     }
 }
 
-/// Extents of a process of the simulated network, whose memory nobody shares.
-pub(crate) struct PrivateExtents(pub(crate) Book, pub(crate) Arena);
+/// Extents of a process that has a node's memory for itself.
+#[cfg(test)]
+pub(crate) struct PrivateExtents(pub(crate) super::agent::Book, pub(crate) samite_mem::Arena);
 
+#[cfg(test)]
+impl PrivateExtents {
+    pub(crate) fn of(layout: &Layout) -> PrivateExtents {
+        let book = super::agent::Book::new(layout.extents());
+        PrivateExtents(book, layout.arena().clone())
+    }
+}
+
+#[cfg(test)]
 impl ExtentSource for PrivateExtents {
     fn grant(&mut self, bytes: u64) -> Result<Span, samite_mem::Error> {
-        self.0.grant((PeerId(0), 1), bytes)
+        self.0.grant((Slot(0), 1), bytes)
     }
     fn give_back(&mut self, extent: Span) {
-        self.0.give_back((PeerId(0), 1), extent);
-        if let Err(error) = self.1.release(extent) {
-            tracing::error!(%error, "pages could not be given back");
-        }
+        self.0.give_back((Slot(0), 1), extent);
+        self.1.release(extent).unwrap();
     }
 }

@@ -1,10 +1,12 @@
 //! Somebody who has the name of the agent, and answers anything.
 
-use crate::agent::client;
-use crate::agent::control::{self, Answer};
-use crate::agent::{AgentExtents, DomainFacts, Roster, Wanted};
-use crate::layout::{EXTENTS, PeerTableWriter};
-use crate::{Config, Fabric, Identity, PeerId, PeerInfo};
+use crate::PeerId;
+use crate::node::Slot;
+use crate::node::agent::client;
+use crate::node::agent::control::{self, Answer};
+use crate::node::agent::{AgentExtents, DomainFacts, Roster, Wanted};
+use crate::node::{EXTENTS, PeerTableWriter};
+use crate::{Config, Fabric, Identity, PeerInfo};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::net::{RecvFlags, SendFlags};
 use samite_mem::{Arena, ExtentSource, Heap};
@@ -36,7 +38,7 @@ fn extent(random: &mut Rng) -> (u64, u64) {
 fn answer(random: &mut Rng) -> Answer {
     match random.u32(..12) {
         0..=2 => Answer::Joined {
-            peer: PeerId(small(random)),
+            peer: Slot(small(random)),
             incarnation: small(random),
         },
         3 | 4 => {
@@ -122,7 +124,7 @@ fn ask(domain: &str, arena: &Arena, random: &mut Rng) {
         1 => drop(client::unit_ended(domain, "j", 0, ("j.0", "ended"), BRIEF)),
         2 => drop(client::roster(domain, &identity, &Wanted::Job, BRIEF)),
         3 => {
-            let mut extents = AgentExtents::new(domain, (PeerId(0), 1), BRIEF);
+            let mut extents = AgentExtents::new(domain, (Slot(0), 1), BRIEF);
             let _ = extents.grant(word(random));
             let heap = Heap::new(arena.clone(), Box::new(extents), false);
             let mut blocks = Vec::new();
@@ -177,7 +179,7 @@ fn no_answer_breaks_a_process() {
     fuzz::rounds(name, 300, |seed, random| {
         let arena = Arena::create(ARENA).expect("an arena");
         let fences = samite_mem::enable_asymmetric_fences();
-        let table = PeerTableWriter::create(fences).expect("a table");
+        let table = PeerTableWriter::create(0, fences).expect("a table");
         let is_asked = AtomicBool::new(true);
         std::thread::scope(|scope| {
             scope.spawn(|| {

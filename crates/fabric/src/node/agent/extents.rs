@@ -3,7 +3,8 @@
 
 use super::client::{AGAIN, TOO_SLOW, ask, connect, failed};
 use super::control::{Answer, Request, has_come, receive, send};
-use crate::{Error, PeerId};
+use crate::Error;
+use crate::node::Slot;
 use rustix::fd::{AsFd, OwnedFd};
 use samite_mem::{ExtentSource, Span};
 use std::collections::VecDeque;
@@ -21,7 +22,7 @@ const RETURNING_MAX: usize = 16;
 #[derive(Debug)]
 pub(crate) struct AgentExtents {
     domain: String,
-    peer: PeerId,
+    peer: Slot,
     incarnation: u32,
     deadline: Duration,
     /// What was asked for in passing, and is not answered yet.
@@ -46,7 +47,7 @@ struct Asked {
 impl AgentExtents {
     pub(crate) fn new(
         domain: &str,
-        (peer, incarnation): (PeerId, u32),
+        (peer, incarnation): (Slot, u32),
         deadline: Duration,
     ) -> AgentExtents {
         AgentExtents {
@@ -271,7 +272,7 @@ mod tests {
     fn ends(name: &str, backlog: i32) -> (OwnedFd, AgentExtents) {
         let domain = format!("{name}-{}", std::process::id());
         let listener = bind(&domain, backlog).unwrap();
-        (listener, AgentExtents::new(&domain, (PeerId(3), 1), LONG))
+        (listener, AgentExtents::new(&domain, (Slot(3), 1), LONG))
     }
 
     /// The agent is stopped, for longer than anybody who has others to answer can wait. What was asked for in passing,
@@ -389,7 +390,7 @@ mod tests {
         };
         let socket = connect(&extents.domain, LONG);
         let turned_away = rustix::net::accept(&listener).unwrap();
-        crate::agent::control::turn_away(turned_away.as_fd(), &Answer::Late);
+        crate::node::agent::control::turn_away(turned_away.as_fd(), &Answer::Late);
         drop(turned_away);
         let request = extents.extent(100);
         assert!(extents.send_by(socket, &request).is_err());

@@ -1,9 +1,11 @@
 //! Requests of any content, of a process that has joined and speaks for others, too.
 
-use crate::agent::control::{Answer, Request};
-use crate::agent::{Life, Node, Wanted};
-use crate::layout::{Cpus, EXTENTS};
-use crate::{Identity, PeerId};
+use crate::Identity;
+use crate::PeerId;
+use crate::node::Slot;
+use crate::node::agent::control::{Answer, Request};
+use crate::node::agent::{Life, Node, Wanted};
+use crate::node::{Cpus, EXTENTS};
 use samite_testkit::fuzz::{self, Rng, mutate, word};
 
 const BUDGET: u64 = 64 << 20;
@@ -38,7 +40,7 @@ fn identity(random: &mut Rng) -> Identity {
 /// One of every kind, for a number that may be its own.
 fn request(random: &mut Rng, (peer, incarnation): Life) -> Request {
     let (peer, incarnation) = match random.u32(..4) {
-        0 => (PeerId(small(random)), small(random)),
+        0 => (Slot(small(random)), small(random)),
         _ => (peer, incarnation),
     };
     match random.u32(..9) {
@@ -76,7 +78,7 @@ fn request(random: &mut Rng, (peer, incarnation): Life) -> Request {
         7 => Request::Evict {
             peer,
             incarnation,
-            holder: (PeerId(small(random)), small(random)),
+            holder: (Slot(small(random)), small(random)),
             claim: match random.bool() {
                 true => EXTENTS + random.u64(..8) * 128,
                 false => word(random),
@@ -93,7 +95,7 @@ fn request(random: &mut Rng, (peer, incarnation): Life) -> Request {
 fn no_request_breaks_a_node() {
     let whole = "agent::hostile::requests::no_request_breaks_a_node";
     fuzz::rounds(whole, 300, |_, random| {
-        let mut node = Node::create(BUDGET).expect("an arena");
+        let mut node = Node::create(0, BUDGET).expect("an arena");
         let pid = std::process::id() as i32;
         let cpus = Cpus::default();
         let of_victim = Identity::by_hand("victim");
@@ -129,7 +131,7 @@ fn no_request_breaks_a_node() {
             node.reclaim();
             assert!(node.member(victim).is_some());
             let info = node.layout().peers.info(victim.0).expect("it is there");
-            assert_eq!((info.peer, info.incarnation), victim);
+            assert_eq!((info.peer.slot(), info.incarnation), victim);
             assert_eq!(info.identity, of_victim);
         }
         assert!(node.give_back(victim, had));

@@ -2,24 +2,24 @@
 //!
 //! What the table in shared memory says of it is published from here and never read back.
 
-use crate::PeerId;
-use crate::layout::State;
+use crate::node::Slot;
+use crate::node::State;
 use samite_mem::PEERS_MAX;
 use std::collections::BTreeSet;
 
 /// One life of a number.
-pub(crate) type Life = (PeerId, u32);
+pub(crate) type Life = (Slot, u32);
 
 /// See the module's text.
 #[derive(Debug, Default)]
 pub(crate) struct Slots {
-    slots: Vec<Slot>,
+    slots: Vec<Account>,
     /// How often a number was given back.
     freed: u64,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Slot {
+struct Account {
     stage: Stage,
     /// Of the present life, or of the last one.
     incarnation: u32,
@@ -45,8 +45,8 @@ impl Slots {
     /// Promises a number to a new process, preferably none of `avoided`: the one that has not been used for longest,
     /// so that what is still under way in the name of its last life has time to arrive. A number whose lives cannot
     /// be counted any more is never used again.
-    pub(crate) fn promise(&mut self, avoided: &BTreeSet<PeerId>) -> Option<Life> {
-        let is_free = |slot: &Slot| slot.stage == Stage::Free && slot.incarnation < u32::MAX;
+    pub(crate) fn promise(&mut self, avoided: &BTreeSet<Slot>) -> Option<Life> {
+        let is_free = |slot: &Account| slot.stage == Stage::Free && slot.incarnation < u32::MAX;
         let used = self.slots.iter().enumerate();
         let mut free: Vec<usize> = used
             .filter(|(_, slot)| is_free(slot))
@@ -57,13 +57,13 @@ impl Slots {
         if self.slots.len() < PEERS_MAX {
             free.push(self.slots.len());
         }
-        let is_avoided = |index: &usize| avoided.contains(&PeerId(*index as u32));
+        let is_avoided = |index: &usize| avoided.contains(&Slot(*index as u32));
         let index = *free
             .iter()
             .find(|index| !is_avoided(index))
             .or(free.first())?;
         if index == self.slots.len() {
-            self.slots.push(Slot {
+            self.slots.push(Account {
                 stage: Stage::Free,
                 incarnation: 0,
                 freed: 0,
@@ -72,21 +72,21 @@ impl Slots {
         let slot = &mut self.slots[index];
         slot.incarnation = slot.incarnation.checked_add(1)?;
         slot.stage = Stage::Promised;
-        Some((PeerId(index as u32), slot.incarnation))
+        Some((Slot(index as u32), slot.incarnation))
     }
 
     /// The process to which a number was promised is a member.
-    pub(crate) fn seat(&mut self, peer: PeerId) {
+    pub(crate) fn seat(&mut self, peer: Slot) {
         self.set(peer, Stage::Alive);
     }
 
     /// A member left or died; its number is not free yet.
-    pub(crate) fn bury(&mut self, peer: PeerId) {
+    pub(crate) fn bury(&mut self, peer: Slot) {
         self.set(peer, Stage::Dead);
     }
 
     /// A number can be used again.
-    pub(crate) fn free(&mut self, peer: PeerId) {
+    pub(crate) fn free(&mut self, peer: Slot) {
         self.set(peer, Stage::Free);
         self.freed += 1;
         if let Some(slot) = self.slots.get_mut(peer.index()) {
@@ -94,21 +94,21 @@ impl Slots {
         }
     }
 
-    fn set(&mut self, peer: PeerId, stage: Stage) {
+    fn set(&mut self, peer: Slot, stage: Stage) {
         if let Some(slot) = self.slots.get_mut(peer.index()) {
             slot.stage = stage;
         }
     }
 
     /// What the others are to see of each slot that was ever used.
-    pub(crate) fn published(&self) -> impl Iterator<Item = (PeerId, State, u32)> {
+    pub(crate) fn published(&self) -> impl Iterator<Item = (Slot, State, u32)> {
         self.slots.iter().enumerate().map(|(index, slot)| {
             let state = match slot.stage {
                 Stage::Free | Stage::Promised => State::Free,
                 Stage::Alive => State::Alive,
                 Stage::Dead => State::Dead,
             };
-            (PeerId(index as u32), state, slot.incarnation)
+            (Slot(index as u32), state, slot.incarnation)
         })
     }
 }
@@ -121,19 +121,19 @@ mod tests {
     fn numbers_are_used_again_in_another_life() {
         let mut slots = Slots::default();
         let none = BTreeSet::new();
-        assert_eq!(slots.promise(&none), Some((PeerId(0), 1)));
-        assert_eq!(slots.promise(&none), Some((PeerId(1), 1)));
-        slots.seat(PeerId(0));
-        slots.bury(PeerId(0));
+        assert_eq!(slots.promise(&none), Some((Slot(0), 1)));
+        assert_eq!(slots.promise(&none), Some((Slot(1), 1)));
+        slots.seat(Slot(0));
+        slots.bury(Slot(0));
         assert_eq!(
             slots.promise(&none),
-            Some((PeerId(2), 1)),
+            Some((Slot(2), 1)),
             "0 is not free yet"
         );
-        slots.free(PeerId(0));
-        let avoided = BTreeSet::from([PeerId(0)]);
-        assert_eq!(slots.promise(&avoided), Some((PeerId(3), 1)));
-        assert_eq!(slots.promise(&none), Some((PeerId(0), 2)));
+        slots.free(Slot(0));
+        let avoided = BTreeSet::from([Slot(0)]);
+        assert_eq!(slots.promise(&avoided), Some((Slot(3), 1)));
+        assert_eq!(slots.promise(&none), Some((Slot(0), 2)));
         assert_eq!(slots.used(), 4);
     }
 
@@ -142,22 +142,19 @@ mod tests {
         let mut slots = Slots::default();
         let none = BTreeSet::new();
         for number in 0..4 {
-            assert_eq!(slots.promise(&none), Some((PeerId(number), 1)));
+            assert_eq!(slots.promise(&none), Some((Slot(number), 1)));
         }
         for number in [2, 0, 3] {
-            slots.free(PeerId(number));
+            slots.free(Slot(number));
         }
-        assert_eq!(slots.promise(&none), Some((PeerId(2), 2)));
-        slots.free(PeerId(2));
-        let avoided = BTreeSet::from([PeerId(0)]);
-        assert_eq!(slots.promise(&avoided), Some((PeerId(3), 2)));
+        assert_eq!(slots.promise(&none), Some((Slot(2), 2)));
+        slots.free(Slot(2));
+        let avoided = BTreeSet::from([Slot(0)]);
+        assert_eq!(slots.promise(&avoided), Some((Slot(3), 2)));
         for number in [0, 2] {
-            assert_eq!(
-                slots.promise(&none).map(|life| life.0),
-                Some(PeerId(number))
-            );
+            assert_eq!(slots.promise(&none).map(|life| life.0), Some(Slot(number)));
         }
-        assert_eq!(slots.promise(&none), Some((PeerId(4), 1)));
+        assert_eq!(slots.promise(&none), Some((Slot(4), 1)));
     }
 
     #[test]
@@ -165,11 +162,11 @@ mod tests {
         let mut slots = Slots::default();
         let none = BTreeSet::new();
         slots.promise(&none);
-        slots.free(PeerId(0));
+        slots.free(Slot(0));
         slots.slots[0].incarnation = u32::MAX;
-        assert_eq!(slots.promise(&none), Some((PeerId(1), 1)));
+        assert_eq!(slots.promise(&none), Some((Slot(1), 1)));
         for number in 2..PEERS_MAX as u32 {
-            assert_eq!(slots.promise(&none), Some((PeerId(number), 1)));
+            assert_eq!(slots.promise(&none), Some((Slot(number), 1)));
         }
         assert_eq!(slots.promise(&none), None, "the domain is full");
     }

@@ -5,21 +5,26 @@
 //! of themselves in the arena (which deaths they have seen, whether they have leases) decides when memory of the arena
 //! comes back, and nothing else.
 
-use crate::agent::control::{Answer, DomainFacts, PEERS_OF_ANSWER, Request};
-use crate::agent::jobs::Jobs;
-use crate::agent::slots::{Life, Slots};
-use crate::agent::{Book, jobs};
-use crate::layout::{Cpus, Layout, PeerTableWriter};
-use crate::{Error, Identity, PeerId, PeerInfo};
+use crate::PeerId;
+use crate::node::Slot;
+use crate::node::agent::control::{Answer, DomainFacts, PEERS_OF_ANSWER, Request};
+use crate::node::agent::jobs::Jobs;
+use crate::node::agent::slots::{Life, Slots};
+use crate::node::agent::{Book, jobs};
+use crate::node::{Cpus, Layout, PeerTableWriter};
+use crate::{Error, Identity, PeerInfo};
 use rustix::event::{PollFd, PollFlags};
 use rustix::fd::OwnedFd;
 use rustix::process::{Pid, PidfdFlags};
 use samite_mem::copy::cooperative::Claim;
 use samite_mem::{Arena, PEERS_MAX, Span};
+use std::collections::BTreeSet;
 
 /// The state of one node of a domain: what the agent keeps, and what a process alone keeps itself.
 #[derive(Debug)]
 pub struct Node {
+    /// Which one of the domain.
+    number: u32,
     layout: Layout,
     table: PeerTableWriter,
     slots: Slots,
@@ -33,19 +38,19 @@ pub struct Node {
 
 /// A process that joined, or is about to.
 #[derive(Debug)]
-pub(in crate::agent) struct Member {
-    pub(in crate::agent) peer: PeerId,
-    pub(in crate::agent) incarnation: u32,
+pub(in crate::node::agent) struct Member {
+    pub(in crate::node::agent) peer: Slot,
+    pub(in crate::node::agent) incarnation: u32,
     /// Only this process speaks for the member.
     pid: i32,
-    pub(in crate::agent) pidfd: Option<OwnedFd>,
+    pub(in crate::node::agent) pidfd: Option<OwnedFd>,
     identity: Identity,
     /// Its ancestors: one of them started its job.
     ancestors: Vec<i32>,
 }
 
 impl Member {
-    pub(in crate::agent) fn life(&self) -> Life {
+    pub(in crate::node::agent) fn life(&self) -> Life {
         (self.peer, self.incarnation)
     }
 }
@@ -80,14 +85,15 @@ impl Dying {
 }
 
 impl Node {
-    /// A fresh node with this budget.
-    pub fn create(budget: u64) -> Result<Node, Error> {
-        let bytes = crate::layout::EXTENTS.saturating_add(budget.max(1));
+    /// A fresh node of a domain, with this budget.
+    pub fn create(number: u32, budget: u64) -> Result<Node, Error> {
+        let bytes = crate::node::EXTENTS.saturating_add(budget.max(1));
         let arena = Arena::create(bytes)?;
-        let table = PeerTableWriter::create(samite_mem::enable_asymmetric_fences())?;
+        let table = PeerTableWriter::create(number, samite_mem::enable_asymmetric_fences())?;
         let layout = Layout::new(arena, table.reader())?;
         let book = Book::new(layout.extents());
         Ok(Node {
+            number,
             layout,
             table,
             slots: Slots::default(),
@@ -103,16 +109,16 @@ impl Node {
         &self.layout
     }
 
-    pub(in crate::agent) fn table(&self) -> &PeerTableWriter {
+    pub(crate) fn table(&self) -> &PeerTableWriter {
         &self.table
     }
 
-    pub(in crate::agent) fn members(&self) -> &[Member] {
+    pub(in crate::node::agent) fn members(&self) -> &[Member] {
         &self.members
     }
 
     /// Whether some of what the dead had was not given back yet.
-    pub(in crate::agent) fn is_reclaiming(&self) -> bool {
+    pub(in crate::node::agent) fn is_reclaiming(&self) -> bool {
         !self.dying.is_empty()
     }
 
@@ -131,7 +137,7 @@ impl Node {
     }
 
     /// A number for a process that asks to join. Nobody sees it yet: it is seated, or given up.
-    pub(in crate::agent) fn candidate(
+    pub(in crate::node::agent) fn candidate(
         &mut self,
         pid: i32,
         cpus: &Cpus,
@@ -156,7 +162,7 @@ impl Node {
         identity: &Identity,
     ) -> Result<Member, Error> {
         // None of those by which the units of a living job know each other, as long as there are others.
-        let Some((peer, incarnation)) = self.slots.promise(&self.jobs.numbers()) else {
+        let Some((peer, incarnation)) = self.slots.promise(&self.known_slots()) else {
             return Err(Error::Memory(format!(
                 "the domain is full: {PEERS_MAX} processes"
             )));
@@ -176,12 +182,22 @@ impl Node {
         })
     }
 
+    /// The slots by which the units of living jobs know each other.
+    fn known_slots(&self) -> BTreeSet<Slot> {
+        let peers = self.jobs.numbers().into_iter();
+        let here = peers.filter(|peer| peer.node() == self.number);
+        here.map(PeerId::slot).collect()
+    }
+
     /// Shows a process to the others.
-    pub(in crate::agent) fn seat(&mut self, member: Member) {
+    pub(in crate::node::agent) fn seat(&mut self, member: Member) {
         let (peer, incarnation) = member.life();
-        let complete = self
-            .jobs
-            .joined(&member.identity, peer, incarnation, &member.ancestors);
+        let complete = self.jobs.joined(
+            &member.identity,
+            peer.of(self.number),
+            incarnation,
+            &member.ancestors,
+        );
         if complete {
             self.table.bump_roster();
         }
@@ -191,7 +207,7 @@ impl Node {
     }
 
     /// A number that was promised is free again. Its process had the arena, so it may have written.
-    pub(in crate::agent) fn unseat(&mut self, peer: PeerId) {
+    pub(in crate::node::agent) fn unseat(&mut self, peer: Slot) {
         match self.layout.wipe(peer, self.slots.used()) {
             Ok(()) => self.slots.free(peer),
             Err(error) => {
@@ -214,18 +230,18 @@ impl Node {
         }
     }
 
-    pub(in crate::agent) fn member(&self, life: Life) -> Option<usize> {
+    pub(crate) fn member(&self, life: Life) -> Option<usize> {
         self.members.iter().position(|m| m.life() == life)
     }
 
     /// A process died (or ended).
-    pub(in crate::agent) fn lose(&mut self, index: usize) {
+    pub(in crate::node::agent) fn lose(&mut self, index: usize) {
         let member = self.members.swap_remove(index);
         self.part(&member, None);
     }
 
     /// A process left, and goes on without the domain.
-    fn leave(&mut self, index: usize) {
+    pub(crate) fn leave(&mut self, index: usize) {
         let mut member = self.members.swap_remove(index);
         let process = member.pidfd.take();
         self.part(&member, process);
@@ -233,7 +249,7 @@ impl Node {
 
     fn part(&mut self, member: &Member, process: Option<OwnedFd>) {
         let life = member.life();
-        self.jobs.left(life.0, life.1);
+        self.jobs.left(life.0.of(self.number), life.1);
         self.slots.bury(life.0);
         self.announce();
         self.dying.push(Dying {
@@ -248,7 +264,7 @@ impl Node {
     /// Ends the leases of the dead, once every survivor has seen the death: until then one of them may still be
     /// copying through the dead process into memory that it had a lease on. And gives back what the dead had
     /// themselves, once nobody has a lease on it. What a process that left still uses keeps its number.
-    pub(in crate::agent) fn reclaim(&mut self) {
+    pub(in crate::node::agent) fn reclaim(&mut self) {
         let used = self.slots.used();
         // Who says that it has seen what has not happened yet was led astray; it will look again.
         let seen = |member: &Member| {
@@ -282,7 +298,7 @@ impl Node {
             }
             self.slots.free(peer);
             self.table
-                .publish(peer, crate::layout::State::Free, incarnation);
+                .publish(peer, crate::node::State::Free, incarnation);
         }
     }
 
@@ -300,13 +316,14 @@ impl Node {
 
     /// The state of the domain, with some of the peers whose numbers are higher; and whether there are more.
     fn facts(&self, domain: &str, after: Option<PeerId>) -> (DomainFacts, bool) {
-        let is_wanted = |member: &&Member| after.is_none_or(|after| member.peer > after);
+        let is_wanted =
+            |member: &&Member| after.is_none_or(|after| member.peer.of(self.number) > after);
         let mut members: Vec<&Member> = self.members.iter().filter(is_wanted).collect();
         members.sort_by_key(|member| member.peer);
         let more = members.len() > PEERS_OF_ANSWER;
         members.truncate(PEERS_OF_ANSWER);
         let info = |member: &Member| PeerInfo {
-            peer: member.peer,
+            peer: member.peer.of(self.number),
             incarnation: member.incarnation,
             identity: member.identity.clone(),
             pid: member.pid,
@@ -324,7 +341,7 @@ impl Node {
     }
 
     /// The member in whose name a process speaks: its own.
-    fn own(&self, peer: PeerId, incarnation: u32, pid: i32) -> Result<usize, String> {
+    fn own(&self, peer: Slot, incarnation: u32, pid: i32) -> Result<usize, String> {
         let index = self
             .member((peer, incarnation))
             .ok_or_else(|| format!("{peer} is not a member (any more)"))?;
@@ -374,7 +391,7 @@ impl Node {
     }
 
     /// Does what process `pid` asks for, but joining, which takes two requests.
-    pub(in crate::agent) fn answer(
+    pub(in crate::node::agent) fn answer(
         &mut self,
         domain: &str,
         request: Request,

@@ -58,7 +58,7 @@ pub fn run(config: &AgentConfig, ready: impl FnOnce()) -> Result<(), Error> {
         domain: config.domain.clone(),
         why,
     };
-    let node = Node::create(config.budget)?;
+    let node = Node::create(0, config.budget)?;
     let listener = control::bind(&config.domain, 128)?;
     ready();
     tracing::info!(
@@ -284,7 +284,7 @@ mod tests {
     fn what_is_said_at_the_last_moment_is_heard() {
         let mut server = Server {
             domain: "last-moment".into(),
-            node: Node::create(1 << 20).unwrap(),
+            node: Node::create(0, 1 << 20).unwrap(),
             listener: control::socket().unwrap(),
             callers: Vec::new(),
             pause_until: None,

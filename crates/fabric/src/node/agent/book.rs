@@ -82,7 +82,7 @@ impl Book {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::PeerId;
+    use crate::node::Slot;
     use proptest::prelude::*;
 
     proptest! {
@@ -96,11 +96,11 @@ mod tests {
                     let (life, span) = held.remove(0);
                     prop_assert!(book.give_back(life, span));
                     prop_assert!(!book.give_back(life, span));
-                } else if let Ok(span) = book.grant((PeerId(peer % 2), peer / 2), bytes) {
+                } else if let Ok(span) = book.grant((Slot(peer % 2), peer / 2), bytes) {
                     for (_, other) in &held {
                         prop_assert!(span.end() <= other.offset || other.end() <= span.offset);
                     }
-                    held.push(((PeerId(peer % 2), peer / 2), span));
+                    held.push(((Slot(peer % 2), peer / 2), span));
                 }
                 let sum: u64 = held.iter().map(|(_, span)| span.bytes).sum();
                 prop_assert_eq!(sum, book.used());
@@ -116,7 +116,7 @@ mod tests {
             bytes: 64 << 20,
         });
         assert!(matches!(
-            book.grant((PeerId(0), 1), u64::MAX),
+            book.grant((Slot(0), 1), u64::MAX),
             Err(Error::Budget { .. })
         ));
     }

@@ -12,12 +12,10 @@
 //! All of it is sparse: a page exists once somebody wrote to it. Nothing here is trusted by a reader
 //! (rule M5 of `samite_mem`): any process of the domain can write anywhere in it.
 
-mod peers;
-
-pub(crate) use peers::{PeerTable, PeerTableWriter, State};
-
-use crate::{Error, PeerId};
-use samite_mem::lease::{ENTRY_BYTES, Holder, Slot};
+use super::table::PeerTable;
+use crate::Error;
+use crate::node::Slot;
+use samite_mem::lease::{ENTRY_BYTES, Holder, OwnEntry};
 use samite_mem::sync::Ordering;
 use samite_mem::{Arena, DOORBELL_BYTES, Doorbell, PEERS_MAX, SharedBytes, Span};
 
@@ -78,13 +76,13 @@ impl std::ops::Deref for ClaimWord {
 }
 
 /// A segment of a node as one word: what a range that is leased says of where it comes from.
-pub(crate) fn segment_id(peer: PeerId, segment: u32) -> u64 {
+pub(crate) fn segment_id(peer: Slot, segment: u32) -> u64 {
     (peer.0 as u64) << 32 | segment as u64
 }
 
 /// The reverse.
-pub(crate) fn segment_of(id: u64) -> (PeerId, u32) {
-    (PeerId((id >> 32) as u32), id as u32)
+pub(crate) fn segment_of(id: u64) -> (Slot, u32) {
+    (Slot((id >> 32) as u32), id as u32)
 }
 
 /// A view of the fixed part of a node's memory.
@@ -112,12 +110,12 @@ impl Layout {
         &self.arena
     }
 
-    fn words(peer: PeerId) -> u64 {
+    fn words(peer: Slot) -> u64 {
         WORDS + peer.index() as u64 * WORDS_BYTES
     }
 
     /// Agent: the words of a process that joins at `epoch`, as it finds them.
-    pub(crate) fn begin(&self, peer: PeerId, epoch: u64) {
+    pub(crate) fn begin(&self, peer: Slot, epoch: u64) {
         for word in (0..OWN_WORDS).step_by(8) {
             let begun = if word == SEEN_EPOCH { epoch } else { 0 };
             // ORDERING: Relaxed: the process hears of its number afterwards, by a message.
@@ -128,7 +126,7 @@ impl Layout {
     }
 
     /// Owner: where its cookie for the probe of the kernel copy lies.
-    pub(crate) fn set_cookie(&self, me: PeerId, address: u64, cookie: u64) {
+    pub(crate) fn set_cookie(&self, me: Slot, address: u64, cookie: u64) {
         let at = Self::words(me);
         self.fixed.u64(at + COOKIE).store(cookie, Ordering::Relaxed);
         // ORDERING: Release pairs with the Acquire load in `cookie`.
@@ -138,7 +136,7 @@ impl Layout {
     }
 
     /// Process id, address and value of a peer's cookie.
-    pub(crate) fn cookie(&self, peer: PeerId) -> (i32, u64, u64) {
+    pub(crate) fn cookie(&self, peer: Slot) -> (i32, u64, u64) {
         let at = Self::words(peer);
         // ORDERING: Acquire pairs with the Release store in `set_cookie`.
         let address = self.fixed.u64(at + COOKIE_ADDRESS).load(Ordering::Acquire);
@@ -147,7 +145,7 @@ impl Layout {
     }
 
     /// Owner: has acted on all deaths up to this epoch; it will not touch what the dead had.
-    pub(crate) fn set_seen_epoch(&self, me: PeerId, epoch: u64) {
+    pub(crate) fn set_seen_epoch(&self, me: Slot, epoch: u64) {
         // ORDERING: Release pairs with the Acquire load in `seen_epoch`.
         self.fixed
             .u64(Self::words(me) + SEEN_EPOCH)
@@ -155,7 +153,7 @@ impl Layout {
     }
 
     /// The epoch up to which a peer has acted.
-    pub(crate) fn seen_epoch(&self, peer: PeerId) -> u64 {
+    pub(crate) fn seen_epoch(&self, peer: Slot) -> u64 {
         // ORDERING: Acquire pairs with the Release store in `set_seen_epoch`.
         self.fixed
             .u64(Self::words(peer) + SEEN_EPOCH)
@@ -163,7 +161,7 @@ impl Layout {
     }
 
     /// A peer's doorbell.
-    pub(crate) fn doorbell(&self, peer: PeerId) -> Doorbell<SharedBytes> {
+    pub(crate) fn doorbell(&self, peer: Slot) -> Doorbell<SharedBytes> {
         let at = BELLS + peer.index() as u64 * DOORBELL_BYTES;
         match Doorbell::new(self.fixed.slice(at, DOORBELL_BYTES)) {
             Ok(bell) => bell,
@@ -172,17 +170,17 @@ impl Layout {
     }
 
     /// The word that says where the ring from one peer to another is; 0 while there is none.
-    pub(crate) fn inbox(&self, to: PeerId, from: PeerId) -> &samite_mem::sync::AtomicU64 {
+    pub(crate) fn inbox(&self, to: Slot, from: Slot) -> &samite_mem::sync::AtomicU64 {
         self.fixed
             .u64(INBOX + (to.index() * PEERS_MAX + from.index()) as u64 * 8)
     }
 
-    fn entry_at(peer: PeerId, segment: u32) -> u64 {
+    fn entry_at(peer: Slot, segment: u32) -> u64 {
         DIRECTORY + (peer.index() as u64 * SEGMENTS_MAX as u64 + segment as u64) * ENTRY_BYTES
     }
 
     /// A peer's entry of a segment; `None` if there is no such number.
-    pub(crate) fn entry(&self, peer: PeerId, segment: u32) -> Option<Entry> {
+    pub(crate) fn entry(&self, peer: Slot, segment: u32) -> Option<Entry> {
         if segment >= SEGMENTS_MAX || peer.index() >= PEERS_MAX {
             return None;
         }
@@ -191,20 +189,20 @@ impl Layout {
     }
 
     /// This process as one who has leases.
-    pub(crate) fn holder(&self, me: PeerId) -> Holder {
+    pub(crate) fn holder(&self, me: Slot) -> Holder {
         let out = self.fixed.slice(Self::words(me) + LEASES, 8);
         Holder::new(self.arena.clone(), me.index(), out)
     }
 
     /// Owner: the entry of a segment to come.
-    pub(crate) fn own_slot(&self, me: PeerId, segment: u32, holder: &Holder) -> Option<Slot> {
+    pub(crate) fn own_entry(&self, me: Slot, segment: u32, holder: &Holder) -> Option<OwnEntry> {
         let entry = self.entry(me, segment)?;
         let page = segment as u64 / ENTRIES_OF_PAGE;
         // ORDERING: Release pairs with the Acquire load in `entries`; set before the segment is offered.
         self.fixed
             .u64(Self::words(me) + SEGMENTS + page / 64 * 8)
             .fetch_or(1 << (page % 64), Ordering::Release);
-        Some(Slot {
+        Some(OwnEntry {
             holder: holder.clone(),
             entry,
             id: segment_id(me, segment),
@@ -212,9 +210,9 @@ impl Layout {
     }
 
     /// Agent: the entries in the pages of a peer's directory that it ever used. A look at others would allocate them.
-    fn entries(&self, peer: PeerId) -> impl Iterator<Item = Entry> {
+    fn entries(&self, peer: Slot) -> impl Iterator<Item = Entry> {
         let at = Self::words(peer) + SEGMENTS;
-        // ORDERING: Acquire pairs with the Release in `own_slot`.
+        // ORDERING: Acquire pairs with the Release in `own_entry`.
         let used = [at, at + 8].map(|at| self.fixed.u64(at).load(Ordering::Acquire));
         let page = |segment: &u32| *segment as u64 / ENTRIES_OF_PAGE;
         (0..SEGMENTS_MAX)
@@ -226,8 +224,8 @@ impl Layout {
     }
 
     /// Agent: ends the leases of a process that is dead, in the directories of the first `peers`.
-    pub(crate) fn end_leases_of(&self, dead: PeerId, peers: u32) {
-        for entry in (0..peers).map(PeerId).flat_map(|peer| self.entries(peer)) {
+    pub(crate) fn end_leases_of(&self, dead: Slot, peers: u32) {
+        for entry in (0..peers).map(Slot).flat_map(|peer| self.entries(peer)) {
             entry.clear(dead.index());
         }
         self.fixed
@@ -236,7 +234,7 @@ impl Layout {
     }
 
     /// Agent: whether a process has leases.
-    pub(crate) fn has_leases(&self, peer: PeerId) -> bool {
+    pub(crate) fn has_leases(&self, peer: Slot) -> bool {
         // ORDERING: Acquire pairs with the Release of the holder, which counts after the end of each.
         self.fixed
             .u64(Self::words(peer) + LEASES)
@@ -245,14 +243,14 @@ impl Layout {
     }
 
     /// Agent: whether anybody has a lease on memory of this peer.
-    pub(crate) fn is_leased(&self, peer: PeerId) -> bool {
+    pub(crate) fn is_leased(&self, peer: Slot) -> bool {
         self.entries(peer).any(|entry| !entry.who().is_empty())
     }
 
     /// Agent: forgets the rings and segments of a dead peer before its slot is reused. Only the
     /// first `peers` slots were ever used: looking at a page of the others would allocate it.
-    pub(crate) fn wipe(&self, peer: PeerId, peers: u32) -> Result<(), Error> {
-        for other in (0..peers).map(PeerId) {
+    pub(crate) fn wipe(&self, peer: Slot, peers: u32) -> Result<(), Error> {
+        for other in (0..peers).map(Slot) {
             self.inbox(peer, other).store(0, Ordering::Relaxed);
             self.inbox(other, peer).store(0, Ordering::Relaxed);
         }
@@ -278,11 +276,11 @@ impl Layout {
     /// The tables as far as the first `peers` slots use them, and the memory of segments, unchecked; what they hold,
     /// which peer writes them (none: everybody), and where they are.
     #[cfg(feature = "testing")]
-    pub(crate) fn tables(&self, peers: u32) -> Vec<(&'static str, Option<PeerId>, Span)> {
+    pub(crate) fn tables(&self, peers: u32) -> Vec<(&'static str, Option<Slot>, Span)> {
         let span = |offset, bytes| Span { offset, bytes };
         let bells = span(BELLS, peers as u64 * DOORBELL_BYTES);
         let mut tables = vec![("doorbells", None, bells)];
-        for peer in (0..peers).map(PeerId) {
+        for peer in (0..peers).map(Slot) {
             let own = span(Self::words(peer), OWN_WORDS);
             tables.push(("words", Some(peer), own));
             const LISTED: u32 = 64;

@@ -8,8 +8,10 @@
 //! the agent 32 pidfds and no sockets.
 
 use super::jobs::{Roster, Wanted};
-use crate::layout::Cpus;
-use crate::{Error, Identity, PeerId, PeerInfo};
+use crate::PeerId;
+use crate::node::Cpus;
+use crate::node::Slot;
+use crate::{Error, Identity, PeerInfo};
 use rustix::event::{PollFd, PollFlags};
 use rustix::fd::{BorrowedFd, OwnedFd};
 use rustix::io::{Errno, retry_on_intr};
@@ -33,26 +35,26 @@ pub(crate) enum Request {
     Confirm,
     /// An extent of at least so many bytes.
     Extent {
-        peer: PeerId,
+        peer: Slot,
         incarnation: u32,
         bytes: u64,
     },
     /// An extent is no longer needed.
     GiveBack {
-        peer: PeerId,
+        peer: Slot,
         incarnation: u32,
         offset: u64,
         bytes: u64,
     },
     /// Leaves in order; from now on it counts as gone.
-    Leave { peer: PeerId, incarnation: u32 },
+    Leave { peer: Slot, incarnation: u32 },
     /// A member took a piece of a message that it helps to copy, and has not ended that long after the receiver gave
     /// the message up: nobody but the end of its process frees the receiver's buffer. It is ended, and is lost to all.
     Evict {
-        peer: PeerId,
+        peer: Slot,
         incarnation: u32,
         /// Who, and in which life.
-        holder: (PeerId, u32),
+        holder: (Slot, u32),
         /// Where the word is in the arena that divides the message.
         claim: u64,
     },
@@ -73,7 +75,7 @@ pub(crate) enum Request {
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum Answer {
     Joined {
-        peer: PeerId,
+        peer: Slot,
         incarnation: u32,
     },
     Granted {

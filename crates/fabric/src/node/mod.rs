@@ -1,0 +1,50 @@
+//! One node: the memory that its processes share, who has joined it, and the agent that keeps both.
+//!
+//! Everything here knows slots, the numbers of the processes of this node, and nothing of other nodes. Where a
+//! [`PeerId`] goes in or comes out, it is that of a slot of this node.
+//!
+//! # Files
+//! `layout` (what lies where in shared memory) · `table` (who lives, as the agent publishes it) ·
+//! `join` (becoming a member) · `simulated` (members that are threads) · `agent/`
+
+pub mod agent;
+mod join;
+mod layout;
+mod simulated;
+mod table;
+
+#[cfg(test)]
+pub(crate) use join::PrivateExtents;
+pub(crate) use join::{AgentWatch, Membership, join_domain, start_alone};
+pub(crate) use layout::{
+    ClaimWord, Cpus, EXTENTS, Entry, Layout, SEGMENTS_MAX, own_cpus, segment_id, segment_of,
+};
+pub(crate) use simulated::SimulatedNode;
+pub(crate) use table::{PeerTable, PeerTableWriter, State};
+
+use crate::PeerId;
+use serde::{Deserialize, Serialize};
+
+/// A process of a node: an index into the tables of the node's shared memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct Slot(pub u32);
+
+impl Slot {
+    /// As an index.
+    #[inline(always)]
+    pub fn index(self) -> usize {
+        self.0 as usize
+    }
+
+    /// The peer in this slot of a node.
+    #[inline(always)]
+    pub fn of(self, node: u32) -> PeerId {
+        PeerId::new(node, self.0)
+    }
+}
+
+impl std::fmt::Display for Slot {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "slot {}", self.0)
+    }
+}
