@@ -1,7 +1,7 @@
 //! How a consumer learns that there is news, and how it sleeps.
 //!
 //! ```text
-//!   one line per peer, read by everybody who sends to it, written rarely:
+//!   two lines per peer, read by everybody who sends to it, written rarely:
 //!     | asleep (futex) | - | news: one bit per peer on the node | address of a socket |
 //! ```
 //!
