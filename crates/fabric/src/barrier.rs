@@ -18,7 +18,6 @@
 
 use crate::engine::Engine;
 use crate::fabric::Fabric;
-use crate::transport::Class;
 use crate::wire::kind;
 use crate::{Error, PeerId, Result, Whom};
 use std::collections::HashMap;
@@ -122,8 +121,7 @@ impl Fabric {
         if ended.is_err() {
             let core = &mut *self.0.core.lock();
             let back = key(BACK, list, attempt);
-            core.engine
-                .post(root, Class::Request, kind::SIGNAL, back, &[]);
+            core.engine.post(root, kind::SIGNAL, back, &[]);
             core.flush();
         }
         ended?

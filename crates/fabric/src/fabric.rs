@@ -6,9 +6,9 @@ use crate::node::agent::Seat;
 use crate::node::agent::client::{self, Held};
 use crate::node::{self, Membership};
 use crate::transport::shm::Shm;
-use crate::transport::{AnyTransport, Caps, Class, Outgoing, Push, Transport};
+use crate::transport::{AnyTransport, Caps, Push, Transport};
 use crate::waiting::{Crew, Waiting};
-use crate::wire::kind;
+use crate::wire::{frame, kind};
 use crate::{Bell, Config, Error, Identity, PeerId, PeerInfo, Result, Whom};
 use samite_mem::Biased;
 use samite_mem::ring::Body;
@@ -286,13 +286,7 @@ impl Fabric {
         if let Some(error) = core.engine.gone(to) {
             return Err(error);
         }
-        let frame = Outgoing {
-            class: Class::Request,
-            kind: kind::SIGNAL,
-            arg: key,
-            inline: &[],
-            body: Body::Slice(&[]),
-        };
+        let frame = frame(kind::SIGNAL, key, &[], Body::Slice(&[]));
         // Behind what already waits, else at once.
         if !core.engine.peer(to).outbox.is_empty() || core.transport.push(to, &frame) == Push::Full
         {
@@ -311,7 +305,7 @@ impl Fabric {
             }
             let has_room = engine.peer(to).outbox.has_room();
             has_room.then(|| {
-                engine.post(to, Class::Request, kind::SIGNAL, key, &[]);
+                engine.post(to, kind::SIGNAL, key, &[]);
                 Ok(())
             })
         })?

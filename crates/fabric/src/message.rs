@@ -5,7 +5,7 @@ use crate::fabric::{Core, Fabric};
 use crate::handle::{Handle, Received, Sent};
 use crate::ops::{Key, NO_SCOPE, Outcome as Ended, Status, Viewed, Work};
 use crate::proto::rendezvous::{push_eager, zeroed};
-use crate::transport::{Class, Push};
+use crate::transport::Push;
 use crate::view::View;
 use crate::wire::kind;
 use crate::{Error, Match, PeerId, Result};
@@ -321,7 +321,7 @@ impl Core {
 
 impl crate::engine::Engine {
     pub(crate) fn queue_send(&mut self, to: PeerId, key: Key) {
-        self.queue(to, Class::Request, crate::engine::Queued::Send(key));
+        self.queue(to, crate::engine::Queued::Send(key));
     }
 
     /// [`Self::deliver`] for the two rare kinds of kept messages.
@@ -341,7 +341,7 @@ impl crate::engine::Engine {
         let peer = op.peer.filter(|_| offered);
         self.fail(key, why, true);
         if let Some(peer) = peer {
-            self.post(peer, Class::Request, kind::WITHDRAW, key, &[]);
+            self.post(peer, kind::WITHDRAW, key, &[]);
         }
     }
 }

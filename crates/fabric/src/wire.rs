@@ -2,59 +2,117 @@
 //! understand each other.
 
 use crate::node::Slot;
+use crate::transport::Outgoing;
+use samite_mem::ring::Body;
 
-/// Kinds of frames.
+/// The table of the kinds of frames, handed to a macro that makes something of its rows: a name and
+/// a number, which never change their meaning; which credits the frame takes; and the method of the
+/// engine that takes it when it arrives.
+///
+/// * `ASKS`: those of requests, in whose order it stays.
+/// * `TELLS`: those of replies, so that it passes requests.
+/// * `ANSWERS`: as `TELLS`, and it ends a request of the peer, or is a part of what does.
+macro_rules! kinds {
+    ($make:ident) => {
+        $make! {
+            /// A whole message: arg = tag, bytes inline or in the body.
+            EAGER = 1, ASKS, eager_arrived;
+            /// A message is to be fetched: arg = tag, inline = [`super::Offer`].
+            OFFER = 2, ASKS, offer_arrived;
+            /// Send it as data: arg = send, inline = receive.
+            STREAM = 3, TELLS, stream_wanted;
+            /// Help copying: arg = send, inline = [`super::Help`].
+            HELP = 4, TELLS, help_wanted;
+            /// A fragment: arg = receive, inline = offset, body = bytes.
+            DATA = 5, ASKS, data_arrived;
+            /// The message was taken (or will never be): arg = send.
+            TAKEN = 6, TELLS, taken(true);
+            /// The sender gave up: arg = send.
+            WITHDRAW = 7, ASKS, withdrawn;
+            /// An active message: arg = request (0: no reply), inline = handler, bytes inline or in
+            /// the body.
+            ACTIVE = 8, ASKS, active_arrived;
+            /// A long active message is to be fetched: arg = request, inline = [`super::Offer`],
+            /// handler.
+            ACTIVE_OFFER = 9, ASKS, active_offer_arrived;
+            /// Its reply, or a part of it: arg = request, inline = status, bytes that follow in
+            /// further frames; bytes inline or in the body.
+            REPLY = 10, ANSWERS, reply_arrived;
+            /// A put: arg = request, inline = [`super::Place`], body = bytes.
+            PUT = 11, ASKS, put_arrived;
+            /// A get: arg = request, inline = [`super::Place`], length, offset in the request.
+            GET = 12, ASKS, get_arrived;
+            /// Bytes of a get: arg = request, inline = offset in the request, bytes that follow in
+            /// further frames of this answer; body = bytes.
+            GOT = 13, ANSWERS, got_arrived;
+            /// An atomic: arg = request, inline = [`super::Place`], operation, two operands.
+            ATOMIC = 14, ASKS, atomic_arrived;
+            /// Answer to a put or atomic: arg = request, inline = status, word.
+            ANSWER = 15, ANSWERS, answer_arrived;
+            /// Something happened: arg = key.
+            SIGNAL = 16, ASKS, signal_arrived;
+            /// Updates of words: arg = request, inline = [`super::Place`], operation, body = pairs
+            /// of offset and operand.
+            UPDATES = 17, ASKS, updates_arrived;
+            /// Gets of elements: arg = request, inline = [`super::Place`], size, offset in the
+            /// request, body = offsets.
+            GATHER = 18, ASKS, gather_arrived;
+            /// How many messages that nobody expects may come: arg = [`crate::engine::Pace`].
+            HOLD = 19, TELLS, pace_told;
+            /// The receive that had matched a message was given up before the message was whole:
+            /// arg = send.
+            REFUSED = 20, TELLS, taken(false);
+        }
+    };
+}
+pub(crate) use kinds;
+
+macro_rules! numbers {
+    ($($(#[$doc:meta])* $kind:ident = $number:literal, $does:ident,
+        $handler:ident $(($whole:literal))?;)*) => {
+        $($(#[$doc])* pub(crate) const $kind: u8 = $number;)*
+
+        #[inline(always)]
+        const fn row(kind: u8) -> (Class, bool) {
+            const ASKS: (Class, bool) = (Class::Request, false);
+            const TELLS: (Class, bool) = (Class::Reply, false);
+            const ANSWERS: (Class, bool) = (Class::Reply, true);
+            match kind {
+                $($number => $does,)*
+                _ => panic!("nobody sends frames of a kind that is not in the table"),
+            }
+        }
+    };
+}
+
+/// The numbers of the kinds of frames, and what the table says of each.
 pub(crate) mod kind {
-    /// A whole message: arg = tag, bytes inline or in the body.
-    pub(crate) const EAGER: u8 = 1;
-    /// A message is to be fetched: arg = tag, inline = [`super::Offer`].
-    pub(crate) const OFFER: u8 = 2;
-    /// Send it as data: arg = send, inline = receive.
-    pub(crate) const STREAM: u8 = 3;
-    /// Help copying: arg = send, inline = [`super::Help`].
-    pub(crate) const HELP: u8 = 4;
-    /// A fragment: arg = receive, inline = offset, body = bytes.
-    pub(crate) const DATA: u8 = 5;
-    /// The message was taken (or will never be): arg = send.
-    pub(crate) const TAKEN: u8 = 6;
-    /// The sender gave up: arg = send.
-    pub(crate) const WITHDRAW: u8 = 7;
-    /// An active message: arg = request (0: no reply), inline = handler, bytes inline or in the body.
-    pub(crate) const ACTIVE: u8 = 8;
-    /// A long active message is to be fetched: arg = request, inline = [`super::Offer`], handler.
-    pub(crate) const ACTIVE_OFFER: u8 = 9;
-    /// Its reply, or a part of it: arg = request, inline = status, bytes that follow in further frames; bytes
-    /// inline or in the body.
-    pub(crate) const REPLY: u8 = 10;
-    /// A put: arg = request, inline = [`super::Place`], body = bytes.
-    pub(crate) const PUT: u8 = 11;
-    /// A get: arg = request, inline = [`super::Place`], length, offset in the request.
-    pub(crate) const GET: u8 = 12;
-    /// Bytes of a get: arg = request, inline = offset in the request, bytes that follow in further frames of
-    /// this answer; body = bytes.
-    pub(crate) const GOT: u8 = 13;
-    /// An atomic: arg = request, inline = [`super::Place`], operation, two operands.
-    pub(crate) const ATOMIC: u8 = 14;
-    /// Answer to a put or atomic: arg = request, inline = status, word.
-    pub(crate) const ANSWER: u8 = 15;
-    /// Something happened: arg = key.
-    pub(crate) const SIGNAL: u8 = 16;
-    /// Updates of words: arg = request, inline = [`super::Place`], operation, body = pairs of offset and
-    /// operand.
-    pub(crate) const UPDATES: u8 = 17;
-    /// Gets of elements: arg = request, inline = [`super::Place`], size, offset in the request, body = offsets.
-    pub(crate) const GATHER: u8 = 18;
+    use crate::transport::Class;
 
-    /// How many messages that nobody expects may come: arg = [`crate::engine::Pace`].
-    pub(crate) const HOLD: u8 = 19;
+    kinds!(numbers);
 
-    /// The receive that had matched a message was given up before the message was whole: arg = send.
-    pub(crate) const REFUSED: u8 = 20;
+    /// Which credits such a frame takes.
+    #[inline(always)]
+    pub(crate) const fn class(kind: u8) -> Class {
+        row(kind).0
+    }
 
-    /// Whether it ends a request, or is a part of what does: the requests of a peer, and with them these
-    /// answers, are bounded by its credits.
-    pub(crate) fn is_answer(kind: u8) -> bool {
-        matches!(kind, REPLY | GOT | ANSWER)
+    /// Whether it ends a request, or is a part of what does: the requests of a peer, and with them
+    /// these answers, are bounded by its credits.
+    pub(crate) const fn is_answer(kind: u8) -> bool {
+        row(kind).1
+    }
+}
+
+/// A frame of a kind of the table, on its way out.
+#[inline(always)]
+pub(crate) fn frame<'a>(kind: u8, arg: u64, inline: &'a [u8], body: Body<'a>) -> Outgoing<'a> {
+    Outgoing {
+        class: kind::class(kind),
+        kind,
+        arg,
+        inline,
+        body,
     }
 }
 

@@ -17,7 +17,7 @@
 
 use super::{Arrived, Engine};
 use crate::ops::Status;
-use crate::transport::{Class, Incoming};
+use crate::transport::Incoming;
 use crate::wire::kind;
 use crate::{Match, PeerId};
 
@@ -164,7 +164,7 @@ impl Engine {
         let peer = self.peer(to);
         let pace = peer.told.after(peer.kept);
         if std::mem::replace(&mut peer.told, pace) != pace {
-            self.post(to, Class::Reply, kind::HOLD, pace as u64, &[]);
+            self.post(to, kind::HOLD, pace as u64, &[]);
         }
     }
 

@@ -26,8 +26,8 @@ use crate::node::Membership;
 use crate::ops::{ClaimWords, Ending, Key, Ops, Status, Then, Work};
 use crate::peer::PeerMap;
 use crate::proto::view::Views;
-use crate::transport::{Caps, Change, Class, Incoming, Sink};
-use crate::wire::kind;
+use crate::transport::{Caps, Change, Incoming, Sink};
+use crate::wire::{kind, kinds};
 use crate::{CostModel, Error, Mask, PeerId, PeerInfo};
 pub(crate) use kept::{Pace, UNPOLLED, weight};
 use outbox::Outbox;
@@ -395,7 +395,7 @@ impl Engine {
             && collect.then == Then::Complete
         {
             let (from, send) = (collect.status.from, collect.send);
-            self.post(from, Class::Reply, kind::REFUSED, send, &[]);
+            self.post(from, kind::REFUSED, send, &[]);
             return self.ops.finish(key, Err(error));
         }
         let word = match &mut op.work {
@@ -475,14 +475,13 @@ impl Sink for Engine {
         if self.shut && matches!(self.peer(frame.from).gone, Some(Error::PeerCorrupt { .. })) {
             return;
         }
-        if frame.kind == kind::EAGER {
-            if let Err(what) = self.eager_arrived(&frame) {
-                self.corrupt(frame.from, what, frame.kind as u64);
-            }
-            return;
-        }
+        // Short messages have their branch here, before the table: it is inlined.
+        let taken = match frame.kind {
+            kind::EAGER => self.eager_arrived(&frame),
+            _ => self.arrived(&frame),
+        };
         // Frames are read once; one that makes no sense ends the connection with its sender.
-        if let Err(what) = self.control_frame(&frame) {
+        if let Err(what) = taken {
             self.corrupt(frame.from, what, frame.kind as u64);
         }
     }
@@ -509,31 +508,21 @@ impl Sink for Engine {
     }
 }
 
-impl Engine {
-    fn control_frame(&mut self, frame: &Incoming<'_>) -> Result<(), &'static str> {
-        match frame.kind {
-            kind::OFFER => self.offer_arrived(frame),
-            kind::STREAM => self.stream_wanted(frame),
-            kind::HELP => self.help_wanted(frame),
-            kind::DATA => self.data_arrived(frame),
-            kind::TAKEN => self.taken(frame, true),
-            kind::REFUSED => self.taken(frame, false),
-            kind::WITHDRAW => self.withdrawn(frame),
-            kind::ACTIVE => self.active_arrived(frame),
-            kind::ACTIVE_OFFER => self.active_offer_arrived(frame),
-            kind::REPLY => self.reply_arrived(frame),
-            kind::PUT => self.put_arrived(frame),
-            kind::GET => self.get_arrived(frame),
-            kind::GOT => self.got_arrived(frame),
-            kind::ATOMIC => self.atomic_arrived(frame),
-            kind::ANSWER => self.answer_arrived(frame),
-            kind::UPDATES => self.updates_arrived(frame),
-            kind::GATHER => self.gather_arrived(frame),
-            kind::SIGNAL => self.signal_arrived(frame),
-            kind::HOLD => self.pace_told(frame),
-            _ => Err("the kind of a frame"),
+macro_rules! dispatch {
+    ($($(#[$doc:meta])* $kind:ident = $number:literal, $does:ident,
+        $handler:ident $(($whole:literal))?;)*) => {
+        /// Hands a frame to the method that the table names.
+        fn arrived(&mut self, frame: &Incoming<'_>) -> Result<(), &'static str> {
+            match frame.kind {
+                $($number => self.$handler(frame $(, $whole)?),)*
+                _ => Err("the kind of a frame"),
+            }
         }
-    }
+    };
+}
+
+impl Engine {
+    kinds!(dispatch);
 
     fn signal_arrived(&mut self, frame: &Incoming<'_>) -> Result<(), &'static str> {
         if frame.arg >= crate::barrier::KEYS {
@@ -573,21 +562,20 @@ impl Engine {
     }
 
     /// Queues a frame that carries few bytes.
-    pub(crate) fn post(&mut self, to: PeerId, class: Class, kind: u8, arg: u64, inline: &[u8]) {
-        self.queue(to, class, Queued::frame(kind, arg, inline, None));
+    pub(crate) fn post(&mut self, to: PeerId, kind: u8, arg: u64, inline: &[u8]) {
+        self.queue(to, Queued::frame(kind, arg, inline, None));
     }
 
     /// Queues a frame with a body.
     pub(crate) fn post_body(
         &mut self,
         to: PeerId,
-        class: Class,
         kind: u8,
         arg: u64,
         inline: &[u8],
         body: Vec<u8>,
     ) {
-        self.queue(to, class, Queued::frame(kind, arg, inline, Some(body)));
+        self.queue(to, Queued::frame(kind, arg, inline, Some(body)));
     }
 
     /// Queues a frame that will be answered by one reply: takes a credit, which that reply gives back.
@@ -600,7 +588,6 @@ impl Engine {
         body: Option<Vec<u8>>,
     ) {
         self.peer(to).unanswered += 1;
-        let frame = Queued::frame(kind, request, inline, body);
-        self.queue(to, Class::Request, frame);
+        self.queue(to, Queued::frame(kind, request, inline, body));
     }
 }

@@ -17,8 +17,8 @@ use crate::ops::Key;
 use crate::proto::CREDITS;
 use crate::proto::active::Reply;
 use crate::proto::rma_over_am::Serve;
-use crate::transport::{AnyTransport, Class, Outgoing, Push, Transport};
-use crate::wire::kind;
+use crate::transport::{AnyTransport, Class, Push, Transport};
+use crate::wire::{frame, kind};
 use samite_mem::ring::Body;
 use std::collections::VecDeque;
 
@@ -106,6 +106,14 @@ impl Queued {
         }
     }
 
+    fn class(&self) -> Class {
+        match self {
+            Queued::Frame { kind, .. } | Queued::Unasked { kind, .. } => kind::class(*kind),
+            Queued::Send(_) => Class::Request,
+            Queued::Reply(_) => Class::Reply,
+        }
+    }
+
     fn is_answer(&self) -> bool {
         match self {
             Queued::Frame { kind, .. } => kind::is_answer(*kind),
@@ -158,8 +166,8 @@ impl Outbox {
         self.replies.is_empty() && self.gets.is_empty() && self.requests.is_empty()
     }
 
-    fn put_back(&mut self, class: Class, queued: Queued) {
-        match class {
+    fn put_back(&mut self, queued: Queued) {
+        match queued.class() {
             Class::Reply => {
                 self.answers += queued.is_answer() as usize;
                 self.unasked += queued.is_unasked() as usize;
@@ -189,12 +197,12 @@ impl Outbox {
 }
 
 impl Engine {
-    pub(crate) fn queue(&mut self, to: PeerId, class: Class, queued: Queued) {
+    pub(crate) fn queue(&mut self, to: PeerId, queued: Queued) {
         let peer = self.peer(to);
         if !peer.is_reachable() {
             return;
         }
-        match class {
+        match queued.class() {
             Class::Reply => {
                 peer.outbox.answers += queued.is_answer() as usize;
                 peer.outbox.unasked += queued.is_unasked() as usize;
@@ -221,7 +229,7 @@ impl Engine {
         if self.peer(to).outbox.unasked >= UNASKED_MAX {
             return Err("more offers and withdrawals than it reads answers to");
         }
-        self.queue(to, Class::Reply, Queued::Unasked { kind, arg });
+        self.queue(to, Queued::Unasked { kind, arg });
         Ok(())
     }
 
@@ -294,28 +302,10 @@ impl Engine {
                     body,
                 } => {
                     let body = Body::Slice(body.as_deref().unwrap_or_default());
-                    let (kind, arg) = (*kind, *arg);
-                    transport.push(
-                        to,
-                        &Outgoing {
-                            class,
-                            kind,
-                            arg,
-                            inline,
-                            body,
-                        },
-                    )
+                    transport.push(to, &frame(*kind, *arg, inline, body))
                 }
                 Queued::Unasked { kind, arg } => {
-                    let (kind, arg) = (*kind, *arg);
-                    let frame = Outgoing {
-                        class,
-                        kind,
-                        arg,
-                        inline: &[],
-                        body: Body::Slice(&[]),
-                    };
-                    transport.push(to, &frame)
+                    transport.push(to, &frame(*kind, *arg, &[], Body::Slice(&[])))
                 }
                 Queued::Send(key) => self.push_send(*key, to, transport),
                 Queued::Reply(reply) => {
@@ -329,7 +319,7 @@ impl Engine {
                 }
                 Push::Gone => {} // Its loss ends the operation; the frame is of no use.
                 Push::Full => {
-                    self.peer(to).outbox.put_back(class, queued);
+                    self.peer(to).outbox.put_back(queued);
                     return sent;
                 }
             }

@@ -11,8 +11,8 @@
 
 use crate::engine::{Budget, Engine, Handler, Queued};
 use crate::ops::{Op, Outcome, Status, Then, Work};
-use crate::transport::{AnyTransport, Class, Incoming, Outgoing, Push, Transport};
-use crate::wire::{Offer, Words, kind};
+use crate::transport::{AnyTransport, Incoming, Push, Transport};
+use crate::wire::{Offer, Words, frame, kind};
 use crate::{Error, PeerId, SegmentKey};
 use samite_mem::lend::{ReadBuf, WriteBuf};
 use samite_mem::ring::Body;
@@ -59,13 +59,7 @@ impl Reply {
             let rest = &self.bytes[self.sent..];
             let (part, tail) = rest.split_at(rest.len().min(body_max.max(1) as usize));
             let inline = Words([self.status, tail.len() as u64]).bytes();
-            let frame = Outgoing {
-                class: Class::Reply,
-                kind: kind::REPLY,
-                arg: self.request,
-                inline: &inline,
-                body: Body::Slice(part),
-            };
+            let frame = frame(kind::REPLY, self.request, &inline, Body::Slice(part));
             match transport.push(to, &frame) {
                 Push::Done if tail.is_empty() => return Push::Done,
                 Push::Done => {
@@ -107,14 +101,7 @@ impl Engine {
         let caps = self.caps(to);
         if bytes.len() as u64 <= caps.body_max {
             let words = Words([handler as u64]).bytes();
-            self.post_body(
-                to,
-                Class::Request,
-                kind::ACTIVE,
-                request,
-                &words,
-                bytes.to_vec(),
-            );
+            self.post_body(to, kind::ACTIVE, request, &words, bytes.to_vec());
             return request;
         }
         let buf = ReadBuf::owned(bytes.to_vec());
@@ -140,7 +127,7 @@ impl Engine {
         .words();
         // The place is never used (the bytes are private): its word carries the handler.
         let words = Words([a, b, c, handler as u64, e, f]).bytes();
-        self.post(to, Class::Request, kind::ACTIVE_OFFER, request, &words);
+        self.post(to, kind::ACTIVE_OFFER, request, &words);
         request
     }
 
@@ -241,7 +228,7 @@ impl Engine {
             sent: 0,
         };
         if request != 0 {
-            self.queue(from, Class::Reply, Queued::Reply(reply));
+            self.queue(from, Queued::Reply(reply));
         }
         if let Some(payload) = panic {
             resume_unwind(payload);

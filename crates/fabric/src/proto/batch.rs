@@ -8,7 +8,7 @@
 use super::rma_over_am::{NOT_NOW, OK, apply, atomic_code, atomic_of};
 use crate::engine::{Access, Engine};
 use crate::ops::Key;
-use crate::transport::{Class, Incoming};
+use crate::transport::Incoming;
 use crate::wire::{Place, Words, kind};
 use crate::{Atomic, PeerId, Width};
 
@@ -130,7 +130,7 @@ impl Engine {
         }
         self.served.got(bytes);
         let (from, words) = (frame.from, Words([at, 0]).bytes());
-        self.post_body(from, Class::Reply, kind::GOT, frame.arg, &words, gathered);
+        self.post_body(from, kind::GOT, frame.arg, &words, gathered);
         Ok(())
     }
 }

@@ -4,7 +4,6 @@
 use crate::Error;
 use crate::engine::{Engine, Step};
 use crate::ops::{Ending, Key, Pull, Source, Then, Work};
-use crate::transport::Class;
 use crate::wire::kind;
 use samite_mem::copy::cooperative::Claim;
 use samite_mem::ring::Body;
@@ -72,7 +71,7 @@ impl Engine {
                     Ok(()) => kind::TAKEN,
                     Err(_) => kind::REFUSED,
                 };
-                self.post(from, Class::Reply, kind, send, &[]);
+                self.post(from, kind, send, &[]);
             }
             Then::Handle { .. } => {
                 if let Err(what) = self.post_unasked(from, kind::TAKEN, send) {

@@ -25,8 +25,8 @@ use crate::engine::{Arrived, Engine, Pace, weight};
 use crate::node::ClaimWord;
 use crate::ops::{Key, Outcome, Pull, Source, Status, Then, Viewed, Work};
 use crate::proto::cost::Choice;
-use crate::transport::{AnyTransport, Caps, Class, Incoming, Outgoing, Push, Transport};
-use crate::wire::{Help, Offer, SegmentUse, kind};
+use crate::transport::{AnyTransport, Caps, Incoming, Push, Transport};
+use crate::wire::{Help, Offer, SegmentUse, frame, kind};
 use crate::{Error, PeerId};
 use samite_mem::copy::cooperative::Claim;
 use samite_mem::lease::Shared;
@@ -95,16 +95,7 @@ impl Engine {
         };
         let inline = offer.words().bytes();
         let body = Body::Slice(&[]);
-        let push = transport.push(
-            to,
-            &Outgoing {
-                class: Class::Request,
-                kind: kind::OFFER,
-                arg: tag,
-                inline: &inline,
-                body,
-            },
-        );
+        let push = transport.push(to, &frame(kind::OFFER, tag, &inline, body));
         if push == Push::Done {
             self.unpolled -= weight;
         }
@@ -148,7 +139,7 @@ impl Engine {
                     buffer: buf.len(),
                 };
                 drop(buf);
-                self.post(from, Class::Reply, kind::TAKEN, offer.send, &[]);
+                self.post(from, kind::TAKEN, offer.send, &[]);
                 self.ops.finish(key, Err(error));
                 return;
             }
@@ -162,7 +153,7 @@ impl Engine {
             Work::ReceiveAny { .. } => match zeroed(offer.len) {
                 Some(bytes) => WriteBuf::owned(bytes),
                 None => {
-                    self.post(from, Class::Reply, kind::TAKEN, offer.send, &[]);
+                    self.post(from, kind::TAKEN, offer.send, &[]);
                     let why = format!("no memory for a message of {} bytes from {from}", offer.len);
                     self.ops.finish(key, Err(Error::Memory(why)));
                     return;
@@ -247,13 +238,7 @@ impl Engine {
                 len: offer.len,
                 piece,
             };
-            self.post(
-                from,
-                Class::Reply,
-                kind::HELP,
-                offer.send,
-                &help.words().bytes(),
-            );
+            self.post(from, kind::HELP, offer.send, &help.words().bytes());
         }
         let pull = Pull {
             buf,
@@ -394,14 +379,5 @@ pub(crate) fn push_eager(
         Body::Slice(slice) if slice.len() as u64 <= inline_max => (slice, Body::Slice(&[])),
         body => (&[], body),
     };
-    transport.push(
-        to,
-        &Outgoing {
-            class: Class::Request,
-            kind: kind::EAGER,
-            arg: tag,
-            inline,
-            body,
-        },
-    )
+    transport.push(to, &frame(kind::EAGER, tag, inline, body))
 }

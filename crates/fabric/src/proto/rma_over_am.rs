@@ -15,8 +15,8 @@
 
 use crate::engine::{Access, Budget, Engine};
 use crate::ops::{Key, Outcome, Work};
-use crate::transport::{AnyTransport, Class, Incoming, Outgoing, Push, Transport};
-use crate::wire::{Place, Words, kind};
+use crate::transport::{AnyTransport, Incoming, Push, Transport};
+use crate::wire::{Place, Words, frame, kind};
 use crate::{Error, PeerId};
 use samite_mem::SharedBytes;
 use samite_mem::ring::Body;
@@ -252,13 +252,7 @@ impl Engine {
     }
 
     pub(super) fn answer(&mut self, to: PeerId, request: u64, status: u64, word: u64) {
-        self.post(
-            to,
-            Class::Reply,
-            kind::ANSWER,
-            request,
-            &Words([status, word]).bytes(),
-        );
+        self.post(to, kind::ANSWER, request, &Words([status, word]).bytes());
     }
 
     pub(crate) fn put_arrived(&mut self, frame: &Incoming<'_>) -> Result<(), &'static str> {
@@ -334,13 +328,7 @@ impl Engine {
             };
             let left = get.len - get.done - len;
             let inline = Words([get.at + get.done, left]).bytes();
-            let frame = Outgoing {
-                class: Class::Reply,
-                kind: kind::GOT,
-                arg: get.request,
-                inline: &inline,
-                body,
-            };
+            let frame = frame(kind::GOT, get.request, &inline, body);
             match transport.push(to, &frame) {
                 Push::Done => {
                     budget.spend(len);

@@ -6,8 +6,8 @@
 
 use crate::engine::{Budget, Engine, Step};
 use crate::ops::{Collect, Key, Outcome, Status, Then, Work};
-use crate::transport::{AnyTransport, Class, Incoming, Outgoing, Push, Transport};
-use crate::wire::{Words, kind};
+use crate::transport::{AnyTransport, Incoming, Push, Transport};
+use crate::wire::{Words, frame, kind};
 use samite_mem::lend::WriteBuf;
 
 impl Engine {
@@ -28,13 +28,7 @@ impl Engine {
             got: 0,
             then,
         }));
-        self.post(
-            status.from,
-            Class::Reply,
-            kind::STREAM,
-            send,
-            &Words([key]).bytes(),
-        );
+        self.post(status.from, kind::STREAM, send, &Words([key]).bytes());
         if status.len == 0 {
             self.complete(key);
         }
@@ -89,13 +83,7 @@ impl Engine {
             }
             let len = piece.min(buf.len() - *sent);
             let inline = Words([*sent]).bytes();
-            let frame = Outgoing {
-                class: Class::Request,
-                kind: kind::DATA,
-                arg: *receive,
-                inline: &inline,
-                body: buf.body(*sent, len),
-            };
+            let frame = frame(kind::DATA, *receive, &inline, buf.body(*sent, len));
             match transport.push(to, &frame) {
                 Push::Done => {
                     budget.spend(len);

@@ -13,7 +13,6 @@ use crate::PeerId;
 use crate::engine::Engine;
 use crate::node::ClaimWord;
 use crate::ops::Key;
-use crate::transport::Class;
 use crate::wire::kind;
 use samite_mem::copy::cooperative::Claim;
 
@@ -90,7 +89,7 @@ impl Engine {
             } else {
                 kind::REFUSED
             };
-            self.post(view.from, Class::Reply, kind, view.send, &[]);
+            self.post(view.from, kind, view.send, &[]);
         }
     }
 }

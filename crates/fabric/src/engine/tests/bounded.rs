@@ -217,21 +217,16 @@ fn who_is_told_to_stop_does_so() {
 /// What a corrupt peer still has in its ring does not reach a receive that asks the ring itself.
 #[test]
 fn nothing_of_a_corrupt_peer_passes_the_engine() {
-    use crate::transport::{Class, Outgoing, Push, Transport};
+    use crate::transport::{Push, Transport};
+    use crate::wire::frame;
     let fabric = alone(Config::default());
     let me = fabric.me();
     {
         let core = &mut *fabric.0.core.lock();
         let body = Body::Slice(&[]);
         let send = |core: &mut crate::fabric::Core| {
-            let frame = Outgoing {
-                class: Class::Request,
-                kind: kind::EAGER,
-                arg: 5,
-                inline: b"late",
-                body,
-            };
-            assert_eq!(core.transport.push(me, &frame), Push::Done);
+            let late = frame(kind::EAGER, 5, b"late", body);
+            assert_eq!(core.transport.push(me, &late), Push::Done);
         };
         send(core);
         send(core);

@@ -385,11 +385,9 @@ fn barriers_are_bounded() {
 #[test]
 fn nothing_waits_for_who_never_came() {
     let mut world = World::new();
-    world
-        .engine
-        .post(PeerId(40), Class::Reply, kind::HOLD, 0, &[]);
+    world.engine.post(PeerId(40), kind::HOLD, 0, &[]);
     assert!(!world.engine.has_unsent());
     let peer = world.peer(1);
-    world.engine.post(peer, Class::Reply, kind::HOLD, 0, &[]);
+    world.engine.post(peer, kind::HOLD, 0, &[]);
     assert!(world.engine.has_unsent());
 }
