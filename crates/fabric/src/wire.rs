@@ -17,16 +17,16 @@ macro_rules! kinds {
         $make! {
             /// A whole message: arg = tag, bytes inline or in the body.
             EAGER = 1, ASKS, eager_arrived;
-            /// A message is to be fetched: arg = tag, inline = [`super::Offer`].
-            OFFER = 2, ASKS, offer_arrived;
+            /// Ready to send, a message is to be fetched: arg = tag, inline = [`super::Offer`].
+            RTS = 2, ASKS, offer_arrived;
             /// Send it as data: arg = send, inline = receive.
             STREAM = 3, TELLS, stream_wanted;
             /// Help copying: arg = send, inline = [`super::Help`].
             HELP = 4, TELLS, help_wanted;
             /// A fragment: arg = receive, inline = offset, body = bytes.
             DATA = 5, ASKS, data_arrived;
-            /// The message was taken (or will never be): arg = send.
-            TAKEN = 6, TELLS, taken(true);
+            /// Acknowledged, the message was taken (or will never be): arg = send.
+            ATS = 6, TELLS, taken(true);
             /// The sender gave up: arg = send.
             WITHDRAW = 7, ASKS, withdrawn;
             /// An active message: arg = request (0: no reply), inline = handler, bytes inline or in
@@ -34,7 +34,7 @@ macro_rules! kinds {
             ACTIVE = 8, ASKS, active_arrived;
             /// A long active message is to be fetched: arg = request, inline = [`super::Offer`],
             /// handler.
-            ACTIVE_OFFER = 9, ASKS, active_offer_arrived;
+            ACTIVE_RTS = 9, ASKS, active_offer_arrived;
             /// Its reply, or a part of it: arg = request, inline = status, bytes that follow in
             /// further frames; bytes inline or in the body.
             REPLY = 10, ANSWERS, reply_arrived;
@@ -42,9 +42,9 @@ macro_rules! kinds {
             PUT = 11, ASKS, put_arrived;
             /// A get: arg = request, inline = [`super::Place`], length, offset in the request.
             GET = 12, ASKS, get_arrived;
-            /// Bytes of a get: arg = request, inline = offset in the request, bytes that follow in
-            /// further frames of this answer; body = bytes.
-            GOT = 13, ANSWERS, got_arrived;
+            /// The reply to a get, or a part of it: arg = request, inline = offset in the request,
+            /// bytes that follow in further frames of this answer; body = bytes.
+            GET_REPLY = 13, ANSWERS, got_arrived;
             /// An atomic: arg = request, inline = [`super::Place`], operation, two operands.
             ATOMIC = 14, ASKS, atomic_arrived;
             /// Answer to a put or atomic: arg = request, inline = status, word.

@@ -414,7 +414,7 @@ impl Engine {
             _ => None,
         };
         match word {
-            // A living receiver may still look at the word: it is kept until `TAKEN` comes.
+            // A living receiver may still look at the word: it is kept until `ATS` comes.
             Some(word) if alive => {
                 use samite_mem::copy::cooperative::Claim;
                 Claim::new(self.words.word(word), 0).revoke();

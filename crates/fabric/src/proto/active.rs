@@ -127,7 +127,7 @@ impl Engine {
         .words();
         // The place is never used (the bytes are private): its word carries the handler.
         let words = Words([a, b, c, handler as u64, e, f]).bytes();
-        self.post(to, kind::ACTIVE_OFFER, request, &words);
+        self.post(to, kind::ACTIVE_RTS, request, &words);
         request
     }
 
@@ -159,7 +159,7 @@ impl Engine {
         }
         let request = frame.arg;
         if !self.handlers.contains_key(&handler) {
-            self.post_unasked(frame.from, kind::TAKEN, offer.send)?;
+            self.post_unasked(frame.from, kind::ATS, offer.send)?;
             self.handle(frame.from, handler, request, &Body::Slice(&[]));
             return Ok(());
         }

@@ -130,7 +130,7 @@ impl Engine {
         }
         self.served.got(bytes);
         let (from, words) = (frame.from, Words([at, 0]).bytes());
-        self.post_body(from, kind::GOT, frame.arg, &words, gathered);
+        self.post_body(from, kind::GET_REPLY, frame.arg, &words, gathered);
         Ok(())
     }
 }

@@ -3,13 +3,13 @@
 //! | file | for | messages |
 //! |---|---|---|
 //! | `eager` | small messages | EAGER |
-//! | `rendezvous` | large messages: offer, match, choose who copies | OFFER, TAKEN, WITHDRAW |
-//! | `pull` | large messages: the receiver copies | TAKEN, REFUSED |
-//! | `view` | messages that are read where they lie | (TAKEN at its end) |
+//! | `rendezvous` | large messages: offer, match, choose who copies | RTS, ATS, WITHDRAW |
+//! | `pull` | large messages: the receiver copies | ATS, REFUSED |
+//! | `view` | messages that are read where they lie | (ATS at its end) |
 //! | `stream` | large messages as fragments | STREAM, DATA |
 //! | `cooperative` | large private messages: both sides copy | HELP |
-//! | `active` | active messages | ACTIVE, ACTIVE_OFFER, REPLY |
-//! | `rma_over_am` | put, get and atomics where memory is not mapped | PUT, GET, GOT, ATOMIC, ANSWER |
+//! | `active` | active messages | ACTIVE, ACTIVE_RTS, REPLY |
+//! | `rma_over_am` | put, get and atomics where memory is not mapped | PUT, GET, GET_REPLY, ATOMIC, ANSWER |
 //! | `cost` | which of these is cheapest, pure | |
 
 pub(crate) mod active;

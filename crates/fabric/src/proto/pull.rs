@@ -68,14 +68,14 @@ impl Engine {
         match pull.then {
             Then::Complete => {
                 let kind = match &result {
-                    Ok(()) => kind::TAKEN,
+                    Ok(()) => kind::ATS,
                     Err(_) => kind::REFUSED,
                 };
                 self.post(from, kind, send, &[]);
             }
             Then::Handle { .. } => {
-                if let Err(what) = self.post_unasked(from, kind::TAKEN, send) {
-                    self.corrupt(from, what, kind::TAKEN as u64);
+                if let Err(what) = self.post_unasked(from, kind::ATS, send) {
+                    self.corrupt(from, what, kind::ATS as u64);
                     return Step::Moved; // It ends as what that peer had here does.
                 }
             }

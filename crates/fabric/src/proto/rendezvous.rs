@@ -2,12 +2,12 @@
 //!
 //! ```text
 //!   sender                               receiver
-//!     OFFER {send, len, address, place, claim}  -->  matched (or kept, 48 bytes, until it is)
+//!     RTS {send, len, address, place, claim}    -->  matched (or kept, 48 bytes, until it is)
 //!                                              place leased:  copy from the segment      (direct)
 //!                                              kernel:        process_vm_readv           (pull)
 //!     <-- HELP    both copy, divided by the claim word                                   (cooperative)
 //!     <-- STREAM  DATA DATA DATA -->           two copies through the ring, pipelined    (ring)
-//!     <-- TAKEN   the buffer is the sender's again
+//!     <-- ATS     the buffer is the sender's again
 //!     <-- REFUSED the receive was given up in the midst of it; so is the send
 //!     WITHDRAW --> (deadline of the sender)
 //! ```
@@ -18,7 +18,7 @@
 //! V1 A message is moved only by who took its pieces from the claim word; a word that was revoked is
 //!    looked at *after* the last piece, so that bytes of a buffer that its owner already reuses are
 //!    never delivered.
-//! V2 A claim word is used again only after TAKEN or REFUSED, or after its receiver died.
+//! V2 A claim word is used again only after ATS or REFUSED, or after its receiver died.
 //! V3 If the kernel refuses, the message starts again as a stream: per message, same result.
 
 use crate::engine::{Arrived, Engine, Pace, weight};
@@ -95,7 +95,7 @@ impl Engine {
         };
         let inline = offer.words().bytes();
         let body = Body::Slice(&[]);
-        let push = transport.push(to, &frame(kind::OFFER, tag, &inline, body));
+        let push = transport.push(to, &frame(kind::RTS, tag, &inline, body));
         if push == Push::Done {
             self.unpolled -= weight;
         }
@@ -139,7 +139,7 @@ impl Engine {
                     buffer: buf.len(),
                 };
                 drop(buf);
-                self.post(from, kind::TAKEN, offer.send, &[]);
+                self.post(from, kind::ATS, offer.send, &[]);
                 self.ops.finish(key, Err(error));
                 return;
             }
@@ -153,7 +153,7 @@ impl Engine {
             Work::ReceiveAny { .. } => match zeroed(offer.len) {
                 Some(bytes) => WriteBuf::owned(bytes),
                 None => {
-                    self.post(from, kind::TAKEN, offer.send, &[]);
+                    self.post(from, kind::ATS, offer.send, &[]);
                     let why = format!("no memory for a message of {} bytes from {from}", offer.len);
                     self.ops.finish(key, Err(Error::Memory(why)));
                     return;
@@ -348,7 +348,7 @@ impl Engine {
         }
         // One that is being copied is let go when both sides are quiet, one that is viewed with the view (W1).
         if !copying && !self.views.shows(from, send) {
-            self.post_unasked(from, kind::TAKEN, send)?;
+            self.post_unasked(from, kind::ATS, send)?;
         }
         Ok(())
     }

@@ -328,7 +328,7 @@ impl Engine {
             };
             let left = get.len - get.done - len;
             let inline = Words([get.at + get.done, left]).bytes();
-            let frame = frame(kind::GOT, get.request, &inline, body);
+            let frame = frame(kind::GET_REPLY, get.request, &inline, body);
             match transport.push(to, &frame) {
                 Push::Done => {
                     budget.spend(len);

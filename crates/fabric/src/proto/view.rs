@@ -4,7 +4,7 @@
 //! (its deadline was over) revokes the claim word *before* it uses its buffer again, and the view finds that out.
 //!
 //! # Invariants
-//! W1 The sender hears TAKEN (or REFUSED) when the view is dropped, and not before, whatever it asked meanwhile: until then
+//! W1 The sender gets ATS (or REFUSED) when the view is dropped, and not before, whatever it asked meanwhile: until then
 //!    its claim word is not used for another message (V2 of `rendezvous`).
 //! W2 Nothing of a view is told to another life of its sender's number, and the claim word of a sender that is
 //!    gone is not looked at: its memory may be somebody else's.
@@ -84,11 +84,7 @@ impl Engine {
         };
         let view = self.views.open.swap_remove(index);
         if view.word.is_ok() {
-            let kind = if was_taken {
-                kind::TAKEN
-            } else {
-                kind::REFUSED
-            };
+            let kind = if was_taken { kind::ATS } else { kind::REFUSED };
             self.post(view.from, kind, view.send, &[]);
         }
     }

@@ -42,18 +42,18 @@ fn coming(world: &World) -> u64 {
 #[test]
 fn a_long_active_message_takes_no_memory_on_a_word() {
     let mut world = World::new();
-    world.say(kind::ACTIVE_OFFER, 0, &long(LONG_MAX + 1, 1), &[]);
+    world.say(kind::ACTIVE_RTS, 0, &long(LONG_MAX + 1, 1), &[]);
     assert!(world.is_turned_away(), "longer than there are any");
     assert_eq!(coming(&world), 0);
     // Nobody runs it: nothing is fetched, and who wants a reply hears so.
     world.join(1);
-    world.say(kind::ACTIVE_OFFER, 7, &long(LONG_MAX, 99), &[]);
+    world.say(kind::ACTIVE_RTS, 7, &long(LONG_MAX, 99), &[]);
     assert_eq!(coming(&world), 0);
     assert!(!world.is_turned_away());
     // However many it offers.
     let mut most = 0;
     for offered in 0..300 {
-        world.say(kind::ACTIVE_OFFER, 0, &long(LONG_MAX, 1), &[]);
+        world.say(kind::ACTIVE_RTS, 0, &long(LONG_MAX, 1), &[]);
         most = most.max(coming(&world));
         assert!(most <= 2 * LONG_MAX, "{most} bytes after {offered} offers");
     }
@@ -93,7 +93,7 @@ fn what_is_too_long_is_an_error() {
 #[test]
 fn who_reads_no_answers_to_what_it_withdraws_is_turned_away() {
     let offer = long(8, 99);
-    for (kind, inline) in [(kind::WITHDRAW, &[][..]), (kind::ACTIVE_OFFER, &offer)] {
+    for (kind, inline) in [(kind::WITHDRAW, &[][..]), (kind::ACTIVE_RTS, &offer)] {
         let mut world = World::new();
         let mut said = 0;
         while !world.is_turned_away() {
@@ -158,10 +158,7 @@ fn what_is_kept_of_a_peer_is_bounded_and_it_hears_so() {
         offset: 0,
     };
     let offer = offer.words().bytes();
-    for (kind, inline, body) in [
-        (kind::EAGER, &[][..], &body[..]),
-        (kind::OFFER, &offer, &[]),
-    ] {
+    for (kind, inline, body) in [(kind::EAGER, &[][..], &body[..]), (kind::RTS, &offer, &[])] {
         let mut world = World::new();
         let (mut said, mut was_told) = (0u64, false);
         while !world.is_turned_away() {
