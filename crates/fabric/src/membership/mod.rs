@@ -53,21 +53,30 @@
 //! N4 What an agent keeps grows with nodes and slots: 8 bytes per slot of others, and two words per
 //!    follower and table (`ledger`). Per connection at most one piece of each table is under way,
 //!    and what is said within `silence`.
-//! N5 A message that breaks the rules ends the connection with its sender and changes nothing else;
-//!    its sender is not called again in that life.
+//! N5 A message that breaks a rule ends the connection with its sender, for the rest of that life;
+//!    what the message said before that point counts, and nothing after it. The head takes such a
+//!    sender for lost; a member that hears it from the head reports the head as lost for good.
+//!
+//! # What it does not guarantee
+//! * That all have heard the same when the head dies: its last orders reach some and not others,
+//!   and stay so.
+//! * That a member uses its own name: a connection says only who may call at all (the domain's
+//!   secret).
+//! * Small numbers of messages: each agent sends a beat to each other one. A thousand nodes with
+//!   the default are 2,000 messages of a few bytes per second and agent.
 //!
 //! # For who runs it
 //! * Carry out actions in order. Messages of a connection arrive in order or not at all;
 //!   [`Event::Closed`] comes after the last one, and nothing after it. [`Action::Close`] lets what
 //!   was sent before go out.
-//! * [`Event::Tick`] comes about every [`Config::beat`]. Time counts at most a quarter of `silence`
-//!   per tick: an agent that was stopped hears what has arrived meanwhile before it takes others
-//!   for silent.
+//! * [`Event::Tick`] comes about every [`Config::beat`], after the messages that have arrived by
+//!   then. Time counts at most a quarter of `silence` per tick, so an agent that was stopped hears
+//!   what others said meanwhile before it takes them for silent.
 //! * Before a unit is shown as lost, deliver what has arrived of it (T4 of
-//!   [`transport`](crate::transport)). Nothing is lost with the order of the actions:
-//!   [`Action::RaiseEpoch`] comes last, after all entries have been written.
-//! * The connection says who may call at all (the domain's secret). A member that uses another
-//!   one's name is not found out.
+//!   [`transport`](crate::transport)). [`Action::RaiseEpoch`] comes last, after all entries have
+//!   been written.
+//! * The machine refuses agents of old lives. Whoever takes messages of *units* asks the roster, or
+//!   [`Membership::is_member`], in which life they are.
 //!
 //! # Files
 //! `id` (nodes, slots, lives) · `event` (what happens, what has to be done) · `message` (what

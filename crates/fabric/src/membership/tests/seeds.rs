@@ -8,7 +8,7 @@ use fastrand::Rng;
 const HOSTS: u8 = 4;
 const SLOTS: u32 = 2;
 const STEPS: usize = 200;
-const SEEDS: u64 = 1500;
+const SEEDS: u64 = 3000;
 
 /// What seeds made happen, so that the test can say that everything does.
 #[derive(Debug, Default)]
