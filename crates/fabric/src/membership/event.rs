@@ -1,6 +1,7 @@
 //! What happens to an agent, and what it has to do.
 
-use super::id::{NodeLife, Peer, Slot};
+use super::id::NodeLife;
+use crate::{PeerId, Slot};
 use serde::{Deserialize, Serialize};
 
 /// A connection with another agent.
@@ -160,7 +161,7 @@ pub enum Action {
     /// A unit of another node is there: write its entry.
     UnitJoined {
         /// Which one.
-        peer: Peer,
+        peer: PeerId,
         /// Which life.
         incarnation: u32,
         /// What it says of itself.
@@ -169,14 +170,14 @@ pub enum Action {
     /// A unit of another node is gone: its entry is dead.
     UnitLost {
         /// Which one.
-        peer: Peer,
+        peer: PeerId,
         /// Which life.
         incarnation: u32,
     },
     /// A slot of another node is free: its entry is.
     UnitFreed {
         /// Which one.
-        peer: Peer,
+        peer: PeerId,
         /// Which life was the last.
         incarnation: u32,
     },

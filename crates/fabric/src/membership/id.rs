@@ -1,11 +1,10 @@
-//! Whom a message means: nodes, slots on them, and which life of each.
+//! Whom a message means: nodes, and which life of each.
 
+use crate::{PeerId, Slot};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::ops::RangeInclusive;
 
-/// Bits of a slot in a domain-wide peer id.
-const SLOT_BITS: u32 = 12;
 /// Bits of a unit's incarnation that count the lives of its slot in one life of its node.
 const LIFE_BITS: u32 = 20;
 
@@ -18,7 +17,7 @@ impl NodeId {
     /// The node whose agent orders all nodes.
     pub const HEAD: NodeId = NodeId(0);
     /// Numbers that there are.
-    pub const COUNT: u32 = 1 << (32 - SLOT_BITS);
+    pub const COUNT: u32 = PeerId::NODES_MAX;
 
     /// The node with this number; `None` from [`NodeId::COUNT`] on.
     pub fn new(number: u32) -> Option<NodeId> {
@@ -29,25 +28,10 @@ impl NodeId {
     pub fn number(self) -> u32 {
         self.0
     }
-}
 
-/// Index of a unit among those of its node, below 2^12. Its node's agent owns it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(try_from = "u32", into = "u32")]
-pub struct Slot(u32);
-
-impl Slot {
-    /// Slots that a node can have.
-    pub const COUNT: u32 = 1 << SLOT_BITS;
-
-    /// The slot with this index; `None` from [`Slot::COUNT`] on.
-    pub fn new(index: u32) -> Option<Slot> {
-        (index < Self::COUNT).then_some(Slot(index))
-    }
-
-    /// Its index.
-    pub fn index(self) -> u32 {
-        self.0
+    /// The unit in a slot of it.
+    pub(super) fn unit(self, slot: Slot) -> PeerId {
+        PeerId::new(self.0, slot.0)
     }
 }
 
@@ -62,28 +46,6 @@ impl From<NodeId> for u32 {
     fn from(node: NodeId) -> u32 {
         node.0
     }
-}
-
-impl TryFrom<u32> for Slot {
-    type Error = &'static str;
-    fn try_from(index: u32) -> Result<Self, Self::Error> {
-        Slot::new(index).ok_or("no index of a slot")
-    }
-}
-
-impl From<Slot> for u32 {
-    fn from(slot: Slot) -> u32 {
-        slot.0
-    }
-}
-
-/// A unit, anywhere in the domain.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Peer {
-    /// Its node.
-    pub node: NodeId,
-    /// Its slot there.
-    pub slot: Slot,
 }
 
 /// One life of a node: of its agent, and of the units that the agent admits.

@@ -1,7 +1,8 @@
 //! What agents say to each other, and how it is read: bounded, and without an allocation.
 
-use super::id::{NodeLife, Slot};
+use super::id::NodeLife;
 use super::{Departure, Refusal, SlotState};
+use crate::Slot;
 use serde::{Deserialize, Serialize};
 
 /// Agents of different versions refuse each other.

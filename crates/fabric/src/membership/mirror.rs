@@ -2,8 +2,10 @@
 //! themselves is in the roster, which the layer above writes.
 
 use super::SlotState;
-use super::id::{NodeLife, Slot};
+use super::id::NodeLife;
 use super::message::{Nonsense, SlotEntry};
+use crate::Slot;
+use samite_mem::PEERS_MAX;
 
 /// The slots of one life of a node, as far as its agent has told.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
@@ -54,7 +56,10 @@ impl Mirror {
         if !life.incarnations().contains(&entry.incarnation) {
             return Err(Nonsense("an incarnation of another life of the node"));
         }
-        let index = entry.slot.index() as usize;
+        let index = entry.slot.index();
+        if index >= PEERS_MAX {
+            return Err(Nonsense("a slot that cannot be"));
+        }
         let before = self.slots.get(index).copied().unwrap_or(EMPTY);
         let is_new = entry.incarnation > before.incarnation;
         let goes_on = entry.incarnation == before.incarnation && entry.state > before.state;
@@ -92,6 +97,6 @@ impl Mirror {
     pub(super) fn living(&self) -> impl Iterator<Item = (Slot, u32)> {
         let slots = self.slots.iter().enumerate();
         let living = slots.filter(|(_, slot)| slot.state == SlotState::Alive);
-        living.filter_map(|(index, slot)| Some((Slot::new(index as u32)?, slot.incarnation)))
+        living.map(|(index, slot)| (Slot(index as u32), slot.incarnation))
     }
 }

@@ -79,7 +79,7 @@
 //!   [`Membership::is_member`], in which life they are.
 //!
 //! # Files
-//! `id` (nodes, slots, lives) · `event` (what happens, what has to be done) · `message` (what
+//! `id` (nodes, lives) · `event` (what happens, what has to be done) · `message` (what
 //! agents say) · `ledger` (a table that tells its changes) · `mirror` (slots of another node) ·
 //! `nodes` (changes of nodes, everywhere) · `head` (the orders) · `greeting` (how two agents begin)
 //! · `links` (connections)
@@ -97,14 +97,16 @@ mod nodes;
 mod tests;
 
 pub use event::{Action, Departure, Event, Link, Refusal, SlotState};
-pub use id::{NodeId, NodeLife, Peer, Slot};
+pub use id::{NodeId, NodeLife};
 pub use message::MESSAGE_MAX;
 
+use crate::Slot;
 use head::Head;
 use ledger::Ledger;
 use links::{Holder, Line};
 use message::{Message, SlotEntry};
 use nodes::Node;
+use samite_mem::PEERS_MAX;
 use std::collections::BTreeMap;
 
 /// Most bytes of what a unit says of itself.
@@ -289,6 +291,7 @@ impl Membership {
     fn own_slot(&mut self, slot: Slot, incarnation: u32, state: SlotState, identity: &[u8]) {
         let life = self.life.expect("units join a member");
         assert!(life.incarnations().contains(&incarnation) && identity.len() <= IDENTITY_MAX);
+        assert!(slot.index() < PEERS_MAX, "{slot} of a node");
         let before = self.slots.get(slot);
         if before.is_some_and(|own| (own.incarnation, own.state) == (incarnation, state)) {
             return;

@@ -1,7 +1,7 @@
 //! What every agent does with changes of nodes and slots that it is told, the head with its own
 //! orders, too.
 
-use super::id::{NodeId, NodeLife, Peer};
+use super::id::{NodeId, NodeLife};
 use super::links::Line;
 use super::message::{NodeEntry, Nonsense, SlotEntry, Standing, entries};
 use super::mirror::{Mirror, Turn};
@@ -134,7 +134,7 @@ impl Membership {
             incarnation: node.incarnation,
         };
         let lost = node.mirror.living().map(|(slot, incarnation)| {
-            let peer = Peer { node: id, slot };
+            let peer = id.unit(slot);
             Action::UnitLost { peer, incarnation }
         });
         out.extend(lost);
@@ -176,8 +176,7 @@ impl Membership {
             if entry.identity.len() > IDENTITY_MAX {
                 return Err(Nonsense("an identity that is too long"));
             }
-            let slot = entry.slot;
-            let peer = Peer { node: id, slot };
+            let peer = id.unit(entry.slot);
             let turns = node.mirror.apply(life, &entry)?;
             out.extend(turns.map(|turn| match turn {
                 Turn::Joined(incarnation) => Action::UnitJoined {

@@ -3,9 +3,11 @@
 use super::super::ledger::Ledger;
 use super::super::message::{NodeEntry, SlotEntry, Standing, encode};
 use super::super::nodes::Node;
-use super::super::{Config, Departure, Event, Membership, NodeId, NodeLife, Slot, SlotState};
+use super::super::{Config, Departure, Event, Membership, NodeId, NodeLife, SlotState};
 use super::config;
 use super::world::{Step, World};
+use crate::Slot;
+use samite_mem::PEERS_MAX;
 
 /// A domain of these hosts that has come to rest.
 fn domain(config: Config, hosts: &[u8]) -> World {
@@ -32,7 +34,7 @@ fn tables_longer_than_a_message_travel_in_pieces() {
     let mut world = domain(config(), &[0, 1]);
     for host in [0, 1] {
         let process = world.on_host(host).unwrap();
-        for slot in 0..Slot::COUNT {
+        for slot in 0..PEERS_MAX as u32 {
             let at_once = false;
             world.step(&Step::Turn {
                 process,
@@ -47,7 +49,7 @@ fn tables_longer_than_a_message_travel_in_pieces() {
     settle(&mut world);
     world.check_rest(|_| true).unwrap();
     let seen = &world.processes[&world.on_host(2).unwrap()].seen;
-    assert_eq!(seen.units.len() as u32, 2 * Slot::COUNT);
+    assert_eq!(seen.units.len(), 2 * PEERS_MAX);
 }
 
 #[test]
@@ -281,7 +283,7 @@ fn a_hundred_thousand_units_on_a_thousand_nodes_fit() {
         for slot in 0..UNITS {
             let entry = SlotEntry {
                 sequence: u64::from(slot) + 1,
-                slot: Slot::new(slot).unwrap(),
+                slot: Slot(slot),
                 incarnation: 1,
                 state: SlotState::Alive,
                 identity: &[7; 100],

@@ -1,10 +1,12 @@
 //! Messages that break one rule each, at a machine that knows nobody else. Each test begins with
 //! one that breaks none.
 
+use super::super::SlotState;
 use super::super::message::{Message, NodeEntry, SlotEntry, Standing, encode};
 use super::super::{Action, Departure, Event, Link, Membership, NodeId, NodeLife, Refusal};
-use super::super::{Slot, SlotState};
 use super::config;
+use crate::Slot;
+use samite_mem::PEERS_MAX;
 
 const DOMAIN: u64 = 9;
 const CALL: Link = Link::Out(1);
@@ -113,7 +115,7 @@ fn a_head_that_breaks_a_rule_is_not_heard_again() {
 fn slot(sequence: u64, slot: u32, incarnation: u32, identity: &[u8]) -> Vec<u8> {
     encode(&SlotEntry {
         sequence,
-        slot: Slot::new(slot).unwrap(),
+        slot: Slot(slot),
         incarnation,
         state: SlotState::Alive,
         identity,
@@ -137,7 +139,12 @@ fn slots_follow_their_rules() {
         ("no life", 1, slot(2, 2, 0, &[])),
         ("a life of another life", 1, slot(2, 1, (1 << 20) + 1, &[])),
         ("a long identity", 1, slot(2, 1, 3, &[7; 1025])),
-        ("a slot that cannot be", 1, vec![2, 255, 255, 3, 3, 0, 0]),
+        (
+            "a slot that cannot be",
+            1,
+            slot(2, PEERS_MAX as u32, 3, &[]),
+        ),
+        ("no entry", 1, vec![255; 30]),
     ];
     for (what, after, entries) in wrong {
         let (mut agent, entries) = (agent.clone(), &entries);
@@ -148,12 +155,17 @@ fn slots_follow_their_rules() {
 
 #[test]
 fn messages_have_their_place() {
-    let bytes = vec![0; super::super::MESSAGE_MAX + 1];
-    let link = CALL;
-    assert!(closes(&member().on_event(Event::Message {
-        link,
-        bytes: &bytes
-    })));
+    // Each of these entries may be, and there are too many in one message.
+    let entries = |count: u32| -> Vec<u8> {
+        let all = 1..=count;
+        all.flat_map(|number| slot(number.into(), number, 1, &[7; 1024]))
+            .collect()
+    };
+    for (count, is_too_long) in [(15, false), (16, true)] {
+        let (after, entries) = (0, &entries(count));
+        let actions = hear(&mut member(), CALL, &Message::Slots { after, entries });
+        assert_eq!(closes(&actions), is_too_long, "{count} entries");
+    }
     let wrong = [
         Message::NodesSeen(0),
         Message::SlotsSeen(0),
@@ -336,4 +348,18 @@ fn a_call_that_nobody_answers_is_made_again() {
         }));
     }
     assert_eq!(calls, [0, 80, 160]);
+}
+
+#[test]
+fn who_is_told_that_its_domain_is_over_calls_the_head_no_more() {
+    let mut agent = member();
+    agent.on_event(Event::Closed { link: CALL });
+    agent.on_event(Event::Tick { now: 15 });
+    let link = Link::Out(2);
+    agent.on_event(Event::Connected { link });
+    let actions = hear(&mut agent, link, &Message::Refused(Refusal::OtherDomain));
+    assert!(actions.contains(&Action::HeadLost { finally: true }));
+    for now in (30..300).step_by(15) {
+        assert_eq!(agent.on_event(Event::Tick { now }), []);
+    }
 }

@@ -1,6 +1,7 @@
 //! What one agent was told by its machine. Each action is checked against what came before.
 
-use super::super::{Action, NodeId, NodeLife, Peer, SlotState};
+use super::super::{Action, NodeId, NodeLife, SlotState};
+use crate::PeerId;
 use std::collections::BTreeMap;
 
 /// The roster that the actions write.
@@ -9,13 +10,22 @@ pub(super) struct Seen {
     pub(super) domain: u64,
     /// Members, without the own node.
     pub(super) members: BTreeMap<NodeId, u32>,
-    pub(super) units: BTreeMap<Peer, (u32, SlotState)>,
+    pub(super) units: BTreeMap<PeerId, (u32, SlotState)>,
     pub(super) head_lost: bool,
     /// What it says need not be true.
     pub(super) liar: Option<NodeId>,
     /// The highest incarnations so far.
     last_nodes: BTreeMap<NodeId, u32>,
-    last_units: BTreeMap<Peer, u32>,
+    last_units: BTreeMap<PeerId, u32>,
+}
+
+/// What a unit says of itself; long enough that a node with all slots taken tells of them in pieces.
+pub(super) fn identity_of(incarnation: u32) -> Vec<u8> {
+    incarnation.to_le_bytes().repeat(16)
+}
+
+fn is_of(peer: &PeerId, node: NodeId) -> bool {
+    peer.node() == node.number()
 }
 
 /// Fails with a sentence.
@@ -52,7 +62,9 @@ impl Seen {
                     .iter()
                     .rev()
                     .map_while(|action| match action {
-                        Action::UnitLost { peer, .. } if peer.node == life.node => Some(peer.slot),
+                        Action::UnitLost { peer, .. } if is_of(peer, life.node) => {
+                            Some(peer.slot())
+                        }
                         _ => None,
                     });
                 must!(
@@ -88,8 +100,8 @@ impl Seen {
                     before == Some(life.incarnation),
                     "{life} went and was not there"
                 );
-                let is_its = |peer: &Peer| peer.node == life.node;
-                let alive = |(peer, unit): (&Peer, &(u32, SlotState))| {
+                let is_its = |peer: &PeerId| is_of(peer, life.node);
+                let alive = |(peer, unit): (&PeerId, &(u32, SlotState))| {
                     is_its(peer) && unit.1 == SlotState::Alive
                 };
                 must!(
@@ -103,9 +115,10 @@ impl Seen {
                 incarnation,
                 identity,
             } => {
-                let node = self.members.get(&peer.node);
-                let life = node.map(|incarnation| NodeLife {
-                    node: peer.node,
+                let node = NodeId::new(peer.node()).ok_or("no node")?;
+                let known = self.members.get(&node);
+                let life = known.map(|incarnation| NodeLife {
+                    node,
                     incarnation: *incarnation,
                 });
                 let is_of_life = life.is_some_and(|l| l.incarnations().contains(incarnation));
@@ -115,9 +128,9 @@ impl Seen {
                     last.is_none_or(|last| last < *incarnation),
                     "{peer:?} lives again"
                 );
-                let is_true = **identity == incarnation.to_le_bytes();
+                let is_true = **identity == identity_of(*incarnation);
                 must!(
-                    is_true || self.liar == Some(peer.node),
+                    is_true || self.liar == Some(node),
                     "{peer:?} is another one"
                 );
                 let before = self.units.insert(*peer, (*incarnation, SlotState::Alive));
@@ -149,9 +162,7 @@ impl Seen {
         let alive = self
             .units
             .iter()
-            .filter(|(peer, unit)| peer.node == node && unit.1 == SlotState::Alive);
-        alive
-            .map(|(peer, unit)| (peer.slot.index(), unit.0))
-            .collect()
+            .filter(|(peer, unit)| is_of(peer, node) && unit.1 == SlotState::Alive);
+        alive.map(|(peer, unit)| (peer.slot().0, unit.0)).collect()
     }
 }

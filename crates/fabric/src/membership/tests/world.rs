@@ -3,8 +3,9 @@
 //!
 //! A rule that is broken is kept as a sentence; whoever drives the world looks for it.
 
-use super::super::{Action, Config, Event, Link, Membership, NodeLife, Slot, SlotState};
-use super::seen::Seen;
+use super::super::{Action, Config, Event, Link, Membership, NodeLife, SlotState};
+use super::seen::{Seen, identity_of};
+use crate::Slot;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// What can happen.
@@ -332,8 +333,8 @@ impl World {
             Some((now, _)) => (*now, SlotState::Free),
         };
         process.units.insert(slot, (incarnation, state));
-        let slot = Slot::new(slot).unwrap();
-        let identity = &incarnation.to_le_bytes();
+        let slot = Slot(slot);
+        let identity = &identity_of(incarnation);
         self.event(
             id,
             Event::Slot {
