@@ -12,6 +12,7 @@ use crate::wire::{frame, kind};
 use crate::{Bell, Config, Error, Identity, PeerId, PeerInfo, Result, Whom};
 use samite_mem::Biased;
 use samite_mem::ring::Body;
+use std::cell::Cell;
 use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -28,6 +29,11 @@ impl AsRef<Fabric> for Fabric {
     fn as_ref(&self) -> &Fabric {
         self
     }
+}
+
+thread_local! {
+    /// The deadline of a call of [`Fabric::within`] that this thread is in.
+    static WITHIN: Cell<Option<Duration>> = const { Cell::new(None) };
 }
 
 /// What all clones of a fabric share.
@@ -175,10 +181,23 @@ impl Fabric {
         self.0.seat.as_ref().map(|seat| seat.domain.as_str())
     }
 
-    /// The deadline of waits.
+    /// The deadline of waits, in this thread.
     pub fn deadline(&self) -> Duration {
         // ORDERING: Relaxed: a number by itself, here and in `set_deadline`.
-        Duration::from_nanos(self.0.deadline.load(Ordering::Relaxed))
+        let usual = || Duration::from_nanos(self.0.deadline.load(Ordering::Relaxed));
+        WITHIN.get().unwrap_or_else(usual)
+    }
+
+    /// Runs `f`, in which the waits of this thread have this deadline. Those of other threads keep theirs.
+    pub fn within<R>(&self, deadline: Duration, f: impl FnOnce() -> R) -> R {
+        struct Before(Option<Duration>);
+        impl Drop for Before {
+            fn drop(&mut self) {
+                WITHIN.set(self.0);
+            }
+        }
+        let _before = Before(WITHIN.replace(Some(deadline)));
+        f()
     }
 
     /// Has the agent end who still copies into buffers of this process, long after their messages were given up.

@@ -117,10 +117,17 @@ pub enum Error {
         /// Who.
         unit: Unit,
     },
-    /// A lock was asked for by the unit that holds it, or by an operator or a handler that runs while this unit waits for
-    /// it: locks are not recursive.
+    /// A lock was asked for by the unit that holds it, or by a thread, an operator or a handler while this unit waits
+    /// for it: locks are not recursive.
     #[error("this unit holds the lock already, or is waiting for it; locks are not recursive")]
     AlreadyHeld,
+    /// A collective of a team that another thread of this unit is calling one of, or whose operator this is. This one
+    /// did not begin.
+    #[error(
+        "another thread of this unit is in a collective of this team; give each thread a team of its own \
+         (`Team::duplicate`), or let them take turns"
+    )]
+    TeamInUse,
     /// No number is free at all members of the team at once.
     #[error(
         "no number of a segment is free at all members; free some segments or allocate larger ones"
@@ -135,5 +142,5 @@ samite_mem::error_codes!(Error, "pgas", {
     UnitLost = 200, OutOfRange = 201, NoSuchRank = 202, NotAMember = 203, BadPointer = 204,
     TooLarge = 205, OutOfMemory = 206, AlreadyBegun = 207, NoSuchUpdate = 208, WrongLength = 209,
     Mismatch = 210, NoMemory = 211, Refused = 212, NoPhase = 213, AlwaysShared = 214,
-    Conflict = 215, HolderLost = 216, AlreadyHeld = 217, NoSegment = 218,
+    Conflict = 215, HolderLost = 216, AlreadyHeld = 217, NoSegment = 218, TeamInUse = 219,
 }, inner: Fabric, Array);

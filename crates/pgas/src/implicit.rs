@@ -1,35 +1,61 @@
 //! Operations that were started without a handle, until they are flushed.
 
 use crate::Unit;
+use parking_lot::Mutex;
 use samite_fabric::{Error, Handle};
-use std::cell::RefCell;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::ThreadId;
 
 /// As many are kept before those that have ended are sorted out.
 const SWEEP: usize = 256;
 
 /// See the module's text. The fabric bounds how many operations a peer has unanswered, so what is kept here is
 /// bounded, too, however long nobody flushes.
+///
+/// A flush of one thread waits for the operations of all. A failure is told by the next flush of the thread that started
+/// the operation, and by the flush that found it.
 #[derive(Debug, Default)]
-pub(crate) struct Implicit(RefCell<Kept>);
+pub(crate) struct Implicit {
+    kept: Mutex<Kept>,
+    /// Held while operations that were taken out are waited for: a flush of another thread waits for them, too.
+    flushing: Mutex<()>,
+    /// Something is kept, or being waited for.
+    is_used: AtomicBool,
+}
+
+/// An operation.
+#[derive(Debug)]
+struct Pending {
+    /// Which thread started it.
+    thread: ThreadId,
+    /// With whom it goes to.
+    unit: Unit,
+    handle: Handle<u64>,
+}
 
 #[derive(Debug, Default)]
 struct Kept {
-    /// With whom they go to.
-    pending: Vec<(Unit, Handle<u64>)>,
-    /// The first failure of those to each unit that ended before somebody asked: the next flush tells it.
-    failed: Vec<(Unit, Error)>,
+    pending: Vec<Pending>,
+    /// The first failure of those of each thread to each unit: its next flush tells it.
+    failed: Vec<(ThreadId, Unit, Error)>,
     /// How many were left by the last sweep.
     left: usize,
 }
 
 impl Implicit {
-    /// Keeps an operation that may be in flight.
+    /// Keeps an operation that may be in flight, of this thread.
     pub(crate) fn keep(&self, unit: Unit, handle: Handle<u64>) {
         if handle.is_complete() {
             return;
         }
-        let kept = &mut *self.0.borrow_mut();
-        kept.pending.push((unit, handle));
+        let mut kept = self.kept.lock();
+        kept.pending.push(Pending {
+            thread: std::thread::current().id(),
+            unit,
+            handle,
+        });
+        // ORDERING: Relaxed: this thread sees it, and whoever is told by it what it did.
+        self.is_used.store(true, Ordering::Relaxed);
         if kept.pending.len() >= SWEEP + 2 * kept.left {
             kept.sweep();
         }
@@ -38,27 +64,45 @@ impl Implicit {
     /// Whether a flush has nothing to do.
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
-        let kept = self.0.borrow();
-        kept.pending.is_empty() && kept.failed.is_empty()
+        !self.is_used.load(Ordering::Relaxed)
     }
 
     /// Waits for all operations, or those to one unit; their first failure.
     pub(crate) fn flush(&self, of: Option<Unit>) -> Result<(), Error> {
+        if self.is_empty() {
+            return Ok(());
+        }
         let is_wanted = |unit: Unit| of.is_none_or(|of| of == unit);
-        let (handles, failed) = {
-            let kept = &mut *self.0.borrow_mut();
-            let handles = kept.pending.extract_if(.., |(unit, _)| is_wanted(*unit));
-            let handles: Vec<_> = handles.map(|(_, handle)| handle).collect();
-            let failed = kept.failed.extract_if(.., |(unit, _)| is_wanted(*unit));
-            (handles, failed.map(|(_, error)| error).next())
+        let _flushing = self.flushing.lock();
+        let me = std::thread::current().id();
+        let pending: Vec<Pending> = {
+            let pending = &mut self.kept.lock().pending;
+            pending.extract_if(.., |op| is_wanted(op.unit)).collect()
         };
-        let ended = samite_fabric::wait_all(handles);
-        failed.map_or(Ok(()), Err).and(ended.map(drop))
+        let mut first = None;
+        for Pending {
+            thread,
+            unit,
+            handle,
+        } in pending
+        {
+            if let Err(error) = handle.wait() {
+                self.kept.lock().fail(thread, unit, &error);
+                first.get_or_insert(error);
+            }
+        }
+        let mut kept = self.kept.lock();
+        let own = |(thread, unit, _): &mut (ThreadId, Unit, _)| *thread == me && is_wanted(*unit);
+        let failed = kept.failed.extract_if(.., own);
+        let failed: Vec<Error> = failed.map(|(.., error)| error).collect();
+        let is_used = !kept.pending.is_empty() || !kept.failed.is_empty();
+        self.is_used.store(is_used, Ordering::Relaxed);
+        failed.into_iter().next().or(first).map_or(Ok(()), Err)
     }
 
     #[cfg(test)]
     pub(crate) fn len(&self) -> usize {
-        self.0.borrow().pending.len()
+        self.kept.lock().pending.len()
     }
 }
 
@@ -66,15 +110,20 @@ impl Kept {
     /// Lets go of those that have ended.
     #[cold]
     fn sweep(&mut self) {
-        let over = self.pending.extract_if(.., |(_, handle)| handle.is_over());
-        for (unit, handle) in over {
-            if let Err(error) = handle.wait()
-                && self.failed.iter().all(|(known, _)| *known != unit)
-            {
-                self.failed.push((unit, error));
+        let over = self.pending.extract_if(.., |op| op.handle.is_over());
+        for op in over.collect::<Vec<_>>() {
+            if let Err(error) = op.handle.wait() {
+                self.fail(op.thread, op.unit, &error);
             }
         }
         self.left = self.pending.len();
+    }
+
+    fn fail(&mut self, thread: ThreadId, unit: Unit, error: &Error) {
+        let is_known = |(of, to, _): &(ThreadId, Unit, _)| (*of, *to) == (thread, unit);
+        if !self.failed.iter().any(is_known) {
+            self.failed.push((thread, unit, error.clone()));
+        }
     }
 }
 

@@ -18,6 +18,12 @@
 //! `waited` (deadlines of what is not one wait) · `segment/` (memory of a team, and all access to it) · `atomic` (updates) · `collective/` ·
 //! `lock/` · `array/` · `check/` (finds races) · `ending` (who leaves when) · `error`
 //!
+//! # Threads
+//! Any thread may use any of it. What is mapped is put, got and updated without a lock: a pointer is looked up in a
+//! table of the thread (`job/pointers`). A team's collectives are called by one thread at a time (`team/turn`), and
+//! so are those of a lock (`lock/drive/place`); a second one gets an error and changes nothing. No lock is held
+//! while an operator runs or anything is waited for, except the turn of a team, and that of flushes.
+//!
 //! # Rules
 //! * No `unsafe`, and no reference to memory that others may write: phases prove that they do not.
 //! * What is mapped is reached by a load, a store or a memcpy; all else has a path over messages, and every

@@ -8,6 +8,7 @@
 //! the pointer, and so notice the use of freed memory.
 
 use crate::pointer::{Flags, Origin};
+use crate::segment::Numbers;
 use crate::{GlobalPtr, Result, Unit};
 use range_alloc::RangeAllocator;
 use samite_fabric::{Fabric, Segment};
@@ -48,7 +49,7 @@ impl LocalHeap {
     /// A zeroed piece. Errors: the budget, the number of segments.
     pub(crate) fn allocate(
         &mut self,
-        fabric: &Fabric,
+        (fabric, numbers): (&Fabric, &Numbers),
         me: Unit,
         bytes: u64,
     ) -> Result<GlobalPtr<u8>> {
@@ -63,7 +64,7 @@ impl LocalHeap {
             .find_map(|chunk| Some((cut(chunk)?.start, chunk)));
         let (offset, chunk) = match found {
             Some(found) => found,
-            None => (0, self.grow(fabric, rounded)?),
+            None => (0, self.grow((fabric, numbers), rounded)?),
         };
         let segment = chunk.segment.key().segment as u16;
         chunk.segment.bytes().slice(offset, rounded).fill(0);
@@ -88,9 +89,9 @@ impl LocalHeap {
         }
     }
 
-    fn grow(&mut self, fabric: &Fabric, bytes: u64) -> Result<&mut Chunk> {
+    fn grow(&mut self, (fabric, numbers): (&Fabric, &Numbers), bytes: u64) -> Result<&mut Chunk> {
         let with_generations = (bytes / GRAIN).saturating_mul(GRAIN + 1);
-        let number = highest_free(&fabric.free_segments()).ok_or(crate::Error::NoSegment)?;
+        let number = numbers.highest(fabric)?;
         let segment = fabric.allocate_as(number, with_generations.max(CHUNK))?;
         let mut free = RangeAllocator::new(0..data_bytes(segment.key().bytes));
         // A fresh range that is long enough.
@@ -118,11 +119,4 @@ impl LocalHeap {
         }
         true
     }
-}
-
-/// Chunks take their numbers from the top. Teams agree on the lowest one that is free at all members, and
-/// the memory by which they agree may itself be a new chunk.
-fn highest_free(free: &[u64]) -> Option<u32> {
-    let word = free.iter().rposition(|bits| *bits != 0)?;
-    Some(word as u32 * 64 + free[word].ilog2())
 }

@@ -5,42 +5,47 @@
 //! memory that is not mapped here. It is none of the waits of the fabric (a receive, a handle), no access by a pointer, and
 //! no `load`.
 
+use parking_lot::Mutex;
 use samite_fabric::Fabric;
-use std::cell::{Cell, RefCell};
 use std::fmt::Debug;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
 /// Something left in the middle.
-pub(crate) trait Finish: Debug {
-    /// Goes on as far as that takes no waiting: the fabric's deadline is zero meanwhile. Returns whether nothing is left
+pub(crate) trait Finish: Debug + Send {
+    /// Goes on as far as that takes no waiting: the deadline of this thread is zero meanwhile. Returns whether nothing is left
     /// to do.
     fn go_on(&mut self) -> bool;
 }
 
-type Left = Vec<Box<dyn Finish>>;
-
 /// All of it, of one unit.
 #[derive(Debug, Default)]
-pub(crate) struct Unfinished {
-    left: RefCell<Left>,
+pub(crate) struct Unfinished(Mutex<Left>);
+
+#[derive(Debug, Default)]
+struct Left {
+    left: Vec<Box<dyn Finish>>,
+    /// How much of it a thread has taken out, to go on with it.
+    out: usize,
     /// Global memory has ended here.
-    over: Cell<bool>,
+    is_over: bool,
 }
 
 impl Unfinished {
     pub(crate) fn add(&self, left: impl Finish + 'static) {
-        if !self.over.get() {
-            self.left.borrow_mut().push(Box::new(left));
+        let mut all = self.0.lock();
+        if !all.is_over {
+            all.left.push(Box::new(left));
         }
     }
 
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
-        self.left.borrow().is_empty()
+        let all = self.0.lock();
+        all.left.is_empty() && all.out == 0
     }
 
-    /// Goes on with all of it.
+    /// Goes on with all of it, but for what another thread goes on with.
     #[inline]
     pub(crate) fn step(&self, fabric: &Fabric) {
         if !self.is_empty() {
@@ -51,12 +56,10 @@ impl Unfinished {
     #[cold]
     fn go_on(&self, fabric: &Fabric) {
         // A handler that runs meanwhile may panic; what waits below comes here again.
-        let mut turn = Turn {
-            left: self.left.take(),
-            unfinished: self,
-        };
-        let _at_once = AtOnce::new(fabric);
-        turn.left.retain_mut(|left| !left.go_on());
+        let mut turn = Turn::new(self);
+        fabric.within(Duration::ZERO, || {
+            turn.left.retain_mut(|left| !left.go_on())
+        });
     }
 
     /// Goes on with all of it until nothing is left, or the deadline is over: a panic leaves global memory, and nobody
@@ -74,40 +77,43 @@ impl Unfinished {
 
     /// Forgets it: nobody depends on it any more.
     pub(crate) fn end(&self) {
-        self.over.set(true);
-        drop(self.left.take());
+        let mut all = self.0.lock();
+        all.is_over = true;
+        let left = std::mem::take(&mut all.left);
+        // What it has may come here once more when it is dropped.
+        drop(all);
+        drop(left);
     }
 }
 
 /// What is being gone on with; at its end all is as before.
 struct Turn<'u> {
-    left: Left,
+    left: Vec<Box<dyn Finish>>,
+    taken: usize,
     unfinished: &'u Unfinished,
+}
+
+impl Turn<'_> {
+    fn new(unfinished: &Unfinished) -> Turn<'_> {
+        let mut all = unfinished.0.lock();
+        let left = std::mem::take(&mut all.left);
+        let taken = left.len();
+        all.out += taken;
+        Turn {
+            left,
+            taken,
+            unfinished,
+        }
+    }
 }
 
 impl Drop for Turn<'_> {
     fn drop(&mut self) {
-        self.unfinished.left.borrow_mut().append(&mut self.left);
-    }
-}
-
-/// As long as it lives the deadline of the fabric is zero: nobody waits.
-struct AtOnce<'u> {
-    fabric: &'u Fabric,
-    patient: Duration,
-}
-
-impl AtOnce<'_> {
-    fn new(fabric: &Fabric) -> AtOnce<'_> {
-        let patient = fabric.deadline();
-        fabric.set_deadline(Duration::ZERO);
-        AtOnce { fabric, patient }
-    }
-}
-
-impl Drop for AtOnce<'_> {
-    fn drop(&mut self) {
-        self.fabric.set_deadline(self.patient);
+        let mut all = self.unfinished.0.lock();
+        all.out -= self.taken;
+        if !all.is_over {
+            all.left.append(&mut self.left);
+        }
     }
 }
 
@@ -123,8 +129,5 @@ pub(crate) fn while_unwinding(what: impl FnOnce()) {
 /// As [`while_unwinding`], for what this unit can go on with later: nothing is waited for.
 #[cold]
 pub(crate) fn at_once_while_unwinding(fabric: &Fabric, what: impl FnOnce()) {
-    while_unwinding(|| {
-        let _at_once = AtOnce::new(fabric);
-        what();
-    });
+    while_unwinding(|| fabric.within(Duration::ZERO, what));
 }

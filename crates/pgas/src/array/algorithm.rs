@@ -203,6 +203,7 @@ impl<T: Elem, const D: usize> Array<T, D> {
         if source.team().group() != self.team().group() {
             return Err(ArrayError::OtherUnits.into());
         }
+        let _turn = source.team().0.long_turn()?;
         let refuse = |error| source.team().0.refuse_next(error);
         let fits = || match to.extents() == from.extents() {
             true => self.check(to).and_then(|()| source.check(from)),

@@ -17,7 +17,7 @@ pub trait Own: Phase + Sized {
     fn read<T: Elem>(segment: &Segment<T, Self>, offset: u64, into: &mut [T]) -> Result<()>;
     /// The elements themselves, if nobody writes to them.
     #[doc(hidden)]
-    fn elements<'a, T: Elem>(segment: &'a Segment<T, Self>) -> Option<&'a [T]>;
+    fn elements<T: Elem>(segment: &Segment<T, Self>) -> Option<&[T]>;
     /// Before and after a collective algorithm: nobody is still at the elements, or yet.
     #[doc(hidden)]
     fn settle(team: &Team) -> Result<()>;
@@ -35,7 +35,7 @@ pub trait OwnMut: Own {
     fn write<T: Elem>(segment: &mut Segment<T, Self>, offset: u64, from: &[T]) -> Result<()>;
     /// The elements themselves, if nobody else has them.
     #[doc(hidden)]
-    fn elements_mut<'a, T: Elem>(segment: &'a mut Segment<T, Self>) -> Option<&'a mut [T]>;
+    fn elements_mut<T: Elem>(segment: &mut Segment<T, Self>) -> Option<&mut [T]>;
 }
 
 /// A phase in which everybody may get everybody's elements.
@@ -64,7 +64,7 @@ impl Own for Shared {
         segment.read_local(offset, into)
     }
 
-    fn elements<'a, T: Elem>(_: &'a Segment<T>) -> Option<&'a [T]> {
+    fn elements<T: Elem>(_: &Segment<T>) -> Option<&[T]> {
         None
     }
 
@@ -82,7 +82,7 @@ impl OwnMut for Shared {
         segment.write_local(offset, from)
     }
 
-    fn elements_mut<'a, T: Elem>(_: &'a mut Segment<T>) -> Option<&'a mut [T]> {
+    fn elements_mut<T: Elem>(_: &mut Segment<T>) -> Option<&mut [T]> {
         None
     }
 }
@@ -112,7 +112,7 @@ impl Own for Local {
         Ok(())
     }
 
-    fn elements<'a, T: Elem>(segment: &'a Segment<T, Local>) -> Option<&'a [T]> {
+    fn elements<T: Elem>(segment: &Segment<T, Local>) -> Option<&[T]> {
         Some(segment.as_slice())
     }
 
@@ -129,7 +129,7 @@ impl OwnMut for Local {
         Ok(())
     }
 
-    fn elements_mut<'a, T: Elem>(segment: &'a mut Segment<T, Local>) -> Option<&'a mut [T]> {
+    fn elements_mut<T: Elem>(segment: &mut Segment<T, Local>) -> Option<&mut [T]> {
         Some(segment.as_mut_slice())
     }
 }
@@ -139,7 +139,7 @@ impl Own for ReadOnly {
         segment.get(segment.team().rank(), offset, into)
     }
 
-    fn elements<'a, T: Elem>(segment: &'a Segment<T, ReadOnly>) -> Option<&'a [T]> {
+    fn elements<T: Elem>(segment: &Segment<T, ReadOnly>) -> Option<&[T]> {
         segment.slice(segment.team().rank()).ok().flatten()
     }
 

@@ -38,6 +38,7 @@ impl<T: Elem> Array<T, 1> {
             return Err(ArrayError::NotInBlocks.into());
         }
         let (team, rank) = (self.team().clone(), self.rank());
+        let _turn = team.0.long_turn()?;
         team.barrier()?;
         let first = self.local_runs().next().map_or(0, |run| run.offset);
         let mut own = vec![T::zeroed(); self.local_len() as usize];

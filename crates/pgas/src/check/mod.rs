@@ -10,7 +10,7 @@
 //! It finds what the run at hand could have done in another order, and never reports two accesses that are
 //! ordered. It does not see: accesses through a reference (there are no races in their phases), what
 //! collectives read and write in parts of segments, and whether the handle of a `put_nb` was waited for. An
-//! atomic orders more than it has to: all later ones of the same element.
+//! atomic orders more than it has to: all later ones of the same element. The threads of a unit are one to it.
 //!
 //! # Files
 //! `clock` · `shadow` (accesses to the memory of one unit, pure) · `home` (what is asked about it) · `report`
@@ -30,11 +30,11 @@ use home::{Answer, Home, Key, Question};
 use parking_lot::Mutex;
 use samite_fabric::{Error as Below, Fabric, Match, PeerId};
 use serde::{Deserialize, Serialize};
-use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
 use std::ops::Range;
 use std::panic::Location;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// The handler that answers questions about this unit's memory.
 const QUESTIONS: u16 = 0xd5c0;
@@ -68,13 +68,13 @@ pub(crate) struct Checker {
     me: u32,
     /// By unit.
     peers: Vec<PeerId>,
-    clock: RefCell<Clock>,
+    clock: Mutex<Clock>,
     home: Arc<Mutex<Home>>,
     /// Whose memory has implicit puts of this unit that are not complete.
-    incomplete: RefCell<BTreeSet<u32>>,
-    conflicts: RefCell<Vec<Conflict>>,
+    incomplete: Mutex<BTreeSet<u32>>,
+    conflicts: Mutex<Vec<Conflict>>,
     /// How many of them were told in a collective.
-    told: Cell<usize>,
+    told: AtomicUsize,
 }
 
 impl Checker {
@@ -92,16 +92,16 @@ impl Checker {
             fabric: fabric.clone(),
             me: me.0,
             peers: peers.to_vec(),
-            clock: RefCell::new(Clock::of(me.0)),
+            clock: Mutex::new(Clock::of(me.0)),
             home,
-            incomplete: RefCell::default(),
-            conflicts: RefCell::default(),
-            told: Cell::new(0),
+            incomplete: Mutex::default(),
+            conflicts: Mutex::default(),
+            told: AtomicUsize::new(0),
         })
     }
 
     pub(crate) fn conflicts(&self) -> Vec<Conflict> {
-        self.conflicts.borrow().clone()
+        self.conflicts.lock().clone()
     }
 
     /// An access is about to happen, to these elements.
@@ -130,18 +130,18 @@ impl Checker {
             unit: self.me,
             kind,
             place: place.to_string(),
-            clock: self.clock.borrow().clone(),
+            clock: self.clock.lock().clone(),
         };
         if kind == AccessKind::ImplicitPut {
-            self.incomplete.borrow_mut().insert(memory.owner.0);
+            self.incomplete.lock().insert(memory.owner.0);
         }
         let answer = self.ask(memory.owner.0, question)?;
         if kind.is_atomic() && kind.writes() {
-            self.clock.borrow_mut().tick(self.me);
+            self.clock.lock().tick(self.me);
         }
         for conflict in answer.conflicts {
             tracing::error!(%conflict, "a data race");
-            let mut conflicts = self.conflicts.borrow_mut();
+            let mut conflicts = self.conflicts.lock();
             if conflicts.len() < CONFLICTS_MAX {
                 conflicts.push(conflict);
             }
@@ -166,14 +166,14 @@ impl Checker {
         let wanted = |unit: &u32| of.is_none_or(|of| of.0 == *unit);
         let units: Vec<u32> = self
             .incomplete
-            .borrow()
+            .lock()
             .iter()
             .copied()
             .filter(wanted)
             .collect();
         for unit in units {
-            self.incomplete.borrow_mut().remove(&unit);
-            let clock = self.clock.borrow().clone();
+            self.incomplete.lock().remove(&unit);
+            let clock = self.clock.lock().clone();
             self.ask(
                 unit,
                 Question::Complete {
@@ -187,13 +187,13 @@ impl Checker {
 
     /// A lock is about to be given back.
     pub(crate) fn lock_given(&self, home: Unit, team: TeamId, number: u64) -> Result<()> {
-        let clock = self.clock.borrow().clone();
+        let clock = self.clock.lock().clone();
         let key = Key::Lock {
             team: team.0,
             number,
         };
         self.ask(home.0, Question::Leave { key, clock })?;
-        self.clock.borrow_mut().tick(self.me);
+        self.clock.lock().tick(self.me);
         Ok(())
     }
 
@@ -205,20 +205,24 @@ impl Checker {
 
     /// A unit is dead, and this one knows it.
     pub(crate) fn buried(&self, unit: Unit) {
-        self.clock.borrow_mut().bury(unit.0);
+        self.clock.lock().bury(unit.0);
     }
 
     fn take(&self, unit: u32, key: Key) -> Result<()> {
         let answer = self.ask(unit, Question::Take { key })?;
-        self.clock.borrow_mut().join(&answer.clock);
+        self.clock.lock().join(&answer.clock);
         Ok(())
     }
 
     /// A collective begins: tells the clock to the members `to` that learn of this unit by it.
     pub(crate) fn begin(&self, team: &Inner, number: u64, to: impl Fn(u32) -> bool) -> Result<()> {
         let told = Told {
-            clock: self.clock.borrow().clone(),
-            news: self.conflicts.borrow().get(self.told.get()).cloned(),
+            clock: self.clock.lock().clone(),
+            news: self
+                .conflicts
+                .lock()
+                .get(self.told.load(Ordering::Relaxed))
+                .cloned(),
         };
         let bytes = serde_json::to_vec(&told).unwrap_or_default();
         for (rank, peer) in team.peers.iter().enumerate() {
@@ -226,7 +230,7 @@ impl Checker {
                 alive(self.fabric.send(*peer, tag(team, number), &bytes))?;
             }
         }
-        self.clock.borrow_mut().tick(self.me);
+        self.clock.lock().tick(self.me);
         Ok(())
     }
 
@@ -248,7 +252,11 @@ impl Checker {
         number: u64,
         from: impl Fn(u32) -> bool,
     ) -> Result<()> {
-        let own = self.conflicts.borrow().get(self.told.get()).cloned();
+        let own = self
+            .conflicts
+            .lock()
+            .get(self.told.load(Ordering::Relaxed))
+            .cloned();
         let mut news = None;
         for (rank, peer) in team.peers.iter().enumerate() {
             let rank = rank as u32;
@@ -259,7 +267,7 @@ impl Checker {
             news = news.or(theirs);
         }
         if own.is_some() {
-            self.told.set(self.told.get() + 1);
+            self.told.fetch_add(1, Ordering::Relaxed);
         }
         match news {
             Some(conflict) => Err(Error::Conflict(Box::new(conflict))),
@@ -276,7 +284,7 @@ impl Checker {
             return Ok(None);
         };
         if orders {
-            self.clock.borrow_mut().join(&told.clock);
+            self.clock.lock().join(&told.clock);
         }
         Ok(told.news)
     }

@@ -11,6 +11,7 @@ impl Team {
     /// Waits until all members have called it. What was complete at its target before, or flushed, is
     /// visible to all members after it.
     pub fn barrier(&self) -> Result<()> {
+        let _turn = self.0.turn()?;
         let call = self.0.next_call(Kind::Barrier);
         let nothing = Output::nothing();
         self.0
@@ -19,6 +20,7 @@ impl Team {
 
     /// A barrier that makes nothing for later ones: the last collective of a team may be its first.
     pub(crate) fn meet_last(&self, kind: Kind) -> Result<()> {
+        let _turn = self.0.turn()?;
         let (call, nothing) = (self.0.next_call(kind), Output::nothing());
         if let Some(Some(_)) = self.0.board.get() {
             return self
@@ -40,6 +42,7 @@ impl Team {
         buffer: impl Into<Target<'a, T>>,
     ) -> Result<()> {
         let buffer = buffer.into();
+        let _turn = self.0.turn()?;
         let call = self.call::<T>(Kind::Broadcast, buffer.len()).root(root);
         let bytes = self.checked(call, || {
             self.check_root(root)?;
@@ -62,6 +65,7 @@ impl Team {
         into: impl Into<Target<'a, T>>,
     ) -> Result<()> {
         let (from, into) = (from.into(), into.into());
+        let _turn = self.0.turn()?;
         let call = self.call::<T>(Kind::Scatter, into.len()).root(root);
         let bytes = self.checked(call, || {
             self.check_root(root)?;
@@ -87,6 +91,7 @@ impl Team {
         into: impl Into<Target<'a, T>>,
     ) -> Result<()> {
         let (from, into) = (from.into(), into.into());
+        let _turn = self.0.turn()?;
         let call = self.call::<T>(Kind::ScatterV, 0).root(root);
         let moves = self.checked(call, || {
             self.check_root(root)?;
@@ -114,6 +119,7 @@ impl Team {
         into: impl Into<Target<'a, T>>,
     ) -> Result<()> {
         let (from, into) = (from.into(), into.into());
+        let _turn = self.0.turn()?;
         let call = self.call::<T>(Kind::Gather, from.len()).root(root);
         let bytes = self.checked(call, || {
             self.check_root(root)?;
@@ -139,6 +145,7 @@ impl Team {
         counts: &[u64],
     ) -> Result<()> {
         let (from, into) = (from.into(), into.into());
+        let _turn = self.0.turn()?;
         let call = self.call::<T>(Kind::GatherV, 0).root(root);
         let moves = self.checked(call, || {
             self.check_root(root)?;
@@ -165,6 +172,7 @@ impl Team {
         into: impl Into<Target<'a, T>>,
     ) -> Result<()> {
         let (from, into) = (from.into(), into.into());
+        let _turn = self.0.turn()?;
         let call = self.call::<T>(Kind::AllGather, from.len());
         let bytes = self.checked(call, || {
             let what = "room for what is gathered";
@@ -186,6 +194,7 @@ impl Team {
         counts: &[u64],
     ) -> Result<()> {
         let (from, into) = (from.into(), into.into());
+        let _turn = self.0.turn()?;
         let call = self.0.next_call(Kind::AllGatherV).counts::<T>(counts);
         let blocks = self.checked(call, || {
             self.blocks::<T>("gathered", counts, into.len(), from.len())
@@ -203,6 +212,7 @@ impl Team {
         into: impl Into<Target<'a, T>>,
     ) -> Result<()> {
         let (from, into) = (from.into(), into.into());
+        let _turn = self.0.turn()?;
         let call = self.call::<T>(Kind::AllToAll, from.len());
         let bytes = self.checked(call, || {
             self.check_divides("the blocks for all", from.len())?;
@@ -228,6 +238,7 @@ impl Team {
         into_counts: &[u64],
     ) -> Result<()> {
         let (from, into) = (from.into(), into.into());
+        let _turn = self.0.turn()?;
         let call = self.call::<T>(Kind::AllToAllV, 0);
         let moves = self.checked(call, || {
             let own = from_counts.get(self.rank() as usize).copied().unwrap_or(0);
@@ -251,6 +262,7 @@ impl Team {
         operator: impl Operator<T>,
     ) -> Result<()> {
         let (from, into) = (from.into(), into.into());
+        let _turn = self.0.turn()?;
         let call = self.call::<T>(Kind::Reduce, from.len()).root(root);
         let expected = (root == self.rank()).then_some(from.len());
         self.combine(
@@ -271,6 +283,7 @@ impl Team {
         operator: impl Operator<T>,
     ) -> Result<()> {
         let (from, into) = (from.into(), into.into());
+        let _turn = self.0.turn()?;
         let call = self.call::<T>(Kind::AllReduce, from.len());
         let expected = Some(from.len());
         self.combine(call, (Combine::AllReduce, expected), from, into, operator)
@@ -285,6 +298,7 @@ impl Team {
         operator: impl Operator<T>,
     ) -> Result<()> {
         let (from, into) = (from.into(), into.into());
+        let _turn = self.0.turn()?;
         let call = self.call::<T>(Kind::ReduceScatter, from.len());
         let expected = Some(from.len() / u64::from(self.size()));
         self.combine(
@@ -304,6 +318,7 @@ impl Team {
         operator: impl Operator<T>,
     ) -> Result<()> {
         let (from, into) = (from.into(), into.into());
+        let _turn = self.0.turn()?;
         let call = self.call::<T>(Kind::Scan, from.len());
         let expected = Some(from.len());
         self.combine(call, (Combine::Scan, expected), from, into, operator)
@@ -318,6 +333,7 @@ impl Team {
         operator: impl Operator<T>,
     ) -> Result<()> {
         let (from, into) = (from.into(), into.into());
+        let _turn = self.0.turn()?;
         let call = self.call::<T>(Kind::ExScan, from.len());
         let expected = Some(from.len());
         self.combine(call, (Combine::ExScan, expected), from, into, operator)

@@ -241,6 +241,20 @@ impl Failure {
         }
     }
 
+    /// What the fabric says of something that depends on several members: a loss names the one that is lost.
+    pub(crate) fn of(error: samite_fabric::Error, team: &Inner) -> Failure {
+        let lost = match &error {
+            samite_fabric::Error::PeerLost { peer, .. } => {
+                team.peers.iter().position(|member| member == peer)
+            }
+            _ => None,
+        };
+        match lost {
+            Some(rank) => Failure::Lost(rank as u32),
+            None => Failure::Own(error.into()),
+        }
+    }
+
     /// The member `rank` gives another number of bytes than this one expects.
     pub(crate) fn bytes(rank: u32, theirs: u64, ours: u64) -> Failure {
         Failure::Mismatch {

@@ -29,7 +29,6 @@ use parking_lot::Mutex;
 use samite_fabric::{Fabric, Handle, Match, PeerId, Received, Sent};
 use samite_mem::SharedBytes;
 use std::collections::BTreeMap;
-use std::rc::Rc;
 use std::sync::Arc;
 
 /// The active message by which a member ends the calls of the others: life, team, call, [`Failure::words`].
@@ -92,7 +91,7 @@ struct Place {
     life: u32,
     team: u64,
     rank: u32,
-    peers: Rc<[PeerId]>,
+    peers: Arc<[PeerId]>,
 }
 
 /// A message on its way to this member.

@@ -77,10 +77,12 @@ pub use pending::Pending;
 pub(crate) use shared::Board;
 
 use machine::Ends;
+use parking_lot::Mutex;
 use pending::InFlight;
 use samite_fabric::Fabric;
 use shared::Staging;
-use std::cell::{Cell, RefCell};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 #[cfg(doc)]
 use crate::Error;
@@ -89,76 +91,79 @@ use crate::Error;
 #[derive(Debug)]
 pub(crate) struct State {
     ends: Ends,
-    in_flight: RefCell<Vec<InFlight>>,
-    staging: RefCell<Option<Staging>>,
+    in_flight: Mutex<Vec<InFlight>>,
+    /// Staging memory that no call uses.
+    staging: Mutex<Vec<Staging>>,
     blocks: shared::Blocks,
-    left_behind: Cell<bool>,
+    left_behind: AtomicBool,
 }
 
 impl State {
     pub(crate) fn new(fabric: &Fabric, life: u32) -> State {
         State {
             ends: machine::listen(fabric, life),
-            in_flight: RefCell::default(),
-            staging: RefCell::default(),
+            in_flight: Mutex::default(),
+            staging: Mutex::default(),
             blocks: shared::Blocks::default(),
-            left_behind: Cell::new(false),
+            left_behind: AtomicBool::new(false),
         }
     }
 
     /// Whether nothing is in flight. What is being moved on is: this is asked by waits of operators, too.
     pub(crate) fn is_idle(&self) -> bool {
-        let in_flight = self.in_flight.try_borrow();
-        in_flight.is_ok_and(|in_flight| in_flight.is_empty())
+        self.in_flight.lock().is_empty()
     }
 
-    /// Moves on what is in flight, without waiting.
+    /// Moves on what is in flight, without waiting. What is being moved on already, by another thread or around an
+    /// operator that waits, is left alone.
     pub(crate) fn step(&self) {
-        let going_on = |call: &mut InFlight| match call.try_borrow_mut() {
-            Ok(mut call) => call.step().is_none(),
-            Err(_) => true,
+        // Operators run without the lock: they may wait.
+        let in_flight = self.in_flight.lock().clone();
+        let has_ended = |call: &InFlight| {
+            let call = call.try_lock();
+            call.is_some_and(|mut call| call.step().is_some())
         };
-        if let Ok(mut in_flight) = self.in_flight.try_borrow_mut() {
-            in_flight.retain_mut(going_on);
+        for call in in_flight.iter().filter(|call| has_ended(call)) {
+            self.in_flight
+                .lock()
+                .retain(|other| !Arc::ptr_eq(other, call));
         }
     }
 
     /// A collective was given up: others may still write into memory of this job.
     fn leave_behind(&self) {
-        self.left_behind.set(true);
-    }
-
-    /// As while operators run.
-    #[cfg(test)]
-    pub(crate) fn while_stepping<R>(&self, run: impl FnOnce() -> R) -> R {
-        let _moving = self.in_flight.borrow_mut();
-        run()
-    }
-
-    /// Others may still write into the staging memory: the next collective gets a new one.
-    fn quarantine(&self) {
-        drop(self.staging.take());
-        self.leave_behind();
+        // ORDERING: Relaxed, here and below: it is asked when the job is dropped, after all that its threads did.
+        self.left_behind.store(true, Ordering::Relaxed);
     }
 
     /// Whether the heap of the job must not be used again.
     pub(crate) fn leaves_behind(&self) -> bool {
-        self.left_behind.get()
+        self.left_behind.load(Ordering::Relaxed)
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use crate::Pgas;
-    use samite_fabric::{Config, Fabric, Identity};
+    use crate::{Op, Pgas};
+    use samite_testkit::{same, simulate};
+    use std::sync::Arc;
 
     /// An operator of a collective that is being moved on may wait for a signal or a lock.
     #[test]
     fn an_operator_may_wait() {
-        let fabric = Fabric::alone(Identity::by_hand("waits"), Config::default());
-        let fabric = fabric.expect("a fabric");
-        let pgas = Pgas::new(&fabric).expect("a job");
-        let wait = || pgas.job.wait_until("a test", &[], || Some(7));
-        assert_eq!(pgas.job.collectives.while_stepping(wait), Ok(7));
+        simulate(
+            "collective::tests::an_operator_may_wait",
+            2,
+            0..2,
+            |fabric, _| {
+                let pgas = Arc::new(Pgas::new(fabric)?);
+                let waits = pgas.clone();
+                let wait = move || waits.job.wait_until("a test", &[], || Some(7));
+                let operator = Op::new(move |a: u64, b: u64| a + b + wait().unwrap_or(1000));
+                let sum = pgas.world().iall_reduce(vec![1], operator)?;
+                same!(sum.wait()?, [9]);
+                Ok(pgas.world().barrier()?)
+            },
+        );
     }
 }

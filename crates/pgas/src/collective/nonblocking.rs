@@ -23,6 +23,7 @@ fn room<T: Elem>(count: u64) -> Result<SharedBytes> {
 impl Team {
     /// Ends when all members have called it.
     pub fn ibarrier(&self) -> Result<Pending<()>> {
+        let _turn = self.0.turn()?;
         let call = self.0.next_call(Kind::Barrier);
         let schedule = schedule::moves(&Moves::Barrier, self.rank(), self.size());
         let (input, output) = (nothing(), nothing());
@@ -42,6 +43,7 @@ impl Team {
     /// [`Team::broadcast`]; gives the buffer back.
     pub fn ibroadcast<T: Elem>(&self, root: u32, buffer: Vec<T>) -> Result<Pending<Vec<T>>> {
         let count = buffer.len() as u64;
+        let _turn = self.0.turn()?;
         let call = self.call::<T>(Kind::Broadcast, count).root(root);
         let bytes = self.checked_pending(call, || {
             self.check_root(root)?;
@@ -65,6 +67,7 @@ impl Team {
         from: Vec<T>,
         count: u64,
     ) -> Result<Pending<Vec<T>>> {
+        let _turn = self.0.turn()?;
         let call = self.call::<T>(Kind::Scatter, count).root(root);
         let total = from.len() as u64;
         self.fly(call, from, count, || {
@@ -84,6 +87,7 @@ impl Team {
         counts: &[u64],
         count: u64,
     ) -> Result<Pending<Vec<T>>> {
+        let _turn = self.0.turn()?;
         let call = self.call::<T>(Kind::ScatterV, 0).root(root);
         let total = from.len() as u64;
         self.fly(call, from, count, || {
@@ -100,6 +104,7 @@ impl Team {
     /// [`Team::gather`]; gives all blocks at `root`, nothing elsewhere.
     pub fn igather<T: Elem>(&self, root: u32, from: Vec<T>) -> Result<Pending<Vec<T>>> {
         let own = from.len() as u64;
+        let _turn = self.0.turn()?;
         let call = self.call::<T>(Kind::Gather, own).root(root);
         let count = self.at_root(root, own.saturating_mul(u64::from(self.size())));
         self.fly(call, from, count, || {
@@ -117,6 +122,7 @@ impl Team {
         from: Vec<T>,
         counts: &[u64],
     ) -> Result<Pending<Vec<T>>> {
+        let _turn = self.0.turn()?;
         let call = self.call::<T>(Kind::GatherV, 0).root(root);
         let (count, own) = (self.at_root(root, sum(counts)), from.len() as u64);
         self.fly(call, from, count, || {
@@ -133,6 +139,7 @@ impl Team {
     /// [`Team::all_gather`]; gives all blocks.
     pub fn iall_gather<T: Elem>(&self, from: Vec<T>) -> Result<Pending<Vec<T>>> {
         let own = from.len() as u64;
+        let _turn = self.0.turn()?;
         let call = self.call::<T>(Kind::AllGather, own);
         let count = own.saturating_mul(u64::from(self.size()));
         self.fly(call, from, count, || {
@@ -143,6 +150,7 @@ impl Team {
 
     /// [`Team::all_gather_v`]; gives all blocks.
     pub fn iall_gather_v<T: Elem>(&self, from: Vec<T>, counts: &[u64]) -> Result<Pending<Vec<T>>> {
+        let _turn = self.0.turn()?;
         let call = self.0.next_call(Kind::AllGatherV).counts::<T>(counts);
         let (count, own) = (sum(counts), from.len() as u64);
         self.fly(call, from, count, || {
@@ -154,6 +162,7 @@ impl Team {
     /// [`Team::all_to_all`]; gives the blocks of all.
     pub fn iall_to_all<T: Elem>(&self, from: Vec<T>) -> Result<Pending<Vec<T>>> {
         let count = from.len() as u64;
+        let _turn = self.0.turn()?;
         let call = self.call::<T>(Kind::AllToAll, count);
         self.fly(call, from, count, || {
             self.check_divides("the blocks for all", count)?;
@@ -172,6 +181,7 @@ impl Team {
         from_counts: &[u64],
         into_counts: &[u64],
     ) -> Result<Pending<Vec<T>>> {
+        let _turn = self.0.turn()?;
         let call = self.call::<T>(Kind::AllToAllV, 0);
         let (count, total) = (sum(into_counts), from.len() as u64);
         let own = self.rank() as usize;
@@ -190,8 +200,9 @@ impl Team {
         &self,
         root: u32,
         from: Vec<T>,
-        operator: impl Operator<T> + 'static,
+        operator: impl Operator<T> + Send + 'static,
     ) -> Result<Pending<Vec<T>>> {
+        let _turn = self.0.turn()?;
         let call = self.call::<T>(Kind::Reduce, from.len() as u64).root(root);
         let count = self.at_root(root, from.len() as u64);
         self.fly_combining(call, (Combine::Reduce { root }, count), from, operator)
@@ -201,9 +212,10 @@ impl Team {
     pub fn iall_reduce<T: Elem>(
         &self,
         from: Vec<T>,
-        operator: impl Operator<T> + 'static,
+        operator: impl Operator<T> + Send + 'static,
     ) -> Result<Pending<Vec<T>>> {
         let count = from.len() as u64;
+        let _turn = self.0.turn()?;
         let call = self.call::<T>(Kind::AllReduce, count);
         self.fly_combining(call, (Combine::AllReduce, count), from, operator)
     }
@@ -212,8 +224,9 @@ impl Team {
     pub fn ireduce_scatter<T: Elem>(
         &self,
         from: Vec<T>,
-        operator: impl Operator<T> + 'static,
+        operator: impl Operator<T> + Send + 'static,
     ) -> Result<Pending<Vec<T>>> {
+        let _turn = self.0.turn()?;
         let call = self.call::<T>(Kind::ReduceScatter, from.len() as u64);
         let count = from.len() as u64 / u64::from(self.size());
         self.fly_combining(call, (Combine::ReduceScatter, count), from, operator)
@@ -223,9 +236,10 @@ impl Team {
     pub fn iscan<T: Elem>(
         &self,
         from: Vec<T>,
-        operator: impl Operator<T> + 'static,
+        operator: impl Operator<T> + Send + 'static,
     ) -> Result<Pending<Vec<T>>> {
         let count = from.len() as u64;
+        let _turn = self.0.turn()?;
         let call = self.call::<T>(Kind::Scan, count);
         self.fly_combining(call, (Combine::Scan, count), from, operator)
     }
@@ -234,8 +248,9 @@ impl Team {
     pub fn iexscan<T: Elem>(
         &self,
         from: Vec<T>,
-        operator: impl Operator<T> + 'static,
+        operator: impl Operator<T> + Send + 'static,
     ) -> Result<Pending<Vec<T>>> {
+        let _turn = self.0.turn()?;
         let call = self.call::<T>(Kind::ExScan, from.len() as u64);
         let count = if self.rank() == 0 {
             0
@@ -272,7 +287,7 @@ impl Team {
         Ok(Pending::start(self, call.kind, flying, result))
     }
 
-    fn fly_combining<T: Elem, O: Operator<T> + 'static>(
+    fn fly_combining<T: Elem, O: Operator<T> + Send + 'static>(
         &self,
         call: Call,
         (combine, count): (Combine, u64),

@@ -5,17 +5,18 @@ use super::combining::Combiner;
 use super::machine::Machine;
 use crate::team::Team;
 use crate::{Elem, Result};
+use parking_lot::Mutex;
 use samite_mem::SharedBytes;
-use std::cell::{Cell, RefCell};
-use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// A machine with what it combines by.
 pub(super) struct Flying {
     pub(super) machine: Machine,
-    pub(super) combiner: Option<Box<dyn Combiner>>,
+    pub(super) combiner: Option<Box<dyn Combiner + Send>>,
 }
 
-pub(super) type InFlight = Rc<RefCell<Flying>>;
+pub(super) type InFlight = Arc<Mutex<Flying>>;
 
 impl std::fmt::Debug for Flying {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -25,7 +26,9 @@ impl std::fmt::Debug for Flying {
 
 impl Flying {
     pub(super) fn step(&mut self) -> Option<&Result<(), Failure>> {
-        self.machine.step(self.combiner.as_deref())
+        let combiner = self.combiner.as_deref();
+        self.machine
+            .step(combiner.map(|combiner| combiner as &dyn Combiner))
     }
 }
 
@@ -42,7 +45,7 @@ pub struct Pending<R> {
     kind: Kind,
     flying: InFlight,
     /// The checking mode has not learned of the others yet.
-    unwatched: Cell<bool>,
+    unwatched: AtomicBool,
     result: fn(&SharedBytes, u64) -> R,
     /// Elements of the result.
     count: u64,
@@ -62,16 +65,17 @@ impl<R> Pending<R> {
                 tracing::debug!(%error, "the checking mode cannot tell of a collective");
             }
         }
-        let flying = Rc::new(RefCell::new(flying));
-        if flying.borrow_mut().step().is_none() {
+        let flying = Arc::new(Mutex::new(flying));
+        let has_ended = flying.lock().step().is_some();
+        if !has_ended {
             let collectives = &team.0.job.collectives;
-            collectives.in_flight.borrow_mut().push(flying.clone());
+            collectives.in_flight.lock().push(flying.clone());
         }
         Pending {
             team: team.clone(),
             kind,
             flying,
-            unwatched: Cell::new(team.0.job.check.is_some()),
+            unwatched: AtomicBool::new(team.0.job.check.is_some()),
             result,
             count,
         }
@@ -80,7 +84,8 @@ impl<R> Pending<R> {
     /// The checking mode: this unit has the result, and so learns of whom it depends on.
     #[cold]
     fn watch(&self, call: Call) -> Result<()> {
-        self.unwatched.set(false);
+        // ORDERING: Relaxed: it is used with the lock of `flying`.
+        self.unwatched.store(false, Ordering::Relaxed);
         match &self.team.0.job.check {
             None => Ok(()),
             Some(check) => {
@@ -91,10 +96,11 @@ impl<R> Pending<R> {
     }
 
     fn look(&self) -> Option<Result<R>> {
-        let mut flying = self.flying.borrow_mut();
+        // Another thread may be moving it on.
+        let mut flying = self.flying.try_lock()?;
         let ended = flying.step()?.clone();
         if ended.is_ok()
-            && self.unwatched.get()
+            && self.unwatched.load(Ordering::Relaxed)
             && let Err(error) = self.watch(flying.machine.call())
         {
             return Some(Err(error));
@@ -125,7 +131,7 @@ impl<R> Pending<R> {
         let what = self.kind.name();
         let waited = self.team.fabric().wait_stepping(what, &[], step, || false);
         waited.unwrap_or_else(|error| {
-            let failure = self.flying.borrow_mut().machine.time_out(error);
+            let failure = self.flying.lock().machine.time_out(error);
             Err(failure.error(&self.team.0, what))
         })
     }

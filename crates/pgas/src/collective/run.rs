@@ -11,17 +11,19 @@ use super::{Input, Output};
 use crate::team::Inner;
 use crate::{Elem, Error, Result};
 use samite_mem::SharedBytes;
+use std::sync::atomic::Ordering;
 
 impl Inner {
     pub(super) fn size(&self) -> u32 {
         self.peers.len() as u32
     }
 
-    /// The next call of this team.
+    /// The next call of this team. The caller has the turn.
     pub(super) fn next_call(&self, kind: Kind) -> Call {
         self.job.let_go();
-        let number = self.calls.get() + 1;
-        self.calls.set(number);
+        // ORDERING: Relaxed: only whoever has the turn changes it, and the lock of the turn orders that.
+        let number = self.calls.load(Ordering::Relaxed) + 1;
+        self.calls.store(number, Ordering::Relaxed);
         Call::new(kind, number)
     }
 
@@ -30,7 +32,7 @@ impl Inner {
     pub(super) fn board(&self) -> Result<Option<&Board>> {
         if self.board.get().is_none() {
             let made = Board::make(self)?;
-            // Nobody else makes it meanwhile: one thread.
+            // Nobody else makes it meanwhile: this thread has the turn.
             let _ = self.board.set(made);
         }
         Ok(self.board.get().and_then(Option::as_ref))
@@ -194,6 +196,10 @@ impl Inner {
     /// calling it. The error, for its caller.
     #[cold]
     pub(crate) fn refuse_next(&self, error: Error) -> Error {
+        let _turn = match self.turn() {
+            Ok(turn) => turn,
+            Err(error) => return error,
+        };
         self.refuse(self.next_call(Kind::Refused), error)
     }
 

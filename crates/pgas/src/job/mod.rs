@@ -3,6 +3,7 @@
 
 mod pointers;
 
+use pointers::Attached;
 pub(crate) use pointers::bad;
 
 use crate::check::{AccessKind, Checker, Memory};
@@ -10,18 +11,20 @@ use crate::ending::{self, Ended};
 use crate::implicit::Implicit;
 use crate::local::LocalHeap;
 use crate::pointer::{Flags, Origin};
-use crate::segment::LeftBehind;
+use crate::segment::{LeftBehind, Numbers};
 use crate::team::{self, TeamId};
 use crate::unfinished::Unfinished;
 use crate::waited::Waited;
 use crate::{Elem, Error, GlobalPtr, Group, Result, Team, Unit};
-use samite_fabric::{Bell, Fabric, Gated, Handle, Layer, PeerId, Remote, Segment};
-use std::cell::{Cell, RefCell};
+use parking_lot::Mutex;
+use samite_fabric::{Bell, Fabric, Gated, Handle, Layer, PeerId, Segment};
+use std::cell::RefCell;
 use std::collections::HashMap;
 use std::panic::Location;
-use std::rc::{Rc, Weak};
+use std::sync::atomic::AtomicU32;
+use std::sync::{Arc, Weak};
 
-/// Global memory of a job; see the crate's text. One thread owns it, as it owns the fabric.
+/// Global memory of a job; see the crate's text. Any thread may use it.
 ///
 /// Keep it as long as its teams and segments are used: dropping it is *collective*. It completes what this unit
 /// has started, and waits until all units drop theirs, so that nobody is at memory of a unit that has left; until
@@ -35,7 +38,7 @@ use std::rc::{Rc, Weak};
 /// [`Error::Mismatch`].
 #[derive(Debug)]
 pub struct Pgas {
-    pub(crate) job: Rc<Job>,
+    pub(crate) job: Arc<Job>,
     world: Team,
 }
 
@@ -49,19 +52,17 @@ pub(crate) struct Job {
     pub(crate) peers: Vec<PeerId>,
     /// By unit.
     pub(crate) bells: Vec<Bell>,
-    pub(crate) heap: RefCell<LocalHeap>,
+    pub(crate) heap: Mutex<LocalHeap>,
+    pub(crate) numbers: Mutex<Numbers>,
     /// This unit's registered memory, by number.
-    registered: RefCell<HashMap<u16, Segment>>,
-    /// Segments that pointers led to: by unit, then by number.
-    attached: RefCell<Vec<Vec<Option<Remote>>>>,
-    /// Those of them that are no part of a segment that this unit has: each is a lease, and is let go of when the
-    /// owner no longer offers the segment.
-    found: RefCell<Vec<(Unit, u16)>>,
+    registered: Mutex<HashMap<u16, Segment>>,
+    /// Segments that pointers lead to.
+    attached: Attached,
     pub(crate) implicit: Implicit,
     /// Teams that this unit gave a number.
-    pub(crate) teams_named: Cell<u32>,
+    pub(crate) teams_named: AtomicU32,
     /// The teams that this unit is a member of.
-    pub(crate) teams: RefCell<HashMap<TeamId, Weak<team::Inner>>>,
+    pub(crate) teams: Mutex<HashMap<TeamId, Weak<team::Inner>>>,
     pub(crate) collectives: crate::collective::State,
     /// Parts that this unit has dropped.
     pub(crate) left: LeftBehind,
@@ -87,8 +88,7 @@ impl Pgas {
         let peers = fabric.job()?;
         let me = peers.iter().position(|peer| *peer == fabric.me());
         let me = Unit(me.unwrap_or(0) as u32);
-        let units = peers.len();
-        let job = Rc::new(Job {
+        let job = Arc::new(Job {
             fabric: fabric.clone(),
             me,
             collectives: crate::collective::State::new(fabric, layer.life()),
@@ -99,13 +99,13 @@ impl Pgas {
             bells: peers.iter().map(|peer| fabric.bell(*peer)).collect(),
             check: Checker::start(fabric, me, &peers),
             peers,
-            heap: RefCell::new(LocalHeap::default()),
-            registered: RefCell::default(),
-            attached: RefCell::new((0..units).map(|_| Vec::new()).collect()),
-            found: RefCell::default(),
+            heap: Mutex::default(),
+            numbers: Mutex::default(),
+            registered: Mutex::default(),
+            attached: Attached::default(),
             implicit: Implicit::default(),
-            teams_named: Cell::new(0),
-            teams: RefCell::default(),
+            teams_named: AtomicU32::new(0),
+            teams: Mutex::default(),
         });
         let world = Team::world(&job)?;
         Ok(Pgas { job, world })
@@ -128,7 +128,7 @@ impl Pgas {
 
     /// The team with this id, if this unit is a member of it and has a clone of it somewhere. O(1).
     pub fn team(&self, id: TeamId) -> Option<Team> {
-        let teams = self.job.teams.borrow();
+        let teams = self.job.teams.lock();
         teams.get(&id).and_then(Weak::upgrade).map(Team)
     }
 
@@ -164,14 +164,16 @@ impl Pgas {
     /// Makes this unit's own memory reachable by every unit that gets the pointer. Local; the elements stay
     /// where they are. Elements of other sizes than 4 and 8 bytes: see [`Team::register`].
     pub fn register<T: Elem>(&self, elements: Vec<T>) -> Result<GlobalPtr<T>> {
-        let fabric = &self.job.fabric;
-        let segment = fabric.register(crate::segment::whole_words(elements))?;
+        let (fabric, numbers) = (&self.job.fabric, self.job.numbers.lock());
+        let number = numbers.highest(fabric)?;
+        let segment = fabric.register_as(number, crate::segment::whole_words(elements))?;
+        drop(numbers);
         let key = segment.key();
         let (number, flags) = (
             key.segment as u16,
             Flags::of(Origin::Registered, key.generation),
         );
-        self.job.registered.borrow_mut().insert(number, segment);
+        self.job.registered.lock().insert(number, segment);
         Ok(GlobalPtr::new(self.job.me, number, flags, 0))
     }
 
@@ -185,7 +187,7 @@ impl Pgas {
     /// [`samite_fabric::Error::InUse`] by units that do not let go: the registration stays.
     pub fn unregister<T: Elem>(&self, pointer: GlobalPtr<T>, count: u64) -> Result<Vec<T>> {
         let number = pointer.segment();
-        let len = match self.job.registered.borrow().get(&number) {
+        let len = match self.job.registered.lock().get(&number) {
             Some(own) if pointer.unit() == self.job.me => own.key().bytes,
             _ => return Err(bad(pointer)),
         };
@@ -202,8 +204,8 @@ impl Pgas {
             });
         }
         let mut elements = crate::zeros::<T>(count)?;
-        self.job.remember(self.job.me, number, None);
-        let segment = self.job.registered.borrow_mut().remove(&number);
+        self.job.forget(self.job.me, number);
+        let segment = self.job.registered.lock().remove(&number);
         let segment = segment.ok_or_else(|| bad(pointer))?;
         let shut = segment.into_gated();
         shut.shut();
@@ -220,7 +222,7 @@ impl Pgas {
                 let (shut, error) = *refused;
                 shut.offer_again()?;
                 let segment = shut.ungated()?;
-                self.job.registered.borrow_mut().insert(number, segment);
+                self.job.registered.lock().insert(number, segment);
                 Err(error.into())
             }
         }
@@ -315,15 +317,13 @@ impl Job {
 
     pub(crate) fn allocate<T: Elem>(&self, count: u64) -> Result<GlobalPtr<T>> {
         let bytes = crate::bytes_for::<T>(count)?;
-        let pointer = self
-            .heap
-            .borrow_mut()
-            .allocate(&self.fabric, self.me, bytes)?;
+        let (mut heap, numbers) = (self.heap.lock(), self.numbers.lock());
+        let pointer = heap.allocate((&self.fabric, &numbers), self.me, bytes)?;
         Ok(pointer.cast())
     }
 
     pub(crate) fn free<T>(&self, pointer: GlobalPtr<T>) -> Result<()> {
-        let mine = pointer.unit() == self.me && self.heap.borrow_mut().free(pointer.cast());
+        let mine = pointer.unit() == self.me && self.heap.lock().free(pointer.cast());
         mine.then_some(()).ok_or_else(|| bad(pointer))
     }
 

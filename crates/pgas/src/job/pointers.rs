@@ -1,10 +1,141 @@
 //! Resolves global pointers: through the segments that earlier pointers led to, or by attaching to another one.
+//!
+//! Each thread has a table of its own, which it looks into without writing anything that another thread uses. What no
+//! other thread has led to yet is found in the table of all, or attached to. A remote is a lease, so it goes from all
+//! tables at once: when this unit drops its segment, or when the owner withdraws it.
 
 use super::Job;
 use crate::pointer::Origin;
 use crate::{Error, GlobalPtr, Result, Unit, local};
+use parking_lot::Mutex;
 use samite_fabric::Remote;
-use samite_mem::SharedBytes;
+use samite_mem::{Biased, SharedBytes};
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use thread_local::ThreadLocal;
+
+/// What a pointer names: a unit and the number of a segment there.
+type Place = (Unit, u16);
+
+/// See the module's text. The lock of `all` is taken before that of a thread.
+#[derive(Debug, Default)]
+pub(super) struct Attached {
+    of_threads: ThreadLocal<Biased<OfThread>>,
+    all: Mutex<All>,
+    /// Something was found.
+    has_found: AtomicBool,
+}
+
+/// By unit, then by number.
+#[derive(Debug, Default)]
+struct OfThread(Vec<Vec<Option<Remote>>>);
+
+#[derive(Debug, Default)]
+struct All {
+    known: HashMap<Place, Known>,
+    /// Those that are no part of a segment that this unit has: each is let go of when the owner no longer offers the
+    /// segment.
+    found: Vec<Place>,
+}
+
+#[derive(Debug)]
+struct Known {
+    remote: Remote,
+    /// Threads have it in their tables.
+    is_copied: bool,
+}
+
+impl OfThread {
+    #[inline(always)]
+    fn get(&self, (unit, segment): Place) -> Option<&Remote> {
+        self.0.get(unit.index())?.get(segment as usize)?.as_ref()
+    }
+
+    fn set(&mut self, (unit, segment): Place, remote: Option<Remote>) {
+        if self.0.len() <= unit.index() {
+            self.0.resize_with(unit.index() + 1, Vec::new);
+        }
+        let of = &mut self.0[unit.index()];
+        if of.len() <= segment as usize {
+            of.resize_with(segment as usize + 1, || None);
+        }
+        of[segment as usize] = remote;
+    }
+}
+
+impl Attached {
+    #[inline(always)]
+    fn of_thread(&self) -> &Biased<OfThread> {
+        self.of_threads.get_or(|| Biased::new(OfThread::default()))
+    }
+
+    /// Keeps a segment for pointers into it.
+    fn add(&self, place: Place, remote: Remote) {
+        let mut all = self.all.lock();
+        self.remove(&mut all, place);
+        let is_copied = false;
+        all.known.insert(place, Known { remote, is_copied });
+    }
+
+    /// As [`Attached::add`], of one that is no part of a segment that this unit has.
+    fn find(&self, place: Place, remote: Remote) {
+        let mut all = self.all.lock();
+        self.remove(&mut all, place);
+        let is_copied = true;
+        self.of_thread().lock().set(place, Some(remote.clone()));
+        all.known.insert(place, Known { remote, is_copied });
+        if !all.found.contains(&place) {
+            all.found.push(place);
+        }
+        // ORDERING: Relaxed, as all of it: who misses it lets go a little later.
+        self.has_found.store(true, Ordering::Relaxed);
+    }
+
+    /// What another thread, or a segment of this unit, has led to; this thread has it from now on.
+    #[cold]
+    fn copy(&self, place: Place, is_right: impl Fn(&Remote) -> bool) -> Option<Remote> {
+        let mut all = self.all.lock();
+        let known = all.known.get_mut(&place);
+        let known = known.filter(|known| is_right(&known.remote))?;
+        known.is_copied = true;
+        let remote = known.remote.clone();
+        self.of_thread().lock().set(place, Some(remote.clone()));
+        Some(remote)
+    }
+
+    fn remove(&self, all: &mut All, place: Place) {
+        if all
+            .known
+            .remove(&place)
+            .is_some_and(|known| known.is_copied)
+        {
+            for of_thread in &self.of_threads {
+                let mut of_thread = of_thread.lock();
+                if of_thread.get(place).is_some() {
+                    of_thread.set(place, None);
+                }
+            }
+        }
+    }
+
+    #[cold]
+    fn let_go_of_found(&self) {
+        // Another thread that has it lets go, too.
+        let Some(mut all) = self.all.try_lock() else {
+            return;
+        };
+        let all = &mut *all;
+        let (found, known) = (&mut all.found, &all.known);
+        found.retain(|place| known.contains_key(place));
+        let is_gone = |place: &mut Place| !known[place].remote.is_offered();
+        let gone: Vec<Place> = found.extract_if(.., is_gone).collect();
+        for place in gone {
+            self.remove(all, place);
+        }
+        self.has_found
+            .store(!all.found.is_empty(), Ordering::Relaxed);
+    }
+}
 
 impl Job {
     /// Runs `access` on the segment that a pointer names. Attaches to it when that was not done yet, and
@@ -16,27 +147,28 @@ impl Job {
         bytes: u64,
         access: impl FnOnce(&Remote) -> Result<R, E>,
     ) -> Result<R> {
-        let (unit, segment) = (pointer.unit().index(), pointer.segment() as usize);
-        let attached = self.attached.borrow();
-        let known = attached.get(unit).and_then(|of| of.get(segment));
-        if let Some(Some(remote)) = known
-            && remote.is_offered()
-            && is_of(remote, pointer)
+        let place = (pointer.unit(), pointer.segment());
+        let is_right = |remote: &Remote| remote.is_offered() && is_of(remote, pointer);
+        let of_thread = self.attached.of_thread().lock();
+        let known = of_thread.get(place).filter(|remote| is_right(remote));
+        if let Some(remote) = known
+            && remote.mapped().is_some()
         {
             check(remote, pointer, bytes)?;
             return access(remote).map_err(|error| clarify(error, pointer));
         }
-        drop(attached);
+        // It may wait: without the table.
+        let known = known.cloned();
+        drop(of_thread);
+        if let Some(remote) = known.or_else(|| self.attached.copy(place, is_right)) {
+            check(&remote, pointer, bytes)?;
+            return access(&remote).map_err(|error| clarify(error, pointer));
+        }
         self.let_go();
         let remote = self.attach(pointer)?;
         check(&remote, pointer, bytes)?;
         let result = access(&remote).map_err(|error| clarify(error, pointer));
-        self.remember(pointer.unit(), pointer.segment(), Some(remote));
-        let place = (pointer.unit(), pointer.segment());
-        let mut found = self.found.borrow_mut();
-        if !found.contains(&place) {
-            found.push(place);
-        }
+        self.attached.find(place, remote);
         result
     }
 
@@ -45,46 +177,25 @@ impl Job {
     #[inline]
     pub(crate) fn let_go(&self) {
         if !self.has_found_none() {
-            self.let_go_of_found();
+            self.attached.let_go_of_found();
         }
-    }
-
-    #[cold]
-    fn let_go_of_found(&self) {
-        // An access that is under way has the table.
-        let Ok(mut attached) = self.attached.try_borrow_mut() else {
-            return;
-        };
-        let mut dropped = Vec::new();
-        self.found.borrow_mut().retain(|(unit, segment)| {
-            let of = attached.get_mut(unit.index());
-            let place = of.and_then(|of| of.get_mut(*segment as usize));
-            let is_kept =
-                |place: &&mut Option<Remote>| place.as_ref().is_some_and(Remote::is_offered);
-            match place {
-                Some(place) if !is_kept(&place) => {
-                    dropped.push(place.take());
-                    false
-                }
-                place => place.is_some(),
-            }
-        });
-        drop(attached);
     }
 
     /// Whether there is nothing that [`Job::let_go`] would look at.
     #[inline]
     pub(super) fn has_found_none(&self) -> bool {
-        self.found.borrow().is_empty()
+        !self.attached.has_found.load(Ordering::Relaxed)
     }
 
-    /// Keeps a segment for pointers into it.
-    pub(crate) fn remember(&self, unit: Unit, segment: u16, remote: Option<Remote>) {
-        let of = &mut self.attached.borrow_mut()[unit.index()];
-        if of.len() <= segment as usize {
-            of.resize_with(segment as usize + 1, || None);
-        }
-        of[segment as usize] = remote;
+    /// Keeps a part of a segment of this unit for pointers into it.
+    pub(crate) fn remember(&self, unit: Unit, segment: u16, remote: &Remote) {
+        self.attached.add((unit, segment), remote.clone());
+    }
+
+    /// Lets go of a segment that pointers may have led to.
+    pub(crate) fn forget(&self, unit: Unit, segment: u16) {
+        let mut all = self.attached.all.lock();
+        self.attached.remove(&mut all, (unit, segment));
     }
 
     #[cold]

@@ -47,6 +47,7 @@ pub struct GlobalGuard<'l, T: Elem> {
 impl Team {
     /// A value with its lock. Collective, with the same value.
     pub fn global_lock<T: Elem>(&self, value: T) -> Result<GlobalLock<T>> {
+        let _turn = self.0.long_turn()?;
         let lock = self.lock()?;
         let copies = self.allocate(1 + 2 * words::<T>())?;
         if lock.words.home() == self.rank() {

@@ -36,12 +36,15 @@ pub(crate) use table::Table;
 
 use crate::unfinished::{at_once_while_unwinding, while_unwinding};
 use crate::{Error, Result, Team, Unit};
-use drive::{Left, State};
+use drive::{Left, Place};
+use parking_lot::Mutex;
 use protocol::{End, Ticket, Wish, Word};
-use std::cell::{Cell, RefCell};
+use std::sync::atomic::{AtomicU64, Ordering};
 use table::Words;
 
-/// A lock of a team, as one of its members sees it. Not recursive.
+/// A lock of a team, as one of its members sees it. Not recursive: a unit has one place in the queue. A thread that
+/// asks for the lock while another one of its unit holds it, or waits for it, is told so; put a `std::sync::Mutex`
+/// around it where threads of a unit are to wait for each other.
 ///
 /// ```
 /// # use samite_fabric::{Config, Fabric, Identity};
@@ -58,20 +61,13 @@ pub struct Lock {
     team: Team,
     number: u64,
     words: Words,
-    /// Of this unit's next stay in the queue, or of this one.
-    ticket: Cell<Ticket>,
-    state: Cell<State>,
-    left: RefCell<Option<Left>>,
+    place: Place,
+    /// Of this unit's next stay in the queue, or of this one. It is changed by whoever has the place.
+    ticket: AtomicU64,
+    left: Mutex<Option<Left>>,
 }
 
-/// The lock is held as long as this lives; dropping it gives the lock back.
-///
-/// It belongs to the thread that owns the fabric:
-/// ```compile_fail
-/// fn send(guard: samite_pgas::Guard<'static>) {
-///     std::thread::spawn(move || drop(guard));
-/// }
-/// ```
+/// The lock is held as long as this lives; dropping it, in any thread, gives the lock back.
 #[derive(Debug)]
 #[must_use = "a guard that is dropped at once gives the lock back at once"]
 pub struct Guard<'l> {
@@ -93,6 +89,8 @@ struct Holding<'l> {
     lock: &'l Lock,
     /// Whoever is next must know that a holder died.
     broken: bool,
+    /// The call that has got the lock has not ended: it has the place.
+    inside: bool,
 }
 
 impl Holding<'_> {
@@ -105,10 +103,10 @@ impl Holding<'_> {
     /// Gives it back. Nothing was done under it.
     #[inline(always)]
     fn give(self) -> Result<()> {
-        let (lock, broken) = (self.lock, self.broken);
+        let (lock, broken, inside) = (self.lock, self.broken, self.inside);
         // From here on it is the machine's, which is kept until it has come to its end.
         std::mem::forget(self);
-        lock.give(broken)
+        lock.give(broken, inside)
     }
 
     /// Gives it back, after what this unit has started under it.
@@ -122,7 +120,7 @@ impl Holding<'_> {
 impl Drop for Holding<'_> {
     #[cold]
     fn drop(&mut self) {
-        let give = || report(self.lock.give(self.broken));
+        let give = || report(self.lock.give(self.broken, self.inside));
         match std::thread::panicking() {
             true => at_once_while_unwinding(self.lock.team.fabric(), give),
             false => give(),
@@ -144,14 +142,15 @@ impl Team {
     /// # Errors
     /// Those of [`Team::allocate`].
     pub fn lock(&self) -> Result<Lock> {
+        let _turn = self.0.long_turn()?;
         let (number, page) = Table::make(self)?;
         Ok(Lock {
             team: self.clone(),
             number,
             words: Words::new(page, number),
-            ticket: Cell::new(Ticket::new(self.rank(), 1)),
-            state: Cell::new(State::Idle),
-            left: RefCell::new(None),
+            place: Place::new(),
+            ticket: AtomicU64::new(Ticket::new(self.rank(), 1).0),
+            left: Mutex::default(),
         })
     }
 }
@@ -163,8 +162,8 @@ impl Lock {
     /// # Errors
     /// * [`Error::HolderLost`]: a holder died. The lock is not held.
     /// * [`Error::UnitLost`]: the lock's home died.
-    /// * [`Error::AlreadyHeld`]: this unit holds it; or a call of this unit waits for it, and an operator or a handler
-    ///   that runs meanwhile calls this.
+    /// * [`Error::AlreadyHeld`]: this unit holds it; or a call of this unit is under way, and another thread, or an
+    ///   operator or a handler that runs meanwhile, calls this.
     /// * The deadline: this unit keeps its place in the queue, and the next call goes on with it, also where the
     ///   home has not answered in time. Until then those behind it wait; dropping the lock leaves the queue. If the home
     ///   does not answer during the drop either, this unit leaves later: in a collective, a flush, a wait for a signal or
@@ -240,6 +239,7 @@ impl Lock {
     /// Ends the lock. Collective: when it returns nobody uses it any more. The memory of a lock that is only
     /// dropped is the team's until the team ends.
     pub fn free(self) -> Result<()> {
+        let _turn = self.team.0.long_turn()?;
         self.leave_queue();
         let done = self.team.barrier();
         // All members count alike, whatever became of the barrier.
@@ -260,7 +260,22 @@ impl Lock {
     /// This unit has the lock.
     #[inline(always)]
     fn holding(&self, broken: bool) -> Holding<'_> {
-        Holding { lock: self, broken }
+        Holding {
+            lock: self,
+            broken,
+            inside: false,
+        }
+    }
+
+    #[inline(always)]
+    fn ticket(&self) -> Ticket {
+        // ORDERING: Relaxed, here and below: the place orders it.
+        Ticket(self.ticket.load(Ordering::Relaxed))
+    }
+
+    #[inline(always)]
+    fn use_ticket(&self) {
+        self.ticket.store(self.ticket().next().0, Ordering::Relaxed);
     }
 
     /// What somebody is told who does not get the lock.
@@ -325,7 +340,7 @@ impl Drop for Lock {
     /// Brings to its end what a call at its deadline has left in the middle, and leaves the queue.
     #[inline]
     fn drop(&mut self) {
-        if self.state.get() == State::Left {
+        if self.left.get_mut().is_some() {
             self.end();
         }
     }

@@ -17,7 +17,7 @@ use crate::{Result, Team};
 use samite_fabric::{Atomic, Handle, Remote, Width};
 use samite_mem::sync::Ordering;
 use samite_mem::{LINE, PEERS_MAX, SharedBytes};
-use std::rc::Rc;
+use std::sync::Arc;
 
 const _: () = assert!(PEERS_MAX < MEMBERS_MAX as usize);
 
@@ -29,7 +29,7 @@ const WORD: u64 = 8;
 /// The locks of a team.
 #[derive(Debug, Default)]
 pub(crate) struct Table {
-    pages: Vec<(Rc<Page>, Freed)>,
+    pages: Vec<(Arc<Page>, Freed)>,
     /// Locks that were made.
     made: u64,
 }
@@ -53,27 +53,28 @@ pub(super) struct Page {
 
 impl Table {
     /// The number of the next lock and its page. Collective: all members call it in the same order.
-    pub(super) fn make(team: &Team) -> Result<(u64, Rc<Page>)> {
+    pub(super) fn make(team: &Team) -> Result<(u64, Arc<Page>)> {
         let (number, last) = {
-            let table = team.0.locks.borrow();
+            let table = team.0.locks.lock();
             (table.made, table.pages.last().map(|(page, _)| page.clone()))
         };
         let page = match last {
             Some(page) if number < page.end() => page,
             last => {
                 let locks = last.map_or(FIRST_PAGE, |page| (2 * page.locks).min(LAST_PAGE));
-                let page = Rc::new(Page::new(team, number, locks)?);
-                team.0.locks.borrow_mut().pages.push((page.clone(), 0));
+                let page = Arc::new(Page::new(team, number, locks)?);
+                team.0.locks.lock().pages.push((page.clone(), 0));
                 page
             }
         };
-        team.0.locks.borrow_mut().made += 1;
+        team.0.locks.lock().made += 1;
         Ok((number, page))
     }
 
     /// A lock is needed no more: a page all of whose locks are freed goes.
     pub(super) fn free(team: &Team, number: u64) {
-        let pages = &mut team.0.locks.borrow_mut().pages;
+        let mut table = team.0.locks.lock();
+        let pages = &mut table.pages;
         for (page, freed) in pages.iter_mut() {
             *freed += u64::from((page.first..page.end()).contains(&number));
         }
@@ -126,7 +127,7 @@ fn wake_bytes(locks: u64) -> u64 {
 /// The words of one lock.
 #[derive(Clone, Debug)]
 pub(super) struct Words {
-    page: Rc<Page>,
+    page: Arc<Page>,
     /// Rank of the member that has them.
     home: u32,
     /// Where its record begins there.
@@ -136,7 +137,7 @@ pub(super) struct Words {
 }
 
 impl Words {
-    pub(super) fn new(page: Rc<Page>, number: u64) -> Words {
+    pub(super) fn new(page: Arc<Page>, number: u64) -> Words {
         let (index, members) = (number - page.first, u64::from(page.members));
         let home = ((u64::from(page.home) + index) % members) as u32;
         let record = wake_bytes(page.locks) + index / members * record(page.members);

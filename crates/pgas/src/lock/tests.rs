@@ -6,13 +6,12 @@ use super::{GlobalLock, Lock};
 use crate::tampered::{ALMOST_ALL, GET, LIES, Lies, PUT, lose, simulate_checked, starve, starving};
 use crate::unfinished::Finish;
 use crate::{Elem, Error, Pgas, Result, Team, Unit, Wanted};
+use parking_lot::Mutex;
 use samite_fabric::testing::{RawFrame, send};
 use samite_fabric::transport::{Class, Push};
 use samite_fabric::{Error as Below, Fabric, Match};
 use samite_testkit::{Outcome, check, same, simulate};
-use std::cell::RefCell;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
@@ -292,15 +291,15 @@ fn a_value_that_cannot_be_read_is_no_race() {
 /// Calls a lock while another call of it waits.
 #[derive(Debug)]
 struct Calls {
-    lock: Rc<Lock>,
-    answers: Rc<RefCell<Vec<Option<Error>>>>,
+    lock: Arc<Lock>,
+    answers: Arc<Mutex<Vec<Option<Error>>>>,
 }
 
 impl Finish for Calls {
     fn go_on(&mut self) -> bool {
-        let waits = self.lock.state.get() == State::Waiting;
+        let waits = self.lock.place.state() == State::Busy;
         if waits {
-            let mut answers = self.answers.borrow_mut();
+            let mut answers = self.answers.lock();
             answers.push(self.lock.acquire().err());
             answers.push(self.lock.try_acquire().err());
             answers.push(self.lock.recover().err());
@@ -316,20 +315,20 @@ fn a_lock_that_waits_is_asked_for_again() {
     simulate(name, 2, 0..8, |fabric: &Fabric, _| {
         let pgas = Pgas::new(fabric)?;
         let world = pgas.world();
-        let lock = Rc::new(lock_of_the_first(world)?);
+        let lock = Arc::new(lock_of_the_first(world)?);
         let guard = (world.rank() == 0).then(|| lock.acquire()).transpose()?;
         world.barrier()?;
         if world.rank() == 1 {
-            let answers = Rc::default();
+            let answers = Arc::default();
             let calls = Calls {
                 lock: lock.clone(),
-                answers: Rc::clone(&answers),
+                answers: Arc::clone(&answers),
             };
             pgas.job.unfinished.add(calls);
             fabric.set_deadline(Duration::from_millis(50));
             timed_out(&lock.acquire())?;
             fabric.set_deadline(PATIENT);
-            same!(*answers.borrow(), vec![Some(Error::AlreadyHeld); 3]);
+            same!(*answers.lock(), vec![Some(Error::AlreadyHeld); 3]);
             same!(lock.queue()?, [Unit(0), Unit(1)]);
         }
         world.barrier()?;

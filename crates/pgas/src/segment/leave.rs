@@ -9,34 +9,36 @@
 
 use super::phase::Own;
 use crate::job::Job;
+use parking_lot::Mutex;
 use samite_fabric::PeerId;
-use std::cell::{Cell, RefCell};
-use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// This unit's part of a segment whose other parts may be used by others. Dropped it is left behind.
 #[derive(Debug)]
 pub(crate) struct Kept {
     own: Option<Own>,
     /// The members.
-    peers: Rc<[PeerId]>,
-    job: Rc<Job>,
+    peers: Arc<[PeerId]>,
+    job: Arc<Job>,
     /// Nobody uses it any more.
-    unused: Cell<bool>,
+    unused: AtomicBool,
 }
 
 impl Kept {
-    pub(super) fn new(own: Own, job: &Rc<Job>, peers: &Rc<[PeerId]>) -> Kept {
+    pub(super) fn new(own: Own, job: &Arc<Job>, peers: &Arc<[PeerId]>) -> Kept {
         Kept {
             own: Some(own),
             peers: peers.clone(),
             job: job.clone(),
-            unused: Cell::new(false),
+            unused: AtomicBool::new(false),
         }
     }
 
     /// All members have met since they used it last: it goes as soon as it is dropped.
     pub(crate) fn nobody_uses_it(&self) {
-        self.unused.set(true);
+        // ORDERING: Relaxed: it is asked in `drop`, which comes after all uses.
+        self.unused.store(true, Ordering::Relaxed);
     }
 
     /// Whether it is registered memory.
@@ -52,7 +54,7 @@ impl Kept {
 
 impl Drop for Kept {
     fn drop(&mut self) {
-        if let Some(own) = self.own.take().filter(|_| !self.unused.get()) {
+        if let Some(own) = self.own.take().filter(|_| !*self.unused.get_mut()) {
             self.job.left.add(own, &self.peers);
         }
     }
@@ -60,23 +62,27 @@ impl Drop for Kept {
 
 /// What this unit has left behind.
 #[derive(Debug, Default)]
-pub(crate) struct LeftBehind {
-    parts: RefCell<Vec<(Own, Rc<[PeerId]>)>>,
+pub(crate) struct LeftBehind(Mutex<Left>);
+
+#[derive(Debug, Default)]
+struct Left {
+    parts: Vec<(Own, Arc<[PeerId]>)>,
     /// All units have ended.
-    over: Cell<bool>,
+    is_over: bool,
 }
 
 impl LeftBehind {
-    fn add(&self, own: Own, peers: &Rc<[PeerId]>) {
-        if peers.len() > 1 && !self.over.get() {
-            self.parts.borrow_mut().push((own, peers.clone()));
+    fn add(&self, own: Own, peers: &Arc<[PeerId]>) {
+        let mut left = self.0.lock();
+        if peers.len() > 1 && !left.is_over {
+            left.parts.push((own, peers.clone()));
         }
     }
 
     /// The numbers of the parts, as bits of so many words.
     pub(super) fn numbers(&self, words: usize) -> Vec<u64> {
         let mut numbers = vec![0; words];
-        for (own, _) in self.parts.borrow().iter() {
+        for (own, _) in &self.0.lock().parts {
             let number = own.key().segment;
             if let Some(word) = numbers.get_mut(number as usize / 64) {
                 *word |= 1 << (number % 64);
@@ -88,8 +94,7 @@ impl LeftBehind {
     /// Lets go of the parts that all their members have left. `has_left(peer, number)`: whether a peer says so;
     /// `None` of one that does not say anything.
     pub(super) fn let_go(&self, has_left: impl Fn(PeerId, u32) -> Option<bool>) {
-        let mut parts = self.parts.borrow_mut();
-        parts.retain(|(own, peers)| {
+        self.0.lock().parts.retain(|(own, peers)| {
             let number = own.key().segment;
             !peers
                 .iter()
@@ -99,8 +104,11 @@ impl LeftBehind {
 
     /// With whom this unit shares what it has left.
     pub(crate) fn peers(&self) -> Vec<PeerId> {
-        let parts = self.parts.borrow();
-        let all = parts.iter().flat_map(|(_, peers)| peers.iter().copied());
+        let left = self.0.lock();
+        let all = left
+            .parts
+            .iter()
+            .flat_map(|(_, peers)| peers.iter().copied());
         let mut all: Vec<PeerId> = all.collect();
         all.sort_unstable();
         all.dedup();
@@ -109,7 +117,8 @@ impl LeftBehind {
 
     /// All units have ended: everything goes, now and later.
     pub(crate) fn end(&self) {
-        self.over.set(true);
-        drop(self.parts.take());
+        let mut left = self.0.lock();
+        left.is_over = true;
+        left.parts.clear();
     }
 }

@@ -4,6 +4,7 @@ mod aggregate;
 mod atomics;
 mod in_phase;
 mod leave;
+mod numbers;
 mod onesided;
 mod part;
 mod phase;
@@ -21,6 +22,7 @@ use std::marker::PhantomData;
 
 pub use aggregate::{Place, Updates};
 pub(crate) use leave::LeftBehind;
+pub(crate) use numbers::Numbers;
 pub use onesided::Fetch;
 pub use part::Part;
 pub(crate) use phase::Open;
@@ -60,11 +62,20 @@ impl Team {
     /// The budget of a member, at all members. [`Error::Mismatch`] when the counts, or the sizes of an element,
     /// differ.
     pub fn allocate<T: Elem>(&self, count: u64) -> Result<Segment<T>> {
+        let _turn = self.0.long_turn()?;
         let bytes = crate::bytes_for::<T>(count).map(padded);
         let bytes = bytes.map_err(|error| self.0.refuse_next(error))?;
-        let number = self.agree_on_number()?;
-        let own = self.fabric().allocate_gated(number, bytes).map(Own::Gated);
-        let segment = self.assemble_segment(own, count, Origin::Collective)?;
+        let segment = self.until_free(|number| {
+            let numbers = self.0.job.numbers.lock();
+            let is_free = numbers.is_free(self.fabric(), number);
+            let own = is_free.then(|| self.fabric().allocate_gated(number, bytes));
+            drop(numbers);
+            self.assemble_segment(
+                own.map(|own| own.map(Own::Gated)),
+                count,
+                Origin::Collective,
+            )
+        })?;
         let counts = &segment.parts.counts;
         let differs = counts.iter().position(|theirs| *theirs != count);
         match differs {
@@ -82,17 +93,45 @@ impl Team {
     /// they are and as they are, but for a vector of small elements that has to grow by a few bytes to whole
     /// words; they come back with [`Segment::read_local`].
     pub fn register<T: Elem>(&self, elements: Vec<T>) -> Result<Segment<T>> {
-        let number = self.agree_on_number()?;
-        let count = elements.len() as u64;
+        let _turn = self.0.long_turn()?;
+        let (job, count) = (&self.0.job, elements.len() as u64);
+        // Once it is registered it does not come back: before that all have the number.
+        let number = self.until_free(|number| {
+            let has_it = job.numbers.lock().reserve(self.fabric(), number);
+            let mut all = vec![0; self.size() as usize];
+            let told = self.all_gather(&[u8::from(has_it)][..], &mut all[..]);
+            let all_have_it = told.is_ok() && all.iter().all(|has_it| *has_it == 1);
+            if has_it && !all_have_it {
+                job.numbers.lock().let_go(number);
+            }
+            told.map(|()| all_have_it.then_some(number))
+        })?;
+        let mut numbers = job.numbers.lock();
         let own = self.fabric().register_as(number, whole_words(elements));
-        self.assemble_segment(own.map(Own::Registered), count, Origin::Registered)
+        numbers.let_go(number);
+        drop(numbers);
+        let own = Some(own.map(Own::Registered));
+        let segment = self.assemble_segment(own, count, Origin::Registered)?;
+        segment.ok_or(Error::NoSegment)
+    }
+
+    /// Agrees on numbers until all members could `take` the one that they have agreed on. Collective.
+    fn until_free<R>(&self, mut take: impl FnMut(u32) -> Result<Option<R>>) -> Result<R> {
+        let mut attempt = 0;
+        loop {
+            let number = self.agree_on_number(attempt)?;
+            if let Some(taken) = take(number)? {
+                return Ok(taken);
+            }
+            attempt += 1;
+        }
     }
 
     /// A number of a segment that is free at all members. On this occasion they let go of what all of them have
     /// left.
-    fn agree_on_number(&self) -> Result<u32> {
+    fn agree_on_number(&self, attempt: u64) -> Result<u32> {
         let left = &self.0.job.left;
-        let free = self.fabric().free_segments();
+        let free = self.0.job.numbers.lock().free(self.fabric());
         let words = free.len();
         let mine = [free, left.numbers(words)].concat();
         let mut all = vec![0; mine.len() * self.size() as usize];
@@ -107,35 +146,46 @@ impl Team {
                 .fold(u64::MAX, |acc, of| acc & of[word])
         };
         let free = (0..words).map(both).enumerate();
-        let first = free
+        // All teams begin with the lowest. After that they look in different places.
+        let mixed = (self.id().0 + 1)
+            .wrapping_mul(attempt)
+            .wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let start = (mixed >> 32) as usize % words.max(1);
+        let (word, bits) = free
             .filter(|(_, bits)| *bits != 0)
-            .map(|(word, bits)| (word as u32, bits));
-        let (word, bits) = first
-            .min_by_key(|(word, _)| *word)
+            .min_by_key(|(word, _)| (word + words - start) % words)
             .ok_or(Error::NoSegment)?;
-        Ok(word * 64 + bits.trailing_zeros())
+        Ok(word as u32 * 64 + bits.trailing_zeros())
     }
 
-    /// Tells the others of this unit's part, or that it has none, and learns of theirs.
+    /// Tells the others of this unit's part, or that it has none, and learns of theirs. `None`: at some members the
+    /// number was not free any more (there, `own` is `None`).
     fn assemble_segment<T: Elem>(
         &self,
-        own: samite_fabric::Result<Own>,
+        own: Option<samite_fabric::Result<Own>>,
         count: u64,
         origin: Origin,
-    ) -> Result<Segment<T>> {
+    ) -> Result<Option<Segment<T>>> {
         const NONE: [u8; KEY] = [0xff; KEY];
+        const TAKEN: [u8; KEY] = [0xfe; KEY];
         let element = size_of::<T>() as u64;
-        let mine = own.as_ref().map_or(NONE, |own| {
-            let mut told = NONE;
-            told[..24].copy_from_slice(&own.key().to_bytes());
-            told[24..32].copy_from_slice(&count.to_le_bytes());
-            told[32..].copy_from_slice(&element.to_le_bytes());
-            told
-        });
+        let told_of = |own: &samite_fabric::Result<Own>| {
+            own.as_ref().map_or(NONE, |own| {
+                let mut told = NONE;
+                told[..24].copy_from_slice(&own.key().to_bytes());
+                told[24..32].copy_from_slice(&count.to_le_bytes());
+                told[32..].copy_from_slice(&element.to_le_bytes());
+                told
+            })
+        };
+        let mine = own.as_ref().map_or(TAKEN, told_of);
         let mut told = vec![0; KEY * self.size() as usize];
         self.all_gather(&mine[..], &mut told[..])?;
-        let own = own?;
         let all = || (0..).zip(told.as_chunks::<KEY>().0);
+        let Some(own) = own.filter(|_| all().all(|(_, told)| *told != TAKEN)) else {
+            return Ok(None);
+        };
+        let own = own?;
         if let Some((rank, _)) = all().find(|(_, told)| **told == NONE) {
             return Err(Error::NoMemory(self.unit(rank)?));
         }
@@ -178,7 +228,7 @@ impl Team {
             origin,
             checked: self.0.job.check.is_some(),
         };
-        Segment::share(parts, own)
+        Segment::share(parts, own).map(Some)
     }
 }
 
@@ -241,7 +291,7 @@ impl Parts {
     /// Forgets what pointers into the parts led to: a remote that is kept is a user of the memory.
     fn forget_remotes(&self) {
         for (key, unit) in self.keys.iter().zip(self.team.group()) {
-            self.team.0.job.remember(unit, key.segment as u16, None);
+            self.team.0.job.forget(unit, key.segment as u16);
         }
     }
 }

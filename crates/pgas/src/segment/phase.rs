@@ -352,7 +352,7 @@ impl Open {
         for (remote, unit) in remotes.iter().zip(parts.team.group()) {
             let number = remote.key().segment as u16;
             let job = &parts.team.0.job;
-            job.remember(unit, number, Some(remote.clone()));
+            job.remember(unit, number, remote);
         }
         let window = |(remote, count): (&Remote, &u64)| {
             let mapped = remote.mapped().filter(|_| !parts.checked);
@@ -382,6 +382,11 @@ impl<T: Elem, P: Phase> Segment<T, P> {
         if P::is_registered(&self.state) {
             return Err(Unturned::new(Some(self), Error::AlwaysShared));
         }
+        let team = self.parts.team.clone();
+        let _turn = match team.0.long_turn() {
+            Ok(turn) => turn,
+            Err(error) => return Err(Unturned::new(Some(self), error)),
+        };
         // What was put without a handle belongs to the phase that ends.
         let flushed = self.parts.team.0.job.flush(None);
         if let Err(failure) = self.parts.agree(flushed) {

@@ -1,34 +1,36 @@
 //! How teams begin and end.
 
-use super::{Inner, Team, TeamId};
+use super::{Inner, Team, TeamId, Turns};
 use crate::collective::Kind;
 use crate::job::Job;
 use crate::{Error, Group, Result};
-use std::cell::{Cell, OnceCell, RefCell};
-use std::rc::Rc;
+use parking_lot::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 impl Team {
     /// The team of all units. Collective over the job.
-    pub(crate) fn world(job: &Rc<Job>) -> Result<Team> {
+    pub(crate) fn world(job: &Arc<Job>) -> Result<Team> {
         let team = Team::assemble(job, TeamId(0), Group::first(job.peers.len() as u32));
         team.barrier()?;
         Ok(team)
     }
 
-    fn assemble(job: &Rc<Job>, id: TeamId, group: Group) -> Team {
+    fn assemble(job: &Arc<Job>, id: TeamId, group: Group) -> Team {
         let rank = group.position(job.me).unwrap_or(0);
         let peers = group.into_iter().map(|unit| job.peers[unit.index()]);
-        let inner = Rc::new(Inner {
+        let inner = Arc::new(Inner {
             job: job.clone(),
             id,
             rank,
             peers: peers.collect(),
             group,
-            calls: Cell::new(0),
-            board: OnceCell::new(),
-            locks: RefCell::default(),
+            turns: Turns::default(),
+            calls: AtomicU64::new(0),
+            board: OnceLock::new(),
+            locks: Mutex::default(),
         });
-        job.teams.borrow_mut().insert(id, Rc::downgrade(&inner));
+        job.teams.lock().insert(id, Arc::downgrade(&inner));
         Team(inner)
     }
 
@@ -39,17 +41,18 @@ impl Team {
     /// # Errors
     /// [`Error::NotAMember`]: a unit of `group` is not in this team. A lost member.
     pub fn create(&self, group: &Group) -> Result<Option<Team>> {
-        let job = &self.0.job;
+        let (job, _turn) = (&self.0.job, self.0.long_turn()?);
         let stranger = group.into_iter().find(|unit| self.rank_of(*unit).is_none());
         if let Some(stranger) = stranger {
             return Err(self.0.refuse_next(Error::NotAMember(stranger)));
         }
         // Each leader proposes the next of its own numbers: no two leaders have a number in common.
-        let number = job.teams_named.get() + 1;
         let leads = group.members().first() == Some(&job.me);
-        if leads {
-            job.teams_named.set(number);
-        }
+        // ORDERING: Relaxed: that all numbers differ is enough.
+        let number = match leads {
+            true => job.teams_named.fetch_add(1, Ordering::Relaxed) + 1,
+            false => 0,
+        };
         let proposal = (job.me.0 as u64) << 32 | number as u64;
         let mut proposals = vec![0; self.size() as usize];
         self.all_gather(&[proposal][..], &mut proposals[..])?;
@@ -69,6 +72,7 @@ impl Team {
 
     /// Teams of the members that call with an equal `color`. Collective.
     pub fn split_by(&self, color: u64) -> Result<Team> {
+        let _turn = self.0.long_turn()?;
         let mut colors = vec![0; self.size() as usize];
         self.all_gather(&[color][..], &mut colors[..])?;
         let alike = self.0.group.into_iter().zip(&colors);
@@ -81,14 +85,14 @@ impl Team {
     /// what it has here without asking the others.
     pub fn destroy(self) -> Result<()> {
         self.meet_last(Kind::Barrier)?;
-        self.0.locks.borrow().end();
+        self.0.locks.lock().end();
         Ok(())
     }
 }
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        self.job.teams.borrow_mut().remove(&self.id);
+        self.job.teams.lock().remove(&self.id);
         if let Some(Some(board)) = self.board.get() {
             board.free(&self.job);
         }

@@ -1,13 +1,16 @@
 //! Teams: units that call collectives together.
 
 mod create;
+mod turn;
 
 use crate::collective::Board;
 use crate::job::Job;
 use crate::{Error, Group, Result, Unit};
+use parking_lot::Mutex;
 use samite_fabric::{Fabric, PeerId};
-use std::cell::{Cell, OnceCell, RefCell};
-use std::rc::Rc;
+use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, OnceLock};
+use turn::Turns;
 
 /// Names a team: the unit that led its creation and how many it had led before. Never used again, and the
 /// same at all members.
@@ -16,23 +19,27 @@ pub struct TeamId(pub u64);
 
 /// A team, as one of its members sees it. Ranks ascend with units. Cheap to clone; a clone is the same team
 /// ([`Team::duplicate`] makes another one of the same members).
+///
+/// One thread of a unit at a time calls collectives of a team. A second one gets [`Error::TeamInUse`] and takes no
+/// part. Threads that are to do so at the same time have a team each.
 #[derive(Clone, Debug)]
-pub struct Team(pub(crate) Rc<Inner>);
+pub struct Team(pub(crate) Arc<Inner>);
 
 /// What the clones of a team share.
 #[derive(Debug)]
 pub(crate) struct Inner {
-    pub(crate) job: Rc<Job>,
+    pub(crate) job: Arc<Job>,
     pub(crate) id: TeamId,
     pub(crate) rank: u32,
     pub(crate) group: Group,
     /// By rank.
-    pub(crate) peers: Rc<[PeerId]>,
-    /// Collectives that were called: their messages are told apart by it.
-    pub(crate) calls: Cell<u64>,
+    pub(crate) peers: Arc<[PeerId]>,
+    turns: Turns,
+    /// Collectives that were called: their messages are told apart by it. Changed by whoever has the turn.
+    pub(crate) calls: AtomicU64,
     /// What its members share in memory; made by the first collective that can use it.
-    pub(crate) board: OnceCell<Option<Board>>,
-    pub(crate) locks: RefCell<crate::lock::Table>,
+    pub(crate) board: OnceLock<Option<Board>>,
+    pub(crate) locks: Mutex<crate::lock::Table>,
 }
 
 impl Team {

@@ -10,7 +10,7 @@ fn filled<T: Sample>(rank: u64, count: u64) -> Vec<T> {
 }
 
 /// All of them at once, waited for in the reverse order.
-fn all_at_once<T: Sample, O: Operator<T> + 'static>(
+fn all_at_once<T: Sample, O: Operator<T> + Send + 'static>(
     world: &Team,
     count: u64,
     op: impl Fn() -> O,

@@ -193,6 +193,7 @@ impl<K: Elem, V: Elem> Map<K, V> {
 
     /// How many entries there are. Collective: sees what any member did before it called.
     pub fn total_len(&self) -> Result<u64> {
+        let _turn = self.team().0.long_turn()?;
         self.team().barrier()?;
         let mut all = vec![0; self.team().size() as usize];
         let own = self.local_len();

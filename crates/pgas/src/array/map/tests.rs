@@ -8,12 +8,11 @@ use crate::unfinished::Finish;
 use samite_fabric::testing::tamper;
 use samite_fabric::{Config, Error as Below, Fabric, Identity, PeerId};
 use samite_testkit::{Outcome, check, same, simulate};
-use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 /// The entry of the key comes and is busy after the search for it, and before the search under the held chain: which is
@@ -297,7 +296,7 @@ fn a_panic_in_the_middle_of_a_value_leaves_none() {
 /// Gives one slot after the other back, each when somebody has waited for it.
 #[derive(Debug)]
 struct GivesBack {
-    map: Rc<Map<u64, u64>>,
+    map: Arc<Map<u64, u64>>,
     slots: Vec<u64>,
     waited: u32,
 }
@@ -317,11 +316,11 @@ impl Finish for GivesBack {
 
 /// Counts how often this unit goes on with what it has left.
 #[derive(Debug)]
-struct Counts(Rc<Cell<u32>>);
+struct Counts(Arc<AtomicU32>);
 
 impl Finish for Counts {
     fn go_on(&mut self) -> bool {
-        self.0.set(self.0.get() + 1);
+        self.0.fetch_add(1, Ordering::Relaxed);
         false
     }
 }
@@ -337,13 +336,17 @@ fn taking_a_slot_goes_on_with_what_was_left() {
         let [key, _] = neighbours(&map);
         if world.rank() == 0 {
             map.insert(key, 1)?;
-            let count = Rc::new(Cell::new(0));
+            let count = Arc::new(AtomicU32::new(0));
             pgas.job.unfinished.add(Counts(count.clone()));
             // The search takes nothing.
             same!(map.get(&key)?, Some(1));
-            same!(count.get(), 0);
+            same!(count.load(Ordering::Relaxed), 0);
             same!(map.remove(&key)?, Some(1));
-            check!(count.get() >= 2, "{}", count.get());
+            check!(
+                count.load(Ordering::Relaxed) >= 2,
+                "{}",
+                count.load(Ordering::Relaxed)
+            );
         }
         Ok(world.barrier()?)
     });
@@ -354,7 +357,7 @@ fn taking_a_slot_goes_on_with_what_was_left() {
 fn every_slot_is_waited_for() {
     let fabric = Fabric::alone(Identity::by_hand("map"), Config::default()).expect("a fabric");
     let pgas = Pgas::new(&fabric).expect("a job");
-    let map = Rc::new(Map::<u64, u64>::new(pgas.world(), 4).expect("a map"));
+    let map = Arc::new(Map::<u64, u64>::new(pgas.world(), 4).expect("a map"));
     for slot in 0..4 {
         let state = map.state(0, slot).expect("it is there");
         let taken = map.take((0, slot), state, state.taken(1), EMPTY_OUT);

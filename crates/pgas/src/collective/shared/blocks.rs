@@ -11,7 +11,7 @@
 
 use super::board::Board;
 use super::entry::{Told, meet, reads_private};
-use super::staging::{Pieces, Staging, staging};
+use super::staging::{Pieces, Stage, Staging};
 use crate::Elem;
 use crate::collective::call::{Call, Failure};
 use crate::collective::combining::Typed;
@@ -65,7 +65,7 @@ struct Plan<'t> {
 }
 
 pub(super) fn moves(
-    place: (&Inner, &Board),
+    (place, stage): ((&Inner, &Board), &Stage<'_>),
     call: Call,
     moves: &Moves,
     input: &Input<'_>,
@@ -81,7 +81,7 @@ pub(super) fn moves(
         eager: output.pointer().is_none() && !matches!(moves, Moves::Gather { .. }),
         private: true,
     };
-    let plan = Plan::make(place, call, &lanes, input, output)?;
+    let plan = Plan::make((place, stage), call, &lanes, input, output)?;
     // Of blocks with both ends in place: how much the taker copies, from the beginning.
     let cut = |len: u64| match moves {
         Moves::Gather { .. } => 0,
@@ -121,7 +121,7 @@ pub(super) fn moves(
 
 /// Everybody gets its block of everybody, combined by rank. `block`: the block of a rank.
 pub(super) fn combines<T: Elem, O: Operator<T>>(
-    place: (&Inner, &Board),
+    (place, stage): ((&Inner, &Board), &Stage<'_>),
     call: Call,
     block: &dyn Fn(u32) -> (u64, u64),
     typed: &Typed<T, O>,
@@ -144,7 +144,7 @@ pub(super) fn combines<T: Elem, O: Operator<T>>(
         private: false,
     };
     // Nobody else writes its target.
-    let plan = Plan::make(place, call, &lanes, input, &Output::nothing())?;
+    let plan = Plan::make((place, stage), call, &lanes, input, &Output::nothing())?;
     let (mut sum, mut more) = (typed.scratch(), typed.scratch());
     let step = sum.len() as u64 * element;
     let mut combine = |round, start: u64, end: u64| {
@@ -180,7 +180,7 @@ pub(super) fn combines<T: Elem, O: Operator<T>>(
 
 impl<'t> Plan<'t> {
     fn make(
-        (team, board): (&'t Inner, &'t Board),
+        ((team, board), stage): ((&'t Inner, &'t Board), &Stage<'_>),
         call: Call,
         lanes: &Lanes<'_>,
         input: &Input<'_>,
@@ -206,7 +206,7 @@ impl<'t> Plan<'t> {
             wanted,
         };
         if longest > 0 && input.pointer().is_none() {
-            match staging(team, 2 * pieces.half) {
+            match stage.take(2 * pieces.half) {
                 Ok(staging) => plan.staging = Some(staging),
                 Err(error) => return Err(board.refuse(team, &call, error.into())),
             }

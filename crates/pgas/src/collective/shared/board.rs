@@ -51,7 +51,8 @@ use crate::{GlobalPtr, Result};
 use samite_fabric::PeerId;
 use samite_mem::SharedBytes;
 use samite_mem::sync::{Ordering, fence};
-use std::cell::{Cell, OnceCell};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, AtomicU64};
 
 /// The longest payload of a meeting, in bytes, of the largest teams; others have more ([`Board::payload`]).
 pub(super) const PAYLOAD_MIN: usize = (LINES - DATA) as usize;
@@ -99,10 +100,13 @@ pub(crate) struct Board {
     slot: u64,
     /// Tells what is said here from what is said of another team whose block this was.
     mark: u64,
-    sequence: Cell<u64>,
+    /// Of the last meeting. This and what follows is changed by whoever has the team's turn.
+    sequence: AtomicU64,
     /// Whether members touch each other's memory since the last meeting.
-    touching: Cell<bool>,
-    pub(super) broken: OnceCell<Failure>,
+    touching: AtomicBool,
+    pub(super) broken: OnceLock<Failure>,
+    /// Members were stopped in the middle of a call: what memory they may still touch is not used again.
+    left_late: AtomicBool,
 }
 
 impl Board {
@@ -146,9 +150,10 @@ impl Board {
                     theirs: blocks.iter().map(|b| b.slice(first, pair)).collect(),
                     slot,
                     mark: mark(team),
-                    sequence: Cell::new(0),
-                    touching: Cell::new(false),
-                    broken: OnceCell::new(),
+                    sequence: AtomicU64::new(0),
+                    touching: AtomicBool::new(false),
+                    broken: OnceLock::new(),
+                    left_late: AtomicBool::new(false),
                 }))
             }
             (Ok(place), None) => {
@@ -175,8 +180,9 @@ impl Board {
         if let Some(failure) = self.broken.get() {
             return Err(failure.clone());
         }
-        let sequence = self.sequence.get() + 1;
-        self.sequence.set(sequence);
+        // ORDERING: Relaxed, as all that belongs to the turn: its lock orders one thread after another.
+        let sequence = self.sequence.load(Ordering::Relaxed) + 1;
+        self.sequence.store(sequence, Ordering::Relaxed);
         let (me, size) = (team.rank, team.peers.len() as u32);
         for to in (me + 1..size).chain(0..me) {
             self.post(team, to, sequence, call, give(to));
@@ -201,7 +207,8 @@ impl Board {
         }
         let alike =
             others(me, size).try_for_each(|from| call.compare(self.call(from, sequence), from));
-        self.touching.set(touching && alike.is_ok());
+        self.touching
+            .store(touching && alike.is_ok(), Ordering::Relaxed);
         alike.map(|()| sequence)
     }
 
@@ -314,13 +321,12 @@ impl Board {
         let peers: Vec<PeerId> = whom.iter().map(|r| team.peers[*r as usize]).collect();
         let here = || here().then_some(());
         let waited = team.job.wait_until(what, &peers, here);
-        waited.map_err(|error| match &error {
-            samite_fabric::Error::PeerLost { peer, .. } => {
-                let rank = team.peers.iter().position(|member| member == peer);
-                Failure::below(error, rank.unwrap_or(0) as u32)
-            }
-            _ => Failure::Own(error.into()),
-        })
+        waited.map_err(|error| Failure::of(error, team))
+    }
+
+    /// Whether members that were stopped in the middle may still write into staging memory.
+    pub(super) fn has_left_late(&self) -> bool {
+        self.left_late.load(Ordering::Relaxed)
     }
 
     fn somebody_gave_up(&self) -> bool {
@@ -352,9 +358,13 @@ impl Board {
     /// nobody is at its memory, or what they are at is not used again.
     #[cold]
     fn give_up(&self, team: &Inner, failure: Failure, touching: bool) -> Failure {
-        // Nothing is set twice: who is broken does not meet.
+        // It is not set twice: a member whose board is broken meets nobody.
         let _ = self.broken.set(failure.clone());
-        let (me, size, sequence) = (team.rank, team.peers.len() as u32, self.sequence.get());
+        let (me, size, sequence) = (
+            team.rank,
+            team.peers.len() as u32,
+            self.sequence.load(Ordering::Relaxed),
+        );
         let lost = match failure {
             Failure::Lost(rank) => u64::from(rank),
             _ => RANK,
@@ -371,7 +381,7 @@ impl Board {
         // ORDERING: SeqCst, with the fence of `meet`.
         fence(Ordering::SeqCst);
         let here: Vec<bool> = (0..size).map(|rank| self.arrived(rank, sequence)).collect();
-        let before = self.touching.get();
+        let before = self.touching.load(Ordering::Relaxed);
         let settled = |rank: &u32| {
             let (is_concerned, next) = match here[*rank as usize] {
                 true => (touching, sequence + 1),
@@ -400,7 +410,8 @@ impl Board {
                 ranks = ?late,
                 "members are stopped in the middle of a collective that was given up"
             );
-            team.job.collectives.quarantine();
+            self.left_late.store(true, Ordering::Relaxed);
+            team.job.collectives.leave_behind();
         }
         failure
     }
@@ -426,7 +437,7 @@ impl<'t> Unwinding<'t> {
 
 impl Drop for Unwinding<'_> {
     fn drop(&mut self) {
-        let touching = self.board.touching.get();
+        let touching = self.board.touching.load(Ordering::Relaxed);
         if touching && self.board.broken.get().is_none() {
             let failure = Failure::Refused(self.team.rank);
             self.board.give_up(self.team, failure, touching);

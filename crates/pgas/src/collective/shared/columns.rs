@@ -13,7 +13,7 @@
 
 use super::board::Board;
 use super::entry::{Told, meet};
-use super::staging::{STAGING, Staging, staging};
+use super::staging::{STAGING, Stage, Staging};
 use crate::Elem;
 use crate::collective::call::{Call, Failure};
 use crate::collective::combining::Typed;
@@ -50,7 +50,7 @@ struct Columns<'t, 'c, T, O> {
 }
 
 pub(super) fn combines<T: Elem, O: Operator<T>>(
-    (team, board): (&Inner, &Board),
+    ((team, board), stage): ((&Inner, &Board), &Stage<'_>),
     call: Call,
     (combine, bytes): (Combine, u64),
     typed: &Typed<T, O>,
@@ -74,7 +74,7 @@ pub(super) fn combines<T: Elem, O: Operator<T>>(
     };
     let gets = combine.gives_to(team.rank);
     if input.pointer().is_none() || (gets && output.pointer().is_none()) {
-        match staging(team, 4 * quarter) {
+        match stage.take(4 * quarter) {
             Ok(staging) => columns.staging = Some(staging),
             Err(error) => return Err(board.refuse(team, &call, error.into())),
         }

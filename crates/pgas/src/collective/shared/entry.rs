@@ -7,7 +7,7 @@ use crate::collective::call::{Call, Failure};
 use crate::collective::shape::Take;
 use crate::collective::{Input, Output};
 use crate::team::Inner;
-use crate::{GlobalPtr, Result};
+use crate::{Error, GlobalPtr, Result};
 use samite_mem::SharedBytes;
 
 /// What a member tells another one.
@@ -139,7 +139,11 @@ impl Told {
 }
 
 fn map(team: &Inner, pointer: GlobalPtr<u8>, bytes: u64) -> Result<SharedBytes, Failure> {
-    let mapped = team.job.mapped(pointer, bytes)?;
+    let mapped = match team.job.mapped(pointer, bytes) {
+        // It has died since it told where its memory is.
+        Err(Error::Fabric(error)) => return Err(Failure::of(error, team)),
+        mapped => mapped?,
+    };
     mapped.ok_or_else(|| crate::job::bad(pointer).into())
 }
 

@@ -4,16 +4,16 @@
 use super::board::Board;
 use crate::job::Job;
 use crate::{GlobalPtr, Result};
-use std::cell::RefCell;
+use parking_lot::Mutex;
 
 /// Blocks of boards that were dropped, with their lengths.
 #[derive(Debug, Default)]
-pub(crate) struct Blocks(RefCell<Vec<(u64, GlobalPtr<u8>)>>);
+pub(crate) struct Blocks(Mutex<Vec<(u64, GlobalPtr<u8>)>>);
 
 impl Blocks {
     /// A block of zeros.
     pub(super) fn take(&self, job: &Job, bytes: u64) -> Result<GlobalPtr<u8>> {
-        let mut blocks = self.0.borrow_mut();
+        let mut blocks = self.0.lock();
         let fits = blocks.iter().position(|(of, _)| *of == bytes);
         let Some(at) = fits else {
             return job.allocate::<u8>(bytes);
@@ -25,7 +25,7 @@ impl Blocks {
     }
 
     pub(super) fn put(&self, block: GlobalPtr<u8>, bytes: u64) {
-        self.0.borrow_mut().push((bytes, block));
+        self.0.lock().push((bytes, block));
     }
 }
 
@@ -43,7 +43,7 @@ impl Drop for Job {
     fn drop(&mut self) {
         if self.collectives.leaves_behind() {
             // Others may still write into a board of this unit: its memory is not used for anything else.
-            std::mem::forget(self.heap.take());
+            std::mem::forget(std::mem::take(self.heap.get_mut()));
         }
     }
 }

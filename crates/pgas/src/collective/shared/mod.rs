@@ -33,6 +33,7 @@ pub(crate) use memory::Blocks;
 pub(crate) use staging::Staging;
 
 use board::Unwinding;
+use staging::Stage;
 
 use super::call::{Call, Failure};
 use super::combining::Typed;
@@ -54,7 +55,7 @@ pub(super) fn moves(
         Some(longest) if longest <= place.1.payload() => {
             few::moves(place, call, moves, input, output)
         }
-        _ => blocks::moves(place, call, moves, input, &mut output),
+        _ => blocks::moves((place, &Stage::new(place)), call, moves, input, &mut output),
     }
 }
 
@@ -70,13 +71,22 @@ pub(super) fn combines<T: Elem, O: Operator<T>>(
     if bytes <= place.1.payload() {
         return few::combines(place, call, (combine, bytes), typed, input, output);
     }
+    // Given back after what `unwinding` does.
+    let stage = Stage::new(place);
     let unwinding = Unwinding::guard(place);
     let done = match combine {
         Combine::ReduceScatter => {
             let block = |to: u32| (u64::from(to) * bytes, bytes);
-            blocks::combines(place, call, &block, typed, input, &mut output)
+            blocks::combines((place, &stage), call, &block, typed, input, &mut output)
         }
-        _ => columns::combines(place, call, (combine, bytes), typed, input, output),
+        _ => columns::combines(
+            (place, &stage),
+            call,
+            (combine, bytes),
+            typed,
+            input,
+            output,
+        ),
     };
     unwinding.ended();
     done

@@ -6,12 +6,14 @@
 //! ```
 //! With a giver and a taker on a core each, one fills a piece while the other one takes the piece before.
 
+use super::board::Board;
 use crate::team::Inner;
 use crate::{GlobalPtr, Result};
 use samite_mem::SharedBytes;
+use std::cell::OnceCell;
 
 /// Staging memory of this unit, for all its teams: one call uses it at a time, and a call ends when
-/// nobody is at it any more. Where that cannot be known it is taken out of use, and never freed.
+/// nobody is at it any more. Calls of several threads have one each.
 #[derive(Clone, Debug)]
 pub(crate) struct Staging {
     pub(super) pointer: GlobalPtr<u8>,
@@ -21,22 +23,51 @@ pub(crate) struct Staging {
 /// Bytes of the staging memory, unless elements are larger: it stays in the second-level cache.
 pub(super) const STAGING: u64 = 1 << 20;
 
-/// Staging memory of at least so many bytes.
-pub(super) fn staging(team: &Inner, bytes: u64) -> Result<Staging> {
-    let job = &team.job;
-    let mut kept = job.collectives.staging.borrow_mut();
-    if let Some(staging) = kept.as_ref().filter(|kept| kept.bytes.len() >= bytes) {
-        return Ok(staging.clone());
+/// The staging memory of one call, if it needs any. When the call has ended another one may have it; but if members
+/// were stopped in the middle of it, it is never used again.
+pub(super) struct Stage<'t> {
+    team: &'t Inner,
+    board: &'t Board,
+    used: OnceCell<Staging>,
+}
+
+impl<'t> Stage<'t> {
+    pub(super) fn new((team, board): (&'t Inner, &'t Board)) -> Self {
+        let used = OnceCell::new();
+        Stage { team, board, used }
     }
-    if let Some(small) = kept.take() {
-        job.free(small.pointer)?;
+
+    /// Staging memory of at least so many bytes; once per call.
+    pub(super) fn take(&self, bytes: u64) -> Result<Staging> {
+        let staging = self.find(bytes)?;
+        Ok(self.used.get_or_init(|| staging).clone())
     }
-    let bytes = bytes.max(STAGING);
-    let pointer = job.allocate::<u8>(bytes)?;
-    // Own memory is mapped, or there is no board.
-    let mapped = job.mapped(pointer, bytes)?;
-    let bytes = mapped.ok_or_else(|| crate::job::bad(pointer))?;
-    Ok(kept.insert(Staging { pointer, bytes }).clone())
+
+    fn find(&self, bytes: u64) -> Result<Staging> {
+        let job = &self.team.job;
+        let kept = job.collectives.staging.lock().pop();
+        match kept {
+            Some(kept) if kept.bytes.len() >= bytes => return Ok(kept),
+            Some(small) => job.free(small.pointer)?,
+            None => {}
+        }
+        let bytes = bytes.max(STAGING);
+        let pointer = job.allocate::<u8>(bytes)?;
+        // Own memory is mapped, or there is no board.
+        let mapped = job.mapped(pointer, bytes)?;
+        let bytes = mapped.ok_or_else(|| crate::job::bad(pointer))?;
+        Ok(Staging { pointer, bytes })
+    }
+}
+
+impl Drop for Stage<'_> {
+    fn drop(&mut self) {
+        if let Some(staging) = self.used.take()
+            && !self.board.has_left_late()
+        {
+            self.team.job.collectives.staging.lock().push(staging);
+        }
+    }
 }
 
 /// How blocks are cut into pieces; the same at all members.

@@ -1,14 +1,15 @@
 //! The way to the end of what a call of a lock has left in the middle, without that lock: out of the queue, when it is
 //! dropped, and of a release.
 
-use super::{Below, State, Walk};
+use super::{Below, Place, Walk};
 use crate::lock::Lock;
 use crate::lock::protocol::{Acquire, End, Release, Settle, Step};
 use crate::unfinished::Finish;
 use crate::{Error, Result};
+use parking_lot::Mutex;
 use samite_fabric::Handle;
-use std::cell::{Cell, RefCell};
-use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 
 /// What is left to do for a lock that this unit has given back, or for a place in its queue that it has given up.
 #[derive(Debug)]
@@ -45,9 +46,9 @@ impl Leaver {
             team: lock.team.clone(),
             number: lock.number,
             words: lock.words.clone(),
-            ticket: lock.ticket.clone(),
-            state: Cell::new(State::Idle),
-            left: RefCell::new(None),
+            place: Place::new(),
+            ticket: AtomicU64::new(lock.ticket().0),
+            left: Mutex::default(),
         };
         Leaver {
             lock,
@@ -91,9 +92,9 @@ impl Leaver {
     }
 }
 
-impl Finish for Rc<RefCell<Leaver>> {
+impl Finish for Arc<Mutex<Leaver>> {
     fn go_on(&mut self) -> bool {
-        let Ok(mut leaver) = self.try_borrow_mut() else {
+        let Some(mut leaver) = self.try_lock() else {
             // A call goes on with it.
             return false;
         };

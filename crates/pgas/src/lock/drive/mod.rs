@@ -4,55 +4,51 @@
 //! the queue if the lock is dropped.
 
 mod leaver;
+mod place;
 mod waiting;
 
+pub(super) use place::Place;
+#[cfg(not(test))]
+use place::State;
+#[cfg(test)]
+pub(super) use place::State;
 pub(super) use waiting::Left;
 
-use super::Lock;
 use super::protocol::{self, Acquire, End, Release, Step, Ticket, Wait, Wish, Word};
+use super::{Holding, Lock};
 use crate::unfinished::at_once_while_unwinding;
 use crate::waited::Waited;
 use crate::{Error, Result, Unit};
 use leaver::{Leaver, is_late};
+use parking_lot::Mutex;
 use samite_fabric::{Error as Below, Handle, PeerId, Whom};
 use samite_mem::sync::Ordering;
-use std::cell::RefCell;
-use std::rc::Rc;
+use std::sync::Arc;
 use waiting::Machine;
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum State {
-    Idle,
-    Held,
-    /// A call is waiting.
-    Waiting,
-    /// A call ended before it had its answer.
-    Left,
-}
 
 impl Lock {
     #[inline(always)]
     pub(super) fn take(&self, wish: Wish) -> Result<End> {
-        match self.state.get() {
-            State::Idle => {}
-            State::Held | State::Waiting => return Err(Error::AlreadyHeld),
-            State::Left => {
-                if let Some(end) = self.go_on(wish)? {
-                    return Ok(end);
-                }
+        let call = self.begin()?;
+        let gone_on = match call.has_left() {
+            true => self.go_on(wish)?,
+            false => None,
+        };
+        let end = match gone_on {
+            Some(end) => end,
+            None => {
+                let far = self.words.near().is_none();
+                let mut machine = Acquire::new(self.ticket(), far, wish);
+                let step = machine.step(0);
+                self.find_home()?;
+                let end = self.drive(machine, step, wish)?;
+                self.hold(end)?
             }
+        };
+        if matches!(end, End::Held { .. }) {
+            call.hold();
         }
-        let far = self.words.near().is_none();
-        let mut machine = Acquire::new(self.ticket.get(), far, wish);
-        let step = machine.step(0);
-        self.enter(machine, step, wish)
-    }
-
-    #[inline(always)]
-    fn enter(&self, machine: Acquire, step: Step, wish: Wish) -> Result<End> {
-        self.find_home()?;
-        let end = self.drive(machine, step, wish)?;
-        self.hold(end)
+        Ok(end)
     }
 
     /// Errors: the home is gone.
@@ -76,8 +72,11 @@ impl Lock {
     #[inline(always)]
     fn hold(&self, end: End) -> Result<End> {
         if let End::Held { broken } = end {
-            self.state.set(State::Held);
-            let holding = self.holding(broken);
+            let holding = Holding {
+                lock: self,
+                broken,
+                inside: true,
+            };
             self.tell_check(broken)?;
             holding.keep();
         }
@@ -241,7 +240,7 @@ impl Lock {
     fn go_on(&self, wish: Wish) -> Result<Option<End>> {
         // Before anything is taken out: a handler that runs meanwhile may panic.
         self.find_home()?;
-        let left = self.left.take();
+        let left = self.left.lock().take();
         let (mut machine, step, asked) = match left {
             Some(Left::Acquire {
                 machine,
@@ -251,7 +250,7 @@ impl Lock {
             Some(Left::Release(leaver)) => return self.go_on_giving(leaver).map(|()| None),
             None => return Ok(None),
         };
-        self.state.set(State::Idle);
+        self.place.set(State::Busy);
         machine.wish(wish);
         let step = match asked {
             Some(asked) => {
@@ -269,16 +268,16 @@ impl Lock {
     }
 
     /// Goes on with a release, to its end.
-    fn go_on_giving(&self, leaver: Rc<RefCell<Leaver>>) -> Result<()> {
-        *self.left.borrow_mut() = Some(Left::Release(leaver.clone()));
-        let given = leaver.borrow_mut().settle();
+    fn go_on_giving(&self, leaver: Arc<Mutex<Leaver>>) -> Result<()> {
+        *self.left.lock() = Some(Left::Release(leaver.clone()));
+        let given = leaver.lock().settle();
         if given.as_ref().is_err_and(is_late) {
             return given;
         }
-        self.left.take();
-        self.state.set(State::Idle);
-        if leaver.borrow().has_used_the_ticket() {
-            self.ticket.set(self.ticket.get().next());
+        self.left.lock().take();
+        self.place.set(State::Busy);
+        if leaver.lock().has_used_the_ticket() {
+            self.use_ticket();
         }
         drop(leaver);
         self.let_go_of_leavers();
@@ -297,10 +296,9 @@ impl Lock {
     /// Brings what a call has left in the middle to its end, without the lock, and without a place in the queue that somebody
     /// waits behind. What the home does not answer in time is gone on with when this unit makes progress.
     pub(super) fn leave_queue(&self) {
-        let Some(left) = self.left.take() else {
+        let Some(left) = self.left.lock().take() else {
             return;
         };
-        self.state.set(State::Idle);
         if self.team.fabric().lost(self.home_peer()).is_some() || !self.words.is_there() {
             return;
         }
@@ -312,7 +310,7 @@ impl Lock {
                 asked,
             } => self.add_leaver(Leaver::instead_of(self, machine, step, asked)),
         };
-        let done = leaver.borrow_mut().settle();
+        let done = leaver.lock().settle();
         if !done.as_ref().is_err_and(is_late) {
             drop(leaver);
             leaver::report(done);
@@ -321,8 +319,8 @@ impl Lock {
     }
 
     /// Has this unit's progress go on with it, whatever becomes of this call.
-    fn add_leaver(&self, leaver: Leaver) -> Rc<RefCell<Leaver>> {
-        let leaver = Rc::new(RefCell::new(leaver));
+    fn add_leaver(&self, leaver: Leaver) -> Arc<Mutex<Leaver>> {
+        let leaver = Arc::new(Mutex::new(leaver));
         self.team.0.job.unfinished.add(leaver.clone());
         leaver
     }
@@ -343,12 +341,12 @@ impl Lock {
         }
     }
 
-    /// Gives the lock back; `broken`: to somebody who must know that a holder died.
+    /// Gives the lock back; `broken`: to somebody who must know that a holder died; `inside`: of a call that has the place.
     #[inline(always)]
-    pub(super) fn give(&self, broken: bool) -> Result<()> {
-        self.state.set(State::Idle);
+    pub(super) fn give(&self, broken: bool, inside: bool) -> Result<()> {
+        let _call = (!inside).then(|| self.begin_giving());
         let look = self.words.near().is_some();
-        let mut machine = Release::new(self.ticket.get(), look, broken);
+        let mut machine = Release::new(self.ticket(), look, broken);
         let step = machine.step(0);
         self.finish(machine, step)
     }
@@ -358,7 +356,7 @@ impl Lock {
         loop {
             if let Step::Ended(end) = step {
                 if end == (End::Released { used: true }) {
-                    self.ticket.set(self.ticket.get().next());
+                    self.use_ticket();
                 }
                 return Ok(());
             }

@@ -1,13 +1,13 @@
 //! Machines whose next step is waited for, and those that a call has left in the middle.
 
-use super::State;
 use super::leaver::{Leaver, is_late};
+use super::place::State;
 use crate::Result;
 use crate::lock::Lock;
 use crate::lock::protocol::{Acquire, Release, Step, Ticket, Wait, Wish};
+use parking_lot::Mutex;
 use samite_fabric::Handle;
-use std::cell::RefCell;
-use std::rc::Rc;
+use std::sync::Arc;
 
 /// A machine that a call left in the middle.
 #[derive(Debug)]
@@ -20,7 +20,7 @@ pub(in crate::lock) enum Left {
         asked: Option<Handle<u64>>,
     },
     /// This unit's progress has it, too: others wait for it.
-    Release(Rc<RefCell<Leaver>>),
+    Release(Arc<Mutex<Leaver>>),
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -58,7 +58,6 @@ impl Waiting<'_> {
 
 impl Drop for Waiting<'_> {
     fn drop(&mut self) {
-        self.lock.state.set(State::Idle);
         if self.is_kept {
             let asked = self.asked.take();
             self.lock.leave(self.machine, self.step, asked);
@@ -74,7 +73,6 @@ impl Lock {
         step: Step,
         asked: Option<Handle<u64>>,
     ) -> Waiting<'_> {
-        self.state.set(State::Waiting);
         Waiting {
             lock: self,
             machine,
@@ -97,7 +95,7 @@ impl Lock {
                 Left::Release(self.add_leaver(Leaver::of(self, machine, step, asked)))
             }
         };
-        self.state.set(State::Left);
-        *self.left.borrow_mut() = Some(left);
+        self.place.set(State::Leaving);
+        *self.left.lock() = Some(left);
     }
 }

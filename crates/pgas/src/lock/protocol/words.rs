@@ -14,7 +14,7 @@ pub(super) const FREE_BROKEN: u64 = 1;
 
 /// One stay of one member in the queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(in crate::lock) struct Ticket(pub(super) u64);
+pub(in crate::lock) struct Ticket(pub(in crate::lock) u64);
 
 impl Ticket {
     pub(in crate::lock) fn new(member: u32, sequence: u64) -> Ticket {

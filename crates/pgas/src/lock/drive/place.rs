@@ -1,0 +1,109 @@
+//! Who of this unit's threads has its place in the queue of a lock: there is one, of the unit.
+//!
+//! ```text
+//!   Idle --call--> Busy --has the lock--> Held --gives it back--> Busy --> Idle
+//!                   | left something in the middle
+//!                   v
+//!   Left --call--> Leaving --call ends--> Left         Leaving --goes on with it--> Busy
+//! ```
+//! In `Busy`, `Leaving` and `Held` the place belongs to one thread (of a guard: to whoever has that), and only that one
+//! changes the state, the ticket and what is left.
+
+use crate::lock::Lock;
+use crate::{Error, Result};
+use std::sync::atomic::{AtomicU8, Ordering};
+
+/// See the module's text.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(in crate::lock) enum State {
+    Idle,
+    Held,
+    /// A call is under way.
+    Busy,
+    /// A call is under way, and something is left in the middle.
+    Leaving,
+    /// A call ended before it had its answer.
+    Left,
+}
+
+#[derive(Debug)]
+pub(in crate::lock) struct Place(AtomicU8);
+
+impl Place {
+    pub(in crate::lock) fn new() -> Self {
+        Place(AtomicU8::new(State::Idle as u8))
+    }
+
+    #[inline(always)]
+    pub(in crate::lock) fn state(&self) -> State {
+        // ORDERING: Relaxed: the place is this thread's, or the exchange in `Lock::begin` is next.
+        match self.0.load(Ordering::Relaxed) {
+            0 => State::Idle,
+            1 => State::Held,
+            2 => State::Busy,
+            3 => State::Leaving,
+            _ => State::Left,
+        }
+    }
+
+    /// The caller has the place.
+    #[inline(always)]
+    pub(super) fn set(&self, state: State) {
+        // ORDERING: Release pairs with the Acquire in `Lock::begin`: the next thread finds ticket and rest as they are.
+        self.0.store(state as u8, Ordering::Release);
+    }
+}
+
+/// A call of a lock, which has the place; at its end it is free again.
+pub(super) struct Call<'l>(&'l Lock);
+
+impl Lock {
+    /// Begins a call. Errors: the unit holds the lock, or another call is under way.
+    #[inline(always)]
+    pub(super) fn begin(&self) -> Result<Call<'_>> {
+        let was = self.place.state();
+        let (from, to) = match was {
+            State::Idle => (was, State::Busy),
+            State::Left => (was, State::Leaving),
+            State::Held | State::Busy | State::Leaving => return Err(Error::AlreadyHeld),
+        };
+        // ORDERING: Acquire pairs with the Release in `Place::set`.
+        let word = &self.place.0;
+        let (acquire, relaxed) = (Ordering::Acquire, Ordering::Relaxed);
+        match word.compare_exchange(from as u8, to as u8, acquire, relaxed) {
+            Ok(_) => Ok(Call(self)),
+            Err(_) => Err(Error::AlreadyHeld),
+        }
+    }
+
+    /// Begins to give a lock back that is held.
+    #[inline(always)]
+    pub(super) fn begin_giving(&self) -> Call<'_> {
+        self.place.set(State::Busy);
+        Call(self)
+    }
+}
+
+impl Call<'_> {
+    /// Ends with the lock.
+    #[inline(always)]
+    pub(super) fn hold(self) {
+        self.0.place.set(State::Held);
+        std::mem::forget(self);
+    }
+
+    pub(super) fn has_left(&self) -> bool {
+        self.0.place.state() == State::Leaving
+    }
+}
+
+impl Drop for Call<'_> {
+    #[inline(always)]
+    fn drop(&mut self) {
+        self.0.place.set(match self.has_left() {
+            true => State::Left,
+            false => State::Idle,
+        });
+    }
+}
