@@ -115,7 +115,7 @@ mod tests {
         let text = edge(
             "a",
             "b",
-            "as = 'input'\nredistribute = 'round'\nrate = 'every 3'\nlimit_bytes = '1 MiB'\noperators = ['mean 2', { apply = 'as f32', variables = ['u'] }]\ntokens = 1\nvariables = [{ name = 'u', dtype = 'f32', shape = '4,4', cut = 'columns' }]",
+            "as = 'input'\nredistribute = 'round'\nrate = 'every 3'\nlimit_bytes = '1 MiB'\noperators = ['mean 2', { apply = 'as f32', variables = ['u'] }]\ntokens = 1\nvariables = [{ name = 'u', dtype = 'f32', shape = '4,4', cut = 'columns' }, { name = 'v', dtype = 'u8', block = 3, every = 2 }, { name = 'w', dtype = 'i16' }]",
         );
         let edge = read("graph", &text).expect("well-formed").remove(0);
         assert_eq!(edge.to_string(), "a/ab -> b/input");

@@ -11,7 +11,7 @@ use crate::protocol::{Limits, Policy};
 use crate::space::Dims;
 use samite_mem::Bytes;
 use serde::de::Error as _;
-use serde::{Deserialize, Deserializer, Serialize};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::fmt;
 
 /// A program that reads a stream which another one writes: an `[[edge]]` of a workflow, whose
@@ -84,22 +84,26 @@ pub struct Applied {
 
 /// An array that the writer of an edge promises.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(try_from = "Written", into = "Written")]
+#[serde(try_from = "Written")]
 pub struct Promise {
     /// Its name.
     pub name: String,
     /// Type of its elements.
+    #[serde(serialize_with = "name_of")]
     pub dtype: Dtype,
     /// How large it is; `None`: not promised.
+    #[serde(flatten)]
     pub extent: Option<Extent>,
     /// How the units' parts lie in the whole; `None`: not promised.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub cut: Option<Cut>,
     /// It is in each step whose number is a multiple of this; in others it may be.
     pub every: u64,
 }
 
 /// Numbers per dimension, the slowest first.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Extent {
     /// Of what each unit puts in a step.
     Block(Dims),
@@ -233,6 +237,10 @@ pub(super) fn dtype(name: &str) -> Result<Dtype, GraphError> {
     Dtype::from_name(name).ok_or_else(|| GraphError::word("type of numbers", name, &names))
 }
 
+fn name_of<S: Serializer>(dtype: &Dtype, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_str(dtype.name())
+}
+
 /// A list that names the variables of an operator says at least one.
 fn some_names<'de, D: Deserializer<'de>>(names: D) -> Result<Vec<String>, D::Error> {
     let names = Vec::deserialize(names)?;
@@ -245,16 +253,13 @@ fn some_names<'de, D: Deserializer<'de>>(names: D) -> Result<Vec<String>, D::Err
 }
 
 /// A promise, by the keys of the workflow file.
-#[derive(Serialize, Deserialize)]
+#[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Written {
     name: String,
     dtype: String,
-    #[serde(skip_serializing_if = "Option::is_none")]
     block: Option<Dims>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     shape: Option<Dims>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     cut: Option<Cut>,
     every: Option<u64>,
 }
@@ -281,24 +286,6 @@ impl TryFrom<Written> for Promise {
             cut: written.cut,
             every,
         })
-    }
-}
-
-impl From<Promise> for Written {
-    fn from(promise: Promise) -> Written {
-        let (block, shape) = match promise.extent {
-            Some(Extent::Block(block)) => (Some(block), None),
-            Some(Extent::Shape(shape)) => (None, Some(shape)),
-            None => (None, None),
-        };
-        Written {
-            name: promise.name,
-            dtype: promise.dtype.name().to_owned(),
-            block,
-            shape,
-            cut: promise.cut,
-            every: Some(promise.every),
-        }
     }
 }
 
