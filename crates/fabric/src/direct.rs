@@ -10,7 +10,7 @@
 
 use crate::engine::{Engine, UNPOLLED};
 use crate::fabric::Core;
-use crate::transport::{Change, Incoming, Sink, Transport};
+use crate::transport::{Change, Completed, Incoming, Sink, Transport};
 use crate::wire::kind;
 use crate::{Error, Match, Result, Status};
 
@@ -66,6 +66,11 @@ impl Sink for Direct<'_> {
     fn change(&mut self, change: Change) {
         self.look = true;
         self.engine.change(change);
+    }
+
+    fn completed(&mut self, completed: Completed) {
+        self.look = true;
+        self.engine.completed(completed);
     }
 
     #[inline(always)]

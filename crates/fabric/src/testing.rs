@@ -6,13 +6,14 @@
 
 use crate::ops::Work;
 use crate::transport::{
-    AnyTransport, Change, Class, Incoming, Outgoing, Push, Sink, Sleep, Transport,
+    AnyTransport, Change, Class, Completed, Incoming, NotStarted, Outgoing, Push, Registration,
+    RemoteKey, RmaVerb, Sink, Sleep, Transport,
 };
 use crate::{Fabric, PeerId, Slot};
 use samite_mem::copy::cooperative::Claim;
 use samite_mem::ring::{Body, INLINE_BYTES, RING_BYTES};
 use samite_mem::sync::Ordering;
-use samite_mem::{Arena, LINE, Span};
+use samite_mem::{Arena, LINE, SharedBytes, Span};
 use std::collections::VecDeque;
 use std::time::Duration;
 
@@ -269,6 +270,18 @@ impl Transport for Tampered {
     fn crowded(&self) -> bool {
         self.inner().crowded()
     }
+
+    fn register(&mut self, bytes: &SharedBytes) -> Option<(Registration, RemoteKey)> {
+        self.inner_mut().register(bytes)
+    }
+
+    fn deregister(&mut self, registration: Registration) {
+        self.inner_mut().deregister(registration);
+    }
+
+    fn start(&mut self, to: PeerId, id: u64, verb: RmaVerb) -> Result<(), NotStarted> {
+        self.inner_mut().start(to, id, verb)
+    }
 }
 
 /// Shows what arrives to the one who tampers.
@@ -293,6 +306,10 @@ impl Sink for Listening<'_> {
 
     fn change(&mut self, change: Change) {
         self.sink.change(change);
+    }
+
+    fn completed(&mut self, completed: Completed) {
+        self.sink.completed(completed);
     }
 
     fn satisfied(&self) -> bool {

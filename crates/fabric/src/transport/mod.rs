@@ -11,7 +11,8 @@
 //! 4. A sentence in `samite info` that says when it is chosen and what to install when it is missing.
 //!
 //! # What a transport promises
-//! T1 Frames of one class between two peers arrive once, whole, in the order of `push`.
+//! T1 Frames of one class between two peers arrive once and whole, and where [`Caps::is_ordered`] says so in the order
+//!    of `push`. Where it does not, the fabric puts them in order ([`ordered`]).
 //! T2 `push` copies what it is given; a refused push ([`Push::Full`]) has no effect.
 //! T3 Replies find room even when no request does (separate credits).
 //! T4 A peer's frames are delivered before its loss is reported, and nothing of it afterwards.
@@ -19,11 +20,17 @@
 //!    given out when something is there already: it is looked for once more after the sleep was announced.
 //! T6 Every peer gets its turn: a poll takes a bounded number of frames of each, and one that ends early
 //!    ([`Sink::satisfied`]) is followed by one that begins with the next peer.
+//! T7 to T12, of RMA: [`rma`].
 
+pub(crate) mod ordered;
+pub mod rma;
 pub mod shm;
 pub mod sim;
 
 use crate::{PeerId, PeerInfo};
+pub use rma::{
+    Completed, NotStarted, Registration, RemoteKey, RemotePlace, Rma, RmaError, RmaVerb,
+};
 use samite_mem::ring::Body;
 use samite_mem::{Corrupt, Doorbell, SharedBytes};
 use std::time::Duration;
@@ -95,6 +102,14 @@ pub struct Caps {
     pub sleeps: bool,
     /// Whether both are on one node, whose tables they map: directories of segments, doorbells.
     pub shares_node: bool,
+    /// Whether the transport reads and writes the peer's registered memory.
+    pub rma: Rma,
+    /// Whether the atomics of its RMA are atomic with those of the target's processors.
+    pub atomics: bool,
+    /// Whether frames of one class arrive in the order of `push`.
+    pub is_ordered: bool,
+    /// Whether the transport notices the loss of the peer by itself; else the agents report it.
+    pub reports_loss: bool,
 }
 
 impl Caps {
@@ -106,6 +121,10 @@ impl Caps {
         kernel_copy: false,
         sleeps: false,
         shares_node: false,
+        rma: Rma::None,
+        atomics: false,
+        is_ordered: true,
+        reports_loss: false,
     };
 }
 
@@ -147,6 +166,8 @@ pub trait Sink {
     fn frame(&mut self, frame: Incoming<'_>);
     /// Learns of a change.
     fn change(&mut self, change: Change);
+    /// Learns of the end of an operation of RMA (T8). Without RMA there is none.
+    fn completed(&mut self, _completed: Completed) {}
     /// Whether it has what it waited for: the poll should end now. Saves a copy of what is not expected yet;
     /// no frame is lost or passed over for it (T4, T6).
     #[inline(always)]
@@ -172,6 +193,19 @@ pub trait Transport {
     fn yield_now(&mut self);
     /// Whether spinning would take the processor from whom we wait for.
     fn crowded(&self) -> bool;
+    /// Registers a range of this process's memory for RMA of peers, which use the key; `None` without RMA.
+    fn register(&mut self, _bytes: &SharedBytes) -> Option<(Registration, RemoteKey)> {
+        None
+    }
+    /// Ends a registration (T11).
+    fn deregister(&mut self, _registration: Registration) {}
+    /// Starts an operation of RMA towards a peer; its end comes by `id` (T8). An id is used again only after that.
+    ///
+    /// # Errors
+    /// [`Push::Full`] for now, or [`Push::Gone`], with the operation as it was (T9).
+    fn start(&mut self, _to: PeerId, _id: u64, verb: RmaVerb) -> Result<(), NotStarted> {
+        Err(Box::new((Push::Gone, verb)))
+    }
 }
 
 /// A sleep that was announced.
@@ -198,6 +232,7 @@ impl Sleep {
 pub(crate) enum AnyTransport {
     Shm(Box<shm::Shm>),
     Sim(Box<sim::Sim>),
+    Ordered(ordered::Ordered),
     #[cfg(feature = "testing")]
     Tampered(Box<crate::testing::Tampered>),
 }
@@ -208,6 +243,7 @@ impl AnyTransport {
         match self {
             AnyTransport::Shm(_) => None,
             AnyTransport::Sim(sim) => sim.waker(peer),
+            AnyTransport::Ordered(ordered) => ordered.inner.waker(peer),
             #[cfg(feature = "testing")]
             AnyTransport::Tampered(tampered) => tampered.waker(peer),
         }
@@ -220,6 +256,7 @@ macro_rules! forward {
         match $self {
             AnyTransport::Shm(transport) => transport.$verb($($arg),*),
             AnyTransport::Sim(transport) => transport.$verb($($arg),*),
+            AnyTransport::Ordered(transport) => transport.$verb($($arg),*),
             #[cfg(feature = "testing")]
             AnyTransport::Tampered(transport) => transport.$verb($($arg),*),
         }
@@ -250,5 +287,14 @@ impl Transport for AnyTransport {
     }
     fn crowded(&self) -> bool {
         forward!(self.crowded())
+    }
+    fn register(&mut self, bytes: &SharedBytes) -> Option<(Registration, RemoteKey)> {
+        forward!(self.register(bytes))
+    }
+    fn deregister(&mut self, registration: Registration) {
+        forward!(self.deregister(registration));
+    }
+    fn start(&mut self, to: PeerId, id: u64, verb: RmaVerb) -> Result<(), NotStarted> {
+        forward!(self.start(to, id, verb))
     }
 }

@@ -25,6 +25,7 @@ const CAPS: Caps = Caps {
     kernel_copy: false,
     sleeps: true,
     shares_node: true,
+    ..Caps::NONE
 };
 
 /// An engine that knows two peers and offers a segment.

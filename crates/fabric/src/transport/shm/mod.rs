@@ -45,6 +45,8 @@ const CAPS: Caps = Caps {
     kernel_copy: true,
     sleeps: true,
     shares_node: true,
+    reports_loss: true,
+    ..Caps::NONE
 };
 
 /// How often a process looks for what it is not told of.

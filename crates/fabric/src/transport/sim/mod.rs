@@ -5,9 +5,9 @@
 //! next event when nobody can run. The same seed gives the same run, message by message; the fabric
 //! above is the one that runs in production.
 //!
-//! What it simulates: latency with jitter, bandwidth, full queues, reordering between pairs (never
-//! within one), death of a unit at a chosen moment, late news of that death, and nodes: the units of one map each
-//! other's segments, those of different ones share nothing but frames. What it does not simulate: corruption
+//! What it simulates: latency with jitter, bandwidth, full queues, reordering between pairs (within one only if the
+//! scenario says so), RMA between nodes (`sim/rma`), death of a unit at a chosen moment, late news of that death, and
+//! nodes: the units of one map each other's segments, those of different ones do not. What it does not simulate: corruption
 //! (frames arrive whole or not at all).
 //!
 //! ```
@@ -23,12 +23,20 @@
 //! ```
 
 mod network;
+mod rma;
+#[cfg(test)]
+mod tests;
 
-use super::{Caps, Change, Outgoing, Push, Sink, Sleep, Transport};
+use super::ordered::Ordered;
+use super::{
+    Caps, Change, NotStarted, Outgoing, Push, Registration, RemoteKey, Rma, RmaVerb, Sink, Sleep,
+    Transport,
+};
 use crate::node::{Layout, SimulatedNode, Slot, State};
 use crate::transport::AnyTransport;
 use crate::{Config, Error, Fabric, Identity, PeerId, PeerInfo};
 use network::{Network, UnitEvent};
+use samite_mem::SharedBytes;
 use samite_mem::ring::Body;
 use std::ops::Range;
 use std::sync::Arc;
@@ -51,6 +59,10 @@ pub struct Scenario {
     pub in_flight_max: usize,
     /// Longest body of a frame.
     pub body_max: u64,
+    /// RMA between nodes.
+    pub rma: Rma,
+    /// Whether frames of a pair on two nodes keep their order.
+    pub is_ordered: bool,
     /// Which unit dies when.
     pub kills: Vec<(u32, Duration)>,
     /// Settings of every unit.
@@ -68,6 +80,8 @@ impl Scenario {
             bandwidth: 10_000_000_000,
             in_flight_max: 64,
             body_max: 4096,
+            rma: Rma::None,
+            is_ordered: true,
             kills: Vec::new(),
             config: Config {
                 deadline: Duration::from_secs(10),
@@ -79,6 +93,18 @@ impl Scenario {
     /// The units are on so many nodes, by turns.
     pub fn on_nodes(mut self, nodes: u32) -> Scenario {
         self.nodes = nodes.clamp(1, self.units.max(1));
+        self
+    }
+
+    /// Nodes reach each other's memory by RMA.
+    pub fn with_rma(mut self, rma: Rma) -> Scenario {
+        self.rma = rma;
+        self
+    }
+
+    /// Frames between nodes overtake each other.
+    pub fn unordered(mut self) -> Scenario {
+        self.is_ordered = false;
         self
     }
 
@@ -159,7 +185,7 @@ impl Scenario {
         let me = self.peer_of(index);
         let identity = self.identity(index);
         let node = network.nodes[me.node() as usize].join(me.slot(), index)?;
-        let transport = AnyTransport::Sim(Box::new(Sim {
+        let sim = AnyTransport::Sim(Box::new(Sim {
             me,
             unit: index,
             layout: node.layout.clone(),
@@ -168,6 +194,10 @@ impl Scenario {
             empty_polls: 0,
             scenario: self.clone(),
         }));
+        let transport = match self.is_ordered {
+            true => sim,
+            false => AnyTransport::Ordered(Ordered::new(sim, 1)),
+        };
         Ok(Fabric::assemble(
             node,
             transport,
@@ -254,6 +284,8 @@ impl Transport for Sim {
                     let from = self.scenario.peer_of(frame.from);
                     sink.frame(frame.incoming(from));
                 }
+                UnitEvent::Rma(step) => self.network.carry_out(step),
+                UnitEvent::Completed(completed) => sink.completed(completed),
                 UnitEvent::Lost(unit) => {
                     self.lose(unit, sink);
                     self.see_deaths();
@@ -290,6 +322,29 @@ impl Transport for Sim {
     fn crowded(&self) -> bool {
         true
     }
+
+    fn register(&mut self, bytes: &SharedBytes) -> Option<(Registration, RemoteKey)> {
+        let has_rma = self.scenario.rma != Rma::None;
+        has_rma.then(|| self.network.register(self.unit, bytes))
+    }
+
+    fn deregister(&mut self, registration: Registration) {
+        self.network.deregister(self.unit, Some(registration));
+    }
+
+    fn start(&mut self, to: PeerId, id: u64, verb: RmaVerb) -> Result<(), NotStarted> {
+        if self.caps_to(to).rma == Rma::None {
+            return Err(Box::new((Push::Gone, verb)));
+        }
+        let to = self.scenario.unit_of(to);
+        self.network.start_rma((self.unit, to), id, verb)
+    }
+}
+
+impl Drop for Sim {
+    fn drop(&mut self) {
+        self.network.deregister(self.unit, None);
+    }
 }
 
 /// Wakes a unit of the same node, after a store that it may be waiting for.
@@ -316,6 +371,13 @@ impl Sim {
             kernel_copy: false,
             sleeps: true,
             shares_node: is_near,
+            rma: match is_near {
+                true => Rma::None,
+                false => self.scenario.rma,
+            },
+            atomics: !is_near && self.scenario.rma == Rma::NeedsProgress,
+            is_ordered: is_near || self.scenario.is_ordered,
+            reports_loss: true,
         }
     }
 

@@ -1,8 +1,9 @@
 //! The network: time, what is under way, and whose turn it is.
 
+use super::rma::{Operations, Step};
 use super::{Parcel, Scenario};
 use crate::node::SimulatedNode;
-use crate::transport::{Class, Outgoing, Push};
+use crate::transport::{Class, Completed, Outgoing, Push};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -11,36 +12,50 @@ use std::time::Duration;
 #[derive(Debug)]
 pub(super) enum UnitEvent {
     Frame(Parcel),
+    /// An operation of RMA that this unit is to do.
+    Rma(Step),
+    /// The end of one that this unit has started.
+    Completed(Completed),
     Lost(u32),
     Killed,
 }
 
 /// What happens at some moment.
 #[derive(Debug)]
-enum Event {
+pub(super) enum Event {
     Deliver { to: u32, parcel: Parcel },
+    Rma(Step),
     Kill { unit: u32 },
     Tell { to: u32, lost: u32 },
 }
 
 #[derive(Debug)]
-struct Unit {
-    inbox: VecDeque<UnitEvent>,
+pub(super) struct Unit {
+    pub(super) inbox: VecDeque<UnitEvent>,
     /// Until when it waits; `None`: it has ended.
     wakes: Option<Duration>,
-    alive: bool,
+    pub(super) alive: bool,
+    /// It has ended: nobody polls for it.
+    has_left: bool,
     /// Whose deaths it was told of.
     told: BTreeSet<u32>,
 }
 
+impl Unit {
+    pub(super) fn reachable(&self) -> bool {
+        self.alive && !self.has_left
+    }
+}
+
 #[derive(Debug)]
-struct State {
-    random: fastrand::Rng,
-    now: Duration,
+pub(super) struct State {
+    pub(super) random: fastrand::Rng,
+    pub(super) now: Duration,
     /// By moment, then by the order in which they were made: deterministic.
     events: BTreeMap<(Duration, u64), Event>,
     made: u64,
-    units: Vec<Unit>,
+    pub(super) units: Vec<Unit>,
+    pub(super) operations: Operations,
     /// When the last frame of a pair arrives: frames of a pair keep their order.
     last: BTreeMap<(u32, u32), Duration>,
     under_way: BTreeMap<(u32, u32), usize>,
@@ -53,7 +68,7 @@ struct State {
 /// See the module's text.
 #[derive(Debug)]
 pub(super) struct Network {
-    scenario: Scenario,
+    pub(super) scenario: Scenario,
     pub(super) nodes: Vec<SimulatedNode>,
     state: Mutex<State>,
     /// Signalled when all units are there.
@@ -71,6 +86,7 @@ impl Network {
             inbox: VecDeque::new(),
             wakes: Some(Duration::ZERO),
             alive: true,
+            has_left: false,
             told: BTreeSet::new(),
         };
         let mut state = State {
@@ -79,6 +95,7 @@ impl Network {
             events: BTreeMap::new(),
             made: 0,
             units: (0..scenario.units).map(unit).collect(),
+            operations: Operations::default(),
             last: BTreeMap::new(),
             under_way: BTreeMap::new(),
             running: None,
@@ -99,7 +116,7 @@ impl Network {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    pub(super) fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -129,7 +146,7 @@ impl Network {
 
     /// Chooses who runs next and tells it.
     fn pass_on(&self, state: &mut State) {
-        state.pass_on();
+        state.pass_on(&self.scenario);
         state.parted.drain(..).for_each(|unit| self.part(unit));
         if let Some(next) = state.running {
             self.turns[next as usize].notify_one();
@@ -213,28 +230,32 @@ impl Network {
         let wire =
             Duration::from_nanos(parcel.bytes() * 1_000_000_000 / self.scenario.bandwidth.max(1));
         let last = state.last.get(&(from, to)).copied().unwrap_or_default();
-        let at = (state.now + flight).max(last) + wire;
-        state.last.insert((from, to), at);
+        let (from_peer, to_peer) = (self.scenario.peer_of(from), self.scenario.peer_of(to));
+        let at = match self.scenario.is_ordered || from_peer.node() == to_peer.node() {
+            true => (state.now + flight).max(last) + wire,
+            false => state.now + flight + wire,
+        };
+        state.last.insert((from, to), at.max(last));
         state.make(at, Event::Deliver { to, parcel });
         Push::Done
     }
 }
 
 impl State {
-    fn make(&mut self, at: Duration, event: Event) {
+    pub(super) fn make(&mut self, at: Duration, event: Event) {
         self.made += 1;
         self.events.insert((at, self.made), event);
     }
 
     /// Chooses who runs next; moves time when nobody can.
-    fn pass_on(&mut self) {
+    fn pass_on(&mut self, scenario: &Scenario) {
         loop {
             while let Some(entry) = self.events.first_entry() {
                 if entry.key().0 > self.now {
                     break;
                 }
                 let event = entry.remove();
-                self.happen(event);
+                self.happen(event, scenario);
             }
             let now = self.now;
             let can_run = |unit: &Unit| {
@@ -267,6 +288,7 @@ impl State {
             return; // It was killed: everybody is told already.
         }
         self.parted.push(unit);
+        self.units[unit as usize].has_left = true;
         for to in (0..self.units.len() as u32).filter(|to| *to != unit) {
             let last = self
                 .last
@@ -279,8 +301,9 @@ impl State {
         }
     }
 
-    fn happen(&mut self, event: Event) {
+    fn happen(&mut self, event: Event, scenario: &Scenario) {
         match event {
+            Event::Rma(step) => self.happen_rma(step, scenario),
             Event::Deliver { to, parcel } => {
                 if let Some(count) = self.under_way.get_mut(&(parcel.from, to)) {
                     *count = count.saturating_sub(1);
@@ -294,7 +317,12 @@ impl State {
             Event::Kill { unit } => {
                 let dead = &mut self.units[unit as usize];
                 dead.alive = false;
-                dead.inbox.clear();
+                dead.inbox
+                    .retain(|event| matches!(event, UnitEvent::Completed(_)));
+                for to in 0..self.units.len() as u32 {
+                    self.lose_operations(unit, to);
+                }
+                let dead = &mut self.units[unit as usize];
                 dead.inbox.push_back(UnitEvent::Killed);
                 self.parted.push(unit);
                 for to in (0..self.units.len() as u32).filter(|to| *to != unit) {
@@ -303,6 +331,7 @@ impl State {
                 }
             }
             Event::Tell { to, lost } => {
+                self.lose_operations(to, lost);
                 if self.units[to as usize].alive {
                     self.units[to as usize]
                         .inbox

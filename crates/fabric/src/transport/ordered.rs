@@ -1,0 +1,353 @@
+//! Order, where an engine does not keep it: frames are numbered per peer, class and life, and delivered by number.
+//!
+//! It stands between such a transport and the fabric, and only frames of peers whose [`Caps::is_ordered`] says no are
+//! numbered. A frame that arrives before its turn is kept, at most [`KEPT_MAX`] bytes of a peer; a peer that sends more
+//! before the frame that is missing is shut out as one that broke the rules. What is kept when a peer is lost was
+//! sent after a frame that was lost with it, and goes too (T4).
+
+use super::{
+    AnyTransport, Caps, Change, Class, Completed, Incoming, NotStarted, Outgoing, Push,
+    Registration, RemoteKey, RmaVerb, Sink, Sleep, Transport,
+};
+use crate::{PeerId, PeerInfo};
+use samite_mem::ring::Body;
+use samite_mem::{Corrupt, SharedBytes};
+use smallvec::SmallVec;
+use std::collections::{BTreeMap, HashMap};
+use std::time::Duration;
+
+/// Bytes of frames of one peer that wait for one that is missing.
+pub(crate) const KEPT_MAX: u64 = 16 << 20;
+/// What a frame takes beside its bytes.
+const ENTRY: u64 = 128;
+/// Number and class, and the lives of both.
+const PREFIX: usize = 16;
+/// The bit of the number that says the class.
+const IS_REPLY: u64 = 1 << 63;
+
+/// See the module's text.
+#[derive(Debug)]
+pub(crate) struct Ordered {
+    pub(super) inner: Box<AnyTransport>,
+    numbering: Numbering,
+}
+
+/// The numbers of all peers.
+#[derive(Debug)]
+struct Numbering {
+    incarnation: u32,
+    peers: HashMap<PeerId, Lanes>,
+}
+
+/// The numbers of one life of a peer: of requests and of replies.
+#[derive(Debug, Default)]
+struct Lanes {
+    incarnation: u32,
+    sent: [u64; 2],
+    arrived: [Lane; 2],
+    kept_bytes: u64,
+}
+
+#[derive(Debug, Default)]
+struct Lane {
+    next: u64,
+    kept: BTreeMap<u64, Kept>,
+}
+
+#[derive(Debug)]
+struct Kept {
+    kind: u8,
+    arg: u64,
+    inline: Vec<u8>,
+    body: Vec<u8>,
+}
+
+impl Kept {
+    fn bytes(&self) -> u64 {
+        ENTRY + (self.inline.len() + self.body.len()) as u64
+    }
+}
+
+impl Ordered {
+    /// In front of a transport of this life of this process.
+    pub(crate) fn new(inner: AnyTransport, incarnation: u32) -> Ordered {
+        Ordered {
+            inner: Box::new(inner),
+            numbering: Numbering {
+                incarnation,
+                peers: HashMap::new(),
+            },
+        }
+    }
+}
+
+impl Transport for Ordered {
+    fn name(&self) -> &'static str {
+        self.inner.name()
+    }
+
+    fn now(&self) -> Duration {
+        self.inner.now()
+    }
+
+    fn push(&mut self, to: PeerId, frame: &Outgoing<'_>) -> Push {
+        let own = self.numbering.incarnation;
+        let Some(lanes) = self.numbering.peers.get_mut(&to) else {
+            return self.inner.push(to, frame);
+        };
+        let is_reply = frame.class == Class::Reply;
+        let sent = &mut lanes.sent[usize::from(is_reply)];
+        let number = *sent | if is_reply { IS_REPLY } else { 0 };
+        let lives = u64::from(own) | u64::from(lanes.incarnation) << 32;
+        let mut inline: SmallVec<[u8; 512]> = SmallVec::from_slice(&number.to_le_bytes());
+        inline.extend_from_slice(&lives.to_le_bytes());
+        inline.extend_from_slice(frame.inline);
+        let numbered = Outgoing {
+            inline: &inline,
+            ..*frame
+        };
+        let push = self.inner.push(to, &numbered);
+        *sent += u64::from(push == Push::Done);
+        push
+    }
+
+    fn poll<S: Sink>(&mut self, sink: &mut S) -> usize {
+        let mut ordering = Ordering {
+            sink,
+            numbering: &mut self.numbering,
+        };
+        self.inner.poll(&mut ordering)
+    }
+
+    fn announce_sleep(&mut self, there: &mut dyn FnMut() -> bool) -> Option<Sleep> {
+        self.inner.announce_sleep(there)
+    }
+
+    fn yield_now(&mut self) {
+        self.inner.yield_now();
+    }
+
+    fn crowded(&self) -> bool {
+        self.inner.crowded()
+    }
+
+    fn register(&mut self, bytes: &SharedBytes) -> Option<(Registration, RemoteKey)> {
+        self.inner.register(bytes)
+    }
+
+    fn deregister(&mut self, registration: Registration) {
+        self.inner.deregister(registration);
+    }
+
+    fn start(&mut self, to: PeerId, id: u64, verb: RmaVerb) -> Result<(), NotStarted> {
+        self.inner.start(to, id, verb)
+    }
+}
+
+/// Puts what arrives in order.
+struct Ordering<'a> {
+    sink: &'a mut dyn Sink,
+    numbering: &'a mut Numbering,
+}
+
+impl Ordering<'_> {
+    fn joined(&mut self, info: PeerInfo, mut caps: Caps) {
+        self.numbering.peers.remove(&info.peer);
+        if !caps.is_ordered {
+            caps.is_ordered = true;
+            caps.inline_max = caps.inline_max.saturating_sub(PREFIX as u64);
+            let lanes = Lanes {
+                incarnation: info.incarnation,
+                ..Lanes::default()
+            };
+            self.numbering.peers.insert(info.peer, lanes);
+        }
+        self.sink.change(Change::Joined(info, caps));
+    }
+}
+
+impl Sink for Ordering<'_> {
+    fn frame(&mut self, frame: Incoming<'_>) {
+        let own = self.numbering.incarnation;
+        let Some(lanes) = self.numbering.peers.get_mut(&frame.from) else {
+            return self.sink.frame(frame);
+        };
+        match lanes.take(&frame, own) {
+            Ok(None) => {}
+            Ok(Some(lane)) => {
+                let from = frame.from;
+                self.sink.frame(Incoming {
+                    inline: &frame.inline[PREFIX..],
+                    ..frame
+                });
+                while let Some(kept) = lanes.next_of(lane) {
+                    self.sink.frame(Incoming {
+                        from,
+                        kind: kept.kind,
+                        arg: kept.arg,
+                        inline: &kept.inline,
+                        body: Body::Slice(&kept.body),
+                    });
+                }
+            }
+            Err(what) => {
+                let peer = frame.from;
+                *lanes = Lanes {
+                    incarnation: lanes.incarnation,
+                    ..Lanes::default()
+                };
+                self.sink.change(Change::Corrupt { peer, what });
+            }
+        }
+    }
+
+    fn change(&mut self, change: Change) {
+        match change {
+            Change::Joined(info, caps) => self.joined(info, caps),
+            Change::Lost { peer, .. } => {
+                self.numbering.peers.remove(&peer);
+                self.sink.change(change);
+            }
+            other => self.sink.change(other),
+        }
+    }
+
+    fn completed(&mut self, completed: Completed) {
+        self.sink.completed(completed);
+    }
+
+    fn satisfied(&self) -> bool {
+        self.sink.satisfied()
+    }
+}
+
+impl Lanes {
+    /// Takes a frame: the lane whose turn it is to go on if the frame is the next one there; `None` if the frame is
+    /// kept, or of another life.
+    fn take(&mut self, frame: &Incoming<'_>, own: u32) -> Result<Option<usize>, Corrupt> {
+        let broken = |what, value| Err(Corrupt { what, value });
+        let word = |at: usize| frame.inline.get(at..)?.first_chunk().copied();
+        let (Some(number), Some(lives)) = (word(0), word(8)) else {
+            return broken("a frame without a number", frame.inline.len() as u64);
+        };
+        let (number, lives) = (u64::from_le_bytes(number), u64::from_le_bytes(lives));
+        if lives != u64::from(self.incarnation) | u64::from(own) << 32 {
+            return Ok(None);
+        }
+        let index = usize::from(number & IS_REPLY != 0);
+        let number = number & !IS_REPLY;
+        let lane = &mut self.arrived[index];
+        if number == lane.next {
+            lane.next += 1;
+            return Ok(Some(index));
+        }
+        if number < lane.next || lane.kept.contains_key(&number) {
+            return broken("a number of a frame that was there", number);
+        }
+        let bytes = ENTRY + frame.inline.len() as u64 + frame.body.len();
+        if self.kept_bytes + bytes > KEPT_MAX {
+            return broken(
+                "more frames than are kept for one that is missing",
+                lane.next,
+            );
+        }
+        let kept = Kept {
+            kind: frame.kind,
+            arg: frame.arg,
+            inline: frame.inline[PREFIX..].to_vec(),
+            body: frame.body.to_vec(),
+        };
+        self.kept_bytes += kept.bytes();
+        lane.kept.insert(number, kept);
+        Ok(None)
+    }
+
+    /// The next frame of a lane, if it was kept.
+    fn next_of(&mut self, lane: usize) -> Option<Kept> {
+        let lane = &mut self.arrived[lane];
+        let kept = lane.kept.remove(&lane.next)?;
+        lane.next += 1;
+        self.kept_bytes -= kept.bytes();
+        Some(kept)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn frame(number: u64, lives: u64, body: &[u8]) -> (Vec<u8>, Vec<u8>) {
+        let mut inline = number.to_le_bytes().to_vec();
+        inline.extend_from_slice(&lives.to_le_bytes());
+        (inline, body.to_vec())
+    }
+
+    const LIVES: u64 = 3 | 7 << 32;
+
+    fn take(
+        lanes: &mut Lanes,
+        (inline, body): &(Vec<u8>, Vec<u8>),
+    ) -> Result<Option<usize>, Corrupt> {
+        let frame = Incoming {
+            from: PeerId(5),
+            kind: 1,
+            arg: 0,
+            inline,
+            body: Body::Slice(body),
+        };
+        lanes.take(&frame, 7)
+    }
+
+    fn lanes() -> Lanes {
+        Lanes {
+            incarnation: 3,
+            ..Lanes::default()
+        }
+    }
+
+    /// Every order in which six frames arrive gives the order in which they were sent; replies have one of their own.
+    #[test]
+    fn every_order_becomes_that_of_the_sender() {
+        let mut random = fastrand::Rng::with_seed(1);
+        for _ in 0..500 {
+            let mut arrivals: Vec<u64> = (0..6).chain((0..3).map(|n| n | IS_REPLY)).collect();
+            random.shuffle(&mut arrivals);
+            let (mut lanes, mut seen) = (lanes(), [Vec::new(), Vec::new()]);
+            for number in arrivals {
+                let sent = frame(number, LIVES, &[(number & 0xff) as u8]);
+                let Some(lane) = take(&mut lanes, &sent).unwrap() else {
+                    continue;
+                };
+                seen[lane].push(sent.1[0]);
+                while let Some(kept) = lanes.next_of(lane) {
+                    seen[lane].push(kept.body[0]);
+                }
+            }
+            assert_eq!(seen, [vec![0, 1, 2, 3, 4, 5], vec![0, 1, 2]]);
+            assert_eq!(lanes.kept_bytes, 0);
+        }
+    }
+
+    /// A frame of another life of either side is no frame of this one, and takes no number.
+    #[test]
+    fn another_life_has_other_numbers() {
+        let mut lanes = lanes();
+        for lives in [2 | 7 << 32, 3 | 8 << 32] {
+            assert_eq!(take(&mut lanes, &frame(0, lives, b"x")), Ok(None));
+        }
+        assert_eq!(take(&mut lanes, &frame(0, LIVES, b"x")), Ok(Some(0)));
+    }
+
+    /// What waits for a missing frame is bounded in bytes, and a number comes once.
+    #[test]
+    fn a_gap_that_is_not_filled_is_the_end_of_it() {
+        let mut lanes = lanes();
+        let body = vec![0; 1 << 20];
+        let kept =
+            (1..100).take_while(|number| take(&mut lanes, &frame(*number, LIVES, &body)).is_ok());
+        assert_eq!(kept.count(), 15);
+        assert!(lanes.kept_bytes <= KEPT_MAX);
+        assert!(take(&mut lanes, &frame(3, LIVES, b"")).is_err(), "twice");
+        assert!(take(&mut lanes, &(vec![0; 9], Vec::new())).is_err());
+    }
+}
