@@ -1,7 +1,7 @@
 //! The fabric's settings. A rule beats a knob: there are few.
 
 use crate::PeerId;
-use crate::transport::Caps;
+use crate::transport::{Caps, Rma};
 use std::time::Duration;
 
 /// How this process takes part. Defaults work for 2 and for 400 units.
@@ -42,6 +42,8 @@ pub struct Mask {
     pub kernel_copy: bool,
     /// The sender does not help to copy.
     pub cooperative: bool,
+    /// No RMA of the transport: put, get and atomics between nodes go over messages.
+    pub rma: bool,
     /// The units of a job behave as if they were on so many nodes, by turns: unit 0 on the first, unit 1 on the second.
     /// Between two of these nothing is mapped and nothing is looked up in shared memory. 0 and 1: as they are.
     pub nodes: u32,
@@ -85,6 +87,7 @@ impl Mask {
         map: true,
         kernel_copy: true,
         cooperative: true,
+        rma: true,
         nodes: 0,
     };
 
@@ -96,6 +99,10 @@ impl Mask {
             map: caps.map && !self.map && is_together,
             kernel_copy: caps.kernel_copy && !self.kernel_copy && is_together,
             shares_node: caps.shares_node && is_together,
+            rma: match self.rma {
+                true => Rma::None,
+                false => caps.rma,
+            },
             ..caps
         }
     }

@@ -1,6 +1,6 @@
 //! A process among its peers: joining, who is there, waiting.
 
-use crate::engine::{Engine, UNPOLLED};
+use crate::engine::{Engine, Offered, UNPOLLED};
 use crate::layer::Taken;
 use crate::node::agent::Seat;
 use crate::node::agent::client::{self, Held};
@@ -88,6 +88,21 @@ impl Core {
     pub(crate) fn flush(&mut self) {
         if self.engine.flush(&mut self.transport) > 0 {
             self.tell();
+        }
+    }
+
+    /// What peers may do with a segment from now on. What the transport did for them before has ended when this
+    /// returns: its memory may have another use.
+    pub(crate) fn offer(&mut self, segment: u32, offered: Option<Offered>) {
+        let replaced = match offered {
+            Some(offered) => self.engine.offered.insert(segment, offered),
+            None => self.engine.offered.remove(&segment),
+        };
+        let registered = replaced.and_then(|replaced| replaced.registered);
+        if let Some((registration, _)) = registered
+            && !self.engine.is_of_parent()
+        {
+            self.transport.deregister(registration);
         }
     }
 
@@ -385,7 +400,8 @@ impl Shared {
         loop {
             core.turn();
             let is_quiet = core.engine.withdraw_all();
-            let is_over = is_quiet && !core.engine.has_unsent();
+            let has_left = !core.engine.has_unsent() && core.engine.pieces.is_empty();
+            let is_over = is_quiet && has_left;
             if is_over || waiting.rest(&mut core, &mut || false) {
                 return;
             }
@@ -404,6 +420,10 @@ impl Drop for Shared {
         // A handler may panic meanwhile: also then nothing is freed that somebody writes into.
         let lingered = catch_unwind(AssertUnwindSafe(|| self.linger()));
         let seat = self.seat.take();
+        let core = self.core.get_mut();
+        for registration in core.engine.take_registrations() {
+            core.transport.deregister(registration);
+        }
         // Peers read its rings until they have seen that it is gone, which the agent knows.
         self.node.heap.leave();
         if self.core.get_mut().engine.end_all() {

@@ -1,16 +1,18 @@
-//! One-sided operations on a segment that is reached by messages only: this side of
-//! [`crate::proto::rma_over_am`] and [`crate::proto::batch`].
+//! One-sided operations on a segment that is not mapped: this side of [`crate::proto::rma_over_am`],
+//! [`crate::proto::batch`] and [`crate::proto::rma`].
 //!
-//! Every frame takes a credit, and waits for one where too many are unanswered or too many bytes wait to be
+//! Every frame or piece takes a credit, and waits for one where too many are unanswered or too many bytes wait to be
 //! sent: a put of any length holds a bounded number of bytes here. Every operation is refused when the life
 //! of the owner that its key is of has ended, also if another process has the owner's number by now.
 
 use crate::engine::Engine;
 use crate::fabric::Fabric;
 use crate::ops::{Key, Work};
-use crate::wire::Place;
+use crate::proto::rma::{self, Piece};
+use crate::transport::{RemoteKey, RemotePlace, RmaVerb};
+use crate::wire::{Place, Words, kind};
 use crate::{Atomic, Error, Handle, Outcome, PeerId, Result, SegmentKey, Whom, Width, WordUpdate};
-use samite_mem::lend::WriteBuf;
+use samite_mem::lend::{ReadBuf, WriteBuf};
 
 fn place(key: SegmentKey, offset: u64) -> Place {
     Place {
@@ -18,6 +20,21 @@ fn place(key: SegmentKey, offset: u64) -> Place {
         generation: key.generation,
         incarnation: key.incarnation,
         offset,
+    }
+}
+
+fn remote_place(key: &RemoteKey, offset: u64) -> RemotePlace {
+    let key = key.clone();
+    RemotePlace { key, offset }
+}
+
+fn piece_of(key: SegmentKey, op: Key, at: u64, bytes: u64) -> Piece {
+    Piece {
+        peer: key.peer,
+        segment: key.segment,
+        op,
+        at,
+        bytes,
     }
 }
 
@@ -65,16 +82,28 @@ impl Fabric {
         what: &'static str,
         work: Work,
         frames: usize,
+        post: impl FnMut(&mut Engine, Key, usize),
+    ) -> Result<Key> {
+        self.start_far(key, what, work, (frames, Engine::has_credit), post)
+    }
+
+    /// As [`Fabric::ask_far`], with credits of another kind.
+    fn start_far(
+        &self,
+        key: SegmentKey,
+        what: &'static str,
+        work: Work,
+        (frames, has_credit): (usize, fn(&mut Engine, PeerId) -> bool),
         mut post: impl FnMut(&mut Engine, Key, usize),
     ) -> Result<Key> {
         let mut work = Some(work);
         let mut request = None;
         for frame in 0..frames {
-            let has_credit = |engine: &mut Engine| {
+            let may = |engine: &mut Engine| {
                 self.lives(engine, key)?;
-                Ok(engine.has_credit(key.peer))
+                Ok(has_credit(engine, key.peer))
             };
-            let posted = self.with_credit(key.peer, has_credit, |engine| {
+            let posted = self.with_credit(key.peer, may, |engine| {
                 let ops = &mut engine.ops;
                 let request = *request.get_or_insert_with(|| {
                     ops.add(Some(key.peer), what, work.take().unwrap_or(Work::None))
@@ -122,6 +151,95 @@ impl Fabric {
         self.ask_far(key, "get", work, 1, |engine, request, _| {
             engine.post_get(key.peer, request, place(key, offset), len, 0);
         })
+    }
+
+    /// Asks the owner of a segment for its remote key; `None` where there is no credit for that now.
+    pub(crate) fn ask_remote_key(&self, key: SegmentKey) -> Option<Handle<Vec<u8>>> {
+        let core = &mut *self.0.core.lock();
+        let engine = &mut core.engine;
+        if self.lives(engine, key).is_err() || !engine.has_credit(key.peer) {
+            return None;
+        }
+        let request = engine.ops.add(Some(key.peer), "remote key", Work::Reply);
+        let inline = Words(place(key, 0).words()).bytes();
+        engine.post_request(key.peer, kind::REMOTE_KEY, request, &inline, None);
+        core.flush();
+        Some(Handle::new(self.clone(), request))
+    }
+
+    /// As [`Fabric::put_far`], by RMA.
+    pub(crate) fn put_rma(
+        &self,
+        key: SegmentKey,
+        remote: &RemoteKey,
+        offset: u64,
+        from: &[u8],
+    ) -> Result<Handle<u64>> {
+        let pieces = from.len().div_ceil(rma::PIECE as usize).max(1);
+        let credits = (
+            pieces,
+            Engine::has_rma_room as fn(&mut Engine, PeerId) -> bool,
+        );
+        let work = Work::Answer { left: 1 };
+        let request = self.start_far(key, "put", work, credits, |engine, op, piece| {
+            let start = piece * rma::PIECE as usize;
+            let part = &from[start..from.len().min(start + rma::PIECE as usize)];
+            let at = start as u64;
+            let verb = RmaVerb::Put(
+                remote_place(remote, offset + at),
+                ReadBuf::owned(part.to_vec()),
+            );
+            let of = piece_of(key, op, at, part.len() as u64);
+            engine.queue_piece(of, verb, piece + 1 == pieces);
+        })?;
+        Ok(Handle::new(self.clone(), request))
+    }
+
+    /// As [`Fabric::ask_get`], by RMA.
+    pub(crate) fn get_rma(
+        &self,
+        key: SegmentKey,
+        remote: &RemoteKey,
+        offset: u64,
+        into: WriteBuf,
+    ) -> Result<Key> {
+        let len = into.len();
+        let pieces = len.div_ceil(rma::PIECE).max(1) as usize;
+        let credits = (
+            pieces,
+            Engine::has_rma_room as fn(&mut Engine, PeerId) -> bool,
+        );
+        let work = Work::Get { buf: into, got: 0 };
+        self.start_far(key, "get", work, credits, |engine, op, piece| {
+            let at = piece as u64 * rma::PIECE;
+            let bytes = rma::PIECE.min(len - at);
+            let into = WriteBuf::owned(vec![0; bytes as usize]);
+            let verb = RmaVerb::Get(remote_place(remote, offset + at), into);
+            engine.queue_piece(piece_of(key, op, at, bytes), verb, piece + 1 == pieces);
+        })
+    }
+
+    /// As [`Fabric::atomic_far`], by RMA; `None` where that is not to do it.
+    pub(crate) fn atomic_rma(
+        &self,
+        key: SegmentKey,
+        remote: &RemoteKey,
+        offset: u64,
+        op: (Atomic, Width),
+        operands: (u64, u64),
+    ) -> Result<Option<Handle<u64>>> {
+        let core = &mut *self.0.core.lock();
+        let engine = &mut core.engine;
+        self.lives(engine, key)?;
+        if !engine.may_do_atomic(key.peer) {
+            return Ok(None);
+        }
+        let work = Work::Answer { left: 1 };
+        let request = engine.ops.add(Some(key.peer), "atomic", work);
+        let verb = RmaVerb::Atomic(remote_place(remote, offset), op, operands);
+        engine.queue_piece(piece_of(key, request, 0, op.1.bytes()), verb, true);
+        core.flush();
+        Ok(Some(Handle::new(self.clone(), request)))
     }
 
     /// One atomic on a place that was checked.

@@ -220,8 +220,13 @@ impl Gated {
 
     fn set_access(&self, bytes: Access) {
         let generation = self.key.generation;
-        let offered = &mut self.fabric.0.core.lock().engine.offered;
-        offered.insert(self.key.segment, Offered { generation, bytes });
+        let offered = Offered {
+            generation,
+            bytes,
+            registered: None,
+        };
+        let core = &mut *self.fabric.0.core.lock();
+        core.offer(self.key.segment, Some(offered));
     }
 
     /// Takes it out of the directory and out of the hands of the engine: nobody attaches from now on.

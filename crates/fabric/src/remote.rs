@@ -1,13 +1,14 @@
 //! One-sided operations on a segment, whoever's it is.
 
 use crate::fabric::Fabric;
-use crate::ops::Outcome as Ended;
+use crate::ops::{Key, Outcome as Ended};
 use crate::proto::rma_over_am::apply;
+use crate::transport::RemoteKey;
 use crate::{Atomic, Error, Handle, Result, SegmentKey, Width, WordUpdate};
 use samite_mem::SharedBytes;
 use samite_mem::lease::{Lease, Readable, is_offered};
 use samite_mem::lend::WriteBuf;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 /// A segment of a peer, or of this process, as a target of one-sided operations.
 ///
@@ -40,7 +41,35 @@ pub(crate) enum Way {
         offered: SharedBytes,
         _lease: Arc<Lease>,
     },
+    /// By the RMA of the transport, once the key is here, and by messages before.
+    Rma(Arc<ByRma>),
     Messages,
+}
+
+/// The remote key of a segment, which its owner is asked for with the first operation.
+#[derive(Debug, Default)]
+pub(crate) struct ByRma {
+    /// `None`: the owner wants messages.
+    key: OnceLock<Option<RemoteKey>>,
+    asked: Mutex<Option<Handle<Vec<u8>>>>,
+}
+
+impl ByRma {
+    /// The key, if it is here.
+    fn key(&self, fabric: &Fabric, of: SegmentKey) -> Option<&RemoteKey> {
+        if self.key.get().is_none() {
+            let mut asked = self.asked.lock().unwrap_or_else(PoisonError::into_inner);
+            match asked.take() {
+                Some(answer) if answer.is_over() => {
+                    let answer = answer.wait().unwrap_or_default();
+                    self.key.get_or_init(|| RemoteKey::of(&answer));
+                }
+                Some(waits) => *asked = Some(waits),
+                None => *asked = fabric.ask_remote_key(of),
+            }
+        }
+        self.key.get()?.as_ref()
+    }
 }
 
 impl Remote {
@@ -68,7 +97,7 @@ impl Remote {
             Way::Mapped { offered, .. }
             | Way::Kernel { offered, .. }
             | Way::Reading { offered, .. } => is_offered(offered.u64(0), self.key.generation),
-            Way::Messages => true,
+            Way::Rma(_) | Way::Messages => true,
         }
     }
 
@@ -166,7 +195,25 @@ impl Remote {
         {
             return Ok(Handle::ended());
         }
-        self.fabric.put_far(self.key, offset, from)
+        match self.remote_key() {
+            Some(remote) => self.fabric.put_rma(self.key, remote, offset, from),
+            None => self.fabric.put_far(self.key, offset, from),
+        }
+    }
+
+    fn remote_key(&self) -> Option<&RemoteKey> {
+        match &self.way {
+            Way::Rma(way) => way.key(&self.fabric, self.key),
+            _ => None,
+        }
+    }
+
+    /// Starts to fill a buffer from a range that was checked; the operation.
+    pub(crate) fn ask_get(&self, offset: u64, into: WriteBuf) -> Result<Key> {
+        match self.remote_key() {
+            Some(remote) => self.fabric.get_rma(self.key, remote, offset, into),
+            None => self.fabric.ask_get(self.key, offset, into),
+        }
     }
 
     /// Copies from the segment into `into`. One-sided. Completion: the bytes are here.
@@ -184,9 +231,7 @@ impl Remote {
         self.check(offset, len)?;
         let mut bytes = memory_for(len)?;
         if !self.get_at_once(offset, &mut bytes)? {
-            let key = self
-                .fabric
-                .ask_get(self.key, offset, WriteBuf::owned(bytes))?;
+            let key = self.ask_get(offset, WriteBuf::owned(bytes))?;
             return Ok(Handle::new(self.fabric.clone(), key));
         }
         let engine = &mut self.fabric.0.core.lock().engine;
@@ -218,7 +263,7 @@ impl Remote {
                 self.still_offered()?;
                 Ok(samite_mem::copy::kernel::read_exact(*pid, address + offset, into).is_ok())
             }
-            Way::Messages => Ok(false),
+            Way::Rma(_) | Way::Messages => Ok(false),
         }
     }
 
@@ -309,7 +354,7 @@ impl Remote {
         self.fabric.gather_far(self.key, size, offsets, into)
     }
 
-    /// The kernel has no atomics on the memory of others: the owner does it.
+    /// The kernel has no atomics on the memory of others: the owner does it (see `proto/rma`).
     fn atomic_far(
         &self,
         offset: u64,
@@ -319,6 +364,13 @@ impl Remote {
         b: u64,
     ) -> Result<Handle<u64>> {
         let op = (op, width);
+        if let Some(remote) = self.remote_key()
+            && let Some(started) = self
+                .fabric
+                .atomic_rma(self.key, remote, offset, op, (a, b))?
+        {
+            return Ok(started);
+        }
         self.fabric.atomic_far(self.key, offset, op, (a, b))
     }
 

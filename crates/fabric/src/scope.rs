@@ -270,9 +270,7 @@ impl<'env> Scope<'_, 'env, '_> {
         offset: u64,
         into: &'env mut [u8],
     ) -> Result<Scoped<'_, u64>> {
-        let key = self
-            .fabric
-            .ask_get(remote.key(), offset, self.lender.write(into))?;
+        let key = remote.ask_get(offset, self.lender.write(into))?;
         self.fabric.0.core.lock().engine.ops.belong(key, self.level);
         Ok(Scoped::new(Handle::new(self.fabric, key)))
     }

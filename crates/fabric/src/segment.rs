@@ -2,7 +2,7 @@
 //!
 //! Peers on one node map each other's segments: put, get and atomics ([`crate::Remote`]) are then a bounds
 //! check and a load, a store or a memcpy, with no lock, no allocation and no system call. Otherwise they go
-//! by the kernel (registered private memory) or over messages. The result is the same.
+//! by the kernel (registered private memory), by the RMA of the transport or over messages. The result is the same.
 //!
 //! Whoever reaches a segment without its owner has a lease on it (`samite_mem::lease`), as has the owner itself where
 //! it uses its ranges. A segment that is dropped while a lease is out keeps its memory and its number until the last
@@ -14,6 +14,7 @@ use crate::gated::Gated;
 use crate::node::{Entry, SEGMENTS_MAX, segment_id};
 use crate::proto::active::LOOK_UP;
 use crate::remote::{Remote, Way};
+use crate::transport::Rma;
 use crate::{Error, PeerId, Result};
 use bytemuck::Pod;
 use samite_mem::SharedBytes;
@@ -160,6 +161,7 @@ impl Fabric {
         let reserved = Offered {
             generation: 0,
             bytes: Access::Withdrawn(0),
+            registered: None,
         };
         offered.insert(segment, reserved);
         Ok((segment, slot))
@@ -167,7 +169,7 @@ impl Fabric {
 
     /// Takes a number back.
     pub(crate) fn withdraw(&self, segment: u32) {
-        self.0.core.lock().engine.offered.remove(&segment);
+        self.0.core.lock().offer(segment, None);
     }
 
     pub(crate) fn own_key(&self, segment: u32, generation: u32, bytes: u64) -> SegmentKey {
@@ -186,8 +188,13 @@ impl Fabric {
     pub fn attach(&self, key: SegmentKey) -> Result<Remote> {
         let mut core = self.0.core.lock();
         self.lives(&core.engine, key)?;
-        if !core.engine.caps(key.peer).shares_node {
-            return Ok(Remote::new(self.clone(), key, Way::Messages));
+        let caps = core.engine.caps(key.peer);
+        if !caps.shares_node {
+            let way = match caps.rma {
+                Rma::None => Way::Messages,
+                _ => Way::Rma(Arc::default()),
+            };
+            return Ok(Remote::new(self.clone(), key, way));
         }
         let entry = self.0.node.layout.entry(key.peer.slot(), key.segment);
         let entry = entry.ok_or_else(|| refused(key))?;

@@ -3,7 +3,8 @@
 //!
 //! The storing side: store with Release, then [`Bell::nudge`]. The waiting side: [`Fabric::wait_until`],
 //! whose condition loads with Acquire. Where units share no memory the store is a put, and the owner's
-//! progress inside the wait brings it; `nudge` then has nothing to do.
+//! progress inside the wait brings it; `nudge` then has nothing to do. A put by RMA that bypasses the owner wakes nobody:
+//! a store that somebody may sleep for is an atomic, which the owner's progress does.
 
 use crate::fabric::{Core, Fabric};
 use crate::transport::sim::Waker;

@@ -62,6 +62,8 @@ macro_rules! kinds {
             /// The receive that had matched a message was given up before the message was whole:
             /// arg = send.
             REFUSED = 20, TELLS, taken(false);
+            /// The remote key of a segment is wanted: arg = request, inline = [`super::Place`].
+            REMOTE_KEY = 21, ASKS, remote_key_wanted;
         }
     };
 }

@@ -62,6 +62,7 @@ pub fn fabric_config(config: &Settings) -> Config {
         map: hides(Ability::Map),
         kernel_copy: hides(Ability::KernelCopy),
         cooperative: hides(Ability::Cooperative),
+        rma: hides(Ability::Rma),
         nodes: fabric.nodes,
     };
     Config {

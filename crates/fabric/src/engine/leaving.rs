@@ -54,6 +54,7 @@ impl Engine {
             }
         }
         self.ops = Ops::default();
+        self.pieces.clear();
         self.offered.clear();
         self.deferred.clear();
         writes_on

@@ -25,8 +25,9 @@ use crate::matching::Matcher;
 use crate::node::Membership;
 use crate::ops::{ClaimWords, Ending, Key, Ops, Status, Then, Work};
 use crate::peer::PeerMap;
+use crate::proto::rma::Piece;
 use crate::proto::view::Views;
-use crate::transport::{Caps, Change, Incoming, Sink};
+use crate::transport::{Caps, Change, Completed, Incoming, Registration, RemoteKey, Sink};
 use crate::wire::{kind, kinds};
 use crate::{CostModel, Error, Mask, PeerId, PeerInfo};
 pub(crate) use kept::{Pace, UNPOLLED, weight};
@@ -99,6 +100,8 @@ const SIGNALS_MAX: usize = 1 << 14;
 pub(crate) struct Offered {
     pub(crate) generation: u32,
     pub(crate) bytes: Access,
+    /// For RMA of peers that have asked for the key.
+    pub(crate) registered: Option<(Registration, RemoteKey)>,
 }
 
 /// What peers may do with it.
@@ -140,6 +143,9 @@ pub(crate) struct Engine {
     pub(crate) active: VecDeque<Key>,
     pub(crate) handlers: HashMap<u16, Handler>,
     pub(crate) offered: HashMap<u32, Offered>,
+    /// What the transport's RMA is doing, by the id of it.
+    pub(crate) pieces: HashMap<u64, Piece>,
+    pub(crate) started_pieces: u64,
     /// Segments that were dropped while somebody had a lease on them.
     pub(crate) deferred: Vec<Deferred>,
     /// What is kept of processes whose numbers others have, in bytes.
@@ -187,6 +193,8 @@ impl Engine {
             active: VecDeque::new(),
             handlers: HashMap::new(),
             offered: HashMap::new(),
+            pieces: HashMap::new(),
+            started_pieces: 0,
             deferred: Vec::new(),
             departed: 0,
             agent_lost: false,
@@ -219,6 +227,7 @@ impl Engine {
     fn forked(&mut self) {
         self.active.clear();
         self.dirty.clear();
+        self.pieces.clear();
         for peer in self.peers.values_mut() {
             peer.gone = Some(Error::Forked);
             peer.outbox = Outbox::default();
@@ -484,6 +493,10 @@ impl Sink for Engine {
         if let Err(what) = taken {
             self.corrupt(frame.from, what, frame.kind as u64);
         }
+    }
+
+    fn completed(&mut self, completed: Completed) {
+        self.piece_completed(completed);
     }
 
     /// Whoever waited for the last posted receive should look now. Frames that nobody has asked for

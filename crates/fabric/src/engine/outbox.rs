@@ -16,9 +16,10 @@ use crate::PeerId;
 use crate::ops::Key;
 use crate::proto::CREDITS;
 use crate::proto::active::Reply;
+use crate::proto::rma::PeerRma;
 use crate::proto::rma_over_am::Serve;
 use crate::transport::{AnyTransport, Class, Push, Transport};
-use crate::wire::{frame, kind};
+use crate::wire::{Place, frame, kind};
 use samite_mem::ring::Body;
 use std::collections::VecDeque;
 
@@ -85,6 +86,15 @@ pub(crate) enum Queued {
     Send(Key),
     /// The reply to an active message, in as many frames as it takes.
     Reply(Reply),
+    /// The remote key of a segment, for the one who asked.
+    RemoteKey {
+        /// The request.
+        request: u64,
+        /// The segment.
+        place: Place,
+    },
+    /// What follows leaves when this put by RMA, and those before it, are visible.
+    Fence(u64),
 }
 
 impl Queued {
@@ -109,16 +119,16 @@ impl Queued {
     fn class(&self) -> Class {
         match self {
             Queued::Frame { kind, .. } | Queued::Unasked { kind, .. } => kind::class(*kind),
-            Queued::Send(_) => Class::Request,
-            Queued::Reply(_) => Class::Reply,
+            Queued::Send(_) | Queued::Fence(_) => Class::Request,
+            Queued::Reply(_) | Queued::RemoteKey { .. } => Class::Reply,
         }
     }
 
     fn is_answer(&self) -> bool {
         match self {
             Queued::Frame { kind, .. } => kind::is_answer(*kind),
-            Queued::Send(_) | Queued::Unasked { .. } => false,
-            Queued::Reply(_) => true,
+            Queued::Send(_) | Queued::Unasked { .. } | Queued::Fence(_) => false,
+            Queued::Reply(_) | Queued::RemoteKey { .. } => true,
         }
     }
 
@@ -143,6 +153,11 @@ pub(crate) struct Outbox {
     /// Whether requests go before gets the next time: bodies of both lie in one area of the ring.
     requests_first: bool,
     dirty: bool,
+    /// Puts by RMA are not visible yet.
+    pub(crate) is_behind: bool,
+    /// The put that the last fence waits for.
+    fenced: u64,
+    pub(crate) rma: PeerRma,
 }
 
 impl Outbox {
@@ -159,11 +174,25 @@ impl Outbox {
     /// Whether a request may leave now without passing others.
     #[inline(always)]
     pub(crate) fn is_empty(&self) -> bool {
-        self.requests.is_empty()
+        self.requests.is_empty() && !self.is_behind
     }
 
+    /// Whether nothing can leave, however much room there is.
     fn has_nothing(&self) -> bool {
-        self.replies.is_empty() && self.gets.is_empty() && self.requests.is_empty()
+        let may_leave = match self.requests.front() {
+            Some(Queued::Fence(put)) => self.rma.has_flushed(*put),
+            first => first.is_some(),
+        };
+        self.replies.is_empty() && self.gets.is_empty() && !may_leave && self.rma.is_idle()
+    }
+
+    /// What is queued from now on comes after the puts so far.
+    fn fence(&mut self) {
+        let put = self.rma.last_put();
+        if self.is_behind && self.fenced != put {
+            self.fenced = put;
+            self.requests.push_back(Queued::Fence(put));
+        }
     }
 
     fn put_back(&mut self, queued: Queued) {
@@ -209,6 +238,7 @@ impl Engine {
                 peer.outbox.replies.push_back(queued);
             }
             Class::Request => {
+                peer.outbox.fence();
                 peer.outbox.request_bytes += queued.body_bytes();
                 peer.outbox.requests.push_back(queued);
             }
@@ -239,7 +269,7 @@ impl Engine {
         self.mark_dirty(to);
     }
 
-    fn mark_dirty(&mut self, to: PeerId) {
+    pub(crate) fn mark_dirty(&mut self, to: PeerId) {
         if !std::mem::replace(&mut self.peer(to).outbox.dirty, true) {
             self.dirty.push(to);
         }
@@ -255,6 +285,9 @@ impl Engine {
         while index < self.dirty.len() {
             let to = self.dirty[index];
             sent += self.flush_class(to, Class::Reply, transport);
+            if !self.peer(to).outbox.rma.is_idle() {
+                sent += self.flush_rma(to, transport);
+            }
             let outbox = &mut self.peer(to).outbox;
             outbox.requests_first = !outbox.requests_first;
             if outbox.requests_first {
@@ -308,6 +341,11 @@ impl Engine {
                     transport.push(to, &frame(*kind, *arg, &[], Body::Slice(&[])))
                 }
                 Queued::Send(key) => self.push_send(*key, to, transport),
+                Queued::RemoteKey { request, place } => {
+                    self.push_remote_key(to, (*request, *place), transport)
+                }
+                Queued::Fence(put) if self.peer(to).outbox.rma.has_flushed(*put) => continue,
+                Queued::Fence(_) => Push::Full,
                 Queued::Reply(reply) => {
                     reply.push(to, self.caps(to).body_max, transport, &mut budget)
                 }

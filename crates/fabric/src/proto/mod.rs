@@ -9,6 +9,7 @@
 //! | `stream` | large messages as fragments | STREAM, DATA |
 //! | `cooperative` | large private messages: both sides copy | HELP |
 //! | `active` | active messages | ACTIVE, ACTIVE_RTS, REPLY |
+//! | `rma` | put, get and atomics by the transport | REMOTE_KEY |
 //! | `rma_over_am` | put, get and atomics where memory is not mapped | PUT, GET, GET_REPLY, ATOMIC, ANSWER |
 //! | `cost` | which of these is cheapest, pure | |
 
@@ -19,6 +20,7 @@ pub(crate) mod cost;
 mod eager;
 mod pull;
 pub(crate) mod rendezvous;
+pub(crate) mod rma;
 pub(crate) mod rma_over_am;
 mod stream;
 pub(crate) mod view;

@@ -363,15 +363,18 @@ impl Engine {
         buf.fill(offset, &frame.body);
         *got += len;
         if *got == buf.len() {
-            let Work::Get { buf, .. } = std::mem::replace(&mut op.work, Work::None) else {
-                return Ok(());
-            };
-            self.ops.finish(
-                frame.arg,
-                Ok(Outcome::Bytes(buf.into_owned().unwrap_or_default())),
-            );
+            self.end_get(frame.arg);
         }
         Ok(())
+    }
+
+    /// All bytes of a get are there.
+    pub(super) fn end_get(&mut self, key: Key) {
+        let Some(op) = self.ops.get(key) else { return };
+        if let Work::Get { buf, .. } = std::mem::replace(&mut op.work, Work::None) {
+            let bytes = buf.into_owned().unwrap_or_default();
+            self.ops.finish(key, Ok(Outcome::Bytes(bytes)));
+        }
     }
 
     pub(crate) fn atomic_arrived(&mut self, frame: &Incoming<'_>) -> Result<(), &'static str> {

@@ -158,6 +158,8 @@ pub enum Ability {
     KernelCopy,
     /// Copying one message from both ends at once.
     Cooperative,
+    /// Reading and writing memory of another node by the transport.
+    Rma,
 }
 
 /// Whom the kernel lets copy from and to a unit, and so debug it, where Yama restricts that to ancestors.

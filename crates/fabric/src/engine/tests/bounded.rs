@@ -299,6 +299,7 @@ fn one_flush_sends_a_bounded_part() {
     let bytes = SharedBytes::adopt(vec![7u64; 2 << 20]);
     let (len, body_max) = (bytes.len(), core.engine.caps(core.engine.me).body_max);
     let offered = Offered {
+        registered: None,
         generation: GENERATION,
         bytes: Access::Shared(bytes),
     };

@@ -62,6 +62,7 @@ impl World {
         let mut engine = Engine::new(membership, &Config::default());
         let bytes = SharedBytes::adopt(vec![7u64; BYTES as usize / 8]);
         let offered = Offered {
+            registered: None,
             generation: GENERATION,
             bytes: Access::Shared(bytes.clone()),
         };

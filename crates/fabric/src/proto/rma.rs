@@ -1,0 +1,292 @@
+//! Put, get and atomics by the RMA of the transport, for segments that are not mapped.
+//!
+//! Whoever uses a segment asks its owner for the remote key (REMOTE_KEY), which the owner registers then; until the
+//! key is there the operations go by messages. A put or get is done in pieces of [`PIECE`] bytes in memory of their own, and
+//! towards one peer at most [`BYTES_MAX`] bytes of them wait or are in flight: an operation that is given up ends at
+//! once, whatever becomes of its pieces, and no buffer of the program is in the transport's hands.
+//!
+//! # Order
+//! The transport orders nothing (T7). Puts towards a peer are numbered, and a flush, of which at most one is under way per
+//! peer, covers all that were started before it. A put is complete when a flush has covered its last piece. A request
+//! to the peer (a message, a signal, an active message) that is sent when puts are not covered yet lies behind
+//! a fence in the outbox, and leaves when they are ([`PeerRma::flushed`]). Where no put is in flight that costs the
+//! one load that says so (`Outbox::is_empty`).
+//!
+//! # Atomics
+//! The processes of the target's node, the owner at least, reach the same words with the atomics of their processors,
+//! and may sleep until a word changes. So an atomic is done by the progress of the owner, which is that of these
+//! processors and is awake: by the RMA of the transport if that needs the target's progress and says that its atomics are
+//! those of the processors ([`Caps::atomics`](crate::transport::Caps)), else by a message. An atomic that is started
+//! while an earlier put is not complete goes by a message, behind the fence: it may be a signal.
+//!
+//! # Withdrawn segments
+//! The owner ends the registration before it has the memory for itself or frees it (T11). An operation that comes later
+//! is refused by the transport, and ends with [`Error::NoSuchSegment`], as on mapped memory; whoever attaches
+//! again gets the key of the new registration.
+
+use crate::engine::{Access, Engine, Queued};
+use crate::ops::{Key, Outcome, Work};
+use crate::transport::{
+    AnyTransport, Completed, Incoming, Push, Registration, RemoteKey, RmaError, RmaVerb, Transport,
+};
+use crate::wire::{Place, Words, frame, kind};
+use crate::{Error, PeerId};
+use samite_mem::ring::Body;
+use std::collections::VecDeque;
+
+/// Bytes of a piece.
+pub(crate) const PIECE: u64 = 64 << 10;
+/// Bytes of pieces towards one peer, beside the last one.
+const BYTES_MAX: u64 = 1 << 20;
+/// And pieces.
+const PIECES_MAX: usize = 256;
+
+/// The RMA towards one peer.
+#[derive(Debug, Default)]
+pub(crate) struct PeerRma {
+    waiting: VecDeque<(Piece, RmaVerb)>,
+    /// Pieces that wait or are in flight, and their bytes.
+    pieces: usize,
+    bytes: u64,
+    /// Puts, counted by piece: how many there were, have been started, and are visible.
+    put: u64,
+    started: u64,
+    flushed: u64,
+    /// How many puts the flush that is under way covers.
+    flushing: Option<u64>,
+    /// Operations whose last piece is a put that is not visible yet, with its number.
+    unflushed: VecDeque<(u64, Key)>,
+}
+
+/// A part of an operation.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Piece {
+    pub(crate) peer: PeerId,
+    pub(crate) segment: u32,
+    pub(crate) op: Key,
+    /// Where it begins in the operation.
+    pub(crate) at: u64,
+    pub(crate) bytes: u64,
+}
+
+impl PeerRma {
+    /// Puts up to this one are behind the next fence.
+    pub(crate) fn last_put(&self) -> u64 {
+        self.put
+    }
+
+    /// Whether the puts up to this one are visible.
+    pub(crate) fn has_flushed(&self, put: u64) -> bool {
+        self.flushed >= put
+    }
+
+    /// Whether all that can be started is.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.waiting.is_empty() && (self.flushing.is_some() || self.started == self.flushed)
+    }
+}
+
+impl Engine {
+    /// Whether one more piece may wait for its start.
+    pub(crate) fn has_rma_room(&mut self, to: PeerId) -> bool {
+        let rma = &self.peer(to).outbox.rma;
+        rma.bytes < BYTES_MAX && rma.pieces < PIECES_MAX
+    }
+
+    /// Whether an atomic may go by RMA: the owner's progress does it, and nothing of this process comes before it.
+    pub(crate) fn may_do_atomic(&mut self, to: PeerId) -> bool {
+        let peer = self.peer(to);
+        let is_first = peer.outbox.is_empty() && peer.unanswered == 0;
+        peer.caps.atomics && is_first && self.has_rma_room(to)
+    }
+
+    /// Queues a piece of an operation.
+    pub(crate) fn queue_piece(&mut self, piece: Piece, verb: RmaVerb, is_last: bool) {
+        let outbox = &mut self.peer(piece.peer).outbox;
+        let rma = &mut outbox.rma;
+        rma.pieces += 1;
+        rma.bytes += piece.bytes;
+        if matches!(verb, RmaVerb::Put(..)) {
+            rma.put += 1;
+            outbox.is_behind = true;
+            if is_last {
+                rma.unflushed.push_back((rma.put, piece.op));
+            }
+        }
+        rma.waiting.push_back((piece, verb));
+        self.mark_dirty(piece.peer);
+    }
+
+    /// Starts what waits, and a flush if there are puts that none covers; how much that was.
+    pub(crate) fn flush_rma(&mut self, to: PeerId, transport: &mut AnyTransport) -> usize {
+        let mut count = 0;
+        while let Some((piece, verb)) = self.peer(to).outbox.rma.waiting.pop_front() {
+            let is_put = matches!(verb, RmaVerb::Put(..));
+            match self.start_piece(piece, verb, transport) {
+                Ok(()) => {
+                    self.peer(to).outbox.rma.started += u64::from(is_put);
+                    count += 1;
+                }
+                Err(Some(verb)) => {
+                    let rma = &mut self.peer(to).outbox.rma;
+                    rma.waiting.push_front((piece, verb));
+                    return count;
+                }
+                Err(None) => {} // The loss of the peer ends the operation.
+            }
+        }
+        let rma = &self.peer(to).outbox.rma;
+        let covered = rma.started;
+        if rma.flushing.is_none() && covered != rma.flushed {
+            let flush = Piece {
+                peer: to,
+                segment: 0,
+                op: 0,
+                at: 0,
+                bytes: 0,
+            };
+            if self.start_piece(flush, RmaVerb::Flush, transport).is_ok() {
+                let rma = &mut self.peer(to).outbox.rma;
+                rma.flushing = Some(covered);
+                rma.pieces += 1;
+                count += 1;
+            }
+        }
+        count
+    }
+
+    /// Starts a piece; what was refused for now comes back.
+    fn start_piece(
+        &mut self,
+        piece: Piece,
+        verb: RmaVerb,
+        transport: &mut AnyTransport,
+    ) -> Result<(), Option<RmaVerb>> {
+        self.started_pieces += 1;
+        let id = self.started_pieces;
+        match transport.start(piece.peer, id, verb) {
+            Ok(()) => {
+                self.pieces.insert(id, piece);
+                Ok(())
+            }
+            Err(refused) => match *refused {
+                (Push::Full, verb) => Err(Some(verb)),
+                _ => Err(None),
+            },
+        }
+    }
+
+    /// The transport has ended a piece.
+    pub(crate) fn piece_completed(&mut self, completed: Completed) {
+        let Some(piece) = self.pieces.remove(&completed.id) else {
+            return;
+        };
+        let Piece { peer, op, .. } = piece;
+        let rma = &mut self.peer(peer).outbox.rma;
+        rma.pieces = rma.pieces.saturating_sub(1);
+        rma.bytes = rma.bytes.saturating_sub(piece.bytes);
+        let error = match completed.result {
+            Ok(word) => return self.piece_done(piece, completed.verb, word),
+            Err(RmaError::Lost) => Error::PeerLost {
+                peer,
+                incarnation: self.incarnation(peer),
+            },
+            Err(RmaError::Refused) => Error::NoSuchSegment {
+                peer,
+                segment: piece.segment,
+            },
+        };
+        self.end_open(op, Err(error));
+    }
+
+    fn piece_done(&mut self, piece: Piece, verb: RmaVerb, word: u64) {
+        match verb {
+            RmaVerb::Put(..) => {} // It ends when a flush has covered it.
+            RmaVerb::Atomic(..) => self.end_open(piece.op, Ok(Outcome::Word(word))),
+            RmaVerb::Get(_, bytes) => {
+                let Some(Work::Get { buf, got }) = self.ops.get(piece.op).map(|op| &mut op.work)
+                else {
+                    return; // It was given up.
+                };
+                let bytes = bytes.into_owned().unwrap_or_default();
+                buf.fill(piece.at, &Body::Slice(&bytes));
+                *got += piece.bytes;
+                if *got >= buf.len() {
+                    self.end_get(piece.op);
+                }
+            }
+            RmaVerb::Flush => self.puts_flushed(piece.peer),
+        }
+    }
+
+    fn puts_flushed(&mut self, to: PeerId) {
+        let outbox = &mut self.peer(to).outbox;
+        let rma = &mut outbox.rma;
+        let Some(flushed) = rma.flushing.take() else {
+            return; // Of a peer that was shut out.
+        };
+        rma.flushed = flushed;
+        outbox.is_behind = rma.put != flushed;
+        let mut ended = Vec::new();
+        while let Some((put, op)) = rma.unflushed.front()
+            && *put <= flushed
+        {
+            ended.push(*op);
+            rma.unflushed.pop_front();
+        }
+        for op in ended {
+            self.end_open(op, Ok(Outcome::Word(0)));
+        }
+        self.mark_dirty(to);
+    }
+
+    /// Ends an operation, unless it has ended before its pieces have.
+    fn end_open(&mut self, op: Key, result: Result<Outcome, Error>) {
+        if self.ops.get(op).is_some_and(|op| !op.has_ended()) {
+            self.ops.finish(op, result);
+        }
+    }
+
+    /// Owner: a peer asks for the remote key of a segment.
+    pub(crate) fn remote_key_wanted(&mut self, frame: &Incoming<'_>) -> Result<(), &'static str> {
+        let (place, []) = Place::read(frame.inline).ok_or("a request for a remote key")?;
+        self.may_ask(frame.from)?;
+        let request = frame.arg;
+        let wanted = Queued::RemoteKey { request, place };
+        self.queue(frame.from, wanted);
+        Ok(())
+    }
+
+    /// Owner: answers with the key, or with no bytes where peers are to come by messages.
+    pub(crate) fn push_remote_key(
+        &mut self,
+        to: PeerId,
+        (request, place): (u64, Place),
+        transport: &mut AnyTransport,
+    ) -> Push {
+        let key = self.remote_key(place, transport);
+        let inline = Words([0, 0]).bytes();
+        let body = Body::Slice(key.as_ref().map_or(&[], RemoteKey::as_bytes));
+        transport.push(to, &frame(kind::REPLY, request, &inline, body))
+    }
+
+    /// The remote key of a segment that is open here. Atomics look at the offset alone, so it begins at a word.
+    fn remote_key(&mut self, place: Place, transport: &mut AnyTransport) -> Option<RemoteKey> {
+        let Ok(Access::Shared(bytes)) = self.offered_access(place, 0) else {
+            return None;
+        };
+        let bytes = bytes.clone();
+        let offered = self.offered.get_mut(&place.segment)?;
+        if offered.registered.is_none() && bytes.address().is_multiple_of(8) {
+            offered.registered = transport.register(&bytes);
+        }
+        offered.registered.as_ref().map(|(_, key)| key.clone())
+    }
+
+    /// The registrations of all segments, which end.
+    pub(crate) fn take_registrations(&mut self) -> Vec<Registration> {
+        let offered = self.offered.values_mut();
+        let registered = offered.filter_map(|offered| offered.registered.take());
+        registered.map(|(registration, _)| registration).collect()
+    }
+}
