@@ -1,7 +1,11 @@
 //! Every transport is held to the same contract.
 
 use samite_fabric::Mask;
-use samite_testkit::{TWO_NODES, contract, simulate, simulate_on, units};
+use samite_fabric::transport::Rma;
+use samite_fabric::transport::sim::Scenario;
+use samite_testkit::{
+    TWO_NODES, contract, simulate, simulate_as, simulate_on, three_nodes, two_nodes, units,
+};
 
 contract!(shm, |name, case| units(3).run(name, case));
 // Real processes that behave as if they shared no memory.
@@ -24,13 +28,30 @@ contract!(sim_two_nodes, |name, case| simulate_on(
     2,
     name,
     4,
+    0..3,
+    case
+));
+contract!(sim_rma, |name, case| simulate_as(
+    |seed| Scenario::new(seed, 3).with_rma(Rma::Bypasses).unordered(),
+    name,
     0..4,
     case
 ));
-contract!(sim_three_nodes, |name, case| simulate_on(
-    3,
+contract!(sim_rma_with_progress, |name, case| simulate_as(
+    |seed| Scenario::new(seed, 3).with_rma(Rma::NeedsProgress),
     name,
-    5,
+    0..4,
+    case
+));
+contract!(sim_rma_two_nodes, |name, case| simulate_as(
+    |seed| two_nodes(seed, 4),
+    name,
+    0..4,
+    case
+));
+contract!(sim_rma_three_nodes, |name, case| simulate_as(
+    |seed| three_nodes(seed, 5),
+    name,
     0..2,
     case
 ));

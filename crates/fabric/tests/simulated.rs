@@ -2,8 +2,9 @@
 //!
 //! `SAMITE_SIM_SEED=N` repeats one seed of any of these.
 
+use samite_fabric::transport::Rma;
 use samite_fabric::transport::sim::Scenario;
-use samite_fabric::{Error, Fabric, Match, PeerId, wait_all};
+use samite_fabric::{Atomic, Error, Fabric, Match, PeerId, Width, wait_all};
 use samite_testkit::contract::{Case, active, onesided, order, sizes, waiting};
 use samite_testkit::pattern::{pattern, verify};
 use samite_testkit::{Failed, Outcome, seeds};
@@ -106,6 +107,65 @@ fn until_the_death(fabric: &Fabric, victim: PeerId) -> Outcome {
         .filter(|member| *member != victim)
         .collect();
     Ok(fabric.barrier(&rest)?)
+}
+
+/// Puts, gets and atomics by RMA at a unit that dies, in the middle of them or before: each ends, with its effect or with
+/// the loss, and nothing else.
+#[test]
+fn death_with_rma_in_flight() {
+    let body = |fabric: &Fabric| -> Outcome {
+        let members = fabric.job()?;
+        let segment = fabric.allocate(1 << 20)?;
+        let victim = members[2];
+        let lost = |error: Error| match error {
+            Error::PeerLost { peer, .. } if peer == victim => Ok(()),
+            other => Err(Failed::new(other)),
+        };
+        if fabric.me() == victim {
+            // It dies here at the latest.
+            return match fabric.recv(Match::any(1), &mut [0]) {
+                Ok(_) => Err(Failed::new("a message that nobody sent")),
+                Err(_) => {
+                    drop(segment);
+                    Ok(())
+                }
+            };
+        }
+        let key = loop {
+            match fabric.look_up(victim, segment.key().segment) {
+                Ok(Some(key)) => break key,
+                Ok(None) => {}
+                Err(error) => return lost(error),
+            }
+        };
+        let remote = match fabric.attach(key) {
+            Ok(remote) => remote,
+            Err(error) => return lost(error),
+        };
+        let mut bytes = vec![0; 200_000];
+        loop {
+            let put = remote.put_nb(0, &bytes);
+            let add = remote.atomic_nb(1 << 19, Atomic::Add, Width::W64, 1, 0);
+            let got = remote.get(0, &mut bytes);
+            let put = put.and_then(|put| put.wait());
+            let add = add.and_then(|add| add.wait());
+            let ended = [put.map(|_| ()), add.map(|_| ()), got];
+            let Some(error) = ended.into_iter().find_map(Result::err) else {
+                continue;
+            };
+            return lost(error);
+        }
+    };
+    for seed in seeds(0..30) {
+        let at = Duration::from_micros(seed * seed % 900);
+        for rma in [Rma::Bypasses, Rma::NeedsProgress] {
+            let scenario = Scenario::new(seed, 3).with_rma(rma).unordered();
+            let ended = scenario.kill(2, at).run(body);
+            for (unit, end) in ended.into_iter().take(2).enumerate() {
+                end.unwrap_or_else(|why| panic!("seed {seed}, {rma:?}, unit {unit}: {why}"));
+            }
+        }
+    }
 }
 
 /// Death at many moments: each pending operation ends, what arrived is whole, the others go on.

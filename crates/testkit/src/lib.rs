@@ -45,7 +45,7 @@ pub use everywhere::full_name;
 pub use outcome::{Failed, Outcome};
 pub use pipes::full_pipe;
 pub use python::run_python;
-pub use simulated::{seeds, simulate, simulate_on};
+pub use simulated::{seeds, simulate, simulate_as, simulate_on, three_nodes, two_nodes};
 pub use units::{Units, maps_all, require, units};
 pub use visitors::Visitors;
 
@@ -57,5 +57,6 @@ pub const TWO_NODES: samite_fabric::Mask = samite_fabric::Mask {
     map: false,
     kernel_copy: false,
     cooperative: false,
+    rma: false,
     nodes: 2,
 };

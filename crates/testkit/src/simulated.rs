@@ -1,9 +1,25 @@
 //! A body on the simulated network, once per seed.
 
 use crate::Outcome;
+use samite_fabric::transport::Rma;
 use samite_fabric::transport::sim::Scenario;
 use samite_fabric::{Fabric, PeerId};
 use std::ops::Range;
+
+/// Two nodes that reach each other's memory past its owner.
+pub fn two_nodes(seed: u64, units: u32) -> Scenario {
+    Scenario::new(seed, units)
+        .on_nodes(2)
+        .with_rma(Rma::Bypasses)
+}
+
+/// Three nodes whose RMA needs the progress of its target, and between which frames overtake each other.
+pub fn three_nodes(seed: u64, units: u32) -> Scenario {
+    Scenario::new(seed, units)
+        .on_nodes(3)
+        .with_rma(Rma::NeedsProgress)
+        .unordered()
+}
 
 /// These seeds, or the one in `SAMITE_SIM_SEED`.
 pub fn seeds(otherwise: Range<u64>) -> Range<u64> {
@@ -35,8 +51,19 @@ pub fn simulate_on(
     seeds: Range<u64>,
     body: impl Fn(&Fabric, &[PeerId]) -> Outcome + Sync,
 ) {
+    let scenario = |seed| Scenario::new(seed, units).on_nodes(nodes);
+    simulate_as(scenario, name, seeds, body);
+}
+
+/// As [`simulate`], in the scenario of each seed.
+pub fn simulate_as(
+    scenario: impl Fn(u64) -> Scenario,
+    name: &str,
+    seeds: Range<u64>,
+    body: impl Fn(&Fabric, &[PeerId]) -> Outcome + Sync,
+) {
     for seed in self::seeds(seeds) {
-        let scenario = Scenario::new(seed, units).on_nodes(nodes);
+        let scenario = scenario(seed);
         let ended = scenario.run(|fabric| {
             let members = fabric.job()?;
             body(fabric, &members)

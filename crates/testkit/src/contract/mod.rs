@@ -8,6 +8,7 @@
 //! # Files
 //! `order` (order, tags, probe, truncation) · `cancel` · `sizes` (every size class, every kind of buffer,
 //! full rings) · `active` (active messages, credits) · `onesided` (put, get, atomics, refusals) ·
+//! `rma` (order of puts, withdrawal, loss) ·
 //! `waiting` (deadlines, signals, handles, claims of `Caps`) · `loss` (a member that leaves)
 
 pub mod active;
@@ -15,6 +16,7 @@ pub mod cancel;
 pub mod loss;
 pub mod onesided;
 pub mod order;
+pub mod rma;
 pub mod sizes;
 pub mod waiting;
 
@@ -77,6 +79,11 @@ macro_rules! contract {
             onesided::the_budget_is_a_refusal,
             onesided::a_fresh_segment_is_zero,
             onesided::elements_larger_than_a_frame,
+            rma::what_is_sent_after_a_put_is_seen_after_it,
+            rma::a_barrier_follows_the_puts_before_it,
+            rma::large_puts_and_gets_meet,
+            rma::what_is_in_flight_to_a_lost_owner_ends,
+            rma::nobody_writes_what_the_owner_has_for_itself,
             waiting::signals_are_counted,
             waiting::nobody_passes_a_barrier_early,
             waiting::a_deadline_names_whom,

@@ -1,0 +1,232 @@
+//! What follows a put by RMA is seen after it, and what is in flight ends.
+
+use super::index;
+use super::onesided::exchange;
+use crate::pattern::{pattern, verify};
+use crate::{Outcome, check, matches_or_fail, same};
+use samite_fabric::transport::Rma;
+use samite_fabric::{Atomic, Error, Fabric, Match, PeerId, Remote, Width, wait_all};
+
+const PART: usize = 150_000;
+
+/// The key of a remote segment is here when two answers are: operations go by RMA from now on, where there is one.
+fn warm_up(remote: &Remote) -> Outcome {
+    remote.get(0, &mut [0; 8])?;
+    remote.get(0, &mut [0; 8])?;
+    Ok(())
+}
+
+/// Puts that nobody has waited for are there when a message, a signal, an active message or an atomic of the same unit
+/// is.
+pub fn what_is_sent_after_a_put_is_seen_after_it(fabric: &Fabric, members: &[PeerId]) -> Outcome {
+    const ROUNDS: u64 = 20;
+    let me = index(fabric, members)?;
+    let segment = fabric.allocate(PART as u64 + 64)?;
+    let keys = exchange(fabric, members, segment.key())?;
+    let (next, previous) = (
+        (me + 1) % members.len(),
+        (me + members.len() - 1) % members.len(),
+    );
+    let (to, from) = (members[next], members[previous]);
+    let remote = fabric.attach(keys[next])?;
+    warm_up(&remote)?;
+    let flag = segment.bytes().slice(PART as u64 & !7, 8);
+    let flag_at = PART as u64 & !7;
+    let (told, heard) = std::sync::mpsc::channel();
+    fabric.on(5, move |_, bytes| {
+        let _ = told.send(bytes.to_vec());
+        None
+    });
+    fabric.barrier(members)?;
+    for round in 0..ROUNDS {
+        let len = [24, 5000, flag_at as usize][round as usize % 3];
+        drop(remote.put_nb(0, &pattern(round, len))?);
+        match round % 5 {
+            0 => fabric.send(to, 7, b"there")?,
+            1 => fabric.signal(to, 7)?,
+            2 => fabric.tell(to, 5, b"there")?,
+            3 => drop(fabric.isend(to, 7, vec![1; 20_000])?),
+            _ => drop(remote.atomic_nb(flag_at, Atomic::Swap, Width::W64, round, 0)?),
+        }
+        if round % 5 == 4 && remote.mapped().is_some() {
+            fabric.bell(to).nudge();
+        }
+        match round % 5 {
+            0 | 3 => {
+                fabric.recv_vec(Match::from(from, 7))?;
+            }
+            1 => fabric.await_signal(from, 7)?,
+            2 => {
+                fabric.wait_until("an active message", &[from], || heard.try_recv().ok())?;
+            }
+            _ => {
+                // ORDERING: Acquire pairs with the atomic of the member before.
+                let seen = || flag.u64(0).load(std::sync::atomic::Ordering::Acquire) == round;
+                fabric.wait_until("a flag", &[from], || seen().then_some(()))?;
+            }
+        }
+        let mut bytes = vec![0; len];
+        segment.bytes().read(0, &mut bytes);
+        verify(round, &bytes)?;
+        fabric.barrier(members)?;
+    }
+    Ok(())
+}
+
+/// A barrier comes after the puts that its members started before it.
+pub fn a_barrier_follows_the_puts_before_it(fabric: &Fabric, members: &[PeerId]) -> Outcome {
+    const EACH: usize = 3000;
+    let me = index(fabric, members)?;
+    let segment = fabric.allocate((EACH * members.len()) as u64)?;
+    let keys = exchange(fabric, members, segment.key())?;
+    // The root of the barrier lets the others go: what it hears of them is not what they have put elsewhere.
+    let root = fabric.attach(keys[0])?;
+    warm_up(&root)?;
+    for round in 0..10u64 {
+        let seed = round * 100 + me as u64;
+        drop(root.put_nb((me * EACH) as u64, &pattern(seed, EACH))?);
+        fabric.barrier(members)?;
+        if me == 0 {
+            for member in 0..members.len() {
+                let mut bytes = vec![0; EACH];
+                segment.bytes().read((member * EACH) as u64, &mut bytes);
+                verify(round * 100 + member as u64, &bytes)?;
+            }
+        }
+        fabric.barrier(members)?;
+    }
+    Ok(())
+}
+
+/// More than may be in flight at a time, in both directions at once, and each byte is where it should be. Where the
+/// transport can do it the owner's messages are not asked for it.
+pub fn large_puts_and_gets_meet(fabric: &Fabric, members: &[PeerId]) -> Outcome {
+    const BYTES: usize = 5 << 20;
+    let me = index(fabric, members)?;
+    let segment = fabric.allocate(2 * BYTES as u64)?;
+    segment
+        .bytes()
+        .write(BYTES as u64, &pattern(50 + me as u64, BYTES));
+    let keys = exchange(fabric, members, segment.key())?;
+    let next = (me + 1) % members.len();
+    let remote = fabric.attach(keys[next])?;
+    warm_up(&remote)?;
+    fabric.barrier(members)?;
+    let before = fabric.served();
+    let put = remote.put_nb(0, &pattern(me as u64, BYTES))?;
+    let got = remote.get_nb(BYTES as u64, BYTES as u64)?;
+    let mut into = vec![0; BYTES];
+    fabric.scope(|scope| scope.get(&remote, BYTES as u64, &mut into).map(|_| ()))?;
+    verify(50 + next as u64, &into)?;
+    verify(50 + next as u64, &got.wait()?)?;
+    put.wait()?;
+    fabric.barrier(members)?;
+    let previous = members[(me + members.len() - 1) % members.len()];
+    if fabric.caps_to(previous).rma != Rma::None {
+        same!(fabric.served(), before);
+    }
+    let mut bytes = vec![0; BYTES];
+    segment.bytes().read(0, &mut bytes);
+    verify(((me + members.len() - 1) % members.len()) as u64, &bytes)?;
+    Ok(fabric.barrier(members)?)
+}
+
+/// Operations that are in flight when their target leaves end, each once.
+pub fn what_is_in_flight_to_a_lost_owner_ends(fabric: &Fabric, members: &[PeerId]) -> Outcome {
+    let (leaver, rest) = (members[members.len() - 1], &members[..members.len() - 1]);
+    let segment = fabric.allocate(1 << 20)?;
+    let keys = exchange(fabric, members, segment.key())?;
+    let remote = fabric.attach(keys[members.len() - 1])?;
+    warm_up(&remote)?;
+    fabric.barrier(members)?;
+    if fabric.me() == leaver {
+        return Ok(());
+    }
+    let mut gets = Vec::new();
+    let mut puts = Vec::new();
+    let may_be = |error: &Error| {
+        matches!(error, Error::PeerLost { peer, .. } if *peer == leaver)
+            || matches!(error, Error::NoSuchSegment { peer, .. } if *peer == leaver)
+    };
+    for round in 0..40u64 {
+        match remote.put_nb(round * 4096, &pattern(round, 70_000)) {
+            Ok(put) => puts.push(put),
+            Err(error) => check!(may_be(&error), "{error}"),
+        }
+        match remote.get_nb(round * 4096, 70_000) {
+            Ok(get) => gets.push(get),
+            Err(error) => check!(may_be(&error), "{error}"),
+        }
+    }
+    for put in puts {
+        let ended = put.wait().err();
+        check!(ended.as_ref().is_none_or(may_be), "{ended:?}");
+    }
+    for get in gets {
+        let ended = get.wait().err();
+        check!(ended.as_ref().is_none_or(may_be), "{ended:?}");
+    }
+    while fabric.peers().iter().any(|info| info.peer == leaver) {}
+    if remote.mapped().is_none() {
+        matches_or_fail!(remote.put(0, b"too late"), Err(Error::PeerLost { .. }));
+    }
+    Ok(fabric.barrier(rest)?)
+}
+
+/// A segment that its owner shuts and opens again is another range for RMA: who is attached anew reaches it, and what
+/// the owner has for itself meanwhile nobody writes.
+pub fn nobody_writes_what_the_owner_has_for_itself(fabric: &Fabric, members: &[PeerId]) -> Outcome {
+    const BYTES: u64 = 64 << 10;
+    let me = index(fabric, members)?;
+    let next = (me + 1) % members.len();
+    let mut segment = fabric.allocate_gated(9, BYTES)?;
+    for round in 0..6u64 {
+        let keys = exchange(fabric, members, segment.key())?;
+        let remote = fabric.attach(keys[next])?;
+        warm_up(&remote)?;
+        wait_all(
+            (0..8)
+                .map(|at| remote.put_nb(at * 8192, &pattern(round, 8192)))
+                .collect::<Result<Vec<_>, _>>()?,
+        )?;
+        let late = fabric.attach(keys[next])?;
+        let is_mapped = late.mapped().is_some();
+        if !is_mapped {
+            warm_up(&late)?;
+        }
+        let kept = (!is_mapped).then_some(late);
+        drop(remote);
+        fabric.barrier(members)?;
+        segment.shut();
+        fabric.barrier(members)?;
+        // Late ones, which nobody waits for.
+        let late: Vec<_> = kept
+            .iter()
+            .flat_map(|late| (0..4).map(|at| late.put_nb(at * 16, &[0xee; 16])))
+            .collect();
+        fabric.barrier(members)?;
+        let mut owned = segment.own().map_err(|refused| refused.1)?;
+        let mut bytes = owned.memory().as_slice::<u8>()[..8192].to_vec();
+        verify(round, &bytes)?;
+        owned.memory_mut().as_mut_slice::<u8>().fill(round as u8);
+        for _ in 0..50 {
+            fabric.progress();
+        }
+        bytes.fill(round as u8);
+        check!(
+            owned.memory().as_slice::<u8>()[..8192] == bytes,
+            "a late put landed"
+        );
+        for put in late {
+            let ended = put.and_then(|put| put.wait()).err();
+            matches_or_fail!(
+                ended,
+                Some(Error::NoSuchSegment { .. } | Error::WrongPhase { .. })
+            );
+        }
+        fabric.barrier(members)?;
+        segment = owned.give(false)?;
+        same!(segment.key(), keys[me]);
+    }
+    Ok(fabric.barrier(members)?)
+}
