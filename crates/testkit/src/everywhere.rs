@@ -1,5 +1,6 @@
 //! One body as several tests: on units that share memory, on units that behave as if they did not or as if they
-//! were on two nodes, and on the simulated network, where each unit is on a node of its own or some share one.
+//! were on two nodes, and on the simulated network, where each unit is on a node of its own, or some share one and nodes
+//! reach each other's memory by RMA, with and without bypass, and frames overtake each other.
 
 /// The full name of a test, as the test runner knows it, from the `module_path!()` that it is in.
 pub fn full_name(module: &str, test: &str) -> String {
@@ -49,13 +50,15 @@ macro_rules! everywhere {
             #[test]
             fn simulated_two_nodes() {
                 let name = $crate::full_name(module_path!(), "simulated_two_nodes");
-                $crate::simulate_on(2, &name, $units, 0..3, $body);
+                let scenario = |seed| $crate::two_nodes(seed, $units);
+                $crate::simulate_as(scenario, &name, 0..3, $body);
             }
 
             #[test]
             fn simulated_three_nodes() {
                 let name = $crate::full_name(module_path!(), "simulated_three_nodes");
-                $crate::simulate_on(3, &name, $units, 0..2, $body);
+                let scenario = |seed| $crate::three_nodes(seed, $units);
+                $crate::simulate_as(scenario, &name, 0..2, $body);
             }
         }
     };

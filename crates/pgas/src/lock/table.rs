@@ -261,7 +261,8 @@ impl Words {
     /// Writes it at another member. Nobody waits for it: a member that is lost needs it no more.
     pub(super) fn wake(&self, member: u32, word: u64) -> Result<()> {
         let remote = &self.page.open.remotes[member as usize];
-        drop(remote.put_nb(self.wake, &word.to_le_bytes())?);
+        // Not a put: one that bypasses the member would not wake it.
+        drop(remote.atomic_nb(self.wake, Atomic::Swap, Width::W64, word, 0)?);
         Ok(())
     }
 }
