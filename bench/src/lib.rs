@@ -7,7 +7,7 @@
 //! | file | what it holds |
 //! |---|---|
 //! | `measure`, `case` | what is asked, what the answer means, the bar it is held against |
-//! | `message`, `oversubscribed`, `onesided`, `collectives`, `lock`, `gups`, `staging` | the cases of the benches |
+//! | `message`, `threads`, `oversubscribed`, `onesided`, `collectives`, `lock`, `gups`, `staging` | the cases of the benches |
 //! | `contestant` | processes that wait for commands on fifos |
 //! | `ucx` | `ucx_perftest`, which has to be started for every measurement |
 //! | `peers/` | which peers there are, how they are built and started |
@@ -78,6 +78,7 @@ mod peers;
 mod placement;
 mod plan;
 mod staging;
+mod threads;
 mod ucx;
 mod unit;
 
@@ -94,8 +95,9 @@ pub use unit::{Programs, run_unit};
 use case::Case;
 
 /// The benches that [`run`] knows.
-pub const BENCHES: [&str; 8] = [
+pub const BENCHES: [&str; 9] = [
     "message",
+    "threads",
     "oversubscribed",
     "onesided",
     "collectives",
@@ -153,6 +155,7 @@ pub fn run(name: &str, options: Options) -> anyhow::Result<Figures> {
 fn cases(name: &str, options: &Options) -> anyhow::Result<Vec<Case>> {
     let mut cases = match name {
         "message" => message::cases(),
+        "threads" => threads::cases(),
         "oversubscribed" => oversubscribed::cases(options.quick),
         "onesided" => onesided::cases(),
         "collectives" => collectives::cases(),

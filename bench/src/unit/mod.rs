@@ -3,6 +3,7 @@
 //! | file | commands |
 //! |---|---|
 //! | `message` | those of messages, and the barrier of the fabric |
+//! | `threads` | those of several threads |
 //! | `onesided`, `collectives`, `lock` | those of global memory |
 //! | `gups` | random updates of it |
 //! | `staging/` | steps that a writer hands to a reader, and steps in files |
@@ -13,6 +14,7 @@ mod lock;
 mod message;
 mod onesided;
 mod staging;
+mod threads;
 
 use crate::control::{Command, Control, pin};
 use anyhow::{Result, ensure};
@@ -81,6 +83,7 @@ impl Unit {
             ("collective", _) => {
                 collectives::run(self.world()?, &mut self.held.borrow_mut(), command)
             }
+            ("threads", 2) => threads::run(&self.fabric, &self.members, self.rank, command),
             ("lock", _) => lock::run(self.world()?, command).map(Some),
             ("gups", ranks) if ranks.is_power_of_two() => gups::run(self.world()?, command),
             ("is", _) => (self.programs.is)(self.pgas()?, command.word(1)),

@@ -1,0 +1,111 @@
+//! Threads of one unit on one fabric.
+
+use crate::control::{Command, pin};
+use anyhow::{Context, Result, anyhow};
+use samite::{Fabric, Match, PeerId, Remote, SegmentKey};
+use std::hint::black_box;
+use std::sync::Barrier;
+use std::time::{Duration, Instant};
+
+const TAG: u64 = 77;
+const KEY: u64 = 78;
+/// Between the places of two threads.
+const APART: u64 = 4096;
+const PUTS: u64 = 1000;
+
+pub(super) fn run(
+    fabric: &Fabric,
+    members: &[PeerId],
+    rank: usize,
+    command: &Command,
+) -> Result<Option<f64>> {
+    let threads = command.number(2)?;
+    let (iters, warmup) = (command.number(3)?, command.number(4)?);
+    let other = members[1 - rank];
+    let seconds = match (command.word(1), rank) {
+        ("put", _) => {
+            let segment = fabric.allocate(threads * APART)?;
+            fabric.send(other, KEY, &segment.key().to_bytes())?;
+            let mut key = [0; 24];
+            fabric.recv(Match::from(other, KEY), &mut key)?;
+            let remote = fabric.attach(SegmentKey::from_bytes(&key))?;
+            let seconds = match rank {
+                0 => puts(&remote, threads, (iters, warmup))?,
+                _ => 0.0,
+            };
+            fabric.barrier(members)?;
+            seconds
+        }
+        ("turns", 0) => turns(fabric, other, threads, (iters, warmup))?,
+        ("turns", _) => {
+            let mut word = [0; 8];
+            for _ in 0..iters + warmup {
+                fabric.recv(Match::from(other, TAG), &mut word)?;
+                fabric.send(other, TAG, &word)?;
+            }
+            0.0
+        }
+        _ => return Ok(None),
+    };
+    Ok(Some(seconds))
+}
+
+/// The time in which every thread has done its puts, each on a core of its own.
+fn puts(remote: &Remote, threads: u64, (iters, warmup): (u64, u64)) -> Result<f64> {
+    let together = Barrier::new(threads as usize);
+    let thread = |index: u64| -> Result<Duration> {
+        pin(index as u32)?;
+        put_words(remote, index * APART, warmup * PUTS)?;
+        together.wait();
+        let start = Instant::now();
+        put_words(remote, index * APART, iters * PUTS)?;
+        Ok(start.elapsed())
+    };
+    let elapsed = in_threads(threads, thread)?;
+    let longest = elapsed.into_iter().max().context("no thread")?;
+    Ok(longest.as_secs_f64())
+}
+
+#[inline(never)]
+fn put_words(remote: &Remote, offset: u64, times: u64) -> Result<()> {
+    for value in 0..times {
+        black_box(remote).put(offset, black_box(&value.to_ne_bytes()))?;
+    }
+    Ok(())
+}
+
+/// The sum of the round trips, which the threads make in turn.
+fn turns(fabric: &Fabric, other: PeerId, threads: u64, (iters, warmup): (u64, u64)) -> Result<f64> {
+    let next = Barrier::new(threads as usize);
+    let thread = |index: u64| -> Result<Duration> {
+        let mut elapsed = Duration::ZERO;
+        for round in 0..iters + warmup {
+            next.wait();
+            if round % threads != index {
+                continue;
+            }
+            let start = Instant::now();
+            fabric.send(other, TAG, &round.to_le_bytes())?;
+            fabric.recv(Match::from(other, TAG), &mut [0; 8])?;
+            if round >= warmup {
+                elapsed += start.elapsed();
+            }
+        }
+        Ok(elapsed)
+    };
+    let elapsed = in_threads(threads, thread)?;
+    Ok(elapsed.into_iter().sum::<Duration>().as_secs_f64())
+}
+
+fn in_threads<T: Send>(count: u64, thread: impl Fn(u64) -> Result<T> + Sync) -> Result<Vec<T>> {
+    let thread = &thread;
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..count)
+            .map(|index| scope.spawn(move || thread(index)))
+            .collect();
+        let join = |thread: std::thread::ScopedJoinHandle<'_, Result<T>>| {
+            thread.join().map_err(|_| anyhow!("a thread panicked"))?
+        };
+        threads.into_iter().map(join).collect()
+    })
+}
