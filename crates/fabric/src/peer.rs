@@ -49,7 +49,8 @@ impl std::fmt::Display for PeerId {
 /// highest slot in it; of other nodes there is an entry for each peer that this process has to do with.
 #[derive(Debug)]
 pub(crate) struct PeerMap<T> {
-    node: u32,
+    /// The first slot of this process's own node.
+    first: PeerId,
     near: Vec<T>,
     far: HashMap<PeerId, T, foldhash::fast::RandomState>,
 }
@@ -58,47 +59,66 @@ impl<T: Default> PeerMap<T> {
     /// An empty map, in a process of this node.
     pub(crate) fn new(node: u32) -> PeerMap<T> {
         PeerMap {
-            node,
+            first: PeerId::new(node, 0),
             near: Vec::new(),
             far: HashMap::default(),
         }
     }
 
+    /// The slot of a peer of this node; of any other one it is larger than any slot.
+    #[inline(always)]
+    fn index(&self, peer: PeerId) -> usize {
+        (peer.0 ^ self.first.0) as usize
+    }
+
     /// What is kept of a peer; nothing if it was never [asked for](Self::entry).
     #[inline(always)]
     pub(crate) fn get(&self, peer: PeerId) -> Option<&T> {
-        match peer.node() == self.node {
-            true => self.near.get(peer.slot().index()),
-            false => self.far.get(&peer),
+        match self.near.get(self.index(peer)) {
+            None => self.far_away(peer),
+            near => near,
         }
+    }
+
+    #[cold]
+    fn far_away(&self, peer: PeerId) -> Option<&T> {
+        self.far.get(&peer)
     }
 
     /// As [`PeerMap::get`].
     #[inline(always)]
     pub(crate) fn get_mut(&mut self, peer: PeerId) -> Option<&mut T> {
-        match peer.node() == self.node {
-            true => self.near.get_mut(peer.slot().index()),
-            false => self.far.get_mut(&peer),
+        let index = self.index(peer);
+        match self.near.get_mut(index) {
+            None => self.far.get_mut(&peer),
+            near => near,
         }
     }
 
     /// What is kept of a peer, from now on.
     #[inline(always)]
     pub(crate) fn entry(&mut self, peer: PeerId) -> &mut T {
-        if peer.node() != self.node {
+        let index = self.index(peer);
+        if self.near.len() <= index {
+            return self.enter(peer);
+        }
+        &mut self.near[index]
+    }
+
+    #[cold]
+    fn enter(&mut self, peer: PeerId) -> &mut T {
+        if peer.node() != self.first.node() {
             return self.far.entry(peer).or_default();
         }
         let index = peer.slot().index();
-        if self.near.len() <= index {
-            self.near.resize_with(index + 1, T::default);
-        }
+        self.near.resize_with(index + 1, T::default);
         &mut self.near[index]
     }
 
     /// All that is kept.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (PeerId, &T)> {
         let near = self.near.iter().enumerate();
-        let near = near.map(|(slot, kept)| (PeerId::new(self.node, slot as u32), kept));
+        let near = near.map(|(slot, kept)| (Slot(slot as u32).of(self.first.node()), kept));
         near.chain(self.far.iter().map(|(peer, kept)| (*peer, kept)))
     }
 

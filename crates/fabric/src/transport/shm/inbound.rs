@@ -2,6 +2,7 @@
 
 use super::outbound::Outbound;
 use super::{BODY_MAX, Shm};
+use crate::PeerId;
 use crate::node::Layout;
 use crate::node::Slot;
 use crate::transport::{Change, Incoming, Sink};
@@ -94,10 +95,10 @@ impl Shm {
             let own = outbound.get(from.index()).filter(|_| from == me);
             Bulk::of(layout, own.and_then(Option::as_ref))
         };
-        let node = self.node;
+        let peer = from.of(self.node);
         let mut taken = 0;
         while taken < TURN {
-            match inbound.take((node, from), bulk, sink) {
+            match inbound.take(peer, bulk, sink) {
                 Ok(true) => {
                     taken += 1;
                     if taken > 1 {
@@ -129,7 +130,7 @@ impl Shm {
             let Some(Some(inbound)) = self.inbound.get_mut(from.index()) else {
                 return;
             };
-            match inbound.take((self.node, from), || Bulk::Told(&self.layout), sink) {
+            match inbound.take(from.of(self.node), || Bulk::Told(&self.layout), sink) {
                 Ok(true) => {}
                 Ok(false) => return,
                 Err(what) => {
@@ -343,7 +344,7 @@ impl Inbound {
     #[inline(always)]
     fn take<'a, S: Sink>(
         &mut self,
-        (node, from): (u32, Slot),
+        from: PeerId,
         bulk: impl FnOnce() -> Bulk<'a>,
         sink: &mut S,
     ) -> Result<bool, Corrupt> {
@@ -359,7 +360,7 @@ impl Inbound {
         };
         self.in_hand = true;
         sink.frame(Incoming {
-            from: from.of(node),
+            from,
             kind: frame.kind,
             arg: frame.arg,
             inline: frame.inline,
