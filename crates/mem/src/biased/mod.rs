@@ -280,6 +280,7 @@ impl<T> Biased<T> {
     fn withdraw(&self, bias: u64) {
         let cell = self.cell(bias);
         if !thread::is_of_this_process(owner(bias)) {
+            // ORDERING: Acquire pairs with the Release in `leave_by_bias`, of a thread of the parent (B4).
             if cell.load(Ordering::Acquire) != 0 {
                 self.mutex.unlock();
                 panic!("{LEFT_BEHIND}");

@@ -150,8 +150,8 @@ impl FairMutex {
     /// Releases the mutex, which this thread holds.
     pub(super) fn unlock(&self) {
         let now = self.holder.load(Ordering::Relaxed);
-        let (released, missed) = (Ordering::Release, Ordering::Relaxed);
         // ORDERING: Release pairs with the Acquire of the next holder (X1).
+        let (released, missed) = (Ordering::Release, Ordering::Relaxed);
         if now & FLAGS == 0
             && (self.holder)
                 .compare_exchange(now, 0, released, missed)
@@ -191,6 +191,7 @@ impl FairMutex {
             self.serving.advance();
         }
         self.holder.fetch_and(!FLAGS, Ordering::Relaxed);
+        // ORDERING: Release pairs with the Acquire load above, of the next thread that adopts it.
         self.process.store(ours, Ordering::Release);
     }
 }

@@ -51,7 +51,7 @@ impl Futex {
     #[cfg(loom)]
     pub(super) fn wait(&self, seen: u32, _bits: std::num::NonZeroU32) {
         let kernel = self.kernel.0.lock().unwrap();
-        // The kernel passes a full fence before it looks.
+        // ORDERING: SeqCst: the kernel passes a full fence before it looks; pairs with that of `wake`.
         crate::sync::fence(Ordering::SeqCst);
         if self.count.load(Ordering::Relaxed) == seen {
             drop(self.kernel.1.wait(kernel).unwrap());

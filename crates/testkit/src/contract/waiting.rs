@@ -210,10 +210,9 @@ pub fn mapped_means_mapped(fabric: &Fabric, members: &[PeerId]) -> Outcome {
     if maps_previous {
         // No frame brings it: the one that stored it makes no turn of progress.
         let seen = || {
-            segment
-                .bytes()
-                .u64(8)
-                .load(std::sync::atomic::Ordering::Acquire)
+            // ORDERING: Acquire pairs with the Release store of the member before this one.
+            let acquire = std::sync::atomic::Ordering::Acquire;
+            segment.bytes().u64(8).load(acquire)
         };
         let is_there = || (seen() != 0).then_some(());
         fabric.wait_until("a store", &[members[previous]], is_there)?;
