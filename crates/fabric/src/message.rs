@@ -241,6 +241,8 @@ impl Fabric {
     /// sender and the bytes, and may return a reply; it cannot wait. If it panics, so does the call in which it ran. A
     /// message that this call was receiving stays for the next receive, except where it was already in the buffer of a
     /// [`Fabric::recv`], or of a handle that the panic drops: then it is lost.
+    ///
+    /// A handler must not own a clone of this fabric: the process would then never leave its domain.
     pub fn on(
         &self,
         handler: u16,
