@@ -13,6 +13,7 @@ use crate::transport::{RemoteKey, RemotePlace, RmaVerb};
 use crate::wire::{Place, Words, kind};
 use crate::{Atomic, Error, Handle, Outcome, PeerId, Result, SegmentKey, Whom, Width, WordUpdate};
 use samite_mem::lend::{ReadBuf, WriteBuf};
+use std::time::Duration;
 
 fn place(key: SegmentKey, offset: u64) -> Place {
     Place {
@@ -47,12 +48,13 @@ impl Fabric {
         handler: u16,
         bytes: &[u8],
         reply: bool,
+        deadline: Duration,
     ) -> Result<Key> {
         let has_credit = |engine: &mut Engine| match engine.gone(to) {
             Some(error) => Err(error),
             None => Ok(engine.has_credit_for(to, bytes.len() as u64)? && engine.has_credit(to)),
         };
-        self.with_credit(to, has_credit, |engine| {
+        self.with_credit(deadline, to, has_credit, |engine| {
             engine.send_active(to, handler, bytes, reply)
         })
     }
@@ -60,16 +62,20 @@ impl Fabric {
     /// Waits for credit and posts a request in one step: other threads post, too.
     fn with_credit<T>(
         &self,
+        deadline: Duration,
         to: PeerId,
         mut has_credit: impl FnMut(&mut Engine) -> Result<bool>,
         mut post: impl FnMut(&mut Engine) -> T,
     ) -> Result<T> {
         let what = "credit for a request";
-        let posted = self.wait(what, Whom::Peer(to), |engine| match has_credit(engine) {
-            Ok(true) => Some(Ok(post(engine))),
-            Ok(false) => None,
-            Err(error) => Some(Err(error)),
-        })??;
+        let posted =
+            self.wait_within(deadline, what, Whom::Peer(to), |engine| {
+                match has_credit(engine) {
+                    Ok(true) => Some(Ok(post(engine))),
+                    Ok(false) => None,
+                    Err(error) => Some(Err(error)),
+                }
+            })??;
         self.0.core.lock().flush();
         Ok(posted)
     }
@@ -103,7 +109,7 @@ impl Fabric {
                 self.lives(engine, key)?;
                 Ok(has_credit(engine, key.peer))
             };
-            let posted = self.with_credit(key.peer, may, |engine| {
+            let posted = self.with_credit(self.deadline(), key.peer, may, |engine| {
                 let ops = &mut engine.ops;
                 let request = *request.get_or_insert_with(|| {
                     ops.add(Some(key.peer), what, work.take().unwrap_or(Work::None))

@@ -12,6 +12,7 @@ use crate::{Error, Match, PeerId, Result};
 use samite_mem::SharedBytes;
 use samite_mem::lend::{ReadBuf, WriteBuf};
 use samite_mem::ring::Body;
+use std::time::Duration;
 
 impl Fabric {
     /// Sends `bytes` to a peer. Completion: local; small messages are on their way, large ones have
@@ -258,12 +259,24 @@ impl Fabric {
 
     /// Sends an active message without a reply. Completion: local.
     pub fn tell(&self, to: PeerId, handler: u16, bytes: &[u8]) -> Result<()> {
-        self.post_active(to, handler, bytes, false).map(|_| ())
+        self.tell_within(self.deadline(), to, handler, bytes)
+    }
+
+    /// As [`Fabric::tell`], with another deadline than the fabric's.
+    pub fn tell_within(
+        &self,
+        deadline: Duration,
+        to: PeerId,
+        handler: u16,
+        bytes: &[u8],
+    ) -> Result<()> {
+        let posted = self.post_active(to, handler, bytes, false, deadline);
+        posted.map(|_| ())
     }
 
     /// Sends an active message whose handler answers. [`Handle::wait`] gives the reply.
     pub fn request(&self, to: PeerId, handler: u16, bytes: &[u8]) -> Result<Handle<Vec<u8>>> {
-        let key = self.post_active(to, handler, bytes, true)?;
+        let key = self.post_active(to, handler, bytes, true, self.deadline())?;
         Ok(Handle::new(self.clone(), key))
     }
 }

@@ -212,6 +212,7 @@ impl Drop for Waiting<'_> {
 
 /// What a wait is for, and whom it depends on.
 pub(crate) struct Wait<'a> {
+    pub(crate) deadline: Duration,
     /// For messages.
     pub(crate) what: &'static str,
     /// Whom a timeout names.
@@ -296,7 +297,20 @@ impl Fabric {
         whom: Whom,
         done: impl FnMut(&mut Engine) -> Option<T>,
     ) -> Result<T> {
+        self.wait_within(self.deadline(), what, whom, done)
+    }
+
+    /// As [`Fabric::wait`], with another deadline than the fabric's.
+    #[inline]
+    pub(crate) fn wait_within<T>(
+        &self,
+        deadline: Duration,
+        what: &'static str,
+        whom: Whom,
+        done: impl FnMut(&mut Engine) -> Option<T>,
+    ) -> Result<T> {
         let wait = Wait {
+            deadline,
             what,
             whom,
             members: None,
@@ -319,6 +333,7 @@ impl Fabric {
             }
         };
         let wait = Wait {
+            deadline: self.deadline(),
             what,
             whom: whom.map_or(Whom::Any, Whom::Peer),
             members: None,
@@ -346,17 +361,29 @@ impl Fabric {
         if let Some(value) = done() {
             return Ok(value);
         }
-        self.wait_for_words(what, whom, &mut done)
+        self.wait_for_words(self.deadline(), what, whom, &mut done)
+    }
+
+    /// As [`Fabric::wait_until`], with another deadline than the fabric's.
+    pub fn wait_until_within<T>(
+        &self,
+        deadline: Duration,
+        what: &'static str,
+        whom: &[PeerId],
+        mut done: impl FnMut() -> Option<T>,
+    ) -> Result<T> {
+        self.wait_for_words(deadline, what, whom, &mut done)
     }
 
     fn wait_for_words<T>(
         &self,
+        deadline: Duration,
         what: &'static str,
         whom: &[PeerId],
         done: &mut dyn FnMut() -> Option<T>,
     ) -> Result<T> {
         let words = OfWords { done, found: None };
-        self.wait_for(&Wait::of(what, whom), PARK_FOR_WORD, words)
+        self.wait_for(&Wait::of(deadline, what, whom), PARK_FOR_WORD, words)
     }
 
     /// As [`Fabric::wait_until`], for whoever has operations of its own to move on meanwhile: `step` is
@@ -369,7 +396,20 @@ impl Fabric {
         step: impl FnMut() -> Option<T>,
         there: impl FnMut() -> bool,
     ) -> Result<T> {
-        self.wait_for(&Wait::of(what, whom), PARK_FOR_WORD, OfSteps(step, there))
+        self.wait_stepping_within(self.deadline(), what, whom, step, there)
+    }
+
+    /// As [`Fabric::wait_stepping`], with another deadline than the fabric's.
+    pub fn wait_stepping_within<T>(
+        &self,
+        deadline: Duration,
+        what: &'static str,
+        whom: &[PeerId],
+        step: impl FnMut() -> Option<T>,
+        there: impl FnMut() -> bool,
+    ) -> Result<T> {
+        let wait = Wait::of(deadline, what, whom);
+        self.wait_for(&wait, PARK_FOR_WORD, OfSteps(step, there))
     }
 
     fn wait_for<C: Condition>(
@@ -378,8 +418,7 @@ impl Fabric {
         park: Duration,
         mut condition: C,
     ) -> Result<C::Value> {
-        let deadline = self.deadline();
-        let mut waiting = Waiting::new(&self.0, deadline);
+        let mut waiting = Waiting::new(&self.0, wait.deadline);
         (waiting.key, waiting.park) = (wait.key, park);
         let mut core = self.0.core.lock();
         let core = &mut core;
@@ -406,7 +445,7 @@ impl Fabric {
                 return Err(Error::Timeout {
                     what: wait.what,
                     whom: wait.whom,
-                    after: deadline,
+                    after: wait.deadline,
                 });
             }
         }
@@ -423,8 +462,9 @@ impl Fabric {
 }
 
 impl<'a> Wait<'a> {
-    fn of(what: &'static str, members: &'a [PeerId]) -> Self {
+    fn of(deadline: Duration, what: &'static str, members: &'a [PeerId]) -> Self {
         Wait {
+            deadline,
             what,
             whom: members.first().map_or(Whom::Any, |peer| Whom::Peer(*peer)),
             members: Some(members),
