@@ -4,7 +4,6 @@ use crate::protocol::{Answer, KeeperInfo, Peer, Request, Ticket};
 use crate::service::{self, CLIENT, KeeperAsk, Letter, Room, Service};
 use crate::{Error, Result};
 use samite_fabric::{Fabric, Identity, Layer, PeerId};
-use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -46,7 +45,7 @@ pub(crate) struct Desk {
     pub(crate) steward: Peer,
     inbox: Arc<Inbox>,
     /// In a domain of one process: the service, turned by whoever waits, and the right to be the only one.
-    service: RefCell<Option<(Service, Layer)>>,
+    service: Option<Mutex<(Service, Layer)>>,
 }
 
 impl Desk {
@@ -58,7 +57,8 @@ impl Desk {
             false => None,
         };
         let inbox = Inbox::of(fabric);
-        let serve = |only| (Service::steward(fabric, Room::of_memory(u64::MAX)), only);
+        let room = Room::of_memory(u64::MAX);
+        let serve = |only| Mutex::new((Service::steward(fabric, room), only));
         let service = only.map(serve);
         let steward = match alone {
             true => service::own(fabric),
@@ -68,7 +68,7 @@ impl Desk {
             fabric: fabric.clone(),
             steward,
             inbox,
-            service: RefCell::new(service),
+            service,
         })
     }
 
@@ -260,19 +260,19 @@ impl Desk {
             true => self.fabric.lost_life(whom, of.incarnation()),
             false => None,
         };
-        let usual = self.fabric.deadline();
-        self.fabric.set_deadline(deadline.saturating_add(GRACE));
+        let deadline = deadline.saturating_add(GRACE);
         let whom: &[PeerId] = if whom == self.fabric.me() {
             &[]
         } else {
             &[whom]
         };
-        let serves = self.service.borrow().is_some();
+        let serves = self.service.is_some();
         let found = match serves || may_pass {
             // A service of this process has to work for its own answer.
             true => self
                 .fabric
-                .wait_stepping(
+                .wait_stepping_within(
+                    deadline,
                     what,
                     whom,
                     || {
@@ -284,10 +284,9 @@ impl Desk {
                 .flatten(),
             false => match self.give_way(take) {
                 Some(letter) => Ok(letter),
-                None => self.fabric.wait_until(what, whom, take),
+                None => self.fabric.wait_until_within(deadline, what, whom, take),
             },
         };
-        self.fabric.set_deadline(usual);
         Ok(found?)
     }
 
@@ -314,7 +313,8 @@ impl Desk {
 
     /// Turns the service of this process, if there is one.
     fn serve(&self) {
-        if let Some((service, _)) = &mut *self.service.borrow_mut() {
+        if let Some(service) = &self.service {
+            let (service, _) = &mut *service.lock().unwrap_or_else(PoisonError::into_inner);
             self.fabric.progress();
             while service.turn() {
                 self.fabric.progress();
@@ -374,10 +374,8 @@ fn ticket_of(letter: &Letter) -> Option<Ticket> {
 pub(crate) fn await_steward(fabric: &Fabric) -> Result<Peer> {
     let deadline = fabric.deadline();
     let appear = |what, find: &dyn Fn() -> Option<Result<Peer>>| {
-        fabric.set_deadline(deadline.min(BEGINNING));
-        let found = fabric.wait_stepping(what, &[], find, || false);
-        fabric.set_deadline(deadline);
-        match found {
+        let deadline = deadline.min(BEGINNING);
+        match fabric.wait_stepping_within(deadline, what, &[], find, || false) {
             Ok(found) => found,
             Err(samite_fabric::Error::Timeout { .. }) => Err(Error::NoSteward),
             Err(error) => Err(error.into()),
@@ -386,7 +384,6 @@ pub(crate) fn await_steward(fabric: &Fabric) -> Result<Peer> {
     let there = || service::find_steward(fabric).map(Ok);
     let steward = appear("the steward of streams", &there)?;
     let listening = || {
-        fabric.set_deadline(deadline);
         let takes = service::takes_letters(fabric, steward);
         takes.map(|takes| takes.then_some(steward)).transpose()
     };
@@ -407,7 +404,7 @@ mod tests {
             fabric,
             // Nobody has this place.
             steward: Peer::new(7, 1),
-            service: RefCell::new(None),
+            service: None,
         };
         for _ in 0..3 {
             let asked = desk.ask_later(|ticket| Request::Figures { ticket });

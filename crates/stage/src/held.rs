@@ -15,7 +15,7 @@ use crate::space::{Strided, copy_box};
 use crate::{Error, Region, Result};
 use samite_fabric::{Handle, Remote, wait_all};
 use std::collections::{BTreeMap, VecDeque};
-use std::rc::Rc;
+use std::sync::Arc;
 
 /// Runs of a box shorter than this travel together.
 const SHORT: u64 = 4096;
@@ -28,7 +28,7 @@ const IN_FLIGHT: u64 = 2 << 20;
 
 /// The buffers of a step, by writer rank and slot.
 pub(crate) struct Buffers {
-    desk: Rc<Desk>,
+    desk: Arc<Desk>,
     step: Step,
     /// Where requests begin: another keeper at every reader rank.
     turn: u32,
@@ -69,7 +69,7 @@ impl Buffers {
     ///
     /// # Errors
     /// A buffer of which no copy is left.
-    pub(crate) fn reach(desk: Rc<Desk>, record: StepRecord, turn: u32) -> Result<Buffers> {
+    pub(crate) fn reach(desk: Arc<Desk>, record: StepRecord, turn: u32) -> Result<Buffers> {
         let mut step = Buffers {
             desk,
             step: record.step,

@@ -21,11 +21,11 @@ use crate::space::Dims;
 use crate::{Dtype, Element, Error, Region, Result};
 use ndarray::{ArrayViewD, IxDyn};
 use samite_fabric::{Fabric, Remote};
-use std::rc::Rc;
+use std::sync::Arc;
 
 /// What this rank allocated in the step that it committed last, to be read.
 pub struct LastStep {
-    kept: Rc<KeptStep>,
+    kept: Arc<KeptStep>,
     /// By slot, where the slot is a buffer.
     buffers: Vec<Option<Remote>>,
 }
@@ -70,7 +70,7 @@ impl LastStep {
     ///
     /// # Errors
     /// A lost keeper; a stream that has ended meanwhile, because another rank was lost.
-    pub(crate) fn reach(fabric: &Fabric, kept: Rc<KeptStep>) -> Result<LastStep> {
+    pub(crate) fn reach(fabric: &Fabric, kept: Arc<KeptStep>) -> Result<LastStep> {
         let reach = |slot: &KeptSlot| match slot {
             KeptSlot::Buffer(at) => Ok(Some(fabric.attach(segment_key(at))?)),
             KeptSlot::Own(_) => Ok(None),
@@ -80,7 +80,7 @@ impl LastStep {
     }
 
     /// Of a stream that no keeper has.
-    pub(crate) fn of_own(kept: Rc<KeptStep>) -> LastStep {
+    pub(crate) fn of_own(kept: Arc<KeptStep>) -> LastStep {
         LastStep {
             kept,
             buffers: Vec::new(),

@@ -21,6 +21,8 @@
 //! * Nothing in `protocol` does IO or knows the time: what happened, and when, comes in as an event, what to do goes
 //!   out as actions. The same code runs in the seeded simulator (`tests/simulated`) and in production.
 //! * Sizes are `u64`, and every product of sizes is checked.
+//! * Everything may be used from any thread. A stage is shared; a stream is written or read through `&mut`, by one thread at a
+//!   time, and moves with its owner. No lock is held while a process waits, but for the service of a domain of one process.
 //! * What comes from another process is checked before it is used; nonsense is a typed error, never a panic.
 
 #![forbid(unsafe_code)]

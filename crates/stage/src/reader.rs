@@ -5,15 +5,15 @@
 use crate::contents::{Contents, Counts};
 use crate::desk::Desk;
 use crate::held::Buffers;
-use crate::method::graph::Link;
+use crate::method::graph::{Link, Passed};
 use crate::method::{FileReading, StoredBytes};
 use crate::protocol::{
-    Answer, Attribute, EndOfStream, Fault, Layouts, Policy, Reader as Options, ReaderId, Request,
-    Step, StepRecord, Ticket,
+    Answer, Attribute, EndOfStream, Fault, LayoutHash, Layouts, Policy, Reader as Options,
+    ReaderId, Request, Step, StepRecord, Ticket,
 };
 use crate::step::StepReader;
 use crate::{Error, Result};
-use std::rc::Rc;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// One rank of a program that reads a stream. Iterating gives its steps, and ends with the stream; where the stream has failed the
@@ -21,7 +21,11 @@ use std::time::{Duration, Instant};
 pub struct Reader {
     stream: String,
     source: Source,
-    link: Rc<Link>,
+    link: Arc<Link>,
+    /// Tokens that have not been taken.
+    tokens: u64,
+    /// What the operators of the edge made of the last layout.
+    passed: Option<(LayoutHash, Arc<Passed>)>,
     policy: Policy,
     end: Option<EndOfStream>,
     /// Every step was taken: iteration is over.
@@ -32,7 +36,7 @@ pub struct Reader {
 enum Source {
     Opened(Opened),
     /// A stream that is not there yet, and of which there are tokens until it is.
-    Later(Rc<Desk>, Options, Option<Duration>),
+    Later(Arc<Desk>, Options, Option<Duration>),
 }
 
 enum Opened {
@@ -42,10 +46,10 @@ enum Opened {
 
 /// A stream whose steps keepers have.
 struct Kept {
-    desk: Rc<Desk>,
+    desk: Arc<Desk>,
     id: ReaderId,
     stream: String,
-    contents: Option<(Rc<Contents>, Counts)>,
+    contents: Option<(Arc<Contents>, Counts)>,
     /// A question that was not answered in time.
     late: Option<(Ticket, Asked)>,
     /// What came of it since: what is next.
@@ -65,7 +69,7 @@ enum Asked {
 pub(crate) struct Given {
     pub(crate) stream: String,
     pub(crate) number: Step,
-    pub(crate) contents: Rc<Contents>,
+    pub(crate) contents: Arc<Contents>,
     pub(crate) attributes: Vec<(String, Attribute)>,
     pub(crate) bytes: Bytes,
 }
@@ -84,7 +88,7 @@ pub(crate) enum Bytes {
 
 /// Ends with a word to the steward.
 pub(crate) struct Hold {
-    desk: Rc<Desk>,
+    desk: Arc<Desk>,
     reader: ReaderId,
     ticket: Ticket,
 }
@@ -93,7 +97,7 @@ impl Reader {
     /// Waits for the stream to appear. Where tokens come before its first step it need not be there yet: in a cycle it appears
     /// when all programs of the cycle have opened what they read.
     pub(crate) fn open(
-        desk: Rc<Desk>,
+        desk: Arc<Desk>,
         stream: String,
         reader: Options,
         link: Link,
@@ -101,7 +105,8 @@ impl Reader {
     ) -> Result<Reader> {
         let policy = reader.policy;
         let open = |patience| Kept::open(desk.clone(), &stream, reader.clone(), timeout, patience);
-        let opened = match link.has_tokens() {
+        let mut tokens = link.tokens();
+        let opened = match tokens > 0 {
             true => match open(0) {
                 // It is not yet noticed that the process that was this rank is gone.
                 Err(Error::Fault(Fault::RankTaken { .. })) => open(desk.patience()),
@@ -112,16 +117,20 @@ impl Reader {
         let source = match opened {
             Ok((kept, taken)) => {
                 if taken > 0 {
-                    link.is_back();
+                    // It has had its tokens in an earlier life.
+                    tokens = 0;
                 }
                 Source::Opened(Opened::Keepers(kept))
             }
-            Err(Error::Fault(Fault::NoStream { .. })) if link.has_tokens() => {
+            Err(Error::Fault(Fault::NoStream { .. })) if tokens > 0 => {
                 Source::Later(desk, reader, timeout)
             }
             Err(error) => return Err(error),
         };
-        Ok(Reader::of(source, stream, link, policy))
+        Ok(Reader {
+            tokens,
+            ..Reader::of(source, stream, link, policy)
+        })
     }
 
     pub(crate) fn of_files(
@@ -137,7 +146,9 @@ impl Reader {
         Reader {
             stream,
             source,
-            link: Rc::new(link),
+            link: Arc::new(link),
+            tokens: 0,
+            passed: None,
             policy,
             end: None,
             is_exhausted: false,
@@ -154,9 +165,10 @@ impl Reader {
     /// where there is one: else it waits as long as its writers live. A step that was lost with its keepers, or is not what its writer promised, after which the
     /// next call gives the one after it.
     pub fn next_step(&mut self) -> Result<Option<StepReader>> {
-        if let Some(number) = self.link.take_token() {
-            let token = Given::token(number);
-            return StepReader::new(token, self.link.clone()).map(Some);
+        if let Some(left) = self.tokens.checked_sub(1) {
+            let token = Given::token(self.link.tokens() - self.tokens);
+            self.tokens = left;
+            return Ok(Some(StepReader::new(token, self.link.clone(), None)));
         }
         let taken = match self.opened()? {
             Opened::Keepers(kept) => kept.next(),
@@ -210,7 +222,11 @@ impl Reader {
 
     fn or_end(&mut self, taken: Taken) -> Result<Option<StepReader>> {
         match taken {
-            Taken::Step(given) => StepReader::new(given, self.link.clone()).map(Some),
+            Taken::Step(given) => {
+                self.link.check(given.number, &given.contents)?;
+                let passed = self.link.pass(&given.contents, &mut self.passed);
+                Ok(Some(StepReader::new(given, self.link.clone(), passed)))
+            }
             Taken::End(end) => {
                 self.end = Some(end);
                 match end.fault(&self.stream) {
@@ -234,7 +250,7 @@ pub(crate) enum Taken {
 impl Kept {
     /// Opens the stream; how many steps this rank has taken in an earlier life.
     fn open(
-        desk: Rc<Desk>,
+        desk: Arc<Desk>,
         stream: &str,
         reader: Options,
         timeout: Option<Duration>,
@@ -349,7 +365,7 @@ impl Kept {
         };
         let contents = match &record.layouts {
             Layouts::New { hash, layouts } => {
-                let contents = Rc::new(Contents::new(*hash, layouts)?);
+                let contents = Arc::new(Contents::new(*hash, layouts)?);
                 self.contents = Some((contents.clone(), Counts::of(layouts)));
                 contents
             }
@@ -386,7 +402,7 @@ impl Given {
         Given {
             stream: String::new(),
             number,
-            contents: Rc::new(Contents::none()),
+            contents: Arc::new(Contents::none()),
             attributes: Vec::new(),
             bytes: Bytes::Nowhere,
         }

@@ -15,7 +15,7 @@ use crate::{Element, Error, Result};
 use ndarray::{ArrayView, ArrayViewD, ArrayViewMut, Axis, Dimension};
 use samite_fabric::{Borrowed, Remote};
 use std::collections::BTreeMap;
-use std::rc::Rc;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// Buffers are at least this large, and steps in them are this large: so that steps of about the same size use the
@@ -27,7 +27,7 @@ const PIECE: usize = 1 << 20;
 
 /// The slots of a step that is being written.
 pub(crate) struct Slots {
-    desk: Rc<Desk>,
+    desk: Arc<Desk>,
     writer: WriterId,
     timeout: Option<Duration>,
     slots: Vec<OpenSlot>,
@@ -61,7 +61,7 @@ enum Memory {
 
 impl Slots {
     /// None yet. `timeout`: how long it waits for memory of readers that live; `None`: as long as they take.
-    pub(crate) fn new(desk: Rc<Desk>, writer: WriterId, timeout: Option<Duration>) -> Slots {
+    pub(crate) fn new(desk: Arc<Desk>, writer: WriterId, timeout: Option<Duration>) -> Slots {
         Slots {
             desk,
             writer,

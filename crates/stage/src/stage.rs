@@ -14,15 +14,14 @@ use crate::watch::Watching;
 use crate::writer::Writer;
 use crate::{Error, Result};
 use samite_fabric::Fabric;
-use std::cell::RefCell;
-use std::rc::Rc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// Opens streams. One thread at a time uses it.
+/// Opens streams. Thread: any.
 pub struct Stage {
-    desk: Rc<Desk>,
+    desk: Arc<Desk>,
     configuration: Configuration,
-    operators: RefCell<Registered>,
+    operators: Mutex<Registered>,
 }
 
 /// How all streams of a domain stand.
@@ -69,11 +68,11 @@ impl Stage {
     /// # Errors
     /// As [`Stage::join`].
     pub fn join_with(fabric: &Fabric, configuration: Configuration) -> Result<Stage> {
-        let desk = Rc::new(Desk::new(fabric)?);
+        let desk = Arc::new(Desk::new(fabric)?);
         Ok(Stage {
             desk,
             configuration,
-            operators: RefCell::default(),
+            operators: Mutex::default(),
         })
     }
 
@@ -106,8 +105,14 @@ impl Stage {
     /// closure `|x: f64| ...` changes each number. Said before the stream is opened; a second one of that name replaces the
     /// first, for streams that are opened later.
     pub fn operator(&self, name: &str, operator: impl Operator + 'static) {
-        let mut operators = self.operators.borrow_mut();
-        operators.insert(name.to_owned(), Rc::new(operator));
+        let operator = Arc::new(operator);
+        self.operators().insert(name.to_owned(), operator);
+    }
+
+    fn operators(&self) -> MutexGuard<'_, Registered> {
+        self.operators
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 
     /// How all streams of the domain stand, as the steward and the keepers say it now. A keeper that does not answer within
@@ -170,9 +175,14 @@ impl Stage {
     }
 
     /// What a stream that this program writes is called in the domain, and the edges that begin there.
-    fn leaving(&self, program: &str, stream: &str, method: Method) -> Result<(String, Rc<[Edge]>)> {
+    fn leaving(
+        &self,
+        program: &str,
+        stream: &str,
+        method: Method,
+    ) -> Result<(String, Arc<[Edge]>)> {
         if method != Method::Graph {
-            return Ok((stream.to_owned(), Rc::new([])));
+            return Ok((stream.to_owned(), Arc::new([])));
         }
         let edges = graph::linked_from(&self.configuration.edges, program, stream)?;
         Ok((graph::stream_of(&edges[0]), edges.into()))
@@ -317,7 +327,7 @@ impl Reading<'_> {
                 let edge = graph::linked_to(edges, &options.group, &stream)?;
                 stream = graph::stream_of(edge);
                 options.group = graph::group_of(edge);
-                let link = Link::over(edge, rank, &stage.operators.borrow())?;
+                let link = Link::over(edge, rank, &stage.operators())?;
                 (link, Some(edge))
             }
             _ => (

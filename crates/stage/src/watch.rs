@@ -26,7 +26,7 @@ use crate::protocol::{
     Answer, EndOfStream, Fault, Interest, News, Request, Start, Step, Ticket, WatchId,
 };
 use crate::{Error, Result, SpaceError};
-use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// News that may wait for a subscriber, where it does not say how many.
@@ -40,7 +40,7 @@ const LONGEST: Duration = Duration::from_secs(365 * 24 * 3600);
 
 /// How a box is to be watched; see [`Stage::watch`](crate::Stage::watch).
 pub struct Watching {
-    desk: Rc<Desk>,
+    desk: Arc<Desk>,
     /// Its name in the domain; an edge that is not there is said when it is opened.
     stream: Result<String>,
     interest: Result<Interest>,
@@ -51,7 +51,7 @@ pub struct Watching {
 
 /// A subscription to a box of a variable. Ends when dropped.
 pub struct Watch {
-    desk: Rc<Desk>,
+    desk: Arc<Desk>,
     stream: String,
     id: WatchId,
     next: Option<Step>,
@@ -75,7 +75,7 @@ pub(crate) fn interest(variable: &str, region: impl Selection) -> Result<Interes
 
 impl Watching {
     pub(crate) fn new(
-        desk: Rc<Desk>,
+        desk: Arc<Desk>,
         stream: Result<String>,
         variable: &str,
         settings: &Settings,

@@ -27,7 +27,6 @@ use crate::put::StepWriter;
 use crate::slots::{Needs, Slots, lost_keeper, wants};
 use crate::{Error, Result};
 use samite_fabric::PeerId;
-use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -38,9 +37,9 @@ use std::time::{Duration, Instant};
 pub struct Writer {
     pub(crate) to: Target,
     /// The edges that begin here, and among how many ranks their promises are kept.
-    pub(crate) promised: (Rc<[Edge]>, u32),
+    pub(crate) promised: (Arc<[Edge]>, u32),
     /// The step that was committed last, if this rank goes on reading it.
-    pub(crate) kept: Option<Rc<KeptStep>>,
+    pub(crate) kept: Option<Arc<KeptStep>>,
 }
 
 /// Where the steps go.
@@ -51,7 +50,7 @@ pub(crate) enum Target {
 
 /// A stream whose steps keepers get.
 pub(crate) struct Kept {
-    pub(crate) desk: Rc<Desk>,
+    pub(crate) desk: Arc<Desk>,
     id: WriterId,
     pub(crate) stream: String,
     next: Step,
@@ -80,7 +79,7 @@ pub(crate) enum Place {
 
 impl Writer {
     pub(crate) fn open(
-        desk: Rc<Desk>,
+        desk: Arc<Desk>,
         stream: &str,
         (program, (rank, size)): (String, (u32, u32)),
         config: StreamConfig,
@@ -92,7 +91,7 @@ impl Writer {
             let files = FileWriting::open(&desk, place, stream, who)?;
             return Ok(Writer {
                 to: Target::Files(files),
-                promised: (Rc::new([]), 0),
+                promised: (Arc::new([]), 0),
                 kept: None,
             });
         }
@@ -148,7 +147,7 @@ impl Writer {
         };
         Ok(Writer {
             to: Target::Keepers(kept),
-            promised: (Rc::new([]), 0),
+            promised: (Arc::new([]), 0),
             kept: None,
         })
     }

@@ -8,7 +8,6 @@
 use ndarray::{Array1, Ix1, array};
 use samite_fabric::{Config, Fabric, Identity};
 use samite_stage::method::graph::GraphError;
-use samite_stage::service::{Room, Service};
 use samite_stage::{Configuration, Error, Method, Region, Result, Settings, Stage};
 use std::time::Duration;
 
@@ -50,21 +49,6 @@ fn a_second_stage_in_a_domain_of_one_process_is_refused() -> Result<()> {
     let third = Stage::join(&fabric)?;
     let mut field = third.write("field").discard_unread().open()?;
     field.step()?.commit()
-}
-
-/// A service naps with a deadline of its own; whatever its process does next has the old one.
-#[test]
-fn who_has_served_has_its_own_deadline_again() -> Result<()> {
-    let fabric = alone();
-    let own = Duration::from_secs(7);
-    fabric.set_deadline(own);
-    let mut turns = 0;
-    Service::steward(&fabric, Room::of_memory(1 << 20)).run(|_| {
-        turns += 1;
-        turns < 2
-    })?;
-    assert_eq!((turns, fabric.deadline()), (2, own));
-    Ok(())
 }
 
 #[test]

@@ -15,10 +15,8 @@ use crate::protocol::{
 };
 use crate::reader::{Bytes, Given, Taken};
 use crate::{Error, Region, Result};
-use std::cell::RefCell;
 use std::path::{Path, PathBuf};
-use std::rc::Rc;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::Duration;
 
 /// How often files are looked at, at first and at last.
@@ -118,9 +116,9 @@ impl FileWriting {
 
 /// The files of a stream, being read.
 pub(crate) struct FileReading {
-    desk: Rc<Desk>,
+    desk: Arc<Desk>,
     stream: String,
-    archive: Rc<RefCell<Archive>>,
+    archive: Arc<RwLock<Archive>>,
     policy: Policy,
     only: Option<Interest>,
     /// How long a rank that is gone may take to come back.
@@ -138,7 +136,7 @@ enum Found {
 /// The bytes of a step.
 pub(crate) struct StoredBytes {
     stream: String,
-    archive: Rc<RefCell<Archive>>,
+    archive: Arc<RwLock<Archive>>,
     /// What its records say: they are not read again for each box.
     told: Arc<Told>,
 }
@@ -147,7 +145,7 @@ impl FileReading {
     /// Waits for the files to appear. Whoever is not alone in its job may have started together with the writers, so it takes
     /// the files of its own run only; who is alone takes others, too, where there are none of its own.
     pub(crate) fn open(
-        desk: Rc<Desk>,
+        desk: Arc<Desk>,
         settings: &Settings,
         stream: &str,
         options: &Options,
@@ -180,7 +178,7 @@ impl FileReading {
         Ok(FileReading {
             desk,
             stream: stream.to_owned(),
-            archive: Rc::new(RefCell::new(archive)),
+            archive: Arc::new(RwLock::new(archive)),
             policy: options.policy,
             only: options.only.clone(),
             lease: Duration::from_millis(options.lease),
@@ -219,7 +217,7 @@ impl FileReading {
             let is_over = archive.steps().last().is_none_or(|last| *last < step);
             !is_over && find(archive.steps()).is_none() && archive.is_past(step)
         };
-        if is_missing(&self.archive.borrow()) {
+        if is_missing(&looked_at(&self.archive)) {
             return Err(self.gone(step));
         }
         self.wait(find)
@@ -229,7 +227,7 @@ impl FileReading {
         Error::from(Fault::Gone {
             stream: self.stream.clone(),
             step,
-            oldest: self.archive.borrow().steps().first().copied(),
+            oldest: looked_at(&self.archive).steps().first().copied(),
         })
     }
 
@@ -239,7 +237,7 @@ impl FileReading {
         let mut next_look = LOOK_FOR_WRITERS;
         let mut gone: Option<(u32, Duration)> = None;
         let found = look(&self.desk, |waited| {
-            let mut archive = self.archive.borrow_mut();
+            let mut archive = written(&self.archive);
             let known = choose(archive.steps());
             if known.is_none() || self.policy == Policy::Latest {
                 archive.refresh().map_err(wrong(&self.stream))?;
@@ -286,7 +284,7 @@ impl FileReading {
 
     /// Why no step came in time.
     fn late(&self) -> Error {
-        let archive = self.archive.borrow();
+        let archive = looked_at(&self.archive);
         let stream = self.stream.clone();
         let committed = archive.steps().len() as u64;
         match archive.behind() {
@@ -307,7 +305,7 @@ impl FileReading {
     }
 
     fn hold(&self, number: Step) -> Result<Given> {
-        let archive = self.archive.borrow();
+        let archive = looked_at(&self.archive);
         let stored = archive.step(number).map_err(wrong(&self.stream))?;
         let indexed = stored.variables().iter().map(|variable| {
             let blocks = variable.blocks.iter().map(|block| BlockAt {
@@ -333,7 +331,7 @@ impl FileReading {
         Ok(Given {
             stream: self.stream.clone(),
             number,
-            contents: Rc::new(contents),
+            contents: Arc::new(contents),
             attributes: stored.attributes().to_vec(),
             bytes: Bytes::Stored(StoredBytes {
                 stream: self.stream.clone(),
@@ -353,7 +351,7 @@ impl StoredBytes {
         region: &Region,
         into: &mut [u8],
     ) -> Result<()> {
-        let archive = self.archive.borrow();
+        let archive = looked_at(&self.archive);
         let stored = StoredStep::known(&archive, self.told.clone());
         match stored.read_into(&variable.info.name, region, into) {
             Err(FileError::Hole { .. }) => Err(variable.hole(step, region)),
@@ -371,6 +369,15 @@ fn there(archive: Result<Archive, FileError>, stream: &str) -> Result<Option<Arc
         Err(FileError::NotAStream { .. }) => Ok(None),
         Err(error) => Err(wrong(stream)(error)),
     }
+}
+
+/// The records of a stream, which readers of steps look at while others follow what is written.
+fn looked_at(archive: &RwLock<Archive>) -> RwLockReadGuard<'_, Archive> {
+    archive.read().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn written(archive: &RwLock<Archive>) -> RwLockWriteGuard<'_, Archive> {
+    archive.write().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Asks, and says how long it has waited, until there is an answer. What comes meanwhile is served.
@@ -463,7 +470,7 @@ mod tests {
         let told = archive.step(0).unwrap().told();
         let bytes = StoredBytes {
             stream: "field".into(),
-            archive: Rc::new(RefCell::new(archive)),
+            archive: Arc::new(RwLock::new(archive)),
             told,
         };
         // All that is not data is overwritten: who looks at it again finds nonsense.

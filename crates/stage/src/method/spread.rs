@@ -3,9 +3,8 @@
 use crate::placement::{Share, assign_group, pieces};
 use crate::protocol::{KeeperInfo, Peer, Slot};
 use crate::{Region, Result};
-use std::cell::RefCell;
 use std::collections::HashMap;
-use std::rc::Rc;
+use std::sync::Arc;
 
 /// The staging servers, as one writer rank spreads its blocks over them.
 #[derive(Clone, Debug)]
@@ -18,11 +17,11 @@ pub(crate) struct Spread {
     rank: u32,
     ranks: u32,
     /// A steady step computes nothing.
-    known: RefCell<Known>,
+    known: Known,
 }
 
 /// Where the pieces of blocks were placed: the sizes of the pieces, and their servers.
-type Placed = (Vec<u64>, Rc<[Vec<u32>]>);
+type Placed = (Vec<u64>, Arc<[Vec<u32>]>);
 
 /// What was computed lately, by variable and number of the block. A program may give its variables new names in every step, so what
 /// was not asked for among the last [`LATELY`] is forgotten.
@@ -36,7 +35,7 @@ struct Known {
 const LATELY: usize = 1 << 13;
 
 impl Known {
-    fn find(&mut self, name: &(String, u64), sizes: &[u64]) -> Option<Rc<[Vec<u32>]>> {
+    fn find(&mut self, name: &(String, u64), sizes: &[u64]) -> Option<Arc<[Vec<u32>]>> {
         if let Some(placed) = self.old.remove(name) {
             self.insert(name.clone(), placed);
         }
@@ -72,24 +71,22 @@ impl Spread {
             replicas: replicas.max(1) as usize,
             rank,
             ranks,
-            known: RefCell::default(),
+            known: Known::default(),
         })
     }
 
     /// The servers of this rank's pieces of a block, each as an index into `shares`.
-    fn places(&self, (variable, number): (&str, u64), sizes: Vec<u64>) -> Rc<[Vec<u32>]> {
+    fn places(&mut self, (variable, number): (&str, u64), sizes: Vec<u64>) -> Arc<[Vec<u32>]> {
         let name = (variable.to_owned(), number);
-        if let Some(places) = self.known.borrow_mut().find(&name, &sizes) {
+        if let Some(places) = self.known.find(&name, &sizes) {
             return places;
         }
         let ranks = (u64::from(self.rank), u64::from(self.ranks));
         let block = (variable, number);
         let (group, places) = assign_group(block, &sizes, ranks, &self.shares, self.replicas);
         let begin = (ranks.0 - group.start) as usize * sizes.len();
-        let places: Rc<[Vec<u32>]> = places[begin..begin + sizes.len()].into();
-        self.known
-            .borrow_mut()
-            .insert(name, (sizes, places.clone()));
+        let places: Arc<[Vec<u32>]> = places[begin..begin + sizes.len()].into();
+        self.known.insert(name, (sizes, places.clone()));
         places
     }
 
@@ -99,7 +96,7 @@ impl Spread {
     /// # Errors
     /// A block whose bytes 64 bits do not count.
     pub(crate) fn cut(
-        &self,
+        &mut self,
         variable: &str,
         number: u64,
         block: &Region,
@@ -143,7 +140,7 @@ mod tests {
         for (count, replicas) in [(2, 1), (2, 2), (3, 2), (8, 1)] {
             let mut loads: BTreeMap<Peer, u64> = BTreeMap::new();
             for rank in 0..4 {
-                let spread = Spread::over(&servers(count), replicas, (rank, 4)).unwrap();
+                let mut spread = Spread::over(&servers(count), replicas, (rank, 4)).unwrap();
                 let pieces = spread.cut("u", 0, &block, 8).unwrap();
                 for (region, places) in &pieces {
                     assert_eq!(places.len(), replicas as usize);
@@ -168,7 +165,7 @@ mod tests {
         for (count, ranks) in [(4, 8), (16, 8), (3, 7), (16, 4)] {
             let mut loads: BTreeMap<Peer, u64> = BTreeMap::new();
             for rank in 0..ranks {
-                let spread = Spread::over(&servers(count), 1, (rank, ranks)).unwrap();
+                let mut spread = Spread::over(&servers(count), 1, (rank, ranks)).unwrap();
                 let block = Region::at(&[0, u64::from(rank), 0], &[5, 1, 64_000]).unwrap();
                 for (region, places) in spread.cut("u", 0, &block, 8).unwrap() {
                     *loads.entry(places[0]).or_default() += region.bytes(8).unwrap();
@@ -183,7 +180,7 @@ mod tests {
     /// Variables that never come again are forgotten; those of every step are not, however many others there are.
     #[test]
     fn places_of_what_is_not_written_any_more_are_forgotten() {
-        let spread = Spread::over(&servers(3), 1, (0, 1)).unwrap();
+        let mut spread = Spread::over(&servers(3), 1, (0, 1)).unwrap();
         let block = Region::at(&[0], &[64]).unwrap();
         let steady = spread.cut("steady", 0, &block, 8).unwrap();
         let most = LATELY as u64;
@@ -193,7 +190,7 @@ mod tests {
                 assert_eq!(steady, spread.cut("steady", 0, &block, 8).unwrap());
             }
         }
-        let known = spread.known.borrow();
+        let known = &spread.known;
         let count = known.young.len() + known.old.len();
         assert!(count <= 2 * LATELY, "{count}");
         let name = ("steady".to_owned(), 0);

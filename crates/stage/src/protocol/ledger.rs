@@ -7,10 +7,9 @@
 //! ([`Ledger::say`]), over all streams: who could be answered when there are no more left is answered in the next event.
 
 use super::{Fault, Peer, StreamId};
-use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
-use std::rc::Rc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Most that one process may cost, and all of them together, in bytes. What they were let begin may come to twice as much.
 const MOST_OF_ONE: u64 = 64 << 20;
@@ -22,7 +21,7 @@ const LEAST_SAID: u64 = 16 << 10;
 
 /// The sums. Clones are the same ledger.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Ledger(Rc<RefCell<Sums>>);
+pub(super) struct Ledger(Arc<Mutex<Sums>>);
 
 #[derive(Debug, Default)]
 struct Sums {
@@ -44,6 +43,11 @@ struct Own {
 }
 
 impl Ledger {
+    /// Nobody panics with half of a sum.
+    fn sums(&self) -> MutexGuard<'_, Sums> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Counts so many bytes for that peer, until the charge is dropped. Whether it may have them was found out before.
     pub(super) fn charge(&self, peer: Peer, bytes: u64) -> Charge {
         self.charge_as(peer, bytes, None)
@@ -55,7 +59,7 @@ impl Ledger {
     }
 
     fn charge_as(&self, peer: Peer, bytes: u64, step_of: Option<StreamId>) -> Charge {
-        let mut sums = self.0.borrow_mut();
+        let mut sums = self.sums();
         let own = sums.peers.entry(peer).or_default();
         own.bytes += bytes;
         if let Some(stream) = step_of {
@@ -72,7 +76,7 @@ impl Ledger {
 
     /// The streams of which a peer has parts of steps here.
     pub(super) fn streams_of(&self, peer: Peer) -> Vec<StreamId> {
-        let sums = self.0.borrow();
+        let sums = self.sums();
         let own = sums.peers.get(&peer);
         own.into_iter()
             .flat_map(|own| own.steps.keys().copied())
@@ -81,7 +85,7 @@ impl Ledger {
 
     /// Who has parts of steps of that stream here.
     pub(super) fn writers_of(&self, stream: StreamId) -> Vec<Peer> {
-        let sums = self.0.borrow();
+        let sums = self.sums();
         let has = sums
             .peers
             .iter()
@@ -91,7 +95,7 @@ impl Ledger {
 
     /// Whether a peer could have so much more when steps are gone that are here now.
     pub(super) fn may_have(&self, peer: Peer, more: u64) -> bool {
-        let sums = self.0.borrow();
+        let sums = self.sums();
         let has_steps = |peer| {
             sums.peers
                 .get(peer)
@@ -104,29 +108,29 @@ impl Ledger {
 
     /// An event begins, in which nothing is answered yet.
     pub(super) fn begin_event(&self) {
-        self.0.borrow_mut().said = 0;
+        self.sums().said = 0;
     }
 
     /// An answer of so many bytes, or of a few.
     pub(super) fn say(&self, bytes: u64) {
-        let mut sums = self.0.borrow_mut();
+        let mut sums = self.sums();
         sums.said = sums.said.saturating_add(bytes.max(LEAST_SAID));
     }
 
     /// How many more short answers this event may have.
     pub(super) fn answers_left(&self) -> usize {
-        let left = MOST_SAID.saturating_sub(self.0.borrow().said);
+        let left = MOST_SAID.saturating_sub(self.sums().said);
         left.div_ceil(LEAST_SAID) as usize
     }
 
     /// In that stream somebody waits until there is less.
     pub(super) fn wait(&self, stream: StreamId) {
-        self.0.borrow_mut().waiting.insert(stream);
+        self.sums().waiting.insert(stream);
     }
 
     /// The streams in which somebody has waited, if there is less than when it was asked last: these look again.
     pub(super) fn who_may_look_again(&self) -> BTreeSet<StreamId> {
-        let mut sums = self.0.borrow_mut();
+        let mut sums = self.sums();
         match std::mem::take(&mut sums.is_less) {
             true => std::mem::take(&mut sums.waiting),
             false => BTreeSet::new(),
@@ -144,18 +148,18 @@ impl Ledger {
 
     /// Whether it may as far as its own limit goes.
     pub(super) fn check_own(&self, peer: Peer, more: u64) -> Result<(), Fault> {
-        within("this process", self.0.borrow().own(peer, more), MOST_OF_ONE)
+        within("this process", self.sums().own(peer, more), MOST_OF_ONE)
     }
 
     /// Whether it may as far as that of all of them goes.
     pub(super) fn check_all(&self, more: u64) -> Result<(), Fault> {
         // Streams outlive those who opened them.
-        within("the domain", self.0.borrow().all(more), MOST_OF_ALL)
+        within("the domain", self.sums().all(more), MOST_OF_ALL)
     }
 
     /// As [`Ledger::check`], for what a peer was let begin and comes to more than was expected: there is as much again for that.
     pub(super) fn check_begun(&self, peer: Peer, more: u64) -> Result<(), Fault> {
-        let sums = self.0.borrow();
+        let sums = self.sums();
         within("this process", sums.own(peer, more), 2 * MOST_OF_ONE)?;
         within("the domain", sums.all(more), 2 * MOST_OF_ALL)
     }
@@ -209,7 +213,7 @@ pub(super) struct Charge {
 
 impl Drop for Charge {
     fn drop(&mut self) {
-        let mut sums = self.ledger.0.borrow_mut();
+        let mut sums = self.ledger.sums();
         sums.all -= self.bytes;
         sums.is_less |= self.bytes > 0;
         if let Some(own) = sums.peers.get_mut(&self.peer) {
@@ -256,7 +260,7 @@ mod tests {
         assert_eq!(ledger.check(ONE, MOST_OF_ONE / 2), Ok(()));
         assert!(ledger.check(ONE, MOST_OF_ONE / 2 + 1).is_err());
         drop(rest);
-        let sums = ledger.0.borrow();
+        let sums = ledger.sums();
         assert!(sums.peers.is_empty() && sums.all == 0, "{sums:?}");
     }
 

@@ -14,7 +14,7 @@ use super::{
     StreamFigures, StreamId, Ticket, Wait,
 };
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::rc::Rc;
+use std::sync::Arc;
 
 /// What happens to the steward.
 #[derive(Clone, Debug, PartialEq)]
@@ -57,7 +57,7 @@ pub struct Steward {
     /// The stream with which the next [`Event::Tick`] begins, where there were no answers left for it in the last one.
     pub(super) first_due: Option<StreamId>,
     /// Who takes no more steps now.
-    pub(super) slow: Rc<BTreeSet<Peer>>,
+    pub(super) slow: Arc<BTreeSet<Peer>>,
     out: Vec<Action>,
 }
 
@@ -371,7 +371,7 @@ impl Steward {
     }
 
     fn slow(&mut self, peers: BTreeSet<Peer>) {
-        self.slow = Rc::new(peers);
+        self.slow = Arc::new(peers);
         for stream in self.streams.values_mut() {
             stream.set_slow(&self.slow);
         }

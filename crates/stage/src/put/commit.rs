@@ -10,7 +10,7 @@ use crate::staged::{Staged, own_slots};
 use crate::writer::{Place, Target};
 use crate::{Error, Result};
 use ndarray::{ArrayViewD, IxDyn};
-use std::rc::Rc;
+use std::sync::Arc;
 
 impl StepWriter<'_> {
     pub(super) fn finish(mut self, keep: bool) -> Result<()> {
@@ -69,7 +69,7 @@ impl StepWriter<'_> {
                 };
                 let hold = kept.as_ref().is_some_and(KeptStep::needs_hold);
                 keepers.commit(part, layout, hold)?;
-                self.writer.kept = kept.map(Rc::new);
+                self.writer.kept = kept.map(Arc::new);
             }
             (Target::Files(files), _) => {
                 // In the order of the layout.
@@ -77,7 +77,7 @@ impl StepWriter<'_> {
                 let blocks: Vec<&[u8]> = self.staged.iter().map(Staged::bytes).collect();
                 files.append(&layout, &blocks, &attributes)?;
                 let kept = kept(&files.stream, allocated, own_slots(&mut self.staged));
-                self.writer.kept = kept.map(Rc::new);
+                self.writer.kept = kept.map(Arc::new);
             }
             (Target::Keepers(_), None) => return Err(Error::Nonsense("a step twice".into())),
         }

@@ -16,7 +16,7 @@ use crate::staged::Staged;
 use crate::writer::{Kept, Place, Target, Writer};
 use crate::{Element, Error, Region, Result};
 use ndarray::{ArrayView, ArrayViewD, ArrayViewMut, ArrayViewMutD, Dimension, IxDyn};
-use std::rc::Rc;
+use std::sync::Arc;
 
 /// A step that is being written. Dropping it without [`StepWriter::commit`] gives it up; it can be begun again.
 pub struct StepWriter<'w> {
@@ -64,7 +64,7 @@ impl<'w> StepWriter<'w> {
     }
 
     /// Reaches the step before, which this rank kept.
-    pub(crate) fn reach_last(&mut self, kept: Rc<KeptStep>) -> Result<()> {
+    pub(crate) fn reach_last(&mut self, kept: Arc<KeptStep>) -> Result<()> {
         self.last = Some(match &self.writer.to {
             Target::Keepers(keepers) => LastStep::reach(&keepers.desk.fabric, kept)?,
             Target::Files(_) => LastStep::of_own(kept),
@@ -398,7 +398,7 @@ impl<'w> StepWriter<'w> {
             let Place::Servers {
                 spread: Some(spread),
                 ..
-            } = &kept.place
+            } = &mut kept.place
             else {
                 return Err(Error::NoServers {
                     stream: kept.stream.clone(),

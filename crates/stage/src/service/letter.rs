@@ -8,6 +8,7 @@ use crate::Result;
 use crate::protocol::{self, BufferId, LONGEST, Notice, Order, Peer, Request, Ticket};
 use samite_fabric::{Fabric, PeerId};
 use serde::{Deserialize, Serialize};
+use std::time::Duration;
 
 /// Numbers of the handlers: of a service, and of a process that writes or reads.
 pub(crate) const SERVICE: u16 = 0x5a01;
@@ -121,14 +122,15 @@ impl Packed {
     }
 
     /// Sends it to the peer that it is for.
-    pub(crate) fn send(&self, fabric: &Fabric, to: Peer) -> Result<()> {
-        Ok(fabric.tell(PeerId(to.slot()), self.handler, &self.bytes)?)
+    pub(crate) fn send(&self, fabric: &Fabric, to: Peer, deadline: Duration) -> Result<()> {
+        let to = PeerId(to.slot());
+        Ok(fabric.tell_within(deadline, to, self.handler, &self.bytes)?)
     }
 }
 
 /// Sends a letter to whom it is for.
 pub(crate) fn send(fabric: &Fabric, to: Peer, letter: &Letter) -> Result<()> {
-    Packed::new(fabric, to, letter).send(fabric, to)
+    Packed::new(fabric, to, letter).send(fabric, to, fabric.deadline())
 }
 
 /// What came, from a process that has this slot, for life `own` of this process; nothing if it is nonsense, or for another one.

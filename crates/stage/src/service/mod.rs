@@ -208,15 +208,7 @@ impl Service {
     }
 
     /// Serves as long as `go_on` says so, which is asked after everything that happens, and now and then.
-    pub fn run(&mut self, go_on: impl FnMut(&Fabric) -> bool) -> Result<()> {
-        let usual = self.fabric.deadline();
-        let ran = self.run_with_naps(go_on);
-        // What comes after it is no nap.
-        self.fabric.set_deadline(usual);
-        ran
-    }
-
-    fn run_with_naps(&mut self, mut go_on: impl FnMut(&Fabric) -> bool) -> Result<()> {
+    pub fn run(&mut self, mut go_on: impl FnMut(&Fabric) -> bool) -> Result<()> {
         while go_on(&self.fabric) {
             self.turn();
             if self.keeper.is_busy() {
@@ -231,10 +223,10 @@ impl Service {
                 false => NAP,
             };
             let nap = due.unwrap_or(longest).min(longest);
-            self.fabric.set_deadline(nap.max(Duration::from_millis(1)));
             let (inbox, changes) = (&self.inbox, self.changes);
             let fabric = &self.fabric;
-            let waited = fabric.wait_stepping(
+            let waited = fabric.wait_stepping_within(
+                nap.max(Duration::from_millis(1)),
                 "work of the staging service",
                 &[],
                 || {
@@ -393,11 +385,8 @@ impl Service {
         if !self.lives(to) {
             return true;
         }
-        let deadline = self.fabric.deadline();
-        self.fabric.set_deadline(deadline.min(patience));
-        let sent = letter.send(&self.fabric, to);
-        self.fabric.set_deadline(deadline);
-        match sent {
+        let patience = patience.min(self.fabric.deadline());
+        match letter.send(&self.fabric, to, patience) {
             Ok(()) => true,
             Err(crate::Error::Fabric(samite_fabric::Error::Timeout { .. })) => false,
             Err(error) => {

@@ -88,7 +88,7 @@ impl Operator for Linear {
 }
 
 /// Each number becomes another one.
-impl<F: Fn(f64) -> f64> Operator for F {
+impl<F: Fn(f64) -> f64 + Send + Sync> Operator for F {
     fn result(&self, input: &Kind) -> Result<Kind, String> {
         Ok(Kind {
             dtype: Dtype::F64,

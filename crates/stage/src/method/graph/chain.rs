@@ -7,13 +7,13 @@ use super::error::GraphError;
 use super::numbers::{Input, Kind, Tile};
 use super::operator::Operator;
 use crate::{Error, Region, Result};
-use std::rc::Rc;
+use std::sync::Arc;
 
 /// Bytes of the input from which a slab is computed, about.
 const SLAB: u64 = 1 << 20;
 
 /// Operators with the words that they were written with.
-pub(crate) type Operators = Rc<[(String, Rc<dyn Operator>)]>;
+pub(crate) type Operators = Arc<[(String, Arc<dyn Operator>)]>;
 
 /// The operators of an edge, for one variable.
 pub(crate) struct Chain {
@@ -361,15 +361,15 @@ mod tests {
             dtype: Dtype::F64,
             shape: Dims::from_slice(&[4]),
         };
-        let with = |name: &str, operator: Rc<dyn Operator>| {
+        let with = |name: &str, operator: Arc<dyn Operator>| {
             Chain::new(
                 "a/s -> b/s",
                 "u",
-                Rc::new([(name.to_owned(), operator)]),
+                Arc::new([(name.to_owned(), operator)]),
                 kind(),
             )
         };
-        let error = with("mine:never", Rc::new(Never))
+        let error = with("mine:never", Arc::new(Never))
             .err()
             .unwrap()
             .to_string();
@@ -377,7 +377,7 @@ mod tests {
             error.contains("mine:never") && error.contains("it does not like f64"),
             "{error}"
         );
-        let chain = with("mine:beyond", Rc::new(Beyond)).unwrap();
+        let chain = with("mine:beyond", Arc::new(Beyond)).unwrap();
         let read = chain.read(&Region::whole(&[4]).unwrap(), &mut [0; 32], |needed| {
             Ok(Source::Copied(input(Dtype::F64, needed)))
         });

@@ -8,8 +8,7 @@ use super::operator::{Does, Operator, Registered, parse};
 use super::promise::check_step;
 use crate::contents::{Contents, Variable};
 use crate::protocol::{LayoutHash, Step};
-use std::cell::{Cell, RefCell};
-use std::rc::Rc;
+use std::sync::Arc;
 
 /// Who reads, and over which edge.
 pub(crate) struct Link {
@@ -22,11 +21,7 @@ pub(crate) struct Link {
 struct Linked {
     edge: Edge,
     /// As many as the edge has.
-    operators: Vec<(String, Rc<dyn Operator>)>,
-    /// Tokens that have not been taken.
-    tokens: Cell<u64>,
-    /// What the last layout became.
-    passed: RefCell<Option<(LayoutHash, Rc<Passed>)>>,
+    operators: Vec<(String, Arc<dyn Operator>)>,
 }
 
 /// The variables of a step, as they come out of the operators of an edge.
@@ -73,9 +68,7 @@ impl Link {
         let operators: Result<Vec<_>, GraphError> = edge.operators.iter().map(operator).collect();
         let linked = Linked {
             operators: operators?,
-            tokens: Cell::new(edge.tokens),
             edge: edge.clone(),
-            passed: RefCell::new(None),
         };
         Ok(Link {
             rank,
@@ -84,25 +77,9 @@ impl Link {
         })
     }
 
-    /// Whether a token is left.
-    pub(crate) fn has_tokens(&self) -> bool {
-        let linked = self.edge.as_ref();
-        linked.is_some_and(|linked| linked.tokens.get() > 0)
-    }
-
-    /// This rank has taken steps in an earlier life, so it has had its tokens.
-    pub(crate) fn is_back(&self) {
-        if let Some(linked) = &self.edge {
-            linked.tokens.set(0);
-        }
-    }
-
-    /// Takes a token, if one is left: its number.
-    pub(crate) fn take_token(&self) -> Option<u64> {
-        let linked = self.edge.as_ref()?;
-        let left = linked.tokens.get();
-        linked.tokens.set(left.checked_sub(1)?);
-        Some(linked.edge.tokens - left)
+    /// With how many tokens the edge begins.
+    pub(crate) fn tokens(&self) -> u64 {
+        self.edge.as_ref().map_or(0, |linked| linked.edge.tokens)
     }
 
     /// Checks what was promised of a step.
@@ -116,19 +93,22 @@ impl Link {
         }
     }
 
-    /// What the operators make of a step; `None` where there are none.
-    pub(crate) fn pass(&self, contents: &Contents) -> Option<Rc<Passed>> {
+    /// What the operators make of a step; `None` where there are none. `last`: what they made of the last one.
+    pub(crate) fn pass(
+        &self,
+        contents: &Contents,
+        last: &mut Option<(LayoutHash, Arc<Passed>)>,
+    ) -> Option<Arc<Passed>> {
         let linked = self.edge.as_ref()?;
         if linked.operators.is_empty() {
             return None;
         }
-        let mut last = linked.passed.borrow_mut();
-        if let Some((hash, passed)) = &*last
+        if let Some((hash, passed)) = last
             && *hash == contents.hash
         {
             return Some(passed.clone());
         }
-        let passed = Rc::new(linked.pass(contents));
+        let passed = Arc::new(linked.pass(contents));
         *last = Some((contents.hash, passed.clone()));
         Some(passed)
     }

@@ -21,7 +21,7 @@ use super::error::GraphError;
 use super::numbers::{Input, Kind, Tile};
 use crate::Region;
 use std::collections::BTreeMap;
-use std::rc::Rc;
+use std::sync::Arc;
 
 /// What is done to an array. A closure `Fn(f64) -> f64` is one: each number becomes another, an `f64`.
 ///
@@ -54,7 +54,7 @@ use std::rc::Rc;
 ///     }
 /// }
 /// ```
-pub trait Operator {
+pub trait Operator: Send + Sync {
     /// Type and shape of what comes out, when that goes in.
     ///
     /// # Errors
@@ -75,7 +75,7 @@ pub trait Operator {
 }
 
 /// The operators that the reading program has registered, by name.
-pub(crate) type Registered = BTreeMap<String, Rc<dyn Operator>>;
+pub(crate) type Registered = BTreeMap<String, Arc<dyn Operator>>;
 
 /// An operator, as it is written.
 #[derive(Clone)]
@@ -87,7 +87,7 @@ pub(crate) struct Written {
 /// What it is.
 #[derive(Clone)]
 pub(crate) enum Does {
-    This(Rc<dyn Operator>),
+    This(Arc<dyn Operator>),
     /// What the reading program registers by that name.
     Mine(String),
 }
@@ -126,18 +126,18 @@ pub(crate) fn parse(text: &str) -> Result<Written, GraphError> {
         Ok(count) if count > 0 => Ok(count),
         _ => Err(wrong("write a whole number after it, 1 or more")),
     };
-    let does: Rc<dyn Operator> = match word {
-        "as" => Rc::new(As(dtype(rest)?)),
-        "scale" => Rc::new(Linear {
+    let does: Arc<dyn Operator> = match word {
+        "as" => Arc::new(As(dtype(rest)?)),
+        "scale" => Arc::new(Linear {
             scale: factor()?,
             offset: 0.0,
         }),
-        "offset" => Rc::new(Linear {
+        "offset" => Arc::new(Linear {
             scale: 1.0,
             offset: factor()?,
         }),
-        "stride" => Rc::new(Stride(count()?)),
-        "mean" => Rc::new(Mean(count()?)),
+        "stride" => Arc::new(Stride(count()?)),
+        "mean" => Arc::new(Mean(count()?)),
         "mine" if rest.is_empty() => {
             return Err(wrong(
                 "write the name of an operator after it, like mine:name",

@@ -4,8 +4,8 @@ use super::store::Store;
 use crate::protocol::ledger::Charge;
 use crate::protocol::queue::Queue;
 use crate::protocol::{Interest, LayoutHash, Limits, Peer, Policy, Step, Ticket};
-use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::{Mutex, PoisonError};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Place {
@@ -80,7 +80,7 @@ pub(super) struct Group {
     pub(super) taken: VecDeque<Step>,
     pub(super) base: u64,
     /// What [`Group::is_drawn_out`] found last, of which steps: each of many ranks asks for the same.
-    pub(super) drawn_out: Cell<Option<(Asked, bool)>>,
+    pub(super) drawn_out: Mutex<Option<(Asked, bool)>>,
     pub(super) ranks: Vec<Rank>,
     /// When one that has not come is forgotten: some time after the end.
     pub(super) until: Option<u64>,
@@ -107,7 +107,11 @@ impl Group {
             return false;
         }
         let asked = (self.base, self.taken.len(), step);
-        if let Some((last, found)) = self.drawn_out.get()
+        let mut drawn_out = self
+            .drawn_out
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        if let Some((last, found)) = *drawn_out
             && last == asked
         {
             return found;
@@ -117,7 +121,7 @@ impl Group {
         let bytes = bytes.fold(0u64, |sum, stored| sum.saturating_add(stored.bytes));
         let limits = self.queue.limits();
         let found = self.taken.len() as u64 >= limits.steps || bytes > limits.bytes;
-        self.drawn_out.set(Some((asked, found)));
+        *drawn_out = Some((asked, found));
         found
     }
 
@@ -200,7 +204,7 @@ impl Groups {
             total: (0, 0),
             taken: VecDeque::new(),
             base: 0,
-            drawn_out: Cell::default(),
+            drawn_out: Mutex::default(),
             ranks: Vec::new(),
             until: None,
             _charge: None,

@@ -80,7 +80,6 @@ use groups::Groups;
 pub(super) use matching::Found;
 use matching::Matcher;
 use std::collections::{BTreeMap, BTreeSet};
-use std::rc::Rc;
 use std::sync::Arc;
 use store::Store;
 use writers::Writers;
@@ -143,7 +142,7 @@ pub struct Stream {
     watches: Watches,
     end: Option<EndOfStream>,
     /// Who takes no more steps now.
-    slow: Rc<BTreeSet<Peer>>,
+    slow: Arc<BTreeSet<Peer>>,
     /// What it costs who has opened it, beside its groups and subscriptions.
     _charge: Option<Charge>,
     /// When it was opened.
@@ -177,7 +176,7 @@ impl Stream {
             store: Store::new(&config),
             matcher: Matcher::default(),
             watches: Watches::default(),
-            slow: Rc::default(),
+            slow: Arc::default(),
             _charge: None,
             since: now,
             config,
@@ -198,7 +197,7 @@ impl Stream {
         peer: Peer,
         cost: u64,
         ledger: &Ledger,
-        slow: &Rc<BTreeSet<Peer>>,
+        slow: &Arc<BTreeSet<Peer>>,
     ) -> Self {
         self.slow = slow.clone();
         self.store.costs = Costs::new(ledger);
@@ -271,7 +270,7 @@ impl Stream {
     }
 
     /// Those processes take no more steps for now; the others do.
-    pub(super) fn set_slow(&mut self, slow: &Rc<BTreeSet<Peer>>) {
+    pub(super) fn set_slow(&mut self, slow: &Arc<BTreeSet<Peer>>) {
         self.slow = slow.clone();
         self.settle();
     }

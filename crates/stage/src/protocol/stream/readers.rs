@@ -4,8 +4,8 @@ use super::groups::{Group, Place, Rank, Waiting};
 use super::{Others, Stream};
 use crate::protocol::queue::Queue;
 use crate::protocol::{Answer, Fault, LONGEST_LEASE, Peer, Policy, Reader, ReaderId, Start, Step};
-use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Mutex;
 
 impl Stream {
     /// A reader rank opens the stream, or comes back to it.
@@ -135,7 +135,7 @@ impl Stream {
             total: (0, 0),
             taken: VecDeque::new(),
             base: 0,
-            drawn_out: Cell::default(),
+            drawn_out: Mutex::default(),
             ranks: (0..reader.size).map(rank).collect(),
             until: None,
             _charge: Some(self.store.costs.ledger.charge(from, cost)),

@@ -1,0 +1,146 @@
+//! One stage among threads: a writer and a reader at the same time, and a writer that moves between steps.
+
+#![allow(
+    clippy::result_large_err,
+    reason = "errors name boxes; they are rare, and never on the way of a byte"
+)]
+
+#[expect(dead_code, reason = "other tests use the rest of it")]
+mod staged;
+
+use samite_fabric::{Config, Fabric, Identity, Mask};
+use samite_stage::file::{Archive, FileError, StepFile};
+use samite_stage::method::graph::{Edge, GraphError, Input, Tile};
+use samite_stage::service::{Kept, Room, Service};
+use samite_stage::{
+    Configuration, Error, LastStep, News, Overview, Reader, Reading, Region, Result, Settings,
+    Stage, StepReader, StepWriter, Variable, Watch, Watching, Writer, Writing,
+};
+use samite_testkit::{MESSAGES_ONLY, Outcome, same};
+use staged::{Play, is_right, rows, stage};
+use std::thread::{scope, spawn};
+
+const STEPS: u64 = 40;
+const SHAPE: [u64; 2] = [64, 20];
+
+/// All that a user gets of this crate can be sent to another thread, and be looked at by several.
+#[test]
+fn everything_may_be_used_from_any_thread() {
+    fn any<T: Send + Sync>() {}
+    any::<(Stage, Overview, Configuration, Settings, Error, Region)>();
+    any::<(Writing<'_>, Writer, StepWriter<'_>, LastStep)>();
+    any::<(Reading<'_>, Reader, StepReader, Variable)>();
+    any::<(Watching, Watch, News)>();
+    any::<(Service, Room, Kept)>();
+    any::<(Archive, StepFile, FileError)>();
+    any::<(Edge, GraphError, Input<'_>, Tile)>();
+}
+
+fn write(field: &mut Writer) -> Result<u64> {
+    let mut step = field.step()?;
+    let number = step.number();
+    step.put("u", SHAPE, [0_u64, 0], rows(number, 0..64, 20).view())?;
+    step.commit()?;
+    Ok(number)
+}
+
+/// The steps that it took: all of the stream.
+fn read(mut reader: Reader) -> Result<u64> {
+    let mut taken = 0;
+    while let Some(step) = reader.next_step()? {
+        assert_eq!(step.number(), taken);
+        let array = step.get("u", ..)?;
+        assert!(is_right(taken, (0, 0), array.view()), "step {taken}");
+        taken += 1;
+    }
+    Ok(taken)
+}
+
+/// One step waits at most, so that each side waits for the other all the time.
+fn write_all(stage: &Stage, stream: &str) -> Result<()> {
+    let field = stage.write(stream).as_rank("solver", 0, 1);
+    let mut field = field.limits(1, 1 << 30).open()?;
+    for _ in 0..STEPS {
+        write(&mut field)?;
+    }
+    field.close()
+}
+
+/// Each stream has its writer and its reader in threads of their own, over one stage.
+fn streams_among_threads(stage: &Stage, streams: &[&str]) -> Result<()> {
+    scope(|threads| {
+        let start = |stream: &&str| {
+            let stream = stream.to_string();
+            let name = stream.clone();
+            let writer = threads.spawn(move || write_all(stage, &name));
+            let reader = threads.spawn(move || {
+                let reader = stage.read(&stream).as_rank("viewer", 0, 1);
+                read(reader.open()?)
+            });
+            (writer, reader)
+        };
+        let started: Vec<_> = streams.iter().map(start).collect();
+        for (writer, reader) in started {
+            writer.join().expect("the writer panicked")?;
+            assert_eq!(reader.join().expect("the reader panicked")?, STEPS);
+        }
+        Ok(())
+    })
+}
+
+/// The process is its own coordinator, which is turned by whichever thread waits.
+#[test]
+fn threads_of_one_process_write_and_read() -> Result<()> {
+    let identity = Identity::by_hand("alone");
+    let fabric = Fabric::alone(identity, Config::default())?;
+    let stage = Stage::join(&fabric)?;
+    streams_among_threads(&stage, &["a", "b", "c"])
+}
+
+fn threads_of_one_unit(name: &str, mask: Mask) {
+    Play::of(1, mask).run(
+        name,
+        |fabric, _| {
+            let stage = stage(fabric, Settings::default())?;
+            Ok(streams_among_threads(&stage, &["a", "b"])?)
+        },
+        |_| {},
+    );
+}
+
+#[test]
+fn threads_of_one_unit_write_and_read() {
+    threads_of_one_unit("threads_of_one_unit_write_and_read", Mask::default());
+}
+
+#[test]
+fn threads_of_one_unit_write_and_read_by_messages() {
+    let name = "threads_of_one_unit_write_and_read_by_messages";
+    threads_of_one_unit(name, MESSAGES_ONLY);
+}
+
+fn moved_writer(fabric: &Fabric) -> Outcome {
+    let stage = stage(fabric, Settings::default())?;
+    let field = stage.write("field").as_rank("solver", 0, 1);
+    let mut field = field.discard_unread().retain(8).open()?;
+    for number in 0..8 {
+        let moved = spawn(move || write(&mut field).map(|written| (field, written)));
+        let (back, written) = moved.join().expect("the thread panicked")?;
+        same!(written, number);
+        field = back;
+    }
+    // What it was opened by is not needed any more, and neither is the thread.
+    drop(stage);
+    Ok(spawn(move || field.close())
+        .join()
+        .expect("the thread panicked")?)
+}
+
+#[test]
+fn a_writer_moves_to_another_thread_between_steps() {
+    Play::of(1, Mask::default()).run(
+        "a_writer_moves_to_another_thread_between_steps",
+        |fabric, _| moved_writer(fabric),
+        |_| {},
+    );
+}
