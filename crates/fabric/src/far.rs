@@ -9,6 +9,7 @@ use crate::engine::Engine;
 use crate::fabric::Fabric;
 use crate::ops::{Key, Work};
 use crate::proto::rma::{self, Piece};
+use crate::rpc::{Life, Service};
 use crate::transport::{RemoteKey, RemotePlace, RmaVerb};
 use crate::wire::{Place, Words, kind};
 use crate::{Atomic, Error, Handle, Outcome, PeerId, Result, SegmentKey, Whom, Width, WordUpdate};
@@ -48,14 +49,36 @@ impl Fabric {
         handler: u16,
         bytes: &[u8],
         reply: bool,
-        deadline: Duration,
     ) -> Result<Key> {
         let has_credit = |engine: &mut Engine| match engine.gone(to) {
             Some(error) => Err(error),
             None => Ok(engine.has_credit_for(to, bytes.len() as u64)? && engine.has_credit(to)),
         };
-        self.with_credit(deadline, to, has_credit, |engine| {
+        self.with_credit(self.deadline(), to, has_credit, |engine| {
             engine.send_active(to, handler, bytes, reply)
+        })
+    }
+
+    /// Waits until one more request or note may be on its way to a service of one life of a peer; posts it then, for
+    /// that operation, or for none.
+    pub(crate) fn post_to_service(
+        &self,
+        service: Service,
+        to: Life,
+        deadline: Duration,
+        request: Key,
+        bytes: &[u8],
+    ) -> Result<()> {
+        let Life { peer, incarnation } = to;
+        let has_room = |engine: &mut Engine| match engine.lost_life(peer, incarnation) {
+            Some(error) => Err(error),
+            None => Ok(engine.has_credit_for(peer, bytes.len() as u64)? && engine.has_room(peer)),
+        };
+        self.with_credit(deadline, peer, has_room, |engine| {
+            if let Some(op) = engine.ops.get(request) {
+                op.work = Work::Reply;
+            }
+            engine.post_active(peer, service.number(), bytes, request);
         })
     }
 

@@ -2,8 +2,6 @@
 //! one.
 
 use crate::Fabric;
-use std::any::Any;
-use std::sync::{Arc, Weak};
 
 /// The right to be the one layer of its name on a fabric; it ends when it is dropped.
 #[derive(Debug)]
@@ -18,8 +16,6 @@ pub struct Layer {
 pub(crate) struct Taken {
     held: bool,
     lives: u32,
-    /// What the layers of this name share.
-    shared: Option<Weak<dyn Any + Send + Sync>>,
 }
 
 impl Fabric {
@@ -39,25 +35,6 @@ impl Fabric {
             name,
             life,
         })
-    }
-
-    /// What the layers of this name on this fabric share. `make` is called where there is none, with
-    /// what it may give to a handler; it must not use the fabric's layers. Gone with the last owner. Local.
-    pub fn shared<T: Any + Send + Sync>(
-        &self,
-        name: &'static str,
-        make: impl FnOnce(&Weak<T>) -> T,
-    ) -> Arc<T> {
-        let mut layers = self.0.layers();
-        let taken = layers.entry(name).or_default();
-        let known = taken.shared.as_ref().and_then(Weak::upgrade);
-        if let Some(known) = known.and_then(|known| known.downcast::<T>().ok()) {
-            return known;
-        }
-        let made = Arc::new_cyclic(make);
-        let shared: Arc<dyn Any + Send + Sync> = made.clone();
-        taken.shared = Some(Arc::downgrade(&shared));
-        made
     }
 }
 

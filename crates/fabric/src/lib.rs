@@ -6,14 +6,15 @@
 //!   thread.
 //! * Messages: [`Fabric::send`], [`Fabric::recv`], their non-blocking forms in a [`Scope`] (borrowed
 //!   buffers) or owned, [`Fabric::recv_view`] (no copy at all), [`Fabric::probe`], cancel.
-//! * Active messages: [`Fabric::on`], [`Fabric::tell`], [`Fabric::request`].
+//! * Active messages: [`Fabric::on`], [`Fabric::tell`], [`Fabric::request`]. Requests that are answered later:
+//!   [`rpc`].
 //! * One-sided: [`Segment`] (mine), [`Remote`] (somebody's): put, get, atomics.
 //! * [`agent::run`]: the process that owns a node's shared memory and watches its peers.
 //!
 //! # Files
 //! `fabric` (join, peers) · `roster` (the units of a job) · `barrier` · `layer` ·
 //! `waiting` (the one wait loop, and who drives in it), `backoff`, `watch` (words that others store into) ·
-//! `message`, `scope`, `handle`, `view`, `direct` ·
+//! `message`, `scope`, `handle`, `view`, `direct` · `rpc/` (requests, responses, services) ·
 //! `segment`, `remote`, `far`, `gated` (one-sided) · `peer`, `config`, `error` ·
 //! `engine/` (takes frames, moves operations on) · `proto/` (one protocol per file) ·
 //! `matching` (tags, pure) · `ops` (operations in flight) · `wire` (what frames say) ·
@@ -59,6 +60,7 @@ mod peer;
 mod proto;
 mod remote;
 mod roster;
+pub mod rpc;
 mod scope;
 mod segment;
 #[cfg(feature = "testing")]

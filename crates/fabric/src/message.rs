@@ -5,6 +5,7 @@ use crate::fabric::{Core, Fabric};
 use crate::handle::{Handle, Received, Sent};
 use crate::ops::{Key, NO_SCOPE, Outcome as Ended, Status, Viewed, Work};
 use crate::proto::rendezvous::{push_eager, zeroed};
+use crate::rpc::KEPT;
 use crate::transport::Push;
 use crate::view::View;
 use crate::wire::kind;
@@ -12,7 +13,6 @@ use crate::{Error, Match, PeerId, Result};
 use samite_mem::SharedBytes;
 use samite_mem::lend::{ReadBuf, WriteBuf};
 use samite_mem::ring::Body;
-use std::time::Duration;
 
 impl Fabric {
     /// Sends `bytes` to a peer. Completion: local; small messages are on their way, large ones have
@@ -244,40 +244,41 @@ impl Fabric {
     /// [`Fabric::recv`], or of a handle that the panic drops: then it is lost.
     ///
     /// A handler must not own a clone of this fabric: the process would then never leave its domain.
+    ///
+    /// # Panics
+    /// From [`KEPT`] on numbers are Samite's own.
     pub fn on(
         &self,
         handler: u16,
         run: impl FnMut(PeerId, &[u8]) -> Option<Vec<u8>> + Send + 'static,
     ) {
-        self.0
-            .core
-            .lock()
-            .engine
-            .handlers
-            .insert(handler, Box::new(run));
+        assert!(
+            handler < KEPT,
+            "handler {handler:#x} is one of Samite's own"
+        );
+        let engine = &mut self.0.core.lock().engine;
+        engine.handlers.insert(handler, Box::new(run));
     }
 
     /// Sends an active message without a reply. Completion: local.
     pub fn tell(&self, to: PeerId, handler: u16, bytes: &[u8]) -> Result<()> {
-        self.tell_within(self.deadline(), to, handler, bytes)
-    }
-
-    /// As [`Fabric::tell`], with another deadline than the fabric's.
-    pub fn tell_within(
-        &self,
-        deadline: Duration,
-        to: PeerId,
-        handler: u16,
-        bytes: &[u8],
-    ) -> Result<()> {
-        let posted = self.post_active(to, handler, bytes, false, deadline);
-        posted.map(|_| ())
+        of_users(to, handler)?;
+        self.post_active(to, handler, bytes, false).map(|_| ())
     }
 
     /// Sends an active message whose handler answers. [`Handle::wait`] gives the reply.
     pub fn request(&self, to: PeerId, handler: u16, bytes: &[u8]) -> Result<Handle<Vec<u8>>> {
-        let key = self.post_active(to, handler, bytes, true, self.deadline())?;
+        of_users(to, handler)?;
+        let key = self.post_active(to, handler, bytes, true)?;
         Ok(Handle::new(self.clone(), key))
+    }
+}
+
+/// Whether users may name this handler.
+fn of_users(peer: PeerId, handler: u16) -> Result<()> {
+    match handler < KEPT {
+        true => Ok(()),
+        false => Err(Error::NoHandler { peer, handler }),
     }
 }
 

@@ -71,6 +71,8 @@ pub(crate) enum Work {
     Collect(Box<Collect>),
     /// Waits for a reply to an active message.
     Reply,
+    /// A request to a service that was not taken: too much waits there, or nobody serves yet.
+    Refused { is_busy: bool },
     /// Waits for the rest of a long reply: so many bytes.
     ReplyParts { bytes: Vec<u8>, left: u64 },
     /// Waits for the bytes of a get.

@@ -15,7 +15,7 @@ use crate::node::{Entry, SEGMENTS_MAX, segment_id};
 use crate::proto::active::LOOK_UP;
 use crate::remote::{Remote, Way};
 use crate::transport::Rma;
-use crate::{Error, PeerId, Result};
+use crate::{Error, Handle, PeerId, Result};
 use bytemuck::Pod;
 use samite_mem::SharedBytes;
 use samite_mem::lease::{LeasedBlock, OwnEntry, Seen, Shared};
@@ -120,8 +120,9 @@ impl Fabric {
     /// in the owner's directory; else the owner is asked.
     pub fn look_up(&self, peer: PeerId, segment: u32) -> Result<Option<SegmentKey>> {
         if !self.caps_to(peer).shares_node {
-            let asked = self.request(peer, LOOK_UP, &segment.to_le_bytes())?;
-            return Ok(asked.wait()?.first_chunk().map(SegmentKey::from_bytes));
+            let asked = self.post_active(peer, LOOK_UP, &segment.to_le_bytes(), true)?;
+            let key: Vec<u8> = Handle::new(self.clone(), asked).wait()?;
+            return Ok(key.first_chunk().map(SegmentKey::from_bytes));
         }
         let core = self.0.core.lock();
         if let Some(error) = core.engine.gone(peer) {

@@ -361,29 +361,17 @@ impl Fabric {
         if let Some(value) = done() {
             return Ok(value);
         }
-        self.wait_for_words(self.deadline(), what, whom, &mut done)
-    }
-
-    /// As [`Fabric::wait_until`], with another deadline than the fabric's.
-    pub fn wait_until_within<T>(
-        &self,
-        deadline: Duration,
-        what: &'static str,
-        whom: &[PeerId],
-        mut done: impl FnMut() -> Option<T>,
-    ) -> Result<T> {
-        self.wait_for_words(deadline, what, whom, &mut done)
+        self.wait_for_words(what, whom, &mut done)
     }
 
     fn wait_for_words<T>(
         &self,
-        deadline: Duration,
         what: &'static str,
         whom: &[PeerId],
         done: &mut dyn FnMut() -> Option<T>,
     ) -> Result<T> {
         let words = OfWords { done, found: None };
-        self.wait_for(&Wait::of(deadline, what, whom), PARK_FOR_WORD, words)
+        self.wait_for(&Wait::of(self.deadline(), what, whom), PARK_FOR_WORD, words)
     }
 
     /// As [`Fabric::wait_until`], for whoever has operations of its own to move on meanwhile: `step` is

@@ -58,11 +58,6 @@ impl Fabric {
 
     /// As [`Fabric::lost`], for one life of a peer: when another process has its number by now, it is lost.
     pub fn lost_life(&self, peer: PeerId, incarnation: u32) -> Option<Error> {
-        let core = self.0.core.lock();
-        let info = core.engine.peers.get(peer);
-        let info = info.and_then(|peer| peer.info.as_ref());
-        let is_another = info.is_some_and(|info| info.incarnation != incarnation);
-        let lost = is_another.then_some(Error::PeerLost { peer, incarnation });
-        lost.or_else(|| core.engine.gone(peer))
+        self.0.core.lock().engine.lost_life(peer, incarnation)
     }
 }

@@ -1,12 +1,11 @@
 //! One process that writes or reads: its questions, and the answers to them.
 
-use crate::protocol::{Answer, KeeperInfo, Peer, Request, Ticket};
-use crate::service::{self, CLIENT, KeeperAsk, Letter, Room, Service};
+use crate::protocol::{self, Answer, KeeperInfo, Peer, Request, Ticket};
+use crate::service::{self, KeeperAnswer, KeeperAsk, Letter, Room, Service, life};
 use crate::{Error, Result};
-use samite_fabric::{Fabric, Identity, Layer, PeerId};
-use std::collections::{BTreeMap, VecDeque};
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use samite_fabric::rpc::{Call, Service as Number};
+use samite_fabric::{Fabric, Identity, Layer};
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// What the steward may need beyond the patience that it was given.
@@ -21,29 +20,16 @@ const PAUSE: Duration = Duration::from_millis(2);
 /// How long a wait gives its processor away before it rests as the fabric does.
 const GIVING_WAY: Duration = Duration::from_micros(200);
 
-/// Questions of this process so far. An answer that comes late is to none of a stage that was opened since.
-static ASKED: AtomicU64 = AtomicU64::new(0);
-
 /// What stages are called among the layers of a fabric.
 const LAYER: &str = "stage";
 
-/// The answers that have come over a fabric, for all of its desks. The handler that puts them there does not own it: it
-/// ends with the last desk.
-#[derive(Default)]
-struct Inbox(Mutex<Answers>);
-
-#[derive(Default)]
-struct Answers {
-    letters: VecDeque<Letter>,
-    /// Questions whose answers somebody wants, and of whom. Others are dropped as they come.
-    awaited: BTreeMap<Ticket, Peer>,
-}
+/// What a process that begins waits for.
+const STEWARD: &str = "the steward of streams";
 
 /// Where this process asks, and waits for answers. Streams share it.
 pub(crate) struct Desk {
     pub(crate) fabric: Fabric,
     pub(crate) steward: Peer,
-    inbox: Arc<Inbox>,
     /// In a domain of one process: the service, turned by whoever waits, and the right to be the only one.
     service: Option<Mutex<(Service, Layer)>>,
 }
@@ -51,47 +37,23 @@ pub(crate) struct Desk {
 impl Desk {
     pub(crate) fn new(fabric: &Fabric) -> Result<Desk> {
         // In a domain of one process nobody else can be it.
-        let alone = fabric.domain().is_none();
-        let only = match alone {
-            true => Some(fabric.layer(LAYER).ok_or(Error::SecondStage)?),
-            false => None,
+        let service = match fabric.domain() {
+            None => {
+                let only = fabric.layer(LAYER).ok_or(Error::SecondStage)?;
+                let service = Service::steward(fabric, Room::of_memory(u64::MAX));
+                Some(Mutex::new((service, only)))
+            }
+            Some(_) => None,
         };
-        let inbox = Inbox::of(fabric);
-        let room = Room::of_memory(u64::MAX);
-        let serve = |only| Mutex::new((Service::steward(fabric, room), only));
-        let service = only.map(serve);
-        let steward = match alone {
-            true => service::own(fabric),
-            false => await_steward(fabric)?,
+        let steward = match service {
+            Some(_) => service::own(fabric),
+            None => await_steward(fabric)?,
         };
         Ok(Desk {
             fabric: fabric.clone(),
             steward,
-            inbox,
             service,
         })
-    }
-
-    /// A number for a question to the steward, whose answer is kept from now on until it is taken or
-    /// [given up](Desk::give_up).
-    pub(crate) fn ticket(&self) -> Ticket {
-        self.ticket_for(self.steward)
-    }
-
-    fn ticket_for(&self, whom: Peer) -> Ticket {
-        // ORDERING: Relaxed: the numbers differ, nothing else follows from them.
-        let ticket = Ticket(1 + ASKED.fetch_add(1, Ordering::Relaxed));
-        self.inbox.answers().awaited.insert(ticket, whom);
-        ticket
-    }
-
-    /// Nobody wants the answer to this question any more.
-    pub(crate) fn give_up(&self, ticket: Ticket) {
-        let mut answers = self.inbox.answers();
-        answers.awaited.remove(&ticket);
-        answers
-            .letters
-            .retain(|letter| ticket_of(letter) != Some(ticket));
     }
 
     /// How long a question may wait at the steward.
@@ -107,32 +69,37 @@ impl Desk {
 
     /// Tells the steward; no answer comes.
     pub(crate) fn tell(&self, request: Request) -> Result<()> {
-        service::send(&self.fabric, self.steward, &Letter::Request(request))?;
+        let bytes = protocol::encode(&Letter::Request(request));
+        let deadline = self.fabric.deadline();
+        self.fabric
+            .note(Number::STAGING, life(self.steward), deadline, &bytes)?;
         self.serve();
         Ok(())
     }
 
-    /// Tells the steward a question whose answer is waited for by [`Desk::answer`], perhaps more than once. One that could not be
-    /// told has no answer.
-    pub(crate) fn ask_later(&self, question: impl FnOnce(Ticket) -> Request) -> Result<Ticket> {
-        let ticket = self.ticket();
-        match self.tell(question(ticket)) {
-            Ok(()) => Ok(ticket),
-            Err(error) => {
-                self.give_up(ticket);
-                Err(error)
-            }
-        }
+    /// Asks the steward a question whose answer is waited for by [`Desk::answer`], perhaps more than once. One that is
+    /// dropped is forgotten.
+    pub(crate) fn ask_later(&self, question: impl FnOnce(Ticket) -> Request) -> Result<Call> {
+        let encode = |id| protocol::encode(&Letter::Request(question(Ticket(id))));
+        self.call(self.steward, encode)
+    }
+
+    fn call(&self, whom: Peer, encode: impl FnOnce(u64) -> Vec<u8>) -> Result<Call> {
+        let deadline = self.fabric.deadline();
+        let call = self
+            .fabric
+            .call(Number::STAGING, life(whom), deadline, encode)?;
+        self.serve();
+        Ok(call)
     }
 
     /// Asks the steward, and waits for the answer. A fault is an error.
     pub(crate) fn ask(
         &self,
         what: &'static str,
-        ticket: Ticket,
-        request: Request,
+        question: impl FnOnce(Ticket) -> Request,
     ) -> Result<Answer> {
-        self.ask_within(self.fabric.deadline(), what, ticket, request)
+        self.ask_within(self.fabric.deadline(), what, question)
     }
 
     /// As [`Desk::ask`], for a question with another deadline than the fabric's.
@@ -140,22 +107,16 @@ impl Desk {
         &self,
         deadline: Duration,
         what: &'static str,
-        ticket: Ticket,
-        request: Request,
+        question: impl FnOnce(Ticket) -> Request,
     ) -> Result<Answer> {
-        let answer = self
-            .tell(request)
-            .and_then(|()| self.answer_within(deadline, what, ticket));
-        if answer.is_err() {
-            self.give_up(ticket);
-        }
-        answer
+        let mut call = self.ask_later(question)?;
+        self.answer_within(deadline, what, &mut call)
     }
 
-    /// Waits for the answer to a question that was told before, which is kept if it comes later: after a time-out, and only then,
-    /// it can be waited for again. A fault is an error.
-    pub(crate) fn answer(&self, what: &'static str, ticket: Ticket) -> Result<Answer> {
-        self.answer_within(self.fabric.deadline(), what, ticket)
+    /// Waits for the answer to a question that was asked before: after a time-out, and only then, it can be waited for
+    /// again. A fault is an error.
+    pub(crate) fn answer(&self, what: &'static str, call: &mut Call) -> Result<Answer> {
+        self.answer_within(self.fabric.deadline(), what, call)
     }
 
     /// As [`Desk::answer`], with another deadline than the fabric's.
@@ -163,18 +124,11 @@ impl Desk {
         &self,
         deadline: Duration,
         what: &'static str,
-        ticket: Ticket,
+        call: &mut Call,
     ) -> Result<Answer> {
-        let found = self.wait(deadline, what, (self.steward, false), ticket);
-        let is_open =
-            |error: &Error| matches!(error, Error::Fabric(samite_fabric::Error::Timeout { .. }));
-        if found.as_ref().is_err_and(|error| !is_open(error)) {
-            self.give_up(ticket);
-        }
-        match found? {
-            Letter::Answer(_, Answer::Failed(fault)) => Err(fault.into()),
-            Letter::Answer(_, answer) => Ok(answer),
-            other => Err(Error::Nonsense(format!("{other:?}"))),
+        match decoded(&self.wait(deadline, what, call)?)? {
+            Answer::Failed(fault) => Err(fault.into()),
+            answer => Ok(answer),
         }
     }
 
@@ -184,19 +138,11 @@ impl Desk {
         &self,
         deadline: Duration,
         keeper: Peer,
-        make: impl FnOnce(Ticket) -> KeeperAsk,
+        ask: KeeperAsk,
     ) -> Result<Vec<u8>> {
-        let slot = PeerId(keeper.slot());
-        if let Some(lost) = self.fabric.lost_life(slot, keeper.incarnation()) {
-            return Err(lost.into());
-        }
-        let ticket = self.ticket_for(keeper);
-        let answer = service::send(&self.fabric, keeper, &Letter::Ask(make(ticket)))
-            .and_then(|()| self.wait(deadline, "a keeper of blocks", (keeper, true), ticket));
-        match answer.inspect_err(|_| self.give_up(ticket))? {
-            Letter::Kept(answer) => answer.result.map_err(Error::Keeper),
-            other => Err(Error::Nonsense(format!("{other:?}"))),
-        }
+        let mut call = self.call(keeper, |_| protocol::encode(&Letter::Ask(ask)))?;
+        let answer = self.wait(deadline, "a keeper of blocks", &mut call)?;
+        decoded::<KeeperAnswer>(&answer)?.map_err(Error::Keeper)
     }
 
     /// The staging servers of the domain: all ranks of a program of which one is there.
@@ -207,8 +153,7 @@ impl Desk {
         let begin = Instant::now();
         let deadline = self.fabric.deadline();
         loop {
-            let ticket = self.ticket();
-            let answer = self.ask("the staging servers", ticket, Request::Keepers { ticket })?;
+            let answer = self.ask("the staging servers", |ticket| Request::Keepers { ticket })?;
             let Answer::Keepers { mut keepers } = answer else {
                 return Err(Error::Nonsense(format!("{answer:?}")));
             };
@@ -246,65 +191,24 @@ impl Desk {
         !known.is_empty() && known.len() == servers.len() && known.iter().all(is_whole)
     }
 
-    /// Waits for an answer of a peer; where its slot `may_pass` to another process, it ends when that has happened.
-    fn wait(
-        &self,
-        deadline: Duration,
-        what: &'static str,
-        (of, may_pass): (Peer, bool),
-        ticket: Ticket,
-    ) -> Result<Letter> {
-        let whom = PeerId(of.slot());
-        let take = || self.take(ticket);
-        let lost = || match may_pass {
-            true => self.fabric.lost_life(whom, of.incarnation()),
-            false => None,
-        };
+    fn wait(&self, deadline: Duration, what: &'static str, call: &mut Call) -> Result<Vec<u8>> {
         let deadline = deadline.saturating_add(GRACE);
-        let whom: &[PeerId] = if whom == self.fabric.me() {
-            &[]
-        } else {
-            &[whom]
-        };
-        let serves = self.service.is_some();
-        let found = match serves || may_pass {
-            // A service of this process has to work for its own answer.
-            true => self
-                .fabric
-                .wait_stepping_within(
-                    deadline,
-                    what,
-                    whom,
-                    || {
-                        self.serve();
-                        take().map(Ok).or_else(|| lost().map(Err))
-                    },
-                    || self.inbox.answers().position(ticket).is_some(),
-                )
-                .flatten(),
-            false => match self.give_way(take) {
-                Some(letter) => Ok(letter),
-                None => self.fabric.wait_until_within(deadline, what, whom, take),
-            },
-        };
-        Ok(found?)
-    }
-
-    /// An answer that has come.
-    fn take(&self, ticket: Ticket) -> Option<Letter> {
-        let mut answers = self.inbox.answers();
-        let at = answers.position(ticket)?;
-        answers.awaited.remove(&ticket);
-        answers.letters.remove(at)
+        if self.service.is_some() {
+            return Ok(call.wait_stepping(deadline, what, || self.serve())?);
+        }
+        match self.give_way(call) {
+            Some(answer) => Ok(answer?),
+            None => Ok(call.wait(deadline, what)?),
+        }
     }
 
     /// Looks for an answer without spinning: the steward has no processor of its own, and where the units of a job fill the
     /// machine, one that spins keeps it from answering.
-    fn give_way(&self, take: impl Fn() -> Option<Letter>) -> Option<Letter> {
+    fn give_way(&self, call: &mut Call) -> Option<samite_fabric::Result<Vec<u8>>> {
         let begin = Instant::now();
         loop {
             self.fabric.progress();
-            match take() {
+            match call.take() {
                 None if begin.elapsed() < GIVING_WAY => std::thread::yield_now(),
                 found => return found,
             }
@@ -323,96 +227,26 @@ impl Desk {
     }
 }
 
-impl Inbox {
-    /// That of a fabric.
-    fn of(fabric: &Fabric) -> Arc<Inbox> {
-        fabric.shared(LAYER, |inbox| {
-            receive(fabric, inbox.clone());
-            Inbox::default()
-        })
-    }
-
-    /// Nobody panics with half of a change made.
-    fn answers(&self) -> MutexGuard<'_, Answers> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl Answers {
-    fn position(&self, ticket: Ticket) -> Option<usize> {
-        let is_it = |letter: &Letter| ticket_of(letter) == Some(ticket);
-        self.letters.iter().position(is_it)
-    }
-}
-
-/// Keeps the answers that somebody waits for, of whom it asked, as long as there is a desk.
-fn receive(fabric: &Fabric, inbox: Weak<Inbox>) {
-    let own = fabric.incarnation();
-    fabric.on(CLIENT, move |from, bytes| {
-        let inbox = inbox.upgrade()?;
-        let (from, letter) = service::open(from, own, bytes)?;
-        let mut answers = inbox.answers();
-        let asked = ticket_of(&letter).and_then(|ticket| answers.awaited.get(&ticket));
-        match asked == Some(&from) {
-            true => answers.letters.push_back(letter),
-            false => tracing::debug!(%from, ?letter, "an answer that nobody waits for"),
-        }
-        None
-    });
-}
-
-/// The question that a letter answers.
-fn ticket_of(letter: &Letter) -> Option<Ticket> {
-    match letter {
-        Letter::Answer(ticket, _) => Some(*ticket),
-        Letter::Kept(answer) => Some(answer.ticket),
-        Letter::Request(_) | Letter::Order(_) | Letter::Ask(_) => None,
-    }
+/// What an answer says.
+fn decoded<'a, T: serde::Deserialize<'a>>(bytes: &'a [u8]) -> Result<T> {
+    let nonsense = || Error::Nonsense(format!("an answer of {} bytes", bytes.len()));
+    protocol::decode(bytes).ok_or_else(nonsense)
 }
 
 /// The steward of a domain, which may be about to begin. One that is there has as long to answer as every peer.
 pub(crate) fn await_steward(fabric: &Fabric) -> Result<Peer> {
+    use samite_fabric::Error::{NoHandler, Timeout};
     let deadline = fabric.deadline();
-    let appear = |what, find: &dyn Fn() -> Option<Result<Peer>>| {
-        let deadline = deadline.min(BEGINNING);
-        match fabric.wait_stepping_within(deadline, what, &[], find, || false) {
-            Ok(found) => found,
-            Err(samite_fabric::Error::Timeout { .. }) => Err(Error::NoSteward),
-            Err(error) => Err(error.into()),
-        }
+    let find = || service::find_steward(fabric);
+    let within = deadline.min(BEGINNING);
+    let steward = match fabric.wait_stepping_within(within, STEWARD, &[], find, || false) {
+        Err(Timeout { .. }) => return Err(Error::NoSteward),
+        found => found?,
     };
-    let there = || service::find_steward(fabric).map(Ok);
-    let steward = appear("the steward of streams", &there)?;
-    let listening = || {
-        let takes = service::takes_letters(fabric, steward);
-        takes.map(|takes| takes.then_some(steward)).transpose()
-    };
-    appear("the steward of streams", &listening)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use samite_fabric::Config;
-
-    /// Who asks again and again is not to remember every question that could not be told.
-    #[test]
-    fn a_question_that_was_not_told_is_forgotten() {
-        let fabric = Fabric::alone(Identity::by_hand("reader"), Config::default()).unwrap();
-        let desk = Desk {
-            inbox: Inbox::of(&fabric),
-            fabric,
-            // Nobody has this place.
-            steward: Peer::new(7, 1),
-            service: None,
-        };
-        for _ in 0..3 {
-            let asked = desk.ask_later(|ticket| Request::Figures { ticket });
-            assert!(asked.is_err(), "{asked:?}");
-            let ticket = desk.ticket();
-            let told = desk.ask("figures", ticket, Request::Figures { ticket });
-            assert!(told.is_err(), "{told:?}");
-            assert!(desk.inbox.answers().awaited.is_empty());
-        }
+    // An empty request is answered as soon as there is a service.
+    let mut hello = fabric.call(Number::STAGING, life(steward), deadline, |_| Vec::new())?;
+    match hello.wait(deadline, STEWARD) {
+        Err(NoHandler { .. }) => Err(Error::NoSteward),
+        answered => Ok(answered.map(|_| steward)?),
     }
 }

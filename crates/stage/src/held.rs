@@ -336,7 +336,7 @@ impl Buffers {
 
     fn load_some(&self, at: &BufferAt, offset: u64, len: u64) -> Result<Vec<u8>> {
         let deadline = self.desk.fabric.deadline();
-        let ask = |ticket| KeeperAsk::Load(ticket, at.buffer, offset, len);
+        let ask = KeeperAsk::Load(at.buffer, offset, len);
         let bytes = self.desk.ask_keeper(deadline, at.keeper, ask)?;
         if bytes.len() as u64 != len {
             let there = bytes.len();

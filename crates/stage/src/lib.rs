@@ -13,7 +13,7 @@
 //!   decide: [`protocol::Steward`], [`protocol::stream`], [`protocol::governor`], [`protocol::queue`].
 //!
 //! # Files
-//! `stage` (how a process begins) · `writer`, `put`, `slots`, `staged`, `last` (read in place while the next is written) · `reader`, `step`, `held`, `contents` · `watch` · `desk` (questions) · `service/` (who answers) ·
+//! `stage` (how a process begins) · `writer`, `put`, `slots`, `staged`, `last` (read in place while the next is written) · `reader`, `step`, `held`, `contents` · `watch` · `desk` (asks by [`samite_fabric::rpc`]) · `service/` (who answers) ·
 //! `method/` (where blocks go) · `file/` · `array` · `element` · `process` (which life of one) · `space/{region, copy, grid, cover}` · `index/{grid, tree}` · `placement/{mod, figures}` ·
 //! `protocol/{message, layout, fault, figures, queue, governor, watch, opening, steward, stream/*}`
 //!

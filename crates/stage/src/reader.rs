@@ -13,6 +13,7 @@ use crate::protocol::{
 };
 use crate::step::StepReader;
 use crate::{Error, Result};
+use samite_fabric::rpc::Call;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -51,7 +52,7 @@ struct Kept {
     stream: String,
     contents: Option<(Arc<Contents>, Counts)>,
     /// A question that was not answered in time.
-    late: Option<(Ticket, Asked)>,
+    late: Option<(Call, Asked)>,
     /// What came of it since: what is next.
     ready: Option<Taken>,
     /// How long it waits for a step of writers that live; `None`: as long as they take.
@@ -256,15 +257,14 @@ impl Kept {
         timeout: Option<Duration>,
         patience: u64,
     ) -> Result<(Kept, u64)> {
-        let ticket = desk.ticket();
-        let request = Request::OpenReader {
+        let question = |ticket| Request::OpenReader {
             ticket,
             stream: stream.to_owned(),
             reader: Box::new(reader),
             patience,
             gives_up: timeout.is_some(),
         };
-        let (id, taken) = match desk.ask("opening a stream for reading", ticket, request)? {
+        let (id, taken) = match desk.ask("opening a stream for reading", question)? {
             Answer::Reading { reader, taken } => (reader, taken),
             other => return Err(Error::Nonsense(format!("{other:?}"))),
         };
@@ -296,10 +296,10 @@ impl Kept {
     /// A question that the steward did not answer in time is still open, and its answer may be a step that this rank has
     /// taken: it is waited for, so that no step is passed over, or held for nobody. That the next one was lost is said, too.
     fn catch_up(&mut self) -> Result<()> {
-        let Some((ticket, asked)) = self.late.take() else {
+        let Some((call, asked)) = self.late.take() else {
             return Ok(());
         };
-        match (self.answer(ticket, asked), asked) {
+        match (self.answer(call, asked), asked) {
             (Ok(Taken::Waiting(_)), _) => {}
             (Ok(taken), Asked::Next) => self.ready = Some(taken),
             (Ok(_) | Err(Error::Fault(_)), Asked::At(_))
@@ -325,7 +325,7 @@ impl Kept {
     /// Waits for `left`, and no longer than the fabric's deadline.
     fn ask_once(&mut self, asked: Asked, left: Option<Duration>) -> Result<Taken> {
         let (reader, patience) = (self.id, self.desk.patience_of(left));
-        let ticket = self.desk.ask_later(|ticket| match asked {
+        let call = self.desk.ask_later(|ticket| match asked {
             Asked::Next => Request::Next {
                 ticket,
                 reader,
@@ -338,18 +338,19 @@ impl Kept {
                 patience,
             },
         })?;
-        self.answer(ticket, asked)
+        self.answer(call, asked)
     }
 
-    fn answer(&mut self, ticket: Ticket, asked: Asked) -> Result<Taken> {
-        match self.desk.answer("the next step of a stream", ticket) {
+    fn answer(&mut self, mut call: Call, asked: Asked) -> Result<Taken> {
+        let ticket = Ticket(call.id());
+        match self.desk.answer("the next step of a stream", &mut call) {
             Ok(Answer::Step(record)) => self.hold(ticket, record).map(Taken::Step),
             Ok(Answer::End(end)) => Ok(Taken::End(end)),
             Ok(Answer::Waiting(fault)) => Ok(Taken::Waiting(fault)),
             Ok(other) => Err(Error::Nonsense(format!("{other:?}"))),
             Err(error) => {
                 if matches!(error, Error::Fabric(samite_fabric::Error::Timeout { .. })) {
-                    self.late = Some((ticket, asked));
+                    self.late = Some((call, asked));
                 }
                 Err(error)
             }
@@ -422,9 +423,6 @@ impl Iterator for Reader {
 
 impl Drop for Kept {
     fn drop(&mut self) {
-        if let Some((ticket, _)) = self.late {
-            self.desk.give_up(ticket);
-        }
         let _ = self.desk.tell(Request::CloseReader { reader: self.id });
     }
 }

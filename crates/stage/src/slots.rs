@@ -103,7 +103,7 @@ impl Slots {
             Some(borrowed) => Ok(Memory::Here(borrowed)),
             None => {
                 let deadline = self.desk.fabric.deadline();
-                let ask = |ticket| KeeperAsk::Open(ticket, at.buffer);
+                let ask = KeeperAsk::Open(at.buffer);
                 self.desk.ask_keeper(deadline, at.keeper, ask)?;
                 Ok(Memory::There(self.desk.fabric.attach(key)?, Vec::new()))
             }
@@ -145,14 +145,13 @@ impl Slots {
         let began = Instant::now();
         loop {
             let left = self.timeout.map(|all| all.saturating_sub(began.elapsed()));
-            let ticket = self.desk.ticket();
-            let request = Request::Reserve {
+            let question = |ticket| Request::Reserve {
                 ticket,
                 writer: self.writer,
                 wants: wants(&needs),
                 patience: self.desk.patience_of(left),
             };
-            match self.desk.ask("memory for a step", ticket, request)? {
+            match self.desk.ask("memory for a step", question)? {
                 Answer::Begun { buffers } => return self.open(needs, buffers),
                 // Whoever has the memory lives, and lets go of it some time.
                 Answer::Waiting(_) if left.is_none_or(|left| !left.is_zero()) => {}

@@ -121,10 +121,9 @@ impl Stage {
     /// # Errors
     /// The steward does not answer.
     pub fn overview(&self, patience: Duration) -> Result<Overview> {
-        let ticket = self.desk.ticket();
-        let request = Request::Figures { ticket };
         let what = "how the streams stand";
-        let figures = match self.desk.ask_within(patience, what, ticket, request)? {
+        let question = |ticket| Request::Figures { ticket };
+        let figures = match self.desk.ask_within(patience, what, question)? {
             Answer::Figures(figures) => figures,
             other => return Err(Error::Nonsense(format!("{other:?}"))),
         };

@@ -22,10 +22,9 @@
 use crate::array::Selection;
 use crate::desk::Desk;
 use crate::method::{Method, Settings};
-use crate::protocol::{
-    Answer, EndOfStream, Fault, Interest, News, Request, Start, Step, Ticket, WatchId,
-};
+use crate::protocol::{Answer, EndOfStream, Fault, Interest, News, Request, Start, Step, WatchId};
 use crate::{Error, Result, SpaceError};
+use samite_fabric::rpc::Call;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -56,7 +55,7 @@ pub struct Watch {
     id: WatchId,
     next: Option<Step>,
     /// A question that the steward did not answer in time.
-    late: Option<Ticket>,
+    late: Option<Call>,
     ended: Option<EndOfStream>,
 }
 
@@ -123,16 +122,16 @@ impl Watching {
         if self.method == Method::File {
             return Err(Error::NoNews { stream });
         }
-        let ticket = desk.ticket();
-        let request = Request::OpenWatch {
+        let interest = Box::new(self.interest?);
+        let question = |ticket| Request::OpenWatch {
             ticket,
             stream: stream.clone(),
-            interest: Box::new(self.interest?),
+            interest,
             start: self.start,
             most: self.most,
             patience: desk.patience(),
         };
-        match desk.ask("a stream to subscribe to", ticket, request)? {
+        match desk.ask("a stream to subscribe to", question)? {
             Answer::Watching { watch } => Ok(Watch {
                 desk,
                 stream,
@@ -155,11 +154,11 @@ impl Watch {
     /// got; the next call goes on after that step.
     pub fn next(&mut self, deadline: Duration) -> Result<Option<News>> {
         let deadline = deadline.min(LONGEST);
-        let ticket = match self.late.take() {
-            Some(ticket) => ticket,
+        let mut call = match self.late.take() {
+            Some(call) => call,
             None => self.ask(deadline)?,
         };
-        let answer = self.desk.answer_within(deadline, WAITED_FOR, ticket);
+        let answer = self.desk.answer_within(deadline, WAITED_FOR, &mut call);
         match answer {
             Ok(Answer::News(news)) => {
                 self.next = Some(news.next_step());
@@ -177,7 +176,7 @@ impl Watch {
                 match &error {
                     Error::Fault(Fault::NoSuchBox { step, .. }) => self.next = Some(step + 1),
                     // The question is still open, and its answer would be lost.
-                    Error::Fabric(samite_fabric::Error::Timeout { .. }) => self.late = Some(ticket),
+                    Error::Fabric(samite_fabric::Error::Timeout { .. }) => self.late = Some(call),
                     _ => {}
                 }
                 Err(error)
@@ -185,7 +184,7 @@ impl Watch {
         }
     }
 
-    fn ask(&self, deadline: Duration) -> Result<Ticket> {
+    fn ask(&self, deadline: Duration) -> Result<Call> {
         self.desk.ask_later(|ticket| Request::Watch {
             ticket,
             watch: self.id,
@@ -217,9 +216,6 @@ impl Watch {
 
 impl Drop for Watch {
     fn drop(&mut self) {
-        if let Some(ticket) = self.late {
-            self.desk.give_up(ticket);
-        }
         // Who does not hear of it hears of the end of this process.
         let _ = self.desk.tell(Request::CloseWatch { watch: self.id });
     }

@@ -99,8 +99,7 @@ impl Writer {
             Method::Server => Some(desk.await_servers(stream)?),
             _ => None,
         };
-        let ticket = desk.ticket();
-        let request = Request::OpenWriter {
+        let question = |ticket| Request::OpenWriter {
             ticket,
             stream: stream.to_owned(),
             program,
@@ -110,7 +109,7 @@ impl Writer {
             patience: desk.patience(),
             gives_up: settings.timeout.is_some(),
         };
-        let answer = desk.ask("opening a stream for writing", ticket, request)?;
+        let answer = desk.ask("opening a stream for writing", question)?;
         let Answer::Writing {
             writer,
             next,
@@ -205,17 +204,14 @@ impl Kept {
         let began = Instant::now();
         loop {
             let left = self.timeout.map(|all| all.saturating_sub(began.elapsed()));
-            let ticket = self.desk.ticket();
-            let request = Request::Begin {
+            let question = |ticket| Request::Begin {
                 ticket,
                 writer: self.id,
                 step: self.next,
                 wants: wants(&self.needs),
                 patience: self.desk.patience_of(left),
             };
-            let answer = self
-                .desk
-                .ask("a step of a stream to begin", ticket, request);
+            let answer = self.desk.ask("a step of a stream to begin", question);
             let buffers = match answer {
                 Ok(Answer::Begun { buffers }) => buffers,
                 // A commit was taken whose answer did not come in time.
@@ -315,14 +311,13 @@ impl Kept {
             // Without an answer it is not known which one the coordinator knows.
             self.known = None;
         }
-        let ticket = self.desk.ticket();
-        let request = Request::Commit {
+        let question = |ticket| Request::Commit {
             ticket,
             writer: self.id,
             part,
             keep,
         };
-        match self.desk.ask("a step to be committed", ticket, request)? {
+        match self.desk.ask("a step to be committed", question)? {
             Answer::Committed => {}
             other => return Err(Error::Nonsense(format!("{other:?}"))),
         }
@@ -332,9 +327,9 @@ impl Kept {
     }
 
     fn close(mut self) -> Result<()> {
-        let (ticket, writer) = (self.desk.ticket(), self.id);
-        let request = Request::CloseWriter { ticket, writer };
-        match self.desk.ask("a stream to be closed", ticket, request)? {
+        let writer = self.id;
+        let question = |ticket| Request::CloseWriter { ticket, writer };
+        match self.desk.ask("a stream to be closed", question)? {
             Answer::Closed => {}
             other => return Err(Error::Nonsense(format!("{other:?}"))),
         }

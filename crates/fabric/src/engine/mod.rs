@@ -27,6 +27,7 @@ use crate::ops::{ClaimWords, Ending, Key, Ops, Status, Then, Work};
 use crate::peer::PeerMap;
 use crate::proto::rma::Piece;
 use crate::proto::view::Views;
+use crate::rpc::Inbox;
 use crate::transport::{Caps, Change, Completed, Incoming, Registration, RemoteKey, Sink};
 use crate::wire::{kind, kinds};
 use crate::{CostModel, Error, Mask, PeerId, PeerInfo};
@@ -38,6 +39,7 @@ use samite_mem::ring::Body;
 use smallvec::SmallVec;
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};
+use std::sync::{Arc, Mutex};
 
 /// A handler of active messages: takes the sender and the bytes, may return a reply.
 pub(crate) type Handler = Box<dyn FnMut(PeerId, &[u8]) -> Option<Vec<u8>> + Send>;
@@ -142,6 +144,7 @@ pub(crate) struct Engine {
     pub(crate) peers: PeerMap<Peer>,
     pub(crate) active: VecDeque<Key>,
     pub(crate) handlers: HashMap<u16, Handler>,
+    pub(crate) services: HashMap<u16, Arc<Mutex<Inbox>>>,
     pub(crate) offered: HashMap<u32, Offered>,
     /// What the transport's RMA is doing, by the id of it.
     pub(crate) pieces: HashMap<u64, Piece>,
@@ -192,6 +195,7 @@ impl Engine {
             node,
             active: VecDeque::new(),
             handlers: HashMap::new(),
+            services: HashMap::new(),
             offered: HashMap::new(),
             pieces: HashMap::new(),
             started_pieces: 0,
@@ -249,6 +253,14 @@ impl Engine {
         }
         let why = known.and_then(|known| known.gone.clone());
         Some(why.unwrap_or(Error::NoSuchPeer(peer)))
+    }
+
+    /// Why that life of a peer cannot be reached: it is lost when another process has its number by now, too.
+    pub(crate) fn lost_life(&self, peer: PeerId, incarnation: u32) -> Option<Error> {
+        let info = self.peers.get(peer).and_then(|peer| peer.info.as_ref());
+        let is_another = info.is_some_and(|info| info.incarnation != incarnation);
+        let lost = is_another.then_some(Error::PeerLost { peer, incarnation });
+        lost.or_else(|| self.gone(peer))
     }
 
     /// A process that the agent has seen as this peer: if this one never did, it has come and gone in between.
@@ -572,6 +584,11 @@ impl Engine {
     pub(crate) fn has_credit(&mut self, to: PeerId) -> bool {
         let peer = self.peer(to);
         peer.unanswered < crate::proto::CREDITS && peer.outbox.has_room()
+    }
+
+    /// Whether one more request that takes no credit may wait for a peer.
+    pub(crate) fn has_room(&mut self, to: PeerId) -> bool {
+        self.peer(to).outbox.has_room()
     }
 
     /// Queues a frame that carries few bytes.

@@ -27,6 +27,8 @@ use std::collections::VecDeque;
 const REQUESTS_MAX: u64 = 1 << 20;
 /// Replies of all kinds that wait for one peer. More are not asked for by anybody who takes them.
 const REPLIES_MAX: usize = 1 << 20;
+/// Responses of services that wait for one peer, of one frame each.
+const RESPONSES_MAX: usize = 16;
 /// Replies to what nobody here asked for (offers that are withdrawn, long active messages) that wait for one
 /// peer: one that reads what it is told never has so many.
 const UNASKED_MAX: usize = 1 << 12;
@@ -128,8 +130,13 @@ impl Queued {
         match self {
             Queued::Frame { kind, .. } => kind::is_answer(*kind),
             Queued::Send(_) | Queued::Unasked { .. } | Queued::Fence(_) => false,
-            Queued::Reply(_) | Queued::RemoteKey { .. } => true,
+            Queued::Reply(reply) => !reply.is_response(),
+            Queued::RemoteKey { .. } => true,
         }
+    }
+
+    fn is_response(&self) -> bool {
+        matches!(self, Queued::Reply(reply) if reply.is_response())
     }
 
     fn is_unasked(&self) -> bool {
@@ -143,6 +150,8 @@ pub(crate) struct Outbox {
     replies: VecDeque<Queued>,
     /// How many of the replies are answers to requests.
     answers: usize,
+    /// How many of them are responses of services.
+    responses: usize,
     /// How many of them are answers to what nobody here asked for.
     unasked: usize,
     /// Gets of the peer, served in order.
@@ -164,6 +173,17 @@ impl Outbox {
     /// Whether one more request may wait.
     pub(crate) fn has_room(&self) -> bool {
         self.requests.len() < CREDITS as usize && self.request_bytes < REQUESTS_MAX
+    }
+
+    /// Whether a service may respond: few responses wait, of one frame each, and few offers of long ones.
+    pub(crate) fn may_respond(&self) -> bool {
+        self.responses < RESPONSES_MAX && self.has_room()
+    }
+
+    /// Whether a request to a service may be refused: the peer reads what it is told, and what is left is enough for
+    /// what it asks otherwise.
+    pub(crate) fn may_refuse(&self) -> bool {
+        self.answers + self.responses < CREDITS as usize / 2
     }
 
     /// Whether the peer may ask for something that will be answered.
@@ -199,6 +219,7 @@ impl Outbox {
         match queued.class() {
             Class::Reply => {
                 self.answers += queued.is_answer() as usize;
+                self.responses += queued.is_response() as usize;
                 self.unasked += queued.is_unasked() as usize;
                 self.replies.push_front(queued);
             }
@@ -217,6 +238,7 @@ impl Outbox {
         match class {
             Class::Reply => {
                 self.answers -= queued.is_answer() as usize;
+                self.responses -= queued.is_response() as usize;
                 self.unasked -= queued.is_unasked() as usize;
             }
             Class::Request => self.request_bytes -= queued.body_bytes(),
@@ -234,6 +256,7 @@ impl Engine {
         match queued.class() {
             Class::Reply => {
                 peer.outbox.answers += queued.is_answer() as usize;
+                peer.outbox.responses += queued.is_response() as usize;
                 peer.outbox.unasked += queued.is_unasked() as usize;
                 peer.outbox.replies.push_back(queued);
             }

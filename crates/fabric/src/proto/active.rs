@@ -10,7 +10,8 @@
 //! waits, and a receiver takes no memory on the word of one that did not. Replies have the same maximum.
 
 use crate::engine::{Budget, Engine, Handler, Queued};
-use crate::ops::{Op, Outcome, Status, Then, Work};
+use crate::ops::{Key, Op, Outcome, Status, Then, Work};
+use crate::rpc::{Asked, Inbox, Life, Service};
 use crate::transport::{AnyTransport, Incoming, Push, Transport};
 use crate::wire::{Offer, Words, frame, kind};
 use crate::{Error, PeerId, SegmentKey};
@@ -33,6 +34,10 @@ const NO_HANDLER: u64 = 1;
 const TOO_LONG: u64 = 2;
 /// The handler panicked.
 const PANICKED: u64 = 3;
+/// Too much waits for the service.
+const BUSY: u64 = 4;
+/// Beside one of these: of a service, whose requests take no credit.
+const OF_SERVICE: u64 = 1 << 15;
 
 /// A reply on its way, in as many frames as it takes.
 #[derive(Debug)]
@@ -44,6 +49,10 @@ pub(crate) struct Reply {
 }
 
 impl Reply {
+    pub(crate) fn is_response(&self) -> bool {
+        self.status & 0xffff == OK | OF_SERVICE
+    }
+
     /// Sends what there is room and budget for; [`Push::Done`] when all of it has left.
     pub(crate) fn push(
         &mut self,
@@ -81,6 +90,9 @@ const LONG: &str = "long active message";
 /// The handler that every process has: it tells the key of a segment ([`crate::Fabric::look_up`]).
 pub(crate) const LOOK_UP: u16 = u16::MAX;
 
+/// What a long response of a service is sent to.
+const RESPONSE: u16 = u16::MAX - 1;
+
 impl Engine {
     /// Sends an active message; the operation of its reply, if one is wanted.
     pub(crate) fn send_active(
@@ -91,18 +103,22 @@ impl Engine {
         reply: bool,
     ) -> u64 {
         let request = if reply {
+            self.peer(to).unanswered += 1;
             self.ops.add(Some(to), "active message", Work::Reply)
         } else {
             0
         };
-        if reply {
-            self.peer(to).unanswered += 1;
-        }
+        self.post_active(to, handler, bytes, request);
+        request
+    }
+
+    /// Sends an active message whose reply ends that operation, or none.
+    pub(crate) fn post_active(&mut self, to: PeerId, handler: u16, bytes: &[u8], request: Key) {
         let caps = self.caps(to);
         if bytes.len() as u64 <= caps.body_max {
             let words = Words([handler as u64]).bytes();
             self.post_body(to, kind::ACTIVE, request, &words, bytes.to_vec());
-            return request;
+            return;
         }
         let buf = ReadBuf::owned(bytes.to_vec());
         let (address, len) = (buf.address(), buf.len());
@@ -128,13 +144,12 @@ impl Engine {
         // The place is never used (the bytes are private): its word carries the handler.
         let words = Words([a, b, c, handler as u64, e, f]).bytes();
         self.post(to, kind::ACTIVE_RTS, request, &words);
-        request
     }
 
     pub(crate) fn active_arrived(&mut self, frame: &Incoming<'_>) -> Result<(), &'static str> {
         let Words([handler]) = Words::<1>::read(frame.inline).ok_or("an active message")?;
         let handler = u16::try_from(handler).map_err(|_| "the number of a handler")?;
-        if frame.arg != 0 {
+        if frame.arg != 0 && !Service::is(handler) {
             self.may_ask(frame.from)?;
         }
         let body = super::eager::payload(frame, 8);
@@ -158,7 +173,7 @@ impl Engine {
             return Err("the length of a long active message");
         }
         let request = frame.arg;
-        if !self.handlers.contains_key(&handler) {
+        if !self.is_wanted(frame.from, handler, request) {
             self.post_unasked(frame.from, kind::ATS, offer.send)?;
             self.handle(frame.from, handler, request, &Body::Slice(&[]));
             return Ok(());
@@ -193,8 +208,84 @@ impl Engine {
         Some(key.to_bytes().to_vec())
     }
 
+    /// Puts what came for a service into its inbox. A request that is not taken is refused, if its sender reads what
+    /// it is told; an empty one only asks whether somebody serves.
+    pub(crate) fn asked(&mut self, from: PeerId, service: u16, request: Key, bytes: Vec<u8>) {
+        if service == RESPONSE {
+            if self.awaited(from, request).is_some() {
+                self.ops.finish(request, Ok(Outcome::Bytes(bytes)));
+            }
+            return;
+        }
+        let life = Life {
+            peer: from,
+            incarnation: self.incarnation(from),
+        };
+        let asked = Asked {
+            from: life,
+            id: (request != 0).then_some(request),
+            bytes,
+        };
+        let refused = match self.services.get(&service) {
+            None => NO_HANDLER,
+            Some(_) if asked.bytes.is_empty() => OK,
+            Some(inbox) if Inbox::push(inbox, asked) => return,
+            Some(_) => BUSY,
+        };
+        if request == 0 {
+            tracing::warn!(%from, service, refused, "a note that the service did not take");
+        } else if self.peer(from).outbox.may_refuse() {
+            let status = refused | OF_SERVICE | (service as u64) << 16;
+            self.reply(from, request, status, Vec::new());
+        }
+    }
+
+    /// Whether somebody here takes an active message.
+    fn is_wanted(&mut self, from: PeerId, handler: u16, request: Key) -> bool {
+        match handler {
+            RESPONSE => self.awaited(from, request).is_some(),
+            _ if Service::is(handler) => self.services.contains_key(&handler),
+            _ => self.handlers.contains_key(&handler),
+        }
+    }
+
+    /// The operation of a request that this peer may answer.
+    fn awaited(&mut self, from: PeerId, request: Key) -> Option<&mut Op> {
+        let op = self.ops.get(request);
+        op.filter(|op| op.peer == Some(from) && matches!(op.work, Work::Reply))
+    }
+
+    /// Whether a response of so many bytes may wait for a peer.
+    ///
+    /// # Errors
+    /// [`Error::TooLong`] if it never may.
+    pub(crate) fn may_respond(&mut self, to: PeerId, bytes: u64) -> Result<bool, Error> {
+        Ok(self.has_credit_for(to, bytes)? && self.peer(to).outbox.may_respond())
+    }
+
+    /// The response of a service: a long one is fetched, like what was asked.
+    pub(crate) fn respond(&mut self, to: PeerId, request: Key, bytes: &[u8]) {
+        if bytes.len() as u64 > self.caps(to).body_max {
+            return self.post_active(to, RESPONSE, bytes, request);
+        }
+        self.reply(to, request, OK | OF_SERVICE, bytes.to_vec());
+    }
+
+    fn reply(&mut self, to: PeerId, request: Key, status: u64, bytes: Vec<u8>) {
+        let reply = Reply {
+            request,
+            status,
+            bytes,
+            sent: 0,
+        };
+        self.queue(to, Queued::Reply(reply));
+    }
+
     /// Runs a handler and queues its reply.
     pub(crate) fn handle(&mut self, from: PeerId, handler: u16, request: u64, body: &Body<'_>) {
+        if Service::is(handler) {
+            return self.asked(from, handler, request, body.to_vec());
+        }
         let attempt = |run: &mut Handler, bytes: &[u8]| {
             // Whoever asked is told before the program is.
             catch_unwind(AssertUnwindSafe(|| run(from, bytes)))
@@ -221,14 +312,8 @@ impl Engine {
             }
             None => named(NO_HANDLER),
         };
-        let reply = Reply {
-            request,
-            status,
-            bytes,
-            sent: 0,
-        };
         if request != 0 {
-            self.queue(from, Queued::Reply(reply));
+            self.reply(from, request, status, bytes);
         }
         if let Some(payload) = panic {
             resume_unwind(payload);
@@ -240,14 +325,16 @@ impl Engine {
         let body = super::eager::payload(frame, 16);
         let here = body.len();
         let whole = here.checked_add(left).ok_or("the length of a reply")?;
-        match status & 0xffff {
+        let is_of_service = status & OF_SERVICE != 0;
+        let code = status & 0xffff & !OF_SERVICE;
+        match code {
             OK if whole > LONG_MAX => return Err("the length of a reply"),
             OK if left == 0 || here > 0 => {}
-            NO_HANDLER | TOO_LONG | PANICKED if whole == 0 => {}
+            NO_HANDLER | TOO_LONG | PANICKED | BUSY if whole == 0 => {}
             _ => return Err("the status of a reply"),
         }
         let from = frame.from;
-        if left == 0 {
+        if left == 0 && !is_of_service {
             self.answered(from);
         }
         let Some(op) = self.ops.get(frame.arg).filter(|op| op.peer == Some(from)) else {
@@ -272,7 +359,12 @@ impl Engine {
             op.work = Work::ReplyParts { bytes, left };
             return Ok(());
         }
-        let result = match status & 0xffff {
+        if is_of_service && code != OK {
+            let is_busy = code == BUSY;
+            op.work = Work::Refused { is_busy };
+            return Ok(());
+        }
+        let result = match code {
             OK => Ok(Outcome::Bytes(bytes)),
             TOO_LONG => Err(Error::TooLong {
                 what: "a reply",

@@ -25,6 +25,7 @@ use crate::engine::{Arrived, Engine, Pace, weight};
 use crate::node::ClaimWord;
 use crate::ops::{Key, Outcome, Pull, Source, Status, Then, Viewed, Work};
 use crate::proto::cost::Choice;
+use crate::rpc::Service;
 use crate::transport::{AnyTransport, Caps, Incoming, Push, Transport};
 use crate::wire::{Help, Offer, SegmentUse, frame, kind};
 use crate::{Error, PeerId};
@@ -277,7 +278,10 @@ impl Engine {
             Then::Handle { handler, request } => {
                 self.ops.finish(key, Ok(Outcome::Sent(None)));
                 let bytes = buf.into_owned().unwrap_or_default();
-                self.handle(status.from, handler, request, &Body::Slice(&bytes));
+                match Service::is(handler) {
+                    true => self.asked(status.from, handler, request, bytes),
+                    false => self.handle(status.from, handler, request, &Body::Slice(&bytes)),
+                }
             }
         }
     }

@@ -3,6 +3,7 @@
 use crate::{FINISHED, HONEST};
 use samite::stage::Stage;
 use samite::{Fabric, Identity};
+use samite_fabric::rpc::{Life, Service};
 use samite_fabric::{Match, PeerId, Remote, testing};
 use samite_testkit::fuzz::{Rng, bytes};
 use samite_testkit::hostile::{Liar, Reach, Scribbler, knock};
@@ -136,8 +137,20 @@ fn something(fabric: &Fabric, to: PeerId, held: &mut Vec<Remote>, random: &mut R
         0 => drop(fabric.isend(to, tag, bytes(random, 500))),
         1 => drop(fabric.isend(to, tag, vec![1; 50_000])),
         2 => drop(fabric.irecv(Match::from(to, tag), vec![0; 100])),
-        3 => drop(fabric.request(to, random.u16(0x5a00..0x5a05), &bytes(random, 200))),
-        4 => drop(fabric.tell(to, random.u16(0x5a00..0x5a05), &bytes(random, 9000))),
+        3 | 4 => {
+            let peers = fabric.peers();
+            let Some(info) = peers.iter().find(|info| info.peer == to) else {
+                return;
+            };
+            let incarnation = info.incarnation;
+            let to = Life {
+                peer: to,
+                incarnation,
+            };
+            let (staging, deadline) = (Service::STAGING, fabric.deadline());
+            drop(fabric.call(staging, to, deadline, |_| bytes(random, 200)));
+            drop(fabric.note(staging, to, deadline, &bytes(random, 9000)));
+        }
         5 => drop(fabric.signal(to, tag)),
         _ => {
             // Only read: it is for the honest ones to write to each other.

@@ -5,12 +5,12 @@
 //! the process itself, turned by whoever waits.
 //!
 //! ```text
-//!   frames ──> handlers put letters into the inbox (a handler cannot do more)
+//!   frames ──> the server's inbox ([`samite_fabric::rpc`])
 //!   turn:      letters, losses and time ──> Steward::on_event ──> answers and orders ──> frames, or the own keeper
 //! ```
 //!
 //! # Files
-//! `mod` (the loop) · `keeper` (buffers, and what is spilled of them) · `letter` (what is sent under which number) · `units` (whether
+//! `mod` (the loop) · `keeper` (buffers, and what is spilled of them) · `letter` (what is said) · `units` (whether
 //! a job still needs its servers) · `unsent` (what peers have not taken yet)
 
 mod keeper;
@@ -20,11 +20,11 @@ mod unsent;
 
 use crate::Result;
 use crate::clock::Clock;
-use crate::protocol::{Action, Event, Notice, Peer, Request, Steward};
+use crate::protocol::{self, Action, Event, Notice, Peer, Request, Steward};
 use keeper::Keeper;
-use samite_fabric::{Fabric, Handle, Identity, PeerId};
-use std::collections::{BTreeSet, VecDeque};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use samite_fabric::rpc::{Asked, Server, Service as Number};
+use samite_fabric::{Fabric, Identity};
+use std::collections::BTreeSet;
 use std::time::Duration;
 use units::Units;
 use unsent::Unsent;
@@ -32,7 +32,7 @@ use unsent::Unsent;
 pub use keeper::{Kept, Room};
 pub(crate) use keeper::{LOAD, segment_key};
 use letter::Packed;
-pub(crate) use letter::{CLIENT, KeeperAsk, Letter, open, own, send};
+pub(crate) use letter::{KeeperAnswer, KeeperAsk, Letter, life, own};
 
 /// The program name by which the steward's process is found in a domain.
 const STEWARD: &str = "samite-steward";
@@ -43,8 +43,8 @@ const NAP: Duration = Duration::from_millis(500);
 /// How long it sleeps when it waits for something that no letter tells.
 const SOON: Duration = Duration::from_millis(5);
 
-/// What has come and is not yet taken, with who sent it.
-type Inbox = Arc<Mutex<VecDeque<(Peer, Letter)>>>;
+/// Most bytes that wait of one peer to be heard, beside the first letter.
+const INBOX: u64 = 16 << 20;
 
 /// What the agent's process says of itself as a peer.
 pub fn steward_identity() -> Identity {
@@ -60,25 +60,10 @@ pub(crate) fn find_steward(fabric: &Fabric) -> Option<Peer> {
         .map(|info| Peer::new(info.peer.0, info.incarnation))
 }
 
-/// Whether a steward takes letters.
-///
-/// # Errors
-/// It is lost, or gives no answer.
-pub(crate) fn takes_letters(fabric: &Fabric, steward: Peer) -> Result<bool> {
-    let greeted = fabric
-        .request(PeerId(steward.slot()), letter::HELLO, &[])
-        .and_then(Handle::wait);
-    match greeted {
-        Ok(_) => Ok(true),
-        Err(samite_fabric::Error::NoHandler { .. }) => Ok(false),
-        Err(error) => Err(error.into()),
-    }
-}
-
 /// A process that coordinates streams, keeps blocks, or both.
 pub struct Service {
     fabric: Fabric,
-    inbox: Inbox,
+    server: Server,
     /// Whose orders the keeper carries out.
     at: Peer,
     /// Here, if this process is it.
@@ -111,21 +96,15 @@ impl Service {
     pub fn keeper(fabric: &Fabric, room: Room) -> Result<Service> {
         let steward = crate::desk::await_steward(fabric)?;
         let service = Service::new(fabric, steward, None, room);
-        letter::send(
-            fabric,
-            steward,
-            &Letter::Request(service.keeper.introduction()),
-        )?;
+        let introduction = Packed::note(&Letter::Request(service.keeper.introduction()));
+        introduction.send(fabric, &service.server, steward, fabric.deadline())?;
         Ok(service)
     }
 
     fn new(fabric: &Fabric, at: Peer, steward: Option<Steward>, room: Room) -> Service {
-        let inbox = Inbox::default();
-        letter::receive(fabric, letter::SERVICE, &inbox);
-        fabric.on(letter::HELLO, |_, _| Some(Vec::new()));
         Service {
             fabric: fabric.clone(),
-            inbox,
+            server: fabric.serve(Number::STAGING, INBOX),
             at,
             steward,
             keeper: Keeper::new(fabric, room),
@@ -147,13 +126,12 @@ impl Service {
         if news {
             self.hear_last_words(gone);
         }
-        let letters = letters(&self.inbox).len();
-        for _ in 0..letters {
-            let Some((from, letter)) = self.take() else {
+        for _ in 0..self.server.waiting() {
+            let Some(asked) = self.server.take() else {
                 break;
             };
             news = true;
-            self.hear(from, letter);
+            self.hear(asked);
         }
         self.send_again();
         let now = self.now();
@@ -173,37 +151,38 @@ impl Service {
 
     /// Hears what these have said, and forgets them.
     fn hear_last_words(&mut self, gone: Vec<Peer>) {
-        let mut inbox = letters(&self.inbox);
-        let said = std::mem::take(&mut *inbox).into_iter();
-        let (last_words, others): (VecDeque<_>, VecDeque<_>) =
-            said.partition(|(from, _)| gone.contains(from));
-        *inbox = others;
-        drop(inbox);
-        for (from, letter) in last_words {
-            self.hear(from, letter);
+        for peer in &gone {
+            while let Some(asked) = self.server.take_of(life(*peer)) {
+                self.hear(asked);
+            }
         }
         gone.into_iter().for_each(|peer| self.forget(peer));
     }
 
-    fn hear(&mut self, from: Peer, letter: Letter) {
+    fn hear(&mut self, asked: Asked) {
+        let from = Peer::new(asked.from.peer.0, asked.from.incarnation);
+        let Some(letter) = protocol::decode::<Letter>(&asked.bytes) else {
+            tracing::warn!(%from, "{} bytes that are no letter", asked.bytes.len());
+            return;
+        };
         if !self.knows(from) {
             tracing::debug!(%from, ?letter, "a letter of somebody who is not there");
             return;
         }
-        if letter.is_question() && self.unsent.is_full(from) {
+        if asked.id.is_some() && self.unsent.is_full(from) {
             tracing::warn!(%from, "a question of a process that does not take its answers");
             return;
         }
-        match letter {
-            Letter::Request(request) => self.said(from, request),
-            Letter::Order(order) if from == self.at => self.obey(order),
-            Letter::Order(_) => {
-                tracing::warn!(%from, "an order of somebody who is not the steward")
+        match (letter, asked.id) {
+            (Letter::Request(request), id) if request.ticket().map(|ticket| ticket.0) == id => {
+                self.said(from, request);
             }
-            Letter::Ask(ask) => self.answer(from, ask),
-            Letter::Answer(..) | Letter::Kept(_) => {
-                tracing::warn!(%from, "an answer for somebody else");
+            (Letter::Order(order), None) if from == self.at => self.obey(order),
+            (Letter::Ask(ask), Some(id)) => {
+                let answer: KeeperAnswer = self.keeper.answer(from, ask);
+                self.send(from, Packed::response(id, protocol::encode(&answer)));
             }
+            (letter, id) => tracing::warn!(%from, ?letter, ?id, "a letter that does not fit"),
         }
     }
 
@@ -223,17 +202,17 @@ impl Service {
                 false => NAP,
             };
             let nap = due.unwrap_or(longest).min(longest);
-            let (inbox, changes) = (&self.inbox, self.changes);
+            let (server, changes) = (&self.server, self.changes);
             let fabric = &self.fabric;
             let waited = fabric.wait_stepping_within(
                 nap.max(Duration::from_millis(1)),
                 "work of the staging service",
                 &[],
                 || {
-                    let news = !letters(inbox).is_empty() || changes != Some(fabric.changes());
+                    let news = server.waiting() > 0 || changes != Some(fabric.changes());
                     news.then_some(())
                 },
-                || !letters(inbox).is_empty(),
+                || server.waiting() > 0,
             );
             match waited {
                 Ok(()) | Err(samite_fabric::Error::Timeout { .. }) => {}
@@ -266,10 +245,6 @@ impl Service {
         self.steward
             .as_ref()
             .map_or_else(Vec::new, Steward::figures)
-    }
-
-    fn take(&self) -> Option<(Peer, Letter)> {
-        letters(&self.inbox).pop_front()
     }
 
     /// Whether a letter of this peer is to be heard: it lives, or is not yet known to be gone.
@@ -308,7 +283,10 @@ impl Service {
         for Action::Send(to, notice) in steward.on_event(now, event) {
             match notice {
                 Notice::Order(order) if to == self.at => self.obey(order),
-                notice => self.send(to, Letter::of_notice(notice)),
+                Notice::Order(order) => self.send(to, Packed::note(&Letter::Order(order))),
+                Notice::Answer { ticket, answer } => {
+                    self.send(to, Packed::answer(ticket, &answer));
+                }
             }
         }
     }
@@ -323,25 +301,16 @@ impl Service {
         let report = Request::Report(report);
         match self.steward {
             Some(_) => self.said(self.at, report),
-            None => self.send(self.at, Letter::Request(report)),
+            None => self.send(self.at, Packed::note(&Letter::Request(report))),
         }
-    }
-
-    fn answer(&mut self, from: Peer, ask: KeeperAsk) {
-        let answer = self.keeper.answer(from, ask);
-        self.send(from, Letter::Kept(answer));
     }
 
     /// Whoever is gone does not get it, and that is another event. A peer that lives and takes nothing now (it is stopped, or has
     /// too much before) gets it later, behind what it did not take before, and is given no steps meanwhile; one that has too much of
     /// that nevertheless is given up: whatever it has asked for, or said that it would carry out.
-    fn send(&mut self, to: Peer, letter: Letter) {
+    fn send(&mut self, to: Peer, packed: Packed) {
         if self.deaf.contains(&to) {
             return;
-        }
-        let mut packed = Packed::new(&self.fabric, to, &letter);
-        if let Some(instead) = letter.instead(packed.len()) {
-            packed = Packed::new(&self.fabric, to, &instead);
         }
         let is_late = self.unsent.waits_for(to) || !self.delivered(to, &packed, SOON);
         if !is_late {
@@ -386,7 +355,7 @@ impl Service {
             return true;
         }
         let patience = patience.min(self.fabric.deadline());
-        match letter.send(&self.fabric, to, patience) {
+        match letter.send(&self.fabric, &self.server, to, patience) {
             Ok(()) => true,
             Err(crate::Error::Fabric(samite_fabric::Error::Timeout { .. })) => false,
             Err(error) => {
@@ -416,14 +385,9 @@ impl Service {
     }
 }
 
-/// What is in an inbox. Nobody panics with half of a change made.
-fn letters(inbox: &Inbox) -> MutexGuard<'_, VecDeque<(Peer, Letter)>> {
-    inbox.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 fn lives(fabric: &Fabric, peer: Peer) -> bool {
-    let slot = PeerId(peer.slot());
-    fabric.lost_life(slot, peer.incarnation()).is_none()
+    let life = life(peer);
+    fabric.lost_life(life.peer, life.incarnation).is_none()
 }
 
 #[cfg(test)]

@@ -7,8 +7,8 @@
 //!
 //! # Files
 //! `order` (order, tags, probe, truncation) · `cancel` · `sizes` (every size class, every kind of buffer,
-//! full rings) · `active` (active messages, credits) · `onesided` (put, get, atomics, refusals) ·
-//! `rma` (order of puts, withdrawal, loss) ·
+//! full rings) · `active` (active messages, credits) · `rpc` (services) ·
+//! `onesided` (put, get, atomics, refusals) · `rma` (order of puts, withdrawal, loss) ·
 //! `waiting` (deadlines, signals, handles, claims of `Caps`) · `loss` (a member that leaves)
 
 pub mod active;
@@ -17,6 +17,7 @@ pub mod loss;
 pub mod onesided;
 pub mod order;
 pub mod rma;
+pub mod rpc;
 pub mod sizes;
 pub mod waiting;
 
@@ -69,6 +70,8 @@ macro_rules! contract {
             active::an_unknown_handler_is_an_error,
             active::ten_thousand_requests,
             active::a_cancelled_request_gives_its_credit_back,
+            rpc::requests_are_answered_later,
+            rpc::a_request_that_is_refused_is_sent_again,
             onesided::what_is_put_is_got,
             onesided::everybody_puts_at_once,
             onesided::atomics_do_what_they_say,

@@ -205,16 +205,11 @@ impl Keeper {
 
     /// Answers one who does not map the memory.
     pub(super) fn answer(&mut self, from: Peer, ask: KeeperAsk) -> KeeperAnswer {
-        let (ticket, result) = match ask {
-            KeeperAsk::Open(ticket, buffer) => {
-                (ticket, self.open(from, buffer).map(|()| Vec::new()))
-            }
-            KeeperAsk::Load(ticket, buffer, offset, len) => {
-                (ticket, self.load(buffer, offset, len))
-            }
-            KeeperAsk::Figures(ticket) => (ticket, Ok(protocol::encode(&self.figures()))),
-        };
-        KeeperAnswer { ticket, result }
+        match ask {
+            KeeperAsk::Open(buffer) => self.open(from, buffer).map(|()| Vec::new()),
+            KeeperAsk::Load(buffer, offset, len) => self.load(buffer, offset, len),
+            KeeperAsk::Figures => Ok(protocol::encode(&self.figures())),
+        }
     }
 
     fn figures(&self) -> Kept {

@@ -6,6 +6,7 @@ use crate::protocol::{
     StepRecord, StreamConfig, Ticket, Told, WriterId,
 };
 use samite_fabric::Config;
+use std::sync::Arc;
 
 /// In ms: longer than a test.
 const LONG: u64 = 1 << 30;
@@ -182,23 +183,21 @@ fn an_answer_that_no_message_can_carry_is_an_error() {
     const KEEPERS: usize = 4 << 20;
     let fabric = alone();
     let mut service = Service::steward(&fabric, Room::of_memory(1 << 20));
-    let inbox = Inbox::default();
-    letter::receive(&fabric, CLIENT, &inbox);
+    let (me, deadline) = (letter::own(&fabric), Duration::from_secs(30));
+    let asked = fabric.call(Number::STAGING, life(me), deadline, |_| vec![0]);
+    let mut asked = asked.expect("the service is there");
     let keeper = KeeperInfo {
         peer: Peer(u64::MAX),
         capacity: u64::MAX,
     };
     let keepers = vec![keeper; KEEPERS];
-    let ticket = Ticket(7);
-    let answer = Letter::Answer(ticket, Answer::Keepers { keepers });
-    service.send(letter::own(&fabric), answer);
-    fabric.progress();
-    let answer = letters(&inbox).pop_front().map(|(_, letter)| letter);
-    let Some(Letter::Answer(answered, Answer::Failed(Fault::AnswerTooLong { bytes, most }))) =
-        answer
-    else {
+    let answer = Packed::answer(Ticket(asked.id()), &Answer::Keepers { keepers });
+    service.send(me, answer);
+    let answer = asked.wait(deadline, "an answer").expect("it comes");
+    let answer = protocol::decode(&answer);
+    let Some(Answer::Failed(Fault::AnswerTooLong { bytes, most })) = answer else {
         panic!("{answer:?}");
     };
-    assert_eq!((answered, most), (ticket, LONGEST as u64));
+    assert_eq!(most, LONGEST as u64);
     assert!(bytes > most, "{bytes}");
 }

@@ -1,11 +1,12 @@
 //! A process that does not take what is for it, and lives.
 
 use super::{next, open_reader};
+use crate::desk::Desk;
 use crate::protocol::{Answer, Attribute, Request, Ticket};
-use crate::service::{CLIENT, Inbox, Letter, Room, Service, letter, letters, steward_identity};
+use crate::service::{Room, Service, steward_identity};
 use crate::{Configuration, Settings, Stage};
-use samite_fabric::{Fabric, PeerId};
-use samite_testkit::{Failed, Outcome, Unit, Who, check, full_name, pause, same, units};
+use samite_fabric::Fabric;
+use samite_testkit::{Outcome, Unit, Who, check, full_name, pause, same, units};
 use std::time::Duration;
 
 const STEPS: u64 = 3;
@@ -52,63 +53,44 @@ fn write(unit: &Unit) -> Outcome {
 /// Asks for all steps as two ranks at a time, is stopped, and takes the answers when it goes on.
 fn read(unit: &Unit) -> Outcome {
     let fabric = unit.join()?;
-    let steward = crate::desk::await_steward(&fabric)?;
-    let inbox = Inbox::default();
-    letter::receive(&fabric, CLIENT, &inbox);
-    let tell = |request| letter::send(&fabric, steward, &Letter::Request(request));
-    let answer = |ticket: u64| -> Outcome<Answer> {
-        let answer = fabric.wait_until("an answer", &[PeerId(steward.slot())], || {
-            let mut letters = letters(&inbox);
-            let is_it =
-                |letter: &Letter| matches!(letter, Letter::Answer(Ticket(of), _) if *of == ticket);
-            let at = letters.iter().position(|(_, letter)| is_it(letter))?;
-            letters.remove(at)
-        });
-        match answer?.1 {
-            Letter::Answer(_, answer) => Ok(answer),
-            other => Err(Failed::new(format!("{other:?}"))),
-        }
-    };
-    let ticket = |rank: u32, step: u64| 100 * (u64::from(rank) + 1) + step;
+    let desk = Desk::new(&fabric)?;
     let mut ranks = Vec::new();
     for rank in 0..RANKS {
-        tell(open_reader(u64::from(rank), "field", (rank, RANKS)))?;
-        let opened = answer(u64::from(rank))?;
+        let question = |ticket: Ticket| open_reader(ticket.0, "field", (rank, RANKS));
+        let opened = desk.ask("a reader", question)?;
         check!(matches!(opened, Answer::Reading { .. }), "{opened:?}");
         if let Answer::Reading { reader, .. } = opened {
             ranks.push(reader);
         }
     }
+    let mut asked = Vec::new();
     for &reader in &ranks {
         for step in 0..STEPS {
-            tell(next(ticket(reader.rank, step), reader))?;
+            let call = desk.ask_later(|ticket| next(ticket.0, reader))?;
+            asked.push((step, call));
         }
     }
+    // By steps, of all ranks.
+    asked.sort_by_key(|(step, _)| *step);
     // When this is answered, the questions before it have been heard.
-    let last = 99;
-    tell(Request::Figures {
-        ticket: Ticket(last),
-    })?;
-    answer(last)?;
+    desk.ask("figures", |ticket| Request::Figures { ticket })?;
     pause("asked");
-    for step in 0..STEPS {
-        for &reader in &ranks {
-            let given = answer(ticket(reader.rank, step))?;
-            let Answer::Step(record) = given else {
-                check!(false, "{given:?}");
-                return Ok(());
-            };
-            same!(record.step, step);
-            let facts = &record.parts[0].attributes;
-            check!(
-                facts.len() == 1 && facts[0].1 == fact(step),
-                "of step {step}"
-            );
-        }
+    for (step, call) in &mut asked {
+        let given = desk.answer("a step", call)?;
+        let Answer::Step(record) = given else {
+            check!(false, "{given:?}");
+            return Ok(());
+        };
+        same!(record.step, *step);
+        let facts = &record.parts[0].attributes;
+        check!(
+            facts.len() == 1 && facts[0].1 == fact(*step),
+            "of step {step}"
+        );
     }
-    ranks
-        .into_iter()
-        .try_for_each(|reader| tell(Request::CloseReader { reader }))?;
+    for reader in ranks {
+        desk.tell(Request::CloseReader { reader })?;
+    }
     Ok(())
 }
 

@@ -1,0 +1,181 @@
+//! The client: sends a request, again if it was refused, and waits for its response.
+
+use super::{Life, Service};
+use crate::engine::Engine;
+use crate::fabric::Fabric;
+use crate::ops::{Key, Outcome, Work};
+use crate::transport::Transport;
+use crate::{Error, Result, Whom};
+use std::time::Duration;
+
+/// The pauses before a request that was refused is sent again.
+const PAUSES: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(50));
+
+/// A request that was sent, until its response is taken. Dropping it forgets it. Thread: any.
+#[derive(Debug)]
+pub struct Call {
+    fabric: Fabric,
+    service: Service,
+    to: Life,
+    key: Key,
+    /// To be sent again.
+    bytes: Vec<u8>,
+}
+
+/// What has become of a request.
+enum Fate {
+    Ended(Result<Vec<u8>>),
+    Refused,
+}
+
+impl Fabric {
+    /// Sends a request to a service of one life of a peer; `make` gives its bytes, and is told its id. Waits up to
+    /// `deadline` for room on the way. Completion: local.
+    ///
+    /// # Errors
+    /// [`Error::PeerLost`], [`Error::Timeout`], [`Error::TooLong`].
+    pub fn call(
+        &self,
+        service: Service,
+        to: Life,
+        deadline: Duration,
+        make: impl FnOnce(u64) -> Vec<u8>,
+    ) -> Result<Call> {
+        let key = {
+            let ops = &mut self.0.core.lock().engine.ops;
+            ops.add(Some(to.peer), "a response", Work::Reply)
+        };
+        let call = Call {
+            fabric: self.clone(),
+            service,
+            to,
+            key,
+            bytes: make(key),
+        };
+        call.send(deadline)?;
+        Ok(call)
+    }
+
+    /// Tells a service of one life of a peer something; no response comes. Completion: local.
+    ///
+    /// # Errors
+    /// As [`Fabric::call`].
+    pub fn note(&self, service: Service, to: Life, deadline: Duration, bytes: &[u8]) -> Result<()> {
+        self.post_to_service(service, to, deadline, 0, bytes)
+    }
+}
+
+impl Call {
+    /// The number of the request, by which the server responds.
+    pub fn id(&self) -> u64 {
+        self.key
+    }
+
+    /// The response, if it has come; makes no progress. It is there once.
+    pub fn take(&mut self) -> Option<Result<Vec<u8>>> {
+        match fate(&mut self.fabric.0.core.lock().engine, self.key)? {
+            Fate::Ended(result) => Some(result),
+            Fate::Refused => None,
+        }
+    }
+
+    /// Waits for the response. `what`: for the error. After a timeout it can be waited for again.
+    ///
+    /// # Errors
+    /// [`Error::PeerLost`]; [`Error::Timeout`]; [`Error::NoHandler`] if the peer has not served in this time.
+    pub fn wait(&mut self, deadline: Duration, what: &'static str) -> Result<Vec<u8>> {
+        let (fabric, key) = (self.fabric.clone(), self.key);
+        let whom = Whom::Peer(self.to.peer);
+        self.wait_by(deadline, what, |left| {
+            fabric.wait_within(left, what, whom, |engine| fate(engine, key))
+        })
+    }
+
+    /// As [`Call::wait`], for a process that has something to do meanwhile: `step` is called once per turn, and
+    /// may use the fabric.
+    pub fn wait_stepping(
+        &mut self,
+        deadline: Duration,
+        what: &'static str,
+        mut step: impl FnMut(),
+    ) -> Result<Vec<u8>> {
+        let (fabric, key) = (self.fabric.clone(), self.key);
+        self.wait_by(deadline, what, |left| {
+            let mut look = || {
+                step();
+                fate(&mut fabric.0.core.lock().engine, key)
+            };
+            fabric.wait_stepping_within(left, what, &[], &mut look, || false)
+        })
+    }
+
+    /// Waits by `wait`, which is told how much time is left, and sends what was refused again.
+    fn wait_by(
+        &mut self,
+        deadline: Duration,
+        what: &'static str,
+        mut wait: impl FnMut(Duration) -> Result<Fate>,
+    ) -> Result<Vec<u8>> {
+        let now = || self.fabric.0.core.lock().transport.now();
+        let (mut pause, mut left) = (PAUSES.0, deadline);
+        let mut begin: Option<Duration> = None;
+        loop {
+            if let Fate::Ended(result) = wait(left)? {
+                return result;
+            }
+            // Refused: that is rare, and only then the clock is looked at.
+            let began = *begin.get_or_insert_with(now);
+            left = deadline.saturating_sub(now().saturating_sub(began));
+            if left.is_zero() {
+                return Err(self.refused(what, deadline));
+            }
+            let gone = |engine: &mut Engine| engine.gone(self.to.peer);
+            let whom = Whom::Peer(self.to.peer);
+            let paused = self.fabric.wait_within(pause.min(left), what, whom, gone);
+            if let Ok(error) = paused {
+                return Err(error);
+            }
+            self.send(left)?;
+            pause = (pause * 2).min(PAUSES.1);
+        }
+    }
+
+    fn refused(&self, what: &'static str, after: Duration) -> Error {
+        let ops = &mut self.fabric.0.core.lock().engine.ops;
+        match ops.get(self.key).map(|op| &op.work) {
+            Some(Work::Refused { is_busy: false }) => Error::NoHandler {
+                peer: self.to.peer,
+                handler: self.service.number(),
+            },
+            _ => Error::Timeout {
+                what,
+                whom: Whom::Peer(self.to.peer),
+                after,
+            },
+        }
+    }
+
+    fn send(&self, deadline: Duration) -> Result<()> {
+        self.fabric
+            .post_to_service(self.service, self.to, deadline, self.key, &self.bytes)
+    }
+}
+
+impl Drop for Call {
+    fn drop(&mut self) {
+        self.fabric.0.core.lock().engine.ops.forget(self.key);
+    }
+}
+
+/// How an operation of a call stands, if it is not on its way.
+fn fate(engine: &mut Engine, key: Key) -> Option<Fate> {
+    let ended = match engine.ops.get(key) {
+        None => Err(Error::Cancelled),
+        Some(op) if matches!(op.work, Work::Refused { .. }) => return Some(Fate::Refused),
+        Some(_) => engine.ops.take(key)?,
+    };
+    Some(Fate::Ended(ended.map(|ended| match ended {
+        Outcome::Bytes(bytes) => bytes,
+        other => unreachable!("a request ended as {other:?}"),
+    })))
+}

@@ -1,0 +1,155 @@
+//! The server: an inbox that peers fill, as far as it has room, and responses.
+
+use super::{Life, Service};
+use crate::fabric::Fabric;
+use crate::{PeerId, Result, Whom};
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+/// What a request costs in the inbox beside its bytes.
+const EACH: u64 = 64;
+
+/// What came: a request, or a note.
+#[derive(Debug)]
+pub struct Asked {
+    /// Who sent it.
+    pub from: Life,
+    /// Its id, for [`Server::respond`]; `None` for a note.
+    pub id: Option<u64>,
+    /// What it says.
+    pub bytes: Vec<u8>,
+}
+
+/// A service of this process. Dropping it ends the service: what it had not taken is answered to nobody. Thread:
+/// any.
+#[derive(Debug)]
+pub struct Server {
+    fabric: Fabric,
+    service: Service,
+    inbox: Arc<Mutex<Inbox>>,
+}
+
+/// What has come and was not taken yet.
+#[derive(Debug)]
+pub(crate) struct Inbox {
+    asked: VecDeque<Asked>,
+    /// By peer, where there are any.
+    bytes: BTreeMap<PeerId, u64>,
+    most: u64,
+}
+
+impl Fabric {
+    /// Serves from now on. Of each peer at most `most` bytes wait to be taken, beside its first request. A second
+    /// server of a service takes the place of the first. Local.
+    pub fn serve(&self, service: Service, most: u64) -> Server {
+        let inbox = Arc::new(Mutex::new(Inbox {
+            asked: VecDeque::new(),
+            bytes: BTreeMap::new(),
+            most,
+        }));
+        let engine = &mut self.0.core.lock().engine;
+        engine.services.insert(service.number(), inbox.clone());
+        Server {
+            fabric: self.clone(),
+            service,
+            inbox,
+        }
+    }
+}
+
+impl Server {
+    /// How much has come and was not taken. Makes no progress.
+    pub fn waiting(&self) -> usize {
+        locked(&self.inbox).asked.len()
+    }
+
+    /// What came first, if anything has come. Makes no progress.
+    pub fn take(&self) -> Option<Asked> {
+        locked(&self.inbox).take(|_| true)
+    }
+
+    /// What came first of one life of a peer.
+    pub fn take_of(&self, from: Life) -> Option<Asked> {
+        locked(&self.inbox).take(|asked| asked.from == from)
+    }
+
+    /// Responds to a request; waits up to `deadline` for room on the way. Completion: local.
+    ///
+    /// # Errors
+    /// [`Error::Timeout`](crate::Error::Timeout): the peer does not take what was sent to it, and nothing was sent;
+    /// [`Error::PeerLost`](crate::Error::PeerLost); [`Error::TooLong`](crate::Error::TooLong).
+    pub fn respond(&self, to: Life, id: u64, bytes: &[u8], deadline: Duration) -> Result<()> {
+        let what = "room for a response";
+        let whom = Whom::Peer(to.peer);
+        self.fabric.wait_within(deadline, what, whom, |engine| {
+            if let Some(error) = engine.lost_life(to.peer, to.incarnation) {
+                return Some(Err(error));
+            }
+            match engine.may_respond(to.peer, bytes.len() as u64) {
+                Ok(true) => {
+                    engine.respond(to.peer, id, bytes);
+                    Some(Ok(()))
+                }
+                Ok(false) => None,
+                Err(error) => Some(Err(error)),
+            }
+        })??;
+        self.fabric.0.core.lock().flush();
+        Ok(())
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let services = &mut self.fabric.0.core.lock().engine.services;
+        let number = self.service.number();
+        if services
+            .get(&number)
+            .is_some_and(|inbox| Arc::ptr_eq(inbox, &self.inbox))
+        {
+            services.remove(&number);
+        }
+    }
+}
+
+impl Inbox {
+    /// Whether there was room for it.
+    pub(crate) fn push(inbox: &Mutex<Inbox>, asked: Asked) -> bool {
+        let mut inbox = locked(inbox);
+        let most = match asked.id {
+            Some(_) => inbox.most,
+            None => inbox.most.saturating_mul(2),
+        };
+        let has = inbox.bytes.entry(asked.from.peer).or_default();
+        if *has > most {
+            return false;
+        }
+        *has += asked.cost();
+        inbox.asked.push_back(asked);
+        true
+    }
+
+    fn take(&mut self, which: impl Fn(&Asked) -> bool) -> Option<Asked> {
+        let at = self.asked.iter().position(which)?;
+        let asked = self.asked.remove(at)?;
+        if let Some(has) = self.bytes.get_mut(&asked.from.peer) {
+            *has -= asked.cost();
+            if *has == 0 {
+                self.bytes.remove(&asked.from.peer);
+            }
+        }
+        Some(asked)
+    }
+}
+
+impl Asked {
+    fn cost(&self) -> u64 {
+        self.bytes.len() as u64 + EACH
+    }
+}
+
+/// Nobody panics with half of a change made.
+fn locked(inbox: &Mutex<Inbox>) -> MutexGuard<'_, Inbox> {
+    inbox.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,100 @@
+//! Services: requests that are answered later, and requests that are refused.
+
+use super::index;
+use crate::pattern::{pattern, verify};
+use crate::{Outcome, check, same};
+use samite_fabric::rpc::{Call, Life, Server, Service};
+use samite_fabric::{Fabric, PeerId};
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+/// Longer than a test.
+const LONG: Duration = Duration::from_secs(60);
+const SERVICE: Service = Service::STAGING;
+/// As many requests to each member.
+const EACH: usize = 12;
+
+fn life(fabric: &Fabric, peer: PeerId) -> Outcome<Life> {
+    let peers = fabric.peers();
+    let info = peers.iter().find(|info| info.peer == peer);
+    check!(info.is_some(), "{peer} is not there");
+    let incarnation = info.map_or(0, |info| info.incarnation);
+    Ok(Life { peer, incarnation })
+}
+
+/// Nobody responds before all requests are there; then the last one is answered first.
+pub fn requests_are_answered_later(fabric: &Fabric, members: &[PeerId]) -> Outcome {
+    let server = fabric.serve(SERVICE, 64 << 20);
+    fabric.barrier(members)?;
+    let sizes = [1, 500, 100_001, (1 << 20) + 7];
+    let mut calls: Vec<(usize, Call)> = Vec::new();
+    for to in members {
+        for number in 0..EACH {
+            let size = sizes[number % sizes.len()];
+            let to = life(fabric, *to)?;
+            let call = fabric.call(SERVICE, to, LONG, |_| pattern(size as u64, size))?;
+            calls.push((size, call));
+        }
+    }
+    let mut asked = Vec::new();
+    let mut failed = None;
+    let mut serve = || {
+        asked.extend(std::iter::from_fn(|| server.take()));
+        if asked.len() == members.len() * EACH {
+            while let Some(request) = asked.pop() {
+                let bytes: Vec<u8> = request.bytes.iter().rev().copied().collect();
+                let id = request.id.unwrap_or(0);
+                failed = server.respond(request.from, id, &bytes, LONG).err();
+            }
+        }
+    };
+    for (size, call) in &mut calls {
+        let mut response = call.wait_stepping(LONG, "a response", &mut serve)?;
+        same!(response.len(), *size);
+        response.reverse();
+        verify(*size as u64, &response)?;
+    }
+    check!(failed.is_none(), "{failed:?}");
+    Ok(fabric.barrier(members)?)
+}
+
+/// The first member does not serve yet when it is asked, and then has room for one request at a time: each is taken
+/// once, and nobody notices.
+pub fn a_request_that_is_refused_is_sent_again(fabric: &Fabric, members: &[PeerId]) -> Outcome {
+    if index(fabric, members)? != 0 {
+        let to = life(fabric, members[0])?;
+        let calls = (0..EACH).map(|number| fabric.call(SERVICE, to, LONG, |_| vec![number as u8]));
+        let calls: Result<Vec<_>, _> = calls.collect();
+        fabric.signal(members[0], 1)?;
+        for (number, mut call) in calls?.into_iter().enumerate() {
+            same!(call.wait(LONG, "a response")?, [number as u8, 1]);
+        }
+        return Ok(fabric.barrier(members)?);
+    }
+    for other in &members[1..] {
+        fabric.await_signal(*other, 1)?;
+    }
+    let server = fabric.serve(SERVICE, 0);
+    let all = (members.len() - 1) * EACH;
+    let mut taken = BTreeSet::new();
+    let served = fabric.wait_stepping(
+        "all requests",
+        &[],
+        || serve_one(&server, &mut taken, all).transpose(),
+        || server.waiting() > 0,
+    )?;
+    served?;
+    Ok(fabric.barrier(members)?)
+}
+
+/// Whether all have been taken.
+fn serve_one(server: &Server, taken: &mut BTreeSet<(Life, u8)>, all: usize) -> Outcome<Option<()>> {
+    check!(server.waiting() <= all, "too much waits");
+    if let Some(asked) = server.take() {
+        let number = asked.bytes[0];
+        check!(taken.insert((asked.from, number)), "{number} came twice");
+        let id = asked.id.unwrap_or(0);
+        server.respond(asked.from, id, &[number, 1], LONG)?;
+    }
+    Ok((taken.len() == all).then_some(()))
+}
