@@ -7,7 +7,6 @@
 use super::Job;
 use crate::pointer::Origin;
 use crate::{Error, GlobalPtr, Result, Unit, local};
-use parking_lot::Mutex;
 use samite_fabric::Remote;
 use samite_mem::{Biased, SharedBytes};
 use std::collections::HashMap;
@@ -21,7 +20,7 @@ type Place = (Unit, u16);
 #[derive(Debug, Default)]
 pub(super) struct Attached {
     of_threads: ThreadLocal<Biased<OfThread>>,
-    all: Mutex<All>,
+    all: Biased<All>,
     /// Something was found.
     has_found: AtomicBool,
 }
@@ -33,9 +32,9 @@ struct OfThread(Vec<Vec<Option<Remote>>>);
 #[derive(Debug, Default)]
 struct All {
     known: HashMap<Place, Known>,
-    /// Those that are no part of a segment that this unit has: each is let go of when the owner no longer offers the
-    /// segment.
-    found: Vec<Place>,
+    /// Those of them that are no part of a segment that this unit has: each is let go of when the owner no longer
+    /// offers the segment. They are looked at in every wait, so without a look into `known`.
+    found: Vec<(Place, Remote)>,
 }
 
 #[derive(Debug)]
@@ -83,10 +82,8 @@ impl Attached {
         self.remove(&mut all, place);
         let is_copied = true;
         self.of_thread().lock().set(place, Some(remote.clone()));
+        all.found.push((place, remote.clone()));
         all.known.insert(place, Known { remote, is_copied });
-        if !all.found.contains(&place) {
-            all.found.push(place);
-        }
         // ORDERING: Relaxed, as all of it: who misses it lets go a little later.
         self.has_found.store(true, Ordering::Relaxed);
     }
@@ -104,6 +101,7 @@ impl Attached {
     }
 
     fn remove(&self, all: &mut All, place: Place) {
+        all.found.retain(|(found, _)| *found != place);
         if all
             .known
             .remove(&place)
@@ -124,13 +122,13 @@ impl Attached {
         let Some(mut all) = self.all.try_lock() else {
             return;
         };
-        let all = &mut *all;
-        let (found, known) = (&mut all.found, &all.known);
-        found.retain(|place| known.contains_key(place));
-        let is_gone = |place: &mut Place| !known[place].remote.is_offered();
-        let gone: Vec<Place> = found.extract_if(.., is_gone).collect();
+        if !all.found.is_empty() && all.found.iter().all(|(_, remote)| remote.is_offered()) {
+            return;
+        }
+        let gone = |(place, remote): &(Place, Remote)| (!remote.is_offered()).then_some(*place);
+        let gone: Vec<Place> = all.found.iter().filter_map(gone).collect();
         for place in gone {
-            self.remove(all, place);
+            self.remove(&mut all, place);
         }
         self.has_found
             .store(!all.found.is_empty(), Ordering::Relaxed);

@@ -52,7 +52,7 @@ use samite_fabric::PeerId;
 use samite_mem::SharedBytes;
 use samite_mem::sync::{Ordering, fence};
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
 
 /// The longest payload of a meeting, in bytes, of the largest teams; others have more ([`Board::payload`]).
 pub(super) const PAYLOAD_MIN: usize = (LINES - DATA) as usize;
@@ -102,6 +102,9 @@ pub(crate) struct Board {
     mark: u64,
     /// Of the last meeting. This and what follows is changed by whoever has the team's turn.
     sequence: AtomicU64,
+    /// How often this member looks at a slot before it asks the fabric to wait: not at all where it would keep
+    /// whom it waits for from running.
+    looks: AtomicU32,
     /// Whether members touch each other's memory since the last meeting.
     touching: AtomicBool,
     pub(super) broken: OnceLock<Failure>,
@@ -151,6 +154,7 @@ impl Board {
                     slot,
                     mark: mark(team),
                     sequence: AtomicU64::new(0),
+                    looks: AtomicU32::new(LOOKS),
                     touching: AtomicBool::new(false),
                     broken: OnceLock::new(),
                     left_late: AtomicBool::new(false),
@@ -193,11 +197,7 @@ impl Board {
             fence(Ordering::SeqCst);
         }
         let all_here = || others(me, size).all(|from| self.arrived(from, sequence));
-        let looks = if team.job.fabric.is_crowded() {
-            0
-        } else {
-            LOOKS
-        };
+        let looks = self.looks.load(Ordering::Relaxed);
         if !all_here() && !(0..looks).any(|_| all_here()) {
             self.wait(team, call.kind, sequence)
                 .map_err(|failure| self.give_up(team, failure, touching))?;
@@ -284,6 +284,13 @@ impl Board {
     /// Waits for the slots that are not there yet.
     #[cold]
     fn wait(&self, team: &Inner, kind: Kind, sequence: u64) -> Result<(), Failure> {
+        // Asked here, where it costs nothing that anybody waits for.
+        let looks = if team.job.fabric.is_crowded() {
+            0
+        } else {
+            LOOKS
+        };
+        self.looks.store(looks, Ordering::Relaxed);
         let size = team.peers.len() as u32;
         let mut missing: Vec<u32> = others(team.rank, size).collect();
         loop {
