@@ -170,6 +170,7 @@ impl<T> Biased<T> {
 
     /// The lock, if no thread holds it. For a look at the value now and then: it withdraws the
     /// bias of another thread.
+    #[inline]
     pub fn try_lock(&self) -> Option<Guard<'_, T>> {
         let pass = self.enter_by_bias().or_else(|| self.try_enter())?;
         Some(Guard::new(self, pass))
@@ -253,6 +254,8 @@ impl<T> Biased<T> {
     }
 
     /// As `enter`, but does not wait.
+    #[cold]
+    #[inline(never)]
     fn try_enter(&self) -> Option<Pass> {
         let me = thread::token_or_new();
         if self.is_inside(me) || !self.mutex.try_lock(me) {
@@ -361,10 +364,10 @@ impl<T> Biased<T> {
 
     #[inline(always)]
     fn leave(&self, pass: Pass) {
-        match pass {
-            Pass::MUTEX => self.leave_by_mutex(),
-            Pass::NONE => {}
-            Pass(bias) => self.leave_by_bias(bias),
+        if pass.0 > Pass::MUTEX.0 {
+            self.leave_by_bias(pass.0);
+        } else if pass == Pass::MUTEX {
+            self.leave_by_mutex();
         }
     }
 }

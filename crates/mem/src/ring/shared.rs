@@ -5,8 +5,13 @@
 //!   128   | bulk offset | bulk bytes |    written once by the producer
 //!   256   | cell 0 | cell 1 | ...
 //! ```
+//!
+//! # Invariants
+//! G1 The bytes of a ring are [`RING_BYTES`] of a live mapping, aligned to a line: `new` checks it, and they are
+//!    never replaced.
 
 use super::{CELLS, Medium};
+use crate::shared::{read_from, write_to};
 use crate::sync::{AtomicU64, Ordering};
 use crate::{Arena, Corrupt, LINE, SharedBytes, Span};
 
@@ -116,10 +121,23 @@ impl SharedRing {
     }
 }
 
+impl SharedRing {
+    /// Where bytes of a cell are. A cell is reached for every frame: that it lies in the ring is known from its
+    /// number, and not looked up.
+    #[inline(always)]
+    fn cell(&self, cell: u64, at: usize, bytes: usize) -> *mut u8 {
+        assert!(at + bytes <= LINE as usize, "beyond the end of a cell");
+        let cell = (FIRST_CELL + cell % CELLS * LINE) as usize;
+        // SAFETY: the cells lie in the RING_BYTES of a live mapping (G1), and the bytes in the cell.
+        unsafe { self.bytes.pointer().add(cell + at) }
+    }
+}
+
 impl Medium for SharedRing {
     #[inline(always)]
     fn header(&self, cell: u64) -> &AtomicU64 {
-        self.bytes.u64(FIRST_CELL + cell * LINE)
+        // SAFETY: alive as long as `self`, aligned as the ring is (G1), and used only as an atomic.
+        unsafe { AtomicU64::from_ptr(self.cell(cell, 0, 8).cast()) }
     }
     #[inline(always)]
     fn head(&self) -> &AtomicU64 {
@@ -131,7 +149,8 @@ impl Medium for SharedRing {
     }
     #[inline(always)]
     fn write(&self, cell: u64, at: usize, from: &[u8]) {
-        self.bytes.write(FIRST_CELL + cell * LINE + at as u64, from);
+        // SAFETY: as many bytes of a cell, which `cell` has checked.
+        unsafe { write_to(self.cell(cell, at, from.len()), from) }
     }
     #[inline(always)]
     fn prefetch(&self, cell: u64) {
@@ -144,7 +163,8 @@ impl Medium for SharedRing {
     }
     #[inline(always)]
     fn read(&self, cell: u64, at: usize, into: &mut [u8]) {
-        self.bytes.read(FIRST_CELL + cell * LINE + at as u64, into);
+        // SAFETY: as in `write`.
+        unsafe { read_from(self.cell(cell, at, into.len()), into) }
     }
 }
 

@@ -240,20 +240,8 @@ impl SharedBytes {
         if !self.contains(offset, into.len() as u64) {
             return false;
         }
-        // SAFETY: source in range (B1), target is a live slice; they may overlap (B3). An aligned word is one
-        // load that races are defined for.
-        unsafe {
-            let from = self.pointer.add(offset as usize);
-            match into.as_chunks_mut::<8>() {
-                ([word], []) if from.addr().is_multiple_of(8) => {
-                    // ORDERING: Relaxed: partner of the stores of `try_write`; they order nothing.
-                    *word = AtomicU64::from_ptr(from.cast()).load(Relaxed).to_ne_bytes();
-                }
-                // By value, so that a word of a known length never leaves the registers.
-                ([word], []) => *word = from.cast::<[u8; 8]>().read(),
-                _ => read_narrow(from, into),
-            }
-        }
+        // SAFETY: in range (B1).
+        unsafe { read_from(self.pointer.add(offset as usize), into) }
         true
     }
 
@@ -263,18 +251,8 @@ impl SharedBytes {
         if !self.contains(offset, from.len() as u64) {
             return false;
         }
-        // SAFETY: as in `try_read`, the other way round.
-        unsafe {
-            let to = self.pointer.add(offset as usize);
-            match from.as_chunks::<8>() {
-                ([word], []) if to.addr().is_multiple_of(8) => {
-                    // ORDERING: Relaxed: partner of the loads of `try_read`; they order nothing.
-                    AtomicU64::from_ptr(to.cast()).store(u64::from_ne_bytes(*word), Relaxed);
-                }
-                ([word], []) => to.cast::<[u8; 8]>().write(*word),
-                _ => write_narrow(from, to),
-            }
-        }
+        // SAFETY: in range (B1).
+        unsafe { write_to(self.pointer.add(offset as usize), from) }
         true
     }
 
@@ -421,6 +399,46 @@ impl SharedBytes {
         for line in (0..bytes as usize).step_by(crate::LINE as usize) {
             // SAFETY: in range (B1, checked by `at`); a prefetch writes nothing and cannot fault.
             unsafe { prefetch::write(start.add(line)) }
+        }
+    }
+}
+
+/// Copies out of shared memory. An aligned word is one load that races are defined for.
+///
+/// # Safety
+/// `from` has as many bytes as `into`, in a live mapping (B1); they may overlap (B3).
+#[inline(always)]
+pub(crate) unsafe fn read_from(from: *const u8, into: &mut [u8]) {
+    // SAFETY: the caller's; the target is a live slice.
+    unsafe {
+        match into.as_chunks_mut::<8>() {
+            ([word], []) if from.addr().is_multiple_of(8) => {
+                // ORDERING: Relaxed: partner of the stores of `write_to`; they order nothing.
+                let from = AtomicU64::from_ptr(from.cast_mut().cast());
+                *word = from.load(Relaxed).to_ne_bytes();
+            }
+            // By value, so that a word of a known length never leaves the registers.
+            ([word], []) => *word = from.cast::<[u8; 8]>().read(),
+            _ => read_narrow(from, into),
+        }
+    }
+}
+
+/// Copies into shared memory. An aligned word is one store that races are defined for.
+///
+/// # Safety
+/// As for [`read_from`], the other way round.
+#[inline(always)]
+pub(crate) unsafe fn write_to(to: *mut u8, from: &[u8]) {
+    // SAFETY: the caller's; the source is a live slice.
+    unsafe {
+        match from.as_chunks::<8>() {
+            ([word], []) if to.addr().is_multiple_of(8) => {
+                // ORDERING: Relaxed: partner of the loads of `read_from`; they order nothing.
+                AtomicU64::from_ptr(to.cast()).store(u64::from_ne_bytes(*word), Relaxed);
+            }
+            ([word], []) => to.cast::<[u8; 8]>().write(*word),
+            _ => write_narrow(from, to),
         }
     }
 }
