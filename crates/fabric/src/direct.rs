@@ -12,7 +12,7 @@ use crate::engine::{Engine, UNPOLLED};
 use crate::fabric::Core;
 use crate::transport::{Change, Completed, Incoming, Sink, Transport};
 use crate::wire::kind;
-use crate::{Error, Match, Result, Status};
+use crate::{Match, Status};
 
 /// Polls in which a blocking receive looks for its message before it is posted: some microseconds.
 const DIRECT_POLLS: u32 = 2000;
@@ -23,7 +23,7 @@ struct Direct<'a> {
     engine: &'a mut Engine,
     wants: Match,
     buffer: &'a mut [u8],
-    got: Option<Result<Status>>,
+    got: Option<Status>,
     /// Something that may be the message is kept by the engine, or the world has changed.
     look: bool,
 }
@@ -45,21 +45,13 @@ impl Sink for Direct<'_> {
             return;
         }
         let body = crate::proto::payload(&frame, 0);
-        let (message, buffer) = (body.len(), self.buffer.len() as u64);
-        self.got = Some(if message > buffer {
-            Err(Error::Truncated {
-                from: frame.from,
-                message,
-                buffer,
-            })
-        } else {
-            body.copy_to(0, &mut self.buffer[..message as usize]);
-            Ok(Status {
-                from: frame.from,
-                incarnation: self.engine.incarnation(frame.from),
-                tag: frame.arg,
-                len: message,
-            })
+        let fits = body.len().min(self.buffer.len() as u64);
+        body.copy_to(0, &mut self.buffer[..fits as usize]);
+        self.got = Some(Status {
+            from: frame.from,
+            incarnation: self.engine.incarnation(frame.from),
+            tag: frame.arg,
+            len: body.len(),
         });
     }
 
@@ -80,9 +72,10 @@ impl Sink for Direct<'_> {
 }
 
 impl Core {
-    /// A blocking receive whose message is the next thing to arrive. `None`: post it and wait.
+    /// A blocking receive whose message is the next thing to arrive; of one that is longer than the buffer it is the
+    /// beginning. `None`: post it and wait.
     #[inline]
-    pub(crate) fn recv_now(&mut self, wants: Match, buffer: &mut [u8]) -> Option<Result<Status>> {
+    pub(crate) fn recv_now(&mut self, wants: Match, buffer: &mut [u8]) -> Option<Status> {
         if !self.engine.may_bypass() || !self.crew.is_empty() {
             return None;
         }

@@ -201,22 +201,21 @@ impl<P, U> Matcher<P, U> {
             let index = queue.iter().position(|p| p.wants.accepts_tag(tag))?;
             Some((queue[index].order, index))
         };
-        let directed = self.directed.get(from).and_then(oldest);
-        let any = if self.any.is_empty() {
-            None
-        } else {
-            oldest(&self.any)
+        let of_peer = self.directed.get_mut(from);
+        let directed = of_peer.as_deref().and_then(oldest);
+        let any = match self.any.is_empty() {
+            true => None,
+            false => oldest(&self.any),
         };
-        let taken = match (directed, any) {
-            (None, None) => return None,
-            (Some((d, index)), a) if a.is_none_or(|(a, _)| d < a) => {
-                take(self.directed.entry(from), index)
+        let (queue, index) = match (directed, any) {
+            (Some((order, index)), any) if any.is_none_or(|(any, _)| order < any) => {
+                (of_peer?, index)
             }
-            (_, Some((_, index))) => take(&mut self.any, index),
-            (Some(_), None) => unreachable!("the guard above takes this case"),
+            (_, Some((_, index))) => (&mut self.any, index),
+            _ => return None,
         };
         self.posted_len -= 1;
-        taken.map(|posted| posted.item)
+        take(queue, index).map(|posted| posted.item)
     }
 
     /// Keeps a message that no posted receive wants.

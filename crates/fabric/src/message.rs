@@ -54,8 +54,8 @@ impl Fabric {
     /// [`Error::NotReceived`], unless all of it had left.
     #[inline]
     pub fn recv(&self, wants: Match, buffer: &mut [u8]) -> Result<Status> {
-        if let Some(result) = self.0.core.lock().recv_now(wants, buffer) {
-            return result;
+        if let Some(status) = self.0.core.lock().recv_now(wants, buffer) {
+            return status.within(buffer.len() as u64);
         }
         self.lending(|lender, level| {
             let work = Work::Receive {

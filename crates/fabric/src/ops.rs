@@ -20,6 +20,21 @@ pub struct Status {
     pub len: u64,
 }
 
+impl Status {
+    /// This of a message that a buffer of so many bytes got.
+    #[inline(always)]
+    pub(crate) fn within(self, buffer: u64) -> crate::Result<Status> {
+        if self.len > buffer {
+            return Err(Error::Truncated {
+                from: self.from,
+                message: self.len,
+                buffer,
+            });
+        }
+        Ok(self)
+    }
+}
+
 /// How an operation ended well.
 #[derive(Debug)]
 pub(crate) enum Outcome {
@@ -210,7 +225,8 @@ impl Ops {
         slot.detached = false;
         slot.scope = NO_SCOPE;
         slot.what = what;
-        slot.work = work;
+        // A free slot has no work, so there is nothing to drop.
+        std::mem::forget(std::mem::replace(&mut slot.work, work));
         index as u64 | (self.order as u64) << 32
     }
 

@@ -29,6 +29,12 @@ impl PeerId {
         self.0 >> SLOT_BITS
     }
 
+    /// The index of its slot on a node; of a peer of another node it is larger than that of any slot.
+    #[inline(always)]
+    pub(crate) const fn index_on(self, node: u32) -> usize {
+        (self.0 ^ node << SLOT_BITS) as usize
+    }
+
     /// Its slot on that node.
     #[inline(always)]
     pub const fn slot(self) -> Slot {
@@ -49,8 +55,8 @@ impl std::fmt::Display for PeerId {
 /// highest slot in it; of other nodes there is an entry for each peer that this process has to do with.
 #[derive(Debug)]
 pub(crate) struct PeerMap<T> {
-    /// The first slot of this process's own node.
-    first: PeerId,
+    /// The number of this process's own node.
+    node: u32,
     near: Vec<T>,
     far: HashMap<PeerId, T, foldhash::fast::RandomState>,
 }
@@ -59,22 +65,16 @@ impl<T: Default> PeerMap<T> {
     /// An empty map, in a process of this node.
     pub(crate) fn new(node: u32) -> PeerMap<T> {
         PeerMap {
-            first: PeerId::new(node, 0),
+            node,
             near: Vec::new(),
             far: HashMap::default(),
         }
     }
 
-    /// The slot of a peer of this node; of any other one it is larger than any slot.
-    #[inline(always)]
-    fn index(&self, peer: PeerId) -> usize {
-        (peer.0 ^ self.first.0) as usize
-    }
-
     /// What is kept of a peer; nothing if it was never [asked for](Self::entry).
     #[inline(always)]
     pub(crate) fn get(&self, peer: PeerId) -> Option<&T> {
-        match self.near.get(self.index(peer)) {
+        match self.near.get(peer.index_on(self.node)) {
             None => self.far_away(peer),
             near => near,
         }
@@ -88,7 +88,7 @@ impl<T: Default> PeerMap<T> {
     /// As [`PeerMap::get`].
     #[inline(always)]
     pub(crate) fn get_mut(&mut self, peer: PeerId) -> Option<&mut T> {
-        let index = self.index(peer);
+        let index = peer.index_on(self.node);
         match self.near.get_mut(index) {
             None => self.far.get_mut(&peer),
             near => near,
@@ -98,7 +98,7 @@ impl<T: Default> PeerMap<T> {
     /// What is kept of a peer, from now on.
     #[inline(always)]
     pub(crate) fn entry(&mut self, peer: PeerId) -> &mut T {
-        let index = self.index(peer);
+        let index = peer.index_on(self.node);
         if self.near.len() <= index {
             return self.enter(peer);
         }
@@ -107,7 +107,7 @@ impl<T: Default> PeerMap<T> {
 
     #[cold]
     fn enter(&mut self, peer: PeerId) -> &mut T {
-        if peer.node() != self.first.node() {
+        if peer.node() != self.node {
             return self.far.entry(peer).or_default();
         }
         let index = peer.slot().index();
@@ -118,7 +118,7 @@ impl<T: Default> PeerMap<T> {
     /// All that is kept.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (PeerId, &T)> {
         let near = self.near.iter().enumerate();
-        let near = near.map(|(slot, kept)| (Slot(slot as u32).of(self.first.node()), kept));
+        let near = near.map(|(slot, kept)| (Slot(slot as u32).of(self.node), kept));
         near.chain(self.far.iter().map(|(peer, kept)| (*peer, kept)))
     }
 

@@ -315,12 +315,10 @@ impl Engine {
         };
         let Some(op) = self.ops.get(key) else { return };
         let result = match &mut op.work {
-            Work::Receive { buf } if buf.len() < status.len => Err(Error::Truncated {
-                from,
-                message: status.len,
-                buffer: buf.len(),
-            }),
             Work::Receive { buf } => {
+                if let Err(error) = status.within(buf.len()) {
+                    return self.ops.finish(key, Err(error));
+                }
                 buf.fill(0, body);
                 if op.detached {
                     self.ops.forget(key); // Nobody asks how it ended: the loan comes back.

@@ -251,19 +251,12 @@ impl Transport for Shm {
 
     #[inline(always)]
     fn push(&mut self, to: PeerId, frame: &Outgoing<'_>) -> Push {
-        if !self.owner.is_current() || to.node() != self.node {
+        if !self.owner.is_current() {
             return Push::Gone; // H4
         }
-        let to = to.slot();
-        if self.outbound.get(to.index()).is_none_or(Option::is_none) {
-            match self.open(to) {
-                Push::Done => {}
-                refused => return refused,
-            }
-        }
-        match &mut self.outbound[to.index()] {
-            Some(outbound) => outbound.push(frame, self.me, &self.heap),
-            None => Push::Gone,
+        match self.outbound.get_mut(to.index_on(self.node)) {
+            Some(Some(outbound)) => outbound.push(frame, self.me, &self.heap),
+            _ => self.push_first(to, frame),
         }
     }
 

@@ -1,9 +1,10 @@
 //! Rings that this process writes.
 
 use super::{BODY_MAX, Shm};
+use crate::PeerId;
 use crate::node::Slot;
 use crate::node::State;
-use crate::transport::{Class, Outgoing, Push};
+use crate::transport::{Class, Outgoing, Push, Transport};
 use samite_mem::ring::{Producer, REPLY_CELLS, RING_BYTES, SharedRing, bulk_bytes};
 use samite_mem::sync::Ordering;
 use samite_mem::{Block, Doorbell, Heap, SharedBytes};
@@ -133,8 +134,20 @@ impl Outbound {
 }
 
 impl Shm {
+    /// The first frame to a peer makes the ring to it.
+    #[cold]
+    pub(super) fn push_first(&mut self, to: PeerId, frame: &Outgoing<'_>) -> Push {
+        if to.node() != self.node {
+            return Push::Gone;
+        }
+        match self.open(to.slot()) {
+            Push::Done => self.push(to, frame),
+            refused => refused,
+        }
+    }
+
     /// Makes the ring to a peer. Without memory for it the frame waits, as for a bulk area.
-    pub(super) fn open(&mut self, to: Slot) -> Push {
+    fn open(&mut self, to: Slot) -> Push {
         if to.index() >= samite_mem::PEERS_MAX || self.layout.peers.state(to).0 != State::Alive {
             return Push::Gone;
         }
@@ -178,7 +191,6 @@ mod tests {
     use super::*;
     use crate::node::Membership;
     use crate::node::agent::Node;
-    use crate::transport::Transport;
     use crate::{Identity, node};
     use samite_mem::ring::Body;
     use samite_mem::{ExtentSource, Span};
