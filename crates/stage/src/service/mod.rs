@@ -145,6 +145,10 @@ impl Service {
             news = true;
             self.report(report);
         }
+        for (from, id, answer) in self.keeper.answers() {
+            news = true;
+            self.answer(from, id, &answer);
+        }
         self.keeper.tidy();
         news
     }
@@ -179,8 +183,9 @@ impl Service {
             }
             (Letter::Order(order), None) if from == self.at => self.obey(order),
             (Letter::Ask(ask), Some(id)) => {
-                let answer: KeeperAnswer = self.keeper.answer(from, ask);
-                self.send(from, Packed::response(id, protocol::encode(&answer)));
+                if let Some(answer) = self.keeper.answer(from, id, ask) {
+                    self.answer(from, id, &answer);
+                }
             }
             (letter, id) => tracing::warn!(%from, ?letter, ?id, "a letter that does not fit"),
         }
@@ -202,17 +207,18 @@ impl Service {
                 false => NAP,
             };
             let nap = due.unwrap_or(longest).min(longest);
-            let (server, changes) = (&self.server, self.changes);
+            let (server, keeper, changes) = (&self.server, &self.keeper, self.changes);
+            let has_come = || server.waiting() > 0 || keeper.has_news();
             let fabric = &self.fabric;
             let waited = fabric.wait_stepping_within(
                 nap.max(Duration::from_millis(1)),
                 "work of the staging service",
                 &[],
                 || {
-                    let news = server.waiting() > 0 || changes != Some(fabric.changes());
+                    let news = has_come() || changes != Some(fabric.changes());
                     news.then_some(())
                 },
-                || server.waiting() > 0,
+                has_come,
             );
             match waited {
                 Ok(()) | Err(samite_fabric::Error::Timeout { .. }) => {}
@@ -297,6 +303,10 @@ impl Service {
         }
     }
 
+    fn answer(&mut self, from: Peer, id: u64, answer: &KeeperAnswer) {
+        self.send(from, Packed::response(id, protocol::encode(answer)));
+    }
+
     fn report(&mut self, report: crate::protocol::Report) {
         let report = Request::Report(report);
         match self.steward {
@@ -338,6 +348,7 @@ impl Service {
         self.peers.remove(&peer);
         // In this order: if it were slow no more before it is lost, it would be given steps, which nobody had then.
         self.carry_out(Event::Lost(peer));
+        self.keeper.forget(peer);
         self.unsent.forget(peer);
         self.tell_who_is_slow();
     }

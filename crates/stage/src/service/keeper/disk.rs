@@ -1,12 +1,12 @@
 //! What a keeper has spilled: ranges of one file. A file for each buffer would be a descriptor for each.
 
+use super::io::{Done, Io, Job, JobId};
 use range_alloc::RangeAllocator;
-use rustix::fs::{FallocateFlags, fallocate};
-use rustix::io::retry_on_intr;
-use std::fs::File;
+use samite_fabric::Bell;
+use samite_mem::lease::Readable;
+use std::collections::BTreeMap;
 use std::io;
 use std::ops::Range;
-use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 
 /// Ranges begin and end at pages, so that all of a freed one can be given back to the file system.
@@ -15,12 +15,26 @@ const PAGE: u64 = 4096;
 /// More than any file has: the keeper's budget is what ends first.
 const END: u64 = 1 << 60;
 
+/// So many bytes may be asked of the thread, or have been read and not been taken, before no other read begins. What
+/// is written takes no memory beyond the buffer's.
+const QUEUED: u64 = 32 << 20;
+
+/// What a job takes beside its bytes.
+const EACH: u64 = 256;
+
 #[derive(Debug)]
 pub(super) struct Disk {
     folder: PathBuf,
-    /// Made with the first range. Without a name in any folder: it goes with this process.
-    file: Option<File>,
+    /// Rung when a job is done.
+    bell: Bell,
     free: RangeAllocator<u64>,
+    /// Started with the first job.
+    io: Option<Io>,
+    /// The jobs of which the result was not taken, with the bytes that it takes.
+    pending: BTreeMap<JobId, u64>,
+    /// Their sum.
+    queued: u64,
+    last: JobId,
 }
 
 /// Where the bytes of a buffer are in the file. Given back by [`Disk::free`].
@@ -30,37 +44,55 @@ pub(super) struct Place {
     bytes: u64,
 }
 
+impl Place {
+    /// Whether a buffer of which so many bytes are written is there.
+    pub(super) fn is_whole(&self, written: u64) -> bool {
+        written == self.bytes
+    }
+}
+
 impl Disk {
-    pub(super) fn new(folder: PathBuf) -> Disk {
+    pub(super) fn new(folder: PathBuf, bell: Bell) -> Disk {
         Disk {
             folder,
-            file: None,
+            bell,
             free: RangeAllocator::new(0..END),
+            io: None,
+            pending: BTreeMap::new(),
+            queued: 0,
+            last: 0,
         }
     }
 
     /// Finds a place for so many bytes.
     pub(super) fn take(&mut self, bytes: u64) -> io::Result<Place> {
-        if self.file.is_none() {
-            self.file = Some(tempfile::tempfile_in(&self.folder)?);
-        }
         let length = bytes.max(1).checked_next_multiple_of(PAGE);
         let range = length.and_then(|length| self.free.allocate_range(length).ok());
         let range = range.ok_or(io::ErrorKind::FileTooLarge)?;
         Ok(Place { range, bytes })
     }
 
-    /// Writes a part of a buffer.
-    pub(super) fn write(&self, place: &Place, offset: u64, part: &[u8]) -> io::Result<()> {
-        let file = self.file.as_ref().ok_or(io::ErrorKind::NotFound)?;
-        file.write_all_at(part, place.range.start + offset)
+    /// Whether a read of so many bytes can begin.
+    pub(super) fn has_room(&self, bytes: u64) -> bool {
+        self.queued.saturating_add(bytes) <= QUEUED
     }
 
-    /// Reads a part of a buffer.
+    /// Begins to write a part of a buffer.
+    pub(super) fn write(
+        &mut self,
+        place: &Place,
+        part: Range<u64>,
+        from: Readable,
+    ) -> io::Result<JobId> {
+        let at = place.range.start + part.start;
+        self.begin(0, Job::Write { at, from, part })
+    }
+
+    /// Begins to read a part of a buffer.
     ///
     /// # Errors
     /// A part that does not lie inside.
-    pub(super) fn read(&self, place: &Place, offset: u64, len: u64) -> io::Result<Vec<u8>> {
+    pub(super) fn read(&mut self, place: &Place, offset: u64, len: u64) -> io::Result<JobId> {
         let inside = offset
             .checked_add(len)
             .is_some_and(|end| end <= place.bytes);
@@ -70,74 +102,85 @@ impl Disk {
                 "bytes {offset}+{len} lie outside of a buffer of {of}"
             )));
         }
-        let file = self.file.as_ref().ok_or(io::ErrorKind::NotFound)?;
-        let mut bytes = vec![0; len as usize];
-        file.read_exact_at(&mut bytes, place.range.start + offset)?;
-        Ok(bytes)
+        let at = place.range.start + offset;
+        self.begin(len, Job::Read { at, len })
     }
 
     /// Gives a place back, and its blocks to the file system.
     pub(super) fn free(&mut self, place: Place) {
-        let range = place.range;
-        let length = range.end - range.start;
-        self.free.free_range(range.clone());
-        let Some(file) = &self.file else {
+        self.free.free_range(place.range.clone());
+        if self.io.is_none() {
             return;
+        }
+        let job = match self.free.is_empty() {
+            true => Job::FreeAll,
+            false => Job::Free(place.range),
         };
-        let given_back = if self.free.is_empty() {
-            file.set_len(0)
-        } else {
-            let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-            retry_on_intr(|| fallocate(file, hole, range.start, length)).map_err(io::Error::from)
-        };
-        if let Err(error) = given_back {
-            // Then the place is used again, and the file becomes no longer than it was at its fullest.
+        if let Err(error) = self.begin(0, job) {
             tracing::debug!(%error, "the file of what is spilled keeps its blocks");
         }
     }
+
+    /// Hands a job to the thread.
+    fn begin(&mut self, bytes: u64, job: Job) -> io::Result<JobId> {
+        let io = match self.io.take() {
+            Some(io) => io,
+            None => Io::start(self.folder.clone(), self.bell.clone())?,
+        };
+        self.last += 1;
+        let is_taken = io.push(self.last, job);
+        self.io = Some(io);
+        if !is_taken {
+            return Err(ended());
+        }
+        self.pending.insert(self.last, bytes + EACH);
+        self.queued += bytes + EACH;
+        Ok(self.last)
+    }
+
+    /// Whether a result can be taken.
+    pub(super) fn has_news(&self) -> bool {
+        !self.pending.is_empty() && self.io.as_ref().is_some_and(Io::has_news)
+    }
+
+    /// The next result. When the thread has ended, what it has not done has failed.
+    pub(super) fn done(&mut self) -> Option<(JobId, Done)> {
+        if self.pending.is_empty() {
+            return None;
+        }
+        let io = self.io.as_ref()?;
+        // In this order: what was done before the thread ended is taken.
+        let has_ended = io.has_ended();
+        let (id, done) = match io.take() {
+            Some(result) => result,
+            None if has_ended => (*self.pending.first_key_value()?.0, Err(ended())),
+            None => return None,
+        };
+        self.queued -= self.pending.remove(&id).unwrap_or_default();
+        Some((id, done))
+    }
+
+    /// Keeps the thread from doing anything until the sender says something, or is dropped.
+    #[cfg(test)]
+    pub(super) fn stall(&mut self) -> std::sync::mpsc::Sender<()> {
+        let (go_on, until) = std::sync::mpsc::channel();
+        self.begin(0, Job::Stall(until)).expect("a thread");
+        go_on
+    }
+
+    /// Whether there is a job of which the result was not taken.
+    #[cfg(test)]
+    pub(super) fn is_pending(&self) -> bool {
+        !self.pending.is_empty()
+    }
+
+    /// Ends the thread.
+    #[cfg(test)]
+    pub(super) fn kill(&mut self) {
+        self.begin(0, Job::Panic).expect("a thread");
+    }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use std::os::unix::fs::MetadataExt;
-
-    fn blocks(disk: &Disk) -> u64 {
-        disk.file
-            .as_ref()
-            .map_or(0, |file| file.metadata().unwrap().blocks())
-    }
-
-    #[test]
-    fn what_is_freed_is_given_back_and_used_again() {
-        let folder = tempfile::tempdir().unwrap();
-        let mut disk = Disk::new(folder.path().to_owned());
-        let bytes = 3 * PAGE - 5;
-        let pattern = |of: u64| {
-            (0..bytes)
-                .map(|at| (at * 7 + of * 13) as u8)
-                .collect::<Vec<_>>()
-        };
-        let mut places: Vec<Place> = (0..4).map(|_| disk.take(bytes).unwrap()).collect();
-        for (of, place) in (0..).zip(&places) {
-            disk.write(place, 0, &pattern(of)[..100]).unwrap();
-            disk.write(place, 100, &pattern(of)[100..]).unwrap();
-        }
-        let full = blocks(&disk);
-        disk.free(places.remove(1));
-        assert!(blocks(&disk) < full, "the hole has its blocks still");
-        let again = disk.take(bytes).unwrap();
-        assert_eq!(again.range.start, 3 * PAGE, "the hole is used again");
-        disk.write(&again, 0, &pattern(9)).unwrap();
-        places.push(again);
-        for (of, place) in [0, 2, 3, 9].into_iter().zip(&places) {
-            assert_eq!(disk.read(place, 0, bytes).unwrap(), pattern(of));
-            let part = &pattern(of)[5000..5007];
-            assert_eq!(disk.read(place, 5000, 7).unwrap(), part);
-        }
-        assert!(disk.read(&places[0], bytes - 1, 2).is_err());
-        assert!(disk.read(&places[0], u64::MAX, 2).is_err());
-        places.into_iter().for_each(|place| disk.free(place));
-        assert_eq!(blocks(&disk), 0);
-    }
+fn ended() -> io::Error {
+    io::Error::other("the thread of the disk has ended, which is a defect of Samite")
 }

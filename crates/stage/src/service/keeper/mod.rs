@@ -8,22 +8,24 @@
 //! when it died is free when all others have seen its death, and what was freed while somebody has it when that one lets go; both
 //! count as [`Kept::used`] until then, and a buffer for which they leave no room waits for them: no more than [`Room::memory`] is used.
 //!
-//! What takes long is done part by part ([`Keeper::work`]), so that a steward in the same process answers meanwhile. After each part
-//! but the last the steward is told ([`Report::Working`]): whoever waits for the buffer waits for a process that gets on.
+//! What takes long is done part by part ([`Keeper::work`]), so that a steward in the same process answers meanwhile; the disk is
+//! written and read by a thread of its own. After each part but the last the steward is told ([`Report::Working`]): whoever waits
+//! for the buffer waits for a process that gets on.
 //!
 //! # Files
 //! `mod` (orders and answers) · `growing` (memory to come) · `freed` (memory that was) · `spill` (buffers on their way to disk and
-//! back) · `disk` (the file that they lie in)
+//! back) · `disk` (where they lie in the file, and what its thread is asked for) · `io` (the thread)
 
 mod disk;
 mod freed;
 mod growing;
+mod io;
 mod spill;
 
 use self::disk::{Disk, Place};
 use self::freed::Freed;
 use self::growing::Unborn;
-use self::spill::{Spilling, not_spilled};
+use self::spill::{Load, Loads, Spilling, not_spilled};
 use super::letter::{KeeperAnswer, KeeperAsk};
 use crate::protocol::{self, BufferId, Order, Peer, Report, Request};
 use samite_fabric::{Fabric, Gated, SegmentKey};
@@ -95,6 +97,7 @@ pub(super) struct Keeper {
     /// Committed buffers that their writers still have.
     unsealed: Vec<BufferId>,
     disk: Disk,
+    loads: Loads,
     /// Memory of freed buffers that somebody may still read, or that is ready to be used again.
     free: VecDeque<Freed>,
     /// Bytes in memory, of buffers, of those that grow, and of `free`.
@@ -105,7 +108,8 @@ impl Keeper {
     pub(super) fn new(fabric: &Fabric, room: Room) -> Keeper {
         Keeper {
             fabric: fabric.clone(),
-            disk: Disk::new(room.folder.clone()),
+            disk: Disk::new(room.folder.clone(), fabric.bell(fabric.me())),
+            loads: Loads::default(),
             room,
             buffers: HashMap::new(),
             growing: VecDeque::new(),
@@ -142,7 +146,7 @@ impl Keeper {
             } => self.allocate(buffer, bytes, writer),
             Order::Seal { buffer } => self.seal(buffer),
             Order::Spill { buffer } => match self.begin_spill(buffer) {
-                Ok(()) => None,
+                Ok(()) => self.spill(),
                 Err(error) => Some(not_spilled(buffer, &error)),
             },
             Order::Free { buffer } => {
@@ -166,7 +170,12 @@ impl Keeper {
 
     /// Whether there is something that [`Keeper::work`] does.
     pub(super) fn is_busy(&self) -> bool {
-        !self.growing.is_empty() && !self.is_full || !self.spilling.is_empty()
+        !self.growing.is_empty() && !self.is_full || self.has_news()
+    }
+
+    /// Whether the disk has done something.
+    pub(super) fn has_news(&self) -> bool {
+        self.disk.has_news()
     }
 
     /// Whether it waits for others to let go: writers of what they have committed, or anybody of what was freed.
@@ -176,7 +185,9 @@ impl Keeper {
 
     /// Does the next part of what takes long; what is to be reported.
     pub(super) fn work(&mut self) -> Vec<Report> {
-        let mut reports: Vec<Report> = self.grow().into_iter().chain(self.spill()).collect();
+        let mut reports = self.take_done();
+        reports.extend(self.grow());
+        reports.extend(self.spill());
         reports.extend(std::iter::from_fn(|| self.tell_full()));
         for buffer in std::mem::take(&mut self.unsealed) {
             reports.extend(self.seal(buffer));
@@ -203,16 +214,26 @@ impl Keeper {
         Some(Report::Sealed { buffer })
     }
 
-    /// Answers one who does not map the memory.
-    pub(super) fn answer(&mut self, from: Peer, ask: KeeperAsk) -> KeeperAnswer {
+    /// Answers the request `id` of one who does not map the memory; what is read from the disk,
+    /// [later](Keeper::answers).
+    pub(super) fn answer(&mut self, from: Peer, id: u64, ask: KeeperAsk) -> Option<KeeperAnswer> {
         match ask {
-            KeeperAsk::Open(buffer) => self.open(from, buffer).map(|()| Vec::new()),
-            KeeperAsk::Load(buffer, offset, len) => self.load(buffer, offset, len),
-            KeeperAsk::Figures => Ok(protocol::encode(&self.figures())),
+            KeeperAsk::Open(buffer) => Some(self.open(from, buffer).map(|()| Vec::new())),
+            KeeperAsk::Load(buffer, offset, len) => {
+                let load = Load {
+                    from,
+                    id,
+                    buffer,
+                    offset,
+                    len,
+                };
+                Some(Err(self.load(load).err()?))
+            }
+            KeeperAsk::Figures => Some(Ok(protocol::encode(&self.figures()))),
         }
     }
 
-    fn figures(&self) -> Kept {
+    pub(super) fn figures(&self) -> Kept {
         let on_disk = |held: &&Held| matches!(held, Held::OnDisk(_));
         let files = self.buffers.values().filter(on_disk).count();
         Kept {
@@ -263,4 +284,4 @@ pub(crate) fn segment_key(at: &crate::protocol::BufferAt) -> SegmentKey {
 }
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;

@@ -3,10 +3,11 @@ use super::spill::PART;
 use super::*;
 use crate::protocol::{Handle, Lack, Peer, StreamId};
 use samite_fabric::{Config, Identity};
+use std::os::unix::fs::MetadataExt;
 
 const LARGE: u64 = 300 << 20;
 
-fn buffer(number: u64) -> BufferId {
+pub(in crate::service) fn buffer(number: u64) -> BufferId {
     let stream = StreamId(1);
     BufferId { stream, number }
 }
@@ -76,7 +77,7 @@ fn what_is_freed_while_it_grows_is_given_back() {
     });
 }
 
-fn pattern(number: u64, bytes: u64) -> Vec<u8> {
+pub(in crate::service) fn pattern(number: u64, bytes: u64) -> Vec<u8> {
     (0..bytes).map(|at| (at * 31 + number * 7) as u8).collect()
 }
 
@@ -91,7 +92,7 @@ fn key_of(fabric: &Fabric, handle: Handle, bytes: u64) -> SegmentKey {
 }
 
 /// A buffer that its writer, peer 0, has written and committed.
-fn commit(fabric: &Fabric, keeper: &mut Keeper, number: u64, bytes: u64) {
+pub(in crate::service) fn commit(fabric: &Fabric, keeper: &mut Keeper, number: u64, bytes: u64) {
     let Some(Report::Held { handle, .. }) = keeper.obey(allocate(number, bytes)) else {
         panic!("a small buffer is there at once");
     };
@@ -116,13 +117,47 @@ fn commit(fabric: &Fabric, keeper: &mut Keeper, number: u64, bytes: u64) {
     assert!(!keeper.is_waiting());
 }
 
+/// Keeps the disk from doing anything until the sender says something, which it can for a while.
+pub(in crate::service) fn stall(keeper: &mut Keeper) -> std::sync::mpsc::Sender<()> {
+    keeper.disk.stall()
+}
+
+/// Works until this is there.
+fn until<T>(keeper: &mut Keeper, mut done: impl FnMut(&mut Keeper, Vec<Report>) -> Option<T>) -> T {
+    loop {
+        let reports = keeper.work();
+        if let Some(value) = done(keeper, reports) {
+            return value;
+        }
+        std::thread::yield_now();
+    }
+}
+
+/// The reports up to the one that ends the spilling of a buffer.
+fn spilled(keeper: &mut Keeper) -> Vec<Report> {
+    let mut all = Vec::new();
+    until(keeper, |_, reports| {
+        all.extend(reports);
+        let is_over = !matches!(all.last(), None | Some(Report::Working { .. }));
+        is_over.then(|| std::mem::take(&mut all))
+    })
+}
+
+/// What a keeper says when it is asked for a part of a spilled buffer.
+fn load(keeper: &mut Keeper, number: u64, offset: u64, len: u64) -> Result<Vec<u8>, String> {
+    let ask = KeeperAsk::Load(buffer(number), offset, len);
+    if let Some(answer) = keeper.answer(Peer(3), number, ask) {
+        return answer;
+    }
+    let (from, id, answer) = until(keeper, |keeper, _| keeper.answers().pop());
+    assert_eq!((from, id), (Peer(3), number));
+    answer
+}
+
 fn spill(keeper: &mut Keeper, number: u64) {
     let buffer = buffer(number);
     assert_eq!(keeper.obey(Order::Spill { buffer }), None);
-    let mut reports = Vec::new();
-    while keeper.is_busy() {
-        reports.extend(keeper.work());
-    }
+    let mut reports = spilled(keeper);
     assert_eq!(reports.pop(), Some(Report::Spilled { buffer }));
     let working = (1..).map(|parts| Report::Working { buffer, parts });
     assert!(
@@ -133,7 +168,7 @@ fn spill(keeper: &mut Keeper, number: u64) {
     );
 }
 
-fn room(folder: &tempfile::TempDir) -> Room {
+pub(in crate::service) fn room(folder: &tempfile::TempDir) -> Room {
     Room {
         memory: 64 << 20,
         disk: 64 << 20,
@@ -158,8 +193,8 @@ fn only_its_writer_opens_a_buffer_and_only_while_it_is_lent() {
     spill(&mut keeper, 2);
     assert!(keeper.open(Peer(0), buffer(2)).is_err(), "it is on disk");
     assert_eq!(keeper.obey(Order::Seal { buffer: buffer(2) }), None);
-    assert_eq!(keeper.load(buffer(2), 0, 5000).unwrap(), pattern(2, 5000));
-    assert!(keeper.load(buffer(2), 0, LOAD + 1).is_err());
+    assert_eq!(load(&mut keeper, 2, 0, 5000).unwrap(), pattern(2, 5000));
+    assert!(load(&mut keeper, 2, 0, LOAD + 1).is_err());
     assert_eq!((keeper.figures().buffers, keeper.figures().files), (2, 1));
 }
 
@@ -178,7 +213,7 @@ fn what_is_spilled_costs_one_descriptor() {
     let in_folder = targets.filter(|target| target.starts_with(folder.path()));
     assert_eq!(in_folder.count(), 1);
     for number in 0..BUFFERS {
-        let part = keeper.load(buffer(number), 100, 5900).unwrap();
+        let part = load(&mut keeper, number, 100, 5900).unwrap();
         assert_eq!(part, pattern(number, 6000)[100..]);
         assert_eq!(
             keeper.obey(Order::Free {
@@ -201,13 +236,130 @@ fn a_large_buffer_is_spilled_between_other_work_and_may_be_freed_meanwhile() {
         buffer: buffer(1),
         parts: 1,
     };
-    assert_eq!(keeper.work(), [working]);
+    let first = until(&mut keeper, |_, mut reports| reports.pop());
+    assert_eq!(first, working);
     assert_eq!(keeper.obey(Order::Free { buffer: buffer(1) }), None);
-    assert!(!keeper.is_busy());
+    // The part that was being written ends first.
+    until(&mut keeper, |keeper, _| {
+        (!keeper.disk.is_pending()).then_some(())
+    });
     commit(&fabric, &mut keeper, 2, 2 * PART + 1);
     spill(&mut keeper, 2);
-    let end = keeper.load(buffer(2), 2 * PART - 5, 6).unwrap();
+    let end = load(&mut keeper, 2, 2 * PART - 5, 6).unwrap();
     assert_eq!(end, pattern(2, 2 * PART + 1)[2 * PART as usize - 5..]);
+}
+
+/// Blocks that the file of what is spilled has.
+fn blocks(folder: &tempfile::TempDir) -> u64 {
+    let open = std::fs::read_dir("/proc/self/fd").unwrap().flatten();
+    let is_it = |entry: &std::fs::DirEntry| {
+        std::fs::read_link(entry.path()).is_ok_and(|target| target.starts_with(folder.path()))
+    };
+    let mut files = open.filter(is_it);
+    files
+        .next()
+        .map_or(0, |entry| std::fs::metadata(entry.path()).unwrap().blocks())
+}
+
+#[test]
+fn what_is_freed_is_given_back_and_used_again() {
+    const BYTES: u64 = 3 * 4096 - 5;
+    let fabric = Fabric::alone(Identity::by_hand("keeper"), Config::default()).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let mut keeper = Keeper::new(&fabric, room(&folder));
+    for number in 0..4 {
+        commit(&fabric, &mut keeper, number, BYTES);
+        spill(&mut keeper, number);
+    }
+    let full = blocks(&folder);
+    keeper.obey(Order::Free { buffer: buffer(1) });
+    // Behind what was freed.
+    load(&mut keeper, 0, 0, 1).unwrap();
+    assert!(blocks(&folder) < full, "the hole has its blocks still");
+    commit(&fabric, &mut keeper, 9, BYTES);
+    spill(&mut keeper, 9);
+    assert_eq!(blocks(&folder), full, "the hole is used again");
+    for number in [0, 2, 3, 9] {
+        let all = load(&mut keeper, number, 0, BYTES).unwrap();
+        assert_eq!(all, pattern(number, BYTES));
+        let part = load(&mut keeper, number, 5000, 7).unwrap();
+        assert_eq!(part, all[5000..5007]);
+    }
+    assert!(load(&mut keeper, 0, BYTES - 1, 2).is_err());
+    assert!(load(&mut keeper, 0, u64::MAX, 2).is_err());
+    for number in [0, 2, 3, 9] {
+        let buffer = buffer(number);
+        keeper.obey(Order::Free { buffer });
+    }
+    while keeper.disk.is_pending() {
+        keeper.work();
+    }
+    assert_eq!(blocks(&folder), 0);
+}
+
+/// As many reads as wait for one disk are bounded by their bytes; all that are taken are answered, in order.
+#[test]
+fn what_is_asked_of_a_stuck_disk_is_bounded() {
+    const LEN: u64 = 16 << 10;
+    let fabric = Fabric::alone(Identity::by_hand("keeper"), Config::default()).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let mut keeper = Keeper::new(&fabric, room(&folder));
+    commit(&fabric, &mut keeper, 1, LEN);
+    spill(&mut keeper, 1);
+    let go_on = stall(&mut keeper);
+    let (gone, here) = (Peer(4), Peer(3));
+    let mut taken = 0;
+    let refused = loop {
+        let from = if taken % 2 == 0 { gone } else { here };
+        let ask = KeeperAsk::Load(buffer(1), 0, LEN);
+        if let Some(answer) = keeper.answer(from, taken, ask) {
+            break answer;
+        }
+        taken += 1;
+    };
+    let why = refused.unwrap_err();
+    assert!(why.contains("ask again later"), "{why}");
+    assert!((1000..100_000).contains(&taken), "{taken}");
+    assert_eq!((keeper.work(), keeper.answers().len()), (vec![], 0));
+    // Nothing is read for one that has gone while it waited.
+    keeper.forget(gone);
+    go_on.send(()).expect("it was stuck until now");
+    let mut last = Vec::new();
+    let all: Vec<u8> = pattern(1, LEN);
+    until(&mut keeper, |keeper, _| {
+        for (from, id, answer) in keeper.answers() {
+            if from == here {
+                last.push(id);
+            }
+            assert!(answer.as_ref() == Ok(&all), "{from}");
+        }
+        (!keeper.disk.is_pending()).then_some(())
+    });
+    let expected: Vec<u64> = (0..taken).filter(|number| number % 2 == 1).collect();
+    assert_eq!(last, expected);
+}
+
+/// The thread of the disk ends: what it was asked for, and what comes later, is refused, and buffers in memory stay.
+#[test]
+fn without_the_thread_of_the_disk_all_that_needs_it_is_refused() {
+    let fabric = Fabric::alone(Identity::by_hand("keeper"), Config::default()).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let mut keeper = Keeper::new(&fabric, room(&folder));
+    for number in [1, 2, 3] {
+        commit(&fabric, &mut keeper, number, 6000);
+    }
+    spill(&mut keeper, 1);
+    keeper.disk.kill();
+    for number in [2, 3] {
+        let buffer = buffer(number);
+        let said = keeper.obey(Order::Spill { buffer });
+        let said = said.map_or_else(|| spilled(&mut keeper), |said| vec![said]);
+        assert_eq!(said, [Report::SpillFailed { buffer }]);
+        assert!(matches!(keeper.buffers[&buffer], Held::Reading(_)));
+        let why = load(&mut keeper, 1, 0, 1).unwrap_err();
+        assert!(why.contains("has ended"), "{why}");
+    }
+    assert_eq!(keeper.figures().files, 1);
 }
 
 #[test]

@@ -1,3 +1,4 @@
+mod disk;
 mod stopped;
 
 use super::*;
