@@ -2,16 +2,14 @@
 
 use crate::screen::size;
 use anyhow::{Context, Result};
-use samite::agent::{self, AgentConfig};
+use samite::agent::{self, AgentConfig, Starter};
 use samite::config::{Config, Layers};
 use samite::host::Host;
-use samite::stage::service::{self, Room, Service};
-use samite::{Fabric, FabricConfig};
 use samite_mem::PEERS_MAX;
 use std::backtrace::Backtrace;
 use std::ffi::OsString;
 use std::io::Write;
-use std::panic::{PanicHookInfo, UnwindSafe, catch_unwind};
+use std::panic::PanicHookInfo;
 use std::path::Path;
 use std::process::ExitCode;
 use std::thread::Builder;
@@ -22,9 +20,6 @@ const MESSAGES: u64 = 2 << 20;
 
 /// How long the last words of an agent may take.
 const LAST_WORDS: Duration = Duration::from_secs(1);
-
-/// Bytes of disk that streams may spill to.
-pub(crate) const SPILL: u64 = 8 << 30;
 
 /// Options of `samite agent`.
 #[derive(clap::Args)]
@@ -76,42 +71,41 @@ pub(crate) fn run(args: &AgentArgs) -> Result<ExitCode> {
         domain: args.domain.clone(),
         budget,
     };
-    run_with(&config, serve_streams)
+    run_with(&config, samite::services())
         .with_context(|| format!("the agent of domain {}", args.domain))?;
     Ok(ExitCode::SUCCESS)
 }
 
-/// Runs the agent and, in a thread of its own, what serves its streams; when that ends, so does the process, and all members of the
-/// domain hear of it.
-fn run_with(
-    config: &AgentConfig,
-    serve: impl FnOnce(&AgentConfig) -> Result<()> + Send + UnwindSafe + 'static,
-) -> Result<(), samite::Error> {
-    let serving = config.clone();
+/// Runs the agent and, in a thread of its own, its services; when that ends, so does the process, and all members of the domain hear
+/// of it.
+fn run_with(config: &AgentConfig, services: Vec<Starter>) -> Result<(), samite::Error> {
+    let hosting = config.clone();
     agent::run(config, || {
         std::panic::set_hook(Box::new(say_panic));
-        let domain = serving.domain.clone();
-        let thread = Builder::new().name("streams".to_owned());
-        let serving = thread.spawn(move || {
-            let why = match catch_unwind(|| serve(&serving)) {
-                Ok(Ok(())) => "their service has ended".to_owned(),
-                Ok(Err(error)) => format!("{error:#}"),
-                Err(_) => "their service has panicked, which is a defect of Samite".to_owned(),
+        let domain = hosting.domain.clone();
+        let thread = Builder::new().name("services".to_owned());
+        let hosting = thread.spawn(move || {
+            if services.is_empty() {
+                return;
+            }
+            let why = match agent::host(&hosting, &services) {
+                Ok(()) => "they have ended".to_owned(),
+                Err(error) => error.to_string(),
             };
-            end(&serving.domain, &why)
+            end(&hosting.domain, &why)
         });
-        if let Err(error) = serving {
-            end(&domain, &format!("no thread for their service: {error}"));
+        if let Err(error) = hosting {
+            end(&domain, &format!("no thread for them: {error}"));
         }
         println!("ready");
         let _ = std::io::stdout().flush();
     })
 }
 
-/// Ends the process: all streams and their blocks are gone, and no unit should wait for them until its deadline.
+/// Ends the process: what its services kept is gone, and no unit should wait for them until its deadline.
 fn end(domain: &str, why: &str) -> ! {
     say(format!(
-        "the agent of domain {domain} ends, since its streams are not served any more: {why}"
+        "the agent of domain {domain} ends, since its services do not run any more: {why}"
     ));
     std::process::exit(1);
 }
@@ -139,24 +133,9 @@ fn say(words: String) {
     }
 }
 
-/// Coordinates the streams of the domain and keeps their blocks, as one more peer, for as long as this process lives.
-fn serve_streams(agent: &AgentConfig) -> Result<()> {
-    let config = FabricConfig {
-        background: true,
-        ..FabricConfig::default()
-    };
-    let fabric = Fabric::join(&agent.domain, service::steward_identity(), config)?;
-    let room = Room {
-        memory: room_of(agent.budget),
-        disk: SPILL,
-        folder: std::env::temp_dir(),
-    };
-    Ok(Service::steward(&fabric, room).run(|_| true)?)
-}
-
 /// Why so many units cannot run in one domain, whatever they do; `budget` is what was set.
 pub(crate) fn too_small(units: u64, budget: Option<u64>) -> Option<String> {
-    // The units, the agent, and the agent's own peer that serves streams.
+    // The units, the agent, and its peer that hosts services.
     let processes = units + 2;
     if processes > PEERS_MAX as u64 {
         return Some(format!(
@@ -178,36 +157,56 @@ pub(crate) fn budget_by_rule() -> u64 {
     (Host::read().memory_available / 2).max(64 << 20)
 }
 
-/// What blocks of streams may have of a budget; the rest is for what units share beside them.
-pub(crate) fn room_of(budget: u64) -> u64 {
-    budget / 4 * 3
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use samite::{Identity, Match};
+    use samite::agent::{Lost, Owned, Service, Turn};
+    use samite::{Fabric, FabricConfig, Identity, Match};
     use samite_testkit::full_pipe;
     use std::process::{Command, Stdio};
 
     const DOMAIN: &str = "SAMITE_TEST_PANICKING_AGENT";
     const PATIENCE: Duration = Duration::from_secs(60);
 
+    /// Panics when its input ends.
+    struct Panicking;
+
+    impl Service for Panicking {
+        fn name(&self) -> &'static str {
+            "panicking"
+        }
+        fn owns(&self) -> Vec<Owned> {
+            Vec::new()
+        }
+        fn poll(&mut self) -> Turn {
+            let _ = std::io::stdin().read_line(&mut String::new());
+            panic!("as in a test");
+        }
+        fn has_news(&self) -> bool {
+            false
+        }
+        fn peers_lost(&mut self, _: Lost<'_>) {}
+        fn end(&mut self) {}
+    }
+
+    const PANICKING: Starter = Starter {
+        name: "panicking",
+        start: |_, _| Box::new(Panicking),
+    };
+
     /// The service of the agent panics: the agent says so and ends, and a member that waits hears of that, and not its deadline.
     #[test]
     fn an_agent_whose_service_panics_ends() {
         if let Ok(domain) = std::env::var(DOMAIN) {
             let budget = 16 << 20;
-            let ended = run_with(&AgentConfig { domain, budget }, |_| {
-                let _ = std::io::stdin().read_line(&mut String::new());
-                panic!("as in a test");
-            });
+            let ended = run_with(&AgentConfig { domain, budget }, vec![PANICKING]);
             panic!("the agent ended: {ended:?}");
         }
         let domain = format!("panicking-{}", std::process::id());
         let words = panicking(&domain, Stdio::piped());
         let sentence = format!(
-            "the agent of domain {domain} ends, since its streams are not served any more: their service has panicked"
+            "the agent of domain {domain} ends, since its services do not run any more: \
+             its service \"panicking\" has panicked"
         );
         assert!(words.contains(&sentence), "{words}");
         assert!(words.contains("panicked at cli/src/agent.rs"), "{words}");

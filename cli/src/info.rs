@@ -62,6 +62,8 @@ fn machine(host: &Host) -> Table {
     );
     rows.add_row(["memory available", &memory]);
     rows.add_row(["budget of a domain, by rule", &size(budget_by_rule())]);
+    let services: Vec<&str> = samite::services().iter().map(|one| one.name).collect();
+    rows.add_row(["services of its agent", &services.join(", ")]);
     rows
 }
 

@@ -6,7 +6,7 @@ use clap::ArgAction;
 use clap::Parser;
 use samite::config::Bytes;
 use samite::program::{Summary, Units};
-use samite::stage::service::{Room, Service};
+use samite::stage::service::{BlockStore, Room};
 use samite::{Fabric, agent};
 use std::time::Duration;
 
@@ -36,7 +36,7 @@ pub(crate) fn run(fabric: &Fabric, args: &ServerArgs) -> Result<()> {
     };
     let units = args.report.then(|| Units::meet(fabric)).transpose()?;
     let mut service =
-        Service::keeper(fabric, room).context("this unit cannot be a staging server")?;
+        BlockStore::join(fabric, room).context("this unit cannot be a staging server")?;
     service.run_for_job()?;
     if let Some(units) = units {
         report(fabric, &units)?;
@@ -81,5 +81,5 @@ fn part_of_domain(fabric: &Fabric) -> Result<u64> {
         "a staging server is a program of a workflow: start it with `samite run FILE.toml`",
     )?;
     let facts = agent::facts(domain, Duration::from_secs(5))?;
-    Ok(crate::agent::room_of(facts.budget) / u64::from(fabric.identity().size.max(1)))
+    Ok(Room::part_of(facts.budget) / u64::from(fabric.identity().size.max(1)))
 }

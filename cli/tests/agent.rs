@@ -78,7 +78,7 @@ enum Errors {
 /// An agent that has no descriptors for the service of its streams says so, also where nobody reads it, and ends: no unit waits
 /// for streams that nobody serves.
 #[test]
-fn an_agent_without_streams_ends() {
+fn an_agent_without_services_ends() {
     let mut ready = Vec::new();
     let kinds = [Errors::Read, Errors::Closed, Errors::Full];
     for (descriptors, errors) in (8..=10).flat_map(|most| kinds.map(|errors| (most, errors))) {
@@ -123,7 +123,7 @@ fn an_agent_without_streams_ends() {
             continue;
         }
         assert_eq!(status.code(), Some(1), "{words}");
-        let sentence = format!("the agent of domain {domain} ends, since its streams are not");
+        let sentence = format!("the agent of domain {domain} ends, since its services do not");
         assert!(
             errors != Errors::Read || words.contains(&sentence),
             "{words}"

@@ -127,7 +127,7 @@ fn servers_get_what_is_planned() {
     let keepers = state["keepers"].as_array().expect("a list");
     let servers = keepers
         .iter()
-        .filter(|keeper| keeper["name"] != "samite-steward");
+        .filter(|keeper| keeper["name"] != "samite-agent");
     let granted: Vec<u64> = servers.map(|keeper| number(&keeper["granted"])).collect();
     assert_eq!(granted.len(), 2);
     for bytes in &granted {

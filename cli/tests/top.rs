@@ -35,6 +35,14 @@ fn a_writer_that_nobody_reads() {
         "all that is granted is the stream's"
     );
     assert!(keeper["used"].as_u64() >= Some(held), "{keeper}");
+    let owns = |service: usize, what: usize| {
+        let owned = &state["services"][service]["owns"][what];
+        (owned["what"].as_str(), owned["amount"].as_u64())
+    };
+    assert_eq!(state["services"][0]["name"], "coordinator of streams");
+    assert_eq!(owns(0, 0), (Some("streams"), Some(1)));
+    assert_eq!(state["services"][1]["name"], "block store");
+    assert_eq!(owns(1, 1), (Some("shared memory"), keeper["used"].as_u64()));
     let writers = state["units"].as_array().expect("a list");
     let writers = writers
         .iter()
@@ -53,7 +61,9 @@ fn a_writer_that_nobody_reads() {
         "1.0 MiB",
         "rank 1 of synthetic-writer",
         "a first reader; 2 steps are unread",
-        "samite-steward",
+        "samite-agent",
+        "coordinator of streams",
+        "streams: 1",
     ] {
         assert!(text.contains(said), "{said}? {text}");
     }

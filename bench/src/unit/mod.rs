@@ -152,7 +152,7 @@ fn timed(
 mod tests {
     use super::*;
     use samite::Identity;
-    use samite::stage::service::{Room, Service, steward_identity};
+    use samite::stage::service::{Room, Staging};
     use samite_testkit::{Failed, Outcome, full_name, units};
 
     /// Each command checks its data itself; here it has to know it.
@@ -247,10 +247,10 @@ mod tests {
                 let fabric = Fabric::join(&unit.domain, pair, unit.config.clone())?;
                 return answers(&fabric, &fabric.job()?, &lines);
             }
-            let agent = Fabric::join(&unit.domain, steward_identity(), unit.config.clone())?;
+            let agent = Fabric::join(&unit.domain, samite::agent::identity(), unit.config.clone())?;
             let mut seen = 0;
             let others = |fabric: &Fabric| fabric.peers().len() - 1;
-            let mut service = Service::steward(&agent, Room::of_memory(64 << 20));
+            let mut service = Staging::new(&agent, Room::of_memory(64 << 20));
             service.run(|fabric| {
                 seen = seen.max(others(fabric));
                 seen < 2 || others(fabric) > 0

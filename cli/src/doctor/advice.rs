@@ -132,7 +132,7 @@ fn disk(stream: &StreamPlan, programs: &[Program]) -> Option<Finding> {
     };
     let folder = std::env::temp_dir();
     let there = rustix::fs::statvfs(&folder).map_or(0, |disk| disk.f_bavail * disk.f_frsize);
-    let wanted = crate::agent::SPILL.saturating_mul(keepers);
+    let wanted = samite::stage::service::Room::SPILL.saturating_mul(keepers);
     let state = match there >= wanted {
         true => State::Good,
         false => State::Note,

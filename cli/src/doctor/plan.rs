@@ -1,12 +1,13 @@
 //! What a workflow comes to before it runs: its streams, what each process sends, receives and has open, its memory.
 
 use super::stream::{Around, StreamPlan};
-use crate::agent::{budget_by_rule, room_of};
+use crate::agent::budget_by_rule;
 use crate::builtin::is_server;
 use anyhow::{Context, Result};
 use samite::config::{Bytes, Config};
 use samite::stage::Method;
 use samite::stage::method::graph::Edge;
+use samite::stage::service::Room;
 use samite_launch::Program;
 use serde::Serialize;
 
@@ -64,7 +65,7 @@ impl Plan {
         let budget = budget.map_or_else(budget_by_rule, |bytes| bytes.get());
         let servers = programs.iter().filter(|program| is_server(program));
         let servers = servers.map(|program| u64::from(program.units)).sum();
-        let room = room_of(budget);
+        let room = Room::part_of(budget);
         let units = programs
             .iter()
             .map(|program| u64::from(program.units))

@@ -2,6 +2,7 @@
 
 use super::sample::{PROGRAM, Sample};
 use samite::PeerInfo;
+use samite::agent::ServiceFacts;
 use samite::stage::protocol::{
     EndOfStream, GroupFigures, KeeperFigures, Peer, Policy, StreamFigures, Wait,
 };
@@ -20,6 +21,8 @@ pub(super) struct Report {
     pub(super) granted: u64,
     /// Bytes of these that have pages.
     pub(super) resident: u64,
+    /// What the agent hosts.
+    pub(super) services: Vec<ServiceFacts>,
     pub(super) streams: Vec<Stream>,
     pub(super) keepers: Vec<Keeper>,
     pub(super) waits: Vec<Waiter>,
@@ -138,6 +141,7 @@ impl Report {
             budget: facts.budget,
             granted: facts.used,
             resident: facts.resident,
+            services: sample.services.clone(),
             streams: streams.collect(),
             keepers: keepers
                 .map(|(keeper, kept)| Keeper::new(keeper, kept.as_ref(), &facts.peers))

@@ -1,7 +1,7 @@
 //! Asks a domain how it stands: the agent, the steward and the keepers, and the kernel about the processes.
 
 use anyhow::{Context, Result};
-use samite::agent::{self, DomainFacts};
+use samite::agent::{self, DomainFacts, ServiceFacts};
 use samite::stage::{Overview, Stage};
 use samite::{Fabric, FabricConfig, Identity};
 use std::time::{Duration, Instant};
@@ -28,6 +28,8 @@ pub(super) struct Asking<'f> {
 pub(super) struct Sample {
     pub(super) at: Instant,
     pub(super) facts: DomainFacts,
+    /// What the agent hosts.
+    pub(super) services: Vec<ServiceFacts>,
     pub(super) overview: Overview,
     /// Of the peers in `facts`.
     pub(super) processes: Vec<Process>,
@@ -73,11 +75,13 @@ impl Asking<'_> {
     pub(super) fn sample(&self) -> Result<Sample> {
         let overview = self.stage.overview(PATIENCE)?;
         let facts = agent::facts(&self.source.domain, PATIENCE)?;
+        let services = agent::services(&self.source.fabric, PATIENCE)?;
         let processes = facts.peers.iter().map(|peer| process(peer.pid));
         Ok(Sample {
             at: Instant::now(),
             processes: processes.collect(),
             overview,
+            services,
             facts,
         })
     }

@@ -139,6 +139,7 @@ mod tests {
             seconds: 1.25,
         };
         let report = Report {
+            services: Vec::new(),
             more: 0,
             domain: "test".to_owned(),
             agent_pid: 7,

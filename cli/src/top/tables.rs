@@ -2,6 +2,7 @@
 
 use super::report::{Readers, Report, Stream};
 use crate::screen::{size, table};
+use samite::agent::{Owned, ServiceFacts};
 
 /// A table with a title; the first row is the header.
 pub(super) struct Section {
@@ -25,10 +26,11 @@ pub(super) fn headline(report: &Report) -> String {
 }
 
 /// All tables.
-pub(super) fn sections(report: &Report) -> [Section; 4] {
+pub(super) fn sections(report: &Report) -> [Section; 5] {
     [
         streams(report),
         waits(report),
+        services(report),
         keepers(report),
         units(report),
     ]
@@ -132,6 +134,23 @@ fn waits(report: &Report) -> Section {
         header: &["stream", "who", "pid", "waits for", "since"],
         rows: report.waits.iter().map(row).collect(),
         nothing: "nobody waits",
+    }
+}
+
+fn services(report: &Report) -> Section {
+    let owned = |owned: &Owned| match owned.is_memory {
+        true => format!("{}: {}", owned.what, size(owned.amount)),
+        false => format!("{}: {}", owned.what, owned.amount),
+    };
+    let row = |service: &ServiceFacts| {
+        let owns: Vec<String> = service.owns.iter().map(owned).collect();
+        vec![service.name.to_string(), owns.join(", ")]
+    };
+    Section {
+        title: "services of the agent".to_owned(),
+        header: &["service", "owns"],
+        rows: report.services.iter().map(row).collect(),
+        nothing: "the agent hosts no services",
     }
 }
 

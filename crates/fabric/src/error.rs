@@ -137,6 +137,12 @@ pub enum Error {
         /// The handler's number.
         handler: u16,
     },
+    /// A service that this process hosts panicked.
+    #[error("its service \"{service}\" has panicked, which is a defect of Samite")]
+    ServicePanicked {
+        /// Its name.
+        service: &'static str,
+    },
     /// An active message, or the reply to one, is longer than they may be.
     #[error(
         "{what} of {bytes} bytes is longer than {most}; send a message, or the key of a segment"
@@ -205,7 +211,7 @@ samite_mem::error_codes!(Error, "fabric", {
     PeerLost = 1, NoSuchPeer = 2, Timeout = 3, Truncated = 4, Cancelled = 5, PeerCorrupt = 6,
     OutOfRange = 7, NoSuchSegment = 8, Misaligned = 9, NoHandler = 10, Memory = 11, Budget = 12,
     Join = 13, AgentLost = 14, WrongPhase = 15, InUse = 16, Absent = 17, TooLong = 18, Forked = 19,
-    NotReceived = 20, NoSuchKey = 21, HandlerPanicked = 22,
+    NotReceived = 20, NoSuchKey = 21, HandlerPanicked = 22, ServicePanicked = 23,
 });
 
 impl Error {

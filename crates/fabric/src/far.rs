@@ -70,16 +70,27 @@ impl Fabric {
         bytes: &[u8],
     ) -> Result<()> {
         let Life { peer, incarnation } = to;
+        let (number, is_own) = (service.number(), peer == self.me());
         let has_room = |engine: &mut Engine| match engine.lost_life(peer, incarnation) {
             Some(error) => Err(error),
-            None => Ok(engine.has_credit_for(peer, bytes.len() as u64)? && engine.has_room(peer)),
+            None if !engine.has_credit_for(peer, bytes.len() as u64)? => Ok(false),
+            None if is_own => Ok(request != 0 || engine.takes_own_note(number)),
+            None => Ok(engine.has_room(peer)),
         };
         self.with_credit(deadline, peer, has_room, |engine| {
             if let Some(op) = engine.ops.get(request) {
                 op.work = Work::Reply;
             }
-            engine.post_active(peer, service.number(), bytes, request);
-        })
+            match is_own {
+                true => engine.asked(peer, number, request, bytes.to_vec()),
+                false => engine.post_active(peer, number, bytes, request),
+            }
+        })?;
+        if is_own {
+            // A thread that serves may sleep.
+            self.bell(peer).nudge();
+        }
+        Ok(())
     }
 
     /// Waits for credit and posts a request in one step: other threads post, too.

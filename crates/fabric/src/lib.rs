@@ -9,7 +9,8 @@
 //! * Active messages: [`Fabric::on`], [`Fabric::tell`], [`Fabric::request`]. Requests that are answered later:
 //!   [`rpc`].
 //! * One-sided: [`Segment`] (mine), [`Remote`] (somebody's): put, get, atomics.
-//! * [`agent::run`]: the process that owns a node's shared memory and watches its peers.
+//! * [`agent::run`]: the process that owns a node's shared memory and watches its peers. What it hosts beside that
+//!   is a [`agent::Service`].
 //!
 //! # Files
 //! `fabric` (join, peers) · `roster` (the units of a job) · `barrier` · `layer` ·

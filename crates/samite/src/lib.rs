@@ -37,6 +37,11 @@ pub use samite_pgas as pgas;
 pub use samite_stage as stage;
 pub use unit::{fabric_config, init, init_with, join, variable};
 
+/// The services that an agent hosts, in the order in which it polls them.
+pub fn services() -> Vec<agent::Starter> {
+    stage::service::STARTERS.to_vec()
+}
+
 /// Where Samite keeps what it can make anew: `samite` in `$XDG_CACHE_HOME`, else in `~/.cache`; `None` without a
 /// home.
 pub fn cache_folder() -> Option<std::path::PathBuf> {
@@ -44,4 +49,13 @@ pub fn cache_folder() -> Option<std::path::PathBuf> {
     let cache = folder("XDG_CACHE_HOME").map(std::path::PathBuf::from);
     let cache = cache.or_else(|| Some(std::path::PathBuf::from(folder("HOME")?).join(".cache")));
     Some(cache?.join("samite"))
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn the_agent_serves_streams() {
+        let names: Vec<&str> = super::services().iter().map(|one| one.name).collect();
+        assert_eq!(names, ["coordinator of streams", "block store"]);
+    }
 }

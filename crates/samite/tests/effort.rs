@@ -8,7 +8,7 @@ mod stage_reader;
 #[path = "../examples/stage_writer.rs"]
 mod stage_writer;
 
-use samite::stage::service::{Room, Service, steward_identity};
+use samite::stage::service::{Room, Staging};
 use samite::{Fabric, Identity};
 use samite_testkit::{Failed, Outcome, Unit, Visitors, units};
 
@@ -60,9 +60,10 @@ fn the_programs_run() {
     let said = |error: Box<dyn std::error::Error>| Failed::new(error);
     let part = |unit: &Unit| match unit.rank {
         0 => {
-            let fabric = Fabric::join(&unit.domain, steward_identity(), unit.config.clone())?;
+            let fabric =
+                Fabric::join(&unit.domain, samite::agent::identity(), unit.config.clone())?;
             let mut visitors = Visitors::expect(2);
-            let mut service = Service::steward(&fabric, Room::of_memory(64 << 20));
+            let mut service = Staging::new(&fabric, Room::of_memory(64 << 20));
             Ok(service.run(|fabric| visitors.remain(fabric))?)
         }
         1 => stage_writer::write(&as_program(unit, "writer")?).map_err(said),

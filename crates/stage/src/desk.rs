@@ -1,7 +1,7 @@
 //! One process that writes or reads: its questions, and the answers to them.
 
 use crate::protocol::{self, Answer, KeeperInfo, Peer, Request, Ticket};
-use crate::service::{self, KeeperAnswer, KeeperAsk, Letter, Room, Service, life};
+use crate::service::{self, KeeperAnswer, KeeperAsk, Room, Staging, ToStore, life};
 use crate::{Error, Result};
 use samite_fabric::rpc::{Call, Service as Number};
 use samite_fabric::{Fabric, Identity, Layer};
@@ -31,7 +31,7 @@ pub(crate) struct Desk {
     pub(crate) fabric: Fabric,
     pub(crate) steward: Peer,
     /// In a domain of one process: the service, turned by whoever waits, and the right to be the only one.
-    service: Option<Mutex<(Service, Layer)>>,
+    service: Option<Mutex<(Staging, Layer)>>,
 }
 
 impl Desk {
@@ -40,7 +40,7 @@ impl Desk {
         let service = match fabric.domain() {
             None => {
                 let only = fabric.layer(LAYER).ok_or(Error::SecondStage)?;
-                let service = Service::steward(fabric, Room::of_memory(u64::MAX));
+                let service = Staging::new(fabric, Room::of_memory(u64::MAX));
                 Some(Mutex::new((service, only)))
             }
             Some(_) => None,
@@ -69,10 +69,10 @@ impl Desk {
 
     /// Tells the steward; no answer comes.
     pub(crate) fn tell(&self, request: Request) -> Result<()> {
-        let bytes = protocol::encode(&Letter::Request(request));
+        let bytes = protocol::encode(&request);
         let deadline = self.fabric.deadline();
         self.fabric
-            .note(Number::STAGING, life(self.steward), deadline, &bytes)?;
+            .note(Number::COORDINATOR, life(self.steward), deadline, &bytes)?;
         self.serve();
         Ok(())
     }
@@ -80,15 +80,18 @@ impl Desk {
     /// Asks the steward a question whose answer is waited for by [`Desk::answer`], perhaps more than once. One that is
     /// dropped is forgotten.
     pub(crate) fn ask_later(&self, question: impl FnOnce(Ticket) -> Request) -> Result<Call> {
-        let encode = |id| protocol::encode(&Letter::Request(question(Ticket(id))));
-        self.call(self.steward, encode)
+        let encode = |id| protocol::encode(&question(Ticket(id)));
+        self.call(Number::COORDINATOR, self.steward, encode)
     }
 
-    fn call(&self, whom: Peer, encode: impl FnOnce(u64) -> Vec<u8>) -> Result<Call> {
+    fn call(
+        &self,
+        service: Number,
+        whom: Peer,
+        encode: impl FnOnce(u64) -> Vec<u8>,
+    ) -> Result<Call> {
         let deadline = self.fabric.deadline();
-        let call = self
-            .fabric
-            .call(Number::STAGING, life(whom), deadline, encode)?;
+        let call = self.fabric.call(service, life(whom), deadline, encode)?;
         self.serve();
         Ok(call)
     }
@@ -140,7 +143,8 @@ impl Desk {
         keeper: Peer,
         ask: KeeperAsk,
     ) -> Result<Vec<u8>> {
-        let mut call = self.call(keeper, |_| protocol::encode(&Letter::Ask(ask)))?;
+        let encode = |_| protocol::encode(&ToStore::Ask(ask));
+        let mut call = self.call(Number::BLOCK_STORE, keeper, encode)?;
         let answer = self.wait(deadline, "a keeper of blocks", &mut call)?;
         decoded::<KeeperAnswer>(&answer)?.map_err(Error::Keeper)
     }
@@ -244,7 +248,7 @@ pub(crate) fn await_steward(fabric: &Fabric) -> Result<Peer> {
         found => found?,
     };
     // An empty request is answered as soon as there is a service.
-    let mut hello = fabric.call(Number::STAGING, life(steward), deadline, |_| Vec::new())?;
+    let mut hello = fabric.call(Number::COORDINATOR, life(steward), deadline, |_| Vec::new())?;
     match hello.wait(deadline, STEWARD) {
         Err(NoHandler { .. }) => Err(Error::NoSteward),
         answered => Ok(answered.map(|_| steward)?),

@@ -8,7 +8,7 @@
 use ndarray::{Array2, Array3, ArrayViewD, s};
 use samite_fabric::{Fabric, Mask};
 use samite_stage::protocol::{Attribute, EndOfStream, Start};
-use samite_stage::service::{Room, Service, steward_identity};
+use samite_stage::service::{Room, Staging};
 use samite_stage::{Dtype, Error, Region, Stage};
 use samite_testkit::{MESSAGES_ONLY, Outcome, Visitors, check, same, units};
 
@@ -21,8 +21,12 @@ fn staged(name: &str, count: u32, mask: Mask, body: impl Fn(&Fabric, u32) -> Out
             let fabric = unit.join()?;
             return body(&fabric, unit.rank - 1);
         }
-        let fabric = Fabric::join(&unit.domain, steward_identity(), unit.config.clone())?;
-        let mut service = Service::steward(&fabric, Room::of_memory(MEMORY));
+        let fabric = Fabric::join(
+            &unit.domain,
+            samite_fabric::agent::identity(),
+            unit.config.clone(),
+        )?;
+        let mut service = Staging::new(&fabric, Room::of_memory(MEMORY));
         let mut visitors = Visitors::expect(count);
         service.run(|fabric| visitors.remain(fabric))?;
         check!(

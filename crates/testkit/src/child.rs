@@ -1,7 +1,7 @@
 //! Inside a process of a test: the agent, or a unit that runs the test's closure.
 
 use crate::{Failed, Outcome};
-use samite_fabric::agent::AgentConfig;
+use samite_fabric::agent::{self, AgentConfig, Starter};
 use samite_fabric::{Config, Fabric, Identity, Ptracer};
 use std::io::{BufRead, Write};
 use std::process::{Command, ExitStatus, Stdio};
@@ -103,11 +103,7 @@ fn die_with_parent() {
     }
 }
 
-pub(crate) fn run_agent(
-    budget: u64,
-    beside: Option<fn(&AgentConfig) -> Outcome>,
-    before: impl FnOnce(),
-) -> ! {
+pub(crate) fn run_agent(budget: u64, services: Vec<Starter>, before: impl FnOnce()) -> ! {
     die_with_parent();
     before();
     // A panic in any of its threads is one of the agent.
@@ -118,14 +114,14 @@ pub(crate) fn run_agent(
     }));
     let domain = std::env::var("SAMITE_DOMAIN").unwrap_or_default();
     let config = AgentConfig { domain, budget };
-    let ended = samite_fabric::agent::run(&config, || {
-        if let Some(beside) = beside {
-            let config = config.clone();
-            std::thread::spawn(move || {
-                let ended = beside(&config);
-                panic!("what runs beside the agent ended: {ended:?}");
-            });
-        }
+    let ended = agent::run(&config, || {
+        let config = config.clone();
+        std::thread::spawn(move || {
+            if !services.is_empty() {
+                let ended = agent::host(&config, &services);
+                panic!("the services of the agent ended: {ended:?}");
+            }
+        });
         point("ready");
     });
     tell("fail", &format!("the agent ended: {ended:?}"));

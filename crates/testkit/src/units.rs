@@ -1,7 +1,7 @@
 //! What a test runs in several processes.
 
 use crate::{Cast, Outcome, Unit, Who, child};
-use samite_fabric::agent::AgentConfig;
+use samite_fabric::agent::Starter;
 use samite_fabric::{Config, Fabric, Mask, PeerId};
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ pub struct Units {
     pub(crate) budget: u64,
     pub(crate) config: Config,
     pub(crate) before: Option<fn(Who)>,
-    pub(crate) beside: Option<fn(&AgentConfig) -> Outcome>,
+    pub(crate) services: Vec<Starter>,
     pub(crate) seed: Option<u64>,
     pub(crate) patience: Duration,
 }
@@ -27,7 +27,7 @@ pub fn units(count: u32) -> Units {
             ..Config::default()
         },
         before: None,
-        beside: None,
+        services: Vec::new(),
         seed: None,
         patience: Duration::from_secs(60),
     }
@@ -65,13 +65,9 @@ impl Units {
         }
     }
 
-    /// What the agent's process runs beside the agent, in a thread of its own, as `samite agent` serves streams. It ends
-    /// with the test, and not before.
-    pub fn agent(self, beside: fn(&AgentConfig) -> Outcome) -> Units {
-        Units {
-            beside: Some(beside),
-            ..self
-        }
+    /// What the agent hosts, as `samite agent` does; without it nothing.
+    pub fn services(self, services: Vec<Starter>) -> Units {
+        Units { services, ..self }
     }
 
     /// In a round of [`crate::fuzz::rounds`]: the processes are to have the same seed.
@@ -134,7 +130,7 @@ impl Units {
             }
         };
         if std::env::var(ROLE).as_deref() == Ok("agent") {
-            child::run_agent(self.budget, self.beside, || before(Who::Agent));
+            child::run_agent(self.budget, self.services.clone(), || before(Who::Agent));
         }
         child::run_unit(self.config.clone(), |unit| {
             before(Who::Unit(unit.rank));

@@ -12,7 +12,7 @@ use std::time::Duration;
 use ndarray::ArrayView2;
 use samite::stage::Stage;
 use samite::stage::protocol::Attribute;
-use samite::stage::service::{Room, Service, steward_identity};
+use samite::stage::service::{Room, Staging};
 use samite::{Fabric, Identity, Mask};
 use samite_laplace::Error;
 use samite_laplace::job::{analysis, solver};
@@ -40,14 +40,15 @@ impl Job {
     /// Joins as `samite run` would have it: two programs in one job, and the agent.
     fn join(self, unit: &Unit) -> Outcome<Part> {
         let Some(number) = unit.rank.checked_sub(1) else {
-            let fabric = Fabric::join(&unit.domain, steward_identity(), unit.config.clone())?;
+            let fabric =
+                Fabric::join(&unit.domain, samite::agent::identity(), unit.config.clone())?;
             let room = Room {
                 memory: 256 << 20,
                 disk: 0,
                 folder: std::env::temp_dir(),
             };
             let mut visitors = Visitors::expect(self.solvers + self.readers);
-            Service::steward(&fabric, room).run(|fabric| visitors.remain(fabric))?;
+            Staging::new(&fabric, room).run(|fabric| visitors.remain(fabric))?;
             return Ok(Part::Keeper);
         };
         let solves = number < self.solvers;

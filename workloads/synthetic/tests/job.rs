@@ -7,7 +7,7 @@ use clap::Parser;
 use ndarray::Array1;
 use samite::stage::Stage;
 use samite::stage::protocol::Attribute;
-use samite::stage::service::{Room, Service, steward_identity};
+use samite::stage::service::{Room, Staging};
 use samite::{Fabric, Identity};
 use samite_synthetic::{Error, reader, value};
 use samite_testkit::{Outcome, Unit, Visitors, check, units};
@@ -42,14 +42,15 @@ fn read(
 ) {
     let body = |unit: &Unit| {
         if unit.rank == 0 {
-            let fabric = Fabric::join(&unit.domain, steward_identity(), unit.config.clone())?;
+            let fabric =
+                Fabric::join(&unit.domain, samite::agent::identity(), unit.config.clone())?;
             let room = Room {
                 memory: 64 << 20,
                 disk: 0,
                 folder: std::env::temp_dir(),
             };
             let mut visitors = Visitors::expect(2);
-            Service::steward(&fabric, room).run(|fabric| visitors.remain(fabric))?;
+            Staging::new(&fabric, room).run(|fabric| visitors.remain(fabric))?;
             return Ok(());
         }
         let identity = Identity {

@@ -240,6 +240,12 @@ impl Engine {
         }
     }
 
+    /// Whether one more note of this process to a service of its own has room.
+    pub(crate) fn takes_own_note(&self, service: u16) -> bool {
+        let inbox = self.services.get(&service);
+        inbox.is_none_or(|inbox| Inbox::has_room_for_note(inbox, self.me))
+    }
+
     /// Whether somebody here takes an active message.
     fn is_wanted(&mut self, from: PeerId, handler: u16, request: Key) -> bool {
         match handler {

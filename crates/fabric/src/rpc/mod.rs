@@ -28,6 +28,8 @@
 //!    its length; notes, which cannot be sent again, may have twice as many, and a peer that sends more of them loses
 //!    them. Of responses to one peer sixteen frames wait here at most, and as much to be fetched as of any long
 //!    active message: [`Server::respond`] waits, or says that it cannot.
+//!    A process' own inbox is filled without a frame, when [`Fabric::call`](crate::Fabric::call) or
+//!    [`Fabric::note`](crate::Fabric::note) returns; a note of its own waits for room, and is not lost.
 //! R4 A call that is dropped is forgotten here; its response is dropped as it comes. The server is not told.
 //!
 //! # Not guaranteed
@@ -58,8 +60,12 @@ pub const KEPT: u16 = 0xff00;
 pub struct Service(u16);
 
 impl Service {
-    /// Coordinates streams, and keeps blocks.
-    pub const STAGING: Service = Service(KEPT);
+    /// Says what services an agent hosts.
+    pub const HOST: Service = Service(KEPT);
+    /// Coordinates streams.
+    pub const COORDINATOR: Service = Service(KEPT + 1);
+    /// Owns the memory of streams.
+    pub const BLOCK_STORE: Service = Service(KEPT + 2);
 
     pub(crate) fn number(self) -> u16 {
         self.0

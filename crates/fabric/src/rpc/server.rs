@@ -117,17 +117,25 @@ impl Inbox {
     /// Whether there was room for it.
     pub(crate) fn push(inbox: &Mutex<Inbox>, asked: Asked) -> bool {
         let mut inbox = locked(inbox);
-        let most = match asked.id {
-            Some(_) => inbox.most,
-            None => inbox.most.saturating_mul(2),
-        };
-        let has = inbox.bytes.entry(asked.from.peer).or_default();
-        if *has > most {
+        if !inbox.has_room(asked.from.peer, asked.id.is_some()) {
             return false;
         }
-        *has += asked.cost();
+        *inbox.bytes.entry(asked.from.peer).or_default() += asked.cost();
         inbox.asked.push_back(asked);
         true
+    }
+
+    /// Whether there is room for one more note of a peer.
+    pub(crate) fn has_room_for_note(inbox: &Mutex<Inbox>, from: PeerId) -> bool {
+        locked(inbox).has_room(from, false)
+    }
+
+    fn has_room(&self, from: PeerId, is_request: bool) -> bool {
+        let most = match is_request {
+            true => self.most,
+            false => self.most.saturating_mul(2),
+        };
+        self.bytes.get(&from).is_none_or(|has| *has <= most)
     }
 
     fn take(&mut self, which: impl Fn(&Asked) -> bool) -> Option<Asked> {

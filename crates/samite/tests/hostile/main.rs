@@ -10,9 +10,9 @@
 mod honest;
 mod stranger;
 
-use samite::agent::AgentConfig;
-use samite::stage::service::{Room, Service, steward_identity};
-use samite::{Fabric, FabricConfig, Identity};
+use samite::agent::Starter;
+use samite::stage::service::{self, BlockStore, Room};
+use samite::{Fabric, Identity};
 use samite_testkit::hostile::Reach;
 use samite_testkit::{Cast, Outcome, Unit, fuzz, units};
 use std::time::Duration;
@@ -25,20 +25,17 @@ const READER: u32 = HONEST - 1;
 /// Name of the program that a stranger is when it has done all that it wanted to do.
 const FINISHED: &str = "finished";
 
-/// As `samite agent` does it.
-fn serve_streams(agent: &AgentConfig) -> Outcome {
-    let config = FabricConfig {
-        background: true,
-        ..FabricConfig::default()
-    };
-    let fabric = Fabric::join(&agent.domain, steward_identity(), config)?;
-    let room = Room {
-        memory: agent.budget / 4 * 3,
-        disk: 8 << 20,
-        folder: std::env::temp_dir(),
-    };
-    Ok(Service::steward(&fabric, room).run(|_| true)?)
-}
+/// As `samite agent` has it, with less disk.
+const BLOCK_STORE: Starter = Starter {
+    start: |fabric, agent| {
+        let room = Room {
+            disk: 8 << 20,
+            ..Room::of_agent(agent.budget)
+        };
+        Box::new(BlockStore::beside(fabric, room))
+    },
+    ..service::STARTERS[1]
+};
 
 /// The honest units are one job of two programs: all but the last one write streams, that one reads them.
 fn honest_identity(unit: &Unit) -> Identity {
@@ -76,7 +73,9 @@ fn domain(
             cast.release(samite_testkit::Who::Unit(rank));
         }
     };
-    let processes = units(HONEST + STRANGERS).seed(seed).agent(serve_streams);
+    let processes = units(HONEST + STRANGERS)
+        .seed(seed)
+        .services(vec![service::STARTERS[0], BLOCK_STORE]);
     processes
         .patience(Duration::from_secs(120))
         .conduct_bare(name, part, conductor);

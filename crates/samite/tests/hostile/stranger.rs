@@ -147,9 +147,11 @@ fn something(fabric: &Fabric, to: PeerId, held: &mut Vec<Remote>, random: &mut R
                 peer: to,
                 incarnation,
             };
-            let (staging, deadline) = (Service::STAGING, fabric.deadline());
-            drop(fabric.call(staging, to, deadline, |_| bytes(random, 200)));
-            drop(fabric.note(staging, to, deadline, &bytes(random, 9000)));
+            let deadline = fabric.deadline();
+            for service in [Service::HOST, Service::COORDINATOR, Service::BLOCK_STORE] {
+                drop(fabric.call(service, to, deadline, |_| bytes(random, 200)));
+                drop(fabric.note(service, to, deadline, &bytes(random, 9000)));
+            }
         }
         5 => drop(fabric.signal(to, tag)),
         _ => {

@@ -7,19 +7,18 @@ use samite_fabric::{Fabric, PeerId};
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
-/// What is said to a service. The id of a request is its ticket.
+// What is said to a coordinator is moved several times on its way: what is large and rare is in a box. The id of a request is
+// its ticket; one to which no answer comes is a note.
+const _: () = assert!(size_of::<Request>() <= 160);
+
+/// What is said to a block store.
 #[derive(Debug, Serialize, Deserialize)]
-pub(crate) enum Letter {
-    /// To the steward: a request, or a note if no answer comes.
-    Request(Request),
-    /// To a keeper, from the steward: a note.
+pub(crate) enum ToStore {
+    /// From its coordinator: a note.
     Order(Order),
-    /// To a keeper, from who writes or reads: a request, whose response is a [`KeeperAnswer`].
+    /// From a process that writes or reads: a request, whose response is a [`KeeperAnswer`].
     Ask(KeeperAsk),
 }
-
-// Letters are moved several times on their way, and lists of four of them made: what is large and rare is in a box.
-const _: () = assert!(size_of::<Letter>() <= 160);
 
 /// What those ask a keeper who do not map its memory.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -50,20 +49,40 @@ pub(crate) fn life(peer: Peer) -> Life {
 
 /// What a service says to one peer, as it travels.
 pub(crate) struct Packed {
-    /// The request that it responds to; `None` for a note.
-    to: Option<u64>,
+    to: To,
     bytes: Vec<u8>,
 }
 
+enum To {
+    /// A response to that request.
+    Asker(u64),
+    /// A note to that service.
+    Service(Service),
+}
+
 impl Packed {
-    pub(crate) fn note(letter: &Letter) -> Packed {
+    /// To a block store.
+    pub(crate) fn order(order: Order) -> Packed {
         Packed {
-            to: None,
-            bytes: protocol::encode(letter),
+            to: To::Service(Service::BLOCK_STORE),
+            bytes: protocol::encode(&ToStore::Order(order)),
         }
     }
 
-    /// The steward's answer. What no message can carry is an error instead; a step is never too long: it would not have
+    /// To the coordinator, which does not answer.
+    pub(crate) fn request(request: &Request) -> Packed {
+        Packed {
+            to: To::Service(Service::COORDINATOR),
+            bytes: protocol::encode(request),
+        }
+    }
+
+    /// The block store's answer.
+    pub(crate) fn kept(to: u64, answer: &KeeperAnswer) -> Packed {
+        Packed::response(to, protocol::encode(answer))
+    }
+
+    /// The coordinator's answer. What no message can carry is an error instead; a step is never too long: it would not have
     /// been committed.
     pub(crate) fn answer(ticket: Ticket, answer: &Answer) -> Packed {
         let bytes = protocol::encode(answer);
@@ -76,14 +95,14 @@ impl Packed {
         Packed::response(ticket.0, protocol::encode(&fault))
     }
 
-    pub(crate) fn response(to: u64, bytes: Vec<u8>) -> Packed {
-        let to = Some(to);
+    fn response(to: u64, bytes: Vec<u8>) -> Packed {
+        let to = To::Asker(to);
         Packed { to, bytes }
     }
 
     #[cfg(test)]
     pub(super) fn of_bytes(bytes: Vec<u8>) -> Packed {
-        Packed { to: None, bytes }
+        Packed::response(u64::MAX, bytes)
     }
 
     #[cfg(test)]
@@ -104,8 +123,8 @@ impl Packed {
         deadline: Duration,
     ) -> Result<()> {
         match self.to {
-            Some(id) => server.respond(life(to), id, &self.bytes, deadline)?,
-            None => fabric.note(Service::STAGING, life(to), deadline, &self.bytes)?,
+            To::Asker(id) => server.respond(life(to), id, &self.bytes, deadline)?,
+            To::Service(service) => fabric.note(service, life(to), deadline, &self.bytes)?,
         }
         Ok(())
     }

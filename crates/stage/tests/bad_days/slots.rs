@@ -3,7 +3,7 @@
 use crate::staged::stage;
 use samite_fabric::{Fabric, PeerId};
 use samite_stage::Settings;
-use samite_stage::service::{Room, Service, steward_identity};
+use samite_stage::service::{Room, Staging};
 use samite_testkit::{Outcome, Unit, Who, check, full_name, pause, point, same, units};
 use std::path::PathBuf;
 
@@ -19,10 +19,14 @@ fn word(domain: &str) -> PathBuf {
 /// Serves the first one. Then it only makes progress, until the first one has died and the second one, in the same slot, has
 /// asked; and serves again: it hears of the death and of the question at the same time.
 fn coordinate(unit: &Unit) -> Outcome {
-    let fabric = Fabric::join(&unit.domain, steward_identity(), unit.config.clone())?;
-    let mut service = Service::steward(&fabric, Room::of_memory(1 << 20));
+    let fabric = Fabric::join(
+        &unit.domain,
+        samite_fabric::agent::identity(),
+        unit.config.clone(),
+    )?;
+    let mut service = Staging::new(&fabric, Room::of_memory(1 << 20));
     point("steward");
-    let here = |service: &Service| {
+    let here = |service: &Staging| {
         let figures = service.figures();
         figures.first().map_or(0, |stream| stream.here)
     };

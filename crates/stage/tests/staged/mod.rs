@@ -5,7 +5,7 @@
 
 use ndarray::{Array2, ArrayView2};
 use samite_fabric::{Fabric, Mask};
-use samite_stage::service::{Room, Service, steward_identity};
+use samite_stage::service::{BlockStore, Room, Staging};
 use samite_stage::{Configuration, Reader, Stage, StepReader};
 use samite_testkit::{Cast, Outcome, Unit, Units, check, units};
 
@@ -75,7 +75,7 @@ impl Play {
                 identity.program = "servers".into();
                 (identity.rank, identity.size) = (number, self.servers);
                 let fabric = Fabric::join(&unit.domain, identity, unit.config.clone())?;
-                let mut service = Service::keeper(&fabric, self.room())?;
+                let mut service = BlockStore::join(&fabric, self.room())?;
                 let mut seen = false;
                 Ok(service
                     .run(|fabric| are_there(fabric, self.servers + self.actors, &mut seen))?)
@@ -86,8 +86,12 @@ impl Play {
     }
 
     fn be_steward(&self, unit: &Unit) -> Outcome {
-        let fabric = Fabric::join(&unit.domain, steward_identity(), unit.config.clone())?;
-        let mut service = Service::steward(&fabric, self.room());
+        let fabric = Fabric::join(
+            &unit.domain,
+            samite_fabric::agent::identity(),
+            unit.config.clone(),
+        )?;
+        let mut service = Staging::new(&fabric, self.room());
         samite_testkit::point("steward");
         let mut seen = false;
         service.run(|fabric| are_there(fabric, self.servers + self.actors, &mut seen))?;

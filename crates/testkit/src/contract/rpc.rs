@@ -10,7 +10,7 @@ use std::time::Duration;
 
 /// Longer than a test.
 const LONG: Duration = Duration::from_secs(60);
-const SERVICE: Service = Service::STAGING;
+const SERVICE: Service = Service::COORDINATOR;
 /// As many requests to each member.
 const EACH: usize = 12;
 

@@ -11,7 +11,7 @@
 //! # Files
 //! `control` (requests, answers, socket) · `client` (how a process asks) · `extents` (how it asks for memory) ·
 //! `book` (extents and budget, pure) · `jobs` (which units have joined, pure) · `slots` (who has which number, pure) ·
-//! `node` (what the agent keeps of all) · `server` (the loop)
+//! `node` (what the agent keeps of all) · `server` (the loop) · `service` (what it hosts beside it)
 
 mod book;
 pub(crate) mod client;
@@ -22,6 +22,7 @@ mod hostile;
 mod jobs;
 mod node;
 mod server;
+mod service;
 mod slots;
 
 pub(crate) use book::Book;
@@ -32,4 +33,7 @@ pub(crate) use extents::AgentExtents;
 pub(crate) use jobs::{Roster, Wanted};
 pub use node::Node;
 pub use server::{AgentConfig, run};
+pub use service::{
+    Host, Lost, Owned, Service, ServiceFacts, Starter, Turn, find_host, host, identity, services,
+};
 pub(crate) use slots::Life;

@@ -48,6 +48,22 @@ pub struct Room {
 }
 
 impl Room {
+    /// Bytes of disk that streams may spill to at an agent.
+    pub const SPILL: u64 = 8 << 30;
+
+    /// Of the agent of a domain with this budget of shared memory: three quarters of it, and a part of the disk.
+    pub fn of_agent(budget: u64) -> Room {
+        Room {
+            disk: Room::SPILL,
+            ..Room::of_memory(Room::part_of(budget))
+        }
+    }
+
+    /// What blocks of streams may have of a domain's budget, in bytes; the rest is for what units share beside them.
+    pub fn part_of(budget: u64) -> u64 {
+        budget / 4 * 3
+    }
+
     /// Memory only.
     pub fn of_memory(bytes: u64) -> Room {
         Room {

@@ -3,8 +3,9 @@
 use super::alone;
 use crate::protocol::{self, Answer, Order, Request, Ticket};
 use crate::service::keeper::tests::{buffer, commit, pattern, room, stall};
-use crate::service::{KeeperAnswer, KeeperAsk, Letter, Number, Service, life, own};
-use samite_fabric::rpc::Call;
+use crate::service::{KeeperAnswer, KeeperAsk, Staging, ToStore, life, own};
+use samite_fabric::agent::Service;
+use samite_fabric::rpc::{Call, Service as Number};
 
 /// Long enough for two parts.
 const BYTES: u64 = (16 << 20) + 5;
@@ -15,17 +16,28 @@ const BYTES: u64 = (16 << 20) + 5;
 fn a_disk_that_stands_still_delays_no_other_answer() {
     let fabric = alone();
     let folder = tempfile::tempdir().expect("a folder");
-    let mut service = Service::steward(&fabric, room(&folder));
-    let ask = |make: &dyn Fn(Ticket) -> Letter| {
-        let encode = |id| protocol::encode(&make(Ticket(id)));
-        let call = fabric.call(Number::STAGING, life(own(&fabric)), fabric.deadline(), encode);
+    let mut service = Staging::new(&fabric, room(&folder));
+    let call = |service, encode: &dyn Fn(u64) -> Vec<u8>| {
+        let call = fabric.call(service, life(own(&fabric)), fabric.deadline(), encode);
         call.expect("it serves")
     };
-    commit(&fabric, &mut service.keeper, 1, BYTES);
-    let go_on = stall(&mut service.keeper);
-    service.obey(Order::Spill { buffer: buffer(1) });
-    let streams = ask(&|ticket| Letter::Request(Request::Figures { ticket }));
-    let blocks = ask(&|_| Letter::Ask(KeeperAsk::Figures));
+    let ask_store = |ask: KeeperAsk| {
+        let encode = |_| protocol::encode(&ToStore::Ask(ask.clone()));
+        call(Number::BLOCK_STORE, &encode)
+    };
+    commit(&fabric, &mut service.store.keeper, 1, BYTES);
+    let go_on = stall(&mut service.store.keeper);
+    assert_eq!(
+        service
+            .store
+            .keeper
+            .obey(Order::Spill { buffer: buffer(1) }),
+        None
+    );
+    let streams = call(Number::COORDINATOR, &|id| {
+        protocol::encode(&Request::Figures { ticket: Ticket(id) })
+    });
+    let blocks = ask_store(KeeperAsk::Figures);
     let answers = [streams, blocks].map(|mut call: Call| {
         for _ in 0..100 {
             fabric.progress();
@@ -40,14 +52,14 @@ fn a_disk_that_stands_still_delays_no_other_answer() {
     assert!(matches!(streams, Some(Answer::Figures(_))), "{streams:?}");
     let blocks = protocol::decode::<KeeperAnswer>(&answers[1]);
     assert!(matches!(blocks, Some(Ok(_))), "{blocks:?}");
-    assert_eq!(service.keeper.figures().files, 0);
+    assert_eq!(service.store.owns()[2].amount, 0, "nothing is spilled yet");
     go_on.send(()).expect("it was stuck until now");
-    while service.keeper.figures().files == 0 {
+    while service.store.owns()[2].amount == 0 {
         fabric.progress();
         service.turn();
     }
     // One that sleeps is woken by the disk.
-    let mut call = ask(&|_| Letter::Ask(KeeperAsk::Load(buffer(1), 7, 1000)));
+    let mut call = ask_store(KeeperAsk::Load(buffer(1), 7, 1000));
     let mut answer = None;
     let ran = service.run(|_| {
         answer = call.take();

@@ -1,12 +1,15 @@
 mod disk;
 mod stopped;
 
+use super::clients::Clients;
 use super::*;
 use crate::protocol::{
-    Answer, Fault, KeeperInfo, LONGEST, Layout, Part, Places, Policy, Reader, ReaderId, Start,
-    StepRecord, StreamConfig, Ticket, Told, WriterId,
+    self, Action, Answer, Event, Fault, KeeperInfo, LONGEST, Layout, Notice, Part, Places, Policy,
+    Reader, ReaderId, Request, Start, StepRecord, StreamConfig, Ticket, Told, WriterId,
 };
-use samite_fabric::Config;
+use letter::Packed;
+use samite_fabric::rpc::Service as Number;
+use samite_fabric::{Config, Identity};
 use std::sync::Arc;
 
 /// In ms: longer than a test.
@@ -57,11 +60,9 @@ fn next(ticket: u64, reader: ReaderId) -> Request {
     }
 }
 
-/// What the steward of a service answers at once to somebody, who is not told.
-fn asked(service: &mut Service, from: Peer, request: Request) -> Option<Answer> {
-    let now = service.now();
-    let steward = service.steward.as_mut().expect("it has one");
-    let actions = steward.on_event(now, Event::Said(from, request));
+/// What a coordinator answers at once to somebody, who is not told.
+fn asked(coordinator: &mut Coordinator, from: Peer, request: Request) -> Option<Answer> {
+    let actions = coordinator.steward.on_event(0, Event::Said(from, request));
     actions
         .into_iter()
         .find_map(|Action::Send(to, notice)| match notice {
@@ -72,7 +73,7 @@ fn asked(service: &mut Service, from: Peer, request: Request) -> Option<Answer> 
 
 /// A stream, its writer, and a reader whose question for the first step waits.
 struct Waited {
-    service: Service,
+    coordinator: Coordinator,
     writer: (Peer, WriterId),
     reader: Peer,
 }
@@ -80,19 +81,20 @@ struct Waited {
 impl Waited {
     fn new(fabric: &Fabric, reader: Peer) -> Waited {
         let solver = Peer::new(5, 1);
-        let mut service = Service::steward(fabric, Room::of_memory(1 << 20));
+        let mut coordinator = Coordinator::new(fabric);
         let opened = open_writer(1, "field", StreamConfig::default());
-        let Some(Answer::Writing { writer, .. }) = asked(&mut service, solver, opened) else {
+        let Some(Answer::Writing { writer, .. }) = asked(&mut coordinator, solver, opened) else {
             panic!("the name is free");
         };
         let opened = open_reader(1, "field", (0, 1));
-        let Some(Answer::Reading { reader: id, .. }) = asked(&mut service, reader, opened) else {
+        let Some(Answer::Reading { reader: id, .. }) = asked(&mut coordinator, reader, opened)
+        else {
             panic!("the stream is there");
         };
-        assert_eq!(asked(&mut service, reader, next(2, id)), None);
+        assert_eq!(asked(&mut coordinator, reader, next(2, id)), None);
         let writer = (solver, writer);
         Waited {
-            service,
+            coordinator,
             writer,
             reader,
         }
@@ -100,8 +102,7 @@ impl Waited {
 
     /// The reader does not take what is for it.
     fn is_slow(&mut self) {
-        let long = Packed::of_bytes(vec![0; 2 << 20]);
-        assert!(self.service.unsent.push(self.reader, long));
+        self.coordinator.clients.is_slow(self.reader);
     }
 
     fn commit(&mut self) {
@@ -113,7 +114,7 @@ impl Waited {
             wants: Vec::new(),
             patience: LONG,
         };
-        self.service.said(solver, begin);
+        self.coordinator.happened(Event::Said(solver, begin));
         let part = Part {
             step: 0,
             layout: Told::New(Arc::new(Layout {
@@ -130,27 +131,27 @@ impl Waited {
             part,
             keep: false,
         };
-        self.service.said(solver, commit);
-        assert_eq!(self.service.figures()[0].committed, 1);
+        self.coordinator.happened(Event::Said(solver, commit));
+        assert_eq!(self.coordinator.figures()[0].committed, 1);
     }
 
     /// Steps that the reader was given.
     fn taken(&self) -> u64 {
-        self.service.figures()[0].groups[0].taken
+        self.coordinator.figures()[0].groups[0].taken
     }
 }
 
-/// The steward hears who is slow before anything else, and who is so no more without any other event.
+/// The coordinator hears who is slow before anything else, and who is so no more without any other event.
 #[test]
 fn whoever_is_slow_is_given_a_step_when_it_is_so_no_more() {
     let fabric = alone();
-    let mut waited = Waited::new(&fabric, letter::own(&fabric));
+    let mut waited = Waited::new(&fabric, own(&fabric));
     waited.is_slow();
     waited.commit();
     assert_eq!(waited.taken(), 0, "a step for a process that takes nothing");
     // Now it takes what is for it.
-    waited.service.send_again();
-    assert!(waited.service.unsent.is_empty());
+    waited.coordinator.send_again();
+    assert!(!waited.coordinator.clients.are_late());
     assert_eq!(waited.taken(), 1);
 }
 
@@ -162,30 +163,30 @@ fn a_dead_process_that_was_slow_has_taken_nothing() {
     let mut waited = Waited::new(&fabric, Peer::new(6, 1));
     waited.is_slow();
     waited.commit();
-    waited.service.send_again();
+    waited.coordinator.send_again();
     assert_eq!(waited.taken(), 0, "a step for one that is not yet lost");
-    waited.service.forget(waited.reader);
+    waited.coordinator.forget(waited.reader);
     assert_eq!(waited.taken(), 0, "a step for one that is lost");
     let again = Peer::new(6, 2);
     let opened = open_reader(1, "field", (0, 1));
-    let Some(Answer::Reading { reader, taken: 0 }) = asked(&mut waited.service, again, opened)
+    let Some(Answer::Reading { reader, taken: 0 }) = asked(&mut waited.coordinator, again, opened)
     else {
         panic!("its rank is free, and has taken nothing");
     };
-    let first = asked(&mut waited.service, again, next(2, reader));
+    let first = asked(&mut waited.coordinator, again, next(2, reader));
     let is_first = |answer: &Answer| matches!(answer, Answer::Step(StepRecord { step: 0, .. }));
     assert!(first.as_ref().is_some_and(is_first), "{first:?}");
 }
 
-/// An answer that no message can carry is an error for whoever has asked, who would wait for it for ever. The steward makes none:
-/// this is about the service.
+/// An answer that no message can carry is an error for whoever has asked, who would wait for it for ever. Its state machine makes
+/// none: this is about the service.
 #[test]
 fn an_answer_that_no_message_can_carry_is_an_error() {
     const KEEPERS: usize = 4 << 20;
     let fabric = alone();
-    let mut service = Service::steward(&fabric, Room::of_memory(1 << 20));
-    let (me, deadline) = (letter::own(&fabric), Duration::from_secs(30));
-    let asked = fabric.call(Number::STAGING, life(me), deadline, |_| vec![0]);
+    let mut clients = Clients::new(&fabric, Number::COORDINATOR);
+    let (me, deadline) = (own(&fabric), Duration::from_secs(30));
+    let asked = fabric.call(Number::COORDINATOR, life(me), deadline, |_| vec![0]);
     let mut asked = asked.expect("the service is there");
     let keeper = KeeperInfo {
         peer: Peer(u64::MAX),
@@ -193,7 +194,7 @@ fn an_answer_that_no_message_can_carry_is_an_error() {
     };
     let keepers = vec![keeper; KEEPERS];
     let answer = Packed::answer(Ticket(asked.id()), &Answer::Keepers { keepers });
-    service.send(me, answer);
+    clients.send(me, answer);
     let answer = asked.wait(deadline, "an answer").expect("it comes");
     let answer = protocol::decode(&answer);
     let Some(Answer::Failed(Fault::AnswerTooLong { bytes, most })) = answer else {

@@ -3,7 +3,7 @@
 use super::{next, open_reader};
 use crate::desk::Desk;
 use crate::protocol::{Answer, Attribute, Request, Ticket};
-use crate::service::{Room, Service, steward_identity};
+use crate::service::{Room, Staging};
 use crate::{Configuration, Settings, Stage};
 use samite_fabric::Fabric;
 use samite_testkit::{Outcome, Unit, Who, check, full_name, pause, same, units};
@@ -20,8 +20,9 @@ fn fact(step: u64) -> Attribute {
 
 /// Serves until the others have come and have left again.
 fn coordinate(unit: &Unit) -> Outcome {
-    let fabric = Fabric::join(&unit.domain, steward_identity(), unit.config.clone())?;
-    let mut service = Service::steward(&fabric, Room::of_memory(64 << 20));
+    let agent = samite_fabric::agent::identity();
+    let fabric = Fabric::join(&unit.domain, agent, unit.config.clone())?;
+    let mut service = Staging::new(&fabric, Room::of_memory(64 << 20));
     let mut most = 0;
     service.run(|fabric| {
         let there = fabric.peers().len();

@@ -1,0 +1,305 @@
+//! The services that an agent hosts: what serves a whole domain and has to outlive every unit.
+//!
+//! A service is one more user of the fabric, polled by a [`Host`] in a thread of the agent's process. That thread
+//! joins the domain as a peer of its own ([`identity`]) and has all services of the process: they share its sleep.
+//! What may block (a disk) a service does in a thread of its own, and wakes the host by the [`Bell`](crate::Bell) of
+//! this process. A server that is no agent (a staging unit) hosts its services in the same way.
+//!
+//! Services talk to each other as to any peer, by [`rpc`](crate::rpc), whether one process has them or several.
+
+use super::AgentConfig;
+use crate::rpc::{Life, Server, Service as Number};
+use crate::{Config, Error, Fabric, Identity, Result};
+use samite_mem::Corrupt;
+use serde::{Deserialize, Serialize};
+use std::borrow::Cow;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::Duration;
+
+/// How long a host sleeps when nothing is due: it looks whether it is to stop.
+const NAP: Duration = Duration::from_millis(500);
+
+/// Most bytes of questions for the host itself that wait of one peer.
+const INBOX: u64 = 1 << 10;
+
+/// What an agent's process says of itself as a peer.
+pub fn identity() -> Identity {
+    Identity::by_hand("samite-agent")
+}
+
+/// The peer that hosts the services of the domain's agent, if it is there.
+pub fn find_host(fabric: &Fabric) -> Option<Life> {
+    let (peers, agent) = (fabric.peers(), identity());
+    let mut peers = peers.iter();
+    let host = peers.find(|info| info.identity.program == agent.program)?;
+    Some(Life {
+        peer: host.peer,
+        incarnation: host.incarnation,
+    })
+}
+
+/// Asks the agent of a domain which services it hosts, and what they own; none, if its host is not there.
+///
+/// # Errors
+/// [`Error::Timeout`], [`Error::PeerLost`]; [`Error::PeerCorrupt`] if the answer makes no sense.
+pub fn services(fabric: &Fabric, deadline: Duration) -> Result<Vec<ServiceFacts>> {
+    let Some(host) = find_host(fabric) else {
+        return Ok(Vec::new());
+    };
+    let mut call = fabric.call(Number::HOST, host, deadline, |_| vec![0])?;
+    let answer = call.wait(deadline, "what the agent hosts")?;
+    postcard::from_bytes(&answer).map_err(|_| Error::PeerCorrupt {
+        peer: host.peer,
+        what: Corrupt {
+            what: "the length of a list of services",
+            value: answer.len() as u64,
+        },
+    })
+}
+
+/// Something that serves the domain.
+pub trait Service: Send {
+    /// Its name, as people read it.
+    fn name(&self) -> &'static str;
+
+    /// What it owns now.
+    fn owns(&self) -> Vec<Owned>;
+
+    /// Does what has to be done now, in a bounded time: others are polled after it. Never blocks.
+    fn poll(&mut self) -> Turn;
+
+    /// Whether something has come that [`Service::poll`] takes, asked before the host sleeps. It must not use the
+    /// fabric.
+    fn has_news(&self) -> bool;
+
+    /// Peers were lost, with a node perhaps, which is the loss of all peers on it. Whatever they had said before has
+    /// arrived.
+    fn peers_lost(&mut self, lost: Lost<'_>);
+
+    /// It is not polled any more: what it has still to say is said now.
+    fn end(&mut self);
+}
+
+/// What a service says of one poll.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Turn {
+    /// Whether there was anything to do.
+    pub worked: bool,
+    /// When it wants to be polled again, if nothing comes before; zero for at once.
+    pub next: Duration,
+}
+
+/// Who is lost.
+#[derive(Clone, Copy, Debug)]
+pub struct Lost<'a>(&'a Fabric);
+
+impl Lost<'_> {
+    /// Whether this life of a peer is over.
+    pub fn has(&self, life: Life) -> bool {
+        self.0.lost_life(life.peer, life.incarnation).is_some()
+    }
+}
+
+/// So much of something.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Owned {
+    /// What it is, in the plural.
+    pub what: Cow<'static, str>,
+    /// How many there are; bytes, if it is memory.
+    pub amount: u64,
+    /// Whether it is memory.
+    pub is_memory: bool,
+}
+
+impl Owned {
+    /// So many things.
+    pub fn count(what: &'static str, amount: u64) -> Owned {
+        Owned {
+            what: what.into(),
+            amount,
+            is_memory: false,
+        }
+    }
+
+    /// So many bytes of a kind of memory.
+    pub fn bytes(what: &'static str, amount: u64) -> Owned {
+        Owned {
+            is_memory: true,
+            ..Owned::count(what, amount)
+        }
+    }
+}
+
+/// What an agent says of a service that it hosts.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ServiceFacts {
+    /// Its name.
+    pub name: Cow<'static, str>,
+    /// What it owns.
+    pub owns: Vec<Owned>,
+}
+
+/// How a service of an agent is started.
+#[derive(Clone, Copy, Debug)]
+pub struct Starter {
+    /// Its name.
+    pub name: &'static str,
+    /// Starts it in the agent of a domain. What peers send to it arrives when all services have been started.
+    pub start: fn(&Fabric, &AgentConfig) -> Box<dyn Service>,
+}
+
+/// Joins a domain as its agent's peer, and hosts services for as long as this process lives. Without services it
+/// does nothing, and is no peer.
+///
+/// # Errors
+/// The domain takes no peers; the agent is lost; [`Error::ServicePanicked`].
+pub fn host(agent: &AgentConfig, starters: &[Starter]) -> Result<()> {
+    if starters.is_empty() {
+        return Ok(());
+    }
+    let config = Config {
+        background: true,
+        ..Config::default()
+    };
+    let fabric = Fabric::join(&agent.domain, identity(), config)?;
+    let mut host = Host {
+        facts: Some(fabric.serve(Number::HOST, INBOX)),
+        ..Host::default()
+    };
+    let mut services: Vec<Box<dyn Service>> = Vec::new();
+    let hosting = || {
+        for starter in starters {
+            host.running = starter.name;
+            services.push((starter.start)(&fabric, agent));
+        }
+        let mut all: Vec<&mut dyn Service> = Vec::new();
+        for service in &mut services {
+            all.push(&mut **service);
+        }
+        host.run(&fabric, &mut all, |_| true)
+    };
+    catch_unwind(AssertUnwindSafe(hosting)).unwrap_or_else(|_| {
+        // What a service was in the midst of is not ended in order: this process ends.
+        std::mem::forget(services);
+        Err(Error::ServicePanicked {
+            service: host.running,
+        })
+    })
+}
+
+/// Polls services.
+#[derive(Debug, Default)]
+pub struct Host {
+    /// The change of membership at which it looked last.
+    changes: Option<u64>,
+    /// The service that runs, or ran last.
+    running: &'static str,
+    /// Where an agent is asked what it hosts.
+    facts: Option<Server>,
+}
+
+impl Host {
+    /// Polls each service once, in their order; who is lost they hear first.
+    pub fn turn(&mut self, fabric: &Fabric, services: &mut [&mut dyn Service]) -> Turn {
+        let changes = fabric.changes();
+        if self.changes != Some(changes) {
+            self.changes = Some(changes);
+            // What the lost had said is taken now.
+            fabric.progress();
+            for service in &mut *services {
+                self.running = service.name();
+                service.peers_lost(Lost(fabric));
+            }
+        }
+        let mut all = Turn {
+            worked: false,
+            next: NAP,
+        };
+        for service in &mut *services {
+            self.running = service.name();
+            let turn = service.poll();
+            all.worked |= turn.worked;
+            all.next = all.next.min(turn.next);
+        }
+        self.tell_facts(services);
+        all
+    }
+
+    /// Answers who asks what is hosted here. An answer that its asker does not take now is dropped.
+    fn tell_facts(&self, services: &[&mut dyn Service]) {
+        let Some(server) = &self.facts else {
+            return;
+        };
+        while let Some(asked) = server.take() {
+            let Some(id) = asked.id else {
+                continue;
+            };
+            let facts = services.iter().map(|service| ServiceFacts {
+                name: service.name().into(),
+                owns: service.owns(),
+            });
+            let facts: Vec<ServiceFacts> = facts.collect();
+            let bytes = postcard::to_stdvec(&facts).expect("plain data is encodable");
+            if let Err(error) = server.respond(asked.from, id, &bytes, Duration::ZERO) {
+                tracing::debug!(%error, "an answer to what is hosted was not taken");
+            }
+        }
+    }
+
+    /// Polls services as long as `go_on` says so, which is asked after everything that happens, and now and then; then
+    /// ends them, the last one first.
+    ///
+    /// # Errors
+    /// The agent is lost.
+    pub fn run(
+        &mut self,
+        fabric: &Fabric,
+        services: &mut [&mut dyn Service],
+        mut go_on: impl FnMut(&Fabric) -> bool,
+    ) -> Result<()> {
+        let mut ran = Ok(());
+        while ran.is_ok() && go_on(fabric) {
+            let next = self.turn(fabric, services).next;
+            if next.is_zero() {
+                fabric.progress();
+            } else {
+                ran = self.sleep(fabric, services, next);
+            }
+        }
+        for service in services.iter_mut().rev() {
+            self.running = service.name();
+            service.end();
+        }
+        ran
+    }
+
+    /// Sleeps until something has come for a service, or for so long.
+    fn sleep(
+        &self,
+        fabric: &Fabric,
+        services: &[&mut dyn Service],
+        longest: Duration,
+    ) -> Result<()> {
+        let has_come = || {
+            let asked = self
+                .facts
+                .as_ref()
+                .is_some_and(|server| server.waiting() > 0);
+            asked || services.iter().any(|service| service.has_news())
+        };
+        let waited = fabric.wait_stepping_within(
+            longest.max(Duration::from_millis(1)),
+            "work of a service",
+            &[],
+            || (has_come() || self.changes != Some(fabric.changes())).then_some(()),
+            has_come,
+        );
+        match waited {
+            Ok(()) | Err(Error::Timeout { .. }) => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

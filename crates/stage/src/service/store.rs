@@ -1,0 +1,181 @@
+//! The service that owns the memory of streams: a [`Keeper`], on the fabric.
+
+use super::clients::{Clients, Heard};
+use super::keeper::{Keeper, Room};
+use super::letter::{Packed, ToStore};
+use super::units::Units;
+use super::{SOON, own};
+use crate::Result;
+use crate::protocol::{Peer, Report, Request};
+use samite_fabric::Fabric;
+use samite_fabric::agent::{self, Host, Lost, Owned, Turn};
+use samite_fabric::rpc::Service as Number;
+use std::time::Duration;
+
+/// Keeps blocks for the coordinator of a domain. It owns their memory, and what is spilled of them. When a process is
+/// lost it stops to read for it; the memory of its buffers the coordinator frees.
+pub struct BlockStore {
+    fabric: Fabric,
+    clients: Clients,
+    pub(super) keeper: Keeper,
+    /// Whose orders it carries out.
+    coordinator: Peer,
+}
+
+impl BlockStore {
+    /// What people call it.
+    pub(super) const NAME: &str = "block store";
+
+    /// Keeps blocks in `room` for a coordinator that serves in this process already, as in an agent.
+    pub fn beside(fabric: &Fabric, room: Room) -> BlockStore {
+        BlockStore::new(fabric, own(fabric), room)
+    }
+
+    /// Keeps blocks in `room` for the coordinator of the domain, as a staging server does (method `server`).
+    ///
+    /// # Errors
+    /// A domain without a coordinator.
+    pub fn join(fabric: &Fabric, room: Room) -> Result<BlockStore> {
+        let coordinator = crate::desk::await_steward(fabric)?;
+        Ok(BlockStore::new(fabric, coordinator, room))
+    }
+
+    fn new(fabric: &Fabric, coordinator: Peer, room: Room) -> BlockStore {
+        let mut store = BlockStore {
+            fabric: fabric.clone(),
+            clients: Clients::new(fabric, Number::BLOCK_STORE),
+            keeper: Keeper::new(fabric, room),
+            coordinator,
+        };
+        let introduction = store.keeper.introduction();
+        store.tell(&introduction);
+        store
+    }
+
+    /// Serves as long as `go_on` says so, which is asked after everything that happens, and now and then.
+    ///
+    /// # Errors
+    /// The agent is lost.
+    pub fn run(&mut self, go_on: impl FnMut(&Fabric) -> bool) -> Result<()> {
+        let fabric = self.fabric.clone();
+        Ok(Host::default().run(&fabric, &mut [self], go_on)?)
+    }
+
+    /// Serves until the units of other programs of this job have come and have left again, or have ended without coming.
+    ///
+    /// # Errors
+    /// The agent is lost.
+    pub fn run_for_job(&mut self) -> Result<()> {
+        let own = self.fabric.identity().clone();
+        let mut units = Units::new(own.units.saturating_sub(own.size) as usize);
+        self.run(|fabric| {
+            let there = || {
+                let peers = fabric.peers();
+                let others = peers.iter().map(|info| &info.identity);
+                let others = others.filter(|one| one.job == own.job && one.program != own.program);
+                others.map(|one| one.unit).collect()
+            };
+            units.need_servers(there, || fabric.awaits_units().unwrap_or(true))
+        })
+    }
+
+    fn hear(&mut self, heard: Heard<ToStore>) {
+        let Heard { from, id, message } = heard;
+        match (message, id) {
+            (ToStore::Order(order), None) if from == self.coordinator => {
+                let report = self.keeper.obey(order);
+                report.into_iter().for_each(|report| self.report(report));
+            }
+            (ToStore::Ask(ask), Some(id)) => {
+                if let Some(answer) = self.keeper.answer(from, id, ask) {
+                    self.clients.send(from, Packed::kept(id, &answer));
+                }
+            }
+            (message, id) => tracing::warn!(%from, ?message, ?id, "a message that does not fit"),
+        }
+    }
+
+    fn report(&mut self, report: Report) {
+        self.tell(&Request::Report(report));
+    }
+
+    fn tell(&mut self, request: &Request) {
+        self.clients
+            .send(self.coordinator, Packed::request(request));
+    }
+
+    /// A peer is gone, or as good as gone.
+    fn forget(&mut self, peer: Peer) {
+        self.keeper.forget(peer);
+        self.clients.forget(peer);
+    }
+
+    /// When it has something to do if nobody says anything.
+    fn next(&self) -> Duration {
+        if self.keeper.is_busy() {
+            return Duration::ZERO;
+        }
+        match self.keeper.is_waiting() || self.clients.are_late() {
+            true => SOON,
+            false => Duration::MAX,
+        }
+    }
+}
+
+impl agent::Service for BlockStore {
+    fn name(&self) -> &'static str {
+        BlockStore::NAME
+    }
+
+    fn owns(&self) -> Vec<Owned> {
+        let kept = self.keeper.figures();
+        vec![
+            Owned::count("buffers", kept.buffers),
+            Owned::bytes("shared memory", kept.used),
+            Owned::count("spilled buffers", kept.files),
+        ]
+    }
+
+    /// Blocks for no longer than a part of a buffer's memory takes to be found.
+    fn poll(&mut self) -> Turn {
+        // Messages that come meanwhile are not waited for.
+        let messages = self.clients.waiting();
+        for _ in 0..messages {
+            if let Some(heard) = self.clients.take() {
+                self.hear(heard);
+            }
+        }
+        self.clients.send_again();
+        for peer in self.clients.given_up() {
+            self.forget(peer);
+        }
+        let mut worked = messages > 0 || self.keeper.is_busy();
+        for report in self.keeper.work() {
+            worked = true;
+            self.report(report);
+        }
+        for (from, id, answer) in self.keeper.answers() {
+            worked = true;
+            self.clients.send(from, Packed::kept(id, &answer));
+        }
+        self.keeper.tidy();
+        let next = self.next();
+        Turn { worked, next }
+    }
+
+    fn has_news(&self) -> bool {
+        self.clients.waiting() > 0 || self.keeper.has_news()
+    }
+
+    /// What they have asked for nobody waits for any more.
+    fn peers_lost(&mut self, lost: Lost<'_>) {
+        for peer in self.clients.lost(lost) {
+            self.forget(peer);
+        }
+    }
+
+    /// Peers that take messages now get what was for them.
+    fn end(&mut self) {
+        self.clients.send_again();
+    }
+}
