@@ -5,9 +5,10 @@
 //! every key, ticket and length in its frames is one that was really given out.
 
 use crate::ops::Work;
+pub use crate::transport::RawFrame;
 use crate::transport::{
-    AnyTransport, Change, Class, Completed, Incoming, NotStarted, Outgoing, Push, Registration,
-    RemoteKey, RmaVerb, Sink, Sleep, Transport,
+    AnyTransport, Change, Completed, Incoming, NotStarted, Outgoing, Push, Registration, RemoteKey,
+    RmaVerb, Sink, Sleep, Transport,
 };
 use crate::{Fabric, PeerId, Slot};
 use samite_mem::copy::cooperative::Claim;
@@ -17,27 +18,12 @@ use samite_mem::{Arena, LINE, SharedBytes, Span};
 use std::collections::VecDeque;
 use std::time::Duration;
 
-/// A frame, with its own bytes.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct RawFrame {
-    /// Which credits it uses.
-    pub class: Class,
-    /// What it is.
-    pub kind: u8,
-    /// Its word.
-    pub arg: u64,
-    /// Its few bytes.
-    pub inline: Vec<u8>,
-    /// Its many bytes; empty for none.
-    pub body: Vec<u8>,
-}
-
 /// Decides what a process sends in place of what its fabric wants to send.
 pub trait Tamper: Send {
     /// `frame` is to go to `to`: calls `send` for each frame that goes out instead.
     fn outgoing(&mut self, to: PeerId, frame: RawFrame, send: &mut dyn FnMut(PeerId, RawFrame));
 
-    /// A frame has arrived (its class is not known: `Request`). Returns whether the process is to see it.
+    /// A frame has arrived. Returns whether the process is to see it.
     fn incoming(&mut self, from: PeerId, frame: &RawFrame) -> bool;
 }
 
@@ -64,13 +50,7 @@ pub fn send(fabric: &Fabric, to: PeerId, frame: &RawFrame) -> Push {
 /// Delivers a frame to the engine of `fabric`, as if `from` had sent it.
 pub fn receive(fabric: &Fabric, from: PeerId, frame: &RawFrame) {
     let core = &mut *fabric.0.core.lock();
-    core.engine.frame(Incoming {
-        from,
-        kind: frame.kind,
-        arg: frame.arg,
-        inline: &frame.inline,
-        body: Body::Slice(&frame.body),
-    });
+    core.engine.frame(frame.incoming(from));
     core.engine.flush(&mut core.transport);
 }
 
@@ -230,13 +210,7 @@ impl Transport for Tampered {
             // Somebody takes nothing any more: that is no reason for this process to wait.
             self.waiting.pop_front();
         }
-        let frame = RawFrame {
-            class: frame.class,
-            kind: frame.kind,
-            arg: frame.arg,
-            inline: frame.inline.to_vec(),
-            body: frame.body.to_vec(),
-        };
+        let frame = RawFrame::of(frame);
         let waiting = &mut self.waiting;
         let mut send = |to, frame| waiting.push_back((to, frame));
         self.tamper.outgoing(to, frame, &mut send);
@@ -292,14 +266,7 @@ struct Listening<'a> {
 
 impl Sink for Listening<'_> {
     fn frame(&mut self, frame: Incoming<'_>) {
-        let raw = RawFrame {
-            class: Class::Request,
-            kind: frame.kind,
-            arg: frame.arg,
-            inline: frame.inline.to_vec(),
-            body: frame.body.to_vec(),
-        };
-        if self.tamper.incoming(frame.from, &raw) {
+        if self.tamper.incoming(frame.from, &RawFrame::arrived(&frame)) {
             self.sink.frame(frame);
         }
     }

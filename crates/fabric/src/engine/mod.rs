@@ -218,7 +218,8 @@ impl Engine {
     /// What can be done between a peer and this process; nothing if it was never heard of.
     #[inline]
     pub(crate) fn caps(&self, peer: PeerId) -> Caps {
-        self.peers.get(peer).map_or(Caps::NONE, |peer| peer.caps)
+        let peer = self.peers.get(peer);
+        peer.map(|peer| peer.caps).unwrap_or_default()
     }
 
     /// Whether this is a fork of the process that joined.

@@ -1,8 +1,9 @@
 //! How frames travel between two peers. Everything above (tags, rendezvous, one-sided operations,
 //! active messages) is made of frames.
 //!
-//! Only frames are mandatory. A transport that can do more says so in [`Caps`]; what the layers above
-//! choose follows from that, and the contract suite checks the claims.
+//! Only frames are mandatory. A transport that can do more says so in [`Caps`], and the layers above choose by that. The
+//! contract suite checks that it maps and sleeps as it says, that RMA is used where there is one, and that the order of
+//! frames and of what follows a put is kept whatever the transport does.
 //!
 //! # How to add one
 //! 1. A folder beside `shm`, with a type that implements [`Transport`].
@@ -12,12 +13,13 @@
 //!
 //! # What a transport promises
 //! T1 Frames of one class between two peers arrive once and whole, and where [`Caps::is_ordered`] says so in the order
-//!    of `push`. Where it does not, the fabric puts them in order ([`ordered`]).
+//!    of `push`. Where it does not, the fabric puts them in order ([`ordered`]), and no more than
+//!    [`ordered::KEPT_MAX`] bytes of a peer's frames may overtake one of that peer.
 //! T2 `push` copies what it is given; a refused push ([`Push::Full`]) has no effect.
 //! T3 Replies find room even when no request does (separate credits).
 //! T4 A peer's frames are delivered before its loss is reported, and nothing of it afterwards.
 //! T5 A [`Sleep`] ends when a frame or a change of membership may be there, or when the time is over. None is
-//!    given out when something is there already: it is looked for once more after the sleep was announced.
+//!    given out when something is there already: `announce_sleep` looks again after it has announced the sleep.
 //! T6 Every peer gets its turn: a poll takes a bounded number of frames of each, and one that ends early
 //!    ([`Sink::satisfied`]) is followed by one that begins with the next peer.
 //! T7 to T12, of RMA: [`rma`].
@@ -87,8 +89,60 @@ pub struct Incoming<'a> {
     pub body: Body<'a>,
 }
 
-/// What can be done between two peers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// A frame, with its own bytes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RawFrame {
+    /// Which credits it uses. Of one that has arrived it is not known, and is `Request`.
+    pub class: Class,
+    /// What it is.
+    pub kind: u8,
+    /// Its word.
+    pub arg: u64,
+    /// Its few bytes.
+    pub inline: Vec<u8>,
+    /// Its many bytes; empty for none.
+    pub body: Vec<u8>,
+}
+
+impl RawFrame {
+    pub(crate) fn of(frame: &Outgoing<'_>) -> RawFrame {
+        RawFrame {
+            class: frame.class,
+            kind: frame.kind,
+            arg: frame.arg,
+            inline: frame.inline.to_vec(),
+            body: frame.body.to_vec(),
+        }
+    }
+
+    pub(crate) fn arrived(frame: &Incoming<'_>) -> RawFrame {
+        RawFrame::of(&Outgoing {
+            class: Class::Request,
+            kind: frame.kind,
+            arg: frame.arg,
+            inline: frame.inline,
+            body: frame.body,
+        })
+    }
+
+    pub(crate) fn incoming(&self, from: PeerId) -> Incoming<'_> {
+        Incoming {
+            from,
+            kind: self.kind,
+            arg: self.arg,
+            inline: &self.inline,
+            body: Body::Slice(&self.body),
+        }
+    }
+
+    /// In bytes.
+    pub(crate) fn len(&self) -> u64 {
+        (self.inline.len() + self.body.len()) as u64
+    }
+}
+
+/// What can be done between two peers; by default nothing.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Caps {
     /// Longest inline part of a frame without a body, in bytes.
     pub inline_max: u64,
@@ -104,34 +158,12 @@ pub struct Caps {
     pub shares_node: bool,
     /// Whether the transport reads and writes the peer's registered memory.
     pub rma: Rma,
-    /// Whether the atomics of its RMA are atomic with those of the target's processors.
+    /// Whether its RMA does atomics, which are then atomic with those of the target's processors.
     pub atomics: bool,
     /// Whether frames of one class arrive in the order of `push`.
     pub is_ordered: bool,
     /// Whether the transport notices the loss of the peer by itself; else the agents report it.
     pub reports_loss: bool,
-}
-
-impl Caps {
-    /// Of peers that cannot be reached.
-    pub const NONE: Caps = Caps {
-        inline_max: 0,
-        body_max: 0,
-        map: false,
-        kernel_copy: false,
-        sleeps: false,
-        shares_node: false,
-        rma: Rma::None,
-        atomics: false,
-        is_ordered: true,
-        reports_loss: false,
-    };
-}
-
-impl Default for Caps {
-    fn default() -> Self {
-        Caps::NONE
-    }
 }
 
 /// A change of membership.

@@ -1,16 +1,15 @@
 //! Order, where an engine does not keep it: frames are numbered per peer, class and life, and delivered by number.
 //!
-//! It stands between such a transport and the fabric, and only frames of peers whose [`Caps::is_ordered`] says no are
-//! numbered. A frame that arrives before its turn is kept, at most [`KEPT_MAX`] bytes of a peer; a peer that sends more
-//! before the frame that is missing is shut out as one that broke the rules. What is kept when a peer is lost was
-//! sent after a frame that was lost with it, and goes too (T4).
+//! It stands between such a transport and the fabric, and numbers the frames to peers whose [`Caps::is_ordered`] is
+//! false; those of other peers pass as they are. A frame that arrives before its turn is kept, at most [`KEPT_MAX`] bytes
+//! of a peer. A peer that sends more before the missing frame has broken the rules (T1), and is shut out. What is
+//! kept when a peer is lost was sent after a frame that was lost with it, and goes too (T4).
 
 use super::{
-    AnyTransport, Caps, Change, Class, Completed, Incoming, NotStarted, Outgoing, Push,
+    AnyTransport, Caps, Change, Class, Completed, Incoming, NotStarted, Outgoing, Push, RawFrame,
     Registration, RemoteKey, RmaVerb, Sink, Sleep, Transport,
 };
 use crate::{PeerId, PeerInfo};
-use samite_mem::ring::Body;
 use samite_mem::{Corrupt, SharedBytes};
 use smallvec::SmallVec;
 use std::collections::{BTreeMap, HashMap};
@@ -37,12 +36,16 @@ pub(crate) struct Ordered {
 struct Numbering {
     incarnation: u32,
     peers: HashMap<PeerId, Lanes>,
+    /// Where the last frame was delivered: those behind it that were kept come next.
+    current: Option<(PeerId, usize)>,
 }
 
 /// The numbers of one life of a peer: of requests and of replies.
 #[derive(Debug, Default)]
 struct Lanes {
     incarnation: u32,
+    /// It broke the rules: nothing is taken or kept any more.
+    is_shut: bool,
     sent: [u64; 2],
     arrived: [Lane; 2],
     kept_bytes: u64,
@@ -51,21 +54,7 @@ struct Lanes {
 #[derive(Debug, Default)]
 struct Lane {
     next: u64,
-    kept: BTreeMap<u64, Kept>,
-}
-
-#[derive(Debug)]
-struct Kept {
-    kind: u8,
-    arg: u64,
-    inline: Vec<u8>,
-    body: Vec<u8>,
-}
-
-impl Kept {
-    fn bytes(&self) -> u64 {
-        ENTRY + (self.inline.len() + self.body.len()) as u64
-    }
+    kept: BTreeMap<u64, RawFrame>,
 }
 
 impl Ordered {
@@ -76,6 +65,7 @@ impl Ordered {
             numbering: Numbering {
                 incarnation,
                 peers: HashMap::new(),
+                current: None,
             },
         }
     }
@@ -116,7 +106,8 @@ impl Transport for Ordered {
             sink,
             numbering: &mut self.numbering,
         };
-        self.inner.poll(&mut ordering)
+        // A handler may have panicked, and so ended the last poll, in the midst of them.
+        ordering.go_on() + self.inner.poll(&mut ordering)
     }
 
     fn announce_sleep(&mut self, there: &mut dyn FnMut() -> bool) -> Option<Sleep> {
@@ -164,39 +155,42 @@ impl Ordering<'_> {
         }
         self.sink.change(Change::Joined(info, caps));
     }
+
+    /// Delivers the kept frames whose turn it is; how many there were.
+    fn go_on(&mut self) -> usize {
+        let mut count = 0;
+        while let Some((from, lane)) = self.numbering.current {
+            let lanes = self.numbering.peers.get_mut(&from);
+            let Some(kept) = lanes.and_then(|lanes| lanes.next_of(lane)) else {
+                self.numbering.current = None;
+                break;
+            };
+            self.sink.frame(kept.incoming(from));
+            count += 1;
+        }
+        count
+    }
 }
 
 impl Sink for Ordering<'_> {
     fn frame(&mut self, frame: Incoming<'_>) {
-        let own = self.numbering.incarnation;
-        let Some(lanes) = self.numbering.peers.get_mut(&frame.from) else {
+        let (own, from) = (self.numbering.incarnation, frame.from);
+        let Some(lanes) = self.numbering.peers.get_mut(&from) else {
             return self.sink.frame(frame);
         };
-        match lanes.take(&frame, own) {
+        match lanes.take(frame, own) {
             Ok(None) => {}
-            Ok(Some(lane)) => {
-                let from = frame.from;
-                self.sink.frame(Incoming {
-                    inline: &frame.inline[PREFIX..],
-                    ..frame
-                });
-                while let Some(kept) = lanes.next_of(lane) {
-                    self.sink.frame(Incoming {
-                        from,
-                        kind: kept.kind,
-                        arg: kept.arg,
-                        inline: &kept.inline,
-                        body: Body::Slice(&kept.body),
-                    });
-                }
+            Ok(Some((lane, frame))) => {
+                self.numbering.current = Some((from, lane));
+                self.sink.frame(frame);
+                self.go_on();
             }
             Err(what) => {
-                let peer = frame.from;
                 *lanes = Lanes {
-                    incarnation: lanes.incarnation,
+                    is_shut: true,
                     ..Lanes::default()
                 };
-                self.sink.change(Change::Corrupt { peer, what });
+                self.sink.change(Change::Corrupt { peer: from, what });
             }
         }
     }
@@ -222,9 +216,16 @@ impl Sink for Ordering<'_> {
 }
 
 impl Lanes {
-    /// Takes a frame: the lane whose turn it is to go on if the frame is the next one there; `None` if the frame is
-    /// kept, or of another life.
-    fn take(&mut self, frame: &Incoming<'_>, own: u32) -> Result<Option<usize>, Corrupt> {
+    /// Takes a frame. Returns it without its number, and its lane, if it is the next one there; `None` if it is kept, of
+    /// another life, or of a peer that is shut out.
+    fn take<'a>(
+        &mut self,
+        frame: Incoming<'a>,
+        own: u32,
+    ) -> Result<Option<(usize, Incoming<'a>)>, Corrupt> {
+        if self.is_shut {
+            return Ok(None);
+        }
         let broken = |what, value| Err(Corrupt { what, value });
         let word = |at: usize| frame.inline.get(at..)?.first_chunk().copied();
         let (Some(number), Some(lives)) = (word(0), word(8)) else {
@@ -234,40 +235,36 @@ impl Lanes {
         if lives != u64::from(self.incarnation) | u64::from(own) << 32 {
             return Ok(None);
         }
+        let frame = Incoming {
+            inline: &frame.inline[PREFIX..],
+            ..frame
+        };
         let index = usize::from(number & IS_REPLY != 0);
         let number = number & !IS_REPLY;
         let lane = &mut self.arrived[index];
         if number == lane.next {
             lane.next += 1;
-            return Ok(Some(index));
+            return Ok(Some((index, frame)));
         }
         if number < lane.next || lane.kept.contains_key(&number) {
             return broken("a number of a frame that was there", number);
         }
-        let bytes = ENTRY + frame.inline.len() as u64 + frame.body.len();
-        if self.kept_bytes + bytes > KEPT_MAX {
-            return broken(
-                "more frames than are kept for one that is missing",
-                lane.next,
-            );
+        let bytes = self.kept_bytes + ENTRY + frame.inline.len() as u64 + frame.body.len();
+        if bytes > KEPT_MAX {
+            let missing = lane.next;
+            return broken("more frames than are kept for one that is missing", missing);
         }
-        let kept = Kept {
-            kind: frame.kind,
-            arg: frame.arg,
-            inline: frame.inline[PREFIX..].to_vec(),
-            body: frame.body.to_vec(),
-        };
-        self.kept_bytes += kept.bytes();
-        lane.kept.insert(number, kept);
+        self.kept_bytes = bytes;
+        lane.kept.insert(number, RawFrame::arrived(&frame));
         Ok(None)
     }
 
     /// The next frame of a lane, if it was kept.
-    fn next_of(&mut self, lane: usize) -> Option<Kept> {
+    fn next_of(&mut self, lane: usize) -> Option<RawFrame> {
         let lane = &mut self.arrived[lane];
         let kept = lane.kept.remove(&lane.next)?;
         lane.next += 1;
-        self.kept_bytes -= kept.bytes();
+        self.kept_bytes -= ENTRY + kept.len();
         Some(kept)
     }
 }
@@ -275,6 +272,7 @@ impl Lanes {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use samite_mem::ring::Body;
 
     fn frame(number: u64, lives: u64, body: &[u8]) -> (Vec<u8>, Vec<u8>) {
         let mut inline = number.to_le_bytes().to_vec();
@@ -295,7 +293,8 @@ mod tests {
             inline,
             body: Body::Slice(body),
         };
-        lanes.take(&frame, 7)
+        let taken = lanes.take(frame, 7)?;
+        Ok(taken.map(|(lane, _)| lane))
     }
 
     fn lanes() -> Lanes {
@@ -349,5 +348,44 @@ mod tests {
         assert!(lanes.kept_bytes <= KEPT_MAX);
         assert!(take(&mut lanes, &frame(3, LIVES, b"")).is_err(), "twice");
         assert!(take(&mut lanes, &(vec![0; 9], Vec::new())).is_err());
+    }
+
+    /// Counts how often it hears that a peer broke the rules.
+    #[derive(Default)]
+    struct Heard(usize);
+
+    impl Sink for Heard {
+        fn frame(&mut self, _frame: Incoming<'_>) {
+            panic!("the first frame is missing");
+        }
+        fn change(&mut self, change: Change) {
+            self.0 += usize::from(matches!(change, Change::Corrupt { .. }));
+        }
+    }
+
+    /// A peer that broke the rules is reported once, and nothing of it is kept.
+    #[test]
+    fn a_peer_is_shut_out_once() {
+        let mut heard = Heard::default();
+        let mut numbering = Numbering {
+            incarnation: 7,
+            peers: HashMap::from([(PeerId(5), lanes())]),
+            current: None,
+        };
+        for number in [1, 1, 2, 2, 0] {
+            let (inline, body) = frame(number, LIVES, b"x");
+            let mut ordering = Ordering {
+                sink: &mut heard,
+                numbering: &mut numbering,
+            };
+            ordering.frame(Incoming {
+                from: PeerId(5),
+                kind: 1,
+                arg: 0,
+                inline: &inline,
+                body: Body::Slice(&body),
+            });
+        }
+        assert_eq!((heard.0, numbering.peers[&PeerId(5)].kept_bytes), (1, 0));
     }
 }

@@ -18,15 +18,15 @@ const SEGMENT: u32 = 3;
 const GENERATION: u32 = 1;
 const BYTES: u64 = 4096;
 
-const CAPS: Caps = Caps {
-    inline_max: samite_mem::ring::INLINE_BYTES as u64,
-    body_max: 64 << 10,
-    map: true,
-    kernel_copy: false,
-    sleeps: true,
-    shares_node: true,
-    ..Caps::NONE
-};
+fn caps() -> Caps {
+    Caps {
+        inline_max: samite_mem::ring::INLINE_BYTES as u64,
+        body_max: 64 << 10,
+        map: true,
+        shares_node: true,
+        ..Caps::default()
+    }
+}
 
 /// An engine that knows two peers and offers a segment.
 struct World {
@@ -85,7 +85,7 @@ impl World {
     /// The peer comes, or comes again after it broke the rules.
     fn join(&mut self, index: usize) {
         let info = self.infos[index].clone();
-        self.engine.change(Change::Joined(info, CAPS));
+        self.engine.change(Change::Joined(info, caps()));
     }
 
     fn peer(&self, index: usize) -> PeerId {

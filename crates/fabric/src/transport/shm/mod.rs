@@ -26,7 +26,7 @@ mod outbound;
 #[cfg(test)]
 mod tests;
 
-use super::{Caps, Change, Outgoing, Push, Sink, Sleep, Transport};
+use super::{Caps, Change, Outgoing, Push, Rma, Sink, Sleep, Transport};
 use crate::PeerId;
 use crate::node::{AgentWatch, Layout, Membership, Slot, State};
 use inbound::Inbound;
@@ -45,8 +45,10 @@ const CAPS: Caps = Caps {
     kernel_copy: true,
     sleeps: true,
     shares_node: true,
+    rma: Rma::None,
+    atomics: false,
+    is_ordered: true,
     reports_loss: true,
-    ..Caps::NONE
 };
 
 /// How often a process looks for what it is not told of.
