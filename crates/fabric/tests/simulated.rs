@@ -7,7 +7,9 @@ use samite_fabric::transport::sim::Scenario;
 use samite_fabric::{Atomic, Error, Fabric, Match, PeerId, Width, wait_all};
 use samite_testkit::contract::{Case, active, onesided, order, sizes, waiting};
 use samite_testkit::pattern::{pattern, verify};
-use samite_testkit::{Failed, Outcome, seeds};
+use samite_testkit::{Failed, Outcome, same, seeds};
+use std::collections::VecDeque;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
 /// Everybody talks to everybody; in which order one hears the others.
@@ -164,6 +166,83 @@ fn death_with_rma_in_flight() {
             for (unit, end) in ended.into_iter().take(2).enumerate() {
                 end.unwrap_or_else(|why| panic!("seed {seed}, {rma:?}, unit {unit}: {why}"));
             }
+        }
+    }
+}
+
+/// Gets are never all started, for the program always wants more of them than the network takes; a put is complete all
+/// the same.
+#[test]
+fn gets_do_not_keep_a_put_waiting() {
+    let body = |fabric: &Fabric| -> Outcome {
+        let members = fabric.job()?;
+        let segment = fabric.allocate(64)?;
+        if fabric.me() == members[0] {
+            let key = fabric.look_up(members[1], segment.key().segment)?;
+            let remote = fabric.attach(key.ok_or_else(|| Failed::new("no segment"))?)?;
+            // The remote key is here when two answers are.
+            remote.get(0, &mut [0; 8])?;
+            remote.get(0, &mut [0; 8])?;
+            let window = (0..100).map(|_| remote.get_nb(0, 8));
+            let mut window = window.collect::<Result<VecDeque<_>, _>>()?;
+            let mut put = remote.put_nb(8, b"it comes")?;
+            for _ in 0..2000 {
+                let oldest = window.pop_front().expect("there are a hundred");
+                oldest.wait()?;
+                window.push_back(remote.get_nb(0, 8)?);
+                if let Some(ended) = put.test() {
+                    ended?;
+                    return Ok(fabric.barrier(&members)?);
+                }
+            }
+            return Err(Failed::new("the put is not complete"));
+        }
+        Ok(fabric.barrier(&members)?)
+    };
+    for rma in [Rma::Bypasses, Rma::NeedsProgress] {
+        let mut scenario = Scenario::new(1, 2).with_rma(rma);
+        scenario.in_flight_max = 4;
+        let ended = scenario.run(body);
+        for (unit, end) in ended.into_iter().enumerate() {
+            end.unwrap_or_else(|why| panic!("{rma:?}, unit {unit}: {why}"));
+        }
+    }
+}
+
+/// A handler panics on frames that others have overtaken: those come next, in order, though nothing else arrives.
+#[test]
+fn what_overtook_a_panic_comes_after_it() {
+    const NOTES: u8 = 30;
+    let body = |fabric: &Fabric| -> Outcome {
+        let members = fabric.job()?;
+        if fabric.me() == members[0] {
+            (0..NOTES).try_for_each(|note| fabric.tell(members[1], 1, &[note]))?;
+            return Ok(fabric.await_signal(members[1], 1)?);
+        }
+        let (told, notes) = std::sync::mpsc::channel();
+        fabric.on(1, move |_, bytes| {
+            let _ = told.send(bytes[0]);
+            assert!(bytes[0] % 3 != 0, "a handler");
+            None
+        });
+        for note in 0..NOTES {
+            let next = || {
+                let note = fabric.wait_until("a note", &[members[0]], || notes.try_recv().ok());
+                Ok::<_, Failed>(note?)
+            };
+            let next = loop {
+                if let Ok(next) = catch_unwind(AssertUnwindSafe(next)) {
+                    break next?;
+                }
+            };
+            same!(next, note);
+        }
+        Ok(fabric.signal(members[0], 1)?)
+    };
+    for seed in seeds(0..10) {
+        let ended = Scenario::new(seed, 2).unordered().run(body);
+        for (unit, end) in ended.into_iter().enumerate() {
+            end.unwrap_or_else(|why| panic!("seed {seed}, unit {unit}: {why}"));
         }
     }
 }

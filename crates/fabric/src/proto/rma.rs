@@ -1,7 +1,7 @@
 //! Put, get and atomics by the RMA of the transport, for segments that are not mapped.
 //!
-//! Whoever uses a segment asks its owner for the remote key (REMOTE_KEY), which the owner registers then; until the
-//! key is there the operations go by messages. A put or get is done in pieces of [`PIECE`] bytes in memory of their own, and
+//! The first operation on a segment asks its owner for the remote key (REMOTE_KEY), and the owner registers the segment
+//! when it is asked. Until the key has come, operations go by messages. A put or get is done in pieces of [`PIECE`] bytes in memory of their own, and
 //! towards one peer at most [`BYTES_MAX`] bytes of them wait or are in flight: an operation that is given up ends at
 //! once, whatever becomes of its pieces, and no buffer of the program is in the transport's hands.
 //!
@@ -69,6 +69,18 @@ pub(crate) struct Piece {
     pub(crate) bytes: u64,
 }
 
+impl Piece {
+    fn flush(peer: PeerId) -> Piece {
+        Piece {
+            peer,
+            segment: 0,
+            op: 0,
+            at: 0,
+            bytes: 0,
+        }
+    }
+}
+
 impl PeerRma {
     /// Puts up to this one are behind the next fence.
     pub(crate) fn last_put(&self) -> u64 {
@@ -120,39 +132,36 @@ impl Engine {
     /// Starts what waits, and a flush if there are puts that none covers; how much that was.
     pub(crate) fn flush_rma(&mut self, to: PeerId, transport: &mut AnyTransport) -> usize {
         let mut count = 0;
-        while let Some((piece, verb)) = self.peer(to).outbox.rma.waiting.pop_front() {
+        loop {
+            let rma = &mut self.peer(to).outbox.rma;
+            let covered = rma.started;
+            let is_uncovered = rma.flushing.is_none() && covered != rma.flushed;
+            // Before what waits, too: a program that keeps asking may never let all of that be started.
+            let flush = is_uncovered && (count == 0 || rma.waiting.is_empty());
+            let (piece, verb) = match flush {
+                true => (Piece::flush(to), RmaVerb::Flush),
+                false => match rma.waiting.pop_front() {
+                    Some(waits) => waits,
+                    None => return count,
+                },
+            };
             let is_put = matches!(verb, RmaVerb::Put(..));
-            match self.start_piece(piece, verb, transport) {
-                Ok(()) => {
-                    self.peer(to).outbox.rma.started += u64::from(is_put);
-                    count += 1;
+            let refused = self.start_piece(piece, verb, transport);
+            let rma = &mut self.peer(to).outbox.rma;
+            match refused {
+                Ok(()) if flush => {
+                    rma.flushing = Some(covered);
+                    rma.pieces += 1;
                 }
-                Err(Some(verb)) => {
-                    let rma = &mut self.peer(to).outbox.rma;
+                Ok(()) => rma.started += u64::from(is_put),
+                Err(Some(verb)) if !flush => {
                     rma.waiting.push_front((piece, verb));
                     return count;
                 }
-                Err(None) => {} // The loss of the peer ends the operation.
+                Err(_) => return count, // No room for a flush; or the loss of the peer ends all.
             }
+            count += 1;
         }
-        let rma = &self.peer(to).outbox.rma;
-        let covered = rma.started;
-        if rma.flushing.is_none() && covered != rma.flushed {
-            let flush = Piece {
-                peer: to,
-                segment: 0,
-                op: 0,
-                at: 0,
-                bytes: 0,
-            };
-            if self.start_piece(flush, RmaVerb::Flush, transport).is_ok() {
-                let rma = &mut self.peer(to).outbox.rma;
-                rma.flushing = Some(covered);
-                rma.pieces += 1;
-                count += 1;
-            }
-        }
-        count
     }
 
     /// Starts a piece; what was refused for now comes back.
