@@ -201,7 +201,8 @@ impl Fabric {
             return None;
         }
         let request = engine.ops.add(Some(key.peer), "remote key", Work::Reply);
-        let inline = Words(place(key, 0).words()).bytes();
+        // The owner refuses a key of more bytes than there are: operations by RMA lie inside the segment.
+        let inline = Words(place(key, key.bytes).words()).bytes();
         engine.post_request(key.peer, kind::REMOTE_KEY, request, &inline, None);
         core.flush();
         Some(Handle::new(self.clone(), request))

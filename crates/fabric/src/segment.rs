@@ -329,3 +329,54 @@ impl Segment {
         self.gated
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::transport::sim::Scenario;
+
+    /// Units on two nodes, with RMA: a key that says more bytes than there are reaches none outside of the segment.
+    #[test]
+    fn a_key_of_too_many_bytes() {
+        let ended = Scenario::new(1, 2).with_rma(Rma::Bypasses).run(|fabric| {
+            let members = fabric.job()?;
+            let segment = fabric.allocate(64)?;
+            fabric.barrier(&members)?;
+            let other = members[1 - fabric.identity().unit as usize];
+            let key = fabric.look_up(other, segment.key().segment)?;
+            let key = SegmentKey {
+                bytes: 1 << 20,
+                ..key.expect("it is offered")
+            };
+            let remote = fabric.attach(key)?;
+            // The answer to the request for the remote key is here after the second one.
+            (0..2).try_for_each(|_| remote.get(0, &mut [0; 8]))?;
+            let outside = remote.put(4096, &[1; 8]);
+            fabric.barrier(&members)?;
+            Ok((refused(key), outside))
+        });
+        for end in ended {
+            let end: Result<_> = end;
+            let (refused, outside) = end.unwrap();
+            assert_eq!(outside, Err(refused));
+        }
+    }
+
+    /// A number that is reserved for a segment to come names none: on its own node, and on another one.
+    #[test]
+    fn a_reserved_number_is_not_found() {
+        let ended = Scenario::new(1, 4).on_nodes(2).run(|fabric| -> Result<_> {
+            let members = fabric.job()?;
+            let (segment, _entry) = fabric.reserve(Some(5))?;
+            fabric.barrier(&members)?;
+            let found = members.iter().map(|peer| fabric.look_up(*peer, segment));
+            let found: Result<Vec<_>> = found.collect();
+            fabric.barrier(&members)?;
+            fabric.withdraw(segment);
+            found
+        });
+        for end in ended {
+            assert_eq!(end.unwrap(), [None; 4]);
+        }
+    }
+}

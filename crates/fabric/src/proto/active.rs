@@ -197,7 +197,11 @@ impl Engine {
     /// The key of a segment of this process that a peer asks for by its number; no bytes for none.
     fn key_of(&self, number: &[u8]) -> Option<Vec<u8>> {
         let segment = u32::from_le_bytes(*number.first_chunk()?);
-        let offered = self.offered.get(&segment)?;
+        // One of generation 0 is a number that is reserved for a segment to come.
+        let offered = self
+            .offered
+            .get(&segment)
+            .filter(|offered| offered.generation != 0)?;
         let key = SegmentKey {
             peer: self.me,
             segment,
