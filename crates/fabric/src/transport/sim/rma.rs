@@ -3,15 +3,18 @@
 //! An operation reaches its target after a time of its own, at random: it may overtake others, and frames. With bypass
 //! the network then does it; else the target, when it polls. A put with bypass completes when the target's memory has
 //! taken it, and its bytes become visible there some time later: only a flush waits for that, as with a network
-//! adapter. The atomics of such an adapter are atomic with each other, and not with those of processors.
+//! adapter. Atomics are done by the target's processor, so there are none with bypass.
 
 use super::network::{Event, Network, State, UnitEvent};
 use crate::transport::{
-    Completed, NotStarted, Push, Registration, RemoteKey, Rma, RmaError, RmaVerb,
+    Completed, NotStarted, Push, Registration, RemoteKey, RemotePlace, Rma, RmaError, RmaVerb,
 };
 use samite_mem::SharedBytes;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
+
+/// What peers may reach, by owner and number.
+type Ranges = BTreeMap<(u32, u64), SharedBytes>;
 
 /// The state of all operations.
 #[derive(Debug, Default)]
@@ -19,11 +22,10 @@ pub(super) struct Operations {
     started: u64,
     /// What has not completed, or is not visible yet, by initiator, target and number.
     open: BTreeMap<(u32, u32), BTreeMap<u64, Open>>,
-    /// What peers may reach, by owner and number.
-    ranges: BTreeMap<(u32, u64), SharedBytes>,
+    /// By initiator and target: the loss has been or will be told next, and nothing is started any more.
+    lost: BTreeSet<(u32, u32)>,
+    ranges: Ranges,
     registered: u64,
-    /// When the adapter of a unit has done its last atomic.
-    adapters: BTreeMap<u32, Duration>,
 }
 
 /// An operation on its way.
@@ -44,6 +46,12 @@ pub(super) struct Step {
     pub(super) to: u32,
     number: u64,
     what: What,
+}
+
+impl Step {
+    fn then(self, what: What) -> Event {
+        Event::Rma(Step { what, ..self })
+    }
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -71,24 +79,16 @@ impl Network {
 
     /// Ends one registration of a unit, or all; puts that have completed land first.
     pub(super) fn deregister(&self, unit: u32, registration: Option<Registration>) {
-        let operations = &mut self.lock().operations;
+        let Operations { open, ranges, .. } = &mut self.lock().operations;
         let is_it = |number: u64| registration.is_none_or(|it| it.0 == number);
-        for ((_, to), open) in &mut operations.open {
-            for open in open.values_mut().filter(|_| *to == unit) {
-                if open
-                    .landing
-                    .as_ref()
-                    .is_some_and(|(range, ..)| is_it(*range))
-                {
-                    open.land(unit, &operations.ranges);
-                }
+        let of_unit = open.iter_mut().filter(|((_, to), _)| *to == unit);
+        for open in of_unit.flat_map(|(_, open)| open.values_mut()) {
+            let landing = open.landing.as_ref();
+            if landing.is_some_and(|(range, ..)| is_it(*range)) {
+                open.land(unit, ranges);
             }
         }
-        let ranges = std::mem::take(&mut operations.ranges);
-        let (_gone, kept): (BTreeMap<_, _>, BTreeMap<_, _>) = ranges
-            .into_iter()
-            .partition(|((owner, number), _)| *owner == unit && is_it(*number));
-        operations.ranges = kept;
+        ranges.retain(|(owner, number), _| *owner != unit || !is_it(*number));
     }
 
     pub(super) fn start_rma(
@@ -97,39 +97,42 @@ impl Network {
         id: u64,
         verb: RmaVerb,
     ) -> Result<(), NotStarted> {
-        let mut state = self.lock();
-        if to as usize >= state.units.len() || !state.units[from as usize].alive {
+        let by_processor = self.scenario.rma == Rma::NeedsProgress;
+        let is_atomic = matches!(verb, RmaVerb::Atomic(..));
+        assert!(by_processor || !is_atomic, "`Caps::atomics` says no");
+        let mut guard = self.lock();
+        let state = &mut *guard;
+        let operations = &mut state.operations;
+        if to as usize >= state.units.len() || operations.lost.contains(&(from, to)) {
             return Err(Box::new((Push::Gone, verb)));
         }
-        let open = state.operations.open.entry((from, to)).or_default();
+        let open = operations.open.entry((from, to)).or_default();
         if open.len() >= self.scenario.in_flight_max {
             return Err(Box::new((Push::Full, verb)));
         }
-        state.operations.started += 1;
-        let number = state.operations.started;
-        let is_flush = matches!(verb, RmaVerb::Flush);
-        let bytes = match &verb {
-            RmaVerb::Put(_, buf) => buf.len(),
-            RmaVerb::Get(_, buf) => buf.len(),
-            _ => 0,
+        operations.started += 1;
+        let step = Step {
+            from,
+            to,
+            number: operations.started,
+            what: What::Arrive,
         };
-        let open = Open {
+        let bytes = match &verb {
+            RmaVerb::Put(_, buf) => Some(buf.len()),
+            RmaVerb::Get(_, buf) => Some(buf.len()),
+            RmaVerb::Atomic(..) => Some(0),
+            RmaVerb::Flush => None,
+        };
+        let started = Open {
             id,
             verb: Some(verb),
             result: Ok(0),
             landing: None,
         };
-        let all = state.operations.open.entry((from, to)).or_default();
-        all.insert(number, open);
-        let step = Step {
-            from,
-            to,
-            number,
-            what: What::Arrive,
-        };
-        match is_flush {
-            true => state.flushed(&step, &self.scenario.latency),
-            false => {
+        open.insert(step.number, started);
+        match bytes {
+            None => state.flushed(&step, &self.scenario.latency),
+            Some(bytes) => {
                 let wire = bytes * 1_000_000_000 / self.scenario.bandwidth.max(1);
                 let at = state.flight(&self.scenario.latency) + Duration::from_nanos(wire);
                 state.make(at, Event::Rma(step));
@@ -145,7 +148,7 @@ impl Network {
 }
 
 impl Open {
-    fn land(&mut self, unit: u32, ranges: &BTreeMap<(u32, u64), SharedBytes>) {
+    fn land(&mut self, unit: u32, ranges: &Ranges) {
         if let Some((range, offset, bytes)) = self.landing.take()
             && let Some(range) = ranges.get(&(unit, range))
         {
@@ -183,90 +186,41 @@ impl State {
     }
 
     fn carry_out(&mut self, step: Step, scenario: &super::Scenario, bypasses: bool) {
-        let pair = (step.from, step.to);
-        let back = self.flight(&scenario.latency);
+        let ends = self.flight(&scenario.latency);
         let visible = self.flight(&scenario.latency);
-        let now = self.now;
-        let operations = &mut self.operations;
-        let Some(open) = operations.open.get_mut(&pair) else {
-            return;
-        };
-        let Some(open) = open.get_mut(&step.number) else {
+        let Operations { open, ranges, .. } = &mut self.operations;
+        let of_pair = open.get_mut(&(step.from, step.to));
+        let Some(open) = of_pair.and_then(|open| open.get_mut(&step.number)) else {
             return; // Its target was lost meanwhile.
         };
-        let (mut ends, mut lands) = (back, None);
-        open.result =
-            match &mut open.verb {
-                Some(RmaVerb::Put(place, buf)) => operations
-                    .ranges
-                    .at(step.to, place, buf.len())
-                    .map(|(number, range)| {
-                        let bytes = buf.body(0, buf.len()).to_vec();
-                        match bypasses {
-                            false => range.write(place.offset, &bytes),
-                            true => {
-                                open.landing = Some((number, place.offset, bytes));
-                                lands = Some(visible);
-                            }
-                        }
-                        0
-                    }),
-                Some(RmaVerb::Get(place, buf)) => {
-                    let found = operations.ranges.at(step.to, place, buf.len());
-                    found.map(|(_, range)| {
-                        let mut bytes = vec![0; buf.len() as usize];
-                        range.read(place.offset, &mut bytes);
-                        buf.fill(0, &samite_mem::ring::Body::Slice(&bytes));
-                        0
-                    })
+        let find = |place, bytes| find(ranges, step.to, place, bytes);
+        open.result = match &mut open.verb {
+            Some(RmaVerb::Put(place, buf)) => find(place, buf.len()).map(|(number, range)| {
+                let bytes = buf.body(0, buf.len()).to_vec();
+                match bypasses {
+                    false => range.write(place.offset, &bytes),
+                    true => open.landing = Some((number, place.offset, bytes)),
                 }
-                Some(RmaVerb::Atomic(place, (op, width), operands)) => {
-                    let found = operations.ranges.at(step.to, place, width.bytes());
-                    found.and_then(|(number, range)| {
-                        let refused = Err(RmaError::Refused);
-                        if !bypasses {
-                            let old = op.try_apply(range, place.offset, *width, *operands);
-                            return old.map_or(refused, Ok);
-                        }
-                        // An adapter reads, computes and writes, one atomic after the other.
-                        let busy = operations.adapters.entry(step.to).or_default();
-                        if *busy > now {
-                            return Err(RmaError::Lost); // Not done: it comes again below.
-                        }
-                        let bytes = width.bytes() as usize;
-                        let mut word = vec![0; bytes];
-                        range.read(place.offset, &mut word);
-                        let copy = SharedBytes::adopt(vec![0u64]);
-                        copy.write(0, &word);
-                        let Some(old) = op.try_apply(&copy, 0, *width, *operands) else {
-                            return refused;
-                        };
-                        copy.read(0, &mut word);
-                        open.landing = Some((number, place.offset, word));
-                        *busy = visible;
-                        lands = Some(visible);
-                        ends = ends.max(visible);
-                        Ok(old)
-                    })
-                }
-                Some(RmaVerb::Flush) | None => return,
-            };
-        if open.result == Err(RmaError::Lost) {
-            let later = operations.adapters[&step.to];
-            return self.make(later, Event::Rma(step));
-        }
-        let complete = Step {
-            what: What::Complete,
-            ..step
+                0
+            }),
+            Some(RmaVerb::Get(place, buf)) => find(place, buf.len()).map(|(_, range)| {
+                let (bytes, offset, len) = (range, place.offset, buf.len());
+                buf.fill(0, &samite_mem::ring::Body::Shared { bytes, offset, len });
+                0
+            }),
+            Some(RmaVerb::Atomic(place, (op, width), operands)) => {
+                let found = find(place, width.bytes());
+                found.and_then(|(_, range)| {
+                    let old = op.try_apply(range, place.offset, *width, *operands);
+                    old.ok_or(RmaError::Refused)
+                })
+            }
+            Some(RmaVerb::Flush) | None => return,
         };
-        self.make(ends, Event::Rma(complete));
-        if let Some(at) = lands {
-            let land = Step {
-                what: What::Land,
-                ..step
-            };
-            self.make(at, Event::Rma(land));
+        if open.landing.is_some() {
+            self.make(visible, step.then(What::Land));
         }
+        self.make(ends, step.then(What::Complete));
     }
 
     /// The initiator learns of the end.
@@ -307,18 +261,15 @@ impl State {
             && matches!(open.verb, Some(RmaVerb::Flush))
         {
             let number = *number;
+            let flush = Step { number, ..*step };
             let at = self.flight(latency);
-            let complete = Step {
-                number,
-                what: What::Complete,
-                ..*step
-            };
-            self.make(at, Event::Rma(complete));
+            self.make(at, flush.then(What::Complete));
         }
     }
 
     /// A unit hears that another one is lost: what it has under way there ends first (T10).
     pub(super) fn lose_operations(&mut self, from: u32, to: u32) {
+        self.operations.lost.insert((from, to));
         let Some(all) = self.operations.open.get_mut(&(from, to)) else {
             return;
         };
@@ -335,27 +286,17 @@ impl State {
     }
 }
 
-/// Ranges by key.
-trait Ranges {
-    fn at(
-        &self,
-        unit: u32,
-        place: &crate::transport::RemotePlace,
-        bytes: u64,
-    ) -> Result<(u64, &SharedBytes), RmaError>;
-}
-
-impl Ranges for BTreeMap<(u32, u64), SharedBytes> {
-    fn at(
-        &self,
-        unit: u32,
-        place: &crate::transport::RemotePlace,
-        bytes: u64,
-    ) -> Result<(u64, &SharedBytes), RmaError> {
-        let number = place.key.as_bytes().first_chunk().copied();
-        let number = u64::from_le_bytes(number.ok_or(RmaError::Refused)?);
-        let range = self.get(&(unit, number));
-        let range = range.filter(|range| range.contains(place.offset, bytes));
-        Ok((number, range.ok_or(RmaError::Refused)?))
-    }
+/// The range that a place of an operation on so many bytes is in, and its number.
+fn find<'a>(
+    ranges: &'a Ranges,
+    unit: u32,
+    place: &RemotePlace,
+    bytes: u64,
+) -> Result<(u64, &'a SharedBytes), RmaError> {
+    let number = place.key.as_bytes().first_chunk().copied();
+    let number = u64::from_le_bytes(number.ok_or(RmaError::Refused)?);
+    let range = ranges.get(&(unit, number)).ok_or(RmaError::Refused)?;
+    let is_inside = range.contains(place.offset, bytes);
+    assert!(is_inside, "an operation outside of its range");
+    Ok((number, range))
 }

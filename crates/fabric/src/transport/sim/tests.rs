@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::transport::{Class, Completed, Incoming, RemotePlace, RmaError};
+use crate::{Atomic, Width};
 use samite_mem::lend::{ReadBuf, WriteBuf};
 
 /// What a transport has told, in order.
@@ -175,12 +176,13 @@ fn a_flush_is_the_only_order() {
     }
 }
 
-/// T12: with bypass a put is visible, and a get answered, while the target does nothing; else only when it polls.
+/// T12: with bypass a put is visible, and a get answered, while the target does nothing; else only when it polls. Then
+/// there are atomics, and their old value is here when they end (T8).
 #[test]
 fn what_bypasses_needs_nothing_of_its_target() {
     both_kinds(5, |end, is_target, rma| {
         if is_target {
-            let words = SharedBytes::adopt(vec![0u64, 5]);
+            let words = SharedBytes::adopt(vec![0u64, 5, 7]);
             end.offer(&words);
             for _ in 0..100 {
                 end.compute();
@@ -188,17 +190,28 @@ fn what_bypasses_needs_nothing_of_its_target() {
             assert_eq!(word(&words, 0), if rma == Rma::Bypasses { 3 } else { 0 });
             end.until(|heard| !heard.frames.is_empty());
             assert_eq!(word(&words, 0), 3);
+            assert_eq!(word(&words, 2), if rma == Rma::Bypasses { 7 } else { 9 });
             return 0;
         }
         let key = end.key();
+        let place = |offset| RemotePlace {
+            key: key.clone(),
+            offset,
+        };
         end.start(1, put(&key, 0, 3)).unwrap();
-        let place = RemotePlace { key, offset: 8 };
-        let get = RmaVerb::Get(place, WriteBuf::owned(vec![0; 8]));
+        let get = RmaVerb::Get(place(8), WriteBuf::owned(vec![0; 8]));
         end.start(2, get).unwrap();
-        end.start(3, RmaVerb::Flush).unwrap();
-        end.until(|heard| heard.ended.len() == 3);
-        let got = end.heard.ended.iter().find(|(id, ..)| *id == 2).unwrap();
-        assert_eq!(got.2, 5u64.to_le_bytes());
+        if rma == Rma::NeedsProgress {
+            let add = (Atomic::Add, Width::W64);
+            end.start(3, RmaVerb::Atomic(place(16), add, (2, 0)))
+                .unwrap();
+        }
+        end.start(4, RmaVerb::Flush).unwrap();
+        end.until(|heard| heard.ended.iter().any(|(id, ..)| *id == 4));
+        let ended = |of| end.heard.ended.iter().find(|(id, ..)| *id == of);
+        assert_eq!(ended(2).unwrap().2, 5u64.to_le_bytes());
+        let old = ended(3).map(|(_, old, _)| *old);
+        assert_eq!(old, (rma == Rma::NeedsProgress).then_some(Ok(7)));
         end.tell(1, &[]);
         0
     });
@@ -235,7 +248,7 @@ fn a_refused_start_has_no_effect() {
     });
 }
 
-/// T10: what is in flight to a unit that is lost ends once, and before its loss is told.
+/// T10: what is started towards a unit that is lost ends once, and before its loss is told, up to the last moment.
 #[test]
 fn operations_end_before_the_loss() {
     let ended = both_kinds(10, |end, is_target, _| {
@@ -244,14 +257,18 @@ fn operations_end_before_the_loss() {
             return 0;
         }
         let key = end.key();
-        let ids = (0..60).take_while(|id| end.start(*id, put(&key, id * 8, 1)).is_ok());
-        let started = ids.count() as u64;
-        end.start(started, RmaVerb::Flush).unwrap();
-        end.until(|heard| heard.lost);
+        let mut started = 0;
+        while !end.heard.lost {
+            for verb in [put(&key, started % 64 * 8, 1), RmaVerb::Flush] {
+                started += u64::from(end.start(started, verb).is_ok());
+                end.compute(); // The news may come now.
+            }
+            end.fabric.0.core.lock().transport.poll(&mut end.heard);
+        }
         assert_eq!(end.heard.late, 0);
         let mut ids: Vec<u64> = end.heard.ended.iter().map(|(id, ..)| *id).collect();
         ids.sort_unstable();
-        assert_eq!(ids, (0..=started).collect::<Vec<_>>());
+        assert_eq!(ids, (0..started).collect::<Vec<_>>());
         let lost = |(_, result, _): &&(u64, Result<u64, RmaError>, Vec<u8>)| {
             *result == Err(RmaError::Lost)
         };
