@@ -1,7 +1,6 @@
 //! What frames say. Numbers are little-endian and of fixed width: units of different processors
 //! understand each other.
 
-use crate::node::Slot;
 use crate::transport::Outgoing;
 use samite_mem::ring::Body;
 
@@ -171,7 +170,7 @@ pub(crate) struct Offer {
     pub(crate) len: u64,
     /// Address in the sender's memory.
     pub(crate) address: u64,
-    /// The segment that the bytes lie in ([`SegmentUse`]); 0: they are private.
+    /// The segment that the bytes lie in ([`segment_word`]); 0: they are private.
     pub(crate) place: u64,
     /// Offset in the arena of the word that divides and revokes, plus one; 0: none.
     pub(crate) claim: u64,
@@ -179,28 +178,15 @@ pub(crate) struct Offer {
     pub(crate) offset: u64,
 }
 
-/// One use of a segment's number, of any process of the sender's node.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct SegmentUse {
-    pub(crate) slot: Slot,
-    pub(crate) segment: u32,
-    pub(crate) generation: u32,
+/// A segment of the sender's node ([`segment_id`](crate::node::segment_id)) and a generation of it, as a word that is
+/// not 0.
+pub(crate) fn segment_word(id: u64, generation: u32) -> u64 {
+    1 << 63 | id << 31 | generation as u64
 }
 
-impl SegmentUse {
-    /// As one word, which is not 0.
-    pub(crate) fn word(self) -> u64 {
-        1 << 63 | (self.slot.0 as u64) << 47 | (self.segment as u64) << 31 | self.generation as u64
-    }
-
-    /// The reverse; `None` for 0.
-    pub(crate) fn of(word: u64) -> Option<SegmentUse> {
-        (word >> 63 != 0).then_some(SegmentUse {
-            slot: Slot((word >> 47) as u32 & 0xffff),
-            segment: (word >> 31) as u32 & 0xffff,
-            generation: word as u32 & 0x7fff_ffff,
-        })
-    }
+/// The reverse; `None` for 0.
+pub(crate) fn segment_of_word(word: u64) -> Option<(u64, u32)> {
+    (word >> 63 != 0).then_some((word >> 31 & 0xffff_ffff, word as u32 & 0x7fff_ffff))
 }
 
 impl Offer {

@@ -66,35 +66,20 @@ impl Budget {
 /// What waits.
 #[derive(Debug)]
 pub(crate) enum Queued {
-    /// A frame.
     Frame {
-        /// What it is.
         kind: u8,
-        /// Its word.
         arg: u64,
-        /// Its few bytes.
         inline: Vec<u8>,
-        /// Its many bytes.
         body: Option<Vec<u8>>,
     },
     /// A frame of few words that answers what nobody here asked for.
-    Unasked {
-        /// What it is.
-        kind: u8,
-        /// Its word.
-        arg: u64,
-    },
+    Unasked { kind: u8, arg: u64 },
     /// A send, whole or as an offer.
     Send(Key),
     /// The reply to an active message, in as many frames as it takes.
     Reply(Reply),
     /// The remote key of a segment, for the one who asked.
-    RemoteKey {
-        /// The request.
-        request: u64,
-        /// The segment.
-        place: Place,
-    },
+    RemoteKey { request: u64, place: Place },
     /// What follows leaves when this put by RMA, and those before it, are visible.
     Fence(u64),
 }

@@ -12,9 +12,8 @@
 //! All of it is sparse: a page exists once somebody wrote to it. Nothing here is trusted by a reader
 //! (rule M5 of `samite_mem`): any process of the domain can write anywhere in it.
 
-use super::table::PeerTable;
+use super::{Slot, table::PeerTable};
 use crate::Error;
-use crate::node::Slot;
 use samite_mem::lease::{ENTRY_BYTES, Holder, OwnEntry};
 use samite_mem::sync::Ordering;
 use samite_mem::{Arena, DOORBELL_BYTES, Doorbell, PEERS_MAX, SharedBytes, Span};
@@ -75,14 +74,14 @@ impl std::ops::Deref for ClaimWord {
     }
 }
 
-/// A segment of a node as one word: what a range that is leased says of where it comes from.
+/// A segment of a node in 32 bits: what a range that is leased says of where it comes from.
 pub(crate) fn segment_id(peer: Slot, segment: u32) -> u64 {
-    (peer.0 as u64) << 32 | segment as u64
+    (peer.0 as u64) << 16 | segment as u64
 }
 
 /// The reverse.
 pub(crate) fn segment_of(id: u64) -> (Slot, u32) {
-    (Slot((id >> 32) as u32), id as u32)
+    (Slot((id >> 16) as u32 & 0xffff), id as u32 & 0xffff)
 }
 
 /// A view of the fixed part of a node's memory.

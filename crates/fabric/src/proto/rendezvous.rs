@@ -27,7 +27,7 @@ use crate::ops::{Key, Outcome, Pull, Source, Status, Then, Viewed, Work};
 use crate::proto::cost::Choice;
 use crate::rpc::Service;
 use crate::transport::{AnyTransport, Caps, Incoming, Push, Transport};
-use crate::wire::{Help, Offer, SegmentUse, frame, kind};
+use crate::wire::{Help, Offer, frame, kind, segment_of_word, segment_word};
 use crate::{Error, PeerId};
 use samite_mem::copy::cooperative::Claim;
 use samite_mem::lease::Shared;
@@ -81,16 +81,7 @@ impl Engine {
             send: key,
             len,
             address: buf.address(),
-            place: place.map_or(0, |place| {
-                let (slot, segment) = crate::node::segment_of(place.segment);
-                let generation = place.generation;
-                SegmentUse {
-                    slot,
-                    segment,
-                    generation,
-                }
-                .word()
-            }),
+            place: place.map_or(0, |place| segment_word(place.segment, place.generation)),
             claim: word.map_or(0, |word| self.words.offset(word) + 1),
             offset: place.map_or(0, |place| place.offset),
         };
@@ -170,18 +161,13 @@ impl Engine {
 
     /// The bytes of an offered message where they lie, with a lease on their segment, if they can be read there.
     fn lease(&self, from: PeerId, offer: &Offer) -> Option<samite_mem::SharedBytes> {
-        let place = SegmentUse::of(offer.place)?;
-        let owner = place.slot.of(from.node());
+        let (id, generation) = segment_of_word(offer.place)?;
+        let (slot, segment) = crate::node::segment_of(id);
+        let owner = slot.of(from.node());
         if !self.caps(from).map || offer.claim == 0 || self.gone(owner).is_some() {
             return None;
         }
-        let SegmentUse {
-            slot,
-            segment,
-            generation,
-        } = place;
         let entry = self.node.layout.entry(slot, segment)?;
-        let id = crate::node::segment_id(slot, segment);
         let shared = self.node.holder.share(&entry, generation, id).ok()??;
         match shared {
             Shared::Mapped(bytes) if bytes.contains(offer.offset, offer.len) => {

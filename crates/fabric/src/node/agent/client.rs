@@ -6,8 +6,7 @@ use super::control::{
     socket,
 };
 use super::jobs::{Roster, Wanted};
-use crate::node::Slot;
-use crate::node::{Cpus, own_cpus};
+use crate::node::{Cpus, Slot, own_cpus};
 use crate::{Config, Error, Identity, PeerInfo};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::retry_on_intr;

@@ -8,10 +8,8 @@
 //! the agent 32 pidfds and no sockets.
 
 use super::jobs::{Roster, Wanted};
-use crate::PeerId;
-use crate::node::Cpus;
-use crate::node::Slot;
-use crate::{Error, Identity, PeerInfo};
+use crate::node::{Cpus, Slot};
+use crate::{Error, Identity, PeerId, PeerInfo};
 use rustix::event::{PollFd, PollFlags};
 use rustix::fd::{BorrowedFd, OwnedFd};
 use rustix::io::{Errno, retry_on_intr};

@@ -2,8 +2,7 @@
 //!
 //! What the table in shared memory says of it is published from here and never read back.
 
-use crate::node::Slot;
-use crate::node::State;
+use crate::node::{Slot, State};
 use samite_mem::PEERS_MAX;
 use std::collections::BTreeSet;
 
