@@ -83,7 +83,7 @@ macro_rules! contract {
             onesided::a_fresh_segment_is_zero,
             onesided::elements_larger_than_a_frame,
             rma::what_is_sent_after_a_put_is_seen_after_it,
-            rma::a_barrier_follows_the_puts_before_it,
+            rma::a_barrier_follows_the_puts_to_its_root,
             rma::large_puts_and_gets_meet,
             rma::what_is_in_flight_to_a_lost_owner_ends,
             rma::nobody_writes_what_the_owner_has_for_itself,
