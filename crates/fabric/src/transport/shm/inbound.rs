@@ -27,8 +27,11 @@ const POLL_MAX: usize = 256;
 const IDLE_MAX: u32 = 4096;
 /// With so few rings polling them all costs nothing, and nobody is forgotten.
 const ALWAYS: usize = 4;
-/// Polls between two looks at the news bits, and at the clock while nothing arrives.
+/// Polls between two looks at the news bits.
 const LOOK: u32 = 16;
+/// Polls between two looks at the clock while nothing arrives: one takes as long as some polls, and what arrives
+/// meanwhile waits for it. After a sleep it is looked at in any case.
+const LOOK_IDLE: u32 = 16 * LOOK;
 /// Polls between two looks at the clock while frames arrive.
 const LOOK_BUSY: u32 = 64 * LOOK;
 
@@ -70,10 +73,11 @@ impl Shm {
     #[inline(never)]
     fn look<S: Sink>(&mut self, is_busy: bool, sink: &mut S) -> usize {
         let arrived = self.look_for_news(sink);
-        if is_busy && !self.polls.is_multiple_of(LOOK_BUSY) {
-            return arrived;
+        let every = if is_busy { LOOK_BUSY } else { LOOK_IDLE };
+        match self.polls.is_multiple_of(every) {
+            true => arrived + self.look_around(sink),
+            false => arrived,
         }
-        arrived + self.look_around(sink)
     }
 
     /// Delivers what a peer has in its ring, until its turn is over or the sink has what it waited for.

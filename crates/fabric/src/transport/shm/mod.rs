@@ -279,6 +279,7 @@ impl Transport for Shm {
         if !self.owner.is_current() {
             return None; // H4: the bell is the parent's.
         }
+        self.polls = u32::MAX; // The next poll looks around.
         self.bell.announce_sleep(samite_mem::Sleep::Futex);
         if self.something_there() || there() {
             self.bell.end_sleep();
