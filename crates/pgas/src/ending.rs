@@ -47,7 +47,7 @@ impl Pgas {
         if let Err(error) = self.job.flush(None) {
             tracing::warn!(%error, "operations that nobody has waited for have failed");
         }
-        let Err(error) = self.world().meet_last(Kind::End) else {
+        let Err(error) = self.world().meet(Kind::End) else {
             return;
         };
         tracing::debug!(%error, "not all units end together");
@@ -74,12 +74,9 @@ impl Job {
             !has_ended && self.fabric.lost(*peer).is_none()
         };
         let step = || {
-            self.step();
             others.retain(still_there);
             others.is_empty().then_some(())
         };
-        Ok(self
-            .fabric
-            .wait_stepping("the end of the other units", &[], step, || false)?)
+        Ok(self.wait_stepping("the end of the other units", &[], step, || false)?)
     }
 }

@@ -75,8 +75,8 @@ pub use atomic::{AtomicElem, Update};
 pub use bytemuck::{Pod, Zeroable};
 pub use check::{Access, AccessKind, Conflict};
 pub use collective::{
-    BitAnd, BitOr, BitXor, Located, LogicalAnd, LogicalOr, Max, MaxLoc, Min, MinLoc, Op, Operator,
-    Pending, Prod, Source, Sum, Target,
+    BitAnd, BitOr, BitXor, Buffers, Counts, Located, LogicalAnd, LogicalOr, Max, MaxLoc, Min,
+    MinLoc, Op, Operator, Pending, Prod, Source, Sum, Target,
 };
 pub use error::Error;
 pub use group::Group;

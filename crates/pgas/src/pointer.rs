@@ -53,6 +53,16 @@ impl<T> GlobalPtr<T> {
         self.bits
     }
 
+    /// Its bits as two words, as messages carry it.
+    pub(crate) fn to_words(self) -> [u64; 2] {
+        let bits = self.to_bits();
+        [bits as u64, (bits >> 64) as u64]
+    }
+
+    pub(crate) fn from_words([low, high]: [u64; 2]) -> GlobalPtr<T> {
+        GlobalPtr::from_bits(u128::from(low) | u128::from(high) << 64)
+    }
+
     pub(crate) const fn new(unit: Unit, segment: u16, flags: Flags, offset: u64) -> GlobalPtr<T> {
         GlobalPtr::from_bits(
             (unit.0 as u128) << 96

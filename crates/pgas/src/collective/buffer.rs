@@ -1,9 +1,9 @@
 //! The buffers of collectives: private slices or parts of symmetric memory.
 //!
-//! The caller's side is typed ([`Source`], [`Target`]); the engines move bytes ([`Input`], [`Output`]).
+//! The caller's side is typed ([`Source`], [`Target`], [`Buffers`]); the executor moves bytes ([`Input`], [`Output`]).
 
 use crate::segment::Part;
-use crate::{Elem, GlobalPtr, Team};
+use crate::{Elem, GlobalPtr, Result, Team};
 use samite_mem::SharedBytes;
 use std::borrow::Cow;
 
@@ -27,67 +27,47 @@ pub enum Target<'a, T> {
     Part(Part<'a, T>),
 }
 
-impl<'a, T> From<&'a [T]> for Source<'a, T> {
-    fn from(slice: &'a [T]) -> Self {
-        Source::Slice(slice)
-    }
+/// What becomes a source or a target, and how long it is.
+macro_rules! forms {
+    ($buffer:ident: $([$($n:ident)?] $from:ty => $form:ident,)+) => {
+        $(impl<'a, T $(, const $n: usize)?> From<$from> for $buffer<'a, T> {
+            fn from(buffer: $from) -> Self {
+                $buffer::$form(buffer)
+            }
+        })+
+
+        impl<T: Elem> $buffer<'_, T> {
+            /// How many elements.
+            pub fn len(&self) -> u64 {
+                match self {
+                    $buffer::Slice(slice) => slice.len() as u64,
+                    $buffer::Part(part) => part.len(),
+                }
+            }
+
+            /// Whether there are none.
+            pub fn is_empty(&self) -> bool {
+                self.len() == 0
+            }
+        }
+    };
 }
-impl<'a, T> From<&'a mut [T]> for Source<'a, T> {
-    fn from(slice: &'a mut [T]) -> Self {
-        Source::Slice(slice)
-    }
+
+forms! { Source:
+    [] &'a [T] => Slice,
+    [] &'a Vec<T> => Slice,
+    [N] &'a [T; N] => Slice,
+    [] Part<'a, T> => Part,
 }
-impl<'a, T> From<&'a Vec<T>> for Source<'a, T> {
-    fn from(slice: &'a Vec<T>) -> Self {
-        Source::Slice(slice)
-    }
-}
-impl<'a, T, const N: usize> From<&'a [T; N]> for Source<'a, T> {
-    fn from(slice: &'a [T; N]) -> Self {
-        Source::Slice(slice)
-    }
-}
-impl<'a, T> From<Part<'a, T>> for Source<'a, T> {
-    fn from(part: Part<'a, T>) -> Self {
-        Source::Part(part)
-    }
-}
-impl<'a, T> From<&'a mut [T]> for Target<'a, T> {
-    fn from(slice: &'a mut [T]) -> Self {
-        Target::Slice(slice)
-    }
-}
-impl<'a, T> From<&'a mut Vec<T>> for Target<'a, T> {
-    fn from(slice: &'a mut Vec<T>) -> Self {
-        Target::Slice(slice)
-    }
-}
-impl<'a, T, const N: usize> From<&'a mut [T; N]> for Target<'a, T> {
-    fn from(slice: &'a mut [T; N]) -> Self {
-        Target::Slice(slice)
-    }
-}
-impl<'a, T> From<Part<'a, T>> for Target<'a, T> {
-    fn from(part: Part<'a, T>) -> Self {
-        Target::Part(part)
-    }
+forms! { Target:
+    [] &'a mut [T] => Slice,
+    [] &'a mut Vec<T> => Slice,
+    [N] &'a mut [T; N] => Slice,
+    [] Part<'a, T> => Part,
 }
 
 impl<'a, T: Elem> Source<'a, T> {
-    /// How many elements.
-    pub fn len(&self) -> u64 {
-        match self {
-            Source::Slice(slice) => slice.len() as u64,
-            Source::Part(part) => part.len(),
-        }
-    }
-
-    /// Whether there are none.
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
-
-    pub(super) fn input(self, team: &Team) -> Input<'a> {
+    fn input(self, team: &Team) -> Input<'a> {
         match self {
             Source::Slice(slice) => Input::Private(Cow::Borrowed(crate::bytes_of(slice))),
             Source::Part(part) => part.input(team),
@@ -96,30 +76,17 @@ impl<'a, T: Elem> Source<'a, T> {
 }
 
 impl<'a, T: Elem> Target<'a, T> {
-    /// How many elements.
-    pub fn len(&self) -> u64 {
-        match self {
-            Target::Slice(slice) => slice.len() as u64,
-            Target::Part(part) => part.len(),
-        }
-    }
-
-    /// Whether there are none.
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
-
     pub(super) fn output(self, team: &Team) -> Output<'a> {
         match self {
             Target::Slice(slice) => Output::Private(crate::bytes_of_mut(slice)),
-            Target::Part(part) => Output::Shared(part.bytes().clone(), part.reach(team)),
+            Target::Part(part) => part.output(team),
         }
     }
 
     /// As a source: what the root of a broadcast gives.
     pub(super) fn into_input(self, team: &Team) -> Input<'a> {
         match self {
-            Target::Slice(slice) => Input::Private(Cow::Borrowed(crate::bytes_of(slice))),
+            Target::Slice(slice) => Source::Slice(slice).input(team),
             Target::Part(part) => part.input(team),
         }
     }
@@ -136,17 +103,104 @@ pub(super) fn ends<'a, T: Elem>(
         _ => false,
     };
     let input = from.input(team);
-    let input = match overlap {
-        true => Input::Private(Cow::Owned(input.bytes().into_owned())),
-        false => input,
-    };
+    let input = if overlap { input.copied() } else { input };
     (input, into.output(team))
 }
 
-impl<'a, T: Elem> Part<'a, T> {
-    fn input(self, team: &Team) -> Input<'a> {
+impl<T: Elem> Part<'_, T> {
+    fn input(&self, team: &Team) -> Input<'static> {
         Input::Shared(self.bytes().clone(), self.reach(team))
     }
+
+    fn output(&self, team: &Team) -> Output<'static> {
+        Output::Shared(self.bytes().clone(), self.reach(team))
+    }
+}
+
+/// What a non-blocking collective works on until it ends. It is made of a vector, of two parts, or of one part that is
+/// both source and target.
+#[derive(Debug)]
+pub enum Buffers<'a, T> {
+    /// It owns the source, and gives the result in another vector. (A broadcast gives the same one back.)
+    Owned(Vec<T>),
+    /// Source and target in symmetric memory, which it reads and writes in place: where the members share memory it
+    /// copies nothing else, unless they overlap. The vector that it gives is empty. Whoever reads or writes the elements
+    /// meanwhile finds or makes any mixture of old and new; the phase of the segment does not change before the call has
+    /// ended.
+    Parts(Part<'a, T>, Part<'a, T>),
+}
+
+impl<T> From<Vec<T>> for Buffers<'_, T> {
+    fn from(elements: Vec<T>) -> Self {
+        Buffers::Owned(elements)
+    }
+}
+impl<'a, T> From<(Part<'a, T>, Part<'a, T>)> for Buffers<'a, T> {
+    fn from((from, into): (Part<'a, T>, Part<'a, T>)) -> Self {
+        Buffers::Parts(from, into)
+    }
+}
+impl<'a, T: Clone> From<Part<'a, T>> for Buffers<'a, T> {
+    fn from(part: Part<'a, T>) -> Self {
+        Buffers::Parts(part.clone(), part)
+    }
+}
+
+/// The ends of a non-blocking call, and where the elements that it gives are.
+pub(super) type InFlight = (Input<'static>, Output<'static>, SharedBytes);
+
+impl<T: Elem> Buffers<'_, T> {
+    /// Elements of the source, and of the target, where so many are expected.
+    pub(super) fn lens(&self, expected: impl FnOnce(u64) -> u64) -> (u64, u64) {
+        match self {
+            Buffers::Owned(from) => (from.len() as u64, expected(from.len() as u64)),
+            Buffers::Parts(from, into) => (from.len(), into.len()),
+        }
+    }
+
+    /// For a target of `room` elements.
+    pub(super) fn ends(self, team: &Team, room: u64) -> Result<InFlight> {
+        match self {
+            Buffers::Owned(from) => {
+                let result = SharedBytes::adopt(crate::zeros::<T>(room)?);
+                let input = Input::Shared(SharedBytes::adopt(from), None);
+                Ok((input, Output::Shared(result.clone(), None), result))
+            }
+            Buffers::Parts(from, into) => {
+                let (input, output) = (from.input(team), into.output(team));
+                let input = if from.overlaps(&into) {
+                    input.copied()
+                } else {
+                    input
+                };
+                Ok((input, output, nothing()))
+            }
+        }
+    }
+
+    /// Of a broadcast, which this member gives, or gets.
+    pub(super) fn whole(self, team: &Team, gives: bool) -> InFlight {
+        let (input, output, result) = match self {
+            Buffers::Owned(all) => {
+                let all = SharedBytes::adopt(all);
+                (
+                    Input::Shared(all.clone(), None),
+                    Output::Shared(all.clone(), None),
+                    all,
+                )
+            }
+            Buffers::Parts(from, into) => (from.input(team), into.output(team), nothing()),
+        };
+        match gives {
+            true => (input, Output::nothing(), result),
+            false => (Input::NOTHING, output, result),
+        }
+    }
+}
+
+/// No bytes.
+pub(super) fn nothing() -> SharedBytes {
+    SharedBytes::adopt(Vec::<u8>::new())
 }
 
 /// The bytes that a member gives.
@@ -205,6 +259,19 @@ impl Input<'_> {
             Input::Private(bytes) => SharedBytes::adopt(bytes.to_vec()),
             Input::Shared(bytes, _) => bytes.clone(),
         }
+    }
+
+    /// Memory that is not private to the caller.
+    pub(crate) fn shared(&self) -> Option<&SharedBytes> {
+        match self {
+            Input::Private(_) => None,
+            Input::Shared(bytes, _) => Some(bytes),
+        }
+    }
+
+    /// A copy, which does not change with what it is a copy of.
+    fn copied(&self) -> Input<'static> {
+        Input::Private(Cow::Owned(self.bytes().into_owned()))
     }
 }
 
@@ -278,12 +345,20 @@ impl Output<'_> {
         }
     }
 
-    /// Memory that operations in flight can own; what is received there comes back by
+    /// Memory that operations in flight can own, with what is there now; what is received there comes back by
     /// [`Output::take_back`].
     pub(crate) fn memory(&self) -> SharedBytes {
         match self {
-            Output::Private(bytes) => SharedBytes::adopt(vec![0; bytes.len()]),
+            Output::Private(bytes) => SharedBytes::adopt(bytes.to_vec()),
             Output::Shared(bytes, _) => bytes.clone(),
+        }
+    }
+
+    /// Memory that is not private to the caller.
+    pub(crate) fn shared(&self) -> Option<&SharedBytes> {
+        match self {
+            Output::Private(_) => None,
+            Output::Shared(bytes, _) => Some(bytes),
         }
     }
 

@@ -3,6 +3,7 @@
 
 use crate::Error;
 use crate::team::Inner;
+use samite_fabric::PeerId;
 
 /// A collective, its name in an error, and what is said when another member calls it instead.
 macro_rules! kinds {
@@ -52,7 +53,6 @@ kinds! {
     AllToAll: "an all-to-all",
     AllToAllV: "an all-to-all of different blocks",
     End: "the end of global memory",
-    Setup: "the first collective of a team",
     Refused: "a refused collective",
 }
 
@@ -60,88 +60,32 @@ kinds! {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Call {
     pub(crate) kind: Kind,
-    operator: u8,
-    element: u16,
-    pub(crate) root: u32,
+    pub(super) operator: u8,
+    /// Bytes of an element.
+    pub(super) element: u16,
+    pub(super) root: u32,
     /// Elements; of the forms with counts the hash of those that all members know.
-    count: u64,
+    pub(super) count: u64,
     /// How many collectives were called on the team before.
     pub(crate) number: u64,
 }
 
-/// Which argument differs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum What {
-    Kind,
-    Operator,
-    Element,
-    Root,
-    Count,
-    Number,
-    /// Bytes from one member to another.
-    Bytes,
-}
-
-impl What {
-    const ALL: [What; 7] = [
-        What::Kind,
-        What::Operator,
-        What::Element,
-        What::Root,
-        What::Count,
-        What::Number,
-        What::Bytes,
-    ];
-
-    fn text(self, theirs: u64) -> &'static str {
-        match self {
-            What::Kind => Kind::called_instead(theirs),
-            What::Operator => "the operator",
-            What::Element => "the size of an element",
-            What::Root => "the root",
-            What::Count => "the count, or a hash of the counts",
-            What::Number => "how many collectives came before",
-            What::Bytes => "bytes from one to the other",
-        }
-    }
-}
+/// Which argument differs: where it is in the words of a descriptor (which, from which bit on, and a mask), and
+/// its name.
+const WHAT: [(usize, u32, u64, &str); 7] = [
+    (0, 0, 0xff, "which collective"),
+    (0, 8, 0xff, "the operator"),
+    (0, 16, 0xffff, "the size of an element"),
+    (0, 32, 0xffff_ffff, "the root"),
+    (1, 0, u64::MAX, "the count, or a hash of the counts"),
+    (2, 0, u64::MAX, "how many collectives came before"),
+    (0, 0, 0, "bytes from one to the other"),
+];
+const KIND: usize = 0;
+/// Only the two members know them.
+const BYTES: usize = 6;
 
 impl Call {
-    pub(crate) fn new(kind: Kind, number: u64) -> Call {
-        Call {
-            kind,
-            operator: 0,
-            element: 0,
-            root: 0,
-            count: 0,
-            number,
-        }
-    }
-
-    pub(crate) fn root(self, root: u32) -> Call {
-        Call { root, ..self }
-    }
-
-    pub(crate) fn elements<T>(self, count: u64) -> Call {
-        let element = size_of::<T>().min(u16::MAX as usize) as u16;
-        Call {
-            element,
-            count,
-            ..self
-        }
-    }
-
-    /// Counts that all members have to give alike, as one number.
-    pub(crate) fn counts<T>(self, counts: &[u64]) -> Call {
-        // FNV-1a over words.
-        let mix = |hash: u64, count: &u64| (hash ^ count).wrapping_mul(0x100_0000_01b3);
-        self.elements::<T>(counts.iter().fold(0xcbf2_9ce4_8422_2325, mix))
-    }
-
-    pub(crate) fn operator(self, operator: u8) -> Call {
-        Call { operator, ..self }
-    }
-
     /// The same call, refused.
     pub(crate) fn refused(self) -> Call {
         Call {
@@ -181,21 +125,16 @@ impl Call {
     #[cold]
     fn differs(&self, theirs: [u64; 3], rank: u32) -> Failure {
         let ours = self.words();
-        let pick = |words: [u64; 3], what| match what {
-            What::Kind => words[0] & 0xff,
-            What::Operator => words[0] >> 8 & 0xff,
-            What::Element => words[0] >> 16 & 0xffff,
-            What::Root => words[0] >> 32,
-            What::Count => words[1],
-            What::Number => words[2],
-            What::Bytes => 0,
+        let pick = |words: [u64; 3], what: usize| {
+            let (word, shift, mask, _) = WHAT[what];
+            words[word] >> shift & mask
         };
-        if pick(theirs, What::Kind) == Kind::Refused as u64 {
+        if pick(theirs, KIND) == Kind::Refused as u64 {
             return Failure::Refused(rank);
         }
-        let mut all = What::ALL.into_iter();
-        let differs = |what: &What| pick(theirs, *what) != pick(ours, *what);
-        let what = all.find(differs).unwrap_or(What::Kind);
+        let mut all = 0..WHAT.len();
+        let what = all.find(|what| pick(theirs, *what) != pick(ours, *what));
+        let what = what.unwrap_or(KIND);
         Failure::Mismatch {
             rank,
             what,
@@ -205,13 +144,20 @@ impl Call {
     }
 }
 
+/// Counts that all members have to give alike, as one number: FNV-1a over words.
+pub(super) fn hash(counts: &[u64]) -> u64 {
+    let mix = |hash: u64, count: &u64| (hash ^ count).wrapping_mul(0x100_0000_01b3);
+    counts.iter().fold(0xcbf2_9ce4_8422_2325, mix)
+}
+
 /// Why a collective ended early, in ranks of its team.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Failure {
     Lost(u32),
     Mismatch {
         rank: u32,
-        what: What,
+        /// Of [`WHAT`].
+        what: usize,
         theirs: u64,
         ours: u64,
     },
@@ -242,10 +188,10 @@ impl Failure {
     }
 
     /// What the fabric says of something that depends on several members: a loss names the one that is lost.
-    pub(crate) fn of(error: samite_fabric::Error, team: &Inner) -> Failure {
+    pub(crate) fn of(error: samite_fabric::Error, members: &[PeerId]) -> Failure {
         let lost = match &error {
             samite_fabric::Error::PeerLost { peer, .. } => {
-                team.peers.iter().position(|member| member == peer)
+                members.iter().position(|member| member == peer)
             }
             _ => None,
         };
@@ -255,11 +201,24 @@ impl Failure {
         }
     }
 
+    /// A wait that was too long, for `peer` in the end.
+    #[cold]
+    pub(crate) fn late(error: samite_fabric::Error, peer: Option<PeerId>) -> Failure {
+        let error = match (error, peer) {
+            (samite_fabric::Error::Timeout { what, after, .. }, Some(peer)) => {
+                let whom = samite_fabric::Whom::Peer(peer);
+                samite_fabric::Error::Timeout { what, whom, after }
+            }
+            (error, _) => error,
+        };
+        Failure::Own(error.into())
+    }
+
     /// The member `rank` gives another number of bytes than this one expects.
     pub(crate) fn bytes(rank: u32, theirs: u64, ours: u64) -> Failure {
         Failure::Mismatch {
             rank,
-            what: What::Bytes,
+            what: BYTES,
             theirs,
             ours,
         }
@@ -280,7 +239,10 @@ impl Failure {
                 ours,
             } => Error::Mismatch {
                 unit: unit(rank),
-                what: what.text(theirs),
+                what: match what {
+                    KIND => Kind::called_instead(theirs),
+                    what => WHAT[what].3,
+                },
                 theirs,
                 ours,
             },
@@ -308,10 +270,10 @@ impl Failure {
         match words[0] & 0xff {
             0 => Failure::Lost(rank),
             1 => {
-                let what = What::ALL.get((words[0] >> 8) as usize);
+                let what = (words[0] >> 8) as usize;
                 Failure::Mismatch {
                     rank,
-                    what: what.copied().unwrap_or(What::Kind),
+                    what: if what < WHAT.len() { what } else { KIND },
                     theirs: words[2],
                     ours: words[3],
                 }
@@ -327,10 +289,14 @@ mod tests {
 
     #[test]
     fn the_argument_that_differs_is_named() {
-        let call = Call::new(Kind::Reduce, 7)
-            .root(1)
-            .elements::<u32>(10)
-            .operator(3);
+        let call = Call {
+            kind: Kind::Reduce,
+            operator: 3,
+            element: 4,
+            root: 1,
+            count: 10,
+            number: 7,
+        };
         let other = |other: Call| call.compare(other.words(), 5);
         let differs = |what, theirs, ours| {
             Err(Failure::Mismatch {
@@ -341,24 +307,29 @@ mod tests {
             })
         };
         assert_eq!(other(call), Ok(()));
-        assert_eq!(other(call.root(2)), differs(What::Root, 2, 1));
-        assert_eq!(other(call.operator(4)), differs(What::Operator, 4, 3));
+        assert_eq!(other(Call { root: 2, ..call }), differs(3, 2, 1));
         assert_eq!(
-            other(call.elements::<u64>(10)),
-            differs(What::Element, 8, 4)
+            other(Call {
+                operator: 4,
+                ..call
+            }),
+            differs(1, 4, 3)
         );
-        let more = call.elements::<u32>(u64::MAX);
-        assert_eq!(other(more), differs(What::Count, u64::MAX, 10));
+        assert_eq!(other(Call { element: 8, ..call }), differs(2, 8, 4));
+        let more = Call {
+            count: u64::MAX,
+            ..call
+        };
+        assert_eq!(other(more), differs(4, u64::MAX, 10));
         let later = Call { number: 8, ..call };
-        assert_eq!(other(later), differs(What::Number, 8, 7));
+        assert_eq!(other(later), differs(5, 8, 7));
         let kind = Call {
             kind: Kind::Barrier,
             ..call
         };
-        assert_eq!(other(kind), differs(What::Kind, 0, Kind::Reduce as u64));
+        assert_eq!(other(kind), differs(KIND, 0, Kind::Reduce as u64));
         assert_eq!(other(call.refused()), Err(Failure::Refused(5)));
-        let counts = |counts: &[u64]| call.counts::<u32>(counts).words();
-        assert_ne!(counts(&[1, 2]), counts(&[2, 1]));
+        assert_ne!(hash(&[1, 2]), hash(&[2, 1]));
     }
 
     #[test]

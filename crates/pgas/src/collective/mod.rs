@@ -2,14 +2,18 @@
 //!
 //! # How a call runs
 //! ```text
-//!   Team::all_reduce(from, into, Sum)      arguments are checked, and become
+//!   Team::all_reduce(from, into, Sum)      `arguments` are checked, and become
 //!     Call                                 what all members must say alike
-//!     Moves or Combine                     who gives what to whom (`shape`)
+//!     Shape                                who gives what to whom
 //!     Input, Output                        bytes: private, or in symmetric memory (`buffer`)
-//!   then one of two engines, which all members choose alike:
-//!     shared/    blocking, all members map each other: meetings and copies
-//!     machine    everything else: schedules of messages
+//!   Run                                    the executor, on one of two links, which all members choose alike:
+//!     Flags                                all members map each other: meetings, and copies between them
+//!     Messages                             everything else
+//!   Schedule                               its steps, which name memory: own input, output and scratch, and on flags
+//!                                          that of the others
 //! ```
+//! A blocking call runs to its end, a non-blocking one whenever its unit waits. Both are the same call to the
+//! others. A blocking call of few bytes on flags is one meeting without any of this (`shared::at_once`).
 //!
 //! # Rules
 //! * Every member calls the same collectives of a team in the same order. A member that calls another one,
@@ -17,16 +21,15 @@
 //!   notices and at everybody who depends on it; the team can be used again. A member whose own arguments
 //!   do not fit together gets that error, the others [`Error::Refused`].
 //! * A member that dies inside ends the call with [`Error::UnitLost`] at all who depend on it.
-//! * A call that ends at the deadline ends the blocking collectives of its team: whoever comes to it, or to a
-//!   later one, gets [`Error::Refused`] and touches nothing. Make another team of those who answer. If a member
-//!   is stopped in the middle of moving bytes, what it writes when it goes on is written to parts of the
+//! * Where members share memory, a call that ends at the deadline ends the collectives of its team: whoever comes
+//!   to it, or to a later one, gets [`Error::Refused`] and touches nothing. Make another team of those who answer.
+//!   If a member is stopped in the middle of moving bytes, what it writes when it goes on is written to parts of the
 //!   targets of that very call, and nowhere else.
 //! * A collective ends at a member when its result is there and its buffers are its own again. Only a
-//!   barrier, and what needs something of everybody, tells that the others came. Blocking calls may wait
-//!   for others also where the result does not need it.
+//!   barrier, and what needs something of everybody, tells that the others came. A call may wait for others
+//!   also where the result does not need it.
 //! * What was put before a barrier (with its handle waited for, or flushed) is seen after it by all.
-//! * Blocking and non-blocking calls do not match each other: they would wait until the deadline. Only the
-//!   first collectives of a team are told apart.
+//! * The blocking and the non-blocking form of a collective match each other.
 //!
 //! ```
 //! use samite_fabric::{Config, Fabric, Identity};
@@ -49,15 +52,16 @@
 //! ```
 //!
 //! # Files
-//! `blocking`, `nonblocking` (the calls) · `pending` (a call in flight) · `op` (operators) · `buffer`
-//! (arguments) · `call` (descriptors, failures) · `shape` (meaning) · `combining` (loops) · `run` (choice
-//! of the engine) · `shared/` · `machine`, `schedule/`
+//! `blocking`, `nonblocking` (the calls) · `arguments` (what is checked) · `pending` (a call in flight) · `op`
+//! (operators) · `buffer` (memory of arguments) · `call` (descriptors, failures) · `shape` (meaning) · `combining`
+//! (loops) · `run` (executor) · `schedule/` · `shared/`, `messages` (links)
 
+mod arguments;
 mod blocking;
 mod buffer;
 mod call;
 mod combining;
-mod machine;
+mod messages;
 mod nonblocking;
 mod op;
 mod pending;
@@ -66,23 +70,24 @@ mod schedule;
 mod shape;
 mod shared;
 
+pub use arguments::Counts;
+pub use buffer::{Buffers, Source, Target};
 pub(crate) use buffer::{Input, Output};
-pub use buffer::{Source, Target};
 pub(crate) use call::Kind;
 pub use op::{
     BitAnd, BitOr, BitXor, Located, LogicalAnd, LogicalOr, Max, MaxLoc, Min, MinLoc, Op, Operator,
     Prod, Sum,
 };
 pub use pending::Pending;
-pub(crate) use shared::Board;
+pub(crate) use shared::{Block, Board};
 
-use machine::Ends;
+use crate::job::Job;
+use messages::Ends;
 use parking_lot::Mutex;
-use pending::InFlight;
+use pending::{Flying, InFlight};
 use samite_fabric::Fabric;
-use shared::Staging;
+use shared::Pool;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 #[cfg(doc)]
 use crate::Error;
@@ -91,21 +96,17 @@ use crate::Error;
 #[derive(Debug)]
 pub(crate) struct State {
     ends: Ends,
+    /// The calls of a team are in their order.
     in_flight: Mutex<Vec<InFlight>>,
-    /// Staging memory that no call uses.
-    staging: Mutex<Vec<Staging>>,
-    blocks: shared::Blocks,
-    left_behind: AtomicBool,
+    pool: Arc<Pool>,
 }
 
 impl State {
     pub(crate) fn new(fabric: &Fabric, life: u32) -> State {
         State {
-            ends: machine::listen(fabric, life),
+            ends: messages::listen(fabric, life),
             in_flight: Mutex::default(),
-            staging: Mutex::default(),
-            blocks: shared::Blocks::default(),
-            left_behind: AtomicBool::new(false),
+            pool: Arc::default(),
         }
     }
 
@@ -114,31 +115,36 @@ impl State {
         self.in_flight.lock().is_empty()
     }
 
+    /// Whether something in flight would move on, as far as flags tell. Does not use the fabric.
+    pub(crate) fn is_ready(&self) -> bool {
+        let is_ready = |call: &InFlight| call.try_lock().is_some_and(|call| call.is_ready());
+        self.in_flight.lock().iter().any(is_ready)
+    }
+
+    /// Begins a call, which goes on in flight.
+    fn fly(&self, job: &Job, mut call: Flying) -> InFlight {
+        let has_ended = call.step(job).is_some();
+        let call = Arc::new(Mutex::new(call));
+        if !has_ended {
+            self.in_flight.lock().push(call.clone());
+        }
+        call
+    }
+
     /// Moves on what is in flight, without waiting. What is being moved on already, by another thread or around an
     /// operator that waits, is left alone.
-    pub(crate) fn step(&self) {
+    pub(crate) fn step(&self, job: &Job) {
         // Operators run without the lock: they may wait.
         let in_flight = self.in_flight.lock().clone();
         let has_ended = |call: &InFlight| {
             let call = call.try_lock();
-            call.is_some_and(|mut call| call.step().is_some())
+            call.is_some_and(|mut call| call.step(job).is_some())
         };
         for call in in_flight.iter().filter(|call| has_ended(call)) {
             self.in_flight
                 .lock()
                 .retain(|other| !Arc::ptr_eq(other, call));
         }
-    }
-
-    /// A collective was given up: others may still write into memory of this job.
-    fn leave_behind(&self) {
-        // ORDERING: Relaxed, here and below: it is asked when the job is dropped, after all that its threads did.
-        self.left_behind.store(true, Ordering::Relaxed);
-    }
-
-    /// Whether the heap of the job must not be used again.
-    pub(crate) fn leaves_behind(&self) -> bool {
-        self.left_behind.load(Ordering::Relaxed)
     }
 }
 

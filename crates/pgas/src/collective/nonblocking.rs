@@ -1,328 +1,233 @@
-//! The non-blocking collectives: they own what they are given and give what they make. Each is the
-//! blocking one of the same name; counts that the buffers do not say are arguments.
+//! The non-blocking collectives. Each is the blocking one of the same name, on [`Buffers`] that it keeps until it has
+//! ended; counts that vectors do not say are arguments. What they give is empty where the target is a part.
 
-use super::blocking::check;
-use super::call::{Call, Kind};
-use super::combining::Typed;
-use super::machine::Machine;
+use super::arguments::{Counts, What};
+use super::buffer::{self, Buffers};
+use super::call::Kind;
+use super::combining::{Combiner, Typed};
 use super::op::Operator;
-use super::pending::{self, Flying, Pending};
-use super::schedule;
-use super::shape::{Blocks, Combine, Moves};
+use super::pending::{Flying, Pending};
+use super::run::Run;
+use super::shape::{Combine, Shape};
+use super::{Input, Output};
 use crate::{Elem, Result, Team};
 use samite_mem::SharedBytes;
 
-fn nothing() -> SharedBytes {
-    SharedBytes::adopt(Vec::<u8>::new())
-}
-
-fn room<T: Elem>(count: u64) -> Result<SharedBytes> {
-    Ok(SharedBytes::adopt(crate::zeros::<T>(count)?))
-}
-
 impl Team {
-    /// Ends when all members have called it.
+    /// [`Team::barrier`].
     pub fn ibarrier(&self) -> Result<Pending<()>> {
         let _turn = self.0.turn()?;
         let call = self.0.next_call(Kind::Barrier);
-        let schedule = schedule::moves(&Moves::Barrier, self.rank(), self.size());
-        let (input, output) = (nothing(), nothing());
-        let machine = Machine::start(&self.0, call, schedule, (input, output));
-        let flying = Flying {
-            machine,
-            combiner: None,
-        };
-        Ok(Pending::start(
-            self,
-            call.kind,
-            flying,
-            (pending::nothing, 0),
-        ))
+        let nothing = (Input::NOTHING, Output::nothing());
+        let run = Run::new(&self.0, call, Ok(Shape::Barrier), nothing);
+        let result = (no_result as fn(&_, _), buffer::nothing(), 0);
+        Ok(Pending::start(self, Flying::new(run, None), result))
     }
 
-    /// [`Team::broadcast`]; gives the buffer back.
-    pub fn ibroadcast<T: Elem>(&self, root: u32, buffer: Vec<T>) -> Result<Pending<Vec<T>>> {
-        let count = buffer.len() as u64;
-        let _turn = self.0.turn()?;
-        let call = self.call::<T>(Kind::Broadcast, count).root(root);
-        let bytes = self.checked_pending(call, || {
-            self.check_root(root)?;
-            crate::bytes_for::<T>(count)
-        })?;
-        let moves = Moves::Broadcast { root, bytes };
-        let schedule = schedule::moves(&moves, self.rank(), self.size());
-        let memory = (nothing(), SharedBytes::adopt(buffer));
-        let flying = Flying {
-            machine: Machine::start(&self.0, call, schedule, memory),
-            combiner: None,
-        };
-        let result = (pending::elements::<T> as fn(&_, _) -> _, count);
-        Ok(Pending::start(self, call.kind, flying, result))
+    /// [`Team::broadcast`]; gives a vector back. Of two parts `root` gives the first, and the others get the second.
+    pub fn ibroadcast<'a, T: Elem>(
+        &self,
+        root: u32,
+        buffers: impl Into<Buffers<'a, T>>,
+    ) -> Result<Pending<Vec<T>>> {
+        let (buffers, gives) = (buffers.into(), root == self.rank());
+        let (from, into) = buffers.lens(|from| from);
+        let count = if gives { from } else { into };
+        self.fly(&What::Broadcast(root), (count, count), None, || {
+            Ok(buffers.whole(self, gives))
+        })
     }
 
     /// [`Team::scatter`] of blocks of `count` elements; gives the own block.
-    pub fn iscatter<T: Elem>(
+    pub fn iscatter<'a, T: Elem>(
         &self,
         root: u32,
-        from: Vec<T>,
+        buffers: impl Into<Buffers<'a, T>>,
         count: u64,
     ) -> Result<Pending<Vec<T>>> {
-        let _turn = self.0.turn()?;
-        let call = self.call::<T>(Kind::Scatter, count).root(root);
-        let total = from.len() as u64;
-        self.fly(call, from, count, || {
-            self.check_root(root)?;
-            self.check_total("the blocks to scatter", root, count, total)?;
-            let mine = crate::bytes_for::<T>(count)?;
-            let from = Blocks::Equal(mine);
-            Ok(Moves::Scatter { root, from, mine })
-        })
+        self.fly_moving(&What::Scatter(root), buffers, |_| count)
     }
 
     /// [`Team::scatter_v`]; `count`: elements of the own block, which it gives.
-    pub fn iscatter_v<T: Elem>(
+    pub fn iscatter_v<'a, T: Elem>(
         &self,
         root: u32,
-        from: Vec<T>,
-        counts: &[u64],
+        buffers: impl Into<Buffers<'a, T>>,
+        counts: impl Into<Counts<'a>>,
         count: u64,
     ) -> Result<Pending<Vec<T>>> {
-        let _turn = self.0.turn()?;
-        let call = self.call::<T>(Kind::ScatterV, 0).root(root);
-        let total = from.len() as u64;
-        self.fly(call, from, count, || {
-            self.check_root(root)?;
-            let mine = crate::bytes_for::<T>(count)?;
-            let from = match root == self.rank() {
-                true => self.blocks::<T>("scattered", counts, total, count)?,
-                false => Blocks::Listed(Vec::new()),
-            };
-            Ok(Moves::Scatter { root, from, mine })
-        })
+        self.fly_moving(&What::ScatterV(root, counts.into()), buffers, |_| count)
     }
 
     /// [`Team::gather`]; gives all blocks at `root`, nothing elsewhere.
-    pub fn igather<T: Elem>(&self, root: u32, from: Vec<T>) -> Result<Pending<Vec<T>>> {
-        let own = from.len() as u64;
-        let _turn = self.0.turn()?;
-        let call = self.call::<T>(Kind::Gather, own).root(root);
-        let count = self.at_root(root, own.saturating_mul(u64::from(self.size())));
-        self.fly(call, from, count, || {
-            self.check_root(root)?;
-            let mine = crate::bytes_for::<T>(own)?;
-            let into = Blocks::Equal(mine);
-            Ok(Moves::Gather { root, into, mine })
-        })
-    }
-
-    /// [`Team::gather_v`]; gives all blocks at `root`, nothing elsewhere.
-    pub fn igather_v<T: Elem>(
+    pub fn igather<'a, T: Elem>(
         &self,
         root: u32,
-        from: Vec<T>,
-        counts: &[u64],
+        buffers: impl Into<Buffers<'a, T>>,
     ) -> Result<Pending<Vec<T>>> {
-        let _turn = self.0.turn()?;
-        let call = self.call::<T>(Kind::GatherV, 0).root(root);
-        let (count, own) = (self.at_root(root, sum(counts)), from.len() as u64);
-        self.fly(call, from, count, || {
-            self.check_root(root)?;
-            let mine = crate::bytes_for::<T>(own)?;
-            let into = match root == self.rank() {
-                true => self.blocks::<T>("gathered", counts, count, own)?,
-                false => Blocks::Listed(Vec::new()),
-            };
-            Ok(Moves::Gather { root, into, mine })
-        })
+        let count = |given| self.at_root(root, self.times_size(given));
+        self.fly_moving(&What::Gather(root), buffers, count)
+    }
+
+    /// [`Team::gather_v`]; gives all blocks at `root`, nothing elsewhere. In a vector what lies between the blocks is
+    /// zero.
+    pub fn igather_v<'a, T: Elem>(
+        &self,
+        root: u32,
+        buffers: impl Into<Buffers<'a, T>>,
+        counts: impl Into<Counts<'a>>,
+    ) -> Result<Pending<Vec<T>>> {
+        let counts = counts.into();
+        let count = |_| self.at_root(root, counts.end());
+        self.fly_moving(&What::GatherV(root, counts), buffers, count)
     }
 
     /// [`Team::all_gather`]; gives all blocks.
-    pub fn iall_gather<T: Elem>(&self, from: Vec<T>) -> Result<Pending<Vec<T>>> {
-        let own = from.len() as u64;
-        let _turn = self.0.turn()?;
-        let call = self.call::<T>(Kind::AllGather, own);
-        let count = own.saturating_mul(u64::from(self.size()));
-        self.fly(call, from, count, || {
-            let blocks = Blocks::Equal(crate::bytes_for::<T>(own)?);
-            Ok(Moves::AllGather { blocks })
-        })
+    pub fn iall_gather<'a, T: Elem>(
+        &self,
+        buffers: impl Into<Buffers<'a, T>>,
+    ) -> Result<Pending<Vec<T>>> {
+        self.fly_moving(&What::AllGather, buffers, |given| self.times_size(given))
     }
 
-    /// [`Team::all_gather_v`]; gives all blocks.
-    pub fn iall_gather_v<T: Elem>(&self, from: Vec<T>, counts: &[u64]) -> Result<Pending<Vec<T>>> {
-        let _turn = self.0.turn()?;
-        let call = self.0.next_call(Kind::AllGatherV).counts::<T>(counts);
-        let (count, own) = (sum(counts), from.len() as u64);
-        self.fly(call, from, count, || {
-            let blocks = self.blocks::<T>("gathered", counts, count, own)?;
-            Ok(Moves::AllGather { blocks })
-        })
+    /// [`Team::all_gather_v`]; gives all blocks, as [`Team::igather_v`].
+    pub fn iall_gather_v<'a, T: Elem>(
+        &self,
+        buffers: impl Into<Buffers<'a, T>>,
+        counts: impl Into<Counts<'a>>,
+    ) -> Result<Pending<Vec<T>>> {
+        let counts = counts.into();
+        self.fly_moving(&What::AllGatherV(counts), buffers, |_| counts.end())
     }
 
     /// [`Team::all_to_all`]; gives the blocks of all.
-    pub fn iall_to_all<T: Elem>(&self, from: Vec<T>) -> Result<Pending<Vec<T>>> {
-        let count = from.len() as u64;
-        let _turn = self.0.turn()?;
-        let call = self.call::<T>(Kind::AllToAll, count);
-        self.fly(call, from, count, || {
-            self.check_divides("the blocks for all", count)?;
-            let bytes = crate::bytes_for::<T>(count)? / u64::from(self.size());
-            Ok(Moves::AllToAll {
-                from: Blocks::Equal(bytes),
-                into: Blocks::Equal(bytes),
-            })
-        })
+    pub fn iall_to_all<'a, T: Elem>(
+        &self,
+        buffers: impl Into<Buffers<'a, T>>,
+    ) -> Result<Pending<Vec<T>>> {
+        self.fly_moving(&What::AllToAll, buffers, |given| given)
     }
 
-    /// [`Team::all_to_all_v`]; gives the blocks of all.
-    pub fn iall_to_all_v<T: Elem>(
+    /// [`Team::all_to_all_v`]; gives the blocks of all, as [`Team::igather_v`].
+    pub fn iall_to_all_v<'a, T: Elem>(
         &self,
-        from: Vec<T>,
-        from_counts: &[u64],
-        into_counts: &[u64],
+        buffers: impl Into<Buffers<'a, T>>,
+        from_counts: impl Into<Counts<'a>>,
+        into_counts: impl Into<Counts<'a>>,
     ) -> Result<Pending<Vec<T>>> {
-        let _turn = self.0.turn()?;
-        let call = self.call::<T>(Kind::AllToAllV, 0);
-        let (count, total) = (sum(into_counts), from.len() as u64);
-        let own = self.rank() as usize;
-        self.fly(call, from, count, || {
-            let of = |counts: &[u64]| counts.get(own).copied().unwrap_or(0);
-            let (given, received) = (of(from_counts), of(into_counts));
-            Ok(Moves::AllToAll {
-                from: self.blocks::<T>("given", from_counts, total, received)?,
-                into: self.blocks::<T>("received", into_counts, count, given)?,
-            })
-        })
+        let (from, into) = (from_counts.into(), into_counts.into());
+        self.fly_moving(&What::AllToAllV(from, into), buffers, |_| into.end())
     }
 
     /// [`Team::reduce`]; gives the result at `root`, nothing elsewhere.
-    pub fn ireduce<T: Elem>(
+    pub fn ireduce<'a, T: Elem>(
         &self,
         root: u32,
-        from: Vec<T>,
+        buffers: impl Into<Buffers<'a, T>>,
         operator: impl Operator<T> + Send + 'static,
     ) -> Result<Pending<Vec<T>>> {
-        let _turn = self.0.turn()?;
-        let call = self.call::<T>(Kind::Reduce, from.len() as u64).root(root);
-        let count = self.at_root(root, from.len() as u64);
-        self.fly_combining(call, (Combine::Reduce { root }, count), from, operator)
+        self.fly_combining(Combine::Reduce { root }, buffers, operator)
     }
 
     /// [`Team::all_reduce`]; gives the result.
-    pub fn iall_reduce<T: Elem>(
+    pub fn iall_reduce<'a, T: Elem>(
         &self,
-        from: Vec<T>,
+        buffers: impl Into<Buffers<'a, T>>,
         operator: impl Operator<T> + Send + 'static,
     ) -> Result<Pending<Vec<T>>> {
-        let count = from.len() as u64;
-        let _turn = self.0.turn()?;
-        let call = self.call::<T>(Kind::AllReduce, count);
-        self.fly_combining(call, (Combine::AllReduce, count), from, operator)
+        self.fly_combining(Combine::AllReduce, buffers, operator)
     }
 
     /// [`Team::reduce_scatter`]; gives the own block of the result.
-    pub fn ireduce_scatter<T: Elem>(
+    pub fn ireduce_scatter<'a, T: Elem>(
         &self,
-        from: Vec<T>,
+        buffers: impl Into<Buffers<'a, T>>,
         operator: impl Operator<T> + Send + 'static,
     ) -> Result<Pending<Vec<T>>> {
-        let _turn = self.0.turn()?;
-        let call = self.call::<T>(Kind::ReduceScatter, from.len() as u64);
-        let count = from.len() as u64 / u64::from(self.size());
-        self.fly_combining(call, (Combine::ReduceScatter, count), from, operator)
+        self.fly_combining(Combine::ReduceScatter, buffers, operator)
     }
 
-    /// [`Team::scan`]; gives the result.
-    pub fn iscan<T: Elem>(
+    /// [`Team::scan`]; gives the own result.
+    pub fn iscan<'a, T: Elem>(
         &self,
-        from: Vec<T>,
+        buffers: impl Into<Buffers<'a, T>>,
         operator: impl Operator<T> + Send + 'static,
     ) -> Result<Pending<Vec<T>>> {
-        let count = from.len() as u64;
-        let _turn = self.0.turn()?;
-        let call = self.call::<T>(Kind::Scan, count);
-        self.fly_combining(call, (Combine::Scan, count), from, operator)
+        self.fly_combining(Combine::Scan, buffers, operator)
     }
 
-    /// [`Team::exscan`]; gives the result, nothing at rank 0.
-    pub fn iexscan<T: Elem>(
+    /// [`Team::exscan`]; gives the own result, nothing at rank 0.
+    pub fn iexscan<'a, T: Elem>(
         &self,
-        from: Vec<T>,
+        buffers: impl Into<Buffers<'a, T>>,
         operator: impl Operator<T> + Send + 'static,
     ) -> Result<Pending<Vec<T>>> {
-        let _turn = self.0.turn()?;
-        let call = self.call::<T>(Kind::ExScan, from.len() as u64);
-        let count = if self.rank() == 0 {
-            0
-        } else {
-            from.len() as u64
-        };
-        self.fly_combining(call, (Combine::ExScan, count), from, operator)
-    }
-
-    /// As `checked`; the others are in a call over messages.
-    fn checked_pending<R>(&self, call: Call, check: impl FnOnce() -> Result<R>) -> Result<R> {
-        check().map_err(|error| self.0.refuse_pending(call, error))
+        self.fly_combining(Combine::ExScan, buffers, operator)
     }
 
     fn at_root(&self, root: u32, count: u64) -> u64 {
         if root == self.rank() { count } else { 0 }
     }
 
-    /// Starts what moves bytes, if `moves` finds nothing wrong; `count` elements will be its result.
-    fn fly<T: Elem>(
-        &self,
-        call: Call,
-        from: Vec<T>,
-        count: u64,
-        moves: impl FnOnce() -> Result<Moves>,
-    ) -> Result<Pending<Vec<T>>> {
-        let (moves, output) = self.checked_pending(call, || Ok((moves()?, room::<T>(count)?)))?;
-        let schedule = schedule::moves(&moves, self.rank(), self.size());
-        let flying = Flying {
-            machine: Machine::start(&self.0, call, schedule, (SharedBytes::adopt(from), output)),
-            combiner: None,
-        };
-        let result = (pending::elements::<T> as fn(&_, _) -> _, count);
-        Ok(Pending::start(self, call.kind, flying, result))
+    fn times_size(&self, count: u64) -> u64 {
+        count.saturating_mul(u64::from(self.size()))
     }
 
-    fn fly_combining<T: Elem, O: Operator<T> + Send + 'static>(
+    fn fly_combining<'a, T: Elem, O: Operator<T> + Send + 'static>(
         &self,
-        call: Call,
-        (combine, count): (Combine, u64),
-        from: Vec<T>,
+        combine: Combine,
+        buffers: impl Into<Buffers<'a, T>>,
         operator: O,
     ) -> Result<Pending<Vec<T>>> {
-        let call = call.operator(operator.code());
-        let output = self.checked_pending(call, || {
-            if let Combine::Reduce { root } = combine {
-                self.check_root(root)?;
-            }
-            if combine == Combine::ReduceScatter {
-                let size = u64::from(self.size());
-                check("the blocks for all", count * size, from.len() as u64)?;
-            }
-            room::<T>(count)
-        })?;
-        let bytes = match combine {
-            Combine::ReduceScatter => output.len(),
-            _ => size_of_val(&from[..]) as u64,
-        };
-        let typed = Typed::new(operator);
-        let schedule = self.0.schedule_of(combine, bytes, &typed);
-        let flying = Flying {
-            machine: Machine::start(&self.0, call, schedule, (SharedBytes::adopt(from), output)),
-            combiner: Some(Box::new(typed)),
-        };
-        let result = (pending::elements::<T> as fn(&_, _) -> _, count);
-        Ok(Pending::start(self, call.kind, flying, result))
+        let buffers = buffers.into();
+        let what = What::Combine(combine, operator.code(), operator.commutes());
+        let (from, into) = buffers.lens(|given| match combine {
+            _ if !combine.gives_to(self.rank()) => 0,
+            Combine::ReduceScatter => given / u64::from(self.size()),
+            _ => given,
+        });
+        let combiner = Box::new(Typed::<T, O>::new(operator));
+        let ends = || buffers.ends(self, into);
+        self.fly(&what, (from, into), Some(combiner), ends)
+    }
+
+    /// `expected`: elements of the result, of so many that this member gives.
+    fn fly_moving<'a, T: Elem>(
+        &self,
+        what: &What<'_>,
+        buffers: impl Into<Buffers<'a, T>>,
+        expected: impl FnOnce(u64) -> u64,
+    ) -> Result<Pending<Vec<T>>> {
+        let buffers = buffers.into();
+        let (from, into) = buffers.lens(expected);
+        self.fly(what, (from, into), None, || buffers.ends(self, into))
+    }
+
+    fn fly<T: Elem>(
+        &self,
+        what: &What<'_>,
+        (from, into): (u64, u64),
+        combiner: Option<Box<dyn Combiner + Send>>,
+        ends: impl FnOnce() -> Result<buffer::InFlight>,
+    ) -> Result<Pending<Vec<T>>> {
+        let _turn = self.0.turn()?;
+        let (call, shape) = self.call::<T>(what, from, into);
+        let ready = shape.and_then(|shape| Ok((shape, ends()?)));
+        let (shape, (input, output, result)) = ready.map_err(|error| self.0.refuse(call, error))?;
+        let run = Run::new(&self.0, call, Ok(shape), (input, output));
+        let count = result.len().checked_div(size_of::<T>() as u64);
+        let count = count.unwrap_or(into);
+        let result = (elements as fn(&SharedBytes, u64) -> Vec<T>, result, count);
+        Ok(Pending::start(self, Flying::new(run, combiner), result))
     }
 }
 
-/// Elements of all blocks.
-fn sum(counts: &[u64]) -> u64 {
-    counts
-        .iter()
-        .fold(0, |sum, count| sum.saturating_add(*count))
+/// The result of a collective that only synchronises.
+fn no_result(_: &SharedBytes, _: u64) {}
+
+/// The result of all others.
+fn elements<T: Elem>(bytes: &SharedBytes, count: u64) -> Vec<T> {
+    let mut elements = vec![T::zeroed(); count as usize];
+    bytes.read(0, crate::bytes_of_mut(&mut elements));
+    elements
 }

@@ -2,42 +2,52 @@
 
 use super::call::{Call, Failure, Kind};
 use super::combining::Combiner;
-use super::machine::Machine;
+use super::run::{Ended, Run};
+use crate::Result;
+use crate::job::Job;
 use crate::team::Team;
-use crate::{Elem, Result};
 use parking_lot::Mutex;
 use samite_mem::SharedBytes;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// A machine with what it combines by.
+/// A call with what it combines by.
 pub(super) struct Flying {
-    pub(super) machine: Machine,
-    pub(super) combiner: Option<Box<dyn Combiner + Send>>,
+    run: Run<'static>,
+    combiner: Option<Box<dyn Combiner + Send>>,
 }
 
 pub(super) type InFlight = Arc<Mutex<Flying>>;
 
 impl std::fmt::Debug for Flying {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        self.machine.fmt(f)
+        self.run.fmt(f)
     }
 }
 
 impl Flying {
-    pub(super) fn step(&mut self) -> Option<&Result<(), Failure>> {
+    pub(super) fn new(mut run: Run<'static>, combiner: Option<Box<dyn Combiner + Send>>) -> Flying {
+        run.is_new = true;
+        Flying { run, combiner }
+    }
+
+    pub(super) fn step(&mut self, job: &Job) -> Option<&Ended> {
         let combiner = self.combiner.as_deref();
-        self.machine
-            .step(combiner.map(|combiner| combiner as &dyn Combiner))
+        let combiner = combiner.map(|combiner| combiner as &dyn Combiner);
+        self.run.step(job, combiner)
+    }
+
+    pub(super) fn is_ready(&self) -> bool {
+        self.run.is_ready()
     }
 }
 
-/// A non-blocking collective. It owns its buffers; [`Pending::wait`] gives the result. Wait, test, or
-/// `.await`.
+/// A non-blocking collective. It owns its buffers, or shares those in symmetric memory; [`Pending::wait`] gives
+/// the result. Wait, test, or `.await`.
 ///
 /// It moves on whenever this unit waits in a collective, for a signal, or for the holder of a lock, tests or waits for any of
 /// its pending ones, or calls [`crate::Pgas::progress`]. Dropped or forgotten it goes on in the same way, and only its result
-/// is lost.
+/// is lost. Where the members of a team share memory, its calls move on one after the other.
 #[derive(Debug)]
 #[must_use = "a collective that nobody waits for ends whenever it likes"]
 pub struct Pending<R> {
@@ -47,36 +57,31 @@ pub struct Pending<R> {
     /// The checking mode has not learned of the others yet.
     unwatched: AtomicBool,
     result: fn(&SharedBytes, u64) -> R,
-    /// Elements of the result.
+    /// Where the result is, and its elements.
+    memory: SharedBytes,
     count: u64,
 }
 
 impl<R> Pending<R> {
     pub(super) fn start(
         team: &Team,
-        kind: Kind,
         flying: Flying,
-        (result, count): (fn(&SharedBytes, u64) -> R, u64),
+        (result, memory, count): (fn(&SharedBytes, u64) -> R, SharedBytes, u64),
     ) -> Self {
-        let call = flying.machine.call();
-        if let Some(check) = &team.0.job.check {
+        let (job, call) = (&team.0.job, flying.run.call());
+        if let Some(check) = &job.check {
             let begun = check.begin(&team.0, call.number, |to| call.connects(team.rank(), to));
             if let Err(error) = begun {
                 tracing::debug!(%error, "the checking mode cannot tell of a collective");
             }
         }
-        let flying = Arc::new(Mutex::new(flying));
-        let has_ended = flying.lock().step().is_some();
-        if !has_ended {
-            let collectives = &team.0.job.collectives;
-            collectives.in_flight.lock().push(flying.clone());
-        }
         Pending {
             team: team.clone(),
-            kind,
-            flying,
-            unwatched: AtomicBool::new(team.0.job.check.is_some()),
+            kind: call.kind,
+            flying: job.collectives.fly(job, flying),
+            unwatched: AtomicBool::new(job.check.is_some()),
             result,
+            memory,
             count,
         }
     }
@@ -98,16 +103,16 @@ impl<R> Pending<R> {
     fn look(&self) -> Option<Result<R>> {
         // Another thread may be moving it on.
         let mut flying = self.flying.try_lock()?;
-        let ended = flying.step()?.clone();
+        let ended = flying.step(&self.team.0.job)?.clone();
         if ended.is_ok()
             && self.unwatched.load(Ordering::Relaxed)
-            && let Err(error) = self.watch(flying.machine.call())
+            && let Err(error) = self.watch(flying.run.call())
         {
             return Some(Err(error));
         }
         let error = |failure: Failure| failure.error(&self.team.0, self.kind.name());
         Some(match ended {
-            Ok(()) => Ok((self.result)(flying.machine.output(), self.count)),
+            Ok(()) => Ok((self.result)(&self.memory, self.count)),
             Err(failure) => Err(error(failure)),
         })
     }
@@ -124,14 +129,10 @@ impl<R> Pending<R> {
     /// # Errors
     /// Those of the blocking form; a wait that is over ends the collective here.
     pub fn wait(self) -> Result<R> {
-        let step = || {
-            self.team.0.job.step();
-            self.look()
-        };
-        let what = self.kind.name();
-        let waited = self.team.fabric().wait_stepping(what, &[], step, || false);
+        let (job, what) = (&self.team.0.job, self.kind.name());
+        let waited = job.wait_stepping(what, &[], || self.look(), || false);
         waited.unwrap_or_else(|error| {
-            let failure = self.flying.lock().machine.time_out(error);
+            let failure = self.flying.lock().run.time_out(job, error);
             Err(failure.error(&self.team.0, what))
         })
     }
@@ -153,14 +154,4 @@ impl<R> std::future::Future for Pending<R> {
             }
         }
     }
-}
-
-/// The result of a collective that only synchronises.
-pub(super) fn nothing(_: &SharedBytes, _: u64) {}
-
-/// The result of all others.
-pub(super) fn elements<T: Elem>(bytes: &SharedBytes, count: u64) -> Vec<T> {
-    let mut elements = vec![T::zeroed(); count as usize];
-    bytes.read(0, crate::bytes_of_mut(&mut elements));
-    elements
 }

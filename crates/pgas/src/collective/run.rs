@@ -1,19 +1,369 @@
-//! From a call with checked arguments to the engine that runs it.
+//! The executor: runs the schedule of a call, step by step for a non-blocking call, to its end for a blocking one.
+//!
+//! A call is a [`Run`] on a link: [`Flags`] where all members of the team map each other's memory, else
+//! [`Messages`]. The links say when the next steps may be taken, and how a call ends early at all members; the
+//! steps themselves are taken here.
 
 use super::call::{Call, Failure, Kind};
-use super::combining::{Combiner, Typed};
-use super::machine::Machine;
-use super::op::Operator;
-use super::schedule::{self, Schedule};
-use super::shape::{Combine, Moves};
-use super::shared::{self, Board};
+use super::combining::{BLOCK, Combiner};
+use super::messages::Messages;
+use super::pending::Flying;
+use super::schedule::{self, Memory, Schedule, Span, Step, Term};
+use super::shape::Shape;
+use super::shared::{self, Board, Flags};
 use super::{Input, Output};
+use crate::job::Job;
 use crate::team::Inner;
-use crate::{Elem, Error, Result};
+use crate::{Error, Result};
 use samite_mem::SharedBytes;
+use std::cell::RefCell;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+/// How a collective ends.
+pub(super) type Ended = std::result::Result<(), Failure>;
+
+/// A call that is being run.
+#[derive(Debug)]
+pub(crate) struct Run<'b> {
+    call: Call,
+    rank: u32,
+    input: Input<'b>,
+    output: Output<'b>,
+    /// The caller's own target, where messages are received into other memory.
+    target: Option<Output<'b>>,
+    /// Bytes of an element.
+    element: u64,
+    schedule: Schedule,
+    next: usize,
+    /// How many steps were taken.
+    taken: u64,
+    scratch: Vec<SharedBytes>,
+    link: Link,
+    ended: Option<Ended>,
+    /// Inside a step, or left there by a panic of the combiner.
+    stepping: bool,
+    /// Its first step only begins it, and combines nothing.
+    pub(super) is_new: bool,
+}
+
+#[derive(Debug)]
+enum Link {
+    Flags(Box<Flags>),
+    Messages(Messages),
+}
+
+impl<'b> Run<'b> {
+    /// Begins a call, or refuses it at all members. The caller has the turn of the team.
+    pub(super) fn new(
+        team: &Inner,
+        call: Call,
+        shape: std::result::Result<Shape, Failure>,
+        (input, output): (Input<'b>, Output<'b>),
+    ) -> Run<'b> {
+        let element = match &shape {
+            Ok(Shape::Combines(_, elements)) => elements.size,
+            _ => 1,
+        };
+        let mut run = Run {
+            call,
+            rank: team.rank,
+            input,
+            output,
+            target: None,
+            element,
+            schedule: Schedule::default(),
+            next: 0,
+            taken: 0,
+            scratch: Vec::new(),
+            link: Link::Messages(Messages::new(team, &call)),
+            ended: None,
+            stepping: false,
+            is_new: false,
+        };
+        match (team.board(), shape) {
+            (Some(board), shape) => run.link = Link::Flags(Box::new(Flags::new(board, shape))),
+            (None, Ok(shape)) => run.begin_messages(team, &shape),
+            (None, Err(failure)) => run.stop(&team.job, failure),
+        }
+        run
+    }
+
+    fn begin_messages(&mut self, team: &Inner, shape: &Shape) {
+        self.schedule = schedule::messages(shape, team.rank, team.size());
+        let scratch = self.schedule.scratch.iter();
+        let scratch = scratch.map(|bytes| SharedBytes::adopt(vec![0; *bytes as usize]));
+        self.scratch = scratch.collect();
+        if team.size() > 1 {
+            // Messages in flight own their memory.
+            self.input = Input::Shared(self.input.memory(), None);
+            let memory = Output::Shared(self.output.memory(), None);
+            self.target = Some(std::mem::replace(&mut self.output, memory));
+        }
+        if let Link::Messages(messages) = &mut self.link
+            && let Err(failure) = messages.introduce(&self.call)
+        {
+            self.stop(&team.job, failure);
+        }
+    }
+
+    pub(super) fn call(&self) -> Call {
+        self.call
+    }
+
+    /// Whether a step would move it on, as far as is known without using the fabric.
+    pub(super) fn is_ready(&self) -> bool {
+        match &self.link {
+            _ if self.ended.is_some() => true,
+            Link::Flags(flags) => flags.is_ready(),
+            Link::Messages(_) => false,
+        }
+    }
+
+    /// Moves on as far as it can without waiting; how it has ended, once it has.
+    pub(super) fn step(&mut self, job: &Job, combiner: Option<&dyn Combiner>) -> Option<&Ended> {
+        if self.ended.is_none() {
+            // Behind a step that is half done the call cannot go on.
+            let went = match std::mem::replace(&mut self.stepping, true) {
+                true => Err(Failure::Refused(self.rank)),
+                false => self.go_on(job, combiner),
+            };
+            self.stepping = false;
+            match went {
+                Ok(false) => {}
+                Ok(true) => self.end(job, Ok(())),
+                Err(failure) => self.stop(job, failure),
+            }
+        }
+        self.ended.as_ref()
+    }
+
+    fn go_on(
+        &mut self,
+        job: &Job,
+        combiner: Option<&dyn Combiner>,
+    ) -> std::result::Result<bool, Failure> {
+        if let Link::Messages(messages) = &mut self.link {
+            messages.hear(&self.call)?;
+        }
+        while self.may_go_on(job, combiner)? {
+            loop {
+                let Some(step) = self.schedule.steps.get(self.next).copied() else {
+                    match &mut self.link {
+                        Link::Messages(messages) => return Ok(messages.is_over()),
+                        Link::Flags(flags) => match flags.next() {
+                            Some(schedule) => (self.schedule, self.next) = (schedule, 0),
+                            None => return Ok(true),
+                        },
+                    }
+                    continue;
+                };
+                self.next += 1;
+                self.taken += 1;
+                if self.take(step, combiner)? {
+                    break;
+                }
+            }
+            if std::mem::take(&mut self.is_new) {
+                break;
+            }
+        }
+        Ok(false)
+    }
+
+    /// Whether what the next steps need is done.
+    fn may_go_on(
+        &mut self,
+        job: &Job,
+        combiner: Option<&dyn Combiner>,
+    ) -> std::result::Result<bool, Failure> {
+        let flags = match &mut self.link {
+            Link::Messages(messages) => return messages.fence(),
+            Link::Flags(flags) => flags,
+        };
+        if flags.has_begun() {
+            let ends = (&self.input, &mut self.output);
+            return flags.met(job, &self.call, ends, combiner);
+        }
+        let begun = flags.begin(job, &self.input, &self.output)?;
+        let may_go_on = begun.is_some();
+        self.schedule = begun.unwrap_or_default();
+        Ok(may_go_on)
+    }
+
+    /// Takes a step; whether something is to be waited for then.
+    fn take(
+        &mut self,
+        step: Step,
+        combiner: Option<&dyn Combiner>,
+    ) -> std::result::Result<bool, Failure> {
+        match step {
+            Step::Copy { from, into } => self.copy(from, into)?,
+            Step::Combine { first, terms } => self.combine(first, terms, combiner),
+            Step::Send { to, from } => {
+                let bytes = self.memory(from.memory).slice(from.offset, from.len);
+                if let Link::Messages(messages) = &mut self.link {
+                    messages.send(to, bytes)?;
+                }
+            }
+            Step::Recv { from, into } => {
+                let bytes = self.memory(into.memory).slice(into.offset, into.len);
+                if let Link::Messages(messages) = &mut self.link {
+                    messages.recv(from, bytes)?;
+                }
+            }
+            Step::Fence => return Ok(true),
+            Step::Meet { touching } => {
+                if let Link::Flags(flags) = &mut self.link {
+                    flags.post(&self.call, (&self.input, &self.output), touching)?;
+                }
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// Memory that is not private to the caller.
+    fn memory(&self, memory: Memory) -> &SharedBytes {
+        let found = match (memory, &self.link) {
+            (Memory::Input, _) => self.input.shared(),
+            (Memory::Output, _) => self.output.shared(),
+            (Memory::Scratch(number), Link::Messages(_)) => self.scratch.get(usize::from(number)),
+            (memory, Link::Flags(flags)) => flags.memory(memory),
+            _ => None,
+        };
+        found.expect("a schedule names memory that its link has")
+    }
+
+    fn copy(&mut self, from: Span, into: Span) -> Ended {
+        let (len, at) = (into.len, into.offset);
+        match (from.memory, into.memory) {
+            (Memory::Input, Memory::Output) => {
+                self.output.copy_input(at, &self.input, from.offset, len);
+            }
+            (Memory::Private(rank), Memory::Output) => {
+                let place = match &self.link {
+                    Link::Flags(flags) => flags.private(rank),
+                    Link::Messages(_) => None,
+                };
+                let (pid, address) = place.ok_or(Failure::Refused(rank))?;
+                let address = address.wrapping_add(from.offset);
+                if let Err(error) = self.output.copy_private(at, (pid, address), len) {
+                    // The member is gone, or the kernel says no all of a sudden.
+                    tracing::warn!(rank, %error, "the kernel does not copy out of a member any more");
+                    return Err(Failure::Refused(rank));
+                }
+            }
+            (memory, Memory::Output) => {
+                let bytes = self.memory(memory).clone();
+                self.output.copy_from(at, &bytes, from.offset, len);
+            }
+            (Memory::Input, memory) => {
+                self.input
+                    .copy_to(from.offset, self.memory(memory), at, len);
+            }
+            (source, target) => {
+                let source = self.memory(source);
+                self.memory(target).copy_from(at, source, from.offset, len);
+            }
+        }
+        Ok(())
+    }
+
+    /// Combines terms of the schedule, a block of them at a time.
+    fn combine(&mut self, first: usize, terms: usize, combiner: Option<&dyn Combiner>) {
+        let (Some(Term::Take(all)), Some(combiner)) = (self.schedule.terms.get(first), combiner)
+        else {
+            return;
+        };
+        let (all, block) = (all.len, (BLOCK / self.element).max(1) * self.element);
+        let mut memory = vec![0; 2 * block.min(all) as usize];
+        let mut at = 0;
+        while at < all {
+            let len = block.min(all - at) as usize;
+            let (sum, more) = memory.split_at_mut(len);
+            let more = &mut more[..len];
+            let mut has_sum = false;
+            for term in first..first + terms {
+                match self.schedule.terms[term] {
+                    Term::Give(into) => self.write(into.memory, into.offset + at, sum),
+                    Term::Take(from) if !std::mem::replace(&mut has_sum, true) => {
+                        self.read(from.memory, from.offset + at, sum);
+                    }
+                    Term::Take(from) => {
+                        self.read(from.memory, from.offset + at, more);
+                        combiner.append(sum, more);
+                    }
+                }
+            }
+            at += len as u64;
+        }
+    }
+
+    fn read(&self, memory: Memory, offset: u64, into: &mut [u8]) {
+        match memory {
+            Memory::Input => self.input.read(offset, into),
+            memory => self.memory(memory).read(offset, into),
+        }
+    }
+
+    fn write(&mut self, memory: Memory, offset: u64, from: &[u8]) {
+        match memory {
+            Memory::Output => self.output.write(offset, from),
+            memory => self.memory(memory).write(offset, from),
+        }
+    }
+
+    /// Ends early, at once or in a last meeting, and tells the others unless they know.
+    fn stop(&mut self, job: &Job, failure: Failure) {
+        self.schedule = Schedule::default();
+        self.next = 0;
+        let ended = match &mut self.link {
+            Link::Flags(flags) => flags.refuse(&self.call, failure),
+            Link::Messages(messages) => {
+                messages.fail(&self.call, &failure);
+                Err(failure)
+            }
+        };
+        if ended.is_err() {
+            self.end(job, ended);
+        }
+    }
+
+    fn end(&mut self, job: &Job, ended: Ended) {
+        if let Link::Flags(flags) = &mut self.link {
+            flags.end(job);
+        }
+        if let (Ok(()), Some(target), Output::Shared(memory, _)) =
+            (&ended, &mut self.target, &self.output)
+        {
+            target.take_back(memory);
+        }
+        self.ended = Some(ended);
+    }
+
+    /// Ends as a wait that was too long. Behind other calls in line it stays there, to be refused.
+    pub(super) fn time_out(&mut self, job: &Job, error: samite_fabric::Error) -> Failure {
+        let peer = match &self.link {
+            Link::Flags(flags) => flags.awaited(),
+            Link::Messages(messages) => messages.awaited(),
+        };
+        let failure = Failure::late(error, peer);
+        match &mut self.link {
+            Link::Messages(_) => self.stop(job, failure.clone()),
+            Link::Flags(flags) => {
+                if flags.give_up(job, failure.clone()) {
+                    self.end(job, Err(failure.clone()));
+                }
+            }
+        }
+        failure
+    }
+}
+
 impl Inner {
+    #[inline]
     pub(super) fn size(&self) -> u32 {
         self.peers.len() as u32
     }
@@ -24,23 +374,25 @@ impl Inner {
         // ORDERING: Relaxed: only whoever has the turn changes it, and the lock of the turn orders that.
         let number = self.calls.load(Ordering::Relaxed) + 1;
         self.calls.store(number, Ordering::Relaxed);
-        Call::new(kind, number)
+        Call {
+            kind,
+            operator: 0,
+            element: 0,
+            root: 0,
+            count: 0,
+            number,
+        }
     }
 
-    /// What blocking calls run on, if the members share memory. All members answer alike.
+    /// What calls run on, if the members share memory. All members answer alike.
     #[inline]
-    pub(super) fn board(&self) -> Result<Option<&Board>> {
-        if self.board.get().is_none() {
-            let made = Board::make(self)?;
-            // Nobody else makes it meanwhile: this thread has the turn.
-            let _ = self.board.set(made);
-        }
-        Ok(self.board.get().and_then(Option::as_ref))
+    pub(super) fn board(&self) -> Option<&Arc<Board>> {
+        self.board.get()
     }
 
     /// Runs a blocking collective, which the checking mode follows.
     #[inline(always)]
-    pub(super) fn watched(&self, call: Call, run: impl FnOnce() -> Result<()>) -> Result<()> {
+    fn watched(&self, call: Call, run: impl FnOnce() -> Result<()>) -> Result<()> {
         let Some(check) = &self.job.check else {
             return run();
         };
@@ -49,146 +401,53 @@ impl Inner {
         check.end_all(self, call.number, |from| call.connects(from, self.rank))
     }
 
-    /// The blocking form of a collective that moves bytes.
+    /// Runs a collective to its end.
     #[inline]
-    pub(super) fn moves(
+    pub(super) fn run<C: Combiner>(
         &self,
         call: Call,
-        moves: &Moves,
-        input: &Input<'_>,
-        output: Output<'_>,
-    ) -> Result<()> {
-        self.watched(call, || self.run_moves(call, moves, input, output))
-    }
-
-    #[inline(always)]
-    fn run_moves(
-        &self,
-        call: Call,
-        moves: &Moves,
-        input: &Input<'_>,
-        mut output: Output<'_>,
-    ) -> Result<()> {
-        if let Some(board) = self.board()? {
-            let done = shared::moves((self, board), call, moves, input, output);
-            return done.map_err(|failure| failure.error(self, call.kind.name()));
-        }
-        if self.size() == 1 {
-            let (take, (from, _)) = (moves.takes(0, 0), moves.gives(0, 0));
-            output.copy_input(take.at, input, from, take.len);
-            return Ok(());
-        }
-        self.moves_by_messages(call, moves, input, output)
-    }
-
-    pub(super) fn moves_by_messages(
-        &self,
-        call: Call,
-        moves: &Moves,
-        input: &Input<'_>,
-        mut output: Output<'_>,
-    ) -> Result<()> {
-        let schedule = schedule::moves(moves, self.rank, self.size());
-        let memory = self.memory(moves, input, &output);
-        let machine = self.run(Machine::start(self, call, schedule, memory), call, None)?;
-        if !matches!(moves, Moves::Broadcast { root, .. } if *root == self.rank) {
-            output.take_back(machine.output());
-        }
-        Ok(())
-    }
-
-    /// The memory of a schedule; what the root of a broadcast gives is where the others get it.
-    pub(super) fn memory(
-        &self,
-        moves: &Moves,
-        input: &Input<'_>,
-        output: &Output<'_>,
-    ) -> (SharedBytes, SharedBytes) {
-        match moves {
-            Moves::Broadcast { root, .. } if *root == self.rank => {
-                (Input::NOTHING.memory(), input.memory())
-            }
-            _ => (input.memory(), output.memory()),
-        }
-    }
-
-    /// The blocking form of a collective that combines `bytes` of elements.
-    #[inline]
-    pub(super) fn combines<T: Elem, O: Operator<T>>(
-        &self,
-        call: Call,
-        what: (Combine, u64),
-        operator: O,
-        input: &Input<'_>,
-        output: Output<'_>,
+        shape: Shape,
+        (input, mut output): (Input<'_>, Output<'_>),
+        combiner: Option<&C>,
     ) -> Result<()> {
         self.watched(call, || {
-            self.run_combines(call, what, operator, input, output)
+            let what = call.kind.name();
+            if let Some(board) = self.board() {
+                if !board.is_free() {
+                    let free = || board.is_free().then_some(());
+                    let waited = self.job.wait_stepping(what, &[], free, || false);
+                    waited.map_err(|error| self.refuse(call, error.into()))?;
+                }
+                let (place, ends) = ((&*self.job, &**board), (&input, &mut output));
+                if let Some(ended) = shared::at_once(place, &call, &shape, ends, combiner) {
+                    return ended.map_err(|failure| failure.error(self, what));
+                }
+            }
+            let run = RefCell::new(Run::new(self, call, Ok(shape), (input, output)));
+            let drive = || self.drive(&run, combiner.map(|combiner| combiner as &dyn Combiner));
+            let ended = catch_unwind(AssertUnwindSafe(drive)).unwrap_or_else(|panic| {
+                // The user's operator: the others do not wait for what does not come.
+                let _ = drive();
+                resume_unwind(panic)
+            });
+            ended.map_err(|failure| failure.error(self, what))
         })
     }
 
-    #[inline(always)]
-    fn run_combines<T: Elem, O: Operator<T>>(
-        &self,
-        call: Call,
-        (combine, bytes): (Combine, u64),
-        operator: O,
-        input: &Input<'_>,
-        mut output: Output<'_>,
-    ) -> Result<()> {
-        let typed = Typed::new(operator);
-        if let Some(board) = self.board()? {
-            let place = (self, board);
-            let done = shared::combines(place, call, (combine, bytes), &typed, input, output);
-            return done.map_err(|failure| failure.error(self, call.kind.name()));
-        }
-        if self.size() == 1 {
-            if combine.gives_to(0) {
-                output.copy_input(0, input, 0, bytes);
+    /// Each step may take as long as the fabric waits.
+    fn drive(&self, run: &RefCell<Run<'_>>, combiner: Option<&dyn Combiner>) -> Ended {
+        let (job, what) = (&*self.job, run.borrow().call.kind.name());
+        loop {
+            let before = run.borrow().taken;
+            let step = || {
+                let ended = run.borrow_mut().step(job, combiner).cloned();
+                (ended.is_some() || run.borrow().taken != before).then_some(ended)
+            };
+            match job.wait_stepping(what, &[], step, || run.borrow().is_ready()) {
+                Ok(Some(ended)) => return ended,
+                Ok(None) => {}
+                Err(error) => return Err(run.borrow_mut().time_out(job, error)),
             }
-            return Ok(());
-        }
-        let schedule = self.schedule_of(combine, bytes, &typed);
-        let memory = (input.memory(), output.memory());
-        let machine = Machine::start(self, call, schedule, memory);
-        let machine = self.run(machine, call, Some(&typed))?;
-        if combine.gives_to(self.rank) {
-            output.take_back(machine.output());
-        }
-        Ok(())
-    }
-
-    pub(super) fn schedule_of<T: Elem, O: Operator<T>>(
-        &self,
-        combine: Combine,
-        bytes: u64,
-        typed: &Typed<T, O>,
-    ) -> Schedule {
-        let place = (self.rank, self.size());
-        let element = size_of::<T>() as u64;
-        schedule::combines(combine, place, (bytes, element), typed.0.commutes())
-    }
-
-    /// Runs a machine to its end.
-    fn run(
-        &self,
-        mut machine: Machine,
-        call: Call,
-        combiner: Option<&dyn Combiner>,
-    ) -> Result<Machine> {
-        let what = call.kind.name();
-        let step = || {
-            self.job.step();
-            machine.step(combiner).cloned()
-        };
-        let fabric = &self.job.fabric;
-        let ended = match fabric.wait_stepping(what, &[], step, || false) {
-            Ok(ended) => ended,
-            Err(error) => Err(machine.time_out(error)),
-        };
-        match ended {
-            Ok(()) => Ok(machine),
-            Err(failure) => Err(failure.error(self, what)),
         }
     }
 
@@ -196,29 +455,19 @@ impl Inner {
     /// calling it. The error, for its caller.
     #[cold]
     pub(crate) fn refuse_next(&self, error: Error) -> Error {
-        let _turn = match self.turn() {
-            Ok(turn) => turn,
-            Err(error) => return error,
-        };
-        self.refuse(self.next_call(Kind::Refused), error)
+        match self.turn() {
+            Ok(_turn) => self.refuse(self.next_call(Kind::Refused), error),
+            Err(error) => error,
+        }
     }
 
     /// Ends a call whose arguments do not fit together at all members; the error, for its caller.
     #[cold]
     pub(super) fn refuse(&self, call: Call, error: Error) -> Error {
-        let failure = match self.board() {
-            Ok(Some(board)) => board.refuse(self, &call, Failure::Own(error)),
-            Ok(None) => return self.refuse_pending(call, error),
-            Err(error) => Failure::Own(error),
-        };
-        failure.error(self, call.kind.name())
-    }
-
-    /// The same of a call over messages.
-    #[cold]
-    pub(super) fn refuse_pending(&self, call: Call, error: Error) -> Error {
         if self.size() > 1 {
-            Machine::refuse(self, call, Failure::Own(error.clone()));
+            let nothing = (Input::NOTHING, Output::nothing());
+            let run = Run::new(self, call, Err(Failure::Own(error.clone())), nothing);
+            self.job.collectives.fly(&self.job, Flying::new(run, None));
         }
         error
     }

@@ -1,35 +1,20 @@
-//! Who gives which bytes to whom: what a collective means, said once for both engines.
+//! Who gives which bytes to whom: what a collective means, said once for both links.
 
 /// How the bytes of a buffer belong to the ranks of a team.
 #[derive(Clone, Debug)]
 pub(crate) enum Blocks {
     /// So many bytes for each.
     Equal(u64),
-    /// Where the block of each begins, and last where the last one ends.
-    Listed(Vec<u64>),
+    /// Where the block of each begins, and its length.
+    Listed(Vec<(u64, u64)>),
 }
 
 impl Blocks {
-    /// Blocks of so many elements of `size` bytes; `None` if the sum is beyond what memory holds.
-    pub(crate) fn listed(counts: &[u64], size: u64) -> Option<Blocks> {
-        let mut starts = Vec::with_capacity(counts.len() + 1);
-        let mut end = 0u64;
-        starts.push(0);
-        for count in counts {
-            end = count.checked_mul(size)?.checked_add(end)?;
-            starts.push(end);
-        }
-        (end < 1 << 63).then_some(Blocks::Listed(starts))
-    }
-
     /// The block of a rank: where it begins and how long it is, in bytes.
     pub(crate) fn at(&self, rank: u32) -> (u64, u64) {
         match self {
             Blocks::Equal(bytes) => (u64::from(rank) * bytes, *bytes),
-            Blocks::Listed(starts) => {
-                let start = starts[rank as usize];
-                (start, starts[rank as usize + 1] - start)
-            }
+            Blocks::Listed(blocks) => blocks[rank as usize],
         }
     }
 
@@ -37,17 +22,14 @@ impl Blocks {
     pub(crate) fn longest(&self) -> u64 {
         match self {
             Blocks::Equal(bytes) => *bytes,
-            Blocks::Listed(starts) => {
-                let lengths = starts.windows(2).map(|ends| ends[1] - ends[0]);
-                lengths.max().unwrap_or(0)
-            }
+            Blocks::Listed(blocks) => blocks.iter().map(|(_, len)| *len).max().unwrap_or(0),
         }
     }
 }
 
-/// A collective that only moves bytes, as one member sees it.
+/// A collective, as one member sees it.
 #[derive(Clone, Debug)]
-pub(crate) enum Moves {
+pub(crate) enum Shape {
     Barrier,
     /// The root's bytes to everybody else.
     Broadcast {
@@ -73,73 +55,10 @@ pub(crate) enum Moves {
         from: Blocks,
         into: Blocks,
     },
+    Combines(Combine, Elements),
 }
 
-/// Bytes that a member gets.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Take {
-    pub(crate) from: u32,
-    /// Where they go.
-    pub(crate) at: u64,
-    pub(crate) len: u64,
-}
-
-impl Moves {
-    /// Whether a giver has another block for each taker; else all take the same.
-    pub(crate) fn apart(&self) -> bool {
-        matches!(self, Moves::Scatter { .. } | Moves::AllToAll { .. })
-    }
-
-    /// What the member `me` gives to `to`: offset and length.
-    pub(crate) fn gives(&self, me: u32, to: u32) -> (u64, u64) {
-        match self {
-            Moves::Broadcast { root, bytes } if *root == me => (0, *bytes),
-            Moves::Scatter { root, from, .. } if *root == me => from.at(to),
-            Moves::Gather { root, mine, .. } if *root == to => (0, *mine),
-            Moves::AllGather { blocks } => (0, blocks.at(me).1),
-            Moves::AllToAll { from, .. } => from.at(to),
-            _ => (0, 0),
-        }
-    }
-
-    /// What the member `me` gets from `from`.
-    pub(crate) fn takes(&self, me: u32, from: u32) -> Take {
-        let (at, len) = match self {
-            Moves::Broadcast { root, bytes } if *root == from && me != from => (0, *bytes),
-            Moves::Scatter { root, mine, .. } if *root == from => (0, *mine),
-            Moves::Gather { root, into, .. } if *root == me => into.at(from),
-            Moves::AllGather { blocks } => blocks.at(from),
-            Moves::AllToAll { into, .. } => into.at(from),
-            _ => (0, 0),
-        };
-        Take { from, at, len }
-    }
-
-    /// Length of the longest block, if every member knows it: then all can tell a small call.
-    pub(crate) fn known_longest(&self) -> Option<u64> {
-        match self {
-            Moves::Barrier => Some(0),
-            Moves::Broadcast { bytes, .. } => Some(*bytes),
-            Moves::Scatter {
-                from: Blocks::Equal(bytes),
-                ..
-            } => Some(*bytes),
-            Moves::Gather {
-                into: Blocks::Equal(bytes),
-                ..
-            } => Some(*bytes),
-            Moves::AllGather { blocks } => Some(blocks.longest()),
-            Moves::AllToAll {
-                from: Blocks::Equal(bytes),
-                ..
-            } => Some(*bytes),
-            _ => None,
-        }
-    }
-}
-
-/// A collective that combines, on vectors of `bytes` at each member; of a reduce-scatter they are `bytes`
-/// for each member.
+/// A collective that combines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Combine {
     Reduce { root: u32 },
@@ -156,6 +75,89 @@ impl Combine {
             Combine::Reduce { root } => root == rank,
             Combine::ExScan => rank > 0,
             _ => true,
+        }
+    }
+}
+
+/// What is combined.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Elements {
+    /// Bytes of the vector of each member; of a reduce-scatter, of its block for each member.
+    pub(crate) bytes: u64,
+    /// Bytes of an element.
+    pub(crate) size: u64,
+    pub(crate) commute: bool,
+}
+
+/// Bytes that a member gets: where they go, and how many.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Take {
+    pub(crate) at: u64,
+    pub(crate) len: u64,
+}
+
+impl Shape {
+    /// Whether a giver has another block for each taker; else all take the same.
+    pub(crate) fn apart(&self) -> bool {
+        match self {
+            Shape::Combines(combine, _) => *combine == Combine::ReduceScatter,
+            shape => matches!(shape, Shape::Scatter { .. } | Shape::AllToAll { .. }),
+        }
+    }
+
+    /// What the member `me` gives to `to`: offset and length.
+    #[inline]
+    pub(crate) fn gives(&self, me: u32, to: u32) -> (u64, u64) {
+        match self {
+            Shape::Broadcast { root, bytes } if *root == me => (0, *bytes),
+            Shape::Scatter { root, from, .. } if *root == me => from.at(to),
+            Shape::Gather { root, mine, .. } if *root == to => (0, *mine),
+            Shape::AllGather { blocks } => (0, blocks.at(me).1),
+            Shape::AllToAll { from, .. } => from.at(to),
+            Shape::Combines(Combine::ReduceScatter, elements) => {
+                (u64::from(to) * elements.bytes, elements.bytes)
+            }
+            Shape::Combines(_, elements) => (0, elements.bytes),
+            _ => (0, 0),
+        }
+    }
+
+    /// What the member `me` gets from `from`, before it is combined.
+    #[inline]
+    pub(crate) fn takes(&self, me: u32, from: u32) -> Take {
+        let (at, len) = match self {
+            Shape::Broadcast { root, bytes } if *root == from && me != from => (0, *bytes),
+            Shape::Scatter { root, mine, .. } if *root == from => (0, *mine),
+            Shape::Gather { root, into, .. } if *root == me => into.at(from),
+            Shape::AllGather { blocks } => blocks.at(from),
+            Shape::AllToAll { into, .. } => into.at(from),
+            Shape::Combines(_, elements) => (0, elements.bytes),
+            _ => (0, 0),
+        };
+        Take { at, len }
+    }
+
+    /// Length of the longest block, if every member knows it: then all can tell a small call.
+    #[inline]
+    pub(crate) fn known_longest(&self) -> Option<u64> {
+        match self {
+            Shape::Barrier => Some(0),
+            Shape::AllGather { blocks } => Some(blocks.longest()),
+            Shape::Combines(_, Elements { bytes, .. })
+            | Shape::Broadcast { bytes, .. }
+            | Shape::Scatter {
+                from: Blocks::Equal(bytes),
+                ..
+            }
+            | Shape::Gather {
+                into: Blocks::Equal(bytes),
+                ..
+            }
+            | Shape::AllToAll {
+                from: Blocks::Equal(bytes),
+                ..
+            } => Some(*bytes),
+            _ => None,
         }
     }
 }

@@ -345,16 +345,29 @@ impl Job {
             *value = value.take().or_else(&mut *done);
             value.is_some()
         };
+        let take = || look().then(|| done.borrow_mut().1.take()).flatten();
+        self.wait_stepping(what, whom, take, look)
+    }
+
+    /// As the fabric's: waits until `step` answers, which may use the fabric; what this unit has in flight goes on.
+    pub(crate) fn wait_stepping<V>(
+        &self,
+        what: &'static str,
+        whom: &[PeerId],
+        mut step: impl FnMut() -> Option<V>,
+        mut there: impl FnMut() -> bool,
+    ) -> samite_fabric::Result<V> {
         let step = || {
             self.step();
-            look().then(|| done.borrow_mut().1.take()).flatten()
+            step()
         };
-        self.fabric.wait_stepping(what, whom, step, look)
+        let there = || there() || self.collectives.is_ready();
+        self.fabric.wait_stepping(what, whom, step, there)
     }
 
     /// Moves on what this unit does for others while it waits.
     pub(crate) fn step(&self) {
-        self.collectives.step();
+        self.collectives.step(self);
         self.let_go();
         self.unfinished.step(&self.fabric);
     }
@@ -375,23 +388,18 @@ impl Job {
         let deadline = self.fabric.deadline();
         let mut kept = Some(value);
         let mut failed = None;
-        let step = || {
-            self.step();
-            match take(kept.take()?) {
-                Ok(value) => Some(Ok(value)),
-                Err(refused) => {
-                    let (value, error) = *refused;
-                    if self.may_end(&error) && waited.look(deadline) < deadline / 2 {
-                        (kept, failed) = (Some(value), Some(error));
-                        return None;
-                    }
-                    Some(Err(Box::new((value, error))))
+        let step = || match take(kept.take()?) {
+            Ok(value) => Some(Ok(value)),
+            Err(refused) => {
+                let (value, error) = *refused;
+                if self.may_end(&error) && waited.look(deadline) < deadline / 2 {
+                    (kept, failed) = (Some(value), Some(error));
+                    return None;
                 }
+                Some(Err(Box::new((value, error))))
             }
         };
-        let waited = self
-            .fabric
-            .wait_stepping("the users of a segment", &[], step, || false);
+        let waited = self.wait_stepping("the users of a segment", &[], step, || false);
         waited.unwrap_or_else(|late| match kept {
             Some(value) => Err(Box::new((value, failed.unwrap_or(late)))),
             None => unreachable!("it is kept while it is waited for"),

@@ -7,7 +7,7 @@ use samite_mem::SharedBytes;
 use std::ops::{Bound, RangeBounds};
 
 /// Elements of this unit's part of a shared segment.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Part<'a, T> {
     bytes: SharedBytes,
     pointer: GlobalPtr<T>,

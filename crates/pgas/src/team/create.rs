@@ -1,7 +1,7 @@
 //! How teams begin and end.
 
 use super::{Inner, Team, TeamId, Turns};
-use crate::collective::Kind;
+use crate::collective::{Block, Board};
 use crate::job::Job;
 use crate::{Error, Group, Result};
 use parking_lot::Mutex;
@@ -12,8 +12,34 @@ impl Team {
     /// The team of all units. Collective over the job.
     pub(crate) fn world(job: &Arc<Job>) -> Result<Team> {
         let team = Team::assemble(job, TeamId(0), Group::first(job.peers.len() as u32));
-        team.barrier()?;
+        let block = Block::new(job, &team.0.peers);
+        let mut words = vec![[0; 2]; job.peers.len()];
+        team.all_gather(&[block.words()], &mut words)?;
+        team.share(block, &words, &team)?;
         Ok(team)
+    }
+
+    /// Gives the team a board, if all its members map each other's memory. `words`: what they have said of their
+    /// blocks. Collective over `parent`.
+    fn share(&self, block: Block, words: &[[u64; 2]], parent: &Team) -> Result<()> {
+        let blocks = block.map(&self.0.job, words);
+        let mut mapped = vec![0; parent.size() as usize];
+        let told = parent.all_gather(&[u8::from(blocks.is_some())], &mut mapped);
+        if let Err(error) = told {
+            // Others may have heard of it.
+            block.leave_behind();
+            return Err(error);
+        }
+        let ranks = self.0.group.into_iter().map(|unit| parent.rank_of(unit));
+        let everybody = ranks.flatten().all(|rank| mapped[rank as usize] == 1);
+        if let Some(blocks) = blocks.filter(|_| everybody) {
+            // It is not set twice.
+            let _ = self
+                .0
+                .board
+                .set(Arc::new(Board::new(&self.0, block, &blocks)));
+        }
+        Ok(())
     }
 
     fn assemble(job: &Arc<Job>, id: TeamId, group: Group) -> Team {
@@ -54,14 +80,25 @@ impl Team {
             false => 0,
         };
         let proposal = (job.me.0 as u64) << 32 | number as u64;
-        let mut proposals = vec![0; self.size() as usize];
-        self.all_gather(&[proposal][..], &mut proposals[..])?;
-        let leader = group.members().first().and_then(|unit| self.rank_of(*unit));
-        let Some(leader) = leader.filter(|_| group.contains(job.me)) else {
+        let is_in = group.contains(job.me);
+        let peers: Vec<_> = group
+            .into_iter()
+            .map(|unit| job.peers[unit.index()])
+            .collect();
+        let block = Block::new(job, if is_in { &peers } else { &[] });
+        let [low, high] = block.words();
+        let mut all = vec![[0; 3]; self.size() as usize];
+        self.all_gather(&[[proposal, low, high]], &mut all)?;
+        let ranks = group.into_iter().filter_map(|unit| self.rank_of(unit));
+        let said: Vec<[u64; 3]> = ranks.map(|rank| all[rank as usize]).collect();
+        let Some([id, ..]) = said.first().filter(|_| is_in) else {
+            self.all_gather(&[0u8], &mut vec![0; self.size() as usize])?;
             return Ok(None);
         };
-        let id = TeamId(proposals[leader as usize]);
-        Ok(Some(Team::assemble(job, id, group.clone())))
+        let team = Team::assemble(job, TeamId(*id), group.clone());
+        let words: Vec<[u64; 2]> = said.iter().map(|[_, low, high]| [*low, *high]).collect();
+        team.share(block, &words, self)?;
+        Ok(Some(team))
     }
 
     /// Another team of the same members. Collective.
@@ -84,7 +121,7 @@ impl Team {
     /// Ends the team. Collective: when it returns nobody uses it any more. Dropping the last clone frees
     /// what it has here without asking the others.
     pub fn destroy(self) -> Result<()> {
-        self.meet_last(Kind::Barrier)?;
+        self.barrier()?;
         self.0.locks.lock().end();
         Ok(())
     }
@@ -93,8 +130,5 @@ impl Team {
 impl Drop for Inner {
     fn drop(&mut self) {
         self.job.teams.lock().remove(&self.id);
-        if let Some(Some(board)) = self.board.get() {
-            board.free(&self.job);
-        }
     }
 }

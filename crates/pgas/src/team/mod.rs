@@ -37,8 +37,8 @@ pub(crate) struct Inner {
     turns: Turns,
     /// Collectives that were called: their messages are told apart by it. Changed by whoever has the turn.
     pub(crate) calls: AtomicU64,
-    /// What its members share in memory; made by the first collective that can use it.
-    pub(crate) board: OnceLock<Option<Board>>,
+    /// What its members share in memory, if they map each other's.
+    pub(crate) board: OnceLock<Arc<Board>>,
     pub(crate) locks: Mutex<crate::lock::Table>,
 }
 

@@ -61,8 +61,8 @@ fn call(
     let end = into.len() - case.after;
     let target = into.part(end - gets..end)?;
     Ok(match case.kind {
-        Kind::Scatter => world.scatter_v(0, source, if me == 0 { &odd } else { &[] }, target),
-        Kind::Gather => world.gather_v(0, source, target, if me == 0 { &all } else { &[] }),
+        Kind::Scatter => world.scatter_v(0, source, if me == 0 { &odd[..] } else { &[] }, target),
+        Kind::Gather => world.gather_v(0, source, target, if me == 0 { &all[..] } else { &[] }),
         Kind::AllToAll => {
             world.all_to_all_v(source, if me == 0 { &odd } else { &all }, target, &all)
         }

@@ -2,8 +2,8 @@
 
 use crate::results::{Sample, compose};
 use samite_fabric::Fabric;
-use samite_pgas::{Operator, Pending, Pgas, Sum, Team};
-use samite_testkit::{Outcome, check, everywhere, same};
+use samite_pgas::{Error, Operator, Pending, Pgas, Segment, Sum, Team};
+use samite_testkit::{Outcome, check, everywhere, maps_all, same};
 
 fn filled<T: Sample>(rank: u64, count: u64) -> Vec<T> {
     (0..count).map(|index| T::at(rank, index)).collect()
@@ -148,6 +148,81 @@ everywhere!(waits_move_others_on, 3, |fabric, _| {
                 world.barrier()?;
             }
         }
+    }
+    Ok(world.barrier()?)
+});
+
+// The forms of a collective match: each member chooses anew, and calls are in flight behind others.
+everywhere!(with_blocking_ones, 3, |fabric, _| {
+    let pgas = Pgas::new(fabric)?;
+    let (world, me) = (pgas.world(), u64::from(pgas.me().0));
+    for round in 0..12 {
+        for count in [1, 6000] {
+            let mine = vec![me + round; count];
+            let expected = vec![3 + 3 * round; count];
+            let (mut sum, mut all) = (vec![0; count], vec![0; 3 * count]);
+            let waits = |call: u64| (me + round + call).is_multiple_of(2);
+            let early = (!waits(0)).then(|| world.iall_reduce(mine.clone(), Sum));
+            if early.is_none() {
+                world.all_reduce(&mine, &mut sum, Sum)?;
+            }
+            let later = (!waits(1)).then(|| world.iall_gather(mine.clone()));
+            if later.is_none() {
+                world.all_gather(&mine, &mut all)?;
+            }
+            if let Some(later) = later {
+                all = later?.wait()?;
+            }
+            if let Some(early) = early {
+                sum = early?.wait()?;
+            }
+            same!(sum, expected);
+            let gathered = (0..3).flat_map(|rank| vec![rank + round; count]);
+            check!(all == gathered.collect::<Vec<u64>>(), "round {round}");
+        }
+    }
+    Ok(world.barrier()?)
+});
+
+// Parts of symmetric memory are read and written where they are.
+everywhere!(in_symmetric_memory, 3, |fabric, _| {
+    let pgas = Pgas::new(fabric)?;
+    let (world, me) = (pgas.world(), u64::from(pgas.me().0));
+    for count in [5, 9000] {
+        let (from, into) = (
+            world.allocate::<u64>(count)?,
+            world.allocate::<u64>(3 * count)?,
+        );
+        let local = |part: &Segment<u64>, len: u64| -> Outcome<Vec<u64>> {
+            let mut found = vec![0; len as usize];
+            part.read_local(0, &mut found)?;
+            Ok(found)
+        };
+        from.write_local(0, &filled::<u64>(me, count))?;
+        world.barrier()?;
+        let used = fabric.shared_bytes();
+        let gather = world.iall_gather((from.part(..)?, into.part(..)?))?;
+        gather.wait()?;
+        let all: Vec<u64> = (0..3).flat_map(|rank| filled(rank, count)).collect();
+        check!(local(&into, 3 * count)? == all, "all-gather of {count}");
+        let broadcast = world.ibroadcast(2, into.part(..count)?)?;
+        let sum = world.iall_reduce((from.part(..)?, into.part(count..2 * count)?), Sum)?;
+        sum.wait()?;
+        broadcast.wait()?;
+        // Who is done has not told the others.
+        world.barrier()?;
+        let got = local(&into, 2 * count)?;
+        check!(got[..count as usize] == all[..count as usize], "{count}");
+        let sums = (0..count).map(|i| (0..3).map(|rank| u64::at(rank, i)).sum::<u64>());
+        let sums: Vec<u64> = sums.collect();
+        check!(got[count as usize..] == sums, "all-reduce of {count}");
+        let staged = fabric.shared_bytes() - used;
+        check!(!maps_all(fabric) || staged < 1 << 16, "{staged} bytes");
+        // In place, which takes a copy.
+        world.iall_reduce(from.part(..)?, Sum)?.wait()?;
+        check!(local(&from, count)? == sums, "in place, of {count}");
+        let short = world.iall_gather((from.part(..)?, into.part(..count)?));
+        check!(matches!(short, Err(Error::WrongLength { .. })), "{short:?}");
     }
     Ok(world.barrier()?)
 });

@@ -2,7 +2,8 @@
 
 use samite_fabric::{Fabric, Mask};
 use samite_pgas::{
-    Elem, Error, Located, MaxLoc, MinLoc, Op, Operator, Pgas, Segment, Source, Sum, Target, Team,
+    Counts, Elem, Error, Located, MaxLoc, MinLoc, Op, Operator, Pgas, Segment, Source, Sum, Target,
+    Team,
 };
 use samite_testkit::{Outcome, check, everywhere, same, units};
 
@@ -18,7 +19,7 @@ macro_rules! numbers {
         }
     })+ };
 }
-numbers!(u8 i16 u32 f32 i64 f64);
+numbers!(u8 i16 u32 f32 i64 u64 f64);
 
 impl Sample for [u64; 3] {
     fn at(rank: u64, index: u64) -> Self {
@@ -363,6 +364,78 @@ everywhere!(in_place, 3, |fabric, _| {
                 "{count} {shift}"
             );
         }
+    }
+    Ok(world.barrier()?)
+});
+
+// Blocks that lie anywhere in a buffer: what is between them stays as it is.
+everywhere!(blocks_apart, 3, |fabric, _| {
+    let pgas = Pgas::new(fabric)?;
+    let (world, me) = (pgas.world(), u64::from(pgas.me().0));
+    for count in [2, 7000] {
+        // Backwards, with gaps; rank `r` has `count + r` elements.
+        let counts: Vec<u64> = (0..3).map(|rank| count + rank).collect();
+        let starts = [2 * count + 20, count + 10, 1];
+        let total = 3 * count + 40;
+        let blocks = Counts::at(&counts, &starts);
+        let mine: Vec<u64> = filled(me, count + me);
+        let laid = |block: &dyn Fn(u64) -> Vec<u64>| {
+            let mut all = vec![7; total as usize];
+            for rank in 0..3 {
+                let at = starts[rank as usize] as usize;
+                let block = block(rank);
+                all[at..at + block.len()].copy_from_slice(&block);
+            }
+            all
+        };
+        let of_all = |rank| filled(rank, count + rank);
+        let segment = world.allocate::<u64>(total)?;
+        for in_place in [false, true] {
+            let mut got = vec![7; total as usize];
+            segment.write_local(0, &got)?;
+            world.barrier()?;
+            let into = match in_place {
+                true => Target::Part(segment.part(..)?),
+                false => Target::from(&mut got),
+            };
+            world.all_gather_v(&mine, into, blocks)?;
+            if in_place {
+                segment.read_local(0, &mut got)?;
+            }
+            check!(got == laid(&of_all), "all_gather_v of {count}, {in_place}");
+        }
+        let root = 1;
+        let mut got = vec![7; total as usize];
+        world.gather_v(root, &mine, &mut got, blocks)?;
+        let nothing = |_: u64| Vec::new();
+        let expected = if me == 1 {
+            laid(&of_all)
+        } else {
+            laid(&nothing)
+        };
+        check!(got == expected, "gather_v of {count}");
+        let mut back = vec![0; mine.len()];
+        let given: &[u64] = if me == 1 { &got } else { &[] };
+        world.scatter_v(root, given, blocks, &mut back)?;
+        check!(back == mine, "scatter_v of {count}");
+        // Each gives everybody the block of its rank.
+        let own = vec![count + me; 3];
+        let source = laid(&of_all);
+        let mut got = vec![7; total as usize + 6];
+        let spread: Vec<u64> = (0..3).map(|rank| rank * (count + me + 2)).collect();
+        world.all_to_all_v(&source, blocks, &mut got, Counts::at(&own, &spread))?;
+        for (rank, at) in spread.iter().enumerate() {
+            let block = &got[*at as usize..][..own[0] as usize];
+            check!(block == mine, "all_to_all_v of {count}, from {rank}");
+            check!(got[*at as usize + block.len()] == 7, "a gap of {count}");
+        }
+        let far = [0, 10, total];
+        let into = &mut got[..total as usize];
+        let answer = world.all_gather_v(&mine, into, Counts::at(&counts, &far));
+        check!(
+            matches!(answer, Err(Error::WrongLength { .. })),
+            "{answer:?}"
+        );
     }
     Ok(world.barrier()?)
 });

@@ -11,55 +11,48 @@
 //! be any rank. Where two members compute the same thing they do it in the same order, so that all of
 //! them get the same bits.
 
-use super::{Builder, INPUT, OUTPUT, Schedule, shares, span};
-use crate::collective::shape::Combine;
+use super::{Builder, INPUT, Memory, OUTPUT, Term, shares, span};
+use crate::collective::shape::{Combine, Elements};
 
 /// From here on the time of a message is that of its bytes.
 const MANY: u64 = 32 << 10;
 
-/// What the member `rank` of `size` does. `bytes` of elements of `element` bytes.
-pub(crate) fn combines(
-    combine: Combine,
-    (rank, size): (u32, u32),
-    (bytes, element): (u64, u64),
-    commutes: bool,
-) -> Schedule {
-    let mut builder = Builder::new(rank, size);
-    let many = bytes >= MANY && size > 2;
-    let share = shares(bytes, element, size);
-    match combine {
-        Combine::Reduce { root } if many => {
-            let parts = builder.scratch(share(rank).1);
-            builder.reduce_scatter(&share, (parts, 0));
-            if rank == root {
-                for by in 1..size {
-                    let from = builder.up(by);
-                    let (at, len) = share(from);
-                    builder.recv(from, span(OUTPUT, at, len));
-                }
-                let (at, len) = share(rank);
-                builder.copy(span(parts, 0, len), span(OUTPUT, at, len));
-            } else {
-                builder.send(root, span(parts, 0, share(rank).1));
-            }
-            builder.fence();
-        }
-        Combine::Reduce { root } => builder.reduce_tree(root, bytes, commutes),
-        Combine::AllReduce if many => {
-            builder.reduce_scatter(&share, (OUTPUT, share(rank).0));
-            builder.ring(share);
-        }
-        Combine::AllReduce => builder.double(bytes),
-        Combine::ReduceScatter => {
-            builder.reduce_scatter(&|rank| (u64::from(rank) * bytes, bytes), (OUTPUT, 0));
-        }
-        Combine::Scan => builder.scan(bytes, false),
-        Combine::ExScan => builder.scan(bytes, true),
-    }
-    builder.schedule
-}
-
 impl Builder {
+    pub(super) fn combines(&mut self, combine: Combine, elements: Elements) {
+        let (rank, size, bytes) = (self.rank, self.size, elements.bytes);
+        let many = bytes >= MANY && size > 2;
+        let share = shares(bytes, elements.size, size);
+        match combine {
+            Combine::Reduce { root } if many => {
+                let parts = self.scratch(share(rank).1);
+                self.reduce_scatter(&share, (parts, 0));
+                if rank == root {
+                    for by in 1..size {
+                        let from = self.up(by);
+                        let (at, len) = share(from);
+                        self.recv(from, span(OUTPUT, at, len));
+                    }
+                    let (at, len) = share(rank);
+                    self.copy(span(parts, 0, len), span(OUTPUT, at, len));
+                } else {
+                    self.send(root, span(parts, 0, share(rank).1));
+                }
+                self.fence();
+            }
+            Combine::Reduce { root } => self.reduce_tree(root, bytes, elements.commute),
+            Combine::AllReduce if many => {
+                self.reduce_scatter(&share, (OUTPUT, share(rank).0));
+                self.ring(share);
+            }
+            Combine::AllReduce => self.double(bytes),
+            Combine::ReduceScatter => {
+                self.reduce_scatter(&|rank| (u64::from(rank) * bytes, bytes), (OUTPUT, 0));
+            }
+            Combine::Scan => self.scan(bytes, false),
+            Combine::ExScan => self.scan(bytes, true),
+        }
+    }
+
     fn reduce_tree(&mut self, root: u32, bytes: u64, commutes: bool) {
         // Strictly by rank only the rank 0 can be the root of the tree.
         let top = if commutes { root } else { 0 };
@@ -77,7 +70,7 @@ impl Builder {
             if place + mask < self.size {
                 self.recv(self.up(mask), more);
                 self.fence();
-                self.combine(more, sum, false);
+                self.append(more, sum);
             }
             mask *= 2;
         }
@@ -109,7 +102,7 @@ impl Builder {
         if paired {
             self.recv(self.rank - 1, more);
             self.fence();
-            self.combine(more, sum, true);
+            self.prepend(more, sum);
         }
         let place = match paired {
             true => self.rank / 2,
@@ -125,7 +118,10 @@ impl Builder {
             self.recv(rank_of(partner), more);
             self.send(rank_of(partner), sum);
             self.fence();
-            self.combine(more, sum, partner < place);
+            match partner < place {
+                true => self.prepend(more, sum),
+                false => self.append(more, sum),
+            }
             mask *= 2;
         }
         if paired {
@@ -136,7 +132,7 @@ impl Builder {
 
     /// Each member gets its block of everybody and combines them by rank, into the memory and offset
     /// `into`.
-    fn reduce_scatter(&mut self, block: &impl Fn(u32) -> (u64, u64), into: (u8, u64)) {
+    fn reduce_scatter(&mut self, block: &impl Fn(u32) -> (u64, u64), into: (Memory, u64)) {
         let (at, len) = block(self.rank);
         let blocks = self.scratch(u64::from(self.size) * len);
         for by in 1..self.size {
@@ -146,17 +142,13 @@ impl Builder {
             self.send(there, span(INPUT, at, len));
             self.fence();
         }
-        let into = span(into.0, into.1, len);
-        for rank in 0..self.size {
-            let with = match rank == self.rank {
-                true => span(INPUT, at, len),
-                false => span(blocks, u64::from(rank) * len, len),
-            };
-            match rank {
-                0 => self.copy(with, into),
-                _ => self.combine(with, into, false),
-            }
-        }
+        let all = (0..self.size).map(|rank| match rank == self.rank {
+            true => span(INPUT, at, len),
+            false => span(blocks, u64::from(rank) * len, len),
+        });
+        let into = Term::Give(span(into.0, into.1, len));
+        let terms: Vec<Term> = all.map(Term::Take).chain([into]).collect();
+        self.combine(terms);
     }
 
     /// After the round with distance `d` a member has combined the `2d` ranks up to itself.
@@ -181,10 +173,10 @@ impl Builder {
             if below {
                 match (exclusive, distance) {
                     (true, 1) => self.copy(more, result),
-                    (true, _) => self.combine(more, result, true),
+                    (true, _) => self.prepend(more, result),
                     (false, _) => {}
                 }
-                self.combine(more, sum, true);
+                self.prepend(more, sum);
             }
             distance *= 2;
         }

@@ -12,48 +12,54 @@
 //! what goes from the one to the other, a barrier comes last: if they do not agree, nobody has ended by then,
 //! and all members hear of it.
 
-use super::{Builder, INPUT, OUTPUT, Schedule, span};
-use crate::collective::shape::{Blocks, Moves};
+use super::{Builder, INPUT, OUTPUT, Span, Step, span};
+use crate::collective::shape::{Blocks, Shape};
 
 /// From here on the time of a message is that of its bytes.
 const MANY: u64 = 32 << 10;
 /// Blocks of an all-to-all that are worth being copied log P times.
 const TINY: u64 = 256;
 
-/// What the member `rank` of `size` does.
-pub(crate) fn moves(moves: &Moves, rank: u32, size: u32) -> Schedule {
-    let mut builder = Builder::new(rank, size);
-    match moves {
-        Moves::Barrier => builder.barrier(),
-        Moves::Broadcast { root, bytes } => builder.broadcast(*root, *bytes),
-        Moves::Scatter { root, from, mine } => match from {
-            Blocks::Equal(bytes) if *bytes < MANY => builder.scatter_tree(*root, *bytes),
-            _ => builder.scatter_each(*root, from, *mine),
-        },
-        Moves::Gather { root, into, mine } => match into {
-            Blocks::Equal(bytes) if *bytes < MANY => builder.gather_tree(*root, *bytes),
-            _ => builder.gather_each(*root, into, *mine),
-        },
-        Moves::AllGather { blocks } => match blocks {
-            Blocks::Equal(bytes) if *bytes < MANY => builder.all_gather_bruck(*bytes),
-            _ => {
-                let (at, len) = blocks.at(rank);
-                builder.copy(span(INPUT, 0, len), span(OUTPUT, at, len));
-                builder.ring(|rank| blocks.at(rank));
-            }
-        },
-        Moves::AllToAll { from, into } => match from {
-            Blocks::Equal(bytes) if *bytes <= TINY && size > 4 => builder.all_to_all_bruck(*bytes),
-            _ => builder.pairwise(from, into),
-        },
-    }
-    if moves.known_longest().is_none() {
-        builder.barrier();
-    }
-    builder.schedule
-}
-
 impl Builder {
+    pub(super) fn moves(&mut self, shape: &Shape) {
+        match shape {
+            Shape::Combines(combine, elements) => self.combines(*combine, *elements),
+            Shape::Barrier => self.barrier(),
+            Shape::Broadcast { root, bytes } => self.broadcast(*root, *bytes),
+            Shape::Scatter { root, from, mine } => match from {
+                Blocks::Equal(bytes) if *bytes < MANY => self.scatter_tree(*root, *bytes),
+                _ => self.scatter_each(*root, from, *mine),
+            },
+            Shape::Gather { root, into, mine } => match into {
+                Blocks::Equal(bytes) if *bytes < MANY => {
+                    self.scatter_tree(*root, *bytes);
+                    self.mirror();
+                }
+                _ => {
+                    self.scatter_each(*root, into, *mine);
+                    self.mirror();
+                }
+            },
+            Shape::AllGather { blocks } => match blocks {
+                Blocks::Equal(bytes) if *bytes < MANY => self.all_gather_bruck(*bytes),
+                _ => {
+                    let (at, len) = blocks.at(self.rank);
+                    self.copy(span(INPUT, 0, len), span(OUTPUT, at, len));
+                    self.ring(|rank| blocks.at(rank));
+                }
+            },
+            Shape::AllToAll { from, into } => match from {
+                Blocks::Equal(bytes) if *bytes <= TINY && self.size > 4 => {
+                    self.all_to_all_bruck(*bytes);
+                }
+                _ => self.pairwise(from, into),
+            },
+        }
+        if shape.known_longest().is_none() {
+            self.barrier();
+        }
+    }
+
     fn barrier(&mut self) {
         let nothing = span(INPUT, 0, 0);
         let mut distance = 1;
@@ -65,17 +71,17 @@ impl Builder {
         }
     }
 
-    /// The root's bytes lie in its output.
     fn broadcast(&mut self, root: u32, bytes: u64) {
         let place = self.down(root);
+        let memory = if place == 0 { INPUT } else { OUTPUT };
         if bytes < MANY || self.size == 2 {
-            return self.broadcast_tree(root, place, span(OUTPUT, 0, bytes));
+            return self.broadcast_tree(root, place, span(memory, 0, bytes));
         }
         // Parts by place; the root has all of them.
         let part = super::shares(bytes, 1, self.size);
         let here = |place: u32| {
             let (at, len) = part(place);
-            span(OUTPUT, at, len)
+            span(memory, at, len)
         };
         if place == 0 {
             for to in 1..self.size {
@@ -136,8 +142,8 @@ impl Builder {
                 (place - mask + root) % self.size,
                 span(tree, 0, count * bytes),
             );
-            self.fence();
         }
+        self.fence();
         while mask > 1 {
             mask /= 2;
             if place + mask < self.size {
@@ -167,51 +173,35 @@ impl Builder {
         self.fence();
     }
 
-    /// The tree of the scatter, upwards.
-    fn gather_tree(&mut self, root: u32, bytes: u64) {
-        let place = self.down(root);
-        let mut mask = 1;
-        while mask < self.size && place & mask == 0 {
-            mask *= 2;
-        }
-        let count = u64::from(mask.min(self.size - place));
-        let tree = self.scratch(count * bytes);
-        self.copy(span(INPUT, 0, bytes), span(tree, 0, bytes));
-        let mut below = 1;
-        while below < mask && place + below < self.size {
-            let count = u64::from(below.min(self.size - place - below));
-            self.recv(
-                self.up(below),
-                span(tree, u64::from(below) * bytes, count * bytes),
-            );
-            below *= 2;
-        }
-        self.fence();
-        if place != 0 {
-            self.send(
-                (place - mask + root) % self.size,
-                span(tree, 0, count * bytes),
-            );
-            return self.fence();
-        }
-        let (before, after) = (u64::from(root) * bytes, u64::from(self.size - root) * bytes);
-        self.copy(span(tree, 0, after), span(OUTPUT, before, after));
-        self.copy(span(tree, after, before), span(OUTPUT, 0, before));
-    }
-
-    fn gather_each(&mut self, root: u32, into: &Blocks, mine: u64) {
-        if self.rank != root {
-            self.send(root, span(INPUT, 0, mine));
-            return self.fence();
-        }
-        for by in 1..self.size {
-            let from = self.up(by);
-            let (at, len) = into.at(from);
-            self.recv(from, span(OUTPUT, at, len));
-        }
-        let (at, len) = into.at(root);
-        self.copy(span(INPUT, 0, len), span(OUTPUT, at, len));
-        self.fence();
+    /// What was built so far backwards, in time and direction: a scatter becomes a gather.
+    fn mirror(&mut self) {
+        let end = |span: Span| match span.memory {
+            INPUT => Span {
+                memory: OUTPUT,
+                ..span
+            },
+            OUTPUT => Span {
+                memory: INPUT,
+                ..span
+            },
+            _ => span,
+        };
+        let steps = self.schedule.steps.iter().rev().map(|step| match *step {
+            Step::Send { to, from } => Step::Recv {
+                from: to,
+                into: end(from),
+            },
+            Step::Recv { from, into } => Step::Send {
+                to: from,
+                from: end(into),
+            },
+            Step::Copy { from, into } => Step::Copy {
+                from: end(into),
+                into: end(from),
+            },
+            other => other,
+        });
+        self.schedule.steps = steps.chain([Step::Fence]).collect();
     }
 
     /// Every round doubles what everybody has, in the order of the ring from itself on.

@@ -1,175 +1,332 @@
-//! All members of a team in one loop: schedules are data, so a model can run them for any size, root and
-//! order of execution, and look for what is missing, left over or touched while it is in flight.
+//! All members of a team in one loop: schedules are data, so a model can run them for any size, root, place of the
+//! buffers and order of execution, on both links, and look for what is missing, left over or touched by two at the
+//! same time.
 
-use super::{INPUT, OUTPUT, Schedule, Span, Step, combines, moves};
-use crate::collective::shape::{Blocks, Combine, Moves};
+use super::plan::{Own, Plan, Told};
+use super::{INPUT, Memory, Schedule, Span, Step, Term, messages};
+use crate::collective::shape::{Blocks, Combine, Elements, Shape};
 use proptest::prelude::*;
 use std::collections::{HashMap, VecDeque};
+use std::ops::Range;
 
 /// Combines bytes in an order that matters.
 type Combiner = fn(&[u8], &[u8]) -> Vec<u8>;
 
+/// Bytes of a member's memory: whose, which, and where.
+type Place = (u32, Memory, Range<u64>);
+
+/// One member, and on flags what it plans.
 struct Member {
     rank: u32,
     schedule: Schedule,
     next: usize,
-    memory: Vec<Vec<u8>>,
+    plan: Option<Plan>,
+    /// In a meeting, after which members may touch each other's memory.
+    meeting: Option<bool>,
+    touching: bool,
     sending: Vec<Span>,
     receiving: Vec<(u32, Span)>,
 }
 
-#[derive(Default)]
-struct Network(HashMap<(u32, u32), VecDeque<Vec<u8>>>);
+struct World {
+    /// By rank.
+    memory: Vec<HashMap<Memory, Vec<u8>>>,
+    /// By rank: whether input and output are reached by the others.
+    in_place: Vec<(bool, bool)>,
+    messages: HashMap<(u32, u32), VecDeque<Vec<u8>>>,
+    /// By rank: how many meetings it has come to.
+    meetings: Vec<usize>,
+    /// By rank, what it has told to each.
+    told: Vec<Vec<Told>>,
+    /// What was touched since each meeting: by whom, and whether it wrote.
+    touched: Vec<Vec<(Place, u32, bool)>>,
+    combiner: Combiner,
+}
+
+impl World {
+    fn place(&self, by: u32, span: Span) -> Place {
+        let in_place = |rank: u32| self.in_place[rank as usize];
+        let (whose, memory) = match span.memory {
+            Memory::From(rank) if in_place(rank).0 => (rank, Memory::Input),
+            Memory::Into(rank) if in_place(rank).1 => (rank, Memory::Output),
+            Memory::From(rank) | Memory::Into(rank) => (rank, super::STAGING),
+            Memory::Private(rank) => (rank, Memory::Input),
+            own => (by, own),
+        };
+        (whose, memory, span.offset..span.offset + span.len)
+    }
+
+    /// No two touch the same byte between two meetings, unless both read.
+    fn touch(&mut self, member: &Member, span: Span, writes: bool) -> Place {
+        let by = member.rank;
+        let (whose, memory, range) = self.place(by, span);
+        assert!(
+            member.touching || whose == by,
+            "{by} touches {span:?} too late"
+        );
+        let touched = &mut self.touched[self.meetings[by as usize]];
+        let clash = touched.iter().find(|((owner, of, other), who, wrote)| {
+            let overlap = range.start < other.end && other.start < range.end;
+            (*owner, *of) == (whose, memory) && overlap && *who != by && (writes || *wrote)
+        });
+        assert_eq!(clash, None, "rank {by} touches {span:?} at the same time");
+        if member.plan.is_some() {
+            touched.push(((whose, memory, range.clone()), by, writes));
+        }
+        (whose, memory, range)
+    }
+
+    fn read(&mut self, member: &Member, span: Span) -> Vec<u8> {
+        let receiving = member
+            .receiving
+            .iter()
+            .find(|(_, into)| overlap(span, *into));
+        assert_eq!(receiving, None, "{} reads {span:?} too early", member.rank);
+        let (whose, memory, range) = self.touch(member, span, false);
+        let memory = self.memory[whose as usize].entry(memory).or_default();
+        memory[range.start as usize..range.end as usize].to_vec()
+    }
+
+    fn write(&mut self, member: &Member, span: Span, bytes: &[u8]) {
+        member.may_write(span);
+        assert_eq!(span.len, bytes.len() as u64);
+        let (whose, memory, range) = self.touch(member, span, true);
+        let memory = self.memory[whose as usize].entry(memory).or_default();
+        memory[range.start as usize..range.end as usize].copy_from_slice(bytes);
+    }
+}
 
 fn overlap(a: Span, b: Span) -> bool {
     a.memory == b.memory && a.offset < b.offset + b.len && b.offset < a.offset + a.len
 }
 
 impl Member {
-    fn bytes(&self, span: Span) -> &[u8] {
-        &self.memory[span.memory as usize][span.offset as usize..][..span.len as usize]
+    fn new(rank: u32, schedule: Schedule, plan: Option<Plan>) -> Member {
+        Member {
+            rank,
+            schedule,
+            next: 0,
+            plan,
+            meeting: None,
+            touching: false,
+            sending: Vec::new(),
+            receiving: Vec::new(),
+        }
     }
 
-    /// Nobody else may write what is read here.
-    fn reads(&self, span: Span) {
-        let clash = self.receiving.iter().find(|(_, into)| overlap(span, *into));
-        assert_eq!(clash, None, "rank {} reads {span:?} too early", self.rank);
-    }
-
-    fn writes(&self, span: Span) {
-        self.reads(span);
-        let clash = self.sending.iter().find(|from| overlap(span, **from));
+    fn may_write(&self, span: Span) {
+        let mut in_flight = self
+            .receiving
+            .iter()
+            .map(|(_, into)| into)
+            .chain(&self.sending);
+        let clash = in_flight.find(|other| overlap(span, **other));
         assert_eq!(clash, None, "rank {} writes {span:?} too early", self.rank);
     }
 
-    fn write(&mut self, span: Span, bytes: &[u8]) {
-        assert_eq!(span.len, bytes.len() as u64);
-        let memory = &mut self.memory[span.memory as usize];
-        memory[span.offset as usize..][..bytes.len()].copy_from_slice(bytes);
+    fn has_ended(&self) -> bool {
+        let in_flight = !self.receiving.is_empty() || !self.sending.is_empty();
+        self.next == self.schedule.steps.len() && self.meeting.is_none() && !in_flight
     }
 
     /// Takes a step, unless it has to wait.
-    fn step(&mut self, network: &mut Network, combiner: Combiner) -> bool {
+    fn step(&mut self, world: &mut World) -> bool {
+        if let Some(touching) = self.meeting {
+            return self.meet(world, touching);
+        }
         let step = self.schedule.steps.get(self.next).copied();
-        let Some(step) = step.or_else(|| self.in_flight().then_some(Step::Fence)) else {
-            return false;
+        let Some(step) = step.or_else(|| (!self.has_ended()).then_some(Step::Fence)) else {
+            return self.go_on(world);
         };
         match step {
             Step::Send { to, from } => {
-                self.reads(from);
+                let bytes = world.read(self, from);
                 self.sending.push(from);
-                let bytes = self.bytes(from).to_vec();
-                network
-                    .0
-                    .entry((self.rank, to))
-                    .or_default()
-                    .push_back(bytes);
+                let queue = world.messages.entry((self.rank, to)).or_default();
+                queue.push_back(bytes);
             }
             Step::Recv { from, into } => {
-                self.writes(into);
+                self.may_write(into);
                 self.receiving.push((from, into));
             }
             Step::Copy { from, into } => {
-                self.reads(from);
-                self.writes(into);
-                let bytes = self.bytes(from).to_vec();
-                self.write(into, &bytes);
+                let bytes = world.read(self, from);
+                world.write(self, into, &bytes);
             }
-            Step::Combine {
-                with,
-                into,
-                with_first,
-            } => {
-                self.reads(with);
-                self.writes(into);
-                let (with, old) = (self.bytes(with), self.bytes(into));
-                let combined = match with_first {
-                    true => combiner(with, old),
-                    false => combiner(old, with),
-                };
-                self.write(into, &combined);
-            }
-            Step::Fence => {
-                // Messages of a pair come in order, of different ones in any order.
-                let mut at = 0;
-                while let Some((from, into)) = self.receiving.get(at).copied() {
-                    let earlier = self.receiving[..at].iter().any(|(rank, _)| *rank == from);
-                    let queue = network.0.entry((from, self.rank)).or_default();
-                    match queue.pop_front_if(|_| !earlier) {
-                        Some(bytes) => {
-                            self.receiving.remove(at);
-                            self.write(into, &bytes);
+            Step::Combine { first, terms } => {
+                let mut sum = None;
+                for term in &self.schedule.terms[first..first + terms] {
+                    match (*term, sum.take()) {
+                        (Term::Take(from), None) => sum = Some(world.read(self, from)),
+                        (Term::Take(from), Some(before)) => {
+                            let with = world.read(self, from);
+                            sum = Some((world.combiner)(&before, &with));
                         }
-                        None => at += 1,
+                        (Term::Give(into), result) => {
+                            world.write(self, into, result.as_deref().unwrap_or_default());
+                            sum = result;
+                        }
                     }
                 }
-                if !self.receiving.is_empty() {
+            }
+            Step::Fence => {
+                if !self.fence(world) {
                     return false;
                 }
-                self.sending.clear();
+            }
+            Step::Meet { touching } => {
+                world.meetings[self.rank as usize] += 1;
+                self.meeting = Some(touching);
             }
         }
-        self.next += 1;
+        self.next = (self.next + 1).min(self.schedule.steps.len());
         true
     }
 
-    fn in_flight(&self) -> bool {
-        !self.receiving.is_empty() || !self.sending.is_empty()
+    /// Messages of a pair come in order, of different ones in any order.
+    fn fence(&mut self, world: &mut World) -> bool {
+        let mut at = 0;
+        while let Some((from, into)) = self.receiving.get(at).copied() {
+            let earlier = self.receiving[..at].iter().any(|(rank, _)| *rank == from);
+            let queue = world.messages.entry((from, self.rank)).or_default();
+            match queue.pop_front_if(|_| !earlier) {
+                Some(bytes) => {
+                    self.receiving.remove(at);
+                    let sending = std::mem::take(&mut self.sending);
+                    world.write(self, into, &bytes);
+                    self.sending = sending;
+                }
+                None => at += 1,
+            }
+        }
+        let has_all = self.receiving.is_empty();
+        self.sending.retain(|_| !has_all);
+        has_all
     }
+
+    /// Leaves a meeting, if all are there.
+    fn meet(&mut self, world: &World, touching: bool) -> bool {
+        let meetings = world.meetings[self.rank as usize];
+        if world.meetings.iter().any(|other| *other < meetings) {
+            return false;
+        }
+        (self.meeting, self.touching) = (None, touching);
+        if let Some(plan) = self.plan.as_mut().filter(|_| meetings == 1) {
+            let told = world.told.iter().map(|to| to[self.rank as usize]);
+            assert_eq!(plan.learn(told.collect()), Ok(()));
+        }
+        true
+    }
+
+    /// The next steps of a plan.
+    fn go_on(&mut self, world: &World) -> bool {
+        let has_met = world.meetings[self.rank as usize] > 0;
+        let next = self.plan.as_mut().filter(|_| has_met).and_then(Plan::next);
+        let is_more = next.is_some();
+        if let Some(schedule) = next {
+            (self.schedule, self.next) = (schedule, 0);
+        }
+        is_more
+    }
+}
+
+/// How the members are linked.
+#[derive(Clone, Copy, Debug)]
+enum Link {
+    Messages,
+    /// A bit for each buffer that is in place, and whether the kernel copies.
+    Flags {
+        in_place: u64,
+        private: bool,
+    },
+}
+
+fn links() -> impl Strategy<Value = Link> {
+    let flags = |(in_place, private)| Link::Flags { in_place, private };
+    let some = (
+        prop_oneof![Just(0), Just(u64::MAX), any::<u64>()],
+        any::<bool>(),
+    );
+    prop_oneof![Just(Link::Messages), some.prop_map(flags)]
 }
 
 /// Runs everybody to the end, in an order that `seed` chooses; the outputs.
 fn run(
-    schedules: Vec<Schedule>,
+    link: Link,
+    shapes: &[Shape],
     inputs: Vec<Vec<u8>>,
     outputs: Vec<Vec<u8>>,
-    combiner: Combiner,
-    seed: u64,
+    (combiner, seed): (Combiner, u64),
 ) -> Vec<Vec<u8>> {
+    let size = shapes.len() as u32;
     let memories = inputs.into_iter().zip(outputs);
-    let mut members: Vec<Member> = (0..)
-        .zip(schedules)
-        .zip(memories)
-        .map(|((rank, schedule), (input, output))| {
-            let scratch = schedule
-                .scratch
-                .iter()
-                .map(|bytes| vec![0xee; *bytes as usize]);
-            Member {
-                rank,
-                memory: [input, output].into_iter().chain(scratch).collect(),
-                schedule,
-                next: 0,
-                sending: Vec::new(),
-                receiving: Vec::new(),
+    let memories =
+        memories.map(|(input, output)| [(Memory::Input, input), (Memory::Output, output)]);
+    let mut world = World {
+        memory: memories.map(HashMap::from).collect(),
+        in_place: Vec::new(),
+        messages: HashMap::new(),
+        meetings: vec![0; shapes.len()],
+        told: Vec::new(),
+        touched: vec![Vec::new(); 10_000],
+        combiner,
+    };
+    let mut members: Vec<Member> = Vec::new();
+    for (rank, shape) in (0..).zip(shapes) {
+        let memory = &mut world.memory[rank as usize];
+        let mut add = |number: u8, bytes: u64| {
+            memory.insert(Memory::Scratch(number), vec![0xee; bytes as usize]);
+        };
+        let Link::Flags { in_place, private } = link else {
+            let schedule = messages(shape, rank, size);
+            for (number, bytes) in (0..).zip(&schedule.scratch) {
+                add(number, *bytes);
             }
-        })
-        .collect();
-    let mut network = Network::default();
+            members.push(Member::new(rank, schedule, None));
+            world.in_place.push((false, false));
+            continue;
+        };
+        // A broadcast has one buffer at each.
+        let has = |gives| match shape {
+            Shape::Broadcast { root, .. } => (*root == rank) == gives,
+            _ => true,
+        };
+        let bits = in_place >> (2 * rank);
+        let own = Own {
+            rank,
+            size,
+            input_in_place: bits & 1 != 0 && has(true),
+            output_in_place: bits & 2 != 0 && has(false),
+        };
+        let mut plan = Plan::new(shape.clone(), own, |bytes| private && bytes >= 100);
+        add(0, plan.staging().unwrap_or(0));
+        let mut schedule = plan.begin();
+        schedule.steps.push(Step::Meet { touching: true });
+        world.told.push((0..size).map(|to| plan.tell(to)).collect());
+        world
+            .in_place
+            .push((own.input_in_place, own.output_in_place));
+        members.push(Member::new(rank, schedule, Some(plan)));
+    }
     let mut random = seed | 1;
     loop {
         random = random
             .wrapping_mul(6364136223846793005)
             .wrapping_add(1442695040888963407);
         let (size, first) = (members.len(), (random >> 33) as usize);
-        let moved = (0..size).any(|by| members[(first + by) % size].step(&mut network, combiner));
+        let moved = (0..size).any(|by| members[(first + by) % size].step(&mut world));
         if !moved {
             break;
         }
     }
     for member in &members {
-        let left = member.schedule.steps.len().saturating_sub(member.next);
-        assert_eq!(
-            (left, member.in_flight()),
-            (0, false),
-            "rank {} hangs",
-            member.rank
-        );
+        assert!(member.has_ended(), "rank {} hangs", member.rank);
     }
-    let unread = network.0.values().map(VecDeque::len).sum::<usize>();
+    assert!(world.meetings.windows(2).all(|two| two[0] == two[1]));
+    let unread = world.messages.values().map(VecDeque::len).sum::<usize>();
     assert_eq!(unread, 0, "messages that nobody receives");
-    let output = |member: Member| member.memory.into_iter().nth(OUTPUT as usize);
-    members.into_iter().filter_map(output).collect()
+    let output = |mut memory: HashMap<Memory, Vec<u8>>| memory.remove(&Memory::Output);
+    world.memory.into_iter().filter_map(output).collect()
 }
 
 /// Bytes that tell whose they are and where.
@@ -178,11 +335,16 @@ fn own(rank: u32, len: u64) -> Vec<u8> {
     (0..len).map(byte).collect()
 }
 
-fn check_moves(size: u32, seed: u64, of: impl Fn(u32) -> Moves, lens: impl Fn(u32) -> (u64, u64)) {
+fn check_moves(
+    (link, seed): (Link, u64),
+    size: u32,
+    of: impl Fn(u32) -> Shape,
+    lens: impl Fn(u32) -> (u64, u64),
+) {
     let all = || (0..size).map(|rank| (rank, of(rank), lens(rank)));
-    let schedules = all().map(|(rank, of, _)| moves(&of, rank, size)).collect();
+    let shapes: Vec<Shape> = all().map(|(_, of, _)| of).collect();
     let inputs: Vec<Vec<u8>> = all().map(|(rank, _, lens)| own(rank, lens.0)).collect();
-    let mut outputs: Vec<Vec<u8>> = all()
+    let outputs: Vec<Vec<u8>> = all()
         .map(|(.., lens)| vec![0x55; lens.1 as usize])
         .collect();
     let mut expected = outputs.clone();
@@ -194,15 +356,14 @@ fn check_moves(size: u32, seed: u64, of: impl Fn(u32) -> Moves, lens: impl Fn(u3
             let given = &inputs[from as usize][at as usize..][..take.len as usize];
             expected[rank as usize][take.at as usize..][..given.len()].copy_from_slice(given);
         }
-        if let Moves::Broadcast { root, .. } = moves
-            && root == rank
-        {
-            // The root's bytes lie where the others get them.
-            outputs[rank as usize] = inputs[rank as usize].clone();
-            expected[rank as usize] = inputs[rank as usize].clone();
-        }
     }
-    let found = run(schedules, inputs, outputs, |_, _| unreachable!(), seed);
+    let found = run(
+        link,
+        &shapes,
+        inputs,
+        outputs,
+        (|_, _| unreachable!(), seed),
+    );
     assert!(
         found == expected,
         "wrong bytes: {:?}, {size} members",
@@ -226,7 +387,8 @@ fn add(a: &[u8], b: &[u8]) -> Vec<u8> {
     a.iter().zip(b).map(|(a, b)| a.wrapping_add(*b)).collect()
 }
 
-fn check_combine(size: u32, seed: u64, combine: Combine, bytes: u64, commutes: bool) {
+fn check_combine((link, seed): (Link, u64), size: u32, combine: Combine, elements: Elements) {
+    let (bytes, commutes) = (elements.bytes, elements.commute);
     let combiner: Combiner = if commutes { add } else { compose };
     let total = if combine == Combine::ReduceScatter {
         bytes * u64::from(size)
@@ -251,9 +413,8 @@ fn check_combine(size: u32, seed: u64, combine: Combine, bytes: u64, commutes: b
             _ => fold(0..size),
         })
         .collect();
-    let schedule = |rank| combines(combine, (rank, size), (bytes, 2), commutes);
-    let schedules = (0..size).map(schedule).collect();
-    let found = run(schedules, inputs.clone(), outputs, combiner, seed);
+    let shapes = vec![Shape::Combines(combine, elements); size as usize];
+    let found = run(link, &shapes, inputs.clone(), outputs, (combiner, seed));
     for (rank, (found, expected)) in found.iter().zip(&expected).enumerate() {
         let right = expected.as_ref().is_none_or(|expected| expected == found);
         assert!(
@@ -261,6 +422,16 @@ fn check_combine(size: u32, seed: u64, combine: Combine, bytes: u64, commutes: b
             "{combine:?} of {bytes} bytes: rank {rank} of {size} is wrong"
         );
     }
+}
+
+/// Blocks of so many bytes, with gaps between them.
+fn listed(counts: &[u64], gap: u64) -> Blocks {
+    let mut next = 0;
+    let block = |len: &u64| {
+        next += len + gap;
+        (next - len - gap, *len)
+    };
+    Blocks::Listed(counts.iter().map(block).collect())
 }
 
 /// Few bytes and many, with a rest.
@@ -273,75 +444,76 @@ proptest! {
 
     #[test]
     fn bytes_go_where_they_belong(
-        size in 1u32..14, root in 0u32..14, bytes in lengths(), kind in 0..5, seed: u64
+        size in 2u32..14, root in 0u32..14, bytes in lengths(), kind in 0..5, link in links(), seed: u64
     ) {
         let (root, all) = (root % size, bytes * u64::from(size));
         let equal = || Blocks::Equal(bytes);
         match kind {
-            0 => check_moves(size, seed, |_| Moves::Broadcast { root, bytes }, |_| (bytes, bytes)),
+            0 => check_moves((link, seed), size, |_| Shape::Broadcast { root, bytes }, |_| (bytes, bytes)),
             1 => {
-                let moves = |_| Moves::Scatter { root, from: equal(), mine: bytes };
-                check_moves(size, seed, moves, |_| (all, bytes));
+                let moves = |_| Shape::Scatter { root, from: equal(), mine: bytes };
+                check_moves((link, seed), size, moves, |_| (all, bytes));
             }
             2 => {
-                let moves = |_| Moves::Gather { root, into: equal(), mine: bytes };
-                check_moves(size, seed, moves, |_| (bytes, all));
+                let moves = |_| Shape::Gather { root, into: equal(), mine: bytes };
+                check_moves((link, seed), size, moves, |_| (bytes, all));
             }
             3 => {
-                let moves = |_| Moves::AllGather { blocks: equal() };
-                check_moves(size, seed, moves, |_| (bytes, all));
+                let moves = |_| Shape::AllGather { blocks: equal() };
+                check_moves((link, seed), size, moves, |_| (bytes, all));
             }
             _ => {
-                let moves = |_| Moves::AllToAll { from: equal(), into: equal() };
-                check_moves(size, seed, moves, |_| (all, all));
+                let moves = |_| Shape::AllToAll { from: equal(), into: equal() };
+                check_moves((link, seed), size, moves, |_| (all, all));
             }
         }
     }
 
     #[test]
     fn blocks_may_differ(
-        counts in proptest::collection::vec(prop_oneof![Just(0u64), 0u64..50, 100u64..40_000], 1..9),
-        root in 0u32..9, shift in 0u64..5, kind in 0..4, seed: u64
+        counts in proptest::collection::vec(prop_oneof![Just(0u64), 0u64..50, 100u64..40_000], 2..9),
+        root in 0u32..9, shift in 0u64..5, gap in 0u64..3, kind in 0..4, link in links(), seed: u64
     ) {
         let size = counts.len() as u32;
-        let (root, all) = (root % size, counts.iter().sum::<u64>());
-        let listed = || Blocks::listed(&counts, 1).unwrap();
+        let listed = || super::simulate::listed(&counts, gap);
+        let (root, all) = (root % size, counts.iter().map(|count| count + gap).sum::<u64>());
         let known = |rank| if rank == root { listed() } else { Blocks::Listed(Vec::new()) };
         let mine = |rank: u32| counts[rank as usize];
         match kind {
             0 => {
-                let moves = |rank| Moves::Scatter { root, from: known(rank), mine: mine(rank) };
-                check_moves(size, seed, moves, |rank| (all, mine(rank)));
+                let moves = |rank| Shape::Scatter { root, from: known(rank), mine: mine(rank) };
+                check_moves((link, seed), size, moves, |rank| (all, mine(rank)));
             }
             1 => {
-                let moves = |rank| Moves::Gather { root, into: known(rank), mine: mine(rank) };
-                check_moves(size, seed, moves, |rank| (mine(rank), all));
+                let moves = |rank| Shape::Gather { root, into: known(rank), mine: mine(rank) };
+                check_moves((link, seed), size, moves, |rank| (mine(rank), all));
             }
             2 => {
-                let moves = |_| Moves::AllGather { blocks: listed() };
-                check_moves(size, seed, moves, |rank| (mine(rank), all));
+                let moves = |_| Shape::AllGather { blocks: listed() };
+                check_moves((link, seed), size, moves, |rank| (mine(rank), all));
             }
             _ => {
                 // From `i` to `j` go the bytes of a matrix that both know.
                 let len = |i: u32, j: u32| counts[((i + j) % size) as usize] * (shift + u64::from(i)) % 999;
+                let blocks = |counts: &[u64]| super::simulate::listed(counts, gap);
                 let moves = |rank| {
                     let given: Vec<u64> = (0..size).map(|to| len(rank, to)).collect();
                     let received: Vec<u64> = (0..size).map(|from| len(from, rank)).collect();
-                    let blocks = |counts: &[u64]| Blocks::listed(counts, 1).unwrap();
-                    Moves::AllToAll { from: blocks(&given), into: blocks(&received) }
+                    Shape::AllToAll { from: blocks(&given), into: blocks(&received) }
                 };
                 let lens = |rank| {
-                    let given = (0..size).map(|to| len(rank, to)).sum();
-                    (given, (0..size).map(|from| len(from, rank)).sum())
+                    let given = (0..size).map(|to| len(rank, to) + gap).sum();
+                    (given, (0..size).map(|from| len(from, rank) + gap).sum())
                 };
-                check_moves(size, seed, moves, lens);
+                check_moves((link, seed), size, moves, lens);
             }
         }
     }
 
     #[test]
     fn ranks_are_combined_in_order(
-        size in 1u32..14, root in 0u32..14, count in lengths(), kind in 0..5, commutes: bool, seed: u64
+        size in 2u32..14, root in 0u32..14, count in lengths(), kind in 0..5, commute: bool, link in links(),
+        seed: u64
     ) {
         let combine = match kind {
             0 => Combine::Reduce { root: root % size },
@@ -350,23 +522,22 @@ proptest! {
             3 => Combine::Scan,
             _ => Combine::ExScan,
         };
-        check_combine(size, seed, combine, count * 2, commutes);
+        // On flags there are more bytes than a slot holds.
+        let count = if matches!(link, Link::Messages) { count } else { count.max(1) };
+        let elements = Elements { bytes: count * 2, size: 2, commute };
+        check_combine((link, seed), size, combine, elements);
     }
 }
 
 #[test]
 fn a_barrier_is_one() {
     for size in 1..20 {
-        let barrier = |rank| moves(&Moves::Barrier, rank, size);
-        let schedules: Vec<Schedule> = (0..size).map(barrier).collect();
+        let shapes = vec![Shape::Barrier; size as usize];
         let nothing = || vec![Vec::new(); size as usize];
-        run(
-            schedules.clone(),
-            nothing(),
-            nothing(),
-            |_, _| unreachable!(),
-            7,
-        );
+        let never: Combiner = |_, _| unreachable!();
+        run(Link::Messages, &shapes, nothing(), nothing(), (never, 7));
+        let schedule = |rank| messages(&shapes[0], rank, size);
+        let schedules: Vec<Schedule> = (0..size).map(schedule).collect();
         // Everybody hears, over some way, of everybody.
         let mut heard: Vec<u64> = (0..size).map(|rank| 1 << rank).collect();
         let rounds = schedules[0].steps.len() / 3;
@@ -394,9 +565,10 @@ fn check_lengths(schedules: &[Schedule], memories: impl Fn(u32) -> (u64, u64)) {
     let inside = |rank: u32, schedule: &Schedule, span: Span| {
         let (input, output) = memories(rank);
         let len = match span.memory {
-            INPUT => input,
-            OUTPUT => output,
-            scratch => schedule.scratch[scratch as usize - 2],
+            Memory::Input => input,
+            Memory::Output => output,
+            Memory::Scratch(number) => schedule.scratch[number as usize],
+            other => panic!("{other:?} in a schedule of messages"),
         };
         assert!(span.offset + span.len <= len, "{span:?} of {len} bytes");
     };
@@ -408,15 +580,19 @@ fn check_lengths(schedules: &[Schedule], memories: impl Fn(u32) -> (u64, u64)) {
                     sent.entry((rank, to)).or_default().push_back(from.len);
                 }
                 Step::Recv { into, .. } => inside(rank, schedule, into),
-                Step::Copy { from, into }
-                | Step::Combine {
-                    with: from, into, ..
-                } => {
+                Step::Copy { from, into } => {
                     inside(rank, schedule, from);
                     inside(rank, schedule, into);
                     assert_eq!(from.len, into.len);
                 }
-                Step::Fence => {}
+                Step::Combine { first, terms } => {
+                    let terms = schedule.terms[first..first + terms].iter();
+                    let spans = terms.map(|(Term::Take(span) | Term::Give(span))| *span);
+                    let spans: Vec<Span> = spans.collect();
+                    assert!(spans.iter().all(|span| span.len == spans[0].len));
+                    spans.iter().for_each(|span| inside(rank, schedule, *span));
+                }
+                Step::Fence | Step::Meet { .. } => {}
             }
         }
     }
@@ -437,14 +613,14 @@ fn sizes_beyond_what_memory_holds() {
     for size in 1..9 {
         let (root, all) = (size / 2, bytes * u64::from(size));
         let equal = || Blocks::Equal(bytes);
-        let check = |of: Moves, lens: &dyn Fn(u32) -> (u64, u64)| {
-            let schedules = (0..size).map(|rank| moves(&of, rank, size));
+        let check = |of: Shape, lens: &dyn Fn(u32) -> (u64, u64)| {
+            let schedules = (0..size).map(|rank| messages(&of, rank, size));
             check_lengths(&schedules.collect::<Vec<_>>(), lens);
         };
-        check(Moves::Broadcast { root, bytes }, &|_| (0, bytes));
+        check(Shape::Broadcast { root, bytes }, &|_| (bytes, bytes));
         let mine = bytes;
         check(
-            Moves::Scatter {
+            Shape::Scatter {
                 root,
                 from: equal(),
                 mine,
@@ -452,16 +628,16 @@ fn sizes_beyond_what_memory_holds() {
             &|_| (all, bytes),
         );
         check(
-            Moves::Gather {
+            Shape::Gather {
                 root,
                 into: equal(),
                 mine,
             },
             &|_| (bytes, all),
         );
-        check(Moves::AllGather { blocks: equal() }, &|_| (bytes, all));
+        check(Shape::AllGather { blocks: equal() }, &|_| (bytes, all));
         let (from, into) = (equal(), equal());
-        check(Moves::AllToAll { from, into }, &|_| (all, all));
+        check(Shape::AllToAll { from, into }, &|_| (all, all));
         let combine = [
             Combine::Reduce { root },
             Combine::AllReduce,
@@ -470,7 +646,12 @@ fn sizes_beyond_what_memory_holds() {
             Combine::ReduceScatter,
         ];
         for combine in combine {
-            let of = |rank| combines(combine, (rank, size), (bytes, 8), true);
+            let elements = Elements {
+                bytes,
+                size: 8,
+                commute: true,
+            };
+            let of = |rank| messages(&Shape::Combines(combine, elements), rank, size);
             let given = if combine == Combine::ReduceScatter {
                 all
             } else {

@@ -5,9 +5,10 @@
 //!     0  sequence of the meeting | 8  descriptor of the call, 3 words | 32  payload
 //!                       then a word: somebody gave up | gone[from], a word each: `from` gave up
 //! ```
-//! The one operation is a *meeting* ([`Board::meet`]): everybody writes its slot at everybody else,
-//! the sequence last, and waits until all slots of its own block have the sequence. All collectives on
-//! shared memory are meetings with copies between them.
+//! The one operation is a *meeting*: everybody writes its slot at everybody else, the sequence last
+//! ([`Board::post`]), and looks until all slots of its own block have the sequence ([`Board::look`]). All
+//! collectives on shared memory are meetings with copies between them. One call after another meets: a
+//! non-blocking one begins when those before it have ended at this member.
 //!
 //! # Why two parities are enough
 //! A member writes for meeting `n + 2` into the place of meeting `n`. It has left meeting `n + 1` by
@@ -32,7 +33,6 @@
 //!   other: a fence on both sides.
 //! * Who had come may have gone on: it is waited for until it comes to the next meeting, or has given up. So is
 //!   who has not come yet from the meeting before.
-//! * A panic of the user's operator gives up, too.
 //! * Who does not do so within the deadline is stopped in the middle, and may go on at any time: the staging
 //!   memory is then not used again ([`super::Staging`]), nor the heap after this life.
 //!
@@ -43,19 +43,17 @@
 //! switches per core, which is the least; 6 us with 8 members on 2 cores, where a switch takes 1.2 us.
 //! A dissemination has fewer lines but `log n` rounds, each of which costs all switches anew.
 
-use crate::collective::call::{Call, Failure, Kind};
-use crate::collective::shape::{self, Moves};
-use crate::collective::{Input, Output};
+use super::memory::Pool;
+use crate::GlobalPtr;
+use crate::collective::Output;
+use crate::collective::call::{Call, Failure};
+use crate::job::Job;
 use crate::team::Inner;
-use crate::{GlobalPtr, Result};
-use samite_fabric::PeerId;
+use samite_fabric::{Bell, PeerId};
 use samite_mem::SharedBytes;
 use samite_mem::sync::{Ordering, fence};
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
-
-/// The longest payload of a meeting, in bytes, of the largest teams; others have more ([`Board::payload`]).
-pub(super) const PAYLOAD_MIN: usize = (LINES - DATA) as usize;
+use std::sync::{Arc, OnceLock};
 
 /// What the adjacent-line prefetcher fetches at once.
 const LINES: u64 = 128;
@@ -67,8 +65,11 @@ const SEQUENCE: u64 = 0;
 const CALL: u64 = 8;
 const DATA: u64 = 32;
 
+/// The longest payload of a meeting, in bytes, of the largest teams; others have more ([`Board::payload`]).
+pub(super) const PAYLOAD_MIN: usize = (LINES - DATA) as usize;
+
 /// Teams beyond this size use messages: the blocks of all members together grow with the square.
-const MEMBERS_MAX: u32 = 256;
+const MEMBERS_MAX: usize = 256;
 
 /// Of what a member says that gives up.
 const WORD: u64 = 8;
@@ -85,9 +86,11 @@ const LOOKS: u32 = 100;
 /// What a team has of it; see the module's text.
 #[derive(Debug)]
 pub(crate) struct Board {
-    pub(super) place: GlobalPtr<u8>,
-    /// Length of the block.
-    pub(super) bytes: u64,
+    pub(super) rank: u32,
+    pub(super) peers: Arc<[PeerId]>,
+    /// By rank.
+    bells: Vec<Bell>,
+    block: Block,
     /// Written by the others.
     mine: SharedBytes,
     /// By rank: the slots of this member there.
@@ -100,129 +103,293 @@ pub(crate) struct Board {
     slot: u64,
     /// Tells what is said here from what is said of another team whose block this was.
     mark: u64,
-    /// Of the last meeting. This and what follows is changed by whoever has the team's turn.
+    /// Calls that wait for their turn here, or have it: how many have come, and have ended.
+    come: AtomicU64,
+    ended: AtomicU64,
+    /// Of the last meeting. This and what follows is changed by the call that has its turn.
     sequence: AtomicU64,
     /// How often this member looks at a slot before it asks the fabric to wait: not at all where it would keep
     /// whom it waits for from running.
     looks: AtomicU32,
-    /// Whether members touch each other's memory since the last meeting.
+    /// Whether members touch each other's memory since the meeting before, and after the last one.
     touching: AtomicBool,
-    pub(super) broken: OnceLock<Failure>,
+    will_touch: AtomicBool,
+    broken: OnceLock<Failure>,
     /// Members were stopped in the middle of a call: what memory they may still touch is not used again.
     left_late: AtomicBool,
 }
 
-impl Board {
-    /// The board of a team, if all members map each other's memory. Collective, over messages.
-    pub(crate) fn make(team: &Inner) -> Result<Option<Board>> {
-        let (size, job) = (team.peers.len() as u32, &team.job);
+/// A meeting that this member has come to.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Meeting {
+    pub(super) sequence: u64,
+    touching: bool,
+    /// Changes of membership that were looked at.
+    changes: Option<u64>,
+}
+
+/// This member's part of a board.
+#[derive(Debug)]
+pub(crate) struct Block {
+    pool: Arc<Pool>,
+    /// `None`: there is no board, since not all members map each other's memory.
+    at: Option<GlobalPtr<u8>>,
+    /// Bytes of a slot, of all slots, and of the words behind them.
+    slot: u64,
+    slots: u64,
+    words: u64,
+}
+
+impl Block {
+    /// For a team of these members.
+    pub(crate) fn new(job: &Job, peers: &[PeerId]) -> Block {
         let maps = |peer: &PeerId| job.fabric.caps_to(*peer).map;
-        if size == 1 || size > MEMBERS_MAX || !team.peers.iter().all(maps) {
-            return Ok(None);
-        }
-        let slot = (BLOCK / u64::from(2 * size) / LINES * LINES).clamp(LINES, SLOT_MAX);
-        let (pair, slots) = (2 * slot, u64::from(2 * size) * slot);
-        let words = WORD * (1 + u64::from(size));
-        let own = job.collectives.blocks.take(job, slots + words + LINES);
-        let told = own.as_ref().map_or(GlobalPtr::NULL, |own| aligned(*own));
-        let all = tell_all(team, told.to_bits()).inspect_err(|_| {
-            // Nobody writes there before all have answered twice.
-            if let Ok(own) = own {
-                job.collectives.blocks.put(own, slots + words + LINES);
-            }
-        })?;
-        let mapped = |bits: &u128| {
-            let place = GlobalPtr::<u8>::from_bits(*bits);
-            // Its words are reached as words.
-            let is_block = place.offset().is_multiple_of(LINES);
-            is_block.then(|| job.mapped(place, slots + words).ok().flatten())?
+        let can = (2..=MEMBERS_MAX).contains(&peers.len()) && peers.iter().all(maps);
+        let size = peers.len().max(1) as u64;
+        let slot = (BLOCK / (2 * size) / LINES * LINES).clamp(LINES, SLOT_MAX);
+        let mut block = Block {
+            pool: job.collectives.pool.clone(),
+            at: None,
+            slot,
+            slots: 2 * size * slot,
+            words: WORD * (1 + size),
         };
-        let blocks: Option<Vec<SharedBytes>> = all.iter().map(mapped).collect();
-        let agreed = tell_all(team, blocks.is_some().into())
-            .inspect_err(|_| job.collectives.leave_behind())?;
-        let everybody = agreed.iter().all(|mapped| *mapped == 1);
-        match (own, blocks.filter(|_| everybody)) {
-            (Ok(place), Some(blocks)) => {
-                let first = u64::from(team.rank) * pair;
-                Ok(Some(Board {
-                    place,
-                    bytes: slots + words + LINES,
-                    mine: blocks[team.rank as usize].clone(),
-                    given_up: blocks[team.rank as usize].slice(slots, words),
-                    tell: blocks.iter().map(|b| b.slice(slots, words)).collect(),
-                    theirs: blocks.iter().map(|b| b.slice(first, pair)).collect(),
-                    slot,
-                    mark: mark(team),
-                    sequence: AtomicU64::new(0),
-                    looks: AtomicU32::new(LOOKS),
-                    touching: AtomicBool::new(false),
-                    broken: OnceLock::new(),
-                    left_late: AtomicBool::new(false),
-                }))
-            }
-            (Ok(place), None) => {
-                job.collectives.blocks.put(place, slots + words + LINES);
-                Ok(None)
-            }
-            (Err(_), _) => Ok(None),
+        if can {
+            // Without memory there is no board, as all will know.
+            block.at = block.pool.take(job, block.len()).ok();
+        }
+        block
+    }
+
+    fn len(&self) -> u64 {
+        self.slots + self.words + LINES
+    }
+
+    /// What the other members are told.
+    pub(crate) fn words(&self) -> [u64; 2] {
+        // Slots begin with a pair of lines.
+        let aligned = |at: GlobalPtr<u8>| at.at_offset(at.offset().next_multiple_of(LINES));
+        self.at.map_or(GlobalPtr::NULL, aligned).to_words()
+    }
+
+    /// The blocks of all members, if they can be mapped.
+    pub(crate) fn map(&self, job: &Job, all: &[[u64; 2]]) -> Option<Vec<SharedBytes>> {
+        let map = |at: &[u64; 2]| {
+            let at = GlobalPtr::<u8>::from_words(*at);
+            // Its words are reached as words.
+            let is_block = at.offset().is_multiple_of(LINES) && self.at.is_some();
+            let bytes = self.slots + self.words;
+            is_block.then(|| job.mapped(at, bytes).ok().flatten())?
+        };
+        all.iter().map(map).collect()
+    }
+
+    /// Others may write there: it is not used for anything else.
+    pub(crate) fn leave_behind(mut self) {
+        if self.at.take().is_some() {
+            self.pool.leave_behind();
+        }
+    }
+}
+
+impl Drop for Block {
+    fn drop(&mut self) {
+        if let Some(at) = self.at {
+            self.pool.put(at, self.len());
+        }
+    }
+}
+
+impl Board {
+    /// Of a team whose members have mapped `blocks`, by rank.
+    pub(crate) fn new(team: &Inner, block: Block, blocks: &[SharedBytes]) -> Board {
+        let Block {
+            slot, slots, words, ..
+        } = block;
+        let (own, pair) = (team.rank as usize, 2 * slot);
+        let first = u64::from(team.rank) * pair;
+        let bells = team.peers.iter().map(|peer| team.job.fabric.bell(*peer));
+        Board {
+            rank: team.rank,
+            peers: team.peers.clone(),
+            bells: bells.collect(),
+            block,
+            mine: blocks[own].clone(),
+            given_up: blocks[own].slice(slots, words),
+            tell: blocks.iter().map(|b| b.slice(slots, words)).collect(),
+            theirs: blocks.iter().map(|b| b.slice(first, pair)).collect(),
+            slot,
+            // Not 0, which is in every new block.
+            mark: (team.id.0.wrapping_mul(0x9e37_79b9_7f4a_7c15) & !RANK) | 1 << 63,
+            come: AtomicU64::new(0),
+            ended: AtomicU64::new(0),
+            sequence: AtomicU64::new(0),
+            looks: AtomicU32::new(LOOKS),
+            touching: AtomicBool::new(false),
+            will_touch: AtomicBool::new(false),
+            broken: OnceLock::new(),
+            left_late: AtomicBool::new(false),
         }
     }
 
-    /// Meets the others; the sequence of the meeting, for [`Board::read`]. `give`: the payload for a
-    /// rank. `touching`: after it members touch each other's memory.
-    ///
-    /// A failure to meet breaks the board; any other one is of the call: all members see it in the same
-    /// meeting.
+    pub(super) fn size(&self) -> u32 {
+        self.peers.len() as u32
+    }
+
+    fn others(&self) -> impl Iterator<Item = u32> + use<> {
+        let me = self.rank;
+        (0..self.size()).filter(move |rank| *rank != me)
+    }
+
+    /// Whether no call is in line. The caller has the turn of the team.
     #[inline]
-    pub(super) fn meet<'d>(
+    pub(crate) fn is_free(&self) -> bool {
+        self.has_turn(self.come.load(Ordering::Relaxed))
+    }
+
+    /// The place in line of a call. The caller has the turn of the team.
+    pub(super) fn come(&self) -> u64 {
+        // ORDERING: Relaxed, as all that belongs to the turn: its lock orders one thread after another.
+        self.come.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Whether the calls before this one in line have ended.
+    #[inline]
+    pub(super) fn has_turn(&self, place: u64) -> bool {
+        // ORDERING: Acquire pairs with the Release of `end`: the call before may have run in another thread.
+        self.ended.load(Ordering::Acquire) == place
+    }
+
+    pub(super) fn end(&self, place: u64) {
+        // ORDERING: Release pairs with the Acquire of `has_turn`.
+        self.ended.store(place + 1, Ordering::Release);
+    }
+
+    /// Comes to the next meeting. `give`: the payload for a rank. `touching`: after it members touch each
+    /// other's memory. A failure is that of the board, which has been given up.
+    #[inline]
+    pub(super) fn post<'d>(
         &self,
-        team: &Inner,
         call: &Call,
         touching: bool,
         give: impl Fn(u32) -> &'d [u8],
-    ) -> Result<u64, Failure> {
+    ) -> Result<Meeting, Failure> {
         if let Some(failure) = self.broken.get() {
             return Err(failure.clone());
         }
-        // ORDERING: Relaxed, as all that belongs to the turn: its lock orders one thread after another.
+        // ORDERING: Relaxed: changed by the call that has its turn, see `has_turn`.
         let sequence = self.sequence.load(Ordering::Relaxed) + 1;
         self.sequence.store(sequence, Ordering::Relaxed);
-        let (me, size) = (team.rank, team.peers.len() as u32);
+        self.will_touch.store(touching, Ordering::Relaxed);
+        let (me, size) = (self.rank, self.size());
         for to in (me + 1..size).chain(0..me) {
-            self.post(team, to, sequence, call, give(to));
+            self.write(to, sequence, call, give(to));
         }
         if touching {
-            // ORDERING: SeqCst, with the fence of `give_up`: the slots above are seen there, or the look below
+            // ORDERING: SeqCst, with the fence of `give_up`: the slots above are seen there, or `look`
             // sees that somebody gave up.
             fence(Ordering::SeqCst);
         }
-        let all_here = || others(me, size).all(|from| self.arrived(from, sequence));
+        Ok(Meeting {
+            sequence,
+            touching,
+            changes: None,
+        })
+    }
+
+    /// Looks for all members a while, if it pays.
+    #[inline]
+    pub(super) fn spin(&self, meeting: &Meeting) -> bool {
+        let all_here = || self.all_here(meeting.sequence);
         let looks = self.looks.load(Ordering::Relaxed);
-        if !all_here() && !(0..looks).any(|_| all_here()) {
-            self.wait(team, call.kind, sequence)
-                .map_err(|failure| self.give_up(team, failure, touching))?;
-        }
-        if touching && let Some(failure) = self.heard(size) {
-            return Err(self.give_up(team, failure, touching));
-        }
-        let alike =
-            others(me, size).try_for_each(|from| call.compare(self.call(from, sequence), from));
-        self.touching
-            .store(touching && alike.is_ok(), Ordering::Relaxed);
-        alike.map(|()| sequence)
+        all_here() || (0..looks).any(|_| all_here())
     }
 
-    /// Meets the others to say that this member cannot go on with the call.
+    /// Whether all members have come to the meeting. A failure to meet breaks the board; any other one is of the
+    /// call: all members see it in the same meeting.
+    #[inline]
+    pub(super) fn look(
+        &self,
+        job: &Job,
+        call: &Call,
+        meeting: &mut Meeting,
+    ) -> Result<bool, Failure> {
+        if !self.all_here(meeting.sequence) {
+            return match self.in_vain(job, meeting) {
+                Some(failure) => Err(self.give_up(job, failure)),
+                None => Ok(false),
+            };
+        }
+        if meeting.touching
+            && let Some(failure) = self.heard()
+        {
+            return Err(self.give_up(job, failure));
+        }
+        let compare = |from| call.compare(self.call(from, meeting.sequence), from);
+        let alike = self.others().try_for_each(compare);
+        let touching = meeting.touching && alike.is_ok();
+        self.touching.store(touching, Ordering::Relaxed);
+        alike.map(|()| true)
+    }
+
+    /// Waits until all members have come to a meeting that nobody touches memory after.
     #[cold]
-    pub(crate) fn refuse(&self, team: &Inner, call: &Call, failure: Failure) -> Failure {
-        match self.meet(team, &call.refused(), false, |_| &[]) {
-            // Somebody is lost: that is why.
-            Err(lost @ Failure::Lost(_)) => lost,
-            _ => failure,
+    pub(super) fn wait(
+        &self,
+        job: &Job,
+        call: &Call,
+        meeting: &mut Meeting,
+    ) -> Result<(), Failure> {
+        // Asked here, where it costs nothing that anybody waits for.
+        let looks = if job.fabric.is_crowded() { 0 } else { LOOKS };
+        self.looks.store(looks, Ordering::Relaxed);
+        let (known, what) = (*meeting, call.kind.name());
+        let step = || {
+            let met = self.look(job, call, meeting);
+            met.map(|met| met.then_some(())).transpose()
+        };
+        let waited = job.wait_stepping(what, &[], step, || self.is_ready(&known));
+        waited.unwrap_or_else(|error| {
+            let failure = Failure::late(error, self.awaited(&known));
+            Err(self.give_up(job, failure))
+        })
+    }
+
+    /// Whether a look would find something new.
+    pub(super) fn is_ready(&self, meeting: &Meeting) -> bool {
+        self.all_here(meeting.sequence) || self.somebody_gave_up()
+    }
+
+    #[inline(always)]
+    fn all_here(&self, sequence: u64) -> bool {
+        self.others().all(|from| self.arrived(from, sequence))
+    }
+
+    /// Why not all will come, if so.
+    #[cold]
+    fn in_vain(&self, job: &Job, meeting: &mut Meeting) -> Option<Failure> {
+        let gave_up = self.heard();
+        let changes = Some(job.fabric.changes());
+        let has_changed = std::mem::replace(&mut meeting.changes, changes) != changes;
+        let is_lost = |rank: &u32| job.fabric.lost(self.peers[*rank as usize]).is_some();
+        let is_missing = |rank: &u32| !self.arrived(*rank, meeting.sequence);
+        // Who is gone and not missed had its say: that is looked at last.
+        let mut missing = self.others().filter(is_missing);
+        let lost = missing.find(|rank| has_changed && is_lost(rank) && is_missing(rank));
+        match lost {
+            Some(rank) => Some(Failure::Lost(rank)),
+            None => gave_up.filter(|_| !self.all_here(meeting.sequence)),
         }
     }
 
-    fn post(&self, team: &Inner, to: u32, sequence: u64, call: &Call, payload: &[u8]) {
+    /// The first of whom a meeting waits for.
+    pub(super) fn awaited(&self, meeting: &Meeting) -> Option<PeerId> {
+        let mut others = self.others();
+        let missing = others.find(|rank| !self.arrived(*rank, meeting.sequence));
+        missing.map(|rank| self.peers[rank as usize])
+    }
+
+    fn write(&self, to: u32, sequence: u64, call: &Call, payload: &[u8]) {
         let there = &self.theirs[to as usize];
         let slot = (sequence & 1) * self.slot;
         if !payload.is_empty() {
@@ -237,7 +404,7 @@ impl Board {
         there
             .u64(slot + SEQUENCE)
             .store(sequence, Ordering::Release);
-        team.job.bells[team.group.members()[to as usize].index()].nudge();
+        self.bells[to as usize].nudge();
     }
 
     #[inline(always)]
@@ -253,7 +420,7 @@ impl Board {
     #[inline(always)]
     fn arrived(&self, from: u32, sequence: u64) -> bool {
         let at = self.slot(from, sequence) + SEQUENCE;
-        // ORDERING: Acquire pairs with the Release of `post`.
+        // ORDERING: Acquire pairs with the Release of `write`.
         self.mine.u64(at).load(Ordering::Acquire) == sequence
     }
 
@@ -272,63 +439,16 @@ impl Board {
     /// The payload of a member, into an output.
     pub(super) fn deliver(
         &self,
-        sequence: u64,
-        from: u32,
+        (sequence, from): (u64, u32),
         output: &mut Output<'_>,
-        at: u64,
-        len: u64,
+        (at, len): (u64, u64),
     ) {
         output.copy_from(at, &self.mine, self.slot(from, sequence) + DATA, len);
     }
 
-    /// Waits for the slots that are not there yet.
-    #[cold]
-    fn wait(&self, team: &Inner, kind: Kind, sequence: u64) -> Result<(), Failure> {
-        // Asked here, where it costs nothing that anybody waits for.
-        let looks = if team.job.fabric.is_crowded() {
-            0
-        } else {
-            LOOKS
-        };
-        self.looks.store(looks, Ordering::Relaxed);
-        let size = team.peers.len() as u32;
-        let mut missing: Vec<u32> = others(team.rank, size).collect();
-        loop {
-            missing.retain(|from| !self.arrived(*from, sequence));
-            if missing.is_empty() {
-                return Ok(());
-            }
-            let mut left = missing.iter().peekable();
-            let mut here = || {
-                while left
-                    .next_if(|from| self.arrived(**from, sequence))
-                    .is_some()
-                {}
-                left.peek().is_none() || self.somebody_gave_up()
-            };
-            match self.wait_for(team, kind.name(), &missing, &mut here) {
-                // Who has given up does not come any more.
-                Ok(()) if missing.iter().all(|from| self.arrived(*from, sequence)) => return Ok(()),
-                Ok(()) => self.heard(size).map_or(Ok(()), Err)?,
-                // Who is gone and not missed had its say.
-                Err(Failure::Lost(rank)) if self.arrived(rank, sequence) => {}
-                Err(failure) => return Err(failure),
-            }
-        }
-    }
-
-    /// Waits until `here`, which depends on the members of `whom`.
-    fn wait_for(
-        &self,
-        team: &Inner,
-        what: &'static str,
-        whom: &[u32],
-        here: &mut dyn FnMut() -> bool,
-    ) -> Result<(), Failure> {
-        let peers: Vec<PeerId> = whom.iter().map(|r| team.peers[*r as usize]).collect();
-        let here = || here().then_some(());
-        let waited = team.job.wait_until(what, &peers, here);
-        waited.map_err(|error| Failure::of(error, team))
+    /// A call that has not ended is dropped.
+    pub(super) fn leave_behind(&self) {
+        self.block.pool.leave_behind();
     }
 
     /// Whether members that were stopped in the middle may still write into staging memory.
@@ -350,10 +470,11 @@ impl Board {
     }
 
     /// Why somebody gave up, if anybody did.
-    fn heard(&self, size: u32) -> Option<Failure> {
+    fn heard(&self) -> Option<Failure> {
         if !self.somebody_gave_up() {
             return None;
         }
+        let size = self.size();
         let (rank, lost) = (0..size).find_map(|rank| Some((rank, self.gave_up(rank)?)))?;
         Some(match lost < size {
             true => Failure::Lost(lost),
@@ -364,31 +485,28 @@ impl Board {
     /// This member leaves the meeting that it is in, and the board, before everybody has come. When it returns
     /// nobody is at its memory, or what they are at is not used again.
     #[cold]
-    fn give_up(&self, team: &Inner, failure: Failure, touching: bool) -> Failure {
+    pub(super) fn give_up(&self, job: &Job, failure: Failure) -> Failure {
         // It is not set twice: a member whose board is broken meets nobody.
         let _ = self.broken.set(failure.clone());
-        let (me, size, sequence) = (
-            team.rank,
-            team.peers.len() as u32,
-            self.sequence.load(Ordering::Relaxed),
-        );
+        let (size, sequence) = (self.size(), self.sequence.load(Ordering::Relaxed));
         let lost = match failure {
             Failure::Lost(rank) => u64::from(rank),
             _ => RANK,
         };
-        for to in others(me, size) {
+        for to in self.others() {
             let there = &self.tell[to as usize];
             // ORDERING: Release pairs with the Acquire of `gave_up` and `somebody_gave_up`.
             there
-                .u64(WORD * (1 + u64::from(me)))
+                .u64(WORD * (1 + u64::from(self.rank)))
                 .store(self.mark | lost, Ordering::Release);
             there.u64(0).store(self.mark, Ordering::Release);
-            team.job.bells[team.group.members()[to as usize].index()].nudge();
+            self.bells[to as usize].nudge();
         }
-        // ORDERING: SeqCst, with the fence of `meet`.
+        // ORDERING: SeqCst, with the fence of `post`.
         fence(Ordering::SeqCst);
         let here: Vec<bool> = (0..size).map(|rank| self.arrived(rank, sequence)).collect();
-        let before = self.touching.load(Ordering::Relaxed);
+        let (before, touching) = (&self.touching, &self.will_touch);
+        let [before, touching] = [before, touching].map(|word| word.load(Ordering::Relaxed));
         let settled = |rank: &u32| {
             let (is_concerned, next) = match here[*rank as usize] {
                 true => (touching, sequence + 1),
@@ -398,14 +516,20 @@ impl Board {
         };
         // Who was waited for up to the deadline is not waited for once more.
         let timed_out = matches!(failure, Failure::Own(_));
-        let (mut late, mut wanted): (Vec<u32>, Vec<u32>) = others(me, size)
+        let (mut late, mut wanted): (Vec<u32>, Vec<u32>) = self
+            .others()
             .filter(|rank| !settled(rank))
             .partition(|rank| timed_out && !here[*rank as usize]);
         while !wanted.is_empty() {
-            let mut all_settled = || wanted.iter().all(&settled);
-            match self.wait_for(team, LETTING_GO, &wanted, &mut all_settled) {
+            let all_settled = || wanted.iter().all(&settled);
+            let peer = |rank: &u32| self.peers[*rank as usize];
+            let peers: Vec<PeerId> = wanted.iter().map(peer).collect();
+            let all_settled = || all_settled().then_some(());
+            match job.wait_until(LETTING_GO, &peers, all_settled) {
                 // The dead touch nothing.
-                Err(Failure::Lost(rank)) => wanted.retain(|other| *other != rank),
+                Err(samite_fabric::Error::PeerLost { peer: lost, .. }) => {
+                    wanted.retain(|rank| peer(rank) != lost);
+                }
                 Err(_) => late.append(&mut wanted),
                 Ok(()) => {}
             }
@@ -418,63 +542,17 @@ impl Board {
                 "members are stopped in the middle of a collective that was given up"
             );
             self.left_late.store(true, Ordering::Relaxed);
-            team.job.collectives.leave_behind();
+            self.leave_behind();
         }
         failure
     }
 }
 
-/// Gives a board up when a call on it ends by a panic of the user's operator: the others may be at the staging
-/// memory of this member, and wait for it.
-pub(super) struct Unwinding<'t> {
-    team: &'t Inner,
-    board: &'t Board,
-}
-
-impl<'t> Unwinding<'t> {
-    pub(super) fn guard((team, board): (&'t Inner, &'t Board)) -> Self {
-        Unwinding { team, board }
-    }
-
-    /// The call has ended in order.
-    pub(super) fn ended(self) {
-        std::mem::forget(self);
-    }
-}
-
-impl Drop for Unwinding<'_> {
+impl Drop for Board {
+    /// Its block is used again, unless somebody may still come to it.
     fn drop(&mut self) {
-        let touching = self.board.touching.load(Ordering::Relaxed);
-        if touching && self.board.broken.get().is_none() {
-            let failure = Failure::Refused(self.team.rank);
-            self.board.give_up(self.team, failure, touching);
+        if self.broken.get().is_some() && self.block.at.take().is_some() {
+            self.block.pool.leave_behind();
         }
     }
-}
-
-/// All ranks but one.
-fn others(me: u32, size: u32) -> impl Iterator<Item = u32> {
-    (0..size).filter(move |rank| *rank != me)
-}
-
-/// The mark of a team; not 0, which is in every new block.
-fn mark(team: &Inner) -> u64 {
-    (team.id.0.wrapping_mul(0x9e37_79b9_7f4a_7c15) & !RANK) | 1 << 63
-}
-
-/// Slots begin with a pair of lines.
-fn aligned(place: GlobalPtr<u8>) -> GlobalPtr<u8> {
-    place.at_offset(place.offset().next_multiple_of(LINES))
-}
-
-/// Sixteen bytes of every member, over messages.
-fn tell_all(team: &Inner, word: u128) -> Result<Vec<u128>> {
-    let mut all = vec![0u128; team.peers.len()];
-    let moves = Moves::AllGather {
-        blocks: shape::Blocks::Equal(16),
-    };
-    let input = Input::Private(bytemuck::bytes_of(&word).into());
-    let output = Output::Private(bytemuck::cast_slice_mut(&mut all));
-    team.moves_by_messages(team.next_call(Kind::Setup), &moves, &input, output)?;
-    Ok(all)
 }

@@ -1,77 +1,69 @@
 //! Few bytes: one meeting, and they are in the slots.
 
 use super::board::Board;
-use crate::Elem;
-use crate::collective::call::{Call, Failure};
-use crate::collective::combining::Typed;
-use crate::collective::op::Operator;
-use crate::collective::shape::{Combine, Moves};
+use crate::collective::combining::Combiner;
+use crate::collective::shape::{Combine, Shape};
 use crate::collective::{Input, Output};
-use crate::team::Inner;
 use smallvec::SmallVec;
 
-pub(super) fn moves(
-    (team, board): (&Inner, &Board),
-    call: Call,
-    moves: &Moves,
-    input: &Input<'_>,
-    mut output: Output<'_>,
-) -> Result<(), Failure> {
-    let (me, data) = (team.rank, input.bytes());
-    let give = |to| {
-        let (at, len) = moves.gives(me, to);
-        &data[at as usize..][..len as usize]
-    };
-    let sequence = board.meet(team, &call, false, give)?;
-    for from in 0..team.peers.len() as u32 {
-        let take = moves.takes(me, from);
-        if take.len == 0 {
-            continue;
-        }
-        match from == me {
-            true => output.write(take.at, give(me)),
-            false => board.deliver(sequence, from, &mut output, take.at, take.len),
-        }
-    }
-    Ok(())
+/// Whether a collective is one: all members decide alike.
+#[inline]
+pub(super) fn fits(shape: &Shape, board: &Board) -> bool {
+    shape
+        .known_longest()
+        .is_some_and(|longest| longest <= board.payload())
 }
 
-pub(super) fn combines<T: Elem, O: Operator<T>>(
-    (team, board): (&Inner, &Board),
-    call: Call,
-    (combine, bytes): (Combine, u64),
-    typed: &Typed<T, O>,
+/// What a member gives to a rank.
+#[inline]
+pub(super) fn give<'d>(shape: &Shape, rank: u32, data: &'d [u8]) -> impl Fn(u32) -> &'d [u8] {
+    move |to| {
+        let (at, len) = shape.gives(rank, to);
+        &data[at as usize..][..len as usize]
+    }
+}
+
+/// After the meeting: the result.
+#[inline]
+pub(super) fn finish<C: Combiner + ?Sized>(
+    shape: &Shape,
+    (board, sequence): (&Board, u64),
     input: &Input<'_>,
-    mut output: Output<'_>,
-) -> Result<(), Failure> {
-    let (me, data, bytes) = (team.rank, input.bytes(), bytes as usize);
-    let give = |to: u32| match combine {
-        Combine::ReduceScatter => &data[to as usize * bytes..][..bytes],
-        _ => &data[..bytes],
+    output: &mut Output<'_>,
+    combiner: Option<&C>,
+) {
+    let (me, size) = (board.rank, board.size());
+    let Shape::Combines(combine, elements) = shape else {
+        for from in 0..size {
+            let take = shape.takes(me, from);
+            match from == me {
+                _ if take.len == 0 => {}
+                true => output.copy_input(take.at, input, shape.gives(me, me).0, take.len),
+                false => board.deliver((sequence, from), output, (take.at, take.len)),
+            }
+        }
+        return;
     };
-    let sequence = board.meet(team, &call, false, give)?;
-    let ranks = match combine {
-        _ if !combine.gives_to(me) => return Ok(()),
+    let ranks = match *combine {
+        _ if !combine.gives_to(me) => return,
         Combine::Scan => 0..me + 1,
         Combine::ExScan => 0..me,
-        _ => 0..team.peers.len() as u32,
+        _ => 0..size,
     };
     // On the stack, unless they are many.
-    let room = || SmallVec::<[u8; 128]>::from_elem(0, bytes);
+    let room = || SmallVec::<[u8; 128]>::from_elem(0, elements.bytes as usize);
     let (sum, more) = (&mut room()[..], &mut room()[..]);
     for rank in ranks {
-        let with = match rank == me {
-            true => give(me),
-            false => {
-                board.read(sequence, rank, more);
-                &more[..]
-            }
-        };
-        match rank {
-            0 => sum.copy_from_slice(with),
-            _ => typed.append_bytes(sum, with),
+        let with = if rank == 0 { &mut *sum } else { &mut *more };
+        match rank == me {
+            true => input.read(shape.gives(me, me).0, with),
+            false => board.read(sequence, rank, with),
+        }
+        if rank > 0
+            && let Some(combiner) = combiner
+        {
+            combiner.append(sum, more);
         }
     }
     output.write(0, sum);
-    Ok(())
 }

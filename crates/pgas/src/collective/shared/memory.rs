@@ -1,47 +1,82 @@
-//! The memory of boards. Blocks of dropped boards are used again for boards only: a member of the old board may still
-//! write into them.
+//! Memory of collectives that outlives a call. Blocks of dropped boards are used again for boards only: a member of
+//! the old board may still write into them.
 
-use super::board::Board;
 use crate::job::Job;
 use crate::{GlobalPtr, Result};
 use parking_lot::Mutex;
+use samite_mem::SharedBytes;
+use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Blocks of boards that were dropped, with their lengths.
+/// What a job has of it, for all its teams.
 #[derive(Debug, Default)]
-pub(crate) struct Blocks(Mutex<Vec<(u64, GlobalPtr<u8>)>>);
+pub(crate) struct Pool {
+    /// Blocks of boards that were dropped, with their lengths.
+    blocks: Mutex<Vec<(u64, GlobalPtr<u8>)>>,
+    /// Staging memory that no call uses.
+    staging: Mutex<Vec<Staging>>,
+    left_behind: AtomicBool,
+}
 
-impl Blocks {
+/// Memory that slices go through, piece by piece. One call uses it at a time, and a call ends when nobody is at it
+/// any more.
+#[derive(Debug)]
+pub(super) struct Staging {
+    pub(super) pointer: GlobalPtr<u8>,
+    pub(super) bytes: SharedBytes,
+}
+
+impl Pool {
     /// A block of zeros.
     pub(super) fn take(&self, job: &Job, bytes: u64) -> Result<GlobalPtr<u8>> {
-        let mut blocks = self.0.lock();
+        let mut blocks = self.blocks.lock();
         let fits = blocks.iter().position(|(of, _)| *of == bytes);
         let Some(at) = fits else {
             return job.allocate::<u8>(bytes);
         };
         let (_, block) = blocks.swap_remove(at);
-        let mapped = job.mapped(block, bytes)?;
-        mapped.ok_or_else(|| crate::job::bad(block))?.fill(0);
+        mapped(job, block, bytes)?.fill(0);
         Ok(block)
     }
 
     pub(super) fn put(&self, block: GlobalPtr<u8>, bytes: u64) {
-        self.0.lock().push((bytes, block));
+        self.blocks.lock().push((bytes, block));
+    }
+
+    /// Staging memory of at least so many bytes.
+    pub(super) fn stage(&self, job: &Job, bytes: u64) -> Result<Staging> {
+        let kept = self.staging.lock().pop();
+        match kept {
+            Some(kept) if kept.bytes.len() >= bytes => return Ok(kept),
+            Some(small) => job.free(small.pointer)?,
+            None => {}
+        }
+        let pointer = job.allocate::<u8>(bytes)?;
+        let bytes = mapped(job, pointer, bytes)?;
+        Ok(Staging { pointer, bytes })
+    }
+
+    pub(super) fn unstage(&self, staging: Staging) {
+        self.staging.lock().push(staging);
+    }
+
+    /// A collective was given up: others may still write into memory of this job.
+    pub(super) fn leave_behind(&self) {
+        // ORDERING: Relaxed, here and below: it is asked when the job is dropped, after all that its threads did.
+        self.left_behind.store(true, Ordering::Relaxed);
     }
 }
 
-impl Board {
-    /// Lets go of this member's block; see the module's text.
-    pub(crate) fn free(&self, job: &Job) {
-        match self.broken.get() {
-            None => job.collectives.blocks.put(self.place, self.bytes),
-            Some(_) => job.collectives.leave_behind(),
-        }
-    }
+/// Own memory, which is mapped, or there is no board.
+fn mapped(job: &Job, pointer: GlobalPtr<u8>, bytes: u64) -> Result<SharedBytes> {
+    let mapped = job.mapped(pointer, bytes)?;
+    mapped.ok_or_else(|| crate::job::bad(pointer))
 }
 
 impl Drop for Job {
     fn drop(&mut self) {
-        if self.collectives.leaves_behind() {
+        // Calls that have not ended leave their memory behind.
+        self.collectives.in_flight.get_mut().clear();
+        if self.collectives.pool.left_behind.load(Ordering::Relaxed) {
             // Others may still write into a board of this unit: its memory is not used for anything else.
             std::mem::forget(std::mem::take(self.heap.get_mut()));
         }

@@ -1,4 +1,4 @@
-//! Collectives of members that map each other's memory.
+//! The link of members that map each other's memory: flags, and copies.
 //!
 //! | bytes per member | how |
 //! |---|---|
@@ -13,81 +13,45 @@
 //! 1 MiB 55 us (180), broadcast 13 us (59), all-to-all of 64 KiB 3.7 us (6.4). An all-to-all of 1 MiB takes
 //! 140 us (150): with 4 MiB per core the second-level cache is left, and a plain memcpy is no faster.
 //!
-//! Pieces alternate between two halves of the staging memory. A member fills one half while others still
-//! read the other: before it fills a half for the second time it has met everybody, who met after reading.
-//!
 //! # Files
-//! `board` (meetings), `memory` (where its words lie) · `few` (bytes in slots) · `entry` (the first meeting of a call: who can reach what)
-//! · `staging` (pieces) · `blocks` (bytes that only move; reduce-scatter) · `columns` (other reductions)
+//! `board` (meetings) · `memory` (what outlives a call) · `few` (bytes in slots) · `flags` (a call in its meetings; its
+//! steps are in [`super::schedule`])
 
-mod blocks;
 mod board;
-mod columns;
-mod entry;
 mod few;
+mod flags;
 mod memory;
-mod staging;
 
-pub(crate) use board::Board;
-pub(crate) use memory::Blocks;
-pub(crate) use staging::Staging;
-
-use board::Unwinding;
-use staging::Stage;
+pub(crate) use board::{Block, Board};
+pub(crate) use flags::Flags;
+pub(crate) use memory::Pool;
 
 use super::call::{Call, Failure};
-use super::combining::Typed;
-use super::op::Operator;
-use super::shape::{Combine, Moves};
+use super::combining::Combiner;
+use super::shape::Shape;
 use super::{Input, Output};
-use crate::Elem;
-use crate::team::Inner;
+use crate::job::Job;
 
-/// A collective that only moves bytes.
-pub(super) fn moves(
-    place: (&Inner, &Board),
-    call: Call,
-    moves: &Moves,
-    input: &Input<'_>,
-    mut output: Output<'_>,
-) -> Result<(), Failure> {
-    match moves.known_longest() {
-        Some(longest) if longest <= place.1.payload() => {
-            few::moves(place, call, moves, input, output)
-        }
-        _ => blocks::moves((place, &Stage::new(place)), call, moves, input, &mut output),
+/// A blocking call of few bytes, if it is one: nothing is allocated for it. No other one is in line.
+#[inline(always)]
+pub(super) fn at_once<C: Combiner + ?Sized>(
+    (job, board): (&Job, &Board),
+    call: &Call,
+    shape: &Shape,
+    (input, output): (&Input<'_>, &mut Output<'_>),
+    combiner: Option<&C>,
+) -> Option<Result<(), Failure>> {
+    if !few::fits(shape, board) {
+        return None;
     }
-}
-
-/// A collective that combines `bytes` of elements.
-pub(super) fn combines<T: Elem, O: Operator<T>>(
-    place: (&Inner, &Board),
-    call: Call,
-    (combine, bytes): (Combine, u64),
-    typed: &Typed<T, O>,
-    input: &Input<'_>,
-    mut output: Output<'_>,
-) -> Result<(), Failure> {
-    if bytes <= place.1.payload() {
-        return few::combines(place, call, (combine, bytes), typed, input, output);
-    }
-    // Given back after what `unwinding` does.
-    let stage = Stage::new(place);
-    let unwinding = Unwinding::guard(place);
-    let done = match combine {
-        Combine::ReduceScatter => {
-            let block = |to: u32| (u64::from(to) * bytes, bytes);
-            blocks::combines((place, &stage), call, &block, typed, input, &mut output)
+    let meet = || {
+        let data = input.bytes();
+        let give = few::give(shape, board.rank, &data);
+        let mut meeting = board.post(call, false, give)?;
+        if !board.spin(&meeting) || !board.look(job, call, &mut meeting)? {
+            board.wait(job, call, &mut meeting)?;
         }
-        _ => columns::combines(
-            (place, &stage),
-            call,
-            (combine, bytes),
-            typed,
-            input,
-            output,
-        ),
+        Ok(meeting.sequence)
     };
-    unwinding.ended();
-    done
+    Some(meet().map(|met| few::finish(shape, (board, met), input, output, combiner)))
 }

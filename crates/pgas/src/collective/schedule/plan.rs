@@ -1,0 +1,555 @@
+//! Schedules of members that map each other's memory, for more bytes than a slot holds.
+//!
+//! ```text
+//!   stage the first piece | Meet: what everybody has, and where ([`Told`]) | steps, a Meet per piece | Meet
+//! ```
+//! # Bytes that move
+//! A block is copied once where one of its ends is in symmetric memory: by the taker, out of where it
+//! lies; else by the giver, to where it belongs. Where both ends are, whoever has less to do copies it (a
+//! broadcast is shared with the root, what is gathered is put by its givers). Between two slices it
+//! goes through the staging memory of the giver, twice copied, by both at the same time; of two members
+//! that are alone the kernel copies it once for the taker, where it may and that is fastest
+//! ([`samite_fabric::CostModel`]). In a reduce-scatter everybody takes its block of everybody and combines them.
+//!
+//! ```text
+//!   giver   fill half 0 | meet | (take) | fill half 1 | meet | (take) | fill half 0 | meet ...
+//!   taker               | meet | take 0 |             | meet | take 1 |
+//! ```
+//! With a giver and a taker on a core each, one fills a piece while the other one takes the piece before. Before
+//! a half is filled for the second time its member has met everybody, who met after reading.
+//!
+//! # Vectors that are combined
+//! Everybody combines its share of the vector for all who get a result, reading from where the vectors lie and
+//! writing to where the results belong, or through the staging memory.
+//!
+//! ```text
+//!            rank 0  rank 1  rank 2          staging memory: two halves in, two halves out
+//!   input    ======  ======  ======
+//!   share of rank 1:  |##|  reads all three, writes all three results
+//! ```
+//! Each vector is read once by one member in all, and each result written once: with P members on P cores
+//! each moves 2 vectors, whatever P is. A piece needs one meeting: while the results of a piece are still
+//! being made, everybody fetches those of the piece before.
+
+use super::{Builder, INPUT, Memory, OUTPUT, STAGING, Schedule, Span, Term, shares, span};
+use crate::collective::call::Failure;
+use crate::collective::shape::{Combine, Elements, Shape};
+
+/// Bytes of the staging memory, unless elements are larger: it stays in the second-level cache. In tests a few
+/// bytes have many pieces.
+pub(crate) const STAGING_BYTES: u64 = if cfg!(test) { 8 << 10 } else { 1 << 20 };
+
+/// What a member tells another one in the first meeting.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, bytemuck::Pod, bytemuck::Zeroable)]
+#[repr(C)]
+pub(crate) struct Told {
+    /// Where it is read, see [`Memory::From`]: the words of a pointer.
+    pub(crate) from: [u64; 2],
+    /// Where it is written, see [`Memory::Into`].
+    pub(crate) into: [u64; 2],
+    /// Where what it gives is in its process.
+    pub(crate) address: u64,
+    /// Which part of what it gives is for the other one.
+    pub(crate) offset: u64,
+    len: u64,
+    /// Where in its target the part from the other one goes.
+    at: u64,
+    /// How long it expects that part to be.
+    expected: u64,
+    /// The longest block that it gives to another member.
+    longest: u64,
+    flags: u64,
+}
+
+/// What it gives can be read in place.
+const INPUT_IN_PLACE: u64 = 1;
+/// Its target can be written in place.
+const OUTPUT_IN_PLACE: u64 = 2;
+/// It gets something.
+const TAKES: u64 = 4;
+/// Its first piece is in its staging memory.
+const STAGED: u64 = 8;
+/// It reads what others give out of their private memory.
+const READS: u64 = 16;
+
+impl Told {
+    fn has(&self, flag: u64) -> bool {
+        self.flags & flag != 0
+    }
+
+    /// Whether it takes slices from staging memory: it reaches them in no other way, nor is it reached.
+    fn wants_pieces(&self) -> bool {
+        self.has(TAKES) && !self.has(OUTPUT_IN_PLACE) && !self.has(READS)
+    }
+}
+
+/// What a member knows before the first meeting.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Own {
+    pub(crate) rank: u32,
+    pub(crate) size: u32,
+    /// Whether the others reach what it gives, and its target.
+    pub(crate) input_in_place: bool,
+    pub(crate) output_in_place: bool,
+}
+
+/// How this member reads what another one gives.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Way {
+    InPlace,
+    Private,
+    Staged,
+    /// It gives nothing, or puts it.
+    Not,
+}
+
+/// What one member does.
+#[derive(Debug)]
+pub(crate) struct Plan {
+    shape: Shape,
+    own: Own,
+    /// Whether it reads what others give out of their private memory, and they what it gives.
+    reads: bool,
+    is_read: bool,
+    /// By rank, once all have met.
+    told: Vec<Told>,
+    builder: Builder,
+    /// A half of the staging memory, or a quarter where results go through it, too.
+    part: u64,
+    /// Bytes of a block that go through it at a time.
+    piece: u64,
+    round: u64,
+    /// How many pieces the longest block has.
+    rounds: u64,
+}
+
+impl Plan {
+    /// `reads_private`: whether members should read so many bytes out of private memory.
+    pub(crate) fn new(shape: Shape, mut own: Own, reads_private: impl Fn(u64) -> bool) -> Plan {
+        let (part, piece) = match &shape {
+            Shape::Combines(Combine::ReduceScatter, elements) => {
+                // Nobody else writes its target.
+                own.output_in_place = false;
+                pieces(own.size, elements.size)
+            }
+            Shape::Combines(_, elements) => {
+                let quarter = (STAGING_BYTES / 4).max(elements.size);
+                (quarter, quarter / elements.size * elements.size)
+            }
+            shape => pieces(if shape.apart() { own.size } else { 1 }, 64),
+        };
+        let mut plan = Plan {
+            builder: Builder::new(own.rank, own.size),
+            shape,
+            own,
+            reads: false,
+            is_read: false,
+            told: Vec::new(),
+            part,
+            piece,
+            round: 0,
+            rounds: 0,
+        };
+        if !matches!(plan.shape, Shape::Combines(..)) {
+            plan.reads = reads_private(plan.wanted());
+            // What this member would read of another one, that one probably reads of this one.
+            plan.is_read = reads_private(plan.longest());
+        }
+        plan
+    }
+
+    /// What everybody combines its share of, for all.
+    fn columns(&self) -> Option<(Combine, Elements)> {
+        match self.shape {
+            Shape::Combines(combine, elements) if combine != Combine::ReduceScatter => {
+                Some((combine, elements))
+            }
+            _ => None,
+        }
+    }
+
+    fn others(&self) -> impl Iterator<Item = u32> + use<> {
+        let Own { rank, size, .. } = self.own;
+        // Not all begin with the same one.
+        (1..size).map(move |by| (rank + by) % size)
+    }
+
+    /// The longest block that it gives to another member.
+    fn longest(&self) -> u64 {
+        let gives = |to| self.shape.gives(self.own.rank, to).1;
+        self.others().map(gives).max().unwrap_or(0)
+    }
+
+    /// The longest block that it takes of another one.
+    pub(crate) fn wanted(&self) -> u64 {
+        let takes = |from| self.shape.takes(self.own.rank, from).len;
+        self.others().map(takes).max().unwrap_or(0)
+    }
+
+    /// How much staging memory it needs, if any.
+    pub(crate) fn staging(&self) -> Option<u64> {
+        match self.columns() {
+            Some((combine, _)) => {
+                let is_fetched = combine.gives_to(self.own.rank) && !self.own.output_in_place;
+                (is_fetched || !self.own.input_in_place).then_some(4 * self.part)
+            }
+            None => (self.longest() > 0 && !self.own.input_in_place).then_some(2 * self.part),
+        }
+    }
+
+    /// Whether its first piece is staged before anybody is known to want it.
+    fn is_eager(&self) -> bool {
+        let is_eager = match &self.shape {
+            // One target takes all that is gathered: it decides.
+            Shape::Gather { .. } => false,
+            Shape::Combines(..) => true,
+            _ => !self.own.output_in_place && !self.is_read,
+        };
+        is_eager && !self.own.input_in_place && self.staging().is_some()
+    }
+
+    /// The steps before the first meeting.
+    pub(crate) fn begin(&mut self) -> Schedule {
+        if self.is_eager() {
+            self.stage(0, |_| true);
+        }
+        std::mem::take(&mut self.builder.schedule)
+    }
+
+    /// What is for a rank in the first meeting, but for where the memory is.
+    pub(crate) fn tell(&self, to: u32) -> Told {
+        let (offset, len) = self.shape.gives(self.own.rank, to);
+        let take = self.shape.takes(self.own.rank, to);
+        let takes = match self.columns() {
+            Some((combine, _)) => combine.gives_to(self.own.rank),
+            None => self.wanted() > 0,
+        };
+        let flag = |set, flag| if set { flag } else { 0 };
+        Told {
+            offset,
+            len,
+            at: take.at,
+            expected: take.len,
+            longest: self.longest(),
+            flags: flag(self.own.input_in_place, INPUT_IN_PLACE)
+                | flag(self.own.output_in_place, OUTPUT_IN_PLACE)
+                | flag(takes, TAKES)
+                | flag(self.is_eager(), STAGED)
+                | flag(self.reads, READS),
+            ..Told::default()
+        }
+    }
+
+    /// What everybody has told, by rank. An error before anything is written anywhere if this member and another one
+    /// do not agree on what goes from the one to the other. Only the two know it.
+    pub(crate) fn learn(&mut self, told: Vec<Told>) -> Result<(), Failure> {
+        self.told = told;
+        if let Some((combine, elements)) = self.columns() {
+            let in_place = |(rank, told): (u32, &Told)| {
+                told.has(INPUT_IN_PLACE) && (told.has(OUTPUT_IN_PLACE) || !combine.gives_to(rank))
+            };
+            if (0..).zip(&self.told).all(in_place) {
+                self.piece = elements.bytes;
+            }
+            self.rounds = elements.bytes.div_ceil(self.piece);
+            return Ok(());
+        }
+        for rank in self.others() {
+            let told = &self.told[rank as usize];
+            let gives = self.shape.gives(self.own.rank, rank).1;
+            let takes = self.shape.takes(self.own.rank, rank).len;
+            if told.len != takes {
+                return Err(Failure::bytes(rank, told.len, takes));
+            }
+            if told.expected != gives {
+                return Err(Failure::bytes(rank, told.expected, gives));
+            }
+        }
+        let staged = (0..self.own.size).filter(|rank| self.is_staged(*rank));
+        let longest = staged.map(|rank| self.told[rank as usize].longest).max();
+        self.rounds = longest.unwrap_or(0).div_ceil(self.piece);
+        Ok(())
+    }
+
+    /// How many bytes of [`Memory::From`] and [`Memory::Into`] of another member the steps touch.
+    pub(crate) fn reach(&self, rank: u32) -> (Option<u64>, Option<u64>) {
+        let told = &self.told[rank as usize];
+        if let Some((combine, elements)) = self.columns() {
+            let bytes = |in_place| match told.has(in_place) {
+                true => elements.bytes,
+                false => 4 * self.part,
+            };
+            let into = combine.gives_to(rank).then(|| bytes(OUTPUT_IN_PLACE));
+            return (Some(bytes(INPUT_IN_PLACE)), into);
+        }
+        let from = match self.way(rank) {
+            Way::InPlace => Some(told.offset.saturating_add(told.len)),
+            Way::Staged => Some(2 * self.part),
+            Way::Private | Way::Not => None,
+        };
+        let gives = self.shape.gives(self.own.rank, rank).1;
+        let puts = told.has(OUTPUT_IN_PLACE) && gives > 0;
+        (from, puts.then(|| told.at.saturating_add(gives)))
+    }
+
+    /// The next steps; `None` after the last ones, which end with a meeting.
+    pub(crate) fn next(&mut self) -> Option<Schedule> {
+        if self.round == self.rounds.max(1) {
+            return None;
+        }
+        match self.columns() {
+            Some((combine, elements)) => self.combine_shares(combine, elements),
+            None => self.move_blocks(),
+        }
+        self.round += 1;
+        Some(std::mem::take(&mut self.builder.schedule))
+    }
+}
+
+/// Blocks that go through staging memory.
+impl Plan {
+    fn way(&self, from: u32) -> Way {
+        let expected = self.shape.takes(self.own.rank, from).len;
+        match &self.told[from as usize] {
+            _ if from == self.own.rank || expected == 0 => Way::Not,
+            told if told.has(INPUT_IN_PLACE) => Way::InPlace,
+            _ if self.own.output_in_place => Way::Not,
+            _ if self.reads => Way::Private,
+            _ => Way::Staged,
+        }
+    }
+
+    /// Whether others take from the staging memory of a member. Everybody has the same answer.
+    fn is_staged(&self, giver: u32) -> bool {
+        let mut takers = (0..).zip(&self.told).filter(|(rank, _)| *rank != giver);
+        !self.told[giver as usize].has(INPUT_IN_PLACE) && takers.any(|(_, to)| to.wants_pieces())
+    }
+
+    fn move_blocks(&mut self) {
+        let (round, last) = (self.round, self.rounds.saturating_sub(1));
+        let moves = !matches!(self.shape, Shape::Combines(..));
+        if round == 0 && moves {
+            self.put();
+            self.take(false);
+        }
+        let is_late = |rank: u32| {
+            let told = &self.told[rank as usize];
+            self.is_staged(rank) && told.longest > 0 && !told.has(STAGED)
+        };
+        if self.rounds > 0 && (round > 0 || (0..self.own.size).any(is_late)) {
+            self.stage(round, Told::wants_pieces);
+            self.builder.meet(true);
+        }
+        match self.shape {
+            Shape::Combines(_, elements) => self.combine_block(elements.bytes),
+            _ => self.take(true),
+        }
+        if round == last {
+            self.builder.meet(false);
+        }
+    }
+
+    /// Of a block with both ends in place: how much the taker copies, from the beginning.
+    fn cut(&self, len: u64) -> u64 {
+        match &self.shape {
+            Shape::Gather { .. } => 0,
+            Shape::Broadcast { .. } => (len - len / u64::from(self.own.size)) / 64 * 64,
+            _ => len,
+        }
+    }
+
+    /// Puts this member's part of the blocks whose targets it reaches: all, where nobody reads them here.
+    fn put(&mut self) {
+        for to in self.others() {
+            let (told, (offset, len)) =
+                (self.told[to as usize], self.shape.gives(self.own.rank, to));
+            let cut = match self.own.input_in_place {
+                true => self.cut(len),
+                false => 0,
+            };
+            if told.has(OUTPUT_IN_PLACE) {
+                let from = span(INPUT, offset + cut, len - cut);
+                let into = span(Memory::Into(to), told.at + cut, len - cut);
+                self.builder.copy(from, into);
+            }
+        }
+    }
+
+    /// Takes what lies in place, or in private memory, and what is one's own last; or, after all have staged
+    /// it, a piece of what is staged.
+    fn take(&mut self, staged: bool) {
+        let me = self.own.rank;
+        for from in self.others().chain([me]) {
+            let (mut take, way) = (self.shape.takes(me, from), self.way(from));
+            if (way == Way::Staged) != staged || (staged && from == me) {
+                continue;
+            }
+            let offset = self.told[from as usize].offset;
+            if self.own.output_in_place && from != me {
+                take.len = self.cut(take.len);
+            }
+            let (memory, offset) = match way {
+                Way::InPlace => (Memory::From(from), offset),
+                Way::Private => (Memory::Private(from), offset),
+                Way::Not if from == me => (INPUT, self.shape.gives(me, me).0),
+                Way::Not => continue,
+                Way::Staged => {
+                    let (start, end) = self.range(self.round, take.len);
+                    (take.at, take.len) = (take.at + start, end - start);
+                    (Memory::From(from), self.lane(self.round, me))
+                }
+            };
+            let source = span(memory, offset, take.len);
+            self.builder.copy(source, span(OUTPUT, take.at, take.len));
+        }
+    }
+
+    /// The bytes of a block of `len` that are staged in a round: from, to.
+    fn range(&self, round: u64, len: u64) -> (u64, u64) {
+        let start = round * self.piece;
+        (start.min(len), (start + self.piece).min(len))
+    }
+
+    /// Where the piece for a rank is in the staging memory of its giver.
+    fn lane(&self, round: u64, rank: u32) -> u64 {
+        let lane = if self.shape.apart() {
+            u64::from(rank)
+        } else {
+            0
+        };
+        (round & 1) * self.part + lane * self.piece
+    }
+
+    /// Fills a part of the staging memory with the piece of a round, for those who `want` it.
+    fn stage(&mut self, round: u64, want: impl Fn(&Told) -> bool) {
+        if self.own.input_in_place || self.staging().is_none() {
+            return;
+        }
+        let mut filled = None;
+        for to in self.others() {
+            let (offset, len) = self.shape.gives(self.own.rank, to);
+            let place = self.lane(round, to);
+            // All take the same one, if not each its own.
+            if filled == Some(place) || !self.told.get(to as usize).is_none_or(&want) {
+                continue;
+            }
+            let (start, end) = self.range(round, len);
+            let from = span(INPUT, offset + start, end - start);
+            self.builder.copy(from, span(STAGING, place, end - start));
+            filled = (len > 0).then_some(place);
+        }
+    }
+
+    /// Combines the block of this member, or the piece of it.
+    fn combine_block(&mut self, bytes: u64) {
+        let (start, end) = match self.rounds {
+            0 => (0, bytes),
+            _ => self.range(self.round, bytes),
+        };
+        let me = self.own.rank;
+        let take = |rank: u32| {
+            let (memory, at) = match self.way(rank) {
+                Way::Staged => (Memory::From(rank), self.lane(self.round, me)),
+                Way::InPlace => (Memory::From(rank), self.told[rank as usize].offset + start),
+                Way::Private | Way::Not => (INPUT, self.shape.gives(me, me).0 + start),
+            };
+            Term::Take(span(memory, at, end - start))
+        };
+        let result = Term::Give(span(OUTPUT, start, end - start));
+        let terms: Vec<Term> = (0..self.own.size).map(take).chain([result]).collect();
+        self.builder.combine(terms);
+    }
+}
+
+/// Vectors of which everybody combines a share.
+impl Plan {
+    fn combine_shares(&mut self, combine: Combine, elements: Elements) {
+        let round = self.round;
+        if round > 0 {
+            self.stage(round, |_| true);
+            self.builder.meet(true);
+            self.fetch(combine, elements, round - 1);
+        }
+        let (start, len) = self.share(elements, round, self.own.rank);
+        let mut terms = Vec::new();
+        for rank in 0..self.own.size {
+            let give = || {
+                let gets = combine.gives_to(rank);
+                gets.then(|| Term::Give(self.result(rank, start, len)))
+            };
+            if combine == Combine::ExScan {
+                terms.extend(give());
+            }
+            terms.push(Term::Take(self.vector(rank, start, len)));
+            if combine == Combine::Scan {
+                terms.extend(give());
+            }
+        }
+        if let Combine::AllReduce | Combine::Reduce { .. } = combine {
+            let getting = (0..self.own.size).filter(|rank| combine.gives_to(*rank));
+            terms.extend(getting.map(|rank| Term::Give(self.result(rank, start, len))));
+        }
+        self.builder.combine(terms);
+        if round + 1 == self.rounds {
+            self.builder.meet(false);
+            self.fetch(combine, elements, round);
+        }
+    }
+
+    /// The share of a rank in the piece of a round: where it begins in the vector, and its length.
+    fn share(&self, elements: Elements, round: u64, rank: u32) -> (u64, u64) {
+        let (start, end) = self.range(round, elements.bytes);
+        let len = end - start;
+        // Whole lines, so that two members do not write into one.
+        let grain = match elements.size < 64 && 64 % elements.size == 0 {
+            true => 64,
+            false => elements.size,
+        };
+        let (at, share) = shares(len.next_multiple_of(grain), grain, self.own.size)(rank);
+        let at = at.min(len);
+        (start + at, share.min(len - at))
+    }
+
+    /// Where the vector of a rank is read.
+    fn vector(&self, rank: u32, start: u64, len: u64) -> Span {
+        let staged = (self.round & 1) * self.part + start - self.round * self.piece;
+        match &self.told[rank as usize] {
+            _ if rank == self.own.rank => span(INPUT, start, len),
+            told if told.has(INPUT_IN_PLACE) => span(Memory::From(rank), start, len),
+            _ => span(Memory::From(rank), staged, len),
+        }
+    }
+
+    /// Where the result of a rank is written.
+    fn result(&self, rank: u32, start: u64, len: u64) -> Span {
+        match &self.told[rank as usize] {
+            _ if rank == self.own.rank => span(OUTPUT, start, len),
+            told if told.has(OUTPUT_IN_PLACE) => span(Memory::Into(rank), start, len),
+            _ => span(Memory::Into(rank), self.out(self.round, start), len),
+        }
+    }
+
+    /// Where results of a round are in the staging memory.
+    fn out(&self, round: u64, start: u64) -> u64 {
+        (2 + (round & 1)) * self.part + start - round * self.piece
+    }
+
+    /// Fetches what the others have made for this member.
+    fn fetch(&mut self, combine: Combine, elements: Elements, round: u64) {
+        if !combine.gives_to(self.own.rank) || self.own.output_in_place {
+            return;
+        }
+        for rank in self.others() {
+            let (at, len) = self.share(elements, round, rank);
+            let from = span(STAGING, self.out(round, at), len);
+            self.builder.copy(from, span(OUTPUT, at, len));
+        }
+    }
+}
+
+/// A half of the staging memory for `lanes` blocks at a time, in multiples of `grain` bytes, and a piece of a block.
+fn pieces(lanes: u32, grain: u64) -> (u64, u64) {
+    let lanes = u64::from(lanes);
+    let half = (STAGING_BYTES / 2).max(lanes * grain);
+    (half, half / lanes / grain * grain)
+}

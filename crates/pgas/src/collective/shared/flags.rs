@@ -1,0 +1,312 @@
+//! A call on flags: what it knows of the others' memory, and what becomes of its meetings.
+
+use super::board::{Board, Meeting, PAYLOAD_MIN};
+use super::few;
+use super::memory::Staging;
+use crate::collective::call::{Call, Failure};
+use crate::collective::combining::Combiner;
+use crate::collective::schedule::{Memory, Own, Plan, Schedule, Step, Told};
+use crate::collective::shape::Shape;
+use crate::collective::{Input, Output};
+use crate::job::Job;
+use crate::{Error, GlobalPtr};
+use samite_mem::SharedBytes;
+use std::sync::Arc;
+
+/// What a member tells fits into every slot.
+const _: () = assert!(size_of::<Told>() <= PAYLOAD_MIN);
+
+/// A system call costs more than copying fewer bytes twice.
+const PRIVATE_MIN: u64 = 16 << 10;
+
+/// The link of one call.
+#[derive(Debug)]
+pub(crate) struct Flags {
+    board: Arc<Board>,
+    /// Of this call, in the line of calls.
+    place: u64,
+    /// Once this call has its turn.
+    meeting: Option<Meeting>,
+    phase: Phase,
+    staging: Option<Staging>,
+    /// By rank: where it is read, and where it is written.
+    there: Vec<[SharedBytes; 2]>,
+    /// By rank: addresses of private memory; and whose.
+    private: Option<(i32, Vec<u64>)>,
+    has_ended: bool,
+}
+
+/// What comes of the next meeting.
+#[derive(Debug)]
+enum Phase {
+    /// This member tells the others that it cannot go on.
+    Refusing(Failure),
+    /// What was given is in the slots.
+    Few(Shape),
+    /// All learn where everybody's memory is.
+    Entering(Plan),
+    /// Others have done what the next steps need.
+    Working(Plan),
+    Over,
+}
+
+impl Flags {
+    /// Comes into the line of calls. The caller has the turn of the team.
+    pub(crate) fn new(board: &Arc<Board>, shape: Result<Shape, Failure>) -> Flags {
+        Flags {
+            place: board.come(),
+            board: board.clone(),
+            meeting: None,
+            phase: match shape {
+                Err(failure) => Phase::Refusing(failure),
+                Ok(shape) => Phase::Few(shape),
+            },
+            staging: None,
+            there: Vec::new(),
+            private: None,
+            has_ended: false,
+        }
+    }
+
+    /// Whether a step would move the call on.
+    pub(crate) fn is_ready(&self) -> bool {
+        match &self.meeting {
+            None => self.board.has_turn(self.place),
+            Some(meeting) => self.board.is_ready(meeting),
+        }
+    }
+
+    /// Whether its steps have been begun.
+    pub(crate) fn has_begun(&self) -> bool {
+        self.meeting.is_some()
+    }
+
+    /// The steps up to the first meeting; `None` while other calls have the turn.
+    pub(crate) fn begin(
+        &mut self,
+        job: &Job,
+        input: &Input<'_>,
+        output: &Output<'_>,
+    ) -> Result<Option<Schedule>, Failure> {
+        if !self.board.has_turn(self.place) {
+            return Ok(None);
+        }
+        let mut schedule = Schedule::default();
+        let shape = match &self.phase {
+            Phase::Refusing(failure) => return Err(failure.clone()),
+            Phase::Few(shape) if !few::fits(shape, &self.board) => Some(shape.clone()),
+            _ => None,
+        };
+        if let Some(shape) = shape {
+            let own = Own {
+                rank: self.board.rank,
+                size: self.board.size(),
+                input_in_place: input.pointer().is_some(),
+                output_in_place: output.pointer().is_some(),
+            };
+            let mut plan = Plan::new(shape, own, |bytes| self.reads(job, bytes).is_some());
+            let staging = plan.staging();
+            schedule = plan.begin();
+            self.phase = Phase::Entering(plan);
+            if let Some(bytes) = staging {
+                self.staging = Some(job.collectives.pool.stage(job, bytes)?);
+            }
+        }
+        let touching = matches!(self.phase, Phase::Entering(_));
+        schedule.steps.push(Step::Meet { touching });
+        Ok(Some(schedule))
+    }
+
+    /// The process out of whose private memory this member should read so many bytes. Of several members, which
+    /// read the same pages at the same time, the kernel lets one in after the other.
+    fn reads(&self, job: &Job, bytes: u64) -> Option<i32> {
+        let other = *self.board.peers.get(1 - self.board.rank as usize % 2)?;
+        let alone = self.board.size() == 2 && bytes >= PRIVATE_MIN;
+        alone.then(|| job.fabric.reads_private(other, bytes))?
+    }
+
+    /// Comes to a meeting.
+    pub(crate) fn post(
+        &mut self,
+        call: &Call,
+        (input, output): (&Input<'_>, &Output<'_>),
+        touching: bool,
+    ) -> Result<(), Failure> {
+        let posted = match &self.phase {
+            Phase::Few(shape) => {
+                let data = input.bytes();
+                let give = few::give(shape, self.board.rank, &data);
+                self.board.post(call, touching, give)
+            }
+            Phase::Entering(plan) => {
+                let staging = self.staging.as_ref();
+                let staging = staging.map_or(GlobalPtr::NULL, |staging| staging.pointer);
+                let tell = |to| {
+                    let mut told = plan.tell(to);
+                    told.from = input.pointer().unwrap_or(staging).to_words();
+                    told.into = output.pointer().unwrap_or(staging).to_words();
+                    told.address = input.address();
+                    told
+                };
+                let told: Vec<Told> = (0..self.board.size()).map(tell).collect();
+                let give = |to: u32| bytemuck::bytes_of(&told[to as usize]);
+                self.board.post(call, touching, give)
+            }
+            _ => self.board.post(call, touching, |_| &[]),
+        };
+        self.meeting = Some(posted.map_err(|failure| self.over(failure))?);
+        Ok(())
+    }
+
+    /// A failure that all members see.
+    fn over(&mut self, failure: Failure) -> Failure {
+        self.phase = Phase::Over;
+        failure
+    }
+
+    /// Whether all have met; then it takes what they brought.
+    pub(crate) fn met(
+        &mut self,
+        job: &Job,
+        call: &Call,
+        (input, output): (&Input<'_>, &mut Output<'_>),
+        combiner: Option<&dyn Combiner>,
+    ) -> Result<bool, Failure> {
+        let Some(meeting) = &mut self.meeting else {
+            return Ok(false);
+        };
+        let said = match &self.phase {
+            Phase::Refusing(_) => call.refused(),
+            _ => *call,
+        };
+        match (self.board.look(job, &said, meeting), &self.phase) {
+            (Ok(false), _) => return Ok(false),
+            // Somebody is lost: that is why.
+            (Ok(_) | Err(Failure::Mismatch { .. } | Failure::Refused(_)), Phase::Refusing(own)) => {
+                let own = own.clone();
+                return Err(self.over(own));
+            }
+            (Err(failure), _) => return Err(self.over(failure)),
+            (Ok(true), _) => {}
+        }
+        let sequence = meeting.sequence;
+        self.phase = match std::mem::replace(&mut self.phase, Phase::Over) {
+            Phase::Few(shape) => {
+                few::finish(&shape, (&self.board, sequence), input, output, combiner);
+                Phase::Over
+            }
+            Phase::Entering(mut plan) => {
+                let learnt = self.learn(job, &mut plan, sequence);
+                self.phase = Phase::Working(plan);
+                return learnt.map(|()| true);
+            }
+            phase => phase,
+        };
+        Ok(true)
+    }
+
+    /// Takes what everybody has told, and maps what the steps touch.
+    fn learn(&mut self, job: &Job, plan: &mut Plan, sequence: u64) -> Result<(), Failure> {
+        let (me, size) = (self.board.rank, self.board.size());
+        let mut told: Vec<Told> = (0..size).map(|rank| plan.tell(rank)).collect();
+        for from in (0..size).filter(|from| *from != me) {
+            let told = bytemuck::bytes_of_mut(&mut told[from as usize]);
+            self.board.read(sequence, from, told);
+        }
+        plan.learn(told.clone())?;
+        let addresses = told.iter().map(|told| told.address).collect();
+        self.private = self.reads(job, plan.wanted()).map(|pid| (pid, addresses));
+        for (rank, told) in (0..).zip(&told) {
+            let (from, into) = match rank == me {
+                true => (None, None),
+                false => plan.reach(rank),
+            };
+            let map = |at, bytes: Option<u64>| self.map(job, at, bytes.unwrap_or(0));
+            self.there
+                .push([map(told.from, from)?, map(told.into, into)?]);
+        }
+        Ok(())
+    }
+
+    fn map(&self, job: &Job, at: [u64; 2], bytes: u64) -> Result<SharedBytes, Failure> {
+        if bytes == 0 {
+            return Ok(SharedBytes::adopt(Vec::<u8>::new()));
+        }
+        let at = GlobalPtr::<u8>::from_words(at);
+        let mapped = match job.mapped(at, bytes) {
+            // It has died since it told where its memory is.
+            Err(Error::Fabric(error)) => return Err(Failure::of(error, &self.board.peers)),
+            mapped => mapped?,
+        };
+        mapped.ok_or_else(|| crate::job::bad(at).into())
+    }
+
+    /// The next steps; `None`: the call has ended.
+    pub(crate) fn next(&mut self) -> Option<Schedule> {
+        match &mut self.phase {
+            Phase::Working(plan) => plan.next(),
+            _ => None,
+        }
+    }
+
+    /// Memory of a step.
+    pub(crate) fn memory(&self, memory: Memory) -> Option<&SharedBytes> {
+        match memory {
+            Memory::From(rank) => Some(&self.there[rank as usize][0]),
+            Memory::Into(rank) => Some(&self.there[rank as usize][1]),
+            Memory::Scratch(_) => self.staging.as_ref().map(|staging| &staging.bytes),
+            _ => None,
+        }
+    }
+
+    /// A process, and where what a member gives is in its private memory.
+    pub(crate) fn private(&self, rank: u32) -> Option<(i32, u64)> {
+        let (pid, addresses) = self.private.as_ref()?;
+        Some((*pid, addresses[rank as usize]))
+    }
+
+    /// Tells the others, in the next meeting, that this member cannot go on. An error if there is none.
+    pub(crate) fn refuse(&mut self, call: &Call, failure: Failure) -> Result<(), Failure> {
+        if let Phase::Over = self.phase {
+            return Err(failure);
+        }
+        let posted = self.board.post(&call.refused(), false, |_| &[]);
+        self.meeting = Some(posted.map_err(|_| failure.clone())?);
+        self.phase = Phase::Refusing(failure);
+        Ok(())
+    }
+
+    /// Ends as a wait that was too long. Before its turn it stays in line, to refuse the call then, and this
+    /// returns `false`.
+    pub(crate) fn give_up(&mut self, job: &Job, failure: Failure) -> bool {
+        match self.meeting {
+            None => self.phase = Phase::Refusing(failure),
+            Some(_) => drop(self.board.give_up(job, failure)),
+        }
+        self.meeting.is_some()
+    }
+
+    /// Whom a wait is for.
+    pub(crate) fn awaited(&self) -> Option<samite_fabric::PeerId> {
+        self.board.awaited(self.meeting.as_ref()?)
+    }
+
+    /// The call has ended: nobody is at its memory, unless the board knows of somebody.
+    pub(crate) fn end(&mut self, job: &Job) {
+        if let Some(staging) = self.staging.take()
+            && !self.board.has_left_late()
+        {
+            job.collectives.pool.unstage(staging);
+        }
+        self.has_ended = true;
+        self.board.end(self.place);
+    }
+}
+
+impl Drop for Flags {
+    fn drop(&mut self) {
+        if !self.has_ended {
+            self.board.leave_behind();
+        }
+    }
+}
