@@ -181,7 +181,7 @@ impl Desk {
         let peers = self.fabric.peers();
         let identity = |server: &KeeperInfo| {
             let mut peers = peers.iter();
-            let info = peers.find(|info| info.peer.0 == server.peer.slot())?;
+            let info = peers.find(|info| info.peer == server.peer.id())?;
             Some(&info.identity)
         };
         let known: Vec<&Identity> = servers.iter().filter_map(identity).collect();

@@ -26,7 +26,6 @@ use crate::protocol::{
 use crate::put::StepWriter;
 use crate::slots::{Needs, Slots, lost_keeper, wants};
 use crate::{Error, Result};
-use samite_fabric::PeerId;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -254,7 +253,7 @@ impl Kept {
     fn forget_lost(&mut self) -> Result<()> {
         let fabric = self.desk.fabric.clone();
         let lives = |server: Peer| {
-            let lost = fabric.lost_life(PeerId(server.slot()), server.incarnation());
+            let lost = fabric.lost_life(server.id(), server.incarnation());
             lost.is_none()
         };
         self.keep_servers(lives)?;

@@ -15,7 +15,7 @@ pub(crate) fn run_of(fabric: &Fabric, agent: Peer) -> u64 {
     let what = match fabric.domain() {
         Some(domain) => {
             let peers = fabric.peers();
-            let agent = peers.iter().find(|info| info.peer.0 == agent.slot());
+            let agent = peers.iter().find(|info| info.peer == agent.id());
             life(domain, agent.map_or(0, |info| info.pid))
         }
         None => format!("job {}", fabric.identity().job),

@@ -60,11 +60,11 @@ impl Spread {
         (rank, ranks): (u32, u32),
     ) -> Option<Spread> {
         let share = |server: &KeeperInfo| Share {
-            keeper: server.peer.slot(),
+            keeper: server.peer.id().0,
             weight: server.capacity.max(1),
         };
         let mut servers = servers.to_vec();
-        servers.sort_by_key(|server| server.peer.slot());
+        servers.sort_by_key(|server| server.peer.id());
         (!servers.is_empty()).then(|| Spread {
             shares: servers.iter().map(share).collect(),
             servers: servers.iter().map(|server| server.peer).collect(),

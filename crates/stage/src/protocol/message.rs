@@ -7,27 +7,28 @@ use super::{
     Attribute, Fault, Figures, Interest, Layout, LayoutHash, News, Reader, Start, Step,
     StreamConfig, WatchId,
 };
+use samite_fabric::PeerId;
 use serde::{Deserialize, Serialize};
 use smallvec::SmallVec;
 use std::{fmt, sync::Arc};
 
-/// A process: the slot that the fabric gave it, in the lower half, and which life of the slot it is. Whoever gets the slot after
-/// it is another peer.
+/// A process: its number in the fabric, in the lower half, and which life of the number it is. The process that gets
+/// the number after it is another peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Peer(pub u64);
 
 impl Peer {
-    /// The process that has this slot in this life of it.
-    pub fn new(slot: u32, incarnation: u32) -> Peer {
-        Peer(u64::from(incarnation) << 32 | u64::from(slot))
+    /// The process that has this number in this life of it.
+    pub fn new(id: u32, incarnation: u32) -> Peer {
+        Peer(u64::from(incarnation) << 32 | u64::from(id))
     }
 
-    /// Its slot.
-    pub fn slot(self) -> u32 {
-        self.0 as u32
+    /// Its number.
+    pub fn id(self) -> PeerId {
+        PeerId(self.0 as u32)
     }
 
-    /// Which life of the slot.
+    /// Which life of the number.
     pub fn incarnation(self) -> u32 {
         (self.0 >> 32) as u32
     }
@@ -35,7 +36,7 @@ impl Peer {
 
 impl fmt::Display for Peer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "peer {}", self.slot())
+        self.id().fmt(f)
     }
 }
 

@@ -2,8 +2,8 @@
 
 use crate::Result;
 use crate::protocol::{self, Answer, BufferId, Fault, LONGEST, Order, Peer, Request, Ticket};
+use samite_fabric::Fabric;
 use samite_fabric::rpc::{Life, Server, Service};
-use samite_fabric::{Fabric, PeerId};
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
@@ -42,7 +42,7 @@ pub(crate) fn own(fabric: &Fabric) -> Peer {
 /// A process, as the fabric names it.
 pub(crate) fn life(peer: Peer) -> Life {
     Life {
-        peer: PeerId(peer.slot()),
+        peer: peer.id(),
         incarnation: peer.incarnation(),
     }
 }

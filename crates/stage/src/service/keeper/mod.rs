@@ -291,7 +291,7 @@ impl Keeper {
 /// What names a buffer of `bytes` at a keeper to the fabric.
 pub(crate) fn segment_key(at: &crate::protocol::BufferAt) -> SegmentKey {
     SegmentKey {
-        peer: samite_fabric::PeerId(at.keeper.slot()),
+        peer: at.keeper.id(),
         segment: at.handle.segment,
         incarnation: at.handle.incarnation,
         generation: at.handle.generation,
