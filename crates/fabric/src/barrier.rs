@@ -76,7 +76,7 @@ impl Fabric {
             return Ok(());
         };
         let mut missing = 0;
-        let gathered = self.wait("a barrier", Whom::Peer(*first), |engine| {
+        let mut gather = |engine: &mut Engine| {
             loop {
                 match others.get(missing) {
                     Some(other) if engine.has_come(*other, list) => missing += 1,
@@ -92,13 +92,14 @@ impl Fabric {
                     missing = index;
                 }
             }
-        });
+        };
+        let gathered = self.meeting(|| self.wait("a barrier", Whom::Peer(*first), &mut gather)?);
         match gathered {
             Err(Error::Timeout { what, after, .. }) => {
                 let whom = Whom::Peer(*others.get(missing).unwrap_or(first));
                 return Err(Error::Timeout { what, whom, after });
             }
-            gathered => gathered??,
+            gathered => gathered?,
         }
         let mut ended = Ok(());
         for other in others {

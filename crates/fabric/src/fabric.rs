@@ -84,6 +84,25 @@ impl Core {
         moved
     }
 
+    /// Why nothing can be asked of a peer, if so. One that this process has had nothing to do with
+    /// is looked up.
+    #[inline(always)]
+    pub(crate) fn gone(&mut self, peer: PeerId) -> Option<Error> {
+        match self.engine.gone(peer) {
+            None => None,
+            Some(why) => self.met(peer, why),
+        }
+    }
+
+    #[cold]
+    fn met(&mut self, peer: PeerId, why: Error) -> Option<Error> {
+        if !matches!(why, Error::NoSuchPeer(_)) {
+            return Some(why);
+        }
+        self.transport.meet(peer, &mut self.engine);
+        self.engine.gone(peer)
+    }
+
     /// Sends what waits.
     pub(crate) fn flush(&mut self) {
         if self.engine.flush(&mut self.transport) > 0 {
@@ -238,15 +257,19 @@ impl Fabric {
         self.0.checks
     }
 
-    /// What can be done between a peer and this process, after the mask; nothing if it was never heard of. Local.
+    /// What can be done between a peer and this process, after the mask; nothing if there never was
+    /// one. Local.
     pub fn caps_to(&self, peer: PeerId) -> Caps {
-        self.0.core.lock().engine.caps(peer)
+        let mut core = self.0.core.lock();
+        core.gone(peer);
+        core.engine.caps(peer)
     }
 
     /// Which node a peer is on, or behaves as if it were on ([`crate::Mask`]): equal for those that may map each
-    /// other's memory. `None` if it was never heard of. Local.
+    /// other's memory. `None` if there never was one. Local.
     pub fn node_of(&self, peer: PeerId) -> Option<u32> {
-        let core = self.0.core.lock();
+        let mut core = self.0.core.lock();
+        core.gone(peer);
         let info = core.engine.peers.get(peer)?.info.as_ref()?;
         Some(core.engine.mask.node_of(peer, info.identity.unit))
     }
@@ -292,13 +315,7 @@ impl Fabric {
     /// Who is there now, by peer number.
     pub fn peers(&self) -> Vec<PeerInfo> {
         self.progress();
-        let core = self.0.core.lock();
-        let alive = core
-            .engine
-            .peers
-            .iter()
-            .filter_map(|(_, peer)| peer.reachable());
-        alive.cloned().collect()
+        self.0.core.lock().engine.living(|_| true)
     }
 
     /// Tells a peer that something happened; counted, never lost, matched by nothing but its key, which is below
@@ -317,7 +334,7 @@ impl Fabric {
     pub(crate) fn signal_any(&self, to: PeerId, key: u64) -> Result<()> {
         let mut core_ref = self.0.core.lock();
         let core = &mut *core_ref;
-        if let Some(error) = core.engine.gone(to) {
+        if let Some(error) = core.gone(to) {
             return Err(error);
         }
         let frame = frame(kind::SIGNAL, key, &[], Body::Slice(&[]));
@@ -351,12 +368,22 @@ impl Fabric {
     /// [`Error::PeerLost`], [`Error::Timeout`]; [`Error::NoSuchKey`].
     pub fn await_signal(&self, from: PeerId, key: u64) -> Result<()> {
         of_users(key)?;
-        self.wait("a signal", Whom::Peer(from), |engine| {
-            if engine.take_signal(from, key) {
-                return Some(Ok(()));
+        let mut ended = |engine: &mut Engine| {
+            let has_come = engine.take_signal(from, key).then_some(Ok(()));
+            has_come.or_else(|| engine.gone(from).map(Err))
+        };
+        self.meeting(|| self.wait("a signal", Whom::Peer(from), &mut ended)?)
+    }
+
+    /// Does something; and once more if it fails because it names a peer that this process has had
+    /// nothing to do with.
+    pub(crate) fn meeting<T>(&self, mut act: impl FnMut() -> Result<T>) -> Result<T> {
+        loop {
+            match act() {
+                Err(Error::NoSuchPeer(peer)) if self.lost(peer).is_none() => {}
+                ended => return ended,
             }
-            engine.gone(from).map(Err)
-        })?
+        }
     }
 }
 

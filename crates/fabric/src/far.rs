@@ -102,14 +102,13 @@ impl Fabric {
         mut post: impl FnMut(&mut Engine) -> T,
     ) -> Result<T> {
         let what = "credit for a request";
+        let mut posted = |engine: &mut Engine| match has_credit(engine) {
+            Ok(true) => Some(Ok(post(engine))),
+            Ok(false) => None,
+            Err(error) => Some(Err(error)),
+        };
         let posted =
-            self.wait_within(deadline, what, Whom::Peer(to), |engine| {
-                match has_credit(engine) {
-                    Ok(true) => Some(Ok(post(engine))),
-                    Ok(false) => None,
-                    Err(error) => Some(Err(error)),
-                }
-            })??;
+            self.meeting(|| self.wait_within(deadline, what, Whom::Peer(to), &mut posted)?)?;
         self.0.core.lock().flush();
         Ok(posted)
     }

@@ -53,7 +53,7 @@ mod gated;
 mod handle;
 mod layer;
 mod matching;
-pub mod membership;
+mod membership;
 mod message;
 mod node;
 mod ops;

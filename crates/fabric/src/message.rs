@@ -156,7 +156,7 @@ impl Fabric {
 
     pub(crate) fn start_send(&self, to: PeerId, tag: u64, buf: ReadBuf, scope: u16) -> Result<Key> {
         let core = &mut *self.0.core.lock();
-        if let Some(error) = core.engine.gone(to) {
+        if let Some(error) = core.gone(to) {
             return Err(error);
         }
         let key = core.engine.ops.add(
@@ -204,12 +204,12 @@ impl Fabric {
                 }
             }
             None => {
-                if let Some(error) = wants.source.and_then(|source| engine.gone(source)) {
-                    engine.ops.finish(key, Err(error.clone()));
-                    engine.ops.take(key);
+                if let Some(error) = wants.source.and_then(|source| core.gone(source)) {
+                    core.engine.ops.finish(key, Err(error.clone()));
+                    core.engine.ops.take(key);
                     return Err(error);
                 }
-                engine.matcher.post(wants, key);
+                core.engine.matcher.post(wants, key);
             }
         }
         Ok(key)

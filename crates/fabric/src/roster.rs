@@ -67,10 +67,13 @@ impl Fabric {
             }
             found => found??,
         };
-        // Whoever the agent spoke of is in the table, unless it has gone already.
+        // Whoever of this node the agent spoke of is in the table, unless it has gone already.
         self.progress();
         let mut core = self.0.core.lock();
-        for &(peer, incarnation) in &found {
+        let of_node = found
+            .iter()
+            .filter(|(peer, _)| peer.node() == self.me().node());
+        for &(peer, incarnation) in of_node {
             core.engine.has_been(peer, incarnation)?;
         }
         Ok(found.into_iter().map(|(peer, _)| peer).collect())
@@ -112,36 +115,26 @@ impl Fabric {
 
 /// Their numbers and incarnations, if all of them are there now.
 fn living(engine: &Engine, own: &Identity, wanted: &Wanted) -> Option<Vec<(PeerId, u32)>> {
-    let all: Vec<&PeerInfo> = engine
-        .peers
-        .iter()
-        .filter_map(|(_, peer)| peer.reachable())
-        .collect();
-    let mut of_job: Vec<&PeerInfo> = all
-        .iter()
-        .copied()
-        .filter(|info| info.identity.job == own.job)
-        .collect();
-    let is_complete = of_job.len() >= own.units as usize;
     let lives = |found: &[&PeerInfo]| {
         let life = |info: &&PeerInfo| (info.peer, info.incarnation);
         found.iter().map(life).collect::<Vec<_>>()
     };
+    let mut of_job = engine.living(|info| info.identity.job == own.job);
+    let is_complete = of_job.len() >= own.units as usize;
     let Wanted::Program(name) = wanted else {
         of_job.sort_by_key(|info| info.identity.unit);
-        return is_complete.then(|| lives(&of_job));
+        return is_complete.then(|| lives(&of_job.iter().collect::<Vec<_>>()));
     };
-    let program_of = |job: &str| {
-        let is_of_it =
-            |info: &&PeerInfo| info.identity.program == *name && info.identity.job == job;
-        let mut found: Vec<&PeerInfo> = all.iter().copied().filter(is_of_it).collect();
-        found.sort_by_key(|info| info.identity.rank);
-        let size = found.first().map_or(u32::MAX, |info| info.identity.size);
-        (found.len() == size as usize).then(|| lives(&found))
+    let of_own = of_job.iter().any(|info| info.identity.program == *name) || !is_complete;
+    let is_it = |info: &PeerInfo| info.identity.program == *name;
+    let all = engine.living(|info| is_it(info) && (!of_own || info.identity.job == own.job));
+    let of_job_of = |first: &PeerInfo| {
+        let units = all
+            .iter()
+            .filter(|info| info.identity.job == first.identity.job);
+        let mut units: Vec<&PeerInfo> = units.collect();
+        units.sort_by_key(|info| info.identity.rank);
+        (units.len() == first.identity.size as usize).then(|| lives(&units))
     };
-    let has = of_job.iter().any(|info| info.identity.program == *name);
-    if has || !is_complete {
-        return program_of(&own.job);
-    }
-    all.iter().find_map(|info| program_of(&info.identity.job))
+    all.iter().find_map(of_job_of)
 }

@@ -188,6 +188,7 @@ impl Fabric {
     /// dropped, and of the ranges that it gave.
     pub fn attach(&self, key: SegmentKey) -> Result<Remote> {
         let mut core = self.0.core.lock();
+        core.gone(key.peer);
         self.lives(&core.engine, key)?;
         let caps = core.engine.caps(key.peer);
         if !caps.shares_node {

@@ -190,6 +190,14 @@ impl Tampered {
 }
 
 impl Tampered {
+    fn listening<'a>(
+        &'a mut self,
+        sink: &'a mut dyn Sink,
+    ) -> (Option<&'a mut AnyTransport>, Listening<'a>) {
+        let tamper = self.tamper.as_mut();
+        (self.inner.as_mut(), Listening { sink, tamper })
+    }
+
     pub(crate) fn waker(&self, peer: PeerId) -> Option<crate::transport::sim::Waker> {
         self.inner().waker(peer)
     }
@@ -220,10 +228,15 @@ impl Transport for Tampered {
 
     fn poll<S: Sink>(&mut self, sink: &mut S) -> usize {
         self.flush();
-        let Tampered { inner, tamper, .. } = self;
-        let tamper = tamper.as_mut();
-        let mut listening = Listening { sink, tamper };
-        inner.as_mut().map_or(0, |inner| inner.poll(&mut listening))
+        let (inner, mut listening) = self.listening(sink);
+        inner.map_or(0, |inner| inner.poll(&mut listening))
+    }
+
+    fn meet<S: Sink>(&mut self, peer: PeerId, sink: &mut S) {
+        let (inner, mut listening) = self.listening(sink);
+        if let Some(inner) = inner {
+            inner.meet(peer, &mut listening);
+        }
     }
 
     fn announce_sleep(&mut self, there: &mut dyn FnMut() -> bool) -> Option<Sleep> {

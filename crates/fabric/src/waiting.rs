@@ -424,7 +424,7 @@ impl Fabric {
             }
             if changes != Some(core.engine.changes) {
                 changes = Some(core.engine.changes);
-                if let Some(error) = self.ends(wait, &core.engine) {
+                if let Some(error) = self.ends(wait, core) {
                     // What they did before they were lost counts.
                     return condition.look(core, &mut waiting).ok_or(error);
                 }
@@ -440,11 +440,11 @@ impl Fabric {
     }
 
     /// Why a wait is in vain, if so.
-    fn ends(&self, wait: &Wait<'_>, engine: &Engine) -> Option<Error> {
+    fn ends(&self, wait: &Wait<'_>, core: &mut Core) -> Option<Error> {
         if let Some(members) = wait.members {
-            return members.iter().find_map(|peer| engine.gone(*peer));
+            return members.iter().find_map(|peer| core.gone(*peer));
         }
-        let is_alone = engine.agent_lost && wait.whom == Whom::Any;
+        let is_alone = core.engine.agent_lost && wait.whom == Whom::Any;
         is_alone.then(|| Error::AgentLost(self.domain().unwrap_or_default().to_owned()))
     }
 }

@@ -53,11 +53,13 @@ impl Fabric {
 
     /// Whether a peer is gone: then the error that operations to it end with.
     pub fn lost(&self, peer: PeerId) -> Option<Error> {
-        self.0.core.lock().engine.gone(peer)
+        self.0.core.lock().gone(peer)
     }
 
     /// As [`Fabric::lost`], for one life of a peer: when another process has its number by now, it is lost.
     pub fn lost_life(&self, peer: PeerId, incarnation: u32) -> Option<Error> {
-        self.0.core.lock().engine.lost_life(peer, incarnation)
+        let core = &mut *self.0.core.lock();
+        core.gone(peer);
+        core.engine.lost_life(peer, incarnation)
     }
 }

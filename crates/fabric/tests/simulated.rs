@@ -7,7 +7,7 @@ use samite_fabric::transport::sim::Scenario;
 use samite_fabric::{Atomic, Error, Fabric, Match, PeerId, Width, wait_all};
 use samite_testkit::contract::{Case, active, onesided, order, sizes, waiting};
 use samite_testkit::pattern::{pattern, verify};
-use samite_testkit::{Failed, Outcome, same, seeds};
+use samite_testkit::{Failed, Outcome, check, same, seeds};
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
@@ -293,5 +293,151 @@ fn a_narrow_network() {
                 end.unwrap_or_else(|why| panic!("seed {seed}, {name}, unit {unit}: {why}"));
             }
         }
+    }
+}
+
+/// An operation with a unit of a node that disappears ends with the loss of its first life.
+fn ends_with_old<T>(node: u32, ended: Result<T, Error>) -> Outcome {
+    match ended {
+        Err(Error::PeerLost { peer, incarnation }) if peer.node() == node => {
+            same!(incarnation, 1);
+            Ok(())
+        }
+        Err(other) => Err(Failed::new(other)),
+        Ok(_) => Err(Failed::new("it ended as if the node were there")),
+    }
+}
+
+/// Node 1 disappears and comes back. The units of the others hear of the death and of the return:
+/// what they asked the old life for ends with its incarnation, and the new life is another peer.
+fn through_a_return(fabric: &Fabric) -> Outcome {
+    let members = fabric.job()?;
+    let is_of_node = |peer: &PeerId| peer.node() == 1;
+    let (of_node, others): (Vec<PeerId>, Vec<PeerId>) = members.iter().partition(|p| is_of_node(p));
+    // The first one of them gathers the others.
+    let all = [of_node.as_slice(), others.as_slice()].concat();
+    let segment = fabric.allocate(4096)?;
+    if is_of_node(&fabric.me()) && fabric.incarnation() == 1 {
+        // It dies in a barrier that never ends.
+        check!(fabric.barrier(&all).is_err());
+        return Ok(drop(segment));
+    }
+    if is_of_node(&fabric.me()) {
+        for _ in &others {
+            let (status, question) = fabric.recv_vec(Match::any(1))?;
+            fabric.send(status.from, 2, &question)?;
+        }
+        return Ok(());
+    }
+    // Messages, gets and a barrier are under way when the node disappears.
+    let waits = of_node
+        .iter()
+        .map(|peer| fabric.irecv(Match::from(*peer, 7), vec![0; 8]));
+    let waits: Vec<_> = waits.collect();
+    let large = fabric.isend(of_node[0], 8, pattern(8, 1 << 20));
+    let gets = || -> Result<(), Error> {
+        let key = loop {
+            if let Some(key) = fabric.look_up(of_node[1], segment.key().segment)? {
+                break key;
+            }
+        };
+        let remote = fabric.attach(key)?;
+        loop {
+            remote.get(0, &mut [0; 4096])?;
+        }
+    };
+    ends_with_old(1, gets())?;
+    ends_with_old(1, fabric.barrier(&all))?;
+    for wait in waits {
+        ends_with_old(1, wait.and_then(|wait| wait.wait()))?;
+    }
+    ends_with_old(1, large.and_then(|large| large.wait()))?;
+    for peer in of_node {
+        let life = loop {
+            let peers = fabric.peers();
+            if let Some(info) = peers.iter().find(|info| info.peer == peer) {
+                break info.incarnation;
+            }
+            // Time goes on.
+            let nothing =
+                fabric.within(Duration::from_millis(1), || fabric.recv_vec(Match::any(99)));
+            check!(nothing.is_err());
+        };
+        check!(
+            life > 1 << 20,
+            "the life of a node that came back is {life}"
+        );
+        check!(fabric.lost_life(peer, 1).is_some(), "the old life is lost");
+        fabric.send(peer, 1, &life.to_le_bytes())?;
+        let mut answer = [0; 4];
+        let status = fabric.recv(Match::from(peer, 2), &mut answer)?;
+        same!(status.incarnation, life);
+        same!(u32::from_le_bytes(answer), life);
+    }
+    Ok(fabric.barrier(&others)?)
+}
+
+/// A node disappears with all of its units while messages, gets and barriers are under way, and
+/// comes back.
+#[test]
+fn a_node_disappears_and_comes_back() {
+    for seed in seeds(0..40) {
+        let at = Duration::from_micros(seed * seed * 3 % 900);
+        let rma = [Rma::None, Rma::Bypasses, Rma::NeedsProgress][seed as usize % 3];
+        let mut scenario = Scenario::new(seed, 6).on_nodes(3).with_rma(rma);
+        scenario.is_ordered = seed % 2 == 0;
+        let scenario = scenario
+            .kill_node(1, at)
+            .start_node(1, at + Duration::from_secs(1));
+        let ended = scenario.run(through_a_return);
+        assert_eq!(ended.len(), 8, "six units, two of which have two lives");
+        // What units 1 and 4 see when they die is theirs alone.
+        let mut others = ended.into_iter().enumerate();
+        let failed = others.find(|(life, end)| end.is_err() && ![1, 4].contains(life));
+        assert!(
+            failed.is_none(),
+            "seed {seed}, death at {at:?}, life and end: {failed:?}"
+        );
+    }
+}
+
+/// A node joins late, leaves in order with its last unit, and comes back: as another life.
+#[test]
+fn a_node_joins_leaves_and_comes_back() {
+    let body = |fabric: &Fabric| -> Outcome {
+        let members = fabric.job()?;
+        let is_late = |peer: &PeerId| peer.node() == 1;
+        let (late, others): (Vec<PeerId>, Vec<PeerId>) = members.iter().partition(|p| is_late(p));
+        if is_late(&fabric.me()) && fabric.incarnation() > 1 {
+            let sent = others.iter().map(|peer| fabric.send(*peer, 5, &[]));
+            return Ok(sent.collect::<Result<(), Error>>()?);
+        }
+        fabric.barrier(&members)?;
+        if is_late(&fabric.me()) {
+            return Ok(());
+        }
+        for peer in &late {
+            ends_with_old(1, fabric.recv(Match::from(*peer, 4), &mut []))?;
+        }
+        for _ in &late {
+            let status = fabric.recv(Match::any(5), &mut [])?;
+            check!(late.contains(&status.from));
+            check!(status.incarnation > 1 << 20, "{status:?}");
+        }
+        Ok(())
+    };
+    for seed in seeds(0..10) {
+        let scenario = Scenario::new(seed, 5).on_nodes(2);
+        let scenario = scenario
+            .start_node(1, Duration::from_millis(50))
+            .start_node(1, Duration::from_secs(2));
+        let ended = scenario.run(body);
+        assert_eq!(ended.len(), 7, "five units, two of which have two lives");
+        let failed: Vec<_> = ended
+            .iter()
+            .enumerate()
+            .filter(|(_, end)| end.is_err())
+            .collect();
+        assert!(failed.is_empty(), "seed {seed}, life and end: {failed:?}");
     }
 }

@@ -286,6 +286,17 @@ impl Engine {
         Ok(())
     }
 
+    /// Who lives and is wanted: those that were announced, and those of other nodes that may be.
+    pub(crate) fn living(&self, is_wanted: impl Fn(&PeerInfo) -> bool) -> Vec<PeerInfo> {
+        let known = self.peers.iter().filter_map(|(_, peer)| peer.reachable());
+        let mut living: Vec<PeerInfo> = known.filter(|info| is_wanted(info)).cloned().collect();
+        let is_unknown = |peer: &Peer| peer.info.is_none() && peer.gone.is_none();
+        let is_new = |info: &PeerInfo| self.peers.get(info.peer).is_none_or(is_unknown);
+        let others = &self.node.others;
+        living.extend(others.living(|info| is_new(info) && is_wanted(info)));
+        living
+    }
+
     /// The life of a peer that is known here.
     #[inline(always)]
     pub(crate) fn incarnation(&self, peer: PeerId) -> u32 {

@@ -7,7 +7,7 @@ use super::{Action, Link, Membership, Refusal, send};
 
 impl Membership {
     /// A call was answered: say who calls.
-    pub(super) fn connected(&mut self, link: Link, out: &mut Vec<Action>) {
+    pub(super) fn connected(&mut self, link: Link) {
         let Some(Holder::Node(id)) = self.links.get(&link).copied() else {
             return;
         };
@@ -19,37 +19,33 @@ impl Membership {
             },
             Some(own) => self.hello(own, id),
         };
-        out.push(send(link, &message));
+        self.out.push(send(link, &message));
     }
 
     fn hello(&self, from: NodeLife, to: NodeId) -> Message<'static> {
         let node = self.nodes.get(&to);
+        let nobody = NodeLife {
+            node: to,
+            incarnation: 0,
+        };
         Message::Hello {
             version: VERSION,
             domain: self.domain,
             from,
-            to: NodeLife {
-                node: to,
-                incarnation: node.map_or(0, |node| node.incarnation),
-            },
+            to: node.map_or(nobody, |node| node.life(to)),
             nodes: self.epoch,
             slots: node.map_or(0, |node| node.mirror.seen()),
         }
     }
 
     /// The first word of a caller.
-    pub(super) fn greeted(
-        &mut self,
-        link: Link,
-        message: Message<'_>,
-        out: &mut Vec<Action>,
-    ) -> Result<(), Nonsense> {
+    pub(super) fn greeted(&mut self, link: Link, message: Message<'_>) -> Result<(), Nonsense> {
         match message {
             Message::Join {
                 version,
                 name,
                 address,
-            } => self.join(link, version, (name, address), out),
+            } => self.join(link, version, (name, address)),
             Message::Hello {
                 version,
                 domain,
@@ -59,13 +55,13 @@ impl Membership {
                 slots,
             } => {
                 if let Err(refusal) = self.recognise(version, domain, from, to) {
-                    self.refuse(link, refusal, out);
+                    self.refuse(link, refusal);
                     return Ok(());
                 }
                 let up = Up::new(link, self.clock, nodes, slots, self)?;
-                self.hang_up(from.node, "the node called again", out);
-                out.push(send(link, &self.hello(to, from.node)));
-                self.connect_line(from.node, up, out);
+                self.hang_up(from.node, "the node called again");
+                self.out.push(send(link, &self.hello(to, from.node)));
+                self.connect_line(from.node, up);
                 Ok(())
             }
             _ => Err(Nonsense("a caller that does not say who it is")),
@@ -109,7 +105,6 @@ impl Membership {
         link: Link,
         id: NodeId,
         message: Message<'_>,
-        out: &mut Vec<Action>,
     ) -> Result<(), Nonsense> {
         match (message, self.life) {
             (Message::Welcome { domain, life, name }, None) => {
@@ -118,8 +113,8 @@ impl Membership {
                 }
                 self.domain = domain;
                 self.life = Some(life);
-                out.push(Action::Admitted { domain, life });
-                out.push(Action::NodeJoined {
+                self.out.push(Action::Admitted { domain, life });
+                self.out.push(Action::NodeJoined {
                     epoch: 0,
                     life: NodeLife::HEAD,
                     name: name.into(),
@@ -129,7 +124,7 @@ impl Membership {
                         .map_or_else(Box::default, |n| n.address.clone()),
                 });
                 let up = Up::new(link, self.clock, 0, 0, self)?;
-                self.connect_line(id, up, out);
+                self.connect_line(id, up);
                 Ok(())
             }
             (
@@ -152,11 +147,11 @@ impl Membership {
                     return Err(Nonsense("an answer of somebody else"));
                 }
                 let up = Up::new(link, self.clock, nodes, slots, self)?;
-                self.connect_line(id, up, out);
+                self.connect_line(id, up);
                 Ok(())
             }
             (Message::Refused(refusal), _) => {
-                self.was_refused(link, id, refusal, out);
+                self.was_refused(link, id, refusal);
                 Ok(())
             }
             _ => Err(Nonsense("no answer to a greeting")),
@@ -164,31 +159,25 @@ impl Membership {
     }
 
     /// Only the head's word ends anything: to others, the connection is down.
-    pub(super) fn was_refused(
-        &mut self,
-        link: Link,
-        id: NodeId,
-        refusal: Refusal,
-        out: &mut Vec<Action>,
-    ) {
+    pub(super) fn was_refused(&mut self, link: Link, id: NodeId, refusal: Refusal) {
         let why = "the other side refused";
-        out.push(Action::Close { link, why });
+        self.out.push(Action::Close { link, why });
         self.closed(link);
         if id != NodeId::HEAD {
             return;
         }
         match (refusal, self.life) {
             (Refusal::NameTaken | Refusal::NotYet, _) => {}
-            (refusal, None) => self.end(Action::NotAdmitted(refusal), out),
-            (Refusal::Gone, Some(_)) => self.dismissed(out),
-            (_, Some(_)) => self.lose_head(out),
+            (refusal, None) => self.end(Action::NotAdmitted(refusal)),
+            (Refusal::Gone, Some(_)) => self.dismissed(),
+            (_, Some(_)) => self.lose_head(),
         }
     }
 
-    pub(super) fn refuse(&mut self, link: Link, refusal: Refusal, out: &mut Vec<Action>) {
-        out.push(send(link, &Message::Refused(refusal)));
+    pub(super) fn refuse(&mut self, link: Link, refusal: Refusal) {
+        self.out.push(send(link, &Message::Refused(refusal)));
         let why = "the caller was refused";
-        out.push(Action::Close { link, why });
+        self.out.push(Action::Close { link, why });
         self.closed(link);
     }
 }

@@ -4,7 +4,7 @@ use super::id::{NodeId, NodeLife};
 use super::ledger::Ledger;
 use super::links::{Line, Up};
 use super::message::{Message, NodeEntry, Nonsense, Standing, VERSION};
-use super::{Action, Departure, Link, Membership, NAME_MAX, Refusal, Stage, send};
+use super::{Departure, Link, Membership, NAME_MAX, Refusal, Stage, send};
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
@@ -100,33 +100,27 @@ impl Membership {
         link: Link,
         version: u32,
         (name, address): (&str, &[u8]),
-        out: &mut Vec<Action>,
     ) -> Result<(), Nonsense> {
         if name.is_empty() || name.len() > NAME_MAX || address.len() > NAME_MAX {
             return Err(Nonsense("a name that is empty or too long"));
         }
-        match self.admit(version, (name, address), out) {
-            Err(refusal) => self.refuse(link, refusal, out),
+        match self.admit(version, (name, address)) {
+            Err(refusal) => self.refuse(link, refusal),
             Ok(life) => {
                 let welcome = Message::Welcome {
                     domain: self.domain,
                     life,
                     name: &self.name,
                 };
-                out.push(send(link, &welcome));
+                self.out.push(send(link, &welcome));
                 let up = Up::new(link, self.clock, 0, 0, self)?;
-                self.connect_line(life.node, up, out);
+                self.connect_line(life.node, up);
             }
         }
         Ok(())
     }
 
-    fn admit(
-        &mut self,
-        version: u32,
-        (name, address): (&str, &[u8]),
-        out: &mut Vec<Action>,
-    ) -> Result<NodeLife, Refusal> {
+    fn admit(&mut self, version: u32, (name, address): (&str, &[u8])) -> Result<NodeLife, Refusal> {
         if version != VERSION {
             return Err(Refusal::Version);
         }
@@ -140,7 +134,7 @@ impl Membership {
         }
         if let Some(node) = before {
             // Its connection broke, and here is its next life.
-            self.dismiss(node, Departure::Lost, out);
+            self.dismiss(node, Departure::Lost);
         }
         let head = self.head.as_ref().ok_or(Refusal::NotHead)?;
         let life = head.life_for(name, self.config.nodes);
@@ -151,12 +145,12 @@ impl Membership {
             address: address.into(),
             departure: None,
         };
-        self.order(life.node, record, out);
+        self.order(life.node, record);
         Ok(life)
     }
 
     /// A node is a member no more.
-    pub(super) fn dismiss(&mut self, node: NodeId, how: Departure, out: &mut Vec<Action>) {
+    pub(super) fn dismiss(&mut self, node: NodeId, how: Departure) {
         let record = self.head.as_ref().and_then(|head| head.orders.get(node));
         let Some(record) = record.filter(|record| record.departure.is_none()) else {
             return;
@@ -166,39 +160,40 @@ impl Membership {
             ..record.clone()
         };
         if let Some(Line::Up(up)) = self.nodes.get(&node).map(|node| &node.line) {
-            out.push(send(up.link, &Message::Refused(Refusal::Gone)));
+            self.out
+                .push(send(up.link, &Message::Refused(Refusal::Gone)));
         }
-        self.order(node, record, out);
+        self.order(node, record);
     }
 
-    fn order(&mut self, node: NodeId, record: Record, out: &mut Vec<Action>) {
+    fn order(&mut self, node: NodeId, record: Record) {
         let Some(head) = &mut self.head else {
             return;
         };
         let epoch = head.orders.set(node, record.clone());
-        self.apply_node(&record.entry(epoch, node), out)
+        self.apply_node(&record.entry(epoch, node))
             .expect("an order of this agent follows the rules");
     }
 
     /// The head leaves: the domain has no order of nodes any more.
-    pub(super) fn order_end(&mut self, out: &mut Vec<Action>) {
+    pub(super) fn order_end(&mut self) {
         let record = Record {
             incarnation: NodeLife::HEAD.incarnation,
             name: self.name.clone(),
             address: Box::default(),
             departure: Some(Departure::Left),
         };
-        self.order(NodeId::HEAD, record, out);
+        self.order(NodeId::HEAD, record);
     }
 
     /// Members that do not reach each other cannot both stay. Goes on until all who are left can.
-    pub(super) fn rule(&mut self, out: &mut Vec<Action>) {
+    pub(super) fn rule(&mut self) {
         while let Some(node) = self.most_missed() {
             tracing::warn!(
                 node = node.number(),
                 "two nodes do not reach each other: one is lost"
             );
-            self.dismiss(node, Departure::Lost, out);
+            self.dismiss(node, Departure::Lost);
         }
     }
 
@@ -210,18 +205,15 @@ impl Membership {
             if let Line::Up(up) = &known.line
                 && !up.unreachable.is_empty()
             {
-                let (node, incarnation) = (*node, known.incarnation);
-                complaints.insert(NodeLife { node, incarnation }, &up.unreachable);
+                complaints.insert(known.life(*node), &up.unreachable);
             }
         }
-        let misses = |who: &NodeLife, whom: &NodeLife| {
-            complaints
-                .get(who)
-                .is_some_and(|missed| missed.contains(whom))
-        };
+        let missed_by = |who: &NodeLife| complaints.get(who).copied().unwrap_or_default();
         let counted = complaints.iter().map(|(life, missed)| {
-            let mutual = missed.iter().filter(|other| misses(other, life)).count();
-            (mutual, *life)
+            let mutual = missed
+                .iter()
+                .filter(|other| missed_by(other).contains(life));
+            (mutual.count(), *life)
         });
         let joined = |life: &NodeLife| {
             let orders = self.head.as_ref().map(|head| &head.orders);

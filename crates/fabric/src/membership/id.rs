@@ -11,21 +11,21 @@ const LIFE_BITS: u32 = 20;
 /// Number of a node in its domain, below 2^20. The head orders them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "u32", into = "u32")]
-pub struct NodeId(u32);
+pub(crate) struct NodeId(u32);
 
 impl NodeId {
     /// The node whose agent orders all nodes.
-    pub const HEAD: NodeId = NodeId(0);
+    pub(crate) const HEAD: NodeId = NodeId(0);
     /// Numbers that there are.
-    pub const COUNT: u32 = PeerId::NODES_MAX;
+    pub(crate) const COUNT: u32 = PeerId::NODES_MAX;
 
     /// The node with this number; `None` from [`NodeId::COUNT`] on.
-    pub fn new(number: u32) -> Option<NodeId> {
+    pub(crate) fn new(number: u32) -> Option<NodeId> {
         (number < Self::COUNT).then_some(NodeId(number))
     }
 
     /// Its number.
-    pub fn number(self) -> u32 {
+    pub(crate) fn number(self) -> u32 {
         self.0
     }
 
@@ -50,7 +50,7 @@ impl From<NodeId> for u32 {
 
 /// One life of a node: of its agent, and of the units that the agent admits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-pub struct NodeLife {
+pub(crate) struct NodeLife {
     /// Which node.
     pub node: NodeId,
     /// Which of its lives, from 0, at most [`NodeLife::LAST`].
@@ -59,9 +59,9 @@ pub struct NodeLife {
 
 impl NodeLife {
     /// The last life of a number. After it, the number is not used again.
-    pub const LAST: u32 = (1 << (32 - LIFE_BITS)) - 1;
+    pub(crate) const LAST: u32 = (1 << (32 - LIFE_BITS)) - 1;
     /// The head has one life. Another one begins another domain.
-    pub const HEAD: NodeLife = NodeLife {
+    pub(crate) const HEAD: NodeLife = NodeLife {
         node: NodeId::HEAD,
         incarnation: 0,
     };
@@ -69,7 +69,7 @@ impl NodeLife {
     /// The incarnations that the agent may give its units. Those of two lives of a node have none
     /// in common, so no unit of a new life is taken for one of an old life. The first life begins
     /// with 1.
-    pub fn incarnations(self) -> RangeInclusive<u32> {
+    pub(crate) fn incarnations(self) -> RangeInclusive<u32> {
         let first = self.incarnation << LIFE_BITS;
         first + 1..=first + ((1 << LIFE_BITS) - 1)
     }

@@ -102,7 +102,7 @@ impl Membership {
         }
     }
 
-    pub(super) fn call(&mut self, id: NodeId, out: &mut Vec<Action>) {
+    pub(super) fn call(&mut self, id: NodeId) {
         let Some(node) = self.nodes.get_mut(&id) else {
             return;
         };
@@ -112,23 +112,23 @@ impl Membership {
         node.line = Line::Calling { link, since, begun };
         self.links.insert(link, Holder::Node(id));
         let address = node.address.clone();
-        out.push(Action::Connect { link, address });
+        self.out.push(Action::Connect { link, address });
     }
 
     /// Ends the connection with a node, if there is one.
-    pub(super) fn hang_up(&mut self, id: NodeId, why: &'static str, out: &mut Vec<Action>) {
+    pub(super) fn hang_up(&mut self, id: NodeId, why: &'static str) {
         let link = self.nodes.get(&id).and_then(|node| node.line.link());
         if let Some(link) = link {
-            out.push(Action::Close { link, why });
+            self.out.push(Action::Close { link, why });
             self.closed(link);
         }
     }
 
-    pub(super) fn accepted(&mut self, link: Link, out: &mut Vec<Action>) {
+    pub(super) fn accepted(&mut self, link: Link) {
         let is_stranger = |holder: &&Holder| matches!(holder, Holder::Stranger(_));
         if self.links.values().filter(is_stranger).count() >= STRANGERS_MAX {
             let why = "too many callers have not said who they are";
-            out.push(Action::Close { link, why });
+            self.out.push(Action::Close { link, why });
             return;
         }
         self.links.insert(link, Holder::Stranger(self.clock));
@@ -151,7 +151,7 @@ impl Membership {
         matches!(line, Some(Line::Up(_)))
     }
 
-    pub(super) fn connect_line(&mut self, id: NodeId, up: Up, out: &mut Vec<Action>) {
+    pub(super) fn connect_line(&mut self, id: NodeId, up: Up) {
         let link = up.link;
         let Some(node) = self.nodes.get_mut(&id) else {
             return;
@@ -160,44 +160,38 @@ impl Membership {
         self.links.insert(link, Holder::Node(id));
         if id == NodeId::HEAD {
             if std::mem::replace(&mut self.contact, Contact::Heard) == Contact::Silent {
-                out.push(Action::HeadBack);
+                self.out.push(Action::HeadBack);
             }
             if matches!(self.stage, Stage::Leaving(_)) {
-                out.push(send(link, &Message::Leave));
+                self.out.push(send(link, &Message::Leave));
             }
         }
-        self.feed(id, out);
+        self.feed(id);
     }
 
-    pub(super) fn message(&mut self, link: Link, bytes: &[u8], out: &mut Vec<Action>) {
+    pub(super) fn message(&mut self, link: Link, bytes: &[u8]) {
         let Some(holder) = self.links.get(&link).copied() else {
             return;
         };
         let heard = Message::decode(bytes).and_then(|message| match holder {
-            Holder::Stranger(_) => self.greeted(link, message, out),
-            Holder::Node(id) if self.is_up(id) => self.told(id, message, out),
-            Holder::Node(id) => self.answered(link, id, message, out),
+            Holder::Stranger(_) => self.greeted(link, message),
+            Holder::Node(id) if self.is_up(id) => self.told(id, message),
+            Holder::Node(id) => self.answered(link, id, message),
         });
         if let Err(Nonsense(why)) = heard {
-            self.broke_rules(link, holder, why, out);
+            self.broke_rules(link, holder, why);
         }
     }
 
     /// N5.
-    fn broke_rules(
-        &mut self,
-        link: Link,
-        holder: Holder,
-        why: &'static str,
-        out: &mut Vec<Action>,
-    ) {
+    fn broke_rules(&mut self, link: Link, holder: Holder, why: &'static str) {
         tracing::warn!(?link, ?holder, why, "another agent broke the rules");
         let line = match holder {
             Holder::Node(id) => self.nodes.get_mut(&id).map(|node| (id, &mut node.line)),
             Holder::Stranger(_) => None,
         };
         if self.links.contains_key(&link) {
-            out.push(Action::Close { link, why });
+            self.out.push(Action::Close { link, why });
         }
         match line {
             // Somebody may have got the address of a node that is gone.
@@ -206,21 +200,16 @@ impl Membership {
                 *line = Line::Broken;
                 self.links.remove(&link);
                 if self.head.is_some() {
-                    self.dismiss(id, Departure::Lost, out);
+                    self.dismiss(id, Departure::Lost);
                 } else if id == NodeId::HEAD {
-                    self.lose_head(out);
+                    self.lose_head();
                 }
             }
         }
     }
 
     /// A word of a member.
-    fn told(
-        &mut self,
-        id: NodeId,
-        message: Message<'_>,
-        out: &mut Vec<Action>,
-    ) -> Result<(), Nonsense> {
+    fn told(&mut self, id: NodeId, message: Message<'_>) -> Result<(), Nonsense> {
         let is_head = self.head.is_some();
         let Some(Line::Up(up)) = self.nodes.get_mut(&id).map(|node| &mut node.line) else {
             return Ok(());
@@ -230,21 +219,22 @@ impl Membership {
         match message {
             Message::Nodes { after, entries } if id == NodeId::HEAD => {
                 // Before what follows from it, which may be the end of the connection.
-                let at = out.len();
-                self.apply_nodes(after, entries, out)?;
-                out.insert(at, send(link, &Message::NodesSeen(self.epoch)));
+                let at = self.out.len();
+                self.apply_nodes(after, entries)?;
+                self.out
+                    .insert(at, send(link, &Message::NodesSeen(self.epoch)));
             }
             Message::Slots { after, entries } => {
-                let seen = self.apply_slots(id, after, entries, out)?;
-                out.push(send(link, &Message::SlotsSeen(seen)));
+                let seen = self.apply_slots(id, after, entries)?;
+                self.out.push(send(link, &Message::SlotsSeen(seen)));
             }
             Message::NodesSeen(epoch) if is_head => {
                 up.nodes.acknowledge(epoch)?;
-                self.feed(id, out);
+                self.feed(id);
             }
             Message::SlotsSeen(sequence) => {
                 up.slots.acknowledge(sequence)?;
-                self.feed(id, out);
+                self.feed(id);
             }
             Message::Beat { unreachable } => {
                 let missed: Result<Vec<NodeLife>, Nonsense> =
@@ -254,15 +244,15 @@ impl Membership {
                     up.unreachable = missed;
                 }
             }
-            Message::Leave if is_head => self.dismiss(id, Departure::Left, out),
-            Message::Refused(refusal) => self.was_refused(link, id, refusal, out),
+            Message::Leave if is_head => self.dismiss(id, Departure::Left),
+            Message::Refused(refusal) => self.was_refused(link, id, refusal),
             _ => return Err(Nonsense("a message that has no place here")),
         }
         Ok(())
     }
 
     /// Sends a node what it does not know yet.
-    pub(super) fn feed(&mut self, id: NodeId, out: &mut Vec<Action>) {
+    pub(super) fn feed(&mut self, id: NodeId) {
         let Some(Line::Up(up)) = self.nodes.get_mut(&id).map(|node| &mut node.line) else {
             return;
         };
@@ -273,28 +263,30 @@ impl Membership {
         });
         if let Some((after, entries)) = nodes {
             let entries = &entries;
-            out.push(send(up.link, &Message::Nodes { after, entries }));
+            self.out
+                .push(send(up.link, &Message::Nodes { after, entries }));
         }
         if let Some((after, entries)) = up.slots.next(&self.slots, Self::slot_entry) {
             let entries = &entries;
-            out.push(send(up.link, &Message::Slots { after, entries }));
+            self.out
+                .push(send(up.link, &Message::Slots { after, entries }));
         }
     }
 
-    pub(super) fn hang_up_on_strangers(&mut self, out: &mut Vec<Action>) {
+    pub(super) fn hang_up_on_strangers(&mut self) {
         let (now, silence) = (self.clock, self.config.silence);
         self.links.retain(|link, holder| {
             let is_late = matches!(holder, Holder::Stranger(since) if now - *since > silence);
             if is_late {
                 let (link, why) = (*link, "the caller did not say who it is");
-                out.push(Action::Close { link, why });
+                self.out.push(Action::Close { link, why });
             }
             !is_late
         });
     }
 
     /// What is due with a node.
-    pub(super) fn tend(&mut self, id: NodeId, has_beat: bool, out: &mut Vec<Action>) {
+    pub(super) fn tend(&mut self, id: NodeId, has_beat: bool) {
         let (now, silence) = (self.clock, self.config.silence);
         let Some(node) = self.nodes.get(&id).filter(|node| node.is_member) else {
             return;
@@ -302,7 +294,7 @@ impl Membership {
         match &node.line {
             Line::Up(up) if now - up.heard > silence => {
                 let heard = up.heard;
-                self.hang_up(id, "nothing was heard of the node", out);
+                self.hang_up(id, "nothing was heard of the node");
                 if let Some(node) = self.nodes.get_mut(&id) {
                     let (since, retry) = (heard, now);
                     node.line = Line::Down { since, retry };
@@ -315,17 +307,17 @@ impl Membership {
                     _ => Vec::new(),
                 };
                 let unreachable = &unreachable;
-                out.push(send(link, &Message::Beat { unreachable }));
+                self.out.push(send(link, &Message::Beat { unreachable }));
             }
             Line::Calling { begun, .. } if now - begun > silence => {
-                self.hang_up(id, "the node did not answer", out);
+                self.hang_up(id, "the node did not answer");
             }
-            Line::Down { retry, .. } if now >= *retry && self.calls(id) => self.call(id, out),
+            Line::Down { retry, .. } if now >= *retry && self.calls(id) => self.call(id),
             _ => {}
         }
         let since = self.nodes.get(&id).and_then(|node| node.line.down_since());
         if self.head.is_some() && since.is_some_and(|since| now - since > self.config.grace) {
-            self.dismiss(id, Departure::Lost, out);
+            self.dismiss(id, Departure::Lost);
         }
     }
 
@@ -336,24 +328,18 @@ impl Membership {
             let is_late = since.is_some_and(|since| self.clock - since > self.config.silence);
             **id != NodeId::HEAD && node.is_member && is_late
         });
-        let lives = missed.map(|(id, node)| NodeLife {
-            node: *id,
-            incarnation: node.incarnation,
-        });
-        lives
-            .take(UNREACHABLE_MAX)
-            .flat_map(|life| encode(&life))
-            .collect()
+        let lives = missed.map(|(id, node)| encode(&node.life(*id)));
+        lives.take(UNREACHABLE_MAX).flatten().collect()
     }
 
     /// Whether the head has been silent for too long.
-    pub(super) fn listen_for_head(&mut self, out: &mut Vec<Action>) {
+    pub(super) fn listen_for_head(&mut self) {
         let line = self.nodes.get(&NodeId::HEAD).map(|head| &head.line);
         let since = line.and_then(Line::down_since);
         let is_late = since.is_some_and(|since| self.clock - since > self.config.silence);
         if is_late && self.contact == Contact::Heard {
             self.contact = Contact::Silent;
-            out.push(Action::HeadLost { finally: false });
+            self.out.push(Action::HeadLost { finally: false });
         }
     }
 }

@@ -1,7 +1,7 @@
 //! What agents say to each other, and how it is read: bounded, and without an allocation.
 
 use super::id::NodeLife;
-use super::{Departure, Refusal, SlotState};
+use super::{Departure, Refusal, State};
 use crate::Slot;
 use serde::{Deserialize, Serialize};
 
@@ -10,7 +10,7 @@ pub(super) const VERSION: u32 = 1;
 /// Entries of one message, in bytes.
 pub(super) const PIECE_MAX: usize = 16 << 10;
 /// No message is longer, in bytes.
-pub const MESSAGE_MAX: usize = PIECE_MAX + 64;
+pub(crate) const MESSAGE_MAX: usize = PIECE_MAX + 64;
 
 /// A message that breaks the rules: what is wrong with it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -80,7 +80,7 @@ pub(super) struct SlotEntry<'a> {
     pub(super) sequence: u64,
     pub(super) slot: Slot,
     pub(super) incarnation: u32,
-    pub(super) state: SlotState,
+    pub(super) state: State,
     /// What the unit said of itself; empty of a free slot.
     pub(super) identity: &'a [u8],
 }

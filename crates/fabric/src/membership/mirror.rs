@@ -1,7 +1,7 @@
 //! What one node knows of the slots of another one: eight bytes each. What the units said of
 //! themselves is in the roster, which the layer above writes.
 
-use super::SlotState;
+use super::State;
 use super::id::NodeLife;
 use super::message::{Nonsense, SlotEntry};
 use crate::Slot;
@@ -19,37 +19,29 @@ pub(super) struct Mirror {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Mirrored {
     incarnation: u32,
-    state: SlotState,
+    state: State,
 }
 
 const _: () = assert!(size_of::<Mirrored>() == 8);
 
 const EMPTY: Mirrored = Mirrored {
     incarnation: 0,
-    state: SlotState::Free,
+    state: State::Free,
 };
-
-/// What a change of a slot means for those who know its units.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Turn {
-    Joined(u32),
-    Lost(u32),
-    Freed(u32),
-}
 
 impl Mirror {
     pub(super) fn seen(&self) -> u64 {
         self.seen
     }
 
-    /// Applies the next change; what it means, in order. A life that was never seen alive and is
-    /// not free yet is told of all the same, as one that joined and was lost: what it sent may
-    /// still be on its way.
+    /// Applies the next change; through which states units have gone by it, in order. A life that
+    /// was never seen alive and is not free yet is told of all the same, as one that joined and was
+    /// lost: what it sent may still be on its way.
     pub(super) fn apply(
         &mut self,
         life: NodeLife,
         entry: &SlotEntry<'_>,
-    ) -> Result<impl Iterator<Item = Turn> + use<>, Nonsense> {
+    ) -> Result<impl Iterator<Item = (State, u32)> + use<>, Nonsense> {
         if entry.sequence <= self.seen {
             return Err(Nonsense("a change of a slot out of order"));
         }
@@ -74,16 +66,16 @@ impl Mirror {
             state: entry.state,
         };
         self.seen = entry.sequence;
-        let was_alive = before.state == SlotState::Alive;
-        let ends = was_alive && (is_new || entry.state != SlotState::Alive);
-        let comes = is_new && entry.state != SlotState::Free;
-        let goes = is_new && entry.state == SlotState::Dead;
-        let is_free = entry.state == SlotState::Free;
+        let was_alive = before.state == State::Alive;
+        let ends = was_alive && (is_new || entry.state != State::Alive);
+        let comes = is_new && entry.state != State::Free;
+        let goes = is_new && entry.state == State::Dead;
+        let is_free = entry.state == State::Free;
         let turns = [
-            ends.then_some(Turn::Lost(before.incarnation)),
-            comes.then_some(Turn::Joined(entry.incarnation)),
-            goes.then_some(Turn::Lost(entry.incarnation)),
-            is_free.then_some(Turn::Freed(entry.incarnation)),
+            ends.then_some((State::Dead, before.incarnation)),
+            comes.then_some((State::Alive, entry.incarnation)),
+            goes.then_some((State::Dead, entry.incarnation)),
+            is_free.then_some((State::Free, entry.incarnation)),
         ];
         Ok(turns.into_iter().flatten())
     }
@@ -96,7 +88,7 @@ impl Mirror {
     /// The units that are alive, by slot.
     pub(super) fn living(&self) -> impl Iterator<Item = (Slot, u32)> {
         let slots = self.slots.iter().enumerate();
-        let living = slots.filter(|(_, slot)| slot.state == SlotState::Alive);
+        let living = slots.filter(|(_, slot)| slot.state == State::Alive);
         living.map(|(index, slot)| (Slot(index as u32), slot.incarnation))
     }
 }

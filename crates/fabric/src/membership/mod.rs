@@ -17,31 +17,24 @@
 //! ```
 //!
 //! # Who decides what
-//! * **A slot** belongs to its node's agent. It numbers its changes; the others apply them in that
-//!   order.
+//! * **A slot** belongs to its node's agent, which numbers its changes.
 //! * **A node** belongs to the head. It gives numbers and incarnations (a name that comes back gets
-//!   its number back, in the next life) and numbers the changes: that is the epoch. It takes a node
-//!   for lost when the connection has been down for [`Config::grace`], when it has heard nothing
-//!   for [`Config::silence`], when it is told nonsense, or when two members have not reached *each
-//!   other* for `silence`: one of them has to go, the one that more members complain of, or else
-//!   the one that joined later. A complaint that its target does not share counts for nothing.
-//! * **Nobody else takes a node for lost.** An agent that is cut off keeps what it knows, and says
-//!   only that the head is silent ([`Action::HeadLost`]). So no two agents contradict each other:
-//!   one is at most behind.
-//! * **Who was declared lost and lives** is refused by all, and learns it from the head as soon as
-//!   it gets through ([`Action::Fenced`]). Only the head is believed in that. Its agent starts
-//!   again, as another life.
+//!   its number back, in the next life) and numbers the changes: that is the epoch. It declares a
+//!   node lost whose connection has been down for [`Config::grace`], that has been silent for
+//!   [`Config::silence`] or breaks the rules; and one of two members that have not reached *each
+//!   other* for `silence`: the one that more members complain of, else the one that joined later.
+//! * **Nobody else declares a node lost.** An agent that is cut off keeps what it knows, and says
+//!   only that the head is silent ([`Action::HeadLost`]): one is at most behind. A node that was
+//!   declared lost and lives is refused by all, learns it from the head alone
+//!   ([`Action::Fenced`]), and starts again as another life.
 //!
 //! # When the head dies
-//! There is no successor. The other nodes go on with what they have: their connections, slots that
-//! come and go, messages. No node can join, and no loss of a node is noticed; everyone is told
-//! ([`Action::HeadLost`]), and `samite run` ends the job. A head that is started again begins
-//! another domain, and the old one's members learn from it that theirs is over. Reasons: the head
-//! runs beside the first unit and its launcher, so most jobs end with its node anyway. A successor
-//! that cannot disagree with a head that is merely cut off needs a majority, which a domain of two
-//! nodes does not have, and a log on a majority before each join. The wire-up of MPI makes the same
-//! choice (the daemon that started the job is not replaced). A head that leaves in order says so,
-//! and takes its own units with it.
+//! There is no successor. The other nodes keep their connections, slots and messages, but no node
+//! can join, and no loss of a node is noticed; `samite run` ends the job. A head that is started
+//! again begins another domain, from which the members of the old one learn that theirs is over.
+//! The head runs beside the first unit and its launcher, so most jobs end with its node anyway; a
+//! successor that cannot disagree with a head that is merely cut off needs a majority, which a
+//! domain of two nodes does not have. A head that leaves takes its own units with it.
 //!
 //! # Invariants
 //! N1 A change of a node has one epoch and one content; agents apply changes by rising epoch. One
@@ -57,32 +50,29 @@
 //!    what the message said before that point counts, and nothing after it. The head takes such a
 //!    sender for lost; a member that hears it from the head reports the head as lost for good.
 //!
-//! # What it does not guarantee
-//! * That all have heard the same when the head dies: its last orders reach some and not others,
-//!   and stay so.
-//! * That a member uses its own name: a connection says only who may call at all (the domain's
-//!   secret).
-//! * Small numbers of messages: each agent sends a beat to each other one. A thousand nodes with
-//!   the default are 2,000 messages of a few bytes per second and agent.
+//! Not guaranteed: that all have heard the same when the head dies; that a member uses its own name
+//! (a connection says only who may call: the domain's secret); few messages (each agent sends a
+//! beat to each other one).
 //!
-//! # For who runs it
+//! # For whoever runs it
 //! * Carry out actions in order. Messages of a connection arrive in order or not at all;
 //!   [`Event::Closed`] comes after the last one, and nothing after it. [`Action::Close`] lets what
 //!   was sent before go out.
 //! * [`Event::Tick`] comes about every [`Config::beat`], after the messages that have arrived by
 //!   then. Time counts at most a quarter of `silence` per tick, so an agent that was stopped hears
 //!   what others said meanwhile before it takes them for silent.
+//! * Tell that a slot is free some beats after its unit is dead: one that nobody has seen alive or
+//!   dead is not told of, and what it has sent may be on its way.
 //! * Before a unit is shown as lost, deliver what has arrived of it (T4 of
-//!   [`transport`](crate::transport)). [`Action::RaiseEpoch`] comes last, after all entries have
-//!   been written.
-//! * The machine refuses agents of old lives. Whoever takes messages of *units* asks the roster, or
-//!   [`Membership::is_member`], in which life they are.
+//!   [`transport`](crate::transport)).
+//! * The machine refuses agents of old lives. Whoever takes messages of *units* asks the roster in
+//!   which life they are.
 //!
 //! # Files
-//! `id` (nodes, lives) · `event` (what happens, what has to be done) · `message` (what
-//! agents say) · `ledger` (a table that tells its changes) · `mirror` (slots of another node) ·
-//! `nodes` (changes of nodes, everywhere) · `head` (the orders) · `greeting` (how two agents begin)
-//! · `links` (connections)
+//! `event` (what happens, what has to be done) · `id` (nodes, lives) · `message` (what agents say)
+//! · `ledger` (a table that tells its changes) · `mirror` (slots of another node) · `nodes`
+//! (changes of nodes) · `head` (the orders) · `greeting` (how two agents begin) · `links`
+//! (connections)
 
 mod event;
 mod greeting;
@@ -96,11 +86,11 @@ mod nodes;
 #[cfg(test)]
 mod tests;
 
-pub use event::{Action, Departure, Event, Link, Refusal, SlotState};
-pub use id::{NodeId, NodeLife};
-pub use message::MESSAGE_MAX;
+pub(crate) use event::{Action, Departure, Event, Link, Refusal};
+pub(crate) use id::{NodeId, NodeLife};
 
 use crate::Slot;
+use crate::node::State;
 use head::Head;
 use ledger::Ledger;
 use links::{Holder, Line};
@@ -110,13 +100,13 @@ use samite_mem::PEERS_MAX;
 use std::collections::BTreeMap;
 
 /// Most bytes of what a unit says of itself.
-pub const IDENTITY_MAX: usize = 1024;
+pub(crate) const IDENTITY_MAX: usize = 1024;
 /// Most bytes of the name of a node, and of its address.
-pub const NAME_MAX: usize = 255;
+pub(crate) const NAME_MAX: usize = 255;
 
 /// Deadlines, in milliseconds, and sizes. The same at all agents of a domain.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Config {
+pub(crate) struct Config {
     /// How often an agent says that it lives, and calls again who was not reached.
     pub beat: u64,
     /// Who has said nothing for so long is taken for gone; several beats.
@@ -141,7 +131,7 @@ impl Default for Config {
 
 /// The membership as one agent sees it; see the module's text.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Membership {
+pub(crate) struct Membership {
     config: Config,
     name: Box<str>,
     address: Box<[u8]>,
@@ -164,12 +154,14 @@ pub struct Membership {
     beaten: u64,
     contact: Contact,
     stage: Stage,
+    /// What the present event asks for; empty between two events.
+    out: Vec<Action>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct OwnSlot {
     incarnation: u32,
-    state: SlotState,
+    state: State,
     identity: Box<[u8]>,
 }
 
@@ -192,7 +184,7 @@ enum Stage {
 
 impl Membership {
     /// The head of a new domain. `domain` is a random number: no other life of the domain has it.
-    pub fn head(config: Config, domain: u64, name: &str, address: &[u8]) -> Membership {
+    pub(crate) fn head(config: Config, domain: u64, name: &str, address: &[u8]) -> Membership {
         let mut head = Membership::new(config, name, address);
         head.domain = domain;
         head.life = Some(NodeLife::HEAD);
@@ -203,7 +195,7 @@ impl Membership {
     /// A node that joins the domain whose head has an address, from the first [`Event::Tick`] on.
     /// It calls until it is admitted or refused, and says [`Action::HeadLost`] when that has taken
     /// [`Config::silence`]. A name that a connected member has is refused until that one is gone.
-    pub fn member(config: Config, name: &str, address: &[u8], head: &[u8]) -> Membership {
+    pub(crate) fn member(config: Config, name: &str, address: &[u8], head: &[u8]) -> Membership {
         let mut member = Membership::new(config, name, address);
         member.nodes.insert(NodeId::HEAD, Node::new(0, head, 0));
         member
@@ -228,52 +220,52 @@ impl Membership {
             beaten: 0,
             contact: Contact::Heard,
             stage: Stage::Running,
+            out: Vec::new(),
         }
     }
 
-    /// The number and life of this node, once it is a member.
-    pub fn life(&self) -> Option<NodeLife> {
+    #[cfg(test)]
+    pub(crate) fn life(&self) -> Option<NodeLife> {
         self.life
     }
 
     /// Whether a life of another node is a member now, as far as is known here: what it says
     /// counts.
-    pub fn is_member(&self, life: NodeLife) -> bool {
+    pub(crate) fn is_member(&self, life: NodeLife) -> bool {
         let node = self.nodes.get(&life.node);
         node.is_some_and(|node| node.is_member && node.incarnation == life.incarnation)
     }
 
     /// Takes an event; what has to be done, in order. After the machine has ended, nothing.
-    pub fn on_event(&mut self, event: Event<'_>) -> Vec<Action> {
-        let mut out = Vec::new();
+    pub(crate) fn on_event(&mut self, event: Event<'_>) -> Vec<Action> {
         if self.stage == Stage::Over {
-            return out;
+            return Vec::new();
         }
         let before = self.news();
         match event {
-            Event::Tick { now } => self.tick(now, &mut out),
-            Event::Accepted { link } => self.accepted(link, &mut out),
-            Event::Connected { link } => self.connected(link, &mut out),
+            Event::Tick { now } => self.tick(now),
+            Event::Accepted { link } => self.accepted(link),
+            Event::Connected { link } => self.connected(link),
             Event::Closed { link } => self.closed(link),
-            Event::Message { link, bytes } => self.message(link, bytes, &mut out),
+            Event::Message { link, bytes } => self.message(link, bytes),
             Event::Slot {
                 slot,
                 incarnation,
                 state,
                 identity,
             } => self.own_slot(slot, incarnation, state, identity),
-            Event::Leave => self.leave(&mut out),
+            Event::Leave => self.leave(),
         }
         if self.news() != before {
             for node in self.ids() {
-                self.feed(node, &mut out);
+                self.feed(node);
             }
         }
-        self.end_if_left(&mut out);
-        if out.iter().any(Action::writes_roster) {
-            out.push(Action::RaiseEpoch);
+        self.end_if_left();
+        if self.out.iter().any(Action::writes_roster) {
+            self.out.push(Action::RaiseEpoch);
         }
-        out
+        std::mem::take(&mut self.out)
     }
 
     /// Rises with what others have to be told.
@@ -288,7 +280,7 @@ impl Membership {
         self.nodes.keys().copied().collect()
     }
 
-    fn own_slot(&mut self, slot: Slot, incarnation: u32, state: SlotState, identity: &[u8]) {
+    fn own_slot(&mut self, slot: Slot, incarnation: u32, state: State, identity: &[u8]) {
         let life = self.life.expect("units join a member");
         assert!(life.incarnations().contains(&incarnation) && identity.len() <= IDENTITY_MAX);
         assert!(slot.index() < PEERS_MAX, "{slot} of a node");
@@ -297,8 +289,8 @@ impl Membership {
             return;
         }
         let identity = match state {
-            SlotState::Free => Box::default(),
-            SlotState::Alive | SlotState::Dead => identity.into(),
+            State::Free => Box::default(),
+            State::Alive | State::Dead => identity.into(),
         };
         let own = OwnSlot {
             incarnation,
@@ -320,7 +312,7 @@ impl Membership {
     }
 
     /// Time goes on. A jump of it counts a quarter of `silence` at most.
-    fn tick(&mut self, now: u64, out: &mut Vec<Action>) {
+    fn tick(&mut self, now: u64) {
         let last = self.ticked.replace(now).unwrap_or(now);
         let step = now.saturating_sub(last);
         self.clock += step.min(self.config.silence / 4);
@@ -328,33 +320,33 @@ impl Membership {
         if has_beat {
             self.beaten = self.clock;
         }
-        self.hang_up_on_strangers(out);
+        self.hang_up_on_strangers();
         for node in self.ids() {
-            self.tend(node, has_beat, out);
+            self.tend(node, has_beat);
         }
         if self.head.is_some() {
-            self.rule(out);
+            self.rule();
         } else {
-            self.listen_for_head(out);
+            self.listen_for_head();
         }
     }
 
-    fn leave(&mut self, out: &mut Vec<Action>) {
+    fn leave(&mut self) {
         if self.stage != Stage::Running {
             return;
         }
         self.stage = Stage::Leaving(self.clock);
         if self.head.is_some() {
-            self.order_end(out);
+            self.order_end();
         } else if let Some(line) = self.nodes.get(&NodeId::HEAD).map(|head| &head.line)
             && let Line::Up(up) = line
         {
-            out.push(send(up.link, &Message::Leave));
+            self.out.push(send(up.link, &Message::Leave));
         }
     }
 
     /// Whether there is nobody to wait for any more before this node has left.
-    fn end_if_left(&mut self, out: &mut Vec<Action>) {
+    fn end_if_left(&mut self) {
         let Stage::Leaving(since) = self.stage else {
             return;
         };
@@ -369,19 +361,19 @@ impl Membership {
             None => self.life.is_none() || self.contact != Contact::Heard,
         };
         if is_done {
-            self.end(Action::Left, out);
+            self.end(Action::Left);
         }
     }
 
     /// The machine ends.
-    fn end(&mut self, last: Action, out: &mut Vec<Action>) {
+    fn end(&mut self, last: Action) {
         for link in std::mem::take(&mut self.links).into_keys() {
             let why = "the agent has ended";
-            out.push(Action::Close { link, why });
+            self.out.push(Action::Close { link, why });
         }
         self.nodes.clear();
         self.stage = Stage::Over;
-        out.push(last);
+        self.out.push(last);
     }
 }
 

@@ -4,8 +4,8 @@
 use super::id::{NodeId, NodeLife};
 use super::links::Line;
 use super::message::{NodeEntry, Nonsense, SlotEntry, Standing, entries};
-use super::mirror::{Mirror, Turn};
-use super::{Action, Contact, Departure, IDENTITY_MAX, Membership, NAME_MAX, Stage};
+use super::mirror::Mirror;
+use super::{Action, Contact, Departure, IDENTITY_MAX, Membership, NAME_MAX, Stage, State};
 
 /// Another node: its present life, or its last one.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -33,6 +33,11 @@ impl Node {
         }
     }
 
+    pub(super) fn life(&self, node: NodeId) -> NodeLife {
+        let incarnation = self.incarnation;
+        NodeLife { node, incarnation }
+    }
+
     fn gone(incarnation: u32) -> Node {
         Node {
             is_member: false,
@@ -43,26 +48,17 @@ impl Node {
 
 impl Membership {
     /// The head tells changes of nodes.
-    pub(super) fn apply_nodes(
-        &mut self,
-        after: u64,
-        told: &[u8],
-        out: &mut Vec<Action>,
-    ) -> Result<(), Nonsense> {
+    pub(super) fn apply_nodes(&mut self, after: u64, told: &[u8]) -> Result<(), Nonsense> {
         if after != self.epoch {
             return Err(Nonsense("node changes that begin elsewhere"));
         }
         for entry in entries::<NodeEntry<'_>>(told) {
-            self.apply_node(&entry?, out)?;
+            self.apply_node(&entry?)?;
         }
         Ok(())
     }
 
-    pub(super) fn apply_node(
-        &mut self,
-        entry: &NodeEntry<'_>,
-        out: &mut Vec<Action>,
-    ) -> Result<(), Nonsense> {
+    pub(super) fn apply_node(&mut self, entry: &NodeEntry<'_>) -> Result<(), Nonsense> {
         let (epoch, life) = (entry.epoch, entry.life);
         if epoch <= self.epoch {
             return Err(Nonsense("a change of a node out of order"));
@@ -90,7 +86,7 @@ impl Membership {
             Standing::Gone(how) if !is_new => how,
             _ => Departure::Lost,
         };
-        self.lose(life.node, epoch, how, out);
+        self.lose(life.node, epoch, how);
         match entry.standing {
             Standing::Gone(_) => {
                 self.nodes.insert(life.node, Node::gone(life.incarnation));
@@ -101,14 +97,14 @@ impl Membership {
                 }
                 let node = Node::new(life.incarnation, address, self.clock);
                 self.nodes.insert(life.node, node);
-                out.push(Action::NodeJoined {
+                self.out.push(Action::NodeJoined {
                     epoch,
                     life,
                     name: name.into(),
                     address: address.into(),
                 });
                 if self.calls(life.node) {
-                    self.call(life.node, out);
+                    self.call(life.node);
                 }
             }
         }
@@ -116,40 +112,42 @@ impl Membership {
     }
 
     /// This node is a member no more, says the head.
-    pub(super) fn dismissed(&mut self, out: &mut Vec<Action>) {
+    pub(super) fn dismissed(&mut self) {
         let last = match self.stage {
             Stage::Leaving(_) => Action::Left,
             _ => Action::Fenced,
         };
-        self.end(last, out);
+        self.end(last);
     }
 
     /// If a node is a member, it is one no more: its units first, then itself. Its record follows.
-    fn lose(&mut self, id: NodeId, epoch: u64, how: Departure, out: &mut Vec<Action>) {
+    fn lose(&mut self, id: NodeId, epoch: u64, how: Departure) {
         let Some(node) = self.nodes.get(&id).filter(|node| node.is_member) else {
             return;
         };
-        let life = NodeLife {
-            node: id,
-            incarnation: node.incarnation,
-        };
-        let lost = node.mirror.living().map(|(slot, incarnation)| {
-            let peer = id.unit(slot);
-            Action::UnitLost { peer, incarnation }
-        });
-        out.extend(lost);
-        out.push(Action::NodeGone { epoch, life, how });
-        self.hang_up(id, "the node is a member no more", out);
+        let life = node.life(id);
+        let lost = node
+            .mirror
+            .living()
+            .map(|(slot, incarnation)| Action::Unit {
+                peer: id.unit(slot),
+                incarnation,
+                state: State::Dead,
+                identity: Box::default(),
+            });
+        self.out.extend(lost);
+        self.out.push(Action::NodeGone { epoch, life, how });
+        self.hang_up(id, "the node is a member no more");
         if id == NodeId::HEAD {
-            self.lose_head(out);
+            self.lose_head();
         }
     }
 
     /// There will be no word of the head any more.
-    pub(super) fn lose_head(&mut self, out: &mut Vec<Action>) {
+    pub(super) fn lose_head(&mut self) {
         if self.contact != Contact::Over {
             self.contact = Contact::Over;
-            out.push(Action::HeadLost { finally: true });
+            self.out.push(Action::HeadLost { finally: true });
         }
     }
 
@@ -159,7 +157,6 @@ impl Membership {
         id: NodeId,
         after: u64,
         told: &[u8],
-        out: &mut Vec<Action>,
     ) -> Result<u64, Nonsense> {
         let Some(node) = self.nodes.get_mut(&id) else {
             return Err(Nonsense("slots of nobody"));
@@ -167,10 +164,7 @@ impl Membership {
         if after != node.mirror.seen() {
             return Err(Nonsense("slot changes that begin elsewhere"));
         }
-        let life = NodeLife {
-            node: id,
-            incarnation: node.incarnation,
-        };
+        let life = node.life(id);
         for entry in entries::<SlotEntry<'_>>(told) {
             let entry = entry?;
             if entry.identity.len() > IDENTITY_MAX {
@@ -178,15 +172,16 @@ impl Membership {
             }
             let peer = id.unit(entry.slot);
             let turns = node.mirror.apply(life, &entry)?;
-            out.extend(turns.map(|turn| match turn {
-                Turn::Joined(incarnation) => Action::UnitJoined {
+            self.out
+                .extend(turns.map(|(state, incarnation)| Action::Unit {
                     peer,
                     incarnation,
-                    identity: entry.identity.into(),
-                },
-                Turn::Lost(incarnation) => Action::UnitLost { peer, incarnation },
-                Turn::Freed(incarnation) => Action::UnitFreed { peer, incarnation },
-            }));
+                    state,
+                    identity: match state {
+                        State::Alive => entry.identity.into(),
+                        State::Dead | State::Free => Box::default(),
+                    },
+                }));
         }
         Ok(node.mirror.seen())
     }

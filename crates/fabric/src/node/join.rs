@@ -1,7 +1,8 @@
 //! Becoming a member of a node: of a domain that an agent keeps, or of one's own.
 
 use super::agent::{AgentExtents, Life, Node, Seat, client};
-use super::{Layout, PeerTable, Slot, own_cpus};
+use super::{Layout, Others, PeerTable, Slot, own_cpus};
+use crate::membership::NodeLife;
 use crate::{Config, Error, Identity, PeerId};
 use rustix::event::{PollFd, PollFlags};
 use rustix::fd::OwnedFd;
@@ -27,6 +28,8 @@ pub(crate) struct Membership {
     pub(crate) heap: Heap,
     /// What it uses of others' memory, and of its own.
     pub(crate) holder: Holder,
+    /// Who is on other nodes.
+    pub(crate) others: Others,
 }
 
 impl Membership {
@@ -45,6 +48,7 @@ impl Membership {
             unit,
             heap: Heap::new(layout.arena().clone(), extents, huge_pages),
             holder: layout.holder(me),
+            others: Others::default(),
             layout,
         }
     }
@@ -129,7 +133,7 @@ pub(crate) fn join_domain(
 /// A domain of one: this process keeps the node itself and nobody can join.
 pub(crate) fn start_alone(identity: &Identity, config: &Config) -> Result<Membership, Error> {
     let rule = || samite_mem::host::Host::read().memory_total / 2;
-    let node = Node::create(0, config.budget.unwrap_or_else(rule))?;
+    let node = Node::create(NodeLife::HEAD, config.budget.unwrap_or_else(rule))?;
     let node = Arc::new(Mutex::new(node));
     Membership::of_own_node(&node, identity, config.huge_pages)
 }

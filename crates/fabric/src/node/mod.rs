@@ -1,15 +1,17 @@
 //! One node: the memory that its processes share, who has joined it, and the agent that keeps both.
 //!
-//! Everything here knows slots, the numbers of the processes of this node, and nothing of other nodes. Where a
-//! [`PeerId`] goes in or comes out, it is that of a slot of this node.
+//! Everything here but `others` knows slots, the numbers of the processes of this node, and nothing
+//! of other nodes. Where a [`PeerId`] goes in or comes out, it is that of a slot of this node.
 //!
 //! # Files
 //! `layout` (what lies where in shared memory) · `table` (who lives, as the agent publishes it) ·
-//! `join` (becoming a member) · `simulated` (members that are threads) · `agent/`
+//! `others` (the units of other nodes) · `join` (becoming a member) · `simulated` (members that are
+//! threads) · `agent/`
 
 pub mod agent;
 mod join;
 mod layout;
+mod others;
 mod simulated;
 mod table;
 
@@ -19,6 +21,7 @@ pub(crate) use join::{AgentWatch, Membership, join_domain, start_alone};
 pub(crate) use layout::{
     ClaimWord, Cpus, EXTENTS, Entry, Layout, SEGMENTS_MAX, own_cpus, segment_id, segment_of,
 };
+pub(crate) use others::Others;
 pub(crate) use simulated::SimulatedNode;
 pub(crate) use table::{PeerTable, PeerTableWriter, State};
 

@@ -1,11 +1,13 @@
 //! A node in one process: its members are units of the simulated network.
 //!
-//! Each maps the node's memory for itself, as processes do, so that leases and claims are those of production. One
-//! that dies is a thread that runs on until it notices: its leases end when it drops them, and not before.
+//! Each maps the node's memory for itself, as processes do, so that leases and claims are those of
+//! production. One that dies is a thread that runs on until it notices: its leases end when it
+//! drops them, and not before.
 
 use super::agent::{Life, Node};
 use super::join::{Membership, OwnExtents};
-use super::{Layout, PeerTable, Slot};
+use super::{Layout, Others, PeerTable, Slot, State};
+use crate::membership::NodeLife;
 use crate::{Error, Identity};
 use rustix::process::{Pid, PidfdFlags, getpid, pidfd_open};
 use samite_mem::Arena;
@@ -16,14 +18,16 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 pub(crate) struct SimulatedNode {
     node: Arc<Mutex<Node>>,
     members: Vec<Life>,
+    pub(crate) others: Others,
 }
 
 impl SimulatedNode {
-    /// A node in which nobody is.
-    pub(crate) fn create(number: u32, budget: u64) -> Result<SimulatedNode, Error> {
+    /// A life of a node in which nobody is.
+    pub(crate) fn create(life: NodeLife, budget: u64) -> Result<SimulatedNode, Error> {
         Ok(SimulatedNode {
-            node: Arc::new(Mutex::new(Node::create(number, budget)?)),
+            node: Arc::new(Mutex::new(Node::create(life, budget)?)),
             members: Vec::new(),
+            others: Others::default(),
         })
     }
 
@@ -31,15 +35,15 @@ impl SimulatedNode {
         self.node.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A unit in the next slot.
-    pub(crate) fn admit(&mut self, identity: &Identity) -> Result<(), Error> {
+    /// A unit in the next slot; its incarnation.
+    pub(crate) fn admit(&mut self, identity: &Identity) -> Result<u32, Error> {
         let lives = pidfd_open(getpid(), PidfdFlags::empty());
         let lives = lives.map_err(|error| Error::Memory(error.to_string()))?;
         let pid = Pid::as_raw(Some(getpid()));
         let cpus = super::own_cpus();
         let life = self.node().admit(pid, Some(lives), &cpus, identity)?;
         self.members.push(life);
-        Ok(())
+        Ok(life.1)
     }
 
     /// What the unit in a slot has of the node.
@@ -56,7 +60,9 @@ impl SimulatedNode {
         let life = self.members[slot.index()];
         let node = self.node.clone();
         let extents = Box::new(OwnExtents { node, life });
-        Ok(Membership::new(life, unit, layout, extents, false))
+        let mut membership = Membership::new(life, unit, layout, extents, false);
+        membership.others = self.others.clone();
+        Ok(membership)
     }
 
     /// A unit is gone.
@@ -66,5 +72,20 @@ impl SimulatedNode {
         if let Some(index) = life.and_then(|life| node.member(*life)) {
             node.leave(index);
         }
+    }
+
+    /// What other nodes are to see of the slots. `have_ended`: the dead use nothing of the node any
+    /// more.
+    pub(crate) fn slots(&self, have_ended: bool) -> Vec<(Slot, State, u32)> {
+        let mut node = self.node();
+        if have_ended {
+            node.reclaim();
+        }
+        node.slots().published().collect()
+    }
+
+    /// What is known of other nodes has changed.
+    pub(crate) fn raise_epoch(&self) {
+        self.node().announce();
     }
 }

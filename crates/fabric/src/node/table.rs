@@ -16,6 +16,7 @@ use crate::{Error, Identity, PeerInfo};
 use rustix::fd::{BorrowedFd, OwnedFd};
 use samite_mem::sync::Ordering;
 use samite_mem::{PEERS_MAX, Published, Publisher};
+use serde::{Deserialize, Serialize};
 
 const MAGIC: u64 = u64::from_le_bytes(*b"samite\0\x02");
 const FENCES: u64 = 8;
@@ -38,15 +39,15 @@ const CPUS: u64 = 24;
 const IDENTITY: u64 = CPUS + size_of::<Cpus>() as u64;
 const IDENTITY_MAX: usize = (SLOT_BYTES - IDENTITY) as usize;
 
-/// State of a slot of the table.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// State of a slot. Within a life it only goes on, in this order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub(crate) enum State {
-    /// Nobody.
-    Free = 0,
     /// A process that joined and lives.
     Alive = 1,
     /// It died; what it had is given back when everybody has seen that.
     Dead = 2,
+    /// Nobody, as where nothing was ever written.
+    Free = 3,
 }
 
 fn place(peer: Slot) -> u64 {

@@ -23,6 +23,10 @@
 //! T6 Every peer gets its turn: a poll takes a bounded number of frames of each, and one that ends early
 //!    ([`Sink::satisfied`]) is followed by one that begins with the next peer.
 //! T7 to T12, of RMA: [`rma`].
+//! T13 A peer is announced ([`Change::Joined`]) before its first frame. Those of this node are
+//!    announced when they join; one of another node when this process has to do with it: at its
+//!    first frame, or when it is [asked for](Transport::meet). Of others a process hears nothing,
+//!    however many there are.
 
 pub(crate) mod ordered;
 pub mod rma;
@@ -218,6 +222,8 @@ pub trait Transport {
     fn push(&mut self, to: PeerId, frame: &Outgoing<'_>) -> Push;
     /// Delivers what has arrived; how many frames and changes that was.
     fn poll<S: Sink>(&mut self, sink: &mut S) -> usize;
+    /// Announces a peer of another node that this process asks for, or its loss (T13).
+    fn meet<S: Sink>(&mut self, _peer: PeerId, _sink: &mut S) {}
     /// Announces that this process will sleep, and looks once more, also whether what the caller waits for is
     /// there; `None` if something is. The sleep itself needs no access to the transport (T5).
     fn announce_sleep(&mut self, there: &mut dyn FnMut() -> bool) -> Option<Sleep>;
@@ -310,6 +316,9 @@ impl Transport for AnyTransport {
     #[inline(always)]
     fn poll<S: Sink>(&mut self, sink: &mut S) -> usize {
         forward!(self.poll(sink))
+    }
+    fn meet<S: Sink>(&mut self, peer: PeerId, sink: &mut S) {
+        forward!(self.meet(peer, sink));
     }
     fn announce_sleep(&mut self, there: &mut dyn FnMut() -> bool) -> Option<Sleep> {
         forward!(self.announce_sleep(there))

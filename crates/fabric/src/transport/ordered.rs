@@ -69,6 +69,11 @@ impl Ordered {
             },
         }
     }
+
+    fn ordering<'a>(&'a mut self, sink: &'a mut dyn Sink) -> (&'a mut AnyTransport, Ordering<'a>) {
+        let numbering = &mut self.numbering;
+        (&mut self.inner, Ordering { sink, numbering })
+    }
 }
 
 impl Transport for Ordered {
@@ -102,12 +107,14 @@ impl Transport for Ordered {
     }
 
     fn poll<S: Sink>(&mut self, sink: &mut S) -> usize {
-        let mut ordering = Ordering {
-            sink,
-            numbering: &mut self.numbering,
-        };
+        let (inner, mut ordering) = self.ordering(sink);
         // A handler may have panicked, and so ended the last poll, in the midst of them.
-        ordering.go_on() + self.inner.poll(&mut ordering)
+        ordering.go_on() + inner.poll(&mut ordering)
+    }
+
+    fn meet<S: Sink>(&mut self, peer: PeerId, sink: &mut S) {
+        let (inner, mut ordering) = self.ordering(sink);
+        inner.meet(peer, &mut ordering);
     }
 
     fn announce_sleep(&mut self, there: &mut dyn FnMut() -> bool) -> Option<Sleep> {

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::Match;
+use crate::membership::NodeLife;
 use crate::proto::active::LONG_MAX;
 use crate::wire::Offer;
 use std::time::Duration;
@@ -272,7 +273,7 @@ fn figures_of_costs_may_say_anything() {
 #[test]
 fn no_budget_is_more_than_can_be_counted() {
     for budget in [u64::MAX, u64::MAX - (1 << 21)] {
-        assert!(Node::create(0, budget).is_err());
+        assert!(Node::create(NodeLife::HEAD, budget).is_err());
     }
 }
 

@@ -5,6 +5,7 @@ mod bounded;
 mod pieces;
 
 use super::*;
+use crate::membership::NodeLife;
 use crate::node::PrivateExtents;
 use crate::node::agent::Node;
 use crate::ops::Outcome;
@@ -38,7 +39,7 @@ struct World {
 
 impl World {
     fn new() -> World {
-        let mut node = Node::create(0, 8 << 20).unwrap();
+        let mut node = Node::create(NodeLife::HEAD, 8 << 20).unwrap();
         let pid = std::process::id() as i32;
         let cpus = crate::node::own_cpus();
         let mut infos = Vec::new();

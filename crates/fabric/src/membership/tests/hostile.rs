@@ -2,7 +2,7 @@
 //! head that lies makes nobody break a rule.
 
 use super::super::message::{Message, NodeEntry, SlotEntry, encode, entries};
-use super::super::{Event, Link, Membership, NodeLife, Refusal, SlotState};
+use super::super::{Event, Link, Membership, NodeLife, Refusal, State};
 use super::config;
 use super::world::{Item, Step, World};
 use fastrand::Rng;
@@ -39,7 +39,7 @@ fn lie_of_slot(entry: &mut SlotEntry<'_>, random: &mut Rng) {
         0 => entry.sequence = near(entry.sequence, random),
         1 => entry.incarnation = near(entry.incarnation.into(), random) as u32,
         2 => entry.identity = &[7; 2000],
-        _ => entry.state = [SlotState::Alive, SlotState::Dead, SlotState::Free][random.usize(..3)],
+        _ => entry.state = [State::Alive, State::Dead, State::Free][random.usize(..3)],
     }
 }
 

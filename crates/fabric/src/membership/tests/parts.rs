@@ -3,7 +3,7 @@
 use super::super::ledger::Ledger;
 use super::super::message::{NodeEntry, SlotEntry, Standing, encode};
 use super::super::nodes::Node;
-use super::super::{Config, Departure, Event, Membership, NodeId, NodeLife, SlotState};
+use super::super::{Config, Departure, Event, Membership, NodeId, NodeLife, State};
 use super::config;
 use super::world::{Step, World};
 use crate::Slot;
@@ -170,7 +170,6 @@ fn nobody_complains_of_the_gone() {
         node: NodeId::new(199).unwrap(),
         incarnation: 0,
     });
-    let mut out = Vec::new();
     for epoch in 1..=200 {
         let life = NodeLife {
             node: NodeId::new(1 + (epoch as u32 - 1) / 2).unwrap(),
@@ -189,7 +188,7 @@ fn nobody_complains_of_the_gone() {
             standing,
         });
         if epoch < 200 {
-            agent.apply_nodes(epoch - 1, &entry, &mut out).unwrap();
+            agent.apply_nodes(epoch - 1, &entry).unwrap();
         }
     }
     for now in (0..200).step_by(10) {
@@ -265,7 +264,6 @@ fn a_hundred_thousand_units_on_a_thousand_nodes_fit() {
     const NODES: u32 = 1000;
     const UNITS: u32 = 100;
     let mut agent = Membership::head(Config::default(), 1, "head", &[0; 16]);
-    let mut out = Vec::new();
     for number in 1..=NODES {
         let node = NodeId::new(number).unwrap();
         let (incarnation, epoch) = (0, number.into());
@@ -279,21 +277,19 @@ fn a_hundred_thousand_units_on_a_thousand_nodes_fit() {
             life,
             standing,
         });
-        agent.apply_nodes(epoch - 1, &entry, &mut out).unwrap();
+        agent.apply_nodes(epoch - 1, &entry).unwrap();
         for slot in 0..UNITS {
             let entry = SlotEntry {
                 sequence: u64::from(slot) + 1,
                 slot: Slot(slot),
                 incarnation: 1,
-                state: SlotState::Alive,
+                state: State::Alive,
                 identity: &[7; 100],
             };
             let told = encode(&entry);
-            agent
-                .apply_slots(node, slot.into(), &told, &mut out)
-                .unwrap();
+            agent.apply_slots(node, slot.into(), &told).unwrap();
         }
-        out.clear();
+        agent.out.clear();
     }
     let of_node =
         |node: &Node| size_of::<(NodeId, Node)>() + node.address.len() + node.mirror.bytes();

@@ -1,7 +1,7 @@
 //! Messages that break one rule each, at a machine that knows nobody else. Each test begins with
 //! one that breaks none.
 
-use super::super::SlotState;
+use super::super::State;
 use super::super::message::{Message, NodeEntry, SlotEntry, Standing, encode};
 use super::super::{Action, Departure, Event, Link, Membership, NodeId, NodeLife, Refusal};
 use super::config;
@@ -117,7 +117,7 @@ fn slot(sequence: u64, slot: u32, incarnation: u32, identity: &[u8]) -> Vec<u8> 
         sequence,
         slot: Slot(slot),
         incarnation,
-        state: SlotState::Alive,
+        state: State::Alive,
         identity,
     })
 }

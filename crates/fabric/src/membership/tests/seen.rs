@@ -1,6 +1,6 @@
 //! What one agent was told by its machine. Each action is checked against what came before.
 
-use super::super::{Action, NodeId, NodeLife, SlotState};
+use super::super::{Action, NodeId, NodeLife, State};
 use crate::PeerId;
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ pub(super) struct Seen {
     pub(super) domain: u64,
     /// Members, without the own node.
     pub(super) members: BTreeMap<NodeId, u32>,
-    pub(super) units: BTreeMap<PeerId, (u32, SlotState)>,
+    pub(super) units: BTreeMap<PeerId, (u32, State)>,
     pub(super) head_lost: bool,
     /// What it says need not be true.
     pub(super) liar: Option<NodeId>,
@@ -62,9 +62,11 @@ impl Seen {
                     .iter()
                     .rev()
                     .map_while(|action| match action {
-                        Action::UnitLost { peer, .. } if is_of(peer, life.node) => {
-                            Some(peer.slot())
-                        }
+                        Action::Unit {
+                            peer,
+                            state: State::Dead,
+                            ..
+                        } if is_of(peer, life.node) => Some(peer.slot()),
                         _ => None,
                     });
                 must!(
@@ -101,18 +103,18 @@ impl Seen {
                     "{life} went and was not there"
                 );
                 let is_its = |peer: &PeerId| is_of(peer, life.node);
-                let alive = |(peer, unit): (&PeerId, &(u32, SlotState))| {
-                    is_its(peer) && unit.1 == SlotState::Alive
-                };
+                let alive =
+                    |(peer, unit): (&PeerId, &(u32, State))| is_its(peer) && unit.1 == State::Alive;
                 must!(
                     !self.units.iter().any(alive),
                     "{life} went before its units"
                 );
                 self.units.retain(|peer, _| !is_its(peer));
             }
-            Action::UnitJoined {
+            Action::Unit {
                 peer,
                 incarnation,
+                state: State::Alive,
                 identity,
             } => {
                 let node = NodeId::new(peer.node()).ok_or("no node")?;
@@ -133,18 +135,23 @@ impl Seen {
                     is_true || self.liar == Some(node),
                     "{peer:?} is another one"
                 );
-                let before = self.units.insert(*peer, (*incarnation, SlotState::Alive));
-                let was_alive = before.is_some_and(|(_, state)| state == SlotState::Alive);
+                let before = self.units.insert(*peer, (*incarnation, State::Alive));
+                let was_alive = before.is_some_and(|(_, state)| state == State::Alive);
                 must!(!was_alive, "{peer:?} has two lives");
             }
-            Action::UnitLost { peer, incarnation } => {
-                let before = self.units.insert(*peer, (*incarnation, SlotState::Dead));
-                let was = Some((*incarnation, SlotState::Alive));
+            Action::Unit {
+                peer,
+                incarnation,
+                state: State::Dead,
+                ..
+            } => {
+                let before = self.units.insert(*peer, (*incarnation, State::Dead));
+                let was = Some((*incarnation, State::Alive));
                 must!(before == was, "{peer:?} was lost and was {before:?}");
             }
-            Action::UnitFreed { peer, .. } => {
+            Action::Unit { peer, .. } => {
                 let before = self.units.remove(peer);
-                let was_alive = before.is_some_and(|(_, state)| state == SlotState::Alive);
+                let was_alive = before.is_some_and(|(_, state)| state == State::Alive);
                 must!(!was_alive, "{peer:?} is free and was not lost");
             }
             Action::HeadLost { .. } => self.head_lost = true,
@@ -162,7 +169,7 @@ impl Seen {
         let alive = self
             .units
             .iter()
-            .filter(|(peer, unit)| is_of(peer, node) && unit.1 == SlotState::Alive);
+            .filter(|(peer, unit)| is_of(peer, node) && unit.1 == State::Alive);
         alive.map(|(peer, unit)| (peer.slot().0, unit.0)).collect()
     }
 }

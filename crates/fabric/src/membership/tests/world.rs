@@ -3,7 +3,7 @@
 //!
 //! A rule that is broken is kept as a sentence; whoever drives the world looks for it.
 
-use super::super::{Action, Config, Event, Link, Membership, NodeLife, SlotState};
+use super::super::{Action, Config, Event, Link, Membership, NodeLife, State};
 use super::seen::{Seen, identity_of};
 use crate::Slot;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -68,7 +68,7 @@ pub(super) struct Process {
     pub(super) host: u8,
     pub(super) machine: Membership,
     pub(super) seen: Seen,
-    pub(super) units: BTreeMap<u32, (u32, SlotState)>,
+    pub(super) units: BTreeMap<u32, (u32, State)>,
     pub(super) is_stopped: bool,
     pub(super) is_leaving: bool,
     links: BTreeMap<Link, u64>,
@@ -77,10 +77,7 @@ pub(super) struct Process {
 impl Process {
     /// The living units.
     pub(super) fn living(&self) -> BTreeMap<u32, u32> {
-        let alive = self
-            .units
-            .iter()
-            .filter(|(_, unit)| unit.1 == SlotState::Alive);
+        let alive = self.units.iter().filter(|(_, unit)| unit.1 == State::Alive);
         alive.map(|(slot, unit)| (*slot, unit.0)).collect()
     }
 }
@@ -327,10 +324,10 @@ impl World {
         };
         let first = *life.incarnations().start();
         let (incarnation, state) = match process.units.get(&slot) {
-            None => (first, SlotState::Alive),
-            Some((last, SlotState::Free)) => (last + 1, SlotState::Alive),
-            Some((now, SlotState::Alive)) if !at_once => (*now, SlotState::Dead),
-            Some((now, _)) => (*now, SlotState::Free),
+            None => (first, State::Alive),
+            Some((last, State::Free)) => (last + 1, State::Alive),
+            Some((now, State::Alive)) if !at_once => (*now, State::Dead),
+            Some((now, _)) => (*now, State::Free),
         };
         process.units.insert(slot, (incarnation, state));
         let slot = Slot(slot);

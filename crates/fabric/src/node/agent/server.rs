@@ -4,6 +4,7 @@
 use super::control::{self, Answer, Request};
 use super::node::{Member, Node};
 use crate::Error;
+use crate::membership::NodeLife;
 use rustix::event::{PollFd, PollFlags};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;
@@ -58,7 +59,7 @@ pub fn run(config: &AgentConfig, ready: impl FnOnce()) -> Result<(), Error> {
         domain: config.domain.clone(),
         why,
     };
-    let node = Node::create(0, config.budget)?;
+    let node = Node::create(NodeLife::HEAD, config.budget)?;
     let listener = control::bind(&config.domain, 128)?;
     ready();
     tracing::info!(
@@ -284,7 +285,7 @@ mod tests {
     fn what_is_said_at_the_last_moment_is_heard() {
         let mut server = Server {
             domain: "last-moment".into(),
-            node: Node::create(0, 1 << 20).unwrap(),
+            node: Node::create(NodeLife::HEAD, 1 << 20).unwrap(),
             listener: control::socket().unwrap(),
             callers: Vec::new(),
             pause_until: None,

@@ -5,14 +5,17 @@
 use crate::node::{Slot, State};
 use samite_mem::PEERS_MAX;
 use std::collections::BTreeSet;
+use std::ops::RangeInclusive;
 
 /// One life of a number.
 pub(crate) type Life = (Slot, u32);
 
 /// See the module's text.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Slots {
     slots: Vec<Account>,
+    /// What the lives of a slot may be called, in this life of the node.
+    incarnations: RangeInclusive<u32>,
     /// How often a number was given back.
     freed: u64,
 }
@@ -36,6 +39,15 @@ enum Stage {
 }
 
 impl Slots {
+    /// Of a life of a node.
+    pub(crate) fn new(incarnations: RangeInclusive<u32>) -> Slots {
+        Slots {
+            slots: Vec::new(),
+            incarnations,
+            freed: 0,
+        }
+    }
+
     /// How many slots were ever used: those below this number.
     pub(crate) fn used(&self) -> u32 {
         self.slots.len() as u32
@@ -45,7 +57,8 @@ impl Slots {
     /// so that what is still under way in the name of its last life has time to arrive. A number whose lives cannot
     /// be counted any more is never used again.
     pub(crate) fn promise(&mut self, avoided: &BTreeSet<Slot>) -> Option<Life> {
-        let is_free = |slot: &Account| slot.stage == Stage::Free && slot.incarnation < u32::MAX;
+        let last = *self.incarnations.end();
+        let is_free = |slot: &Account| slot.stage == Stage::Free && slot.incarnation < last;
         let used = self.slots.iter().enumerate();
         let mut free: Vec<usize> = used
             .filter(|(_, slot)| is_free(slot))
@@ -64,12 +77,12 @@ impl Slots {
         if index == self.slots.len() {
             self.slots.push(Account {
                 stage: Stage::Free,
-                incarnation: 0,
+                incarnation: self.incarnations.start() - 1,
                 freed: 0,
             });
         }
         let slot = &mut self.slots[index];
-        slot.incarnation = slot.incarnation.checked_add(1)?;
+        slot.incarnation += 1;
         slot.stage = Stage::Promised;
         Some((Slot(index as u32), slot.incarnation))
     }
@@ -115,10 +128,11 @@ impl Slots {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::membership::NodeLife;
 
     #[test]
     fn numbers_are_used_again_in_another_life() {
-        let mut slots = Slots::default();
+        let mut slots = Slots::new(NodeLife::HEAD.incarnations());
         let none = BTreeSet::new();
         assert_eq!(slots.promise(&none), Some((Slot(0), 1)));
         assert_eq!(slots.promise(&none), Some((Slot(1), 1)));
@@ -138,7 +152,7 @@ mod tests {
 
     #[test]
     fn a_number_rests_as_long_as_it_can() {
-        let mut slots = Slots::default();
+        let mut slots = Slots::new(NodeLife::HEAD.incarnations());
         let none = BTreeSet::new();
         for number in 0..4 {
             assert_eq!(slots.promise(&none), Some((Slot(number), 1)));
@@ -158,11 +172,11 @@ mod tests {
 
     #[test]
     fn a_number_without_lives_left_is_never_used_again() {
-        let mut slots = Slots::default();
+        let mut slots = Slots::new(NodeLife::HEAD.incarnations());
         let none = BTreeSet::new();
         slots.promise(&none);
         slots.free(Slot(0));
-        slots.slots[0].incarnation = u32::MAX;
+        slots.slots[0].incarnation = *slots.incarnations.end();
         assert_eq!(slots.promise(&none), Some((Slot(1), 1)));
         for number in 2..PEERS_MAX as u32 {
             assert_eq!(slots.promise(&none), Some((Slot(number), 1)));

@@ -189,6 +189,7 @@ impl Shm {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::membership::NodeLife;
     use crate::node::Membership;
     use crate::node::agent::Node;
     use crate::{Identity, node};
@@ -215,7 +216,7 @@ mod tests {
 
     #[test]
     fn an_agent_that_refused_memory_for_a_ring_is_left_in_peace() {
-        let mut own_node = Node::create(0, 1 << 20).unwrap();
+        let mut own_node = Node::create(NodeLife::HEAD, 1 << 20).unwrap();
         let mut admit = || {
             let identity = Identity::by_hand("test");
             own_node

@@ -2,6 +2,7 @@
 
 use super::inbound::TURN;
 use super::*;
+use crate::membership::NodeLife;
 use crate::node::PeerTableWriter;
 use crate::node::PrivateExtents;
 use crate::node::agent::{Book, Node};
@@ -64,7 +65,7 @@ struct Ends {
 
 impl Ends {
     fn new() -> Ends {
-        let mut node = Node::create(0, BUDGET).unwrap();
+        let mut node = Node::create(NodeLife::HEAD, BUDGET).unwrap();
         let all = node.layout().extents();
         let bytes = all.bytes / 2;
         let half = |offset| Some(Book::new(Span { offset, bytes }));

@@ -5,10 +5,12 @@
 //! next event when nobody can run. The same seed gives the same run, message by message; the fabric
 //! above is the one that runs in production.
 //!
-//! What it simulates: latency with jitter, bandwidth, full queues, reordering between pairs (within one only if the
-//! scenario says so), RMA between nodes (`sim/rma`), death of a unit at a chosen moment, late news of that death, and
-//! nodes: the units of one map each other's segments, those of different ones do not. What it does not simulate: corruption
-//! (frames arrive whole or not at all).
+//! What it simulates: latency with jitter, bandwidth, full queues, reordering between pairs (within
+//! one only if the scenario says so), RMA between nodes (`sim/rma`), death of a unit at a chosen
+//! moment, late news of that death, and nodes: the units of one map each other's segments, those of
+//! different ones do not. Nodes join, disappear and come back as the agents of
+//! `membership` agree on it (`sim/agents`). What it does not simulate:
+//! corruption (frames arrive whole or not at all).
 //!
 //! ```
 //! use samite_fabric::transport::sim::Scenario;
@@ -22,203 +24,26 @@
 //! assert_eq!(sums.into_iter().map(Result::unwrap).collect::<Vec<_>>(), [2, 0, 1]);
 //! ```
 
+mod agents;
 mod network;
 mod rma;
+mod scenario;
 #[cfg(test)]
 mod tests;
 
-use super::ordered::Ordered;
+pub use scenario::Scenario;
+
 use super::{
-    Caps, Change, NotStarted, Outgoing, Push, Registration, RemoteKey, Rma, RmaVerb, Sink, Sleep,
-    Transport,
+    Caps, Change, NotStarted, Outgoing, Push, RawFrame, Registration, RemoteKey, Rma, RmaVerb,
+    Sink, Sleep, Transport,
 };
-use crate::node::{Layout, SimulatedNode, Slot, State};
-use crate::transport::AnyTransport;
-use crate::{Config, Error, Fabric, Identity, PeerId, PeerInfo};
+use crate::PeerId;
+use crate::node::{Membership, Slot, State};
 use network::{Network, UnitEvent};
 use samite_mem::SharedBytes;
-use samite_mem::ring::Body;
-use std::ops::Range;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
-
-/// What is simulated.
-#[derive(Clone, Debug)]
-pub struct Scenario {
-    /// Decides everything that is left to chance.
-    pub seed: u64,
-    /// How many units there are.
-    pub units: u32,
-    /// On how many nodes: unit u is on node u % nodes.
-    pub nodes: u32,
-    /// A frame takes this long, at random.
-    pub latency: Range<Duration>,
-    /// Bytes per second of one pair.
-    pub bandwidth: u64,
-    /// Frames of one pair that may be under way; more are refused for now.
-    pub in_flight_max: usize,
-    /// Longest body of a frame.
-    pub body_max: u64,
-    /// RMA between nodes.
-    pub rma: Rma,
-    /// Whether frames of a pair on two nodes keep their order.
-    pub is_ordered: bool,
-    /// Which unit dies when.
-    pub kills: Vec<(u32, Duration)>,
-    /// Settings of every unit.
-    pub config: Config,
-}
-
-impl Scenario {
-    /// A network of `units` on a cluster's scale: 1 to 20 us, 10 GB/s. Each is on a node of its own.
-    pub fn new(seed: u64, units: u32) -> Scenario {
-        Scenario {
-            seed,
-            units,
-            nodes: units,
-            latency: Duration::from_micros(1)..Duration::from_micros(20),
-            bandwidth: 10_000_000_000,
-            in_flight_max: 64,
-            body_max: 4096,
-            rma: Rma::None,
-            is_ordered: true,
-            kills: Vec::new(),
-            config: Config {
-                deadline: Duration::from_secs(10),
-                ..Config::default()
-            },
-        }
-    }
-
-    /// The units are on so many nodes, by turns.
-    pub fn on_nodes(mut self, nodes: u32) -> Scenario {
-        self.nodes = nodes.clamp(1, self.units.max(1));
-        self
-    }
-
-    /// Nodes reach each other's memory by RMA.
-    pub fn with_rma(mut self, rma: Rma) -> Scenario {
-        self.rma = rma;
-        self
-    }
-
-    /// Frames between nodes overtake each other.
-    pub fn unordered(mut self) -> Scenario {
-        self.is_ordered = false;
-        self
-    }
-
-    /// A unit as a peer.
-    pub fn peer_of(&self, unit: u32) -> PeerId {
-        PeerId::new(unit % self.nodes, unit / self.nodes)
-    }
-
-    /// The reverse.
-    fn unit_of(&self, peer: PeerId) -> u32 {
-        peer.slot().0 * self.nodes + peer.node()
-    }
-
-    /// Unit `unit` dies at this moment.
-    pub fn kill(mut self, unit: u32, at: Duration) -> Scenario {
-        self.kills.push((unit, at));
-        self
-    }
-
-    /// Runs `unit` once per unit, to the end; the results by unit. A killed unit sees everybody lost.
-    /// A panic of a unit says the seed.
-    pub fn run<T: Send>(&self, unit: impl Fn(&Fabric) -> T + Sync) -> Vec<T> {
-        let nodes = self.build_nodes();
-        let nodes = nodes.unwrap_or_else(|error| panic!("the nodes could not be made: {error}"));
-        let network = Arc::new(Network::new(self, nodes));
-        let (network, unit) = (&network, &unit);
-        let run_unit = |index: u32| {
-            let _baton = network.enter(index);
-            let fabric = self
-                .fabric(index, network.clone())
-                .map_err(|error| error.to_string());
-            match fabric {
-                Ok(fabric) => unit(&fabric),
-                Err(error) => panic!("a simulated unit could not start: {error}"),
-            }
-        };
-        let run_unit = &run_unit;
-        let ended: Vec<_> = std::thread::scope(|scope| {
-            let threads: Vec<_> = (0..self.units)
-                .map(|index| scope.spawn(move || run_unit(index)))
-                .collect();
-            network.start();
-            threads.into_iter().map(|thread| thread.join()).collect()
-        });
-        let ended = ended.into_iter().enumerate();
-        ended
-            .map(|(index, end)| end.unwrap_or_else(|panic| self.explain(index, panic.as_ref())))
-            .collect()
-    }
-
-    fn explain(&self, unit: usize, panic: &(dyn std::any::Any + Send)) -> ! {
-        let text = panic.downcast_ref::<String>().map(String::as_str);
-        let text = text
-            .or_else(|| panic.downcast_ref::<&str>().copied())
-            .unwrap_or("a panic");
-        panic!(
-            "seed {seed}, unit {unit}: {text}\n  repeat it with: SAMITE_SIM_SEED={seed} cargo test",
-            seed = self.seed
-        );
-    }
-
-    /// The nodes, with all their units as members.
-    fn build_nodes(&self) -> Result<Vec<SimulatedNode>, Error> {
-        const OF_UNIT: u64 = 64 << 20;
-        let units = u64::from(self.units.div_ceil(self.nodes.max(1)));
-        let numbers = 0..self.nodes.min(self.units);
-        let mut nodes = numbers
-            .map(|number| SimulatedNode::create(number, units * OF_UNIT))
-            .collect::<Result<Vec<_>, Error>>()?;
-        for unit in 0..self.units {
-            let identity = self.identity(unit);
-            nodes[(unit % self.nodes) as usize].admit(&identity)?;
-        }
-        Ok(nodes)
-    }
-
-    fn fabric(&self, index: u32, network: Arc<Network>) -> Result<Fabric, Error> {
-        let me = self.peer_of(index);
-        let identity = self.identity(index);
-        let node = network.nodes[me.node() as usize].join(me.slot(), index)?;
-        let sim = AnyTransport::Sim(Box::new(Sim {
-            me,
-            unit: index,
-            layout: node.layout.clone(),
-            network,
-            greeted: false,
-            empty_polls: 0,
-            scenario: self.clone(),
-        }));
-        let transport = match self.is_ordered {
-            true => sim,
-            false => AnyTransport::Ordered(Ordered::new(sim, 1)),
-        };
-        Ok(Fabric::assemble(
-            node,
-            transport,
-            identity,
-            None,
-            self.config.clone(),
-        ))
-    }
-
-    fn identity(&self, index: u32) -> Identity {
-        let (job, program) = ("simulation".to_owned(), "unit".to_owned());
-        Identity {
-            job,
-            program,
-            rank: index,
-            size: self.units,
-            unit: index,
-            units: self.units,
-        }
-    }
-}
 
 /// How far time goes on at most when a unit lets others run.
 const YIELD: Duration = Duration::from_micros(20);
@@ -241,12 +66,44 @@ impl Turn {
 #[derive(Debug)]
 pub(crate) struct Sim {
     me: PeerId,
+    /// Which life of which unit, as the network counts them.
     unit: u32,
-    layout: Layout,
+    node: Membership,
     network: Arc<Network>,
-    greeted: bool,
+    /// Those that were announced.
+    known: BTreeMap<PeerId, Known>,
+    /// Frames of lives of which the agents have not told yet.
+    early: Vec<Parcel>,
+    /// The epoch in which nothing is to be told any more.
+    epoch_seen: Option<u64>,
+    is_dead: bool,
     empty_polls: u32,
-    scenario: Scenario,
+}
+
+/// A peer that was announced.
+#[derive(Clone, Copy, Debug)]
+struct Known {
+    incarnation: u32,
+    /// What the network calls it; `None` if nobody runs it.
+    unit: Option<u32>,
+    is_lost: bool,
+}
+
+impl Sim {
+    /// The end of a life of a unit, which is a member of its node by this.
+    fn new(unit: u32, node: Membership, network: Arc<Network>) -> Sim {
+        Sim {
+            me: node.peer(),
+            unit,
+            node,
+            network,
+            known: BTreeMap::new(),
+            early: Vec::new(),
+            epoch_seen: None,
+            is_dead: false,
+            empty_polls: 0,
+        }
+    }
 }
 
 impl Transport for Sim {
@@ -259,42 +116,38 @@ impl Transport for Sim {
     }
 
     fn push(&mut self, to: PeerId, frame: &Outgoing<'_>) -> Push {
-        let to = self.scenario.unit_of(to);
-        self.network.push(self.unit, to, frame)
+        match self.known.get(&to) {
+            Some(Known { unit: Some(to), .. }) => self.network.push(self.unit, *to, frame),
+            Some(_) => Push::Done,
+            None => Push::Gone,
+        }
     }
 
     fn poll<S: Sink>(&mut self, sink: &mut S) -> usize {
-        if !std::mem::replace(&mut self.greeted, true) {
-            for index in 0..self.scenario.units {
-                let info = PeerInfo {
-                    peer: self.scenario.peer_of(index),
-                    incarnation: 1,
-                    identity: self.scenario.identity(index),
-                    pid: 0,
-                };
-                let caps = self.caps_to(info.peer);
-                sink.change(Change::Joined(info, caps));
-            }
-        }
         let mut arrived = 0;
+        for _ in 0..self.early.len() {
+            let frame = self.early.remove(0);
+            self.frame(frame, sink);
+        }
         while let Some(event) = self.network.take(self.unit) {
             arrived += 1;
             match event {
-                UnitEvent::Frame(frame) => {
-                    let from = self.scenario.peer_of(frame.from);
-                    sink.frame(frame.incoming(from));
-                }
+                UnitEvent::Frame(frame) => self.frame(frame, sink),
                 UnitEvent::Rma(step) => self.network.carry_out(step),
                 UnitEvent::Completed(completed) => sink.completed(completed),
-                UnitEvent::Lost(unit) => {
-                    self.lose(unit, sink);
-                    self.see_deaths();
-                }
                 UnitEvent::Killed => {
-                    (0..self.scenario.units).for_each(|unit| self.lose(unit, sink));
+                    self.is_dead = true;
+                    let known: Vec<PeerId> = self.known.keys().copied().collect();
+                    known.into_iter().for_each(|peer| self.lose(peer, sink));
                     sink.change(Change::AgentLost);
                 }
             }
+        }
+        if self
+            .epoch_seen
+            .is_none_or(|epoch| !self.node.layout.peers.is_at(epoch))
+        {
+            self.membership(sink);
         }
         // A program that only polls must not stop time.
         self.empty_polls = if arrived == 0 {
@@ -307,6 +160,19 @@ impl Transport for Sim {
             self.empty_polls = 0;
         }
         arrived
+    }
+
+    fn meet<S: Sink>(&mut self, peer: PeerId, sink: &mut S) {
+        self.look_at(peer, sink);
+        if self.known.contains_key(&peer) {
+            return;
+        }
+        // One that is gone: its loss is announced by a poll, after what it has said.
+        self.announce(peer, sink);
+        self.epoch_seen = None;
+        if self.is_dead {
+            self.lose(peer, sink);
+        }
     }
 
     fn announce_sleep(&mut self, there: &mut dyn FnMut() -> bool) -> Option<Sleep> {
@@ -324,7 +190,7 @@ impl Transport for Sim {
     }
 
     fn register(&mut self, bytes: &SharedBytes) -> Option<(Registration, RemoteKey)> {
-        let has_rma = self.scenario.rma != Rma::None;
+        let has_rma = self.network.scenario.rma != Rma::None;
         has_rma.then(|| self.network.register(self.unit, bytes))
     }
 
@@ -333,11 +199,12 @@ impl Transport for Sim {
     }
 
     fn start(&mut self, to: PeerId, id: u64, verb: RmaVerb) -> Result<(), NotStarted> {
-        if self.caps_to(to).rma == Rma::None {
-            return Err(Box::new((Push::Gone, verb)));
+        let known = self.known.get(&to).filter(|known| !known.is_lost);
+        let unit = known.and_then(|known| known.unit);
+        match unit.filter(|_| self.caps_to(to).rma != Rma::None) {
+            Some(to) => self.network.start_rma((self.unit, to), id, verb),
+            None => Err(Box::new((Push::Gone, verb))),
         }
-        let to = self.scenario.unit_of(to);
-        self.network.start_rma((self.unit, to), id, verb)
     }
 }
 
@@ -363,51 +230,142 @@ impl Waker {
 impl Sim {
     /// What can be done between this unit and another one.
     fn caps_to(&self, peer: PeerId) -> Caps {
+        let scenario = &self.network.scenario;
         let is_near = peer.node() == self.me.node();
         Caps {
             inline_max: samite_mem::ring::INLINE_BYTES as u64,
-            body_max: self.scenario.body_max,
+            body_max: scenario.body_max,
             map: is_near,
             kernel_copy: false,
             sleeps: true,
             shares_node: is_near,
             rma: match is_near {
                 true => Rma::None,
-                false => self.scenario.rma,
+                false => scenario.rma,
             },
-            atomics: !is_near && self.scenario.rma == Rma::NeedsProgress,
-            is_ordered: is_near || self.scenario.is_ordered,
+            atomics: !is_near && scenario.rma == Rma::NeedsProgress,
+            is_ordered: is_near || scenario.is_ordered,
             reports_loss: true,
         }
     }
 
     /// What wakes a unit of the same node.
     pub(crate) fn waker(&self, peer: PeerId) -> Option<Waker> {
-        let (network, unit) = (self.network.clone(), self.scenario.unit_of(peer));
-        let is_one = peer.node() == self.me.node() && unit < self.scenario.units;
-        is_one.then_some(Waker { network, unit })
+        let known = self.known.get(&peer);
+        let unit = known.filter(|_| peer.node() == self.me.node())?.unit?;
+        let network = self.network.clone();
+        Some(Waker { network, unit })
     }
 
-    fn lose(&self, unit: u32, sink: &mut impl Sink) {
-        sink.change(Change::Lost {
-            peer: self.scenario.peer_of(unit),
-            incarnation: 1,
-        });
-    }
-
-    /// Lets the node have the memory of those whose deaths this unit has heard of, once these are all that there were.
-    fn see_deaths(&self) {
-        let table = &self.layout.peers;
-        let epoch = table.epoch();
-        let dead = (0..table.used()).map(Slot);
-        let mut dead = dead.filter(|slot| table.state(*slot).0 == State::Dead);
-        let has_heard = |slot: Slot| {
-            let unit = self.scenario.unit_of(slot.of(self.me.node()));
-            self.network.has_told(self.unit, unit)
-        };
-        if dead.all(has_heard) {
-            self.layout.set_seen_epoch(self.me.slot(), epoch);
+    /// State and life of a peer, as the agents say.
+    fn standing(&self, peer: PeerId) -> Option<(State, u32)> {
+        match peer.node() == self.me.node() {
+            true => Some(self.node.layout.peers.state(peer.slot())),
+            false => self.node.others.state(peer),
         }
+    }
+
+    /// Announces the present life of a peer, or the last one, which the agents have told of.
+    fn announce(&mut self, peer: PeerId, sink: &mut impl Sink) {
+        let info = match peer.node() == self.me.node() {
+            true => self.node.layout.peers.info(peer.slot()),
+            false => self.node.others.info(peer),
+        };
+        if let Some(info) = info {
+            let known = Known {
+                incarnation: info.incarnation,
+                unit: self.network.find(peer, info.incarnation),
+                is_lost: false,
+            };
+            self.known.insert(peer, known);
+            let caps = self.caps_to(peer);
+            sink.change(Change::Joined(info, caps));
+        }
+    }
+
+    /// Announces that a peer is lost, after the ends of its operations (T10).
+    fn lose(&mut self, peer: PeerId, sink: &mut impl Sink) {
+        let Some(known) = self.known.get_mut(&peer).filter(|known| !known.is_lost) else {
+            return;
+        };
+        known.is_lost = true;
+        let (unit, incarnation) = (known.unit, known.incarnation);
+        let lost = unit.map(|unit| self.network.lose_operations(self.unit, unit));
+        lost.into_iter()
+            .flatten()
+            .for_each(|ended| sink.completed(ended));
+        sink.change(Change::Lost { peer, incarnation });
+    }
+
+    /// Announces what has become of a peer. Returns false if frames of it have to arrive first
+    /// (T4).
+    fn look_at(&mut self, peer: PeerId, sink: &mut impl Sink) -> bool {
+        let Some((state, incarnation)) = self.standing(peer) else {
+            return true;
+        };
+        let is_alive = state == State::Alive && !self.is_dead;
+        if let Some(known) = self.known.get(&peer)
+            && !known.is_lost
+            && !(is_alive && known.incarnation == incarnation)
+        {
+            if known
+                .unit
+                .is_some_and(|from| self.network.is_under_way(from, self.unit))
+            {
+                return false;
+            }
+            self.lose(peer, sink);
+        }
+        let known = self.known.get(&peer);
+        if is_alive && known.is_none_or(|known| known.incarnation != incarnation) {
+            self.announce(peer, sink);
+        }
+        true
+    }
+
+    /// Announces what has become of this node's units, and of those others that were announced.
+    fn membership(&mut self, sink: &mut impl Sink) {
+        let table = &self.node.layout.peers;
+        let (epoch, node) = (table.epoch(), self.me.node());
+        let near = (0..table.used()).map(|slot| Slot(slot).of(node));
+        let all: BTreeSet<PeerId> = near.chain(self.known.keys().copied()).collect();
+        let mut is_whole = true;
+        for peer in all {
+            is_whole &= self.look_at(peer, sink);
+        }
+        if is_whole {
+            self.epoch_seen = Some(epoch);
+            self.node.layout.set_seen_epoch(self.me.slot(), epoch);
+        }
+    }
+
+    /// Takes a frame, of a peer that is announced first.
+    fn frame(&mut self, frame: Parcel, sink: &mut impl Sink) {
+        let (peer, incarnation) = frame.life;
+        let is_known = |known: &Known| !known.is_lost && known.incarnation == incarnation;
+        if !self.known.get(&peer).is_some_and(is_known) {
+            self.look_at(peer, sink);
+            let told = self
+                .standing(peer)
+                .map_or(0, |(_, incarnation)| incarnation);
+            match self.known.get(&peer) {
+                Some(known) if is_known(known) => {}
+                // Of a life that is over.
+                Some(known) if known.incarnation >= incarnation => return,
+                _ if told > incarnation => return,
+                Some(Known { is_lost: false, .. }) => return self.early.push(frame),
+                _ if told < incarnation => return self.early.push(frame),
+                // It has come, sent and gone: that is announced after its last frame.
+                _ => {
+                    self.announce(peer, sink);
+                    self.epoch_seen = None;
+                    if !self.known.get(&peer).is_some_and(is_known) {
+                        return; // Nobody knows any more who it was.
+                    }
+                }
+            }
+        }
+        sink.frame(frame.frame.incoming(peer));
     }
 }
 
@@ -415,35 +373,7 @@ impl Sim {
 #[derive(Debug)]
 pub(crate) struct Parcel {
     from: u32,
-    kind: u8,
-    arg: u64,
-    inline: Vec<u8>,
-    body: Vec<u8>,
-}
-
-impl Parcel {
-    fn of(from: u32, frame: &Outgoing<'_>) -> Parcel {
-        let (kind, arg) = (frame.kind, frame.arg);
-        Parcel {
-            from,
-            kind,
-            arg,
-            inline: frame.inline.to_vec(),
-            body: frame.body.to_vec(),
-        }
-    }
-
-    fn bytes(&self) -> u64 {
-        16 + (self.inline.len() + self.body.len()) as u64
-    }
-
-    fn incoming(&self, from: PeerId) -> super::Incoming<'_> {
-        super::Incoming {
-            from,
-            kind: self.kind,
-            arg: self.arg,
-            inline: &self.inline,
-            body: Body::Slice(&self.body),
-        }
-    }
+    /// Whose it is.
+    life: (PeerId, u32),
+    frame: RawFrame,
 }

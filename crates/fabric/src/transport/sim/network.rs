@@ -1,10 +1,13 @@
 //! The network: time, what is under way, and whose turn it is.
 
+use super::agents::{Far, Heard, Host};
 use super::rma::{Operations, Step};
 use super::{Parcel, Scenario};
-use crate::node::SimulatedNode;
-use crate::transport::{Class, Completed, Outgoing, Push};
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use crate::membership::Link;
+use crate::node::Membership;
+use crate::transport::{Class, Completed, Outgoing, Push, RawFrame};
+use crate::{Error, PeerId};
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -16,60 +19,89 @@ pub(super) enum UnitEvent {
     Rma(Step),
     /// The end of one that this unit has started.
     Completed(Completed),
-    Lost(u32),
     Killed,
 }
 
 /// What happens at some moment.
 #[derive(Debug)]
 pub(super) enum Event {
-    Deliver { to: u32, parcel: Parcel },
+    Deliver {
+        to: u32,
+        parcel: Parcel,
+    },
     Rma(Step),
-    Kill { unit: u32 },
-    Tell { to: u32, lost: u32 },
+    Kill {
+        unit: u32,
+    },
+    /// A unit's agent notices that it is gone.
+    Part {
+        unit: u32,
+    },
+    Agent(usize, Heard),
+    StartNode {
+        node: u32,
+    },
+    KillNode {
+        node: u32,
+    },
+    /// A unit that nobody runs is lost, as far as all others can see.
+    LoseBystander {
+        unit: u32,
+    },
 }
 
+/// One life of a unit.
 #[derive(Debug)]
 pub(super) struct Unit {
+    /// Which one of the scenario.
+    pub(super) unit: u32,
+    /// The life of its node; `None` before that has begun.
+    pub(super) host: Option<usize>,
+    pub(super) incarnation: u32,
     pub(super) inbox: VecDeque<UnitEvent>,
-    /// Until when it waits; `None`: it has ended.
-    wakes: Option<Duration>,
+    /// Until when it waits; `None`: it has not begun, or has ended.
+    pub(super) wakes: Option<Duration>,
     pub(super) alive: bool,
     /// It has ended: nobody polls for it.
-    has_left: bool,
-    /// Whose deaths it was told of.
-    told: BTreeSet<u32>,
+    pub(super) has_left: bool,
 }
 
 impl Unit {
     pub(super) fn reachable(&self) -> bool {
         self.alive && !self.has_left
     }
+
+    /// It looks again, as soon as it is its turn.
+    pub(super) fn wake(&mut self, now: Duration) {
+        self.wakes = self.wakes.map(|wakes| wakes.min(now));
+    }
 }
 
 #[derive(Debug)]
 pub(super) struct State {
     pub(super) random: fastrand::Rng,
+    pub(super) random_of_agents: fastrand::Rng,
     pub(super) now: Duration,
     /// By moment, then by the order in which they were made: deterministic.
     events: BTreeMap<(Duration, u64), Event>,
     made: u64,
+    /// First the first lives of all units, then those of nodes that come back.
     pub(super) units: Vec<Unit>,
+    pub(super) hosts: Vec<Host>,
+    /// The ends of the agents' connections.
+    pub(super) ends: BTreeMap<(usize, Link), Far>,
     pub(super) operations: Operations,
     /// When the last frame of a pair arrives: frames of a pair keep their order.
     last: BTreeMap<(u32, u32), Duration>,
     under_way: BTreeMap<(u32, u32), usize>,
     running: Option<u32>,
-    entered: u32,
-    /// Units that are gone, of which their agents have not heard yet.
-    parted: Vec<u32>,
+    entered: usize,
 }
 
 /// See the module's text.
 #[derive(Debug)]
 pub(super) struct Network {
     pub(super) scenario: Scenario,
-    pub(super) nodes: Vec<SimulatedNode>,
     state: Mutex<State>,
     /// Signalled when all units are there.
     complete: Condvar,
@@ -81,35 +113,56 @@ pub(super) struct Network {
 const NEWS_DELAY_MAX: u64 = 50_000;
 
 impl Network {
-    pub(super) fn new(scenario: &Scenario, nodes: Vec<SimulatedNode>) -> Network {
-        let unit = |_| Unit {
+    /// The network, in which the nodes that are there from the beginning know each other.
+    pub(super) fn new(scenario: &Scenario) -> Network {
+        let unit = |unit| Unit {
+            unit,
+            host: None,
+            incarnation: 0,
             inbox: VecDeque::new(),
-            wakes: Some(Duration::ZERO),
+            wakes: None,
             alive: true,
             has_left: false,
-            told: BTreeSet::new(),
         };
         let mut state = State {
             random: fastrand::Rng::with_seed(scenario.seed),
+            random_of_agents: fastrand::Rng::with_seed(!scenario.seed),
             now: Duration::ZERO,
             events: BTreeMap::new(),
             made: 0,
-            units: (0..scenario.units).map(unit).collect(),
+            units: scenario.lives().map(unit).collect(),
+            hosts: Vec::new(),
+            ends: BTreeMap::new(),
             operations: Operations::default(),
             last: BTreeMap::new(),
             under_way: BTreeMap::new(),
             running: None,
             entered: 0,
-            parted: Vec::new(),
         };
-        for (unit, at) in &scenario.kills {
-            state.make(*at, Event::Kill { unit: *unit });
+        for node in (0..scenario.nodes).filter(|node| !scenario.comes_later(*node)) {
+            state.start_host(node, scenario);
+            while !state.is_settled(scenario) {
+                state.go_on(scenario);
+            }
         }
-        let turns = (0..scenario.units).map(|_| Condvar::new()).collect();
+        let begin = state.now;
+        for (unit, at) in &scenario.kills {
+            state.make(begin + *at, Event::Kill { unit: *unit });
+        }
+        for (node, at) in &scenario.node_kills {
+            state.make(begin + *at, Event::KillNode { node: *node });
+        }
+        for (node, at) in &scenario.starts {
+            state.make(begin + *at, Event::StartNode { node: *node });
+        }
+        for unit in 0..scenario.lost_bystanders {
+            let at = begin + super::YIELD * unit;
+            state.make(at, Event::LoseBystander { unit });
+        }
+        let turns = state.units.iter().map(|_| Condvar::new()).collect();
         let (scenario, state) = (scenario.clone(), Mutex::new(state));
         Network {
             scenario,
-            nodes,
             state,
             complete: Condvar::new(),
             turns,
@@ -135,7 +188,7 @@ impl Network {
     /// Gives the first turn once all units are there.
     pub(super) fn start(&self) {
         let mut state = self.lock();
-        while state.entered < self.scenario.units {
+        while state.entered < state.units.len() {
             state = self
                 .complete
                 .wait(state)
@@ -147,7 +200,6 @@ impl Network {
     /// Chooses who runs next and tells it.
     fn pass_on(&self, state: &mut State) {
         state.pass_on(&self.scenario);
-        state.parted.drain(..).for_each(|unit| self.part(unit));
         if let Some(next) = state.running {
             self.turns[next as usize].notify_one();
         }
@@ -175,39 +227,46 @@ impl Network {
     }
 
     pub(super) fn take(&self, unit: u32) -> Option<UnitEvent> {
-        let unit = &mut self.lock().units[unit as usize];
-        let event = unit.inbox.pop_front();
-        if let Some(UnitEvent::Lost(lost)) = &event {
-            unit.told.insert(*lost);
-        }
-        event
-    }
-
-    /// Whether a unit has taken the news of a death.
-    pub(super) fn has_told(&self, unit: u32, lost: u32) -> bool {
-        self.lock().units[unit as usize].told.contains(&lost)
+        self.lock().units[unit as usize].inbox.pop_front()
     }
 
     /// A unit that waits looks again, as soon as it is its turn.
     pub(super) fn wake(&self, unit: u32) {
         let mut state = self.lock();
         let now = state.now;
-        if let Some(wakes) = &mut state.units[unit as usize].wakes {
-            *wakes = now.min(*wakes);
-        }
+        state.units[unit as usize].wake(now);
     }
 
-    /// The agent of a unit's node sees that it is gone.
-    fn part(&self, unit: u32) {
-        let peer = self.scenario.peer_of(unit);
-        if let Some(node) = self.nodes.get(peer.node() as usize) {
-            node.part(peer.slot());
-        }
+    /// What a life of a unit has of its node.
+    pub(super) fn join(&self, unit: u32) -> Result<Membership, Error> {
+        let state = self.lock();
+        let unit = &state.units[unit as usize];
+        let node = unit.host.and_then(|host| state.hosts[host].node.as_ref());
+        let node = node.expect("a unit runs once its node is a member");
+        node.join(self.scenario.peer_of(unit.unit).slot(), unit.unit)
+    }
+
+    /// Where one life of a peer is reached, if it is run.
+    pub(super) fn find(&self, peer: PeerId, incarnation: u32) -> Option<u32> {
+        let unit = self.scenario.unit_of(peer);
+        let state = self.lock();
+        let mut units = state.units.iter();
+        let found = units.position(|life| (life.unit, life.incarnation) == (unit, incarnation));
+        found.map(|index| index as u32)
+    }
+
+    /// Whether frames from one unit to another have not arrived.
+    pub(super) fn is_under_way(&self, from: u32, to: u32) -> bool {
+        let state = self.lock();
+        state
+            .under_way
+            .get(&(from, to))
+            .is_some_and(|count| *count > 0)
     }
 
     pub(super) fn push(&self, from: u32, to: u32, frame: &Outgoing<'_>) -> Push {
         let mut state = self.lock();
-        if to as usize >= state.units.len() || !state.units[from as usize].alive {
+        if !state.units[from as usize].alive {
             return Push::Gone;
         }
         let under_way = state.under_way.entry((from, to)).or_default();
@@ -220,22 +279,21 @@ impl Network {
             return Push::Full;
         }
         *under_way += 1;
-        let parcel = Parcel::of(from, frame);
-        let latency = self.scenario.latency.clone();
-        let (low, high) = (
-            latency.start.as_nanos() as u64,
-            latency.end.as_nanos() as u64,
+        let of = |state: &State, unit: u32| self.scenario.peer_of(state.units[unit as usize].unit);
+        let (from_peer, to_peer) = (of(&state, from), of(&state, to));
+        let life = (from_peer, state.units[from as usize].incarnation);
+        let frame = RawFrame::of(frame);
+        let arrives = state.flight(&self.scenario.latency);
+        let wire = Duration::from_nanos(
+            (16 + frame.len()) * 1_000_000_000 / self.scenario.bandwidth.max(1),
         );
-        let flight = Duration::from_nanos(state.random.u64(low..high.max(low + 1)));
-        let wire =
-            Duration::from_nanos(parcel.bytes() * 1_000_000_000 / self.scenario.bandwidth.max(1));
         let last = state.last.get(&(from, to)).copied().unwrap_or_default();
-        let (from_peer, to_peer) = (self.scenario.peer_of(from), self.scenario.peer_of(to));
         let at = match self.scenario.is_ordered || from_peer.node() == to_peer.node() {
-            true => (state.now + flight).max(last) + wire,
-            false => state.now + flight + wire,
+            true => arrives.max(last) + wire,
+            false => arrives + wire,
         };
         state.last.insert((from, to), at.max(last));
+        let parcel = Parcel { from, life, frame };
         state.make(at, Event::Deliver { to, parcel });
         Push::Done
     }
@@ -247,15 +305,28 @@ impl State {
         self.events.insert((at, self.made), event);
     }
 
+    /// When news of an end come, at some moment soon.
+    pub(super) fn news(&mut self) -> Duration {
+        self.now + Duration::from_nanos(self.random_of_agents.u64(..NEWS_DELAY_MAX))
+    }
+
+    /// Time goes on to the next event, which happens.
+    fn go_on(&mut self, scenario: &Scenario) {
+        if let Some(((at, _), event)) = self.events.pop_first() {
+            self.now = self.now.max(at);
+            self.happen(event, scenario);
+        }
+    }
+
     /// Chooses who runs next; moves time when nobody can.
     fn pass_on(&mut self, scenario: &Scenario) {
         loop {
-            while let Some(entry) = self.events.first_entry() {
-                if entry.key().0 > self.now {
-                    break;
-                }
-                let event = entry.remove();
-                self.happen(event, scenario);
+            while self
+                .events
+                .first_key_value()
+                .is_some_and(|((at, _), _)| *at <= self.now)
+            {
+                self.go_on(scenario);
             }
             let now = self.now;
             let can_run = |unit: &Unit| {
@@ -271,34 +342,34 @@ impl State {
                 return;
             }
             let wakes = self.units.iter().filter_map(|unit| unit.wakes).min();
-            let event = self.events.first_key_value().map(|((at, _), _)| *at);
-            match [wakes, event].into_iter().flatten().min() {
-                Some(next) => self.now = self.now.max(next),
-                None => {
-                    self.running = None; // Everybody has ended.
-                    return;
-                }
+            if wakes.is_none() && self.units.iter().all(|unit| unit.host.is_some()) {
+                self.running = None; // Everybody has ended.
+                return;
             }
+            let event = self.events.first_key_value().map(|((at, _), _)| *at);
+            let next = [wakes, event].into_iter().flatten().min();
+            self.now = self.now.max(next.expect("a node that is to start does so"));
         }
     }
 
-    /// A unit has ended: the others hear of it after its last frames.
+    /// A unit has ended, or was killed.
     fn leave(&mut self, unit: u32) {
-        if !self.units[unit as usize].alive {
-            return; // It was killed: everybody is told already.
+        let ended = &mut self.units[unit as usize];
+        ended.wakes = None;
+        if ended.alive {
+            ended.has_left = true;
+            let at = self.news();
+            self.make(at, Event::Part { unit });
         }
-        self.parted.push(unit);
-        self.units[unit as usize].has_left = true;
-        for to in (0..self.units.len() as u32).filter(|to| *to != unit) {
-            let last = self
-                .last
-                .get(&(unit, to))
-                .copied()
-                .unwrap_or_default()
-                .max(self.now);
-            let delay = Duration::from_nanos(self.random.u64(..NEWS_DELAY_MAX));
-            self.make(last + delay, Event::Tell { to, lost: unit });
-        }
+    }
+
+    /// A unit is killed: nothing of it arrives any more.
+    pub(super) fn die(&mut self, unit: u32) {
+        let dead = &mut self.units[unit as usize];
+        dead.alive = false;
+        dead.inbox
+            .retain(|event| matches!(event, UnitEvent::Completed(_)));
+        dead.inbox.push_back(UnitEvent::Killed);
     }
 
     fn happen(&mut self, event: Event, scenario: &Scenario) {
@@ -308,36 +379,23 @@ impl State {
                 if let Some(count) = self.under_way.get_mut(&(parcel.from, to)) {
                     *count = count.saturating_sub(1);
                 }
-                if self.units[parcel.from as usize].alive && self.units[to as usize].alive {
-                    self.units[to as usize]
-                        .inbox
-                        .push_back(UnitEvent::Frame(parcel));
+                let (is_alive, now) = (self.units[parcel.from as usize].alive, self.now);
+                let unit = &mut self.units[to as usize];
+                match is_alive && unit.alive {
+                    true => unit.inbox.push_back(UnitEvent::Frame(parcel)),
+                    false => unit.wake(now), // Its loss can be told.
                 }
             }
             Event::Kill { unit } => {
-                let dead = &mut self.units[unit as usize];
-                dead.alive = false;
-                dead.inbox
-                    .retain(|event| matches!(event, UnitEvent::Completed(_)));
-                for to in 0..self.units.len() as u32 {
-                    self.lose_operations(unit, to);
-                }
-                let dead = &mut self.units[unit as usize];
-                dead.inbox.push_back(UnitEvent::Killed);
-                self.parted.push(unit);
-                for to in (0..self.units.len() as u32).filter(|to| *to != unit) {
-                    let delay = Duration::from_nanos(self.random.u64(..NEWS_DELAY_MAX));
-                    self.make(self.now + delay, Event::Tell { to, lost: unit });
-                }
+                self.die(unit);
+                let at = self.news();
+                self.make(at, Event::Part { unit });
             }
-            Event::Tell { to, lost } => {
-                self.lose_operations(to, lost);
-                if self.units[to as usize].alive {
-                    self.units[to as usize]
-                        .inbox
-                        .push_back(UnitEvent::Lost(lost));
-                }
-            }
+            Event::Part { unit } => self.part(unit, scenario),
+            Event::Agent(host, heard) => self.hear(host, heard, scenario),
+            Event::StartNode { node } => self.start_host(node, scenario),
+            Event::KillNode { node } => self.lose_node(node),
+            Event::LoseBystander { unit } => self.lose_bystander(scenario.bystander(unit)),
         }
     }
 }
@@ -352,7 +410,6 @@ pub(super) struct Baton<'a> {
 impl Drop for Baton<'_> {
     fn drop(&mut self) {
         let mut state = self.network.lock();
-        state.units[self.unit as usize].wakes = None;
         state.leave(self.unit);
         self.network.pass_on(&mut state);
     }

@@ -10,7 +10,7 @@ use crate::transport::{
     Completed, NotStarted, Push, Registration, RemoteKey, RemotePlace, Rma, RmaError, RmaVerb,
 };
 use samite_mem::SharedBytes;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 /// What peers may reach, by owner and number.
@@ -22,8 +22,6 @@ pub(super) struct Operations {
     started: u64,
     /// What has not completed, or is not visible yet, by initiator, target and number.
     open: BTreeMap<(u32, u32), BTreeMap<u64, Open>>,
-    /// By initiator and target: the loss has been or will be told next, and nothing is started any more.
-    lost: BTreeSet<(u32, u32)>,
     ranges: Ranges,
     registered: u64,
 }
@@ -103,9 +101,6 @@ impl Network {
         let mut guard = self.lock();
         let state = &mut *guard;
         let operations = &mut state.operations;
-        if to as usize >= state.units.len() || operations.lost.contains(&(from, to)) {
-            return Err(Box::new((Push::Gone, verb)));
-        }
         let open = operations.open.entry((from, to)).or_default();
         if open.len() >= self.scenario.in_flight_max {
             return Err(Box::new((Push::Full, verb)));
@@ -141,6 +136,22 @@ impl Network {
         Ok(())
     }
 
+    /// A unit hears that another one is lost: what it has under way there ends first (T10).
+    pub(super) fn lose_operations(&self, from: u32, to: u32) -> Vec<Completed> {
+        let mut lost = Vec::new();
+        if let Some(all) = self.lock().operations.open.get_mut(&(from, to)) {
+            all.retain(|_, open| {
+                if let Some(verb) = open.verb.take() {
+                    let (id, result) = (open.id, Err(RmaError::Lost));
+                    lost.push(Completed { id, verb, result });
+                }
+                // What the target has taken lands all the same.
+                open.landing.is_some()
+            });
+        }
+        lost
+    }
+
     /// The target does an operation that needs its progress.
     pub(super) fn carry_out(&self, step: Step) {
         self.lock().carry_out(step, &self.scenario, false);
@@ -159,7 +170,7 @@ impl Open {
 
 impl State {
     /// A moment after a random latency.
-    fn flight(&mut self, latency: &std::ops::Range<Duration>) -> Duration {
+    pub(super) fn flight(&mut self, latency: &std::ops::Range<Duration>) -> Duration {
         let (low, high) = (latency.start.as_nanos(), latency.end.as_nanos());
         let (low, high) = (low as u64, high as u64);
         self.now + Duration::from_nanos(self.random.u64(low..high.max(low + 1)))
@@ -265,24 +276,6 @@ impl State {
             let at = self.flight(latency);
             self.make(at, flush.then(What::Complete));
         }
-    }
-
-    /// A unit hears that another one is lost: what it has under way there ends first (T10).
-    pub(super) fn lose_operations(&mut self, from: u32, to: u32) {
-        self.operations.lost.insert((from, to));
-        let Some(all) = self.operations.open.get_mut(&(from, to)) else {
-            return;
-        };
-        let inbox = &mut self.units[from as usize].inbox;
-        all.retain(|_, open| {
-            if let Some(verb) = open.verb.take() {
-                let (id, result) = (open.id, Err(RmaError::Lost));
-                let completed = Completed { id, verb, result };
-                inbox.push_back(UnitEvent::Completed(completed));
-            }
-            // What the target has taken lands all the same.
-            open.landing.is_some()
-        });
     }
 }
 

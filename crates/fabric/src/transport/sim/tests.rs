@@ -1,9 +1,11 @@
 //! The contract of RMA, on the transport itself: T7 to T12.
 
 use super::*;
+use crate::Fabric;
 use crate::transport::{Class, Completed, Incoming, RemotePlace, RmaError};
 use crate::{Atomic, Width};
 use samite_mem::lend::{ReadBuf, WriteBuf};
+use samite_mem::ring::Body;
 
 /// What a transport has told, in order.
 #[derive(Default)]
@@ -43,7 +45,9 @@ struct End<'a> {
 impl End<'_> {
     fn of(fabric: &Fabric) -> End<'_> {
         let heard = Heard::default();
-        End { fabric, heard }
+        let end = End { fabric, heard };
+        fabric.caps_to(end.other()); // The transport sends to those that it has announced.
+        end
     }
 
     fn other(&self) -> PeerId {

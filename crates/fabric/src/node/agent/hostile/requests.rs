@@ -2,6 +2,7 @@
 
 use crate::Identity;
 use crate::PeerId;
+use crate::membership::NodeLife;
 use crate::node::Slot;
 use crate::node::agent::control::{Answer, Request};
 use crate::node::agent::{Life, Node, Wanted};
@@ -95,7 +96,7 @@ fn request(random: &mut Rng, (peer, incarnation): Life) -> Request {
 fn no_request_breaks_a_node() {
     let whole = "agent::hostile::requests::no_request_breaks_a_node";
     fuzz::rounds(whole, 300, |_, random| {
-        let mut node = Node::create(0, BUDGET).expect("an arena");
+        let mut node = Node::create(NodeLife::HEAD, BUDGET).expect("an arena");
         let pid = std::process::id() as i32;
         let cpus = Cpus::default();
         let of_victim = Identity::by_hand("victim");

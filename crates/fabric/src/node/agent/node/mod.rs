@@ -6,6 +6,7 @@
 //! comes back, and nothing else.
 
 use crate::PeerId;
+use crate::membership::NodeLife;
 use crate::node::Slot;
 use crate::node::agent::control::{Answer, DomainFacts, PEERS_OF_ANSWER, Request};
 use crate::node::agent::jobs::Jobs;
@@ -85,8 +86,9 @@ impl Dying {
 }
 
 impl Node {
-    /// A fresh node of a domain, with this budget.
-    pub fn create(number: u32, budget: u64) -> Result<Node, Error> {
+    /// A life of a node of a domain, with this budget.
+    pub(crate) fn create(life: NodeLife, budget: u64) -> Result<Node, Error> {
+        let number = life.node.number();
         let bytes = crate::node::EXTENTS.saturating_add(budget.max(1));
         let arena = Arena::create(bytes)?;
         let table = PeerTableWriter::create(number, samite_mem::enable_asymmetric_fences())?;
@@ -96,7 +98,7 @@ impl Node {
             number,
             layout,
             table,
-            slots: Slots::default(),
+            slots: Slots::new(life.incarnations()),
             epoch: 0,
             book,
             jobs: Jobs::default(),
@@ -111,6 +113,10 @@ impl Node {
 
     pub(crate) fn table(&self) -> &PeerTableWriter {
         &self.table
+    }
+
+    pub(crate) fn slots(&self) -> &Slots {
+        &self.slots
     }
 
     pub(in crate::node::agent) fn members(&self) -> &[Member] {
@@ -216,8 +222,8 @@ impl Node {
         }
     }
 
-    /// Publishes the table.
-    fn announce(&mut self) {
+    /// Publishes the table, and that something has changed.
+    pub(crate) fn announce(&mut self) {
         for (peer, state, incarnation) in self.slots.published() {
             self.table.publish(peer, state, incarnation);
         }
@@ -264,7 +270,7 @@ impl Node {
     /// Ends the leases of the dead, once every survivor has seen the death: until then one of them may still be
     /// copying through the dead process into memory that it had a lease on. And gives back what the dead had
     /// themselves, once nobody has a lease on it. What a process that left still uses keeps its number.
-    pub(in crate::node::agent) fn reclaim(&mut self) {
+    pub(crate) fn reclaim(&mut self) {
         let used = self.slots.used();
         // Who says that it has seen what has not happened yet was led astray; it will look again.
         let seen = |member: &Member| {

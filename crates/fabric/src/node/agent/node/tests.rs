@@ -1,6 +1,7 @@
 //! Who lives and what is whose, whatever processes say.
 
 use super::*;
+use crate::membership::NodeLife;
 use crate::node::State;
 use crate::node::agent::control;
 use rustix::fd::AsFd;
@@ -10,7 +11,7 @@ use std::collections::BTreeSet;
 /// However many there are, and whatever they are called, the agent can say it.
 #[test]
 fn the_facts_of_a_full_domain_fit_into_answers() {
-    let mut node = Node::create(0, 1 << 20).unwrap();
+    let mut node = Node::create(NodeLife::HEAD, 1 << 20).unwrap();
     let mut names = Vec::new();
     for number in 0..PEERS_MAX {
         let identity = Identity {
@@ -44,7 +45,7 @@ fn the_facts_of_a_full_domain_fit_into_answers() {
 /// Whatever stands in the table, the agent knows who lives and in which life.
 #[test]
 fn the_table_is_published_and_never_believed() {
-    let mut node = Node::create(0, 16 << 20).unwrap();
+    let mut node = Node::create(NodeLife::HEAD, 16 << 20).unwrap();
     let scribble = |node: &Node, state: State, incarnation: u32| {
         for peer in (0..PEERS_MAX as u32).map(Slot) {
             node.table.publish(peer, state, incarnation);
@@ -99,7 +100,7 @@ fn the_table_is_published_and_never_believed() {
 /// Who says that it has seen deaths that have not happened yet does not set free what they will leave.
 #[test]
 fn a_death_is_not_seen_before_it_happens() {
-    let mut node = Node::create(0, 16 << 20).unwrap();
+    let mut node = Node::create(NodeLife::HEAD, 16 << 20).unwrap();
     let identity = Identity::by_hand("foresees");
     let mut lives = (0..2).map(|_| {
         let cpus = Cpus::default();
