@@ -100,7 +100,10 @@ impl Drop for Guard<'_> {
             // for one more call, or the loans never come back, which ends in `Abort`.
             match catch_unwind(AssertUnwindSafe(&mut *self.recall)) {
                 Ok(Recall::Again) => {}
-                Ok(Recall::Abort(why)) => abort(&why),
+                // There is no caller who could be told.
+                Ok(Recall::Abort(why)) => {
+                    crate::sys::abort(&format!("a buffer cannot be taken back: {why}"))
+                }
                 Err(payload) => {
                     panic.get_or_insert(payload);
                 }
@@ -112,13 +115,6 @@ impl Drop for Guard<'_> {
             _ => {}
         }
     }
-}
-
-/// There is no caller who could be told: this is the last thing said.
-fn abort(why: &str) -> ! {
-    let text = format!("samite: aborting, a buffer cannot be taken back: {why}\n");
-    let _ = std::io::Write::write_all(&mut std::io::stderr(), text.as_bytes());
-    std::process::abort()
 }
 
 /// Which thread this is: the address of a byte that each thread has.

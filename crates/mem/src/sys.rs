@@ -215,16 +215,23 @@ pub(crate) fn membarrier_threads_registered() -> bool {
     })
 }
 
+/// Ends the process where nobody could be told otherwise.
+pub(crate) fn abort(why: &str) -> ! {
+    let text = format!("samite: aborting, {why}\n");
+    let _ = std::io::Write::write_all(&mut std::io::stderr(), text.as_bytes());
+    std::process::abort()
+}
+
 /// Every thread of this process passes a full fence.
 pub(crate) fn membarrier_threads() {
-    // As in `membarrier`: stop rather than let two threads in.
-    assert!(
-        call_membarrier(MEMBARRIER_CMD_PRIVATE_EXPEDITED)
-            // A fork by a kernel that does not hand the registration on.
-            || call_membarrier(MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED)
-                && call_membarrier(MEMBARRIER_CMD_PRIVATE_EXPEDITED),
-        "membarrier was taken away from this process after it had been granted"
-    );
+    let is_done = call_membarrier(MEMBARRIER_CMD_PRIVATE_EXPEDITED)
+        // A fork by a kernel that does not hand the registration on.
+        || call_membarrier(MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED)
+            && call_membarrier(MEMBARRIER_CMD_PRIVATE_EXPEDITED);
+    if !is_done {
+        // As in `membarrier`: stop rather than let two threads in. A panic would leave the lock held for ever.
+        abort("membarrier was taken away from this process after it had been granted");
+    }
 }
 
 /// Copies from `address` of process `pid` into `into`; returns the bytes copied.

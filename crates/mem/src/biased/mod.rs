@@ -35,7 +35,7 @@
 //!    thread is inside.
 //! B4 A cell that is 0 was stored so with Release, and is loaded with Acquire: whoever comes next
 //!    sees all that was done inside.
-//! B5 Whoever withdraws a bias reads `quit` before it looks at the cell; the thread that stores 0
+//! B5 A thread that withdraws a bias reads `quit` before it looks at the cell; the thread that stores 0
 //!    into the cell then passes a light fence, looks at the bias and, if it is gone, counts `quit`
 //!    up and wakes.
 //!
@@ -48,8 +48,8 @@
 //!
 //! A child of `fork` has a copy. If another thread had the lock, or was just taking it, when the
 //! parent forked, what the lock protects may be in an unknown state and nobody will unlock it:
-//! `lock` panics in the child, and never waits for that thread. Otherwise the copy works, also in
-//! the hands of a thread that held it when it forked.
+//! [`Biased::lock_unless_left`] says so in the child, `lock` panics, and neither waits for that thread.
+//! Otherwise the copy works, also in the hands of a thread that held it when it forked.
 //!
 //! # What it costs
 //! Nanoseconds on an AMD EPYC (Zen 5, a virtual machine with two processors, Linux 6.18), best of
@@ -161,11 +161,24 @@ impl<T> Biased<T> {
     /// it.
     #[inline(always)]
     pub fn lock(&self) -> Guard<'_, T> {
+        match self.lock_unless_left() {
+            Some(guard) => guard,
+            None => panic!("{LEFT_BEHIND}"),
+        }
+    }
+
+    /// Waits for the lock. `None`: this process is a fork of one in which another thread held it, so that nobody
+    /// will unlock it.
+    ///
+    /// # Panics
+    /// This thread already holds it.
+    #[inline(always)]
+    pub fn lock_unless_left(&self) -> Option<Guard<'_, T>> {
         let pass = match self.enter_by_bias() {
             Some(pass) => pass,
-            None => self.enter(false),
+            None => self.enter(false)?,
         };
-        Guard::new(self, pass)
+        Some(Guard::new(self, pass))
     }
 
     /// The lock, if no thread holds it. For a look at the value now and then: it withdraws the
@@ -228,15 +241,18 @@ impl<T> Biased<T> {
         self.quit.wake(std::num::NonZeroU32::MAX);
     }
 
-    /// Enters by the mutex: past the queue if it is free, unless `queueing`.
+    /// Enters by the mutex: past the queue if it is free, unless `queueing`. `None`: a thread of the parent process
+    /// is inside.
     #[cold]
     #[inline(never)]
-    fn enter(&self, queueing: bool) -> Pass {
+    fn enter(&self, queueing: bool) -> Option<Pass> {
         let me = thread::token_or_new();
         if queueing || !self.mutex.try_lock(me) {
             let holds = self.mutex.holder() == me || self.is_inside(me);
             assert!(!holds, "{HELD_BY_CALLER}");
-            self.mutex.queue(me);
+            if !self.mutex.queue(me) {
+                return None;
+            }
         }
         let bias = self.bias.load(Ordering::Relaxed);
         if owner(bias) == me {
@@ -245,12 +261,13 @@ impl<T> Biased<T> {
                 self.mutex.unlock();
                 panic!("{HELD_BY_CALLER}");
             }
-        } else if bias != NOBODY {
-            self.withdraw(bias);
+        } else if bias != NOBODY && !self.withdraw(bias) {
+            self.mutex.unlock();
+            return None;
         }
         // ORDERING: Relaxed: whoever reads it as its own is this thread, or has the mutex next.
         self.bias.store(NOBODY, Ordering::Relaxed);
-        Pass::MUTEX
+        Some(Pass::MUTEX)
     }
 
     /// As `enter`, but does not wait.
@@ -278,17 +295,13 @@ impl<T> Biased<T> {
         Some(Pass::MUTEX)
     }
 
-    /// Withdraws the bias of another thread and waits until that is outside. This thread has the
-    /// mutex.
-    fn withdraw(&self, bias: u64) {
+    /// Withdraws the bias of another thread and waits until that is outside; `false` if it never will be. This
+    /// thread has the mutex.
+    fn withdraw(&self, bias: u64) -> bool {
         let cell = self.cell(bias);
         if !thread::is_of_this_process(owner(bias)) {
             // ORDERING: Acquire pairs with the Release in `leave_by_bias`, of a thread of the parent (B4).
-            if cell.load(Ordering::Acquire) != 0 {
-                self.mutex.unlock();
-                panic!("{LEFT_BEHIND}");
-            }
-            return;
+            return cell.load(Ordering::Acquire) == 0;
         }
         // ORDERING: Relaxed, ordered before the loads of the cell by the fences (B3).
         self.bias.store(NOBODY, Ordering::Relaxed);
@@ -300,7 +313,7 @@ impl<T> Biased<T> {
             let seen = self.quit.load(Ordering::Acquire);
             // ORDERING: Acquire pairs with the Release in `leave_by_bias` (B4).
             if cell.load(Ordering::Acquire) == 0 {
-                return;
+                return true;
             }
             if !backoff.again() {
                 self.quit.wait(seen, std::num::NonZeroU32::MAX);
@@ -439,8 +452,7 @@ impl<'a, T> Guard<'a, T> {
         struct Again<'g, 'a, T>(&'g mut Guard<'a, T>);
         impl<T> Drop for Again<'_, '_, T> {
             fn drop(&mut self) {
-                let enter = |lock: &Biased<T>| lock.enter(false);
-                (self.0).enter_again(|lock| lock.enter_by_bias().unwrap_or_else(|| enter(lock)));
+                (self.0).enter_again(|lock| lock.enter_by_bias().or_else(|| lock.enter(false)));
             }
         }
         self.leave();
@@ -449,7 +461,7 @@ impl<'a, T> Guard<'a, T> {
     }
 
     /// There is no guard without the lock, so a panic in here must not end in one.
-    fn enter_again(&mut self, enter: impl FnOnce(&Biased<T>) -> Pass) {
+    fn enter_again(&mut self, enter: impl FnOnce(&Biased<T>) -> Option<Pass>) {
         struct Abort;
         impl Drop for Abort {
             fn drop(&mut self) {
@@ -457,7 +469,7 @@ impl<'a, T> Guard<'a, T> {
             }
         }
         let abort = Abort;
-        self.pass = enter(self.lock);
+        self.pass = enter(self.lock).expect(LEFT_BEHIND);
         std::mem::forget(abort);
     }
 

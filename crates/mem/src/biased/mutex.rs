@@ -82,18 +82,14 @@ impl FairMutex {
                 .is_ok()
     }
 
-    /// Takes the mutex, behind all threads that are in the queue now.
-    ///
-    /// # Panics
-    /// This process is a fork, and its parent's thread held the mutex: nobody will release it.
-    pub(super) fn queue(&self, me: u64) {
+    /// Takes the mutex, behind all threads that are in the queue now; `false` if this process is a fork, and a
+    /// thread of its parent held the mutex: nobody will release it.
+    pub(super) fn queue(&self, me: u64) -> bool {
         self.adopt();
         let holder = self.holder();
-        assert!(
-            holder == 0 || thread::is_of_this_process(holder),
-            "{}",
-            super::LEFT_BEHIND
-        );
+        if holder != 0 && !thread::is_of_this_process(holder) {
+            return false;
+        }
         // ORDERING: Relaxed, ordered by the kernel's fence (X4).
         let ticket = self.next.fetch_add(1, Ordering::Relaxed);
         let mut backoff = Backoff::new();
@@ -115,6 +111,7 @@ impl FairMutex {
         if self.next.load(Ordering::Relaxed) != served {
             self.serving.wake(bit(served));
         }
+        true
     }
 
     fn lock_as_first(&self, me: u64) {

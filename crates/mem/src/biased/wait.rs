@@ -6,9 +6,10 @@ use crate::sync::{AtomicU32, Ordering};
 #[derive(Debug)]
 pub(super) struct Futex {
     count: AtomicU32,
-    /// The model's kernel: the lock under which a sleeper looks at the count and falls asleep.
+    /// The model's kernel: the lock under which a sleeper looks at the count and falls asleep, and the bits of
+    /// all wake-ups so far.
     #[cfg(loom)]
-    kernel: (loom::sync::Mutex<()>, loom::sync::Condvar),
+    kernel: (loom::sync::Mutex<Vec<u32>>, loom::sync::Condvar),
 }
 
 impl Futex {
@@ -49,18 +50,21 @@ impl Futex {
     }
 
     #[cfg(loom)]
-    pub(super) fn wait(&self, seen: u32, _bits: std::num::NonZeroU32) {
-        let kernel = self.kernel.0.lock().unwrap();
+    pub(super) fn wait(&self, seen: u32, bits: std::num::NonZeroU32) {
+        let mut woken = self.kernel.0.lock().unwrap();
+        let before = woken.len();
         // ORDERING: SeqCst: the kernel passes a full fence before it looks; pairs with that of `wake`.
         crate::sync::fence(Ordering::SeqCst);
         if self.count.load(Ordering::Relaxed) == seen {
-            drop(self.kernel.1.wait(kernel).unwrap());
+            while woken[before..].iter().all(|woken| woken & bits.get() == 0) {
+                woken = self.kernel.1.wait(woken).unwrap();
+            }
         }
     }
 
     #[cfg(loom)]
-    pub(super) fn wake(&self, _bits: std::num::NonZeroU32) {
-        let _kernel = self.kernel.0.lock().unwrap();
+    pub(super) fn wake(&self, bits: std::num::NonZeroU32) {
+        self.kernel.0.lock().unwrap().push(bits.get());
         self.kernel.1.notify_all();
     }
 }
