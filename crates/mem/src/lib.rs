@@ -14,14 +14,15 @@
 //! * [`ring`]: one producer, one consumer, frames of any size, one release store to publish.
 //! * [`Doorbell`]: how a consumer learns of news and how it sleeps, on a futex or on file
 //!   descriptors, without costing the producer.
-//! * [`Biased`]: a lock that costs the thread that uses it most next to nothing.
+//! * [`Biased`]: a lock that costs the thread that uses it most next to nothing. [`Waiters`]: the threads that wait under
+//!   it, one of which looks at what arrives for all.
 //! * [`copy`]: kernel copy, cooperative copy; [`copy::calibrate`] measures them. A copy past the caches.
 //! * [`lease`]: a borrow that holds across processes: `&mut [T]` for the owner, `&[T]` for readers.
 //! * [`lend`]: buffers of the caller that an operation in flight may touch.
 //!
 //! # Files
 //! `sync` (atomics, loom seam) · `arena` · `published` · `shared` · `heap` · `ring` · `claims` · `doorbell/{mod, socket}` ·
-//! `lease/{mod, words, holder, owner}` · `lend` · `pages` · `biased/{mod, mutex, wait, thread}` ·
+//! `lease/{mod, words, holder, owner}` · `lend` · `pages` · `biased/{mod, mutex, wait, thread}` · `waiters` ·
 //! `copy/{mod, kernel, cooperative, calibrate, aside}` · `host` (facts of the machine) ·
 //! `size` (sizes as people write them) · `code` (numbers of errors) · `sys` (system calls)
 //!
@@ -78,6 +79,7 @@ mod size;
 pub mod sync;
 #[cfg(not(loom))]
 mod sys;
+mod waiters;
 
 #[cfg(not(loom))]
 pub use arena::Arena;
@@ -97,6 +99,7 @@ pub use shared::{Blocks, Origin, SharedBytes};
 pub use size::Bytes;
 #[cfg(not(loom))]
 pub use sys::{OwnerProcess, PeerCredentials, enable_asymmetric_fences, peer_credentials};
+pub use waiters::{Waiter, Waiters};
 
 /// A cache line; two of them are one sector of the adjacent-line prefetcher.
 pub const LINE: u64 = 64;

@@ -1,9 +1,13 @@
-//! The one seam through which this crate gets its atomics, so that `--cfg loom` can replace them.
+//! The one seam through which this crate gets its atomics and its threads, so that `--cfg loom` can replace them.
 
 #[cfg(loom)]
 pub use loom::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering, fence};
+#[cfg(loom)]
+pub(crate) use loom::thread;
 #[cfg(not(loom))]
 pub use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering, fence};
+#[cfg(not(loom))]
+pub(crate) use std::thread;
 
 /// The cheap half of an asymmetric fence, on the side that runs often.
 ///

@@ -1,4 +1,4 @@
-//! Every interleaving of the ring, the doorbell, the claim word, the lease and the biased lock, within a bound on preemptions.
+//! Every interleaving of the ring, the doorbell, the claim word, the lease, the biased lock and those who wait under it, within a bound on preemptions.
 //!
 //! `RUSTFLAGS="--cfg loom" cargo test -p samite-mem --release --test loom`
 //!
@@ -12,6 +12,7 @@ mod claim;
 mod doorbell;
 mod lease;
 mod ring;
+mod waiters;
 
 /// Runs a model with at most so many preemptions per execution.
 fn model(preemptions: usize, body: impl Fn() + Sync + Send + 'static) {
