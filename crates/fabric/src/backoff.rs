@@ -8,9 +8,9 @@ const SPIN: Duration = Duration::from_micros(50);
 /// How long it yields: long enough that a crowd on few cores gets round without a futex.
 const YIELD: Duration = Duration::from_micros(200);
 /// The longest sleep without a look at the deadline.
-const NAP: Duration = Duration::from_secs(1);
+const SLEEP_MAX: Duration = Duration::from_secs(1);
 /// Nobody rings when a full ring has room again, or when a helper has copied its last piece.
-const BUSY_NAP: Duration = Duration::from_micros(500);
+const BUSY_SLEEP_MAX: Duration = Duration::from_micros(500);
 /// A look at the clock that comes so much later than it should is that of a process that was stopped (Ctrl-Z, a
 /// debugger), or starved, or of a machine that slept: such a process waited for nobody then.
 const GAP: Duration = Duration::from_secs(2);
@@ -77,7 +77,7 @@ pub(crate) enum Rest {
         /// The moment.
         from: Duration,
         /// How long.
-        nap: Duration,
+        at_most: Duration,
     },
     /// Its deadline is over.
     Over,
@@ -135,8 +135,8 @@ impl Backoff {
         } else if idle < spin + YIELD {
             Rest::Yield
         } else {
-            let nap = nap(left, deadline, is_busy);
-            Rest::Sleep { from: now, nap }
+            let at_most = sleep(left, deadline, is_busy);
+            Rest::Sleep { from: now, at_most }
         }
     }
 
@@ -167,8 +167,8 @@ fn gap(deadline: Duration) -> Duration {
 }
 
 /// How long to sleep at once: no longer than a gap, since a stop that hits a sleep counts for all of it.
-fn nap(left: Duration, deadline: Duration, is_busy: bool) -> Duration {
-    let longest = if is_busy { BUSY_NAP } else { NAP };
+fn sleep(left: Duration, deadline: Duration, is_busy: bool) -> Duration {
+    let longest = if is_busy { BUSY_SLEEP_MAX } else { SLEEP_MAX };
     longest.min(left).min(gap(deadline))
 }
 
@@ -191,11 +191,11 @@ mod tests {
             let mut left = wait.left(now, deadline);
             assert_eq!(left, deadline);
             // Stopped while it is asleep.
-            let nap = nap(left, deadline, false);
-            wait.waited.woke(now + HOUR, now + nap);
+            let sleep = sleep(left, deadline, false);
+            wait.waited.woke(now + HOUR, now + sleep);
             now += HOUR;
             left = wait.left(now, deadline);
-            assert_eq!(left, deadline - nap - gap);
+            assert_eq!(left, deadline - sleep - gap);
             assert!(deadline - left <= (deadline / 4).min(3 * S), "{left:?}");
             // While it was looking, whether that brings something or not.
             wait.moved();

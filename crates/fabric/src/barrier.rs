@@ -54,8 +54,9 @@ fn key(step: u64, list: u64, attempt: u64) -> u64 {
 }
 
 impl Fabric {
-    /// Waits until all `members` are at this barrier. Collective: every member with the same list. A member whose
-    /// deadline is over is no longer at it, and may come again.
+    /// Waits until all `members` are at this barrier. Collective: every member with the same list, in one thread at a
+    /// time: of two threads that come with one list neither may get through. A member whose deadline is over is no
+    /// longer at it, and may come again.
     ///
     /// # Errors
     /// [`Error::PeerLost`]; [`Error::Timeout`], which names the first one at the first member that has not come,
@@ -103,7 +104,7 @@ impl Fabric {
         }
         let mut ended = Ok(());
         for other in others {
-            let attempt = self.0.core.lock().engine.take_come(*other, list);
+            let attempt = self.0.lock()?.engine.take_come(*other, list);
             let told = self.signal_any(*other, key(GO, list, attempt));
             ended = ended.and(told);
         }
@@ -111,7 +112,7 @@ impl Fabric {
     }
 
     fn come(&self, root: PeerId, list: u64) -> Result<()> {
-        let attempt = self.0.core.lock().engine.next_attempt();
+        let attempt = self.0.lock()?.engine.next_attempt();
         self.signal_any(root, key(COME, list, attempt))?;
         let ended = self.wait("a barrier", Whom::Peer(root), |engine| {
             if engine.take_go(root, list, attempt) {
@@ -120,7 +121,7 @@ impl Fabric {
             engine.gone(root).map(Err)
         });
         if ended.is_err() {
-            let core = &mut *self.0.core.lock();
+            let core = &mut *self.0.lock()?;
             let back = key(BACK, list, attempt);
             core.engine.post(root, kind::SIGNAL, back, &[]);
             core.flush();

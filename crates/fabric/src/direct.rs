@@ -76,7 +76,7 @@ impl Core {
     /// beginning. `None`: post it and wait.
     #[inline]
     pub(crate) fn recv_now(&mut self, wants: Match, buffer: &mut [u8]) -> Option<Status> {
-        if !self.engine.may_bypass() || !self.crew.is_empty() {
+        if !self.engine.may_bypass() || !self.waiters.is_empty() {
             return None;
         }
         self.engine.unpolled = UNPOLLED;

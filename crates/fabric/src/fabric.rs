@@ -5,13 +5,14 @@ use crate::layer::Taken;
 use crate::node::agent::Seat;
 use crate::node::agent::client::{self, Held};
 use crate::node::{self, Membership};
+use crate::ops::Key;
 use crate::transport::shm::Shm;
 use crate::transport::{AnyTransport, Caps, Push, Transport};
-use crate::waiting::{Crew, Waiting};
+use crate::waiting::Waiting;
 use crate::wire::{frame, kind};
 use crate::{Bell, Config, Error, Identity, PeerId, PeerInfo, Result, Whom};
-use samite_mem::Biased;
 use samite_mem::ring::Body;
+use samite_mem::{Biased, Guard, Waiters};
 use std::cell::Cell;
 use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -32,7 +33,7 @@ impl AsRef<Fabric> for Fabric {
 }
 
 thread_local! {
-    /// The deadline of a call of [`Fabric::within`] that this thread is in.
+    /// The deadline of a call of [`Fabric::within`] that this thread is in, of whichever fabric.
     static WITHIN: Cell<Option<Duration>> = const { Cell::new(None) };
 }
 
@@ -62,15 +63,26 @@ pub(crate) struct Shared {
 pub(crate) struct Core {
     pub(crate) transport: AnyTransport,
     pub(crate) engine: Engine,
-    pub(crate) crew: Crew,
+    pub(crate) waiters: Waiters<Option<Key>>,
 }
 
 impl Core {
     /// One turn: takes what arrived, moves large messages on, sends what waits.
     #[inline]
     pub(crate) fn turn(&mut self) -> usize {
+        /// Until the poll has ended: what it brought before a handler panicked is told, too.
+        struct Polling<'a>(&'a mut Core);
+        impl Drop for Polling<'_> {
+            #[cold]
+            fn drop(&mut self) {
+                self.0.tell();
+            }
+        }
         self.engine.fulfilled = false;
-        let mut moved = self.transport.poll(&mut self.engine);
+        let polling = Polling(self);
+        let core = &mut *polling.0;
+        let mut moved = core.transport.poll(&mut core.engine);
+        std::mem::forget(polling);
         self.engine.unpolled = UNPOLLED;
         if !self.engine.active.is_empty() {
             // What a frame just started goes out before the copying begins: the peer can help.
@@ -108,6 +120,15 @@ impl Core {
         if self.engine.flush(&mut self.transport) > 0 {
             self.tell();
         }
+        self.leave();
+    }
+
+    /// This thread goes on without a turn: rings if the thread that drives sleeps, and something is left to it.
+    #[inline]
+    pub(crate) fn leave(&self) {
+        if self.waiters.is_asleep() && self.engine.is_busy() {
+            Bell::of(self, self.engine.me).nudge();
+        }
     }
 
     /// What peers may do with a segment from now on. What the transport did for them before has ended when this
@@ -125,10 +146,13 @@ impl Core {
         }
     }
 
-    /// Wakes the threads that what has just been done may concern.
+    /// Wakes the threads that what has just been done may concern: those whose operation has ended, and those that
+    /// look at everything.
     #[inline(always)]
-    fn tell(&mut self) {
-        if self.crew.tell(&mut self.engine.ops) {
+    pub(crate) fn tell(&mut self) {
+        let ops = &mut self.engine.ops;
+        let mut has_ended = |key| ops.get(key).is_none_or(|op| op.has_ended());
+        if self.waiters.tell(|key| key.is_none_or(&mut has_ended)) {
             Bell::of(self, self.engine.me).nudge();
         }
     }
@@ -177,7 +201,7 @@ impl Fabric {
         let core = Core {
             transport,
             engine,
-            crew: Crew::default(),
+            waiters: Waiters::default(),
         };
         let fabric = Fabric(Arc::new(Shared {
             core: Biased::new(core),
@@ -222,7 +246,8 @@ impl Fabric {
         WITHIN.get().unwrap_or_else(usual)
     }
 
-    /// Runs `f`, in which the waits of this thread have this deadline. Those of other threads keep theirs.
+    /// Runs `f`, in which the waits of this thread have this deadline, also those on other fabrics. Other threads
+    /// keep theirs.
     pub fn within<R>(&self, deadline: Duration, f: impl FnOnce() -> R) -> R {
         struct Before(Option<Duration>);
         impl Drop for Before {
@@ -234,7 +259,7 @@ impl Fabric {
         f()
     }
 
-    /// Has the agent end who still copies into buffers of this process, long after their messages were given up.
+    /// Has the agent end the peers that still copy into buffers of this process long after it gave their messages up.
     pub(crate) fn evict(&self, held: &[Held]) {
         let Some(seat) = &self.0.seat else { return };
         for held in held {
@@ -260,7 +285,9 @@ impl Fabric {
     /// What can be done between a peer and this process, after the mask; nothing if there never was
     /// one. Local.
     pub fn caps_to(&self, peer: PeerId) -> Caps {
-        let mut core = self.0.core.lock();
+        let Ok(mut core) = self.0.lock() else {
+            return Caps::NONE;
+        };
         core.gone(peer);
         core.engine.caps(peer)
     }
@@ -268,7 +295,7 @@ impl Fabric {
     /// Which node a peer is on, or behaves as if it were on ([`crate::Mask`]): equal for those that may map each
     /// other's memory. `None` if there never was one. Local.
     pub fn node_of(&self, peer: PeerId) -> Option<u32> {
-        let mut core = self.0.core.lock();
+        let mut core = self.0.lock().ok()?;
         core.gone(peer);
         let info = core.engine.peers.get(peer)?.info.as_ref()?;
         Some(core.engine.mask.node_of(peer, info.identity.unit))
@@ -277,13 +304,13 @@ impl Fabric {
     /// Whether more processes want the processors than there are: spinning would keep whom we wait for
     /// from running.
     pub fn is_crowded(&self) -> bool {
-        self.0.core.lock().transport.crowded()
+        self.0.lock().is_ok_and(|core| core.transport.crowded())
     }
 
     /// The process id of a peer out of whose private memory this process should copy so many bytes: the
     /// kernel does it, and no other way is faster here.
     pub fn reads_private(&self, peer: PeerId, bytes: u64) -> Option<i32> {
-        let engine = &mut self.0.core.lock().engine;
+        let engine = &mut self.0.lock().ok()?.engine;
         let fastest = engine.costs.choose(bytes, true, false) == crate::Choice::Kernel;
         // Nothing is kept of numbers that nobody has.
         let pid = engine.peers.get(peer)?.info.as_ref()?.pid;
@@ -298,24 +325,28 @@ impl Fabric {
 
     /// Takes what has arrived and moves operations on; how much that was. Never blocks.
     pub fn progress(&self) -> usize {
-        self.0.core.lock().turn()
+        self.0.lock().map_or(0, |mut core| core.turn())
     }
 
     /// How many changes of membership this process has heard of: whoever follows it compares.
     pub fn changes(&self) -> u64 {
-        self.0.core.lock().engine.changes
+        self.0.lock().map_or(0, |core| core.engine.changes)
     }
 
     /// What this process's progress has put and got for others. Accesses to memory that is mapped are not among it: its
     /// owner does not see them.
     pub fn served(&self) -> crate::Served {
-        self.0.core.lock().engine.served
+        self.0
+            .lock()
+            .map(|core| core.engine.served)
+            .unwrap_or_default()
     }
 
     /// Who is there now, by peer number.
     pub fn peers(&self) -> Vec<PeerInfo> {
         self.progress();
-        self.0.core.lock().engine.living(|_| true)
+        let core = self.0.lock();
+        core.map_or_else(|_| Vec::new(), |core| core.engine.living(|_| true))
     }
 
     /// Tells a peer that something happened; counted, never lost, matched by nothing but its key, which is below
@@ -332,7 +363,7 @@ impl Fabric {
 
     /// [`Fabric::signal`], with the keys of barriers too.
     pub(crate) fn signal_any(&self, to: PeerId, key: u64) -> Result<()> {
-        let mut core_ref = self.0.core.lock();
+        let mut core_ref = self.0.lock()?;
         let core = &mut *core_ref;
         if let Some(error) = core.gone(to) {
             return Err(error);
@@ -359,7 +390,9 @@ impl Fabric {
                 engine.post(to, kind::SIGNAL, key, &[]);
                 Ok(())
             })
-        })?
+        })??;
+        self.0.lock()?.flush();
+        Ok(())
     }
 
     /// Waits for a signal from a peer and takes it.
@@ -402,6 +435,23 @@ fn nanos(time: Duration) -> u64 {
 }
 
 impl Shared {
+    /// The engine, for this thread.
+    ///
+    /// # Errors
+    /// [`Error::Forked`]: this is a fork of the process that joined, and another thread had the engine when it forked.
+    #[inline(always)]
+    pub(crate) fn lock(&self) -> Result<Guard<'_, Core>> {
+        self.core.lock_unless_left().ok_or(Error::Forked)
+    }
+
+    /// Does something with the engine, or nothing where it cannot be had ([`Shared::lock`]): nothing there is this
+    /// process's own.
+    pub(crate) fn with(&self, f: impl FnOnce(&mut Core)) {
+        if let Ok(mut core) = self.lock() {
+            f(&mut core);
+        }
+    }
+
     /// Whether this is a fork of the process that joined: nothing that it has is its own.
     pub(crate) fn is_of_parent(&self) -> bool {
         !self.node.heap.owner().is_current()

@@ -84,7 +84,9 @@ pub(crate) struct Deferred {
 impl Fabric {
     /// Frees the dropped segments whose last user has left.
     pub(crate) fn sweep(&self) {
-        let deferred = std::mem::take(&mut self.0.core.lock().engine.deferred);
+        let mut deferred = Vec::new();
+        self.0
+            .with(|core| std::mem::swap(&mut deferred, &mut core.engine.deferred));
         for Deferred { segment, block } in deferred {
             self.end(segment, block);
         }
@@ -94,8 +96,8 @@ impl Fabric {
         match block.end() {
             Ok(()) => self.withdraw(segment),
             Err(block) => {
-                let deferred = &mut self.0.core.lock().engine.deferred;
-                deferred.push(Deferred { segment, block });
+                let deferred = Deferred { segment, block };
+                self.0.with(|core| core.engine.deferred.push(deferred));
             }
         }
     }
@@ -106,7 +108,7 @@ impl Fabric {
     /// A key of another use of the number; a lost owner; [`Error::WrongPhase`] when it is not lent, or
     /// somebody else has it.
     pub fn borrow(&self, key: SegmentKey) -> Result<Option<Borrowed>> {
-        let core = self.0.core.lock();
+        let core = self.0.lock()?;
         let own = key.peer == self.me();
         let caps = core.engine.caps(key.peer);
         let mapped = own || caps.shares_node && caps.map;
@@ -225,8 +227,10 @@ impl Gated {
             bytes,
             registered: None,
         };
-        let core = &mut *self.fabric.0.core.lock();
-        core.offer(self.key.segment, Some(offered));
+        let segment = self.key.segment;
+        self.fabric
+            .0
+            .with(|core| core.offer(segment, Some(offered)));
     }
 
     /// Takes it out of the directory and out of the hands of the engine: nobody attaches from now on.

@@ -72,7 +72,6 @@ mod sealed {
 ///
 /// `F` is the fabric, or in a [`Scope`](crate::Scope) a reference to it.
 #[derive(Debug)]
-#[must_use = "an operation that nobody waits for ends whenever it likes"]
 pub struct Handle<T, F: AsRef<Fabric> = Fabric> {
     /// `None`: it had ended when this was made, and has no place in the table.
     fabric: Option<F>,
@@ -81,6 +80,10 @@ pub struct Handle<T, F: AsRef<Fabric> = Fabric> {
 }
 
 const _: () = assert!(size_of::<Handle<Sent>>() == 16);
+
+/// An operation that a [`Scope`](crate::Scope) has started. If it is dropped the scope waits for its end and returns its
+/// error; else whoever waits for it or tests it learns that.
+pub type Scoped<'s, T> = Handle<T, &'s Fabric>;
 
 impl<F: AsRef<Fabric>> Handle<u64, F> {
     /// A one-sided operation that has ended already; its word is 0.
@@ -109,10 +112,9 @@ impl<T, F: AsRef<Fabric>> Handle<T, F> {
         }
     }
 
+    /// `None` also in a fork that cannot have it: the operation is its parent's.
     fn core(&self) -> Option<Guard<'_, Core>> {
-        self.fabric
-            .as_ref()
-            .map(|fabric| fabric.as_ref().0.core.lock())
+        self.fabric.as_ref()?.as_ref().0.lock().ok()
     }
 }
 
@@ -144,7 +146,7 @@ impl<T: Outcome, F: AsRef<Fabric>> Handle<T, F> {
         self.is_over()
     }
 
-    /// Whether it has ended, as far as is known: makes no progress, for whoever looks at many.
+    /// Whether it has ended, as far as is known: makes no progress, for callers that look at many.
     pub fn is_over(&self) -> bool {
         let has_ended = |mut core: Guard<'_, Core>| {
             let op = core.engine.ops.get(self.key);
@@ -166,7 +168,7 @@ impl<T: Outcome, F: AsRef<Fabric>> Handle<T, F> {
             return Some(Ok(sealed::From::from(sealed::AT_ONCE)));
         };
         fabric.as_ref().progress();
-        let ops = &mut fabric.as_ref().0.core.lock().engine.ops;
+        let ops = &mut self.core()?.engine.ops;
         if ops.get(self.key).is_none() {
             return Some(Err(Error::Cancelled));
         }
@@ -191,69 +193,11 @@ impl<T: Outcome, F: AsRef<Fabric>> Handle<T, F> {
     }
 }
 
-/// An operation that a [`Scope`](crate::Scope) has started. It may be dropped: the scope waits for its end and
-/// returns its error. Whoever waits for it or tests it learns its end instead of the scope.
-#[derive(Debug)]
-pub struct Scoped<'s, T>(Handle<T, &'s Fabric>);
-
-impl<'s, T: Outcome> Scoped<'s, T> {
-    pub(crate) fn new(handle: Handle<T, &'s Fabric>) -> Self {
-        Scoped(handle)
-    }
-
-    /// As [`Handle::wait`].
-    #[inline]
-    pub fn wait(self) -> Result<T> {
-        self.0.wait()
-    }
-}
-
-impl<'s, T> std::ops::Deref for Scoped<'s, T> {
-    type Target = Handle<T, &'s Fabric>;
-    fn deref(&self) -> &Self::Target {
-        &self.0
-    }
-}
-
-impl<T> std::ops::DerefMut for Scoped<'_, T> {
-    fn deref_mut(&mut self) -> &mut Self::Target {
-        &mut self.0
-    }
-}
-
-impl<'s, T: Outcome> std::future::IntoFuture for Scoped<'s, T> {
-    type Output = Result<T>;
-    type IntoFuture = Handle<T, &'s Fabric>;
-    fn into_future(self) -> Self::IntoFuture {
-        self.0
-    }
-}
-
-/// What can be waited for: a [`Handle`], or one of a scope.
-pub trait InFlight {
-    /// What comes of it.
-    type Value;
-    /// Waits for the end.
-    fn wait(self) -> Result<Self::Value>;
-}
-
-impl<T: Outcome, F: AsRef<Fabric>> InFlight for Handle<T, F> {
-    type Value = T;
-    fn wait(self) -> Result<T> {
-        Handle::wait(self)
-    }
-}
-
-impl<T: Outcome> InFlight for Scoped<'_, T> {
-    type Value = T;
-    fn wait(self) -> Result<T> {
-        Scoped::wait(self)
-    }
-}
-
 /// Waits for all; the first error, after all have ended.
-pub fn wait_all<H: InFlight>(handles: impl IntoIterator<Item = H>) -> Result<Vec<H::Value>> {
-    let ended: Vec<_> = handles.into_iter().map(H::wait).collect();
+pub fn wait_all<T: Outcome, F: AsRef<Fabric>>(
+    handles: impl IntoIterator<Item = Handle<T, F>>,
+) -> Result<Vec<T>> {
+    let ended: Vec<_> = handles.into_iter().map(Handle::wait).collect();
     ended.into_iter().collect()
 }
 

@@ -14,7 +14,7 @@
 //!
 //! # Files
 //! `fabric` (join, peers) · `roster` (the units of a job) · `barrier` · `layer` ·
-//! `waiting` (the one wait loop, and who drives in it), `backoff`, `watch` (words that others store into) ·
+//! `waiting/` (the one wait loop), `backoff`, `watch` (words that others store into) ·
 //! `message`, `scope`, `handle`, `view`, `direct` · `rpc/` (requests, responses, services) ·
 //! `segment`, `remote`, `far`, `gated` (one-sided) · `peer`, `config`, `error` ·
 //! `engine/` (takes frames, moves operations on) · `proto/` (one protocol per file) ·
@@ -77,7 +77,7 @@ pub use config::{Config, Mask, Ptracer};
 pub use error::{Error, Whom};
 pub use fabric::Fabric;
 pub use gated::{Borrowed, Gated, Growing, Owned};
-pub use handle::{Handle, InFlight, Outcome, Received, Scoped, Sent, test_all, wait_all};
+pub use handle::{Handle, Outcome, Received, Scoped, Sent, test_all, wait_all};
 pub use layer::Layer;
 pub use matching::{Match, Matcher};
 pub use node::{Slot, agent};

@@ -34,7 +34,7 @@ impl Fabric {
     /// Sends a message that fits into one frame, if nothing waits before it and there is room.
     #[inline]
     pub(crate) fn send_now(&self, to: PeerId, tag: u64, bytes: &[u8]) -> Result<bool> {
-        let core = &mut *self.0.core.lock();
+        let core = &mut *self.0.lock()?;
         let len = bytes.len() as u64;
         let Some(inline_max) = core.engine.may_send_at_once(to, len) else {
             return Ok(false);
@@ -54,7 +54,7 @@ impl Fabric {
     /// [`Error::NotReceived`], unless all of it had left.
     #[inline]
     pub fn recv(&self, wants: Match, buffer: &mut [u8]) -> Result<Status> {
-        if let Some(status) = self.0.core.lock().recv_now(wants, buffer) {
+        if let Some(status) = self.0.lock()?.recv_now(wants, buffer) {
             return status.within(buffer.len() as u64);
         }
         self.lending(|lender, level| {
@@ -132,7 +132,7 @@ impl Fabric {
     /// The oldest message that a receive would take, if one is there. Does not consume it.
     pub fn probe(&self, wants: Match) -> Option<Status> {
         self.progress();
-        let core = self.0.core.lock();
+        let core = self.0.lock().ok()?;
         core.engine
             .matcher
             .peek_unexpected(wants)
@@ -155,7 +155,7 @@ impl Fabric {
     }
 
     pub(crate) fn start_send(&self, to: PeerId, tag: u64, buf: ReadBuf, scope: u16) -> Result<Key> {
-        let core = &mut *self.0.core.lock();
+        let core = &mut *self.0.lock()?;
         if let Some(error) = core.gone(to) {
             return Err(error);
         }
@@ -173,6 +173,7 @@ impl Fabric {
             || core.engine.push_send(key, to, &mut core.transport) == Push::Full
         {
             core.engine.queue_send(to, key);
+            core.leave();
         }
         Ok(key)
     }
@@ -180,7 +181,7 @@ impl Fabric {
     /// Inlined: the work is written where it stays, instead of being moved three times.
     #[inline(always)]
     pub(crate) fn start_recv(&self, wants: Match, work: Work, scope: u16) -> Result<Key> {
-        let core = &mut *self.0.core.lock();
+        let core = &mut *self.0.lock()?;
         let engine = &mut core.engine;
         if engine.is_of_parent() {
             return Err(Error::Forked);
@@ -199,7 +200,7 @@ impl Fabric {
                         engine.deliver_old(key, (from, incarnation), tag, &bytes);
                     }
                 }
-                if engine.has_unsent() {
+                if engine.is_busy() {
                     core.flush();
                 }
             }
@@ -220,7 +221,7 @@ impl Fabric {
     pub(crate) fn finish(&self, key: Key) -> Result<Ended> {
         let result = self.wait_op(key);
         if let Err(Error::Timeout { .. } | Error::AgentLost(_) | Error::Forked) = result {
-            self.0.core.lock().abandon(key);
+            self.0.lock()?.abandon(key);
         }
         result
     }
@@ -243,7 +244,9 @@ impl Fabric {
     /// message that this call was receiving stays for the next receive, except where it was already in the buffer of a
     /// [`Fabric::recv`], or of a handle that the panic drops: then it is lost.
     ///
-    /// A handler must not own a clone of this fabric: the process would then never leave its domain.
+    /// A handler must not own a clone of this fabric: the process would then never leave its domain. It runs while no
+    /// other thread of this process can use the fabric: a handler that waits for a mutex waits for ever if the thread
+    /// that has it uses the fabric.
     ///
     /// # Panics
     /// From [`KEPT`] on numbers are Samite's own.
@@ -256,8 +259,10 @@ impl Fabric {
             handler < KEPT,
             "handler {handler:#x} is one of Samite's own"
         );
-        let engine = &mut self.0.core.lock().engine;
-        engine.handlers.insert(handler, Box::new(run));
+        let mut core = self.0.core.lock();
+        let replaced = core.engine.handlers.insert(handler, Box::new(run));
+        drop(core);
+        drop(replaced); // It may own what uses the fabric.
     }
 
     /// Sends an active message without a reply. Completion: local.
@@ -291,9 +296,10 @@ struct Unwinding<'a> {
 
 impl Drop for Unwinding<'_> {
     fn drop(&mut self) {
-        let core = &mut *self.fabric.0.core.lock();
-        core.put_back(self.key, *self.wants);
-        core.abandon(self.key);
+        self.fabric.0.with(|core| {
+            core.put_back(self.key, *self.wants);
+            core.abandon(self.key);
+        });
     }
 }
 

@@ -305,12 +305,13 @@ impl Ops {
     #[inline]
     pub(crate) fn begin_scope(&mut self) -> u16 {
         let free = self.scopes.iter().position(|scope| !scope.is_open);
-        let index = free.unwrap_or_else(|| {
+        let index = free.unwrap_or(self.scopes.len());
+        let number = u16::try_from(index + 1).expect("fewer scopes are open at a time");
+        if free.is_none() {
             self.scopes.push(Scope::default());
-            self.scopes.len() - 1
-        });
+        }
         self.scopes[index].is_open = true;
-        u16::try_from(index + 1).expect("fewer scopes are open at a time")
+        number
     }
 
     /// Closes a scope: the first error of an operation that nobody else has asked.

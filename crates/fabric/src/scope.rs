@@ -1,5 +1,5 @@
-//! Operations that borrow buffers of their caller: the scopes that end after them, and what becomes of a buffer that a
-//! peer does not let go of.
+//! Operations that borrow buffers of their caller: the scopes that end after them, and what happens when a peer goes on
+//! copying into such a buffer.
 
 use crate::fabric::{Core, Fabric};
 use crate::handle::{Handle, Received, Scoped, Sent};
@@ -36,7 +36,7 @@ impl Fabric {
         &'f self,
         f: impl for<'s> FnOnce(&Scope<'s, 'env, 'f>) -> Result<R, E>,
     ) -> Result<R, E> {
-        let mut open = OpenScope::new(self);
+        let mut open = OpenScope::new(self)?;
         let level = open.level;
         let result = self.lend_in(level, Recalls::AtDeadline, |lender| {
             f(&Scope {
@@ -54,9 +54,9 @@ impl Fabric {
     /// Lends buffers to the operations of one call, which waits for them itself.
     pub(crate) fn lending<'env, R>(
         &self,
-        f: impl for<'s> FnOnce(&'s Lender<'s, 'env>, u16) -> R,
-    ) -> R {
-        let open = OpenScope::new(self);
+        f: impl for<'s> FnOnce(&'s Lender<'s, 'env>, u16) -> Result<R>,
+    ) -> Result<R> {
+        let open = OpenScope::new(self)?;
         let level = open.level;
         self.lend_in(level, Recalls::AtOnce, |lender| f(lender, level))
     }
@@ -70,17 +70,20 @@ impl Fabric {
         recalls: Recalls,
         f: impl for<'s> FnOnce(&'s Lender<'s, 'env>) -> R,
     ) -> R {
-        let mut waiting = Waiting::new(&self.0, self.deadline());
+        let deadline = self.deadline();
+        let mut waiting = Waiting::new(&self.0, deadline);
         let mut overdue = Overdue::default();
         let mut is_first = true;
         let recall = || {
-            let core = &mut self.0.core.lock();
+            let Ok(mut core) = self.0.lock() else {
+                return Recall::Abort("it was lent in the parent of this process".to_owned());
+            };
             // Before a turn, which may panic in a handler, and also after one that brought something: neither that
             // nor the frames of others stop the clock.
             if !std::mem::replace(&mut is_first, false) {
-                waiting.rest(core, &mut || false);
+                waiting.rest(&mut core, &mut || false);
             }
-            let (waited, deadline) = (waiting.waited(), self.deadline());
+            let waited = waiting.waited();
             let is_over = recalls == Recalls::AtOnce || waited >= deadline;
             if overdue.since.is_none() && is_over {
                 core.give_up_lent(level, recalls, deadline);
@@ -96,9 +99,10 @@ impl Fabric {
                         holders.collect::<Vec<_>>().join(", ")
                     ));
                 }
-                self.evict(&held);
+                // The agent may take its time.
+                waiting.unlocked(&mut core, || self.evict(&held));
             }
-            waiting.turn(core);
+            waiting.turn(&mut core);
             Recall::Again
         };
         lend::scope(recall, f)
@@ -216,18 +220,18 @@ struct OpenScope<'f> {
 }
 
 impl<'f> OpenScope<'f> {
-    fn new(fabric: &'f Fabric) -> Self {
-        OpenScope {
+    fn new(fabric: &'f Fabric) -> Result<Self> {
+        Ok(OpenScope {
             fabric,
-            level: fabric.0.core.lock().engine.ops.begin_scope(),
+            level: fabric.0.lock()?.engine.ops.begin_scope(),
             is_open: true,
-        }
+        })
     }
 
     /// Ends it; the first error of what was started in it.
     fn close(&mut self) -> Option<Error> {
         let was_open = std::mem::replace(&mut self.is_open, false);
-        let ops = &mut self.fabric.0.core.lock().engine.ops;
+        let ops = &mut self.fabric.0.lock().ok()?.engine.ops;
         was_open.then(|| ops.end_scope(self.level)).flatten()
     }
 }
@@ -243,11 +247,11 @@ impl<'env> Scope<'_, 'env, '_> {
     #[inline]
     pub fn isend(&self, to: PeerId, tag: u64, bytes: &'env [u8]) -> Result<Scoped<'_, Sent>> {
         if self.fabric.send_now(to, tag, bytes)? {
-            return Ok(Scoped::new(Handle::at_once()));
+            return Ok(Handle::at_once());
         }
         let buf = self.lender.read(bytes);
         let key = self.fabric.start_send(to, tag, buf, self.level)?;
-        Ok(Scoped::new(Handle::new(self.fabric, key)))
+        Ok(Handle::new(self.fabric, key))
     }
 
     /// As [`crate::Remote::get`], without waiting: the scope ends when the bytes are there.
@@ -258,7 +262,7 @@ impl<'env> Scope<'_, 'env, '_> {
         into: &'env mut [u8],
     ) -> Result<Scoped<'_, u64>> {
         if remote.get_at_once(offset, into)? {
-            return Ok(Scoped::new(Handle::ended()));
+            return Ok(Handle::ended());
         }
         self.get_far(remote, offset, into)
     }
@@ -271,8 +275,8 @@ impl<'env> Scope<'_, 'env, '_> {
         into: &'env mut [u8],
     ) -> Result<Scoped<'_, u64>> {
         let key = remote.ask_get(offset, self.lender.write(into))?;
-        self.fabric.0.core.lock().engine.ops.belong(key, self.level);
-        Ok(Scoped::new(Handle::new(self.fabric, key)))
+        self.fabric.0.lock()?.engine.ops.belong(key, self.level);
+        Ok(Handle::new(self.fabric, key))
     }
 
     /// Starts to receive into a borrowed buffer.
@@ -282,7 +286,7 @@ impl<'env> Scope<'_, 'env, '_> {
             buf: self.lender.write(buffer),
         };
         let key = self.fabric.start_recv(wants, work, self.level)?;
-        Ok(Scoped::new(Handle::new(self.fabric, key)))
+        Ok(Handle::new(self.fabric, key))
     }
 }
 

@@ -124,7 +124,7 @@ impl Fabric {
             let key: Vec<u8> = Handle::new(self.clone(), asked).wait()?;
             return Ok(key.first_chunk().map(SegmentKey::from_bytes));
         }
-        let core = self.0.core.lock();
+        let core = self.0.lock()?;
         if let Some(error) = core.engine.gone(peer) {
             return Err(error);
         }
@@ -148,7 +148,7 @@ impl Fabric {
     /// gets it before it is [withdrawn](Self::withdraw).
     pub(crate) fn reserve(&self, segment: Option<u32>) -> Result<(u32, OwnEntry)> {
         self.sweep();
-        let offered = &mut self.0.core.lock().engine.offered;
+        let offered = &mut self.0.lock()?.engine.offered;
         let is_free = |segment: &u32| !offered.contains_key(segment);
         let mut numbers = 0..SEGMENTS_MAX;
         let found = match segment {
@@ -170,7 +170,7 @@ impl Fabric {
 
     /// Takes a number back.
     pub(crate) fn withdraw(&self, segment: u32) {
-        self.0.core.lock().offer(segment, None);
+        self.0.with(|core| core.offer(segment, None));
     }
 
     pub(crate) fn own_key(&self, segment: u32, generation: u32, bytes: u64) -> SegmentKey {
@@ -187,7 +187,7 @@ impl Fabric {
     /// owner's directory. What is reached without the owner is used from now on, until the last clone of this is
     /// dropped, and of the ranges that it gave.
     pub fn attach(&self, key: SegmentKey) -> Result<Remote> {
-        let mut core = self.0.core.lock();
+        let mut core = self.0.lock()?;
         core.gone(key.peer);
         self.lives(&core.engine, key)?;
         let caps = core.engine.caps(key.peer);

@@ -62,8 +62,9 @@ impl Drop for ViewEnd {
         let Some(view) = self.view.take() else {
             return;
         };
-        let core = &mut *self.fabric.0.core.lock();
-        core.engine.end_view(view, true);
-        core.flush();
+        self.fabric.0.with(|core| {
+            core.engine.end_view(view, true);
+            core.flush();
+        });
     }
 }

@@ -53,12 +53,15 @@ impl Fabric {
 
     /// Whether a peer is gone: then the error that operations to it end with.
     pub fn lost(&self, peer: PeerId) -> Option<Error> {
-        self.0.core.lock().gone(peer)
+        self.0.lock().map_or_else(Some, |mut core| core.gone(peer))
     }
 
     /// As [`Fabric::lost`], for one life of a peer: when another process has its number by now, it is lost.
     pub fn lost_life(&self, peer: PeerId, incarnation: u32) -> Option<Error> {
-        let core = &mut *self.0.core.lock();
+        let mut core = match self.0.lock() {
+            Ok(core) => core,
+            Err(error) => return Some(error),
+        };
         core.gone(peer);
         core.engine.lost_life(peer, incarnation)
     }

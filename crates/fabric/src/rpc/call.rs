@@ -42,7 +42,7 @@ impl Fabric {
         make: impl FnOnce(u64) -> Vec<u8>,
     ) -> Result<Call> {
         let key = {
-            let ops = &mut self.0.core.lock().engine.ops;
+            let ops = &mut self.0.lock()?.engine.ops;
             ops.add(Some(to.peer), "a response", Work::Reply)
         };
         let call = Call {
@@ -163,7 +163,7 @@ impl Call {
 
 impl Drop for Call {
     fn drop(&mut self) {
-        self.fabric.0.core.lock().engine.ops.forget(self.key);
+        self.fabric.0.with(|core| core.engine.ops.forget(self.key));
     }
 }
 

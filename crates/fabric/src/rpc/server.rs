@@ -95,14 +95,17 @@ impl Server {
                 Err(error) => Some(Err(error)),
             }
         })??;
-        self.fabric.0.core.lock().flush();
+        self.fabric.0.lock()?.flush();
         Ok(())
     }
 }
 
 impl Drop for Server {
     fn drop(&mut self) {
-        let services = &mut self.fabric.0.core.lock().engine.services;
+        let Ok(mut core) = self.fabric.0.lock() else {
+            return;
+        };
+        let services = &mut core.engine.services;
         let number = self.service.number();
         if services
             .get(&number)

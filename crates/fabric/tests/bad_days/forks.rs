@@ -6,6 +6,7 @@ use samite_fabric::{
 use samite_testkit::pattern::{pattern, verify};
 use samite_testkit::{Failed, Outcome, matches_or_fail, same, units};
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Barrier};
 
 /// Messages that the parent sends afterwards: more than a ring has cells.
 const MESSAGES: u64 = 1500;
@@ -82,10 +83,8 @@ fn a_fork_does_not_speak_for_its_parent() {
                 1
             });
         };
-        let child = rustix::process::Pid::from_raw(child);
-        let ended = rustix::process::waitpid(child, rustix::process::WaitOptions::empty());
-        let ended = ended.map_err(std::io::Error::from)?;
-        same!(ended.and_then(|(_, status)| status.exit_status()), Some(0));
+        let ended = wait_for(child)?;
+        same!(ended.and_then(|status| status.exit_status()), Some(0));
         let mut bytes = vec![0; 1 << 20];
         view.bytes().read(0, &mut bytes);
         same!(bytes.iter().all(|byte| *byte == 7), true);
@@ -120,10 +119,8 @@ fn fork_and(child: impl FnOnce() -> Outcome) -> Outcome {
             std::process::exit(if ended.is_ok() { 0 } else { 1 })
         }
         fork::Fork::Parent(child) => {
-            let child = rustix::process::Pid::from_raw(child);
-            let ended = rustix::process::waitpid(child, rustix::process::WaitOptions::empty());
-            let ended = ended.map_err(std::io::Error::from)?;
-            same!(ended.and_then(|(_, status)| status.exit_status()), Some(0));
+            let ended = wait_for(child)?;
+            same!(ended.and_then(|status| status.exit_status()), Some(0));
             Ok(())
         }
     }
@@ -259,6 +256,68 @@ fn a_fork_writes_to_nobody() {
         Ok(fabric.barrier(members)?)
     };
     units(2).run("forks::a_fork_writes_to_nobody", body);
+}
+
+/// Another thread is inside the engine when this one forks: the child is refused, what it drops is nobody's, and a buffer
+/// that is lent does not come back there.
+#[test]
+fn a_fork_without_the_thread_that_had_the_engine() {
+    let fabric = Fabric::alone(Identity::by_hand("forks"), Config::default()).unwrap();
+    let me = fabric.me();
+    let (inside, out) = (Arc::new(Barrier::new(2)), Arc::new(Barrier::new(2)));
+    let handler = (inside.clone(), out.clone());
+    fabric.on(1, move |_, _| {
+        handler.0.wait();
+        handler.1.wait();
+        None
+    });
+    let held = (
+        fabric.irecv(Match::any(5), vec![0; 8]).unwrap(),
+        fabric.allocate(4096).unwrap(),
+        fabric.allocate_gated(9, 4096).unwrap(),
+    );
+    let child = |held: &mut Option<_>| -> Outcome {
+        try_everything(&fabric, me, &[me, PeerId(1)])?;
+        matches_or_fail!(fabric.isend(me, 1, vec![1]), Err(Error::Forked));
+        matches_or_fail!(fabric.irecv(Match::any(1), vec![1]), Err(Error::Forked));
+        matches_or_fail!(fabric.request(me, 1, b"asked"), Err(Error::Forked));
+        matches_or_fail!(fabric.job(), Err(Error::Forked));
+        drop(held.take());
+        Ok(())
+    };
+    let mut into = [0; 8];
+    fabric
+        .scope(|scope| -> Outcome {
+            scope.irecv(Match::any(7), &mut into)?;
+            fabric.tell(me, 1, b"")?;
+            let other = fabric.clone();
+            let other = std::thread::spawn(move || other.progress());
+            inside.wait();
+            let held = fork_with(Some(held), child)?;
+            let ended = match fork::fork().map_err(|error| Failed::new(format!("{error:?}")))? {
+                fork::Fork::Child => return Ok(()),
+                fork::Fork::Parent(child) => wait_for(child)?,
+            };
+            same!(
+                ended.and_then(|status| status.terminating_signal()),
+                Some(6)
+            );
+            out.wait();
+            other.join().map_err(|_| Failed::new("a panic"))?;
+            fabric.send(me, 5, &[5; 8])?;
+            let (posted, ..) = held.ok_or(Failed::new("the parent has it"))?;
+            same!(posted.wait()?.1, Some(vec![5; 8]));
+            Ok(fabric.send(me, 7, &[7; 8])?)
+        })
+        .unwrap();
+    assert_eq!(into, [7; 8]);
+}
+
+fn wait_for(child: i32) -> Outcome<Option<rustix::process::WaitStatus>> {
+    let child = rustix::process::Pid::from_raw(child);
+    let ended = rustix::process::waitpid(child, rustix::process::WaitOptions::empty());
+    let ended = ended.map_err(std::io::Error::from)?;
+    Ok(ended.map(|(_, status)| status))
 }
 
 /// Lends `held` to a child; the parent has it as before.

@@ -58,6 +58,25 @@ fn a_handler_that_panics_answers() {
     }
 }
 
+/// What a handler owned may use the fabric when another one takes its place.
+#[test]
+fn a_handler_is_dropped_outside() {
+    struct Tells(Fabric);
+    impl Drop for Tells {
+        fn drop(&mut self) {
+            self.0.send(self.0.me(), 7, &[]).unwrap();
+        }
+    }
+    let fabric = alone();
+    let tells = Tells(fabric.clone());
+    fabric.on(1, move |_: PeerId, _: &[u8]| {
+        let _ = &tells;
+        None
+    });
+    fabric.on(1, |_: PeerId, _: &[u8]| None);
+    assert_eq!(fabric.recv(Match::any(7), &mut []).unwrap().len, 0);
+}
+
 /// A blocking receive, and one into a buffer that dies with the panic.
 #[test]
 fn a_receive_keeps_its_buffer_through_a_panic() {

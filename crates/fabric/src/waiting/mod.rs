@@ -1,103 +1,49 @@
 //! Waiting: the one loop in which a thread makes progress until what it waits for is there.
 //!
 //! Any number of threads may wait on a fabric. One of them drives: it takes turns of the engine, spins, yields
-//! and finally sleeps on the doorbell, as [`Backoff`] says. The others sleep, each on a word of its own, and are
-//! woken when a turn has ended the operation that they wait for, or, where they wait for something else, when a
-//! turn has brought anything. When the driver has what it waited for, it wakes one of the others, which drives
-//! from then on.
+//! and finally sleeps on the doorbell, as [`Backoff`] says. The others are parked, and woken when a turn has ended
+//! the operation that they wait for, or, where they wait for something else, when a turn has brought anything.
+//! Who drives when the driver has what it waited for is decided by [`Waiters`], with the invariants E1 to E4.
 //!
 //! # Invariants
-//! C1 Whoever takes a turn that brings something, driver or not, tells the others ([`Core::turn`]). So no frame
-//!    is taken whose receiver goes on sleeping.
-//! C2 While threads are parked, one drives, or has been woken to do so. A parked thread looks again after
-//!    [`PARK`] in any case.
-//! C3 The driver sleeps without the lock. Whoever leaves work to it meanwhile rings the doorbell.
+//! C1 A thread that takes a turn which brings something, driver or not, tells the others ([`Core::turn`]), also if a
+//!    handler panics in it. So no frame is taken whose receiver goes on sleeping.
+//! C2 While threads are parked, one drives, has been woken to do so, or is in a step of [`Fabric::wait_stepping`],
+//!    after which it drives again: steps are short. [`PARK`] is a net, which no wake-up relies on.
+//! C3 The driver sleeps without the lock. A thread that leaves it work meanwhile rings the doorbell
+//!    ([`Core::leave`]).
 
 use crate::backoff::{Backoff, Rest};
 use crate::engine::Engine;
 use crate::fabric::{Core, Fabric, Shared};
-use crate::ops::{Key, Ops, Outcome};
+use crate::ops::{Key, Outcome};
 use crate::transport::Transport;
-use crate::{Bell, Error, PeerId, Result, Whom};
-use samite_mem::Guard;
-use std::thread::Thread;
+use crate::{Error, PeerId, Result, Whom};
+use samite_mem::{Guard, Waiter};
 use std::time::Duration;
 
-/// How long a thread is parked at most: deadlines, and the end of the process, are looked at so often.
-const PARK: Duration = Duration::from_millis(100);
+/// How long a thread is parked at most. Not in unit tests: a wake-up that is lost ends at the deadline there.
+const PARK: Duration = if cfg!(test) {
+    Duration::MAX
+} else {
+    Duration::from_millis(100)
+};
 /// The same for one that waits for a word of memory: nobody tells of such a store while the driver is awake.
 const PARK_FOR_WORD: Duration = Duration::from_micros(200);
 /// How often a word is looked at between two turns of the engine: a neighbour's store comes back from its line
 /// in less time than a turn takes.
 const LOOKS: u32 = 16;
 
-/// The threads that wait on a fabric.
-#[derive(Debug, Default)]
-pub(crate) struct Crew {
-    is_driven: bool,
-    /// The driver sleeps on the doorbell.
-    is_asleep: bool,
-    parked: Vec<Parked>,
-    last: u64,
-}
-
-#[derive(Debug)]
-struct Parked {
-    id: u64,
-    thread: Thread,
-    /// The operation that it waits for; `None`: it looks at everything that comes.
-    key: Option<Key>,
-}
-
-impl Crew {
-    /// Whether no thread is waiting: what arrives is for whoever takes it.
-    #[inline(always)]
-    pub(crate) fn is_empty(&self) -> bool {
-        !self.is_driven && self.parked.is_empty()
-    }
-
-    /// Wakes the parked threads that a turn may have brought something (C1). Returns whether the driver is
-    /// asleep, and so has to be woken, too.
-    #[inline(always)]
-    pub(crate) fn tell(&mut self, ops: &mut Ops) -> bool {
-        if !self.parked.is_empty() {
-            self.unpark(|parked| {
-                let op = parked.key.and_then(|key| ops.get(key));
-                op.is_none_or(|op| op.has_ended())
-            });
-        }
-        self.is_asleep
-    }
-
-    #[cold]
-    fn unpark(&mut self, mut is_told: impl FnMut(&Parked) -> bool) {
-        self.parked.retain(|parked| {
-            let is_told = is_told(parked);
-            if is_told {
-                parked.thread.unpark();
-            }
-            !is_told
-        });
-    }
-
-    /// The driver has what it waited for: another thread drives from now on (C2).
-    fn hand_over(&mut self) {
-        self.is_driven = false;
-        if let Some(next) = self.parked.pop() {
-            next.thread.unpark();
-        }
-    }
-}
-
 /// A wait of one thread, from its beginning to its end.
 pub(crate) struct Waiting<'a> {
     fabric: &'a Shared,
     backoff: Backoff,
     deadline: Duration,
+    /// The operation whose end ends the wait; `None`: the thread looks at everything that comes.
     key: Option<Key>,
     /// How long it may be parked.
     park: Duration,
-    is_driver: bool,
+    waiter: Waiter,
 }
 
 impl<'a> Waiting<'a> {
@@ -108,7 +54,7 @@ impl<'a> Waiting<'a> {
             deadline,
             key: None,
             park: PARK,
-            is_driver: false,
+            waiter: Waiter::default(),
         }
     }
 
@@ -122,12 +68,13 @@ impl<'a> Waiting<'a> {
         self.deadline = Duration::MAX;
     }
 
-    /// One turn of the engine.
+    /// One turn of the engine. What it brought is to be looked at next.
     #[inline]
     pub(crate) fn turn(&mut self, core: &mut Core) {
         if core.turn() > 0 {
             self.backoff.moved();
         }
+        core.waiters.look(&mut self.waiter);
     }
 
     /// After a turn: spins, yields or sleeps as driver, or is parked. Returns whether the deadline is over.
@@ -138,11 +85,9 @@ impl<'a> Waiting<'a> {
         core: &mut Guard<'_, Core>,
         there: &mut dyn FnMut() -> bool,
     ) -> bool {
-        if core.crew.is_driven != self.is_driver {
+        if !core.waiters.drive(&mut self.waiter) {
             return self.park(core);
         }
-        core.crew.is_driven = true;
-        self.is_driver = true;
         if core.is_wanted() {
             core.let_others();
         }
@@ -156,17 +101,25 @@ impl<'a> Waiting<'a> {
             Rest::Over => return true,
             Rest::Spin => std::hint::spin_loop(),
             Rest::Yield => transport.yield_now(),
-            Rest::Sleep { from, nap } => {
+            // Another thread may have taken what this one waits for.
+            Rest::Sleep { .. } if inner.waiters.has_news(&self.waiter) => {}
+            Rest::Sleep { from, at_most } => {
                 if let Some(sleep) = transport.announce_sleep(there) {
-                    core.crew.is_asleep = true;
-                    core.unlocked(|| sleep.sleep(nap));
-                    core.crew.is_asleep = false;
+                    core.waiters.sleep();
+                    core.unlocked(|| sleep.sleep(at_most));
+                    core.waiters.wake();
                 }
                 let now = core.transport.now();
-                self.backoff.woke(now, from + nap);
+                self.backoff.woke(now, from + at_most);
             }
         }
         false
+    }
+
+    /// Does something that may take long, while other threads use the fabric, and another one drives.
+    pub(crate) fn unlocked<R>(&mut self, core: &mut Guard<'_, Core>, f: impl FnOnce() -> R) -> R {
+        core.waiters.end(&mut self.waiter);
+        core.unlocked(f)
     }
 
     #[cold]
@@ -176,51 +129,41 @@ impl<'a> Waiting<'a> {
         if left.is_zero() {
             return true;
         }
-        let nap = left.min(self.park);
-        if core.crew.is_asleep && core.engine.is_busy() {
-            Bell::of(core, core.engine.me).nudge(); // C3
+        if core.waiters.has_news(&self.waiter) {
+            return false;
         }
-        let crew = &mut core.crew;
-        crew.last += 1;
-        let id = crew.last;
-        crew.parked.push(Parked {
-            id,
-            thread: std::thread::current(),
-            key: self.key,
-        });
-        core.unlocked(|| std::thread::park_timeout(nap));
-        core.crew.parked.retain(|parked| parked.id != id);
-        self.backoff.woke(core.transport.now(), now + nap);
+        core.leave();
+        let at_most = left.min(self.park);
+        let id = core.waiters.park(self.key);
+        core.unlocked(|| std::thread::park_timeout(at_most));
+        core.waiters.unpark(id);
+        self.backoff
+            .woke(core.transport.now(), now.saturating_add(at_most));
         false
-    }
-
-    /// Lets another thread drive, for the time in which this one does not wait.
-    fn pause(&mut self, core: &mut Core) {
-        if std::mem::take(&mut self.is_driver) {
-            core.crew.is_driven = false;
-        }
     }
 }
 
 impl Drop for Waiting<'_> {
     fn drop(&mut self) {
-        if self.is_driver {
-            self.fabric.core.lock().crew.hand_over();
+        if self.waiter.has_rested() {
+            let waiter = &mut self.waiter;
+            self.fabric.with(|core| core.waiters.end(waiter));
         }
     }
 }
 
 /// What a wait is for, and whom it depends on.
 pub(crate) struct Wait<'a> {
-    pub(crate) deadline: Duration,
+    deadline: Duration,
     /// For messages.
-    pub(crate) what: &'static str,
+    what: &'static str,
     /// Whom a timeout names.
-    pub(crate) whom: Whom,
+    whom: Whom,
     /// If one of them is lost, the wait ends; `None`: the condition itself looks at that.
-    pub(crate) members: Option<&'a [PeerId]>,
-    /// The operation whose end ends the wait.
-    pub(crate) key: Option<Key>,
+    members: Option<&'a [PeerId]>,
+    /// As in [`Waiting`].
+    key: Option<Key>,
+    park: Duration,
 }
 
 /// What ends a wait.
@@ -236,16 +179,18 @@ trait Condition {
     fn is_there(&mut self) -> bool {
         false
     }
+    /// What that has found, for the caller before anything else happens.
+    fn found(&mut self) -> Option<Self::Value> {
+        None
+    }
 }
 
 /// Of the engine's state.
-struct OfEngine<F>(F);
-
-impl<T, F: FnMut(&mut Engine) -> Option<T>> Condition for OfEngine<F> {
+impl<T, F: FnMut(&mut Engine) -> Option<T>> Condition for F {
     type Value = T;
     #[inline(always)]
     fn look(&mut self, core: &mut Guard<'_, Core>, _: &mut Waiting<'_>) -> Option<T> {
-        (self.0)(&mut core.engine)
+        self(&mut core.engine)
     }
 }
 
@@ -261,7 +206,7 @@ impl<T> Condition for OfWords<'_, T> {
     fn look(&mut self, core: &mut Guard<'_, Core>, _: &mut Waiting<'_>) -> Option<T> {
         let looks = if core.transport.crowded() { 1 } else { LOOKS };
         for _ in 0..looks {
-            if let Some(value) = self.found.take().or_else(&mut self.done) {
+            if let Some(value) = (self.done)() {
                 return Some(value);
             }
             std::hint::spin_loop();
@@ -272,6 +217,9 @@ impl<T> Condition for OfWords<'_, T> {
         self.found = (self.done)();
         self.found.is_some()
     }
+    fn found(&mut self) -> Option<T> {
+        self.found.take()
+    }
 }
 
 /// Of something that the caller moves on itself, without the lock.
@@ -280,7 +228,7 @@ struct OfSteps<S, T>(S, T);
 impl<V, S: FnMut() -> Option<V>, T: FnMut() -> bool> Condition for OfSteps<S, T> {
     type Value = V;
     fn look(&mut self, core: &mut Guard<'_, Core>, waiting: &mut Waiting<'_>) -> Option<V> {
-        waiting.pause(core);
+        core.waiters.step_out(&mut waiting.waiter);
         core.unlocked(&mut self.0)
     }
     fn is_there(&mut self) -> bool {
@@ -309,21 +257,14 @@ impl Fabric {
         whom: Whom,
         done: impl FnMut(&mut Engine) -> Option<T>,
     ) -> Result<T> {
-        let wait = Wait {
-            deadline,
-            what,
-            whom,
-            members: None,
-            key: None,
-        };
-        self.wait_for(&wait, PARK, OfEngine(done))
+        self.wait_for(&Wait::of_engine(deadline, what, whom, None), done)
     }
 
     /// Waits for an operation and takes its result.
     #[inline]
     pub(crate) fn wait_op(&self, key: Key) -> Result<Outcome> {
         let (whom, what) = {
-            let mut core = self.0.core.lock();
+            let mut core = self.0.lock()?;
             if let Some(done) = core.engine.ops.take(key) {
                 return done;
             }
@@ -332,22 +273,14 @@ impl Fabric {
                 None => return Err(Error::Cancelled),
             }
         };
-        let wait = Wait {
-            deadline: self.deadline(),
-            what,
-            whom: whom.map_or(Whom::Any, Whom::Peer),
-            members: None,
-            key: Some(key),
-        };
-        self.wait_for(
-            &wait,
-            PARK,
-            OfEngine(|engine: &mut Engine| engine.ops.take(key)),
-        )?
+        let whom = whom.map_or(Whom::Any, Whom::Peer);
+        let wait = Wait::of_engine(self.deadline(), what, whom, Some(key));
+        self.wait_for(&wait, |engine: &mut Engine| engine.ops.take(key))?
     }
 
     /// Waits until `done` answers. It depends on `whom`: when one of them is lost, and `done` still has
-    /// no answer then, the wait ends with [`Error::PeerLost`]. `done` must not use the fabric.
+    /// no answer then, the wait ends with [`Error::PeerLost`]. `done` must not use the fabric, nor wait for a thread
+    /// that does: no other one can meanwhile ([`Fabric::on`]).
     ///
     /// # Errors
     /// [`Error::PeerLost`]; [`Error::Timeout`], which names the first of `whom`.
@@ -371,12 +304,13 @@ impl Fabric {
         done: &mut dyn FnMut() -> Option<T>,
     ) -> Result<T> {
         let words = OfWords { done, found: None };
-        self.wait_for(&Wait::of(self.deadline(), what, whom), PARK_FOR_WORD, words)
+        self.wait_for(&Wait::of_words(self.deadline(), what, whom), words)
     }
 
-    /// As [`Fabric::wait_until`], for whoever has operations of its own to move on meanwhile: `step` is
-    /// called once per turn, and once more when one of `whom` is lost, and may use the fabric. `there` is asked
-    /// once more before a sleep, where news come without a frame; it must not use the fabric.
+    /// As [`Fabric::wait_until`], for a caller that has operations of its own to move on meanwhile: `step` is
+    /// called once per turn, and once more when one of `whom` is lost, and may use the fabric. It is short: other
+    /// threads that wait may have to wait for its end. `there` is asked once more before a sleep, where news come
+    /// without a frame; it must not use the fabric, as the condition of [`Fabric::wait_until`].
     pub fn wait_stepping<T>(
         &self,
         what: &'static str,
@@ -396,19 +330,14 @@ impl Fabric {
         step: impl FnMut() -> Option<T>,
         there: impl FnMut() -> bool,
     ) -> Result<T> {
-        let wait = Wait::of(deadline, what, whom);
-        self.wait_for(&wait, PARK_FOR_WORD, OfSteps(step, there))
+        let wait = Wait::of_words(deadline, what, whom);
+        self.wait_for(&wait, OfSteps(step, there))
     }
 
-    fn wait_for<C: Condition>(
-        &self,
-        wait: &Wait<'_>,
-        park: Duration,
-        mut condition: C,
-    ) -> Result<C::Value> {
+    fn wait_for<C: Condition>(&self, wait: &Wait<'_>, mut condition: C) -> Result<C::Value> {
         let mut waiting = Waiting::new(&self.0, wait.deadline);
-        (waiting.key, waiting.park) = (wait.key, park);
-        let mut core = self.0.core.lock();
+        (waiting.key, waiting.park) = (wait.key, wait.park);
+        let mut core = self.0.lock()?;
         let core = &mut core;
         let mut changes = None;
         if let Some(value) = condition.look(core, &mut waiting) {
@@ -436,6 +365,9 @@ impl Fabric {
                     after: wait.deadline,
                 });
             }
+            if let Some(value) = condition.found() {
+                return Ok(value);
+            }
         }
     }
 
@@ -450,13 +382,26 @@ impl Fabric {
 }
 
 impl<'a> Wait<'a> {
-    fn of(deadline: Duration, what: &'static str, members: &'a [PeerId]) -> Self {
+    fn of_engine(deadline: Duration, what: &'static str, whom: Whom, key: Option<Key>) -> Self {
         Wait {
             deadline,
             what,
-            whom: members.first().map_or(Whom::Any, |peer| Whom::Peer(*peer)),
+            whom,
+            members: None,
+            key,
+            park: PARK,
+        }
+    }
+
+    fn of_words(deadline: Duration, what: &'static str, members: &'a [PeerId]) -> Self {
+        let whom = members.first().map_or(Whom::Any, |peer| Whom::Peer(*peer));
+        Wait {
             members: Some(members),
-            key: None,
+            park: PARK_FOR_WORD,
+            ..Wait::of_engine(deadline, what, whom, None)
         }
     }
 }
+
+#[cfg(test)]
+mod tests;
