@@ -40,6 +40,21 @@ fn piece_of(key: SegmentKey, op: Key, at: u64, bytes: u64) -> Piece {
     }
 }
 
+/// An operation whose frames are being posted. If that ends early, by an error or a panic in a handler, nobody waits
+/// for it: what was asked for already is answered to nobody.
+struct Asking<'a> {
+    fabric: &'a Fabric,
+    request: Option<Key>,
+}
+
+impl Drop for Asking<'_> {
+    fn drop(&mut self) {
+        if let Some(request) = self.request {
+            self.fabric.0.with(|core| core.engine.ops.forget(request));
+        }
+    }
+}
+
 impl Fabric {
     /// Waits until one more active message may be on its way to a peer, which fetches it if it is long; posts it
     /// then.
@@ -109,7 +124,7 @@ impl Fabric {
         };
         let posted =
             self.meeting(|| self.wait_within(deadline, what, Whom::Peer(to), &mut posted)?)?;
-        self.0.core.lock().flush();
+        self.0.lock()?.flush();
         Ok(posted)
     }
 
@@ -136,15 +151,18 @@ impl Fabric {
         mut post: impl FnMut(&mut Engine, Key, usize),
     ) -> Result<Key> {
         let mut work = Some(work);
-        let mut request = None;
+        let mut asking = Asking {
+            fabric: self,
+            request: None,
+        };
         for frame in 0..frames {
             let may = |engine: &mut Engine| {
                 self.lives(engine, key)?;
                 Ok(has_credit(engine, key.peer))
             };
-            let posted = self.with_credit(self.deadline(), key.peer, may, |engine| {
+            let is_open = self.with_credit(self.deadline(), key.peer, may, |engine| {
                 let ops = &mut engine.ops;
-                let request = *request.get_or_insert_with(|| {
+                let request = *asking.request.get_or_insert_with(|| {
                     ops.add(Some(key.peer), what, work.take().unwrap_or(Work::None))
                 });
                 let is_open = ops.get(request).is_some_and(|op| !op.has_ended());
@@ -152,20 +170,12 @@ impl Fabric {
                     post(engine, request, frame);
                 }
                 is_open
-            });
-            match (posted, request) {
-                (Ok(true), _) => {}
-                (Ok(false), Some(request)) => return Ok(request),
-                (Ok(false), None) => return Err(Error::Cancelled),
-                (Err(error), request) => {
-                    // What was asked for already is answered to nobody.
-                    let ops = &mut self.0.core.lock().engine.ops;
-                    request.into_iter().for_each(|request| ops.forget(request));
-                    return Err(error);
-                }
+            })?;
+            if !is_open {
+                break;
             }
         }
-        request.ok_or(Error::Cancelled)
+        asking.request.take().ok_or(Error::Cancelled)
     }
 
     /// Puts bytes into a range that was checked. They are copied, or have left, when it returns.
@@ -194,7 +204,7 @@ impl Fabric {
 
     /// Asks the owner of a segment for its remote key; `None` where there is no credit for that now.
     pub(crate) fn ask_remote_key(&self, key: SegmentKey) -> Option<Handle<Vec<u8>>> {
-        let core = &mut *self.0.core.lock();
+        let core = &mut *self.0.lock().ok()?;
         let engine = &mut core.engine;
         if self.lives(engine, key).is_err() || !engine.has_credit(key.peer) {
             return None;
@@ -268,7 +278,7 @@ impl Fabric {
         op: (Atomic, Width),
         operands: (u64, u64),
     ) -> Result<Option<Handle<u64>>> {
-        let core = &mut *self.0.core.lock();
+        let core = &mut *self.0.lock()?;
         let engine = &mut core.engine;
         self.lives(engine, key)?;
         if !engine.may_do_atomic(key.peer) {
@@ -304,7 +314,7 @@ impl Fabric {
         op: (Atomic, Width),
         updates: &[WordUpdate],
     ) -> Result<Handle<u64>> {
-        let of_frame = self.0.core.lock().engine.updates_of_frame(key.peer);
+        let of_frame = self.0.lock()?.engine.updates_of_frame(key.peer);
         let frames = updates.len().div_ceil(of_frame);
         let work = Work::Answer {
             left: frames as u64,
@@ -325,7 +335,7 @@ impl Fabric {
         offsets: &[u64],
         into: WriteBuf,
     ) -> Result<Handle<T>> {
-        let of_frame = self.0.core.lock().engine.elements_of_frame(key.peer, size);
+        let of_frame = self.0.lock()?.engine.elements_of_frame(key.peer, size);
         let each = of_frame.unwrap_or(1);
         let frames = offsets.len().div_ceil(each);
         let work = Work::Get { buf: into, got: 0 };

@@ -7,7 +7,7 @@ use samite_fabric::transport::sim::Scenario;
 use samite_fabric::{Atomic, Error, Fabric, Match, PeerId, Width, wait_all};
 use samite_testkit::contract::{Case, active, onesided, order, sizes, waiting};
 use samite_testkit::pattern::{pattern, verify};
-use samite_testkit::{Failed, Outcome, check, same, seeds};
+use samite_testkit::{Failed, Outcome, check, same, seeds, two_nodes};
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
@@ -243,6 +243,41 @@ fn what_overtook_a_panic_comes_after_it() {
         let ended = Scenario::new(seed, 2).unordered().run(body);
         for (unit, end) in ended.into_iter().enumerate() {
             end.unwrap_or_else(|why| panic!("seed {seed}, unit {unit}: {why}"));
+        }
+    }
+}
+
+/// A handler panics while a get waits for room between its pieces: the caller that catches that has its buffer again.
+#[test]
+fn a_panic_in_the_middle_of_a_get() {
+    const BYTES: usize = 3 << 20;
+    for seed in seeds(0..10) {
+        let ended = two_nodes(seed, 2).run(|fabric| -> Outcome {
+            let members = fabric.job()?;
+            let segment = fabric.allocate(BYTES as u64)?;
+            fabric.barrier(&members)?;
+            let other = members[usize::from(members[0] == fabric.me())];
+            let key = fabric.look_up(other, segment.key().segment)?;
+            let remote = fabric.attach(key.ok_or(Failed::new("no such segment"))?)?;
+            // The remote key is here when two answers are.
+            remote.get(0, &mut [0; 8])?;
+            remote.get(0, &mut [0; 8])?;
+            let mut calls = 0;
+            fabric.on(1, move |_, _| {
+                calls += 1;
+                assert!(calls > 1, "a handler");
+                None
+            });
+            let mut into = vec![1; BYTES];
+            fabric.tell(fabric.me(), 1, b"")?;
+            let ended = catch_unwind(AssertUnwindSafe(|| remote.get(0, &mut into)));
+            check!(ended.is_err(), "the panic is told");
+            remote.get(0, &mut into)?;
+            check!(into.iter().all(|byte| *byte == 0), "bytes of the segment");
+            Ok(fabric.barrier(&members)?)
+        });
+        for end in ended {
+            end.unwrap_or_else(|why| panic!("seed {seed}: {why}"));
         }
     }
 }
