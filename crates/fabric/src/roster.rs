@@ -9,7 +9,8 @@
 use crate::engine::Engine;
 use crate::fabric::Fabric;
 use crate::node::agent::{Roster, Wanted, client};
-use crate::{Error, Identity, PeerId, PeerInfo, Result, Whom};
+use crate::transport::Transport;
+use crate::{Error, Identity, PeerId, PeerInfo, Result, Waited, Whom};
 use std::time::Duration;
 
 /// An answer takes the agent far less, however short the deadline of what is waited for.
@@ -49,34 +50,44 @@ impl Fabric {
     }
 
     fn meet(&self, what: &'static str, wanted: &Wanted) -> Result<Vec<PeerId>> {
-        let mut asked = None;
-        let found = self.wait(what, Whom::Any, |engine| {
-            if let Some(living) = living(engine, self.identity(), wanted) {
-                return Some(Ok(living));
-            }
-            let news = self.domain().map(|_| self.0.node.layout.peers.roster());
-            if news == asked {
-                return None;
-            }
-            asked = news;
-            self.ask(wanted).transpose()
-        });
-        let found = match found {
-            Err(Error::Timeout { after, .. }) if self.domain().is_some() => {
-                return Err(self.absent(wanted, after));
-            }
-            found => found??,
-        };
+        let found = self.met(what, wanted)?;
         // Whoever of this node the agent spoke of is in the table, unless it has gone already.
         self.progress();
-        let mut core = self.0.core.lock();
-        let of_node = found
-            .iter()
-            .filter(|(peer, _)| peer.node() == self.me().node());
-        for &(peer, incarnation) in of_node {
-            core.engine.has_been(peer, incarnation)?;
-        }
+        let mut core = self.0.lock()?;
+        let mut of_node = (found.iter()).filter(|(peer, _)| peer.node() == self.me().node());
+        let been = of_node.try_for_each(|(peer, life)| core.engine.has_been(*peer, *life));
+        // Operations of other threads may have ended by that.
+        core.tell();
+        been?;
         Ok(found.into_iter().map(|(peer, _)| peer).collect())
+    }
+
+    /// Their numbers and incarnations once all have joined. The agent is asked between two waits: it may take its time,
+    /// and other threads use the fabric meanwhile.
+    fn met(&self, what: &'static str, wanted: &Wanted) -> Result<Vec<(PeerId, u32)>> {
+        let (deadline, mut waited) = (self.deadline(), Waited::default());
+        let mut asked = None;
+        loop {
+            waited.look(self.0.lock()?.transport.now(), deadline);
+            let left = deadline.saturating_sub(waited.so_far());
+            let seen = self.wait_within(left, what, Whom::Any, |engine| {
+                let living = living(engine, self.identity(), wanted);
+                let news = self.domain().map(|_| self.0.node.layout.peers.roster());
+                let is_new = news != std::mem::replace(&mut asked, news);
+                living.map(Some).or(is_new.then_some(None))
+            });
+            let found = match seen {
+                Ok(Some(living)) => Some(living),
+                Ok(None) => self.ask(wanted)?,
+                Err(Error::Timeout { .. }) if self.domain().is_some() => {
+                    return Err(self.absent(wanted, deadline));
+                }
+                Err(error) => return Err(error),
+            };
+            if let Some(found) = found {
+                return Ok(found);
+            }
+        }
     }
 
     /// What the agent knows of them: their numbers once they have all joined.
@@ -97,7 +108,7 @@ impl Fabric {
         client::roster(domain, self.identity(), wanted, self.deadline().max(ANSWER))
     }
 
-    /// Who has not come by the deadline.
+    /// The error that names those that have not come by the deadline.
     fn absent(&self, wanted: &Wanted, after: Duration) -> Error {
         let names = match self.roster(wanted) {
             Ok(Roster::Missing(names)) => names.join(", "),

@@ -3,7 +3,10 @@
 
 use samite_fabric::{Error, Fabric, Match, PeerId, Whom};
 use samite_testkit::pattern::{pattern, verify};
-use samite_testkit::{Outcome, Unit, Who, check, matches_or_fail, pause, point, same, units};
+use samite_testkit::{
+    Failed, Outcome, Unit, Who, check, matches_or_fail, pause, point, same, units,
+};
+use std::sync::Barrier;
 use std::time::Duration;
 
 /// Every kind of wait names the stopped peer; the messages of before and after arrive.
@@ -116,6 +119,53 @@ fn a_stopped_agent_delays_and_loses_nothing() {
             cast.go_on(Who::Agent);
         },
     );
+}
+
+/// A thread that asks the agent, which is stopped, has nobody wait but itself.
+#[test]
+fn a_stopped_agent_stops_who_asks_it() {
+    let body = |unit: &Unit| -> Outcome {
+        if unit.rank == 1 {
+            pause("born");
+        }
+        let fabric = &unit.join()?;
+        if unit.rank == 1 {
+            same!(fabric.job()?.len(), 2);
+            return Ok(());
+        }
+        let talk = || -> Outcome {
+            fabric.send(fabric.me(), 1, &[1; 8])?;
+            fabric.recv(Match::any(1), &mut [0; 8])?;
+            Ok(())
+        };
+        talk()?;
+        pause("joined");
+        let both = &Barrier::new(2);
+        std::thread::scope(|threads| {
+            let asks = threads.spawn(move || {
+                both.wait();
+                fabric.job()
+            });
+            both.wait();
+            for _ in 0..10_000 {
+                talk()?;
+            }
+            point("talked");
+            let job = asks.join().map_err(|_| Failed::new("a panic"))?;
+            same!(job?.len(), 2);
+            Ok(())
+        })
+    };
+    let units = units(2).config(|config| config.deadline = Duration::from_secs(1000));
+    units.conduct_bare("stopped::a_stopped_agent_stops_who_asks_it", body, |cast| {
+        cast.wait_point(Who::Unit(0), "joined");
+        cast.wait_point(Who::Unit(1), "born");
+        cast.stop(Who::Agent);
+        cast.release(Who::Unit(0));
+        cast.wait_point(Who::Unit(0), "talked");
+        cast.go_on(Who::Agent);
+        cast.release(Who::Unit(1));
+    });
 }
 
 /// A process is stopped and continued again and again while it waits for the agent to take it in, as under a debugger.
