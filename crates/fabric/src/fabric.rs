@@ -286,7 +286,7 @@ impl Fabric {
     /// one. Local.
     pub fn caps_to(&self, peer: PeerId) -> Caps {
         let Ok(mut core) = self.0.lock() else {
-            return Caps::NONE;
+            return Caps::default();
         };
         core.gone(peer);
         core.engine.caps(peer)

@@ -343,14 +343,19 @@ impl Owned {
         &mut self.exclusive
     }
 
-    /// A segment of another generation in the same memory, open, with the bytes as they are: who has a key of
-    /// the last one does not get in.
+    /// A segment of another generation in the same memory, open, with the bytes as they are: keys of the last
+    /// one do not fit any more.
     pub fn renew(self) -> Result<Gated> {
-        let Owned { exclusive, gated } = self;
-        let (fabric, key) = (gated.fabric.clone(), gated.key);
-        // Without its block it only gives its number back, for the moment.
-        drop(gated);
-        fabric.offer(key.segment, exclusive.renew())
+        let Owned {
+            exclusive,
+            mut gated,
+        } = self;
+        // The number stays this segment's all the time: another thread may be looking for one.
+        let block = exclusive.renew();
+        gated.key.generation = block.generation();
+        gated.block = Some(block);
+        gated.let_in()?;
+        Ok(gated)
     }
 
     /// Lets others in again, to write or only to read.
@@ -412,6 +417,25 @@ mod tests {
             .get(7, &mut found)
             .unwrap();
         assert_eq!(found, [1]);
+    }
+
+    /// No other thread gets the number while there are none of the two segments.
+    #[test]
+    fn a_number_is_kept_while_its_memory_is_used_again() {
+        let fabric = Fabric::alone(Identity::by_hand("kept"), Config::default()).unwrap();
+        let mut gated = fabric.allocate_gated(0, 4096).unwrap();
+        std::thread::scope(|scope| {
+            let renews = scope.spawn(|| {
+                for _ in 0..2000 {
+                    gated.shut();
+                    gated = gated.own().unwrap().renew().unwrap();
+                }
+            });
+            while !renews.is_finished() {
+                let other = fabric.allocate(4096).unwrap();
+                assert_ne!(other.key().segment, 0);
+            }
+        });
     }
 
     #[test]
