@@ -17,7 +17,7 @@
 use crate::engine::{Access, Offered};
 use crate::fabric::Fabric;
 use crate::node::segment_id;
-use crate::segment::{Segment, is_of, not_now, refused};
+use crate::segment::{Reserved, Segment, is_of, not_now, refused};
 use crate::{Error, PeerId, Result, SegmentKey};
 use bytemuck::Pod;
 use samite_mem::SharedBytes;
@@ -163,19 +163,12 @@ impl Growing {
 
     /// The segment, open, with all of its memory. `segment`: a number that is not in use.
     pub fn gate(self, segment: u32) -> Result<Gated> {
-        self.gate_as(Some(segment))
+        let number = self.fabric.take_number(Some(segment))?;
+        self.gate_as(number)
     }
 
-    /// As [`Growing::gate`], with any number if none is given.
-    pub(crate) fn gate_as(self, segment: Option<u32>) -> Result<Gated> {
-        let (segment, slot) = self.fabric.reserve(segment)?;
-        match LeasedBlock::new(self.memory, slot) {
-            Ok(block) => self.fabric.offer(segment, block),
-            Err(error) => {
-                self.fabric.withdraw(segment);
-                Err(error.into())
-            }
-        }
+    pub(crate) fn gate_as(self, number: Reserved) -> Result<Gated> {
+        number.offer(|entry| Ok(LeasedBlock::new(self.memory, entry)?))
     }
 }
 

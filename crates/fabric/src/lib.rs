@@ -89,7 +89,7 @@ pub use proto::rma_over_am::{Atomic, Served, Width};
 pub use remote::Remote;
 pub use samite_mem::ErrorCode;
 pub use scope::Scope;
-pub use segment::{Segment, SegmentKey};
+pub use segment::{Reserved, Segment, SegmentKey};
 pub use view::View;
 pub use watch::Bell;
 

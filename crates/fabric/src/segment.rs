@@ -72,11 +72,58 @@ pub struct Segment {
     gated: Gated,
 }
 
+/// The number of a segment to come: no other thread gets it. Given back when dropped.
+#[derive(Debug)]
+pub struct Reserved {
+    /// `None`: the segment has the number.
+    fabric: Option<Fabric>,
+    segment: u32,
+    entry: OwnEntry,
+}
+
+impl Reserved {
+    /// Allocates the segment, zeroed and open. Local.
+    pub fn allocate(self, bytes: u64) -> Result<Gated> {
+        let memory = self.fabric.as_ref().map(|fabric| fabric.grow_gated(bytes));
+        memory.ok_or_else(no_number)??.gate_as(self)
+    }
+
+    /// As [`Fabric::register`], with this number.
+    pub fn register<T: Pod + Send>(self, elements: Vec<T>) -> Result<Segment> {
+        let adopt = |entry| Ok(LeasedBlock::adopt(elements, entry));
+        self.offer(adopt)?.ungated()
+    }
+
+    /// The segment, with its memory.
+    pub(crate) fn offer(
+        mut self,
+        block: impl FnOnce(OwnEntry) -> Result<LeasedBlock>,
+    ) -> Result<Gated> {
+        let block = block(self.entry.clone())?;
+        let fabric = self.fabric.take().ok_or_else(no_number)?;
+        fabric.offer(self.segment, block)
+    }
+}
+
+impl Drop for Reserved {
+    fn drop(&mut self) {
+        if let Some(fabric) = self.fabric.take() {
+            fabric.withdraw(self.segment);
+        }
+    }
+}
+
 impl Fabric {
     /// Allocates a zeroed segment of shared memory. Local. Errors: [`Error::Budget`] with everything
     /// else untouched.
     pub fn allocate(&self, bytes: u64) -> Result<Segment> {
-        self.grow_gated(bytes)?.gate_as(None)?.ungated()
+        let memory = self.grow_gated(bytes)?;
+        memory.gate_as(self.take_number(None)?)?.ungated()
+    }
+
+    /// Reserves a number for a segment to come, so that several peers can agree on it. `None` if it is in use here.
+    pub fn reserve(&self, segment: u32) -> Option<Reserved> {
+        self.take_number(Some(segment)).ok()
     }
 
     /// As [`Fabric::allocate`], with a number that is not in use ([`Fabric::free_segments`]): several
@@ -88,22 +135,12 @@ impl Fabric {
     /// Makes private memory of this process a segment: peers reach it through the kernel or by
     /// messages. From now on it is read and written through the segment.
     pub fn register<T: Pod + Send>(&self, elements: Vec<T>) -> Result<Segment> {
-        self.register_at(None, elements)
+        self.take_number(None)?.register(elements)
     }
 
     /// As [`Fabric::register`], with a number that is not in use.
     pub fn register_as<T: Pod + Send>(&self, segment: u32, elements: Vec<T>) -> Result<Segment> {
-        self.register_at(Some(segment), elements)
-    }
-
-    fn register_at<T: Pod + Send>(
-        &self,
-        segment: Option<u32>,
-        elements: Vec<T>,
-    ) -> Result<Segment> {
-        let (segment, slot) = self.reserve(segment)?;
-        self.offer(segment, LeasedBlock::adopt(elements, slot))?
-            .ungated()
+        self.take_number(Some(segment))?.register(elements)
     }
 
     /// Which numbers of segments are not in use here: one bit each, the lowest first.
@@ -144,9 +181,8 @@ impl Fabric {
         }))
     }
 
-    /// Takes a number that is not in use, this one or any, with its entry, for a segment to come. No other thread
-    /// gets it before it is [withdrawn](Self::withdraw).
-    pub(crate) fn reserve(&self, segment: Option<u32>) -> Result<(u32, OwnEntry)> {
+    /// Takes a number that is not in use, this one or any, with its entry.
+    pub(crate) fn take_number(&self, segment: Option<u32>) -> Result<Reserved> {
         self.sweep();
         let offered = &mut self.0.lock()?.engine.offered;
         let is_free = |segment: &u32| !offered.contains_key(segment);
@@ -157,15 +193,19 @@ impl Fabric {
         };
         let segment = found.ok_or_else(no_number)?;
         let node = &self.0.node;
-        let slot = node.layout.own_entry(node.me, segment, &node.holder);
-        let slot = slot.ok_or_else(no_number)?;
+        let entry = node.layout.own_entry(node.me, segment, &node.holder);
+        let entry = entry.ok_or_else(no_number)?;
         let reserved = Offered {
             generation: 0,
             bytes: Access::Withdrawn(0),
             registered: None,
         };
         offered.insert(segment, reserved);
-        Ok((segment, slot))
+        Ok(Reserved {
+            fabric: Some(self.clone()),
+            segment,
+            entry,
+        })
     }
 
     /// Takes a number back.
@@ -368,12 +408,12 @@ mod tests {
     fn a_reserved_number_is_not_found() {
         let ended = Scenario::new(1, 4).on_nodes(2).run(|fabric| -> Result<_> {
             let members = fabric.job()?;
-            let (segment, _entry) = fabric.reserve(Some(5))?;
+            let reserved = fabric.reserve(5);
             fabric.barrier(&members)?;
-            let found = members.iter().map(|peer| fabric.look_up(*peer, segment));
+            let found = members.iter().map(|peer| fabric.look_up(*peer, 5));
             let found: Result<Vec<_>> = found.collect();
             fabric.barrier(&members)?;
-            fabric.withdraw(segment);
+            drop(reserved);
             found
         });
         for end in ended {

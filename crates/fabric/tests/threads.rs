@@ -2,7 +2,7 @@
 
 use samite_fabric::{
     Bell, Error, Fabric, Gated, Growing, Handle, Layer, Match, Owned, PeerId, Received, Remote,
-    Segment, Sent, View,
+    Reserved, Segment, Sent, View,
 };
 use samite_testkit::pattern::{pattern, verify};
 use samite_testkit::{Failed, MESSAGES_ONLY, Outcome, check, full_name, same, units};
@@ -16,7 +16,17 @@ const ECHO: u16 = 1;
 fn everything_goes_to_any_thread() {
     fn goes<T: Send + Sync>() {}
     goes::<Fabric>();
-    goes::<(Segment, Remote, Gated, Growing, Owned, Layer, View, Bell)>();
+    goes::<(
+        Segment,
+        Reserved,
+        Remote,
+        Gated,
+        Growing,
+        Owned,
+        Layer,
+        View,
+        Bell,
+    )>();
     goes::<(Handle<Sent>, Handle<Received>, Handle<Vec<u8>>, Handle<u64>)>();
 }
 
