@@ -5,6 +5,7 @@ use anyhow::{Context, Result, anyhow};
 use samite::{Fabric, Match, PeerId, Remote, SegmentKey};
 use std::hint::black_box;
 use std::sync::Barrier;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 const TAG: u64 = 77;
@@ -54,9 +55,10 @@ pub(super) fn run(
 fn puts(remote: &Remote, threads: u64, (iters, warmup): (u64, u64)) -> Result<f64> {
     let together = Barrier::new(threads as usize);
     let thread = |index: u64| -> Result<Duration> {
-        pin(index as u32)?;
-        put_words(remote, index * APART, warmup * PUTS)?;
+        let warm = pin(index as u32).and_then(|()| put_words(remote, index * APART, warmup * PUTS));
+        // Also with an error: the others wait for all.
         together.wait();
+        warm?;
         let start = Instant::now();
         put_words(remote, index * APART, iters * PUTS)?;
         Ok(start.elapsed())
@@ -77,21 +79,31 @@ fn put_words(remote: &Remote, offset: u64, times: u64) -> Result<()> {
 /// The sum of the round trips, which the threads make in turn.
 fn turns(fabric: &Fabric, other: PeerId, threads: u64, (iters, warmup): (u64, u64)) -> Result<f64> {
     let next = Barrier::new(threads as usize);
+    let has_failed = AtomicBool::new(false);
+    let turn = |round: u64| -> Result<Duration> {
+        let start = Instant::now();
+        fabric.send(other, TAG, &round.to_le_bytes())?;
+        fabric.recv(Match::from(other, TAG), &mut [0; 8])?;
+        Ok(start.elapsed())
+    };
     let thread = |index: u64| -> Result<Duration> {
-        let mut elapsed = Duration::ZERO;
+        let mut elapsed = Ok(Duration::ZERO);
         for round in 0..iters + warmup {
+            // Also after an error: the others wait for all.
             next.wait();
-            if round % threads != index {
+            if round % threads != index || has_failed.load(Ordering::Relaxed) {
                 continue;
             }
-            let start = Instant::now();
-            fabric.send(other, TAG, &round.to_le_bytes())?;
-            fabric.recv(Match::from(other, TAG), &mut [0; 8])?;
-            if round >= warmup {
-                elapsed += start.elapsed();
+            match turn(round) {
+                Ok(took) if round >= warmup => elapsed = elapsed.map(|so_far| so_far + took),
+                Ok(_) => {}
+                Err(error) => {
+                    has_failed.store(true, Ordering::Relaxed);
+                    elapsed = Err(error);
+                }
             }
         }
-        Ok(elapsed)
+        elapsed
     };
     let elapsed = in_threads(threads, thread)?;
     Ok(elapsed.into_iter().sum::<Duration>().as_secs_f64())
