@@ -32,6 +32,9 @@
 //! M2 Shared bytes are read and written by atomics or by copies of plain bytes (`u8` has no invalid
 //!    value); a copy that races with another process yields unspecified bytes, never a reference. The
 //!    one exception is a [`lease`] in a mode which proves that nobody else writes.
+//!    Copies of two threads of this process that race are outside of what Rust defines. Relied on is that
+//!    a `ptr::copy` of bytes behind a raw pointer is compiled to a `memcpy`, or to loads and stores, and
+//!    that nothing is concluded from it: a copy by atomics would take several times as long.
 //! M3 The memfd is sealed against shrinking before its descriptor leaves the process, so that no page
 //!    of a mapping can vanish (no `SIGBUS`); pages are allocated before they are handed out.
 //!    A fork has no part of what its parent shares: writable mappings are private zeroes there.
