@@ -63,30 +63,31 @@ impl<T: Elem, const D: usize, P: OwnMut> Array<T, D, P> {
 
     /// Changes own elements: `by(index of the first, elements, offset of the first)`.
     fn change(&mut self, mut by: impl FnMut([u64; D], &mut [T], u64)) -> Result<()> {
-        P::settle(self.team())?;
-        let edited = self.edit(|run, elements| by(run.index, elements, run.offset));
-        edited.map_err(|error| P::refuse(self.team(), error))?;
-        P::settle(self.team())
+        let team = self.team().clone();
+        P::settled(&team, || {
+            self.edit(|run, elements| by(run.index, elements, run.offset))
+        })
     }
 }
 
 impl<T: Elem, const D: usize, P: Own> Array<T, D, P> {
     /// Calls `see(index, element)` for this unit's elements, in the order of its memory. Collective.
     pub fn for_each(&self, mut see: impl FnMut([u64; D], T)) -> Result<()> {
-        P::settle(self.team())?;
-        self.see(|run, elements| {
-            let mut index = run.index;
-            for element in elements {
-                see(index, *element);
-                step(&mut index);
-            }
-        })?;
-        P::settle(self.team())
+        P::settled(self.team(), || {
+            self.see(|run, elements| {
+                let mut index = run.index;
+                for element in elements {
+                    see(index, *element);
+                    step(&mut index);
+                }
+            })
+        })
     }
 
     /// Folds all elements into one by `of`, which is associative and commutative; the same at every member.
     /// `None` for an array without elements. Collective.
     pub fn reduce(&self, mut of: impl FnMut(T, T) -> T) -> Result<Option<T>> {
+        let _turn = self.team().0.long_turn()?;
         let mut own = None;
         self.for_each(|_, element| {
             own = Some(own.map_or(element, |so_far| of(so_far, element)));
@@ -123,6 +124,7 @@ impl<T: Elem, const D: usize, P: Own> Array<T, D, P> {
             Some(Ordering::Equal) => new.1 < old.1,
             order => order == Some(wanted),
         };
+        let _turn = self.team().0.long_turn()?;
         let mut own: Option<(T, u64)> = None;
         self.places(|element, place| {
             let new = (element, place);
@@ -143,6 +145,7 @@ impl<T: Elem, const D: usize, P: Own> Array<T, D, P> {
     /// The first index, in row-major order, whose element fulfils `is`; the same at every member. Collective.
     pub fn find(&self, mut is: impl FnMut(T) -> bool) -> Result<Option<[u64; D]>> {
         let bounds = self.pattern.bounds();
+        let _turn = self.team().0.long_turn()?;
         let mut first = NOWHERE;
         self.places(|element, place| {
             if place < first && is(element) {
@@ -157,6 +160,7 @@ impl<T: Elem, const D: usize, P: Own> Array<T, D, P> {
 
     /// How many elements fulfil `is`; the same at every member. Collective.
     pub fn count(&self, mut is: impl FnMut(T) -> bool) -> Result<u64> {
+        let _turn = self.team().0.long_turn()?;
         let mut own = 0;
         self.for_each(|_, element| own += u64::from(is(element)))?;
         let all = self.gather(None, own)?;
@@ -166,14 +170,14 @@ impl<T: Elem, const D: usize, P: Own> Array<T, D, P> {
     /// Shows own elements with their places in row-major order.
     fn places(&self, mut see: impl FnMut(T, u64)) -> Result<()> {
         let bounds = self.pattern.bounds();
-        P::settle(self.team())?;
-        self.see(|run, elements| {
-            let first = bounds.linear(run.index);
-            for (element, place) in elements.iter().zip(first..) {
-                see(*element, place);
-            }
-        })?;
-        P::settle(self.team())
+        P::settled(self.team(), || {
+            self.see(|run, elements| {
+                let first = bounds.linear(run.index);
+                for (element, place) in elements.iter().zip(first..) {
+                    see(*element, place);
+                }
+            })
+        })
     }
 
     /// What every member has: an element and a word.

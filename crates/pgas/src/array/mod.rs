@@ -83,6 +83,7 @@ impl<T: Elem, const D: usize> Array<T, D> {
             let wrong = ArrayError::OtherTeam { grid, team: size };
             return Err(team.0.refuse_next(wrong.into()));
         }
+        let _turn = team.0.long_turn()?;
         agree(team, "the pattern of an array", &pattern)?;
         Ok(Array {
             segment: team.allocate(pattern.capacity())?,

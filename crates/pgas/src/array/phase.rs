@@ -18,10 +18,11 @@ pub trait Own: Phase + Sized {
     /// The elements themselves, if nobody writes to them.
     #[doc(hidden)]
     fn elements<T: Elem>(segment: &Segment<T, Self>) -> Option<&[T]>;
-    /// Before and after a collective algorithm: nobody is still at the elements, or yet.
+    /// Runs `work` once no member uses the elements from before, and returns once no member's work does. An error of
+    /// the work ends the call at the others, too.
     #[doc(hidden)]
-    fn settle(team: &Team) -> Result<()>;
-    /// Ends the next [`Own::settle`] at the others: this member does not come; the error, for its caller.
+    fn settled(team: &Team, work: impl FnOnce() -> Result<()>) -> Result<()>;
+    /// Ends the next [`Own::settled`] at the others: this member does not come; the error, for its caller.
     #[doc(hidden)]
     fn refuse(_: &Team, error: Error) -> Error {
         error
@@ -68,7 +69,10 @@ impl Own for Shared {
         None
     }
 
-    fn settle(team: &Team) -> Result<()> {
+    fn settled(team: &Team, work: impl FnOnce() -> Result<()>) -> Result<()> {
+        let _turn = team.0.long_turn()?;
+        team.barrier()?;
+        work().map_err(|error| team.0.refuse_next(error))?;
         team.barrier()
     }
 
@@ -117,8 +121,8 @@ impl Own for Local {
     }
 
     /// A change of the phase comes before and after.
-    fn settle(_: &Team) -> Result<()> {
-        Ok(())
+    fn settled(_: &Team, work: impl FnOnce() -> Result<()>) -> Result<()> {
+        work()
     }
 }
 
@@ -144,8 +148,8 @@ impl Own for ReadOnly {
     }
 
     /// Nothing changes.
-    fn settle(_: &Team) -> Result<()> {
-        Ok(())
+    fn settled(_: &Team, work: impl FnOnce() -> Result<()>) -> Result<()> {
+        work()
     }
 }
 

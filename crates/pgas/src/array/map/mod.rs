@@ -75,6 +75,7 @@ impl<K: Elem, V: Elem> Map<K, V> {
     /// # Errors
     /// The budget; [`Error::Mismatch`].
     pub fn new(team: &Team, slots: u64) -> Result<Map<K, V>> {
+        let _turn = team.0.long_turn()?;
         let count = u64::from(Self::STRIDE).checked_mul(slots);
         let count = count.ok_or_else(|| {
             team.0.refuse_next(Error::TooLarge {
