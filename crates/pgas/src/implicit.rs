@@ -1,63 +1,64 @@
 //! Operations that were started without a handle, until they are flushed.
 
-use crate::Unit;
 use parking_lot::Mutex;
-use samite_fabric::{Error, Handle};
+use samite_fabric::{Error, Fabric, Handle, PeerId, Whom};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread::ThreadId;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
 
 /// As many are kept before those that have ended are sorted out.
 const SWEEP: usize = 256;
 
+thread_local! {
+    /// Names the thread as long as it lives.
+    static THREAD: Arc<()> = Arc::default();
+}
+
+fn this_thread() -> Weak<()> {
+    // A thread that is ending has no name any more.
+    THREAD.try_with(Arc::downgrade).unwrap_or_default()
+}
+
 /// See the module's text. The fabric bounds how many operations a peer has unanswered, so what is kept here is
 /// bounded, too, however long nobody flushes.
 ///
-/// A flush of one thread waits for the operations of all. A failure is told by the next flush of the thread that started
-/// the operation, and by the flush that found it.
+/// A flush of one thread waits for the operations of all, and returns the failures of its own.
 #[derive(Debug, Default)]
 pub(crate) struct Implicit {
     kept: Mutex<Kept>,
-    /// Held while operations that were taken out are waited for: a flush of another thread waits for them, too.
-    flushing: Mutex<()>,
-    /// Something is kept, or being waited for.
+    /// Something is kept.
     is_used: AtomicBool,
 }
 
 /// An operation.
 #[derive(Debug)]
 struct Pending {
-    /// Which thread started it.
-    thread: ThreadId,
-    /// With whom it goes to.
-    unit: Unit,
+    /// The thread that started it.
+    thread: Weak<()>,
+    to: PeerId,
     handle: Handle<u64>,
 }
 
 #[derive(Debug, Default)]
 struct Kept {
     pending: Vec<Pending>,
-    /// The first failure of those of each thread to each unit: its next flush tells it.
-    failed: Vec<(ThreadId, Unit, Error)>,
-    /// How many were left by the last sweep.
-    left: usize,
+    /// The first failure of each living thread's operations to each peer: its next flush returns it.
+    failed: Vec<(Weak<()>, PeerId, Error)>,
+    /// How many operations the last sweep found in flight.
+    in_flight: usize,
 }
 
 impl Implicit {
-    /// Keeps an operation that may be in flight, of this thread.
-    pub(crate) fn keep(&self, unit: Unit, handle: Handle<u64>) {
-        if handle.is_complete() {
-            return;
-        }
+    /// Keeps an operation of this thread that may be in flight.
+    pub(crate) fn keep(&self, to: PeerId, handle: Handle<u64>) {
         let mut kept = self.kept.lock();
-        kept.pending.push(Pending {
-            thread: std::thread::current().id(),
-            unit,
-            handle,
-        });
-        // ORDERING: Relaxed: this thread sees it, and whoever is told by it what it did.
+        let thread = this_thread();
+        kept.pending.push(Pending { thread, to, handle });
+        // ORDERING: Relaxed: this thread sees it, and so does every thread that learns from it what it did.
         self.is_used.store(true, Ordering::Relaxed);
-        if kept.pending.len() >= SWEEP + 2 * kept.left {
-            kept.sweep();
+        if kept.pending.len() >= SWEEP + 2 * kept.in_flight {
+            kept.take_results(|op| op.handle.is_over());
+            kept.in_flight = kept.pending.len();
         }
     }
 
@@ -67,37 +68,34 @@ impl Implicit {
         !self.is_used.load(Ordering::Relaxed)
     }
 
-    /// Waits for all operations, or those to one unit; their first failure.
-    pub(crate) fn flush(&self, of: Option<Unit>) -> Result<(), Error> {
+    /// Waits for all operations, or those to one peer. Errors: the first failure of this thread's; the deadline.
+    pub(crate) fn flush(&self, fabric: &Fabric, to: Option<PeerId>) -> Result<(), Error> {
         if self.is_empty() {
             return Ok(());
         }
-        let is_wanted = |unit: Unit| of.is_none_or(|of| of == unit);
-        let _flushing = self.flushing.lock();
-        let me = std::thread::current().id();
-        let pending: Vec<Pending> = {
-            let pending = &mut self.kept.lock().pending;
-            pending.extract_if(.., |op| is_wanted(op.unit)).collect()
+        let is_wanted = |peer| to.is_none_or(|to| to == peer);
+        // Whatever runs while this thread waits, and may panic, finds the operations where they are.
+        let step = || {
+            let mut kept = self.kept.lock();
+            let mut all_over = true;
+            kept.take_results(|op| {
+                let is_wanted = is_wanted(op.to);
+                all_over = all_over && (!is_wanted || op.handle.is_over());
+                all_over && is_wanted
+            });
+            all_over.then_some(())
         };
-        let mut first = None;
-        for Pending {
-            thread,
-            unit,
-            handle,
-        } in pending
-        {
-            if let Err(error) = handle.wait() {
-                self.kept.lock().fail(thread, unit, &error);
-                first.get_or_insert(error);
-            }
-        }
+        let waited = fabric.wait_stepping("a flush", to.as_slice(), step, || false);
         let mut kept = self.kept.lock();
-        let own = |(thread, unit, _): &mut (ThreadId, Unit, _)| *thread == me && is_wanted(*unit);
-        let failed = kept.failed.extract_if(.., own);
-        let failed: Vec<Error> = failed.map(|(.., error)| error).collect();
+        let waited = waited.or_else(|error| kept.give_up(fabric, is_wanted, error));
+        let me = this_thread();
+        let own = |(thread, to, _): &mut (Weak<()>, _, _)| thread.ptr_eq(&me) && is_wanted(*to);
+        let failed: Vec<_> = kept.failed.extract_if(.., own).collect();
+        kept.failed.retain(|(thread, ..)| thread.strong_count() > 0);
         let is_used = !kept.pending.is_empty() || !kept.failed.is_empty();
         self.is_used.store(is_used, Ordering::Relaxed);
-        failed.into_iter().next().or(first).map_or(Ok(()), Err)
+        let failed = failed.into_iter().next();
+        waited.and(failed.map_or(Ok(()), |(.., error)| Err(error)))
     }
 
     #[cfg(test)]
@@ -107,30 +105,140 @@ impl Implicit {
 }
 
 impl Kept {
-    /// Lets go of those that have ended.
+    /// Gives up those that have not ended, as every operation whose deadline is over. Errors: `error`, with the peer.
     #[cold]
-    fn sweep(&mut self) {
-        let over = self.pending.extract_if(.., |op| op.handle.is_over());
-        for op in over.collect::<Vec<_>>() {
-            if let Err(error) = op.handle.wait() {
-                self.fail(op.thread, op.unit, &error);
-            }
-        }
-        self.left = self.pending.len();
+    fn give_up(
+        &mut self,
+        fabric: &Fabric,
+        is_wanted: impl Fn(PeerId) -> bool,
+        error: Error,
+    ) -> Result<(), Error> {
+        let first = self.pending.iter().find(|op| is_wanted(op.to));
+        let Some(whom) = first.map(|op| Whom::Peer(op.to)) else {
+            return Ok(());
+        };
+        fabric.within(Duration::ZERO, || self.take_results(|op| is_wanted(op.to)));
+        Err(match error {
+            Error::Timeout { what, after, .. } => Error::Timeout { what, whom, after },
+            error => error,
+        })
     }
 
-    fn fail(&mut self, thread: ThreadId, unit: Unit, error: &Error) {
-        let is_known = |(of, to, _): &(ThreadId, Unit, _)| (*of, *to) == (thread, unit);
-        if !self.failed.iter().any(is_known) {
-            self.failed.push((thread, unit, error.clone()));
+    /// Takes the results of those operations.
+    fn take_results(&mut self, which: impl FnMut(&mut Pending) -> bool) {
+        let Kept {
+            pending, failed, ..
+        } = self;
+        for Pending { thread, to, handle } in pending.extract_if(.., which) {
+            let is_known = |(of, peer, _): &(Weak<()>, _, _)| of.ptr_eq(&thread) && *peer == to;
+            if let Err(error) = handle.wait()
+                && !failed.iter().any(is_known)
+            {
+                failed.push((thread, to, error));
+            }
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use super::*;
     use crate::{Pgas, Signal, SignalOp, Wanted};
-    use samite_testkit::{check, same, simulate};
+    use samite_fabric::{Config, Identity, Remote, Segment};
+    use samite_testkit::{Failed, MESSAGES_ONLY, Outcome, check, same, simulate, units};
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+    use std::thread::ScopedJoinHandle;
+
+    /// A fabric, and a segment of it that is reached by messages: a put ends with the next turn of the engine.
+    fn alone() -> Outcome<(Fabric, Segment, Remote)> {
+        let fabric = Fabric::alone(Identity::by_hand("implicit"), Config::default())?;
+        let segment = fabric.allocate(64)?;
+        let remote = fabric.attach_unseen(segment.key());
+        Ok((fabric, segment, remote))
+    }
+
+    const HANDLER: u16 = 7;
+
+    /// A flush that is ended by a panic of a handler has not taken the operations of other threads with it. A handler
+    /// that flushes while its thread does is told so by a panic, too, and waits for nobody.
+    #[test]
+    fn a_panic_of_one_flush_leaves_the_operations_to_the_next() -> Outcome {
+        let (fabric, segment, remote) = alone()?;
+        let implicit = Arc::new(Implicit::default());
+        let (flushing, core) = (Arc::downgrade(&implicit), fabric.clone());
+        fabric.on(HANDLER, move |_, _| {
+            let flushed = flushing
+                .upgrade()
+                .map(|implicit| implicit.flush(&core, None));
+            assert!(flushed.is_none(), "a handler has flushed");
+            None
+        });
+        fabric.tell(fabric.me(), HANDLER, &[])?;
+        implicit.keep(fabric.me(), remote.put_nb(0, &[7])?);
+        let flushed = catch_unwind(AssertUnwindSafe(|| implicit.flush(&fabric, None)));
+        check!(flushed.is_err(), "the handler did not run in the flush");
+        same!(implicit.len(), 1);
+        implicit.flush(&fabric, None)?;
+        let mut found = [0];
+        segment.bytes().read(0, &mut found);
+        same!(found, [7]);
+        same!(implicit.len(), 0);
+        Ok(())
+    }
+
+    /// Each thread hears of the failures of its own, whichever flush has found them; those of a thread that has ended
+    /// are forgotten.
+    #[test]
+    fn failures_are_told_to_whom_they_belong() -> Outcome {
+        let (fabric, segment, remote) = alone()?;
+        drop(segment);
+        let implicit = Implicit::default();
+        let start = || -> Outcome {
+            implicit.keep(fabric.me(), remote.put_nb(0, &[7])?);
+            Ok(())
+        };
+        start()?;
+        std::thread::scope(|scope| scope.spawn(|| implicit.flush(&fabric, None)).join())
+            .map_err(|_| Failed::new("a thread panicked"))??;
+        check!(!implicit.is_empty(), "the failure is lost");
+        check!(implicit.flush(&fabric, None).is_err());
+        check!(implicit.is_empty());
+        std::thread::scope(|scope| scope.spawn(start).join())
+            .map_err(|_| Failed::new("a thread panicked"))??;
+        implicit.flush(&fabric, None)?;
+        check!(implicit.is_empty(), "a failure is kept for nobody");
+        Ok(())
+    }
+
+    /// A flush does not return before what its thread has started is there, also if a flush of another one waits for it.
+    #[test]
+    fn each_thread_flushes_what_it_started() {
+        let name = "implicit::tests::each_thread_flushes_what_it_started";
+        units(2).mask(MESSAGES_ONLY).run(name, |fabric, _| {
+            let pgas = Pgas::new(fabric)?;
+            let world = pgas.world();
+            let words = world.allocate::<u64>(8)?;
+            let thread = |index| -> Outcome {
+                for round in 1..=100 {
+                    words.put_implicit(1 - world.rank(), index, &[round])?;
+                    pgas.flush_all()?;
+                    let me = this_thread();
+                    let kept = pgas.job.implicit.kept.lock();
+                    check!(!kept.pending.iter().any(|op| op.thread.ptr_eq(&me)));
+                }
+                Ok(())
+            };
+            std::thread::scope(|scope| {
+                let threads: Vec<_> = (0..8).map(|at| scope.spawn(move || thread(at))).collect();
+                let join = |thread: ScopedJoinHandle<'_, _>| {
+                    let ended = thread.join();
+                    ended.unwrap_or_else(|_| Err(Failed::new("a thread panicked")))
+                };
+                threads.into_iter().try_for_each(join)
+            })?;
+            Ok(world.barrier()?)
+        });
+    }
 
     /// Over messages every signal is an operation; nobody flushes.
     #[test]

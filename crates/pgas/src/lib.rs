@@ -13,16 +13,25 @@
 //! * [`Lock`], [`GlobalLock`]: queue locks; [`mod@array`]: distributed arrays and maps.
 //!
 //! # Files
-//! `unit`, `group`, `team/` (who) · `pointer` (names of bytes) · `job` (names become memory) · `local` (memory
+//! `pgas` (the whole) · `unit`, `group`, `team/` (who) · `pointer` (names of bytes) · `job` (names become memory) · `local` (memory
 //! of one unit) · `implicit` (operations without a handle) · `unfinished` (what calls at their deadline have left in the middle) ·
 //! `waited` (deadlines of what is not one wait) · `segment/` (memory of a team, and all access to it) · `atomic` (updates) · `collective/` ·
 //! `lock/` · `array/` · `check/` (finds races) · `ending` (who leaves when) · `error`
 //!
+//! # Imports
+//! `job` knows neither segments nor teams, but for the collectives that it moves on. Two circles are left. `job`,
+//! `team/`, `segment/`, `lock/table` and `collective/`: collectives of a team allocate a segment, parts of segments are
+//! arguments of collectives, a team keeps its board and its locks, and whatever waits moves collectives on.
+//! `array/halo` and `array/pattern`: a pattern says how wide its ghost cells are, and they are cells of the pattern.
+//!
 //! # Threads
 //! Any thread may use any of it. What is mapped is put, got and updated without a lock: a pointer is looked up in a
 //! table of the thread (`job/pointers`). A team's collectives are called by one thread at a time (`team/turn`), and
-//! so are those of a lock (`lock/drive/place`); a second one gets an error and changes nothing. No lock is held
-//! while an operator runs or anything is waited for, except the turn of a team, and that of flushes.
+//! so are the functions of a lock (`lock/drive/place`); a second thread gets an error and has called nothing. What it
+//! gave away in that call (`free`, `destroy`) is dropped. While an operator runs or anything is waited for, a thread
+//! holds the turn of its team, the collective in flight that it moves on, the rest of a call of a lock that it goes on
+//! with, and nothing else; other threads pass by all of these. The lock of this unit's own heap is held while the heap
+//! grows.
 //!
 //! # Rules
 //! * No `unsafe`, and no reference to memory that others may write: phases prove that they do not.
@@ -61,6 +70,7 @@ mod implicit;
 mod job;
 mod local;
 mod lock;
+mod pgas;
 mod pointer;
 mod segment;
 #[cfg(test)]
@@ -80,8 +90,8 @@ pub use collective::{
 };
 pub use error::Error;
 pub use group::Group;
-pub use job::Pgas;
 pub use lock::{GlobalGuard, GlobalLock, Guard, Lock};
+pub use pgas::Pgas;
 pub use pointer::{DartPtr, Flags, GlobalPtr, Origin};
 pub use samite_fabric::{Handle, Scoped, test_all, wait_all};
 pub use segment::{

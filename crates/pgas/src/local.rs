@@ -8,10 +8,9 @@
 //! the pointer, and so notice the use of freed memory.
 
 use crate::pointer::{Flags, Origin};
-use crate::segment::Numbers;
-use crate::{GlobalPtr, Result, Unit};
+use crate::{Error, GlobalPtr, Result, Unit};
 use range_alloc::RangeAllocator;
-use samite_fabric::{Fabric, Segment};
+use samite_fabric::{Fabric, Reserved, Segment};
 use std::collections::HashMap;
 
 /// A chunk is at least this long: few segments, and others attach to each of them once.
@@ -27,6 +26,14 @@ pub(crate) fn data_bytes(chunk: u64) -> u64 {
 /// Where the generation of the piece at `offset` is kept in a chunk of this length.
 pub(crate) fn generation_at(chunk: u64, offset: u64) -> u64 {
     data_bytes(chunk) + offset / GRAIN
+}
+
+/// A number for a segment that is this unit's alone: from the top. Teams agree on the lowest ones, by memory that may
+/// itself be a new chunk.
+pub(crate) fn number(fabric: &Fabric) -> Result<Reserved> {
+    let count = fabric.free_segments().len() as u32 * u64::BITS;
+    let number = (0..count).rev().find_map(|number| fabric.reserve(number));
+    number.ok_or(Error::NoSegment)
 }
 
 /// The pieces of this unit.
@@ -49,7 +56,7 @@ impl LocalHeap {
     /// A zeroed piece. Errors: the budget, the number of segments.
     pub(crate) fn allocate(
         &mut self,
-        (fabric, numbers): (&Fabric, &Numbers),
+        fabric: &Fabric,
         me: Unit,
         bytes: u64,
     ) -> Result<GlobalPtr<u8>> {
@@ -64,7 +71,7 @@ impl LocalHeap {
             .find_map(|chunk| Some((cut(chunk)?.start, chunk)));
         let (offset, chunk) = match found {
             Some(found) => found,
-            None => (0, self.grow((fabric, numbers), rounded)?),
+            None => (0, self.grow(fabric, rounded)?),
         };
         let segment = chunk.segment.key().segment as u16;
         chunk.segment.bytes().slice(offset, rounded).fill(0);
@@ -89,10 +96,10 @@ impl LocalHeap {
         }
     }
 
-    fn grow(&mut self, (fabric, numbers): (&Fabric, &Numbers), bytes: u64) -> Result<&mut Chunk> {
+    fn grow(&mut self, fabric: &Fabric, bytes: u64) -> Result<&mut Chunk> {
         let with_generations = (bytes / GRAIN).saturating_mul(GRAIN + 1);
-        let number = numbers.highest(fabric)?;
-        let segment = fabric.allocate_as(number, with_generations.max(CHUNK))?;
+        let segment = number(fabric)?.allocate(with_generations.max(CHUNK))?;
+        let segment = segment.ungated()?;
         let mut free = RangeAllocator::new(0..data_bytes(segment.key().bytes));
         // A fresh range that is long enough.
         let _ = free.allocate_range(bytes);

@@ -9,6 +9,7 @@ use parking_lot::Mutex;
 use samite_fabric::Fabric;
 use std::fmt::Debug;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 /// Something left in the middle.
@@ -20,29 +21,32 @@ pub(crate) trait Finish: Debug + Send {
 
 /// All of it, of one unit.
 #[derive(Debug, Default)]
-pub(crate) struct Unfinished(Mutex<Left>);
+pub(crate) struct Unfinished {
+    left: Mutex<Left>,
+    /// How much there is, with what a thread has taken out to go on with it.
+    count: AtomicUsize,
+}
 
 #[derive(Debug, Default)]
 struct Left {
     left: Vec<Box<dyn Finish>>,
-    /// How much of it a thread has taken out, to go on with it.
-    out: usize,
     /// Global memory has ended here.
     is_over: bool,
 }
 
 impl Unfinished {
     pub(crate) fn add(&self, left: impl Finish + 'static) {
-        let mut all = self.0.lock();
+        let mut all = self.left.lock();
         if !all.is_over {
             all.left.push(Box::new(left));
+            // ORDERING: Relaxed, as all of it: a thread that misses it looks again after its next turn.
+            self.count.fetch_add(1, Ordering::Relaxed);
         }
     }
 
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
-        let all = self.0.lock();
-        all.left.is_empty() && all.out == 0
+        self.count.load(Ordering::Relaxed) == 0
     }
 
     /// Goes on with all of it, but for what another thread goes on with.
@@ -77,9 +81,10 @@ impl Unfinished {
 
     /// Forgets it: nobody depends on it any more.
     pub(crate) fn end(&self) {
-        let mut all = self.0.lock();
+        let mut all = self.left.lock();
         all.is_over = true;
         let left = std::mem::take(&mut all.left);
+        self.count.fetch_sub(left.len(), Ordering::Relaxed);
         // What it has may come here once more when it is dropped.
         drop(all);
         drop(left);
@@ -95,13 +100,10 @@ struct Turn<'u> {
 
 impl Turn<'_> {
     fn new(unfinished: &Unfinished) -> Turn<'_> {
-        let mut all = unfinished.0.lock();
-        let left = std::mem::take(&mut all.left);
-        let taken = left.len();
-        all.out += taken;
+        let left = std::mem::take(&mut unfinished.left.lock().left);
         Turn {
+            taken: left.len(),
             left,
-            taken,
             unfinished,
         }
     }
@@ -109,11 +111,13 @@ impl Turn<'_> {
 
 impl Drop for Turn<'_> {
     fn drop(&mut self) {
-        let mut all = self.unfinished.0.lock();
-        all.out -= self.taken;
+        let mut all = self.unfinished.left.lock();
+        let mut ended = self.taken;
         if !all.is_over {
+            ended -= self.left.len();
             all.left.append(&mut self.left);
         }
+        self.unfinished.count.fetch_sub(ended, Ordering::Relaxed);
     }
 }
 

@@ -5,11 +5,14 @@ use samite_fabric::{Fabric, Match, PeerId};
 use samite_pgas::array::{Array, Map, Pattern};
 use samite_pgas::{
     Error, Fetch, GlobalGuard, GlobalLock, GlobalPtr, Group, Guard, Local, Lock, Op, Part, Pending,
-    Pgas, ReadOnly, Segment, Signal, SignalOp, Sum, Team, Unturned, Update, Updates, Wanted,
+    Pgas, ReadOnly, Segment, Signal, SignalOp, Sum, Team, Unit, Unturned, Update, Updates, Wanted,
 };
-use samite_testkit::{Failed, MESSAGES_ONLY, Outcome, check, full_name, same, units};
+use samite_testkit::{
+    Cast, Failed, MESSAGES_ONLY, Outcome, TWO_NODES, Who, check, full_name, pause, point, same,
+    units,
+};
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 const THREADS: u64 = 8;
 
@@ -177,26 +180,87 @@ fn eight_threads_talk_by_messages() {
     units(2).mask(MESSAGES_ONLY).run(&name, threads_talk);
 }
 
-/// A flush of one thread does not return before what it started is there, also if a flush of another one waits for it.
+/// A flush of a unit that makes no progress does not keep another thread from flushing another unit.
 #[test]
-fn each_thread_flushes_what_it_started() {
-    let name = full_name(module_path!(), "each_thread_flushes_what_it_started");
-    units(2).mask(MESSAGES_ONLY).run(&name, |fabric, members| {
+fn flushes_of_two_threads_do_not_wait_for_each_other() {
+    let name = "flushes_of_two_threads_do_not_wait_for_each_other";
+    let body = |fabric: &Fabric, _: &[PeerId]| -> Outcome {
         let pgas = Pgas::new(fabric)?;
         let world = pgas.world();
-        let there = 1 - world.rank();
-        let words = world.allocate::<u64>(THREADS)?;
-        in_threads(THREADS, |thread| {
-            for round in 1..=100 {
-                words.put_implicit(there, thread, &[round])?;
-                pgas.flush_all()?;
-                fabric.signal(members[there as usize], thread)?;
-                fabric.await_signal(members[there as usize], thread)?;
-                check!(words.get_value(world.rank(), thread)? >= round);
+        let words = world.allocate::<u64>(2)?;
+        match world.rank() {
+            0 => {
+                pause("begins");
+                let is_flushing = AtomicBool::new(false);
+                in_threads(2, |thread| {
+                    if thread == 0 {
+                        words.put_implicit(1, 0, &[1])?;
+                        is_flushing.store(true, Ordering::Relaxed);
+                        return Ok(pgas.flush(Unit(1))?);
+                    }
+                    while !is_flushing.load(Ordering::Relaxed) {
+                        std::thread::yield_now();
+                    }
+                    for round in 1..=1000 {
+                        words.put_implicit(2, 1, &[round])?;
+                        pgas.flush(Unit(2))?;
+                    }
+                    point("flushed");
+                    Ok(())
+                })?;
             }
-            Ok(())
-        })?;
+            1 => drop(pause("stands still")),
+            _ => {}
+        }
+        world.barrier()?;
+        let own = words.get_value(world.rank(), u64::from(world.rank().saturating_sub(1)))?;
+        same!(own, [0, 1, 1000][world.rank() as usize]);
         Ok(world.barrier()?)
+    };
+    let units = units(3).mask(MESSAGES_ONLY);
+    units.conduct(name, body, |cast| {
+        stand_still(cast, Who::Unit(0), "flushed")
+    });
+}
+
+/// Unit 1 stands still from before the beginning of unit 0 until somebody has come to a point.
+fn stand_still(cast: &mut Cast, who: Who, until: &str) {
+    cast.wait_point(Who::Unit(1), "stands still");
+    cast.wait_point(Who::Unit(0), "begins");
+    cast.release(Who::Unit(0));
+    cast.wait_point(who, until);
+    cast.release(Who::Unit(1));
+}
+
+/// A signal to a unit waits for what was put to that unit, and not for what goes to another one.
+#[test]
+fn a_signal_waits_for_its_unit_alone() {
+    let name = "a_signal_waits_for_its_unit_alone";
+    let body = |fabric: &Fabric, _: &[PeerId]| -> Outcome {
+        let pgas = Pgas::new(fabric)?;
+        let world = pgas.world();
+        let words = world.allocate::<u64>(1)?;
+        match world.rank() {
+            0 => {
+                pause("begins");
+                words.put_implicit(1, 0, &[7])?;
+                let (index, op, value) = (0, SignalOp::Set, 7);
+                words.signal(2, Signal { index, op, value })?;
+            }
+            1 => drop(pause("stands still")),
+            _ => {
+                words.wait_until(0, Wanted::Equal(7))?;
+                point("signalled");
+            }
+        }
+        world.barrier()?;
+        pgas.flush_all()?;
+        Ok(world.barrier()?)
+    };
+    // Units 0 and 2 share memory.
+    let units = units(3).mask(TWO_NODES);
+    units.conduct(name, body, |cast| {
+        stand_still(cast, Who::Unit(2), "signalled")
     });
 }
 

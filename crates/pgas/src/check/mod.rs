@@ -23,23 +23,25 @@ mod shadow;
 
 pub use report::{Access, AccessKind, Conflict};
 
-use crate::team::Inner;
-use crate::{Error, Result, TeamId, Unit};
+use crate::{Error, Result, Unit};
 use clock::Clock;
 use home::{Answer, Home, Key, Question};
 use parking_lot::Mutex;
 use samite_fabric::{Error as Below, Fabric, Match, PeerId};
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::ops::Range;
 use std::panic::Location;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 /// The handler that answers questions about this unit's memory.
 const QUESTIONS: u16 = 0xd5c0;
 /// The first byte of the tags of clocks that travel with collectives.
 const CLOCKS: u64 = 0xd5c0 << 48;
+
+/// A conflict that this unit tells the members of a collective, and which of its conflicts it is.
+pub(crate) type News = Option<(usize, Conflict)>;
 
 /// What the members of a collective tell each other.
 #[derive(Debug, Serialize, Deserialize)]
@@ -70,8 +72,10 @@ pub(crate) struct Checker {
     peers: Vec<PeerId>,
     clock: Mutex<Clock>,
     home: Arc<Mutex<Home>>,
-    /// Whose memory has implicit puts of this unit that are not complete.
-    incomplete: Mutex<BTreeSet<u32>>,
+    /// Whose memory has implicit puts of this unit that are not complete, and how many it had in all when the last one
+    /// was made.
+    incomplete: Mutex<BTreeMap<u32, u64>>,
+    implicit_puts: AtomicU64,
     conflicts: Mutex<Vec<Conflict>>,
     /// How many of them were told in a collective.
     told: AtomicUsize,
@@ -95,6 +99,7 @@ impl Checker {
             clock: Mutex::new(Clock::of(me.0)),
             home,
             incomplete: Mutex::default(),
+            implicit_puts: AtomicU64::new(0),
             conflicts: Mutex::default(),
             told: AtomicUsize::new(0),
         })
@@ -132,10 +137,12 @@ impl Checker {
             place: place.to_string(),
             clock: self.clock.lock().clone(),
         };
-        if kind == AccessKind::ImplicitPut {
-            self.incomplete.lock().insert(memory.owner.0);
-        }
         let answer = self.ask(memory.owner.0, question)?;
+        if kind == AccessKind::ImplicitPut {
+            // Now that the owner knows of it: another thread may tell it at any time that all are complete.
+            let puts = self.implicit_puts.fetch_add(1, Ordering::Relaxed);
+            self.incomplete.lock().insert(memory.owner.0, puts);
+        }
         if kind.is_atomic() && kind.writes() {
             self.clock.lock().tick(self.me);
         }
@@ -163,16 +170,9 @@ impl Checker {
 
     /// Implicit puts are complete: those to the memory of `of`, or all.
     pub(crate) fn complete(&self, of: Option<Unit>) -> Result<()> {
-        let wanted = |unit: &u32| of.is_none_or(|of| of.0 == *unit);
-        let units: Vec<u32> = self
-            .incomplete
-            .lock()
-            .iter()
-            .copied()
-            .filter(wanted)
-            .collect();
-        for unit in units {
-            self.incomplete.lock().remove(&unit);
+        let mut units = self.incomplete.lock().clone();
+        units.retain(|unit, _| of.is_none_or(|of| of.0 == *unit));
+        for (unit, puts) in units {
             let clock = self.clock.lock().clone();
             self.ask(
                 unit,
@@ -181,25 +181,26 @@ impl Checker {
                     clock,
                 },
             )?;
+            let mut incomplete = self.incomplete.lock();
+            // Unless another thread has made one meanwhile.
+            if incomplete.get(&unit) == Some(&puts) {
+                incomplete.remove(&unit);
+            }
         }
         Ok(())
     }
 
     /// A lock is about to be given back.
-    pub(crate) fn lock_given(&self, home: Unit, team: TeamId, number: u64) -> Result<()> {
+    pub(crate) fn lock_given(&self, home: Unit, team: u64, number: u64) -> Result<()> {
         let clock = self.clock.lock().clone();
-        let key = Key::Lock {
-            team: team.0,
-            number,
-        };
+        let key = Key::Lock { team, number };
         self.ask(home.0, Question::Leave { key, clock })?;
         self.clock.lock().tick(self.me);
         Ok(())
     }
 
     /// A lock was taken.
-    pub(crate) fn lock_taken(&self, home: Unit, team: TeamId, number: u64) -> Result<()> {
-        let team = team.0;
+    pub(crate) fn lock_taken(&self, home: Unit, team: u64, number: u64) -> Result<()> {
         self.take(home.0, Key::Lock { team, number })
     }
 
@@ -214,30 +215,38 @@ impl Checker {
         Ok(())
     }
 
-    /// A collective begins: tells the clock to the members `to` that learn of this unit by it.
-    pub(crate) fn begin(&self, team: &Inner, number: u64, to: impl Fn(u32) -> bool) -> Result<()> {
+    /// A collective begins: tells the clock to the members `to` that learn of this unit by it, and news.
+    pub(crate) fn begin(
+        &self,
+        team: (u64, &[PeerId]),
+        number: u64,
+        to: impl Fn(u32) -> bool,
+    ) -> Result<News> {
+        let first = self.told.load(Ordering::Relaxed);
+        let news = self.conflicts.lock().get(first).cloned();
         let told = Told {
             clock: self.clock.lock().clone(),
-            news: self
-                .conflicts
-                .lock()
-                .get(self.told.load(Ordering::Relaxed))
-                .cloned(),
+            news: news.clone(),
         };
         let bytes = serde_json::to_vec(&told).unwrap_or_default();
-        for (rank, peer) in team.peers.iter().enumerate() {
-            if rank as u32 != team.rank && to(rank as u32) {
+        for (rank, peer) in (0..).zip(team.1) {
+            if *peer != self.fabric.me() && to(rank) {
                 alive(self.fabric.send(*peer, tag(team, number), &bytes))?;
             }
         }
         self.clock.lock().tick(self.me);
-        Ok(())
+        Ok(news.map(|news| (first, news)))
     }
 
     /// A collective has ended: learns of the members `from`.
-    pub(crate) fn end(&self, team: &Inner, number: u64, from: impl Fn(u32) -> bool) -> Result<()> {
-        for (rank, peer) in team.peers.iter().enumerate() {
-            if rank as u32 != team.rank && from(rank as u32) {
+    pub(crate) fn end(
+        &self,
+        team: (u64, &[PeerId]),
+        number: u64,
+        from: impl Fn(u32) -> bool,
+    ) -> Result<()> {
+        for (rank, peer) in (0..).zip(team.1) {
+            if *peer != self.fabric.me() && from(rank) {
                 self.hear_of(*peer, tag(team, number), true)?;
             }
         }
@@ -245,29 +254,25 @@ impl Checker {
     }
 
     /// As [`Checker::end`], of a blocking collective, in which everybody tells everybody: it fails when
-    /// somebody has found a conflict. All members decide alike.
+    /// somebody has found a conflict. All members decide alike, by what each of them told at the beginning.
     pub(crate) fn end_all(
         &self,
-        team: &Inner,
+        team: (u64, &[PeerId]),
         number: u64,
+        own: News,
         from: impl Fn(u32) -> bool,
     ) -> Result<()> {
-        let own = self
-            .conflicts
-            .lock()
-            .get(self.told.load(Ordering::Relaxed))
-            .cloned();
         let mut news = None;
-        for (rank, peer) in team.peers.iter().enumerate() {
-            let rank = rank as u32;
-            let theirs = match rank == team.rank {
-                true => own.clone(),
+        for (rank, peer) in (0..).zip(team.1) {
+            let theirs = match *peer == self.fabric.me() {
+                true => own.as_ref().map(|(_, conflict)| conflict.clone()),
                 false => self.hear_of(*peer, tag(team, number), from(rank))?,
             };
             news = news.or(theirs);
         }
-        if own.is_some() {
-            self.told.fetch_add(1, Ordering::Relaxed);
+        if let Some((told, _)) = own {
+            // Collectives of several threads may have told the same one.
+            self.told.fetch_max(told + 1, Ordering::Relaxed);
         }
         match news {
             Some(conflict) => Err(Error::Conflict(Box::new(conflict))),
@@ -314,12 +319,89 @@ fn alive<T>(said: Result<T, Below>) -> Result<Option<T>> {
 }
 
 /// The tag of the clocks of one collective.
-fn tag(team: &Inner, number: u64) -> u64 {
-    let mixed = team
-        .id
-        .0
-        .wrapping_mul(0x9e37_79b9_7f4a_7c15)
-        .rotate_left(23)
-        ^ number;
+fn tag(team: (u64, &[PeerId]), number: u64) -> u64 {
+    let mixed = team.0.wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(23) ^ number;
     CLOCKS | mixed & ((1 << 48) - 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Pgas;
+    use crate::check::AccessKind::{ImplicitPut, Put};
+    use samite_fabric::{Config, Identity};
+    use samite_testkit::{Outcome, check, same, units};
+    use std::time::Duration;
+
+    fn conflict() -> Conflict {
+        let access = |kind| Access {
+            unit: Unit(0),
+            kind,
+            place: String::new(),
+        };
+        Conflict {
+            owner: Unit(0),
+            segment: 0,
+            elements: 0..1,
+            element_bytes: 8,
+            earlier: access(Put),
+            later: access(Put),
+        }
+    }
+
+    /// Another thread finds a conflict in the middle of a collective: it is told in the next one.
+    #[test]
+    fn a_collective_ends_by_what_it_has_told() -> Outcome {
+        let config = Config {
+            check: true,
+            ..Config::default()
+        };
+        let fabric = Fabric::alone(Identity::by_hand("check"), config)?;
+        let pgas = Pgas::new(&fabric)?;
+        let (team, check) = ((0, pgas.world().peers()), pgas.job.check.as_ref());
+        let check = check.ok_or_else(|| samite_testkit::Failed::new("it does not check"))?;
+        let news = check.begin(team, 1, |_| true)?;
+        check.conflicts.lock().push(conflict());
+        check.end_all(team, 1, news, |_| true)?;
+        let (early, late) = (
+            check.begin(team, 2, |_| true)?,
+            check.begin(team, 3, |_| true)?,
+        );
+        check!(check.end_all(team, 2, early, |_| true).is_err());
+        check.conflicts.lock().push(conflict());
+        check!(check.end_all(team, 3, late, |_| true).is_err());
+        same!(
+            check.begin(team, 4, |_| true)?.map(|(number, _)| number),
+            Some(1)
+        );
+        Ok(())
+    }
+
+    /// What the owner of the memory has not heard of is still to be told.
+    #[test]
+    fn puts_are_incomplete_until_their_owner_knows() {
+        let name = "check::tests::puts_are_incomplete_until_their_owner_knows";
+        units(2)
+            .config(|config| config.check = true)
+            .run(name, |fabric, _| {
+                let pgas = Pgas::new(fabric)?;
+                let world = pgas.world();
+                let words = world.allocate::<u64>(1)?;
+                if let (0, Some(check)) = (world.rank(), &pgas.job.check) {
+                    words.put_implicit(1, 0, &[7])?;
+                    let put = Memory {
+                        owner: Unit(1),
+                        segment: 0,
+                        generation: 0,
+                        element_bytes: 8,
+                    };
+                    check.access(put, std::iter::once(0..1), ImplicitPut, Location::caller())?;
+                    let late = fabric.within(Duration::ZERO, || check.complete(None));
+                    same!(check.incomplete.lock().is_empty(), late.is_ok());
+                    check.complete(None)?;
+                    same!(check.incomplete.lock().len(), 0);
+                }
+                Ok(world.barrier()?)
+            });
+    }
 }

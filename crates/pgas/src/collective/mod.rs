@@ -88,6 +88,7 @@ use pending::{Flying, InFlight};
 use samite_fabric::Fabric;
 use shared::Pool;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 #[cfg(doc)]
 use crate::Error;
@@ -98,6 +99,8 @@ pub(crate) struct State {
     ends: Ends,
     /// The calls of a team are in their order.
     in_flight: Mutex<Vec<InFlight>>,
+    /// How many are in flight: waits ask for it all the time.
+    count: AtomicUsize,
     pool: Arc<Pool>,
 }
 
@@ -106,13 +109,21 @@ impl State {
         State {
             ends: messages::listen(fabric, life),
             in_flight: Mutex::default(),
+            count: AtomicUsize::new(0),
             pool: Arc::default(),
         }
     }
 
     /// Whether nothing is in flight. What is being moved on is: this is asked by waits of operators, too.
     pub(crate) fn is_idle(&self) -> bool {
-        self.in_flight.lock().is_empty()
+        // ORDERING: Relaxed: a thread that misses a call looks again after its next turn.
+        self.count.load(Ordering::Relaxed) == 0
+    }
+
+    fn change_in_flight(&self, change: impl FnOnce(&mut Vec<InFlight>)) {
+        let mut in_flight = self.in_flight.lock();
+        change(&mut in_flight);
+        self.count.store(in_flight.len(), Ordering::Relaxed);
     }
 
     /// Whether something in flight would move on, as far as flags tell. Does not use the fabric.
@@ -126,7 +137,7 @@ impl State {
         let has_ended = call.step(job).is_some();
         let call = Arc::new(Mutex::new(call));
         if !has_ended {
-            self.in_flight.lock().push(call.clone());
+            self.change_in_flight(|all| all.push(call.clone()));
         }
         call
     }
@@ -141,9 +152,7 @@ impl State {
             call.is_some_and(|mut call| call.step(job).is_some())
         };
         for call in in_flight.iter().filter(|call| has_ended(call)) {
-            self.in_flight
-                .lock()
-                .retain(|other| !Arc::ptr_eq(other, call));
+            self.change_in_flight(|all| all.retain(|other| !Arc::ptr_eq(other, call)));
         }
     }
 }
@@ -151,8 +160,55 @@ impl State {
 #[cfg(test)]
 mod tests {
     use crate::{Op, Pgas};
-    use samite_testkit::{same, simulate};
+    use samite_fabric::Match;
+    use samite_testkit::{Failed, MESSAGES_ONLY, Outcome, same, simulate, units};
     use std::sync::Arc;
+    use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+    const PASSED: u16 = 7;
+
+    /// A wait that has nothing to move on at first moves on what another thread starts meanwhile.
+    #[test]
+    fn a_wait_moves_on_what_another_thread_starts() {
+        let name = "collective::tests::a_wait_moves_on_what_another_thread_starts";
+        units(3).mask(MESSAGES_ONLY).run(name, |fabric, members| {
+            let pgas = Pgas::new(fabric)?;
+            let world = pgas.world();
+            if world.rank() > 0 {
+                // Unit 0 has nothing of this barrier when it begins.
+                fabric.recv(Match::from(members[0], 1), &mut [])?;
+                world.ibarrier()?.wait()?;
+                fabric.tell(members[0], PASSED, &[])?;
+                return Ok(world.barrier()?);
+            }
+            let passed = Arc::new(AtomicUsize::new(0));
+            let count = passed.clone();
+            fabric.on(PASSED, move |_, _| {
+                count.fetch_add(1, Ordering::Relaxed);
+                None
+            });
+            let waits = AtomicBool::new(false);
+            let have_passed = || {
+                waits.store(true, Ordering::Relaxed);
+                (passed.load(Ordering::Relaxed) == 2).then_some(())
+            };
+            std::thread::scope(|scope| -> Outcome {
+                let wait = || pgas.job.wait_until("a test", &members[1..], have_passed);
+                let waiting = scope.spawn(wait);
+                while !waits.load(Ordering::Relaxed) {
+                    std::thread::yield_now();
+                }
+                let barrier = world.ibarrier()?;
+                for member in &members[1..] {
+                    fabric.send(*member, 1, &[])?;
+                }
+                let waited = waiting.join();
+                waited.map_err(|_| Failed::new("a thread panicked"))??;
+                Ok(barrier.wait()?)
+            })?;
+            Ok(world.barrier()?)
+        });
+    }
 
     /// An operator of a collective that is being moved on may wait for a signal or a lock.
     #[test]

@@ -5,7 +5,7 @@ use super::combining::Combiner;
 use super::run::{Ended, Run};
 use crate::Result;
 use crate::job::Job;
-use crate::team::Team;
+use crate::team::{Team, stepping};
 use parking_lot::Mutex;
 use samite_mem::SharedBytes;
 use std::sync::Arc;
@@ -34,7 +34,7 @@ impl Flying {
     pub(super) fn step(&mut self, job: &Job) -> Option<&Ended> {
         let combiner = self.combiner.as_deref();
         let combiner = combiner.map(|combiner| combiner as &dyn Combiner);
-        self.run.step(job, combiner)
+        stepping(|| self.run.step(job, combiner))
     }
 
     pub(super) fn is_ready(&self) -> bool {
@@ -70,7 +70,9 @@ impl<R> Pending<R> {
     ) -> Self {
         let (job, call) = (&team.0.job, flying.run.call());
         if let Some(check) = &job.check {
-            let begun = check.begin(&team.0, call.number, |to| call.connects(team.rank(), to));
+            let begun = check.begin(team.0.members(), call.number, |to| {
+                call.connects(team.rank(), to)
+            });
             if let Err(error) = begun {
                 tracing::debug!(%error, "the checking mode cannot tell of a collective");
             }
@@ -95,7 +97,9 @@ impl<R> Pending<R> {
             None => Ok(()),
             Some(check) => {
                 let rank = self.team.rank();
-                check.end(&self.team.0, call.number, |from| call.connects(from, rank))
+                check.end(self.team.0.members(), call.number, |from| {
+                    call.connects(from, rank)
+                })
             }
         }
     }
@@ -127,13 +131,17 @@ impl<R> Pending<R> {
     /// Waits for the end.
     ///
     /// # Errors
-    /// Those of the blocking form; a wait that is over ends the collective here.
+    /// Those of the blocking form; the deadline ends the collective here, unless another thread is just moving it on:
+    /// then it goes on, and only its result is lost.
     pub fn wait(self) -> Result<R> {
         let (job, what) = (&self.team.0.job, self.kind.name());
         let waited = job.wait_stepping(what, &[], || self.look(), || false);
-        waited.unwrap_or_else(|error| {
-            let failure = self.flying.lock().run.time_out(job, error);
-            Err(failure.error(&self.team.0, what))
+        waited.unwrap_or_else(|error| match self.flying.try_lock() {
+            None => Err(error.into()),
+            Some(mut flying) => {
+                let failure = flying.run.time_out(job, error);
+                Err(failure.error(&self.team.0, what))
+            }
         })
     }
 }

@@ -396,9 +396,10 @@ impl Inner {
         let Some(check) = &self.job.check else {
             return run();
         };
-        check.begin(self, call.number, |_| true)?;
+        let news = check.begin(self.members(), call.number, |_| true)?;
         run()?;
-        check.end_all(self, call.number, |from| call.connects(from, self.rank))
+        let connects = |from| call.connects(from, self.rank);
+        check.end_all(self.members(), call.number, news, connects)
     }
 
     /// Runs a collective to its end.

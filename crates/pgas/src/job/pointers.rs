@@ -84,7 +84,7 @@ impl Attached {
         self.of_thread().lock().set(place, Some(remote.clone()));
         all.found.push((place, remote.clone()));
         all.known.insert(place, Known { remote, is_copied });
-        // ORDERING: Relaxed, as all of it: who misses it lets go a little later.
+        // ORDERING: Relaxed, as all of it: a thread that misses it lets go a little later.
         self.has_found.store(true, Ordering::Relaxed);
     }
 

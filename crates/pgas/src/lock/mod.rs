@@ -237,9 +237,9 @@ impl Lock {
     }
 
     /// Ends the lock. Collective: when it returns nobody uses it any more. The memory of a lock that is only
-    /// dropped is the team's until the team ends.
+    /// dropped is the team's until the team ends. With an error, [`Error::TeamInUse`] included, the lock has ended here,
+    /// and others may still use it.
     pub fn free(self) -> Result<()> {
-        let _turn = self.team.0.long_turn()?;
         self.leave_queue();
         let done = self.team.barrier();
         // All members count alike, whatever became of the barrier.
@@ -327,10 +327,10 @@ impl Lock {
     #[inline(always)]
     fn complete(&self) -> Result<()> {
         let job = &self.team.0.job;
-        let completed = job.complete_implicit();
+        let completed = job.complete_implicit(None);
         let told = match &job.check {
             None => Ok(()),
-            Some(check) => check.lock_given(self.home_unit()?, self.team.id(), self.number),
+            Some(check) => check.lock_given(self.home_unit()?, self.team.id().0, self.number),
         };
         completed.and(told)
     }

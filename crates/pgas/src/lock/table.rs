@@ -58,10 +58,11 @@ impl Table {
             let table = team.0.locks.lock();
             (table.made, table.pages.last().map(|(page, _)| page.clone()))
         };
-        let page = match last {
-            Some(page) if number < page.end() => page,
-            last => {
-                let locks = last.map_or(FIRST_PAGE, |page| (2 * page.locks).min(LAST_PAGE));
+        let page = match last.filter(|page| number < page.end()) {
+            Some(page) => page,
+            None => {
+                // Twice as many as in the page before, which this unit may have freed sooner than others.
+                let locks = (number + FIRST_PAGE).min(LAST_PAGE);
                 let page = Arc::new(Page::new(team, number, locks)?);
                 team.0.locks.lock().pages.push((page.clone(), 0));
                 page

@@ -1,6 +1,7 @@
 //! The calls of a segment that depend on its phase: access by reference, and the change to another phase.
 
-use super::phase::{Local, Open, Own, ReadOnly, Shared};
+use super::own::Own;
+use super::phase::{Local, Open, ReadOnly, Shared};
 use super::{Parts, Segment};
 use crate::{Elem, Result};
 use std::marker::PhantomData;

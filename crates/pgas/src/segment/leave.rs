@@ -2,13 +2,14 @@
 //!
 //! A unit that drops a segment cannot know who is still at its part. So the part stays, offered as before, until
 //! * all members have dropped theirs: each tells the others, when some of them allocate together, which it has
-//!   dropped;
+//!   dropped. A part whose number this unit is telling stays until that is over, so that the number does not become
+//!   that of another segment before the last member has heard of it;
 //! * or the end of this unit's [`crate::Pgas`], which comes after that of all others.
 //!
 //! [`crate::Segment::free`] meets the others, and needs neither.
 
-use super::phase::Own;
-use crate::job::Job;
+use super::own::Own;
+use crate::Result;
 use parking_lot::Mutex;
 use samite_fabric::PeerId;
 use std::sync::Arc;
@@ -20,17 +21,17 @@ pub(crate) struct Kept {
     own: Option<Own>,
     /// The members.
     peers: Arc<[PeerId]>,
-    job: Arc<Job>,
+    left: Arc<LeftBehind>,
     /// Nobody uses it any more.
     unused: AtomicBool,
 }
 
 impl Kept {
-    pub(super) fn new(own: Own, job: &Arc<Job>, peers: &Arc<[PeerId]>) -> Kept {
+    pub(super) fn new(own: Own, left: &Arc<LeftBehind>, peers: &Arc<[PeerId]>) -> Kept {
         Kept {
             own: Some(own),
             peers: peers.clone(),
-            job: job.clone(),
+            left: left.clone(),
             unused: AtomicBool::new(false),
         }
     }
@@ -55,7 +56,7 @@ impl Kept {
 impl Drop for Kept {
     fn drop(&mut self) {
         if let Some(own) = self.own.take().filter(|_| !*self.unused.get_mut()) {
-            self.job.left.add(own, &self.peers);
+            self.left.add(own, &self.peers);
         }
     }
 }
@@ -66,40 +67,65 @@ pub(crate) struct LeftBehind(Mutex<Left>);
 
 #[derive(Debug, Default)]
 struct Left {
-    parts: Vec<(Own, Arc<[PeerId]>)>,
+    parts: Vec<Part>,
     /// All units have ended.
     is_over: bool,
+}
+
+#[derive(Debug)]
+struct Part {
+    own: Own,
+    /// The members.
+    peers: Arc<[PeerId]>,
+    /// How many threads are telling others of it.
+    told_by: u32,
+    /// All members have left theirs.
+    is_unused: bool,
 }
 
 impl LeftBehind {
     fn add(&self, own: Own, peers: &Arc<[PeerId]>) {
         let mut left = self.0.lock();
         if peers.len() > 1 && !left.is_over {
-            left.parts.push((own, peers.clone()));
+            left.parts.push(Part {
+                own,
+                peers: peers.clone(),
+                told_by: 0,
+                is_unused: false,
+            });
         }
     }
 
-    /// The numbers of the parts, as bits of so many words.
-    pub(super) fn numbers(&self, words: usize) -> Vec<u64> {
+    /// Tells the members of a team what this unit has left, hears the same of them, and lets go of the parts that all
+    /// their members have left. `exchange` tells the numbers of the parts, as bits of so many words, and returns what it
+    /// hears; `has_left(heard, peer, number)`: whether a peer has left a part.
+    pub(super) fn exchange(
+        &self,
+        words: usize,
+        exchange: impl FnOnce(&[u64]) -> Result<Vec<u64>>,
+        has_left: impl Fn(&[u64], PeerId, u32) -> bool,
+    ) -> Result<Vec<u64>> {
         let mut numbers = vec![0; words];
-        for (own, _) in &self.0.lock().parts {
-            let number = own.key().segment;
-            if let Some(word) = numbers.get_mut(number as usize / 64) {
-                *word |= 1 << (number % 64);
-            }
+        for part in &mut self.0.lock().parts {
+            let number = part.own.key().segment;
+            numbers[number as usize / 64] |= 1 << (number % 64);
+            part.told_by += 1;
         }
-        numbers
-    }
-
-    /// Lets go of the parts that all their members have left. `has_left(peer, number)`: whether a peer says so;
-    /// `None` of one that does not say anything.
-    pub(super) fn let_go(&self, has_left: impl Fn(PeerId, u32) -> Option<bool>) {
-        self.0.lock().parts.retain(|(own, peers)| {
-            let number = own.key().segment;
-            !peers
-                .iter()
-                .all(|peer| has_left(*peer, number) == Some(true))
+        let heard = exchange(&numbers);
+        self.0.lock().parts.retain_mut(|part| {
+            let number = part.own.key().segment;
+            // It is still the part that had the number before.
+            if numbers[number as usize / 64] >> (number % 64) & 1 == 1 {
+                part.told_by -= 1;
+                let all_left = |heard: &Vec<u64>| {
+                    let mut peers = part.peers.iter();
+                    peers.all(|peer| has_left(heard, *peer, number))
+                };
+                part.is_unused |= heard.as_ref().is_ok_and(all_left);
+            }
+            part.told_by > 0 || !part.is_unused
         });
+        heard
     }
 
     /// With whom this unit shares what it has left.
@@ -108,7 +134,7 @@ impl LeftBehind {
         let all = left
             .parts
             .iter()
-            .flat_map(|(_, peers)| peers.iter().copied());
+            .flat_map(|part| part.peers.iter().copied());
         let mut all: Vec<PeerId> = all.collect();
         all.sort_unstable();
         all.dedup();
@@ -120,5 +146,42 @@ impl LeftBehind {
         let mut left = self.0.lock();
         left.is_over = true;
         left.parts.clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use samite_fabric::{Config, Fabric, Identity};
+    use samite_testkit::{Outcome, check};
+
+    /// Two threads tell of a part at the same time, and one of them hears that all have left it. The other one is still
+    /// telling its number.
+    #[test]
+    fn a_number_is_not_used_again_while_it_is_told() -> Outcome {
+        let fabric = Fabric::alone(Identity::by_hand("leave"), Config::default())?;
+        let is_free = |number: u32| fabric.free_segments()[0] >> number & 1 == 1;
+        let left = LeftBehind::default();
+        let peers: Arc<[PeerId]> = [fabric.me(), PeerId(7)].into();
+        for number in [3, 4] {
+            left.add(Own::Gated(fabric.allocate_gated(number, 64)?), &peers);
+        }
+        let words = fabric.free_segments().len();
+        let exchange = |has_left: &dyn Fn(PeerId, u32) -> bool| {
+            let has_left = |_: &[u64], peer, number| has_left(peer, number);
+            left.exchange(words, |_| Ok(Vec::new()), has_left)
+        };
+        let late = |_: &[u64]| {
+            exchange(&|_, number| number == 3)?;
+            assert!(!is_free(3), "another thread is telling its number");
+            Ok(Vec::new())
+        };
+        left.exchange(words, late, |_, _, _| false)?;
+        check!(is_free(3) && !is_free(4));
+        exchange(&|peer, _| peer == fabric.me())?;
+        check!(!is_free(4), "a member has not left it");
+        exchange(&|_, _| true)?;
+        check!(is_free(4));
+        Ok(())
     }
 }

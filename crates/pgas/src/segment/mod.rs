@@ -4,8 +4,8 @@ mod aggregate;
 mod atomics;
 mod in_phase;
 mod leave;
-mod numbers;
 mod onesided;
+mod own;
 mod part;
 mod phase;
 mod signal;
@@ -15,14 +15,13 @@ mod watch;
 
 use crate::pointer::{Flags, Origin};
 use crate::{Elem, Error, GlobalPtr, Result, Team, Unit};
-use phase::Own;
+use own::Own;
 use samite_fabric::{Remote, SegmentKey};
 use samite_mem::SharedBytes;
 use std::marker::PhantomData;
 
 pub use aggregate::{Place, Updates};
 pub(crate) use leave::LeftBehind;
-pub(crate) use numbers::Numbers;
 pub use onesided::Fetch;
 pub use part::Part;
 pub(crate) use phase::Open;
@@ -66,15 +65,9 @@ impl Team {
         let bytes = crate::bytes_for::<T>(count).map(padded);
         let bytes = bytes.map_err(|error| self.0.refuse_next(error))?;
         let segment = self.until_free(|number| {
-            let numbers = self.0.job.numbers.lock();
-            let is_free = numbers.is_free(self.fabric(), number);
-            let own = is_free.then(|| self.fabric().allocate_gated(number, bytes));
-            drop(numbers);
-            self.assemble_segment(
-                own.map(|own| own.map(Own::Gated)),
-                count,
-                Origin::Collective,
-            )
+            let own = self.fabric().reserve(number);
+            let own = own.map(|number| number.allocate(bytes).map(Own::Gated));
+            self.assemble_segment(own, count, Origin::Collective)
         })?;
         let counts = &segment.parts.counts;
         let differs = counts.iter().position(|theirs| *theirs != count);
@@ -94,22 +87,15 @@ impl Team {
     /// words; they come back with [`Segment::read_local`].
     pub fn register<T: Elem>(&self, elements: Vec<T>) -> Result<Segment<T>> {
         let _turn = self.0.long_turn()?;
-        let (job, count) = (&self.0.job, elements.len() as u64);
+        let count = elements.len() as u64;
         // Once it is registered it does not come back: before that all have the number.
         let number = self.until_free(|number| {
-            let has_it = job.numbers.lock().reserve(self.fabric(), number);
+            let own = self.fabric().reserve(number);
             let mut all = vec![0; self.size() as usize];
-            let told = self.all_gather(&[u8::from(has_it)][..], &mut all[..]);
-            let all_have_it = told.is_ok() && all.iter().all(|has_it| *has_it == 1);
-            if has_it && !all_have_it {
-                job.numbers.lock().let_go(number);
-            }
-            told.map(|()| all_have_it.then_some(number))
+            self.all_gather(&[u8::from(own.is_some())][..], &mut all[..])?;
+            Ok(own.filter(|_| all.iter().all(|has_it| *has_it == 1)))
         })?;
-        let mut numbers = job.numbers.lock();
-        let own = self.fabric().register_as(number, whole_words(elements));
-        numbers.let_go(number);
-        drop(numbers);
+        let own = number.register(whole_words(elements));
         let own = Some(own.map(Own::Registered));
         let segment = self.assemble_segment(own, count, Origin::Registered)?;
         segment.ok_or(Error::NoSegment)
@@ -128,21 +114,27 @@ impl Team {
     }
 
     /// A number of a segment that is free at all members. On this occasion they let go of what all of them have
-    /// left.
+    /// left. Threads of a unit may agree on one number in several teams: one of them finds it in use, and its team
+    /// agrees once more.
     fn agree_on_number(&self, attempt: u64) -> Result<u32> {
-        let left = &self.0.job.left;
-        let free = self.0.job.numbers.lock().free(self.fabric());
+        let free = self.fabric().free_segments();
         let words = free.len();
-        let mine = [free, left.numbers(words)].concat();
-        let mut all = vec![0; mine.len() * self.size() as usize];
-        self.all_gather(&mine[..], &mut all[..])?;
-        left.let_go(|peer, number| {
-            let rank = self.peers().iter().position(|member| *member == peer)?;
-            let told = all.get(rank * 2 * words + words + number as usize / 64)?;
-            Some(told >> (number % 64) & 1 == 1)
-        });
+        let exchange = |left: &[u64]| {
+            let mine = [&free[..], left].concat();
+            let mut all = vec![0; mine.len() * self.size() as usize];
+            self.all_gather(&mine[..], &mut all[..])?;
+            Ok(all)
+        };
+        let has_left = |all: &[u64], peer, number: u32| {
+            let rank = self.peers().iter().position(|member| *member == peer);
+            rank.is_some_and(|rank| {
+                let left = all[rank * 2 * words + words + number as usize / 64];
+                left >> (number % 64) & 1 == 1
+            })
+        };
+        let all = self.0.job.left.exchange(words, exchange, has_left)?;
         let both = |word: usize| {
-            all.chunks(mine.len())
+            all.chunks(2 * words)
                 .fold(u64::MAX, |acc, of| acc & of[word])
         };
         let free = (0..words).map(both).enumerate();
@@ -266,7 +258,8 @@ impl<T: Elem, P: Phase> Segment<T, P> {
     }
 
     /// Frees it. Collective: when it returns nobody uses it any more. A part that is only dropped stays for the
-    /// others until they have dropped theirs, or have ended.
+    /// others until they have dropped theirs, or have ended. With an error, [`Error::TeamInUse`] included, it is only
+    /// dropped.
     pub fn free(self) -> Result<()> {
         self.team().barrier()?;
         self.release();

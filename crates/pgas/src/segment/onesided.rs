@@ -180,10 +180,8 @@ impl<T: Elem> Segment<T, Shared> {
             return Ok(());
         }
         let handle = self.put_nb_slowly(rank, index, from, AccessKind::ImplicitPut)?;
-        if !handle.is_complete() {
-            let unit = self.team().unit(rank)?;
-            self.team().0.job.leave_to_flush(unit, handle);
-        }
+        let unit = self.team().unit(rank)?;
+        self.team().0.job.leave_to_flush(unit, handle);
         Ok(())
     }
 

@@ -21,6 +21,7 @@
 //! Registered memory stays `Shared`: others reach it by the kernel, which knows no phases.
 
 use super::leave::Kept;
+use super::own::Own;
 use super::{Parts, Segment, Unturned};
 use crate::job::Job;
 use crate::{Elem, Error, Result};
@@ -236,33 +237,6 @@ impl Failure {
     }
 }
 
-/// This unit's part, as the fabric has it.
-#[derive(Debug)]
-pub(super) enum Own {
-    Gated(Gated),
-    Registered(samite_fabric::Segment),
-}
-
-impl Own {
-    pub(super) fn key(&self) -> samite_fabric::SegmentKey {
-        match self {
-            Own::Gated(own) => own.key(),
-            Own::Registered(own) => own.key(),
-        }
-    }
-
-    pub(super) fn is_registered(&self) -> bool {
-        matches!(self, Own::Registered(_))
-    }
-
-    fn gated(self) -> Option<Gated> {
-        match self {
-            Own::Gated(own) => Some(own),
-            Own::Registered(_) => None,
-        }
-    }
-}
-
 /// What a member has of a segment while it is shared.
 #[derive(Debug)]
 pub struct Open {
@@ -289,7 +263,7 @@ pub struct Reading {
 impl Parts {
     /// What is left behind when it is dropped.
     fn keep(&self, own: Own) -> Kept {
-        Kept::new(own, &self.team.0.job, &self.team.0.peers)
+        Kept::new(own, &self.team.0.job.left, &self.team.0.peers)
     }
 
     /// Whether all members can go on.

@@ -100,7 +100,7 @@ impl Segment<u64, Shared> {
         let wrong = |error| self.say(error, rank, index, 1);
         if remote.mapped().is_some() {
             // Messages to the member that are under way (its own memory, registered) come first.
-            job.complete_implicit()?;
+            job.complete_implicit(Some(unit))?;
             remote
                 .atomic(offset, op, Width::W64, value, 0)
                 .map_err(wrong)?;

@@ -1,17 +1,19 @@
 //! How teams begin and end.
 
-use super::{Inner, Team, TeamId, Turns};
+use super::{Inner, Team, TeamId, Teams};
 use crate::collective::{Block, Board};
 use crate::job::Job;
 use crate::{Error, Group, Result};
 use parking_lot::Mutex;
+use samite_mem::Biased;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 impl Team {
     /// The team of all units. Collective over the job.
     pub(crate) fn world(job: &Arc<Job>) -> Result<Team> {
-        let team = Team::assemble(job, TeamId(0), Group::first(job.peers.len() as u32));
+        let units = Group::first(job.peers.len() as u32);
+        let team = Team::assemble(job, &Arc::default(), TeamId(0), units);
         let block = Block::new(job, &team.0.peers);
         let mut words = vec![[0; 2]; job.peers.len()];
         team.all_gather(&[block.words()], &mut words)?;
@@ -42,21 +44,22 @@ impl Team {
         Ok(())
     }
 
-    fn assemble(job: &Arc<Job>, id: TeamId, group: Group) -> Team {
+    fn assemble(job: &Arc<Job>, teams: &Arc<Teams>, id: TeamId, group: Group) -> Team {
         let rank = group.position(job.me).unwrap_or(0);
         let peers = group.into_iter().map(|unit| job.peers[unit.index()]);
         let inner = Arc::new(Inner {
             job: job.clone(),
+            teams: teams.clone(),
             id,
             rank,
             peers: peers.collect(),
             group,
-            turns: Turns::default(),
+            turns: Biased::new(()),
             calls: AtomicU64::new(0),
             board: OnceLock::new(),
             locks: Mutex::default(),
         });
-        job.teams.lock().insert(id, Arc::downgrade(&inner));
+        teams.known.lock().insert(id, Arc::downgrade(&inner));
         Team(inner)
     }
 
@@ -67,7 +70,8 @@ impl Team {
     /// # Errors
     /// [`Error::NotAMember`]: a unit of `group` is not in this team. A lost member.
     pub fn create(&self, group: &Group) -> Result<Option<Team>> {
-        let (job, _turn) = (&self.0.job, self.0.long_turn()?);
+        let (job, teams) = (&self.0.job, &self.0.teams);
+        let _turn = self.0.long_turn()?;
         let stranger = group.into_iter().find(|unit| self.rank_of(*unit).is_none());
         if let Some(stranger) = stranger {
             return Err(self.0.refuse_next(Error::NotAMember(stranger)));
@@ -76,7 +80,7 @@ impl Team {
         let leads = group.members().first() == Some(&job.me);
         // ORDERING: Relaxed: that all numbers differ is enough.
         let number = match leads {
-            true => job.teams_named.fetch_add(1, Ordering::Relaxed) + 1,
+            true => teams.named.fetch_add(1, Ordering::Relaxed) + 1,
             false => 0,
         };
         let proposal = (job.me.0 as u64) << 32 | number as u64;
@@ -95,7 +99,7 @@ impl Team {
             self.all_gather(&[0u8], &mut vec![0; self.size() as usize])?;
             return Ok(None);
         };
-        let team = Team::assemble(job, TeamId(*id), group.clone());
+        let team = Team::assemble(job, teams, TeamId(*id), group.clone());
         let words: Vec<[u64; 2]> = said.iter().map(|[_, low, high]| [*low, *high]).collect();
         team.share(block, &words, self)?;
         Ok(Some(team))
@@ -119,7 +123,7 @@ impl Team {
     }
 
     /// Ends the team. Collective: when it returns nobody uses it any more. Dropping the last clone frees
-    /// what it has here without asking the others.
+    /// what it has here without asking the others, and so does an error, [`Error::TeamInUse`] included.
     pub fn destroy(self) -> Result<()> {
         self.barrier()?;
         self.0.locks.lock().end();
@@ -129,6 +133,6 @@ impl Team {
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        self.job.teams.lock().remove(&self.id);
+        self.teams.known.lock().remove(&self.id);
     }
 }

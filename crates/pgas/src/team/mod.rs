@@ -8,9 +8,11 @@ use crate::job::Job;
 use crate::{Error, Group, Result, Unit};
 use parking_lot::Mutex;
 use samite_fabric::{Fabric, PeerId};
-use std::sync::atomic::AtomicU64;
-use std::sync::{Arc, OnceLock};
-use turn::Turns;
+use samite_mem::Biased;
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU32, AtomicU64};
+use std::sync::{Arc, OnceLock, Weak};
+pub(crate) use turn::stepping;
 
 /// Names a team: the unit that led its creation and how many it had led before. Never used again, and the
 /// same at all members.
@@ -25,16 +27,26 @@ pub struct TeamId(pub u64);
 #[derive(Clone, Debug)]
 pub struct Team(pub(crate) Arc<Inner>);
 
+/// The teams that a unit is a member of.
+#[derive(Debug, Default)]
+struct Teams {
+    known: Mutex<HashMap<TeamId, Weak<Inner>>>,
+    /// How many this unit gave a number.
+    named: AtomicU32,
+}
+
 /// What the clones of a team share.
 #[derive(Debug)]
 pub(crate) struct Inner {
     pub(crate) job: Arc<Job>,
+    teams: Arc<Teams>,
     pub(crate) id: TeamId,
     pub(crate) rank: u32,
     pub(crate) group: Group,
     /// By rank.
     pub(crate) peers: Arc<[PeerId]>,
-    turns: Turns,
+    /// Held by the thread that calls a collective.
+    turns: Biased<()>,
     /// Collectives that were called: their messages are told apart by it. Changed by whoever has the turn.
     pub(crate) calls: AtomicU64,
     /// What its members share in memory, if they map each other's.
@@ -46,6 +58,12 @@ impl Team {
     /// What names it.
     pub fn id(&self) -> TeamId {
         self.0.id
+    }
+
+    /// The team of this unit with that id, if there is a clone of it.
+    pub(crate) fn of_this_unit(&self, id: TeamId) -> Option<Team> {
+        let known = self.0.teams.known.lock();
+        known.get(&id).and_then(Weak::upgrade).map(Team)
     }
 
     /// This unit's rank, `0..size`.
@@ -94,6 +112,13 @@ impl Team {
     /// The fabric's numbers of all members, by rank.
     pub fn peers(&self) -> &[PeerId] {
         &self.0.peers
+    }
+}
+
+impl Inner {
+    /// What names the team, and its members, for the checking mode.
+    pub(crate) fn members(&self) -> (u64, &[PeerId]) {
+        (self.id.0, &self.peers)
     }
 }
 

@@ -1,21 +1,17 @@
 //! Which thread of this unit calls a collective of a team.
 //!
 //! The members call the collectives of a team in one order. Two threads of a unit that call them at the same time
-//! have none, so the second one is turned away before it has changed anything.
+//! have none, so the second one is turned away before it has called. An operator of a collective is inside of a call,
+//! and is turned away like another thread.
 
 use super::Inner;
 use crate::{Error, Result};
-use parking_lot::Mutex;
-use samite_mem::{Biased, Guard};
-use std::thread::ThreadId;
+use samite_mem::Guard;
+use std::cell::RefCell;
 
-/// Who has the turn.
-#[derive(Debug)]
-pub(super) struct Turns {
-    /// Held for a call.
-    lock: Biased<()>,
-    /// The thread that holds it for several calls.
-    several: Mutex<Option<ThreadId>>,
+thread_local! {
+    /// The teams that this thread has the turn of for several calls, by their addresses.
+    static TURNS: RefCell<Vec<usize>> = const { RefCell::new(Vec::new()) };
 }
 
 /// The right to call collectives of a team; it ends when it is dropped.
@@ -28,17 +24,7 @@ pub(crate) struct Turn<'t> {
 /// The right to call several collectives of a team, without those of other threads between them.
 #[must_use]
 pub(crate) struct LongTurn<'t> {
-    turns: &'t Turns,
-    turn: Turn<'t>,
-}
-
-impl Default for Turns {
-    fn default() -> Self {
-        Turns {
-            lock: Biased::new(()),
-            several: Mutex::default(),
-        }
-    }
+    _turn: Turn<'t>,
 }
 
 impl Inner {
@@ -48,34 +34,103 @@ impl Inner {
     /// [`Error::TeamInUse`]: another thread has it, or an operator of a collective that is being called wants it.
     #[inline(always)]
     pub(crate) fn turn(&self) -> Result<Turn<'_>> {
-        match self.turns.lock.try_lock() {
-            Some(held) => Ok(Turn { _held: Some(held) }),
-            None => self.turn_inside(),
+        match self.turns.try_lock() {
+            None if !self.has_long_turn() => Err(Error::TeamInUse),
+            _held => Ok(Turn { _held }),
         }
     }
 
     #[cold]
-    fn turn_inside(&self) -> Result<Turn<'_>> {
-        let is_inside = *self.turns.several.lock() == Some(std::thread::current().id());
-        match is_inside {
-            true => Ok(Turn { _held: None }),
-            false => Err(Error::TeamInUse),
-        }
+    fn has_long_turn(&self) -> bool {
+        TURNS.with_borrow(|teams| teams.contains(&self.address()))
     }
 
     /// The turn, for what takes several collectives. Errors as for [`Inner::turn`].
     pub(crate) fn long_turn(&self) -> Result<LongTurn<'_>> {
-        let (turns, turn) = (&self.turns, self.turn()?);
-        *turns.several.lock() = Some(std::thread::current().id());
-        Ok(LongTurn { turns, turn })
+        let _turn = self.turn()?;
+        TURNS.with_borrow_mut(|teams| teams.push(self.address()));
+        Ok(LongTurn { _turn })
+    }
+
+    fn address(&self) -> usize {
+        std::ptr::from_ref(self).addr()
     }
 }
 
 impl Drop for LongTurn<'_> {
     fn drop(&mut self) {
-        // One inside of another one leaves that as it is.
-        if self.turn._held.is_some() {
-            *self.turns.several.lock() = None;
+        TURNS.with_borrow_mut(Vec::pop);
+    }
+}
+
+/// Moves on a collective in flight. Its operator has no part in the turns of this thread.
+pub(crate) fn stepping<R>(step: impl FnOnce() -> R) -> R {
+    struct Before(Vec<usize>);
+    impl Drop for Before {
+        fn drop(&mut self) {
+            TURNS.set(std::mem::take(&mut self.0));
         }
+    }
+    let _before = Before(TURNS.take());
+    step()
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::{Error, Op, Pgas};
+    use parking_lot::Mutex;
+    use samite_testkit::{same, simulate};
+    use std::sync::Arc;
+
+    /// An operator is not a part of what its thread has the turn for.
+    #[test]
+    fn an_operator_has_no_turn() {
+        let name = "team::turn::tests::an_operator_has_no_turn";
+        simulate(name, 2, 0..4, |fabric, _| {
+            let pgas = Pgas::new(fabric)?;
+            let world = pgas.world();
+            let _turn = world.0.long_turn()?;
+            let (team, found) = (world.clone(), Arc::new(Mutex::new(None)));
+            let finds = found.clone();
+            let operator = Op::new(move |left: u64, right: u64| {
+                *finds.lock() = Some(team.0.turn().err());
+                left + right
+            });
+            let sum = world.iall_reduce(vec![1], operator)?;
+            world.barrier()?;
+            same!(sum.wait()?, [2]);
+            let found = found.lock().take();
+            same!(
+                found.unwrap_or(Some(Error::TeamInUse)),
+                Some(Error::TeamInUse)
+            );
+            Ok(world.barrier()?)
+        });
+    }
+
+    /// A lock that is freed by a call that is turned away is counted all the same: the pages end alike at all members.
+    #[test]
+    fn a_lock_is_counted_also_without_the_turn() {
+        let name = "team::turn::tests::a_lock_is_counted_also_without_the_turn";
+        simulate(name, 2, 0..2, |fabric, _| {
+            let pgas = Pgas::new(fabric)?;
+            let world = pgas.world();
+            // The last one of the first page.
+            for _ in 0..63 {
+                world.lock()?.free()?;
+            }
+            let lock = world.lock()?;
+            if world.rank() == 0 {
+                let turn = world.0.turn()?;
+                same!(lock.free(), Err(Error::TeamInUse));
+                drop(turn);
+                world.barrier()?;
+            } else {
+                lock.free()?;
+            }
+            // The next page is the same one at all members.
+            world.lock()?.free()?;
+            Ok(world.barrier()?)
+        });
     }
 }

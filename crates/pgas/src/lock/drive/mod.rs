@@ -89,7 +89,7 @@ impl Lock {
         let Some(check) = &self.team.0.job.check else {
             return Ok(());
         };
-        check.lock_taken(self.home_unit()?, self.team.id(), self.number)?;
+        check.lock_taken(self.home_unit()?, self.team.id().0, self.number)?;
         if broken {
             // The dead do nothing any more.
             check.buried(self.lost_unit()?);

@@ -1,0 +1,272 @@
+//! This unit among the units of its job, as a program has it: from the beginning of global memory to its end.
+
+use crate::check::{AccessKind, Checker};
+use crate::collective::Kind;
+use crate::ending::Ended;
+use crate::job::{Job, bad};
+use crate::pointer::{Flags, Origin};
+use crate::team::TeamId;
+use crate::unfinished::while_unwinding;
+use crate::{Elem, Error, GlobalPtr, Group, Result, Team, Unit, local};
+use samite_fabric::{Fabric, Gated, Handle};
+use std::sync::Arc;
+
+/// Global memory of a job; see the crate's text. Any thread may use it.
+///
+/// Keep it as long as its teams and segments are used: dropping it is *collective*. It completes what this unit
+/// has started, and waits until all units drop theirs, so that nobody uses the memory of a unit that has left; until
+/// then this unit's parts of dropped segments stay, and its progress goes on. A program needs no barrier at its
+/// end. It does not wait
+/// * for units that are lost: the others wait for those with whom they share segments;
+/// * beyond the fabric's deadline: what is accessed later ends with an error that names the unit that left;
+/// * when a panic drops it: then the others may find this unit lost.
+///
+/// A unit that ends while another one calls a collective of the world ends that call, with
+/// [`Error::Mismatch`].
+#[derive(Debug)]
+pub struct Pgas {
+    pub(crate) job: Arc<Job>,
+    world: Team,
+    ended: Ended,
+}
+
+impl Pgas {
+    /// Begins: agrees with the other units of the job. Collective over the job. It can be ended (dropped by
+    /// all) and begun anew any number of times, by all units alike.
+    ///
+    /// # Errors
+    /// [`Error::AlreadyBegun`]: a fabric has one at a time. A unit that does not come within the fabric's
+    /// deadline, or is lost.
+    pub fn new(fabric: &Fabric) -> Result<Pgas> {
+        let job = Arc::new(Job::new(fabric)?);
+        let ended = Ended::listen(&job);
+        let world = Team::world(&job)?;
+        Ok(Pgas { job, world, ended })
+    }
+
+    /// This unit.
+    pub fn me(&self) -> Unit {
+        self.job.me
+    }
+
+    /// How many units the job has.
+    pub fn units(&self) -> u32 {
+        self.job.peers.len() as u32
+    }
+
+    /// The team of all units; ranks are units.
+    pub fn world(&self) -> &Team {
+        &self.world
+    }
+
+    /// The team with this id, if this unit is a member of it and has a clone of it somewhere. O(1).
+    pub fn team(&self, id: TeamId) -> Option<Team> {
+        self.world.of_this_unit(id)
+    }
+
+    /// All units.
+    pub fn group(&self) -> Group {
+        Group::first(self.units())
+    }
+
+    /// The fabric below.
+    pub fn fabric(&self) -> &Fabric {
+        &self.job.fabric
+    }
+
+    /// Which node a unit is on: equal for units that share memory.
+    pub fn node_of(&self, unit: Unit) -> Result<u32> {
+        let node = self.fabric().node_of(self.job.peer(unit)?);
+        // All have joined before there is a job.
+        Ok(node.unwrap_or(unit.0))
+    }
+
+    /// Allocates `count` elements in this unit's memory, reachable by every unit that gets the pointer.
+    /// Local; zeroed; aligned to 64 bytes. The heap grows as needed, within the budget.
+    pub fn allocate<T: Elem>(&self, count: u64) -> Result<GlobalPtr<T>> {
+        self.job.allocate(count)
+    }
+
+    /// Frees memory that this unit allocated by [`Pgas::allocate`]. Local. Others must not use it any
+    /// more; debug builds notice when they do.
+    pub fn free<T>(&self, pointer: GlobalPtr<T>) -> Result<()> {
+        self.job.free(pointer)
+    }
+
+    /// Makes this unit's own memory reachable by every unit that gets the pointer. Local; the elements stay
+    /// where they are. Elements of other sizes than 4 and 8 bytes: see [`Team::register`].
+    pub fn register<T: Elem>(&self, elements: Vec<T>) -> Result<GlobalPtr<T>> {
+        let number = local::number(&self.job.fabric)?;
+        let segment = number.register(crate::segment::whole_words(elements))?;
+        let key = segment.key();
+        let (number, flags) = (
+            key.segment as u16,
+            Flags::of(Origin::Registered, key.generation),
+        );
+        self.job.registered.lock().insert(number, segment);
+        Ok(GlobalPtr::new(self.job.me, number, flags, 0))
+    }
+
+    /// Ends a registration; the first `count` elements as they are now. Others must not use it any more, and
+    /// notice when they do. Not collective, but it waits, for half of the fabric's deadline at most, until the units
+    /// that have used it by the pointer let go of it. They do when they call a collective, a flush or
+    /// [`Pgas::progress`].
+    ///
+    /// # Errors
+    /// [`Error::OutOfRange`] for more elements than were registered, [`Error::BadPointer`],
+    /// [`samite_fabric::Error::InUse`] by units that do not let go: the registration stays.
+    pub fn unregister<T: Elem>(&self, pointer: GlobalPtr<T>, count: u64) -> Result<Vec<T>> {
+        let number = pointer.segment();
+        let len = match self.job.registered.lock().get(&number) {
+            Some(own) if pointer.unit() == self.job.me => own.key().bytes,
+            _ => return Err(bad(pointer)),
+        };
+        let size = size_of::<T>() as u64;
+        let bytes = count
+            .checked_mul(size)
+            .and_then(|bytes| bytes.checked_add(pointer.offset()));
+        if bytes.is_none_or(|end| end > len) {
+            return Err(Error::OutOfRange {
+                unit: self.job.me,
+                first: pointer.offset() / size.max(1),
+                end: (pointer.offset() / size.max(1)).saturating_add(count),
+                len: len / size.max(1),
+            });
+        }
+        let mut elements = crate::zeros::<T>(count)?;
+        self.job.forget(self.job.me, number);
+        let segment = self.job.registered.lock().remove(&number);
+        let segment = segment.ok_or_else(|| bad(pointer))?;
+        let shut = segment.into_gated();
+        shut.shut();
+        let alone = self.job.wait_alone(shut, Gated::own);
+        match alone {
+            Ok(owned) => {
+                let first = pointer.offset() as usize;
+                let from: &[u8] = &owned.memory().as_slice()[first..];
+                let into = crate::bytes_of_mut(&mut elements);
+                into.copy_from_slice(&from[..into.len()]);
+                Ok(elements)
+            }
+            Err(refused) => {
+                let (shut, error) = *refused;
+                shut.offer_again()?;
+                let segment = shut.ungated()?;
+                self.job.registered.lock().insert(number, segment);
+                Err(error.into())
+            }
+        }
+    }
+
+    /// What the checking mode found so far: the conflicts whose later access was this unit's. Empty where
+    /// it is switched off.
+    pub fn conflicts(&self) -> Vec<crate::Conflict> {
+        self.job
+            .check
+            .as_ref()
+            .map_or_else(Vec::new, Checker::conflicts)
+    }
+
+    /// Copies `from` to the memory at `to`. One-sided; complete here and there.
+    #[inline]
+    #[track_caller]
+    pub fn put<T: Elem>(&self, to: GlobalPtr<T>, from: &[T]) -> Result<()> {
+        let bytes = crate::bytes_of(from);
+        self.job
+            .with_remote(to, bytes.len() as u64, |remote| match remote.mapped() {
+                Some(mapped) if mapped.try_write(to.offset(), bytes) => Ok(()),
+                _ => remote.put(to.offset(), bytes),
+            })?;
+        self.job.watch(to, from.len(), AccessKind::Put)
+    }
+
+    /// Copies the memory at `from` to `into`. One-sided; complete.
+    #[inline]
+    #[track_caller]
+    pub fn get<T: Elem>(&self, from: GlobalPtr<T>, into: &mut [T]) -> Result<()> {
+        let bytes = crate::bytes_of_mut(into);
+        let len = bytes.len() as u64;
+        self.job
+            .with_remote(from, len, |remote| match remote.mapped() {
+                Some(mapped) if mapped.try_read(from.offset(), bytes) => Ok(()),
+                _ => remote.get(from.offset(), bytes),
+            })?;
+        self.job.watch(from, into.len(), AccessKind::Get)
+    }
+
+    /// As [`Pgas::put`], without waiting: `from` is copied before it returns (locally complete); the handle
+    /// ends when the bytes are there.
+    #[inline]
+    #[track_caller]
+    pub fn put_nb<T: Elem>(&self, to: GlobalPtr<T>, from: &[T]) -> Result<Handle<u64>> {
+        let handle = self.job.start_put(to, from)?;
+        self.job.watch(to, from.len(), AccessKind::Put)?;
+        Ok(handle)
+    }
+
+    /// As [`Pgas::put_nb`]; its end is waited for by [`Pgas::flush`].
+    #[inline]
+    #[track_caller]
+    pub fn put_implicit<T: Elem>(&self, to: GlobalPtr<T>, from: &[T]) -> Result<()> {
+        let handle = self.job.start_put(to, from)?;
+        self.job.leave_to_flush(to.unit(), handle);
+        self.job.watch(to, from.len(), AccessKind::ImplicitPut)
+    }
+
+    /// Waits until every implicit operation to a unit is complete there.
+    ///
+    /// # Errors
+    /// The failure of an operation that this thread started. The deadline: what has not ended by then is given up.
+    pub fn flush(&self, unit: Unit) -> Result<()> {
+        self.job.flush(Some(unit))
+    }
+
+    /// Waits until every implicit operation is complete. Errors: as [`Pgas::flush`].
+    pub fn flush_all(&self) -> Result<()> {
+        self.job.flush(None)
+    }
+
+    /// Waits until the sources of all implicit operations may be used again. They are copied when an
+    /// operation starts, so there is nothing to wait for: it only makes progress.
+    pub fn flush_local(&self) {
+        self.job.fabric.progress();
+        self.job.let_go();
+        self.job.unfinished.step(&self.job.fabric);
+    }
+
+    /// Makes progress for others: where units share no memory, whoever computes for long calls this now
+    /// and then.
+    pub fn progress(&self) {
+        self.job.fabric.progress();
+        self.job.step();
+    }
+}
+
+impl Drop for Pgas {
+    /// Waits for the other units to end, too; see [`Pgas`].
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            tracing::debug!("global memory is left by a panic, without waiting for the others");
+            while_unwinding(|| self.job.unfinished.finish(&self.job.fabric));
+        } else {
+            self.end();
+        }
+        self.job.unfinished.end();
+        self.job.left.end();
+    }
+}
+
+impl Pgas {
+    fn end(&self) {
+        if let Err(error) = self.job.flush(None) {
+            tracing::warn!(%error, "operations that nobody has waited for have failed");
+        }
+        let Err(error) = self.world().meet(Kind::End) else {
+            return;
+        };
+        tracing::debug!(%error, "not all units end together");
+        if let Err(error) = self.ended.leave_one_by_one(&self.job) {
+            tracing::warn!(%error, "a unit is left that may still use the memory of this one");
+        }
+    }
+}
