@@ -239,6 +239,12 @@ impl Fabric {
         self.0.seat.as_ref().map(|seat| seat.domain.as_str())
     }
 
+    /// The time that has passed since some moment, as waits count it: in the simulator it is virtual.
+    pub fn now(&self) -> Duration {
+        let core = self.0.lock();
+        core.map_or(Duration::ZERO, |core| core.transport.now())
+    }
+
     /// The deadline of waits, in this thread.
     pub fn deadline(&self) -> Duration {
         // ORDERING: Relaxed: a number by itself, here and in `set_deadline`.

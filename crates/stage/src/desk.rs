@@ -36,14 +36,14 @@ pub(crate) struct Desk {
 
 impl Desk {
     pub(crate) fn new(fabric: &Fabric) -> Result<Desk> {
-        // In a domain of one process nobody else can be it.
-        let service = match fabric.domain() {
-            None => {
+        // In a domain of one process nobody else can be it; a simulated one has no name.
+        let service = match (fabric.domain(), service::find_steward(fabric)) {
+            (None, None) => {
                 let only = fabric.layer(LAYER).ok_or(Error::SecondStage)?;
                 let service = Staging::new(fabric, Room::of_memory(u64::MAX));
                 Some(Mutex::new((service, only)))
             }
-            Some(_) => None,
+            _ => None,
         };
         let steward = match service {
             Some(_) => service::own(fabric),

@@ -4,7 +4,6 @@ use super::{Life, Service};
 use crate::engine::Engine;
 use crate::fabric::Fabric;
 use crate::ops::{Key, Outcome, Work};
-use crate::transport::Transport;
 use crate::{Error, Result, Whom};
 use std::time::Duration;
 
@@ -29,8 +28,8 @@ enum Fate {
 }
 
 impl Fabric {
-    /// Sends a request to a service of one life of a peer; `make` gives its bytes, and is told its id. Waits up to
-    /// `deadline` for room on the way. Completion: local.
+    /// Sends a request to a service of one life of a peer; `make` gives its bytes, and is told its
+    /// id. Waits up to `deadline` for room on the way. Completion: local.
     ///
     /// # Errors
     /// [`Error::PeerLost`], [`Error::Timeout`], [`Error::TooLong`].
@@ -82,7 +81,8 @@ impl Call {
     /// Waits for the response. `what`: for the error. After a timeout it can be waited for again.
     ///
     /// # Errors
-    /// [`Error::PeerLost`]; [`Error::Timeout`]; [`Error::NoHandler`] if the peer has not served in this time.
+    /// [`Error::PeerLost`]; [`Error::Timeout`]; [`Error::NoHandler`] if the peer has not served in
+    /// this time.
     pub fn wait(&mut self, deadline: Duration, what: &'static str) -> Result<Vec<u8>> {
         let (fabric, key) = (self.fabric.clone(), self.key);
         let whom = Whom::Peer(self.to.peer);
@@ -91,8 +91,8 @@ impl Call {
         })
     }
 
-    /// As [`Call::wait`], for a process that has something to do meanwhile: `step` is called once per turn, and
-    /// may use the fabric.
+    /// As [`Call::wait`], for a process that has something to do meanwhile: `step` is called once
+    /// per turn, and may use the fabric.
     pub fn wait_stepping(
         &mut self,
         deadline: Duration,
@@ -116,7 +116,6 @@ impl Call {
         what: &'static str,
         mut wait: impl FnMut(Duration) -> Result<Fate>,
     ) -> Result<Vec<u8>> {
-        let now = || self.fabric.0.core.lock().transport.now();
         let (mut pause, mut left) = (PAUSES.0, deadline);
         let mut begin: Option<Duration> = None;
         loop {
@@ -124,8 +123,8 @@ impl Call {
                 return result;
             }
             // Refused: that is rare, and only then the clock is looked at.
-            let began = *begin.get_or_insert_with(now);
-            left = deadline.saturating_sub(now().saturating_sub(began));
+            let began = *begin.get_or_insert_with(|| self.fabric.now());
+            left = deadline.saturating_sub(self.fabric.now().saturating_sub(began));
             if left.is_zero() {
                 return Err(self.refused(what, deadline));
             }

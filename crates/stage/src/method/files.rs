@@ -382,10 +382,10 @@ fn written(archive: &RwLock<Archive>) -> RwLockWriteGuard<'_, Archive> {
 
 /// Asks, and says how long it has waited, until there is an answer. What comes meanwhile is served.
 fn look<T>(desk: &Desk, mut ask: impl FnMut(Duration) -> Result<Option<T>>) -> Result<T> {
-    let mut clock = Clock::new();
+    let mut clock = Clock::new(desk.fabric.now());
     let mut pause = LOOK.0;
     loop {
-        if let Some(answer) = ask(clock.look())? {
+        if let Some(answer) = ask(clock.look(desk.fabric.now()))? {
             return Ok(answer);
         }
         desk.fabric.progress();

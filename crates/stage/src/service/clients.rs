@@ -28,7 +28,8 @@ pub(super) struct Heard<M> {
 pub(super) struct Clients {
     fabric: Fabric,
     server: Server,
-    /// Who has said something, or has something to take, and was not seen to be gone when the service looked last.
+    /// Who has said something, or has something to take, and was not seen to be gone when the
+    /// service looked last.
     known: BTreeSet<Peer>,
     /// Messages that living peers have not taken yet.
     unsent: Unsent,
@@ -46,6 +47,11 @@ impl Clients {
             unsent: Unsent::default(),
             deaf: BTreeSet::new(),
         }
+    }
+
+    /// The time, as the fabric counts it.
+    pub(super) fn now(&self) -> Duration {
+        self.fabric.now()
     }
 
     /// How many messages have come and were not taken.
@@ -104,9 +110,10 @@ impl Clients {
         self.fabric.lost_life(life.peer, life.incarnation).is_none()
     }
 
-    /// Whoever is gone does not get it, and that is another event. A peer that lives and takes nothing now (it is
-    /// stopped, or has too much before) gets it later, behind what it did not take before; one that has too much of
-    /// that nevertheless is given up: whatever it has asked for, or said that it would carry out.
+    /// Whoever is gone does not get it, and that is another event. A peer that lives and takes
+    /// nothing now (it is stopped, or has too much before) gets it later, behind what it did not
+    /// take before; one that has too much of that nevertheless is given up: whatever it has asked
+    /// for, or said that it would carry out.
     pub(super) fn send(&mut self, to: Peer, packed: Packed) {
         if self.deaf.contains(&to) {
             return;

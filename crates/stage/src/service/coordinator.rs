@@ -10,7 +10,8 @@ use samite_fabric::agent::{self, Lost, Owned, Turn};
 use samite_fabric::rpc::Service as Number;
 use std::time::Duration;
 
-/// Coordinates all streams of a domain. It owns their state; when a process is lost, its part in them ends.
+/// Coordinates all streams of a domain. It owns their state; when a process is lost, its part in
+/// them ends.
 pub struct Coordinator {
     pub(super) clients: Clients,
     pub(super) steward: Steward,
@@ -26,7 +27,7 @@ impl Coordinator {
         Coordinator {
             clients: Clients::new(fabric, Number::COORDINATOR),
             steward: Steward::new(),
-            clock: Clock::new(),
+            clock: Clock::new(fabric.now()),
         }
     }
 
@@ -74,7 +75,8 @@ impl Coordinator {
 
     /// A peer is gone, or as good as gone.
     pub(super) fn forget(&mut self, peer: Peer) {
-        // In this order: if it were slow no more before it is lost, it would be given steps, which nobody had then.
+        // In this order: if it were slow no more before it is lost, it would be given steps, which
+        // nobody had then.
         self.carry_out(Event::Lost(peer));
         self.clients.forget(peer);
         self.tell_who_is_slow();
@@ -82,7 +84,7 @@ impl Coordinator {
 
     /// In milliseconds, as the state machine counts them.
     fn now(&mut self) -> u64 {
-        self.clock.look().as_millis() as u64
+        self.clock.look(self.clients.now()).as_millis() as u64
     }
 
     /// When it has something to do if nobody says anything.
@@ -134,8 +136,8 @@ impl agent::Service for Coordinator {
         self.clients.waiting() > 0
     }
 
-    /// What a peer said before it died counts: what had come when it was seen to be gone is taken before that. What
-    /// others say is heard after it, so that nobody is given what the dead had.
+    /// What a peer said before it died counts: what had come when it was seen to be gone is taken
+    /// before that. What others say is heard after it, so that nobody is given what the dead had.
     fn peers_lost(&mut self, lost: Lost<'_>) {
         let gone = self.clients.lost(lost);
         for heard in self.clients.last_words(&gone) {

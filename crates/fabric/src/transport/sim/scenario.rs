@@ -31,6 +31,8 @@ pub struct Scenario {
     pub rma: Rma,
     /// Whether frames of a pair on two nodes keep their order.
     pub is_ordered: bool,
+    /// Whether unit 0 says that it hosts the services of an agent.
+    pub has_host: bool,
     /// Which unit dies when.
     pub kills: Vec<(u32, Duration)>,
     /// Which node disappears when.
@@ -60,6 +62,7 @@ impl Scenario {
             body_max: 4096,
             rma: Rma::None,
             is_ordered: true,
+            has_host: false,
             kills: Vec::new(),
             node_kills: Vec::new(),
             starts: Vec::new(),
@@ -87,6 +90,12 @@ impl Scenario {
     /// Frames between nodes overtake each other.
     pub fn unordered(mut self) -> Scenario {
         self.is_ordered = false;
+        self
+    }
+
+    /// Unit 0 says that it hosts the services of an agent.
+    pub fn with_host(mut self) -> Scenario {
+        self.has_host = true;
         self
     }
 
@@ -210,9 +219,12 @@ impl Scenario {
     }
 
     pub(super) fn identity(&self, index: u32) -> Identity {
-        let (job, program) = ("simulation".to_owned(), "unit".to_owned());
+        let program = match self.has_host && index == 0 {
+            true => crate::agent::identity().program,
+            false => "unit".to_owned(),
+        };
         Identity {
-            job,
+            job: "simulation".to_owned(),
             program,
             rank: index,
             size: self.units,
