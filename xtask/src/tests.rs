@@ -5,8 +5,21 @@ use crate::command::cargo_with;
 use crate::parts::{PARTS, Part};
 use anyhow::{Result, bail};
 
-/// Loom and the examples in the documentation first, the tests of the workspace last: the summary at
-/// the end is that of tests that ran.
+/// Suites of processes that are run again, with units that behave as if they were on 2 and on 3
+/// nodes. Those that have such cases of their own (`everywhere!`) are not here.
+const ON_NODES: [&str; 8] = [
+    "bad_days",
+    "graph",
+    "keeping",
+    "methods",
+    "streams",
+    "table_four",
+    "threads",
+    "watch",
+];
+
+/// Loom and the examples in the documentation first, all tests of the workspace last: the summary
+/// at the end is that of tests that ran.
 pub(crate) fn test(require_all: bool, filter: Option<&str>) -> Result<()> {
     let (present, missing): (Vec<&Part>, Vec<&Part>) =
         PARTS.iter().partition(|part| part.is_present());
@@ -30,7 +43,8 @@ pub(crate) fn test(require_all: bool, filter: Option<&str>) -> Result<()> {
     if require_all {
         environment.push(("SAMITE_TEST_REQUIRE_ALL", "1"));
     }
-    let run = |targets: &[&str]| {
+    let run = |more: &[(&str, &str)], targets: &[&str]| {
+        let environment = [environment.as_slice(), more].concat();
         let mut line = vec!["test", "--workspace"];
         if present.iter().any(|part| part.name == "cc") {
             line.push("--features=samite-cli/zarr");
@@ -39,8 +53,14 @@ pub(crate) fn test(require_all: bool, filter: Option<&str>) -> Result<()> {
         line.extend(filter);
         cargo_with(&environment, &line)
     };
-    run(&["--doc"])?;
-    run(&["--lib", "--bins", "--tests", "--examples"])
+    run(&[], &["--doc"])?;
+    let suites: Vec<&str> = ON_NODES
+        .into_iter()
+        .flat_map(|suite| ["--test", suite])
+        .collect();
+    run(&[("SAMITE_TEST_NODES", "2")], &suites)?;
+    run(&[("SAMITE_TEST_NODES", "3")], &suites)?;
+    run(&[], &["--lib", "--bins", "--tests", "--examples"])
 }
 
 /// Loom replaces the atomics of a whole build, so it has a build folder of its own.

@@ -10,7 +10,7 @@ use samite_fabric::{Fabric, Mask};
 use samite_stage::protocol::{Attribute, EndOfStream, Start};
 use samite_stage::service::{Room, Staging};
 use samite_stage::{Dtype, Error, Region, Stage};
-use samite_testkit::{MESSAGES_ONLY, Outcome, Visitors, check, same, units};
+use samite_testkit::{MESSAGES_ONLY, Outcome, Visitors, check, maps_host, same, units};
 
 const MEMORY: u64 = 64 << 20;
 
@@ -51,7 +51,7 @@ fn is_right(step: u64, y0: u64, x0: u64, array: &ArrayViewD<'_, f64>) -> bool {
 
 const SHAPE: [u64; 2] = [40, 30];
 
-fn one_to_one(fabric: &Fabric, me: u32, mapped: bool) -> Outcome {
+fn one_to_one(fabric: &Fabric, me: u32) -> Outcome {
     let stage = Stage::join(fabric)?;
     if me == 0 {
         let mut field = stage.write("field").as_rank("solver", 0, 1).open()?;
@@ -94,7 +94,7 @@ fn one_to_one(fabric: &Fabric, me: u32, mapped: bool) -> Outcome {
         same!(part.shape(), &[23, 2]);
         check!(is_right(number, 10, 7, &part.view().into_dyn()), "{part}");
         let view = step.view::<f64>("u", [3_u64..5, 28..30])?;
-        same!(view.is_some(), mapped);
+        same!(view.is_some(), maps_host(fabric));
         if let Some(view) = view {
             check!(is_right(number, 3, 28, &view), "{view}");
         }
@@ -123,12 +123,7 @@ fn one_to_one(fabric: &Fabric, me: u32, mapped: bool) -> Outcome {
 
 #[test]
 fn a_field_from_one_to_one() {
-    staged(
-        "a_field_from_one_to_one",
-        2,
-        Mask::default(),
-        |fabric, me| one_to_one(fabric, me, true),
-    );
+    staged("a_field_from_one_to_one", 2, Mask::default(), one_to_one);
 }
 
 #[test]
@@ -137,7 +132,7 @@ fn a_field_from_one_to_one_by_messages() {
         "a_field_from_one_to_one_by_messages",
         2,
         MESSAGES_ONLY,
-        |fabric, me| one_to_one(fabric, me, false),
+        one_to_one,
     );
 }
 

@@ -46,11 +46,17 @@ pub use outcome::{Failed, Outcome};
 pub use pipes::full_pipe;
 pub use python::run_python;
 pub use simulated::{seeds, simulate, simulate_as, simulate_on, three_nodes, two_nodes};
-pub use units::{Units, maps_all, require, units};
+pub use units::{Units, maps_all, maps_host, require, units};
 pub use visitors::Visitors;
 
 /// What units that share no memory must not use.
 pub const MESSAGES_ONLY: samite_fabric::Mask = samite_fabric::Mask::MESSAGES_ONLY;
+
+/// Units that stay on one node in every run of the tests: those of tests about what only a node has.
+pub const ONE_NODE: samite_fabric::Mask = samite_fabric::Mask {
+    nodes: 1,
+    ..TWO_NODES
+};
 
 /// Units that behave as if they were on two nodes, by turns.
 pub const TWO_NODES: samite_fabric::Mask = samite_fabric::Mask {

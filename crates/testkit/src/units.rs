@@ -37,6 +37,23 @@ pub fn units(count: u32) -> Units {
 pub(crate) const NAME: &str = "SAMITE_TEST_NAME";
 pub(crate) const ROLE: &str = "SAMITE_TEST_ROLE";
 
+/// On how many nodes the units behave as if they were, in tests that do not say it themselves:
+/// `cargo xtask test` runs suites once more with each of [`Mask::nodes`] 2 and 3.
+const NODES: &str = "SAMITE_TEST_NODES";
+
+/// `mask`, on as many nodes as this run of the tests wants.
+fn on_nodes(mask: Mask) -> Mask {
+    match std::env::var(NODES) {
+        Ok(text) if mask.nodes == 0 => {
+            let nodes = text.parse();
+            let nodes =
+                nodes.unwrap_or_else(|_| panic!("{NODES} is \"{text}\", which is no number"));
+            Mask { nodes, ..mask }
+        }
+        _ => mask,
+    }
+}
+
 impl Units {
     /// The domain's budget of shared memory, in bytes.
     pub fn budget(self, bytes: u64) -> Units {
@@ -52,7 +69,7 @@ impl Units {
         self
     }
 
-    /// What the units must not use.
+    /// What the units must not use. See [`ONE_NODE`](crate::ONE_NODE).
     pub fn mask(self, mask: Mask) -> Units {
         self.config(|config| config.mask = mask)
     }
@@ -89,8 +106,8 @@ impl Units {
         self.conduct(name, body, Cast::all_end);
     }
 
-    /// As [`Units::run`]; meanwhile `conductor` runs in the test itself and may stop and kill. Units
-    /// that it killed are not asked how they ended, all others must succeed.
+    /// As [`Units::run`]; meanwhile `conductor` runs in the test itself and may stop and kill.
+    /// Units that it killed are not asked how they ended, all others must succeed.
     pub fn conduct(
         self,
         name: &str,
@@ -132,7 +149,11 @@ impl Units {
         if std::env::var(ROLE).as_deref() == Ok("agent") {
             child::run_agent(self.budget, self.services.clone(), || before(Who::Agent));
         }
-        child::run_unit(self.config.clone(), |unit| {
+        let config = Config {
+            mask: on_nodes(self.config.mask),
+            ..self.config
+        };
+        child::run_unit(config, |unit| {
             before(Who::Unit(unit.rank));
             body(unit)
         })
@@ -143,6 +164,12 @@ impl Units {
 pub fn maps_all(fabric: &Fabric) -> bool {
     let peers = fabric.peers();
     peers.iter().all(|info| fabric.caps_to(info.peer).map)
+}
+
+/// Whether this unit maps the memory of the peer that hosts the services of an agent.
+pub fn maps_host(fabric: &Fabric) -> bool {
+    let host = samite_fabric::agent::find_host(fabric);
+    host.is_some_and(|host| fabric.caps_to(host.peer).map)
 }
 
 /// Whether a test can run here. If not it is skipped by name, with what would make it run;

@@ -4,7 +4,9 @@
 
 use samite_fabric::{Config, Error, Fabric, Mask, Match, PeerId, Segment, Whom, testing};
 use samite_testkit::pattern::{pattern, verify};
-use samite_testkit::{Cast, Failed, Outcome, Who, matches_or_fail, pause, point, same, units};
+use samite_testkit::{
+    Cast, Failed, ONE_NODE, Outcome, Who, matches_or_fail, pause, point, same, units,
+};
 use std::time::Duration;
 
 const SIZE: usize = (8 << 20) + 5;
@@ -27,9 +29,9 @@ impl Path {
             Path::Ring => Mask::MESSAGES_ONLY,
             Path::Kernel => Mask {
                 cooperative: true,
-                ..Mask::default()
+                ..ONE_NODE
             },
-            Path::Cooperative | Path::Direct | Path::View => Mask::default(),
+            Path::Cooperative | Path::Direct | Path::View => ONE_NODE,
         }
     }
 
@@ -172,7 +174,8 @@ fn a_view_dies_with_its_holder() {
         }
         Ok(())
     };
-    units(2).conduct("copies::a_view_dies_with_its_holder", body, |cast| {
+    let units = units(2).mask(ONE_NODE);
+    units.conduct("copies::a_view_dies_with_its_holder", body, |cast| {
         cast.wait_point(Who::Unit(1), "holding");
         cast.kill(Who::Unit(1));
     });
@@ -237,12 +240,14 @@ fn a_view_outlives_its_sender() {
         same!((before > 0, more.len()), (true, (BYTES >> 21) as usize));
         Ok(fabric.signal(members[1], 4)?)
     };
-    units(3)
-        .budget(32 << 20)
-        .conduct("copies::a_view_outlives_its_sender", body, |cast| {
+    units(3).mask(ONE_NODE).budget(32 << 20).conduct(
+        "copies::a_view_outlives_its_sender",
+        body,
+        |cast| {
             cast.wait_point(Who::Unit(1), "viewing");
             cast.kill(Who::Unit(0));
-        });
+        },
+    );
 }
 
 /// The sender's deadline is over while its message is being viewed, and it writes the next one into the segment:
@@ -289,7 +294,8 @@ fn a_view_knows_that_it_was_withdrawn() {
         drop(view);
         Ok(())
     };
-    units(2).run("copies::a_view_knows_that_it_was_withdrawn", body);
+    let units = units(2).mask(ONE_NODE);
+    units.run("copies::a_view_knows_that_it_was_withdrawn", body);
 }
 
 /// A sender is stopped in the middle of a piece that it copies into a lent buffer, for ever. The receiver, which cannot

@@ -8,7 +8,7 @@ use samite_stage::{Error, Settings};
 use samite_testkit::{Outcome, check, full_name, same};
 use std::time::Duration;
 
-const DEADLINE: Duration = Duration::from_millis(50);
+const DEADLINE: Duration = Duration::from_millis(500);
 
 fn is_circle(error: &Error) -> bool {
     let waits = match error {
