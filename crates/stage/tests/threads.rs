@@ -1,4 +1,5 @@
-//! One stage among threads: a writer and a reader at the same time, and a writer that moves between steps.
+//! One stage among threads: a writer and a reader at the same time, and a writer that moves between
+//! steps.
 
 #![allow(
     clippy::result_large_err,

@@ -1,42 +1,50 @@
-//! Requests that are answered later: what an active message asks whose answer its handler cannot know.
+//! Requests that are answered later: what an active message asks whose answer its handler cannot
+//! know.
 //!
-//! A process *serves* by a [`Server`]: requests wait in its inbox until it takes them, and it responds to each whenever
-//! it likes. A client makes a [`Call`] and waits for the response, with a deadline of its own.
+//! A process *serves* by a [`Server`]: requests wait in its inbox until it takes them, and it
+//! responds to each whenever it likes. A client makes a [`Call`] and waits for the response, with a
+//! deadline of its own.
 //!
 //! ```text
 //!   client                                      server
-//!   call()    ACTIVE, request id  ---------->   inbox          no server, or too much in the inbox:
-//!             <---------- REPLY: refused                       the client sends it again, later and later
+//!   call()    ACTIVE, request id  ---------->   inbox
+//!             <---------- REPLY: refused                       no server, or a full inbox: the
+//!                                                              client sends it again, ever later
 //!   wait()                                      take()
-//!             <---------- REPLY: the response   respond()      the id's operation ends; also when the peer is lost
-//!                         (ACTIVE_RTS: a long one, which is fetched)
+//!             <---------- REPLY: the response   respond()      the id's operation ends; also when
+//!                         (ACTIVE_RTS: a long one)             the peer is lost
 //!   note()    ACTIVE, id 0        ---------->   inbox          nothing comes back
 //! ```
 //!
 //! # Ids
-//! The id of a request is its [operation](crate::ops): one table has all that a process waits for, so a response
-//! finds its call without a search, and the loss of a peer ends calls like any other operation. An id is never
-//! used twice in 2^32 operations, and no id is 0. Which service is asked is a number of an active message from
-//! [`KEPT`] on: users have those below. [`Service`] lists them all.
+//! The id of a request is its [operation](crate::ops): one table has all that a process waits for,
+//! so a response finds its call without a search, and the loss of a peer ends calls like any other
+//! operation. An id is never used twice in 2^32 operations, and no id is 0. Which service is asked
+//! is a number of an active message from [`KEPT`] on: users have those below. [`Service`] lists
+//! them all.
 //!
 //! # Invariants
-//! R1 A request is in the inbox of one life of one peer, once: it is sent again only after it was refused, and a
-//!    refused request was never in the inbox.
-//! R2 A request, a note and a response name the life of the peer that they are for: to another life of its number none
-//!    of them is sent ([`Error::PeerLost`](crate::Error::PeerLost)), and what a server takes says which life sent it.
-//! R3 Every queue is counted in bytes. The inbox has at most so many of each peer beside the first request, whatever
-//!    its length; notes, which cannot be sent again, may have twice as many, and a peer that sends more of them loses
-//!    them. Of responses to one peer sixteen frames wait here at most, and as much to be fetched as of any long
-//!    active message: [`Server::respond`] waits, or says that it cannot.
-//!    A process' own inbox is filled without a frame, when [`Fabric::call`](crate::Fabric::call) or
-//!    [`Fabric::note`](crate::Fabric::note) returns; a note of its own waits for room, and is not lost.
-//! R4 A call that is dropped is forgotten here; its response is dropped as it comes. The server is not told.
+//! R1 A request is in the inbox of one life of one peer, once: it is sent again only after it was
+//!    refused, and a refused request was never in the inbox.
+//! R2 A request, a note and a response name the life of the peer that they are for: to another life
+//!    of its number none of them is sent ([`Error::PeerLost`](crate::Error::PeerLost)), and what a
+//!    server takes says which life sent it.
+//! R3 Every queue is counted in bytes. The inbox has at most so many of each peer beside the first
+//!    request, whatever its length; notes, which cannot be sent again, may have twice as many, and
+//!    a peer that sends more of them loses them. Of responses to one peer sixteen frames wait here
+//!    at most, and as much to be fetched as of any long active message: [`Server::respond`] waits,
+//!    or says that it cannot. A process' own inbox is filled without a frame, when
+//!    [`Fabric::call`](crate::Fabric::call) or [`Fabric::note`](crate::Fabric::note) returns; a
+//!    note of its own waits for room, and is not lost.
+//! R4 A call that is dropped is forgotten here; its response is dropped as it comes. The server is
+//!    not told.
 //!
 //! # Not guaranteed
-//! * That a request was not carried out, where its call ends with an error: the response may have been lost with the
-//!   server, or be late. Requests that may not be carried out twice need a number of their own.
-//! * An order between calls and notes of different threads. Those of one thread to one server arrive in order, unless
-//!   one is refused.
+//! * That a request was not carried out, where its call ends with an error: the response may have
+//!   been lost with the server, or be late. Requests that may not be carried out twice need a
+//!   number of their own.
+//! * An order between calls and notes of different threads. Those of one thread to one server
+//!   arrive in order, unless one is refused.
 //!
 //! # Files
 //! `call` (the client) · `server` (the inbox, and responses)

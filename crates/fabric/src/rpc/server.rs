@@ -21,8 +21,8 @@ pub struct Asked {
     pub bytes: Vec<u8>,
 }
 
-/// A service of this process. Dropping it ends the service: what it had not taken is answered to nobody. Thread:
-/// any.
+/// A service of this process. Dropping it ends the service: what it had not taken is answered to
+/// nobody. Thread: any.
 #[derive(Debug)]
 pub struct Server {
     fabric: Fabric,
@@ -40,8 +40,8 @@ pub(crate) struct Inbox {
 }
 
 impl Fabric {
-    /// Serves from now on. Of each peer at most `most` bytes wait to be taken, beside its first request. A second
-    /// server of a service takes the place of the first. Local.
+    /// Serves from now on. Of each peer at most `most` bytes wait to be taken, beside its first
+    /// request. A second server of a service takes the place of the first. Local.
     pub fn serve(&self, service: Service, most: u64) -> Server {
         let inbox = Arc::new(Mutex::new(Inbox {
             asked: VecDeque::new(),
@@ -77,8 +77,9 @@ impl Server {
     /// Responds to a request; waits up to `deadline` for room on the way. Completion: local.
     ///
     /// # Errors
-    /// [`Error::Timeout`](crate::Error::Timeout): the peer does not take what was sent to it, and nothing was sent;
-    /// [`Error::PeerLost`](crate::Error::PeerLost); [`Error::TooLong`](crate::Error::TooLong).
+    /// [`Error::Timeout`](crate::Error::Timeout): the peer does not take what was sent to it, and
+    /// nothing was sent; [`Error::PeerLost`](crate::Error::PeerLost);
+    /// [`Error::TooLong`](crate::Error::TooLong).
     pub fn respond(&self, to: Life, id: u64, bytes: &[u8], deadline: Duration) -> Result<()> {
         let what = "room for a response";
         let whom = Whom::Peer(to.peer);

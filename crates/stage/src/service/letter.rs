@@ -7,8 +7,8 @@ use samite_fabric::rpc::{Life, Server, Service};
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
-// What is said to a coordinator is moved several times on its way: what is large and rare is in a box. The id of a request is
-// its ticket; one to which no answer comes is a note.
+// What is said to a coordinator is moved several times on its way: what is large and rare is in a
+// box. The id of a request is its ticket; one to which no answer comes is a note.
 const _: () = assert!(size_of::<Request>() <= 160);
 
 /// What is said to a block store.
@@ -82,8 +82,8 @@ impl Packed {
         Packed::response(to, protocol::encode(answer))
     }
 
-    /// The coordinator's answer. What no message can carry is an error instead; a step is never too long: it would not have
-    /// been committed.
+    /// The coordinator's answer. What no message can carry is an error instead; a step is never too
+    /// long: it would not have been committed.
     pub(crate) fn answer(ticket: Ticket, answer: &Answer) -> Packed {
         let bytes = protocol::encode(answer);
         if bytes.len() <= LONGEST {

@@ -1,21 +1,23 @@
-//! The machines of [`protocol`](crate::protocol) on the fabric: two services, which the agent of a domain
-//! [hosts](samite_fabric::agent::host).
+//! The machines of [`protocol`](crate::protocol) on the fabric: two services, which the agent of a
+//! domain [hosts](samite_fabric::agent::host).
 //!
-//! The [`Coordinator`] decides about streams, the [`BlockStore`] owns their memory. The agent hosts both
-//! ([`STARTERS`]); a dedicated staging unit (method `server`) hosts one more block store; a domain of one process has
-//! both in the process itself, polled by whoever waits ([`Staging`]). Wherever they are, they talk to each other by
-//! messages.
+//! The [`Coordinator`] decides about streams, the [`BlockStore`] owns their memory. The agent hosts
+//! both ([`STARTERS`]); a dedicated staging unit (method `server`) hosts one more block store; a
+//! domain of one process has both in the process itself, polled by whoever waits ([`Staging`]).
+//! Wherever they are, they talk to each other by messages.
 //!
 //! ```text
 //!   frames ──> the server's inbox ([`samite_fabric::rpc`])
-//!   poll:      requests, reports, losses and time ──> Steward::on_event ──> answers to clients, orders to block stores
-//!              orders, asks, what the disk has done ──> Keeper          ──> answers to clients, reports to the coordinator
+//!   poll of the coordinator:  requests, reports, losses and time ──> Steward::on_event
+//!                             ──> answers to clients, orders to block stores
+//!   poll of a block store:    orders, asks, what the disk has done ──> Keeper
+//!                             ──> answers to clients, reports to the coordinator
 //! ```
 //!
 //! # Files
-//! `coordinator`, `store` (the services) · `clients` (whom a service has to do with) · `keeper` (buffers, and what is spilled
-//! of them) · `letter` (what is said) · `units` (whether a job still needs its servers) · `unsent` (what peers have not taken
-//! yet)
+//! `coordinator`, `store` (the services) · `clients` (whom a service has to do with) · `keeper`
+//! (buffers, and what is spilled of them) · `letter` (what is said) · `units` (whether a job still
+//! needs its servers) · `unsent` (what peers have not taken yet)
 
 mod clients;
 mod coordinator;
@@ -37,7 +39,8 @@ pub(crate) use keeper::{LOAD, segment_key};
 pub(crate) use letter::{KeeperAnswer, KeeperAsk, ToStore, life, own};
 pub use store::BlockStore;
 
-/// How an agent starts the services of streams, in this order: the block store tells the coordinator what it has.
+/// How an agent starts the services of streams, in this order: the block store tells the
+/// coordinator what it has.
 pub const STARTERS: [Starter; 2] = [
     Starter {
         name: Coordinator::NAME,
@@ -83,7 +86,8 @@ impl Staging {
         self.host.turn(&self.fabric, services).worked
     }
 
-    /// Serves as long as `go_on` says so, which is asked after everything that happens, and now and then.
+    /// Serves as long as `go_on` says so, which is asked after everything that happens, and now and
+    /// then.
     ///
     /// # Errors
     /// The agent is lost.

@@ -12,8 +12,8 @@ use samite_fabric::agent::{self, Host, Lost, Owned, Turn};
 use samite_fabric::rpc::Service as Number;
 use std::time::Duration;
 
-/// Keeps blocks for the coordinator of a domain. It owns their memory, and what is spilled of them. When a process is
-/// lost it stops to read for it; the memory of its buffers the coordinator frees.
+/// Keeps blocks for the coordinator of a domain. It owns their memory, and what is spilled of them.
+/// When a process is lost it stops to read for it; the memory of its buffers the coordinator frees.
 pub struct BlockStore {
     fabric: Fabric,
     clients: Clients,
@@ -26,12 +26,14 @@ impl BlockStore {
     /// What people call it.
     pub(super) const NAME: &str = "block store";
 
-    /// Keeps blocks in `room` for a coordinator that serves in this process already, as in an agent.
+    /// Keeps blocks in `room` for a coordinator that serves in this process already, as in an
+    /// agent.
     pub fn beside(fabric: &Fabric, room: Room) -> BlockStore {
         BlockStore::new(fabric, own(fabric), room)
     }
 
-    /// Keeps blocks in `room` for the coordinator of the domain, as a staging server does (method `server`).
+    /// Keeps blocks in `room` for the coordinator of the domain, as a staging server does (method
+    /// `server`).
     ///
     /// # Errors
     /// A domain without a coordinator.
@@ -52,7 +54,8 @@ impl BlockStore {
         store
     }
 
-    /// Serves as long as `go_on` says so, which is asked after everything that happens, and now and then.
+    /// Serves as long as `go_on` says so, which is asked after everything that happens, and now and
+    /// then.
     ///
     /// # Errors
     /// The agent is lost.
@@ -61,7 +64,8 @@ impl BlockStore {
         Ok(Host::default().run(&fabric, &mut [self], go_on)?)
     }
 
-    /// Serves until the units of other programs of this job have come and have left again, or have ended without coming.
+    /// Serves until the units of other programs of this job have come and have left again, or have
+    /// ended without coming.
     ///
     /// # Errors
     /// The agent is lost.

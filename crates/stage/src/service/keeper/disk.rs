@@ -1,4 +1,5 @@
-//! What a keeper has spilled: ranges of one file. A file for each buffer would be a descriptor for each.
+//! What a keeper has spilled: ranges of one file. A file for each buffer would be a descriptor for
+//! each.
 
 use super::io::{Done, Io, Job, JobId};
 use range_alloc::RangeAllocator;
@@ -15,8 +16,8 @@ const PAGE: u64 = 4096;
 /// More than any file has: the keeper's budget is what ends first.
 const END: u64 = 1 << 60;
 
-/// So many bytes may be asked of the thread, or have been read and not been taken, before no other read begins. What
-/// is written takes no memory beyond the buffer's.
+/// So many bytes may be asked of the thread, or have been read and not been taken, before no other
+/// read begins. What is written takes no memory beyond the buffer's.
 const QUEUED: u64 = 32 << 20;
 
 /// What a job takes beside its bytes.

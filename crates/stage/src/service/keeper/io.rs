@@ -1,8 +1,9 @@
-//! The thread that reads and writes the file of what is spilled, so that a slow disk delays nobody but those who
-//! wait for its bytes.
+//! The thread that reads and writes the file of what is spilled, so that a slow disk delays nobody
+//! but those who wait for its bytes.
 //!
-//! Jobs are done one after another, in the order in which they were queued: a range that is given back and used
-//! again is read, freed and written in this order. The thread starts with the first job and ends with the store.
+//! Jobs are done one after another, in the order in which they were queued: a range that is given
+//! back and used again is read, freed and written in this order. The thread starts with the first
+//! job and ends with the store.
 
 use rustix::fs::{FallocateFlags, fallocate};
 use rustix::io::retry_on_intr;
@@ -34,7 +35,8 @@ pub(super) enum Job {
     Free(Range<u64>),
     /// Nothing is in the file any more.
     FreeAll,
-    /// For tests: a disk that does not answer until it is told, or until the time of the test is over.
+    /// For tests: a disk that does not answer until it is told, or until the time of the test is
+    /// over.
     #[cfg(test)]
     Stall(Receiver<()>),
     /// For tests: the thread ends.
@@ -102,7 +104,8 @@ impl Io {
         self.results.done().pop_front()
     }
 
-    /// Whether the thread has ended, which it does by a panic alone. What it had done before can be taken by then.
+    /// Whether the thread has ended, which it does by a panic alone. What it had done before can be
+    /// taken by then.
     pub(super) fn has_ended(&self) -> bool {
         // ORDERING: Acquire, with the Release in `Ending::drop`: all results are seen.
         self.results.has_ended.load(Ordering::Acquire)
@@ -140,7 +143,8 @@ fn serve(folder: PathBuf, queue: &Receiver<(JobId, Job)>, ending: &Ending) {
         if results.is_over.load(Ordering::Relaxed) {
             return;
         }
-        // The lease of what is written ends before the store hears of it: it may free the buffer at once.
+        // The lease of what is written ends before the store hears of it: it may free the buffer at
+        // once.
         let done = file.carry_out(job);
         results.done().push_back((id, done));
         bell.nudge();

@@ -1,5 +1,5 @@
-//! Buffers go to disk part by part, and come back in letters. The thread of the [`disk`](super::disk) does it; here is
-//! what it is asked for, and what is made of its results.
+//! Buffers go to disk part by part, and come back in letters. The thread of the
+//! [`disk`](super::disk) does it; here is what it is asked for, and what is made of its results.
 
 use super::disk::Place;
 use super::io::{Done, JobId};
@@ -12,7 +12,8 @@ use std::collections::{HashMap, VecDeque};
 /// Bytes that are written before other work of the disk is looked at.
 pub(super) const PART: u64 = 16 << 20;
 
-/// Most bytes of reads that wait until the disk has room for what they read, each with what it takes to remember it.
+/// Most bytes of reads that wait until the disk has room for what they read, each with what it
+/// takes to remember it.
 const WAITING: usize = 1 << 20;
 
 /// A buffer that is on its way to disk; until it is there it is read from memory.
@@ -63,7 +64,8 @@ impl Keeper {
         Ok(())
     }
 
-    /// Begins to write the next part of the buffer that is spilled, if the last one is written; what is to be reported.
+    /// Begins to write the next part of the buffer that is spilled, if the last one is written;
+    /// what is to be reported.
     pub(super) fn spill(&mut self) -> Option<Report> {
         let first = self.spilling.front()?;
         if first.writing.is_some() {
@@ -112,7 +114,8 @@ impl Keeper {
         Some(Report::Spilled { buffer })
     }
 
-    /// Nobody wants the buffer on disk. A part that is being written is written; its place is free after it.
+    /// Nobody wants the buffer on disk. A part that is being written is written; its place is free
+    /// after it.
     pub(super) fn stop_spilling(&mut self, buffer: BufferId) {
         let at = self.spilling.iter().position(|one| one.buffer == buffer);
         if let Some(stopped) = at.and_then(|at| self.spilling.remove(at)) {

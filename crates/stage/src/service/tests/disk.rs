@@ -10,8 +10,8 @@ use samite_fabric::rpc::{Call, Service as Number};
 /// Long enough for two parts.
 const BYTES: u64 = (16 << 20) + 5;
 
-/// A buffer is spilled, and the disk does not go on: the coordinator and the block store answer meanwhile, and what is
-/// asked of the disk is answered when it goes on.
+/// A buffer is spilled, and the disk does not go on: the coordinator and the block store answer
+/// meanwhile, and what is asked of the disk is answered when it goes on.
 #[test]
 fn a_disk_that_stands_still_delays_no_other_answer() {
     let fabric = alone();

@@ -1,11 +1,13 @@
 //! The services that an agent hosts: what serves a whole domain and has to outlive every unit.
 //!
-//! A service is one more user of the fabric, polled by a [`Host`] in a thread of the agent's process. That thread
-//! joins the domain as a peer of its own ([`identity`]) and has all services of the process: they share its sleep.
-//! What may block (a disk) a service does in a thread of its own, and wakes the host by the [`Bell`](crate::Bell) of
-//! this process. A server that is no agent (a staging unit) hosts its services in the same way.
+//! A service is one more user of the fabric, polled by a [`Host`] in a thread of the agent's
+//! process. That thread joins the domain as a peer of its own ([`identity`]) and has all services
+//! of the process: they share its sleep. What may block (a disk) a service does in a thread of its
+//! own, and wakes the host by the [`Bell`](crate::Bell) of this process. A server that is no agent
+//! (a staging unit) hosts its services in the same way.
 //!
-//! Services talk to each other as to any peer, by [`rpc`](crate::rpc), whether one process has them or several.
+//! Services talk to each other as to any peer, by [`rpc`](crate::rpc), whether one process has them
+//! or several.
 
 use super::AgentConfig;
 use crate::rpc::{Life, Server, Service as Number};
@@ -38,7 +40,8 @@ pub fn find_host(fabric: &Fabric) -> Option<Life> {
     })
 }
 
-/// Asks the agent of a domain which services it hosts, and what they own; none, if its host is not there.
+/// Asks the agent of a domain which services it hosts, and what they own; none, if its host is not
+/// there.
 ///
 /// # Errors
 /// [`Error::Timeout`], [`Error::PeerLost`]; [`Error::PeerCorrupt`] if the answer makes no sense.
@@ -68,12 +71,12 @@ pub trait Service: Send {
     /// Does what has to be done now, in a bounded time: others are polled after it. Never blocks.
     fn poll(&mut self) -> Turn;
 
-    /// Whether something has come that [`Service::poll`] takes, asked before the host sleeps. It must not use the
-    /// fabric.
+    /// Whether something has come that [`Service::poll`] takes, asked before the host sleeps. It
+    /// must not use the fabric.
     fn has_news(&self) -> bool;
 
-    /// Peers were lost, with a node perhaps, which is the loss of all peers on it. Whatever they had said before has
-    /// arrived.
+    /// Peers were lost, with a node perhaps, which is the loss of all peers on it. Whatever they
+    /// had said before has arrived.
     fn peers_lost(&mut self, lost: Lost<'_>);
 
     /// It is not polled any more: what it has still to say is said now.
@@ -144,12 +147,13 @@ pub struct ServiceFacts {
 pub struct Starter {
     /// Its name.
     pub name: &'static str,
-    /// Starts it in the agent of a domain. What peers send to it arrives when all services have been started.
+    /// Starts it in the agent of a domain. What peers send to it arrives when all services have
+    /// been started.
     pub start: fn(&Fabric, &AgentConfig) -> Box<dyn Service>,
 }
 
-/// Joins a domain as its agent's peer, and hosts services for as long as this process lives. Without services it
-/// does nothing, and is no peer.
+/// Joins a domain as its agent's peer, and hosts services for as long as this process lives.
+/// Without services it does nothing, and is no peer.
 ///
 /// # Errors
 /// The domain takes no peers; the agent is lost; [`Error::ServicePanicked`].
@@ -246,8 +250,8 @@ impl Host {
         }
     }
 
-    /// Polls services as long as `go_on` says so, which is asked after everything that happens, and now and then; then
-    /// ends them, the last one first.
+    /// Polls services as long as `go_on` says so, which is asked after everything that happens, and
+    /// now and then; then ends them, the last one first.
     ///
     /// # Errors
     /// The agent is lost.
