@@ -235,8 +235,7 @@ impl Readers {
 }
 
 fn find(peers: &[PeerInfo], peer: Peer) -> Option<&PeerInfo> {
-    let is_it =
-        |info: &&PeerInfo| (info.peer.0, info.incarnation) == (peer.slot(), peer.incarnation());
+    let is_it = |info: &&PeerInfo| (info.peer, info.incarnation) == (peer.id(), peer.incarnation());
     peers.iter().find(is_it)
 }
 
@@ -251,7 +250,7 @@ impl Keeper {
                 Some(identity) => identity.program.clone(),
                 None => keeper.peer.to_string(),
             },
-            peer: keeper.peer.slot(),
+            peer: keeper.peer.id().0,
             memory: keeper.memory,
             granted: keeper.granted,
             used: kept.map(|kept| kept.used),
@@ -268,7 +267,7 @@ impl Waiter {
         Waiter {
             stream,
             who: wait.who.clone(),
-            peer: wait.peer.slot(),
+            peer: wait.peer.id().0,
             pid: find(peers, wait.peer).map(|info| info.pid),
             waits_for: wait.whom.clone(),
             seconds: wait.ms as f64 / 1e3,
