@@ -113,8 +113,8 @@ impl Bar {
         limit: Option<f64>,
     ) -> Option<bool> {
         let ours = ours?;
-        let mut verdict = None;
-        let mut hold = |condition: bool| verdict = Some(verdict.unwrap_or(true) && condition);
+        let mut decision = None;
+        let mut hold = |condition: bool| decision = Some(decision.unwrap_or(true) && condition);
         if let Some(bar) = self.ratio {
             hold(ratio? >= bar);
         }
@@ -131,7 +131,7 @@ impl Bar {
         if let Some(bar) = self.at_most {
             hold(ours <= bar);
         }
-        verdict
+        decision
     }
 }
 

@@ -132,8 +132,8 @@ impl Contestant {
     }
 
     /// The next line of rank 0. `doing` names what it is busy with.
-    fn line(&mut self, patience: Duration, doing: &str) -> Result<String> {
-        let end = Instant::now() + patience;
+    fn line(&mut self, timeout: Duration, doing: &str) -> Result<String> {
+        let end = Instant::now() + timeout;
         loop {
             if let Some(at) = self.heard.iter().position(|&byte| byte == b'\n') {
                 let line: Vec<u8> = self.heard.drain(..=at).collect();
@@ -142,7 +142,7 @@ impl Contestant {
             let left = end.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 bail!(
-                    "{} gave no answer within {patience:?} ({doing}){}",
+                    "{} gave no answer within {timeout:?} ({doing}){}",
                     self.name,
                     self.last_words()
                 );
@@ -188,8 +188,8 @@ impl Contestant {
         }
     }
 
-    fn all_gone(&mut self, patience: Duration) -> bool {
-        let end = Instant::now() + patience;
+    fn all_gone(&mut self, timeout: Duration) -> bool {
+        let end = Instant::now() + timeout;
         self.processes.iter().all(|process| {
             let left = end.saturating_duration_since(Instant::now());
             let mut death = [PollFd::new(&process.death, PollFlags::IN)];
@@ -258,10 +258,10 @@ fn fifo(path: &Path) -> Result<OwnedFd> {
     Ok(rustix::fs::open(path, flags, Mode::empty())?)
 }
 
-fn wait(watched: &mut [PollFd<'_>], patience: Duration) -> io::Result<usize> {
+fn wait(watched: &mut [PollFd<'_>], timeout: Duration) -> io::Result<usize> {
     let timeout = Timespec {
-        tv_sec: patience.as_secs().min(i32::MAX as u64) as _,
-        tv_nsec: patience.subsec_nanos().into(),
+        tv_sec: timeout.as_secs().min(i32::MAX as u64) as _,
+        tv_nsec: timeout.subsec_nanos().into(),
     };
     match poll(watched, Some(&timeout)) {
         Ok(ready) => Ok(ready),
@@ -291,17 +291,17 @@ mod tests {
                 quit) exit 0;; barrier) echo 2.5e-1 >&4;; idle) echo error broken >&4;;
                 *) echo unsupported >&4;; esac; done"#;
         let mut shell = Contestant::start(&shell(script), 1, &[]).unwrap();
-        let patience = Duration::from_secs(20);
+        let timeout = Duration::from_secs(20);
         assert_eq!(
-            shell.ask("barrier 1 1", patience).unwrap(),
+            shell.ask("barrier 1 1", timeout).unwrap(),
             Answer::Value(0.25)
         );
         assert_eq!(
-            shell.ask("latency 8 1 1", patience).unwrap(),
+            shell.ask("latency 8 1 1", timeout).unwrap(),
             Answer::Unsupported
         );
         assert_eq!(
-            shell.ask("idle 1", patience).unwrap(),
+            shell.ask("idle 1", timeout).unwrap(),
             Answer::Failed("broken".to_owned())
         );
     }

@@ -68,8 +68,8 @@ pub struct Row {
     pub limit: Option<f64>,
     /// How many times better ours is than the best peer.
     pub ratio: Option<f64>,
-    /// Interleaved repeats behind each median, where they are others than the bench's: what follows from a layout, or
-    /// takes turns with itself, is asked for once.
+    /// Interleaved repeats behind each median, where they are others than the bench's: what follows
+    /// from a layout, or takes turns with itself, is asked for once.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub repeats: Option<u32>,
     /// What is expected; absent where the case is only reported.

@@ -1,8 +1,8 @@
 //! The physical limits: one cache line going back and forth between two processes, memcpy, bare
 //! accesses to memory that other processes map, and plain writes and reads of files.
 //!
-//! The processes are units like ours and share segments; nothing of ours is on the clock but the slices and
-//! the words that it lends.
+//! The processes are units like ours and share segments; nothing of ours is on the clock but the
+//! slices and the words that it lends.
 
 use crate::control::{Command, Control, pin};
 use anyhow::Result;

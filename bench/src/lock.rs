@@ -1,4 +1,5 @@
-//! `samite bench lock`: the time of taking and giving back a lock, with a counter increased under it.
+//! `samite bench lock`: the time of taking and giving back a lock, with a counter increased under
+//! it.
 
 use crate::case::{Bar, Case};
 use crate::measure::{Figure, Measure, exchange};

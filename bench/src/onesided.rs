@@ -1,7 +1,7 @@
 //! `samite bench onesided`: one unit works on the memory of another.
 //!
-//! Blocking operations are complete at both ends (DTCT in the DART-MPI paper); `put_nb` is started and
-//! its handle waited for (DTIT).
+//! Blocking operations are complete at both ends (DTCT in the DART-MPI paper); `put_nb` is started
+//! and its handle waited for (DTIT).
 
 use crate::case::{Bar, Case, Point};
 use crate::measure::{Figure, Measure, size};

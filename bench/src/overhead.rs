@@ -1,10 +1,10 @@
 //! The overhead model of the DART-MPI paper (section V): t = t_raw + c.
 //!
-//! An operation of b bytes takes the time of the bare copy of b bytes, and a constant c for all that
-//! comes with it. Both times are measured for all powers of two from 1 B to 2 MiB, interleaved, and c is
-//! the mean of their differences. Each difference is known as well as the times it comes from, that is
-//! in proportion to t_raw, so it weighs 1 / t_raw²; the deviation is that of the differences from c
-//! under the same weights.
+//! An operation of b bytes takes the time of the bare copy of b bytes, and a constant c for all
+//! that comes with it. Both times are measured for all powers of two from 1 B to 2 MiB,
+//! interleaved, and c is the mean of their differences. Each difference is known as well as the
+//! times it comes from, that is in proportion to t_raw, so it weighs 1 / t_raw²; the deviation is
+//! that of the differences from c under the same weights.
 
 use std::collections::BTreeMap;
 

@@ -8,8 +8,8 @@ use std::time::Duration;
 const RANKS: u32 = 8;
 
 pub(crate) fn cases(quick: bool) -> Vec<Case> {
-    let alltoall = crowded("alltoall/8x1KiB", "alltoall 1024");
-    let barrier = crowded("barrier/8", "barrier");
+    let alltoall = oversubscribed("alltoall/8x1KiB", "alltoall 1024");
+    let barrier = oversubscribed("barrier/8", "barrier");
     let seconds = if quick { 1 } else { 10 };
     let idle = Measure::new(
         format!("idle/{seconds}s"),
@@ -26,7 +26,7 @@ pub(crate) fn cases(quick: bool) -> Vec<Case> {
     ]
 }
 
-fn crowded(name: &str, command: &str) -> Case {
+fn oversubscribed(name: &str, command: &str) -> Case {
     Case {
         ranks: RANKS,
         ..Case::of(Measure::new(

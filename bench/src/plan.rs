@@ -2,8 +2,8 @@
 //! take turns, each repeat beginning with another one. What disturbs the machine for a while
 //! disturbs all of them.
 //!
-//! A peer that fails in a case is left out of the case and named; one that dies or is silent is out for
-//! good. Ours must not fail.
+//! A peer that fails in a case is left out of the case and named; one that dies or is silent is out
+//! for good. Ours must not fail.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -28,7 +28,7 @@ use crate::ucx::{self, Ucx};
 const TARGET: Duration = Duration::from_millis(30);
 const TARGET_QUICK: Duration = Duration::from_millis(10);
 /// No measurement of a case may take longer (besides the time that it is known to last).
-const PATIENCE: Duration = Duration::from_secs(120);
+const TIMEOUT: Duration = Duration::from_secs(120);
 const MOST_ITERS: u64 = 1 << 30;
 
 /// The role of a contestant in the table.
@@ -259,14 +259,14 @@ fn repeats(case: &Case, options: &Options) -> u32 {
 impl Entrant {
     /// The answer; `None` where the contestant does not have this measure.
     fn ask(&mut self, measure: &Measure, iters: u64) -> Result<Option<f64>> {
-        let patience = match measure.pace {
-            Pace::Once(lasts) => PATIENCE + lasts,
-            _ => PATIENCE,
+        let timeout = match measure.pace {
+            Pace::Once(lasts) => TIMEOUT + lasts,
+            _ => TIMEOUT,
         };
         let line = measure.line(iters);
         let asked = match &mut self.runner {
-            Runner::Standing(contestant) => contestant.ask(&line, patience),
-            Runner::Ucx(ucx) => ucx.ask(&line, patience),
+            Runner::Standing(contestant) => contestant.ask(&line, timeout),
+            Runner::Ucx(ucx) => ucx.ask(&line, timeout),
         };
         match asked {
             Ok(Answer::Value(value)) => Ok(Some(value)),

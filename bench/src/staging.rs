@@ -1,7 +1,7 @@
 //! `samite bench staging`: a writer and a reader, programs of their own, that hand on steps.
 //!
-//! What has no peer (how much an index, a placement, a read of a slab costs beyond what it must) is a row of
-//! ours alone.
+//! What has no peer (how much an index, a placement, a read of a slab costs beyond what it must) is
+//! a row of ours alone.
 
 use crate::case::{Bar, Case};
 use crate::measure::{Figure, Measure, Pace, memcpy, size};
@@ -100,8 +100,8 @@ fn figures() -> Vec<Case> {
     cases
 }
 
-/// What the index of a variable takes: over a domain that grows with its blocks, whose number stays, and over one that has
-/// more and more blocks, which form a grid or do not.
+/// What the index of a variable takes: over a domain that grows with its blocks, whose number
+/// stays, and over one that has more and more blocks, which form a grid or do not.
 fn index() -> Vec<Case> {
     const BLOCKS: u64 = 100_000;
     // A cube of so many points in each dimension for each block.
@@ -135,8 +135,8 @@ const STUDY: (u64, u64) = (8, 4);
 /// Steps of a workflow; the first and the last are compared, element by element.
 const WORKFLOW_STEPS: u64 = 22;
 
-/// The words behind `workflow FIGURE` for the synthetic workflow. A writer puts an array of its own, a reader takes
-/// boxes into its own.
+/// The words behind `workflow FIGURE` for the synthetic workflow. A writer puts an array of its
+/// own, a reader takes boxes into its own.
 fn words(method: &str, servers: u64, (writers, readers): (u64, u64), array: &str) -> String {
     let servers = match method {
         "server" => format!(" servers={servers}"),
@@ -181,7 +181,8 @@ fn slowdown() -> Case {
     Case::of(measure.at_pace(Pace::Once(lasts))).bar(Bar::at_most(2.0))
 }
 
-/// The time of a step in the layout that servers which are chosen by geometry are bad at, over that in the other one.
+/// The time of a step in the layout that servers which are chosen by geometry are bad at, over that
+/// in the other one.
 fn mismatch(way: &str, servers: u64) -> Case {
     let mask = if way.is_empty() { "" } else { BY_MESSAGES };
     let one = |shape| {
@@ -196,8 +197,8 @@ fn mismatch(way: &str, servers: u64) -> Case {
     Case::of(measure.at_pace(Pace::Once(Duration::from_secs(120)))).bar(Bar::at_most(1.15))
 }
 
-/// What the server with most to do did, over the mean: of bytes and requests, puts and gets that which is largest. The
-/// servers count; that they see everything, nothing is mapped.
+/// What the server with most to do did, over the mean: of bytes and requests, puts and gets that
+/// which is largest. The servers count; that they see everything, nothing is mapped.
 fn load(shape: &str, servers: u64) -> Case {
     let words = words("server", servers, STUDY, &study(shape, STUDY.0));
     let command = format!("workflow load {words}{BY_MESSAGES}");
@@ -222,7 +223,8 @@ fn end_to_end(method: &str, writers: u64, readers: u64) -> Case {
     Case::of(measure.at_pace(Pace::Whole))
 }
 
-/// The most that one process of a program holds, with its own array: 64 MiB a step, by two writers and two readers.
+/// The most that one process of a program holds, with its own array: 64 MiB a step, by two writers
+/// and two readers.
 fn held(program: &str, method: &str) -> Case {
     let words = words(method, 2, (2, 2), &square(64 * MIB));
     let command = format!("workflow held:{program} {words}");
@@ -253,8 +255,8 @@ fn two_copies(bytes: u64) -> Measure {
     memcpy(bytes).figured(Figure::rate("GB/s", bytes as f64 / 2e9))
 }
 
-/// Counted by the bytes that the reader asks for. The reader copies them out; the writer has its array in the step
-/// (`get`) or puts it there (`copy`).
+/// Counted by the bytes that the reader asks for. The reader copies them out; the writer has its
+/// array in the step (`get`) or puts it there (`copy`).
 fn slab(kind: &str, bytes: u64) -> Case {
     let count = bytes / 8;
     let columns = (count as f64).sqrt().ceil().log2().ceil().exp2() as u64;
@@ -267,8 +269,8 @@ fn slab(kind: &str, bytes: u64) -> Case {
     ))
 }
 
-/// What a server counts that it gave to a reader of one in a hundred of the columns, nothing being mapped, over what this
-/// reader asked for.
+/// What a server counts that it gave to a reader of one in a hundred of the columns, nothing being
+/// mapped, over what this reader asked for.
 fn slab_bytes() -> Case {
     const EXTENT: u64 = 2048;
     let array = format!("--shape {EXTENT},{EXTENT} --pattern percent");
@@ -278,8 +280,8 @@ fn slab_bytes() -> Case {
     figure("slab/bytes", command, "x asked", 1.0 / asked as f64).bar(Bar::at_most(1.02))
 }
 
-/// A value is put, out of an array of the writer, and looked at where it lies, at one number of each page; `/copied`: or copied out, too, as a client of
-/// Redis always has it.
+/// A value is put, out of an array of the writer, and looked at where it lies, at one number of
+/// each page; `/copied`: or copied out, too, as a client of Redis always has it.
 fn store(way: &str, kind: &str, bytes: u64) -> Case {
     Case::of(Measure::new(
         format!("store/{}{way}", size(bytes)),
@@ -288,7 +290,8 @@ fn store(way: &str, kind: &str, bytes: u64) -> Case {
     ))
 }
 
-/// How many times the data all processes hold: in place, with the array of a writer, with that of the reader, too.
+/// How many times the data all processes hold: in place, with the array of a writer, with that of
+/// the reader, too.
 fn memory(name: &str, kind: &str, bytes: u64) -> Case {
     // Two windows after one to warm up.
     let command = format!("peak {kind} {bytes} 2 1");

@@ -55,11 +55,11 @@ impl Ucx {
     }
 
     /// Runs a command of the fifo protocol; the answer has its meaning.
-    pub(crate) fn ask(&self, line: &str, patience: Duration) -> Result<Answer> {
+    pub(crate) fn ask(&self, line: &str, timeout: Duration) -> Result<Answer> {
         let Some((test, iters)) = test(line) else {
             return Ok(Answer::Unsupported);
         };
-        let line = self.run(&test, patience)?;
+        let line = self.run(&test, timeout)?;
         let figure = Printed::parse(&line)
             .with_context(|| format!("{PROGRAM} printed `{line}` for {}", test.name))?;
         Ok(Answer::Value(match test.window {
@@ -68,7 +68,7 @@ impl Ucx {
         }))
     }
 
-    fn run(&self, test: &Test, patience: Duration) -> Result<String> {
+    fn run(&self, test: &Test, timeout: Duration) -> Result<String> {
         let port = free_port()?;
         let server = Started::new(self.command(0, port, test))?;
         let end = Instant::now() + CONNECT;
@@ -76,9 +76,9 @@ impl Ucx {
         loop {
             let mut command = self.command(1, port, test);
             command.arg("127.0.0.1");
-            let output = Started::new(command)?.finish(patience)?;
+            let output = Started::new(command)?.finish(timeout)?;
             if output.status.success() {
-                server.finish(patience)?;
+                server.finish(timeout)?;
                 return last_line(&output.stdout);
             }
             if Instant::now() > end {
@@ -137,14 +137,14 @@ impl Started {
     }
 
     /// Its output; what it prints fits a pipe, so it cannot block on us.
-    fn finish(mut self, patience: Duration) -> Result<std::process::Output> {
-        let end = Instant::now() + patience;
+    fn finish(mut self, timeout: Duration) -> Result<std::process::Output> {
+        let end = Instant::now() + timeout;
         while let Some(child) = &mut self.0 {
             if child.try_wait()?.is_some() {
                 break;
             }
             if Instant::now() > end {
-                bail!("{PROGRAM} gave no answer within {patience:?}");
+                bail!("{PROGRAM} gave no answer within {timeout:?}");
             }
             thread::sleep(Duration::from_millis(2));
         }

@@ -15,7 +15,8 @@ use std::process::ExitCode;
 use std::thread::Builder;
 use std::time::Duration;
 
-/// Shared memory that each process takes for its messages: memory is granted in steps of so many bytes.
+/// Shared memory that each process takes for its messages: memory is granted in steps of so many
+/// bytes.
 const MESSAGES: u64 = 2 << 20;
 
 /// How long the last words of an agent may take.
@@ -34,8 +35,8 @@ pub(crate) struct AgentArgs {
 /// # Errors
 /// There is an agent of this name, which cannot be talked to.
 pub(crate) fn command(executable: &Path, domain: &str) -> Result<Option<Vec<OsString>>> {
-    let patience = std::time::Duration::from_secs(2);
-    match agent::facts(domain, patience) {
+    let timeout = std::time::Duration::from_secs(2);
+    match agent::facts(domain, timeout) {
         Ok(_) => return Ok(None),
         Err(error) if agent::domains().iter().any(|name| name == domain) => {
             return Err(error.into());
@@ -76,8 +77,8 @@ pub(crate) fn run(args: &AgentArgs) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Runs the agent and, in a thread of its own, its services; when that ends, so does the process, and all members of the domain hear
-/// of it.
+/// Runs the agent and, in a thread of its own, its services; when that ends, so does the process,
+/// and all members of the domain hear of it.
 fn run_with(config: &AgentConfig, services: Vec<Starter>) -> Result<(), samite::Error> {
     let hosting = config.clone();
     agent::run(config, || {
@@ -102,7 +103,8 @@ fn run_with(config: &AgentConfig, services: Vec<Starter>) -> Result<(), samite::
     })
 }
 
-/// Ends the process: what its services kept is gone, and no unit should wait for them until its deadline.
+/// Ends the process: what its services kept is gone, and no unit should wait for them until its
+/// deadline.
 fn end(domain: &str, why: &str) -> ! {
     say(format!(
         "the agent of domain {domain} ends, since its services do not run any more: {why}"
@@ -120,8 +122,8 @@ fn say_panic(panic: &PanicHookInfo<'_>) {
     ));
 }
 
-/// Says last words. Nobody may be reading them, or a reader that stands still, and there may be no thread for them: the agent ends
-/// all the same.
+/// Says last words. Nobody may be reading them, or a reader that stands still, and there may be no
+/// thread for them: the agent ends all the same.
 fn say(words: String) {
     let (said, is_said) = std::sync::mpsc::channel();
     let saying = Builder::new().spawn(move || {
@@ -166,7 +168,7 @@ mod tests {
     use std::process::{Command, Stdio};
 
     const DOMAIN: &str = "SAMITE_TEST_PANICKING_AGENT";
-    const PATIENCE: Duration = Duration::from_secs(60);
+    const TIMEOUT: Duration = Duration::from_secs(60);
 
     /// Panics when its input ends.
     struct Panicking;
@@ -194,7 +196,8 @@ mod tests {
         start: |_, _| Box::new(Panicking),
     };
 
-    /// The service of the agent panics: the agent says so and ends, and a member that waits hears of that, and not its deadline.
+    /// The service of the agent panics: the agent says so and ends, and a member that waits hears
+    /// of that, and not its deadline.
     #[test]
     fn an_agent_whose_service_panics_ends() {
         if let Ok(domain) = std::env::var(DOMAIN) {
@@ -227,9 +230,9 @@ mod tests {
             .stderr(stderr)
             .spawn()
             .expect("a test binary can be started again");
-        agent::join_retrying(domain, PATIENCE).expect("the agent answers");
+        agent::join_retrying(domain, TIMEOUT).expect("the agent answers");
         let config = FabricConfig {
-            deadline: PATIENCE,
+            deadline: TIMEOUT,
             ..FabricConfig::default()
         };
         let member = Fabric::join(domain, Identity::by_hand("member"), config);

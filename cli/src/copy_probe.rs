@@ -1,7 +1,8 @@
-//! Whether the kernel copies between two processes, as units would: a child tries to read a word of this one.
+//! Whether the kernel copies between two processes, as units would: a child tries to read a word of
+//! this one.
 //!
-//! A process may always read itself, and its own children nearly always; so neither says anything about units, which are
-//! siblings.
+//! A process may always read itself, and its own children nearly always; so neither says anything
+//! about units, which are siblings.
 
 use samite::Ptracer;
 use samite::config::PtracerName;
@@ -15,8 +16,8 @@ pub(crate) fn read(pid: i32, address: u64) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Lets a child read a word of this process, which lets whom it says as a unit with this setting does; this process takes
-/// the part of the launcher.
+/// Lets a child read a word of this process, which lets whom it says as a unit with this setting
+/// does; this process takes the part of the launcher.
 pub(crate) fn try_with(ptracer: PtracerName) -> Result<(), String> {
     let own = std::process::id();
     let policy = match ptracer {

@@ -6,8 +6,8 @@ use samite::stage::method::graph::{Edge, check_cycles, check_operators};
 use samite::stage::{Configuration, Method, Settings};
 use samite_launch::{Error, Workflow};
 
-/// The edges of a workflow whose streams have these settings. What the command line or the environment says of a stream
-/// counts more than the words of its edge.
+/// The edges of a workflow whose streams have these settings. What the command line or the
+/// environment says of a stream counts more than the words of its edge.
 ///
 /// # Errors
 /// [`Error::Workflow`], with the line of the edge that cannot be.

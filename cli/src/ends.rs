@@ -1,4 +1,5 @@
-//! Tells the agent of units that have ended: one that had not joined will not, and nobody has to wait for it.
+//! Tells the agent of units that have ended: one that had not joined will not, and nobody has to
+//! wait for it.
 
 use samite::agent::unit_ended;
 use samite_launch::{Exit, Name, Plan};

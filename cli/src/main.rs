@@ -132,7 +132,8 @@ fn main() -> ExitCode {
 
 fn start() -> Result<ExitCode> {
     let arguments: Vec<OsString> = std::env::args_os().collect();
-    // The options of `run` and `doctor` depend on the workflow, so the workflow is read before the options are.
+    // The options of `run` and `doctor` depend on the workflow, so the workflow is read before the
+    // options are.
     let named = run::workflow_of(&arguments);
     let workflow = named
         .as_ref()

@@ -19,14 +19,16 @@ pub(crate) struct RunArgs {
     /// Units of PROGRAM to start
     #[arg(short = 'n', value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     units: Option<u32>,
-    /// Name under which the processes find each other [default: the job's name and a number that nobody else has]
+    /// Name under which the processes find each other [default: the job's name and a number that
+    /// nobody else has]
     #[arg(long, value_name = "NAME")]
     domain: Option<String>,
     /// Change a setting; `samite config show` prints them all
     #[arg(long, value_name = "NAME=VALUE", action = ArgAction::Append)]
     config: Vec<String>,
-    /// Change the workflow: a parameter, program.NAME.units (cpus, command, prefix, env.VARIABLE), or edge.PROGRAM.STREAM.rate
-    /// (as, redistribute, limit_steps, limit_bytes, operators, tokens) of the edge to a program that calls a stream so
+    /// Change the workflow: a parameter, program.NAME.units (cpus, command, prefix, env.VARIABLE),
+    /// or edge.PROGRAM.STREAM.rate (as, redistribute, limit_steps, limit_bytes, operators, tokens)
+    /// of the edge to a program that calls a stream so
     #[arg(long, value_name = "NAME=VALUE", action = ArgAction::Append)]
     set: Vec<String>,
     /// Show which unit printed a line
@@ -65,8 +67,8 @@ impl std::fmt::Display for UsageError {
 
 impl std::error::Error for UsageError {}
 
-/// The command and the workflow file that the command line names, if it is `samite run FILE.toml`, or `samite doctor
-/// FILE.toml`: both take the workflow's parameters as options.
+/// The command and the workflow file that the command line names, if it is `samite run FILE.toml`,
+/// or `samite doctor FILE.toml`: both take the workflow's parameters as options.
 pub(crate) fn workflow_of(arguments: &[OsString]) -> Option<(&str, PathBuf)> {
     let (command, rest) = arguments.get(1..)?.split_first()?;
     let command = command
@@ -142,8 +144,8 @@ fn parameter_id(name: &str) -> String {
     format!("parameter {name}")
 }
 
-/// What the command line gives to a workflow, as `NAME=VALUE`: its parameters as options, and `--set`, in the order in
-/// which they stand there. The last word counts.
+/// What the command line gives to a workflow, as `NAME=VALUE`: its parameters as options, and
+/// `--set`, in the order in which they stand there. The last word counts.
 pub(crate) fn assignments(matches: &ArgMatches, workflow: Option<&Workflow>) -> Vec<String> {
     let parameters = workflow.map(Workflow::parameters).unwrap_or_default();
     let given = |name: &String| {
@@ -266,8 +268,8 @@ fn warn_of_replicas(programs: &[Program], streams: &Configuration) {
     }
 }
 
-/// The plan of `samite run -n N PROGRAM ARGS`. As in a workflow, the name of a built-in program means that
-/// one.
+/// The plan of `samite run -n N PROGRAM ARGS`. As in a workflow, the name of a built-in program
+/// means that one.
 fn plan_of_program(args: &RunArgs, samite: &Path) -> Result<Plan> {
     if !args.set.is_empty() {
         return Err(UsageError("--set changes a workflow, and this is a program".into()).into());

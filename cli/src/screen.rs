@@ -1,5 +1,5 @@
-//! What a person sees: sizes and tables, and while a job runs the lines of its units, and a bar for each program that
-//! reports.
+//! What a person sees: sizes and tables, and while a job runs the lines of its units, and a bar for
+//! each program that reports.
 
 use anyhow::Context;
 use bytesize::ByteSize;
@@ -50,8 +50,8 @@ pub(crate) fn table(header: &[&str]) -> Table {
     table
 }
 
-/// The terminal of a running job: a queue, and a thread that writes. Whoever reads our output may pause, and the launcher
-/// does not wait for it.
+/// The terminal of a running job: a queue, and a thread that writes. Whoever reads our output may
+/// pause, and the launcher does not wait for it.
 pub(crate) struct Screen {
     tag_output: bool,
     send: Sender<Shown>,
@@ -126,8 +126,8 @@ impl Screen {
         let _ = self.send.send(shown);
     }
 
-    /// Waits until everything is shown, and what comes next starts on a clean line. False if somebody signals meanwhile,
-    /// or if it takes longer than `at_most`: nobody reads.
+    /// Waits until everything is shown, and what comes next starts on a clean line. False if
+    /// somebody signals meanwhile, or if it takes longer than `at_most`: nobody reads.
     pub(crate) fn close(self, interrupts: &Interrupts, at_most: Option<Duration>) -> bool {
         drop(self.send);
         let mut fds = [

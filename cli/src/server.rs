@@ -1,4 +1,5 @@
-//! `stage-server`: a program of a workflow whose units keep the blocks of streams with the method `server`.
+//! `stage-server`: a program of a workflow whose units keep the blocks of streams with the method
+//! `server`.
 
 use crate::screen::say;
 use anyhow::{Context, Result};
@@ -6,22 +7,25 @@ use clap::ArgAction;
 use clap::Parser;
 use samite::config::Bytes;
 use samite::program::{Summary, Units};
-use samite::stage::service::{BlockStore, Room};
+use samite::stage::service::{BlockStoreService, Room};
 use samite::{Fabric, agent};
 use std::time::Duration;
 
 /// Keeps blocks of streams until the other units of the job have left.
 #[derive(Parser)]
 pub(crate) struct ServerArgs {
-    /// Memory for blocks in each server, with its unit; by default an equal part of three quarters of the domain's
+    /// Memory for blocks in each server, with its unit; by default an equal part of three quarters
+    /// of the domain's
     #[arg(long)]
     memory: Option<Bytes>,
 
-    /// Disk in each server for blocks that readers are slow to take (the policy `spill`), in the folder for temporary files
+    /// Disk in each server for blocks that readers are slow to take (the policy `spill`), in the
+    /// folder for temporary files
     #[arg(long, default_value = "8 GiB")]
     disk: Bytes,
 
-    /// Say at the end how evenly the servers were loaded. What is reached in mapped memory they do not see
+    /// Say at the end how evenly the servers were loaded. What is reached in mapped memory they do
+    /// not see
     #[arg(long, action = ArgAction::Set, num_args = 0..=1, default_value_t = false, default_missing_value = "true")]
     report: bool,
 }
@@ -36,7 +40,7 @@ pub(crate) fn run(fabric: &Fabric, args: &ServerArgs) -> Result<()> {
     };
     let units = args.report.then(|| Units::meet(fabric)).transpose()?;
     let mut service =
-        BlockStore::join(fabric, room).context("this unit cannot be a staging server")?;
+        BlockStoreService::join(fabric, room).context("this unit cannot be a staging server")?;
     service.run_for_job()?;
     if let Some(units) = units {
         report(fabric, &units)?;

@@ -9,7 +9,8 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::ExitCode;
 
-/// Resolves user file, workflow, environment (with what an outer `samite run` has resolved) and `--config` options.
+/// Resolves user file, workflow, environment (with what an outer `samite run` has resolved) and
+/// `--config` options.
 pub(crate) fn resolve(workflow: Option<&Workflow>, options: &[String]) -> Result<Resolved> {
     let mut layers = Layers::default().user_file()?;
     if let Some(workflow) = workflow {
@@ -25,8 +26,8 @@ pub(crate) fn resolve(workflow: Option<&Workflow>, options: &[String]) -> Result
     Ok(layers.resolve()?)
 }
 
-/// A table of settings for a stream that no edge has was meant for another one. The user's own file may have tables for the streams
-/// of other workflows.
+/// A table of settings for a stream that no edge has was meant for another one. The user's own file
+/// may have tables for the streams of other workflows.
 ///
 /// # Errors
 /// [`ConfigError::Stream`], with the nearest stream.

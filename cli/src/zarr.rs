@@ -1,5 +1,5 @@
-//! `stage-archive` and `stage-replay`: programs of a workflow that write a stream as a Zarr store, and a Zarr store as a
-//! stream. The programs at the other end of the stream know nothing of it.
+//! `stage-archive` and `stage-replay`: programs of a workflow that write a stream as a Zarr store,
+//! and a Zarr store as a stream. The programs at the other end of the stream know nothing of it.
 
 #[cfg(feature = "zarr")]
 pub(crate) use store::{archive, replay};
@@ -7,7 +7,8 @@ pub(crate) use store::{archive, replay};
 use clap::Parser;
 use std::path::PathBuf;
 
-/// Writes every step of a stream to a Zarr store (version 3), which Python, Julia and C++ read. One unit.
+/// Writes every step of a stream to a Zarr store (version 3), which Python, Julia and C++ read. One
+/// unit.
 #[derive(Parser)]
 #[cfg_attr(
     not(feature = "zarr"),
@@ -38,7 +39,8 @@ pub(crate) struct ReplayArgs {
     #[arg(long)]
     folder: PathBuf,
 
-    /// One array of any store, by its path within it: the only variable of one step. Else all steps that `stage-archive` wrote
+    /// One array of any store, by its path within it: the only variable of one step. Else all steps
+    /// that `stage-archive` wrote
     #[arg(long)]
     array: Option<String>,
 }

@@ -1,5 +1,5 @@
-//! The agent is the one process of a node that nothing replaces. When it is killed with streams open, whoever waits gets an
-//! error at once, not at its deadline, and nothing is left.
+//! The agent is the one process of a node that nothing replaces. When it is killed with streams
+//! open, whoever waits gets an error at once, not at its deadline, and nothing is left.
 
 use rustix::process::{Pid, Signal, kill_process};
 use samite_testkit::{full_pipe, require};
@@ -75,8 +75,8 @@ enum Errors {
     Full,
 }
 
-/// An agent that has no descriptors for the service of its streams says so, also where nobody reads it, and ends: no unit waits
-/// for streams that nobody serves.
+/// An agent that has no descriptors for the service of its streams says so, also where nobody reads
+/// it, and ends: no unit waits for streams that nobody serves.
 #[test]
 fn an_agent_without_services_ends() {
     let mut ready = Vec::new();
@@ -136,7 +136,8 @@ fn an_agent_without_services_ends() {
     );
 }
 
-/// A process and an agent that have no process id for each other: each way it is said, and nobody joins.
+/// A process and an agent that have no process id for each other: each way it is said, and nobody
+/// joins.
 #[test]
 fn processes_of_another_pid_namespace_are_refused() {
     const NAME: &str = "processes_of_another_pid_namespace_are_refused";

@@ -6,8 +6,8 @@ use domain::{Job, output, samite};
 use serde_json::Value;
 use std::path::Path;
 
-/// Three writers of an array, whose readers never read: in the end exactly what may wait lies in memory. The arguments
-/// are the method and how many servers there are.
+/// Three writers of an array, whose readers never read: in the end exactly what may wait lies in
+/// memory. The arguments are the method and how many servers there are.
 fn workflow(folder: &Path, method: &str, servers: u32) -> String {
     let servers = match servers {
         0 => String::new(),
@@ -48,7 +48,7 @@ variables = [{{ name = "u", dtype = "f64", shape = "{{rows}},1024" }}]
     );
     let path = folder.join("planned.toml");
     std::fs::write(&path, text).expect("a folder for it");
-    path.to_str().expect("a name of letters").to_owned()
+    path.to_str().expect("a name of messages").to_owned()
 }
 
 fn plan(words: &[&str]) -> Value {
@@ -95,8 +95,11 @@ fn what_is_planned_is_what_is_measured() {
         steps * number(&stream["step_bytes"])
     );
     assert_eq!(number(&measured["memory"]), number(&plan["memory"]));
-    let keeper = &state["keepers"][0];
-    assert!(number(&keeper["memory"]) > 0 && number(&keeper["granted"]) == number(&plan["memory"]));
+    let block_store = &state["block_stores"][0];
+    assert!(
+        number(&block_store["memory"]) > 0
+            && number(&block_store["granted"]) == number(&plan["memory"])
+    );
     for unit in state["units"].as_array().expect("a list") {
         let planned = match unit["program"].as_str() {
             Some("writer") => number(&plan["programs"][0]["files"]),
@@ -124,14 +127,17 @@ fn servers_get_what_is_planned() {
 
     let mut job = Job::start("served", &[&file]);
     let state = job.wait(|state| domain::waiting(state, "waits_for", "a first reader") == 3);
-    let keepers = state["keepers"].as_array().expect("a list");
-    let servers = keepers
+    let block_stores = state["block_stores"].as_array().expect("a list");
+    let servers = block_stores
         .iter()
-        .filter(|keeper| keeper["name"] != "samite-agent");
-    let granted: Vec<u64> = servers.map(|keeper| number(&keeper["granted"])).collect();
+        .filter(|block_store| block_store["name"] != "samite-agent");
+    let granted: Vec<u64> = servers
+        .map(|block_store| number(&block_store["granted"]))
+        .collect();
     assert_eq!(granted.len(), 2);
     for bytes in &granted {
-        // Each rank's pieces are even within a sixteenth, and lie in buffers that are a sixteenth larger at most.
+        // Each rank's pieces are even within a sixteenth, and lie in buffers that are a sixteenth
+        // larger at most.
         let share = *bytes as f64 / keeps as f64;
         assert!((0.93..1.13).contains(&share), "{granted:?} of {keeps}");
     }
@@ -208,7 +214,7 @@ fn plans_that_cannot_be_are_no_ready_ones() {
     let alone = folder.path().join("alone.toml");
     let text = "[[program]]\nname = 'a'\ncommand = 'true'\n[config]\nstage.method = 'graph'\n";
     std::fs::write(&alone, text).expect("our folder");
-    says(&[alone.to_str().expect("letters")], "has no [[edge]]");
+    says(&[alone.to_str().expect("envelopes")], "has no [[edge]]");
 }
 
 #[test]
@@ -239,7 +245,7 @@ fn every_workflow_has_a_plan() {
         ("steering.toml", 2 * 256 * 256 * 8),
     ] {
         let file = folder.join(name);
-        let plan = plan(&[file.to_str().expect("a name of letters")]);
+        let plan = plan(&[file.to_str().expect("a name of messages")]);
         assert_eq!(number(&plan["streams"][0]["step_bytes"]), bytes, "{name}");
     }
 }

@@ -1,4 +1,5 @@
-//! What the command line says of a stream counts at both ends of its edge, under either of its names.
+//! What the command line says of a stream counts at both ends of its edge, under either of its
+//! names.
 
 use samite::stage::Stage;
 use std::path::Path;

@@ -27,7 +27,8 @@ fn runs(parameters: &str) -> String {
     text
 }
 
-/// Runs the workflow with a part of its text replaced, which ends with an error: its code, and what it says.
+/// Runs the workflow with a part of its text replaced, which ends with an error: its code, and what
+/// it says.
 fn fails(part: &str, by: &str, parameters: &[&str]) -> (Option<i32>, String) {
     let text = std::fs::read_to_string(steering()).expect("the workflow");
     assert!(text.contains(part), "{part}");

@@ -1,5 +1,5 @@
-//! The shipped workflows with each method and each policy: a setting away, right with all of them, and what makes a method
-//! another one than the others is seen.
+//! The shipped workflows with each method and each policy: a setting away, right with all of them,
+//! and what makes a method another one than the others is seen.
 
 mod domain;
 
@@ -25,8 +25,8 @@ fn workflow(name: &str) -> PathBuf {
         .join(name)
 }
 
-/// Runs a workflow with these settings of streams, which must find its own result to be right; the stream's steps are in files
-/// afterwards with the method `file` alone.
+/// Runs a workflow with these settings of streams, which must find its own result to be right; the
+/// stream's steps are in files afterwards with the method `file` alone.
 fn runs((name, stream): (&str, &str), parameters: &str, method: &str, policy: &str) {
     let folder = tempfile::tempdir().expect("a folder for what is written");
     let servers = if method == "server" { "2" } else { "0" };
@@ -94,11 +94,14 @@ fn start(test: &str, parameters: &str, method: &str) -> Job {
 /// The stream, and what of its memory is granted at the agent and at the servers.
 fn granted(state: &Value) -> (&str, [u64; 2]) {
     let mut granted = [0, 0];
-    for keeper in state["keepers"].as_array().map_or(&[][..], Vec::as_slice) {
-        let is_server = keeper["name"]
+    for block_store in state["block_stores"]
+        .as_array()
+        .map_or(&[][..], Vec::as_slice)
+    {
+        let is_server = block_store["name"]
             .as_str()
             .is_some_and(|name| name.starts_with("server"));
-        granted[usize::from(is_server)] += keeper["granted"].as_u64().expect("a number");
+        granted[usize::from(is_server)] += block_store["granted"].as_u64().expect("a number");
     }
     (
         state["streams"][0]["name"].as_str().expect("a name"),
@@ -120,8 +123,8 @@ fn frozen(job: &mut Job, program: &str, is_so: impl Fn(&Value) -> bool) -> Value
     state
 }
 
-/// The reader stands still: the steps that wait for it lie where the method says, and the stream is called as the edges of
-/// `graph` call it.
+/// The reader stands still: the steps that wait for it lie where the method says, and the stream is
+/// called as the edges of `graph` call it.
 #[test]
 fn blocks_lie_where_the_method_says() {
     let steps = 2 * 64 * 1024 * 8;
@@ -145,7 +148,8 @@ fn blocks_lie_where_the_method_says() {
     }
 }
 
-/// The writer stands still and its reader has read everything: `local` keeps the two newest steps, `stream` none.
+/// The writer stands still and its reader has read everything: `local` keeps the two newest steps,
+/// `stream` none.
 #[test]
 fn local_keeps_what_all_have_read() {
     for (method, kept) in [("stream", 0), ("local", 2)] {

@@ -1,4 +1,5 @@
-//! The workflows whose programs hand each other their data by streams, small: they run, and their results are verified.
+//! The workflows whose programs hand each other their data by streams, small: they run, and their
+//! results are verified.
 
 use samite_testkit::require;
 use std::path::Path;
@@ -190,7 +191,8 @@ fn an_array_larger_than_memory_is_refused() {
     }
 }
 
-/// A staging server stays for the others of its job, and all of these may have ended before it looked for them.
+/// A staging server stays for the others of its job, and all of these may have ended before it
+/// looked for them.
 #[test]
 fn servers_of_programs_that_never_join_end() {
     let folder = tempfile::tempdir().expect("a folder for the workflow");

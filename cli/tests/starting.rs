@@ -70,7 +70,8 @@ fn threads_share_a_fabric() {
     }
 }
 
-/// The others hear at once that one of them ended before it joined: nobody would wait for the deadline.
+/// The others hear at once that one of them ended before it joined: nobody would wait for the
+/// deadline.
 #[test]
 fn a_unit_that_never_joins_is_named() {
     let script = format!(

@@ -29,12 +29,12 @@ fn a_writer_that_nobody_reads() {
     assert_eq!(readers["queued_steps"], 2);
     let held = stream["memory"].as_u64().expect("a number");
     assert!(held >= 2 * step && held < 2 * step + step / 8, "{held}");
-    let keeper = &state["keepers"][0];
+    let block_store = &state["block_stores"][0];
     assert_eq!(
-        keeper["granted"], held,
+        block_store["granted"], held,
         "all that is granted is the stream's"
     );
-    assert!(keeper["used"].as_u64() >= Some(held), "{keeper}");
+    assert!(block_store["used"].as_u64() >= Some(held), "{block_store}");
     let owns = |service: usize, what: usize| {
         let owned = &state["services"][service]["owns"][what];
         (owned["what"].as_str(), owned["amount"].as_u64())
@@ -42,7 +42,10 @@ fn a_writer_that_nobody_reads() {
     assert_eq!(state["services"][0]["name"], "coordinator of streams");
     assert_eq!(owns(0, 0), (Some("streams"), Some(1)));
     assert_eq!(state["services"][1]["name"], "block store");
-    assert_eq!(owns(1, 1), (Some("shared memory"), keeper["used"].as_u64()));
+    assert_eq!(
+        owns(1, 1),
+        (Some("shared memory"), block_store["used"].as_u64())
+    );
     let writers = state["units"].as_array().expect("a list");
     let writers = writers
         .iter()

@@ -1,5 +1,5 @@
-//! A stream as a Zarr store, and the store as a stream: the reader of the second finds every element where the writer of the
-//! first had put it.
+//! A stream as a Zarr store, and the store as a stream: the reader of the second finds every
+//! element where the writer of the first had put it.
 
 use std::path::Path;
 use std::process::{Command, Output};

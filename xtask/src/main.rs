@@ -56,8 +56,8 @@ enum Command {
         #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
         arguments: Vec<String>,
     },
-    /// Run suites of many processes while random processes of them are stopped for up to a second each,
-    /// and again beside eight that spin
+    /// Run suites of many processes while random processes of them are stopped for up to a second
+    /// each, and again beside eight that spin
     Stress(stress::Options),
     /// Hold the source against the rules of the house
     Tidy,

@@ -8,7 +8,7 @@ use anyhow::{Result, bail};
 /// Suites of processes that are run again, with units that behave as if they were on 2 and on 3
 /// nodes. Those that have such cases of their own (`everywhere!`) are not here.
 const ON_NODES: [&str; 8] = [
-    "bad_days",
+    "faults",
     "graph",
     "keeping",
     "methods",

@@ -17,7 +17,8 @@ const NEAR: usize = 12;
 const BANNED_NAMES: &[&str] = &[
     "util", "utils", "common", "manager", "helper", "helpers", "misc",
 ];
-/// The homes of `unsafe`: a crate as a whole, and these files of others. Their crates deny it, and allow it to that module.
+/// The homes of `unsafe`: a crate as a whole, and these files of others. Their crates deny it, and
+/// allow it to that module.
 const UNSAFE_CRATE: &str = "crates/mem/";
 const UNSAFE_FILES: &[&str] = &[
     "bench/peers/lamellar/src/ffi.rs",
@@ -132,7 +133,8 @@ impl<'a> Source<'a> {
         self.path.starts_with(UNSAFE_CRATE) || UNSAFE_FILES.contains(&self.path)
     }
 
-    /// Every crate but `mem` forbids `unsafe`; one with a home of it denies it, and allows it to that file alone.
+    /// Every crate but `mem` forbids `unsafe`; one with a home of it denies it, and allows it to
+    /// that file alone.
     fn wrong_attributes(&self) -> Vec<String> {
         let mut wrong = Vec::new();
         if self.path.starts_with(UNSAFE_CRATE) {
@@ -203,19 +205,20 @@ fn opens_block(code: &str) -> bool {
     code.contains("unsafe {") || code.contains("unsafe impl")
 }
 
-/// The line without its comment and without the text of its strings. A string that does not end here takes the rest.
+/// The line without its comment and without the text of its strings. A string that does not end
+/// here takes the rest.
 fn code(line: &str) -> String {
     let (mut code, mut is_text) = (String::new(), false);
-    let mut letters = line.chars().peekable();
-    while let Some(letter) = letters.next() {
-        match letter {
-            '\\' if is_text => _ = letters.next(),
+    let mut envelopes = line.chars().peekable();
+    while let Some(envelope) = envelopes.next() {
+        match envelope {
+            '\\' if is_text => _ = envelopes.next(),
             '"' => is_text = !is_text,
             _ if is_text => {}
-            '/' if letters.peek() == Some(&'/') => break,
-            // A quotation mark as a letter.
-            '\'' if letters.peek() == Some(&'"') => _ = letters.next(),
-            _ => code.push(letter),
+            '/' if envelopes.peek() == Some(&'/') => break,
+            // A quotation mark as a message.
+            '\'' if envelopes.peek() == Some(&'"') => _ = envelopes.next(),
+            _ => code.push(envelope),
         }
     }
     code
@@ -252,8 +255,8 @@ mod tests {
     fn unsafe_behind_a_string_is_seen() {
         let hidden = "let a = f(\"text // \\\" \"); unsafe { g() }\n";
         assert_eq!(wrong("crates/stage/src/index.rs", hidden).len(), 1);
-        let letter = "let a = '\"'; unsafe { g() }\n";
-        assert_eq!(wrong("crates/stage/src/index.rs", letter).len(), 1);
+        let envelope = "let a = '\"'; unsafe { g() }\n";
+        assert_eq!(wrong("crates/stage/src/index.rs", envelope).len(), 1);
     }
 
     #[test]

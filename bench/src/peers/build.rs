@@ -1,5 +1,5 @@
-//! Compiling a peer, into the user's cache folder, unless that was done before with the same sources
-//! on the same kind of processor: a home may be shared by different ones.
+//! Compiling a peer, into the user's cache folder, unless that was done before with the same
+//! sources on the same kind of processor: a home may be shared by different ones.
 
 use std::env;
 use std::fs;
@@ -199,7 +199,8 @@ fn wheel_flags(package: Option<&str>) -> Vec<String> {
         format!("-I{folder}/include"),
         format!("-L{folder}"),
         format!("-Wl,-rpath,{folder}"),
-        // A wheel's libraries find each other when they are loaded, by paths that the linker does not follow.
+        // A wheel's libraries find each other when they are loaded, by paths that the linker does
+        // not follow.
         "-Wl,--allow-shlib-undefined".to_owned(),
     ]
 }

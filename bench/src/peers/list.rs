@@ -1,21 +1,23 @@
 //! The peers of each bench, with the settings under which they are at their best on one machine.
 //!
 //! How the settings were found, on two cores of one machine:
-//! * Open MPI's one-sided component is `sm`: 24 ns for a put and its flush, where `rdma` takes 40 and
-//!   `ucx` is not made for one machine. Its collectives are those of `tuned`: `coll_sm` gains a tenth at
-//!   the barrier and loses up to half elsewhere.
-//! * Open MPI's OpenSHMEM has one engine, UCX, which is fastest over POSIX shared memory (30 ns for a put and
-//!   its quiet, 36 to 45 with all of `sm`). With kernel copies among its ways (`cma`) collectives now and
-//!   then end before their data have come. Without UCX's memory hooks it is as fast and does not crash in
-//!   `shmem_finalize`.
-//! * MPICH 4.0 works on windows by messages to the target, whatever hints it gets, and never gives up a
-//!   processor while it waits: no variable of its changes either.
-//! * ADIOS2's SST has one way for the data in its wheel, evpath over TCP. Pushing all steps to the reader
-//!   (`SpeculativePreloadMode=ON`) is up to six times as fast as waiting for its requests (1 MiB: 1.8 and 11
-//!   ms; 128 MiB: 166 and 204 ms), also where the reader wants a slab; the second way takes part because it is what a reader
-//!   asks for that must not get what it does not want. Of the others, the marshalling BP is as fast as BP5, FFS slower; ENet in
-//!   place of TCP loses messages of 16 MiB; puts that copy at once gain nothing. Nothing else beats it either: of two turns each on a machine that had
-//!   other work, so that all times are long, ms for a copied step of 16 and (one turn) 128 MiB, all with `ON`:
+//! * Open MPI's one-sided component is `sm`: 24 ns for a put and its flush, where `rdma` takes 40
+//!   and `ucx` is not made for one machine. Its collectives are those of `tuned`: `coll_sm` gains a
+//!   tenth at the barrier and loses up to half elsewhere.
+//! * Open MPI's OpenSHMEM has one engine, UCX, which is fastest over POSIX shared memory (30 ns for
+//!   a put and its quiet, 36 to 45 with all of `sm`). With kernel copies among its ways (`cma`)
+//!   collectives now and then end before their data have come. Without UCX's memory hooks it is as
+//!   fast and does not crash in `shmem_finalize`.
+//! * MPICH 4.0 works on windows by messages to the target, whatever hints it gets, and never gives
+//!   up a processor while it waits: no variable of its changes either.
+//! * ADIOS2's SST has one way for the data in its wheel, evpath over TCP. Pushing all steps to the
+//!   reader (`SpeculativePreloadMode=ON`) is up to six times as fast as waiting for its requests (1
+//!   MiB: 1.8 and 11 ms; 128 MiB: 166 and 204 ms), also where the reader wants a slab; the second
+//!   way takes part because it is what a reader asks for that must not get what it does not want.
+//!   Of the others, the marshalling BP is as fast as BP5, FFS slower; ENet in place of TCP loses
+//!   messages of 16 MiB; puts that copy at once gain nothing. Nothing else beats it either: of two
+//!   turns each on a machine that had other work, so that all times are long, ms for a copied step
+//!   of 16 and (one turn) 128 MiB, all with `ON`:
 //!
 //!   | | 16 MiB | 128 MiB |
 //!   |---|---|---|
@@ -26,10 +28,12 @@
 //!   | `MarshalMethod=BP`, `FFS` | 103, 113 | 1097, 1831 |
 //!   | `AUTO` in place of `ON` | 105 | 1163 |
 //!
-//!   Differences of a fifth are noise here. In another run `StepDistributionMode=RoundRobin` and `OnDemand` took 100 and 123 ms
-//!   beside 97 (and `OnDemand` 54 beside 2 at 1 MiB), and in a third one `ControlTransport=enet` 653 beside 186. With
-//!   `WANDataTransport=shm` no step arrives. Asked for `DataTransport` RDMA, UCX or MPI SST says that it considers `evpath` alone.
-//! * Redis's clients are ours: a client library adds a copy. Threads for its sockets need cores of their own.
+//!   Differences of a fifth are noise here. In another run `StepDistributionMode=RoundRobin` and
+//!   `OnDemand` took 100 and 123 ms beside 97 (and `OnDemand` 54 beside 2 at 1 MiB), and in a third
+//!   one `ControlTransport=enet` 653 beside 186. With `WANDataTransport=shm` no step arrives. Asked
+//!   for `DataTransport` RDMA, UCX or MPI SST says that it considers `evpath` alone.
+//! * Redis's clients are ours: a client library adds a copy. Threads for its sockets need cores of
+//!   their own.
 //! * Lamellar is built without its launcher and its PMIx: its shared-memory backend needs neither.
 
 use super::Build;
@@ -43,7 +47,7 @@ pub(super) struct Toolkit {
     pub(super) server: Option<&'static str>,
     /// Arguments of the launcher, and those for more ranks than cores.
     pub(super) arguments: &'static str,
-    pub(super) crowded: &'static str,
+    pub(super) oversubscribed: &'static str,
     pub(super) env: &'static [(&'static str, &'static str)],
     /// What to do where it is missing.
     pub(super) install: &'static str,
@@ -72,7 +76,7 @@ const OPENMPI: Toolkit = Toolkit {
     launcher: Some("mpirun.openmpi"),
     server: None,
     arguments: "-n {ranks} --bind-to none --mca pml ob1 --mca btl self,vader",
-    crowded: "--oversubscribe",
+    oversubscribed: "--oversubscribe",
     env: AS_ROOT,
     install: "apt-get install openmpi-bin libopenmpi-dev",
 };
@@ -93,7 +97,7 @@ const MPICH: Toolkit = Toolkit {
     launcher: Some("mpirun.mpich"),
     server: None,
     arguments: "-n {ranks} -launcher fork -bind-to none",
-    crowded: "",
+    oversubscribed: "",
     env: &[],
     install: "apt-get install mpich libmpich-dev",
 };
@@ -108,7 +112,7 @@ const OPENSHMEM: Toolkit = Toolkit {
     launcher: Some("oshrun"),
     server: None,
     arguments: "-n {ranks} --bind-to none --mca opal_common_ucx_opal_mem_hooks 0",
-    crowded: "--oversubscribe",
+    oversubscribed: "--oversubscribe",
     env: &[
         ("UCX_TLS", "posix,self"),
         ("UCX_WARN_UNUSED_ENV_VARS", "n"),
@@ -128,7 +132,7 @@ const ZMQ: Toolkit = Toolkit {
     launcher: None,
     server: None,
     arguments: "",
-    crowded: "",
+    oversubscribed: "",
     env: &[],
     install: "apt-get install gcc libzmq3-dev",
 };
@@ -143,7 +147,7 @@ const SST: Toolkit = Toolkit {
     launcher: None,
     server: None,
     arguments: "",
-    crowded: "",
+    oversubscribed: "",
     env: &[("SAMITE_BENCH_SST", "SpeculativePreloadMode=ON")],
     install: "apt-get install gcc, and ci/setup, which installs the wheel of ci/python.txt",
 };
@@ -163,7 +167,7 @@ const REDIS: Toolkit = Toolkit {
     launcher: None,
     server: Some("redis-server"),
     arguments: "",
-    crowded: "",
+    oversubscribed: "",
     env: &[],
     install: "apt-get install gcc redis-server",
 };
@@ -173,7 +177,7 @@ const LAMELLAR: Toolkit = Toolkit {
     launcher: None,
     server: None,
     arguments: "",
-    crowded: "",
+    oversubscribed: "",
     env: &[],
     install: "it is built by cargo at the first run without --quick, which takes minutes",
 };

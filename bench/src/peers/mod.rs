@@ -97,12 +97,12 @@ impl Peer {
         let toolkit = self.toolkit;
         let mut argv: Vec<String> = Vec::new();
         if let Some(launcher) = toolkit.launcher {
-            let crowded = if ranks as usize > cores {
-                toolkit.crowded
+            let oversubscribed = if ranks as usize > cores {
+                toolkit.oversubscribed
             } else {
                 ""
             };
-            let words = [launcher, toolkit.arguments, self.arguments, crowded];
+            let words = [launcher, toolkit.arguments, self.arguments, oversubscribed];
             argv.extend(
                 words
                     .iter()
@@ -136,12 +136,12 @@ impl Peer {
             .chain(words.map(str::to_owned))
             .filter(|word| !word.is_empty())
             .collect();
-        let crowded = match toolkit.crowded {
+        let oversubscribed = match toolkit.oversubscribed {
             "" => String::new(),
             more => format!(" (with more ranks than cores: {more})"),
         };
         let build = toolkit.build.settings(self.source);
-        format!("{}{crowded}; {build}", start.join(" "))
+        format!("{}{oversubscribed}; {build}", start.join(" "))
     }
 }
 

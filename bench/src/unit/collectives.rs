@@ -27,7 +27,8 @@ pub(super) fn run(world: &Team, held: &mut Held, command: &Command) -> Result<Op
     .map(Some)
 }
 
-/// The memory of the last command, which the next one probably uses again, as the peers do with theirs.
+/// The memory of the last command, which the next one probably uses again, as the peers do with
+/// theirs.
 #[derive(Default)]
 pub(super) struct Held {
     bytes: Slot<u8>,

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 const TAG: u64 = 7;
 const ACK: u64 = 8;
-const VERDICT: u64 = 9;
+const DECISION: u64 = 9;
 
 impl Unit {
     pub(super) fn message(&self, command: &Command) -> Result<Option<f64>> {
@@ -303,12 +303,12 @@ impl Unit {
         if self.rank == 0 {
             std::thread::sleep(Duration::from_secs_f64(seconds));
             fabric.send(other, TAG, &[0])?;
-            fabric.recv(Match::from(other, VERDICT), &mut word)?;
+            fabric.recv(Match::from(other, DECISION), &mut word)?;
         } else {
             let before = cpu_seconds();
             fabric.recv(Match::from(other, TAG), &mut word[..1])?;
             word = (cpu_seconds() - before).to_le_bytes();
-            fabric.send(other, VERDICT, &word)?;
+            fabric.send(other, DECISION, &word)?;
         }
         Ok(f64::from_le_bytes(word))
     }

@@ -27,8 +27,8 @@ use std::time::Instant;
 /// Whole programs that are measured; they live above this crate.
 #[derive(Clone, Copy, Debug)]
 pub struct Programs {
-    /// Sorts the integers of a class of NPB IS, collectively; the seconds of the ten iterations, `None` for
-    /// a class that there is not.
+    /// Sorts the integers of a class of NPB IS, collectively; the seconds of the ten iterations,
+    /// `None` for a class that there is not.
     pub is: fn(&Pgas, &str) -> Result<Option<f64>>,
     /// Whether the workflow `lammps-msd` can run: LAMMPS may be missing.
     pub has_lammps: fn() -> bool,
@@ -125,8 +125,8 @@ fn check(bytes: &[u8], seed: usize) -> Result<()> {
     Ok(())
 }
 
-/// Seconds of `iters` on the ranks that take part, after `warmup`; with `together`, until the last of
-/// them is done.
+/// Seconds of `iters` on the ranks that take part, after `warmup`; with `together`, until the last
+/// of them is done.
 fn timed(
     world: &Team,
     takes_part: bool,
@@ -257,7 +257,7 @@ mod tests {
             })?;
             Ok(())
         };
-        units(3).conduct_bare(&name, unit, |_| ());
+        units(3).orchestrate_bare(&name, unit, |_| ());
     }
 
     #[test]

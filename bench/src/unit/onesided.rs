@@ -1,7 +1,7 @@
 //! One unit works on the memory of another, which sleeps in a barrier.
 //!
-//! `black_box` stands around every operation: without it the compiler would see that the same place is
-//! written again and again, and leave out all but the last.
+//! `black_box` stands around every operation: without it the compiler would see that the same place
+//! is written again and again, and leave out all but the last.
 
 use super::{check, fill, timed};
 use crate::control::Command;
@@ -57,8 +57,8 @@ fn words(world: &Team, operation: &str, rounds: (u64, u64)) -> Result<f64> {
     Ok(seconds)
 }
 
-// Each loop has a function of its own: a round takes three cycles or four, depending on where its code lies, and that should not
-// depend on the other loops.
+// Each loop has a function of its own: a round takes three cycles or four, depending on where its
+// code lies, and that should not depend on the other loops.
 
 #[inline(never)]
 fn put_words(segment: &Segment<u64>, times: u64) -> Result<()> {

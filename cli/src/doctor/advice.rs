@@ -8,8 +8,8 @@ use crate::screen::size;
 use rustix::process::{Resource, getrlimit};
 use samite_launch::Program;
 
-/// From this many times on one side moves more than the other, a plan is N-to-1: the side with few processes is what all
-/// others wait for.
+/// From this many times on one side moves more than the other, a plan is N-to-1: the side with few
+/// processes is what all others wait for.
 const UNEVEN: u64 = 4;
 
 /// What should be done about a plan.
@@ -123,7 +123,7 @@ fn disk(stream: &StreamPlan, programs: &[Program]) -> Option<Finding> {
     if !stream.spills || stream.method == "file" {
         return None;
     }
-    let keepers = match stream.method {
+    let block_stores = match stream.method {
         "server" => {
             let servers = programs.iter().filter(|program| is_server(program));
             servers.map(|program| u64::from(program.units)).sum()
@@ -132,7 +132,7 @@ fn disk(stream: &StreamPlan, programs: &[Program]) -> Option<Finding> {
     };
     let folder = std::env::temp_dir();
     let there = rustix::fs::statvfs(&folder).map_or(0, |disk| disk.f_bavail * disk.f_frsize);
-    let wanted = samite::stage::service::Room::SPILL.saturating_mul(keepers);
+    let wanted = samite::stage::service::Room::SPILL.saturating_mul(block_stores);
     let state = match there >= wanted {
         true => State::Good,
         false => State::Note,

@@ -1,8 +1,9 @@
 //! `samite doctor`: is this machine ready, and what comes of a workflow before it runs.
 //!
 //! # Files
-//! `machine` (what the machine has) · `plan` (bytes, memory, loads of a workflow's streams) · `stream` (those of one stream) ·
-//! `advice` (what is wrong with a plan, in words) · `paper` (as text)
+//! `machine` (what the machine has) · `plan` (bytes, memory, loads of a workflow's streams) ·
+//! `stream` (those of one stream) · `advice` (what is wrong with a plan, in words) · `paper` (as
+//! text)
 
 mod advice;
 mod machine;

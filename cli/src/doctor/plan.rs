@@ -1,4 +1,5 @@
-//! What a workflow comes to before it runs: its streams, what each process sends, receives and has open, its memory.
+//! What a workflow comes to before it runs: its streams, what each process sends, receives and has
+//! open, its memory.
 
 use super::stream::{Around, StreamPlan};
 use crate::agent::budget_by_rule;
@@ -11,7 +12,8 @@ use samite::stage::service::Room;
 use samite_launch::Program;
 use serde::Serialize;
 
-/// Open files of a unit: its three streams, the pipe of its launcher, the memory of the domain, its agent, and one to spare.
+/// Open files of a unit: its three streams, the pipe of its launcher, the memory of the domain, its
+/// agent, and one to spare.
 const OF_UNIT: u64 = 7;
 /// Those of an agent beside one for each process of its domain.
 const OF_AGENT: u64 = 10;
@@ -46,9 +48,11 @@ pub(super) struct ProgramPlan {
     pub(super) receives: u64,
     /// Bytes of blocks that it keeps, as a staging server.
     pub(super) keeps: u64,
-    /// Most private memory for what it copies: what it gets and does not read in place, and with the method `file` what it puts.
+    /// Most private memory for what it copies: what it gets and does not read in place, and with
+    /// the method `file` what it puts.
     pub(super) copies: u64,
-    /// Most bytes of arrays that it has at a time: its own of what it puts, copies, and what it keeps.
+    /// Most bytes of arrays that it has at a time: its own of what it puts, copies, and what it
+    /// keeps.
     pub(super) holds: u64,
     /// Most bytes that it may keep, where its arguments say so.
     pub(super) most_kept: Option<u64>,
@@ -82,7 +86,8 @@ impl Plan {
                 program.map_or(0, |program| u64::from(program.units))
             };
             let of_stream = settings.stream(&edge.stream);
-            // With servers both they and the agent keep blocks, and a quarter of all of it may wait.
+            // With servers both they and the agent keep blocks, and a quarter of all of it may
+            // wait.
             let all = match servers {
                 0 => room,
                 _ => room.saturating_mul(2),

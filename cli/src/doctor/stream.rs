@@ -1,4 +1,5 @@
-//! What one stream of a workflow comes to: its arrays, who sends and receives how much, memory, servers.
+//! What one stream of a workflow comes to: its arrays, who sends and receives how much, memory,
+//! servers.
 
 use anyhow::{Context, Result};
 use samite::stage::index::Index;
@@ -34,7 +35,8 @@ pub(super) struct StreamPlan {
     pub(super) replicas: u64,
     /// Bytes of shared memory that these take, all copies.
     pub(super) memory: u64,
-    /// Copies that are made of a byte on its way: `put` and `get`, and those that `alloc` and `view` leave.
+    /// Copies that are made of a byte on its way: `put` and `get`, and those that `alloc` and
+    /// `view` leave.
     pub(super) copies: Copies,
     /// Bytes of the index of its blocks, in each process that reads.
     pub(super) index_bytes: u64,
@@ -80,7 +82,8 @@ pub(super) struct ServerPlan {
     /// Those of the fullest over the mean.
     pub(super) max_over_mean: f64,
     pub(super) pieces: u64,
-    /// Servers that a writer and a reader talk to, and writers and readers that talk to a server, at most.
+    /// Servers that a writer and a reader talk to, and writers and readers that talk to a server,
+    /// at most.
     pub(super) per_writer: u64,
     pub(super) per_reader: u64,
     pub(super) per_server: u64,
@@ -185,8 +188,8 @@ impl StreamPlan {
         if servers == 0 {
             return Ok(());
         }
-        let share = |keeper: u64| Share {
-            keeper: keeper as u32,
+        let share = |block_store: u64| Share {
+            block_store: block_store as u32,
             weight: 1,
         };
         let shares: Vec<Share> = (1..=servers).map(share).collect();
@@ -273,7 +276,8 @@ impl StreamPlan {
     }
 }
 
-/// Most steps in memory for a group: those that wait or are held, and the one that is being written.
+/// Most steps in memory for a group: those that wait or are held, and the one that is being
+/// written.
 fn steps_of(policy: Policy, limits: Limits, step: u64) -> u64 {
     let by_bytes = limits.bytes.checked_div(step).unwrap_or(u64::MAX).max(1);
     let limit = limits.steps.min(by_bytes);
@@ -346,7 +350,8 @@ impl Parts {
                     Cut::Rows => along(0, &mut parts),
                     Cut::Columns => along(block.len() - 1, &mut parts),
                     Cut::Blocks => {
-                        // As cubic as can be: the same number of blocks in each direction, as far as it goes.
+                        // As cubic as can be: the same number of blocks in each direction, as far
+                        // as it goes.
                         let whole: Vec<u64> = block.iter().map(|_| 1 << 20).collect();
                         parts = Grid::cubic(&whole, writers)?.divisions().to_vec();
                     }

@@ -1,10 +1,12 @@
-//! `samite top`: a running domain, live: streams and who reads them, queues, memory, who waits for whom.
+//! `samite top`: a running domain, live: streams and who reads them, queues, memory, who waits for
+//! whom.
 //!
-//! It joins the domain as one more peer, in the background, and asks the agent, the steward and the keepers of blocks; no
-//! unit is disturbed.
+//! It joins the domain as one more peer, in the background, and asks the agent, the coordinator and
+//! the block store; no unit is disturbed.
 //!
 //! # Files
-//! `sample` (asking) · `report` (what is shown, and `--json`) · `tables` (as text) · `screen` (the terminal)
+//! `sample` (asking) · `report` (what is shown, and `--json`) · `tables` (as text) · `screen` (the
+//! terminal)
 
 mod report;
 mod sample;

@@ -4,7 +4,7 @@ use super::sample::{PROGRAM, Sample};
 use samite::PeerInfo;
 use samite::agent::ServiceFacts;
 use samite::stage::protocol::{
-    EndOfStream, GroupFigures, KeeperFigures, Peer, Policy, StreamFigures, Wait,
+    BlockStoreFigures, EndOfStream, GroupFigures, Peer, Policy, StreamFigures, Wait,
 };
 use samite::stage::service::Kept;
 use serde::Serialize;
@@ -24,7 +24,7 @@ pub(super) struct Report {
     /// What the agent hosts.
     pub(super) services: Vec<ServiceFacts>,
     pub(super) streams: Vec<Stream>,
-    pub(super) keepers: Vec<Keeper>,
+    pub(super) block_stores: Vec<BlockStore>,
     pub(super) waits: Vec<Waiter>,
     /// Streams, readers and waits that are not in it, because there are too many.
     pub(super) more: u64,
@@ -75,14 +75,15 @@ pub(super) struct Readers {
 }
 
 #[derive(Serialize)]
-pub(super) struct Keeper {
+pub(super) struct BlockStore {
     pub(super) name: String,
     pub(super) peer: u32,
     /// Most bytes of memory for blocks.
     pub(super) memory: u64,
     /// Bytes of these that streams have.
     pub(super) granted: u64,
-    /// Bytes that it has taken from the machine, and those of them that no stream has now; `None`: it did not answer.
+    /// Bytes that it has taken from the machine, and those of them that no stream has now; `None`:
+    /// it did not answer.
     pub(super) used: Option<u64>,
     pub(super) spare: Option<u64>,
     pub(super) buffers: Option<u64>,
@@ -113,8 +114,8 @@ pub(super) struct Unit {
 }
 
 impl Report {
-    /// What a sample says; with one from before, bytes per second are those between the two, else since a stream was
-    /// opened.
+    /// What a sample says; with one from before, bytes per second are those between the two, else
+    /// since a stream was opened.
     pub(super) fn new(sample: &Sample, before: Option<&Sample>) -> Report {
         let (facts, figures) = (&sample.facts, &sample.overview.figures);
         let streams = figures.streams.iter().map(|stream| {
@@ -126,7 +127,7 @@ impl Report {
             Stream::new(stream, earlier)
         });
         let kept = &sample.overview.kept;
-        let keepers = figures.keepers.iter().zip(kept);
+        let block_stores = figures.block_stores.iter().zip(kept);
         let inside = figures.streams.iter().flat_map(|stream| {
             let waits = stream.waits.iter();
             waits.map(|wait| (Some(stream.name.clone()), wait))
@@ -143,8 +144,10 @@ impl Report {
             resident: facts.resident,
             services: sample.services.clone(),
             streams: streams.collect(),
-            keepers: keepers
-                .map(|(keeper, kept)| Keeper::new(keeper, kept.as_ref(), &facts.peers))
+            block_stores: block_stores
+                .map(|(block_store, kept)| {
+                    BlockStore::new(block_store, kept.as_ref(), &facts.peers)
+                })
                 .collect(),
             waits: waits
                 .map(|(stream, wait)| Waiter::new(stream, wait, &facts.peers))
@@ -239,25 +242,25 @@ fn find(peers: &[PeerInfo], peer: Peer) -> Option<&PeerInfo> {
     peers.iter().find(is_it)
 }
 
-impl Keeper {
-    fn new(keeper: &KeeperFigures, kept: Option<&Kept>, peers: &[PeerInfo]) -> Keeper {
-        let identity = find(peers, keeper.peer).map(|info| &info.identity);
-        Keeper {
+impl BlockStore {
+    fn new(block_store: &BlockStoreFigures, kept: Option<&Kept>, peers: &[PeerInfo]) -> BlockStore {
+        let identity = find(peers, block_store.peer).map(|info| &info.identity);
+        BlockStore {
             name: match identity {
                 Some(identity) if identity.size > 1 => {
                     format!("{} {}", identity.program, identity.rank)
                 }
                 Some(identity) => identity.program.clone(),
-                None => keeper.peer.to_string(),
+                None => block_store.peer.to_string(),
             },
-            peer: keeper.peer.id().0,
-            memory: keeper.memory,
-            granted: keeper.granted,
+            peer: block_store.peer.id().0,
+            memory: block_store.memory,
+            granted: block_store.granted,
             used: kept.map(|kept| kept.used),
             spare: kept.map(|kept| kept.free),
             buffers: kept.map(|kept| kept.buffers),
-            disk: keeper.disk,
-            spilled: keeper.spilled,
+            disk: block_store.disk,
+            spilled: block_store.spilled,
         }
     }
 }

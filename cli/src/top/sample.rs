@@ -1,4 +1,5 @@
-//! Asks a domain how it stands: the agent, the steward and the keepers, and the kernel about the processes.
+//! Asks a domain how it stands: the agent, the coordinator and the block stores, and the kernel
+//! about the processes.
 
 use anyhow::{Context, Result};
 use samite::agent::{self, DomainFacts, ServiceFacts};
@@ -7,7 +8,7 @@ use samite::{Fabric, FabricConfig, Identity};
 use std::time::{Duration, Instant};
 
 /// How long somebody may take to answer.
-const PATIENCE: Duration = Duration::from_secs(2);
+const TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The name under which it is a peer.
 pub(super) const PROGRAM: &str = "samite-top";
@@ -18,7 +19,7 @@ pub(super) struct Source {
     fabric: Fabric,
 }
 
-/// Where the steward can be asked.
+/// Where the coordinator can be asked.
 pub(super) struct Asking<'f> {
     source: &'f Source,
     stage: Stage,
@@ -47,7 +48,7 @@ impl Source {
     pub(super) fn join(domain: &str) -> Result<Source> {
         let config = FabricConfig {
             background: true,
-            deadline: PATIENCE,
+            deadline: TIMEOUT,
             ..FabricConfig::default()
         };
         let fabric = Fabric::join(domain, Identity::by_hand(PROGRAM), config)
@@ -71,11 +72,12 @@ impl Asking<'_> {
     /// Asks everybody.
     ///
     /// # Errors
-    /// The agent, or the steward in it, does not answer: the domain is gone, or its agent is stopped.
+    /// The agent, or the coordinator in it, does not answer: the domain is gone, or its agent is
+    /// stopped.
     pub(super) fn sample(&self) -> Result<Sample> {
-        let overview = self.stage.overview(PATIENCE)?;
-        let facts = agent::facts(&self.source.domain, PATIENCE)?;
-        let services = agent::services(&self.source.fabric, PATIENCE)?;
+        let overview = self.stage.overview(TIMEOUT)?;
+        let facts = agent::facts(&self.source.domain, TIMEOUT)?;
+        let services = agent::services(&self.source.fabric, TIMEOUT)?;
         let processes = facts.peers.iter().map(|peer| process(peer.pid));
         Ok(Sample {
             at: Instant::now(),

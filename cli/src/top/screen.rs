@@ -61,7 +61,8 @@ fn ends(key: event::KeyEvent) -> bool {
     }
 }
 
-/// The domain in one line, and below the tables: each as high as its rows, the last with what is left.
+/// The domain in one line, and below the tables: each as high as its rows, the last with what is
+/// left.
 pub(super) fn draw(frame: &mut Frame<'_>, report: &Report) {
     let sections = sections(report);
     let heights = sections.iter().map(|section| {
@@ -147,7 +148,7 @@ mod tests {
             granted: 1 << 20,
             resident: 0,
             streams: Vec::new(),
-            keepers: Vec::new(),
+            block_stores: Vec::new(),
             waits: (0..3).map(wait).collect(),
             units: Vec::new(),
         };

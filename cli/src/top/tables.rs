@@ -31,7 +31,7 @@ pub(super) fn sections(report: &Report) -> [Section; 5] {
         streams(report),
         waits(report),
         services(report),
-        keepers(report),
+        block_stores(report),
         units(report),
     ]
 }
@@ -154,27 +154,41 @@ fn services(report: &Report) -> Section {
     }
 }
 
-fn keepers(report: &Report) -> Section {
-    let row = |keeper: &super::report::Keeper| {
+fn block_stores(report: &Report) -> Section {
+    let row = |block_store: &super::report::BlockStore| {
         let said = |bytes: Option<u64>| bytes.map_or("no answer".to_owned(), size);
         vec![
-            keeper.name.clone(),
-            keeper.peer.to_string(),
-            format!("{} of {}", size(keeper.granted), size(keeper.memory)),
-            said(keeper.used),
-            said(keeper.spare),
-            keeper
+            block_store.name.clone(),
+            block_store.peer.to_string(),
+            format!(
+                "{} of {}",
+                size(block_store.granted),
+                size(block_store.memory)
+            ),
+            said(block_store.used),
+            said(block_store.spare),
+            block_store
                 .buffers
                 .map_or(String::new(), |count| count.to_string()),
-            format!("{} of {}", size(keeper.spilled), size(keeper.disk)),
+            format!(
+                "{} of {}",
+                size(block_store.spilled),
+                size(block_store.disk)
+            ),
         ]
     };
     Section {
-        title: "keepers of blocks".to_owned(),
+        title: "block store".to_owned(),
         header: &[
-            "keeper", "peer", "granted", "taken", "spare", "buffers", "spilled",
+            "block_store",
+            "peer",
+            "granted",
+            "taken",
+            "spare",
+            "buffers",
+            "spilled",
         ],
-        rows: report.keepers.iter().map(row).collect(),
+        rows: report.block_stores.iter().map(row).collect(),
         nothing: "nobody keeps blocks",
     }
 }

@@ -207,7 +207,7 @@ fn a_signal_that_is_ignored_stays_ignored() {
     assert!(line.contains("down"), "{line}");
 }
 
-/// The letter of its state, as `ps` shows it.
+/// The message of its state, as `ps` shows it.
 fn state(pid: Pid) -> String {
     let stat = std::fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero()));
     let stat = stat.unwrap_or_default();
@@ -224,7 +224,8 @@ fn wait_for_state(pid: Pid, wanted: impl Fn(&str) -> bool) {
 
 #[test]
 fn ctrl_z_stops_all_and_they_go_on_together() {
-    // Without children: a shell whose child is stopped before it is a program waits for it and is not stopped itself.
+    // Without children: a shell whose child is stopped before it is a program waits for it and is
+    // not stopped itself.
     let (child, pids, _lines) = start("2", "echo $$; while :; do :; done");
     let all = || pids.iter().copied().chain([Pid::from_child(&child)]);
     for _ in 0..3 {

@@ -1,7 +1,7 @@
 //! `samite run` as a person meets it: whole processes, good days and bad ones.
 //!
-//! Files: this one (programs, workflows, mistakes) · `ends` (failures, signals, launchers that are killed) · `limits` (of the
-//! system) · `settings` (what is set, and where it is from).
+//! Files: this one (programs, workflows, mistakes) · `ends` (failures, signals, launchers that are
+//! killed) · `limits` (of the system) · `settings` (what is set, and where it is from).
 
 mod ends;
 mod limits;

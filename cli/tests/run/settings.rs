@@ -31,7 +31,8 @@ fn settings_are_shown_with_their_origin_and_read_back() {
     assert_eq!(values(&show(folder.path())), values(&shown));
 }
 
-/// A launcher that is a unit has the settings of its own launcher, where neither its workflow nor its options say more.
+/// A launcher that is a unit has the settings of its own launcher, where neither its workflow nor
+/// its options say more.
 #[test]
 fn a_nested_command_keeps_the_outer_settings() {
     let folder = tempfile::tempdir().expect("a scratch folder");

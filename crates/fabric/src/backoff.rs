@@ -11,20 +11,22 @@ const YIELD: Duration = Duration::from_micros(200);
 const SLEEP_MAX: Duration = Duration::from_secs(1);
 /// Nobody rings when a full ring has room again, or when a helper has copied its last piece.
 const BUSY_SLEEP_MAX: Duration = Duration::from_micros(500);
-/// A look at the clock that comes so much later than it should is that of a process that was stopped (Ctrl-Z, a
-/// debugger), or starved, or of a machine that slept: such a process waited for nobody then.
+/// A look at the clock that comes so much later than it should is that of a process that was
+/// stopped (Ctrl-Z, a debugger), or starved, or of a machine that slept: such a process waited for
+/// nobody then.
 const GAP: Duration = Duration::from_secs(2);
 /// With a shorter deadline already this part of it: it is looked at far more often.
 const GAP_PART: u32 = 8;
 /// Polls between two looks at the clock, as long as none of these was late.
 const POLLS_PER_LOOK: u32 = 64;
 
-/// How long somebody has waited, by looks at a clock: for waits that are made of several of the fabric's, which all
-/// count alike.
+/// How long somebody has waited, by looks at a clock: for waits that are made of several of the
+/// fabric's, which all count alike.
 ///
-/// Time counts as far as this process ran: a gap between two looks at the clock counts as one look that was a little
-/// late. A process that is stopped has usually been stopped with all others of its job, and what they owe each other is
-/// not late by that: a stop counts for an eighth of the deadline, and never for more than two seconds.
+/// Time counts as far as this process ran: a gap between two looks at the clock counts as one look
+/// that was a little late. A process that is stopped has usually been stopped with all others of
+/// its job, and what they owe each other is not late by that: a stop counts for an eighth of the
+/// deadline, and never for more than two seconds.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Waited {
     since: Option<Duration>,
@@ -33,7 +35,8 @@ pub struct Waited {
 }
 
 impl Waited {
-    /// A look at the clock: the time since some moment, the same for all looks. Whether it was late.
+    /// A look at the clock: the time since some moment, the same for all looks. Whether it was
+    /// late.
     #[inline]
     pub fn look(&mut self, now: Duration, deadline: Duration) -> bool {
         let gap = gap(deadline);
@@ -59,7 +62,8 @@ impl Waited {
             .map_or(Duration::ZERO, |since| self.now.saturating_sub(since))
     }
 
-    /// A sleep that should have ended by `until` has: what it took longer is part of what the next look finds.
+    /// A sleep that should have ended by `until` has: what it took longer is part of what the next
+    /// look finds.
     fn woke(&mut self, now: Duration, until: Duration) {
         self.now = now.min(until);
     }
@@ -85,11 +89,11 @@ pub(crate) enum Rest {
 
 /// What a wait has done so far.
 ///
-/// It may be stopped while it sleeps, too: so a stop counts for a quarter of the deadline at most, and never for more
-/// than three seconds.
+/// It may be stopped while it sleeps, too: so a stop counts for a quarter of the deadline at most,
+/// and never for more than three seconds.
 ///
-/// Turns may be slow, too (a handler that computes). Nothing tells a few slow ones from a stop, as long as nobody looks
-/// at the clock between them: a wait that was late once looks after each.
+/// Turns may be slow, too (a handler that computes). Nothing tells a few slow ones from a stop, as
+/// long as nobody looks at the clock between them: a wait that was late once looks after each.
 #[derive(Debug, Default)]
 pub(crate) struct Backoff {
     /// Since the last look; as many as there are between two, once a look was late.
@@ -111,7 +115,8 @@ impl Backoff {
         self.waited.so_far()
     }
 
-    /// What to do after a turn in which nothing came. `is_busy`: nobody rings for what this process still does.
+    /// What to do after a turn in which nothing came. `is_busy`: nobody rings for what this process
+    /// still does.
     #[inline]
     pub(crate) fn rest(
         &mut self,
@@ -120,14 +125,14 @@ impl Backoff {
         deadline: Duration,
         is_busy: bool,
     ) -> Rest {
-        let crowded = transport.crowded();
-        if !self.looks(crowded) {
+        let oversubscribed = transport.oversubscribed();
+        if !self.looks(oversubscribed) {
             return Rest::Spin;
         }
         let now = transport.now();
         let left = self.left(now, deadline);
         let idle = now - *self.idle_since.get_or_insert(now);
-        let spin = spin.unwrap_or(if crowded { Duration::ZERO } else { SPIN });
+        let spin = spin.unwrap_or(if oversubscribed { Duration::ZERO } else { SPIN });
         if left.is_zero() {
             Rest::Over
         } else if idle < spin {
@@ -140,16 +145,17 @@ impl Backoff {
         }
     }
 
-    /// A sleep that should have ended by `until` has: what it took longer is part of what the next look finds.
+    /// A sleep that should have ended by `until` has: what it took longer is part of what the next
+    /// look finds.
     pub(crate) fn woke(&mut self, now: Duration, until: Duration) {
         self.waited.woke(now, until);
     }
 
     /// Counts a poll; whether to look at the clock after it.
     #[inline(always)]
-    fn looks(&mut self, crowded: bool) -> bool {
+    fn looks(&mut self, oversubscribed: bool) -> bool {
         self.polls += 1;
-        crowded || self.polls >= POLLS_PER_LOOK
+        oversubscribed || self.polls >= POLLS_PER_LOOK
     }
 
     /// A look at the clock; what is left until the deadline.
@@ -161,12 +167,14 @@ impl Backoff {
     }
 }
 
-/// How much later than it should a look at the clock may be. Some time, however short the deadline is.
+/// How much later than it should a look at the clock may be. Some time, however short the deadline
+/// is.
 fn gap(deadline: Duration) -> Duration {
     GAP.min(deadline / GAP_PART).max(Duration::from_nanos(1))
 }
 
-/// How long to sleep at once: no longer than a gap, since a stop that hits a sleep counts for all of it.
+/// How long to sleep at once: no longer than a gap, since a stop that hits a sleep counts for all
+/// of it.
 fn sleep(left: Duration, deadline: Duration, is_busy: bool) -> Duration {
     let longest = if is_busy { BUSY_SLEEP_MAX } else { SLEEP_MAX };
     longest.min(left).min(gap(deadline))
@@ -241,7 +249,8 @@ mod tests {
         }
     }
 
-    /// Turns that are shorter than a gap are part of the wait, but for those until the clock is looked at for the second time.
+    /// Turns that are shorter than a gap are part of the wait, but for those until the clock is
+    /// looked at for the second time.
     #[test]
     fn slow_turns_stretch_a_wait_once() {
         for (turn, deadline) in [(S, 30 * S), (10 * MS, 100 * MS)] {

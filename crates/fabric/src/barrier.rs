@@ -1,20 +1,22 @@
-//! The barrier of a list of peers: one message to its first member, the root, and one back. On one node a tree
-//! would only add latency.
+//! The barrier of a list of peers: one message to its first member, the root, and one back. On one
+//! node a tree would only add latency.
 //!
 //! ```text
 //!   member -> root   COME attempt    it is at the barrier
 //!                    BACK attempt    it is no longer: its deadline was over
 //!   root -> member   GO   attempt    everybody has come
 //! ```
-//! They travel as signals, whose keys say which of these, a hash of the list, and the attempt, which a member counts.
+//! They travel as signals, whose keys say which of these, a hash of the list, and the attempt,
+//! which a member counts.
 //!
 //! # Invariants
-//! G1 The root lets the members go in the turn in which it knows of all of them that they have come and not gone
-//!    back; what it knew when it gave up itself stays true.
-//! G2 GO answers one attempt. One that comes after its member went back lets nobody pass another barrier.
+//! G1 The root lets the members go in the turn in which it knows of all of them that they have come
+//!    and not gone back; what it knew when it gave up itself stays true.
+//! G2 GO answers one attempt. One that comes after its member went back lets nobody pass another
+//!    barrier.
 //!
-//! Not guaranteed: a member whose deadline is over while GO is on its way ends with [`Error::Timeout`], the others
-//! do not. Two lists with one root and one hash are one barrier.
+//! Not guaranteed: a member whose deadline is over while GO is on its way ends with
+//! [`Error::Timeout`], the others do not. Two lists with one root and one hash are one barrier.
 
 use crate::engine::Engine;
 use crate::fabric::Fabric;
@@ -54,13 +56,13 @@ fn key(step: u64, list: u64, attempt: u64) -> u64 {
 }
 
 impl Fabric {
-    /// Waits until all `members` are at this barrier. Collective: every member with the same list, in one thread at a
-    /// time: of two threads that come with one list neither may get through. A member whose deadline is over is no
-    /// longer at it, and may come again.
+    /// Waits until all `members` are at this barrier. Collective: every member with the same list,
+    /// in one thread at a time: of two threads that come with one list neither may get through. A
+    /// member whose deadline is over is no longer at it, and may come again.
     ///
     /// # Errors
-    /// [`Error::PeerLost`]; [`Error::Timeout`], which names the first one at the first member that has not come,
-    /// at the others the first member.
+    /// [`Error::PeerLost`]; [`Error::Timeout`], which names the first one at the first member that
+    /// has not come, at the others the first member.
     pub fn barrier(&self, members: &[PeerId]) -> Result<()> {
         let Some((root, others)) = members.split_first() else {
             return Ok(());

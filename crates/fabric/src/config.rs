@@ -7,7 +7,8 @@ use std::time::Duration;
 /// How this process takes part. Defaults work for 2 and for 400 units.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Config {
-    /// Every wait that has no deadline of its own ends after this time with [`crate::Error::Timeout`].
+    /// Every wait that has no deadline of its own ends after this time with
+    /// [`crate::Error::Timeout`].
     pub deadline: Duration,
     /// How long a wait spins before it yields; `None`: by rule (not at all when more units than
     /// cores are on the node).
@@ -16,8 +17,8 @@ pub struct Config {
     pub eager_max: Option<u64>,
     /// What this process must not use although it could.
     pub mask: Mask,
-    /// Whom the kernel lets copy from this process where only ancestors may do that. Without effect if the kernel copy
-    /// is masked.
+    /// Whom the kernel lets copy from this process where only ancestors may do that. Without effect
+    /// if the kernel copy is masked.
     pub ptracer: Ptracer,
     /// Ask the kernel for huge pages under large segments.
     pub huge_pages: bool,
@@ -25,8 +26,8 @@ pub struct Config {
     pub budget: Option<u64>,
     /// Costs of the copy engines on this host.
     pub costs: crate::CostModel,
-    /// This process only answers others: it does not count as one that wants a processor, and sleeps
-    /// instead of spinning.
+    /// This process only answers others: it does not count as one that wants a processor, and
+    /// sleeps instead of spinning.
     pub background: bool,
     /// The layers above check what a program does with memory: slow, for tests.
     pub check: bool,
@@ -44,20 +45,23 @@ pub struct Mask {
     pub cooperative: bool,
     /// No RMA of the transport: put, get and atomics between nodes go over messages.
     pub rma: bool,
-    /// The units of a job behave as if they were on so many nodes, by turns: unit 0 on the first, unit 1 on the second.
-    /// Between two of these nothing is mapped and nothing is looked up in shared memory. 0 and 1: as they are.
+    /// The units of a job behave as if they were on so many nodes, by turns: unit 0 on the first,
+    /// unit 1 on the second. Between two of these nothing is mapped and nothing is looked up in
+    /// shared memory. 0 and 1: as they are.
     pub nodes: u32,
 }
 
-/// Whom the kernel lets copy from and to a process, and so debug it, beside its ancestors, where the security module
-/// Yama restricts that (`kernel.yama.ptrace_scope = 1`). It stays so for as long as the process lives. Elsewhere the
-/// kernel asks only whether both belong to the same user, and this changes nothing.
+/// Whom the kernel lets copy from and to a process, and so debug it, beside its ancestors, where
+/// the security module Yama restricts that (`kernel.yama.ptrace_scope = 1`). It stays so for as
+/// long as the process lives. Elsewhere the kernel asks only whether both belong to the same user,
+/// and this changes nothing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Ptracer {
     /// Nobody else: messages of peers that the kernel refuses take the ring.
     #[default]
     Unchanged,
-    /// The process with this id and its descendants: the launcher of a job, and so the units of the job.
+    /// The process with this id and its descendants: the launcher of a job, and so the units of the
+    /// job.
     Process(i32),
     /// Every process of this user.
     Any,

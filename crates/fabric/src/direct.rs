@@ -1,12 +1,13 @@
-//! A blocking receive whose message is the next thing to arrive: no operation, no queue, one copy from
-//! the ring into the caller's buffer. Whatever else arrives meanwhile goes to the engine as usual.
+//! A blocking receive whose message is the next thing to arrive: no operation, no queue, one copy
+//! from the ring into the caller's buffer. Whatever else arrives meanwhile goes to the engine as
+//! usual.
 //!
 //! It is used only while no other thread waits: what arrives may be for that one.
 //!
-//! It matches nothing that the [`Matcher`](crate::Matcher) could match otherwise: it is used only while no
-//! receive is posted and no message is kept: then the next message that is wanted is the right one. What it
-//! saves is the larger part of a short receive: the operation, the queue and, for a message that is not
-//! expected yet, a copy.
+//! It matches nothing that the [`Matcher`](crate::Matcher) could match otherwise: it is used only
+//! while no receive is posted and no message is kept: then the next message that is wanted is the
+//! right one. What it saves is the larger part of a short receive: the operation, the queue and,
+//! for a message that is not expected yet, a copy.
 
 use crate::engine::{Engine, UNPOLLED};
 use crate::fabric::Core;
@@ -72,15 +73,15 @@ impl Sink for Direct<'_> {
 }
 
 impl Core {
-    /// A blocking receive whose message is the next thing to arrive; of one that is longer than the buffer it is the
-    /// beginning. `None`: post it and wait.
+    /// A blocking receive whose message is the next thing to arrive; of one that is longer than the
+    /// buffer it is the beginning. `None`: post it and wait.
     #[inline]
     pub(crate) fn recv_now(&mut self, wants: Match, buffer: &mut [u8]) -> Option<Status> {
         if !self.engine.may_bypass() || !self.waiters.is_empty() {
             return None;
         }
         self.engine.unpolled = UNPOLLED;
-        let polls = if self.transport.crowded() {
+        let polls = if self.transport.oversubscribed() {
             1
         } else {
             DIRECT_POLLS

@@ -61,8 +61,8 @@ pub enum Error {
         /// Length of the buffer.
         buffer: u64,
     },
-    /// The receive that had matched the message was given up (cancelled, or its deadline was over) before the message
-    /// was whole: what had come of it is dropped.
+    /// The receive that had matched the message was given up (cancelled, or its deadline was over)
+    /// before the message was whole: what had come of it is dropped.
     #[error(
         "{0} gave up the receive that had matched the message before all of it was there; send it again"
     )]

@@ -20,8 +20,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-/// See the crate's text. A handle: its clones are the same process among its peers, which leaves when the last
-/// of them, and of what was made by them (segments, operations, views), is dropped. Thread: any.
+/// See the crate's text. A handle: its clones are the same process among its peers, which leaves
+/// when the last of them, and of what was made by them (segments, operations, views), is dropped.
+/// Thread: any.
 #[derive(Clone, Debug)]
 pub struct Fabric(pub(crate) Arc<Shared>);
 
@@ -40,7 +41,8 @@ thread_local! {
 /// What all clones of a fabric share.
 #[derive(Debug)]
 pub(crate) struct Shared {
-    /// The engine, and what it sends and receives by. The thread that used it last has it for one load.
+    /// The engine, and what it sends and receives by. The thread that used it last has it for one
+    /// load.
     pub(crate) core: Biased<Core>,
     pub(crate) node: Membership,
     identity: Identity,
@@ -48,8 +50,8 @@ pub(crate) struct Shared {
     seat: Option<Seat>,
     /// In nanoseconds.
     deadline: AtomicU64,
-    /// How long after it has given up a message this process waits for a peer that still copies into the buffer.
-    /// In nanoseconds.
+    /// How long after it has given up a message this process waits for a peer that still copies
+    /// into the buffer. In nanoseconds.
     grace: AtomicU64,
     pub(crate) spin: Option<Duration>,
     checks: bool,
@@ -123,7 +125,8 @@ impl Core {
         self.leave();
     }
 
-    /// This thread goes on without a turn: rings if the thread that drives sleeps, and something is left to it.
+    /// This thread goes on without a turn: rings if the thread that drives sleeps, and something is
+    /// left to it.
     #[inline]
     pub(crate) fn leave(&self) {
         if self.waiters.is_asleep() && self.engine.is_busy() {
@@ -131,8 +134,8 @@ impl Core {
         }
     }
 
-    /// What peers may do with a segment from now on. What the transport did for them before has ended when this
-    /// returns: its memory may have another use.
+    /// What peers may do with a segment from now on. What the transport did for them before has
+    /// ended when this returns: its memory may have another use.
     pub(crate) fn offer(&mut self, segment: u32, offered: Option<Offered>) {
         let replaced = match offered {
             Some(offered) => self.engine.offered.insert(segment, offered),
@@ -146,8 +149,8 @@ impl Core {
         }
     }
 
-    /// Wakes the threads that what has just been done may concern: those whose operation has ended, and those that
-    /// look at everything.
+    /// Wakes the threads that what has just been done may concern: those whose operation has ended,
+    /// and those that look at everything.
     #[inline(always)]
     pub(crate) fn tell(&mut self) {
         let ops = &mut self.engine.ops;
@@ -158,10 +161,11 @@ impl Core {
     }
 }
 
-/// How long a process that leaves tries to get rid of what it still had to send, and waits for peers that copy.
+/// How long a process that leaves tries to get rid of what it still had to send, and waits for
+/// peers that copy.
 const LINGER: Duration = Duration::from_secs(1);
-/// A peer that does not end its copy so long after the receiver has given the message up is taken for one that never
-/// will: the agent ends it.
+/// A peer that does not end its copy so long after the receiver has given the message up is taken
+/// for one that never will: the agent ends it.
 const GRACE: Duration = Duration::from_secs(10);
 /// What the agent is given for that.
 const EVICTION: Duration = Duration::from_secs(5);
@@ -239,7 +243,8 @@ impl Fabric {
         self.0.seat.as_ref().map(|seat| seat.domain.as_str())
     }
 
-    /// The time that has passed since some moment, as waits count it: in the simulator it is virtual.
+    /// The time that has passed since some moment, as waits count it: in the simulator it is
+    /// virtual.
     pub fn now(&self) -> Duration {
         let core = self.0.lock();
         core.map_or(Duration::ZERO, |core| core.transport.now())
@@ -252,8 +257,8 @@ impl Fabric {
         WITHIN.get().unwrap_or_else(usual)
     }
 
-    /// Runs `f`, in which the waits of this thread have this deadline, also those on other fabrics. Other threads
-    /// keep theirs.
+    /// Runs `f`, in which the waits of this thread have this deadline, also those on other fabrics.
+    /// Other threads keep theirs.
     pub fn within<R>(&self, deadline: Duration, f: impl FnOnce() -> R) -> R {
         struct Before(Option<Duration>);
         impl Drop for Before {
@@ -265,7 +270,8 @@ impl Fabric {
         f()
     }
 
-    /// Has the agent end the peers that still copy into buffers of this process long after it gave their messages up.
+    /// Has the agent end the peers that still copy into buffers of this process long after it gave
+    /// their messages up.
     pub(crate) fn evict(&self, held: &[Held]) {
         let Some(seat) = &self.0.seat else { return };
         for held in held {
@@ -298,8 +304,8 @@ impl Fabric {
         core.engine.caps(peer)
     }
 
-    /// Which node a peer is on, or behaves as if it were on ([`crate::Mask`]): equal for those that may map each
-    /// other's memory. `None` if there never was one. Local.
+    /// Which node a peer is on, or behaves as if it were on ([`crate::Mask`]): equal for those that
+    /// may map each other's memory. `None` if there never was one. Local.
     pub fn node_of(&self, peer: PeerId) -> Option<u32> {
         let mut core = self.0.lock().ok()?;
         core.gone(peer);
@@ -307,14 +313,16 @@ impl Fabric {
         Some(core.engine.mask.node_of(peer, info.identity.unit))
     }
 
-    /// Whether more processes want the processors than there are: spinning would keep whom we wait for
-    /// from running.
-    pub fn is_crowded(&self) -> bool {
-        self.0.lock().is_ok_and(|core| core.transport.crowded())
+    /// Whether more processes want the processors than there are: spinning would keep whom we wait
+    /// for from running.
+    pub fn is_oversubscribed(&self) -> bool {
+        self.0
+            .lock()
+            .is_ok_and(|core| core.transport.oversubscribed())
     }
 
-    /// The process id of a peer out of whose private memory this process should copy so many bytes: the
-    /// kernel does it, and no other way is faster here.
+    /// The process id of a peer out of whose private memory this process should copy so many bytes:
+    /// the kernel does it, and no other way is faster here.
     pub fn reads_private(&self, peer: PeerId, bytes: u64) -> Option<i32> {
         let engine = &mut self.0.lock().ok()?.engine;
         let fastest = engine.costs.choose(bytes, true, false) == crate::Choice::Kernel;
@@ -339,8 +347,8 @@ impl Fabric {
         self.0.lock().map_or(0, |core| core.engine.changes)
     }
 
-    /// What this process's progress has put and got for others. Accesses to memory that is mapped are not among it: its
-    /// owner does not see them.
+    /// What this process's progress has put and got for others. Accesses to memory that is mapped
+    /// are not among it: its owner does not see them.
     pub fn served(&self) -> crate::Served {
         self.0
             .lock()
@@ -355,12 +363,12 @@ impl Fabric {
         core.map_or_else(|_| Vec::new(), |core| core.engine.living(|_| true))
     }
 
-    /// Tells a peer that something happened; counted, never lost, matched by nothing but its key, which is below
-    /// 2^63. Completion: local.
+    /// Tells a peer that something happened; counted, never lost, matched by nothing but its key,
+    /// which is below 2^63. Completion: local.
     ///
     /// # Errors
-    /// [`Error::PeerLost`]; [`Error::Timeout`] if the peer has not taken what was sent to it before;
-    /// [`Error::NoSuchKey`].
+    /// [`Error::PeerLost`]; [`Error::Timeout`] if the peer has not taken what was sent to it
+    /// before; [`Error::NoSuchKey`].
     #[inline]
     pub fn signal(&self, to: PeerId, key: u64) -> Result<()> {
         of_users(key)?;
@@ -444,14 +452,15 @@ impl Shared {
     /// The engine, for this thread.
     ///
     /// # Errors
-    /// [`Error::Forked`]: this is a fork of the process that joined, and another thread had the engine when it forked.
+    /// [`Error::Forked`]: this is a fork of the process that joined, and another thread had the
+    ///                    engine when it forked.
     #[inline(always)]
     pub(crate) fn lock(&self) -> Result<Guard<'_, Core>> {
         self.core.lock_unless_left().ok_or(Error::Forked)
     }
 
-    /// Does something with the engine, or nothing where it cannot be had ([`Shared::lock`]): nothing there is this
-    /// process's own.
+    /// Does something with the engine, or nothing where it cannot be had ([`Shared::lock`]):
+    /// nothing there is this process's own.
     pub(crate) fn with(&self, f: impl FnOnce(&mut Core)) {
         if let Ok(mut core) = self.lock() {
             f(&mut core);
@@ -475,8 +484,8 @@ impl Shared {
         self.layers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The last turns of a process that leaves: what it still had to send leaves, peers that copy into its
-    /// buffers end their piece.
+    /// The last turns of a process that leaves: what it still had to send leaves, peers that copy
+    /// into its buffers end their piece.
     fn linger(&self) {
         let mut waiting = Waiting::new(self, LINGER);
         let mut core = self.core.lock();
@@ -493,9 +502,9 @@ impl Shared {
 }
 
 impl Drop for Shared {
-    /// Leaves the domain: peers see this process as lost. What it still had to send is sent if there
-    /// is room soon; a message that matters is one that was waited for. A fork of the process that joined
-    /// leaves nothing.
+    /// Leaves the domain: peers see this process as lost. What it still had to send is sent if
+    /// there is room soon; a message that matters is one that was waited for. A fork of the process
+    /// that joined leaves nothing.
     fn drop(&mut self) {
         if self.is_of_parent() {
             return;

@@ -1,9 +1,10 @@
-//! One-sided operations on a segment that is not mapped: this side of [`crate::proto::rma_over_am`],
-//! [`crate::proto::batch`] and [`crate::proto::rma`].
+//! One-sided operations on a segment that is not mapped: this side of
+//! [`crate::proto::rma_over_am`], [`crate::proto::batch`] and [`crate::proto::rma`].
 //!
-//! Every frame or piece takes a credit, and waits for one where too many are unanswered or too many bytes wait to be
-//! sent: a put of any length holds a bounded number of bytes here. Every operation is refused when the life
-//! of the owner that its key is of has ended, also if another process has the owner's number by now.
+//! Every frame or piece takes a credit, and waits for one where too many are unanswered or too many
+//! bytes wait to be sent: a put of any length holds a bounded number of bytes here. Every operation
+//! is refused when the life of the owner that its key is of has ended, also if another process has
+//! the owner's number by now.
 
 use crate::engine::Engine;
 use crate::fabric::Fabric;
@@ -40,8 +41,8 @@ fn piece_of(key: SegmentKey, op: Key, at: u64, bytes: u64) -> Piece {
     }
 }
 
-/// An operation whose frames are being posted. If that ends early, by an error or a panic in a handler, nobody waits
-/// for it: what was asked for already is answered to nobody.
+/// An operation whose frames are being posted. If that ends early, by an error or a panic in a
+/// handler, nobody waits for it: what was asked for already is answered to nobody.
 struct Asking<'a> {
     fabric: &'a Fabric,
     request: Option<Key>,
@@ -56,8 +57,8 @@ impl Drop for Asking<'_> {
 }
 
 impl Fabric {
-    /// Waits until one more active message may be on its way to a peer, which fetches it if it is long; posts it
-    /// then.
+    /// Waits until one more active message may be on its way to a peer, which fetches it if it is
+    /// long; posts it then.
     pub(crate) fn post_active(
         &self,
         to: PeerId,
@@ -74,8 +75,8 @@ impl Fabric {
         })
     }
 
-    /// Waits until one more request or note may be on its way to a service of one life of a peer; posts it then, for
-    /// that operation, or for none.
+    /// Waits until one more request or note may be on its way to a service of one life of a peer;
+    /// posts it then, for that operation, or for none.
     pub(crate) fn post_to_service(
         &self,
         service: Service,
@@ -128,8 +129,8 @@ impl Fabric {
         Ok(posted)
     }
 
-    /// Starts an operation of `frames` frames, each of which waits for its credit; it ends early when the
-    /// operation does.
+    /// Starts an operation of `frames` frames, each of which waits for its credit; it ends early
+    /// when the operation does.
     fn ask_far(
         &self,
         key: SegmentKey,
@@ -202,7 +203,8 @@ impl Fabric {
         })
     }
 
-    /// Asks the owner of a segment for its remote key; `None` where there is no credit for that now.
+    /// Asks the owner of a segment for its remote key; `None` where there is no credit for that
+    /// now.
     pub(crate) fn ask_remote_key(&self, key: SegmentKey) -> Option<Handle<Vec<u8>>> {
         let core = &mut *self.0.lock().ok()?;
         let engine = &mut core.engine;
@@ -210,7 +212,8 @@ impl Fabric {
             return None;
         }
         let request = engine.ops.add(Some(key.peer), "remote key", Work::Reply);
-        // The owner refuses a key of more bytes than there are: operations by RMA lie inside the segment.
+        // The owner refuses a key of more bytes than there are: operations by RMA lie inside the
+        // segment.
         let inline = Words(place(key, key.bytes).words()).bytes();
         engine.post_request(key.peer, kind::REMOTE_KEY, request, &inline, None);
         core.flush();

@@ -6,13 +6,14 @@
 //!   closed    nobody is attached; the owner has `&mut [T]`
 //!   lent      one other process, where it is mapped, has `&mut [T]` ([`Fabric::borrow`])
 //! ```
-//! The mode turns only when nobody is attached: those who use a segment agree on when they detach (drop
-//! their [`crate::Remote`]s), and then the owner turns it. If somebody did not, that is
-//! [`Error::InUse`], which names them, and nothing has changed. Over messages the owner itself answers, so there it
-//! is the engine of the owner that lets nobody in.
+//! The mode turns only when nobody is attached: those who use a segment agree on when they detach
+//! (drop their [`crate::Remote`]s), and then the owner turns it. If somebody did not, that is
+//! [`Error::InUse`], which names them, and nothing has changed. Over messages the owner itself
+//! answers, so there it is the engine of the owner that lets nobody in.
 //!
 //! A segment that is dropped while somebody is still attached keeps its memory and its number until
-//! that has ended: an access through a lease needs no check. The lease of a process that dies ends with it.
+//! that has ended: an access through a lease needs no check. The lease of a process that dies ends
+//! with it.
 
 use crate::engine::{Access, Offered};
 use crate::fabric::Fabric;
@@ -24,7 +25,8 @@ use samite_mem::SharedBytes;
 use samite_mem::copy::aside::copy_aside;
 use samite_mem::lease::{Exclusive, LeasedBlock, Lent, Mode};
 
-/// A segment of this process, open, reading or lent; withdrawn when dropped, and freed when nobody uses it any more.
+/// A segment of this process, open, reading or lent; withdrawn when dropped, and freed when nobody
+/// uses it any more.
 #[derive(Debug)]
 pub struct Gated {
     fabric: Fabric,
@@ -47,7 +49,8 @@ pub struct Owned {
     gated: Gated,
 }
 
-/// A lent segment of a peer that this process has for itself; its owner gets it back when it is dropped.
+/// A lent segment of a peer that this process has for itself; its owner gets it back when it is
+/// dropped.
 #[derive(Debug)]
 pub struct Borrowed {
     lent: Lent,
@@ -64,7 +67,8 @@ impl Borrowed {
         self.lent.as_mut_slice()
     }
 
-    /// Puts `from` at byte `offset`, large blocks past the caches ([`copy_aside`]): they are for somebody else.
+    /// Puts `from` at byte `offset`, large blocks past the caches ([`copy_aside`]): they are for
+    /// somebody else.
     ///
     /// # Panics
     /// The memory ends before them.
@@ -102,11 +106,12 @@ impl Fabric {
         }
     }
 
-    /// Has a segment that its owner lends ([`Gated::lend`]). `None` where it is not mapped here. Local.
+    /// Has a segment that its owner lends ([`Gated::lend`]). `None` where it is not mapped here.
+    /// Local.
     ///
     /// # Errors
-    /// A key of another use of the number; a lost owner; [`Error::WrongPhase`] when it is not lent, or
-    /// somebody else has it.
+    /// A key of another use of the number; a lost owner; [`Error::WrongPhase`] when it is not lent,
+    /// or somebody else has it.
     pub fn borrow(&self, key: SegmentKey) -> Result<Option<Borrowed>> {
         let core = self.0.lock()?;
         let own = key.peer == self.me();
@@ -128,7 +133,8 @@ impl Fabric {
         }))
     }
 
-    /// Allocates a zeroed segment, open, whose mode can be turned. `segment`: a number that is not in use. Local.
+    /// Allocates a zeroed segment, open, whose mode can be turned. `segment`: a number that is not
+    /// in use. Local.
     pub fn allocate_gated(&self, segment: u32, bytes: u64) -> Result<Gated> {
         self.grow_gated(bytes)?.gate(segment)
     }
@@ -156,7 +162,8 @@ impl Fabric {
 }
 
 impl Growing {
-    /// Allocates the pages of the next part; whether all are there. A part takes some ten milliseconds.
+    /// Allocates the pages of the next part; whether all are there. A part takes some ten
+    /// milliseconds.
     pub fn step(&mut self) -> Result<bool> {
         Ok(self.memory.step()?)
     }
@@ -226,8 +233,8 @@ impl Gated {
             .with(|core| core.offer(segment, Some(offered)));
     }
 
-    /// Takes it out of the directory and out of the hands of the engine: nobody attaches from now on.
-    /// Those who are attached still are. The first step of a turn.
+    /// Takes it out of the directory and out of the hands of the engine: nobody attaches from now
+    /// on. Those who are attached still are. The first step of a turn.
     pub fn shut(&self) {
         self.set_access(Access::Withdrawn(self.key.bytes));
         if let Some(block) = &self.block {
@@ -257,8 +264,8 @@ impl Gated {
         }
     }
 
-    /// From open (or lent) to reading or back, without having it in between. Conditions and errors as
-    /// [`Gated::own`].
+    /// From open (or lent) to reading or back, without having it in between. Conditions and errors
+    /// as [`Gated::own`].
     pub fn turn(&mut self, reading: bool) -> Result<()> {
         self.turn_to(if reading { Mode::Reading } else { Mode::Open })?;
         self.offer_again()
@@ -271,8 +278,8 @@ impl Gated {
         }
     }
 
-    /// Lends it to whoever is the first to [`Fabric::borrow`] it. After it was open and nobody is attached.
-    /// [`Gated::turn`] takes it back when the borrower has dropped it.
+    /// Lends it to whoever is the first to [`Fabric::borrow`] it. After it was open and nobody is
+    /// attached. [`Gated::turn`] takes it back when the borrower has dropped it.
     ///
     /// # Errors
     /// [`Error::InUse`], with the segment as it was.
@@ -336,8 +343,8 @@ impl Owned {
         &mut self.exclusive
     }
 
-    /// A segment of another generation in the same memory, open, with the bytes as they are: keys of the last
-    /// one do not fit any more.
+    /// A segment of another generation in the same memory, open, with the bytes as they are: keys
+    /// of the last one do not fit any more.
     pub fn renew(self) -> Result<Gated> {
         let Owned {
             exclusive,

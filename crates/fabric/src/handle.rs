@@ -81,8 +81,8 @@ pub struct Handle<T, F: AsRef<Fabric> = Fabric> {
 
 const _: () = assert!(size_of::<Handle<Sent>>() == 16);
 
-/// An operation that a [`Scope`](crate::Scope) has started. If it is dropped the scope waits for its end and returns its
-/// error; else whoever waits for it or tests it learns that.
+/// An operation that a [`Scope`](crate::Scope) has started. If it is dropped the scope waits for
+/// its end and returns its error; else whoever waits for it or tests it learns that.
 pub type Scoped<'s, T> = Handle<T, &'s Fabric>;
 
 impl<F: AsRef<Fabric>> Handle<u64, F> {
@@ -176,9 +176,10 @@ impl<T: Outcome, F: AsRef<Fabric>> Handle<T, F> {
         Some(ended.map(sealed::From::from))
     }
 
-    /// Gives the operation up. A receive that was not matched ends with [`Error::Cancelled`]; one that
-    /// is being copied ends as soon as the other side is quiet, and its message is consumed: its send ends with
-    /// [`Error::NotReceived`], unless all of it had left. Wait for the handle to learn which.
+    /// Gives the operation up. A receive that was not matched ends with [`Error::Cancelled`]; one
+    /// that is being copied ends as soon as the other side is quiet, and its message is consumed:
+    /// its send ends with [`Error::NotReceived`], unless all of it had left. Wait for the handle to
+    /// learn which.
     pub fn cancel(&mut self) {
         let key = self.key;
         let Some(mut core) = self.core() else {
@@ -207,8 +208,8 @@ pub fn test_all<T: Outcome>(handles: &[Handle<T>]) -> bool {
 }
 
 impl Handle<u64> {
-    /// Waits until the source of a put may be used again: the bytes of a put are copied when it starts, so
-    /// that is so already. ([`Handle::wait`] waits until they are there.)
+    /// Waits until the source of a put may be used again: the bytes of a put are copied when it
+    /// starts, so that is so already. ([`Handle::wait`] waits until they are there.)
     pub fn wait_local(&self) {}
 }
 

@@ -1,5 +1,5 @@
-//! What there may be once on a fabric at a time: a layer whose handlers and tags would meet those of a second
-//! one.
+//! What there may be once on a fabric at a time: a layer whose handlers and tags would meet those
+//! of a second one.
 
 use crate::Fabric;
 
@@ -19,8 +19,8 @@ pub(crate) struct Taken {
 }
 
 impl Fabric {
-    /// Takes a name that only one layer of this process may have at a time; `None` while another one has it.
-    /// Local.
+    /// Takes a name that only one layer of this process may have at a time; `None` while another
+    /// one has it. Local.
     pub fn layer(&self, name: &'static str) -> Option<Layer> {
         let mut layers = self.0.layers();
         let taken = layers.entry(name).or_default();
@@ -39,8 +39,8 @@ impl Fabric {
 }
 
 impl Layer {
-    /// How often the name was taken on this fabric, this time included: what tells the messages of this life
-    /// from those of an earlier one, where all units begin and end their layers together.
+    /// How often the name was taken on this fabric, this time included: what tells the messages of
+    /// this life from those of an earlier one, where all units begin and end their layers together.
     pub fn life(&self) -> u32 {
         self.life
     }

@@ -1,16 +1,17 @@
 //! Floor 2: peers, segments, messages, one-sided operations, progress, membership, and the agent.
 //!
 //! # Core objects
-//! * [`Fabric`]: this process among its peers, as a handle: clones share it, and what it makes (segments,
-//!   operations, views) keeps it. Any thread may use it. Whoever waits makes progress; there is no hidden
-//!   thread.
-//! * Messages: [`Fabric::send`], [`Fabric::recv`], their non-blocking forms in a [`Scope`] (borrowed
-//!   buffers) or owned, [`Fabric::recv_view`] (no copy at all), [`Fabric::probe`], cancel.
-//! * Active messages: [`Fabric::on`], [`Fabric::tell`], [`Fabric::request`]. Requests that are answered later:
-//!   [`rpc`].
+//! * [`Fabric`]: this process among its peers, as a handle: clones share it, and what it makes
+//!   (segments, operations, views) keeps it. Any thread may use it. Whoever waits makes progress;
+//!   there is no hidden thread.
+//! * Messages: [`Fabric::send`], [`Fabric::recv`], their non-blocking forms in a [`Scope`]
+//!   (borrowed buffers) or owned, [`Fabric::recv_view`] (no copy at all), [`Fabric::probe`],
+//!   cancel.
+//! * Active messages: [`Fabric::on`], [`Fabric::tell`], [`Fabric::request`]. Requests that are
+//!   answered later: [`rpc`].
 //! * One-sided: [`Segment`] (mine), [`Remote`] (somebody's): put, get, atomics.
-//! * [`agent::run`]: the process that owns a node's shared memory and watches its peers. What it hosts beside that
-//!   is a [`agent::Service`].
+//! * [`agent::run`]: the process that owns a node's shared memory and watches its peers. What it
+//!   hosts beside that is a [`agent::Service`].
 //!
 //! # Files
 //! `fabric` (join, peers) · `roster` (the units of a job) · `barrier` · `layer` ·

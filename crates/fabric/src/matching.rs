@@ -1,7 +1,8 @@
-//! Tag matching with the semantics of MX: a receive names a source (or any), a 64-bit tag and a mask;
-//! a message matches when the bits under the mask are equal. Messages of one pair match in the order
-//! in which they were sent, receives in the order in which they were posted. One exception: a message that comes back
-//! ([`Matcher::put_back`]) lies behind those that its sender sent later under tags which its receive did not want.
+//! Tag matching with the semantics of MX: a receive names a source (or any), a 64-bit tag and a
+//! mask; a message matches when the bits under the mask are equal. Messages of one pair match in
+//! the order in which they were sent, receives in the order in which they were posted. One
+//! exception: a message that comes back ([`Matcher::put_back`]) lies behind those that its sender
+//! sent later under tags which its receive did not want.
 //!
 //! Pure: no IO, no bytes. Posted receives and unexpected messages are kept per source, so that the
 //! usual case (directed, few outstanding) looks at one short queue; a counter orders the queue of
@@ -85,7 +86,8 @@ pub struct Matcher<P, U> {
     directed: PeerMap<VecDeque<Posted<P>>>,
     any: VecDeque<Posted<P>>,
     unexpected: PeerMap<VecDeque<Unexpected<U>>>,
-    /// Messages of processes whose numbers others have by now: for receives of any source only. In order.
+    /// Messages of processes whose numbers others have by now: for receives of any source only. In
+    /// order.
     departed: VecDeque<(PeerId, Unexpected<U>)>,
     order: u64,
     posted_len: usize,
@@ -227,8 +229,9 @@ impl<P, U> Matcher<P, U> {
             .push_back(Unexpected { order, tag, item });
     }
 
-    /// Keeps a message again that a receive with `wants` had taken: before those of its sender that this receive would
-    /// have taken after it. `departed`: another process has the number of its sender by now.
+    /// Keeps a message again that a receive with `wants` had taken: before those of its sender that
+    /// this receive would have taken after it. `departed`: another process has the number of its
+    /// sender by now.
     pub fn put_back(&mut self, wants: Match, (from, tag): (PeerId, u64), item: U, departed: bool) {
         let order = self.next_order();
         self.unexpected_len += 1;
@@ -283,8 +286,8 @@ impl<P, U> Matcher<P, U> {
         }
     }
 
-    /// The number of a process goes to another one: the messages that are kept of it, as `departed` makes them, are for
-    /// receives of any source from now on.
+    /// The number of a process goes to another one: the messages that are kept of it, as `departed`
+    /// makes them, are for receives of any source from now on.
     pub fn depart(&mut self, from: PeerId, mut departed: impl FnMut(U) -> U) {
         let Some(queue) = self.unexpected.get_mut(from) else {
             return;
@@ -379,7 +382,8 @@ mod tests {
         proptest::collection::vec(op, 1..120)
     }
 
-    /// What was taken and comes back is taken again in its turn, and hides nothing that came before it.
+    /// What was taken and comes back is taken again in its turn, and hides nothing that came before
+    /// it.
     #[test]
     fn what_was_put_back_is_next() {
         for departed in [false, true] {

@@ -1,4 +1,5 @@
-//! Messages: blocking, owned, in place, active. Those whose buffers are borrowed in a scope are in `scope`.
+//! Messages: blocking, owned, in place, active. Those whose buffers are borrowed in a scope are in
+//! `scope`.
 
 use crate::engine::{Arrived, weight};
 use crate::fabric::{Core, Fabric};
@@ -16,10 +17,10 @@ use samite_mem::ring::Body;
 
 impl Fabric {
     /// Sends `bytes` to a peer. Completion: local; small messages are on their way, large ones have
-    /// been taken by the receiver (or have left for one that had begun to take them), and so have small ones once it
-    /// has 1 MiB of this peer that it has not asked for.
-    /// Errors: [`Error::PeerLost`], [`Error::Timeout`]; [`Error::NotReceived`] if the receive that had matched it was
-    /// given up meanwhile.
+    /// been taken by the receiver (or have left for one that had begun to take them), and so have
+    /// small ones once it has 1 MiB of this peer that it has not asked for. Errors:
+    /// [`Error::PeerLost`], [`Error::Timeout`]; [`Error::NotReceived`] if the receive that had
+    /// matched it was given up meanwhile.
     #[inline]
     pub fn send(&self, to: PeerId, tag: u64, bytes: &[u8]) -> Result<()> {
         if self.send_now(to, tag, bytes)? {
@@ -50,7 +51,8 @@ impl Fabric {
 
     /// Receives a message into `buffer`. Completion: the bytes are there. Errors:
     /// [`Error::Truncated`] (the message is consumed), [`Error::PeerLost`] for a directed receive,
-    /// [`Error::Timeout`]: a message that was being copied by then is consumed, too, and its send ends with
+    /// [`Error::Timeout`]: a message that was being copied by then is consumed, too, and its send
+    ///                     ends with
     /// [`Error::NotReceived`], unless all of it had left.
     #[inline]
     pub fn recv(&self, wants: Match, buffer: &mut [u8]) -> Result<Status> {
@@ -69,8 +71,9 @@ impl Fabric {
         })
     }
 
-    /// Receives a message of any length. If a handler panics meanwhile ([`Fabric::on`]), a message that this receive had
-    /// got is there for the next one; behind those that its sender sent later, under other tags.
+    /// Receives a message of any length. If a handler panics meanwhile ([`Fabric::on`]), a message
+    /// that this receive had got is there for the next one; behind those that its sender sent
+    /// later, under other tags.
     pub fn recv_vec(&self, wants: Match) -> Result<(Status, Vec<u8>)> {
         let key = self.start_recv(wants, Work::ReceiveAny { view: false }, NO_SCOPE)?;
         match self.finish_here(key, &wants)? {
@@ -80,12 +83,12 @@ impl Fabric {
         }
     }
 
-    /// Receives a message where it lies: if the sender sent it from a segment and it is mapped here,
-    /// nothing is copied, and the sender's operation ends when the view is dropped; one that did not wait so long
-    /// may have changed the bytes ([`View::is_withdrawn`]). Otherwise the view holds a private copy.
-    /// If a handler panics meanwhile, a message that this receive had got is there for the next one, as
-    /// [`Fabric::recv_vec`] says, and as a copy; without memory for that its sender gets
-    /// [`Error::NotReceived`].
+    /// Receives a message where it lies: if the sender sent it from a segment and it is mapped
+    /// here, nothing is copied, and the sender's operation ends when the view is dropped; one that
+    /// did not wait so long may have changed the bytes ([`View::is_withdrawn`]). Otherwise the view
+    /// holds a private copy. If a handler panics meanwhile, a message that this receive had got is
+    /// there for the next one, as [`Fabric::recv_vec`] says, and as a copy; without memory for that
+    /// its sender gets [`Error::NotReceived`].
     pub fn recv_view(&self, wants: Match) -> Result<View> {
         let key = self.start_recv(wants, Work::ReceiveAny { view: true }, NO_SCOPE)?;
         let (status, bytes, view) = match self.finish_here(key, &wants)? {
@@ -226,8 +229,9 @@ impl Fabric {
         result
     }
 
-    /// As [`Fabric::finish`], of a receive that nobody has a handle of and that has no buffer of the caller: if a
-    /// handler panics meanwhile, it is given up, too. It would take the next message, which nobody could ask for.
+    /// As [`Fabric::finish`], of a receive that nobody has a handle of and that has no buffer of
+    /// the caller: if a handler panics meanwhile, it is given up, too. It would take the next
+    /// message, which nobody could ask for.
     fn finish_here(&self, key: Key, wants: &Match) -> Result<Ended> {
         let unwinding = Unwinding {
             fabric: self,
@@ -239,14 +243,15 @@ impl Fabric {
         result
     }
 
-    /// Registers a handler of active messages. It runs inside the progress of this process, gets the
-    /// sender and the bytes, and may return a reply; it cannot wait. If it panics, so does the call in which it ran. A
-    /// message that this call was receiving stays for the next receive, except where it was already in the buffer of a
-    /// [`Fabric::recv`], or of a handle that the panic drops: then it is lost.
+    /// Registers a handler of active messages. It runs inside the progress of this process, gets
+    /// the sender and the bytes, and may return a reply; it cannot wait. If it panics, so does the
+    /// call in which it ran. A message that this call was receiving stays for the next receive,
+    /// except where it was already in the buffer of a [`Fabric::recv`], or of a handle that the
+    /// panic drops: then it is lost.
     ///
-    /// A handler must not own a clone of this fabric: the process would then never leave its domain. It runs while no
-    /// other thread of this process can use the fabric: a handler that waits for a mutex waits for ever if the thread
-    /// that has it uses the fabric.
+    /// A handler must not own a clone of this fabric: the process would then never leave its
+    /// domain. It runs while no other thread of this process can use the fabric: a handler that
+    /// waits for a mutex waits for ever if the thread that has it uses the fabric.
     ///
     /// # Panics
     /// From [`KEPT`] on numbers are Samite's own.
@@ -304,7 +309,8 @@ impl Drop for Unwinding<'_> {
 }
 
 impl Core {
-    /// What a receive got in the turn in which a handler panicked stays for the next one that wants it.
+    /// What a receive got in the turn in which a handler panicked stays for the next one that wants
+    /// it.
     #[cold]
     fn put_back(&mut self, key: Key, wants: Match) {
         let engine = &mut self.engine;
@@ -331,7 +337,8 @@ impl Core {
         }
     }
 
-    /// Gives up an operation whose end nobody will ask for, its scope included: its caller hears something else.
+    /// Gives up an operation whose end nobody will ask for, its scope included: its caller hears
+    /// something else.
     #[cold]
     fn abandon(&mut self, key: Key) {
         self.engine.ops.belong(key, NO_SCOPE);

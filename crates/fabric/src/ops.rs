@@ -11,8 +11,8 @@ use samite_mem::{Block, SharedBytes};
 pub struct Status {
     /// Its sender.
     pub from: PeerId,
-    /// Which life of that number the sender was. Another process may have the number by now: the last messages of a
-    /// process stay for receives of any source.
+    /// Which life of that number the sender was. Another process may have the number by now: the
+    /// last messages of a process stay for receives of any source.
     pub incarnation: u32,
     /// Its tag.
     pub tag: u64,
@@ -247,8 +247,8 @@ impl Ops {
     #[inline(always)]
     pub(crate) fn get(&mut self, key: Key) -> Option<&mut Op> {
         let op = self.slots.get_mut((key & 0xffff_ffff) as usize)?;
-        // A free slot has the order 0, and so may a key: of a handle that had ended when it was made, or in
-        // a frame of a peer that makes keys up.
+        // A free slot has the order 0, and so may a key: of a handle that had ended when it was
+        // made, or in a frame of a peer that makes keys up.
         (op.order == (key >> 32) as u32 && op.order != 0).then_some(op)
     }
 
@@ -426,8 +426,8 @@ impl ClaimWords {
 mod tests {
     use super::*;
 
-    /// The key 0 is that of an operation which had ended when its handle was made; nothing that is done with
-    /// it reaches a slot.
+    /// The key 0 is that of an operation which had ended when its handle was made; nothing that is
+    /// done with it reaches a slot.
     #[test]
     fn the_key_of_no_operation_frees_no_slot() {
         let mut ops = Ops::default();

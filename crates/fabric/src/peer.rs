@@ -4,8 +4,8 @@ use crate::node::Slot;
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
 
-/// A process in a domain: the node that it is on, and its slot there. On the first node it is the number of the
-/// slot alone.
+/// A process in a domain: the node that it is on, and its slot there. On the first node it is the
+/// number of the slot alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct PeerId(pub u32);
 
@@ -29,7 +29,8 @@ impl PeerId {
         self.0 >> SLOT_BITS
     }
 
-    /// The index of its slot on a node; of a peer of another node it is larger than that of any slot.
+    /// The index of its slot on a node; of a peer of another node it is larger than that of any
+    /// slot.
     #[inline(always)]
     pub(crate) const fn index_on(self, node: u32) -> usize {
         (self.0 ^ node << SLOT_BITS) as usize
@@ -51,8 +52,9 @@ impl std::fmt::Display for PeerId {
     }
 }
 
-/// What is kept of peers, by peer. Those of this process's own node are in a table by slot, which is as long as the
-/// highest slot in it; of other nodes there is an entry for each peer that this process has to do with.
+/// What is kept of peers, by peer. Those of this process's own node are in a table by slot, which
+/// is as long as the highest slot in it; of other nodes there is an entry for each peer that this
+/// process has to do with.
 #[derive(Debug)]
 pub(crate) struct PeerMap<T> {
     /// The number of this process's own node.

@@ -12,9 +12,10 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 /// A segment of a peer, or of this process, as a target of one-sided operations.
 ///
-/// A fork of the process has a copy of it that reaches nothing: operations end with [`Error::Forked`], and the bytes
-/// that [`Remote::mapped`] and [`Remote::readable`] gave before are private zeroes there. Where the system promises no
-/// memory beyond what it has (`vm.overcommit_memory=2`) a fork that writes to them may be ended by SIGSEGV.
+/// A fork of the process has a copy of it that reaches nothing: operations end with
+/// [`Error::Forked`], and the bytes that [`Remote::mapped`] and [`Remote::readable`] gave before
+/// are private zeroes there. Where the system promises no memory beyond what it has
+/// (`vm.overcommit_memory=2`) a fork that writes to them may be ended by SIGSEGV.
 #[derive(Debug, Clone)]
 pub struct Remote {
     fabric: Fabric,
@@ -124,8 +125,9 @@ impl Remote {
         }
     }
 
-    /// One load of a line that changes only when the owner withdraws the segment. That it did is an error, and no
-    /// danger: the memory is not used for anything else as long as this value has its lease.
+    /// One load of a line that changes only when the owner withdraws the segment. That it did is an
+    /// error, and no danger: the memory is not used for anything else as long as this value has its
+    /// lease.
     #[inline(always)]
     fn still_offered(&self) -> Result<()> {
         match &self.way {
@@ -173,8 +175,8 @@ impl Remote {
         }
     }
 
-    /// As [`Remote::put`], without waiting; the bytes are copied before it returns. Completion by the
-    /// handle: remote.
+    /// As [`Remote::put`], without waiting; the bytes are copied before it returns. Completion by
+    /// the handle: remote.
     pub fn put_nb(&self, offset: u64, from: &[u8]) -> Result<Handle<u64>> {
         self.check(offset, from.len() as u64)?;
         match &self.way {
@@ -311,8 +313,9 @@ impl Remote {
         }
     }
 
-    /// Many atomic updates of words, in no order among them; no old values. One-sided. Where the memory is
-    /// mapped they are done when this returns, else the handle tells. Every place is checked first.
+    /// Many atomic updates of words, in no order among them; no old values. One-sided. Where the
+    /// memory is mapped they are done when this returns, else the handle tells. Every place is
+    /// checked first.
     #[inline]
     pub fn update_batch(
         &self,
@@ -340,8 +343,8 @@ impl Remote {
         }
     }
 
-    /// Copies elements of `size` bytes at `offsets`, one behind the other; the handle gives them. One-sided.
-    /// For memory that is not mapped here: they travel together.
+    /// Copies elements of `size` bytes at `offsets`, one behind the other; the handle gives them.
+    /// One-sided. For memory that is not mapped here: they travel together.
     pub fn get_batch(&self, size: u64, offsets: &[u64]) -> Result<Handle<Vec<u8>>> {
         for offset in offsets {
             self.check(*offset, size)?;

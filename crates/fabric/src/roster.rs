@@ -1,10 +1,10 @@
 //! Meeting: waiting until the units of a job, or of a program, have joined.
 //!
-//! Starting is a collective act. A unit that has joined counts for all of its job, whatever becomes of it
-//! afterwards: it may have printed a line and left, or died, before the others looked. As long as all are there
-//! the table of peers says enough. If not, the agent is asked, which remembers who has joined; once, and then
-//! only when a word of the table of peers says that a program has become complete or that a unit ended before it
-//! joined.
+//! Starting is a collective act. A unit that has joined counts for all of its job, whatever becomes
+//! of it afterwards: it may have printed a line and left, or died, before the others looked. As
+//! long as all are there the table of peers says enough. If not, the agent is asked, which
+//! remembers who has joined; once, and then only when a word of the table of peers says that a
+//! program has become complete or that a unit ended before it joined.
 
 use crate::engine::Engine;
 use crate::fabric::Fabric;
@@ -17,8 +17,9 @@ use std::time::Duration;
 const ANSWER: Duration = Duration::from_secs(5);
 
 impl Fabric {
-    /// Waits until all units of a program have joined; their numbers by rank. The program of this job, or, if the
-    /// job is complete and has no such program, of the first job of the domain that has. Collective: no.
+    /// Waits until all units of a program have joined; their numbers by rank. The program of this
+    /// job, or, if the job is complete and has no such program, of the first job of the domain that
+    /// has. Collective: no.
     ///
     /// # Errors
     /// As [`Fabric::job`].
@@ -26,19 +27,19 @@ impl Fabric {
         self.meet("the units of a program", &Wanted::Program(name.to_owned()))
     }
 
-    /// Waits until all units of this job have joined; their numbers by unit. Collective: no. It succeeds for every
-    /// unit of a job all of whose units join, whatever they do next: operations to one that has left or died end
-    /// with [`Error::PeerLost`].
+    /// Waits until all units of this job have joined; their numbers by unit. Collective: no. It
+    /// succeeds for every unit of a job all of whose units join, whatever they do next: operations
+    /// to one that has left or died end with [`Error::PeerLost`].
     ///
     /// # Errors
-    /// [`Error::Absent`] names a unit that does not join: at once where its launcher says that it has ended, else at
-    /// the deadline.
+    /// [`Error::Absent`] names a unit that does not join: at once where its launcher says that it
+    /// has ended, else at the deadline.
     pub fn job(&self) -> Result<Vec<PeerId>> {
         self.meet("the units of the job", &Wanted::Job)
     }
 
-    /// Whether a unit of this job may still join that never has: it has not ended either, as far as its launcher says.
-    /// Asks the agent, and waits for nobody else. Collective: no.
+    /// Whether a unit of this job may still join that never has: it has not ended either, as far as
+    /// its launcher says. Asks the agent, and waits for nobody else. Collective: no.
     ///
     /// # Errors
     /// The agent does not answer.
@@ -62,8 +63,8 @@ impl Fabric {
         Ok(found.into_iter().map(|(peer, _)| peer).collect())
     }
 
-    /// Their numbers and incarnations once all have joined. The agent is asked between two waits: it may take its time,
-    /// and other threads use the fabric meanwhile.
+    /// Their numbers and incarnations once all have joined. The agent is asked between two waits:
+    /// it may take its time, and other threads use the fabric meanwhile.
     fn met(&self, what: &'static str, wanted: &Wanted) -> Result<Vec<(PeerId, u32)>> {
         let (deadline, mut waited) = (self.deadline(), Waited::default());
         let mut asked = None;

@@ -1,5 +1,5 @@
-//! Operations that borrow buffers of their caller: the scopes that end after them, and what happens when a peer goes on
-//! copying into such a buffer.
+//! Operations that borrow buffers of their caller: the scopes that end after them, and what happens
+//! when a peer goes on copying into such a buffer.
 
 use crate::fabric::{Core, Fabric};
 use crate::handle::{Handle, Received, Scoped, Sent};
@@ -11,8 +11,8 @@ use samite_mem::lend::{self, Lender, Recall};
 use std::time::Duration;
 
 impl Fabric {
-    /// Runs `f`, in which operations may borrow buffers of the caller; returns when all of them have
-    /// ended. After the deadline what is left is given up.
+    /// Runs `f`, in which operations may borrow buffers of the caller; returns when all of them
+    /// have ended. After the deadline what is left is given up.
     ///
     /// ```
     /// # #![deny(warnings)]
@@ -29,9 +29,9 @@ impl Fabric {
     /// ```
     ///
     /// # Errors
-    /// That of `f`; else the first error of an operation that was started in it and that `f` has not waited
-    /// for itself: [`Error::Truncated`], [`Error::PeerLost`], [`Error::Timeout`] for what was given up. One
-    /// that was cancelled is not among them.
+    /// That of `f`; else the first error of an operation that was started in it and that `f` has
+    /// not waited for itself: [`Error::Truncated`], [`Error::PeerLost`], [`Error::Timeout`] for
+    /// what was given up. One that was cancelled is not among them.
     pub fn scope<'f, 'env, R, E: From<Error>>(
         &'f self,
         f: impl for<'s> FnOnce(&Scope<'s, 'env, 'f>) -> Result<R, E>,
@@ -61,9 +61,9 @@ impl Fabric {
         self.lend_in(level, Recalls::AtOnce, |lender| f(lender, level))
     }
 
-    /// Lends buffers to the operations of a scope. At the end takes back what is still lent. A peer that is in the
-    /// middle of copying into it, and neither ends that nor dies, is ended by the agent. Without an agent nobody
-    /// would hear of its end, and this process aborts.
+    /// Lends buffers to the operations of a scope. At the end takes back what is still lent. A peer
+    /// that is in the middle of copying into it, and neither ends that nor dies, is ended by the
+    /// agent. Without an agent nobody would hear of its end, and this process aborts.
     fn lend_in<'env, R>(
         &self,
         level: u16,
@@ -78,8 +78,8 @@ impl Fabric {
             let Ok(mut core) = self.0.lock() else {
                 return Recall::Abort("it was lent in the parent of this process".to_owned());
             };
-            // Before a turn, which may panic in a handler, and also after one that brought something: neither that
-            // nor the frames of others stop the clock.
+            // Before a turn, which may panic in a handler, and also after one that brought
+            // something: neither that nor the frames of others stop the clock.
             if !std::mem::replace(&mut is_first, false) {
                 waiting.rest(&mut core, &mut || false);
             }
@@ -122,7 +122,8 @@ enum Recalls {
 #[derive(Debug, Default)]
 struct Overdue {
     since: Option<Duration>,
-    /// The pieces that were held at that moment. One that was taken later has a grace period of its own.
+    /// The pieces that were held at that moment. One that was taken later has a grace period of its
+    /// own.
     held: Vec<Held>,
     /// Their time was over at the last look.
     is_late: bool,
@@ -137,8 +138,8 @@ impl Overdue {
         };
     }
 
-    /// Who held a piece then and still does, when their time is over and a turn after that has not ended it: this
-    /// process may have been stopped together with them.
+    /// Who held a piece then and still does, when their time is over and a turn after that has not
+    /// ended it: this process may have been stopped together with them.
     fn look(
         &mut self,
         now: Duration,
@@ -159,8 +160,8 @@ impl Overdue {
 }
 
 impl Core {
-    /// The deadline of a scope is over: gives up its operations that hold a lent buffer. Those of the scopes around
-    /// it have a deadline that has not begun.
+    /// The deadline of a scope is over: gives up its operations that hold a lent buffer. Those of
+    /// the scopes around it have a deadline that has not begun.
     fn give_up_lent(&mut self, level: u16, recalls: Recalls, after: Duration) {
         let is_lent = |work: &Work| match work {
             Work::Send { buf, .. } | Work::Stream { buf, .. } | Work::Assist { buf, .. } => {
@@ -295,9 +296,9 @@ mod tests {
     use super::*;
     use crate::Slot;
 
-    /// A peer is ended only if it held a piece when the message was given up, and still does when its time has been
-    /// over for a whole look: that look was the first for a process that was stopped meanwhile, and the peer may have
-    /// been, too.
+    /// A peer is ended only if it held a piece when the message was given up, and still does when
+    /// its time has been over for a whole look: that look was the first for a process that was
+    /// stopped meanwhile, and the peer may have been, too.
     #[test]
     fn a_peer_that_still_copies_is_ended_at_the_second_look() {
         let s = Duration::from_secs;
@@ -326,7 +327,8 @@ mod tests {
         let now = vec![held(2, 64), held(2, 128), held(3, 64)];
         let late = overdue.look(s(61), grace, || now.clone());
         assert_eq!(late, Some(vec![held(2, 64)]));
-        // Those that came later have time of their own, and so has the one that the agent could not end.
+        // Those that came later have time of their own, and so has the one that the agent could not
+        // end.
         assert_eq!(overdue.look(s(62), grace, || unreachable!()), None);
         assert_eq!(
             overdue.look(s(72), grace, || unreachable!()),

@@ -1,12 +1,14 @@
 //! Memory registered for remote access: who offers what, and how another process reaches it.
 //!
-//! Peers on one node map each other's segments: put, get and atomics ([`crate::Remote`]) are then a bounds
-//! check and a load, a store or a memcpy, with no lock, no allocation and no system call. Otherwise they go
-//! by the kernel (registered private memory), by the RMA of the transport or over messages. The result is the same.
+//! Peers on one node map each other's segments: put, get and atomics ([`crate::Remote`]) are then a
+//! bounds check and a load, a store or a memcpy, with no lock, no allocation and no system call.
+//! Otherwise they go by the kernel (registered private memory), by the RMA of the transport or over
+//! messages. The result is the same.
 //!
-//! Whoever reaches a segment without its owner has a lease on it (`samite_mem::lease`), as has the owner itself where
-//! it uses its ranges. A segment that is dropped while a lease is out keeps its memory and its number until the last
-//! one ends: a late put is then an error, or goes nowhere, and never into memory that is used for something else.
+//! Whoever reaches a segment without its owner has a lease on it (`samite_mem::lease`), as has the
+//! owner itself where it uses its ranges. A segment that is dropped while a lease is out keeps its
+//! memory and its number until the last one ends: a late put is then an error, or goes nowhere, and
+//! never into memory that is used for something else.
 
 use crate::engine::{Access, Engine, Offered};
 use crate::fabric::Fabric;
@@ -114,20 +116,21 @@ impl Drop for Reserved {
 }
 
 impl Fabric {
-    /// Allocates a zeroed segment of shared memory. Local. Errors: [`Error::Budget`] with everything
-    /// else untouched.
+    /// Allocates a zeroed segment of shared memory. Local. Errors: [`Error::Budget`] with
+    /// everything else untouched.
     pub fn allocate(&self, bytes: u64) -> Result<Segment> {
         let memory = self.grow_gated(bytes)?;
         memory.gate_as(self.take_number(None)?)?.ungated()
     }
 
-    /// Reserves a number for a segment to come, so that several peers can agree on it. `None` if it is in use here.
+    /// Reserves a number for a segment to come, so that several peers can agree on it. `None` if it
+    /// is in use here.
     pub fn reserve(&self, segment: u32) -> Option<Reserved> {
         self.take_number(Some(segment)).ok()
     }
 
-    /// As [`Fabric::allocate`], with a number that is not in use ([`Fabric::free_segments`]): several
-    /// peers can so agree on one.
+    /// As [`Fabric::allocate`], with a number that is not in use ([`Fabric::free_segments`]):
+    /// several peers can so agree on one.
     pub fn allocate_as(&self, segment: u32, bytes: u64) -> Result<Segment> {
         self.allocate_gated(segment, bytes)?.ungated()
     }
@@ -153,8 +156,8 @@ impl Fabric {
         free
     }
 
-    /// The key of a peer's segment; `None` where there is no such segment. Local on one node, where it is
-    /// in the owner's directory; else the owner is asked.
+    /// The key of a peer's segment; `None` where there is no such segment. Local on one node, where
+    /// it is in the owner's directory; else the owner is asked.
     pub fn look_up(&self, peer: PeerId, segment: u32) -> Result<Option<SegmentKey>> {
         if !self.caps_to(peer).shares_node {
             let asked = self.post_active(peer, LOOK_UP, &segment.to_le_bytes(), true)?;
@@ -223,9 +226,9 @@ impl Fabric {
         }
     }
 
-    /// Prepares one-sided operations on a segment. Local on one node; the key is checked against the
-    /// owner's directory. What is reached without the owner is used from now on, until the last clone of this is
-    /// dropped, and of the ranges that it gave.
+    /// Prepares one-sided operations on a segment. Local on one node; the key is checked against
+    /// the owner's directory. What is reached without the owner is used from now on, until the last
+    /// clone of this is dropped, and of the ranges that it gave.
     pub fn attach(&self, key: SegmentKey) -> Result<Remote> {
         let mut core = self.0.lock()?;
         core.gone(key.peer);
@@ -260,8 +263,9 @@ impl Fabric {
         })
     }
 
-    /// As [`Fabric::attach`] where that is refused: whoever owns it is asked with each operation, and none is looked
-    /// for before. So operations on a segment of a lost peer end with an error that says so.
+    /// As [`Fabric::attach`] where that is refused: whoever owns it is asked with each operation,
+    /// and none is looked for before. So operations on a segment of a lost peer end with an error
+    /// that says so.
     pub fn attach_unseen(&self, key: SegmentKey) -> Remote {
         Remote::new(self.clone(), key, Way::Messages)
     }
@@ -359,8 +363,8 @@ impl Segment {
         self.gated.key()
     }
 
-    /// Its bytes. A clone of them is a use of the segment: the memory is not used for anything else before it is
-    /// dropped.
+    /// Its bytes. A clone of them is a use of the segment: the memory is not used for anything else
+    /// before it is dropped.
     pub fn bytes(&self) -> &SharedBytes {
         &self.bytes
     }
@@ -376,7 +380,8 @@ mod tests {
     use super::*;
     use crate::transport::sim::Scenario;
 
-    /// Units on two nodes, with RMA: a key that says more bytes than there are reaches none outside of the segment.
+    /// Units on two nodes, with RMA: a key that says more bytes than there are reaches none outside
+    /// of the segment.
     #[test]
     fn a_key_of_too_many_bytes() {
         let ended = Scenario::new(1, 2).with_rma(Rma::Bypasses).run(|fabric| {
@@ -403,7 +408,8 @@ mod tests {
         }
     }
 
-    /// A number that is reserved for a segment to come names none: on its own node, and on another one.
+    /// A number that is reserved for a segment to come names none: on its own node, and on another
+    /// one.
     #[test]
     fn a_reserved_number_is_not_found() {
         let ended = Scenario::new(1, 4).on_nodes(2).run(|fabric| -> Result<_> {

@@ -1,8 +1,9 @@
-//! For tests of what a hostile peer can do: frames that no honest fabric sends, in any state of the protocols,
-//! and the tables in shared memory. Only with the feature `testing`, which no production build has.
+//! For tests of what a hostile peer can do: frames that no honest fabric sends, in any state of the
+//! protocols, and the tables in shared memory. Only with the feature `testing`, which no production
+//! build has.
 //!
-//! A process whose transport is [tampered](tamper) with runs any program; what it sends is another thing. So
-//! every key, ticket and length in its frames is one that was really given out.
+//! A process whose transport is [tampered](tamper) with runs any program; what it sends is another
+//! thing. So every key, ticket and length in its frames is one that was really given out.
 
 use crate::ops::Work;
 pub use crate::transport::RawFrame;
@@ -54,7 +55,8 @@ pub fn receive(fabric: &Fabric, from: PeerId, frame: &RawFrame) {
     core.engine.flush(&mut core.transport);
 }
 
-/// Lets `fabric` believe that a peer was lost and that its number has another life, to which it listens.
+/// Lets `fabric` believe that a peer was lost and that its number has another life, to which it
+/// listens.
 pub fn live_again(fabric: &Fabric, peer: PeerId) {
     let engine = &mut fabric.0.core.lock().engine;
     let caps = engine.caps(peer);
@@ -67,13 +69,14 @@ pub fn live_again(fabric: &Fabric, peer: PeerId) {
     }
 }
 
-/// How long `fabric` waits for a peer that copies into a buffer which it takes back, before it has that one ended.
+/// How long `fabric` waits for a peer that copies into a buffer which it takes back, before it has
+/// that one ended.
 pub fn set_grace(fabric: &Fabric, grace: Duration) {
     fabric.0.set_grace(grace);
 }
 
-/// `fabric` takes a piece of a message that it helps to copy, and does not end it, as a process does that is stopped
-/// there. Whether it helps with one.
+/// `fabric` takes a piece of a message that it helps to copy, and does not end it, as a process
+/// does that is stopped there. Whether it helps with one.
 pub fn take_piece(fabric: &Fabric) -> bool {
     let core = &mut *fabric.0.core.lock();
     let engine = &core.engine;
@@ -86,7 +89,8 @@ pub fn take_piece(fabric: &Fabric) -> bool {
     taken.is_some()
 }
 
-/// The arena that `fabric` is in. What this process has blocks in, or a lease on, cannot be reached by it.
+/// The arena that `fabric` is in. What this process has blocks in, or a lease on, cannot be reached
+/// by it.
 pub fn arena(fabric: &Fabric) -> Arena {
     fabric.0.node.layout.arena().clone()
 }
@@ -102,8 +106,8 @@ pub struct Table {
     pub span: Span,
 }
 
-/// The tables of the arena that the first `peers` slots use, with the rings between them, the segments that are
-/// offered, and who uses those.
+/// The tables of the arena that the first `peers` slots use, with the rings between them, the
+/// segments that are offered, and who uses those.
 pub fn tables(fabric: &Fabric, peers: u32) -> Vec<Table> {
     let layout = &fabric.0.node.layout;
     let node = fabric.me().node();
@@ -124,7 +128,8 @@ pub fn tables(fabric: &Fabric, peers: u32) -> Vec<Table> {
             tables.push(table(("ring", Some(from), span)));
         }
     }
-    // Others may have written there before: what lies outside, or where no word begins, is no table.
+    // Others may have written there before: what lies outside, or where no word begins, is no
+    // table.
     let (first, last) = (layout.extents().offset, layout.arena().len());
     let is_inside = |span: Span| {
         let end = span.offset.checked_add(span.bytes);
@@ -254,8 +259,8 @@ impl Transport for Tampered {
         self.inner_mut().yield_now();
     }
 
-    fn crowded(&self) -> bool {
-        self.inner().crowded()
+    fn oversubscribed(&self) -> bool {
+        self.inner().oversubscribed()
     }
 
     fn register(&mut self, bytes: &SharedBytes) -> Option<(Registration, RemoteKey)> {

@@ -48,9 +48,9 @@ impl View {
         self.end.view.is_some()
     }
 
-    /// Whether the sender has given the message up (its deadline was over) while it was viewed: then the bytes may
-    /// be others than those that it sent. Their memory stays as long as the view. `false` says that what was read
-    /// before is right. Never of a private copy.
+    /// Whether the sender has given the message up (its deadline was over) while it was viewed:
+    /// then the bytes may be others than those that it sent. Their memory stays as long as the
+    /// view. `false` says that what was read before is right. Never of a private copy.
     pub fn is_withdrawn(&self) -> bool {
         let views = &self.end.fabric.0.core.lock().engine.views;
         self.end.view.is_some_and(|view| views.is_withdrawn(view))

@@ -1,10 +1,11 @@
-//! Waiting for a word that other units store into, without a frame: flags of collectives, queue locks,
-//! signals.
+//! Waiting for a word that other units store into, without a frame: flags of collectives, queue
+//! locks, signals.
 //!
-//! The storing side: store with Release, then [`Bell::nudge`]. The waiting side: [`Fabric::wait_until`],
-//! whose condition loads with Acquire. Where units share no memory the store is a put, and the owner's
-//! progress inside the wait brings it; `nudge` then has nothing to do. A put by RMA that bypasses the owner wakes nobody:
-//! a store that somebody may sleep for is an atomic, which the owner's progress does.
+//! The storing side: store with Release, then [`Bell::nudge`]. The waiting side:
+//! [`Fabric::wait_until`], whose condition loads with Acquire. Where units share no memory the
+//! store is a put, and the owner's progress inside the wait brings it; `nudge` then has nothing to
+//! do. A put by RMA that bypasses the owner wakes nobody: a store that somebody may sleep for is an
+//! atomic, which the owner's progress does.
 
 use crate::fabric::{Core, Fabric};
 use crate::transport::sim::Waker;
@@ -56,7 +57,8 @@ impl Fabric {
         self.0.lock().map_or_else(Some, |mut core| core.gone(peer))
     }
 
-    /// As [`Fabric::lost`], for one life of a peer: when another process has its number by now, it is lost.
+    /// As [`Fabric::lost`], for one life of a peer: when another process has its number by now, it
+    /// is lost.
     pub fn lost_life(&self, peer: PeerId, incarnation: u32) -> Option<Error> {
         let mut core = match self.0.lock() {
             Ok(core) => core,

@@ -178,8 +178,8 @@ pub(crate) struct Offer {
     pub(crate) offset: u64,
 }
 
-/// A segment of the sender's node ([`segment_id`](crate::node::segment_id)) and a generation of it, as a word that is
-/// not 0.
+/// A segment of the sender's node ([`segment_id`](crate::node::segment_id)) and a generation of it,
+/// as a word that is not 0.
 pub(crate) fn segment_word(id: u64, generation: u32) -> u64 {
     1 << 63 | id << 31 | generation as u64
 }

@@ -111,8 +111,8 @@ fn until_the_death(fabric: &Fabric, victim: PeerId) -> Outcome {
     Ok(fabric.barrier(&rest)?)
 }
 
-/// Puts, gets and atomics by RMA at a unit that dies, in the middle of them or before: each ends, with its effect or with
-/// the loss, and nothing else.
+/// Puts, gets and atomics by RMA at a unit that dies, in the middle of them or before: each ends,
+/// with its effect or with the loss, and nothing else.
 #[test]
 fn death_with_rma_in_flight() {
     let body = |fabric: &Fabric| -> Outcome {
@@ -170,8 +170,8 @@ fn death_with_rma_in_flight() {
     }
 }
 
-/// Gets are never all started, for the program always wants more of them than the network takes; a put is complete all
-/// the same.
+/// Gets are never all started, for the program always wants more of them than the network takes; a
+/// put is complete all the same.
 #[test]
 fn gets_do_not_keep_a_put_waiting() {
     let body = |fabric: &Fabric| -> Outcome {
@@ -209,7 +209,8 @@ fn gets_do_not_keep_a_put_waiting() {
     }
 }
 
-/// A handler panics on frames that others have overtaken: those come next, in order, though nothing else arrives.
+/// A handler panics on frames that others have overtaken: those come next, in order, though nothing
+/// else arrives.
 #[test]
 fn what_overtook_a_panic_comes_after_it() {
     const NOTES: u8 = 30;
@@ -247,7 +248,8 @@ fn what_overtook_a_panic_comes_after_it() {
     }
 }
 
-/// A handler panics while a get waits for room between its pieces: the caller that catches that has its buffer again.
+/// A handler panics while a get waits for room between its pieces: the caller that catches that has
+/// its buffer again.
 #[test]
 fn a_panic_in_the_middle_of_a_get() {
     const BYTES: usize = 3 << 20;
@@ -301,7 +303,8 @@ fn death_at_any_moment() {
     }
 }
 
-/// Slow, narrow, with hardly any room: what is refused for now is tried again, and nothing else changes.
+/// Slow, narrow, with hardly any room: what is refused for now is tried again, and nothing else
+/// changes.
 #[test]
 fn a_narrow_network() {
     let cases: [(&str, Case); 6] = [

@@ -50,7 +50,8 @@ fn seed(from: PeerId, thread: u64, round: u64) -> u64 {
     u64::from(from.0) << 40 | thread << 32 | round
 }
 
-/// Each thread of one unit talks to the thread with its number of the other, in sizes that travel in all ways.
+/// Each thread of one unit talks to the thread with its number of the other, in sizes that travel
+/// in all ways.
 fn threads_talk(fabric: &Fabric, members: &[PeerId]) -> Outcome {
     let other = members[(members[0] == fabric.me()) as usize];
     fabric.on(ECHO, |_, bytes| Some(bytes.to_vec()));
@@ -175,7 +176,8 @@ fn every_thread_has_its_deadline() {
         fabric.set_deadline(Duration::from_millis(50));
         in_threads(5, |thread| {
             if thread == 4 {
-                // It hears of the ends of all waits of the other unit, most of them after those of its own.
+                // It hears of the ends of all waits of the other unit, most of them after those of
+                // its own.
                 return fabric.within(deadline, || {
                     for from in 0..4 {
                         fabric.recv(Match::from(other, 2000 + from), &mut [])?;
@@ -195,7 +197,8 @@ fn every_thread_has_its_deadline() {
     });
 }
 
-/// A handle, and a fabric, end in another thread than they began in; the last clone leaves the domain.
+/// A handle, and a fabric, end in another thread than they began in; the last clone leaves the
+/// domain.
 #[test]
 fn the_last_clone_leaves() {
     let name = full_name(module_path!(), "the_last_clone_leaves");

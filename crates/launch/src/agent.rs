@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 /// Far longer than an agent needs, even on a machine that is busy with something else.
 const READY_DEADLINE: Duration = Duration::from_secs(30);
 /// How long an agent may take to end after it closed its standard output without `ready`.
-const LAST_PATIENCE: Timespec = Timespec {
+const LAST_TIMEOUT: Timespec = Timespec {
     tv_sec: 1,
     tv_nsec: 0,
 };
@@ -130,7 +130,7 @@ fn wait_until_ready(
 
 /// The agent closed its output without a word: it is about to end, or is of no use and is killed.
 fn end(agent: &mut Process, children: &ChildWatch, on_event: &mut dyn FnMut(Event<'_>)) -> Exit {
-    let mut patience = Some(LAST_PATIENCE);
+    let mut timeout = Some(LAST_TIMEOUT);
     loop {
         children.clear();
         if let Some(exit) = agent.reap() {
@@ -138,9 +138,9 @@ fn end(agent: &mut Process, children: &ChildWatch, on_event: &mut dyn FnMut(Even
             return exit;
         }
         let mut fds = [PollFd::new(children, PollFlags::IN)];
-        if let Ok(0) = poll(&mut fds, patience.as_ref()) {
+        if let Ok(0) = poll(&mut fds, timeout.as_ref()) {
             agent.signal(Signal::KILL);
-            patience = None;
+            timeout = None;
         }
     }
 }
@@ -150,7 +150,8 @@ mod tests {
     use super::*;
     use samite_testkit::fuzz::{self, bytes};
 
-    /// Whatever an agent prints, in whatever pieces: only `ready` as the first line counts, and nothing grows.
+    /// Whatever an agent prints, in whatever pieces: only `ready` as the first line counts, and
+    /// nothing grows.
     #[test]
     fn no_agent_says_too_much() {
         let name = "agent::tests::no_agent_says_too_much";

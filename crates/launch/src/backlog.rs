@@ -1,4 +1,5 @@
-//! What the caller has taken and not shown yet, so that a slow reader slows the units and not the launcher.
+//! What the caller has taken and not shown yet, so that a slow reader slows the units and not the
+//! launcher.
 
 use crate::Error;
 use crate::signals::{drain, wake_pair};
@@ -11,10 +12,12 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 /// From here on nothing more is read from the units, which wait for room in their pipes.
 const FULL: usize = 4 << 20;
 
-/// Bytes that the caller of [`crate::run`] has queued for somebody who may stop reading (a pager, a terminal).
+/// Bytes that the caller of [`crate::run`] has queued for somebody who may stop reading (a pager, a
+/// terminal).
 ///
-/// The caller adds what it queues and takes away what it has shown, from any thread. While more than 4 MiB are queued
-/// the launcher reads no output, and goes on to hear signals and to end units all the same.
+/// The caller adds what it queues and takes away what it has shown, from any thread. While more
+/// than 4 MiB are queued the launcher reads no output, and goes on to hear signals and to end units
+/// all the same.
 #[derive(Debug, Clone)]
 pub struct Backlog(Arc<Shared>);
 

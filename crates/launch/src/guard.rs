@@ -1,7 +1,8 @@
 //! What becomes of grandchildren when the launcher is killed: `samite guard`.
 //!
-//! The kernel ends units with their launcher, and not what they started. So one more process reads which groups there
-//! are from a pipe that only the launcher holds open, and kills them when the pipe closes.
+//! The kernel ends units with their launcher, and not what they started. So one more process reads
+//! which groups there are from a pipe that only the launcher holds open, and kills them when the
+//! pipe closes.
 
 use rustix::process::{Pid, Signal, kill_process_group};
 use std::collections::HashSet;
@@ -10,8 +11,8 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, ChildStdin, Command, Stdio};
 
-/// Reads the groups of a launcher (`+123`, and `-123` for one that has ended) until it is gone, and kills those that it
-/// left. For the process `samite guard`, with its standard input.
+/// Reads the groups of a launcher (`+123`, and `-123` for one that has ended) until it is gone, and
+/// kills those that it left. For the process `samite guard`, with its standard input.
 pub fn guard(lines: impl BufRead) {
     for group in groups_left(lines) {
         // It may have ended by itself.
@@ -43,9 +44,9 @@ fn group(number: &str) -> Option<Pid> {
     (number > 1).then(|| Pid::from_raw(number)).flatten()
 }
 
-/// The launcher's end. It never waits for the guard, which somebody may have stopped: what does not fit into the pipe
-/// is sent with what is said next. When it is dropped the launcher has ended all groups itself, and the guard is
-/// killed.
+/// The launcher's end. It never waits for the guard, which somebody may have stopped: what does not
+/// fit into the pipe is sent with what is said next. When it is dropped the launcher has ended all
+/// groups itself, and the guard is killed.
 #[derive(Debug)]
 pub(crate) struct Guard {
     process: Child,

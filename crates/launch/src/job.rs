@@ -7,9 +7,10 @@
 //!                                 |
 //!                      SIGTERM to the agent, the same ladder, the end
 //! ```
-//! The loop waits for output, ended children and signals at once. It looks at children when the kernel says that one
-//! changed, after that wake-up was cleared, so an end in between causes one more round and never a lost one. While the
-//! caller has too much to show no output is read; everything else goes on.
+//! The loop waits for output, ended children and signals at once. It looks at children when the
+//! kernel says that one changed, after that wake-up was cleared, so an end in between causes one
+//! more round and never a lost one. While the caller has too much to show no output is read;
+//! everything else goes on.
 
 use crate::Backlog;
 use crate::agent;
@@ -29,9 +30,10 @@ use std::time::{Duration, Instant};
 
 /// Runs a plan to its end and returns when no process of it is left.
 ///
-/// `on_event` is called from this thread, in the order of events of one process; it should be quick,
-/// since units that print wait for it. Call this from a thread that lives as long as the job: the
-/// kernel ends processes that were started through [`Plan::starter`] with the thread that did.
+/// `on_event` is called from this thread, in the order of events of one process; it should be
+/// quick, since units that print wait for it. Call this from a thread that lives as long as the
+/// job: the kernel ends processes that were started through [`Plan::starter`] with the thread that
+/// did.
 ///
 /// # Errors
 /// The first thing that went wrong; [`Error::exit_code`] is the exit code to end with.
@@ -125,16 +127,17 @@ impl Wishes {
     }
 }
 
-/// A child of this process that has ended and that nobody has reaped, if there is one. One question for all of them.
+/// A child of this process that has ended and that nobody has reaped, if there is one. One question
+/// for all of them.
 fn ended_child() -> Option<u32> {
     let options = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
     let pid = waitid(Id::All, options).ok()?.pid()?;
     Some(pid.as_raw().unsigned_abs())
 }
 
-/// Reaps until no child is left that has ended; who ended, and how. The kernel is asked for those that have, by
-/// `ended_child`: a wake-up costs as much as there are ends, and not as there are processes. `reap` asks for one of
-/// them.
+/// Reaps until no child is left that has ended; who ended, and how. The kernel is asked for those
+/// that have, by `ended_child`: a wake-up costs as much as there are ends, and not as there are
+/// processes. `reap` asks for one of them.
 fn reap_ended(
     numbers: &BTreeMap<u32, usize>,
     mut ended_child: impl FnMut() -> Option<u32>,
@@ -143,7 +146,8 @@ fn reap_ended(
     let mut ended = Vec::new();
     while let Some(pid) = ended_child() {
         let Some(&index) = numbers.get(&pid) else {
-            // A child of somebody else in this process, who has not reaped it yet: ours may be behind it.
+            // A child of somebody else in this process, who has not reaped it yet: ours may be
+            // behind it.
             let all = numbers.values();
             ended.extend(all.filter_map(|&index| Some((index, reap(index)?))));
             break;
@@ -169,7 +173,7 @@ impl Job<'_> {
                 self.fail(error);
             }
             self.hear_interrupts();
-            self.lose_patience();
+            self.time_out();
         }
         Ok(())
     }
@@ -192,7 +196,7 @@ impl Job<'_> {
                     .for_each(|error| self.fail(error));
             }
             self.hear_interrupts();
-            self.lose_patience();
+            self.time_out();
         }
         Ok(())
     }
@@ -270,7 +274,8 @@ impl Job<'_> {
     }
 
     /// What the ends of processes mean for the job. When several ended, the cause comes first: the
-    /// agent, whose loss units notice; then death by a signal, which other units notice; then a code.
+    /// agent, whose loss units notice; then death by a signal, which other units notice; then a
+    /// code.
     fn judge(&self, ended: &[(usize, Exit)]) -> Option<Error> {
         let units_left = self
             .processes
@@ -325,7 +330,8 @@ impl Job<'_> {
         let Some(signal) = heard.end else {
             return;
         };
-        // The end may have begun for another reason: then the units clean up, and one signal does not break that off.
+        // The end may have begun for another reason: then the units clean up, and one signal does
+        // not break that off.
         let is_another = self.wishes.is_another(Instant::now());
         self.fail(Error::Interrupted { signal });
         if is_another {
@@ -343,7 +349,7 @@ impl Job<'_> {
         self.wishes.leave_out(before.elapsed());
     }
 
-    fn lose_patience(&mut self) {
+    fn time_out(&mut self) {
         if let Some(Ending::Asked { until }) = self.ending
             && Instant::now() >= until
         {
@@ -387,7 +393,8 @@ mod tests {
     use super::*;
     use std::cell::{Cell, RefCell};
 
-    /// Sixty-four processes, of which these have ended, and how often each question was asked of the kernel.
+    /// Sixty-four processes, of which these have ended, and how often each question was asked of
+    /// the kernel.
     struct Children {
         ended: RefCell<Vec<u32>>,
         asked_for_any: Cell<usize>,
@@ -425,8 +432,8 @@ mod tests {
         }
     }
 
-    /// A wake-up without an end is one question to the kernel, whatever the number of units; each end adds one, and one
-    /// for the unit that ended.
+    /// A wake-up without an end is one question to the kernel, whatever the number of units; each
+    /// end adds one, and one for the unit that ended.
     #[test]
     fn a_wake_up_asks_no_unit_that_has_not_ended() {
         assert_eq!(Children::reap(&[]), (Vec::new(), 1, 0));
@@ -445,8 +452,8 @@ mod tests {
         assert_eq!(reaped, [3, 7]);
     }
 
-    /// One wish is the first signal and what follows it at once, whenever the end began; what the launcher was stopped
-    /// for is not counted.
+    /// One wish is the first signal and what follows it at once, whenever the end began; what the
+    /// launcher was stopped for is not counted.
     #[test]
     fn signals_are_another_wish_after_a_while() {
         let begin = Instant::now();

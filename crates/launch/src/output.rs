@@ -1,7 +1,8 @@
 //! Lines out of the pipes of many processes.
 //!
 //! Bytes of one pipe become lines before anybody sees them, so lines of different units are never
-//! mixed. A line that ends without a newline is shown when its pipe ends; a very long one in pieces.
+//! mixed. A line that ends without a newline is shown when its pipe ends; a very long one in
+//! pieces.
 
 use crate::plan::Name;
 use serde::Deserialize;
@@ -155,8 +156,8 @@ impl Output {
         pipes.retain_mut(|pipe| !ready.next().unwrap_or(false) || pipe.read(&mut sink).is_some());
     }
 
-    /// Reads what is there at this moment, and shows unfinished lines. What somebody else who holds the pipe writes
-    /// from now on (a grandchild that left the group) is not read.
+    /// Reads what is there at this moment, and shows unfinished lines. What somebody else who holds
+    /// the pipe writes from now on (a grandchild that left the group) is not read.
     pub(crate) fn finish(&mut self, name: &Name, on_event: &mut dyn FnMut(Event<'_>)) {
         let Self {
             prefix,
@@ -384,8 +385,8 @@ mod tests {
         assert_eq!(shown(&line), b"hi\n");
     }
 
-    /// Whatever a process prints, reports that are none among it: the launcher shows every byte that is no report,
-    /// once, and keeps little of it.
+    /// Whatever a process prints, reports that are none among it: the launcher shows every byte
+    /// that is no report, once, and keeps little of it.
     #[test]
     fn no_output_breaks_a_launcher() {
         let report = b"\x1eprogress {\"step\":3,\"of\":100,\"note\":\"fine\"}\n";

@@ -1,4 +1,5 @@
-//! The values that a workflow leaves open: `{size}` in an argument, `--size 512` on the command line.
+//! The values that a workflow leaves open: `{size}` in an argument, `--size 512` on the command
+//! line.
 
 use crate::source::suggestion;
 use std::collections::BTreeMap;
@@ -22,8 +23,8 @@ pub(crate) fn is_name(name: &str) -> bool {
             .all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-' || c == '_')
 }
 
-/// Puts values in the place of `{name}`. `{{` and `}}` are braces; braces around anything that is no
-/// name stay as they are.
+/// Puts values in the place of `{name}`. `{{` and `}}` are braces; braces around anything that is
+/// no name stay as they are.
 ///
 /// # Errors
 /// A sentence about a name that is not among the values.

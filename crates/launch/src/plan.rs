@@ -21,9 +21,9 @@ pub struct Plan {
     pub programs: Vec<Program>,
     /// Command of the agent; it prints `ready` and closes its standard output. None: no agent.
     pub agent: Option<Vec<OsString>>,
-    /// The `samite` executable; each process is started as `STARTER exec-unit --parent PID
-    /// [--cpus LIST] -- COMMAND ARGS`, so that it dies with the launcher, and `STARTER guard` sees to what it started
-    /// itself. None: started directly.
+    /// The `samite` executable; each process is started as
+    /// `STARTER exec-unit --parent PID [--cpus LIST] -- COMMAND ARGS`, so that it dies with the
+    /// launcher, and `STARTER guard` sees to what it started itself. None: started directly.
     pub starter: Option<PathBuf>,
     /// The resolved configuration, as TOML, for all units alike.
     pub config: String,
@@ -172,8 +172,8 @@ impl fmt::Display for Name {
     }
 }
 
-/// The executable that `command` means: a path as it is (relative to `folder`), or a name looked for
-/// in `PATH`.
+/// The executable that `command` means: a path as it is (relative to `folder`), or a name looked
+/// for in `PATH`.
 ///
 /// # Errors
 /// [`Error::NoSuchProgram`] and [`Error::NotExecutable`], which name `program`.

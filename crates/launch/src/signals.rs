@@ -15,11 +15,12 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 /// Ctrl-C, SIGTERM, SIGHUP and Ctrl-Z, to be waited for by [`crate::run`].
 ///
-/// The first one of the first three asks the units to end, if a failure has not asked them already. Another one kills
-/// them, unless it comes so soon that it means the same wish: `timeout` and some terminals signal twice. Ctrl-Z stops
-/// the units, then the launcher, and what continues the launcher continues them. A signal that this process was told to
-/// ignore when it was started (`nohup`) stays ignored. The handlers go with this value, but the default effect of the
-/// signals does not come back: install it once, in the command.
+/// The first one of the first three asks the units to end, if a failure has not asked them already.
+/// Another one kills them, unless it comes so soon that it means the same wish: `timeout` and some
+/// terminals signal twice. Ctrl-Z stops the units, then the launcher, and what continues the
+/// launcher continues them. A signal that this process was told to ignore when it was started
+/// (`nohup`) stays ignored. The handlers go with this value, but the default effect of the signals
+/// does not come back: install it once, in the command.
 #[derive(Debug)]
 pub struct Interrupts {
     wake: UnixStream,
@@ -38,7 +39,8 @@ pub(crate) struct Heard {
 }
 
 impl Interrupts {
-    /// Installs handlers for SIGINT, SIGTERM, SIGHUP and SIGTSTP in this process, but for those that it ignores.
+    /// Installs handlers for SIGINT, SIGTERM, SIGHUP and SIGTSTP in this process, but for those
+    /// that it ignores.
     ///
     /// # Errors
     /// [`Error::System`] when the system has no descriptor left.
@@ -130,7 +132,8 @@ impl ChildWatch {
         register().map_err(|source: io::Error| Error::system("watch for ended children", source))
     }
 
-    /// Forgets the wake-ups so far, and whether there were any; look at the children after this, not before.
+    /// Forgets the wake-ups so far, and whether there were any; look at the children after this,
+    /// not before.
     pub(crate) fn clear(&self) -> bool {
         drain(&self.wake)
     }

@@ -108,8 +108,8 @@ impl Process {
         if self.exit.is_some() {
             return None;
         }
-        // Not reaped yet, so its number cannot have been given to another process: the group that is
-        // killed is its own.
+        // Not reaped yet, so its number cannot have been given to another process: the group that
+        // is killed is its own.
         let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
         if let Ok(None) = waitid(WaitId::Pid(self.group()), options) {
             return None;
@@ -129,7 +129,8 @@ impl Process {
     }
 }
 
-/// Stops these processes, and this one after them; when somebody continues this one they go on, too.
+/// Stops these processes, and this one after them; when somebody continues this one they go on,
+/// too.
 pub(crate) fn stop_with(processes: &[Process]) {
     for process in processes {
         process.signal(Signal::STOP);

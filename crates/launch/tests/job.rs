@@ -153,8 +153,8 @@ fn a_unit_that_ignores_the_request_is_killed_after_the_grace() {
     assert_eq!(result.expect_err("one failed").exit_code(), 1);
 }
 
-/// Units clean up after the failure of another one: the first Ctrl-C meanwhile is no second wish. (When it is one is a
-/// question of time, which `job` answers for times that are given.)
+/// Units clean up after the failure of another one: the first Ctrl-C meanwhile is no second wish.
+/// (When it is one is a question of time, which `job` answers for times that are given.)
 #[test]
 fn the_first_interrupt_after_a_failure_kills_nobody() {
     let folder = tempfile::tempdir().expect("a scratch folder");
@@ -176,7 +176,8 @@ fn the_first_interrupt_after_a_failure_kills_nobody() {
         let said = seen.lines.last().map(String::as_str);
         match (event, said) {
             (Event::Line(_), Some("[careful.0] cleaning\n")) => {
-                // Handled in this thread before it returns: the launcher hears it before it reads the next line.
+                // Handled in this thread before it returns: the launcher hears it before it reads
+                // the next line.
                 signal_hook::low_level::raise(signal_hook::consts::SIGINT).expect("to oneself");
                 create(&heard);
             }
@@ -218,7 +219,8 @@ fn grandchildren_go_with_their_unit() {
         .trim()
         .parse()
         .expect("a process id");
-    // It was killed before `run` returned; it ends, and is reaped by whoever adopted it, soon after.
+    // It was killed before `run` returned; it ends, and is reaped by whoever adopted it, soon
+    // after.
     let state = || std::fs::read_to_string(format!("/proc/{grandchild}/stat")).unwrap_or_default();
     while !state().is_empty() && !state().contains(") Z ") {
         std::thread::yield_now();

@@ -6,12 +6,13 @@
 //!
 //! # Invariants
 //! A1 `base..base+bytes` is one mapping of the memfd, readable and writable, until `Drop`.
-//! A2 The memfd carries `F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL`; its size is `bytes` (checked on
-//!    attach, since the descriptor may come from another process).
+//! A2 The memfd carries `F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL`; its size is `bytes` (checked
+//!    on attach, since the descriptor may come from another process).
 //! A3 Adopted memory is one vector that nobody touches, so that it neither moves nor is freed.
-//! A4 A range keeps what it is used by: its block, its lease, its claim ([`crate::claims`]). They end with the last
-//!    clone of it, in whatever thread.
-//! A5 A fork has no part of it: it finds private zeroes in the mapping (S4 of `sys`), and gets no further ranges.
+//! A4 A range keeps what it is used by: its block, its lease, its claim ([`crate::claims`]). They
+//!    end with the last clone of it, in whatever thread.
+//! A5 A fork has no part of it: it finds private zeroes in the mapping (S4 of `sys`), and gets no
+//!    further ranges.
 
 use crate::claims::{Claims, Use};
 use crate::heap::{PAGE, Piece};
@@ -132,7 +133,8 @@ impl Mapping {
         }
     }
 
-    /// The memory is never used again by this process: its block does not go back, and private memory stays.
+    /// The memory is never used again by this process: its block does not go back, and private
+    /// memory stays.
     pub(crate) fn abandon(self: &Arc<Self>) {
         match &self.backing {
             Backing::Part {
@@ -195,7 +197,8 @@ impl Arena {
             source: std::io::Error::other("the arena is larger than the address space"),
         })?;
         let reserve = len + HUGE as usize;
-        // SAFETY: A1 begins here: a fresh reservation at an address of the kernel's choice, which nothing else knows.
+        // SAFETY: A1 begins here: a fresh reservation at an address of the kernel's choice, which
+        // nothing else knows.
         let hint = unsafe {
             rustix::mm::mmap_anonymous(
                 std::ptr::null_mut(),
@@ -206,8 +209,8 @@ impl Arena {
         }
         .map_err(Error::system("mmap"))?;
         let start = (hint as usize).next_multiple_of(HUGE as usize);
-        // SAFETY: A1: it replaces a part of the reservation made above, which nobody uses; the file has
-        // `len` bytes and cannot shrink (A2).
+        // SAFETY: A1: it replaces a part of the reservation made above, which nobody uses; the file
+        // has `len` bytes and cannot shrink (A2).
         let base = unsafe {
             rustix::mm::mmap(
                 start as *mut _,
@@ -263,11 +266,12 @@ impl Arena {
         }
     }
 
-    /// The range `offset..offset + bytes`, for copies and atomics: tables, and what others describe of their own memory.
+    /// The range `offset..offset + bytes`, for copies and atomics: tables, and what others describe
+    /// of their own memory.
     ///
     /// # Errors
-    /// A range outside of the arena, or one that this process has blocks in or a lease on (K1, K2 of `claims`);
-    /// [`Error::Forked`].
+    /// A range outside of the arena, or one that this process has blocks in or a lease on (K1, K2
+    /// of `claims`); [`Error::Forked`].
     pub fn bytes(&self, offset: u64, bytes: u64) -> Result<SharedBytes, Error> {
         let span = Span { offset, bytes };
         let range = self.range(span)?;
@@ -325,8 +329,8 @@ impl Arena {
         bytes.address().wrapping_sub(self.inner.base as u64)
     }
 
-    /// Allocates the pages of a span now, in the NUMA node of the caller (first touch by the owner),
-    /// so that a full machine is an error here and not a signal later.
+    /// Allocates the pages of a span now, in the NUMA node of the caller (first touch by the
+    /// owner), so that a full machine is an error here and not a signal later.
     pub fn populate(&self, span: Span) -> Result<(), Error> {
         self.check_owner()?;
         let (mut done, mut part) = (0, span.bytes);
@@ -335,8 +339,8 @@ impl Arena {
             let start = span.offset + done;
             match fallocate(self.fd(), FallocateFlags::empty(), start, length) {
                 Ok(()) => done += length,
-                // A signal makes the kernel give back what this call has found. A shorter one is done between two signals
-                // of a profiler.
+                // A signal makes the kernel give back what this call has found. A shorter one is
+                // done between two signals of a profiler.
                 Err(Errno::INTR) => part = (length / 2).next_multiple_of(PAGE).max(PAGE),
                 Err(error) => return Err(Error::system("fallocate")(error)),
             }
@@ -344,8 +348,9 @@ impl Arena {
         Ok(())
     }
 
-    /// Asks the kernel to back a span by huge pages. `MADV_COLLAPSE` works for shared memory even where huge pages for it are
-    /// off by default. Returns whether it did. The bytes stay as they are, and others may use them meanwhile.
+    /// Asks the kernel to back a span by huge pages. `MADV_COLLAPSE` works for shared memory even
+    /// where huge pages for it are off by default. Returns whether it did. The bytes stay as they
+    /// are, and others may use them meanwhile.
     pub fn collapse(&self, span: Span) -> bool {
         let first = span.offset.next_multiple_of(HUGE);
         let last = span.end() & !(HUGE - 1);
@@ -355,7 +360,8 @@ impl Arena {
         const MADV_POPULATE_WRITE: libc::c_int = 23;
         const MADV_COLLAPSE: libc::c_int = 25;
         let advise = |offset: u64, bytes: u64, advice: libc::c_int| {
-            // SAFETY: the range lies in the mapping (checked above, A1); neither advice changes any content.
+            // SAFETY: the range lies in the mapping (checked above, A1); neither advice changes any
+            // content.
             unsafe {
                 let start = self.inner.base.add(offset as usize);
                 libc::madvise(start.cast(), bytes as usize, advice) == 0
@@ -458,8 +464,8 @@ mod tests {
         bytes.fill(7);
         // Registered and ended before: its addresses are this arena's, perhaps, or nobody's.
         drop(Arena::create(64 << 20).unwrap());
-        // SAFETY: A5 is what is tested. The child does nothing that a thread which is not there might be in the midst of: no
-        // allocation.
+        // SAFETY: A5 is what is tested. The child does nothing that a thread which is not there
+        // might be in the midst of: no allocation.
         let child = unsafe { libc::fork() };
         assert!(child >= 0);
         if child == 0 {

@@ -1,13 +1,15 @@
 //! What this process uses the ranges of a mapping for, so that no two uses contradict each other.
 //!
-//! Offsets come from tables that other processes write, and from whoever grants extents. Behind a lease there
-//! are references; so a range that is leased, or lies in this process's own blocks, must not be reached in another way.
-//! That is looked at when a range is made, which is never on the way of a byte.
+//! Offsets come from tables that other processes write, and from whoever grants extents. Behind a
+//! lease there are references; so a range that is leased, or lies in this process's own blocks,
+//! must not be reached in another way. That is looked at when a range is made, which is never on
+//! the way of a byte.
 //!
 //! # Invariants
 //! K1 Own extents overlap nothing else. Ranges in them are made by the heap that has them.
 //! K2 A leased range overlaps no other leased range (one entry has one place) and no raw one.
-//! K3 Raw ranges (tables, rings and words of others) may overlap each other: they are never behind a reference.
+//! K3 Raw ranges (tables, rings and words of others) may overlap each other: they are never behind
+//!    a reference.
 
 use crate::{Corrupt, Error, Span};
 use std::collections::BTreeMap;

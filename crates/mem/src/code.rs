@@ -34,9 +34,9 @@ impl fmt::Display for ErrorCode {
     }
 }
 
-/// Gives an error enum its method `code`, and `CODES`, the codes of its own variants. A variant that
-/// passes on an error of another enum, named after `inner`, has the code of that one. A variant
-/// without a number does not compile.
+/// Gives an error enum its method `code`, and `CODES`, the codes of its own variants. A variant
+/// that passes on an error of another enum, named after `inner`, has the code of that one. A
+/// variant without a number does not compile.
 ///
 /// ```
 /// enum Error {

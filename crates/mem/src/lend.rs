@@ -12,8 +12,9 @@
 //!    aborted: a buffer that somebody may write must not be handed back.
 //! L3 A [`WriteBuf`] is the only path to its bytes in this process while it lives (it was made from
 //!    `&mut`); other processes write disjoint pieces through the kernel.
-//! L4 Loans come back in any thread. The scope's own thread counts without atomics what it lent and took back
-//!    itself; loans that come back in other threads are counted by an atomic, after their last access.
+//! L4 Loans come back in any thread. The scope's own thread counts without atomics what it lent and
+//!    took back itself; loans that come back in other threads are counted by an atomic, after their
+//!    last access.
 
 use crate::SharedBytes;
 use crate::ring::Body;
@@ -61,8 +62,8 @@ impl<'env> Lender<'_, 'env> {
     }
 }
 
-/// Runs `f` with a lender, then calls `recall` until every loan has come back. A panic of `recall` is passed
-/// on after that.
+/// Runs `f` with a lender, then calls `recall` until every loan has come back. A panic of `recall`
+/// is passed on after that.
 pub fn scope<'env, R>(
     mut recall: impl FnMut() -> Recall,
     f: impl for<'scope> FnOnce(&'scope Lender<'scope, 'env>) -> R,
@@ -96,8 +97,9 @@ impl Drop for Guard<'_> {
     fn drop(&mut self) {
         let mut panic = None;
         while self.out.is_lent() {
-            // L2. Recalling runs code of the program (handlers of messages). The state behind it has to be good
-            // for one more call, or the loans never come back, which ends in `Abort`.
+            // L2. Recalling runs code of the program (handlers of messages). The state behind it
+            // has to be good for one more call, or the loans never come back, which ends in
+            // `Abort`.
             match catch_unwind(AssertUnwindSafe(&mut *self.recall)) {
                 Ok(Recall::Again) => {}
                 // There is no caller who could be told.
@@ -144,7 +146,8 @@ struct Out {
 
 impl Out {
     fn is_lent(&self) -> bool {
-        // ORDERING: Acquire pairs with the Release in `Loan::drop`: what was written into the buffers is there.
+        // ORDERING: Acquire pairs with the Release in `Loan::drop`: what was written into the
+        // buffers is there.
         self.lent.get() != self.back.load(Ordering::Acquire)
     }
 }
@@ -179,8 +182,8 @@ impl Drop for Loan {
     }
 }
 
-// SAFETY: a loan is dropped in any thread (L4), and its bytes are those of a borrow of plain bytes (L1), which any
-// thread may read while nobody writes them.
+// SAFETY: a loan is dropped in any thread (L4), and its bytes are those of a borrow of plain bytes
+// (L1), which any thread may read while nobody writes them.
 unsafe impl Send for ReadBuf {}
 // SAFETY: as above; it is the only path to its bytes (L3), wherever it is.
 unsafe impl Send for WriteBuf {}

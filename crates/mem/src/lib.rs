@@ -8,43 +8,46 @@
 //! * [`Arena`]: one sealed, sparse memfd per domain, mapped once by every process of the node. Its
 //!   size is the memory budget: nothing beyond it can ever be allocated.
 //! * [`Published`]: memory that one process writes and the kernel lets all others only read.
-//! * [`SharedBytes`]: a range of the arena. Bytes are copied in and out or reached as atomics; there
-//!   is no `&[u8]` to what another process can write.
+//! * [`SharedBytes`]: a range of the arena. Bytes are copied in and out or reached as atomics;
+//!   there is no `&[u8]` to what another process can write.
 //! * [`Heap`]: the blocks that one process has of the arena; grows by extents, gives them back.
 //! * [`ring`]: one producer, one consumer, frames of any size, one release store to publish.
 //! * [`Doorbell`]: how a consumer learns of news and how it sleeps, on a futex or on file
 //!   descriptors, without costing the producer.
-//! * [`Biased`]: a lock that costs the thread that uses it most next to nothing. [`Waiters`]: the threads that wait under
-//!   it, one of which looks at what arrives for all.
-//! * [`copy`]: kernel copy, cooperative copy; [`copy::calibrate`] measures them. A copy past the caches.
+//! * [`Biased`]: a lock that costs the thread that uses it most next to nothing. [`Waiters`]: the
+//!   threads that wait under it, one of which looks at what arrives for all.
+//! * [`copy`]: kernel copy, cooperative copy; [`copy::calibrate`] measures them. A copy past the
+//!   caches.
 //! * [`lease`]: a borrow that holds across processes: `&mut [T]` for the owner, `&[T]` for readers.
 //! * [`lend`]: buffers of the caller that an operation in flight may touch.
 //!
 //! # Files
-//! `sync` (atomics, loom seam) · `arena` · `published` · `shared` · `heap` · `ring` · `claims` · `doorbell/{mod, socket}` ·
-//! `lease/{mod, words, holder, owner}` · `lend` · `pages` · `biased/{mod, mutex, wait, thread}` · `waiters` ·
-//! `copy/{mod, kernel, cooperative, calibrate, aside}` · `host` (facts of the machine) ·
-//! `size` (sizes as people write them) · `code` (numbers of errors) · `sys` (system calls)
+//! `sync` (atomics, loom seam) · `arena` · `published` · `shared` · `heap` · `ring` · `claims` ·
+//! `doorbell/{mod, socket}` · `lease/{mod, words, holder, owner}` · `lend` · `pages` ·
+//! `biased/{mod, mutex, wait, thread}` · `waiters` ·
+//! `copy/{mod, kernel, cooperative, calibrate, aside}` · `host` (facts of the machine) · `size`
+//! (sizes as people write them) · `code` (numbers of errors) · `sys` (system calls)
 //!
 //! # Rules
 //! M1 A mapping lives until the last [`SharedBytes`] of it is gone; every pointer in this crate is
 //!    derived from a live mapping and stays inside it (checked when the range is made).
 //! M2 Shared bytes are read and written by atomics or by copies of plain bytes (`u8` has no invalid
-//!    value); a copy that races with another process yields unspecified bytes, never a reference. The
-//!    one exception is a [`lease`] in a mode which proves that nobody else writes.
-//!    Copies of two threads of this process that race are outside of what Rust defines. Relied on is that
-//!    a `ptr::copy` of bytes behind a raw pointer is compiled to a `memcpy`, or to loads and stores, and
-//!    that nothing is concluded from it: a copy by atomics would take several times as long.
-//! M3 The memfd is sealed against shrinking before its descriptor leaves the process, so that no page
-//!    of a mapping can vanish (no `SIGBUS`); pages are allocated before they are handed out.
-//!    A fork has no part of what its parent shares: writable mappings are private zeroes there.
+//!    value); a copy that races with another process yields unspecified bytes, never a reference.
+//!    The one exception is a [`lease`] in a mode which proves that nobody else writes. Copies of
+//!    two threads of this process that race are outside of what Rust defines. Relied on is that a
+//!    `ptr::copy` of bytes behind a raw pointer is compiled to a `memcpy`, or to loads and stores,
+//!    and that nothing is concluded from it: a copy by atomics would take several times as long.
+//! M3 The memfd is sealed against shrinking before its descriptor leaves the process, so that no
+//!    page of a mapping can vanish (no `SIGBUS`); pages are allocated before they are handed out. A
+//!    fork has no part of what its parent shares: writable mappings are private zeroes there.
 //! M4 A buffer lent to an operation is recalled before its borrow ends ([`lend`]).
 //! M5 What is read from a ring or a table of another process is copied once, then checked; a bad
 //!    value is [`Corrupt`], never a panic or an access out of range.
-//! M6 A range keeps what lets this process use it: a block goes back to its heap, and a [`lease`] ends, with the
-//!    last clone or part of the range. Memory that another process owns is reached by a lease, and the owner
-//!    uses it for something else, or gives it back, only when none is out. Other ranges of an arena (tables, rings)
-//!    overlap neither blocks nor leased memory of this process (`claims`).
+//! M6 A range keeps what lets this process use it: a block goes back to its heap, and a [`lease`]
+//!    ends, with the last clone or part of the range. Memory that another process owns is reached
+//!    by a lease, and the owner uses it for something else, or gives it back, only when none is
+//!    out. Other ranges of an arena (tables, rings) overlap neither blocks nor leased memory of
+//!    this process (`claims`).
 //!
 //! ```
 //! use samite_mem::Arena;

@@ -20,7 +20,8 @@ unsafe impl Send for Pages {}
 unsafe impl Sync for Pages {}
 
 impl Pages {
-    /// `bytes` of fresh memory, not touched yet. `huge` aligns them to 2 MiB and asks for huge pages.
+    /// `bytes` of fresh memory, not touched yet. `huge` aligns them to 2 MiB and asks for huge
+    /// pages.
     pub fn new(bytes: u64, huge: bool) -> Result<Pages, Error> {
         const HUGE: usize = 2 << 20;
         let len = (bytes as usize).max(1).next_multiple_of(4096);
@@ -66,7 +67,8 @@ impl Pages {
 impl std::ops::Deref for Pages {
     type Target = [u8];
     fn deref(&self) -> &[u8] {
-        // SAFETY: P1; `bytes` is not longer than the mapping, which is zeroed or written through us.
+        // SAFETY: P1; `bytes` is not longer than the mapping, which is zeroed or written through
+        // us.
         unsafe { std::slice::from_raw_parts(self.base, self.bytes) }
     }
 }

@@ -1,18 +1,20 @@
 //! Memory that one process writes and all others can only read.
 //!
-//! A memfd of its own. Its creator maps it for writing and then seals it against everybody else's writing
-//! (`F_SEAL_FUTURE_WRITE`, Linux 5.1): a process that gets the descriptor can map it to read, and cannot map it to write,
-//! make such a mapping writable, write to the file, or punch a hole into it. What is found there was written by the
-//! creator, whatever the other processes of the domain do.
+//! A memfd of its own. Its creator maps it for writing and then seals it against everybody else's
+//! writing (`F_SEAL_FUTURE_WRITE`, Linux 5.1): a process that gets the descriptor can map it to
+//! read, and cannot map it to write, make such a mapping writable, write to the file, or punch a
+//! hole into it. What is found there was written by the creator, whatever the other processes of
+//! the domain do.
 //!
 //! # Invariants
 //! P1 `bytes` is the whole file, one mapping of it; writable in a [`Publisher`] and in what it
 //!    [publishes](Publisher::published) in its own process, read-only elsewhere.
-//! P2 The file carries `F_SEAL_SHRINK`, `F_SEAL_GROW` and `F_SEAL_FUTURE_WRITE` before its descriptor leaves the creator (a
-//!    reader looks, since the descriptor comes from another process): no page of a mapping can vanish.
-//! P3 Memory that may be mapped read-only is loaded by copies and by relaxed loads of at most 8 bytes, which are no writes on any
-//!    processor (`std::sync::atomic`, "Atomic accesses to read-only memory"); a fence behind them orders them
-//!    ([`Published::acquire`]).
+//! P2 The file carries `F_SEAL_SHRINK`, `F_SEAL_GROW` and `F_SEAL_FUTURE_WRITE` before its
+//!    descriptor leaves the creator (a reader looks, since the descriptor comes from another
+//!    process): no page of a mapping can vanish.
+//! P3 Memory that may be mapped read-only is loaded by copies and by relaxed loads of at most 8
+//!    bytes, which are no writes on any processor (`std::sync::atomic`, "Atomic accesses to
+//!    read-only memory"); a fence behind them orders them ([`Published::acquire`]).
 
 use crate::arena::Mapping;
 use crate::sync::{Ordering, fence};
@@ -36,7 +38,8 @@ pub struct Published {
 }
 
 impl Publisher {
-    /// `bytes` of zeroes that only this process can write; its forks find zeroes of their own there.
+    /// `bytes` of zeroes that only this process can write; its forks find zeroes of their own
+    /// there.
     ///
     /// # Errors
     /// [`Error::System`]: the kernel has no memory, or is older than 5.1.
@@ -123,11 +126,12 @@ impl Published {
         self.bytes.read(offset, into);
     }
 
-    /// What is read after this was written no earlier than what was read before it: pairs with a Release store of the
-    /// word that was read last.
+    /// What is read after this was written no earlier than what was read before it: pairs with a
+    /// Release store of the word that was read last.
     #[inline(always)]
     pub fn acquire(&self) {
-        // ORDERING: Acquire: with the relaxed loads before it, the partner of the creator's Release stores (P3).
+        // ORDERING: Acquire: with the relaxed loads before it, the partner of the creator's Release
+        // stores (P3).
         fence(Ordering::Acquire);
     }
 }
@@ -142,8 +146,8 @@ fn map(fd: &OwnedFd, bytes: u64, access: ProtFlags) -> Result<SharedBytes, Error
         call: "mmap",
         source: std::io::Error::other("the file is larger than the address space"),
     })?;
-    // SAFETY: P1 begins here: at an address of the kernel's choice, so that it replaces nothing; the file has `len` bytes, of
-    // which none can vanish (P2).
+    // SAFETY: P1 begins here: at an address of the kernel's choice, so that it replaces nothing;
+    // the file has `len` bytes, of which none can vanish (P2).
     let base =
         unsafe { rustix::mm::mmap(std::ptr::null_mut(), len, access, MapFlags::SHARED, fd, 0) }
             .map_err(Error::system("mmap"))?;
@@ -174,7 +178,8 @@ mod tests {
         let fd = publisher.fd();
         let read_write = ProtFlags::READ | ProtFlags::WRITE;
         let attempt = |access, flags| {
-            // SAFETY: a mapping beside that of P1, at an address of the kernel's choice, of as many bytes as the file has.
+            // SAFETY: a mapping beside that of P1, at an address of the kernel's choice, of as many
+            // bytes as the file has.
             unsafe { rustix::mm::mmap(std::ptr::null_mut(), BYTES as usize, access, flags, fd, 0) }
         };
         let refused = Err(Errno::PERM);
@@ -182,7 +187,8 @@ mod tests {
         assert_eq!(attempt(ProtFlags::WRITE, MapFlags::SHARED), refused);
         let reader = Published::attach(fd.try_clone_to_owned().unwrap()).unwrap();
         let base = reader.bytes.pointer();
-        // SAFETY: the whole of a mapping (P1) that this test made; a permission more takes nothing from anybody.
+        // SAFETY: the whole of a mapping (P1) that this test made; a permission more takes nothing
+        // from anybody.
         let more =
             unsafe { rustix::mm::mprotect(base.cast(), BYTES as usize, MprotectFlags::WRITE) };
         assert_eq!(more, Err(Errno::ACCESS));

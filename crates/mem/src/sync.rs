@@ -1,4 +1,5 @@
-//! The one seam through which this crate gets its atomics and its threads, so that `--cfg loom` can replace them.
+//! The one seam through which this crate gets its atomics and its threads, so that `--cfg loom` can
+//! replace them.
 
 #[cfg(loom)]
 pub use loom::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering, fence};
@@ -11,7 +12,8 @@ pub(crate) use std::thread;
 
 /// The cheap half of an asymmetric fence, on the side that runs often.
 ///
-/// Pairs with [`heavy_fence`]. Where the kernel offers `membarrier`, only the compiler is held back.
+/// Pairs with [`heavy_fence`]. Where the kernel offers `membarrier`, only the compiler is held
+/// back.
 #[inline(always)]
 pub fn light_fence() {
     #[cfg(not(loom))]

@@ -1,12 +1,13 @@
 //! The system calls for which there is no safe wrapper.
 //!
 //! # Invariants
-//! S1 Every pointer passed to the kernel comes from a live slice or value of the caller with its own length.
+//! S1 Every pointer passed to the kernel comes from a live slice or value of the caller with its
+//!    own length.
 //! S2 Addresses in *another* process are numbers: the kernel checks them, a wrong one is `EFAULT`.
 //! S3 The own process is never written through the kernel: that would be a way around every borrow.
-//! S4 A registered range ([`WipedInForks`]) is one live mapping of shared memory, from before anybody in the process can use it
-//!    until after everybody has; only a fork replaces it, before `fork` returns in it (handlers for children that were
-//!    registered before ours run earlier).
+//! S4 A registered range ([`WipedInForks`]) is one live mapping of shared memory, from before
+//!    anybody in the process can use it until after everybody has; only a fork replaces it, before
+//!    `fork` returns in it (handlers for children that were registered before ours run earlier).
 //! S5 An entry of the list of these ranges is complete before it is in the list, and never freed.
 
 use std::os::fd::{AsFd, AsRawFd};
@@ -21,7 +22,8 @@ const MEMBARRIER_CMD_REGISTER_GLOBAL_EXPEDITED: libc::c_int = 1 << 2;
 const MEMBARRIER_CMD_PRIVATE_EXPEDITED: libc::c_int = 1 << 3;
 const MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED: libc::c_int = 1 << 4;
 
-/// How often the processes that led to this one have forked since the first [`OwnerProcess`] of them.
+/// How often the processes that led to this one have forked since the first [`OwnerProcess`] of
+/// them.
 static FORKS: AtomicU64 = AtomicU64::new(0);
 
 /// That count.
@@ -49,15 +51,16 @@ extern "C" fn forked() {
 pub(crate) fn watch_for_forks() {
     static REGISTERED: Once = Once::new();
     REGISTERED.call_once(|| {
-        // SAFETY: S1: no pointer but that of a function, which lives as long as the program, and which does in a child
-        // only what is allowed there, even between the threads of the parent: atomics and one system call (S4, S5).
+        // SAFETY: S1: no pointer but that of a function, which lives as long as the program, and
+        // which does in a child only what is allowed there, even between the threads of the parent:
+        // atomics and one system call (S4, S5).
         let result = unsafe { libc::pthread_atfork(None, None, Some(forked)) };
         assert_eq!(result, 0, "no memory is left to watch for forks");
     });
 }
 
-/// The mappings that are wiped in a fork: a list that only grows, since a fork may come at any moment of another thread.
-/// Its entries are used again.
+/// The mappings that are wiped in a fork: a list that only grows, since a fork may come at any
+/// moment of another thread. Its entries are used again.
 static MAPPINGS: AtomicPtr<Registered> = AtomicPtr::new(std::ptr::null_mut());
 
 #[derive(Debug)]
@@ -73,33 +76,36 @@ const FREE: usize = 0;
 const TAKEN: usize = 1;
 
 impl Registered {
-    /// In a fork: private zeroes in place of the mapping. Reads find no segment that is offered, and writes reach nobody.
+    /// In a fork: private zeroes in place of the mapping. Reads find no segment that is offered,
+    /// and writes reach nobody.
     fn wipe(&self) {
-        // ORDERING: Acquire pairs with the Release store in `WipedInForks::new`: the length is there.
+        // ORDERING: Acquire pairs with the Release store in `WipedInForks::new`: the length is
+        // there.
         let base = self.base.load(Ordering::Acquire);
         if base == FREE || base == TAKEN {
             return;
         }
         let len = self.len.load(Ordering::Relaxed);
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED | libc::MAP_NORESERVE;
-        // Memory to write, unless the system promises none beyond what it has (and counts what is never touched).
+        // Memory to write, unless the system promises none beyond what it has (and counts what is
+        // never touched).
         for access in [libc::PROT_READ | libc::PROT_WRITE, libc::PROT_READ] {
-            // SAFETY: S4: the range is a mapping of the parent that this process has a copy of; zeroes are as good as any
-            // bytes there (M2 of the crate, and elements are `Pod`).
+            // SAFETY: S4: the range is a mapping of the parent that this process has a copy of;
+            // zeroes are as good as any bytes there (M2 of the crate, and elements are `Pod`).
             let mapped = unsafe { libc::mmap(base as *mut _, len, access, flags, -1, 0) };
             if mapped != libc::MAP_FAILED {
                 return;
             }
         }
-        // SAFETY: it takes no pointer (S1) and may be called in any place. A process for which S4 does not hold, and that
-        // would write its parent's memory, must not go on.
+        // SAFETY: it takes no pointer (S1) and may be called in any place. A process for which S4
+        // does not hold, and that would write its parent's memory, must not go on.
         unsafe { libc::abort() }
     }
 }
 
-/// A mapping of shared memory that forks of this process do not have: they find private zeroes there (as with
-/// `MADV_WIPEONFORK`, which the kernel has for private memory only). So no access through what a fork has a copy of reaches
-/// memory that others use, and none needs a test.
+/// A mapping of shared memory that forks of this process do not have: they find private zeroes
+/// there (as with `MADV_WIPEONFORK`, which the kernel has for private memory only). So no access
+/// through what a fork has a copy of reaches memory that others use, and none needs a test.
 #[derive(Debug)]
 pub(crate) struct WipedInForks(&'static Registered);
 
@@ -152,8 +158,8 @@ impl WipedInForks {
     }
 }
 
-/// The process in which a value was made. A fork of it has a copy of the value, and none of the memory that it shared with
-/// others: what it did with the value would be done to nobody.
+/// The process in which a value was made. A fork of it has a copy of the value, and none of the
+/// memory that it shared with others: what it did with the value would be done to nobody.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OwnerProcess(u64);
 
@@ -197,8 +203,8 @@ pub(crate) fn asymmetric() -> bool {
 }
 
 pub(crate) fn membarrier() {
-    // It worked at registration; if it fails now (a filter installed later) only a full fence on the
-    // other side could help, which we cannot force: stop rather than lose a wake-up silently.
+    // It worked at registration; if it fails now (a filter installed later) only a full fence on
+    // the other side could help, which we cannot force: stop rather than lose a wake-up silently.
     assert!(
         call_membarrier(MEMBARRIER_CMD_GLOBAL_EXPEDITED),
         "membarrier was taken away from this process after it had been granted"
@@ -229,7 +235,8 @@ pub(crate) fn membarrier_threads() {
         || call_membarrier(MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED)
             && call_membarrier(MEMBARRIER_CMD_PRIVATE_EXPEDITED);
     if !is_done {
-        // As in `membarrier`: stop rather than let two threads in. A panic would leave the lock held for ever.
+        // As in `membarrier`: stop rather than let two threads in. A panic would leave the lock
+        // held for ever.
         abort("membarrier was taken away from this process after it had been granted");
     }
 }
@@ -294,7 +301,8 @@ pub(crate) fn write_own_pages(
 ) -> bool {
     let pid = std::process::id() as i32;
     let address = to.address(offset, from.len() as u64);
-    // SAFETY: S1: a borrowed slice. S3: the target owns these pages, and gives out no reference to them.
+    // SAFETY: S1: a borrowed slice. S3: the target owns these pages, and gives out no reference to
+    // them.
     let written = unsafe { write_anywhere(pid, address, from.as_ptr(), from.len()) };
     written.is_ok_and(|n| n == from.len())
 }
@@ -302,7 +310,8 @@ pub(crate) fn write_own_pages(
 /// Who connected to, or listens on, the other end of a Unix socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PeerCredentials {
-    /// Its process id, as this process sees it; 0 for a process of another pid namespace that has none here.
+    /// Its process id, as this process sees it; 0 for a process of another pid namespace that has
+    /// none here.
     pub pid: i32,
     /// Its user.
     pub uid: u32,
@@ -320,7 +329,8 @@ pub fn peer_credentials(socket: impl AsFd) -> std::io::Result<PeerCredentials> {
         gid: 0,
     };
     let mut len = size_of::<libc::ucred>() as libc::socklen_t;
-    // SAFETY: S1: the kernel writes at most `len` bytes into `found`, which is as long and takes any bytes.
+    // SAFETY: S1: the kernel writes at most `len` bytes into `found`, which is as long and takes
+    // any bytes.
     let result = unsafe {
         libc::getsockopt(
             socket.as_fd().as_raw_fd(),
@@ -342,8 +352,8 @@ pub fn peer_credentials(socket: impl AsFd) -> std::io::Result<PeerCredentials> {
 /// Writes to any process.
 ///
 /// # Safety
-/// S1: `from` points to `len` bytes that the caller may read. S3: if it is this process, `address..address+len` are the caller's
-/// to write.
+/// S1: `from` points to `len` bytes that the caller may read. S3: if it is this process,
+/// `address..address+len` are the caller's to write.
 unsafe fn write_anywhere(
     pid: i32,
     address: u64,
@@ -358,7 +368,8 @@ unsafe fn write_anywhere(
         iov_base: address as *mut libc::c_void,
         iov_len: len,
     };
-    // SAFETY: S1 for `local`, which the call only reads, as the caller promises; S2 for `remote`, and S3.
+    // SAFETY: S1 for `local`, which the call only reads, as the caller promises; S2 for `remote`,
+    // and S3.
     let n = unsafe { libc::process_vm_writev(pid, &local, 1, &remote, 1, 0) };
     usize::try_from(n).map_err(|_| std::io::Error::last_os_error())
 }

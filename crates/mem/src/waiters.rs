@@ -1,8 +1,9 @@
 //! The threads that wait under one lock for what arrives, and which of them takes it for all.
 //!
-//! One of them drives: it looks at what arrives, and sleeps on a doorbell. The others are parked; each is woken by
-//! whoever takes what it waits for, or when it is its turn to drive. This is plain data, protected by the lock
-//! that they share ([`Biased`](crate::Biased)); the model in `tests/loom/waiters.rs` runs this code.
+//! One of them drives: it looks at what arrives, and sleeps on a doorbell. The others are parked;
+//! each is woken by whoever takes what it waits for, or when it is its turn to drive. This is plain
+//! data, protected by the lock that they share ([`Biased`](crate::Biased)); the model in
+//! `tests/loom/waiters.rs` runs this code.
 //!
 //! ```text
 //!           drive             sleep
@@ -17,12 +18,14 @@
 //!
 //! # Invariants
 //! E1 While a thread is parked the state is not `Nobody`.
-//! E2 `Called`: a thread that is not parked will call `drive`, which makes it the driver, or `end`, which
-//!    calls the next one. It is the thread that was woken for it, or the driver that has stepped out.
-//! E3 Whoever takes something that arrived calls `tell`. That wakes the parked threads it concerns, and counts
-//!    it for those that look at that moment: a thread neither parks nor sleeps if something was taken after its
-//!    last look ([`Waiters::has_news`]).
-//! E4 The driver sleeps without the lock. A thread that leaves it something to do finds `Asleep`, and rings.
+//! E2 `Called`: a thread that is not parked will call `drive`, which makes it the driver, or `end`,
+//!    which calls the next one. It is the thread that was woken for it, or the driver that has
+//!    stepped out.
+//! E3 Whoever takes something that arrived calls `tell`. That wakes the parked threads it concerns,
+//!    and counts it for those that look at that moment: a thread neither parks nor sleeps if
+//!    something was taken after its last look ([`Waiters::has_news`]).
+//! E4 The driver sleeps without the lock. A thread that leaves it something to do finds `Asleep`,
+//!    and rings.
 
 use crate::sync::thread::{Thread, current};
 
@@ -111,7 +114,8 @@ impl<K> Waiters<K> {
         self.news != waiter.seen
     }
 
-    /// Something was taken: wakes the parked threads that it concerns. Returns whether the driver is to be rung.
+    /// Something was taken: wakes the parked threads that it concerns. Returns whether the driver
+    /// is to be rung.
     #[inline(always)]
     pub fn tell(&mut self, concerns: impl FnMut(&K) -> bool) -> bool {
         self.news += 1;
@@ -127,7 +131,8 @@ impl<K> Waiters<K> {
         woken.for_each(|parked| parked.thread.unpark());
     }
 
-    /// A thread that has not found what it waits for: it is the driver from now on, unless another one is.
+    /// A thread that has not found what it waits for: it is the driver from now on, unless another
+    /// one is.
     #[inline(always)]
     pub fn drive(&mut self, waiter: &mut Waiter) -> bool {
         waiter.has_rested = true;
@@ -141,8 +146,8 @@ impl<K> Waiters<K> {
         true
     }
 
-    /// The driver does something else without the lock, and looks again after it. If another thread comes to
-    /// drive meanwhile, that one drives.
+    /// The driver does something else without the lock, and looks again after it. If another thread
+    /// comes to drive meanwhile, that one drives.
     pub fn step_out(&mut self, waiter: &mut Waiter) {
         if std::mem::take(&mut waiter.drives) {
             self.driver = Driver::Called;
@@ -159,8 +164,8 @@ impl<K> Waiters<K> {
         self.driver = Driver::Awake;
     }
 
-    /// Enters this thread among the parked. It unlocks, parks itself and calls [`Waiters::unpark`]. Returns its
-    /// number.
+    /// Enters this thread among the parked. It unlocks, parks itself and calls [`Waiters::unpark`].
+    /// Returns its number.
     pub fn park(&mut self, key: K) -> u64 {
         debug_assert!(!self.is_empty(), "E1");
         self.last += 1;
@@ -177,7 +182,8 @@ impl<K> Waiters<K> {
         self.parked.retain(|parked| parked.id != id);
     }
 
-    /// The wait of a thread that has rested is over: if no other thread drives, one that is parked is called (E2).
+    /// The wait of a thread that has rested is over: if no other thread drives, one that is parked
+    /// is called (E2).
     pub fn end(&mut self, waiter: &mut Waiter) {
         if std::mem::take(&mut waiter.drives)
             || !matches!(self.driver, Driver::Awake | Driver::Asleep)

@@ -1,5 +1,5 @@
-//! What a put, a get and an update of 8 bytes cost on mapped memory, beside a store to private memory; and how much
-//! more two threads do at once than one.
+//! What a put, a get and an update of 8 bytes cost on mapped memory, beside a store to private
+//! memory; and how much more two threads do at once than one.
 
 use samite_fabric::{Config, Fabric, Identity};
 use samite_pgas::Pgas;

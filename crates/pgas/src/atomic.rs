@@ -1,19 +1,19 @@
 //! Atomic operations on elements in global memory.
 //!
-//! All of them are atomic with each other on the same element, whoever does them and however they travel,
-//! and they are in one order that every unit sees (sequentially consistent). Integers of 32 and 64 bits have
-//! most operations natively: on mapped memory one instruction, else one message and its answer. The rest
-//! (products, floats, signed minima, 8 and 16 bits) exchange the word that the element lies in until nobody
-//! came between.
+//! All of them are atomic with each other on the same element, whoever does them and however they
+//! travel, and they are in one order that every unit sees (sequentially consistent). Integers of 32
+//! and 64 bits have most operations natively: on mapped memory one instruction, else one message
+//! and its answer. The rest (products, floats, signed minima, 8 and 16 bits) exchange the word that
+//! the element lies in until nobody came between.
 
 use crate::{Elem, Result};
 use samite_fabric::{Atomic, Error as Below, Remote, Width};
 
 /// What an update does to an element: `new = old op value`.
 ///
-/// Of memory that is not mapped, one message and its answer update an integer of 32 or 64 bits. The exceptions are
-/// [`Update::Prod`], and the smallest and largest of integers with a sign: these ask for the element first, and so do the
-/// updates of floats but [`Update::Replace`].
+/// Of memory that is not mapped, one message and its answer update an integer of 32 or 64 bits. The
+/// exceptions are [`Update::Prod`], and the smallest and largest of integers with a sign: these ask
+/// for the element first, and so do the updates of floats but [`Update::Replace`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Update {
     /// `old + value`; integers wrap.

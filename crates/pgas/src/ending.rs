@@ -28,8 +28,8 @@ impl Ended {
         ended
     }
 
-    /// Where the units do not end together, since some are lost: tells those that this one shares memory with,
-    /// and waits until each has told the same, or is lost.
+    /// Where the units do not end together, since some are lost: tells those that this one shares
+    /// memory with, and waits until each has told the same, or is lost.
     pub(crate) fn leave_one_by_one(&self, job: &Job) -> Result<()> {
         let mut others = job.left.peers();
         others.retain(|peer| *peer != job.fabric.me());

@@ -117,12 +117,12 @@ pub enum Error {
         /// Who.
         unit: Unit,
     },
-    /// A lock was asked for by the unit that holds it, or by a thread, an operator or a handler while this unit waits
-    /// for it: locks are not recursive.
+    /// A lock was asked for by the unit that holds it, or by a thread, an operator or a handler
+    /// while this unit waits for it: locks are not recursive.
     #[error("this unit holds the lock already, or is waiting for it; locks are not recursive")]
     AlreadyHeld,
-    /// A collective of a team that another thread of this unit is calling one of, or whose operator this is. This one
-    /// did not begin.
+    /// A collective of a team that another thread of this unit is calling one of, or whose operator
+    /// this is. This one did not begin.
     #[error(
         "another thread of this unit is in a collective of this team; give each thread a team of its own \
          (`Team::duplicate`), or let them take turns"

@@ -1,7 +1,7 @@
 //! Sets of units: local values, always sorted by unit.
 //!
-//! Source: groups of DART (Zhou et al., PGAS 2014, IV-B1): members ascend by their absolute number, and
-//! a union merges.
+//! Source: groups of DART (Zhou et al., PGAS 2014, IV-B1): members ascend by their absolute number,
+//! and a union merges.
 
 use crate::Unit;
 
@@ -93,8 +93,8 @@ impl Group {
         Group(only.copied().collect())
     }
 
-    /// `parts` groups of consecutive members whose sizes differ by one at most, the larger ones first.
-    /// Groups are empty when there are more parts than members; none for zero parts.
+    /// `parts` groups of consecutive members whose sizes differ by one at most, the larger ones
+    /// first. Groups are empty when there are more parts than members; none for zero parts.
     pub fn split(&self, parts: u32) -> Vec<Group> {
         let (members, parts) = (self.0.len(), parts as usize);
         let start = |part: usize| part * (members / parts) + part.min(members % parts);
@@ -102,8 +102,8 @@ impl Group {
         (0..parts).map(part).collect()
     }
 
-    /// Groups of equal `key`, in the order of the keys. With the node of a unit as the key this is the
-    /// split by node ([`crate::Pgas::node_of`]).
+    /// Groups of equal `key`, in the order of the keys. With the node of a unit as the key this is
+    /// the split by node ([`crate::Pgas::node_of`]).
     pub fn split_by<K: Ord>(&self, mut key: impl FnMut(Unit) -> K) -> Vec<Group> {
         let mut groups = std::collections::BTreeMap::<K, Group>::new();
         for unit in &self.0 {

@@ -19,8 +19,8 @@ fn this_thread() -> Weak<()> {
     THREAD.try_with(Arc::downgrade).unwrap_or_default()
 }
 
-/// See the module's text. The fabric bounds how many operations a peer has unanswered, so what is kept here is
-/// bounded, too, however long nobody flushes.
+/// See the module's text. The fabric bounds how many operations a peer has unanswered, so what is
+/// kept here is bounded, too, however long nobody flushes.
 ///
 /// A flush of one thread waits for the operations of all, and returns the failures of its own.
 #[derive(Debug, Default)]
@@ -42,7 +42,8 @@ struct Pending {
 #[derive(Debug, Default)]
 struct Kept {
     pending: Vec<Pending>,
-    /// The first failure of each living thread's operations to each peer: its next flush returns it.
+    /// The first failure of each living thread's operations to each peer: its next flush returns
+    /// it.
     failed: Vec<(Weak<()>, PeerId, Error)>,
     /// How many operations the last sweep found in flight.
     in_flight: usize,
@@ -54,7 +55,8 @@ impl Implicit {
         let mut kept = self.kept.lock();
         let thread = this_thread();
         kept.pending.push(Pending { thread, to, handle });
-        // ORDERING: Relaxed: this thread sees it, and so does every thread that learns from it what it did.
+        // ORDERING: Relaxed: this thread sees it, and so does every thread that learns from it what
+        // it did.
         self.is_used.store(true, Ordering::Relaxed);
         if kept.pending.len() >= SWEEP + 2 * kept.in_flight {
             kept.take_results(|op| op.handle.is_over());
@@ -68,13 +70,15 @@ impl Implicit {
         !self.is_used.load(Ordering::Relaxed)
     }
 
-    /// Waits for all operations, or those to one peer. Errors: the first failure of this thread's; the deadline.
+    /// Waits for all operations, or those to one peer. Errors: the first failure of this thread's;
+    /// the deadline.
     pub(crate) fn flush(&self, fabric: &Fabric, to: Option<PeerId>) -> Result<(), Error> {
         if self.is_empty() {
             return Ok(());
         }
         let is_wanted = |peer| to.is_none_or(|to| to == peer);
-        // Whatever runs while this thread waits, and may panic, finds the operations where they are.
+        // Whatever runs while this thread waits, and may panic, finds the operations where they
+        // are.
         let step = || {
             let mut kept = self.kept.lock();
             let mut all_over = true;
@@ -105,7 +109,8 @@ impl Implicit {
 }
 
 impl Kept {
-    /// Gives up those that have not ended, as every operation whose deadline is over. Errors: `error`, with the peer.
+    /// Gives up those that have not ended, as every operation whose deadline is over. Errors:
+    /// `error`, with the peer.
     #[cold]
     fn give_up(
         &mut self,
@@ -149,7 +154,8 @@ mod tests {
     use std::panic::{AssertUnwindSafe, catch_unwind};
     use std::thread::ScopedJoinHandle;
 
-    /// A fabric, and a segment of it that is reached by messages: a put ends with the next turn of the engine.
+    /// A fabric, and a segment of it that is reached by messages: a put ends with the next turn of
+    /// the engine.
     fn alone() -> Outcome<(Fabric, Segment, Remote)> {
         let fabric = Fabric::alone(Identity::by_hand("implicit"), Config::default())?;
         let segment = fabric.allocate(64)?;
@@ -159,8 +165,9 @@ mod tests {
 
     const HANDLER: u16 = 7;
 
-    /// A flush that is ended by a panic of a handler has not taken the operations of other threads with it. A handler
-    /// that flushes while its thread does is told so by a panic, too, and waits for nobody.
+    /// A flush that is ended by a panic of a handler has not taken the operations of other threads
+    /// with it. A handler that flushes while its thread does is told so by a panic, too, and waits
+    /// for nobody.
     #[test]
     fn a_panic_of_one_flush_leaves_the_operations_to_the_next() -> Outcome {
         let (fabric, segment, remote) = alone()?;
@@ -186,8 +193,8 @@ mod tests {
         Ok(())
     }
 
-    /// Each thread hears of the failures of its own, whichever flush has found them; those of a thread that has ended
-    /// are forgotten.
+    /// Each thread hears of the failures of its own, whichever flush has found them; those of a
+    /// thread that has ended are forgotten.
     #[test]
     fn failures_are_told_to_whom_they_belong() -> Outcome {
         let (fabric, segment, remote) = alone()?;
@@ -210,7 +217,8 @@ mod tests {
         Ok(())
     }
 
-    /// A flush does not return before what its thread has started is there, also if a flush of another one waits for it.
+    /// A flush does not return before what its thread has started is there, also if a flush of
+    /// another one waits for it.
     #[test]
     fn each_thread_flushes_what_it_started() {
         let name = "implicit::tests::each_thread_flushes_what_it_started";

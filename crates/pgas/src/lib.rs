@@ -1,45 +1,53 @@
 //! Floor 3: one memory out of the segments of a job.
 //!
-//! Source: DART (Zhou et al., PGAS 2014) for units, groups, teams, pointers and locks; OpenSHMEM 1.5 for signals;
-//! the phases, and what is sound about them, are our own.
+//! Source: DART (Zhou et al., PGAS 2014) for units, groups, teams, pointers and locks; OpenSHMEM
+//! 1.5 for signals; the phases, and what is sound about them, are our own.
 //!
 //! # Core objects
 //! * [`Pgas`]: this unit among the units of its job. Local allocation, access by pointer, flush.
 //! * [`Group`], [`Team`]: sets of units; units that call collectives together.
-//! * [`Segment`]: elements at every member of a team, by rank and index, in a phase: [`Shared`] (put, get,
-//!   updates, signals), [`Local`] (`&mut [T]` for the owner), [`ReadOnly`] (`&[T]` for all).
+//! * [`Segment`]: elements at every member of a team, by rank and index, in a phase: [`Shared`]
+//!   (put, get, updates, signals), [`Local`] (`&mut [T]` for the owner), [`ReadOnly`] (`&[T]` for
+//!   all).
 //! * [`GlobalPtr`]: 16 bytes that name an element anywhere.
-//! * Collectives: [`Team::barrier`], [`Team::all_reduce`] and their kind, blocking and as [`Pending`].
+//! * Collectives: [`Team::barrier`], [`Team::all_reduce`] and their kind, blocking and as
+//!   [`Pending`].
 //! * [`Lock`], [`GlobalLock`]: queue locks; [`mod@array`]: distributed arrays and maps.
 //!
 //! # Files
-//! `pgas` (the whole) · `unit`, `group`, `team/` (who) · `pointer` (names of bytes) · `job` (names become memory) · `local` (memory
-//! of one unit) · `implicit` (operations without a handle) · `unfinished` (what calls at their deadline have left in the middle) ·
-//! `waited` (deadlines of what is not one wait) · `segment/` (memory of a team, and all access to it) · `atomic` (updates) · `collective/` ·
-//! `lock/` · `array/` · `check/` (finds races) · `ending` (who leaves when) · `error`
+//! `pgas` (the whole) · `unit`, `group`, `team/` (who) · `pointer` (names of bytes) · `job` (names
+//! become memory) · `local` (memory of one unit) · `implicit` (operations without a handle) ·
+//! `unfinished` (what calls at their deadline have left in the middle) · `waited` (deadlines of
+//! what is not one wait) · `segment/` (memory of a team, and all access to it) · `atomic` (updates)
+//! · `collective/` · `lock/` · `array/` · `check/` (finds races) · `ending` (who leaves when) ·
+//! `error`
 //!
 //! # Imports
-//! `job` knows neither segments nor teams, but for the collectives that it moves on. Two circles are left. `job`,
-//! `team/`, `segment/`, `lock/table` and `collective/`: collectives of a team allocate a segment, parts of segments are
-//! arguments of collectives, a team keeps its board and its locks, and whatever waits moves collectives on.
-//! `array/halo` and `array/pattern`: a pattern says how wide its ghost cells are, and they are cells of the pattern.
+//! `job` knows neither segments nor teams, but for the collectives that it moves on. Two circles
+//! are left. `job`, `team/`, `segment/`, `lock/table` and `collective/`: collectives of a team
+//! allocate a segment, parts of segments are arguments of collectives, a team keeps its board and
+//! its locks, and whatever waits moves collectives on. `array/halo` and `array/pattern`: a pattern
+//! says how wide its ghost cells are, and they are cells of the pattern.
 //!
 //! # Threads
-//! Any thread may use any of it. What is mapped is put, got and updated without a lock: a pointer is looked up in a
-//! table of the thread (`job/pointers`). A team's collectives are called by one thread at a time (`team/turn`), and
-//! so are the functions of a lock (`lock/drive/place`); a second thread gets an error and has called nothing. What it
-//! gave away in that call (`free`, `destroy`) is dropped. While an operator runs or anything is waited for, a thread
-//! holds the turn of its team, the collective in flight that it moves on, the rest of a call of a lock that it goes on
-//! with, and nothing else; other threads pass by all of these. The lock of this unit's own heap is held while the heap
-//! grows.
+//! Any thread may use any of it. What is mapped is put, got and updated without a lock: a pointer
+//! is looked up in a table of the thread (`job/pointers`). A team's collectives are called by one
+//! thread at a time (`team/turn`), and so are the functions of a lock (`lock/drive/place`); a
+//! second thread gets an error and has called nothing. What it gave away in that call (`free`,
+//! `destroy`) is dropped. While an operator runs or anything is waited for, a thread holds the turn
+//! of its team, the collective in flight that it moves on, the rest of a call of a lock that it
+//! goes on with, and nothing else; other threads pass by all of these. The lock of this unit's own
+//! heap is held while the heap grows.
 //!
 //! # Rules
 //! * No `unsafe`, and no reference to memory that others may write: phases prove that they do not.
-//! * What is mapped is reached by a load, a store or a memcpy; all else has a path over messages, and every
-//!   test runs on both.
-//! * Whatever waits has a deadline, makes progress, and ends when a unit that it depends on is lost.
-//! * A fork of a unit has private zeroes in place of what was mapped: a put, get or update of them by rank or pointer may end
-//!   there without an error, and reaches nobody. What needs another unit ends with [`samite_fabric::Error::Forked`].
+//! * What is mapped is reached by a load, a store or a memcpy; all else has a path over messages,
+//!   and every test runs on both.
+//! * Whatever waits has a deadline, makes progress, and ends when a unit that it depends on is
+//!   lost.
+//! * A fork of a unit has private zeroes in place of what was mapped: a put, get or update of them
+//!   by rank or pointer may end there without an error, and reaches nobody. What needs another unit
+//!   ends with [`samite_fabric::Error::Forked`].
 //!
 //! ```
 //! # use samite_fabric::{Config, Fabric, Identity};

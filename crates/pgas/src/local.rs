@@ -1,11 +1,11 @@
-//! Memory that one unit allocates by itself and that every unit can reach: pieces of segments that are
-//! added as needed. Cold path.
+//! Memory that one unit allocates by itself and that every unit can reach: pieces of segments that
+//! are added as needed. Cold path.
 //!
 //! ```text
 //!   a chunk:  | pieces, each a multiple of 64 bytes          | generation: one byte per 64 bytes |
 //! ```
-//! The byte is 0 where nothing is allocated. Debug builds of any unit compare it with the generation in
-//! the pointer, and so notice the use of freed memory.
+//! The byte is 0 where nothing is allocated. Debug builds of any unit compare it with the
+//! generation in the pointer, and so notice the use of freed memory.
 
 use crate::pointer::{Flags, Origin};
 use crate::{Error, GlobalPtr, Result, Unit};
@@ -28,8 +28,8 @@ pub(crate) fn generation_at(chunk: u64, offset: u64) -> u64 {
     data_bytes(chunk) + offset / GRAIN
 }
 
-/// A number for a segment that is this unit's alone: from the top. Teams agree on the lowest ones, by memory that may
-/// itself be a new chunk.
+/// A number for a segment that is this unit's alone: from the top. Teams agree on the lowest ones,
+/// by memory that may itself be a new chunk.
 pub(crate) fn number(fabric: &Fabric) -> Result<Reserved> {
     let count = fabric.free_segments().len() as u32 * u64::BITS;
     let number = (0..count).rev().find_map(|number| fabric.reserve(number));
@@ -108,7 +108,8 @@ impl LocalHeap {
         Ok(&mut self.chunks[last])
     }
 
-    /// Frees a piece; whether it was one. A chunk that is empty then is given back, unless it is the last.
+    /// Frees a piece; whether it was one. A chunk that is empty then is given back, unless it is
+    /// the last.
     pub(crate) fn free(&mut self, pointer: GlobalPtr<u8>) -> bool {
         let place = (pointer.segment(), pointer.offset());
         let Some(bytes) = self.pieces.remove(&place) else {

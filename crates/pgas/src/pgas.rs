@@ -1,4 +1,5 @@
-//! This unit among the units of its job, as a program has it: from the beginning of global memory to its end.
+//! This unit among the units of its job, as a program has it: from the beginning of global memory
+//! to its end.
 
 use crate::check::{AccessKind, Checker};
 use crate::collective::Kind;
@@ -13,12 +14,13 @@ use std::sync::Arc;
 
 /// Global memory of a job; see the crate's text. Any thread may use it.
 ///
-/// Keep it as long as its teams and segments are used: dropping it is *collective*. It completes what this unit
-/// has started, and waits until all units drop theirs, so that nobody uses the memory of a unit that has left; until
-/// then this unit's parts of dropped segments stay, and its progress goes on. A program needs no barrier at its
-/// end. It does not wait
+/// Keep it as long as its teams and segments are used: dropping it is *collective*. It completes
+/// what this unit has started, and waits until all units drop theirs, so that nobody uses the
+/// memory of a unit that has left; until then this unit's parts of dropped segments stay, and its
+/// progress goes on. A program needs no barrier at its end. It does not wait
 /// * for units that are lost: the others wait for those with whom they share segments;
-/// * beyond the fabric's deadline: what is accessed later ends with an error that names the unit that left;
+/// * beyond the fabric's deadline: what is accessed later ends with an error that names the unit
+///   that left;
 /// * when a panic drops it: then the others may find this unit lost.
 ///
 /// A unit that ends while another one calls a collective of the world ends that call, with
@@ -31,11 +33,12 @@ pub struct Pgas {
 }
 
 impl Pgas {
-    /// Begins: agrees with the other units of the job. Collective over the job. It can be ended (dropped by
-    /// all) and begun anew any number of times, by all units alike.
+    /// Begins: agrees with the other units of the job. Collective over the job. It can be ended
+    /// (dropped by all) and begun anew any number of times, by all units alike.
     ///
     /// # Errors
-    /// [`Error::AlreadyBegun`]: a fabric has one at a time. A unit that does not come within the fabric's
+    /// [`Error::AlreadyBegun`]: a fabric has one at a time. A unit that does not come within the
+    ///                          fabric's
     /// deadline, or is lost.
     pub fn new(fabric: &Fabric) -> Result<Pgas> {
         let job = Arc::new(Job::new(fabric)?);
@@ -81,20 +84,21 @@ impl Pgas {
         Ok(node.unwrap_or(unit.0))
     }
 
-    /// Allocates `count` elements in this unit's memory, reachable by every unit that gets the pointer.
-    /// Local; zeroed; aligned to 64 bytes. The heap grows as needed, within the budget.
+    /// Allocates `count` elements in this unit's memory, reachable by every unit that gets the
+    /// pointer. Local; zeroed; aligned to 64 bytes. The heap grows as needed, within the budget.
     pub fn allocate<T: Elem>(&self, count: u64) -> Result<GlobalPtr<T>> {
         self.job.allocate(count)
     }
 
-    /// Frees memory that this unit allocated by [`Pgas::allocate`]. Local. Others must not use it any
-    /// more; debug builds notice when they do.
+    /// Frees memory that this unit allocated by [`Pgas::allocate`]. Local. Others must not use it
+    /// any more; debug builds notice when they do.
     pub fn free<T>(&self, pointer: GlobalPtr<T>) -> Result<()> {
         self.job.free(pointer)
     }
 
-    /// Makes this unit's own memory reachable by every unit that gets the pointer. Local; the elements stay
-    /// where they are. Elements of other sizes than 4 and 8 bytes: see [`Team::register`].
+    /// Makes this unit's own memory reachable by every unit that gets the pointer. Local; the
+    /// elements stay where they are. Elements of other sizes than 4 and 8 bytes: see
+    /// [`Team::register`].
     pub fn register<T: Elem>(&self, elements: Vec<T>) -> Result<GlobalPtr<T>> {
         let number = local::number(&self.job.fabric)?;
         let segment = number.register(crate::segment::whole_words(elements))?;
@@ -107,10 +111,10 @@ impl Pgas {
         Ok(GlobalPtr::new(self.job.me, number, flags, 0))
     }
 
-    /// Ends a registration; the first `count` elements as they are now. Others must not use it any more, and
-    /// notice when they do. Not collective, but it waits, for half of the fabric's deadline at most, until the units
-    /// that have used it by the pointer let go of it. They do when they call a collective, a flush or
-    /// [`Pgas::progress`].
+    /// Ends a registration; the first `count` elements as they are now. Others must not use it any
+    /// more, and notice when they do. Not collective, but it waits, for half of the fabric's
+    /// deadline at most, until the units that have used it by the pointer let go of it. They do
+    /// when they call a collective, a flush or [`Pgas::progress`].
     ///
     /// # Errors
     /// [`Error::OutOfRange`] for more elements than were registered, [`Error::BadPointer`],
@@ -158,8 +162,8 @@ impl Pgas {
         }
     }
 
-    /// What the checking mode found so far: the conflicts whose later access was this unit's. Empty where
-    /// it is switched off.
+    /// What the checking mode found so far: the conflicts whose later access was this unit's. Empty
+    /// where it is switched off.
     pub fn conflicts(&self) -> Vec<crate::Conflict> {
         self.job
             .check
@@ -194,8 +198,8 @@ impl Pgas {
         self.job.watch(from, into.len(), AccessKind::Get)
     }
 
-    /// As [`Pgas::put`], without waiting: `from` is copied before it returns (locally complete); the handle
-    /// ends when the bytes are there.
+    /// As [`Pgas::put`], without waiting: `from` is copied before it returns (locally complete);
+    /// the handle ends when the bytes are there.
     #[inline]
     #[track_caller]
     pub fn put_nb<T: Elem>(&self, to: GlobalPtr<T>, from: &[T]) -> Result<Handle<u64>> {
@@ -216,7 +220,8 @@ impl Pgas {
     /// Waits until every implicit operation to a unit is complete there.
     ///
     /// # Errors
-    /// The failure of an operation that this thread started. The deadline: what has not ended by then is given up.
+    /// The failure of an operation that this thread started. The deadline: what has not ended by
+    /// then is given up.
     pub fn flush(&self, unit: Unit) -> Result<()> {
         self.job.flush(Some(unit))
     }
@@ -226,16 +231,16 @@ impl Pgas {
         self.job.flush(None)
     }
 
-    /// Waits until the sources of all implicit operations may be used again. They are copied when an
-    /// operation starts, so there is nothing to wait for: it only makes progress.
+    /// Waits until the sources of all implicit operations may be used again. They are copied when
+    /// an operation starts, so there is nothing to wait for: it only makes progress.
     pub fn flush_local(&self) {
         self.job.fabric.progress();
         self.job.let_go();
         self.job.unfinished.step(&self.job.fabric);
     }
 
-    /// Makes progress for others: where units share no memory, whoever computes for long calls this now
-    /// and then.
+    /// Makes progress for others: where units share no memory, whoever computes for long calls this
+    /// now and then.
     pub fn progress(&self) {
         self.job.fabric.progress();
         self.job.step();

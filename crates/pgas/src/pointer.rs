@@ -4,8 +4,9 @@
 //!   bits 127..96   95..80    79..64   63..0
 //!        unit      segment   flags    offset in bytes
 //! ```
-//! The layout of the DART paper (Zhou et al., PGAS 2014, section III). The flags hold how the memory was
-//! had and eight bits of its generation, so that a pointer to freed memory is recognised.
+//! The layout of the DART paper (Zhou et al., PGAS 2014, section III). The flags hold how the
+//! memory was had and eight bits of its generation, so that a pointer to freed memory is
+//! recognised.
 
 use crate::Unit;
 use std::marker::PhantomData;
@@ -25,8 +26,8 @@ pub enum Origin {
 const ORIGIN: u16 = 0x3;
 const GENERATION_SHIFT: u32 = 8;
 
-/// Names an element of type `T` somewhere in the job. A value: it can be copied, compared, sent and kept;
-/// it gives no access by itself. Comparison is by unit, segment, flags, offset.
+/// Names an element of type `T` somewhere in the job. A value: it can be copied, compared, sent and
+/// kept; it gives no access by itself. Comparison is by unit, segment, flags, offset.
 #[derive(Debug)]
 #[repr(transparent)]
 pub struct GlobalPtr<T> {
@@ -97,8 +98,8 @@ impl<T> GlobalPtr<T> {
         self.bits as u64
     }
 
-    /// The element `count` further on (or back). The sum is not checked against the segment here, every
-    /// access does that.
+    /// The element `count` further on (or back). The sum is not checked against the segment here,
+    /// every access does that.
     #[must_use]
     pub const fn add(self, count: i64) -> GlobalPtr<T> {
         let bytes = count.wrapping_mul(size_of::<T>() as i64);
@@ -156,8 +157,8 @@ impl Flags {
     }
 }
 
-/// The layout of today's DART headers: `unit:24 flags:8 | segment:16 team:16 | offset:64`, where the unit
-/// is a rank of the team.
+/// The layout of today's DART headers: `unit:24 flags:8 | segment:16 team:16 | offset:64`, where
+/// the unit is a rank of the team.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct DartPtr {
     /// Rank in the team, 24 bits; -1 of the null pointer is `0xff_ffff`.
@@ -206,9 +207,9 @@ impl DartPtr {
 }
 
 impl<T> GlobalPtr<T> {
-    /// The DART form, of a team that the C side knows as `team` and in which the unit has the rank `rank`.
-    /// Lossless together with [`GlobalPtr::from_dart`]: the generation (the high flags) is the segment's
-    /// and comes back with `generation`. `None` if rank or segment do not fit.
+    /// The DART form, of a team that the C side knows as `team` and in which the unit has the rank
+    /// `rank`. Lossless together with [`GlobalPtr::from_dart`]: the generation (the high flags) is
+    /// the segment's and comes back with `generation`. `None` if rank or segment do not fit.
     pub fn to_dart(self, team: i16, rank: u32) -> Option<DartPtr> {
         if self.is_null() {
             return Some(DartPtr::NULL);
@@ -225,7 +226,8 @@ impl<T> GlobalPtr<T> {
         .filter(|_| fits)
     }
 
-    /// The native form of a DART pointer whose rank is the unit `unit`, in a segment of this generation.
+    /// The native form of a DART pointer whose rank is the unit `unit`, in a segment of this
+    /// generation.
     pub fn from_dart(dart: DartPtr, unit: Unit, generation: u8) -> GlobalPtr<T> {
         if dart == DartPtr::NULL {
             return GlobalPtr::NULL;

@@ -1,4 +1,5 @@
-//! For tests: an owner of words whose answers are others than they should be, and a unit whose operation is late.
+//! For tests: an owner of words whose answers are others than they should be, and a unit whose
+//! operation is late.
 
 use samite_fabric::testing::{RawFrame, Tamper, tamper};
 use samite_fabric::transport::Class;
@@ -21,7 +22,8 @@ pub(crate) fn simulate_checked(units: u32, body: impl Fn(&Fabric, &[PeerId]) -> 
 /// Lies are told up to this one. Whoever asks for so many has no deadline.
 pub(crate) const LIES: u64 = 20_000;
 
-/// How many lies were told; the tests switch them on. Units of a simulated network are threads, one of which runs at a time.
+/// How many lies were told; the tests switch them on. Units of a simulated network are threads, one
+/// of which runs at a time.
 #[derive(Clone, Debug)]
 pub(crate) struct Lies(Arc<AtomicU64>);
 
@@ -41,7 +43,8 @@ impl Lies {
         self.0.swap(u64::MAX, Relaxed) >= LIES
     }
 
-    /// `fabric` answers every atomic by `lie`, which gets how many answers there were before, and the right word.
+    /// `fabric` answers every atomic by `lie`, which gets how many answers there were before, and
+    /// the right word.
     pub(crate) fn tell(&self, fabric: &Fabric, lie: impl FnMut(u64, u64) -> u64 + Send + 'static) {
         let lies = self.clone();
         tamper(fabric, Box::new(Lying { lies, lie }));
@@ -77,7 +80,8 @@ impl<F: FnMut(u64, u64) -> u64 + Send> Tamper for Lying<F> {
     }
 }
 
-/// What the checking mode asks behind the next compare-exchange of `fabric`, or before it gives back what that took, is lost.
+/// What the checking mode asks behind the next compare-exchange of `fabric`, or before it gives
+/// back what that took, is lost.
 pub(crate) struct Losing {
     /// 0: nothing; 1: what an element has seen; 2: whether it may be updated.
     pub(crate) what: Arc<AtomicU64>,
@@ -106,8 +110,8 @@ impl Tamper for Losing {
     }
 }
 
-/// A compare-exchange of `fabric` leaves only before the next frame, when its caller has given up: the first one after `armed` is
-/// set.
+/// A compare-exchange of `fabric` leaves only before the next frame, when its caller has given up:
+/// the first one after `armed` is set.
 pub(crate) fn delay_an_exchange(fabric: &Fabric, armed: &Arc<AtomicU64>) {
     delay(fabric, armed, COMPARE_EXCHANGE);
 }
@@ -172,8 +176,8 @@ pub(crate) mod starving {
 /// Puts that take as much credit, and are kept back, leave that of one frame.
 pub(crate) const ALMOST_ALL: u64 = 255;
 
-/// `fabric` has no credit for the second frame of a put. What was kept back before leaves with the first frame to somebody
-/// else, once it [starves](starving::STARVES).
+/// `fabric` has no credit for the second frame of a put. What was kept back before leaves with the
+/// first frame to somebody else, once it [starves](starving::STARVES).
 pub(crate) fn starve(fabric: &Fabric, state: &Arc<AtomicU64>) {
     let (state, kept) = (state.clone(), Vec::new());
     tamper(fabric, Box::new(Starving { state, kept }));

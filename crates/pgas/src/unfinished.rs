@@ -1,9 +1,10 @@
-//! What a call has left in the middle when it ended at its deadline, and others depend on: this unit brings it to its end
-//! in what it does later. That is a collective, a wait for a signal or for the holder of a lock, one for an answer of the
-//! home of a lock, the taking of a slot of a map and a wait for a busy one, `progress`, a flush, and the beginning of a put
-//! or a get of consecutive elements, or of an update that is one message ([`crate::Update`] says which are), by rank, of
-//! memory that is not mapped here. It is none of the waits of the fabric (a receive, a handle), no access by a pointer, and
-//! no `load`.
+//! What a call has left in the middle when it ended at its deadline, and others depend on: this
+//! unit brings it to its end in what it does later. That is a collective, a wait for a signal or
+//! for the holder of a lock, one for an answer of the home of a lock, the taking of a slot of a map
+//! and a wait for a busy one, `progress`, a flush, and the beginning of a put or a get of
+//! consecutive elements, or of an update that is one message ([`crate::Update`] says which are), by
+//! rank, of memory that is not mapped here. It is none of the waits of the fabric (a receive, a
+//! handle), no access by a pointer, and no `load`.
 
 use parking_lot::Mutex;
 use samite_fabric::Fabric;
@@ -14,8 +15,8 @@ use std::time::Duration;
 
 /// Something left in the middle.
 pub(crate) trait Finish: Debug + Send {
-    /// Goes on as far as that takes no waiting: the deadline of this thread is zero meanwhile. Returns whether nothing is left
-    /// to do.
+    /// Goes on as far as that takes no waiting: the deadline of this thread is zero meanwhile.
+    /// Returns whether nothing is left to do.
     fn go_on(&mut self) -> bool;
 }
 
@@ -39,7 +40,8 @@ impl Unfinished {
         let mut all = self.left.lock();
         if !all.is_over {
             all.left.push(Box::new(left));
-            // ORDERING: Relaxed, as all of it: a thread that misses it looks again after its next turn.
+            // ORDERING: Relaxed, as all of it: a thread that misses it looks again after its next
+            // turn.
             self.count.fetch_add(1, Ordering::Relaxed);
         }
     }
@@ -66,8 +68,8 @@ impl Unfinished {
         });
     }
 
-    /// Goes on with all of it until nothing is left, or the deadline is over: a panic leaves global memory, and nobody
-    /// comes back for it.
+    /// Goes on with all of it until nothing is left, or the deadline is over: a panic leaves global
+    /// memory, and nobody comes back for it.
     pub(crate) fn finish(&self, fabric: &Fabric) {
         let is_done = || {
             self.step(fabric);
@@ -121,8 +123,8 @@ impl Drop for Turn<'_> {
     }
 }
 
-/// What a destructor does while its thread unwinds: if a handler that runs meanwhile panics, too, that panic ends here.
-/// Outside of the destructor it would end the process.
+/// What a destructor does while its thread unwinds: if a handler that runs meanwhile panics, too,
+/// that panic ends here. Outside of the destructor it would end the process.
 #[cold]
 pub(crate) fn while_unwinding(what: impl FnOnce()) {
     if catch_unwind(AssertUnwindSafe(what)).is_err() {

@@ -17,7 +17,8 @@ impl std::fmt::Display for Unit {
     }
 }
 
-/// What may lie in global memory: plain data without padding, of which every bit pattern is a value.
+/// What may lie in global memory: plain data without padding, of which every bit pattern is a
+/// value.
 ///
 /// Whatever another unit writes is then a value, perhaps an unexpected one, and never undefined
 /// behaviour. Derive [`bytemuck::Pod`] and [`bytemuck::Zeroable`] for structures of one's own.

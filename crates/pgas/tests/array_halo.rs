@@ -181,7 +181,8 @@ everywhere!(beside_a_tiled_dimension, 4, |fabric, _| {
     let mut array = Array::<u64, 2>::new(pgas.world(), pattern.with_halo(halo)?)?;
     array.fill_with(|index| value(1, index))?;
     array.exchange_halo()?;
-    // The ghost cells of the upper half are the first row of the lower one, and the reverse: as tiles.
+    // The ghost cells of the upper half are the first row of the lower one, and the reverse: as
+    // tiles.
     let mut memory = vec![0; array.stored_len() as usize];
     array.read_local(0, &mut memory)?;
     let (upper, part) = (pgas.me().0 < 2, u64::from(pgas.me().0 % 2));

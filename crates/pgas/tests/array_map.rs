@@ -262,16 +262,17 @@ fn a_holder_that_dies_ends_in_a_timeout() {
         );
         Ok(())
     };
-    units(2).conduct(name, body, |cast| {
-        cast.wait_point(Who::Unit(0), "holds");
-        cast.wait_point(Who::Unit(1), "waits");
-        cast.kill(Who::Unit(0));
-        cast.wait_gone(Who::Unit(0));
-        cast.release(Who::Unit(1));
+    units(2).orchestrate(name, body, |cluster| {
+        cluster.wait_point(Who::Unit(0), "holds");
+        cluster.wait_point(Who::Unit(1), "waits");
+        cluster.kill(Who::Unit(0));
+        cluster.wait_gone(Who::Unit(0));
+        cluster.release(Who::Unit(1));
     });
 }
 
-/// An owner that is away while an entry is put: the caller has an error, and nobody finds the slot busy afterwards.
+/// An owner that is away while an entry is put: the caller has an error, and nobody finds the slot
+/// busy afterwards.
 #[test]
 fn a_put_that_is_late_leaves_no_slot_busy() {
     let name = "a_put_that_is_late_leaves_no_slot_busy";
@@ -351,16 +352,18 @@ fn a_put_that_is_late_leaves_no_slot_busy() {
         assert_eq!(map.total_len()?, 1);
         Ok(map.free()?)
     };
-    units(2).mask(MESSAGES_ONLY).conduct(name, body, |cast| {
-        for _ in 0..4 {
-            cast.wait_point(Who::Unit(0), "holds");
-            cast.wait_point(Who::Unit(1), "away");
-            cast.release(Who::Unit(0));
-            cast.wait_point(Who::Unit(0), "late");
-            cast.release(Who::Unit(1));
-            cast.release(Who::Unit(0));
-        }
-    });
+    units(2)
+        .mask(MESSAGES_ONLY)
+        .orchestrate(name, body, |cluster| {
+            for _ in 0..4 {
+                cluster.wait_point(Who::Unit(0), "holds");
+                cluster.wait_point(Who::Unit(1), "away");
+                cluster.release(Who::Unit(0));
+                cluster.wait_point(Who::Unit(0), "late");
+                cluster.release(Who::Unit(1));
+                cluster.release(Who::Unit(0));
+            }
+        });
 }
 
 everywhere!(keys_and_values_of_any_size, 2, |fabric, _| {

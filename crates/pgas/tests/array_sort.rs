@@ -93,7 +93,8 @@ everywhere!(floats_by_their_total_order, 2, |fabric, _| {
     Ok(array.free()?)
 });
 
-// Comparisons that are none: whatever comes out, it is no panic, it ends, and all units are told the same.
+// Comparisons that are none: whatever comes out, it is no panic, it ends, and all units are told
+// the same.
 everywhere!(what_is_no_order, 3, |fabric, _| {
     let pgas = &Pgas::new(fabric)?;
     let me = u64::from(pgas.me().0);

@@ -1,5 +1,5 @@
-//! The checking mode: programs with a race are reported, with both sides; programs without one are not (more
-//! of those in `litmus`).
+//! The checking mode: programs with a race are reported, with both sides; programs without one are
+//! not (more of those in `litmus`).
 
 use samite_fabric::transport::sim::Scenario;
 use samite_fabric::{Fabric, PeerId};

@@ -1,4 +1,5 @@
-//! One job, many threads: each of them puts, gets, updates, sends, waits, locks and calls collectives of a team of its own.
+//! One job, many threads: each of them puts, gets, updates, sends, waits, locks and calls
+//! collectives of a team of its own.
 
 use rayon::prelude::*;
 use samite_fabric::{Fabric, Match, PeerId};
@@ -8,7 +9,7 @@ use samite_pgas::{
     Pgas, ReadOnly, Segment, Signal, SignalOp, Sum, Team, Unit, Unturned, Update, Updates, Wanted,
 };
 use samite_testkit::{
-    Cast, Failed, MESSAGES_ONLY, Outcome, TWO_NODES, Who, check, full_name, pause, point, same,
+    Cluster, Failed, MESSAGES_ONLY, Outcome, TWO_NODES, Who, check, full_name, pause, point, same,
     units,
 };
 use std::sync::Mutex;
@@ -99,7 +100,8 @@ fn a_pool_shares_a_segment_by_messages() {
         .run(&name, |fabric, members| pool(fabric, members, 300));
 }
 
-/// Each thread of one unit talks to the thread with its number of the other, in all ways that there are.
+/// Each thread of one unit talks to the thread with its number of the other, in all ways that there
+/// are.
 fn threads_talk(fabric: &Fabric, members: &[PeerId]) -> Outcome {
     let pgas = Pgas::new(fabric)?;
     let world = pgas.world();
@@ -136,7 +138,8 @@ fn threads_talk(fabric: &Fabric, members: &[PeerId]) -> Outcome {
                 "a signal came before its data"
             );
 
-            // The threads with this number have a lock, and all threads of a unit have one together.
+            // The threads with this number have a lock, and all threads of a unit have one
+            // together.
             *value.acquire()? += 1;
             {
                 let lock = of_all.lock().unwrap_or_else(|poison| poison.into_inner());
@@ -180,7 +183,8 @@ fn eight_threads_talk_by_messages() {
     units(2).mask(MESSAGES_ONLY).run(&name, threads_talk);
 }
 
-/// A flush of a unit that makes no progress does not keep another thread from flushing another unit.
+/// A flush of a unit that makes no progress does not keep another thread from flushing another
+/// unit.
 #[test]
 fn flushes_of_two_threads_do_not_wait_for_each_other() {
     let name = "flushes_of_two_threads_do_not_wait_for_each_other";
@@ -218,18 +222,18 @@ fn flushes_of_two_threads_do_not_wait_for_each_other() {
         Ok(world.barrier()?)
     };
     let units = units(3).mask(MESSAGES_ONLY);
-    units.conduct(name, body, |cast| {
-        stand_still(cast, Who::Unit(0), "flushed")
+    units.orchestrate(name, body, |cluster| {
+        stand_still(cluster, Who::Unit(0), "flushed")
     });
 }
 
 /// Unit 1 stands still from before the beginning of unit 0 until somebody has come to a point.
-fn stand_still(cast: &mut Cast, who: Who, until: &str) {
-    cast.wait_point(Who::Unit(1), "stands still");
-    cast.wait_point(Who::Unit(0), "begins");
-    cast.release(Who::Unit(0));
-    cast.wait_point(who, until);
-    cast.release(Who::Unit(1));
+fn stand_still(cluster: &mut Cluster, who: Who, until: &str) {
+    cluster.wait_point(Who::Unit(1), "stands still");
+    cluster.wait_point(Who::Unit(0), "begins");
+    cluster.release(Who::Unit(0));
+    cluster.wait_point(who, until);
+    cluster.release(Who::Unit(1));
 }
 
 /// A signal to a unit waits for what was put to that unit, and not for what goes to another one.
@@ -259,12 +263,13 @@ fn a_signal_waits_for_its_unit_alone() {
     };
     // Units 0 and 2 share memory.
     let units = units(3).mask(TWO_NODES);
-    units.conduct(name, body, |cast| {
-        stand_still(cast, Who::Unit(2), "signalled")
+    units.orchestrate(name, body, |cluster| {
+        stand_still(cluster, Who::Unit(2), "signalled")
     });
 }
 
-/// Of two threads that call a collective of a team at the same time one is told so, and nobody else notices.
+/// Of two threads that call a collective of a team at the same time one is told so, and nobody else
+/// notices.
 #[test]
 fn a_team_has_one_caller() {
     let name = full_name(module_path!(), "a_team_has_one_caller");
@@ -329,7 +334,8 @@ fn a_guard_goes_to_another_thread() {
     });
 }
 
-/// A thread that sleeps does not keep memory that a pointer has led it to: another one lets go of it.
+/// A thread that sleeps does not keep memory that a pointer has led it to: another one lets go of
+/// it.
 #[test]
 fn threads_let_go_for_each_other() {
     let name = full_name(module_path!(), "threads_let_go_for_each_other");

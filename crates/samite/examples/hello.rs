@@ -1,5 +1,6 @@
-//! The first program: every unit finds the others, says so, and ends. None waits for another one to do the same.
-//! `cargo build --release -p samite --example hello` and `samite run -n 3 target/release/examples/hello`.
+//! The first program: every unit finds the others, says so, and ends. None waits for another one to
+//! do the same. `cargo build --release -p samite --example hello` and
+//! `samite run -n 3 target/release/examples/hello`.
 
 /// Finds the other units, and says who it is.
 pub fn main() -> samite::Result<()> {

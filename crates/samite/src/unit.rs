@@ -79,7 +79,8 @@ pub fn fabric_config(config: &Settings) -> Config {
     }
 }
 
-/// Whom the kernel lets copy from this process, as its settings say. A process that was started by hand has no launcher.
+/// Whom the kernel lets copy from this process, as its settings say. A process that was started by
+/// hand has no launcher.
 fn ptracer(name: PtracerName) -> Ptracer {
     let launcher = || env::var(variable::LAUNCHER).ok()?.parse().ok();
     match name {

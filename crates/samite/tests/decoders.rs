@@ -1,4 +1,5 @@
-//! Settings of any content, from every layer: an error that names its place, or settings; never a panic.
+//! Settings of any content, from every layer: an error that names its place, or settings; never a
+//! panic.
 //!
 //! `SAMITE_FUZZ_SEED=N` repeats a seed; `SAMITE_FUZZ_MINUTES=N` runs others for so long.
 

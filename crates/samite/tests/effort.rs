@@ -1,5 +1,5 @@
-//! What staging costs who uses it: the lines of the two example programs, counted as the study's Table III counts, and the
-//! programs themselves, which run.
+//! What staging costs who uses it: the lines of the two example programs, counted as the study's
+//! Table III counts, and the programs themselves, which run.
 
 #[allow(dead_code, reason = "its `main` is for when it is a program")]
 #[path = "../examples/stage_reader.rs"]
@@ -10,10 +10,10 @@ mod stage_writer;
 
 use samite::stage::service::{Room, Staging};
 use samite::{Fabric, Identity};
-use samite_testkit::{Failed, Outcome, Unit, Visitors, units};
+use samite_testkit::{Failed, Outcome, Tracker, Unit, units};
 
-/// Lines that do something for staging: in the bodies of functions, neither the program's own nor what every function ends
-/// with.
+/// Lines that do something for staging: in the bodies of functions, neither the program's own nor
+/// what every function ends with.
 fn effort(program: &str) -> usize {
     let code = program.lines().map(str::trim);
     let mut inside = code.skip_while(|line| !line.starts_with("fn main"));
@@ -62,12 +62,12 @@ fn the_programs_run() {
         0 => {
             let fabric =
                 Fabric::join(&unit.domain, samite::agent::identity(), unit.config.clone())?;
-            let mut visitors = Visitors::expect(2);
+            let mut tracker = Tracker::expect(2);
             let mut service = Staging::new(&fabric, Room::of_memory(64 << 20));
-            Ok(service.run(|fabric| visitors.remain(fabric))?)
+            Ok(service.run(|fabric| tracker.remain(fabric))?)
         }
         1 => stage_writer::write(&as_program(unit, "writer")?).map_err(said),
         _ => stage_reader::read(&as_program(unit, "reader")?).map_err(said),
     };
-    units(3).conduct_bare("the_programs_run", part, |_| ());
+    units(3).orchestrate_bare("the_programs_run", part, |_| ());
 }

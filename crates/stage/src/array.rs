@@ -5,7 +5,8 @@ use crate::{Region, Result};
 use ndarray::{ArrayViewD, Axis, Slice};
 use std::ops::{Range, RangeFull};
 
-/// Numbers per dimension, the slowest first: `[ny, nx]`, of `u64` or `usize`; or `[0, 0]`, of numbers as they are written.
+/// Numbers per dimension, the slowest first: `[ny, nx]`, of `u64` or `usize`; or `[0, 0]`, of
+/// numbers as they are written.
 pub trait Shape {
     /// The numbers.
     fn dims(&self) -> Dims;
@@ -23,7 +24,8 @@ impl<const N: usize> Shape for [usize; N] {
     }
 }
 
-/// What numbers are that are written without a type. One below 0 is as far outside of any array as a number can be.
+/// What numbers are that are written without a type. One below 0 is as far outside of any array as
+/// a number can be.
 impl<const N: usize> Shape for [i32; N] {
     fn dims(&self) -> Dims {
         self.iter().map(|extent| number(*extent)).collect()

@@ -1,5 +1,5 @@
-//! Which variables a step has, and which blocks: boxes, and an index of them. Built once, and used for as many steps as have that
-//! layout.
+//! Which variables a step has, and which blocks: boxes, and an index of them. Built once, and used
+//! for as many steps as have that layout.
 
 use crate::index::Index;
 use crate::protocol::{
@@ -62,7 +62,8 @@ impl Counts {
         Counts(layouts.iter().map(count).collect())
     }
 
-    /// Whether the parts of a step are as many as the ranks, with a buffer and a place for each block.
+    /// Whether the parts of a step are as many as the ranks, with a buffer and a place for each
+    /// block.
     ///
     /// # Errors
     /// They are not: reading would look where nothing is.
@@ -137,7 +138,8 @@ impl Contents {
 }
 
 impl Contents {
-    /// Whether something of a box was written, or its variable has not got it, which the reader is to see.
+    /// Whether something of a box was written, or its variable has not got it, which the reader is
+    /// to see.
     pub(crate) fn touches(&self, only: &Interest) -> bool {
         let mut variables = self.variables.iter();
         let variable = variables.find(|variable| variable.info.name == only.variable);

@@ -2,7 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
-/// Type of the elements of a variable. On the wire and in files it is its number, which never changes.
+/// Type of the elements of a variable. On the wire and in files it is its number, which never
+/// changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[repr(u8)]
 #[allow(missing_docs, reason = "each is the Rust type of the same name")]
@@ -100,7 +101,8 @@ macro_rules! element {
 
 element!(i8 => I8, i16 => I16, i32 => I32, i64 => I64, u8 => U8, u16 => U16, u32 => U32, u64 => U64, f32 => F32, f64 => F64);
 
-/// Does something with the Rust type of a [`Dtype`]: `for_dtype!(dtype, T => step.get::<T, IxDyn>("u", ..))`.
+/// Does something with the Rust type of a [`Dtype`]:
+/// `for_dtype!(dtype, T => step.get::<T, IxDyn>("u", ..))`.
 #[macro_export]
 macro_rules! for_dtype {
     ($dtype:expr, $T:ident => $do:expr) => {

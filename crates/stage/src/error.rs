@@ -8,7 +8,7 @@ use crate::{Dtype, Region, SpaceError};
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// What the steward answered.
+    /// What the coordinator answered.
     #[error(transparent)]
     Fault(#[from] Fault),
     /// The fabric below: a lost peer, a deadline.
@@ -22,9 +22,9 @@ pub enum Error {
     Space(#[from] SpaceError),
     /// No process of the domain coordinates streams.
     #[error(
-        "no steward of streams is in this domain: start its agent (`samite agent`), or the program with `samite run`"
+        "no coordinator of streams is in this domain: start its agent (`samite agent`), or the program with `samite run`"
     )]
-    NoSteward,
+    NoCoordinator,
     /// A second stage in a process that is a domain of its own.
     #[error(
         "this process has a stage in its own domain, and a stream of it or the stage itself is still there: open all streams with that one"
@@ -88,11 +88,11 @@ pub enum Error {
         bytes: u64,
     },
     /// The answer was not one to the question.
-    #[error("the steward of the streams answered something that was not asked: {0}")]
+    #[error("the coordinator of the streams answered something that was not asked: {0}")]
     Nonsense(String),
-    /// A keeper did not do what it was asked.
-    #[error("a keeper of blocks did not serve its buffer: {0}")]
-    Keeper(String),
+    /// A block store did not do what it was asked.
+    #[error("a block store did not serve its buffer: {0}")]
+    BlockStore(String),
     /// An array that is not as large as its box.
     #[error(
         "an array of shape {array:?} for a block of {variable} whose shape is {block:?}: give both the same"
@@ -174,8 +174,8 @@ pub enum Error {
 }
 
 samite_mem::error_codes!(Error, "stage", {
-    NoSteward = 300, SecondStage = 301, NoServers = 302, NoNews = 303, File = 304, OtherRun = 305,
-    RankBehind = 306, NoMemory = 307, Nonsense = 308, Keeper = 309, ArrayShape = 310,
+    NoCoordinator = 300, SecondStage = 301, NoServers = 302, NoNews = 303, File = 304, OtherRun = 305,
+    RankBehind = 306, NoMemory = 307, Nonsense = 308, BlockStore = 309, ArrayShape = 310,
     TwoKinds = 311, NoVariable = 312, Clash = 313, OutsideArray = 314, Spoiled = 315, Hole = 316,
 }, inner: Fault, Fabric, Graph, Space);
 

@@ -1,16 +1,17 @@
 //! What a step holds: where the bytes of its blocks lie, and how a box of them comes here.
 //!
-//! [`Buffers`] are the buffers of one step, reached. Bytes that are mapped are copied at once; the others are asked for of
-//! all keepers at the same time, beginning with another one at every reader rank, and are copied as they come: in pieces, few
-//! of which are on their way, so that neither the keeper nor the reader has more of a block than these in its own memory.
+//! [`Buffers`] are the buffers of one step, reached. Bytes that are mapped are copied at once; the
+//! others are asked for of all block stores at the same time, beginning with another one at every
+//! reader rank, and are copied as they come: in pieces, few of which are on their way, so that
+//! neither the block store nor the reader has more of a block than these in its own memory.
 //!
-//! A copy of a buffer whose keeper is lost meanwhile is replaced by another copy of it, where there is one; else the error is
-//! [`Fault::Damaged`].
+//! A copy of a buffer whose block store is lost meanwhile is replaced by another copy of it, where
+//! there is one; else the error is [`Fault::Damaged`].
 
+use crate::client::Client;
 use crate::contents::{BlockAt, Indexed};
-use crate::desk::Desk;
 use crate::protocol::{BufferAt, Fault, Peer, Places, Slot, Step, StepRecord};
-use crate::service::{KeeperAsk, LOAD, segment_key};
+use crate::service::{BlockStoreRequest, LOAD, segment_key};
 use crate::space::{Strided, copy_box};
 use crate::{Error, Region, Result};
 use samite_fabric::{Handle, Remote, wait_all};
@@ -28,9 +29,9 @@ const IN_FLIGHT: u64 = 2 << 20;
 
 /// The buffers of a step, by writer rank and slot.
 pub(crate) struct Buffers {
-    desk: Arc<Desk>,
+    client: Arc<Client>,
     step: Step,
-    /// Where requests begin: another keeper at every reader rank.
+    /// Where requests begin: another block store at every reader rank.
     turn: u32,
     buffers: Vec<Vec<Buffer>>,
     places: Vec<Places>,
@@ -69,9 +70,9 @@ impl Buffers {
     ///
     /// # Errors
     /// A buffer of which no copy is left.
-    pub(crate) fn reach(desk: Arc<Desk>, record: StepRecord, turn: u32) -> Result<Buffers> {
+    pub(crate) fn reach(client: Arc<Client>, record: StepRecord, turn: u32) -> Result<Buffers> {
         let mut step = Buffers {
-            desk,
+            client,
             step: record.step,
             turn,
             buffers: Vec::with_capacity(record.parts.len()),
@@ -110,7 +111,7 @@ impl Buffers {
         if at.on_disk {
             return Ok(Reached::OnDisk);
         }
-        Ok(Reached::Near(self.desk.fabric.attach(segment_key(at))?))
+        Ok(Reached::Near(self.client.fabric.attach(segment_key(at))?))
     }
 
     /// The error of a buffer that nobody has any more.
@@ -119,7 +120,7 @@ impl Buffers {
             Some(error) if !error.is_loss() => error,
             _ => Error::Fault(Fault::Damaged {
                 step: self.step,
-                keepers: copies.iter().map(|at| at.keeper).collect(),
+                block_stores: copies.iter().map(|at| at.block_store).collect(),
             }),
         }
     }
@@ -223,14 +224,17 @@ impl Buffers {
             .try_for_each(|flight| self.land(flight, target))
     }
 
-    /// One part of each keeper after another, so that all of them are asked at the same time.
+    /// One part of each block store after another, so that all of them are asked at the same time.
     fn in_turn<'r>(&self, parts: Vec<(&'r BlockAt, Region)>) -> Vec<(&'r BlockAt, Region)> {
-        let mut keepers: BTreeMap<Option<Peer>, VecDeque<_>> = BTreeMap::new();
+        let mut block_stores: BTreeMap<Option<Peer>, VecDeque<_>> = BTreeMap::new();
         for (block, part) in parts {
-            let keeper = self.at(block).copies.first().map(|at| at.keeper);
-            keepers.entry(keeper).or_default().push_back((block, part));
+            let block_store = self.at(block).copies.first().map(|at| at.block_store);
+            block_stores
+                .entry(block_store)
+                .or_default()
+                .push_back((block, part));
         }
-        let mut queues: VecDeque<_> = keepers.into_values().collect();
+        let mut queues: VecDeque<_> = block_stores.into_values().collect();
         if !queues.is_empty() {
             let first = self.turn as usize % queues.len();
             queues.rotate_left(first);
@@ -310,8 +314,8 @@ impl Buffers {
         Err(self.lost(copies, Some(last)))
     }
 
-    /// The runs of a part of a block out of a copy that was spilled, one after another. What lies between those that are near
-    /// each other travels, too.
+    /// The runs of a part of a block out of a copy that was spilled, one after another. What lies
+    /// between those that are near each other travels, too.
     fn load(&self, at: &BufferAt, block: &BlockAt, part: &Region, element: u64) -> Result<Vec<u8>> {
         let (run, starts) = runs(&block.region, part, element)?;
         let mut together: Vec<u8> = Vec::with_capacity(starts.len() * run as usize);
@@ -335,12 +339,12 @@ impl Buffers {
     }
 
     fn load_some(&self, at: &BufferAt, offset: u64, len: u64) -> Result<Vec<u8>> {
-        let deadline = self.desk.fabric.deadline();
-        let ask = KeeperAsk::Load(at.buffer, offset, len);
-        let bytes = self.desk.ask_keeper(deadline, at.keeper, ask)?;
+        let deadline = self.client.fabric.deadline();
+        let ask = BlockStoreRequest::Load(at.buffer, offset, len);
+        let bytes = self.client.ask_block_store(deadline, at.block_store, ask)?;
         if bytes.len() as u64 != len {
             let there = bytes.len();
-            return Err(Error::Keeper(format!("{there} bytes for {len}")));
+            return Err(Error::BlockStore(format!("{there} bytes for {len}")));
         }
         Ok(bytes)
     }
@@ -367,8 +371,9 @@ impl Target<'_> {
     }
 }
 
-/// So many bytes from `next` on, which lies in one of the runs, are loaded at once: up to the end of the last run that begins within
-/// what one letter may have. What lies between runs that are far from each other stays where it is.
+/// So many bytes from `next` on, which lies in one of the runs, are loaded at once: up to the end
+/// of the last run that begins within what one message may have. What lies between runs that are
+/// far from each other stays where it is.
 fn window(starts: &[u64], run: u64, next: u64) -> u64 {
     let near = starts.partition_point(|start| *start < next.saturating_add(LOAD));
     let last = starts[..near].last().copied().unwrap_or(next);
@@ -403,7 +408,8 @@ fn pieces(part: Region, element: u64) -> Result<Vec<Region>> {
     Ok(pieces)
 }
 
-/// The contiguous runs of `part` in a dense block: length in bytes, and where each begins, in row-major order.
+/// The contiguous runs of `part` in a dense block: length in bytes, and where each begins, in
+/// row-major order.
 fn runs(block: &Region, part: &Region, element: u64) -> Result<(u64, Vec<u64>)> {
     let dims = block.dims();
     // Trailing dimensions that are whole, and the one before them, lie together.

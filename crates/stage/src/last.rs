@@ -4,15 +4,17 @@
 //!   step n      written, commit_and_keep -> readers take it          its blocks are `&[T]` here, too
 //!   step n + 1               step, alloc_with_last: computed from n into the memory of n + 1, commit -> n is let go
 //! ```
-//! A solver that needs its last state so has no field beside the steps, and nothing is copied. What is kept is what was
-//! allocated ([`StepWriter::alloc`](crate::StepWriter::alloc)); of what was put the program has its own array.
+//! A solver that needs its last state so has no field beside the steps, and nothing is copied. What
+//! is kept is what was allocated ([`StepWriter::alloc`](crate::StepWriter::alloc)); of what was put
+//! the program has its own array.
 //!
 //! | the writer's target | where the kept blocks lie |
 //! |---|---|
-//! | one keeper, mapped here | in the buffers of the step: the steward counts a hold, the gate a reader |
-//! | one keeper, by messages; staging servers; files | in the memory that they were allocated in, of this process: it is not given back at the commit |
+//! | one block store, mapped here | in the buffers of the step: the coordinator counts a hold, the gate a reader |
+//! | one block store, by messages; staging servers; files | in the memory that they were allocated in, of this process: it is not given back at the commit |
 //!
-//! The hold ends at the next commit. The views cannot outlive it: they borrow from the step that is being written.
+//! The hold ends at the next commit. The views cannot outlive it: they borrow from the step that is
+//! being written.
 
 use crate::array::{Selection, cut, lengths};
 use crate::protocol::{BufferAt, Step};
@@ -58,7 +60,7 @@ pub(crate) enum KeptSlot {
 }
 
 impl KeptStep {
-    /// Whether something of it lies in buffers, which the steward has to hold.
+    /// Whether something of it lies in buffers, which the coordinator has to hold.
     pub(crate) fn needs_hold(&self) -> bool {
         let mut slots = self.slots.iter();
         slots.any(|slot| matches!(slot, KeptSlot::Buffer(_)))
@@ -69,7 +71,7 @@ impl LastStep {
     /// Reaches the buffers, as readers do. After the step was committed by all ranks.
     ///
     /// # Errors
-    /// A lost keeper; a stream that has ended meanwhile, because another rank was lost.
+    /// A lost block store; a stream that has ended meanwhile, because another rank was lost.
     pub(crate) fn reach(fabric: &Fabric, kept: Arc<KeptStep>) -> Result<LastStep> {
         let reach = |slot: &KeptSlot| match slot {
             KeptSlot::Buffer(at) => Ok(Some(fabric.attach(segment_key(at))?)),
@@ -79,7 +81,7 @@ impl LastStep {
         Ok(LastStep { kept, buffers })
     }
 
-    /// Of a stream that no keeper has.
+    /// Of a stream that no block store has.
     pub(crate) fn of_own(kept: Arc<KeptStep>) -> LastStep {
         LastStep {
             kept,
@@ -92,10 +94,12 @@ impl LastStep {
         self.kept.number
     }
 
-    /// A box of a variable in place, without a copy: one that lies inside one block that this rank allocated. `None` for others.
+    /// A box of a variable in place, without a copy: one that lies inside one block that this rank
+    /// allocated. `None` for others.
     ///
     /// # Errors
-    /// A variable of which this rank allocated nothing, or a type that it has not; a box outside of the array.
+    /// A variable of which this rank allocated nothing, or a type that it has not; a box outside of
+    /// the array.
     pub fn view<T: Element>(
         &self,
         name: &str,

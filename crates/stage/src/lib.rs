@@ -1,29 +1,37 @@
 //! Staged variables: programs hand each other their data in memory, step by step.
 //!
-//! A *writer program* of M ranks puts blocks of global N-d arrays into numbered steps of a *stream*; any number of
-//! *reader programs* take the steps, each at its own speed, and read any box of any variable. The bytes lie in the
-//! memory of *keepers* (the agent of the node, or dedicated units), so a step that was committed outlives its writer.
+//! A *writer program* of M ranks puts blocks of global N-d arrays into numbered steps of a
+//! *stream*; any number of *reader programs* take the steps, each at its own speed, and read any
+//! box of any variable. The bytes lie in the memory of *block stores* (the agent of the node, or
+//! dedicated units), so a step that was committed outlives its writer.
 //!
 //! # Core objects
 //! * [`Region`]: a half-open N-d box of `u64`, row-major; [`space`] cuts, copies and checks boxes.
 //! * [`Dtype`] and [`Element`]: the numbers that an array may hold.
 //! * [`index`]: which blocks of a step touch a box, in at most 96 bytes per block.
-//! * [`placement`]: which keeper has which block; never follows the geometry of the array.
-//! * [`protocol`]: what is said between writers, readers, keepers and the steward, and the pure machines that
-//!   decide: [`protocol::Steward`], [`protocol::stream`], [`protocol::governor`], [`protocol::queue`].
+//! * [`placement`]: which block store has which block; never follows the geometry of the array.
+//! * [`protocol`]: what is said between writers, readers, block stores and the coordinator, and the
+//!   pure machines that decide: [`protocol::Coordinator`], [`protocol::stream`],
+//!   [`protocol::admission`], [`protocol::queue`].
 //!
 //! # Files
-//! `stage` (how a process begins) · `writer`, `put`, `slots`, `staged`, `last` (read in place while the next is written) · `reader`, `step`, `held`, `contents` · `watch` · `desk` (asks by [`samite_fabric::rpc`]) · `service/` (who answers) ·
-//! `method/` (where blocks go) · `file/` · `array` · `element` · `process` (which life of one) · `space/{region, copy, grid, cover}` · `index/{grid, tree}` · `placement/{mod, figures}` ·
-//! `protocol/{message, layout, fault, figures, queue, governor, watch, opening, steward, stream/*}`
+//! `stage` (how a process begins) · `writer`, `put`, `slots`, `staged`, `last` (read in place while
+//! the next is written) · `reader`, `step`, `held`, `contents` · `watch` · `client` (asks by
+//! [`samite_fabric::rpc`]) · `service/` (who answers) · `method/` (where blocks go) · `file/` ·
+//! `array` · `element` · `process` (which life of one) · `space/{region, copy, grid, cover}` ·
+//! `index/{grid, tree}` · `placement/{mod, figures}` ·
+//! `protocol/{message, layout, fault, figures, queue, admission, watch, opening, coordinator, stream/*}`
 //!
 //! # Rules
-//! * Nothing in `protocol` does IO or knows the time: what happened, and when, comes in as an event, what to do goes
-//!   out as actions. The same code runs in the seeded simulator (`tests/simulated`) and in production.
+//! * Nothing in `protocol` does IO or knows the time: what happened, and when, comes in as an
+//!   event, what to do goes out as actions. The same code runs in the seeded simulator
+//!   (`tests/simulated`) and in production.
 //! * Sizes are `u64`, and every product of sizes is checked.
-//! * Everything may be used from any thread. A stage is shared; a stream is written or read through `&mut`, by one thread at a
-//!   time, and moves with its owner. No lock is held while a process waits, but for the service of a domain of one process.
-//! * What comes from another process is checked before it is used; nonsense is a typed error, never a panic.
+//! * Everything may be used from any thread. A stage is shared; a stream is written or read through
+//!   `&mut`, by one thread at a time, and moves with its owner. No lock is held while a process
+//!   waits, but for the service of a domain of one process.
+//! * What comes from another process is checked before it is used; nonsense is a typed error, never
+//!   a panic.
 
 #![forbid(unsafe_code)]
 #![allow(
@@ -32,9 +40,9 @@
 )]
 
 mod array;
+mod client;
 mod clock;
 mod contents;
-mod desk;
 mod element;
 mod error;
 pub mod file;

@@ -1,5 +1,5 @@
-//! What tells a process from every other one that this machine has had or will have: its number comes again, but not since the
-//! same boot and with the same beginning.
+//! What tells a process from every other one that this machine has had or will have: its number
+//! comes again, but not since the same boot and with the same beginning.
 
 /// What the system says of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

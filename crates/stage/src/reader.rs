@@ -1,9 +1,10 @@
-//! Takes steps of a stream, in order or by number; with the method `graph` the tokens of its edge first.
+//! Takes steps of a stream, in order or by number; with the method `graph` the tokens of its edge
+//! first.
 //!
 //! A step is held until its [`StepReader`] is dropped; until then its blocks stay where they are.
 
+use crate::client::Client;
 use crate::contents::{Contents, Counts};
-use crate::desk::Desk;
 use crate::held::Buffers;
 use crate::method::graph::{Link, Passed};
 use crate::method::{FileReading, StoredBytes};
@@ -17,8 +18,8 @@ use samite_fabric::rpc::Call;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// One rank of a program that reads a stream. Iterating gives its steps, and ends with the stream; where the stream has failed the
-/// last item is an error. Closed when dropped.
+/// One rank of a program that reads a stream. Iterating gives its steps, and ends with the stream;
+/// where the stream has failed the last item is an error. Closed when dropped.
 pub struct Reader {
     stream: String,
     source: Source,
@@ -37,17 +38,17 @@ pub struct Reader {
 enum Source {
     Opened(Opened),
     /// A stream that is not there yet, and of which there are tokens until it is.
-    Later(Arc<Desk>, Options, Option<Duration>),
+    Later(Arc<Client>, Options, Option<Duration>),
 }
 
 enum Opened {
-    Keepers(Kept),
+    BlockStores(Kept),
     Files(FileReading),
 }
 
-/// A stream whose steps keepers have.
+/// A stream whose steps block stores have.
 struct Kept {
-    desk: Arc<Desk>,
+    client: Arc<Client>,
     id: ReaderId,
     stream: String,
     contents: Option<(Arc<Contents>, Counts)>,
@@ -77,7 +78,8 @@ pub(crate) struct Given {
 
 /// Where the bytes of a step are.
 pub(crate) enum Bytes {
-    // Dropped in this order: detached before the release is sent, since the memory may be used again at once.
+    // Dropped in this order: detached before the release is sent, since the memory may be used
+    // again at once.
     Kept(
         Buffers,
         #[allow(dead_code, reason = "it is there to be dropped")] Hold,
@@ -87,33 +89,41 @@ pub(crate) enum Bytes {
     Nowhere,
 }
 
-/// Ends with a word to the steward.
+/// Ends with a word to the coordinator.
 pub(crate) struct Hold {
-    desk: Arc<Desk>,
+    client: Arc<Client>,
     reader: ReaderId,
     ticket: Ticket,
 }
 
 impl Reader {
-    /// Waits for the stream to appear. Where tokens come before its first step it need not be there yet: in a cycle it appears
-    /// when all programs of the cycle have opened what they read.
+    /// Waits for the stream to appear. Where tokens come before its first step it need not be there
+    /// yet: in a cycle it appears when all programs of the cycle have opened what they read.
     pub(crate) fn open(
-        desk: Arc<Desk>,
+        client: Arc<Client>,
         stream: String,
         reader: Options,
         link: Link,
         timeout: Option<Duration>,
     ) -> Result<Reader> {
         let policy = reader.policy;
-        let open = |patience| Kept::open(desk.clone(), &stream, reader.clone(), timeout, patience);
+        let open = |open_timeout| {
+            Kept::open(
+                client.clone(),
+                &stream,
+                reader.clone(),
+                timeout,
+                open_timeout,
+            )
+        };
         let mut tokens = link.tokens();
         let opened = match tokens > 0 {
             true => match open(0) {
                 // It is not yet noticed that the process that was this rank is gone.
-                Err(Error::Fault(Fault::RankTaken { .. })) => open(desk.patience()),
+                Err(Error::Fault(Fault::RankTaken { .. })) => open(client.timeout()),
                 opened => opened,
             },
-            false => open(desk.patience()),
+            false => open(client.timeout()),
         };
         let source = match opened {
             Ok((kept, taken)) => {
@@ -121,10 +131,10 @@ impl Reader {
                     // It has had its tokens in an earlier life.
                     tokens = 0;
                 }
-                Source::Opened(Opened::Keepers(kept))
+                Source::Opened(Opened::BlockStores(kept))
             }
             Err(Error::Fault(Fault::NoStream { .. })) if tokens > 0 => {
-                Source::Later(desk, reader, timeout)
+                Source::Later(client, reader, timeout)
             }
             Err(error) => return Err(error),
         };
@@ -156,15 +166,17 @@ impl Reader {
         }
     }
 
-    /// The step that the readers of this program take next; `None` after the last one of a stream that its writers have closed.
-    /// Waits.
+    /// The step that the readers of this program take next; `None` after the last one of a stream
+    /// that its writers have closed. Waits.
     ///
     /// # Errors
-    /// After the last step of a stream that has failed, every time: [`Fault::WriterFailed`] names the writer rank that never came,
-    /// died, or was dropped without [`Writer::close`](crate::Writer::close). No step within the deadline of the fabric, where a
-    /// process does not answer or is gone that has its lease to come back; within the time-out of [`Reading::timeout`](crate::Reading::timeout),
-    /// where there is one: else it waits as long as its writers live. A step that was lost with its keepers, or is not what its writer promised, after which the
-    /// next call gives the one after it.
+    /// After the last step of a stream that has failed, every time: [`Fault::WriterFailed`] names
+    /// the writer rank that never came, died, or was dropped without
+    /// [`Writer::close`](crate::Writer::close). No step within the deadline of the fabric, where a
+    /// process does not answer or is gone that has its lease to come back; within the time-out of
+    /// [`Reading::timeout`](crate::Reading::timeout), where there is one: else it waits as long as
+    /// its writers live. A step that was lost with its block stores, or is not what its writer
+    /// promised, after which the next call gives the one after it.
     pub fn next_step(&mut self) -> Result<Option<StepReader>> {
         if let Some(left) = self.tokens.checked_sub(1) {
             let token = Given::token(self.link.tokens() - self.tokens);
@@ -172,21 +184,21 @@ impl Reader {
             return Ok(Some(StepReader::new(token, self.link.clone(), None)));
         }
         let taken = match self.opened()? {
-            Opened::Keepers(kept) => kept.next(),
+            Opened::BlockStores(kept) => kept.next(),
             Opened::Files(files) => files.next_step(),
         }?;
         self.is_exhausted = matches!(taken, Taken::End(_));
         self.or_end(taken)
     }
 
-    /// The step with this number; waits for a future one. `None` when the stream was closed before it. Steps that were not
-    /// taken by [`Reader::next_step`] are still there for it.
+    /// The step with this number; waits for a future one. `None` when the stream was closed before
+    /// it. Steps that were not taken by [`Reader::next_step`] are still there for it.
     ///
     /// # Errors
     /// As [`Reader::next_step`]; a step that is not kept any more.
     pub fn at(&mut self, step: Step) -> Result<Option<StepReader>> {
         let taken = match self.opened()? {
-            Opened::Keepers(kept) => kept.at(step),
+            Opened::BlockStores(kept) => kept.at(step),
             Opened::Files(files) => files.at(step),
         }?;
         self.or_end(taken)
@@ -194,16 +206,16 @@ impl Reader {
 
     /// What is open; what was not there when this began is opened now, and waited for.
     fn opened(&mut self) -> Result<&mut Opened> {
-        if let Source::Later(desk, reader, timeout) = &self.source {
-            let patience = desk.patience();
+        if let Source::Later(client, reader, timeout) = &self.source {
+            let open_timeout = client.timeout();
             let (kept, _) = Kept::open(
-                desk.clone(),
+                client.clone(),
                 &self.stream,
                 reader.clone(),
                 *timeout,
-                patience,
+                open_timeout,
             )?;
-            self.source = Source::Opened(Opened::Keepers(kept));
+            self.source = Source::Opened(Opened::BlockStores(kept));
         }
         match &mut self.source {
             Source::Opened(opened) => Ok(opened),
@@ -211,7 +223,8 @@ impl Reader {
         }
     }
 
-    /// What happens when this program is slow, as it was opened: whether a step that does not come was dropped, or is missing.
+    /// What happens when this program is slow, as it was opened: whether a step that does not come
+    /// was dropped, or is missing.
     pub fn policy(&self) -> Policy {
         self.policy
     }
@@ -251,25 +264,25 @@ pub(crate) enum Taken {
 impl Kept {
     /// Opens the stream; how many steps this rank has taken in an earlier life.
     fn open(
-        desk: Arc<Desk>,
+        client: Arc<Client>,
         stream: &str,
         reader: Options,
         timeout: Option<Duration>,
-        patience: u64,
+        open_timeout: u64,
     ) -> Result<(Kept, u64)> {
         let question = |ticket| Request::OpenReader {
             ticket,
             stream: stream.to_owned(),
             reader: Box::new(reader),
-            patience,
+            timeout: open_timeout,
             gives_up: timeout.is_some(),
         };
-        let (id, taken) = match desk.ask("opening a stream for reading", question)? {
+        let (id, taken) = match client.ask("opening a stream for reading", question)? {
             Answer::Reading { reader, taken } => (reader, taken),
             other => return Err(Error::Nonsense(format!("{other:?}"))),
         };
         let kept = Kept {
-            desk,
+            client,
             id,
             stream: stream.to_owned(),
             contents: None,
@@ -293,8 +306,9 @@ impl Kept {
         self.ask(Asked::At(step))
     }
 
-    /// A question that the steward did not answer in time is still open, and its answer may be a step that this rank has
-    /// taken: it is waited for, so that no step is passed over, or held for nobody. That the next one was lost is said, too.
+    /// A question that the coordinator did not answer in time is still open, and its answer may be
+    /// a step that this rank has taken: it is waited for, so that no step is passed over, or held
+    /// for nobody. That the next one was lost is said, too.
     fn catch_up(&mut self) -> Result<()> {
         let Some((call, asked)) = self.late.take() else {
             return Ok(());
@@ -324,18 +338,18 @@ impl Kept {
 
     /// Waits for `left`, and no longer than the fabric's deadline.
     fn ask_once(&mut self, asked: Asked, left: Option<Duration>) -> Result<Taken> {
-        let (reader, patience) = (self.id, self.desk.patience_of(left));
-        let call = self.desk.ask_later(|ticket| match asked {
+        let (reader, open_timeout) = (self.id, self.client.timeout_of(left));
+        let call = self.client.ask_later(|ticket| match asked {
             Asked::Next => Request::Next {
                 ticket,
                 reader,
-                patience,
+                timeout: open_timeout,
             },
             Asked::At(step) => Request::At {
                 ticket,
                 reader,
                 step,
-                patience,
+                timeout: open_timeout,
             },
         })?;
         self.answer(call, asked)
@@ -343,7 +357,7 @@ impl Kept {
 
     fn answer(&mut self, mut call: Call, asked: Asked) -> Result<Taken> {
         let ticket = Ticket(call.id());
-        match self.desk.answer("the next step of a stream", &mut call) {
+        match self.client.answer("the next step of a stream", &mut call) {
             Ok(Answer::Step(record)) => self.hold(ticket, record).map(Taken::Step),
             Ok(Answer::End(end)) => Ok(Taken::End(end)),
             Ok(Answer::Waiting(fault)) => Ok(Taken::Waiting(fault)),
@@ -360,7 +374,7 @@ impl Kept {
     fn hold(&mut self, ticket: Ticket, record: StepRecord) -> Result<Given> {
         // From here on the step is held, whatever comes of it.
         let hold = Hold {
-            desk: self.desk.clone(),
+            client: self.client.clone(),
             reader: self.id,
             ticket,
         };
@@ -391,7 +405,7 @@ impl Kept {
             contents,
             attributes,
             bytes: Bytes::Kept(
-                Buffers::reach(self.desk.clone(), record, self.id.rank)?,
+                Buffers::reach(self.client.clone(), record, self.id.rank)?,
                 hold,
             ),
         })
@@ -423,13 +437,13 @@ impl Iterator for Reader {
 
 impl Drop for Kept {
     fn drop(&mut self) {
-        let _ = self.desk.tell(Request::CloseReader { reader: self.id });
+        let _ = self.client.tell(Request::CloseReader { reader: self.id });
     }
 }
 
 impl Drop for Hold {
     fn drop(&mut self) {
-        let _ = self.desk.tell(Request::Release {
+        let _ = self.client.tell(Request::Release {
             reader: self.reader,
             hold: self.ticket,
         });

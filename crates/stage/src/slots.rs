@@ -1,16 +1,18 @@
 //! The buffers that a step is written into.
 //!
-//! A *slot* is a buffer, with as many copies of it as there are replicas, each at another keeper and all with the same bytes at
-//! the same places. Many blocks are packed in one. Where a copy is mapped it is written as memory, else by messages.
+//! A *slot* is a buffer, with as many copies of it as there are replicas, each at another block
+//! store and all with the same bytes at the same places. Many blocks are packed in one. Where a
+//! copy is mapped it is written as memory, else by messages.
 //!
-//! A keeper that is lost while its copy is written costs nothing as long as another copy is left.
+//! A block store that is lost while its copy is written costs nothing as long as another copy is
+//! left.
 
-use crate::desk::Desk;
+use crate::client::Client;
 use crate::last::KeptSlot;
 use crate::protocol::{
     ALIGN, Answer, BufferAt, BufferId, Fault, Peer, Request, Slot, Want, WriterId,
 };
-use crate::service::{KeeperAsk, segment_key};
+use crate::service::{BlockStoreRequest, segment_key};
 use crate::{Element, Error, Result};
 use ndarray::{ArrayView, ArrayViewD, ArrayViewMut, Axis, Dimension};
 use samite_fabric::{Borrowed, Remote};
@@ -18,8 +20,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Buffers are at least this large, and steps in them are this large: so that steps of about the same size use the
-/// same memory again.
+/// Buffers are at least this large, and steps in them are this large: so that steps of about the
+/// same size use the same memory again.
 const SMALLEST: u64 = 64 << 10;
 
 /// Most bytes that are put by one message.
@@ -27,18 +29,18 @@ const PIECE: usize = 1 << 20;
 
 /// The slots of a step that is being written.
 pub(crate) struct Slots {
-    desk: Arc<Desk>,
+    client: Arc<Client>,
     writer: WriterId,
     timeout: Option<Duration>,
     slots: Vec<OpenSlot>,
 }
 
-/// What a step needed: for each slot its keepers and its length.
+/// What a step needed: for each slot its block stores and its length.
 pub(crate) type Needs = Vec<(Slot<Peer>, u64)>;
 
 /// A buffer that blocks are put into.
 struct OpenSlot {
-    keepers: Slot<Peer>,
+    block_stores: Slot<Peer>,
     bytes: u64,
     used: u64,
     /// Those that are not lost.
@@ -60,28 +62,30 @@ enum Memory {
 }
 
 impl Slots {
-    /// None yet. `timeout`: how long it waits for memory of readers that live; `None`: as long as they take.
-    pub(crate) fn new(desk: Arc<Desk>, writer: WriterId, timeout: Option<Duration>) -> Slots {
+    /// None yet. `timeout`: how long it waits for memory of readers that live; `None`: as long as
+    /// they take.
+    pub(crate) fn new(client: Arc<Client>, writer: WriterId, timeout: Option<Duration>) -> Slots {
         Slots {
-            desk,
+            client,
             writer,
             timeout,
             slots: Vec::new(),
         }
     }
 
-    /// Opens the buffers that were given for these needs: one for each keeper of each, in order.
+    /// Opens the buffers that were given for these needs: one for each block store of each, in
+    /// order.
     pub(crate) fn open(&mut self, needs: Needs, buffers: Vec<BufferAt>) -> Result<()> {
         let mut buffers = buffers.into_iter();
-        for (keepers, bytes) in needs {
+        for (block_stores, bytes) in needs {
             let mut slot = OpenSlot {
                 bytes,
                 used: 0,
-                copies: Vec::with_capacity(keepers.len()),
-                keepers,
+                copies: Vec::with_capacity(block_stores.len()),
+                block_stores,
             };
             let mut last = None;
-            for at in buffers.by_ref().take(slot.keepers.len()) {
+            for at in buffers.by_ref().take(slot.block_stores.len()) {
                 match self.reach(&at) {
                     Ok(memory) => slot.copies.push((at, memory)),
                     Err(error) if error.is_loss() => last = Some(error),
@@ -99,21 +103,22 @@ impl Slots {
 
     fn reach(&self, at: &BufferAt) -> Result<Memory> {
         let key = segment_key(at);
-        match self.desk.fabric.borrow(key)? {
+        match self.client.fabric.borrow(key)? {
             Some(borrowed) => Ok(Memory::Here(borrowed)),
             None => {
-                let deadline = self.desk.fabric.deadline();
-                let ask = KeeperAsk::Open(at.buffer);
-                self.desk.ask_keeper(deadline, at.keeper, ask)?;
-                Ok(Memory::There(self.desk.fabric.attach(key)?, Vec::new()))
+                let deadline = self.client.fabric.deadline();
+                let ask = BlockStoreRequest::Open(at.buffer);
+                self.client.ask_block_store(deadline, at.block_store, ask)?;
+                Ok(Memory::There(self.client.fabric.attach(key)?, Vec::new()))
             }
         }
     }
 
-    /// Makes sure that blocks of these lengths fit into slots of these keepers, one block after another.
+    /// Makes sure that blocks of these lengths fit into slots of these block stores, one block
+    /// after another.
     ///
     /// # Errors
-    /// No memory in time; a keeper that is lost.
+    /// No memory in time; a block store that is lost.
     pub(crate) fn reserve<'k>(
         &mut self,
         blocks: impl Iterator<Item = (&'k Slot<Peer>, u64)>,
@@ -121,22 +126,22 @@ impl Slots {
         let mut free: BTreeMap<&Slot<Peer>, Vec<u64>> = BTreeMap::new();
         for slot in &self.slots {
             let room = slot.bytes - slot.used;
-            free.entry(&slot.keepers).or_default().push(room);
+            free.entry(&slot.block_stores).or_default().push(room);
         }
         let mut missing: BTreeMap<&Slot<Peer>, u64> = BTreeMap::new();
-        for (keepers, bytes) in blocks {
-            let rooms = free.entry(keepers).or_default();
+        for (block_stores, bytes) in blocks {
+            let rooms = free.entry(block_stores).or_default();
             match rooms.iter_mut().find(|room| **room >= bytes) {
                 Some(room) => *room = room.saturating_sub(padded(bytes)),
                 None => {
-                    let sum = missing.entry(keepers).or_default();
+                    let sum = missing.entry(block_stores).or_default();
                     *sum = sum.saturating_add(padded(bytes));
                 }
             }
         }
-        let round = |(keepers, bytes): (&Slot<Peer>, u64)| {
-            // What cannot be rounded up cannot be had either: the governor says so.
-            (keepers.clone(), round_up(bytes).unwrap_or(bytes))
+        let round = |(block_stores, bytes): (&Slot<Peer>, u64)| {
+            // What cannot be rounded up cannot be had either: admission control says so.
+            (block_stores.clone(), round_up(bytes).unwrap_or(bytes))
         };
         let needs: Needs = missing.into_iter().map(round).collect();
         if needs.is_empty() {
@@ -149,9 +154,9 @@ impl Slots {
                 ticket,
                 writer: self.writer,
                 wants: wants(&needs),
-                patience: self.desk.patience_of(left),
+                timeout: self.client.timeout_of(left),
             };
-            match self.desk.ask("memory for a step", question)? {
+            match self.client.ask("memory for a step", question)? {
                 Answer::Begun { buffers } => return self.open(needs, buffers),
                 // Whoever has the memory lives, and lets go of it some time.
                 Answer::Waiting(_) if left.is_none_or(|left| !left.is_zero()) => {}
@@ -161,16 +166,16 @@ impl Slots {
         }
     }
 
-    /// Takes room for a block out of a slot of these keepers: which slot, and where in it.
-    pub(crate) fn place(&mut self, keepers: &Slot<Peer>, bytes: u64) -> Result<(usize, u64)> {
+    /// Takes room for a block out of a slot of these block stores: which slot, and where in it.
+    pub(crate) fn place(&mut self, block_stores: &Slot<Peer>, bytes: u64) -> Result<(usize, u64)> {
         let found = self
             .slots
             .iter()
-            .position(|slot| slot.bytes - slot.used >= bytes && slot.keepers == *keepers);
+            .position(|slot| slot.bytes - slot.used >= bytes && slot.block_stores == *block_stores);
         let at = match found {
             Some(at) => at,
             None => {
-                self.reserve(std::iter::once((keepers, bytes)))?;
+                self.reserve(std::iter::once((block_stores, bytes)))?;
                 self.slots.len() - 1
             }
         };
@@ -212,7 +217,8 @@ impl Slots {
         self.slots.iter().map(|slot| slot.used > 0).collect()
     }
 
-    /// Puts what was allocated here; what the step needed, and the names of its buffers. Their memory is not written any more.
+    /// Puts what was allocated here; what the step needed, and the names of its buffers. Their
+    /// memory is not written any more.
     pub(crate) fn finish(mut self) -> Result<Finished> {
         self.slots.retain(|slot| slot.used > 0);
         let mut finished = Finished {
@@ -223,7 +229,7 @@ impl Slots {
         for mut slot in self.slots {
             let bytes = slot.bytes;
             slot.each_copy(|memory| memory.put_staged(bytes))?;
-            finished.needs.push((slot.keepers, bytes));
+            finished.needs.push((slot.block_stores, bytes));
             let copies = slot.copies.iter();
             finished
                 .names
@@ -239,7 +245,7 @@ impl Slots {
 }
 
 impl OpenSlot {
-    /// Does it with each copy; one whose keeper is lost is left out from then on.
+    /// Does it with each copy; one whose block store is lost is left out from then on.
     fn each_copy(&mut self, mut act: impl FnMut(&mut Memory) -> Result<()>) -> Result<()> {
         if self.copies.is_empty() {
             return Err(none_left());
@@ -291,7 +297,8 @@ impl Memory {
     fn put_staged(&mut self, bytes: u64) -> Result<()> {
         if let Memory::There(remote, staged) = self {
             for (offset, words) in &*staged {
-                // The last word may reach into the padding behind the block, never beyond the buffer.
+                // The last word may reach into the padding behind the block, never beyond the
+                // buffer.
                 let from: &[u8] = bytemuck::cast_slice(words);
                 let len = from.len().min((bytes - offset) as usize);
                 put_pieces(remote, *offset, &from[..len])?;
@@ -314,7 +321,8 @@ fn put_far<T: Element, D: Dimension>(
     })
 }
 
-/// The bytes of an array, row-major: in place where they are together, else copied, one piece at a time.
+/// The bytes of an array, row-major: in place where they are together, else copied, one piece at a
+/// time.
 fn each_run<T: Element>(
     array: ArrayViewD<'_, T>,
     take: &mut dyn FnMut(&[u8]) -> Result<()>,
@@ -345,7 +353,7 @@ fn put_pieces(remote: &Remote, offset: u64, from: &[u8]) -> Result<()> {
 }
 
 fn none_left() -> Error {
-    Error::Keeper("every copy of it is lost".into())
+    Error::BlockStore("every copy of it is lost".into())
 }
 
 /// So many bytes in the memory of this process, as words.
@@ -356,20 +364,20 @@ pub(crate) fn zeroed_words(bytes: u64) -> Result<Vec<u64>> {
 
 /// One want for each copy, in order.
 pub(crate) fn wants(needs: &Needs) -> Vec<Want> {
-    let copies = |(keepers, bytes): &(Slot<Peer>, u64)| {
+    let copies = |(block_stores, bytes): &(Slot<Peer>, u64)| {
         let bytes = *bytes;
-        let keepers = keepers.clone().into_iter();
-        keepers.map(move |keeper| Want { keeper, bytes })
+        let block_stores = block_stores.clone().into_iter();
+        block_stores.map(move |block_store| Want { block_store, bytes })
     };
     needs.iter().flat_map(copies).collect()
 }
 
-/// The keeper that is lost, if it is for that that the steward refuses memory.
-pub(crate) fn lost_keeper(error: &Error) -> Option<Peer> {
+/// The block store that is lost, if it is for that that the coordinator refuses memory.
+pub(crate) fn lost_block_store(error: &Error) -> Option<Peer> {
     match error {
-        Error::Fault(Fault::NoKeeper { keeper } | Fault::KeeperLost { keeper, .. }) => {
-            Some(*keeper)
-        }
+        Error::Fault(
+            Fault::NoBlockStore { block_store } | Fault::BlockStoreLost { block_store, .. },
+        ) => Some(*block_store),
         Error::Fabric(samite_fabric::Error::PeerLost { peer, incarnation }) => {
             Some(Peer::new(peer.0, *incarnation))
         }
@@ -382,8 +390,8 @@ fn padded(bytes: u64) -> u64 {
     bytes.checked_next_multiple_of(ALIGN).unwrap_or(bytes)
 }
 
-/// Lengths of buffers: few different ones, at most one part in 32 more than asked for, so that a block and what travels of it
-/// stay within a twentieth of its bytes.
+/// Lengths of buffers: few different ones, at most one part in 32 more than asked for, so that a
+/// block and what travels of it stay within a twentieth of its bytes.
 fn round_up(bytes: u64) -> Option<u64> {
     let grain = (bytes.max(SMALLEST).checked_next_power_of_two()? / 64).max(SMALLEST);
     bytes.checked_next_multiple_of(grain)
@@ -394,7 +402,8 @@ mod tests {
     use super::{PIECE, each_run, round_up};
     use ndarray::{Array, Dimension, IxDyn, Slice};
 
-    /// Of an array that is not together no more than a piece is copied at a time, whatever its shape.
+    /// Of an array that is not together no more than a piece is copied at a time, whatever its
+    /// shape.
     #[test]
     fn arrays_travel_in_pieces() {
         let most = PIECE / 8;

@@ -1,15 +1,15 @@
 //! A process among the writers and readers of its domain.
 
 use crate::array::Selection;
-use crate::desk::Desk;
+use crate::client::Client;
 use crate::method::graph::{self, Edge, Link, Operator, Registered};
 use crate::method::{Configuration, FileReading, Method, Settings};
 use crate::protocol::{
-    Answer, Expected, Figures, KeeperFigures, Limits, Policy, Reader as Options, Request, Retain,
-    Start, StreamConfig, Unread, decode,
+    Answer, BlockStoreFigures, Expected, Figures, Limits, Policy, Reader as Options, Request,
+    Retain, Start, StreamConfig, Unread, decode,
 };
 use crate::reader::Reader;
-use crate::service::{KeeperAsk, Kept};
+use crate::service::{BlockStoreRequest, Kept};
 use crate::watch::Watching;
 use crate::writer::Writer;
 use crate::{Error, Result};
@@ -19,7 +19,7 @@ use std::time::Duration;
 
 /// Opens streams. Thread: any.
 pub struct Stage {
-    desk: Arc<Desk>,
+    client: Arc<Client>,
     configuration: Configuration,
     operators: Mutex<Registered>,
 }
@@ -27,9 +27,9 @@ pub struct Stage {
 /// How all streams of a domain stand.
 #[derive(Clone, Debug)]
 pub struct Overview {
-    /// What the steward says.
+    /// What the coordinator says.
     pub figures: Figures,
-    /// What each keeper of it says of itself; nothing, if it did not in time.
+    /// What each block store of it says of itself; nothing, if it did not in time.
     pub kept: Vec<Option<Kept>>,
 }
 
@@ -54,56 +54,58 @@ pub struct Reading<'s> {
 }
 
 impl Stage {
-    /// Finds the steward of the domain; in a domain of one process, the process is its own. Streams are opened as the
-    /// settings of the process say ([`Configuration::make_default`]).
+    /// Finds the coordinator of the domain; in a domain of one process, the process is its own.
+    /// Streams are opened as the settings of the process say ([`Configuration::make_default`]).
     ///
     /// # Errors
-    /// [`crate::Error::NoSteward`]; [`crate::Error::SecondStage`].
+    /// [`crate::Error::NoCoordinator`]; [`crate::Error::SecondStage`].
     pub fn join(fabric: &Fabric) -> Result<Stage> {
         Stage::join_with(fabric, Configuration::of_process())
     }
 
-    /// As [`Stage::join`], with settings for streams. What the program says when it opens one comes before them.
+    /// As [`Stage::join`], with settings for streams. What the program says when it opens one comes
+    /// before them.
     ///
     /// # Errors
     /// As [`Stage::join`].
     pub fn join_with(fabric: &Fabric, configuration: Configuration) -> Result<Stage> {
-        let desk = Arc::new(Desk::new(fabric)?);
+        let client = Arc::new(Client::new(fabric)?);
         Ok(Stage {
-            desk,
+            client,
             configuration,
             operators: Mutex::default(),
         })
     }
 
-    /// Opens a stream for writing, with the defaults. Returns when the steward knows this rank; it does not wait for
-    /// the others.
+    /// Opens a stream for writing, with the defaults. Returns when the coordinator knows this rank;
+    /// it does not wait for the others.
     pub fn writer(&self, stream: &str) -> Result<Writer> {
         self.write(stream).open()
     }
 
-    /// Opens a stream for reading, with the defaults: every step from the oldest on. Waits for the stream to appear.
+    /// Opens a stream for reading, with the defaults: every step from the oldest on. Waits for the
+    /// stream to appear.
     pub fn reader(&self, stream: &str) -> Result<Reader> {
         self.read(stream).open()
     }
 
-    /// Subscribes to a variable of a stream, or to a box of it: to be told when it was written, without holding or reading
-    /// anything. `variable` need not be there yet.
+    /// Subscribes to a variable of a stream, or to a box of it: to be told when it was written,
+    /// without holding or reading anything. `variable` need not be there yet.
     pub fn watch(&self, stream: &str, variable: &str) -> Watching {
         let settings = self.configuration.stream(stream);
-        let program = &self.desk.fabric.identity().program;
+        let program = &self.client.fabric.identity().program;
         let linked = match settings.method {
             Method::Graph => graph::linked_to(&self.configuration.edges, program, stream)
                 .map(graph::stream_of)
                 .map_err(Error::from),
             _ => Ok(stream.to_owned()),
         };
-        Watching::new(self.desk.clone(), linked, variable, settings)
+        Watching::new(self.client.clone(), linked, variable, settings)
     }
 
-    /// Registers an operator for the edges that lead to this program, with the method `graph`: what they call `mine:NAME`. A
-    /// closure `|x: f64| ...` changes each number. Said before the stream is opened; a second one of that name replaces the
-    /// first, for streams that are opened later.
+    /// Registers an operator for the edges that lead to this program, with the method `graph`: what
+    /// they call `mine:NAME`. A closure `|x: f64| ...` changes each number. Said before the stream
+    /// is opened; a second one of that name replaces the first, for streams that are opened later.
     pub fn operator(&self, name: &str, operator: impl Operator + 'static) {
         let operator = Arc::new(operator);
         self.operators().insert(name.to_owned(), operator);
@@ -115,31 +117,31 @@ impl Stage {
             .unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// How all streams of the domain stand, as the steward and the keepers say it now. A keeper that does not answer within
-    /// `patience` has nothing to say.
+    /// How all streams of the domain stand, as the coordinator and the block stores say it now. A
+    /// block store that does not answer within `timeout` has nothing to say.
     ///
     /// # Errors
-    /// The steward does not answer.
-    pub fn overview(&self, patience: Duration) -> Result<Overview> {
+    /// The coordinator does not answer.
+    pub fn overview(&self, timeout: Duration) -> Result<Overview> {
         let what = "how the streams stand";
         let question = |ticket| Request::Figures { ticket };
-        let figures = match self.desk.ask_within(patience, what, question)? {
+        let figures = match self.client.ask_within(timeout, what, question)? {
             Answer::Figures(figures) => figures,
             other => return Err(Error::Nonsense(format!("{other:?}"))),
         };
-        let kept = |keeper: &KeeperFigures| {
-            let said = self
-                .desk
-                .ask_keeper(patience, keeper.peer, KeeperAsk::Figures);
+        let kept = |block_store: &BlockStoreFigures| {
+            let said =
+                self.client
+                    .ask_block_store(timeout, block_store.peer, BlockStoreRequest::Figures);
             said.ok().and_then(|bytes| decode(&bytes))
         };
-        let kept = figures.keepers.iter().map(kept).collect();
+        let kept = figures.block_stores.iter().map(kept).collect();
         Ok(Overview { figures, kept })
     }
 
     /// How a stream is to be written.
     pub fn write(&self, stream: &str) -> Writing<'_> {
-        let own = self.desk.fabric.identity();
+        let own = self.client.fabric.identity();
         let settings = self.configuration.stream(stream);
         Writing {
             stage: self,
@@ -151,9 +153,10 @@ impl Stage {
         }
     }
 
-    /// How a stream is to be read. The group is this process's program, and its ranks are the program's.
+    /// How a stream is to be read. The group is this process's program, and its ranks are the
+    /// program's.
     pub fn read(&self, stream: &str) -> Reading<'_> {
-        let own = self.desk.fabric.identity();
+        let own = self.client.fabric.identity();
         let settings = self.configuration.stream(stream);
         Reading {
             stage: self,
@@ -173,7 +176,8 @@ impl Stage {
         }
     }
 
-    /// What a stream that this program writes is called in the domain, and the edges that begin there.
+    /// What a stream that this program writes is called in the domain, and the edges that begin
+    /// there.
     fn leaving(
         &self,
         program: &str,
@@ -226,8 +230,8 @@ impl Writing<'_> {
         self
     }
 
-    /// How long [`Writer::step`] waits for readers that are slow, and for the other ranks, while these live. Without it: as long
-    /// as they take.
+    /// How long [`Writer::step`] waits for readers that are slow, and for the other ranks, while
+    /// these live. Without it: as long as they take.
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.settings.timeout = Some(timeout);
         self
@@ -243,7 +247,7 @@ impl Writing<'_> {
             mut config,
             settings,
         } = self;
-        let desk = stage.desk.clone();
+        let client = stage.client.clone();
         let (stream, edges) = stage.leaving(&program, &stream, settings.method)?;
         let expected = edges.iter().map(|edge| Expected {
             group: graph::group_of(edge),
@@ -252,7 +256,7 @@ impl Writing<'_> {
         });
         config.expected = expected.collect();
         let promised = (edges, rank.1);
-        let mut writer = Writer::open(desk, &stream, (program, rank), config, &settings)?;
+        let mut writer = Writer::open(client, &stream, (program, rank), config, &settings)?;
         writer.promised = promised;
         Ok(writer)
     }
@@ -285,8 +289,8 @@ impl Reading<'_> {
         self
     }
 
-    /// Only the steps in which this box of a variable was written; the others never wait in its queue. A step whose array
-    /// has not got the box counts, so that reading says what is wrong.
+    /// Only the steps in which this box of a variable was written; the others never wait in its
+    /// queue. A step whose array has not got the box counts, so that reading says what is wrong.
     ///
     /// # Errors
     /// A box that cannot be.
@@ -301,7 +305,8 @@ impl Reading<'_> {
         self
     }
 
-    /// How long the reader waits for a step while those live who write it. Without it: as long as they take.
+    /// How long the reader waits for a step while those live who write it. Without it: as long as
+    /// they take.
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.settings.timeout = Some(timeout);
         self
@@ -310,7 +315,8 @@ impl Reading<'_> {
     /// Opens the stream.
     ///
     /// # Errors
-    /// With the method `graph`: no edge, or an operator of it that is not registered. No stream, or none in time.
+    /// With the method `graph`: no edge, or an operator of it that is not registered. No stream, or
+    /// none in time.
     pub fn open(self) -> Result<Reader> {
         let Reading {
             stage,
@@ -338,11 +344,11 @@ impl Reading<'_> {
         options.policy = policy.unwrap_or(settings.policy);
         let limits = options.limits.or(edge.and_then(Edge::limits));
         options.limits = limits.or(settings.limits());
-        let desk = stage.desk.clone();
+        let client = stage.client.clone();
         if settings.method == Method::File {
-            let files = FileReading::open(desk, &settings, &stream, &options)?;
+            let files = FileReading::open(client, &settings, &stream, &options)?;
             return Ok(Reader::of_files(files, stream, link, options.policy));
         }
-        Reader::open(desk, stream, options, link, settings.timeout)
+        Reader::open(client, stream, options, link, settings.timeout)
     }
 }

@@ -1,4 +1,5 @@
-//! Blocks in the memory of this process, until the commit sends them or writes them; and after it, where the step is kept.
+//! Blocks in the memory of this process, until the commit sends them or writes them; and after it,
+//! where the step is kept.
 
 use crate::Region;
 use crate::last::KeptSlot;

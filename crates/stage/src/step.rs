@@ -1,8 +1,9 @@
 //! Reads from a step: any box of any variable.
 //!
-//! On the node of the blocks a box inside one block is a view of it, and other boxes are copied once, straight to where they go.
-//! Elsewhere only the runs of the box travel. With the method `file` the same calls read files. Where an edge has operators
-//! ([`crate::method::graph`]), variables are what comes out of them.
+//! On the node of the blocks a box inside one block is a view of it, and other boxes are copied
+//! once, straight to where they go. Elsewhere only the runs of the box travel. With the method
+//! `file` the same calls read files. Where an edge has operators ([`crate::method::graph`]),
+//! variables are what comes out of them.
 
 use crate::array::{Selection, cut, lengths};
 use crate::contents::{Indexed, Variable};
@@ -67,8 +68,8 @@ impl StepReader {
         self.given.contents.ranks
     }
 
-    /// Boxes of a variable as they lie (the method `server` splits what was put), with the rank that wrote each; before any
-    /// operator.
+    /// Boxes of a variable as they lie (the method `server` splits what was put), with the rank
+    /// that wrote each; before any operator.
     ///
     /// # Errors
     /// As [`StepReader::variable`].
@@ -77,8 +78,8 @@ impl StepReader {
         Ok(blocks.iter().map(|block| (block.rank, &block.region)))
     }
 
-    /// Whether a variable is read as it was written: no operator of an edge changes it, so its [`blocks`](Self::blocks) are
-    /// boxes of what is read.
+    /// Whether a variable is read as it was written: no operator of an edge changes it, so its
+    /// [`blocks`](Self::blocks) are boxes of what is read.
     ///
     /// # Errors
     /// As [`StepReader::variable`].
@@ -104,7 +105,8 @@ impl StepReader {
     /// Copies a box of a variable to a new array.
     ///
     /// # Errors
-    /// A variable or a type that is not there, a box outside of the array or with holes; a lost keeper; no memory.
+    /// A variable or a type that is not there, a box outside of the array or with holes; a lost
+    /// block store; no memory.
     pub fn get<T: Element, D: Dimension>(
         &self,
         name: &str,
@@ -119,9 +121,9 @@ impl StepReader {
         array_of(&region.shape(), elements)
     }
 
-    /// What of a variable is this reader's own, as the `redistribute` of its edge says: with the others of its program it has
-    /// every element once. Without an edge, and with other methods than `graph`, its own is a block, as cubic as can be. Parts
-    /// may be uneven, or empty.
+    /// What of a variable is this reader's own, as the `redistribute` of its edge says: with the
+    /// others of its program it has every element once. Without an edge, and with other methods
+    /// than `graph`, its own is a block, as cubic as can be. Parts may be uneven, or empty.
     ///
     /// # Errors
     /// As [`StepReader::get`]; an edge that gives nobody a part of its own.
@@ -177,8 +179,8 @@ impl StepReader {
         self.copy(&variable, &region, into)
     }
 
-    /// A box of a variable in place, without a copy: one that lies inside one block, on this node, and that no operator
-    /// changes. `None` for others ([`StepReader::get`] then).
+    /// A box of a variable in place, without a copy: one that lies inside one block, on this node,
+    /// and that no operator changes. `None` for others ([`StepReader::get`] then).
     ///
     /// # Errors
     /// As [`StepReader::get`].
@@ -218,7 +220,8 @@ impl StepReader {
         let block = &written.blocks[block as usize];
         let element = written.info.dtype.bytes();
         let mapped = buffers.mapped(block, element)?;
-        // A writer of another make may have placed it where it is no slice of numbers: it is copied.
+        // A writer of another make may have placed it where it is no slice of numbers: it is
+        // copied.
         let mapped = mapped.filter(|bytes| bytes.as_ptr().addr().is_multiple_of(element as usize));
         Ok(mapped.map(|bytes| (&block.region, bytes)))
     }
@@ -294,7 +297,8 @@ impl StepReader {
         Ok(own.unwrap_or_default())
     }
 
-    /// Looks whether a box has holes before there is memory for it. What an operator needs is looked at when it is read.
+    /// Looks whether a box has holes before there is memory for it. What an operator needs is
+    /// looked at when it is read.
     fn is_whole(&self, variable: &Found<'_>, region: &Region) -> Result<()> {
         match variable.chain.is_some() || variable.written.covers(region) {
             true => Ok(()),
@@ -332,7 +336,8 @@ impl StepReader {
     }
 }
 
-/// An array with as many dimensions as the type that is asked for: said before anything is read for nothing.
+/// An array with as many dimensions as the type that is asked for: said before anything is read for
+/// nothing.
 fn fits<D: Dimension>(name: &str, region: &Region) -> Result<()> {
     match D::NDIM {
         Some(dims) if dims != region.dims() => Err(Error::ArrayShape {

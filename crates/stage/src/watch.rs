@@ -15,12 +15,12 @@
 //! # Ok(()) }
 //! ```
 //!
-//! A writer never waits for a subscription, and a step that is told of may be gone when somebody looks. To see the bytes,
-//! read: [`Reading::only`](crate::Reading::only) takes only the steps in which a box was written. What is promised is in
-//! [`protocol`](crate::protocol)'s `watch`.
+//! A writer never waits for a subscription, and a step that is told of may be gone when somebody
+//! looks. To see the bytes, read: [`Reading::only`](crate::Reading::only) takes only the steps in
+//! which a box was written. What is promised is in [`protocol`](crate::protocol)'s `watch`.
 
 use crate::array::Selection;
-use crate::desk::Desk;
+use crate::client::Client;
 use crate::method::{Method, Settings};
 use crate::protocol::{Answer, EndOfStream, Fault, Interest, News, Request, Start, Step, WatchId};
 use crate::{Error, Result, SpaceError};
@@ -39,7 +39,7 @@ const LONGEST: Duration = Duration::from_secs(365 * 24 * 3600);
 
 /// How a box is to be watched; see [`Stage::watch`](crate::Stage::watch).
 pub struct Watching {
-    desk: Arc<Desk>,
+    client: Arc<Client>,
     /// Its name in the domain; an edge that is not there is said when it is opened.
     stream: Result<String>,
     interest: Result<Interest>,
@@ -50,18 +50,19 @@ pub struct Watching {
 
 /// A subscription to a box of a variable. Ends when dropped.
 pub struct Watch {
-    desk: Arc<Desk>,
+    client: Arc<Client>,
     stream: String,
     id: WatchId,
     next: Option<Step>,
-    /// A question that the steward did not answer in time.
+    /// A question that the coordinator did not answer in time.
     late: Option<Call>,
     ended: Option<EndOfStream>,
 }
 
 /// What a reader or a subscriber wants of a variable.
 pub(crate) fn interest(variable: &str, region: impl Selection) -> Result<Interest> {
-    // A box says its bounds without a shape, which is not known yet; what cannot is `..`, all of the variable.
+    // A box says its bounds without a shape, which is not known yet; what cannot is `..`, all of
+    // the variable.
     let region = match region.region(&[]) {
         Err(Error::Space(SpaceError::DimensionCount { dims: 0 })) => None,
         region => Some(region?),
@@ -74,13 +75,13 @@ pub(crate) fn interest(variable: &str, region: impl Selection) -> Result<Interes
 
 impl Watching {
     pub(crate) fn new(
-        desk: Arc<Desk>,
+        client: Arc<Client>,
         stream: Result<String>,
         variable: &str,
         settings: &Settings,
     ) -> Self {
         Watching {
-            desk,
+            client,
             stream,
             interest: Ok(Interest {
                 variable: variable.to_owned(),
@@ -100,14 +101,15 @@ impl Watching {
         self
     }
 
-    /// Where it begins; [`Start::Step`] with [`Watch::next_step`] goes on where another subscription has ended. Steps
-    /// that are gone are told as missed.
+    /// Where it begins; [`Start::Step`] with [`Watch::next_step`] goes on where another
+    /// subscription has ended. Steps that are gone are told as missed.
     pub fn start(mut self, start: Start) -> Self {
         self.start = start;
         self
     }
 
-    /// Most news that wait, from 1 to [`MOST_NEWS`](crate::protocol::MOST_NEWS) (1024 where nothing is said); the oldest give way to a [`News::Missed`].
+    /// Most news that wait, from 1 to [`MOST_NEWS`](crate::protocol::MOST_NEWS) (1024 where nothing
+    /// is said); the oldest give way to a [`News::Missed`].
     pub fn queue(mut self, most: u32) -> Self {
         self.most = most;
         self
@@ -116,9 +118,10 @@ impl Watching {
     /// Subscribes. Waits for the stream to appear, not for the variable.
     ///
     /// # Errors
-    /// No such stream within the fabric's deadline, an empty box, a stream in files; with the method `graph` no edge.
+    /// No such stream within the fabric's deadline, an empty box, a stream in files; with the
+    /// method `graph` no edge.
     pub fn open(self) -> Result<Watch> {
-        let (desk, stream) = (self.desk, self.stream?);
+        let (client, stream) = (self.client, self.stream?);
         if self.method == Method::File {
             return Err(Error::NoNews { stream });
         }
@@ -129,11 +132,11 @@ impl Watching {
             interest,
             start: self.start,
             most: self.most,
-            patience: desk.patience(),
+            timeout: client.timeout(),
         };
-        match desk.ask("a stream to subscribe to", question)? {
+        match client.ask("a stream to subscribe to", question)? {
             Answer::Watching { watch } => Ok(Watch {
-                desk,
+                client,
                 stream,
                 id: watch,
                 next: None,
@@ -146,19 +149,20 @@ impl Watching {
 }
 
 impl Watch {
-    /// What comes next; `None` after the last step of a stream that its writers have closed. Waits up to `deadline`.
+    /// What comes next; `None` after the last step of a stream that its writers have closed. Waits
+    /// up to `deadline`.
     ///
     /// # Errors
-    /// After the last step of a stream that has failed, every time: [`Fault::WriterFailed`]. Nothing within the deadline: the
-    /// error names whom the next step waits for. A box that the array of a step has not
-    /// got; the next call goes on after that step.
+    /// After the last step of a stream that has failed, every time: [`Fault::WriterFailed`].
+    /// Nothing within the deadline: the error names whom the next step waits for. A box that the
+    /// array of a step has not got; the next call goes on after that step.
     pub fn next(&mut self, deadline: Duration) -> Result<Option<News>> {
         let deadline = deadline.min(LONGEST);
         let mut call = match self.late.take() {
             Some(call) => call,
             None => self.ask(deadline)?,
         };
-        let answer = self.desk.answer_within(deadline, WAITED_FOR, &mut call);
+        let answer = self.client.answer_within(deadline, WAITED_FOR, &mut call);
         match answer {
             Ok(Answer::News(news)) => {
                 self.next = Some(news.next_step());
@@ -185,14 +189,15 @@ impl Watch {
     }
 
     fn ask(&self, deadline: Duration) -> Result<Call> {
-        self.desk.ask_later(|ticket| Request::Watch {
+        self.client.ask_later(|ticket| Request::Watch {
             ticket,
             watch: self.id,
-            patience: deadline.as_millis() as u64,
+            timeout: deadline.as_millis() as u64,
         })
     }
 
-    /// What is there now, without waiting for a step; `None` when there is nothing, or nothing more.
+    /// What is there now, without waiting for a step; `None` when there is nothing, or nothing
+    /// more.
     ///
     /// # Errors
     /// As [`Watch::next`], but for the deadline.
@@ -217,6 +222,6 @@ impl Watch {
 impl Drop for Watch {
     fn drop(&mut self) {
         // Who does not hear of it hears of the end of this process.
-        let _ = self.desk.tell(Request::CloseWatch { watch: self.id });
+        let _ = self.client.tell(Request::CloseWatch { watch: self.id });
     }
 }

@@ -1,4 +1,4 @@
-//! Writes steps: blocks of arrays into buffers of keepers, and one commit.
+//! Writes steps: blocks of arrays into buffers of block stores, and one commit.
 //!
 //! ```text
 //!   step()    Begin ->          <- buffers, as many as the last step needed       back-pressure is felt here
@@ -9,29 +9,31 @@
 //!   close()   CloseWriter ->    <- Closed: this rank has written all that it wanted to write
 //! ```
 //!
-//! A writer that is dropped without `close` has failed: by an error, a panic, or the end of its process. Its rank may come back
-//! while its lease runs, and goes on at its first step that is not committed; else the stream ends as failed.
+//! A writer that is dropped without `close` has failed: by an error, a panic, or the end of its
+//! process. Its rank may come back while its lease runs, and goes on at its first step that is not
+//! committed; else the stream ends as failed.
 //!
-//! With the method `server` a block is cut into pieces that lie with different servers, so an allocated array is copied, too: at
-//! the commit. With the method `file` blocks wait in the memory of this process for the commit, which writes them.
+//! With the method `server` a block is cut into pieces that lie with different servers, so an
+//! allocated array is copied, too: at the commit. With the method `file` blocks wait in the memory
+//! of this process for the commit, which writes them.
 
-use crate::desk::Desk;
+use crate::client::Client;
 use crate::last::KeptStep;
 use crate::method::graph::Edge;
 use crate::method::{FileWriting, Method, Settings, Spread};
 use crate::protocol::{
-    Answer, KeeperInfo, Layout, LayoutHash, Part, Peer, Request, Slot, Step, StreamConfig, Told,
-    WriterId,
+    Answer, BlockStoreInfo, Layout, LayoutHash, Part, Peer, Request, Slot, Step, StreamConfig,
+    Told, WriterId,
 };
 use crate::put::StepWriter;
-use crate::slots::{Needs, Slots, lost_keeper, wants};
+use crate::slots::{Needs, Slots, lost_block_store, wants};
 use crate::{Error, Result};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// One rank of a program that writes a stream. The stream ends well when every rank has called [`Writer::close`]; a writer that
-/// is dropped without it has failed, which readers learn after the last committed step
-/// ([`Fault::WriterFailed`](crate::protocol::Fault::WriterFailed)).
+/// One rank of a program that writes a stream. The stream ends well when every rank has called
+/// [`Writer::close`]; a writer that is dropped without it has failed, which readers learn after the
+/// last committed step ([`Fault::WriterFailed`](crate::protocol::Fault::WriterFailed)).
 #[must_use = "a writer that is dropped without `close` ends its stream as failed"]
 pub struct Writer {
     pub(crate) to: Target,
@@ -43,33 +45,33 @@ pub struct Writer {
 
 /// Where the steps go.
 pub(crate) enum Target {
-    Keepers(Kept),
+    BlockStores(Kept),
     Files(FileWriting),
 }
 
-/// A stream whose steps keepers get.
+/// A stream whose steps block stores get.
 pub(crate) struct Kept {
-    pub(crate) desk: Arc<Desk>,
+    pub(crate) client: Arc<Client>,
     id: WriterId,
     pub(crate) stream: String,
     next: Step,
     pub(crate) place: Place,
     /// What the last step needed.
     pub(crate) needs: Needs,
-    /// The layout that the steward knows.
+    /// The layout that the coordinator knows.
     known: Option<LayoutHash>,
     /// How long it waits for readers and other ranks that live; `None`: as long as they take.
     timeout: Option<Duration>,
     is_closed: bool,
 }
 
-/// Which keepers get the blocks.
+/// Which block stores get the blocks.
 pub(crate) enum Place {
     /// This one gets all.
     Near(Slot<Peer>),
     /// All servers get some.
     Servers {
-        servers: Vec<KeeperInfo>,
+        servers: Vec<BlockStoreInfo>,
         replicas: u32,
         ranks: u32,
         spread: Option<Spread>,
@@ -78,7 +80,7 @@ pub(crate) enum Place {
 
 impl Writer {
     pub(crate) fn open(
-        desk: Arc<Desk>,
+        client: Arc<Client>,
         stream: &str,
         (program, (rank, size)): (String, (u32, u32)),
         config: StreamConfig,
@@ -87,7 +89,7 @@ impl Writer {
         if settings.method == Method::File {
             let who = (program.as_str(), (rank, size));
             let place = (settings.folder.as_path(), settings.durability);
-            let files = FileWriting::open(&desk, place, stream, who)?;
+            let files = FileWriting::open(&client, place, stream, who)?;
             return Ok(Writer {
                 to: Target::Files(files),
                 promised: (Arc::new([]), 0),
@@ -95,7 +97,7 @@ impl Writer {
             });
         }
         let servers = match settings.method {
-            Method::Server => Some(desk.await_servers(stream)?),
+            Method::Server => Some(client.await_servers(stream)?),
             _ => None,
         };
         let question = |ticket| Request::OpenWriter {
@@ -105,14 +107,14 @@ impl Writer {
             rank,
             size,
             config: Box::new(config),
-            patience: desk.patience(),
+            timeout: client.timeout(),
             gives_up: settings.timeout.is_some(),
         };
-        let answer = desk.ask("opening a stream for writing", question)?;
+        let answer = client.ask("opening a stream for writing", question)?;
         let Answer::Writing {
             writer,
             next,
-            keepers,
+            block_stores,
             ..
         } = answer
         else {
@@ -126,14 +128,16 @@ impl Writer {
                 ranks: size,
             },
             None => {
-                // That of the steward, where it keeps any.
-                let near = keepers.iter().find(|keeper| keeper.peer == desk.steward);
-                let keeper = near.or(keepers.first()).ok_or(Error::NoSteward)?;
-                Place::Near(Slot::from_slice(&[keeper.peer]))
+                // That of the coordinator, where it keeps any.
+                let near = block_stores
+                    .iter()
+                    .find(|block_store| block_store.peer == client.coordinator);
+                let block_store = near.or(block_stores.first()).ok_or(Error::NoCoordinator)?;
+                Place::Near(Slot::from_slice(&[block_store.peer]))
             }
         };
         let kept = Kept {
-            desk,
+            client,
             id: writer,
             stream: stream.to_owned(),
             next,
@@ -144,34 +148,38 @@ impl Writer {
             is_closed: false,
         };
         Ok(Writer {
-            to: Target::Keepers(kept),
+            to: Target::BlockStores(kept),
             promised: (Arc::new([]), 0),
             kept: None,
         })
     }
 
-    /// Number of the step that comes next: after a restart, the first one that this rank has not committed.
+    /// Number of the step that comes next: after a restart, the first one that this rank has not
+    /// committed.
     pub fn next_step(&self) -> Step {
         match &self.to {
-            Target::Keepers(kept) => kept.next,
+            Target::BlockStores(kept) => kept.next,
             Target::Files(files) => files.next,
         }
     }
 
-    /// Begins the next step. Waits while readers are too far behind, and for memory. Collective only in so far as a
-    /// step begins when all ranks have committed the one before. A server that was lost gets nothing any more.
+    /// Begins the next step. Waits while readers are too far behind, and for memory. Collective
+    /// only in so far as a step begins when all ranks have committed the one before. A server that
+    /// was lost gets nothing any more.
     ///
     /// # Errors
-    /// At the deadline of the fabric a [`Fault`](crate::protocol::Fault) that says who never came, is gone or does not answer, or
-    /// where memory is full. For readers and ranks that live it waits as long as they take, or up to the time-out of
+    /// At the deadline of the fabric a [`Fault`](crate::protocol::Fault) that says who never came,
+    /// is gone or does not answer, or where memory is full. For readers and ranks that live it
+    /// waits as long as they take, or up to the time-out of
     /// [`Writing::timeout`](crate::Writing::timeout). Afterwards it can be called again.
     pub fn step(&mut self) -> Result<StepWriter<'_>> {
         let slots = match &mut self.to {
-            Target::Keepers(kept) => Some(kept.begin()?),
+            Target::BlockStores(kept) => Some(kept.begin()?),
             Target::Files(_) => None,
         };
         let number = self.next_step();
-        // Where a commit was taken without an answer in time, what was kept is not the last step any more.
+        // Where a commit was taken without an answer in time, what was kept is not the last step
+        // any more.
         self.kept.take_if(|kept| kept.number + 1 != number);
         let kept = self.kept.clone();
         let mut step = StepWriter::new(self, number, slots);
@@ -181,17 +189,20 @@ impl Writer {
         Ok(step)
     }
 
-    /// Ends the stream well, as far as this rank is concerned: every step that it wanted to write is committed. Once all ranks
-    /// have closed, readers get the end of the stream after its last step. Local: it does not wait for the other ranks.
+    /// Ends the stream well, as far as this rank is concerned: every step that it wanted to write
+    /// is committed. Once all ranks have closed, readers get the end of the stream after its last
+    /// step. Local: it does not wait for the other ranks.
     ///
     /// # Errors
     /// The stream has failed meanwhile, because another rank did
-    /// ([`Fault::WriterFailed`](crate::protocol::Fault::WriterFailed)); another rank has committed more steps
-    /// ([`Fault::ClosesEarly`](crate::protocol::Fault::ClosesEarly); with the method `file` readers find it out:
-    /// [`Failure::ClosedEarly`](crate::protocol::Failure::ClosedEarly)), and this one counts as failed; the coordinator is lost; the file could not be ended.
+    /// ([`Fault::WriterFailed`](crate::protocol::Fault::WriterFailed)); another rank has committed
+    /// more steps ([`Fault::ClosesEarly`](crate::protocol::Fault::ClosesEarly); with the method
+    /// `file` readers find it out:
+    /// [`Failure::ClosedEarly`](crate::protocol::Failure::ClosedEarly)), and this one counts as
+    /// failed; the coordinator is lost; the file could not be ended.
     pub fn close(self) -> Result<()> {
         match self.to {
-            Target::Keepers(kept) => kept.close(),
+            Target::BlockStores(kept) => kept.close(),
             Target::Files(files) => files.close(),
         }
     }
@@ -208,9 +219,9 @@ impl Kept {
                 writer: self.id,
                 step: self.next,
                 wants: wants(&self.needs),
-                patience: self.desk.patience_of(left),
+                timeout: self.client.timeout_of(left),
             };
-            let answer = self.desk.ask("a step of a stream to begin", question);
+            let answer = self.client.ask("a step of a stream to begin", question);
             let buffers = match answer {
                 Ok(Answer::Begun { buffers }) => buffers,
                 // A commit was taken whose answer did not come in time.
@@ -221,7 +232,7 @@ impl Kept {
                 // Everybody that it waits for lives.
                 Ok(Answer::Waiting(_)) if left.is_none_or(|left| !left.is_zero()) => continue,
                 Ok(Answer::Waiting(fault)) => {
-                    // What keepers have made for it is for those who wait longer.
+                    // What block stores have made for it is for those who wait longer.
                     self.abort();
                     return Err(fault.into());
                 }
@@ -235,7 +246,7 @@ impl Kept {
                     return Err(error);
                 }
             };
-            let mut slots = Slots::new(self.desk.clone(), self.id, self.timeout);
+            let mut slots = Slots::new(self.client.clone(), self.id, self.timeout);
             let opened = slots.open(self.needs.clone(), buffers);
             return opened.map(|()| slots).inspect_err(|_| self.abort());
         }
@@ -243,7 +254,7 @@ impl Kept {
 
     pub(crate) fn abort(&self) {
         // Who does not hear of it hears of the end of this process.
-        let _ = self.desk.tell(Request::Abort { writer: self.id });
+        let _ = self.client.tell(Request::Abort { writer: self.id });
     }
 
     /// Spreads over those servers that are left from now on.
@@ -251,7 +262,7 @@ impl Kept {
     /// # Errors
     /// None is left.
     fn forget_lost(&mut self) -> Result<()> {
-        let fabric = self.desk.fabric.clone();
+        let fabric = self.client.fabric.clone();
         let lives = |server: Peer| {
             let lost = fabric.lost_life(server.id(), server.incarnation());
             lost.is_none()
@@ -260,10 +271,10 @@ impl Kept {
         Ok(())
     }
 
-    /// As [`Kept::forget_lost`], for the one whose loss an error tells of; `false` for other errors, and for the loss of
-    /// somebody who is none of the servers: that of the steward.
+    /// As [`Kept::forget_lost`], for the one whose loss an error tells of; `false` for other
+    /// errors, and for the loss of somebody who is none of the servers: that of the coordinator.
     pub(crate) fn forget(&mut self, error: &Error) -> Result<bool> {
-        match lost_keeper(error) {
+        match lost_block_store(error) {
             Some(lost) => self.keep_servers(|server| server != lost),
             None => Ok(false),
         }
@@ -297,8 +308,9 @@ impl Kept {
     /// What a step needed, the next one asks for at its begin: of servers that are left.
     pub(crate) fn remember(&mut self, mut needs: Needs) {
         if let Place::Servers { servers, .. } = &self.place {
-            let is_left = |keeper: &Peer| servers.iter().any(|server| server.peer == *keeper);
-            needs.retain(|(keepers, _)| keepers.iter().all(is_left));
+            let is_left =
+                |block_store: &Peer| servers.iter().any(|server| server.peer == *block_store);
+            needs.retain(|(block_stores, _)| block_stores.iter().all(is_left));
         }
         self.needs = needs;
     }
@@ -316,7 +328,7 @@ impl Kept {
             part,
             keep,
         };
-        match self.desk.ask("a step to be committed", question)? {
+        match self.client.ask("a step to be committed", question)? {
             Answer::Committed => {}
             other => return Err(Error::Nonsense(format!("{other:?}"))),
         }
@@ -328,7 +340,7 @@ impl Kept {
     fn close(mut self) -> Result<()> {
         let writer = self.id;
         let question = |ticket| Request::CloseWriter { ticket, writer };
-        match self.desk.ask("a stream to be closed", question)? {
+        match self.client.ask("a stream to be closed", question)? {
             Answer::Closed => {}
             other => return Err(Error::Nonsense(format!("{other:?}"))),
         }
@@ -341,7 +353,7 @@ impl Drop for Kept {
     fn drop(&mut self) {
         if !self.is_closed {
             // If the message does not arrive, the coordinator learns of the end of this process.
-            let _ = self.desk.tell(Request::LeaveWriter { writer: self.id });
+            let _ = self.client.tell(Request::LeaveWriter { writer: self.id });
         }
     }
 }

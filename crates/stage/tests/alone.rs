@@ -1,4 +1,5 @@
-//! One process that writes and reads what it has written: calls that do not fit, and boxes that are odd.
+//! One process that writes and reads what it has written: calls that do not fit, and boxes that are
+//! odd.
 
 #![allow(
     clippy::result_large_err,
@@ -90,7 +91,8 @@ fn a_huge_box_with_a_hole_is_said_to_have_one() -> Result<()> {
     Ok(())
 }
 
-/// Deadlines are for processes that do not answer: memory that takes longer to be made than any deadline comes, part by part.
+/// Deadlines are for processes that do not answer: memory that takes longer to be made than any
+/// deadline comes, part by part.
 #[test]
 fn a_block_whose_memory_takes_longer_than_the_deadline_is_waited_for() -> Result<()> {
     // Five parts, each of which takes some milliseconds.

@@ -149,18 +149,18 @@ fn a_second_run_has_nothing_of_the_first() {
             rank => write(&stage, rank),
         }
     };
-    play.run("a_second_run_has_nothing_of_the_first", body, |cast| {
-        (0..3).for_each(|me| cast.wait_point(play.actor(me), "begin"));
-        cast.release(play.actor(2));
-        cast.wait_point(play.actor(2), "none");
-        cast.release(play.actor(0));
-        cast.wait_gone(play.actor(0));
-        cast.release(play.actor(2));
-        cast.wait_point(play.actor(2), "half");
-        cast.release(play.actor(1));
-        cast.wait_gone(play.actor(1));
-        cast.release(play.actor(2));
-        cast.all_end();
-        let _ = std::fs::remove_dir_all(self::folder(cast.domain()));
+    play.run("a_second_run_has_nothing_of_the_first", body, |cluster| {
+        (0..3).for_each(|me| cluster.wait_point(play.actor(me), "begin"));
+        cluster.release(play.actor(2));
+        cluster.wait_point(play.actor(2), "none");
+        cluster.release(play.actor(0));
+        cluster.wait_gone(play.actor(0));
+        cluster.release(play.actor(2));
+        cluster.wait_point(play.actor(2), "half");
+        cluster.release(play.actor(1));
+        cluster.wait_gone(play.actor(1));
+        cluster.release(play.actor(2));
+        cluster.all_end();
+        let _ = std::fs::remove_dir_all(self::folder(cluster.domain()));
     });
 }

@@ -38,7 +38,8 @@ fn holds(step: u64, from: u64, array: ArrayViewD<'_, f64>) -> Outcome {
     Ok(())
 }
 
-/// Rows `from..to` of `u` and of `v`, each cell out of the same cell of the last step; and what stays between the two.
+/// Rows `from..to` of `u` and of `v`, each cell out of the same cell of the last step; and what
+/// stays between the two.
 fn compute(step: &mut StepWriter<'_>, (from, to): (u64, u64)) -> Outcome {
     let number = step.number();
     let block = [from..to, 0..SHAPE[1]];
@@ -133,9 +134,9 @@ fn with_method(name: &str, method: Method, mask: Mask) {
         step.commit()?;
         Ok(field.close()?)
     };
-    play.run(name, body, |cast| {
-        cast.all_end();
-        let _ = std::fs::remove_dir_all(folder(cast.domain()));
+    play.run(name, body, |cluster| {
+        cluster.all_end();
+        let _ = std::fs::remove_dir_all(folder(cluster.domain()));
     });
 }
 
@@ -163,8 +164,8 @@ fn into_files() {
     with_method("into_files", Method::File, Mask::default());
 }
 
-/// What is kept, what is read and what is written are two buffers, used by turns: who writes has left the old one when its
-/// memory is used again.
+/// What is kept, what is read and what is written are two buffers, used by turns: who writes has
+/// left the old one when its memory is used again.
 #[test]
 fn memory_of_two_steps_is_enough() {
     const BUFFER: u64 = 192 << 10;
@@ -186,8 +187,8 @@ fn memory_of_two_steps_is_enough() {
     play.run("memory_of_two_steps_is_enough", body, |_| ());
 }
 
-/// A writer is killed while it reads step 2 and writes step 3. The one that goes on finds nothing to read in place, and all
-/// steps come.
+/// A writer is killed while it reads step 2 and writes step 3. The one that goes on finds nothing
+/// to read in place, and all steps come.
 #[test]
 fn a_writer_is_killed_while_it_keeps_a_step() {
     let play = Play::of(3, Mask::default());
@@ -227,13 +228,17 @@ fn a_writer_is_killed_while_it_keeps_a_step() {
         write(&mut field, (0, 64))?;
         Ok(field.close()?)
     };
-    play.run("a_writer_is_killed_while_it_keeps_a_step", body, |cast| {
-        let (first, second) = (play.actor(0), play.actor(1));
-        cast.wait_point(play.actor(2), "open");
-        cast.wait_point(second, "born");
-        cast.wait_point(first, "keeping");
-        cast.kill(first);
-        cast.wait_gone(first);
-        cast.release(second);
-    });
+    play.run(
+        "a_writer_is_killed_while_it_keeps_a_step",
+        body,
+        |cluster| {
+            let (first, second) = (play.actor(0), play.actor(1));
+            cluster.wait_point(play.actor(2), "open");
+            cluster.wait_point(second, "born");
+            cluster.wait_point(first, "keeping");
+            cluster.kill(first);
+            cluster.wait_gone(first);
+            cluster.release(second);
+        },
+    );
 }

@@ -87,9 +87,9 @@ fn with(name: &str, method: Method, mask: Mask) {
     play.run(
         name,
         |fabric, me| any_method(fabric, me, method),
-        |cast| {
-            cast.all_end();
-            let _ = std::fs::remove_dir_all(folder(cast.domain()));
+        |cluster| {
+            cluster.all_end();
+            let _ = std::fs::remove_dir_all(folder(cluster.domain()));
         },
     );
 }
@@ -122,7 +122,8 @@ fn file() {
 /// Where the file of the writer below may not grow any more: in the middle of the data of step 3.
 const HALF_A_STEP: u64 = 5 << 20;
 
-/// From now on the system ends this process at the byte of a file that lies there: no moment to be hit, and no core.
+/// From now on the system ends this process at the byte of a file that lies there: no moment to be
+/// hit, and no core.
 fn die_in_the_middle_of_a_file() -> Outcome {
     for (what, limit) in [(Resource::Core, 0), (Resource::Fsize, HALF_A_STEP)] {
         let limit = Rlimit {
@@ -139,8 +140,8 @@ fn of_life(life: u64, step: u64) -> u64 {
     step + 1000 * life
 }
 
-/// A writer of files dies when a part of a step is in its file; the next one goes on, and a reader sees no seam: each step is
-/// that of one life.
+/// A writer of files dies when a part of a step is in its file; the next one goes on, and a reader
+/// sees no seam: each step is that of one life.
 #[test]
 fn a_file_goes_on_after_a_crash() {
     let play = Play::of(3, Mask::default());
@@ -184,13 +185,13 @@ fn a_file_goes_on_after_a_crash() {
         }
         Ok(field.close()?)
     };
-    play.run("a_file_goes_on_after_a_crash", body, |cast| {
-        cast.let_die(play.actor(0));
-        cast.wait_gone(play.actor(0));
-        cast.wait_point(play.actor(1), "begin");
-        cast.release(play.actor(1));
-        cast.all_end();
-        let _ = std::fs::remove_dir_all(folder(cast.domain()));
+    play.run("a_file_goes_on_after_a_crash", body, |cluster| {
+        cluster.let_die(play.actor(0));
+        cluster.wait_gone(play.actor(0));
+        cluster.wait_point(play.actor(1), "begin");
+        cluster.release(play.actor(1));
+        cluster.all_end();
+        let _ = std::fs::remove_dir_all(folder(cluster.domain()));
     });
 }
 
@@ -218,7 +219,7 @@ fn a_server_dies(fabric: &Fabric, me: u32, replicas: u32, when: When) -> Outcome
             match step.commit() {
                 Ok(()) => {}
                 // It is written again, to the server that is left.
-                Err(Error::Fault(Fault::KeeperLost { step: 2, .. })) => same!(replicas, 1),
+                Err(Error::Fault(Fault::BlockStoreLost { step: 2, .. })) => same!(replicas, 1),
                 Err(other) => check!(false, "{other}"),
             }
             if number == 2 && when == When::Between {
@@ -243,7 +244,8 @@ fn a_server_dies(fabric: &Fabric, me: u32, replicas: u32, when: When) -> Outcome
         match reader.next_step() {
             Ok(Some(step)) => {
                 same!(step.number(), number);
-                // The step that was being written is written again, where its writer heard of the loss in time.
+                // The step that was being written is written again, where its writer heard of the
+                // loss in time.
                 let again = number == 2 && when == When::Within;
                 let is_whole = replicas == 2 || number > 2 || again;
                 match step.get::<f64, ndarray::Ix2>("u", ..) {
@@ -255,8 +257,8 @@ fn a_server_dies(fabric: &Fabric, me: u32, replicas: u32, when: When) -> Outcome
                     Err(other) => check!(false, "step {number}: {other}"),
                 }
             }
-            Err(Error::Fault(Fault::Damaged { step, keepers })) => {
-                same!((replicas, step, keepers.len()), (1, number, 1));
+            Err(Error::Fault(Fault::Damaged { step, block_stores })) => {
+                same!((replicas, step, block_stores.len()), (1, number, 1));
                 check!(number <= 2);
             }
             other => check!(
@@ -279,14 +281,14 @@ fn loss(name: &str, replicas: u32, when: When, mask: Mask) {
     play.run(
         name,
         |fabric, me| a_server_dies(fabric, me, replicas, when),
-        |cast| {
-            cast.wait_point(play.actor(0), "three steps");
-            cast.wait_point(play.actor(1), "one step held");
-            cast.kill(Who::Unit(1));
-            cast.wait_gone(Who::Unit(1));
-            cast.release(play.actor(1));
-            cast.release(play.actor(0));
-            cast.wait_point(play.actor(1), "all read");
+        |cluster| {
+            cluster.wait_point(play.actor(0), "three steps");
+            cluster.wait_point(play.actor(1), "one step held");
+            cluster.kill(Who::Unit(1));
+            cluster.wait_gone(Who::Unit(1));
+            cluster.release(play.actor(1));
+            cluster.release(play.actor(0));
+            cluster.wait_point(play.actor(1), "all read");
         },
     );
 }

@@ -10,11 +10,12 @@ use samite_fabric::{Fabric, Mask};
 use samite_stage::protocol::{Attribute, EndOfStream, Start};
 use samite_stage::service::{Room, Staging};
 use samite_stage::{Dtype, Error, Region, Stage};
-use samite_testkit::{MESSAGES_ONLY, Outcome, Visitors, check, maps_host, same, units};
+use samite_testkit::{MESSAGES_ONLY, Outcome, Tracker, check, maps_host, same, units};
 
 const MEMORY: u64 = 64 << 20;
 
-/// Unit 0 is the steward and keeper until the others have left; the rest run `body` with their number from 0.
+/// Unit 0 is the coordinator and block store until the others have left; the rest run `body` with
+/// their number from 0.
 fn staged(name: &str, count: u32, mask: Mask, body: impl Fn(&Fabric, u32) -> Outcome) {
     let unit = |unit: &samite_testkit::Unit| {
         if unit.rank > 0 {
@@ -27,8 +28,8 @@ fn staged(name: &str, count: u32, mask: Mask, body: impl Fn(&Fabric, u32) -> Out
             unit.config.clone(),
         )?;
         let mut service = Staging::new(&fabric, Room::of_memory(MEMORY));
-        let mut visitors = Visitors::expect(count);
-        service.run(|fabric| visitors.remain(fabric))?;
+        let mut tracker = Tracker::expect(count);
+        service.run(|fabric| tracker.remain(fabric))?;
         check!(
             service.figures().iter().all(|stream| stream.end.is_some()),
             "{:?}",
@@ -36,7 +37,9 @@ fn staged(name: &str, count: u32, mask: Mask, body: impl Fn(&Fabric, u32) -> Out
         );
         Ok(())
     };
-    units(count + 1).mask(mask).conduct_bare(name, unit, |_| ());
+    units(count + 1)
+        .mask(mask)
+        .orchestrate_bare(name, unit, |_| ());
 }
 
 fn value(step: u64, y: u64, x: u64) -> f64 {

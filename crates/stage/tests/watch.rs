@@ -1,5 +1,5 @@
-//! Subscriptions between processes: a layout that changes by step, a late subscriber, one that is killed and goes on, a
-//! writer that is killed.
+//! Subscriptions between processes: a layout that changes by step, a late subscriber, one that is
+//! killed and goes on, a writer that is killed.
 
 #![allow(
     clippy::result_large_err,
@@ -98,11 +98,11 @@ fn told_and_read(fabric: &Fabric, me: u32) -> Outcome {
 
 fn told_and_read_with(name: &str, mask: Mask) {
     let play = Play::of(3, mask);
-    play.run(name, told_and_read, |cast| {
-        cast.wait_point(play.actor(0), "open");
-        cast.wait_point(play.actor(1), "subscribed");
-        cast.wait_point(play.actor(2), "subscribed");
-        cast.release(play.actor(0));
+    play.run(name, told_and_read, |cluster| {
+        cluster.wait_point(play.actor(0), "open");
+        cluster.wait_point(play.actor(1), "subscribed");
+        cluster.wait_point(play.actor(2), "subscribed");
+        cluster.release(play.actor(0));
     });
 }
 
@@ -116,7 +116,8 @@ fn a_box_that_some_steps_touch_by_messages() {
     told_and_read_with("a_box_that_some_steps_touch_by_messages", MESSAGES_ONLY);
 }
 
-/// A subscriber is killed while it waits; another one goes on where it was. A third is late, and misses what is gone.
+/// A subscriber is killed while it waits; another one goes on where it was. A third is late, and
+/// misses what is gone.
 #[test]
 fn a_killed_subscriber_is_followed_by_another() {
     let name = "a_killed_subscriber_is_followed_by_another";
@@ -167,31 +168,32 @@ fn a_killed_subscriber_is_followed_by_another() {
         }
         Ok(())
     };
-    play.run(name, body, |cast| {
+    play.run(name, body, |cluster| {
         let [writer, first, second, late] = [0, 1, 2, 3].map(|number| play.actor(number));
-        cast.wait_point(writer, "written");
-        cast.wait_point(first, "open");
-        cast.release(writer);
-        cast.wait_point(first, "told");
-        cast.wait_point(writer, "written");
-        cast.wait_asleep(first);
-        cast.kill(first);
-        cast.wait_gone(first);
-        cast.release(writer);
-        cast.wait_point(writer, "written");
-        cast.wait_point(second, "born");
-        cast.release(second);
-        cast.wait_point(second, "told");
-        cast.release(writer);
-        cast.wait_point(writer, "written");
-        cast.wait_point(late, "born");
-        cast.release(late);
-        cast.wait_point(late, "told");
-        cast.release(writer);
+        cluster.wait_point(writer, "written");
+        cluster.wait_point(first, "open");
+        cluster.release(writer);
+        cluster.wait_point(first, "told");
+        cluster.wait_point(writer, "written");
+        cluster.wait_asleep(first);
+        cluster.kill(first);
+        cluster.wait_gone(first);
+        cluster.release(writer);
+        cluster.wait_point(writer, "written");
+        cluster.wait_point(second, "born");
+        cluster.release(second);
+        cluster.wait_point(second, "told");
+        cluster.release(writer);
+        cluster.wait_point(writer, "written");
+        cluster.wait_point(late, "born");
+        cluster.release(late);
+        cluster.wait_point(late, "told");
+        cluster.release(writer);
     });
 }
 
-/// The deadline names whom the next step waits for; a writer that is killed is named when its lease is over.
+/// The deadline names whom the next step waits for; a writer that is killed is named when its lease
+/// is over.
 #[test]
 fn a_lost_writer_is_named() {
     let name = "a_lost_writer_is_named";
@@ -238,16 +240,16 @@ fn a_lost_writer_is_named() {
         }
         Ok(())
     };
-    play.run(name, body, |cast| {
-        cast.wait_point(play.actor(2), "watching");
+    play.run(name, body, |cluster| {
+        cluster.wait_point(play.actor(2), "watching");
         for writer in [play.actor(0), play.actor(1)] {
-            cast.wait_point(writer, "open");
-            cast.release(writer);
+            cluster.wait_point(writer, "open");
+            cluster.release(writer);
         }
-        cast.wait_point(play.actor(0), "written");
-        cast.wait_point(play.actor(1), "written");
-        cast.wait_point(play.actor(2), "waited");
-        cast.kill(play.actor(1));
-        cast.release(play.actor(0));
+        cluster.wait_point(play.actor(0), "written");
+        cluster.wait_point(play.actor(1), "written");
+        cluster.wait_point(play.actor(2), "waited");
+        cluster.kill(play.actor(1));
+        cluster.release(play.actor(0));
     });
 }

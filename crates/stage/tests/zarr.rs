@@ -141,7 +141,8 @@ fn wrong_questions_get_answers() {
     ));
 }
 
-/// A store that is used again: nothing of a step stays when it is written again, and what an older run left can be removed.
+/// A store that is used again: nothing of a step stays when it is written again, and what an older
+/// run left can be removed.
 #[test]
 fn a_step_is_written_again() {
     let folder = tempfile::tempdir().unwrap();
@@ -174,7 +175,8 @@ fn a_step_is_written_again() {
     assert_eq!(u.read::<f64>(&whole).unwrap(), values(&whole));
 }
 
-/// Python reads what we wrote, and we read what it wrote: compressed, sharded, with chunks that end inside nothing of ours.
+/// Python reads what we wrote, and we read what it wrote: compressed, sharded, with chunks that end
+/// inside nothing of ours.
 #[test]
 fn python_reads_it_and_writes_it() {
     let test = "python_reads_it_and_writes_it";

@@ -11,7 +11,8 @@ pub fn point(name: &str) {
     tell("point", name);
 }
 
-/// As [`point`], then waits until the test says [`crate::Cast::release`], or [`crate::Cast::release_as`]: what as.
+/// As [`point`], then waits until the test says [`crate::Cluster::release`], or
+/// [`crate::Cluster::release_as`]: what as.
 pub fn pause(name: &str) -> String {
     tell("point", name);
     let mut line = String::new();
@@ -37,8 +38,8 @@ pub fn life() -> Option<u64> {
     std::env::var(LIFE).ok()?.parse().ok()
 }
 
-/// Runs the body of this unit in a process of its own, in which [`life`] is this number, and waits until it has ended:
-/// for one that is to [`die`].
+/// Runs the body of this unit in a process of its own, in which [`life`] is this number, and waits
+/// until it has ended: for one that is to [`die`].
 pub fn live_once(life: u64) -> std::io::Result<ExitStatus> {
     Command::new(std::env::current_exe()?)
         .args(std::env::args_os().skip(1))

@@ -1,7 +1,9 @@
-//! Random input, by seed: rounds that can be repeated, words that are likely to hurt, mutated bytes.
+//! Random input, by seed: rounds that can be repeated, words that are likely to hurt, mutated
+//! bytes.
 //!
-//! A suite runs a fixed number of rounds, the same ones each time. `SAMITE_FUZZ_MINUTES=N` runs others, from a
-//! random seed on, for so long; `SAMITE_FUZZ_SEED=N` runs that one. A round that fails prints its seed.
+//! A suite runs a fixed number of rounds, the same ones each time. `SAMITE_FUZZ_MINUTES=N` runs
+//! others, from a random seed on, for so long; `SAMITE_FUZZ_SEED=N` runs that one. A round that
+//! fails prints its seed.
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::time::{Duration, Instant};
@@ -22,8 +24,8 @@ pub fn minutes() -> Option<Duration> {
     number(MINUTES).map(|minutes| Duration::from_secs(60 * minutes))
 }
 
-/// Runs `body` for `rounds` seeds, or as the environment says; see the module's text. `name` is the full name of the
-/// test.
+/// Runs `body` for `rounds` seeds, or as the environment says; see the module's text. `name` is the
+/// full name of the test.
 pub fn rounds(name: &str, rounds: u64, mut body: impl FnMut(u64, &mut Rng)) {
     let mut run = |seed: u64| {
         let mut random = Rng::with_seed(seed);

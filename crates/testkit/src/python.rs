@@ -5,8 +5,9 @@ use std::ffi::OsStr;
 use std::path::PathBuf;
 use std::process::Command;
 
-/// Its interpreter, where there is one: in the folder that `SAMITE_PYTHON` names, else in `samite/python` in the user's
-/// cache folder. `ci/setup` makes it. (`samite::python` is the same rule for programs; tests of lower floors cannot use it.)
+/// Its interpreter, where there is one: in the folder that `SAMITE_PYTHON` names, else in
+/// `samite/python` in the user's cache folder. `ci/setup` makes it. (`samite::python` is the same
+/// rule for programs; tests of lower floors cannot use it.)
 fn python() -> Option<PathBuf> {
     let named = |name| std::env::var_os(name).filter(|folder| !folder.is_empty());
     let folder = match named("SAMITE_PYTHON") {
@@ -20,8 +21,8 @@ fn python() -> Option<PathBuf> {
     Some(folder.join("bin/python")).filter(|python| python.exists())
 }
 
-/// Runs a script with these arguments; what it prints. `None` where there is no Python: the test is skipped by name, or fails,
-/// as [`require`] says. A script that fails fails the test.
+/// Runs a script with these arguments; what it prints. `None` where there is no Python: the test is
+/// skipped by name, or fails, as [`require`] says. A script that fails fails the test.
 pub fn run_python(test: &str, script: &str, args: &[&OsStr]) -> Option<String> {
     let Some(python) = python() else {
         require(

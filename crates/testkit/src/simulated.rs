@@ -13,7 +13,8 @@ pub fn two_nodes(seed: u64, units: u32) -> Scenario {
         .with_rma(Rma::Bypasses)
 }
 
-/// Three nodes whose RMA needs the progress of its target, and between which frames overtake each other.
+/// Three nodes whose RMA needs the progress of its target, and between which frames overtake each
+/// other.
 pub fn three_nodes(seed: u64, units: u32) -> Scenario {
     Scenario::new(seed, units)
         .on_nodes(3)
@@ -32,8 +33,9 @@ pub fn seeds(otherwise: Range<u64>) -> Range<u64> {
     }
 }
 
-/// Runs `body` in `units` simulated units, each on a node of its own, for every seed, or for the one in
-/// `SAMITE_SIM_SEED`. A failure says the seed and the command that repeats it. `name` is the full name of the test.
+/// Runs `body` in `units` simulated units, each on a node of its own, for every seed, or for the
+/// one in `SAMITE_SIM_SEED`. A failure says the seed and the command that repeats it. `name` is the
+/// full name of the test.
 pub fn simulate(
     name: &str,
     units: u32,

@@ -1,6 +1,6 @@
 //! What a test runs in several processes.
 
-use crate::{Cast, Outcome, Unit, Who, child};
+use crate::{Cluster, Outcome, Unit, Who, child};
 use samite_fabric::agent::Starter;
 use samite_fabric::{Config, Fabric, Mask, PeerId};
 use std::time::Duration;
@@ -14,7 +14,7 @@ pub struct Units {
     pub(crate) before: Option<fn(Who)>,
     pub(crate) services: Vec<Starter>,
     pub(crate) seed: Option<u64>,
-    pub(crate) patience: Duration,
+    pub(crate) timeout: Duration,
 }
 
 /// `count` units of a fresh domain with its agent.
@@ -29,7 +29,7 @@ pub fn units(count: u32) -> Units {
         before: None,
         services: Vec::new(),
         seed: None,
-        patience: Duration::from_secs(60),
+        timeout: Duration::from_secs(60),
     }
 }
 
@@ -96,23 +96,23 @@ impl Units {
     }
 
     /// How long the watchdog waits.
-    pub fn patience(self, patience: Duration) -> Units {
-        Units { patience, ..self }
+    pub fn timeout(self, timeout: Duration) -> Units {
+        Units { timeout, ..self }
     }
 
     /// Runs `body` in every unit, which has joined and knows the members by rank. All must succeed.
     /// `name` is the full name of the test that calls this.
     pub fn run(self, name: &str, body: impl Fn(&Fabric, &[PeerId]) -> Outcome) {
-        self.conduct(name, body, Cast::all_end);
+        self.orchestrate(name, body, Cluster::all_end);
     }
 
-    /// As [`Units::run`]; meanwhile `conductor` runs in the test itself and may stop and kill.
+    /// As [`Units::run`]; meanwhile `orchestrator` runs in the test itself and may stop and kill.
     /// Units that it killed are not asked how they ended, all others must succeed.
-    pub fn conduct(
+    pub fn orchestrate(
         self,
         name: &str,
         body: impl Fn(&Fabric, &[PeerId]) -> Outcome,
-        conductor: impl FnOnce(&mut Cast),
+        orchestrator: impl FnOnce(&mut Cluster),
     ) {
         let joined = |unit: &Unit| {
             let fabric = unit.join()?;
@@ -121,23 +121,23 @@ impl Units {
             fabric.barrier(&members)?;
             body(&fabric, &members)
         };
-        self.conduct_bare(name, joined, conductor);
+        self.orchestrate_bare(name, joined, orchestrator);
     }
 
-    /// As [`Units::conduct`], for bodies that join by themselves, or not at all.
-    pub fn conduct_bare(
+    /// As [`Units::orchestrate`], for bodies that join by themselves, or not at all.
+    pub fn orchestrate_bare(
         self,
         name: &str,
         body: impl Fn(&Unit) -> Outcome,
-        conductor: impl FnOnce(&mut Cast),
+        orchestrator: impl FnOnce(&mut Cluster),
     ) {
         if std::env::var(NAME).as_deref() == Ok(name) {
             self.be_a_child(body);
         }
-        let mut cast = Cast::start(name, &self);
-        conductor(&mut cast);
-        cast.all_end();
-        cast.close();
+        let mut cluster = Cluster::start(name, &self);
+        orchestrator(&mut cluster);
+        cluster.all_end();
+        cluster.close();
     }
 
     fn be_a_child(self, body: impl Fn(&Unit) -> Outcome) -> ! {

@@ -13,7 +13,7 @@ fn a_hang_is_reported() {
         }
     };
     units(2)
-        .patience(Duration::from_secs(2))
+        .timeout(Duration::from_secs(2))
         .run("a_hang_is_reported", hang);
 }
 

@@ -10,15 +10,15 @@
 //! | [`job::sort`] | sorts the lines or the words of a file |
 //!
 //! # Files
-//! `sequence` (the updates of GUPS) · `spread` (blocks of a table) · `random` · [`sort`] (records, parts of
-//! a file) · [`job`] (the programs)
+//! `sequence` (the updates of GUPS) · `spread` (blocks of a table) · `random` · [`sort`] (records,
+//! parts of a file) · [`job`] (the programs)
 //!
 //! # Rules
 //!
-//! * Every result is compared with what one unit computes alone, or read again and checked; a wrong one
-//!   is the program's error.
-//! * Where a program reaches single elements it does so in two ways: each by an operation of its own, and
-//!   collected per unit.
+//! * Every result is compared with what one unit computes alone, or read again and checked; a wrong
+//!   one is the program's error.
+//! * Where a program reaches single elements it does so in two ways: each by an operation of its
+//!   own, and collected per unit.
 //!
 //! # Example
 //!

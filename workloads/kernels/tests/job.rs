@@ -1,5 +1,5 @@
-//! The programs on several units, however bytes travel: every result is checked by the program itself, and
-//! that it says so is checked here.
+//! The programs on several units, however bytes travel: every result is checked by the program
+//! itself, and that it says so is checked here.
 
 use std::path::{Path, PathBuf};
 

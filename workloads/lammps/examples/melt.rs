@@ -1,4 +1,5 @@
-//! The melt and its mean square displacement, in one process: `cargo run --example melt -- 20 20 20`.
+//! The melt and its mean square displacement, in one process:
+//! `cargo run --example melt -- 20 20 20`.
 
 use samite_lammps::{Lammps, Melt, Origin};
 use std::ops::ControlFlow;

@@ -1,8 +1,9 @@
 //! Mean square displacement: how far the atoms have moved from where they began.
 //!
-//! MSD(t) = 1/N sum over atoms i of |r_i(t) - r_i(0)|^2, with unwrapped positions, atoms matched by their
-//! number: what LAMMPS' `compute msd` says (`src/compute_msd.cpp` there; without its options). Any part of
-//! the atoms gives a [`Displacement`], and parts merge, so that readers may share the atoms of a step.
+//! MSD(t) = 1/N sum over atoms i of |r_i(t) - r_i(0)|^2, with unwrapped positions, atoms matched by
+//! their number: what LAMMPS' `compute msd` says (`src/compute_msd.cpp` there; without its
+//! options). Any part of the atoms gives a [`Displacement`], and parts merge, so that readers may
+//! share the atoms of a step.
 
 use crate::error::{Error, Result};
 use serde::{Deserialize, Serialize};
@@ -120,8 +121,8 @@ pub struct MeanSquare {
     pub total: f64,
 }
 
-/// What the study's analysis sums in place of displacements: the squares of the wrapped positions, unmatched and
-/// not divided by anything. For like-for-like timing only.
+/// What the study's analysis sums in place of displacements: the squares of the wrapped positions,
+/// unmatched and not divided by anything. For like-for-like timing only.
 pub fn study_sum(positions: &[[f64; 3]]) -> f64 {
     let squares = |position: &[f64; 3]| position.iter().map(|x| x * x).sum::<f64>();
     positions.iter().map(squares).sum()

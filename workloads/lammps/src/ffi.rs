@@ -1,18 +1,21 @@
-//! LAMMPS' C library (`src/library.h` there), found and loaded at run time. The file is long because all `unsafe` code of
-//! this crate has to be in it, also that of the tests' stand-in for the library.
+//! LAMMPS' C library (`src/library.h` there), found and loaded at run time. The file is long
+//! because all `unsafe` code of this crate has to be in it, also that of the tests' stand-in for
+//! the library.
 //!
 //! # Invariants
 //!
-//! * F1: the functions of [`Functions`] have the types that `library.h` gives them in builds with 32-bit
-//!   numbers of atoms and images (`smallbig`, the default); sizes are asked before the first simulation is handed out.
-//!   The library is never unloaded.
-//! * F2: a handle is not null and lives from `Lammps::open` until the drop of [`Lammps`], which is neither `Send`
-//!   nor `Sync`; one exists in a process at a time.
-//! * F3: `x` is one array of 3 `nlocal` doubles, with a table of pointers to its rows, `id` and `image` have `nlocal`
-//!   numbers each. They stay where they are while the callback of `fix external` runs.
-//! * F4: what the callback is given is a [`Slot`], which lives until the simulation is closed: LAMMPS may go on calling, since
-//!   it may refuse to forget the callback. The slot has the state of an `each_step` while that waits for its `run`, and
-//!   nothing at all other times; only the callback uses the state meanwhile.
+//! * F1: the functions of [`Functions`] have the types that `library.h` gives them in builds with
+//!   32-bit numbers of atoms and images (`smallbig`, the default); sizes are asked before the first
+//!   simulation is handed out. The library is never unloaded.
+//! * F2: a handle is not null and lives from `Lammps::open` until the drop of [`Lammps`], which is
+//!   neither `Send` nor `Sync`; one exists in a process at a time.
+//! * F3: `x` is one array of 3 `nlocal` doubles, with a table of pointers to its rows, `id` and
+//!   `image` have `nlocal` numbers each. They stay where they are while the callback of
+//!   `fix external` runs.
+//! * F4: what the callback is given is a [`Slot`], which lives until the simulation is closed:
+//!   LAMMPS may go on calling, since it may refuse to forget the callback. The slot has the state
+//!   of an `each_step` while that waits for its `run`, and nothing at all other times; only the
+//!   callback uses the state meanwhile.
 
 use std::any::Any;
 use std::ffi::{CStr, CString, c_char, c_double, c_int, c_void};
@@ -131,12 +134,12 @@ pub struct Lammps {
 }
 
 impl Lammps {
-    /// Begins a simulation, with LAMMPS' own command line options. It writes neither on the terminal nor into a
-    /// log file, unless the options say so.
+    /// Begins a simulation, with LAMMPS' own command line options. It writes neither on the
+    /// terminal nor into a log file, unless the options say so.
     ///
     /// # Errors
-    /// LAMMPS is missing ([`Error::Missing`] says what to install) or a build with other sizes of numbers; this process
-    /// has a simulation already; LAMMPS refuses an option.
+    /// LAMMPS is missing ([`Error::Missing`] says what to install) or a build with other sizes of
+    /// numbers; this process has a simulation already; LAMMPS refuses an option.
     pub fn open(options: &[&str]) -> Result<Self> {
         let functions = functions()?;
         let only = Only::take()?;
@@ -218,10 +221,12 @@ impl Lammps {
         self.running.compute(name)
     }
 
-    /// Runs `steps` steps, and shows every one whose number is a multiple of `every`, as well as the one it begins
-    /// with, which a run before may have shown already. `see` ends the run by a `Break`.
+    /// Runs `steps` steps, and shows every one whose number is a multiple of `every`, as well as
+    /// the one it begins with, which a run before may have shown already. `see` ends the run by a
+    /// `Break`.
     ///
-    /// The simulation waits while `see` looks. Forces and neighbours are those of the step, velocities half a step older.
+    /// The simulation waits while `see` looks. Forces and neighbours are those of the step,
+    /// velocities half a step older.
     ///
     /// # Errors
     /// LAMMPS refuses to run, or its box is tilted.
@@ -335,11 +340,13 @@ impl Running {
             NonNull::new(found).ok_or_else(unknown)
         };
         let found = extract(LENGTH).and_then(|length| Ok((length, extract(VECTOR)?)));
-        // A name that it does not know is an error of LAMMPS', too, which must not stay for the next command.
+        // A name that it does not know is an error of LAMMPS', too, which must not stay for the
+        // next command.
         let checked = self.check(&format!("compute {name}"));
         let (length, vector) = found?;
         checked?;
-        // SAFETY: F1: LENGTH is one `int`; VECTOR so many doubles, which are copied before the next call.
+        // SAFETY: F1: LENGTH is one `int`; VECTOR so many doubles, which are copied before the next
+        // call.
         let values = unsafe {
             let length = usize::try_from(length.cast::<c_int>().read()).unwrap_or(0);
             from_raw_parts(vector.cast::<f64>().as_ptr(), length)
@@ -477,7 +484,8 @@ static IS_TAKEN: AtomicBool = AtomicBool::new(false);
 
 impl Only {
     fn take() -> Result<Self> {
-        // ORDERING: Acquire, pairs with the Release in drop: what the last simulation wrote is seen.
+        // ORDERING: Acquire, pairs with the Release in drop: what the last simulation wrote is
+        // seen.
         match IS_TAKEN.swap(true, Ordering::Acquire) {
             true => Err(Error::InUse),
             false => Ok(Only),
@@ -496,7 +504,8 @@ fn text(text: &str) -> Result<CString> {
     CString::new(text).map_err(|_| Error::Nul(text.to_owned()))
 }
 
-/// The last error of a simulation, or, with a null handle, of an attempt to begin one; it is then forgotten.
+/// The last error of a simulation, or, with a null handle, of an attempt to begin one; it is then
+/// forgotten.
 fn last_error(functions: &Functions, handle: Handle) -> String {
     let mut buffer = [0u8; 1024];
     // SAFETY: F1; a null handle is allowed here. The last byte is left for the NUL.

@@ -1,8 +1,9 @@
 //! The real LAMMPS inside a unit, and the mean square displacement of its atoms.
 //!
-//! LAMMPS is loaded while the program runs, through its C library: nothing of it is needed to build, and
-//! this crate contains nothing of it. A simulation has one process: a unit runs a simulation of its own, or
-//! one unit runs the only one. Simulations that spread over several units are not made here.
+//! LAMMPS is loaded while the program runs, through its C library: nothing of it is needed to
+//! build, and this crate contains nothing of it. A simulation has one process: a unit runs a
+//! simulation of its own, or one unit runs the only one. Simulations that spread over several units
+//! are not made here.
 //!
 //! # Objects
 //!
@@ -17,9 +18,10 @@
 //!
 //! # Rules
 //!
-//! * Positions are matched by the number of the atom, never by their place: LAMMPS reorders its atoms.
-//! * Distances are those of unwrapped positions: an atom that leaves through one side of the periodic box
-//!   comes in at the other, and has not moved by the length of the box.
+//! * Positions are matched by the number of the atom, never by their place: LAMMPS reorders its
+//!   atoms.
+//! * Distances are those of unwrapped positions: an atom that leaves through one side of the
+//!   periodic box comes in at the other, and has not moved by the length of the box.
 //! * A process has one simulation at a time, on one thread.
 //!
 //! # Example

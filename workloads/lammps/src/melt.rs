@@ -1,7 +1,7 @@
 //! The Lennard-Jones melt of LAMMPS' benchmarks (`bench/in.lj`), as a list of commands.
 
-/// A crystal of face-centred cubic cells, four atoms each, that gets a temperature and melts. Lennard-Jones
-/// units, periodic on all sides, constant energy.
+/// A crystal of face-centred cubic cells, four atoms each, that gets a temperature and melts.
+/// Lennard-Jones units, periodic on all sides, constant energy.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Melt {
     cells: [u64; 3],
@@ -17,8 +17,8 @@ impl Melt {
         }
     }
 
-    /// The box of the benchmark `-var x X -var y Y -var z Z`: 20 cells times each, 32,000 atoms at 1, 1, 1. At 4,
-    /// 2, 2 it has 512,000 atoms, which is what a process of the study has.
+    /// The box of the benchmark `-var x X -var y Y -var z Z`: 20 cells times each, 32,000 atoms at
+    /// 1, 1, 1. At 4, 2, 2 it has 512,000 atoms, which is what a process of the study has.
     pub fn bench(times: [u64; 3]) -> Self {
         Self::new(times.map(|times| 20 * times))
     }
@@ -49,7 +49,8 @@ impl Melt {
             "create_box 1 box",
             "create_atoms 1 box",
             "mass 1 1.0",
-            // The velocities follow from the places of the atoms: the same ones however LAMMPS is run.
+            // The velocities follow from the places of the atoms: the same ones however LAMMPS is
+            // run.
             &format!("velocity all create {temperature} 87287 loop geom"),
             "pair_style lj/cut 2.5",
             "pair_coeff 1 1 1.0 1.0 2.5",

@@ -3,14 +3,16 @@
 use crate::error::{Error, Result};
 use crate::ffi::Running;
 
-/// The atoms as LAMMPS has them at one step, in its own memory and its own order. Nothing is copied.
+/// The atoms as LAMMPS has them at one step, in its own memory and its own order. Nothing is
+/// copied.
 #[derive(Clone, Copy, Debug)]
 pub struct Snapshot<'a> {
     /// Steps since the simulation began.
     pub step: u64,
     /// Number of each atom, from 1 on.
     pub ids: &'a [i32],
-    /// Position of each atom; it may lie a little outside of the box until LAMMPS sorts its atoms again.
+    /// Position of each atom; it may lie a little outside of the box until LAMMPS sorts its atoms
+    /// again.
     pub positions: &'a [[f64; 3]],
     /// How often each atom went round the periodic box, packed as LAMMPS does: [`Cell::image`].
     pub images: &'a [i32],
@@ -20,7 +22,8 @@ pub struct Snapshot<'a> {
 }
 
 impl<'a> Snapshot<'a> {
-    /// The positions that the atoms would have without the periodic box, in the order of [`ids`](Self::ids).
+    /// The positions that the atoms would have without the periodic box, in the order of
+    /// [`ids`](Self::ids).
     pub fn unwrapped(&self) -> impl ExactSizeIterator<Item = [f64; 3]> + use<'a> {
         let (cell, images) = (self.cell, self.images);
         let each = move |(position, image): (&[f64; 3], &i32)| cell.unwrap(*position, *image);

@@ -140,7 +140,8 @@ fn a_run_ends_when_the_watcher_has_seen_enough() {
             .unwrap();
     };
     see_until(15, &mut lammps);
-    // Where the first one stopped, the second one begins; how far LAMMPS comes before it looks is its business.
+    // Where the first one stopped, the second one begins; how far LAMMPS comes before it looks is
+    // its business.
     see_until(200, &mut lammps);
     assert_eq!(steps[..4], [0, 5, 10, 15]);
     assert_eq!(

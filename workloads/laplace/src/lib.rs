@@ -5,9 +5,9 @@
 //! rectangle by bands of rows and exchange the rows at their borders twice per step; an analysis
 //! program reads every step straight out of their memory and computes its central moments.
 //!
-//! The two programs of the job are in [`job`], and a third one that solves the problem on a distributed
-//! array; everything else is what they compute, and needs no fabric: it moves no message, reads no clock
-//! and prints nothing.
+//! The two programs of the job are in [`job`], and a third one that solves the problem on a
+//! distributed array; everything else is what they compute, and needs no fabric: it moves no
+//! message, reads no clock and prints nothing.
 //!
 //! # Objects
 //!

@@ -1,11 +1,12 @@
 //! Central moments of any order, in one pass, mergeable; and what the study's analysis computes.
 //!
-//! [`crate::Moments`] has the orders up to 4, and is what a job should use: it is made of vector instructions. [`Orders`] is the same
-//! for any order, by the general formulas of P. Pébay, *Formulas for robust, one-pass parallel computation of
-//! covariances and arbitrary-order statistical moments*, Sandia SAND2008-6212, 2008 (its equations 2.1 and 2.9).
+//! [`crate::Moments`] has the orders up to 4, and is what a job should use: it is made of vector
+//! instructions. [`Orders`] is the same for any order, by the general formulas of P. Pébay,
+//! *Formulas for robust, one-pass parallel computation of covariances and arbitrary-order
+//! statistical moments*, Sandia SAND2008-6212, 2008 (its equations 2.1 and 2.9).
 //!
-//! [`study`] is the n-th moment analysis of the study whose figures Samite regenerates: the block of each rank on its own, as
-//! interleaved pairs, in two passes, with nothing merged.
+//! [`study`] is the n-th moment analysis of the study whose figures Samite regenerates: the block
+//! of each rank on its own, as interleaved pairs, in two passes, with nothing merged.
 
 use serde::{Deserialize, Serialize};
 
@@ -100,7 +101,8 @@ impl Orders {
         self.mean
     }
 
-    /// The central moment of an order: the mean of that power of the distance from the mean. `None` above the highest order.
+    /// The central moment of an order: the mean of that power of the distance from the mean. `None`
+    /// above the highest order.
     pub fn central(&self, order: usize) -> Option<f64> {
         let count = self.count.max(1) as f64;
         match order {
@@ -116,8 +118,9 @@ pub mod study {
     /// The highest order.
     pub const ORDERS: usize = 4;
 
-    /// Central moments of the orders 1 to [`ORDERS`] of the even and of the odd places of a block: `[order - 1][component]`. A last
-    /// value without a partner is left out. The first order is 0 up to rounding.
+    /// Central moments of the orders 1 to [`ORDERS`] of the even and of the odd places of a block:
+    /// `[order - 1][component]`. A last value without a partner is left out. The first order is 0
+    /// up to rounding.
     pub fn moments(block: &[f64]) -> [[f64; 2]; ORDERS] {
         let pairs = block.as_chunks::<2>().0;
         let count = pairs.len().max(1) as f64;
@@ -166,7 +169,8 @@ mod tests {
             .fold(1.0f64, |most, value| most.max((*value as f64 - mean).abs()));
         for power in 2..=orders.order() {
             let (ours, theirs) = (orders.central(power).unwrap(), exact(values, power as u32));
-            // The scale of rounding: what the sum would be if all values were as far away as the farthest.
+            // The scale of rounding: what the sum would be if all values were as far away as the
+            // farthest.
             let scale = spread.powi(power as i32);
             assert!(
                 (ours - theirs).abs() <= 1e-12 * scale,
@@ -231,7 +235,8 @@ mod tests {
 
     #[test]
     fn the_study_takes_pairs() {
-        // Even places 1, 3, 5: mean 3; odd places 10, 10, 40: mean 20; the last value has no partner.
+        // Even places 1, 3, 5: mean 3; odd places 10, 10, 40: mean 20; the last value has no
+        // partner.
         let moments = study::moments(&[1.0, 10.0, 3.0, 10.0, 5.0, 40.0, 99.0]);
         assert_eq!(moments[0], [0.0, 0.0]);
         assert_eq!(moments[1], [8.0 / 3.0, 200.0]);

@@ -180,7 +180,8 @@ impl Solver {
     /// Computes step *k + 1* into `new` from step *k* in `old`, exchanging borders twice.
     ///
     /// Reads every row of `old` once (the first and last ones twice) and writes every row of `new`
-    /// once, row *r* after row *r + 2* was read: both may be the same field. After an error the halos are unspecified and the solver must not step again.
+    /// once, row *r* after row *r + 2* was read: both may be the same field. After an error the
+    /// halos are unspecified and the solver must not step again.
     ///
     /// # Panics
     ///

@@ -1,7 +1,8 @@
 //! The two programs of the job as real processes: exact results however the cells travel, a slow
 //! analysis, and what is said when somebody is lost.
 //!
-//! Unit 0 of a test keeps the stream, as the agent of a node does; then come the solver's units, then the analysis'.
+//! Unit 0 of a test keeps the stream, as the agent of a node does; then come the solver's units,
+//! then the analysis'.
 
 use std::io::{self, Write};
 use std::path::PathBuf;
@@ -16,11 +17,11 @@ use samite::stage::service::{Room, Staging};
 use samite::{Fabric, Identity, Mask};
 use samite_laplace::Error;
 use samite_laplace::job::{analysis, solver};
-use samite_testkit::{Failed, Outcome, Unit, Units, Visitors, Who, check, point, units};
+use samite_testkit::{Failed, Outcome, Tracker, Unit, Units, Who, check, point, units};
 
 /// Who a unit of a job is.
 enum Part {
-    Keeper,
+    BlockStore,
     Solver(Fabric),
     Analysis(Fabric),
 }
@@ -47,9 +48,9 @@ impl Job {
                 disk: 0,
                 folder: std::env::temp_dir(),
             };
-            let mut visitors = Visitors::expect(self.solvers + self.readers);
-            Staging::new(&fabric, room).run(|fabric| visitors.remain(fabric))?;
-            return Ok(Part::Keeper);
+            let mut tracker = Tracker::expect(self.solvers + self.readers);
+            Staging::new(&fabric, room).run(|fabric| tracker.remain(fabric))?;
+            return Ok(Part::BlockStore);
         };
         let solves = number < self.solvers;
         let (program, rank, size) = match solves {
@@ -106,12 +107,12 @@ fn report(unit: &Unit) -> PathBuf {
     std::env::temp_dir().join(format!("samite-laplace-{}.html", unit.domain))
 }
 
-/// Runs a job to its end. The analysis compares the field with the sequential run by itself and fails
-/// if a bit differs; what it prints is looked at, too.
+/// Runs a job to its end. The analysis compares the field with the sequential run by itself and
+/// fails if a bit differs; what it prints is looked at, too.
 fn run(name: &str, job: Job, mask: Mask, size: usize, steps: u64, delay: Duration) {
     let body = |unit: &Unit| {
         let fabric = match job.join(unit)? {
-            Part::Keeper => return Ok(()),
+            Part::BlockStore => return Ok(()),
             Part::Solver(fabric) => {
                 return solver::run(&fabric, &solver_args(size, steps), &mut io::sink())
                     .map_err(failed);
@@ -143,7 +144,7 @@ fn run(name: &str, job: Job, mask: Mask, size: usize, steps: u64, delay: Duratio
         }
         Ok(())
     };
-    job.units().mask(mask).conduct_bare(name, body, |_| {});
+    job.units().mask(mask).orchestrate_bare(name, body, |_| {});
 }
 
 const AT_ONCE: Duration = Duration::ZERO;
@@ -212,8 +213,8 @@ fn a_slow_analysis_loses_and_tears_nothing() {
 /// More steps than a test has time for.
 const ENDLESS: u64 = i64::MAX as u64;
 
-/// Tells the test that all are at work: the solver's first unit has reported often enough that the analysis must have
-/// read a step. And then when it has not reported for a deadline: it waits.
+/// Tells the test that all are at work: the solver's first unit has reported often enough that the
+/// analysis must have read a step. And then when it has not reported for a deadline: it waits.
 #[derive(Default)]
 struct AtWork {
     reports: Arc<AtomicU32>,
@@ -254,7 +255,7 @@ impl Write for AtWork {
 /// Runs a unit of a job that will not end well; what it says.
 fn last_words(job: Job, unit: &Unit) -> Outcome<Option<(bool, String)>> {
     let (solves, ended) = match job.join(unit)? {
-        Part::Keeper => return Ok(None),
+        Part::BlockStore => return Ok(None),
         Part::Solver(fabric) => {
             let ended = solver::run(&fabric, &solver_args(16, ENDLESS), &mut AtWork::default());
             (true, ended)
@@ -277,7 +278,8 @@ fn a_lost_solver_is_named() {
         let Some((solves, text)) = last_words(job, unit)? else {
             return Ok(());
         };
-        // Whichever of the two is missed first: the other one ends because of it, without closing its stream.
+        // Whichever of the two is missed first: the other one ends because of it, without closing
+        // its stream.
         let expected: &[&str] = match solves {
             true => &["was lost"],
             false => &[
@@ -292,18 +294,19 @@ fn a_lost_solver_is_named() {
     let units = job
         .units()
         .config(|config| config.deadline = Duration::from_secs(15));
-    units.conduct_bare("a_lost_solver_is_named", body, |cast| {
-        cast.wait_point(job.solver(0), "at work");
-        cast.kill(job.solver(1));
+    units.orchestrate_bare("a_lost_solver_is_named", body, |cluster| {
+        cluster.wait_point(job.solver(0), "at work");
+        cluster.kill(job.solver(1));
     });
 }
 
-/// The solver waits for an analysis that is not there any more, but not for ever: it could come back.
+/// The solver waits for an analysis that is not there any more, but not for ever: it could come
+/// back.
 #[test]
 fn a_lost_analysis_is_named() {
-    not_there("a_lost_analysis_is_named", |cast, job| {
-        cast.kill(job.analysis());
-        cast.wait_point(job.solver(0), "given up");
+    not_there("a_lost_analysis_is_named", |cluster, job| {
+        cluster.kill(job.analysis());
+        cluster.wait_point(job.solver(0), "given up");
     });
 }
 
@@ -311,20 +314,20 @@ fn a_lost_analysis_is_named() {
 #[test]
 fn a_stopped_analysis_is_given_up_when_it_dies() {
     let name = "a_stopped_analysis_is_given_up_when_it_dies";
-    not_there(name, |cast, job| {
-        cast.stop(job.analysis());
-        cast.wait_point(job.solver(0), "waits");
-        let said = cast.lines(job.solver(0));
+    not_there(name, |cluster, job| {
+        cluster.stop(job.analysis());
+        cluster.wait_point(job.solver(0), "waits");
+        let said = cluster.lines(job.solver(0));
         assert!(
             !said.iter().any(|line| line.contains("given up")),
             "{said:?}"
         );
-        cast.kill(job.analysis());
-        cast.wait_point(job.solver(0), "given up");
+        cluster.kill(job.analysis());
+        cluster.wait_point(job.solver(0), "given up");
     });
 }
 
-fn not_there(name: &str, end: impl Fn(&mut samite_testkit::Cast, Job)) {
+fn not_there(name: &str, end: impl Fn(&mut samite_testkit::Cluster, Job)) {
     let job = job(1, 1);
     let body = |unit: &Unit| {
         let Some((_, text)) = last_words(job, unit)? else {
@@ -337,9 +340,9 @@ fn not_there(name: &str, end: impl Fn(&mut samite_testkit::Cast, Job)) {
     let units = job
         .units()
         .config(|config| config.deadline = Duration::from_secs(2));
-    units.conduct_bare(name, body, |cast| {
-        cast.wait_point(job.solver(0), "at work");
-        end(cast, job);
+    units.orchestrate_bare(name, body, |cluster| {
+        cluster.wait_point(job.solver(0), "at work");
+        end(cluster, job);
     });
 }
 
@@ -370,7 +373,7 @@ fn units_with_different_arguments_are_refused() {
                 let ended = analysis::run(&fabric, &analysis_args(unit, AT_ONCE), &mut io::sink());
                 check!(ended.is_err(), "it is {ended:?}");
             }
-            Part::Keeper => {}
+            Part::BlockStore => {}
         }
         Ok(())
     };
@@ -378,7 +381,7 @@ fn units_with_different_arguments_are_refused() {
     let units = job
         .units()
         .config(|config| config.deadline = Duration::from_secs(15));
-    units.conduct_bare(name, body, |_| {});
+    units.orchestrate_bare(name, body, |_| {});
 }
 
 /// A solver that writes one step, the field before the first sweep.
@@ -399,7 +402,7 @@ fn one_step(fabric: &Fabric, cells: &[f64], steps: Option<Attribute>) -> Outcome
 fn refused(name: &str, cells: [f64; 64], steps: Option<Attribute>, why: &str) {
     let body = |unit: &Unit| {
         match job(1, 1).join(unit)? {
-            Part::Keeper => {}
+            Part::BlockStore => {}
             Part::Solver(fabric) => one_step(&fabric, &cells, steps.clone())?,
             Part::Analysis(fabric) => {
                 let args = analysis_args(unit, AT_ONCE);
@@ -414,7 +417,7 @@ fn refused(name: &str, cells: [f64; 64], steps: Option<Attribute>, why: &str) {
         }
         Ok(())
     };
-    job(1, 1).units().conduct_bare(name, body, |_| {});
+    job(1, 1).units().orchestrate_bare(name, body, |_| {});
 }
 
 /// All cells are 25 before the first sweep.

@@ -1,8 +1,8 @@
 //! Two of the NAS Parallel Benchmarks over global memory: IS and CG.
 //!
-//! Both are written from the specification (Bailey et al., *The NAS Parallel Benchmarks*, RNR-94-007,
-//! and the sizes of NPB 3). The numbers of the problem, the passes that are timed and the verification are
-//! the published ones; how the units divide the work is not prescribed.
+//! Both are written from the specification (Bailey et al., *The NAS Parallel Benchmarks*,
+//! RNR-94-007, and the sizes of NPB 3). The numbers of the problem, the passes that are timed and
+//! the verification are the published ones; how the units divide the work is not prescribed.
 //!
 //! # Objects
 //!
@@ -15,7 +15,8 @@
 //!
 //! # Rules
 //!
-//! * What needs no other unit is pure and tested alone; a sequential run gives the published results, too.
+//! * What needs no other unit is pure and tested alone; a sequential run gives the published
+//!   results, too.
 //! * Every unit makes the same collective calls in the same order, also after a wrong result.
 //!
 //! # Example

@@ -1,5 +1,5 @@
-//! The synthetic workflow: any number of writers and readers, any shape, type, cut and access pattern. Every element
-//! is checked, and the time is split.
+//! The synthetic workflow: any number of writers and readers, any shape, type, cut and access
+//! pattern. Every element is checked, and the time is split.
 //!
 //! ```text
 //!   writer units                     stream "synthetic"          reader units
@@ -7,8 +7,8 @@
 //!                                                                 share what they found; unit 0 shows it
 //! ```
 //!
-//! A step has the variable `u` of the shape and type that the writers were started with; readers learn both from the
-//! stream. Attributes are in `said`.
+//! A step has the variable `u` of the shape and type that the writers were started with; readers
+//! learn both from the stream. Attributes are in `said`.
 //!
 //! # Objects
 //!
@@ -53,8 +53,8 @@ mod said {
     /// How many steps there are; an integer.
     pub(crate) const STEPS: &str = "steps";
 
-    /// What a writer spent its time with before it committed the last step: reals, in seconds, in the order of
-    /// [`crate::writer::PARTS`].
+    /// What a writer spent its time with before it committed the last step: reals, in seconds, in
+    /// the order of [`crate::writer::PARTS`].
     pub(crate) fn times(rank: u32) -> String {
         format!("times {rank}")
     }

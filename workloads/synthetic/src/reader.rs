@@ -58,8 +58,8 @@ struct Tally {
 ///
 /// # Errors
 ///
-/// [`Error::Wrong`] at every unit when an element is wrong at any, [`Error::Unchecked`] when none was looked at; [`Error::Stage`] and [`Error::Ended`] when the
-/// stream or a part of it is lost.
+/// [`Error::Wrong`] at every unit when an element is wrong at any, [`Error::Unchecked`] when none
+/// was looked at; [`Error::Stage`] and [`Error::Ended`] when the stream or a part of it is lost.
 pub fn run(fabric: &Fabric, args: &Args, out: &mut dyn Write) -> Result<(), Error> {
     let own = fabric.identity();
     let units = Units::meet(fabric)?;
@@ -120,7 +120,7 @@ pub fn run(fabric: &Fabric, args: &Args, out: &mut dyn Write) -> Result<(), Erro
     judge(&all)
 }
 
-/// The verdict of the summary and of the program.
+/// The decision of the summary and of the program.
 fn judge(all: &Tally) -> Result<(), Error> {
     match all.first_wrong {
         None if all.elements == 0 => Err(Error::Unchecked(all.steps)),
@@ -187,7 +187,8 @@ fn look_at<T: Value>(
 }
 
 impl Tally {
-    /// A box that was read; where it was checked, how many elements are wrong, and step and place of the first.
+    /// A box that was read; where it was checked, how many elements are wrong, and step and place
+    /// of the first.
     fn add<T: Value>(&mut self, region: &Region, found: Option<(u64, Option<(u64, u64)>)>) {
         let elements = region.volume().unwrap_or(0);
         self.boxes += 1;
@@ -223,7 +224,8 @@ impl Tally {
     }
 }
 
-/// What is told of the last step that came; the step itself is not held, since its writers may wait for that.
+/// What is told of the last step that came; the step itself is not held, since its writers may wait
+/// for that.
 struct Last {
     number: u64,
     dtype: Dtype,

@@ -1,5 +1,5 @@
-//! What each element is: a function of the step and of its place in the whole array, so that a byte from a wrong step
-//! or place is found.
+//! What each element is: a function of the step and of its place in the whole array, so that a byte
+//! from a wrong step or place is found.
 
 use ndarray::{ArrayViewD, ArrayViewMutD};
 use samite::stage::{Element, Region};

@@ -46,7 +46,8 @@ pub struct Args {
     /// How a part gets into the step
     #[arg(long, value_enum, default_value_t = Way::Put)]
     pub way: Way,
-    /// Which steps are filled anew; between them the array of before is put again (not with --way alloc)
+    /// Which steps are filled anew; between them the array of before is put again (not with --way
+    /// alloc)
     #[arg(long, value_enum, default_value_t = Checked::All)]
     pub check: Checked,
     /// Time that is computed per step

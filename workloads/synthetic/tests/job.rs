@@ -10,7 +10,7 @@ use samite::stage::protocol::Attribute;
 use samite::stage::service::{Room, Staging};
 use samite::{Fabric, Identity};
 use samite_synthetic::{Error, reader, value};
-use samite_testkit::{Outcome, Unit, Visitors, check, units};
+use samite_testkit::{Outcome, Tracker, Unit, check, units};
 
 const SHAPE: [u64; 1] = [100];
 
@@ -49,8 +49,8 @@ fn read(
                 disk: 0,
                 folder: std::env::temp_dir(),
             };
-            let mut visitors = Visitors::expect(2);
-            Staging::new(&fabric, room).run(|fabric| visitors.remain(fabric))?;
+            let mut tracker = Tracker::expect(2);
+            Staging::new(&fabric, room).run(|fabric| tracker.remain(fabric))?;
             return Ok(());
         }
         let identity = Identity {
@@ -69,7 +69,7 @@ fn read(
         check!(is_expected(&ended, &text), "{ended:?}\n{text}");
         Ok(())
     };
-    units(3).conduct_bare(name, body, |_| {});
+    units(3).orchestrate_bare(name, body, |_| {});
 }
 
 #[test]

@@ -1,16 +1,16 @@
 //! `cargo xtask stress`: what a suite of many processes says when some of them are late.
 //!
-//! A round runs the test binary of a suite while random processes below it (units, agents, launchers)
-//! are stopped for up to a second each, or beside eight processes that spin. The test itself, whose
-//! watchdog it is, is not stopped. The seed decides when the next one is stopped, which of those that
-//! run then, and for how long; the system decides how far they have got, so a seed repeats a round's
-//! pressure and not its course.
+//! A round runs the test binary of a suite while random processes below it (units, agents,
+//! launchers) are stopped for up to a second each, or beside eight processes that spin. The test
+//! itself, whose watchdog it is, is not stopped. The seed decides when the next one is stopped,
+//! which of those that run then, and for how long; the system decides how far they have got, so a
+//! seed repeats a round's pressure and not its course.
 //!
-//! A round fails when a test fails, when it has not ended after `--limit`, and when it leaves processes
-//! behind. Whatever was started here ends with this command, Ctrl-C included.
+//! A round fails when a test fails, when it has not ended after `--limit`, and when it leaves
+//! processes behind. Whatever was started here ends with this command, Ctrl-C included.
 //!
-//! Files: `suites` (what there is, what is left out and why) · `round` (one run) · `stops` (whom, when,
-//! for how long) · `processes` (finding, signalling, ending them).
+//! Files: `suites` (what there is, what is left out and why) · `round` (one run) · `stops` (whom,
+//! when, for how long) · `processes` (finding, signalling, ending them).
 
 mod processes;
 mod round;

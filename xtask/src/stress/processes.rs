@@ -122,8 +122,8 @@ pub(super) fn bound(program: &std::ffi::OsStr) -> Command {
     command
 }
 
-/// The command that runs this program in another of its parts. The path that the system keeps is right
-/// even if the file was replaced meanwhile.
+/// The command that runs this program in another of its parts. The path that the system keeps is
+/// right even if the file was replaced meanwhile.
 pub(super) fn ourselves(part: &str) -> Command {
     let mut command = Command::new("/proc/self/exe");
     command.arg(part);

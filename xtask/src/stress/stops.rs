@@ -8,9 +8,9 @@ use std::time::{Duration, Instant};
 
 /// Between two stops.
 const GAP: std::ops::RangeInclusive<u64> = 10..=150;
-/// Half of the stops are as short as a time slice, the others as long as a page that comes from a disk
-/// or a laptop that was closed: what is right after a moment and what is right after all deadlines of
-/// sleepers are different things.
+/// Half of the stops are as short as a time slice, the others as long as a page that comes from a
+/// disk or a laptop that was closed: what is right after a moment and what is right after all
+/// deadlines of sleepers are different things.
 const SHORT: std::ops::RangeInclusive<u64> = 1..=50;
 const LONG: std::ops::RangeInclusive<u64> = 50..=1000;
 
@@ -34,8 +34,8 @@ impl Stops {
         }
     }
 
-    /// Lets those go on whose time is over, and stops the next one. `spared` are never stopped: the test
-    /// itself, with its watchdog.
+    /// Lets those go on whose time is over, and stops the next one. `spared` are never stopped: the
+    /// test itself, with its watchdog.
     pub(super) fn step(&mut self, spared: &[Pid]) {
         let now = Instant::now();
         self.stopped.retain(|(until, process)| {

@@ -9,8 +9,8 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// What is not run under stress, and why. The second word begins the names of tests of a suite; empty:
-/// the suite as a whole.
+/// What is not run under stress, and why. The second word begins the names of tests of a suite;
+/// empty: the suite as a whole.
 pub(super) const LEFT_OUT: &[(&str, &str, &str)] = &[
     (
         "fabric/simulated",
@@ -39,12 +39,12 @@ pub(super) const LEFT_OUT: &[(&str, &str, &str)] = &[
         "stops the launcher and its units itself, and waits until they are",
     ),
     (
-        "fabric/bad_days",
+        "fabric/faults",
         "stopped::",
         "stops its units itself, and relies on it that they stay stopped",
     ),
     (
-        "stage/bad_days",
+        "stage/faults",
         "frozen::",
         "stops its coordinator itself, and relies on it that it stays stopped",
     ),
@@ -213,9 +213,9 @@ mod tests {
     fn tests_and_suites_are_left_out_by_name() {
         assert!(left_out("mem/ring", "").is_some());
         assert!(left_out("mem/ring", "any").is_some());
-        assert!(left_out("fabric/bad_days", "").is_none());
-        assert!(left_out("fabric/bad_days", "stopped::a").is_some());
-        assert!(left_out("fabric/bad_days", "deaths::a").is_none());
+        assert!(left_out("fabric/faults", "").is_none());
+        assert!(left_out("fabric/faults", "stopped::a").is_some());
+        assert!(left_out("fabric/faults", "deaths::a").is_none());
         assert!(left_out("fabric/contract", "stopped::a").is_none());
     }
 

@@ -2,7 +2,8 @@
 //! uses the bytes.
 //!
 //! R1: one rank at a time works on a region, and the ranks meet in a barrier before another does.
-//! R2: on the shared-memory backend an operation has ended when the call returns, "unmanaged" ones, too.
+//! R2: on the shared-memory backend an operation has ended when the call returns, "unmanaged" ones,
+//! too.
 
 use lamellar::memregion::prelude::*;
 

@@ -1,9 +1,9 @@
 //! The Lamellar contestant: its shared-memory backend, the executor without threads of its own, so
 //! that it does not compute while another contestant is measured.
 //!
-//! Words go by `put_blocking` and `get`; other sizes and blocks by the unmanaged buffer operations, the
-//! cheapest that it has; atomics and random updates by an `AtomicArray`, whose operations are native
-//! on this backend; collected updates by its batches.
+//! Words go by `put_blocking` and `get`; other sizes and blocks by the unmanaged buffer operations,
+//! the cheapest that it has; atomics and random updates by an `AtomicArray`, whose operations are
+//! native on this backend; collected updates by its batches.
 
 #![deny(unsafe_code)]
 

@@ -40,7 +40,8 @@ pub(super) enum Look {
     Marks,
 }
 
-/// A power of two of doubles, rows x columns: the columns are the smallest power of two that is not below the rows.
+/// A power of two of doubles, rows x columns: the columns are the smallest power of two that is not
+/// below the rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Shape {
     pub(super) rows: u64,
@@ -51,7 +52,8 @@ pub(super) struct Shape {
 }
 
 impl Shape {
-    /// A step of `bytes`, of which all columns are read, or one in a hundred from a third of the way on.
+    /// A step of `bytes`, of which all columns are read, or one in a hundred from a third of the
+    /// way on.
     pub(super) fn of(bytes: u64, is_slab: bool) -> Result<Shape> {
         let count = bytes / size_of::<f64>() as u64;
         ensure!(
@@ -111,7 +113,8 @@ impl Shape {
             .all(|corner| array[*corner] == -(number as f64))
     }
 
-    /// One number of each page, where all values are those of `seed`: whoever looks at a value has at least its pages.
+    /// One number of each page, where all values are those of `seed`: whoever looks at a value has
+    /// at least its pages.
     fn looks_right(&self, array: ArrayView2<'_, f64>, seed: u64) -> bool {
         const PAGE: usize = 4096 / size_of::<f64>();
         let step = (PAGE / self.columns as usize).max(1);

@@ -1,4 +1,5 @@
-//! A stream of one step in a file, written and read back as a program does it that has the method `file`.
+//! A stream of one step in a file, written and read back as a program does it that has the method
+//! `file`.
 
 use super::end::Shape;
 use super::{Result, Rounds, bail};
@@ -8,7 +9,8 @@ use samite::stage::file::Durability;
 use samite::stage::{Configuration, Method, Settings, Stage};
 use std::time::Instant;
 
-/// Seconds of an operation, from the opening of the stream to its close; `None` where there is none of this name.
+/// Seconds of an operation, from the opening of the stream to its close; `None` where there is none
+/// of this name.
 pub(super) fn run(
     fabric: &Fabric,
     operation: &str,

@@ -1,9 +1,10 @@
-//! The memory that processes hold: all of the job (the units, the agent, and the launcher), or one program of another
-//! job.
+//! The memory that processes hold: all of the job (the units, the agent, and the launcher), or one
+//! program of another job.
 //!
-//! The sum over a job is that of the proportional set sizes (PSS), with one change: pages of memory files are counted once,
-//! by the files, and not in parts by the processes. Who is asked one after the other counts a page as whole in the first
-//! and again as a half in the second that maps it in between; at rest both sums are the same.
+//! The sum over a job is that of the proportional set sizes (PSS), with one change: pages of memory
+//! files are counted once, by the files, and not in parts by the processes. Who is asked one after
+//! the other counts a page as whole in the first and again as a half in the second that maps it in
+//! between; at rest both sums are the same.
 
 use super::{Context, Result};
 use std::collections::BTreeMap;
@@ -114,7 +115,8 @@ impl Watch {
         Watch::looking(idle, LOOK, move || sum(&processes))
     }
 
-    /// What that process of a program holds that holds most, among those that a launcher has started.
+    /// What that process of a program holds that holds most, among those that a launcher has
+    /// started.
     pub(super) fn of_program(launcher: u32, program: &str) -> Watch {
         let program = program.to_owned();
         Watch::looking(0, LOOK_ASIDE, move || {

@@ -7,8 +7,9 @@ use samite::stage::index::Index;
 use samite::stage::placement::{Share, figures};
 use samite::stage::space::Grid;
 
-/// `index BLOCKS SPREAD FORM`: bytes of the index of so many blocks in three dimensions, in a domain of `SPREAD` points for each
-/// in every dimension. They form a `grid`, as those of a decomposition do, or lie `odd`: none.
+/// `index BLOCKS SPREAD FORM`: bytes of the index of so many blocks in three dimensions, in a
+/// domain of `SPREAD` points for each in every dimension. They form a `grid`, as those of a
+/// decomposition do, or lie `odd`: none.
 pub(super) fn index(command: &Command) -> Result<f64> {
     let (count, spread) = (command.number(1)?, command.number(2)?);
     let is_grid = match command.word(3) {
@@ -38,7 +39,8 @@ pub(super) fn index(command: &Command) -> Result<f64> {
     Ok(index.bytes() as f64)
 }
 
-/// `layout SHAPE WRITERS READERS SERVERS FIGURE`: the study's arrays, cut along their longest side, on servers.
+/// `layout SHAPE WRITERS READERS SERVERS FIGURE`: the study's arrays, cut along their longest side,
+/// on servers.
 pub(super) fn layout(command: &Command) -> Result<Option<f64>> {
     let number = |index| command.number(index);
     let (writers, readers, servers) = (number(2)?, number(3)?, number(4)?);
@@ -50,7 +52,10 @@ pub(super) fn layout(command: &Command) -> Result<Option<f64>> {
         other => bail!("`{other}` is no layout"),
     };
     let shares: Vec<Share> = (0..u32::try_from(servers)?)
-        .map(|keeper| Share { keeper, weight: 1 })
+        .map(|block_store| Share {
+            block_store,
+            weight: 1,
+        })
         .collect();
     ensure!(!shares.is_empty(), "no servers");
     let writers = Grid::along(&shape, cut, writers)?;

@@ -1,11 +1,11 @@
-//! A writer (rank 0) and a reader (rank 1) that hand on steps through the keeper of their domain, as programs of
-//! their own would.
+//! A writer (rank 0) and a reader (rank 1) that hand on steps through the block store of their
+//! domain, as programs of their own would.
 //!
-//! A step is one array of doubles whose values know their place. A *kind* says who copies: nobody (`view`: the
-//! writer has its array in the step, the reader looks at it there), the writer out of an array of its own (`put`),
-//! the reader into one (`get`), or both (`copy`). While the clock runs, the array of a writer that does not copy
-//! is only marked in its corners, and the reader looks at the marks; the first and the last steps are written and
-//! compared whole.
+//! A step is one array of doubles whose values know their place. A *kind* says who copies: nobody
+//! (`view`: the writer has its array in the step, the reader looks at it there), the writer out of
+//! an array of its own (`put`), the reader into one (`get`), or both (`copy`). While the clock
+//! runs, the array of a writer that does not copy is only marked in its corners, and the reader
+//! looks at the marks; the first and the last steps are written and compared whole.
 //!
 //! | file | what it holds |
 //! |---|---|
@@ -34,8 +34,8 @@ use std::time::{Duration, Instant};
 /// Steps of a window, at the end of which both ranks meet.
 const STEPS: u64 = 4;
 const WRITER: usize = 0;
-const VERDICT: u64 = 11;
-/// What a keeper has had no use for in five seconds is given back within this time.
+const DECISION: u64 = 11;
+/// What a block store has had no use for in five seconds is given back within this time.
 const SETTLES: Duration = Duration::from_secs(6);
 
 /// How often: rounds on the clock, and before.
@@ -120,8 +120,8 @@ impl Unit {
         Ok(seconds)
     }
 
-    /// The most bytes that all processes of the job have, above what they had before, as the peers count it,
-    /// while steps of which one waits at most are handed on.
+    /// The most bytes that all processes of the job have, above what they had before, as the peers
+    /// count it, while steps of which one waits at most are handed on.
     fn peak(&self, kind: Kind, shape: Shape, (iters, warmup): Rounds) -> Result<f64> {
         // What earlier commands needed is not part of it.
         std::thread::sleep(SETTLES);
@@ -176,11 +176,11 @@ impl Unit {
     fn told(&self, value: f64) -> Result<f64> {
         let other = self.members[1 - self.rank];
         if self.rank != WRITER {
-            self.fabric.send(other, VERDICT, &value.to_le_bytes())?;
+            self.fabric.send(other, DECISION, &value.to_le_bytes())?;
             return Ok(value);
         }
         let mut word = [0; 8];
-        self.fabric.recv(Match::from(other, VERDICT), &mut word)?;
+        self.fabric.recv(Match::from(other, DECISION), &mut word)?;
         Ok(f64::from_le_bytes(word))
     }
 

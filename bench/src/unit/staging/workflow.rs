@@ -1,8 +1,10 @@
-//! Whole workflows, as a user runs them: `samite run` in a domain of its own, of which one figure is read.
+//! Whole workflows, as a user runs them: `samite run` in a domain of its own, of which one figure
+//! is read.
 //!
-//! `workflow FIGURE NAME WORDS…`: `NAME` is one of [`FILES`]; `servers=N` among the words adds so many staging servers
-//! to it, the others are given to `samite run` as they are. `workflow FIGURE NAME WORDS… vs NAME WORDS…` runs both by
-//! turns, and is the quotient of their medians.
+//! `workflow FIGURE NAME WORDS…`: `NAME` is one of [`FILES`]; `servers=N` among the words adds so
+//! many staging servers to it, the others are given to `samite run` as they are.
+//! `workflow FIGURE NAME WORDS… vs NAME WORDS…` runs both by turns, and is the quotient of their
+//! medians.
 
 use super::held;
 use super::{Context, Result, bail, ensure};

@@ -1,19 +1,21 @@
 //! What is kept of a peer until a receive asks for it, and what the peer hears of that.
 //!
-//! A message that nobody has posted a receive for is copied to private memory. A receiver that keeps
-//! [`OFFER_AT`] bytes of a peer says so (HOLD): from then on that peer offers its messages, however short, and
-//! their bytes stay with it until they are received. With [`STOP_AT`] bytes of offers it sends no more of them.
-//! When receives have taken half of what there was, the peer hears of that, too.
+//! A message that nobody has posted a receive for is copied to private memory. A receiver that
+//! keeps [`OFFER_AT`] bytes of a peer says so (HOLD): from then on that peer offers its messages,
+//! however short, and their bytes stay with it until they are received. With [`STOP_AT`] bytes of
+//! offers it sends no more of them. When receives have taken half of what there was, the peer hears
+//! of that, too.
 //!
-//! A sender hears it when it polls; so it polls once per [`UNPOLLED`] bytes of what it sends. Between saying
-//! and hearing lie at most these, a ring, and what one poll takes. A peer of which [`MOST`] is kept does not
-//! listen, and is turned away.
+//! A sender hears it when it polls; so it polls once per [`UNPOLLED`] bytes of what it sends.
+//! Between saying and hearing lie at most these, a ring, and what one poll takes. A peer of which
+//! [`MOST`] is kept does not listen, and is turned away.
 //!
 //! What a process had sent stays when it is gone, also when another one has its number by then.
 //!
 //! # What it does not do
-//! A program in which two units send each other more than [`OFFER_AT`] bytes by blocking sends, and receive
-//! afterwards, waits until the deadline. What a process sends to itself is not counted: it is its own doing.
+//! A program in which two units send each other more than [`OFFER_AT`] bytes by blocking sends, and
+//! receive afterwards, waits until the deadline. What a process sends to itself is not counted: it
+//! is its own doing.
 
 use super::{Arrived, Engine};
 use crate::ops::Status;
@@ -75,7 +77,8 @@ impl Arrived {
         match self {
             Arrived::Bytes(bytes) | Arrived::Departed(_, bytes) => weight(bytes.len() as u64),
             Arrived::Offer(_) => ENTRY,
-            // Not its sender's doing, but that of this process, once for each panic that it survives.
+            // Not its sender's doing, but that of this process, once for each panic that it
+            // survives.
             Arrived::Back(..) => 0,
         }
     }
@@ -120,8 +123,9 @@ impl Engine {
         self.matcher.put_back(wants, from, arrived, departed);
     }
 
-    /// The number of a process that is gone has another life: what is kept of the old one is for receives of any
-    /// source from now on. Of all of them together as much is kept as of one peer; the oldest give way.
+    /// The number of a process that is gone has another life: what is kept of the old one is for
+    /// receives of any source from now on. Of all of them together as much is kept as of one peer;
+    /// the oldest give way.
     pub(super) fn keep_last_words(&mut self, of: PeerId) {
         let incarnation = self.incarnation(of);
         let mut bytes = 0;
@@ -174,9 +178,9 @@ impl Engine {
         Ok(())
     }
 
-    /// Whether a short message may leave at once: its receiver is there, nothing waits before it, the receiver
-    /// has room for what it does not expect, and this process has looked lately whether that is still so. Returns
-    /// how many bytes a frame to it has inline.
+    /// Whether a short message may leave at once: its receiver is there, nothing waits before it,
+    /// the receiver has room for what it does not expect, and this process has looked lately
+    /// whether that is still so. Returns how many bytes a frame to it has inline.
     #[inline(always)]
     pub(crate) fn may_send_at_once(&self, to: PeerId, bytes: u64) -> Option<u64> {
         let peer = self.peers.get(to)?;

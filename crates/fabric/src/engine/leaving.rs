@@ -1,5 +1,5 @@
-//! A process leaves: its buffers may be in the hands of peers, which copy through the kernel and learn later that it
-//! is gone.
+//! A process leaves: its buffers may be in the hands of peers, which copy through the kernel and
+//! learn later that it is gone.
 
 use super::Engine;
 use crate::Error;
@@ -7,9 +7,9 @@ use crate::ops::{Op, Ops, Work};
 use samite_mem::copy::cooperative::Claim;
 
 impl Engine {
-    /// This process leaves: peers take no further piece of a message from it or for it. What they have copied of
-    /// one from it by then is not delivered: its bytes are freed next. Returns whether nobody writes into a buffer
-    /// of this process any more.
+    /// This process leaves: peers take no further piece of a message from it or for it. What they
+    /// have copied of one from it by then is not delivered: its bytes are freed next. Returns
+    /// whether nobody writes into a buffer of this process any more.
     pub(crate) fn withdraw_all(&mut self) -> bool {
         let mut quiet = true;
         let all = |op: &Op| {
@@ -37,8 +37,8 @@ impl Engine {
         quiet
     }
 
-    /// Lets go of everything that it shares with others: this process leaves. A buffer that a peer may still be
-    /// writing into is never freed. Returns whether one of them lies in shared memory.
+    /// Lets go of everything that it shares with others: this process leaves. A buffer that a peer
+    /// may still be writing into is never freed. Returns whether one of them lies in shared memory.
     pub(crate) fn end_all(&mut self) -> bool {
         let mut writes_on = false;
         if !self.withdraw_all() {

@@ -1,8 +1,8 @@
 //! The middle of the fabric: takes frames, moves operations on, says which frames to send.
 //!
 //! It never sees the transport while frames arrive ([`Sink`]): what it wants to send goes to the
-//! outboxes and leaves at the end of the turn. A message that finds its receive posted is copied once,
-//! straight from the frame.
+//! outboxes and leaves at the end of the turn. A message that finds its receive posted is copied
+//! once, straight from the frame.
 //!
 //! ```text
 //!   Core::turn:  transport.poll --frames--> Engine::frame   (match, copy, queue answers)
@@ -10,8 +10,8 @@
 //!                Engine::flush   --frames--> transport.push
 //! ```
 //!
-//! The protocols are in `proto/`, each file an `impl` of this type. The file is long because it has the state that they
-//! all share, and what happens to it when a frame, a loss or an error comes.
+//! The protocols are in `proto/`, each file an `impl` of this type. The file is long because it has
+//! the state that they all share, and what happens to it when a frame, a loss or an error comes.
 
 mod kept;
 mod leaving;
@@ -53,7 +53,8 @@ pub(crate) enum Arrived {
     Offer(crate::wire::Offer),
     /// Its bytes are here, and its sender was this life of a number that another process has.
     Departed(u32, SmallVec<[u8; 64]>),
-    /// A receive got it from this life of its sender, and a panic ended that receive before it could return it.
+    /// A receive got it from this life of its sender, and a panic ended that receive before it
+    /// could return it.
     Back(u32, SmallVec<[u8; 64]>),
 }
 
@@ -61,7 +62,8 @@ pub(crate) enum Arrived {
 #[derive(Debug, Default)]
 pub(crate) struct Peer {
     pub(crate) info: Option<PeerInfo>,
-    /// What can be done between it and this process, and up to which length messages to it travel at once.
+    /// What can be done between it and this process, and up to which length messages to it travel
+    /// at once.
     pub(crate) caps: Caps,
     pub(crate) eager_max: u64,
     /// Why nothing can be asked of it any more.
@@ -82,7 +84,8 @@ pub(crate) struct Peer {
 }
 
 impl Peer {
-    /// Whether something can be asked of it: it is there, and nothing has ended that. The one test of it.
+    /// Whether something can be asked of it: it is there, and nothing has ended that. The one test
+    /// of it.
     #[inline(always)]
     pub(crate) fn is_reachable(&self) -> bool {
         self.info.is_some() && self.gone.is_none()
@@ -94,7 +97,8 @@ impl Peer {
     }
 }
 
-/// Keys of one peer under which signals wait: more than a program has waits for, and some hundred KB.
+/// Keys of one peer under which signals wait: more than a program has waits for, and some hundred
+/// KB.
 const SIGNALS_MAX: usize = 1 << 14;
 
 /// A segment that this process offers, for peers that cannot map it.
@@ -228,7 +232,8 @@ impl Engine {
         !self.node.heap.owner().is_current()
     }
 
-    /// This is a fork of the process that joined: ends what was under way here, and touches nothing that is shared.
+    /// This is a fork of the process that joined: ends what was under way here, and touches nothing
+    /// that is shared.
     fn forked(&mut self) {
         self.active.clear();
         self.dirty.clear();
@@ -256,7 +261,8 @@ impl Engine {
         Some(why.unwrap_or(Error::NoSuchPeer(peer)))
     }
 
-    /// Why that life of a peer cannot be reached: it is lost when another process has its number by now, too.
+    /// Why that life of a peer cannot be reached: it is lost when another process has its number by
+    /// now, too.
     pub(crate) fn lost_life(&self, peer: PeerId, incarnation: u32) -> Option<Error> {
         let info = self.peers.get(peer).and_then(|peer| peer.info.as_ref());
         let is_another = info.is_some_and(|info| info.incarnation != incarnation);
@@ -264,7 +270,8 @@ impl Engine {
         lost.or_else(|| self.gone(peer))
     }
 
-    /// A process that the agent has seen as this peer: if this one never did, it has come and gone in between.
+    /// A process that the agent has seen as this peer: if this one never did, it has come and gone
+    /// in between.
     ///
     /// # Errors
     /// [`Error::PeerLost`] if another process has its number by now.
@@ -356,8 +363,9 @@ impl Engine {
         !self.active.is_empty() || !self.dirty.is_empty()
     }
 
-    /// Whether a message may go past the matcher to a blocking receive: nothing is under way or kept. Once
-    /// somebody broke the rules, every frame is checked for whose it is, which is done in [`Sink::frame`].
+    /// Whether a message may go past the matcher to a blocking receive: nothing is under way or
+    /// kept. Once somebody broke the rules, every frame is checked for whose it is, which is done
+    /// in [`Sink::frame`].
     #[inline(always)]
     pub(crate) fn may_bypass(&self) -> bool {
         !self.is_busy() && self.matcher.unexpected_len() == 0 && !self.shut
@@ -411,7 +419,8 @@ impl Engine {
         }
     }
 
-    /// Ends an operation early. `alive`: the peer may still touch what the operation shares with it.
+    /// Ends an operation early. `alive`: the peer may still touch what the operation shares with
+    /// it.
     pub(crate) fn fail(&mut self, key: Key, error: Error, alive: bool) {
         let is_of_parent = self.is_of_parent();
         let Some(op) = self.ops.get(key).filter(|op| !op.has_ended()) else {
@@ -434,7 +443,8 @@ impl Engine {
                 if pull.let_go() {
                     self.end_pull(key, Err(error));
                 } else {
-                    // The sender is copying its last piece: the buffer is kept until it is quiet (C2).
+                    // The sender is copying its last piece: the buffer is kept until it is quiet
+                    // (C2).
                     pull.ending = Some(Ending::Fail(error));
                 }
                 return;
@@ -618,7 +628,8 @@ impl Engine {
         self.queue(to, Queued::frame(kind, arg, inline, Some(body)));
     }
 
-    /// Queues a frame that will be answered by one reply: takes a credit, which that reply gives back.
+    /// Queues a frame that will be answered by one reply: takes a credit, which that reply gives
+    /// back.
     pub(crate) fn post_request(
         &mut self,
         to: PeerId,

@@ -1,15 +1,15 @@
-//! Frames that wait for their turn, per peer: replies first, then requests in order, and beside them what
-//! is served piece by piece.
+//! Frames that wait for their turn, per peer: replies first, then requests in order, and beside
+//! them what is served piece by piece.
 //!
 //! # What bounds it
 //! Requests wait at the one who asks: [`REQUESTS_MAX`] bytes, or [`CREDITS`] frames, then
-//! [`Engine::has_credit`] says no. A request is answered by one reply, and a peer has at most [`CREDITS`]
-//! requests unanswered; one that asks for more is broken. The bytes of a get never wait here: they go from
-//! the segment into the ring, as there is room. What else answers a peer is due to receives of this process,
-//! or [unasked](Engine::post_unasked) and bounded by [`UNASKED_MAX`].
+//! [`Engine::has_credit`] says no. A request is answered by one reply, and a peer has at most
+//! [`CREDITS`] requests unanswered; one that asks for more is broken. The bytes of a get never wait
+//! here: they go from the segment into the ring, as there is room. What else answers a peer is due
+//! to receives of this process, or [unasked](Engine::post_unasked) and bounded by [`UNASKED_MAX`].
 //!
-//! A flush sends a bounded part of what waits for a peer ([`FLUSH_BYTES`], [`FLUSH_FRAMES`]), however fast that
-//! one reads: other peers, and the deadlines of this process, have their turn.
+//! A flush sends a bounded part of what waits for a peer ([`FLUSH_BYTES`], [`FLUSH_FRAMES`]),
+//! however fast that one reads: other peers, and the deadlines of this process, have their turn.
 
 use super::Engine;
 use crate::PeerId;
@@ -29,8 +29,8 @@ const REQUESTS_MAX: u64 = 1 << 20;
 const REPLIES_MAX: usize = 1 << 20;
 /// Responses of services that wait for one peer, of one frame each.
 const RESPONSES_MAX: usize = 16;
-/// Replies to what nobody here asked for (offers that are withdrawn, long active messages) that wait for one
-/// peer: one that reads what it is told never has so many.
+/// Replies to what nobody here asked for (offers that are withdrawn, long active messages) that
+/// wait for one peer: one that reads what it is told never has so many.
 const UNASKED_MAX: usize = 1 << 12;
 /// What one flush sends to a peer, in bytes of bodies, beside the last one.
 const FLUSH_BYTES: u64 = 1 << 20;
@@ -160,13 +160,14 @@ impl Outbox {
         self.requests.len() < CREDITS as usize && self.request_bytes < REQUESTS_MAX
     }
 
-    /// Whether a service may respond: few responses wait, of one frame each, and few offers of long ones.
+    /// Whether a service may respond: few responses wait, of one frame each, and few offers of long
+    /// ones.
     pub(crate) fn may_respond(&self) -> bool {
         self.responses < RESPONSES_MAX && self.has_room()
     }
 
-    /// Whether a request to a service may be refused: the peer reads what it is told, and what is left is enough for
-    /// what it asks otherwise.
+    /// Whether a request to a service may be refused: the peer reads what it is told, and what is
+    /// left is enough for what it asks otherwise.
     pub(crate) fn may_refuse(&self) -> bool {
         self.answers + self.responses < CREDITS as usize / 2
     }

@@ -1,5 +1,5 @@
-//! What lies where in the shared memory of a node: the words that every process may write. Those that the agent alone
-//! writes are in memory of their own (`peers`).
+//! What lies where in the shared memory of a node: the words that every process may write. Those
+//! that the agent alone writes are in memory of their own (`peers`).
 //!
 //! ```text
 //!   0        words of each process, 128 bytes each               (it writes them)
@@ -9,8 +9,8 @@
 //!   256 MiB  extents: everything else
 //! ```
 //!
-//! All of it is sparse: a page exists once somebody wrote to it. Nothing here is trusted by a reader
-//! (rule M5 of `samite_mem`): any process of the domain can write anywhere in it.
+//! All of it is sparse: a page exists once somebody wrote to it. Nothing here is trusted by a
+//! reader (rule M5 of `samite_mem`): any process of the domain can write anywhere in it.
 
 use super::{Slot, table::PeerTable};
 use crate::Error;
@@ -197,7 +197,8 @@ impl Layout {
     pub(crate) fn own_entry(&self, me: Slot, segment: u32, holder: &Holder) -> Option<OwnEntry> {
         let entry = self.entry(me, segment)?;
         let page = segment as u64 / ENTRIES_OF_PAGE;
-        // ORDERING: Release pairs with the Acquire load in `entries`; set before the segment is offered.
+        // ORDERING: Release pairs with the Acquire load in `entries`; set before the segment is
+        // offered.
         self.fixed
             .u64(Self::words(me) + SEGMENTS + page / 64 * 8)
             .fetch_or(1 << (page % 64), Ordering::Release);
@@ -208,7 +209,8 @@ impl Layout {
         })
     }
 
-    /// Agent: the entries in the pages of a peer's directory that it ever used. A look at others would allocate them.
+    /// Agent: the entries in the pages of a peer's directory that it ever used. A look at others
+    /// would allocate them.
     fn entries(&self, peer: Slot) -> impl Iterator<Item = Entry> {
         let at = Self::words(peer) + SEGMENTS;
         // ORDERING: Acquire pairs with the Release in `own_entry`.
@@ -234,7 +236,8 @@ impl Layout {
 
     /// Agent: whether a process has leases.
     pub(crate) fn has_leases(&self, peer: Slot) -> bool {
-        // ORDERING: Acquire pairs with the Release of the holder, which counts after the end of each.
+        // ORDERING: Acquire pairs with the Release of the holder, which counts after the end of
+        // each.
         self.fixed
             .u64(Self::words(peer) + LEASES)
             .load(Ordering::Acquire)
@@ -263,7 +266,8 @@ impl Layout {
         Ok(())
     }
 
-    /// The claim word at an offset that another process told, in memory of its own; `None` if it cannot be one.
+    /// The claim word at an offset that another process told, in memory of its own; `None` if it
+    /// cannot be one.
     pub(crate) fn claim_word(&self, offset: u64) -> Option<ClaimWord> {
         let inside = offset >= EXTENTS && offset.is_multiple_of(samite_mem::LINE);
         inside
@@ -272,8 +276,8 @@ impl Layout {
             .map(ClaimWord)
     }
 
-    /// The tables as far as the first `peers` slots use them, and the memory of segments, unchecked; what they hold,
-    /// which peer writes them (none: everybody), and where they are.
+    /// The tables as far as the first `peers` slots use them, and the memory of segments,
+    /// unchecked; what they hold, which peer writes them (none: everybody), and where they are.
     #[cfg(feature = "testing")]
     pub(crate) fn tables(&self, peers: u32) -> Vec<(&'static str, Option<Slot>, Span)> {
         let span = |offset, bytes| Span { offset, bytes };

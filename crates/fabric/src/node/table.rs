@@ -7,9 +7,10 @@
 //!   4 KiB    slots, 1 KiB each: state, incarnation, process id, processors, names
 //! ```
 //!
-//! The agent writes it, and the kernel lets everybody else only read it ([`samite_mem::Published`]): that somebody died
-//! makes others free what it was working on, so it has to be true, whatever the other processes of the domain do.
-//! A page of it exists once the agent wrote to it.
+//! The agent writes it, and the kernel lets everybody else only read it
+//! ([`samite_mem::Published`]): that somebody died makes others free what it was working on, so it
+//! has to be true, whatever the other processes of the domain do. A page of it exists once the
+//! agent wrote to it.
 
 use super::{Cpus, Slot};
 use crate::{Error, Identity, PeerInfo};
@@ -99,7 +100,8 @@ impl PeerTable {
         epoch
     }
 
-    /// Whether nobody joined, left or died since this epoch: one load of a line that changes only then. Orders nothing.
+    /// Whether nobody joined, left or died since this epoch: one load of a line that changes only
+    /// then. Orders nothing.
     #[inline(always)]
     pub(crate) fn is_at(&self, epoch: u64) -> bool {
         self.0.u64(EPOCH) == epoch
@@ -110,8 +112,9 @@ impl PeerTable {
         self.0.u64(USED).min(PEERS_MAX as u64) as u32
     }
 
-    /// Rises when a program has all of its units, and when one of them will never join: then it pays to ask the agent.
-    /// A hint: the agent's answer is what counts, and the epoch rises after it.
+    /// Rises when a program has all of its units, and when one of them will never join: then it
+    /// pays to ask the agent. A hint: the agent's answer is what counts, and the epoch rises after
+    /// it.
     pub(crate) fn roster(&self) -> u64 {
         self.0.u64(ROSTER)
     }
@@ -129,8 +132,8 @@ impl PeerTable {
         (state, self.0.u32(at + INCARNATION))
     }
 
-    /// What a peer said of itself when it joined; `None` of a slot in which nobody is. If its state afterwards is the
-    /// one from before, all of it is of one life.
+    /// What a peer said of itself when it joined; `None` of a slot in which nobody is. If its state
+    /// afterwards is the one from before, all of it is of one life.
     pub(crate) fn info(&self, slot: Slot) -> Option<PeerInfo> {
         let (state, incarnation) = self.state(slot);
         if state == State::Free {

@@ -1,13 +1,15 @@
 //! Active messages: a registered handler runs at the receiver, inside its progress.
 //!
-//! A handler gets the sender and the bytes, may return a reply, and can do nothing else: it has no way
-//! to wait, so that it can never be the reason why nobody makes progress. Requests that will be
-//! answered are bounded per peer ([`CREDITS`]); replies have their own room in the ring. A credit comes back
-//! with the answer, also when nobody waits for it any more; and there is an answer when the handler panics, too.
+//! A handler gets the sender and the bytes, may return a reply, and can do nothing else: it has no
+//! way to wait, so that it can never be the reason why nobody makes progress. Requests that will be
+//! answered are bounded per peer ([`CREDITS`]); replies have their own room in the ring. A credit
+//! comes back with the answer, also when nobody waits for it any more; and there is an answer when
+//! the handler panics, too.
 //!
-//! Short ones travel in one frame. Long ones are offered and fetched like any large message, at most
-//! [`LONG_MAX`] bytes each. What is under way to a peer is bounded on both sides ([`LONG_BYTES`]): the sender
-//! waits, and a receiver takes no memory on the word of one that did not. Replies have the same maximum.
+//! Short ones travel in one frame. Long ones are offered and fetched like any large message, at
+//! most [`LONG_MAX`] bytes each. What is under way to a peer is bounded on both sides
+//! ([`LONG_BYTES`]): the sender waits, and a receiver takes no memory on the word of one that did
+//! not. Replies have the same maximum.
 
 use crate::engine::{Budget, Engine, Handler, Queued};
 use crate::ops::{Key, Op, Outcome, Status, Then, Work};
@@ -25,7 +27,8 @@ pub(crate) const CREDITS: u32 = 256;
 /// Bytes of long active messages to one peer that wait to be fetched, beside the last one.
 const LONG_BYTES: u64 = 16 << 20;
 
-/// Longest active message, and longest reply, in bytes. More is a message, or a segment that one tells of.
+/// Longest active message, and longest reply, in bytes. More is a message, or a segment that one
+/// tells of.
 pub(crate) const LONG_MAX: u64 = 64 << 20;
 
 const OK: u64 = 0;
@@ -212,8 +215,8 @@ impl Engine {
         Some(key.to_bytes().to_vec())
     }
 
-    /// Puts what came for a service into its inbox. A request that is not taken is refused, if its sender reads what
-    /// it is told; an empty one only asks whether somebody serves.
+    /// Puts what came for a service into its inbox. A request that is not taken is refused, if its
+    /// sender reads what it is told; an empty one only asks whether somebody serves.
     pub(crate) fn asked(&mut self, from: PeerId, service: u16, request: Key, bytes: Vec<u8>) {
         if service == RESPONSE {
             if self.awaited(from, request).is_some() {
@@ -356,7 +359,8 @@ impl Engine {
             Work::ReplyParts { .. } => return Err("the length of a part of a reply"),
             _ => return Ok(()),
         };
-        // For what is here, and as much again: what the peer says is still to come is believed when it comes.
+        // For what is here, and as much again: what the peer says is still to come is believed when
+        // it comes.
         if bytes.try_reserve(here as usize).is_err() {
             let why = format!("no memory for a reply of {whole} bytes from {from}");
             self.ops.finish(frame.arg, Err(Error::Memory(why)));
@@ -408,7 +412,8 @@ impl Engine {
         }
     }
 
-    /// Long active messages to or from a peer whose work is of some kind: how many, and their bytes.
+    /// Long active messages to or from a peer whose work is of some kind: how many, and their
+    /// bytes.
     fn long_messages(&self, peer: PeerId, which: impl Fn(&Work) -> bool) -> (usize, u64) {
         let ours = |op: &&Op| op.peer == Some(peer) && is_long(op) && which(&op.work);
         let bytes = |op: &Op| match &op.work {

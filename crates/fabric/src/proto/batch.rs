@@ -1,9 +1,9 @@
-//! Many small accesses in one frame: updates of words, and gets of equal elements, at places that follow
-//! no pattern.
+//! Many small accesses in one frame: updates of words, and gets of equal elements, at places that
+//! follow no pattern.
 //!
-//! Over messages each frame carries as many as fit into a body, and is answered once; on mapped memory each
-//! access is made at once. The owner checks every place for itself. Source: the aggregation of conveyors
-//! (Maley and DeVinney, IA^3 2019), with one hop.
+//! Over messages each frame carries as many as fit into a body, and is answered once; on mapped
+//! memory each access is made at once. The owner checks every place for itself. Source: the
+//! aggregation of conveyors (Maley and DeVinney, IA^3 2019), with one hop.
 
 use super::rma_over_am::{NOT_NOW, OK, apply, atomic_code, atomic_of};
 use crate::engine::{Access, Engine};
@@ -27,8 +27,8 @@ impl Engine {
         (self.caps(to).body_max / 16).max(1) as usize
     }
 
-    /// How many elements of `size` bytes one frame asks for: their places, and the elements in its answer, fit
-    /// into a body. `None`: not even one does, and each is a get of its own.
+    /// How many elements of `size` bytes one frame asks for: their places, and the elements in its
+    /// answer, fit into a body. `None`: not even one does, and each is a get of its own.
     pub(crate) fn elements_of_frame(&self, to: PeerId, size: u64) -> Option<usize> {
         let count = self.caps(to).body_max / size.max(8);
         (count > 0).then_some(count as usize)
@@ -50,7 +50,8 @@ impl Engine {
         self.post_request(to, kind::UPDATES, request, &inline, Some(body));
     }
 
-    /// Asks for elements of `size` bytes, as many as fit into a frame; they belong at `at` in the request.
+    /// Asks for elements of `size` bytes, as many as fit into a frame; they belong at `at` in the
+    /// request.
     pub(crate) fn post_gather(
         &mut self,
         to: PeerId,

@@ -1,8 +1,8 @@
 //! Eager: the whole message travels at once; the sender is done when it has left.
 //!
-//! Bytes: header and tag in the first line, up to 272 bytes inline, more in the bulk area. One frame,
-//! no answer. What is not expected is copied into private memory of the receiver, which keeps so much of a
-//! peer and no more (`engine/kept`).
+//! Bytes: header and tag in the first line, up to 272 bytes inline, more in the bulk area. One
+//! frame, no answer. What is not expected is copied into private memory of the receiver, which
+//! keeps so much of a peer and no more (`engine/kept`).
 
 use crate::engine::{Arrived, Engine};
 use crate::transport::Incoming;

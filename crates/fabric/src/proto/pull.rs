@@ -1,5 +1,6 @@
-//! The receiver's end of a rendezvous that copies by itself: out of a mapped segment, or out of the sender's process by
-//! the kernel, perhaps with the sender's help. The protocol and its invariants are in `rendezvous`.
+//! The receiver's end of a rendezvous that copies by itself: out of a mapped segment, or out of the
+//! sender's process by the kernel, perhaps with the sender's help. The protocol and its invariants
+//! are in `rendezvous`.
 
 use crate::Error;
 use crate::engine::{Engine, Step};
@@ -21,7 +22,8 @@ impl Engine {
         let claim = Claim::new(&word, pull.status.len.div_ceil(pull.piece));
         if let Some(ending) = pull.ending.take() {
             if !pull.let_go() {
-                // Nobody waits for the sender here: it may have been stopped, or killed, inside its piece.
+                // Nobody waits for the sender here: it may have been stopped, or killed, inside its
+                // piece.
                 pull.ending = Some(ending);
                 return Step::Stuck;
             }
@@ -87,8 +89,8 @@ impl Engine {
         Step::Done
     }
 
-    /// The kernel did not copy (EPERM in a container, a process that is just dying): starts again as a
-    /// stream (V3), once the sender no longer writes into the buffer.
+    /// The kernel did not copy (EPERM in a container, a process that is just dying): starts again
+    /// as a stream (V3), once the sender no longer writes into the buffer.
     fn refused(&mut self, key: Key, error: std::io::Error) -> Step {
         let Some(op) = self.ops.get(key) else {
             return Step::Done;
@@ -115,8 +117,8 @@ impl Engine {
 }
 
 impl Pull {
-    /// Nobody takes a further piece. Returns whether nobody writes into the buffer any more, either: a sender that
-    /// was never told where it is does not, whatever it says in its word.
+    /// Nobody takes a further piece. Returns whether nobody writes into the buffer any more,
+    /// either: a sender that was never told where it is does not, whatever it says in its word.
     pub(crate) fn let_go(&self) -> bool {
         let claim = Claim::new(&self.claim, self.status.len.div_ceil(self.piece));
         claim.revoke();

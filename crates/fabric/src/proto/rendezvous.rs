@@ -12,12 +12,13 @@
 //!     WITHDRAW --> (deadline of the sender)
 //! ```
 //!
-//! An offer is consumed at once, so that it never blocks the messages behind it. `pull` is the receiver that copies.
+//! An offer is consumed at once, so that it never blocks the messages behind it. `pull` is the
+//! receiver that copies.
 //!
 //! # Invariants
-//! V1 A message is moved only by who took its pieces from the claim word; a word that was revoked is
-//!    looked at *after* the last piece, so that bytes of a buffer that its owner already reuses are
-//!    never delivered.
+//! V1 A message is moved only by who took its pieces from the claim word; a word that was revoked
+//!    is looked at *after* the last piece, so that bytes of a buffer that its owner already reuses
+//!    are never delivered.
 //! V2 A claim word is used again only after ATS or REFUSED, or after its receiver died.
 //! V3 If the kernel refuses, the message starts again as a stream: per message, same result.
 
@@ -159,7 +160,8 @@ impl Engine {
         self.fetch(key, buf, status, offer, Then::Complete);
     }
 
-    /// The bytes of an offered message where they lie, with a lease on their segment, if they can be read there.
+    /// The bytes of an offered message where they lie, with a lease on their segment, if they can
+    /// be read there.
     fn lease(&self, from: PeerId, offer: &Offer) -> Option<samite_mem::SharedBytes> {
         let (id, generation) = segment_of_word(offer.place)?;
         let (slot, segment) = crate::node::segment_of(id);
@@ -272,7 +274,8 @@ impl Engine {
         }
     }
 
-    /// Sender: its buffer is free. The message was taken, or given up by its receiver before it was whole.
+    /// Sender: its buffer is free. The message was taken, or given up by its receiver before it was
+    /// whole.
     pub(crate) fn taken(&mut self, frame: &Incoming<'_>, whole: bool) -> Result<(), &'static str> {
         let from = frame.from;
         let Some(op) = self.ops.get(frame.arg).filter(|op| op.peer == Some(from)) else {
@@ -336,7 +339,8 @@ impl Engine {
             copying |= matches!(self.ops.get(key).map(|op| &op.work), Some(Work::Pull(_)));
             self.fail(key, Error::Cancelled, true);
         }
-        // One that is being copied is let go when both sides are quiet, one that is viewed with the view (W1).
+        // One that is being copied is let go when both sides are quiet, one that is viewed with the
+        // view (W1).
         if !copying && !self.views.shows(from, send) {
             self.post_unasked(from, kind::ATS, send)?;
         }
@@ -344,8 +348,8 @@ impl Engine {
     }
 }
 
-/// Memory for as many bytes as a peer says, if that many can be had: its word is not trusted. What this machine
-/// has not cannot be received here, whatever the kernel would promise.
+/// Memory for as many bytes as a peer says, if that many can be had: its word is not trusted. What
+/// this machine has not cannot be received here, whatever the kernel would promise.
 pub(crate) fn zeroed(len: u64) -> Option<Vec<u8>> {
     static MOST: OnceLock<u64> = OnceLock::new();
     let most = *MOST.get_or_init(|| match samite_mem::host::Host::read().memory_total {

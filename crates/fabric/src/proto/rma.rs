@@ -1,28 +1,31 @@
 //! Put, get and atomics by the RMA of the transport, for segments that are not mapped.
 //!
-//! The first operation on a segment asks its owner for the remote key (REMOTE_KEY), and the owner registers the segment
-//! when it is asked. Until the key has come, operations go by messages. A put or get is done in pieces of [`PIECE`] bytes in memory of their own, and
-//! towards one peer at most [`BYTES_MAX`] bytes of them wait or are in flight: an operation that is given up ends at
-//! once, whatever becomes of its pieces, and no buffer of the program is in the transport's hands.
+//! The first operation on a segment asks its owner for the remote key (REMOTE_KEY), and the owner
+//! registers the segment when it is asked. Until the key has come, operations go by messages. A put
+//! or get is done in pieces of [`PIECE`] bytes in memory of their own, and towards one peer at most
+//! [`BYTES_MAX`] bytes of them wait or are in flight: an operation that is given up ends at once,
+//! whatever becomes of its pieces, and no buffer of the program is in the transport's hands.
 //!
 //! # Order
-//! The transport orders nothing (T7). Puts towards a peer are numbered, and a flush, of which at most one is under way per
-//! peer, covers all that were started before it. A put is complete when a flush has covered its last piece. A request
-//! to the peer (a message, a signal, an active message) that is sent when puts are not covered yet lies behind
-//! a fence in the outbox, and leaves when they are ([`PeerRma::flushed`]). Where no put is in flight that costs the
-//! one load that says so (`Outbox::is_empty`).
+//! The transport orders nothing (T7). Puts towards a peer are numbered, and a flush, of which at
+//! most one is under way per peer, covers all that were started before it. A put is complete when a
+//! flush has covered its last piece. A request to the peer (a message, a signal, an active message)
+//! that is sent when puts are not covered yet lies behind a fence in the outbox, and leaves when
+//! they are ([`PeerRma::flushed`]). Where no put is in flight that costs the one load that says so
+//! (`Outbox::is_empty`).
 //!
 //! # Atomics
-//! The processes of the target's node, the owner at least, reach the same words with the atomics of their processors,
-//! and may sleep until a word changes. So an atomic is done by the progress of the owner, which is that of these
-//! processors and is awake: by the RMA of the transport if that needs the target's progress and says that its atomics are
-//! those of the processors ([`Caps::atomics`](crate::transport::Caps)), else by a message. An atomic that is started
-//! while an earlier put is not complete goes by a message, behind the fence: it may be a signal.
+//! The processes of the target's node, the owner at least, reach the same words with the atomics of
+//! their processors, and may sleep until a word changes. So an atomic is done by the progress of
+//! the owner, which is that of these processors and is awake: by the RMA of the transport if that
+//! needs the target's progress and says that its atomics are those of the processors
+//! ([`Caps::atomics`](crate::transport::Caps)), else by a message. An atomic that is started while
+//! an earlier put is not complete goes by a message, behind the fence: it may be a signal.
 //!
 //! # Withdrawn segments
-//! The owner ends the registration before it has the memory for itself or frees it (T11). An operation that comes later
-//! is refused by the transport, and ends with [`Error::NoSuchSegment`], as on mapped memory; whoever attaches
-//! again gets the key of the new registration.
+//! The owner ends the registration before it has the memory for itself or frees it (T11). An
+//! operation that comes later is refused by the transport, and ends with [`Error::NoSuchSegment`],
+//! as on mapped memory; whoever attaches again gets the key of the new registration.
 
 use crate::engine::{Access, Engine, Queued};
 use crate::ops::{Key, Outcome, Work};
@@ -105,7 +108,8 @@ impl Engine {
         rma.bytes < BYTES_MAX && rma.pieces < PIECES_MAX
     }
 
-    /// Whether an atomic may go by RMA: the owner's progress does it, and nothing of this process comes before it.
+    /// Whether an atomic may go by RMA: the owner's progress does it, and nothing of this process
+    /// comes before it.
     pub(crate) fn may_do_atomic(&mut self, to: PeerId) -> bool {
         let peer = self.peer(to);
         let is_first = peer.outbox.is_empty() && peer.unanswered == 0;
@@ -136,7 +140,8 @@ impl Engine {
             let rma = &mut self.peer(to).outbox.rma;
             let covered = rma.started;
             let is_uncovered = rma.flushing.is_none() && covered != rma.flushed;
-            // Before what waits, too: a program that keeps asking may never let all of that be started.
+            // Before what waits, too: a program that keeps asking may never let all of that be
+            // started.
             let flush = is_uncovered && (count == 0 || rma.waiting.is_empty());
             let (piece, verb) = match flush {
                 true => (Piece::flush(to), RmaVerb::Flush),
@@ -279,7 +284,8 @@ impl Engine {
         transport.push(to, &frame(kind::REPLY, request, &inline, body))
     }
 
-    /// The remote key of a segment that is open here. Atomics look at the offset alone, so it begins at a word.
+    /// The remote key of a segment that is open here. Atomics look at the offset alone, so it
+    /// begins at a word.
     fn remote_key(&mut self, place: Place, transport: &mut AnyTransport) -> Option<RemoteKey> {
         let Ok(Access::Shared(bytes)) = self.offered_access(place, 0) else {
             return None;

@@ -5,13 +5,13 @@
 //! atomic is one operation at the owner and atomic against every other one on the same segment that
 //! goes this way; on mapped segments the owner uses the processor's atomics, so that both ways mix.
 //!
-//! Nothing that is asked for waits as bytes: a put is queued at its sender in frames, as the credits allow; a
-//! get is answered piece by piece, straight from the segment into the ring as that has room, and each piece
-//! is checked anew, since the segment may be withdrawn meanwhile. A get may so see a put that was started
-//! after it: requests that were not waited for are in no order.
+//! Nothing that is asked for waits as bytes: a put is queued at its sender in frames, as the
+//! credits allow; a get is answered piece by piece, straight from the segment into the ring as that
+//! has room, and each piece is checked anew, since the segment may be withdrawn meanwhile. A get
+//! may so see a put that was started after it: requests that were not waited for are in no order.
 //!
-//! A place names the life of its owner: a segment of the same number and generation of another process is
-//! another segment.
+//! A place names the life of its owner: a segment of the same number and generation of another
+//! process is another segment.
 
 use crate::engine::{Access, Budget, Engine};
 use crate::ops::{Key, Outcome, Work};
@@ -57,7 +57,8 @@ pub enum Width {
     W64,
 }
 
-/// What an owner's progress did for others: frames of puts that it carried out, and requests of gets.
+/// What an owner's progress did for others: frames of puts that it carried out, and requests of
+/// gets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Served {
     /// Frames of puts, and of many updates of words.
@@ -93,8 +94,8 @@ impl Width {
 }
 
 impl Atomic {
-    /// Applies it to a word of mapped bytes; the old value, or `None` outside of them and at misaligned
-    /// offsets.
+    /// Applies it to a word of mapped bytes; the old value, or `None` outside of them and at
+    /// misaligned offsets.
     #[inline(always)]
     pub fn try_apply(
         self,
@@ -118,8 +119,8 @@ pub(crate) fn apply(
     a: u64,
     b: u64,
 ) -> u64 {
-    // ORDERING: SeqCst throughout: one order of all atomics, which also orders the puts around them. On
-    // x86-64 it costs what Release and Acquire cost.
+    // ORDERING: SeqCst throughout: one order of all atomics, which also orders the puts around
+    // them. On x86-64 it costs what Release and Acquire cost.
     const O: Ordering = Ordering::SeqCst;
     macro_rules! on {
         ($word:expr, $int:ty) => {{
@@ -215,8 +216,8 @@ impl Engine {
         }
     }
 
-    /// Owner: the word of a place that somebody names, to be operated on. What was registered may begin
-    /// anywhere, so the address has to be aligned, and not only the offset.
+    /// Owner: the word of a place that somebody names, to be operated on. What was registered may
+    /// begin anywhere, so the address has to be aligned, and not only the offset.
     pub(super) fn offered_word(&self, place: Place, width: Width) -> Result<&SharedBytes, u64> {
         let bytes = self.offered_bytes(place, width.bytes())?;
         let address = bytes.address().wrapping_add(place.offset);

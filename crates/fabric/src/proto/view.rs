@@ -1,13 +1,14 @@
 //! Messages that are read where they lie, in the sender's segment ([`crate::Fabric::recv_view`]).
 //!
-//! The lease of a view keeps the memory. What the bytes are is the sender's concern: one that gave the send up
-//! (its deadline was over) revokes the claim word *before* it uses its buffer again, and the view finds that out.
+//! The lease of a view keeps the memory. What the bytes are is the sender's concern: one that gave
+//! the send up (its deadline was over) revokes the claim word *before* it uses its buffer again,
+//! and the view finds that out.
 //!
 //! # Invariants
-//! W1 The sender gets ATS (or REFUSED) when the view is dropped, and not before, whatever it asked meanwhile: until then
-//!    its claim word is not used for another message (V2 of `rendezvous`).
-//! W2 Nothing of a view is told to another life of its sender's number, and the claim word of a sender that is
-//!    gone is not looked at: its memory may be somebody else's.
+//! W1 The sender gets ATS (or REFUSED) when the view is dropped, and not before, whatever it asked
+//!    meanwhile: until then its claim word is not used for another message (V2 of `rendezvous`).
+//! W2 Nothing of a view is told to another life of its sender's number, and the claim word of a
+//!    sender that is gone is not looked at: its memory may be somebody else's.
 
 use crate::PeerId;
 use crate::engine::Engine;
@@ -28,7 +29,8 @@ struct Viewing {
     id: u64,
     from: PeerId,
     send: Key,
-    /// The sender's word; or, once the sender is gone, whether it had withdrawn the message by then.
+    /// The sender's word; or, once the sender is gone, whether it had withdrawn the message by
+    /// then.
     word: Result<ClaimWord, bool>,
 }
 
@@ -77,7 +79,8 @@ impl Views {
 }
 
 impl Engine {
-    /// A view was dropped: its sender is told, if it is there (W1, W2). `was_taken`: that its message was received.
+    /// A view was dropped: its sender is told, if it is there (W1, W2). `was_taken`: that its
+    /// message was received.
     pub(crate) fn end_view(&mut self, id: u64, was_taken: bool) {
         let Some(index) = self.views.open.iter().position(|view| view.id == id) else {
             return;

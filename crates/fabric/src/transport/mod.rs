@@ -1,27 +1,31 @@
 //! How frames travel between two peers. Everything above (tags, rendezvous, one-sided operations,
 //! active messages) is made of frames.
 //!
-//! Only frames are mandatory. A transport that can do more says so in [`Caps`], and the layers above choose by that. The
-//! contract suite checks that it maps and sleeps as it says, that RMA is used where there is one, and that the order of
-//! frames and of what follows a put is kept whatever the transport does.
+//! Only frames are mandatory. A transport that can do more says so in [`Caps`], and the layers
+//! above choose by that. The contract suite checks that it maps and sleeps as it says, that RMA is
+//! used where there is one, and that the order of frames and of what follows a put is kept whatever
+//! the transport does.
 //!
 //! # How to add one
 //! 1. A folder beside `shm`, with a type that implements [`Transport`].
 //! 2. A variant of `AnyTransport` below (a closed enum: one type in signatures, calls that inline).
 //! 3. One line in `tests/contract.rs` that runs the contract suite over it.
-//! 4. A sentence in `samite info` that says when it is chosen and what to install when it is missing.
+//! 4. A sentence in `samite info` that says when it is chosen and what to install when it is
+//!    missing.
 //!
 //! # What a transport promises
-//! T1 Frames of one class between two peers arrive once and whole, and where [`Caps::is_ordered`] says so in the order
-//!    of `push`. Where it does not, the fabric puts them in order ([`ordered`]), and no more than
-//!    [`ordered::KEPT_MAX`] bytes of a peer's frames may overtake one of that peer.
+//! T1 Frames of one class between two peers arrive once and whole, and where [`Caps::is_ordered`]
+//!    says so in the order of `push`. Where it does not, the fabric puts them in order
+//!    ([`ordered`]), and no more than [`ordered::KEPT_MAX`] bytes of a peer's frames may overtake
+//!    one of that peer.
 //! T2 `push` copies what it is given; a refused push ([`Push::Full`]) has no effect.
 //! T3 Replies find room even when no request does (separate credits).
 //! T4 A peer's frames are delivered before its loss is reported, and nothing of it afterwards.
-//! T5 A [`Sleep`] ends when a frame or a change of membership may be there, or when the time is over. None is
-//!    given out when something is there already: `announce_sleep` looks again after it has announced the sleep.
-//! T6 Every peer gets its turn: a poll takes a bounded number of frames of each, and one that ends early
-//!    ([`Sink::satisfied`]) is followed by one that begins with the next peer.
+//! T5 A [`Sleep`] ends when a frame or a change of membership may be there, or when the time is
+//!    over. None is given out when something is there already: `announce_sleep` looks again after
+//!    it has announced the sleep.
+//! T6 Every peer gets its turn: a poll takes a bounded number of frames of each, and one that ends
+//!    early ([`Sink::satisfied`]) is followed by one that begins with the next peer.
 //! T7 to T12, of RMA: [`rma`].
 //! T13 A peer is announced ([`Change::Joined`]) before its first frame. Those of this node are
 //!    announced when they join; one of another node when this process has to do with it: at its
@@ -87,9 +91,9 @@ pub struct Incoming<'a> {
     pub arg: u64,
     /// The inline bytes, a private copy.
     pub inline: &'a [u8],
-    /// The body, perhaps in memory that the sender can still write: copied once, then checked. Whatever its
-    /// sender said, the transport has seen that it is at most [`Caps::body_max`] long: memory may be taken
-    /// for it.
+    /// The body, perhaps in memory that the sender can still write: copied once, then checked.
+    /// Whatever its sender said, the transport has seen that it is at most [`Caps::body_max`] long:
+    /// memory may be taken for it.
     pub body: Body<'a>,
 }
 
@@ -152,7 +156,8 @@ pub struct Caps {
     pub inline_max: u64,
     /// Longest body of a frame, in bytes.
     pub body_max: u64,
-    /// Whether peers on this node map each other's memory (put, get and atomics are loads and stores).
+    /// Whether peers on this node map each other's memory (put, get and atomics are loads and
+    /// stores).
     pub map: bool,
     /// Whether the kernel may copy between processes.
     pub kernel_copy: bool,
@@ -204,8 +209,8 @@ pub trait Sink {
     fn change(&mut self, change: Change);
     /// Learns of the end of an operation of RMA (T8). Without RMA there is none.
     fn completed(&mut self, _completed: Completed) {}
-    /// Whether it has what it waited for: the poll should end now. Saves a copy of what is not expected yet;
-    /// no frame is lost or passed over for it (T4, T6).
+    /// Whether it has what it waited for: the poll should end now. Saves a copy of what is not
+    /// expected yet; no frame is lost or passed over for it (T4, T6).
     #[inline(always)]
     fn satisfied(&self) -> bool {
         false
@@ -224,20 +229,23 @@ pub trait Transport {
     fn poll<S: Sink>(&mut self, sink: &mut S) -> usize;
     /// Announces a peer of another node that this process asks for, or its loss (T13).
     fn meet<S: Sink>(&mut self, _peer: PeerId, _sink: &mut S) {}
-    /// Announces that this process will sleep, and looks once more, also whether what the caller waits for is
-    /// there; `None` if something is. The sleep itself needs no access to the transport (T5).
+    /// Announces that this process will sleep, and looks once more, also whether what the caller
+    /// waits for is there; `None` if something is. The sleep itself needs no access to the
+    /// transport (T5).
     fn announce_sleep(&mut self, there: &mut dyn FnMut() -> bool) -> Option<Sleep>;
     /// Lets others run for a moment.
     fn yield_now(&mut self);
     /// Whether spinning would take the processor from whom we wait for.
-    fn crowded(&self) -> bool;
-    /// Registers a range of this process's memory for RMA of peers, which use the key; `None` without RMA.
+    fn oversubscribed(&self) -> bool;
+    /// Registers a range of this process's memory for RMA of peers, which use the key; `None`
+    /// without RMA.
     fn register(&mut self, _bytes: &SharedBytes) -> Option<(Registration, RemoteKey)> {
         None
     }
     /// Ends a registration (T11).
     fn deregister(&mut self, _registration: Registration) {}
-    /// Starts an operation of RMA towards a peer; its end comes by `id` (T8). An id is used again only after that.
+    /// Starts an operation of RMA towards a peer; its end comes by `id` (T8). An id is used again
+    /// only after that.
     ///
     /// # Errors
     /// [`Push::Full`] for now, or [`Push::Gone`], with the operation as it was (T9).
@@ -259,7 +267,7 @@ impl Sleep {
     /// Sleeps until something may have arrived, or until the time is over.
     pub fn sleep(self, at_most: Duration) {
         match self {
-            Sleep::Bell(bell) => bell.sleep(at_most.min(shm::NAP)),
+            Sleep::Bell(bell) => bell.sleep(at_most.min(shm::LONGEST_SLEEP)),
             Sleep::Virtual(turn) => turn.pass(at_most),
         }
     }
@@ -326,8 +334,8 @@ impl Transport for AnyTransport {
     fn yield_now(&mut self) {
         forward!(self.yield_now());
     }
-    fn crowded(&self) -> bool {
-        forward!(self.crowded())
+    fn oversubscribed(&self) -> bool {
+        forward!(self.oversubscribed())
     }
     fn register(&mut self, bytes: &SharedBytes) -> Option<(Registration, RemoteKey)> {
         forward!(self.register(bytes))

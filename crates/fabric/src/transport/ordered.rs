@@ -1,9 +1,11 @@
-//! Order, where an engine does not keep it: frames are numbered per peer, class and life, and delivered by number.
+//! Order, where an engine does not keep it: frames are numbered per peer, class and life, and
+//! delivered by number.
 //!
-//! It stands between such a transport and the fabric, and numbers the frames to peers whose [`Caps::is_ordered`] is
-//! false; those of other peers pass as they are. A frame that arrives before its turn is kept, at most [`KEPT_MAX`] bytes
-//! of a peer. A peer that sends more before the missing frame has broken the rules (T1), and is shut out. What is
-//! kept when a peer is lost was sent after a frame that was lost with it, and goes too (T4).
+//! It stands between such a transport and the fabric, and numbers the frames to peers whose
+//! [`Caps::is_ordered`] is false; those of other peers pass as they are. A frame that arrives
+//! before its turn is kept, at most [`KEPT_MAX`] bytes of a peer. A peer that sends more before the
+//! missing frame has broken the rules (T1), and is shut out. What is kept when a peer is lost was
+//! sent after a frame that was lost with it, and goes too (T4).
 
 use super::{
     AnyTransport, Caps, Change, Class, Completed, Incoming, NotStarted, Outgoing, Push, RawFrame,
@@ -125,8 +127,8 @@ impl Transport for Ordered {
         self.inner.yield_now();
     }
 
-    fn crowded(&self) -> bool {
-        self.inner.crowded()
+    fn oversubscribed(&self) -> bool {
+        self.inner.oversubscribed()
     }
 
     fn register(&mut self, bytes: &SharedBytes) -> Option<(Registration, RemoteKey)> {
@@ -223,8 +225,8 @@ impl Sink for Ordering<'_> {
 }
 
 impl Lanes {
-    /// Takes a frame. Returns it without its number, and its lane, if it is the next one there; `None` if it is kept, of
-    /// another life, or of a peer that is shut out.
+    /// Takes a frame. Returns it without its number, and its lane, if it is the next one there;
+    /// `None` if it is kept, of another life, or of a peer that is shut out.
     fn take<'a>(
         &mut self,
         frame: Incoming<'a>,
@@ -311,7 +313,8 @@ mod tests {
         }
     }
 
-    /// Every order in which six frames arrive gives the order in which they were sent; replies have one of their own.
+    /// Every order in which six frames arrive gives the order in which they were sent; replies have
+    /// one of their own.
     #[test]
     fn every_order_becomes_that_of_the_sender() {
         let mut random = fastrand::Rng::with_seed(1);

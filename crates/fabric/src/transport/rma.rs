@@ -1,24 +1,28 @@
 //! RMA of a transport: a peer's memory is read and written by its remote key.
 //!
 //! # What a transport that can do it promises
-//! T7 Operations are in no order: neither with each other nor with frames, also towards one peer. A flush is the
-//!    only means of order: it completes when every operation that was started before it towards that peer has
-//!    completed, and what those wrote is visible there, to the processors of the peer's node, too.
-//! T8 An operation that was taken ([`Push::Done`]) completes once, by its id ([`super::Sink::completed`]), which hands
-//!    its buffer back: a put when its bytes have left the buffer and the peer's memory takes them, a get when its
-//!    bytes are in the buffer, an atomic when its old value is here. Until then the buffer is the transport's.
-//! T9 A refused start ([`Push::Full`], [`Push::Gone`]) has no effect; the operation keeps its buffer.
-//! T10 When a peer is lost, every operation towards it that has not completed does so with [`RmaError::Lost`], before
-//!    the loss is reported. Whether it took effect is not known.
-//! T11 When `deregister` returns, nothing reads or writes the range through its key any more. Puts that had completed
-//!    by then are in place. What comes later is refused ([`RmaError::Refused`]), or its sender loses the
-//!    connection; it never reaches memory. (`ucp_mem_unmap` and `ibv_dereg_mr` invalidate the key in the adapter before
-//!    they return.) The transport keeps the range until then, with the lease that is in it.
-//! T12 With [`Rma::Bypasses`] an operation needs nothing of its target; with [`Rma::NeedsProgress`] it waits for a poll
-//!    of the target, and wakes a target that sleeps.
+//! T7 Operations are in no order: neither with each other nor with frames, also towards one peer. A
+//!    flush is the only means of order: it completes when every operation that was started before
+//!    it towards that peer has completed, and what those wrote is visible there, to the processors
+//!    of the peer's node, too.
+//! T8 An operation that was taken ([`Push::Done`]) completes once, by its id
+//!    ([`super::Sink::completed`]), which hands its buffer back: a put when its bytes have left the
+//!    buffer and the peer's memory takes them, a get when its bytes are in the buffer, an atomic
+//!    when its old value is here. Until then the buffer is the transport's.
+//! T9 A refused start ([`Push::Full`], [`Push::Gone`]) has no effect; the operation keeps its
+//!    buffer.
+//! T10 When a peer is lost, every operation towards it that has not completed does so with
+//!    [`RmaError::Lost`], before the loss is reported. Whether it took effect is not known.
+//! T11 When `deregister` returns, nothing reads or writes the range through its key any more. Puts
+//!    that had completed by then are in place. What comes later is refused ([`RmaError::Refused`]),
+//!    or its sender loses the connection; it never reaches memory. (`ucp_mem_unmap` and
+//!    `ibv_dereg_mr` invalidate the key in the adapter before they return.) The transport keeps the
+//!    range until then, with the lease that is in it.
+//! T12 With [`Rma::Bypasses`] an operation needs nothing of its target; with [`Rma::NeedsProgress`]
+//!    it waits for a poll of the target, and wakes a target that sleeps.
 //!
-//! Source: the common part of UCX (`ucp_put_nbx`, `ucp_get_nbx`, `ucp_atomic_op_nbx`, `ucp_ep_flush_nbx`) and MPI-3
-//! RMA in passive mode.
+//! Source: the common part of UCX (`ucp_put_nbx`, `ucp_get_nbx`, `ucp_atomic_op_nbx`,
+//! `ucp_ep_flush_nbx`) and MPI-3 RMA in passive mode.
 
 use super::Push;
 use crate::{Atomic, Width};

@@ -1,15 +1,18 @@
 //! Waiting: the one loop in which a thread makes progress until what it waits for is there.
 //!
-//! Any number of threads may wait on a fabric. One of them drives: it takes turns of the engine, spins, yields
-//! and finally sleeps on the doorbell, as [`Backoff`] says. The others are parked, and woken when a turn has ended
-//! the operation that they wait for, or, where they wait for something else, when a turn has brought anything.
-//! Who drives when the driver has what it waited for is decided by [`Waiters`], with the invariants E1 to E4.
+//! Any number of threads may wait on a fabric. One of them drives: it takes turns of the engine,
+//! spins, yields and finally sleeps on the doorbell, as [`Backoff`] says. The others are parked,
+//! and woken when a turn has ended the operation that they wait for, or, where they wait for
+//! something else, when a turn has brought anything. Who drives when the driver has what it waited
+//! for is decided by [`Waiters`], with the invariants E1 to E4.
 //!
 //! # Invariants
-//! C1 A thread that takes a turn which brings something, driver or not, tells the others ([`Core::turn`]), also if a
-//!    handler panics in it. So no frame is taken whose receiver goes on sleeping.
-//! C2 While threads are parked, one drives, has been woken to do so, or is in a step of [`Fabric::wait_stepping`],
-//!    after which it drives again: steps are short. [`PARK`] is a net, which no wake-up relies on.
+//! C1 A thread that takes a turn which brings something, driver or not, tells the others
+//!    ([`Core::turn`]), also if a handler panics in it. So no frame is taken whose receiver goes on
+//!    sleeping.
+//! C2 While threads are parked, one drives, has been woken to do so, or is in a step of
+//!    [`Fabric::wait_stepping`], after which it drives again: steps are short. [`PARK`] is a net,
+//!    which no wake-up relies on.
 //! C3 The driver sleeps without the lock. A thread that leaves it work meanwhile rings the doorbell
 //!    ([`Core::leave`]).
 
@@ -22,16 +25,18 @@ use crate::{Error, PeerId, Result, Whom};
 use samite_mem::{Guard, Waiter};
 use std::time::Duration;
 
-/// How long a thread is parked at most. Not in unit tests: a wake-up that is lost ends at the deadline there.
+/// How long a thread is parked at most. Not in unit tests: a wake-up that is lost ends at the
+/// deadline there.
 const PARK: Duration = if cfg!(test) {
     Duration::MAX
 } else {
     Duration::from_millis(100)
 };
-/// The same for one that waits for a word of memory: nobody tells of such a store while the driver is awake.
+/// The same for one that waits for a word of memory: nobody tells of such a store while the driver
+/// is awake.
 const PARK_FOR_WORD: Duration = Duration::from_micros(200);
-/// How often a word is looked at between two turns of the engine: a neighbour's store comes back from its line
-/// in less time than a turn takes.
+/// How often a word is looked at between two turns of the engine: a neighbour's store comes back
+/// from its line in less time than a turn takes.
 const LOOKS: u32 = 16;
 
 /// A wait of one thread, from its beginning to its end.
@@ -77,8 +82,8 @@ impl<'a> Waiting<'a> {
         core.waiters.look(&mut self.waiter);
     }
 
-    /// After a turn: spins, yields or sleeps as driver, or is parked. Returns whether the deadline is over.
-    /// `there` is asked once more before a sleep: what other units store without a frame.
+    /// After a turn: spins, yields or sleeps as driver, or is parked. Returns whether the deadline
+    /// is over. `there` is asked once more before a sleep: what other units store without a frame.
     #[inline]
     pub(crate) fn rest(
         &mut self,
@@ -116,7 +121,8 @@ impl<'a> Waiting<'a> {
         false
     }
 
-    /// Does something that may take long, while other threads use the fabric, and another one drives.
+    /// Does something that may take long, while other threads use the fabric, and another one
+    /// drives.
     pub(crate) fn unlocked<R>(&mut self, core: &mut Guard<'_, Core>, f: impl FnOnce() -> R) -> R {
         core.waiters.end(&mut self.waiter);
         core.unlocked(f)
@@ -204,7 +210,11 @@ impl<T> Condition for OfWords<'_, T> {
     type Value = T;
     #[inline(always)]
     fn look(&mut self, core: &mut Guard<'_, Core>, _: &mut Waiting<'_>) -> Option<T> {
-        let looks = if core.transport.crowded() { 1 } else { LOOKS };
+        let looks = if core.transport.oversubscribed() {
+            1
+        } else {
+            LOOKS
+        };
         for _ in 0..looks {
             if let Some(value) = (self.done)() {
                 return Some(value);
@@ -278,9 +288,9 @@ impl Fabric {
         self.wait_for(&wait, |engine: &mut Engine| engine.ops.take(key))?
     }
 
-    /// Waits until `done` answers. It depends on `whom`: when one of them is lost, and `done` still has
-    /// no answer then, the wait ends with [`Error::PeerLost`]. `done` must not use the fabric, nor wait for a thread
-    /// that does: no other one can meanwhile ([`Fabric::on`]).
+    /// Waits until `done` answers. It depends on `whom`: when one of them is lost, and `done` still
+    /// has no answer then, the wait ends with [`Error::PeerLost`]. `done` must not use the fabric,
+    /// nor wait for a thread that does: no other one can meanwhile ([`Fabric::on`]).
     ///
     /// # Errors
     /// [`Error::PeerLost`]; [`Error::Timeout`], which names the first of `whom`.
@@ -307,10 +317,11 @@ impl Fabric {
         self.wait_for(&Wait::of_words(self.deadline(), what, whom), words)
     }
 
-    /// As [`Fabric::wait_until`], for a caller that has operations of its own to move on meanwhile: `step` is
-    /// called once per turn, and once more when one of `whom` is lost, and may use the fabric. It is short: other
-    /// threads that wait may have to wait for its end. `there` is asked once more before a sleep, where news come
-    /// without a frame; it must not use the fabric, as the condition of [`Fabric::wait_until`].
+    /// As [`Fabric::wait_until`], for a caller that has operations of its own to move on meanwhile:
+    /// `step` is called once per turn, and once more when one of `whom` is lost, and may use the
+    /// fabric. It is short: other threads that wait may have to wait for its end. `there` is asked
+    /// once more before a sleep, where news come without a frame; it must not use the fabric, as
+    /// the condition of [`Fabric::wait_until`].
     pub fn wait_stepping<T>(
         &self,
         what: &'static str,

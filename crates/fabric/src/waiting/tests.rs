@@ -1,5 +1,5 @@
-//! Threads that wait beside each other. Nothing ends a park by time here ([`PARK`]): a wake-up that is lost is a
-//! deadline that is over.
+//! Threads that wait beside each other. Nothing ends a park by time here ([`PARK`]): a wake-up that
+//! is lost is a deadline that is over.
 
 use super::*;
 use crate::proto::rendezvous::push_eager;
@@ -103,7 +103,8 @@ fn what_came_before_a_panic_is_told() {
     });
 }
 
-/// A receive that finds its message here leaves the copy to the thread that drives, which is rung for it.
+/// A receive that finds its message here leaves the copy to the thread that drives, which is rung
+/// for it.
 #[test]
 fn a_sleeping_driver_is_rung_for_what_is_left_to_it() {
     let fabric = &alone();

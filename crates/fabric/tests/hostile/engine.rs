@@ -1,5 +1,5 @@
-//! Frames of a liar straight into the engine of an honest unit, whatever it is doing: no network between them, so that
-//! a suite has time for many.
+//! Frames of a liar straight into the engine of an honest unit, whatever it is doing: no network
+//! between them, so that a suite has time for many.
 
 use crate::program::ECHO;
 use samite_fabric::transport::sim::Scenario;
@@ -13,7 +13,8 @@ use std::time::Duration;
 const LIAR: PeerId = PeerId(1);
 const BYTES: u64 = 64 << 10;
 
-/// What one frame may make its receiver allocate, in bytes: what it offers, in pieces, beside the frame itself.
+/// What one frame may make its receiver allocate, in bytes: what it offers, in pieces, beside the
+/// frame itself.
 const MOST: usize = 6 * BYTES as usize;
 
 /// Everything that a unit can have in flight to a peer, one thing at a time, and unanswered.
@@ -90,7 +91,8 @@ fn listen(fabric: &Fabric, seed: u64, lies: u32) -> Outcome {
             testing::receive(fabric, LIAR, &lie);
             let cost = crate::HEAP.stats().bytes_allocated - before;
             let most = match lie.kind {
-                // Memory for a message that is offered is reserved, as far as the machine could have it.
+                // Memory for a message that is offered is reserved, as far as the machine could
+                // have it.
                 2 | 9 => usize::MAX >> 8,
                 _ => MOST + 4 * (lie.inline.len() + lie.body.len()),
             };

@@ -40,12 +40,12 @@ fn be_honest(fabric: &Fabric, seed: u64) -> Outcome {
     let other = HONEST[1 - fabric.me().node() as usize];
     // With the liar nothing is waited for as long as with each other.
     for round in 0..ROUNDS {
-        let patience = fabric.deadline();
+        let timeout = fabric.deadline();
         let with_liar = own.round(&[LIAR], round);
         drop(with_liar);
         fabric.set_deadline(Duration::from_secs(1000));
         honest(own.round(&[other], round), &HONEST)?;
-        fabric.set_deadline(patience);
+        fabric.set_deadline(timeout);
     }
     fabric.set_deadline(Duration::from_secs(1000));
     Ok(fabric.barrier(&HONEST)?)

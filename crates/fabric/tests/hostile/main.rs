@@ -1,11 +1,12 @@
-//! A hostile peer among honest ones: frames that no honest peer sends, in any state, and tables that it writes.
+//! A hostile peer among honest ones: frames that no honest peer sends, in any state, and tables
+//! that it writes.
 //!
 //! `SAMITE_FUZZ_SEED=N` repeats a seed; `SAMITE_FUZZ_MINUTES=N` runs others for so long.
 //!
 //! # Files
-//! `program` (what the units do with each other) · `engine` (frames straight into an engine: many) ·
-//! `frames` (on the simulated network) · `tables` (words in tables and rings). Real processes, with all layers, are in
-//! the crate `samite`.
+//! `program` (what the units do with each other) · `engine` (frames straight into an engine: many)
+//! · `frames` (on the simulated network) · `tables` (words in tables and rings). Real processes,
+//! with all layers, are in the crate `samite`.
 
 use stats_alloc::{INSTRUMENTED_SYSTEM, StatsAlloc};
 use std::alloc::System;

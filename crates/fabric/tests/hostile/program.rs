@@ -17,8 +17,8 @@ const SIZES: [usize; 4] = [5, 200, 3000, 20_000];
 const READING: u32 = 77;
 const TEXT: usize = 10_000;
 
-/// What a unit has for all others. Anybody may put anything into a segment: only what nobody can write proves that
-/// the right bytes have come.
+/// What a unit has for all others. Anybody may put anything into a segment: only what nobody can
+/// write proves that the right bytes have come.
 pub(crate) struct Own {
     fabric: Fabric,
     open: Segment,

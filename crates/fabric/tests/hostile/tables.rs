@@ -1,5 +1,5 @@
-//! Words in tables and rings, read by the process that wrote them into its own arena: nobody else is there, so a seed
-//! repeats.
+//! Words in tables and rings, read by the process that wrote them into its own arena: nobody else
+//! is there, so a seed repeats.
 
 use samite_fabric::{Config, Fabric, Identity, Match, PeerId, SegmentKey};
 use samite_mem::ring::{Body, CELLS, Consumer, RING_BYTES, SharedRing};
@@ -9,7 +9,8 @@ use samite_testkit::fuzz::{self, Rng, word};
 use samite_testkit::hostile::{Reach, Scribbler};
 use std::time::Duration;
 
-/// Everything that reads the tables, and what is in them. How it ends is not asked: only that it does, in order.
+/// Everything that reads the tables, and what is in them. How it ends is not asked: only that it
+/// does, in order.
 fn read(fabric: &Fabric, key: SegmentKey, random: &mut Rng) {
     let me = fabric.me();
     fabric.progress();
@@ -33,7 +34,7 @@ fn read(fabric: &Fabric, key: SegmentKey, random: &mut Rng) {
         let _ = gated.own();
     }
     let _ = fabric.recv_vec(Match::any(1));
-    let _ = fabric.is_crowded();
+    let _ = fabric.is_oversubscribed();
     let _ = fabric.shared_bytes();
 }
 

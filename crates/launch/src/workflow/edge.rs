@@ -15,10 +15,10 @@
 //! variables = [ { name = "u", dtype = "f64", block = "{size},{size}", cut = "rows", every = 1 } ]
 //! ```
 //!
-//! `variables` is what the writer promises: in each step, or in multiples of `every`, an array of this type. Either
-//! `block` is the shape of what each unit puts, or `shape` that of the whole; `cut` says how the parts of the units lie
-//! in the whole. Extents are numbers, or sums and products of parameters (`"4 * {cells}^3"`), in which `true` is 1 and
-//! `false` 0.
+//! `variables` is what the writer promises: in each step, or in multiples of `every`, an array of
+//! this type. Either `block` is the shape of what each unit puts, or `shape` that of the whole;
+//! `cut` says how the parts of the units lie in the whole. Extents are numbers, or sums and
+//! products of parameters (`"4 * {cells}^3"`), in which `true` is 1 and `false` 0.
 //!
 //! What the words mean is not for the launcher to know: it fills in parameters, works out numbers,
 //! and sees to it that programs and names are there. The keys and words are those of the type that
@@ -66,8 +66,8 @@ impl Workflow {
         Ok(edges)
     }
 
-    /// An error about an edge, with the line of `key`: `tokens`, or `operators.0` for the first of a
-    /// list. What the file does not say has the line of the edge.
+    /// An error about an edge, with the line of `key`: `tokens`, or `operators.0` for the first of
+    /// a list. What the file does not say has the line of the edge.
     pub fn edge_error(&self, edge: usize, key: &str, message: impl Display) -> Error {
         let span = self.place(edge, key).unwrap_or(0..0);
         self.source.error(span, message.to_string())

@@ -128,9 +128,11 @@ impl Workflow {
         self.file.parameters.iter().map(parameter).collect()
     }
 
-    /// Overrides a value: `NAME=VALUE` for a parameter, `program.NAME.KEY=VALUE` for `units`, `cpus`, `command`,
-    /// `prefix` or `env.VARIABLE` of a program, or `edge.PROGRAM.STREAM.KEY=VALUE` for `as`, `redistribute`, `rate`,
-    /// `limit_steps`, `limit_bytes`, `operators` or `tokens` of the edge to that program, which calls the stream so.
+    /// Overrides a value: `NAME=VALUE` for a parameter, `program.NAME.KEY=VALUE` for `units`,
+    /// `cpus`, `command`, `prefix` or `env.VARIABLE` of a program, or
+    /// `edge.PROGRAM.STREAM.KEY=VALUE` for `as`, `redistribute`, `rate`, `limit_steps`,
+    /// `limit_bytes`, `operators` or `tokens` of the edge to that program, which calls the stream
+    /// so.
     ///
     /// # Errors
     /// [`Error::Setting`] when there is no such parameter, program, edge or key.

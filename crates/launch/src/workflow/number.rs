@@ -2,9 +2,9 @@
 
 use exmex::{BinOp, Express, FlatEx, MakeOperators, Operator};
 
-/// What can be between numbers, with the priority of schools. What leaves the 128 bits stops at their end, which is far
-/// beyond every number that is taken: a sum that only grows is found by that, one that is made smaller afterwards is
-/// not.
+/// What can be between numbers, with the priority of schools. What leaves the 128 bits stops at
+/// their end, which is far beyond every number that is taken: a sum that only grows is found by
+/// that, one that is made smaller afterwards is not.
 #[derive(Clone, Debug)]
 struct Arithmetic;
 
@@ -30,8 +30,8 @@ impl MakeOperators<i128> for Arithmetic {
     }
 }
 
-/// The value of whole numbers with `+ - * / ^` and parentheses; `/` rounds down. `true` is 1 and `false` 0, so that a
-/// switch can be part of a sum.
+/// The value of whole numbers with `+ - * / ^` and parentheses; `/` rounds down. `true` is 1 and
+/// `false` 0, so that a switch can be part of a sum.
 ///
 /// # Errors
 /// A sentence about what is no such thing, or is negative, or has more than 63 bits.

@@ -35,9 +35,9 @@
 //!    thread is inside.
 //! B4 A cell that is 0 was stored so with Release, and is loaded with Acquire: whoever comes next
 //!    sees all that was done inside.
-//! B5 A thread that withdraws a bias reads `quit` before it looks at the cell; the thread that stores 0
-//!    into the cell then passes a light fence, looks at the bias and, if it is gone, counts `quit`
-//!    up and wakes.
+//! B5 A thread that withdraws a bias reads `quit` before it looks at the cell; the thread that
+//!    stores 0 into the cell then passes a light fence, looks at the bias and, if it is gone,
+//!    counts `quit` up and wakes.
 //!
 //! # What it does not guarantee
 //! No poisoning: a panic inside just unlocks. A guard that is forgotten leaves the lock held for
@@ -48,8 +48,8 @@
 //!
 //! A child of `fork` has a copy. If another thread had the lock, or was just taking it, when the
 //! parent forked, what the lock protects may be in an unknown state and nobody will unlock it:
-//! [`Biased::lock_unless_left`] says so in the child, `lock` panics, and neither waits for that thread.
-//! Otherwise the copy works, also in the hands of a thread that held it when it forked.
+//! [`Biased::lock_unless_left`] says so in the child, `lock` panics, and neither waits for that
+//! thread. Otherwise the copy works, also in the hands of a thread that held it when it forked.
 //!
 //! # What it costs
 //! Nanoseconds on an AMD EPYC (Zen 5, a virtual machine with two processors, Linux 6.18), best of
@@ -167,8 +167,8 @@ impl<T> Biased<T> {
         }
     }
 
-    /// Waits for the lock. `None`: this process is a fork of one in which another thread held it, so that nobody
-    /// will unlock it.
+    /// Waits for the lock. `None`: this process is a fork of one in which another thread held it,
+    /// so that nobody will unlock it.
     ///
     /// # Panics
     /// This thread already holds it.
@@ -241,8 +241,8 @@ impl<T> Biased<T> {
         self.quit.wake(std::num::NonZeroU32::MAX);
     }
 
-    /// Enters by the mutex: past the queue if it is free, unless `queueing`. `None`: a thread of the parent process
-    /// is inside.
+    /// Enters by the mutex: past the queue if it is free, unless `queueing`. `None`: a thread of
+    /// the parent process is inside.
     #[cold]
     #[inline(never)]
     fn enter(&self, queueing: bool) -> Option<Pass> {
@@ -295,12 +295,13 @@ impl<T> Biased<T> {
         Some(Pass::MUTEX)
     }
 
-    /// Withdraws the bias of another thread and waits until that is outside; `false` if it never will be. This
-    /// thread has the mutex.
+    /// Withdraws the bias of another thread and waits until that is outside; `false` if it never
+    /// will be. This thread has the mutex.
     fn withdraw(&self, bias: u64) -> bool {
         let cell = self.cell(bias);
         if !thread::is_of_this_process(owner(bias)) {
-            // ORDERING: Acquire pairs with the Release in `leave_by_bias`, of a thread of the parent (B4).
+            // ORDERING: Acquire pairs with the Release in `leave_by_bias`, of a thread of the
+            // parent (B4).
             return cell.load(Ordering::Acquire) == 0;
         }
         // ORDERING: Relaxed, ordered before the loads of the cell by the fences (B3).

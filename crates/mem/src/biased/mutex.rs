@@ -82,8 +82,8 @@ impl FairMutex {
                 .is_ok()
     }
 
-    /// Takes the mutex, behind all threads that are in the queue now; `false` if this process is a fork, and a
-    /// thread of its parent held the mutex: nobody will release it.
+    /// Takes the mutex, behind all threads that are in the queue now; `false` if this process is a
+    /// fork, and a thread of its parent held the mutex: nobody will release it.
     pub(super) fn queue(&self, me: u64) -> bool {
         self.adopt();
         let holder = self.holder();

@@ -6,8 +6,8 @@ use crate::sync::{AtomicU32, Ordering};
 #[derive(Debug)]
 pub(super) struct Futex {
     count: AtomicU32,
-    /// The model's kernel: the lock under which a sleeper looks at the count and falls asleep, and the bits of
-    /// all wake-ups so far.
+    /// The model's kernel: the lock under which a sleeper looks at the count and falls asleep, and
+    /// the bits of all wake-ups so far.
     #[cfg(loom)]
     kernel: (loom::sync::Mutex<Vec<u32>>, loom::sync::Condvar),
 }
@@ -53,7 +53,8 @@ impl Futex {
     pub(super) fn wait(&self, seen: u32, bits: std::num::NonZeroU32) {
         let mut woken = self.kernel.0.lock().unwrap();
         let before = woken.len();
-        // ORDERING: SeqCst: the kernel passes a full fence before it looks; pairs with that of `wake`.
+        // ORDERING: SeqCst: the kernel passes a full fence before it looks; pairs with that of
+        // `wake`.
         crate::sync::fence(Ordering::SeqCst);
         if self.count.load(Ordering::Relaxed) == seen {
             while woken[before..].iter().all(|woken| woken & bits.get() == 0) {

@@ -1,7 +1,8 @@
 //! A copy that leaves the caches to the one who copies.
 //!
-//! Who hands a large block on does not look at it again. Through the caches, such a copy reads each line of the target before
-//! it overwrites it, and drives out what the program was working on. Here whole lines are stored past the caches.
+//! Who hands a large block on does not look at it again. Through the caches, such a copy reads each
+//! line of the target before it overwrites it, and drives out what the program was working on. Here
+//! whole lines are stored past the caches.
 //!
 //! | 16 MiB | memory is read | memory is written | lines that leave the caches |
 //! |---|---|---|---|
@@ -11,8 +12,10 @@
 //! Below [`LARGE`] the copy goes through the caches: there the next reader still finds it.
 //!
 //! # Invariants
-//! N1 Source and target are two slices of one length, and one of them is borrowed for writing: they do not overlap.
-//! N2 The target of stores past the caches begins at a line, and both have whole blocks of pages from there on.
+//! N1 Source and target are two slices of one length, and one of them is borrowed for writing: they
+//!    do not overlap.
+//! N2 The target of stores past the caches begins at a line, and both have whole blocks of pages
+//!    from there on.
 
 /// From here on a copy does not stay in the second-level cache of current processors in any case.
 pub const LARGE: usize = 2 << 20;
@@ -38,7 +41,8 @@ fn lines(to: &mut [u8], from: &[u8]) {
 fn lines(to: &mut [u8], from: &[u8]) {
     use std::arch::x86_64::{__m128i, _mm_loadu_si128, _mm_sfence, _mm_stream_si128};
     const LINE: usize = 64;
-    /// Streams of lines at the same time, a page apart: more banks of memory are at work than with one.
+    /// Streams of lines at the same time, a page apart: more banks of memory are at work than with
+    /// one.
     const PAGES: usize = 4;
     const PAGE: usize = 4096;
 
@@ -57,8 +61,8 @@ fn lines(to: &mut [u8], from: &[u8]) {
             for page in 0..PAGES {
                 let at = page * PAGE + line;
                 for part in (at..at + LINE).step_by(size_of::<__m128i>()) {
-                    // SAFETY: N2: `part + 16` is at most the length of both chunks, and the target is aligned to a line, so to
-                    // 16 bytes; they do not overlap (N1).
+                    // SAFETY: N2: `part + 16` is at most the length of both chunks, and the target
+                    // is aligned to a line, so to 16 bytes; they do not overlap (N1).
                     unsafe {
                         let bytes = _mm_loadu_si128(from.as_ptr().add(part).cast());
                         _mm_stream_si128(to.as_mut_ptr().add(part).cast(), bytes);
@@ -67,8 +71,9 @@ fn lines(to: &mut [u8], from: &[u8]) {
             }
         }
     }
-    // SAFETY: part of every x86-64 processor, and it touches no memory (N1 is as good after it). Stores past the caches are in no
-    // order with later ones: whoever is told of the copy afterwards must find it.
+    // SAFETY: part of every x86-64 processor, and it touches no memory (N1 is as good after it).
+    // Stores past the caches are in no order with later ones: whoever is told of the copy
+    // afterwards must find it.
     unsafe { _mm_sfence() };
     to_tail.copy_from_slice(from_tail);
 }

@@ -3,8 +3,8 @@
 //!
 //! Two threads on two processors play sender and receiver; their private pages are pinned, copied
 //! and shared between caches as those of two processes are. Each engine moves the same bytes, in
-//! turn, several times; the best counts, since whatever else runs here only ever adds. With one processor there is nothing to overlap and the
-//! kernel copy is measured alone.
+//! turn, several times; the best counts, since whatever else runs here only ever adds. With one
+//! processor there is nothing to overlap and the kernel copy is measured alone.
 
 use crate::copy::cooperative::{self, Claim};
 use crate::ring::{Body, Consumer, Producer, RING_BYTES, SharedRing};

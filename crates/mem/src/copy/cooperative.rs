@@ -11,7 +11,8 @@
 //! # Invariants
 //! C1 `front + back <= pieces`: a piece is taken by one compare-exchange, hence by one side.
 //! C2 `back_done <= back`; the receiver is finished when `front + back == pieces` and
-//!    `back_done == back`, so that no write by the sender is outstanding when its buffer is released.
+//!    `back_done == back`, so that no write by the sender is outstanding when its buffer is
+//!    released.
 //! C3 After [`Claim::spoil`] (the sender took a piece and could not copy it) the message is never
 //!    finished: it must be moved again, as a whole, another way.
 //! C4 After [`Claim::revoke`] nobody takes a piece; the sender's piece under way still counts (C2).
@@ -30,7 +31,8 @@ pub const PIECES_MAX: u64 = 0x7fff;
 
 /// Size of a piece, in bytes. A system call costs the two sides, which work on each other's address
 /// space, one to three microseconds beside its bytes, whatever their number: pieces are large. At
-/// least two, so that both can take part; more for large messages, so that a late sender still helps.
+/// least two, so that both can take part; more for large messages, so that a late sender still
+/// helps.
 pub const fn piece(bytes: u64) -> u64 {
     let quarter = bytes / 4;
     if quarter < 32 << 10 {
@@ -116,8 +118,8 @@ impl<'a> Claim<'a> {
     pub fn revoke(&self) {
         // ORDERING: AcqRel pairs with the Acquire loads of `take` and `revoked`.
         self.word.fetch_or(REVOKED, Ordering::AcqRel);
-        // ORDERING: Release: what the caller writes into its buffer next is not seen before the bit. Pairs with the
-        // Acquire fence between the receiver's copy and its last look.
+        // ORDERING: Release: what the caller writes into its buffer next is not seen before the
+        // bit. Pairs with the Acquire fence between the receiver's copy and its last look.
         fence(Ordering::Release);
     }
 
@@ -127,11 +129,11 @@ impl<'a> Claim<'a> {
         self.word.load(Ordering::Acquire) & REVOKED != 0
     }
 
-    /// Receiver: whether the message was given up before what this side has just read of it: bytes that the sender
-    /// wrote afterwards may be among it.
+    /// Receiver: whether the message was given up before what this side has just read of it: bytes
+    /// that the sender wrote afterwards may be among it.
     pub fn revoked_after_reading(&self) -> bool {
-        // ORDERING: Acquire: the loads of the bytes come before this look at the word. Pairs with the Release
-        // fence in `revoke`.
+        // ORDERING: Acquire: the loads of the bytes come before this look at the word. Pairs with
+        // the Release fence in `revoke`.
         fence(Ordering::Acquire);
         self.revoked()
     }
@@ -152,8 +154,8 @@ impl<'a> Claim<'a> {
             && back_done(seen) == back(seen)
     }
 
-    /// Receiver, after it has copied a piece: whether the message is whole, and no byte of it may be one that the
-    /// sender wrote after it gave up.
+    /// Receiver, after it has copied a piece: whether the message is whole, and no byte of it may
+    /// be one that the sender wrote after it gave up.
     pub fn intact(&self) -> bool {
         !self.revoked_after_reading() && self.finished()
     }

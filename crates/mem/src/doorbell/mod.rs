@@ -170,9 +170,9 @@ impl<W: BellWords> Doorbell<W> {
                 ON_DESCRIPTORS
             }
         };
-        // ORDERING: AcqRel, as all swaps of this word, so that each one comes after the one whose value
-        // it finds: Release pairs with the Acquire in `wake_sleeper` (D3). The heavy fence pairs with
-        // the producers' light ones.
+        // ORDERING: AcqRel, as all swaps of this word, so that each one comes after the one whose
+        // value it finds: Release pairs with the Acquire in `wake_sleeper` (D3). The heavy fence
+        // pairs with the producers' light ones.
         self.0.asleep().swap(how, Ordering::AcqRel);
         heavy_fence();
     }

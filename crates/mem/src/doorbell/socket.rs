@@ -10,9 +10,9 @@ use rustix::rand::{GetRandomFlags, getrandom};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::OnceLock;
 
-/// Datagrams that are thrown away after a sleep, at most, since somebody may go on sending. The kernel keeps
-/// `net.unix.max_dgram_qlen` in a queue: 10 by itself, 512 under systemd. Where it keeps more than this, the
-/// next sleeps end at once.
+/// Datagrams that are thrown away after a sleep, at most, since somebody may go on sending. The
+/// kernel keeps `net.unix.max_dgram_qlen` in a queue: 10 by itself, 512 under systemd. Where it
+/// keeps more than this, the next sleeps end at once.
 const DRAINED: usize = 1024;
 
 /// A socket that becomes readable when somebody wakes its owner: one descriptor, without a file.

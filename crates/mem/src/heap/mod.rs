@@ -1,5 +1,5 @@
-//! The part of an arena that one process has: extents granted by whoever owns the budget, blocks cut
-//! from them. Cold path: a lock is taken, nothing on the way of a message allocates here.
+//! The part of an arena that one process has: extents granted by whoever owns the budget, blocks
+//! cut from them. Cold path: a lock is taken, nothing on the way of a message allocates here.
 
 use crate::arena::Keeps;
 use crate::claims::Use;
@@ -13,8 +13,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 pub trait ExtentSource: Send {
     /// An extent of at least `bytes`, aligned to 2 MiB.
     fn grant(&mut self, bytes: u64) -> Result<Span, Error>;
-    /// As [`ExtentSource::grant`], for who has others to answer: where that would take long it refuses, and a later
-    /// call gets what this one has asked for.
+    /// As [`ExtentSource::grant`], for who has others to answer: where that would take long it
+    /// refuses, and a later call gets what this one has asked for.
     fn grant_soon(&mut self, bytes: u64) -> Result<Span, Error> {
         self.grant(bytes)
     }
@@ -24,8 +24,8 @@ pub trait ExtentSource: Send {
     fn tend(&mut self) {}
 }
 
-/// Blocks from here on lie on huge pages: scattered small ones of that size do not even fit together into the
-/// second-level cache, whose sets are chosen by physical addresses.
+/// Blocks from here on lie on huge pages: scattered small ones of that size do not even fit
+/// together into the second-level cache, whose sets are chosen by physical addresses.
 const LARGE: u64 = EXTENT / 4;
 
 /// Extents are multiples of the huge page size, so that the kernel may use one.
@@ -33,8 +33,8 @@ const EXTENT: u64 = 2 << 20;
 /// Blocks are multiples of two cache lines.
 const GRAIN: u64 = 128;
 pub(crate) const PAGE: u64 = 4096;
-/// Bytes whose pages are allocated in one part: 10 to 15 ms where the machine has them at hand, far longer where the host of a
-/// virtual machine has to find them first.
+/// Bytes whose pages are allocated in one part: 10 to 15 ms where the machine has them at hand, far
+/// longer where the host of a virtual machine has to find them first.
 const PART: u64 = 64 << 20;
 
 /// So many extents are asked for when others overlap what is granted.
@@ -124,8 +124,9 @@ impl Heap {
         }
     }
 
-    /// The process leaves: from now on its extents are given back by whoever granted them, when others have seen that it is
-    /// gone. Until then they read what is in its blocks, whoever drops these.
+    /// The process leaves: from now on its extents are given back by whoever granted them, when
+    /// others have seen that it is gone. Until then they read what is in its blocks, whoever drops
+    /// these.
     pub fn leave(&self) {
         if self.owner.is_current() {
             self.lock().leaves = true;
@@ -153,7 +154,8 @@ impl Heap {
     /// As [`Heap::block`], part by part: who has others to answer does so between the parts.
     ///
     /// # Errors
-    /// [`Error::Budget`]; [`Error::Forked`]: its list of free memory is a copy, and what is free there is in use.
+    /// [`Error::Budget`]; [`Error::Forked`]: its list of free memory is a copy, and what is free
+    /// there is in use.
     pub fn grow(&self, bytes: u64) -> Result<Growing, Error> {
         self.grow_by(bytes, |source, bytes| source.grant(bytes))
     }
@@ -198,15 +200,17 @@ impl Heap {
         self.arena.collapse(span) && self.arena.populate(span).is_ok()
     }
 
-    /// An extent that nothing else in this process overlaps (K1 of `claims`). One that is overlapped is given back only
-    /// after others were asked for: the same one would be granted again.
+    /// An extent that nothing else in this process overlaps (K1 of `claims`). One that is
+    /// overlapped is given back only after others were asked for: the same one would be granted
+    /// again.
     fn grant(&self, inner: &mut Inner, bytes: u64, ask: Ask) -> Result<Span, Error> {
         let mut overlapped = Vec::new();
         let mut why = None;
         let granted = loop {
             let span = match ask(inner.source.as_mut(), bytes) {
                 Ok(span) => span,
-                // There is no other one: what was wrong with the first ones is what the caller is told.
+                // There is no other one: what was wrong with the first ones is what the caller is
+                // told.
                 Err(error @ Error::Budget { .. }) => break Err(why.unwrap_or(error)),
                 // Not known yet: the caller may try again.
                 Err(error) => break Err(error),
@@ -396,7 +400,8 @@ pub(crate) struct Piece {
 }
 
 impl Piece {
-    /// It never goes back: somebody else may still use it. Whoever granted the extent decides when it is free.
+    /// It never goes back: somebody else may still use it. Whoever granted the extent decides when
+    /// it is free.
     pub(crate) fn abandon(&self) {
         self.abandoned.store(true, Ordering::Relaxed);
     }

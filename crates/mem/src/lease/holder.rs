@@ -33,7 +33,8 @@ impl Entry<SharedBytes> {
         Ok(Entry(bytes))
     }
 
-    /// The word that says whether, and which generation, is offered: for whoever looks at nothing else.
+    /// The word that says whether, and which generation, is offered: for whoever looks at nothing
+    /// else.
     pub fn state(&self) -> SharedBytes {
         self.0.slice(STATE as u64 * 8, 8)
     }
@@ -54,7 +55,8 @@ struct Process {
     table: Mutex<Table>,
 }
 
-/// The segments that this process owns or has leases on. Looked up at every attach: the hash is a fast one.
+/// The segments that this process owns or has leases on. Looked up at every attach: the hash is a
+/// fast one.
 type Table = HashMap<Key, Known, foldhash::fast::RandomState>;
 
 /// A use of an entry: where its words are, and the generation.
@@ -64,8 +66,8 @@ type Key = (u64, u32);
 struct Known {
     /// Leases of this process.
     leases: u64,
-    /// What the entry said when the first of them was given. It is not read again: its owner could write anything there, and
-    /// only what was claimed may be reached.
+    /// What the entry said when the first of them was given. It is not read again: its owner could
+    /// write anything there, and only what was claimed may be reached.
     seen: Option<Seen>,
     /// What was claimed of the arena for them, if it lies there and is not this process's own.
     claimed: Option<Span>,
@@ -101,8 +103,8 @@ pub enum Shared {
 }
 
 impl Holder {
-    /// Process `me` as one who has leases. `out` is a word of shared memory, 0 at first, in which it counts the
-    /// segments that it has leases on.
+    /// Process `me` as one who has leases. `out` is a word of shared memory, 0 at first, in which
+    /// it counts the segments that it has leases on.
     pub fn new(arena: Arena, me: usize, out: SharedBytes) -> Holder {
         Holder(Arc::new(Process {
             arena,
@@ -113,8 +115,8 @@ impl Holder {
         }))
     }
 
-    /// A segment, to copy in and out; `None` unless this generation is offered, and open. `id` is what the
-    /// caller calls the segment ([`SharedBytes::origin`]).
+    /// A segment, to copy in and out; `None` unless this generation is offered, and open. `id` is
+    /// what the caller calls the segment ([`SharedBytes::origin`]).
     pub fn share(
         &self,
         entry: &Entry<SharedBytes>,
@@ -229,7 +231,8 @@ impl Process {
     }
 
     fn count_in(&self) {
-        // ORDERING: Release pairs with the agent's Acquire load: at 0 nothing of it is used any more.
+        // ORDERING: Release pairs with the agent's Acquire load: at 0 nothing of it is used any
+        // more.
         self.out.u64(0).fetch_sub(1, Ordering::Release);
     }
 
@@ -238,8 +241,8 @@ impl Process {
         self.lock().get(&key)?.own.clone()
     }
 
-    /// One more use of a segment by this process: the first one sets its bit. What it is, and the memory if it is this
-    /// process's own.
+    /// One more use of a segment by this process: the first one sets its bit. What it is, and the
+    /// memory if it is this process's own.
     fn take(
         self: &Arc<Self>,
         entry: &Entry<SharedBytes>,
@@ -295,8 +298,8 @@ impl Process {
         Ok(Some((lease, seen, own)))
     }
 
-    /// Claims the memory of somebody else's segment, which its owner describes: inside the arena, as blocks are aligned, and
-    /// nothing that this process uses otherwise.
+    /// Claims the memory of somebody else's segment, which its owner describes: inside the arena,
+    /// as blocks are aligned, and nothing that this process uses otherwise.
     fn claim(&self, own: &Option<SharedBytes>, seen: Seen) -> Result<Option<Span>, Error> {
         if own.is_some() {
             return Ok(None);
@@ -423,20 +426,22 @@ impl Lent {
     /// The bytes as elements; what is left over at the end is not part of it.
     pub fn as_slice<T: Pod>(&self) -> &[T] {
         let (first, count) = elements::<T>(&self.0);
-        // SAFETY: G3: the lease of `self` is the only one, and `self` cannot be cloned; else as `elements` says.
+        // SAFETY: G3: the lease of `self` is the only one, and `self` cannot be cloned; else as
+        // `elements` says.
         unsafe { std::slice::from_raw_parts(first, count) }
     }
 
     /// The bytes as elements, to be changed.
     pub fn as_mut_slice<T: Pod>(&mut self) -> &mut [T] {
         let (first, count) = elements::<T>(&self.0);
-        // SAFETY: G3, as in `as_slice`, and `&mut self` is the only way to the bytes in this process.
+        // SAFETY: G3, as in `as_slice`, and `&mut self` is the only way to the bytes in this
+        // process.
         unsafe { std::slice::from_raw_parts_mut(first, count) }
     }
 }
 
-/// The bytes as elements: the first, and how many. The pointer is that of a range in a live mapping (B1 of `shared`), aligned
-/// for `T`, and any bytes are a `T`.
+/// The bytes as elements: the first, and how many. The pointer is that of a range in a live mapping
+/// (B1 of `shared`), aligned for `T`, and any bytes are a `T`.
 ///
 /// # Panics
 /// Private memory that was made of smaller elements may not be aligned.

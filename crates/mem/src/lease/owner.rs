@@ -121,7 +121,8 @@ impl LeasedBlock {
         }
     }
 
-    /// Withdraws it and gives its memory back, unless a lease is out: then the block, to be tried again.
+    /// Withdraws it and gives its memory back, unless a lease is out: then the block, to be tried
+    /// again.
     pub fn end(mut self) -> Result<(), LeasedBlock> {
         if self.slot.holder.is_of_parent() {
             return Ok(()); // It is not this process's to end.
@@ -183,14 +184,16 @@ impl Exclusive {
     /// The block as elements.
     pub fn as_slice<T: Pod>(&self) -> &[T] {
         let (first, count) = elements::<T>(self.bytes());
-        // SAFETY: G2, G3 and G4: it is closed, so no other range of these bytes is used; else as `elements` says.
+        // SAFETY: G2, G3 and G4: it is closed, so no other range of these bytes is used; else as
+        // `elements` says.
         unsafe { std::slice::from_raw_parts(first, count) }
     }
 
     /// The block as elements, to be changed.
     pub fn as_mut_slice<T: Pod>(&mut self) -> &mut [T] {
         let (first, count) = elements::<T>(self.bytes());
-        // SAFETY: G2, G3 and G4, as in `as_slice`, and `&mut self` is the only way to the bytes in this process.
+        // SAFETY: G2, G3 and G4, as in `as_slice`, and `&mut self` is the only way to the bytes in
+        // this process.
         unsafe { std::slice::from_raw_parts_mut(first, count) }
     }
 }
@@ -429,7 +432,8 @@ mod tests {
         assert_eq!(node.out(), [0, 0]);
     }
 
-    /// An owner that writes another place into its entry while it is leased: what the user has claimed is all that it reaches.
+    /// An owner that writes another place into its entry while it is leased: what the user has
+    /// claimed is all that it reaches.
     #[test]
     fn an_entry_that_changes_under_a_lease_is_what_it_was() {
         let node = node();

@@ -1,4 +1,5 @@
-//! The protocol of an entry: sixteen words of shared memory that say what a segment is and who uses it.
+//! The protocol of an entry: sixteen words of shared memory that say what a segment is and who uses
+//! it.
 //!
 //! ```text
 //!   0  place      offset in the arena, or address in the owner's private memory     owner writes
@@ -8,20 +9,25 @@
 //!   8..16 users   | mode (2) | generation (6) | one bit for each of 56 processes |  compare-exchange
 //! ```
 //!
-//! A lease is a bit of the process that has it, not a count: clearing the bit of a dead process is right
-//! whatever it was doing when it died, and the owner of a segment can say *who* uses it. A process with many
-//! ranges of one segment counts them in its own memory; the first sets the bit, the last clears it.
+//! A lease is a bit of the process that has it, not a count: clearing the bit of a dead process is
+//! right whatever it was doing when it died, and the owner of a segment can say *who* uses it. A
+//! process with many ranges of one segment counts them in its own memory; the first sets the bit,
+//! the last clears it.
 //!
 //! # Invariants
-//! W1 A bit is set by a compare-exchange on a word that also says the mode, so it is set in that mode only.
-//! W2 The owner turns every word to `Closed`, each by a compare-exchange from "no bits", before it turns any
-//!    of them to the next mode. When the last one is closed nobody is inside, and no word is in another mode.
-//! W3 Who took a lease looks at the state *after* it has set its bit and leaves if the generation is another
-//!    one or no longer offered: a bit that stays is a bit of the generation that its process meant.
-//! W4 Place and length are those of the generation while a bit of it is set, because the number is used again
-//!    only after the words were closed. Without a lease they are read between two looks at the state.
-//! W5 In `Lent` nobody can set a bit, and the borrower's word names one process at most: it is set by a
-//!    compare-exchange from "nobody". Outside of `Lent` it says "nobody may".
+//! W1 A bit is set by a compare-exchange on a word that also says the mode, so it is set in that
+//!    mode only.
+//! W2 The owner turns every word to `Closed`, each by a compare-exchange from "no bits", before it
+//!    turns any of them to the next mode. When the last one is closed nobody is inside, and no word
+//!    is in another mode.
+//! W3 Who took a lease looks at the state *after* it has set its bit and leaves if the generation
+//!    is another one or no longer offered: a bit that stays is a bit of the generation that its
+//!    process meant.
+//! W4 Place and length are those of the generation while a bit of it is set, because the number is
+//!    used again only after the words were closed. Without a lease they are read between two looks
+//!    at the state.
+//! W5 In `Lent` nobody can set a bit, and the borrower's word names one process at most: it is set
+//!    by a compare-exchange from "nobody". Outside of `Lent` it says "nobody may".
 
 use crate::PEERS_MAX;
 use crate::sync::{AtomicU64, Ordering, fence};
@@ -105,8 +111,8 @@ fn borrowers(me: usize, generation: u32) -> [u64; 2] {
     [VACANT, me as u64 + 1].map(|who| borrower(generation, who))
 }
 
-/// Whether a word of [`Entry::state`] offers this generation: for users who have a lease, and want to hear that
-/// the owner has withdrawn the segment.
+/// Whether a word of [`Entry::state`] offers this generation: for users who have a lease, and want
+/// to hear that the owner has withdrawn the segment.
 #[inline(always)]
 pub fn is_offered(state: &AtomicU64, generation: u32) -> bool {
     // ORDERING: Relaxed: a hint for users who free too early, not a synchronisation.
@@ -134,8 +140,8 @@ impl<W: Words> Entry<W> {
     /// Owner: a new use of a closed entry, open; its generation.
     pub fn offer(&self, place: u64, bytes: u64, private: bool) -> u32 {
         let generation = self.next_generation();
-        // ORDERING: Release pairs with the Acquire fence in `look`: who reads the new place or length finds that the
-        // earlier use was withdrawn (W4).
+        // ORDERING: Release pairs with the Acquire fence in `look`: who reads the new place or
+        // length finds that the earlier use was withdrawn (W4).
         fence(Ordering::Release);
         self.0.word(PLACE).store(place, Ordering::Relaxed);
         self.0.word(BYTES).store(bytes, Ordering::Relaxed);
@@ -165,8 +171,8 @@ impl<W: Words> Entry<W> {
 
     /// Whether this generation is offered.
     pub fn offers(&self, generation: u32) -> bool {
-        // ORDERING: Acquire pairs with the Release stores of the owner: place, length and modes are those of
-        // this generation or later ones.
+        // ORDERING: Acquire pairs with the Release stores of the owner: place, length and modes are
+        // those of this generation or later ones.
         let state = self.0.word(STATE).load(Ordering::Acquire);
         state & OFFERED != 0 && state & GENERATION == generation as u64
     }
@@ -176,7 +182,8 @@ impl<W: Words> Entry<W> {
         // ORDERING: Acquire pairs with the Release store of `offer`.
         let state = self.0.word(STATE).load(Ordering::Acquire);
         let seen = self.seen(state);
-        // ORDERING: Acquire pairs with the Release fence of `offer`: the second look comes after both loads.
+        // ORDERING: Acquire pairs with the Release fence of `offer`: the second look comes after
+        // both loads.
         fence(Ordering::Acquire);
         let again = self.0.word(STATE).load(Ordering::Relaxed);
         (state & OFFERED != 0 && again == state).then_some(seen)
@@ -197,14 +204,15 @@ impl<W: Words> Entry<W> {
         self.seen(self.0.word(STATE).load(Ordering::Acquire))
     }
 
-    /// User: sets the bit of process `me` in this mode of this generation, if it is offered like that (W1, W3).
-    /// `false` also where the bit was set: then it is that of another use of this entry by the same process.
+    /// User: sets the bit of process `me` in this mode of this generation, if it is offered like
+    /// that (W1, W3). `false` also where the bit was set: then it is that of another use of this
+    /// entry by the same process.
     pub fn take(&self, me: usize, generation: u32, mode: Mode) -> bool {
         if !self.offers(generation) || !self.enter(me, generation, mode) {
             return false;
         }
-        // The Acquire of `enter` orders this look after it: where the word was opened for a later generation
-        // with the same low bits, its state is visible, too.
+        // The Acquire of `enter` orders this look after it: where the word was opened for a later
+        // generation with the same low bits, its state is visible, too.
         let still = self.offers(generation);
         if !still {
             self.leave(me);
@@ -220,7 +228,8 @@ impl<W: Words> Entry<W> {
             let may = users & HEADER == wanted && users & bit == 0;
             may.then_some(users | bit)
         };
-        // ORDERING: Acquire pairs with the Release of the owner's `set_users`: what it wrote is visible.
+        // ORDERING: Acquire pairs with the Release of the owner's `set_users`: what it wrote is
+        // visible.
         let entered = word.fetch_update(Ordering::Acquire, Ordering::Relaxed, enter);
         entered.is_ok()
     }
@@ -242,7 +251,8 @@ impl<W: Words> Entry<W> {
     /// User: has it alone, if it is lent and nobody does (W5).
     pub fn borrow(&self, me: usize, generation: u32) -> bool {
         let [vacant, mine] = borrowers(me, generation);
-        // ORDERING: Acquire pairs with the Release of `turn`, and with that of `give_back` of who had it before.
+        // ORDERING: Acquire pairs with the Release of `turn`, and with that of `give_back` of who
+        // had it before.
         let word = self.0.word(BORROWER);
         word.compare_exchange(vacant, mine, Ordering::Acquire, Ordering::Relaxed)
             .is_ok()
@@ -251,14 +261,14 @@ impl<W: Words> Entry<W> {
     /// User: gives back what it borrowed.
     pub fn give_back(&self, me: usize, generation: u32) {
         let [vacant, mine] = borrowers(me, generation);
-        // ORDERING: Release pairs with the Acquire of `borrow` and `close`. It fails only where the agent has
-        // given it back for a process that is taken for dead.
+        // ORDERING: Release pairs with the Acquire of `borrow` and `close`. It fails only where the
+        // agent has given it back for a process that is taken for dead.
         let word = self.0.word(BORROWER);
         let _ = word.compare_exchange(mine, vacant, Ordering::Release, Ordering::Relaxed);
     }
 
-    /// Owner: from one mode to another, when nobody is inside; else who is (empty if that is nonsense). An entry
-    /// that is offered meanwhile turns takers away.
+    /// Owner: from one mode to another, when nobody is inside; else who is (empty if that is
+    /// nonsense). An entry that is offered meanwhile turns takers away.
     pub fn turn(&self, generation: u32, from: Mode, to: Mode) -> Result<(), Vec<u32>> {
         self.close(generation, from)?;
         if to == Mode::Closed {
@@ -305,11 +315,12 @@ impl<W: Words> Entry<W> {
         Ok(())
     }
 
-    /// Owner: the mode of a closed entry. A store: nobody else changes a closed word but the agent, which clears
-    /// bits that are not there.
+    /// Owner: the mode of a closed entry. A store: nobody else changes a closed word but the agent,
+    /// which clears bits that are not there.
     fn set_users(&self, generation: u32, mode: Mode) {
         for (_, users) in self.all_users() {
-            // ORDERING: Release pairs with the Acquire of `enter`: what the owner wrote is visible to users.
+            // ORDERING: Release pairs with the Acquire of `enter`: what the owner wrote is visible
+            // to users.
             users.store(header(generation, mode), Ordering::Release);
         }
     }

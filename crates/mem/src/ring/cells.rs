@@ -120,8 +120,8 @@ impl<M: Medium> Producer<M> {
     pub fn in_flight(&mut self) -> u64 {
         // ORDERING: Acquire pairs with the consumer's Release store of `head` (R2).
         let head = self.medium.head().load(Ordering::Acquire);
-        // A consumer goes forward, and not beyond what there is. One that says otherwise has said nothing: the
-        // ring stays full for it, and every sum with what was seen is in range.
+        // A consumer goes forward, and not beyond what there is. One that says otherwise has said
+        // nothing: the ring stays full for it, and every sum with what was seen is in range.
         if (self.head_seen..=self.tail).contains(&head) {
             self.head_seen = head;
         }
@@ -182,7 +182,8 @@ impl<M: Medium> Producer<M> {
     }
 
     /// Position of a body that is not split by the end of the area. Small bodies use only the
-    /// beginning of it and skip the rest of the lap: what many pairs use by turns stays in the cache.
+    /// beginning of it and skip the rest of the lap: what many pairs use by turns stays in the
+    /// cache.
     fn bulk_start(&self, bytes: u64) -> u64 {
         let lap = self.bulk_bytes;
         let end = if bytes <= SMALL_BODY {
@@ -199,10 +200,11 @@ impl<M: Medium> Producer<M> {
         }
     }
 
-    /// Takes lines that will be written soon: the consumer has them from the last lap, and getting a
-    /// line back costs a trip to the other core, which is better made while nobody waits for it.
-    /// After a frame of several cells those are the further cells of a next one like it, but not its
-    /// first cell, which the consumer is looking at. In a `burst` of frames they are the cells ahead.
+    /// Takes lines that will be written soon: the consumer has them from the last lap, and getting
+    /// a line back costs a trip to the other core, which is better made while nobody waits for it.
+    /// After a frame of several cells those are the further cells of a next one like it, but not
+    /// its first cell, which the consumer is looking at. In a `burst` of frames they are the cells
+    /// ahead.
     #[inline(always)]
     pub fn warm(&mut self, burst: bool) {
         let ahead = if burst { BURST_CELLS } else { self.last_cells };
@@ -305,8 +307,8 @@ impl<M: Medium> Consumer<M> {
         }
     }
 
-    /// Tells the size of the bulk area, once it is known, and the length of the longest body that is taken
-    /// from it: a longer one is [`Corrupt`].
+    /// Tells the size of the bulk area, once it is known, and the length of the longest body that
+    /// is taken from it: a longer one is [`Corrupt`].
     pub fn set_bulk(&mut self, bytes: u64, body_max: u64) {
         self.bulk_bytes = bytes;
         self.body_max = body_max.min(bytes);
@@ -334,11 +336,12 @@ impl<M: Medium> Consumer<M> {
         (word >> 32) as u32 == sequence(self.head)
     }
 
-    /// Whether the next frame has a body; `None` while there is none. A frame with a body is not peeked before the bulk
-    /// area is known ([`Consumer::set_bulk`]), and this is how it is found out that one waits for that.
+    /// Whether the next frame has a body; `None` while there is none. A frame with a body is not
+    /// peeked before the bulk area is known ([`Consumer::set_bulk`]), and this is how it is found
+    /// out that one waits for that.
     pub fn next_has_body(&self) -> Option<bool> {
-        // ORDERING: Acquire pairs with the producer's Release store of this header (R3): the bulk area was
-        // published before it, and is looked for next.
+        // ORDERING: Acquire pairs with the producer's Release store of this header (R3): the bulk
+        // area was published before it, and is looked for next.
         let word = self
             .medium
             .header(self.head % CELLS)
@@ -353,8 +356,8 @@ impl<M: Medium> Consumer<M> {
         Ok(self.peek_with_medium()?.map(|(frame, _)| frame))
     }
 
-    /// As [`Consumer::peek`], with the medium that a body lies in; `None` also for a frame with a body while the bulk
-    /// area is not known.
+    /// As [`Consumer::peek`], with the medium that a body lies in; `None` also for a frame with a
+    /// body while the bulk area is not known.
     #[inline(always)]
     pub fn peek_with_medium(&mut self) -> Result<Option<(Frame<'_>, &M)>, Corrupt> {
         let cell = self.head % CELLS;
@@ -452,7 +455,8 @@ impl<M: Medium> Consumer<M> {
             self.head_told = self.head;
         }
         // So often that a producer which skipped to the next lap never waits for a told head that a
-        // consumer with nothing left to do will not tell: the lag stays below SMALL_LAP - 2 SMALL_BODY.
+        // consumer with nothing left to do will not tell: the lag stays below SMALL_LAP - 2
+        // SMALL_BODY.
         if self.bulk_head - self.bulk_told >= TELL.min(self.bulk_bytes / 8).max(1) {
             // ORDERING: Release pairs with the Acquire load in `Producer::reserve_bulk` (R5).
             self.medium

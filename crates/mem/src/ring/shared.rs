@@ -7,8 +7,8 @@
 //! ```
 //!
 //! # Invariants
-//! G1 The bytes of a ring are [`RING_BYTES`] of a live mapping, aligned to a line: `new` checks it, and they are
-//!    never replaced.
+//! G1 The bytes of a ring are [`RING_BYTES`] of a live mapping, aligned to a line: `new` checks it,
+//!    and they are never replaced.
 
 use super::{CELLS, Medium};
 use crate::shared::{read_from, write_to};
@@ -62,8 +62,8 @@ impl SharedRing {
         self.bulk = Some(bulk);
     }
 
-    /// Consumer: views the bulk area if the producer has published one; its size. One of more than `most`
-    /// bytes is refused: its producer is another process, and nobody makes one that large.
+    /// Consumer: views the bulk area if the producer has published one; its size. One of more than
+    /// `most` bytes is refused: its producer is another process, and nobody makes one that large.
     pub fn attach_bulk(&mut self, arena: &Arena, most: u64) -> Result<u64, Corrupt> {
         if let Some(bulk) = &self.bulk {
             return Ok(bulk.len());
@@ -122,13 +122,14 @@ impl SharedRing {
 }
 
 impl SharedRing {
-    /// Where bytes of a cell are. A cell is reached for every frame: that it lies in the ring is known from its
-    /// number, and not looked up.
+    /// Where bytes of a cell are. A cell is reached for every frame: that it lies in the ring is
+    /// known from its number, and not looked up.
     #[inline(always)]
     fn cell(&self, cell: u64, at: usize, bytes: usize) -> *mut u8 {
         assert!(at + bytes <= LINE as usize, "beyond the end of a cell");
         let cell = (FIRST_CELL + cell % CELLS * LINE) as usize;
-        // SAFETY: the cells lie in the RING_BYTES of a live mapping (G1), and the bytes in the cell.
+        // SAFETY: the cells lie in the RING_BYTES of a live mapping (G1), and the bytes in the
+        // cell.
         unsafe { self.bytes.pointer().add(cell + at) }
     }
 }

@@ -2,10 +2,11 @@
 //!
 //! # Invariants
 //! B1 `pointer..pointer+len` lies in `mapping`, which is alive as long as this value (M1).
-//! B2 No reference to plain bytes ever leaves this file; atomics are handed out by reference because
-//!    that is how they are shared (M2).
-//! B3 Nothing here assumes that a range does not overlap the slice that it is copied from or to: a lease
-//!    hands out slices of an arena, and a peer may say that what it sends lies in the same place.
+//! B2 No reference to plain bytes ever leaves this file; atomics are handed out by reference
+//!    because that is how they are shared (M2).
+//! B3 Nothing here assumes that a range does not overlap the slice that it is copied from or to: a
+//!    lease hands out slices of an arena, and a peer may say that what it sends lies in the same
+//!    place.
 
 use crate::arena::{Keeps, Mapping};
 use std::sync::Arc;
@@ -47,8 +48,8 @@ pub struct Blocks {
     pub stride: u64,
 }
 
-/// Copies blocks, with a distance between them on each side. Those of a usual size are loads and stores,
-/// and not a call of memcpy each.
+/// Copies blocks, with a distance between them on each side. Those of a usual size are loads and
+/// stores, and not a call of memcpy each.
 ///
 /// # Safety
 /// All blocks of both sides may be accessed.
@@ -75,15 +76,16 @@ unsafe fn copy_blocks(blocks: Blocks, from: (*const u8, u64), to: (*mut u8, u64)
     }
 }
 
-/// Copies out what is not an aligned word of 8 bytes: 1, 2 and 4 aligned bytes by one load. Not inlined: the test
-/// for 8 bytes, which is, stays as short as it can be.
+/// Copies out what is not an aligned word of 8 bytes: 1, 2 and 4 aligned bytes by one load. Not
+/// inlined: the test for 8 bytes, which is, stays as short as it can be.
 ///
 /// # Safety
 /// `from` points to as many bytes of an arena as `into` has; they may overlap (B3).
 #[inline(never)]
 unsafe fn read_narrow(from: *const u8, into: &mut [u8]) {
     let (from, to) = (from.cast_mut(), into.as_mut_ptr());
-    // SAFETY: the caller's promise; each atomic is aligned, as tested. ORDERING: Relaxed, as in `try_read`.
+    // SAFETY: the caller's promise; each atomic is aligned, as tested. ORDERING: Relaxed, as in
+    // `try_read`.
     unsafe {
         match into.len() {
             4 if from.addr().is_multiple_of(4) => to
@@ -104,7 +106,8 @@ unsafe fn read_narrow(from: *const u8, into: &mut [u8]) {
 /// `to` points to as many bytes of an arena as `from` has; they may overlap (B3).
 #[inline(never)]
 unsafe fn write_narrow(from: &[u8], to: *mut u8) {
-    // SAFETY: the caller's promise; each atomic is aligned, as tested. ORDERING: Relaxed, as in `try_write`.
+    // SAFETY: the caller's promise; each atomic is aligned, as tested. ORDERING: Relaxed, as in
+    // `try_write`.
     unsafe {
         match *from {
             [a, b, c, d] if to.addr().is_multiple_of(4) => {
@@ -146,7 +149,8 @@ impl SharedBytes {
         }
     }
 
-    /// The same range, which keeps something from now on, as do its clones and parts (A4 of `arena`).
+    /// The same range, which keeps something from now on, as do its clones and parts (A4 of
+    /// `arena`).
     pub(crate) fn keeping(self, keeps: Keeps) -> SharedBytes {
         let mapping = Mapping::part(self.mapping, self.pointer, self.len, keeps);
         SharedBytes {
@@ -233,8 +237,9 @@ impl SharedBytes {
         format!("bytes {offset}+{bytes} lie outside a range of {len} bytes")
     }
 
-    /// As [`SharedBytes::read`]; `false`, and nothing is done, for a range that reaches outside. Aligned 1, 2, 4
-    /// and 8 bytes are read at once: never a part of one value and a part of another.
+    /// As [`SharedBytes::read`]; `false`, and nothing is done, for a range that reaches outside.
+    /// Aligned 1, 2, 4 and 8 bytes are read at once: never a part of one value and a part of
+    /// another.
     #[inline(always)]
     pub fn try_read(&self, offset: u64, into: &mut [u8]) -> bool {
         if !self.contains(offset, into.len() as u64) {
@@ -256,8 +261,8 @@ impl SharedBytes {
         true
     }
 
-    /// Copies `from`, which lies together, to blocks at a constant distance; `false`, and nothing is done,
-    /// if one reaches outside or `from` has another length.
+    /// Copies `from`, which lies together, to blocks at a constant distance; `false`, and nothing
+    /// is done, if one reaches outside or `from` has another length.
     pub fn write_blocks(&self, blocks: Blocks, from: &[u8]) -> bool {
         if !self.has(blocks, from.len()) {
             return false;
@@ -313,7 +318,8 @@ impl SharedBytes {
     #[inline]
     pub fn read_f64s(&self, index: u64, into: &mut [f64]) {
         let from = self.at(index.saturating_mul(8), into.len() as u64 * 8);
-        // SAFETY: in range (B1); every bit pattern is a double, and the bytes are copied as bytes; they may overlap (B3).
+        // SAFETY: in range (B1); every bit pattern is a double, and the bytes are copied as bytes;
+        // they may overlap (B3).
         unsafe { std::ptr::copy(from, into.as_mut_ptr().cast(), into.len() * 8) }
     }
 
@@ -465,9 +471,9 @@ mod prefetch {
     /// The line is in a live mapping (B1).
     #[inline(always)]
     pub(super) unsafe fn write(line: *const u8) {
-        // The intrinsic for this hint becomes a prefetch for reading where the compiler does not know
-        // the processor; every x86-64 of the last decade has the instruction, older ones ignore it.
-        // SAFETY: as in `read`.
+        // The intrinsic for this hint becomes a prefetch for reading where the compiler does not
+        // know the processor; every x86-64 of the last decade has the instruction, older ones
+        // ignore it. SAFETY: as in `read`.
         #[cfg(all(target_arch = "x86_64", not(miri)))]
         unsafe {
             std::arch::asm!("prefetchw [{0}]", in(reg) line, options(nostack, preserves_flags, readonly));

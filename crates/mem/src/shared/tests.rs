@@ -4,7 +4,8 @@ use super::*;
 use crate::Arena;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// Blocks without bytes take no time, however many, and an index whose place is beyond all numbers lies outside.
+/// Blocks without bytes take no time, however many, and an index whose place is beyond all numbers
+/// lies outside.
 #[test]
 fn numbers_at_the_edge_of_64_bits() {
     let bytes = Arena::create(4096).unwrap().bytes(0, 256).unwrap();
@@ -23,8 +24,8 @@ fn numbers_at_the_edge_of_64_bits() {
     }
 }
 
-/// A peer says that its body lies where an exclusive slice of the receiver does: the bytes are moved, as
-/// between any two ranges that overlap.
+/// A peer says that its body lies where an exclusive slice of the receiver does: the bytes are
+/// moved, as between any two ranges that overlap.
 #[test]
 fn a_slice_of_the_same_memory_may_be_copied_to() {
     let arena = Arena::create(4096).unwrap();

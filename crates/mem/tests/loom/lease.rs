@@ -62,8 +62,8 @@ impl Memory {
 const FIRST: usize = 0;
 const SECOND: usize = 56;
 
-/// Nobody is inside while the owner has it, in whichever word; and what was written on one side of a turn is
-/// ordered before what is read on the other.
+/// Nobody is inside while the owner has it, in whichever word; and what was written on one side of
+/// a turn is ordered before what is read on the other.
 #[test]
 fn the_owner_is_alone() {
     model(2, || {
@@ -113,8 +113,8 @@ fn a_turn_that_fails_changes_nothing() {
     });
 }
 
-/// The number of a segment is used again: who has a lease reads the place of the generation that it meant, and who
-/// looks without one sees nothing that is mixed of two.
+/// The number of a segment is used again: who has a lease reads the place of the generation that it
+/// meant, and who looks without one sees nothing that is mixed of two.
 #[test]
 fn a_number_that_is_used_again() {
     model(2, || {
@@ -147,8 +147,8 @@ fn a_number_that_is_used_again() {
     });
 }
 
-/// A lent block has one borrower at a time, its owner has it only after the borrower, and the agent may give it back
-/// for a process that is dead.
+/// A lent block has one borrower at a time, its owner has it only after the borrower, and the agent
+/// may give it back for a process that is dead.
 #[test]
 fn one_borrower_at_a_time() {
     model(2, || {

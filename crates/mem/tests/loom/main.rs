@@ -1,9 +1,10 @@
-//! Every interleaving of the ring, the doorbell, the claim word, the lease, the biased lock and those who wait under it, within a bound on preemptions.
+//! Every interleaving of the ring, the doorbell, the claim word, the lease, the biased lock and
+//! those who wait under it, within a bound on preemptions.
 //!
 //! `RUSTFLAGS="--cfg loom" cargo test -p samite-mem --release --test loom`
 //!
-//! Bytes lie in loom's `UnsafeCell`: a read that is not ordered after the write of the same bytes fails the
-//! model, not only one that sees wrong bytes.
+//! Bytes lie in loom's `UnsafeCell`: a read that is not ordered after the write of the same bytes
+//! fails the model, not only one that sees wrong bytes.
 
 #![cfg(loom)]
 

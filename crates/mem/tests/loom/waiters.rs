@@ -165,7 +165,8 @@ fn one_drives_and_one_is_parked() {
     all_get_theirs(3, &[Wait::Plain, Wait::Plain], &[0, 1], |_| {});
 }
 
-/// The driver ends: the one that it calls may find at once what it waits for, and then calls the next one.
+/// The driver ends: the one that it calls may find at once what it waits for, and then calls the
+/// next one.
 #[test]
 fn one_that_is_called_and_need_not_drive_calls_the_next() {
     all_get_theirs(2, &[Wait::Plain; 3], &[0, 2, 1], |_| {});

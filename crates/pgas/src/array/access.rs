@@ -55,8 +55,8 @@ impl<T: Elem, const D: usize> Array<T, D> {
         self.segment.put_value(place.rank, place.offset, value)
     }
 
-    /// Writes a box: `from` has its elements in row-major order. One-sided; complete here and at all owners
-    /// when it returns.
+    /// Writes a box: `from` has its elements in row-major order. One-sided; complete here and at
+    /// all owners when it returns.
     ///
     /// # Errors
     /// [`ArrayError::Outside`], [`Error::WrongLength`]; a lost owner.

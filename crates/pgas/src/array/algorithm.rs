@@ -1,5 +1,5 @@
-//! Algorithms over a whole array. All are collective: every member of the team calls, each works on its own
-//! elements, and what has to be known to all is gathered.
+//! Algorithms over a whole array. All are collective: every member of the team calls, each works on
+//! its own elements, and what has to be known to all is gathered.
 //!
 //! Source: the algorithms of DASH, which are those of the C++ library on distributed ranges.
 
@@ -71,7 +71,8 @@ impl<T: Elem, const D: usize, P: OwnMut> Array<T, D, P> {
 }
 
 impl<T: Elem, const D: usize, P: Own> Array<T, D, P> {
-    /// Calls `see(index, element)` for this unit's elements, in the order of its memory. Collective.
+    /// Calls `see(index, element)` for this unit's elements, in the order of its memory.
+    /// Collective.
     pub fn for_each(&self, mut see: impl FnMut([u64; D], T)) -> Result<()> {
         P::settled(self.team(), || {
             self.see(|run, elements| {
@@ -84,8 +85,8 @@ impl<T: Elem, const D: usize, P: Own> Array<T, D, P> {
         })
     }
 
-    /// Folds all elements into one by `of`, which is associative and commutative; the same at every member.
-    /// `None` for an array without elements. Collective.
+    /// Folds all elements into one by `of`, which is associative and commutative; the same at every
+    /// member. `None` for an array without elements. Collective.
     pub fn reduce(&self, mut of: impl FnMut(T, T) -> T) -> Result<Option<T>> {
         let _turn = self.team().0.long_turn()?;
         let mut own = None;
@@ -97,9 +98,9 @@ impl<T: Elem, const D: usize, P: Own> Array<T, D, P> {
         Ok(there.map(|(part, _)| part).reduce(of))
     }
 
-    /// The smallest element and its index, the first in row-major order among equals; the same at every
-    /// member. Elements that do not compare with themselves (NaN) are passed over. `None` if that leaves
-    /// nothing. Collective.
+    /// The smallest element and its index, the first in row-major order among equals; the same at
+    /// every member. Elements that do not compare with themselves (NaN) are passed over. `None` if
+    /// that leaves nothing. Collective.
     pub fn min_element(&self) -> Result<Option<(T, [u64; D])>>
     where
         T: PartialOrd,
@@ -142,7 +143,8 @@ impl<T: Elem, const D: usize, P: Own> Array<T, D, P> {
         Ok(best.map(|(element, place)| (element, bounds.index(place))))
     }
 
-    /// The first index, in row-major order, whose element fulfils `is`; the same at every member. Collective.
+    /// The first index, in row-major order, whose element fulfils `is`; the same at every member.
+    /// Collective.
     pub fn find(&self, mut is: impl FnMut(T) -> bool) -> Result<Option<[u64; D]>> {
         let bounds = self.pattern.bounds();
         let _turn = self.team().0.long_turn()?;
@@ -192,8 +194,9 @@ impl<T: Elem, const D: usize, P: Own> Array<T, D, P> {
 }
 
 impl<T: Elem, const D: usize> Array<T, D> {
-    /// Copies the box `from` of `source` to the box `to` of this array; they may be distributed differently.
-    /// Collective over the members of both arrays, which are the same; every member puts what it has.
+    /// Copies the box `from` of `source` to the box `to` of this array; they may be distributed
+    /// differently. Collective over the members of both arrays, which are the same; every member
+    /// puts what it has.
     ///
     /// # Errors
     /// [`ArrayError::OtherShape`], [`ArrayError::OtherUnits`], [`ArrayError::Outside`].

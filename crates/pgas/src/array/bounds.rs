@@ -2,8 +2,8 @@
 
 use std::ops::Range;
 
-/// A box of indices: `lo` is inside, `hi` is not. Empty when some `hi` is not above its `lo`. Made from a
-/// range, or from an array of ranges.
+/// A box of indices: `lo` is inside, `hi` is not. Empty when some `hi` is not above its `lo`. Made
+/// from a range, or from an array of ranges.
 ///
 /// ```
 /// use samite_pgas::array::Bounds;

@@ -5,7 +5,8 @@
 pub enum Dist {
     /// Not cut: all indices are with part 0, and there is only that one.
     Whole,
-    /// One run of consecutive indices per part; lengths differ by one at most, the longer ones first.
+    /// One run of consecutive indices per part; lengths differ by one at most, the longer ones
+    /// first.
     Block,
     /// Index `i` is with part `i % p`.
     Cyclic,
@@ -122,7 +123,8 @@ impl Axis {
         }
     }
 
-    /// Edge of the tiles that a part keeps one after the other; without tiles that is all it stores.
+    /// Edge of the tiles that a part keeps one after the other; without tiles that is all it
+    /// stores.
     #[inline]
     pub(crate) fn tile(&self, stored: u64) -> u64 {
         match self.dist {

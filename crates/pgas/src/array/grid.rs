@@ -20,8 +20,8 @@ impl<const D: usize> Grid<D> {
         }
     }
 
-    /// As equal factors of `ranks` as there are, the larger ones along the larger extents; extents that
-    /// are `None` are not cut. As `MPI_Dims_create`, which knows no extents.
+    /// As equal factors of `ranks` as there are, the larger ones along the larger extents; extents
+    /// that are `None` are not cut. As `MPI_Dims_create`, which knows no extents.
     ///
     /// # Errors
     /// No rank at all, or several ranks and nothing to cut.
@@ -66,8 +66,8 @@ impl<const D: usize> Grid<D> {
     }
 }
 
-/// `count` factors of `n`, descending, none above `limit`, of the smallest sum: that is as equal as they
-/// can be.
+/// `count` factors of `n`, descending, none above `limit`, of the smallest sum: that is as equal as
+/// they can be.
 fn factors(n: u32, count: usize, limit: u32) -> Option<Vec<u32>> {
     if n <= 1 || count == 0 {
         return (n == 1).then(|| vec![1; count]);

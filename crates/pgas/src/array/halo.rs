@@ -1,13 +1,14 @@
 //! Ghost cells: copies of the neighbours' elements around the block of a rank.
 //!
-//! A *direction* is a step of -1, 0 or 1 along every dimension; a face has one that is not 0, an edge or
-//! corner more. Cells that go in a direction lie at that side of the sender's block and become ghost cells
-//! at the opposite side of the receiver's. They are packed and put into a *slot* of the receiver's landing
-//! segment, which has two per direction, used in turn, and a word that says which round has landed.
+//! A *direction* is a step of -1, 0 or 1 along every dimension; a face has one that is not 0, an
+//! edge or corner more. Cells that go in a direction lie at that side of the sender's block and
+//! become ghost cells at the opposite side of the receiver's. They are packed and put into a *slot*
+//! of the receiver's landing segment, which has two per direction, used in turn, and a word that
+//! says which round has landed.
 //!
-//! Nobody waits for anybody but his neighbours, and two slots are enough: who puts round `r + 2` has
-//! finished round `r + 1`, for which its neighbour had to start it, for which the neighbour had to finish
-//! round `r`.
+//! Nobody waits for anybody but his neighbours, and two slots are enough: who puts round `r + 2`
+//! has finished round `r + 1`, for which its neighbour had to start it, for which the neighbour had
+//! to finish round `r`.
 
 use super::layout::Layout;
 use super::phase::OwnMut;
@@ -20,11 +21,11 @@ use std::ops::Range;
 pub struct Halo<const D: usize> {
     /// Ghost cells on either side of the block, per dimension.
     pub widths: [u64; D],
-    /// Whether the array is closed to a ring along a dimension. Where it is not, the ghost cells at its ends
-    /// are nobody's copies: they keep what was written there.
+    /// Whether the array is closed to a ring along a dimension. Where it is not, the ghost cells at
+    /// its ends are nobody's copies: they keep what was written there.
     pub periodic: [bool; D],
-    /// Whether the ghost cells beside edges and corners are exchanged as well. A stencil that only looks
-    /// along the dimensions needs none.
+    /// Whether the ghost cells beside edges and corners are exchanged as well. A stencil that only
+    /// looks along the dimensions needs none.
     pub corners: bool,
 }
 
@@ -165,8 +166,8 @@ fn cells<const D: usize>(pattern: &Pattern<D>, rank: u32, towards: [i8; D]) -> C
 }
 
 impl<T: Elem, const D: usize, P: OwnMut> Array<T, D, P> {
-    /// Fills the ghost cells with the neighbours' elements as they are at their calls. Collective: every
-    /// member calls it, and waits for its neighbours only. Needs no other synchronisation.
+    /// Fills the ghost cells with the neighbours' elements as they are at their calls. Collective:
+    /// every member calls it, and waits for its neighbours only. Needs no other synchronisation.
     ///
     /// # Errors
     /// [`ArrayError::Exchange`] while one is under way; a lost neighbour, the deadline.
@@ -175,9 +176,9 @@ impl<T: Elem, const D: usize, P: OwnMut> Array<T, D, P> {
         self.finish_halo()
     }
 
-    /// Sends this unit's border elements to its neighbours. Collective, does not wait. The elements may be
-    /// changed at once; the ghost cells are the neighbours' after [`Array::finish_halo`], and untouched
-    /// until then.
+    /// Sends this unit's border elements to its neighbours. Collective, does not wait. The elements
+    /// may be changed at once; the ghost cells are the neighbours' after [`Array::finish_halo`],
+    /// and untouched until then.
     ///
     /// # Errors
     /// [`ArrayError::Exchange`] while one is under way; a lost neighbour.
@@ -189,7 +190,8 @@ impl<T: Elem, const D: usize, P: OwnMut> Array<T, D, P> {
         if exchange.under_way {
             return Err(ArrayError::Exchange("is under way already; finish it first").into());
         }
-        // The puts of the last round have arrived: its signals were answered by this unit's neighbours.
+        // The puts of the last round have arrived: its signals were answered by this unit's
+        // neighbours.
         exchange.landing.team().0.job.flush(None)?;
         exchange.under_way = true;
         exchange.round += 1;
@@ -278,7 +280,8 @@ fn pieces<const D: usize>(
     })
 }
 
-/// Lines across a dimension are as short as the halo is wide: a call would take longer than the copy.
+/// Lines across a dimension are as short as the halo is wide: a call would take longer than the
+/// copy.
 #[inline]
 fn copy<T: Copy>(to: &mut [T], from: &[T]) {
     match (to, from) {

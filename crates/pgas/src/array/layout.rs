@@ -7,7 +7,8 @@ use super::Bounds;
 pub(crate) struct Layout<const D: usize> {
     /// Elements along each dimension, with ghost cells.
     pub(crate) extents: [u64; D],
-    /// Edges of the tiles; those at the upper ends are shorter. The extent where there are no tiles.
+    /// Edges of the tiles; those at the upper ends are shorter. The extent where there are no
+    /// tiles.
     pub(crate) edges: [u64; D],
 }
 
@@ -43,8 +44,8 @@ impl<const D: usize> Layout<D> {
                 first[d] = at[d] / edge * edge;
             }
             extents[d] = edge.min(all - first[d]);
-            // The tiles before this one along `d` are as high as the tiles so far and as long as all of
-            // the dimensions to come.
+            // The tiles before this one along `d` are as high as the tiles so far and as long as
+            // all of the dimensions to come.
             before = before * all + first[d] * high;
             high *= extents[d];
         }

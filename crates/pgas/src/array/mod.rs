@@ -1,22 +1,25 @@
 //! Distributed data: arrays of any dimension, ghost cells, collective algorithms, a hash map.
 //!
 //! # Core objects
-//! * [`Pattern`]: which rank has which element; pure arithmetic. Made of a [`Dist`] per dimension and a
-//!   [`Grid`] of ranks.
+//! * [`Pattern`]: which rank has which element; pure arithmetic. Made of a [`Dist`] per dimension
+//!   and a [`Grid`] of ranks.
 //! * [`Array`]: `T` elements over a team by a pattern, in one symmetric segment. Elements and boxes
 //!   ([`Bounds`]) are put and got one-sided by anybody; the algorithms are collective.
 //! * [`Map`]: a hash table over a team, one-sided as well.
 //!
 //! # Files
-//! `dist` (one dimension), `grid`, `bounds`, `layout` (memory of a rank), `pattern/` (all pure) · `phase` ·
-//! `access` (elements and boxes of others) · `view` (own elements, all elements) · `algorithm`, `sort`
-//! (collective) · `halo` (ghost cells) · `map/` · `error`
+//! `dist` (one dimension), `grid`, `bounds`, `layout` (memory of a rank), `pattern/` (all pure) ·
+//! `phase` · `access` (elements and boxes of others) · `view` (own elements, all elements) ·
+//! `algorithm`, `sort` (collective) · `halo` (ghost cells) · `map/` · `error`
 //!
 //! # Rules
-//! * A box is half-open, its elements are in row-major order in the buffers of a call, indices are `u64`.
-//! * A box is moved as the stretches that are consecutive in their owner's memory, to all owners at once.
-//! * A collective algorithm on a shared array sees what any member did before it called it, and what it
-//!   did is seen by whatever any member does after it returned there. In between the elements are its own.
+//! * A box is half-open, its elements are in row-major order in the buffers of a call, indices are
+//!   `u64`.
+//! * A box is moved as the stretches that are consecutive in their owner's memory, to all owners at
+//!   once.
+//! * A collective algorithm on a shared array sees what any member did before it called it, and
+//!   what it did is seen by whatever any member does after it returned there. In between the
+//!   elements are its own.
 //!
 //! ```
 //! # use samite_fabric::{Config, Fabric, Identity};
@@ -63,8 +66,8 @@ use halo::Exchange;
 use layout::Layout;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
-/// An array of `D` dimensions whose elements are distributed over a team. `P` is the phase of its memory,
-/// as that of a [`Segment`].
+/// An array of `D` dimensions whose elements are distributed over a team. `P` is the phase of its
+/// memory, as that of a [`Segment`].
 #[derive(Debug)]
 pub struct Array<T, const D: usize, P: Phase = Shared> {
     segment: Segment<T, P>,

@@ -18,11 +18,12 @@ pub trait Own: Phase + Sized {
     /// The elements themselves, if nobody writes to them.
     #[doc(hidden)]
     fn elements<T: Elem>(segment: &Segment<T, Self>) -> Option<&[T]>;
-    /// Runs `work` once no member uses the elements from before, and returns once no member's work does. An error of
-    /// the work ends the call at the others, too.
+    /// Runs `work` once no member uses the elements from before, and returns once no member's work
+    /// does. An error of the work ends the call at the others, too.
     #[doc(hidden)]
     fn settled(team: &Team, work: impl FnOnce() -> Result<()>) -> Result<()>;
-    /// Ends the next [`Own::settled`] at the others: this member does not come; the error, for its caller.
+    /// Ends the next [`Own::settled`] at the others: this member does not come; the error, for its
+    /// caller.
     #[doc(hidden)]
     fn refuse(_: &Team, error: Error) -> Error {
         error
@@ -192,7 +193,8 @@ fn check<T: Elem>(segment: &Segment<T, Local>, first: u64, count: usize) -> Resu
 }
 
 impl<T: Elem, const D: usize, P: Phase> Array<T, D, P> {
-    /// The same array in another phase. Collective. Errors, and how the array comes back: [`Segment::turn`].
+    /// The same array in another phase. Collective. Errors, and how the array comes back:
+    /// [`Segment::turn`].
     pub fn turn<Q: Phase>(self) -> Result<Array<T, D, Q>, Unturned<Self>> {
         let Array {
             segment,
@@ -237,8 +239,8 @@ impl<T: Elem, const D: usize> Array<T, D, Local> {
         Ok(self.turn()?)
     }
 
-    /// This unit's memory: elements and ghost cells, in the order of [`Array::local_runs`]. Without tiles it
-    /// is row-major, [`Array::stored_extents`] being its shape.
+    /// This unit's memory: elements and ghost cells, in the order of [`Array::local_runs`]. Without
+    /// tiles it is row-major, [`Array::stored_extents`] being its shape.
     pub fn as_slice(&self) -> &[T] {
         &self.segment.as_slice()[..self.stored_len() as usize]
     }
@@ -261,8 +263,8 @@ impl<T: Elem, const D: usize> Array<T, D, ReadOnly> {
         Ok(self.turn()?)
     }
 
-    /// Memory of a member, in place: [`Pattern::local_runs`](super::Pattern::local_runs) says what is where.
-    /// `None` where it is not mapped here; then [`Array::get`].
+    /// Memory of a member, in place: [`Pattern::local_runs`](super::Pattern::local_runs) says what
+    /// is where. `None` where it is not mapped here; then [`Array::get`].
     pub fn slice(&self, rank: u32) -> Result<Option<&[T]>> {
         let whole = self.segment.slice(rank)?;
         Ok(whole.map(|whole| &whole[..self.pattern.stored_len(rank) as usize]))

@@ -1,26 +1,28 @@
 //! Sorting a distributed array.
 //!
-//! Every member sorts its block. Then the places at which the sorted blocks have to be cut, so that every
-//! member gets exactly as many elements as it has room for, are found by weighted medians; every member
-//! gets its pieces, which are sorted already, and merges them. Each element moves once.
+//! Every member sorts its block. Then the places at which the sorted blocks have to be cut, so that
+//! every member gets exactly as many elements as it has room for, are found by weighted medians;
+//! every member gets its pieces, which are sorted already, and merges them. Each element moves
+//! once.
 //!
-//! The cuts: for the first element of a rank, every member keeps an interval of its block in which its cut
-//! lies, and proposes the middle one. The median of the proposals, each weighing as much as its interval is
-//! long, is the pivot; its position among all elements is counted, and what lies on the wrong side of it is
-//! dropped: at least a quarter per round. Equal elements are ordered by rank and place, so that all are
-//! different, duplicates cost nothing, and the whole sort is stable.
+//! The cuts: for the first element of a rank, every member keeps an interval of its block in which
+//! its cut lies, and proposes the middle one. The median of the proposals, each weighing as much as
+//! its interval is long, is the pivot; its position among all elements is counted, and what lies on
+//! the wrong side of it is dropped: at least a quarter per round. Equal elements are ordered by
+//! rank and place, so that all are different, duplicates cost nothing, and the whole sort is
+//! stable.
 //!
 //! Source: Cheng, Edelman, Gilbert, Shah: A Novel Parallel Sorting Algorithm for Contemporary
-//! Architectures, 2006 (exact splitters); Kowalewski, Jungblut, Fürlinger: Engineering a Distributed
-//! Histogram Sort, CLUSTER 2019 (why the balance should be exact).
+//! Architectures, 2006 (exact splitters); Kowalewski, Jungblut, Fürlinger: Engineering a
+//! Distributed Histogram Sort, CLUSTER 2019 (why the balance should be exact).
 
 use super::{Array, ArrayError, Dist};
 use crate::{Elem, Result, Team};
 use std::cmp::Ordering;
 
 impl<T: Elem> Array<T, 1> {
-    /// Sorts the array: ascending, stable, every member keeps as many elements as it had. Collective.
-    /// Memory: two more copies of this unit's elements meanwhile.
+    /// Sorts the array: ascending, stable, every member keeps as many elements as it had.
+    /// Collective. Memory: two more copies of this unit's elements meanwhile.
     ///
     /// # Errors
     /// [`ArrayError::NotInBlocks`], [`ArrayError::NoOrder`].
@@ -31,8 +33,8 @@ impl<T: Elem> Array<T, 1> {
         self.sort_by(T::cmp)
     }
 
-    /// As [`Array::sort`], by an order of one's own, which must be the same total order at every member
-    /// (`f64::total_cmp`).
+    /// As [`Array::sort`], by an order of one's own, which must be the same total order at every
+    /// member (`f64::total_cmp`).
     pub fn sort_by(&mut self, compare: impl Fn(&T, &T) -> Ordering) -> Result<()> {
         if !matches!(self.pattern.dists(), [Dist::Block | Dist::Whole]) {
             return Err(ArrayError::NotInBlocks.into());
@@ -82,8 +84,8 @@ impl<T: Elem> Array<T, 1> {
     }
 }
 
-/// Whether the cuts, a row of each rank, deal out all elements, as many to each rank as it has room for. If the
-/// elements are in an order they do; all members see alike whether they do.
+/// Whether the cuts, a row of each rank, deal out all elements, as many to each rank as it has room
+/// for. If the elements are in an order they do; all members see alike whether they do.
 fn check_cuts(all: &[u64], lens: &[u64]) -> Result<()> {
     let rows = || all.chunks_exact(lens.len() + 1);
     let ends = rows()

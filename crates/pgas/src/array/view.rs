@@ -4,8 +4,8 @@ use super::phase::{Own, OwnMut, Reach};
 use super::{Array, Bounds, Run};
 use crate::{Elem, Phase, Result};
 
-/// Elements that go through a buffer at a time where there is no reference to them: a part of the nearest
-/// cache.
+/// Elements that go through a buffer at a time where there is no reference to them: a part of the
+/// nearest cache.
 fn window<T>() -> u64 {
     ((16 << 10) / size_of::<T>().max(1) as u64).max(1)
 }
@@ -126,7 +126,8 @@ impl<T: Elem, const D: usize, P: OwnMut> Array<T, D, P> {
 }
 
 impl<T: Elem, const D: usize, P: Reach> Array<T, D, P> {
-    /// All elements of the array in row-major order, wherever they are. One-sided; got in large pieces.
+    /// All elements of the array in row-major order, wherever they are. One-sided; got in large
+    /// pieces.
     pub fn elements(&self) -> Elements<'_, T, D, P> {
         Elements {
             array: self,
@@ -146,7 +147,8 @@ pub struct Elements<'a, T, const D: usize, P: Phase> {
 }
 
 impl<T: Elem, const D: usize, P: Reach> Elements<'_, T, D, P> {
-    /// The box of the next elements: the rest of a row, or rows, or planes, as many as a window takes.
+    /// The box of the next elements: the rest of a row, or rows, or planes, as many as a window
+    /// takes.
     fn advance(&mut self) -> Bounds<D> {
         let whole = self.array.pattern.bounds();
         let extents = whole.extents();

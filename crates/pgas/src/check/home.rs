@@ -1,8 +1,10 @@
-//! What a unit keeps for the checking mode, about its own memory, and the messages by which others ask.
+//! What a unit keeps for the checking mode, about its own memory, and the messages by which others
+//! ask.
 //!
-//! An atomic access is two questions around the operation itself. The first one, before it, notes the access
-//! and leaves the unit's clock with the element; the second one, after it, takes what is left there. Whoever
-//! sees the effect of an operation asks after it, and so finds the clock that was left before it.
+//! An atomic access is two questions around the operation itself. The first one, before it, notes
+//! the access and leaves the unit's clock with the element; the second one, after it, takes what is
+//! left there. Whoever sees the effect of an operation asks after it, and so finds the clock that
+//! was left before it.
 
 use super::clock::Clock;
 use super::report::{AccessKind, Conflict};

@@ -1,20 +1,21 @@
-//! The checking mode: reports accesses of two units to the same elements, of which at least one writes, that
-//! nothing orders. Every unit has a vector clock; what orders units (`docs/memory-model.md`) carries clocks
-//! from one to the other, and each access is held against what was done to the same bytes before. The owner
-//! of the memory keeps that, and is asked by messages: slow, and the owner has to make progress even where
-//! memory is shared.
+//! The checking mode: reports accesses of two units to the same elements, of which at least one
+//! writes, that nothing orders. Every unit has a vector clock; what orders units
+//! (`docs/memory-model.md`) carries clocks from one to the other, and each access is held against
+//! what was done to the same bytes before. The owner of the memory keeps that, and is asked by
+//! messages: slow, and the owner has to make progress even where memory is shared.
 //!
-//! A conflict is logged, kept ([`crate::Pgas::conflicts`]), and ends the next blocking collective of a team of
-//! the unit that found it with [`Error::Conflict`], at all members.
+//! A conflict is logged, kept ([`crate::Pgas::conflicts`]), and ends the next blocking collective
+//! of a team of the unit that found it with [`Error::Conflict`], at all members.
 //!
-//! It finds what the run at hand could have done in another order, and never reports two accesses that are
-//! ordered. It does not see: accesses through a reference (there are no races in their phases), what
-//! collectives read and write in parts of segments, and whether the handle of a `put_nb` was waited for. An
-//! atomic orders more than it has to: all later ones of the same element. The threads of a unit are one to it.
+//! It finds what the run at hand could have done in another order, and never reports two accesses
+//! that are ordered. It does not see: accesses through a reference (there are no races in their
+//! phases), what collectives read and write in parts of segments, and whether the handle of a
+//! `put_nb` was waited for. An atomic orders more than it has to: all later ones of the same
+//! element. The threads of a unit are one to it.
 //!
 //! # Files
-//! `clock` · `shadow` (accesses to the memory of one unit, pure) · `home` (what is asked about it) · `report`
-//! (what is said)
+//! `clock` · `shadow` (accesses to the memory of one unit, pure) · `home` (what is asked about it)
+//! · `report` (what is said)
 
 mod clock;
 mod home;
@@ -72,8 +73,8 @@ pub(crate) struct Checker {
     peers: Vec<PeerId>,
     clock: Mutex<Clock>,
     home: Arc<Mutex<Home>>,
-    /// Whose memory has implicit puts of this unit that are not complete, and how many it had in all when the last one
-    /// was made.
+    /// Whose memory has implicit puts of this unit that are not complete, and how many it had in
+    /// all when the last one was made.
     incomplete: Mutex<BTreeMap<u32, u64>>,
     implicit_puts: AtomicU64,
     conflicts: Mutex<Vec<Conflict>>,
@@ -139,7 +140,8 @@ impl Checker {
         };
         let answer = self.ask(memory.owner.0, question)?;
         if kind == AccessKind::ImplicitPut {
-            // Now that the owner knows of it: another thread may tell it at any time that all are complete.
+            // Now that the owner knows of it: another thread may tell it at any time that all are
+            // complete.
             let puts = self.implicit_puts.fetch_add(1, Ordering::Relaxed);
             self.incomplete.lock().insert(memory.owner.0, puts);
         }
@@ -215,7 +217,8 @@ impl Checker {
         Ok(())
     }
 
-    /// A collective begins: tells the clock to the members `to` that learn of this unit by it, and news.
+    /// A collective begins: tells the clock to the members `to` that learn of this unit by it, and
+    /// news.
     pub(crate) fn begin(
         &self,
         team: (u64, &[PeerId]),
@@ -253,8 +256,9 @@ impl Checker {
         Ok(())
     }
 
-    /// As [`Checker::end`], of a blocking collective, in which everybody tells everybody: it fails when
-    /// somebody has found a conflict. All members decide alike, by what each of them told at the beginning.
+    /// As [`Checker::end`], of a blocking collective, in which everybody tells everybody: it fails
+    /// when somebody has found a conflict. All members decide alike, by what each of them told at
+    /// the beginning.
     pub(crate) fn end_all(
         &self,
         team: (u64, &[PeerId]),

@@ -1,11 +1,12 @@
 //! What was done to the memory of one unit, as far as it matters: pure, without messages.
 //!
 //! For each range of bytes it keeps the last accesses of each unit, with their times. A new access
-//! conflicts with an old one when its unit's clock does not know the old one's time. After a put only the
-//! put is kept: what conflicts with something older conflicts with it as well, or is reported already.
+//! conflicts with an old one when its unit's clock does not know the old one's time. After a put
+//! only the put is kept: what conflicts with something older conflicts with it as well, or is
+//! reported already.
 //!
-//! Source: FastTrack (Flanagan and Freund, PLDI 2009), on ranges instead of variables, and with a list where
-//! that has one epoch: a program is a few units, not thousands of threads.
+//! Source: FastTrack (Flanagan and Freund, PLDI 2009), on ranges instead of variables, and with a
+//! list where that has one epoch: a program is a few units, not thousands of threads.
 
 use super::clock::Clock;
 use super::report::{Access, AccessKind, Conflict};
@@ -189,7 +190,8 @@ fn take_over(before: &mut Known, past: Past, when: When) {
 }
 
 impl Segment {
-    /// Changes what is known of a range, piece by piece; pieces that are alike afterwards become one.
+    /// Changes what is known of a range, piece by piece; pieces that are alike afterwards become
+    /// one.
     fn visit(&mut self, bytes: &Range<u64>, mut change: impl FnMut(&Range<u64>, &mut Known)) {
         if bytes.is_empty() {
             return;
@@ -445,7 +447,8 @@ mod tests {
                 };
                 let bytes = start..start + len;
                 let any = bytes.clone().any(|at| table[at as usize].iter().any(unordered));
-                // The set of places is left out of the comparison: the shadow forgets what a put hides.
+                // The set of places is left out of the comparison: the shadow forgets what a put
+                // hides.
                 world.shadow.said.clear();
                 let found = !world.access(unit, kind, bytes.clone()).is_empty();
                 // Reported once, it may be hidden behind the put that it was reported for.

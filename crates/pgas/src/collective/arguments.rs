@@ -14,8 +14,9 @@ pub struct Counts<'a> {
 }
 
 impl<'a> Counts<'a> {
-    /// Blocks that begin anywhere in the buffer (displacements, in elements). Elements between them are left as
-    /// they are. Blocks of a target should not overlap: what is there in the end is one of them, or a mixture.
+    /// Blocks that begin anywhere in the buffer (displacements, in elements). Elements between them
+    /// are left as they are. Blocks of a target should not overlap: what is there in the end is one
+    /// of them, or a mixture.
     pub fn at(counts: &'a [u64], starts: &'a [u64]) -> Self {
         let starts = Some(starts);
         Counts { counts, starts }
@@ -56,8 +57,8 @@ pub(super) enum What<'a> {
 }
 
 impl Team {
-    /// The next call, on buffers of so many elements, and what it does; an error of the arguments ends it at all
-    /// members. The caller has the turn of the team.
+    /// The next call, on buffers of so many elements, and what it does; an error of the arguments
+    /// ends it at all members. The caller has the turn of the team.
     #[inline]
     pub(super) fn call<T: Elem>(
         &self,

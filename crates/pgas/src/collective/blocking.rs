@@ -10,8 +10,8 @@ use super::{Input, Output};
 use crate::{Elem, Result, Team};
 
 impl Team {
-    /// Waits until all members have called it. What was complete at its target before, or flushed, is
-    /// visible to all members after it.
+    /// Waits until all members have called it. What was complete at its target before, or flushed,
+    /// is visible to all members after it.
     pub fn barrier(&self) -> Result<()> {
         self.meet(Kind::Barrier)
     }
@@ -25,8 +25,8 @@ impl Team {
         self.0.run(call, Shape::Barrier, nothing, NONE)
     }
 
-    /// The elements of `root` to everybody: `buffer` is read there and written everywhere else. The same
-    /// length everywhere.
+    /// The elements of `root` to everybody: `buffer` is read there and written everywhere else. The
+    /// same length everywhere.
     pub fn broadcast<'a, T: Elem>(
         &self,
         root: u32,
@@ -44,8 +44,8 @@ impl Team {
         self.0.run(call, shape, ends, NONE)
     }
 
-    /// Block `r` of `from` at `root` to the member of rank `r`. `into` has the same length everywhere;
-    /// `from` has it times the size of the team, and counts at `root` only.
+    /// Block `r` of `from` at `root` to the member of rank `r`. `into` has the same length
+    /// everywhere; `from` has it times the size of the team, and counts at `root` only.
     pub fn scatter<'a, T: Elem>(
         &self,
         root: u32,
@@ -55,8 +55,8 @@ impl Team {
         self.moves(from.into(), into.into(), &What::Scatter(root))
     }
 
-    /// As [`Team::scatter`], with blocks of different lengths: `counts` at `root` are their elements by rank, and
-    /// `into` has the length of its own block.
+    /// As [`Team::scatter`], with blocks of different lengths: `counts` at `root` are their
+    /// elements by rank, and `into` has the length of its own block.
     pub fn scatter_v<'a, T: Elem>(
         &self,
         root: u32,
@@ -68,8 +68,8 @@ impl Team {
         self.moves(from.into(), into.into(), &what)
     }
 
-    /// The elements of each member to `root`, in blocks by rank. `from` has the same length everywhere;
-    /// `into` has it times the size of the team, and counts at `root` only.
+    /// The elements of each member to `root`, in blocks by rank. `from` has the same length
+    /// everywhere; `into` has it times the size of the team, and counts at `root` only.
     pub fn gather<'a, T: Elem>(
         &self,
         root: u32,
@@ -79,8 +79,8 @@ impl Team {
         self.moves(from.into(), into.into(), &What::Gather(root))
     }
 
-    /// As [`Team::gather`], with blocks of different lengths: `counts` at `root` are their elements by
-    /// rank.
+    /// As [`Team::gather`], with blocks of different lengths: `counts` at `root` are their elements
+    /// by rank.
     pub fn gather_v<'a, T: Elem>(
         &self,
         root: u32,
@@ -92,8 +92,8 @@ impl Team {
         self.moves(from.into(), into.into(), &what)
     }
 
-    /// The elements of each member to everybody, in blocks by rank. `from` has the same length everywhere,
-    /// `into` that times the size of the team.
+    /// The elements of each member to everybody, in blocks by rank. `from` has the same length
+    /// everywhere, `into` that times the size of the team.
     pub fn all_gather<'a, T: Elem>(
         &self,
         from: impl Into<Source<'a, T>>,
@@ -102,8 +102,8 @@ impl Team {
         self.moves(from.into(), into.into(), &What::AllGather)
     }
 
-    /// As [`Team::all_gather`], with blocks of different lengths: `counts`, the same everywhere, are their
-    /// elements by rank. Where they begin is each member's own matter.
+    /// As [`Team::all_gather`], with blocks of different lengths: `counts`, the same everywhere,
+    /// are their elements by rank. Where they begin is each member's own matter.
     pub fn all_gather_v<'a, T: Elem>(
         &self,
         from: impl Into<Source<'a, T>>,
@@ -114,8 +114,8 @@ impl Team {
         self.moves(from.into(), into.into(), &what)
     }
 
-    /// Block `r` of `from` to the member of rank `r`, from each to each; `into` gets blocks by rank. Both
-    /// have the same length everywhere, a multiple of the size of the team.
+    /// Block `r` of `from` to the member of rank `r`, from each to each; `into` gets blocks by
+    /// rank. Both have the same length everywhere, a multiple of the size of the team.
     pub fn all_to_all<'a, T: Elem>(
         &self,
         from: impl Into<Source<'a, T>>,
@@ -124,8 +124,8 @@ impl Team {
         self.moves(from.into(), into.into(), &What::AllToAll)
     }
 
-    /// As [`Team::all_to_all`], with blocks of different lengths: how many elements are for each rank, and
-    /// how many come from each.
+    /// As [`Team::all_to_all`], with blocks of different lengths: how many elements are for each
+    /// rank, and how many come from each.
     pub fn all_to_all_v<'a, T: Elem>(
         &self,
         from: impl Into<Source<'a, T>>,
@@ -137,8 +137,8 @@ impl Team {
         self.moves(from.into(), into.into(), &what)
     }
 
-    /// Combines the elements of all members, index by index; the result goes to `root`. The same length
-    /// everywhere; `into` counts at `root` only.
+    /// Combines the elements of all members, index by index; the result goes to `root`. The same
+    /// length everywhere; `into` counts at `root` only.
     pub fn reduce<'a, T: Elem>(
         &self,
         root: u32,
@@ -149,8 +149,8 @@ impl Team {
         self.combine(Combine::Reduce { root }, from.into(), into.into(), operator)
     }
 
-    /// Combines the elements of all members, index by index; the result goes to everybody. The same length
-    /// everywhere.
+    /// Combines the elements of all members, index by index; the result goes to everybody. The same
+    /// length everywhere.
     pub fn all_reduce<'a, T: Elem>(
         &self,
         from: impl Into<Source<'a, T>>,
@@ -160,8 +160,9 @@ impl Team {
         self.combine(Combine::AllReduce, from.into(), into.into(), operator)
     }
 
-    /// Combines the elements of all members, index by index; block `r` of the result goes to the member of
-    /// rank `r`. `into` has the same length everywhere, `from` that times the size of the team.
+    /// Combines the elements of all members, index by index; block `r` of the result goes to the
+    /// member of rank `r`. `into` has the same length everywhere, `from` that times the size of the
+    /// team.
     pub fn reduce_scatter<'a, T: Elem>(
         &self,
         from: impl Into<Source<'a, T>>,
@@ -171,7 +172,8 @@ impl Team {
         self.combine(Combine::ReduceScatter, from.into(), into.into(), operator)
     }
 
-    /// Combines the elements of the members up to this one, index by index. The same length everywhere.
+    /// Combines the elements of the members up to this one, index by index. The same length
+    /// everywhere.
     pub fn scan<'a, T: Elem>(
         &self,
         from: impl Into<Source<'a, T>>,
@@ -181,8 +183,8 @@ impl Team {
         self.combine(Combine::Scan, from.into(), into.into(), operator)
     }
 
-    /// Combines the elements of the members before this one, index by index; at rank 0 `into` does not count, and is
-    /// left as it is. The same length everywhere else.
+    /// Combines the elements of the members before this one, index by index; at rank 0 `into` does
+    /// not count, and is left as it is. The same length everywhere else.
     pub fn exscan<'a, T: Elem>(
         &self,
         from: impl Into<Source<'a, T>>,

@@ -1,14 +1,15 @@
 //! The buffers of collectives: private slices or parts of symmetric memory.
 //!
-//! The caller's side is typed ([`Source`], [`Target`], [`Buffers`]); the executor moves bytes ([`Input`], [`Output`]).
+//! The caller's side is typed ([`Source`], [`Target`], [`Buffers`]); the executor moves bytes
+//! ([`Input`], [`Output`]).
 
 use crate::segment::Part;
 use crate::{Elem, GlobalPtr, Result, Team};
 use samite_mem::SharedBytes;
 use std::borrow::Cow;
 
-/// What a member gives: a slice, or a part of its symmetric memory, which the others then read where it
-/// lies.
+/// What a member gives: a slice, or a part of its symmetric memory, which the others then read
+/// where it lies.
 #[derive(Debug)]
 pub enum Source<'a, T> {
     /// Private memory.
@@ -17,8 +18,8 @@ pub enum Source<'a, T> {
     Part(Part<'a, T>),
 }
 
-/// Where a member gets its result: a slice, or a part of its symmetric memory, which the others may then
-/// write into. Source and target of a call may overlap; that costs a copy.
+/// Where a member gets its result: a slice, or a part of its symmetric memory, which the others may
+/// then write into. Source and target of a call may overlap; that costs a copy.
 #[derive(Debug)]
 pub enum Target<'a, T> {
     /// Private memory.
@@ -117,16 +118,17 @@ impl<T: Elem> Part<'_, T> {
     }
 }
 
-/// What a non-blocking collective works on until it ends. It is made of a vector, of two parts, or of one part that is
-/// both source and target.
+/// What a non-blocking collective works on until it ends. It is made of a vector, of two parts, or
+/// of one part that is both source and target.
 #[derive(Debug)]
 pub enum Buffers<'a, T> {
-    /// It owns the source, and gives the result in another vector. (A broadcast gives the same one back.)
+    /// It owns the source, and gives the result in another vector. (A broadcast gives the same one
+    /// back.)
     Owned(Vec<T>),
-    /// Source and target in symmetric memory, which it reads and writes in place: where the members share memory it
-    /// copies nothing else, unless they overlap. The vector that it gives is empty. Whoever reads or writes the elements
-    /// meanwhile finds or makes any mixture of old and new; the phase of the segment does not change before the call has
-    /// ended.
+    /// Source and target in symmetric memory, which it reads and writes in place: where the members
+    /// share memory it copies nothing else, unless they overlap. The vector that it gives is empty.
+    /// Whoever reads or writes the elements meanwhile finds or makes any mixture of old and new;
+    /// the phase of the segment does not change before the call has ended.
     Parts(Part<'a, T>, Part<'a, T>),
 }
 
@@ -345,8 +347,8 @@ impl Output<'_> {
         }
     }
 
-    /// Memory that operations in flight can own, with what is there now; what is received there comes back by
-    /// [`Output::take_back`].
+    /// Memory that operations in flight can own, with what is there now; what is received there
+    /// comes back by [`Output::take_back`].
     pub(crate) fn memory(&self) -> SharedBytes {
         match self {
             Output::Private(bytes) => SharedBytes::adopt(bytes.to_vec()),

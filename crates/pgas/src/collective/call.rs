@@ -70,8 +70,8 @@ pub(crate) struct Call {
     pub(crate) number: u64,
 }
 
-/// Which argument differs: where it is in the words of a descriptor (which, from which bit on, and a mask), and
-/// its name.
+/// Which argument differs: where it is in the words of a descriptor (which, from which bit on, and
+/// a mask), and its name.
 const WHAT: [(usize, u32, u64, &str); 7] = [
     (0, 0, 0xff, "which collective"),
     (0, 8, 0xff, "the operator"),
@@ -187,7 +187,8 @@ impl Failure {
         }
     }
 
-    /// What the fabric says of something that depends on several members: a loss names the one that is lost.
+    /// What the fabric says of something that depends on several members: a loss names the one that
+    /// is lost.
     pub(crate) fn of(error: samite_fabric::Error, members: &[PeerId]) -> Failure {
         let lost = match &error {
             samite_fabric::Error::PeerLost { peer, .. } => {

@@ -4,21 +4,22 @@
 //! ```text
 //!   tag:   0xD5 | 0: 1 | life: 4 | leader of the team: 11 | its number: 20 | call: 19 | descriptor: 1
 //! ```
-//! The steps of one call need no numbers: messages of a pair arrive in order, and both sides list theirs
-//! in the same order. Bits that do not fit are cut off: of two calls or teams that are in use at the same
-//! time between the same units, 2^19 calls and 2^20 teams of one leader may lie between them. The life says
-//! which [`crate::Pgas`] of a fabric it is: what one that ended badly left behind is not taken for a message of
-//! one of the next 15.
+//! The steps of one call need no numbers: messages of a pair arrive in order, and both sides list
+//! theirs in the same order. Bits that do not fit are cut off: of two calls or teams that are in
+//! use at the same time between the same units, 2^19 calls and 2^20 teams of one leader may lie
+//! between them. The life says which [`crate::Pgas`] of a fabric it is: what one that ended badly
+//! left behind is not taken for a message of one of the next 15.
 //!
 //! # Who calls something else
-//! Each member sends its descriptor to the next rank and ends only when that of the rank before is there
-//! and equal. Equality is transitive around the ring: if anybody differs, somebody finds out. Who finds
-//! out, or loses a member, tells all others by an active message, and their calls end as well.
+//! Each member sends its descriptor to the next rank and ends only when that of the rank before is
+//! there and equal. Equality is transitive around the ring: if anybody differs, somebody finds out.
+//! Who finds out, or loses a member, tells all others by an active message, and their calls end as
+//! well.
 //!
 //! # Ownership
 //! Messages in flight own their memory (clones of [`SharedBytes`]), so a call that is forgotten, or
-//! dropped too early, leaves nothing behind that could be freed too early. Receives into the caller's
-//! symmetric memory are cancelled, and waited for, before a failed call returns.
+//! dropped too early, leaves nothing behind that could be freed too early. Receives into the
+//! caller's symmetric memory are cancelled, and waited for, before a failed call returns.
 
 use super::call::{Call, Failure};
 use crate::team::Inner;
@@ -28,7 +29,8 @@ use samite_mem::SharedBytes;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// The active message by which a member ends the calls of the others: life, team, call, [`Failure::words`].
+/// The active message by which a member ends the calls of the others: life, team, call,
+/// [`Failure::words`].
 const END: u16 = 0xd500;
 
 /// Failures that others told, the oldest first.

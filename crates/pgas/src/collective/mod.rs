@@ -12,23 +12,27 @@
 //!   Schedule                               its steps, which name memory: own input, output and scratch, and on flags
 //!                                          that of the others
 //! ```
-//! A blocking call runs to its end, a non-blocking one whenever its unit waits. Both are the same call to the
-//! others. A blocking call of few bytes on flags is one meeting without any of this (`shared::at_once`).
+//! A blocking call runs to its end, a non-blocking one whenever its unit waits. Both are the same
+//! call to the others. A blocking call of few bytes on flags is one meeting without any of this
+//! (`shared::at_once`).
 //!
 //! # Rules
-//! * Every member calls the same collectives of a team in the same order. A member that calls another one,
-//!   or with another root, count, type or operator, ends the call with [`Error::Mismatch`] at whoever
-//!   notices and at everybody who depends on it; the team can be used again. A member whose own arguments
-//!   do not fit together gets that error, the others [`Error::Refused`].
+//! * Every member calls the same collectives of a team in the same order. A member that calls
+//!   another one, or with another root, count, type or operator, ends the call with
+//!   [`Error::Mismatch`] at whoever notices and at everybody who depends on it; the team can be
+//!   used again. A member whose own arguments do not fit together gets that error, the others
+//!   [`Error::Refused`].
 //! * A member that dies inside ends the call with [`Error::UnitLost`] at all who depend on it.
-//! * Where members share memory, a call that ends at the deadline ends the collectives of its team: whoever comes
-//!   to it, or to a later one, gets [`Error::Refused`] and touches nothing. Make another team of those who answer.
-//!   If a member is stopped in the middle of moving bytes, what it writes when it goes on is written to parts of the
-//!   targets of that very call, and nowhere else.
-//! * A collective ends at a member when its result is there and its buffers are its own again. Only a
-//!   barrier, and what needs something of everybody, tells that the others came. A call may wait for others
-//!   also where the result does not need it.
-//! * What was put before a barrier (with its handle waited for, or flushed) is seen after it by all.
+//! * Where members share memory, a call that ends at the deadline ends the collectives of its team:
+//!   whoever comes to it, or to a later one, gets [`Error::Refused`] and touches nothing. Make
+//!   another team of those who answer. If a member is stopped in the middle of moving bytes, what
+//!   it writes when it goes on is written to parts of the targets of that very call, and nowhere
+//!   else.
+//! * A collective ends at a member when its result is there and its buffers are its own again. Only
+//!   a barrier, and what needs something of everybody, tells that the others came. A call may wait
+//!   for others also where the result does not need it.
+//! * What was put before a barrier (with its handle waited for, or flushed) is seen after it by
+//!   all.
 //! * The blocking and the non-blocking form of a collective match each other.
 //!
 //! ```
@@ -52,9 +56,10 @@
 //! ```
 //!
 //! # Files
-//! `blocking`, `nonblocking` (the calls) · `arguments` (what is checked) · `pending` (a call in flight) · `op`
-//! (operators) · `buffer` (memory of arguments) · `call` (descriptors, failures) · `shape` (meaning) · `combining`
-//! (loops) · `run` (executor) · `schedule/` · `shared/`, `messages` (links)
+//! `blocking`, `nonblocking` (the calls) · `arguments` (what is checked) · `pending` (a call in
+//! flight) · `op` (operators) · `buffer` (memory of arguments) · `call` (descriptors, failures) ·
+//! `shape` (meaning) · `combining` (loops) · `run` (executor) · `schedule/` · `shared/`, `messages`
+//! (links)
 
 mod arguments;
 mod blocking;
@@ -114,7 +119,8 @@ impl State {
         }
     }
 
-    /// Whether nothing is in flight. What is being moved on is: this is asked by waits of operators, too.
+    /// Whether nothing is in flight. What is being moved on is: this is asked by waits of
+    /// operators, too.
     pub(crate) fn is_idle(&self) -> bool {
         // ORDERING: Relaxed: a thread that misses a call looks again after its next turn.
         self.count.load(Ordering::Relaxed) == 0
@@ -142,8 +148,8 @@ impl State {
         call
     }
 
-    /// Moves on what is in flight, without waiting. What is being moved on already, by another thread or around an
-    /// operator that waits, is left alone.
+    /// Moves on what is in flight, without waiting. What is being moved on already, by another
+    /// thread or around an operator that waits, is left alone.
     pub(crate) fn step(&self, job: &Job) {
         // Operators run without the lock: they may wait.
         let in_flight = self.in_flight.lock().clone();

@@ -1,5 +1,6 @@
-//! The non-blocking collectives. Each is the blocking one of the same name, on [`Buffers`] that it keeps until it has
-//! ended; counts that vectors do not say are arguments. What they give is empty where the target is a part.
+//! The non-blocking collectives. Each is the blocking one of the same name, on [`Buffers`] that it
+//! keeps until it has ended; counts that vectors do not say are arguments. What they give is empty
+//! where the target is a part.
 
 use super::arguments::{Counts, What};
 use super::buffer::{self, Buffers};
@@ -24,7 +25,8 @@ impl Team {
         Ok(Pending::start(self, Flying::new(run, None), result))
     }
 
-    /// [`Team::broadcast`]; gives a vector back. Of two parts `root` gives the first, and the others get the second.
+    /// [`Team::broadcast`]; gives a vector back. Of two parts `root` gives the first, and the
+    /// others get the second.
     pub fn ibroadcast<'a, T: Elem>(
         &self,
         root: u32,
@@ -69,8 +71,8 @@ impl Team {
         self.fly_moving(&What::Gather(root), buffers, count)
     }
 
-    /// [`Team::gather_v`]; gives all blocks at `root`, nothing elsewhere. In a vector what lies between the blocks is
-    /// zero.
+    /// [`Team::gather_v`]; gives all blocks at `root`, nothing elsewhere. In a vector what lies
+    /// between the blocks is zero.
     pub fn igather_v<'a, T: Elem>(
         &self,
         root: u32,

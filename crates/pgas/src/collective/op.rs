@@ -1,8 +1,9 @@
 //! Operators of reductions: the usual ones, the pair of a value and its place, and the user's own.
 //!
-//! An operator must be associative. The members' elements are combined in the order of their ranks, in
-//! groups that may differ from call to call with the size and the team, so sums of floating-point
-//! numbers may differ in the last bits between teams and sizes; all members of one call get the same bits.
+//! An operator must be associative. The members' elements are combined in the order of their ranks,
+//! in groups that may differ from call to call with the size and the team, so sums of
+//! floating-point numbers may differ in the last bits between teams and sizes; all members of one
+//! call get the same bits.
 
 use crate::Elem;
 
@@ -11,13 +12,14 @@ pub trait Operator<T: Elem> {
     /// The elements of lower ranks are on the left.
     fn apply(&self, left: T, right: T) -> T;
 
-    /// Whether the order of the two does not matter. If it does, they are combined strictly by rank.
+    /// Whether the order of the two does not matter. If it does, they are combined strictly by
+    /// rank.
     fn commutes(&self) -> bool {
         true
     }
 
-    /// Names it, so that members that call with different operators hear of it. All operators of users
-    /// have the same name.
+    /// Names it, so that members that call with different operators hear of it. All operators of
+    /// users have the same name.
     fn code(&self) -> u8 {
         USER
     }

@@ -42,12 +42,13 @@ impl Flying {
     }
 }
 
-/// A non-blocking collective. It owns its buffers, or shares those in symmetric memory; [`Pending::wait`] gives
-/// the result. Wait, test, or `.await`.
+/// A non-blocking collective. It owns its buffers, or shares those in symmetric memory;
+/// [`Pending::wait`] gives the result. Wait, test, or `.await`.
 ///
-/// It moves on whenever this unit waits in a collective, for a signal, or for the holder of a lock, tests or waits for any of
-/// its pending ones, or calls [`crate::Pgas::progress`]. Dropped or forgotten it goes on in the same way, and only its result
-/// is lost. Where the members of a team share memory, its calls move on one after the other.
+/// It moves on whenever this unit waits in a collective, for a signal, or for the holder of a lock,
+/// tests or waits for any of its pending ones, or calls [`crate::Pgas::progress`]. Dropped or
+/// forgotten it goes on in the same way, and only its result is lost. Where the members of a team
+/// share memory, its calls move on one after the other.
 #[derive(Debug)]
 #[must_use = "a collective that nobody waits for ends whenever it likes"]
 pub struct Pending<R> {
@@ -131,8 +132,8 @@ impl<R> Pending<R> {
     /// Waits for the end.
     ///
     /// # Errors
-    /// Those of the blocking form; the deadline ends the collective here, unless another thread is just moving it on:
-    /// then it goes on, and only its result is lost.
+    /// Those of the blocking form; the deadline ends the collective here, unless another thread is
+    /// just moving it on: then it goes on, and only its result is lost.
     pub fn wait(self) -> Result<R> {
         let (job, what) = (&self.team.0.job, self.kind.name());
         let waited = job.wait_stepping(what, &[], || self.look(), || false);

@@ -1,8 +1,9 @@
-//! The executor: runs the schedule of a call, step by step for a non-blocking call, to its end for a blocking one.
+//! The executor: runs the schedule of a call, step by step for a non-blocking call, to its end for
+//! a blocking one.
 //!
-//! A call is a [`Run`] on a link: [`Flags`] where all members of the team map each other's memory, else
-//! [`Messages`]. The links say when the next steps may be taken, and how a call ends early at all members; the
-//! steps themselves are taken here.
+//! A call is a [`Run`] on a link: [`Flags`] where all members of the team map each other's memory,
+//! else [`Messages`]. The links say when the next steps may be taken, and how a call ends early at
+//! all members; the steps themselves are taken here.
 
 use super::call::{Call, Failure, Kind};
 use super::combining::{BLOCK, Combiner};
@@ -371,7 +372,8 @@ impl Inner {
     /// The next call of this team. The caller has the turn.
     pub(super) fn next_call(&self, kind: Kind) -> Call {
         self.job.let_go();
-        // ORDERING: Relaxed: only whoever has the turn changes it, and the lock of the turn orders that.
+        // ORDERING: Relaxed: only whoever has the turn changes it, and the lock of the turn orders
+        // that.
         let number = self.calls.load(Ordering::Relaxed) + 1;
         self.calls.store(number, Ordering::Relaxed);
         Call {
@@ -452,8 +454,8 @@ impl Inner {
         }
     }
 
-    /// Ends the next call of the team, whichever it is at the others: this member's arguments keep it from
-    /// calling it. The error, for its caller.
+    /// Ends the next call of the team, whichever it is at the others: this member's arguments keep
+    /// it from calling it. The error, for its caller.
     #[cold]
     pub(crate) fn refuse_next(&self, error: Error) -> Error {
         match self.turn() {

@@ -1,5 +1,6 @@
-//! What all that a unit has of global memory stands on: the peers, what this unit has of their memory, and waiting.
-//! `pointers` resolves global pointers. It knows neither teams nor their segments.
+//! What all that a unit has of global memory stands on: the peers, what this unit has of their
+//! memory, and waiting. `pointers` resolves global pointers. It knows neither teams nor their
+//! segments.
 
 mod pointers;
 
@@ -25,7 +26,8 @@ use std::sync::Arc;
 #[derive(Debug)]
 pub(crate) struct Job {
     pub(crate) me: Unit,
-    /// No second one on this fabric meanwhile; tells messages of this life from those of earlier ones.
+    /// No second one on this fabric meanwhile; tells messages of this life from those of earlier
+    /// ones.
     pub(crate) layer: Layer,
     /// By unit.
     pub(crate) peers: Vec<PeerId>,
@@ -88,8 +90,9 @@ impl Job {
         mine.then_some(()).ok_or_else(|| bad(pointer))
     }
 
-    /// As the fabric's wait. What this unit has in flight meanwhile goes on, if there is any: perhaps it is what the
-    /// others wait for. Where another thread starts something during the wait, the deadline begins anew.
+    /// As the fabric's wait. What this unit has in flight meanwhile goes on, if there is any:
+    /// perhaps it is what the others wait for. Where another thread starts something during the
+    /// wait, the deadline begins anew.
     #[inline]
     pub(crate) fn wait_until<V>(
         &self,
@@ -116,7 +119,8 @@ impl Job {
         self.wait_stepping(what, whom, take, look)
     }
 
-    /// As the fabric's: waits until `step` answers, which may use the fabric; what this unit has in flight goes on.
+    /// As the fabric's: waits until `step` answers, which may use the fabric; what this unit has in
+    /// flight goes on.
     pub(crate) fn wait_stepping<V>(
         &self,
         what: &'static str,
@@ -144,8 +148,9 @@ impl Job {
         self.collectives.is_idle() && self.has_found_none() && self.unfinished.is_empty()
     }
 
-    /// Waits until `take` has something of this unit for it alone: those who use it still let go of it when they make
-    /// progress. Half of the deadline: others may be waiting for this unit meanwhile.
+    /// Waits until `take` has something of this unit for it alone: those who use it still let go of
+    /// it when they make progress. Half of the deadline: others may be waiting for this unit
+    /// meanwhile.
     pub(crate) fn wait_alone<V, R>(
         &self,
         value: V,
@@ -221,8 +226,8 @@ impl Job {
         }
     }
 
-    /// Completes what was started without a handle, to a unit or at all, if there is any. An order by an atomic needs
-    /// no fence.
+    /// Completes what was started without a handle, to a unit or at all, if there is any. An order
+    /// by an atomic needs no fence.
     #[inline]
     pub(crate) fn complete_implicit(&self, to: Option<Unit>) -> Result<()> {
         if self.implicit.is_empty() && self.check.is_none() {
@@ -256,8 +261,8 @@ impl Job {
     }
 }
 
-/// What a pointer names, for the checking mode, and the element. The pieces of a unit's own heap have no use
-/// of a number of their own.
+/// What a pointer names, for the checking mode, and the element. The pieces of a unit's own heap
+/// have no use of a number of their own.
 #[cold]
 fn watched<T>(at: GlobalPtr<T>) -> (Memory, u64) {
     let generation = match at.flags().origin() {

@@ -1,8 +1,10 @@
-//! Resolves global pointers: through the segments that earlier pointers led to, or by attaching to another one.
+//! Resolves global pointers: through the segments that earlier pointers led to, or by attaching to
+//! another one.
 //!
-//! Each thread has a table of its own, which it looks into without writing anything that another thread uses. What no
-//! other thread has led to yet is found in the table of all, or attached to. A remote is a lease, so it goes from all
-//! tables at once: when this unit drops its segment, or when the owner withdraws it.
+//! Each thread has a table of its own, which it looks into without writing anything that another
+//! thread uses. What no other thread has led to yet is found in the table of all, or attached to. A
+//! remote is a lease, so it goes from all tables at once: when this unit drops its segment, or when
+//! the owner withdraws it.
 
 use super::Job;
 use crate::pointer::Origin;
@@ -32,8 +34,9 @@ struct OfThread(Vec<Vec<Option<Remote>>>);
 #[derive(Debug, Default)]
 struct All {
     known: HashMap<Place, Known>,
-    /// Those of them that are no part of a segment that this unit has: each is let go of when the owner no longer
-    /// offers the segment. They are looked at in every wait, so without a look into `known`.
+    /// Those of them that are no part of a segment that this unit has: each is let go of when the
+    /// owner no longer offers the segment. They are looked at in every wait, so without a look into
+    /// `known`.
     found: Vec<(Place, Remote)>,
 }
 
@@ -136,8 +139,8 @@ impl Attached {
 }
 
 impl Job {
-    /// Runs `access` on the segment that a pointer names. Attaches to it when that was not done yet, and
-    /// once more when the number has a new meaning since.
+    /// Runs `access` on the segment that a pointer names. Attaches to it when that was not done
+    /// yet, and once more when the number has a new meaning since.
     #[inline]
     pub(crate) fn with_remote<T, R, E: Into<Error>>(
         &self,
@@ -170,8 +173,8 @@ impl Job {
         result
     }
 
-    /// Lets go of the segments that pointers led to and that their owners no longer offer: they wait for that before
-    /// a phase changes, and keep the memory and its number until then.
+    /// Lets go of the segments that pointers led to and that their owners no longer offer: they
+    /// wait for that before a phase changes, and keep the memory and its number until then.
     #[inline]
     pub(crate) fn let_go(&self) {
         if !self.has_found_none() {
@@ -223,8 +226,8 @@ impl Job {
     }
 }
 
-/// Whether a segment is the one that a pointer was made for: numbers are used again. What lies in a chunk of a
-/// unit's own heap says so itself ([`check`]).
+/// Whether a segment is the one that a pointer was made for: numbers are used again. What lies in a
+/// chunk of a unit's own heap says so itself ([`check`]).
 #[inline]
 fn is_of<T>(remote: &Remote, pointer: GlobalPtr<T>) -> bool {
     let flags = pointer.flags();

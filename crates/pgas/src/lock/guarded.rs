@@ -8,7 +8,8 @@ use smallvec::smallvec;
 use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};
 
-/// A value in global memory that only the holder of its lock reads and writes. It lies at the lock's home.
+/// A value in global memory that only the holder of its lock reads and writes. It lies at the
+/// lock's home.
 ///
 /// ```
 /// # use samite_fabric::{Config, Fabric, Identity};
@@ -22,14 +23,15 @@ use std::ops::{Deref, DerefMut};
 #[derive(Debug)]
 pub struct GlobalLock<T: Elem> {
     lock: Lock,
-    /// Which of two copies of the value is valid, and both: a new value is valid when all of it is there. Whoever takes the
-    /// lock gets both, in one message where they are far.
+    /// Which of two copies of the value is valid, and both: a new value is valid when all of it is
+    /// there. Whoever takes the lock gets both, in one message where they are far.
     copies: Segment<u64>,
     kind: PhantomData<T>,
 }
 
-/// The value, as long as the lock is held: a copy, which goes back when the guard is dropped and the copy
-/// was (mutably) used. A panic drops the guard and puts nothing back: the value is as it was before.
+/// The value, as long as the lock is held: a copy, which goes back when the guard is dropped and
+/// the copy was (mutably) used. A panic drops the guard and puts nothing back: the value is as it
+/// was before.
 #[derive(Debug)]
 #[must_use = "a guard that is dropped at once gives the lock back at once"]
 pub struct GlobalGuard<'l, T: Elem> {
@@ -84,8 +86,8 @@ impl<T: Elem> GlobalLock<T> {
         guard.map(|guard| self.with(guard)).transpose()
     }
 
-    /// As [`Lock::recover`]. The value is what it was before the holder that died, or what that one put
-    /// back: never half of it.
+    /// As [`Lock::recover`]. The value is what it was before the holder that died, or what that one
+    /// put back: never half of it.
     pub fn recover(&self) -> Result<GlobalGuard<'_, T>> {
         self.with(self.lock.recover()?)
     }
@@ -126,7 +128,8 @@ impl<T: Elem> GlobalGuard<'_, T> {
         self.guard.as_ref().and_then(Guard::lost_holder)
     }
 
-    /// Puts the value back and gives the lock back. Dropping the guard does the same, and logs the errors.
+    /// Puts the value back and gives the lock back. Dropping the guard does the same, and logs the
+    /// errors.
     ///
     /// # Errors
     /// Those of [`Guard::release`]. The value is all of the new one then, or all of the old one.

@@ -1,26 +1,28 @@
 //! Locks of a team: a queue in global memory, first come, first served.
 //!
-//! A lock lives at one member, its *home*; the locks of a team are spread over its members. On mapped memory
-//! an uncontended lock costs one compare-exchange to take and one to give back. Who has to wait looks at a
-//! line that only it and its predecessor touch, and goes on as soon as the predecessor writes there: one
-//! line transfer. Over messages the same words are reached by messages, and a waiter is woken by a word that
-//! the predecessor puts into its memory.
+//! A lock lives at one member, its *home*; the locks of a team are spread over its members. On
+//! mapped memory an uncontended lock costs one compare-exchange to take and one to give back. Who
+//! has to wait looks at a line that only it and its predecessor touch, and goes on as soon as the
+//! predecessor writes there: one line transfer. Over messages the same words are reached by
+//! messages, and a waiter is woken by a word that the predecessor puts into its memory.
 //!
 //! # Deaths
 //! * Of a waiter: those behind it go on as if it had never been there.
 //! * Of the holder: whoever asks for the lock, and whoever waits for it, gets
-//!   [`Error::HolderLost`]: what the lock guards may be half changed. [`Lock::recover`] takes the lock all
+//!   [`Error::HolderLost`]: what the lock guards may be half changed. [`Lock::recover`] takes the
+//!                          lock all
 //!   the same; its guard repairs, and gives back a lock like any other.
 //! * Of the home: [`Error::UnitLost`] for everybody, for good.
 //!
-//! A panic is not a death: guards that it drops give their locks back. What a [`Lock`] guards may be half changed
-//! then; a [`GlobalLock`] puts nothing back. A panic in the middle of a repair leaves the lock broken. One that ends a
-//! call of the lock while it waits (an operator or a handler that runs meanwhile) is to the lock as a deadline.
+//! A panic is not a death: guards that it drops give their locks back. What a [`Lock`] guards may
+//! be half changed then; a [`GlobalLock`] puts nothing back. A panic in the middle of a repair
+//! leaves the lock broken. One that ends a call of the lock while it waits (an operator or a
+//! handler that runs meanwhile) is to the lock as a deadline.
 //!
 //! # Files
-//! `protocol/` (the queue as state machines, its words, invariants, the way out of it) · `drive/` (their steps carried
-//! out, and waits) · `model` (every order of their steps, with deaths) · `table` (where the words are) · `guarded` (a lock
-//! with what it guards)
+//! `protocol/` (the queue as state machines, its words, invariants, the way out of it) · `drive/`
+//! (their steps carried out, and waits) · `model` (every order of their steps, with deaths) ·
+//! `table` (where the words are) · `guarded` (a lock with what it guards)
 
 mod drive;
 mod guarded;
@@ -42,9 +44,10 @@ use protocol::{End, Ticket, Wish, Word};
 use std::sync::atomic::{AtomicU64, Ordering};
 use table::Words;
 
-/// A lock of a team, as one of its members sees it. Not recursive: a unit has one place in the queue. A thread that
-/// asks for the lock while another one of its unit holds it, or waits for it, is told so; put a `std::sync::Mutex`
-/// around it where threads of a unit are to wait for each other.
+/// A lock of a team, as one of its members sees it. Not recursive: a unit has one place in the
+/// queue. A thread that asks for the lock while another one of its unit holds it, or waits for it,
+/// is told so; put a `std::sync::Mutex` around it where threads of a unit are to wait for each
+/// other.
 ///
 /// ```
 /// # use samite_fabric::{Config, Fabric, Identity};
@@ -62,7 +65,8 @@ pub struct Lock {
     number: u64,
     words: Words,
     place: Place,
-    /// Of this unit's next stay in the queue, or of this one. It is changed by whoever has the place.
+    /// Of this unit's next stay in the queue, or of this one. It is changed by whoever has the
+    /// place.
     ticket: AtomicU64,
     left: Mutex<Option<Left>>,
 }
@@ -79,12 +83,13 @@ pub struct Guard<'l> {
 #[derive(Clone, Copy, Debug)]
 struct Repair {
     lost: Unit,
-    /// Whether the thread was unwinding already when it took the lock: then it is no panic in the middle of the repair.
+    /// Whether the thread was unwinding already when it took the lock: then it is no panic in the
+    /// middle of the repair.
     unwinding: bool,
 }
 
-/// A lock that is held: it is given back once, whatever comes in between, by one of its functions or, with an error or
-/// a panic of what runs while its owner waits, when it is dropped.
+/// A lock that is held: it is given back once, whatever comes in between, by one of its functions
+/// or, with an error or a panic of what runs while its owner waits, when it is dropped.
 struct Holding<'l> {
     lock: &'l Lock,
     /// Whoever is next must know that a holder died.
@@ -136,8 +141,9 @@ fn report(given: Result<()>) {
 }
 
 impl Team {
-    /// A lock of this team. Collective: all members make their locks in the same order. It costs nothing to
-    /// have many: only some of these calls (the 1st, the 65th, the 193rd, ...) allocate memory.
+    /// A lock of this team. Collective: all members make their locks in the same order. It costs
+    /// nothing to have many: only some of these calls (the 1st, the 65th, the 193rd, ...) allocate
+    /// memory.
     ///
     /// # Errors
     /// Those of [`Team::allocate`].
@@ -156,21 +162,24 @@ impl Team {
 }
 
 impl Lock {
-    /// Waits until all who asked before have had the lock, and takes it. What they did under the lock, and
-    /// completed, is visible.
+    /// Waits until all who asked before have had the lock, and takes it. What they did under the
+    /// lock, and completed, is visible.
     ///
     /// # Errors
     /// * [`Error::HolderLost`]: a holder died. The lock is not held.
     /// * [`Error::UnitLost`]: the lock's home died.
-    /// * [`Error::AlreadyHeld`]: this unit holds it; or a call of this unit is under way, and another thread, or an
-    ///   operator or a handler that runs meanwhile, calls this.
-    /// * The deadline: this unit keeps its place in the queue, and the next call goes on with it, also where the
-    ///   home has not answered in time. Until then those behind it wait; dropping the lock leaves the queue. If the home
-    ///   does not answer during the drop either, this unit leaves later: in a collective, a flush, a wait for a signal or
-    ///   a lock, [`Pgas::progress`](crate::Pgas::progress), and where it puts or gets consecutive elements by rank that are
-    ///   not mapped, or updates one by a single message ([`Update`](crate::Update)). A wait of the fabric (a receive, a
-    ///   handle) and an access by a pointer do nothing for it.
-    /// * A predecessor that breaks the rules of the fabric towards this unit: it keeps its place, too.
+    /// * [`Error::AlreadyHeld`]: this unit holds it; or a call of this unit is under way, and
+    ///   another thread, or an operator or a handler that runs meanwhile, calls this.
+    /// * The deadline: this unit keeps its place in the queue, and the next call goes on with it,
+    ///   also where the home has not answered in time. Until then those behind it wait; dropping
+    ///   the lock leaves the queue. If the home does not answer during the drop either, this unit
+    ///   leaves later: in a collective, a flush, a wait for a signal or a lock,
+    ///   [`Pgas::progress`](crate::Pgas::progress), and where it puts or gets consecutive elements
+    ///   by rank that are not mapped, or updates one by a single message
+    ///   ([`Update`](crate::Update)). A wait of the fabric (a receive, a handle) and an access by a
+    ///   pointer do nothing for it.
+    /// * A predecessor that breaks the rules of the fabric towards this unit: it keeps its place,
+    ///   too.
     #[inline]
     pub fn acquire(&self) -> Result<Guard<'_>> {
         match self.take(Wish::Wait)? {
@@ -196,8 +205,8 @@ impl Lock {
     }
 
     /// Takes the lock whether or not a holder died ([`Guard::lost_holder`]), after waiting as
-    /// [`Lock::acquire`] does. The caller repairs what the lock guards; when it drops the guard the lock is as good
-    /// as new, unless a panic drops it. Any unit may do this.
+    /// [`Lock::acquire`] does. The caller repairs what the lock guards; when it drops the guard the
+    /// lock is as good as new, unless a panic drops it. Any unit may do this.
     pub fn recover(&self) -> Result<Guard<'_>> {
         match self.take(Wish::Repair)? {
             End::Held { broken: true } => {
@@ -217,8 +226,8 @@ impl Lock {
         }
     }
 
-    /// Who holds the lock and who waits for it, in the order in which they get it, as it was at some moment
-    /// or other. For people and tests.
+    /// Who holds the lock and who waits for it, in the order in which they get it, as it was at
+    /// some moment or other. For people and tests.
     pub fn queue(&self) -> Result<Vec<Unit>> {
         let (mut units, mut looks) = (Vec::new(), 0..self.team.size());
         let mut next = protocol::ticket(self.load(Word::Tail)?);
@@ -236,9 +245,9 @@ impl Lock {
         Ok(units)
     }
 
-    /// Ends the lock. Collective: when it returns nobody uses it any more. The memory of a lock that is only
-    /// dropped is the team's until the team ends. With an error, [`Error::TeamInUse`] included, the lock has ended here,
-    /// and others may still use it.
+    /// Ends the lock. Collective: when it returns nobody uses it any more. The memory of a lock
+    /// that is only dropped is the team's until the team ends. With an error, [`Error::TeamInUse`]
+    /// included, the lock has ended here, and others may still use it.
     pub fn free(self) -> Result<()> {
         self.leave_queue();
         let done = self.team.barrier();
@@ -300,21 +309,22 @@ impl Guard<'_> {
         self.repair.map(|repair| repair.lost)
     }
 
-    /// Gives the lock back for a caller that could not read what it guards: if a holder had died, the lock is still
-    /// broken.
+    /// Gives the lock back for a caller that could not read what it guards: if a holder had died,
+    /// the lock is still broken.
     fn give_up(self) {
         let (lock, broken) = (self.lock, self.repair.is_some());
         std::mem::forget(self);
         report(lock.holding(broken).complete_and_give());
     }
 
-    /// Gives the lock back. What this unit started without a handle is complete before; whoever gets
-    /// the lock next sees everything. Dropping the guard does the same, and logs the errors.
+    /// Gives the lock back. What this unit started without a handle is complete before; whoever
+    /// gets the lock next sees everything. Dropping the guard does the same, and logs the errors.
     ///
     /// # Errors
-    /// A lost unit that an operation went to, or the loss of the home; the lock is given back all the same
-    /// where that is possible. The deadline, where the home, or whoever is next, takes no message in time: this unit
-    /// brings it to its end later, in what [`Lock::acquire`] names, and the next call of this lock does first.
+    /// A lost unit that an operation went to, or the loss of the home; the lock is given back all
+    /// the same where that is possible. The deadline, where the home, or whoever is next, takes no
+    /// message in time: this unit brings it to its end later, in what [`Lock::acquire`] names, and
+    /// the next call of this lock does first.
     pub fn release(self) -> Result<()> {
         let lock = self.lock;
         std::mem::forget(self);
@@ -359,8 +369,8 @@ impl Drop for Guard<'_> {
 }
 
 impl Guard<'_> {
-    /// Gives the lock back while the thread unwinds; broken, in the middle of a repair. It waits for what was done under the
-    /// lock: the next holder must find all of that.
+    /// Gives the lock back while the thread unwinds; broken, in the middle of a repair. It waits
+    /// for what was done under the lock: the next holder must find all of that.
     #[cold]
     fn unwind(&self) {
         let broken = self.repair.is_some_and(|repair| !repair.unwinding);

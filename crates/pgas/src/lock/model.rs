@@ -1,16 +1,20 @@
-//! The queue of a lock in a model checker: every order of the steps of a few units, with deaths at every
-//! point, and units that give the lock up at every point, by depth-first search over explicit states.
+//! The queue of a lock in a model checker: every order of the steps of a few units, with deaths at
+//! every point, and units that give the lock up at every point, by depth-first search over explicit
+//! states.
 //!
-//! What it checks in each state: at most one living unit holds the lock; the lock goes to the first living
-//! one of the queue; who enters without a warning finds what no dead holder has touched, and a warning is
-//! never given without cause; whoever waits can go on; and no order goes in circles, so all of them end.
+//! What it checks in each state: at most one living unit holds the lock; the lock goes to the first
+//! living one of the queue; who enters without a warning finds what no dead holder has touched, and
+//! a warning is never given without cause; whoever waits can go on; and no order goes in circles,
+//! so all of them end.
 //!
-//! What it adds to the code: each operation is one indivisible step (they are sequentially consistent, L2).
-//! An operation of a unit that dies may take effect at any later time, as a message does that is still on
-//! its way. A death is noticed at any time after it. A step that its home does not answer in time, or that has not begun,
-//! is one that is done later: the caller's deadline is nothing that the model sees (L6).
+//! What it adds to the code: each operation is one indivisible step (they are sequentially
+//! consistent, L2). An operation of a unit that dies may take effect at any later time, as a
+//! message does that is still on its way. A death is noticed at any time after it. A step that its
+//! home does not answer in time, or that has not begun, is one that is done later: the caller's
+//! deadline is nothing that the model sees (L6).
 //!
-//! It is one file because the states, the steps and the checks of the search make sense only together.
+//! It is one file because the states, the steps and the checks of the search make sense only
+//! together.
 
 use super::protocol::{
     Acquire, End, Release, Settle, Step, Ticket, Wait, Wish, Word, has_left, ticket,
@@ -33,8 +37,8 @@ struct Setting {
     deaths: u8,
     /// Units that give the lock up in the middle of something, and never come again.
     leaves: u8,
-    /// Who reaches the home by messages: such a waiter is woken by a word of its own, and its last operation
-    /// may come late when it dies.
+    /// Who reaches the home by messages: such a waiter is woken by a word of its own, and its last
+    /// operation may come late when it dies.
     far: [bool; UNITS],
     /// What each unit may want, at each turn.
     wishes: [&'static [Wish]; UNITS],

@@ -1,7 +1,7 @@
 //! Where the locks of a team lie, and how their words are reached.
 //!
-//! Locks are numbered as they are made, by the same calls at all members, so that only every 64th and later
-//! has to be agreed upon: it brings a *page*, a segment of the team with room for many.
+//! Locks are numbered as they are made, by the same calls at all members, so that only every 64th
+//! and later has to be agreed upon: it brings a *page*, a segment of the team with room for many.
 //! ```text
 //!   a member's part of a page:
 //!     wake      one word for each lock of the page: this member is woken by it, over messages
@@ -61,7 +61,8 @@ impl Table {
         let page = match last.filter(|page| number < page.end()) {
             Some(page) => page,
             None => {
-                // Twice as many as in the page before, which this unit may have freed sooner than others.
+                // Twice as many as in the page before, which this unit may have freed sooner than
+                // others.
                 let locks = (number + FIRST_PAGE).min(LAST_PAGE);
                 let page = Arc::new(Page::new(team, number, locks)?);
                 team.0.locks.lock().pages.push((page.clone(), 0));
@@ -205,16 +206,16 @@ impl Words {
     pub(super) fn apply(&self, step: Step) -> Option<u64> {
         let bytes = self.near()?;
         let at = |word| bytes.u64(self.offset(word));
-        // ORDERING: SeqCst, as every atomic of global memory: what was done under the lock comes before whatever
-        // the next holder does.
+        // ORDERING: SeqCst, as every atomic of global memory: what was done under the lock comes
+        // before whatever the next holder does.
         const O: Ordering = Ordering::SeqCst;
         Some(match step {
             // ORDERING: Acquire: pairs with the exchange, swap or store of whoever wrote the word.
             Step::Load(word) => at(word).load(Ordering::Acquire),
             Step::AskLost(member) => at(Word::Link(member)).load(Ordering::Acquire),
             Step::Store(word, value) => {
-                // ORDERING: Release: the exchange that follows a store publishes it (L1), whoever walks the
-                // queue later loads it with Acquire.
+                // ORDERING: Release: the exchange that follows a store publishes it (L1), whoever
+                // walks the queue later loads it with Acquire.
                 at(word).store(value, Ordering::Release);
                 0
             }

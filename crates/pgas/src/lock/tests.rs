@@ -1,5 +1,5 @@
-//! Homes whose words change all the time, predecessors that break the rules, homes that do not answer, and calls of a lock
-//! that waits.
+//! Homes whose words change all the time, predecessors that break the rules, homes that do not
+//! answer, and calls of a lock that waits.
 
 use super::drive::State;
 use super::{GlobalLock, Lock};
@@ -100,8 +100,8 @@ fn until_queued(lock: &Lock, count: usize) -> Outcome {
     Ok(())
 }
 
-/// Unit 1 holds the lock, and breaks the rules towards unit 2, which waits behind it: unit 2 keeps its place until it drops the
-/// lock, and unit 3, behind it, gets it.
+/// Unit 1 holds the lock, and breaks the rules towards unit 2, which waits behind it: unit 2 keeps
+/// its place until it drops the lock, and unit 3, behind it, gets it.
 #[test]
 fn a_predecessor_that_breaks_the_rules() {
     let name = "lock::tests::a_predecessor_that_breaks_the_rules";
@@ -163,7 +163,8 @@ fn value_of_the_second<T: Elem>(world: &Team, value: T) -> Outcome<GlobalLock<T>
     }
 }
 
-/// A value of several messages is put back, and the credit ends in the middle of it: the next holder finds the old one.
+/// A value of several messages is put back, and the credit ends in the middle of it: the next
+/// holder finds the old one.
 #[test]
 fn no_half_of_a_value_is_put_back() {
     let name = "lock::tests::no_half_of_a_value_is_put_back";
@@ -205,8 +206,8 @@ fn no_half_of_a_value_is_put_back() {
 
 const PANICS: u16 = 7;
 
-/// The home does not say what a lock guards, something that was started without a handle is still on its way, and a handler
-/// panics: whoever asked does not have the lock.
+/// The home does not say what a lock guards, something that was started without a handle is still
+/// on its way, and a handler panics: whoever asked does not have the lock.
 #[test]
 fn a_value_that_cannot_be_read_leaves_the_lock_free() {
     let name = "lock::tests::a_value_that_cannot_be_read_leaves_the_lock_free";
@@ -243,7 +244,8 @@ fn a_value_that_cannot_be_read_leaves_the_lock_free() {
                 same!(*value.acquire()?, 1);
             }
             2 => {
-                // The call of unit 0 has waited for the value by then, and not for longer than that once more.
+                // The call of unit 0 has waited for the value by then, and not for longer than that
+                // once more.
                 fabric.set_deadline(Duration::from_millis(75));
                 timed_out(&words.wait_until(0, Wanted::Equal(1)))?;
                 fabric.set_deadline(PATIENT);

@@ -1,9 +1,9 @@
 //! Irregular access, element by element, without a round trip for each.
 //!
-//! On mapped memory the cost of a random element is the trip of its line: each element's line is asked for
-//! when it is named and used some elements later, so that many trips are under way at once. Over messages
-//! the elements for one member are collected and travel together, and no more than [`IN_FLIGHT`] batches
-//! are unanswered: whoever asks faster than the others answer waits.
+//! On mapped memory the cost of a random element is the trip of its line: each element's line is
+//! asked for when it is named and used some elements later, so that many trips are under way at
+//! once. Over messages the elements for one member are collected and travel together, and no more
+//! than [`IN_FLIGHT`] batches are unanswered: whoever asks faster than the others answer waits.
 //!
 //! Source: exstack and conveyors of the bale programs (Maley and DeVinney, IA^3 2019).
 
@@ -14,8 +14,8 @@ use crate::{Elem, Error, Result};
 use samite_fabric::{Atomic, Handle, Remote, WordUpdate};
 use std::collections::VecDeque;
 
-/// Elements whose lines are under way at once: about what a core can have in flight, and more while some
-/// of them hit.
+/// Elements whose lines are under way at once: about what a core can have in flight, and more while
+/// some of them hit.
 const AHEAD: usize = 32;
 /// Elements of one member that travel together.
 const BATCH: usize = 1024;
@@ -48,8 +48,9 @@ pub struct Updates<'s, T> {
 }
 
 impl<T: AtomicElem> Segment<T, Shared> {
-    /// Begins many updates of elements anywhere, all of the same kind: `element = element op value`, each
-    /// atomic, in no order. Local. They are done when [`Updates::finish`] returns.
+    /// Begins many updates of elements anywhere, all of the same kind:
+    /// `element = element op value`, each atomic, in no order. Local. They are done when
+    /// [`Updates::finish`] returns.
     pub fn updates(&self, update: Update) -> Updates<'_, T> {
         Updates {
             segment: self,
@@ -64,7 +65,8 @@ impl<T: AtomicElem> Segment<T, Shared> {
 }
 
 impl<T: AtomicElem> Updates<'_, T> {
-    /// Updates one element, some time until [`Updates::finish`]. Waits while too much is unanswered.
+    /// Updates one element, some time until [`Updates::finish`]. Waits while too much is
+    /// unanswered.
     ///
     /// # Errors
     /// Out of range; [`Error::NoSuchUpdate`]; a lost unit.
@@ -166,8 +168,8 @@ impl<T: AtomicElem> Updates<'_, T> {
 }
 
 impl<T: Elem> Segment<T, Shared> {
-    /// Copies the elements at `places`, anywhere in the segment, to `into`. One-sided; complete when it
-    /// returns.
+    /// Copies the elements at `places`, anywhere in the segment, to `into`. One-sided; complete
+    /// when it returns.
     #[track_caller]
     pub fn get_scattered(&self, places: &[Place], into: &mut [T]) -> Result<()> {
         if places.len() != into.len() {

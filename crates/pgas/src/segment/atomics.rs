@@ -91,8 +91,9 @@ impl<T: AtomicElem> Segment<T, Shared> {
         Ok(value)
     }
 
-    /// Updates consecutive elements, each atomically, in no order among them. One-sided; complete when it
-    /// returns. Over messages the updates that a word has natively are all on their way at once.
+    /// Updates consecutive elements, each atomically, in no order among them. One-sided; complete
+    /// when it returns. Over messages the updates that a word has natively are all on their way at
+    /// once.
     #[track_caller]
     pub fn accumulate(&self, rank: u32, index: u64, values: &[T], update: Update) -> Result<()> {
         let remote = self.watched_part(rank, index, values.len(), AccessKind::Update)?;

@@ -1,4 +1,5 @@
-//! The calls of a segment that depend on its phase: access by reference, and the change to another phase.
+//! The calls of a segment that depend on its phase: access by reference, and the change to another
+//! phase.
 
 use super::own::Own;
 use super::phase::{Local, Open, ReadOnly, Shared};
@@ -22,8 +23,8 @@ impl<T: Elem> Segment<T, Shared> {
         self.state
     }
 
-    /// Each member gets its own part as `&mut [T]`. Collective. [`Segment::turn`], where the segment is dropped if
-    /// that fails.
+    /// Each member gets its own part as `&mut [T]`. Collective. [`Segment::turn`], where the
+    /// segment is dropped if that fails.
     pub fn into_local(self) -> Result<Segment<T, Local>> {
         Ok(self.turn()?)
     }
@@ -46,19 +47,22 @@ impl<T: Elem> Segment<T, Local> {
         &mut self.state.memory_mut().as_mut_slice()[..len]
     }
 
-    /// Everybody may put and get again. Collective; what was written is visible to all. As [`Segment::into_local`].
+    /// Everybody may put and get again. Collective; what was written is visible to all. As
+    /// [`Segment::into_local`].
     pub fn into_shared(self) -> Result<Segment<T, Shared>> {
         Ok(self.turn()?)
     }
 
-    /// Everybody may read. Collective; what was written is visible to all. As [`Segment::into_local`].
+    /// Everybody may read. Collective; what was written is visible to all. As
+    /// [`Segment::into_local`].
     pub fn into_read_only(self) -> Result<Segment<T, ReadOnly>> {
         Ok(self.turn()?)
     }
 }
 
 impl<T: Elem> Segment<T, ReadOnly> {
-    /// The part of a member, in place; `None` where its memory is not mapped here ([`Segment::get`] then).
+    /// The part of a member, in place; `None` where its memory is not mapped here ([`Segment::get`]
+    /// then).
     pub fn slice(&self, rank: u32) -> Result<Option<&[T]>> {
         let len = self.len_of(rank)? as usize;
         let readable = self.state.remotes[rank as usize].readable();

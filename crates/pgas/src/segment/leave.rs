@@ -1,9 +1,11 @@
 //! Parts that this unit has dropped while others may still use them.
 //!
-//! A unit that drops a segment cannot know who is still at its part. So the part stays, offered as before, until
-//! * all members have dropped theirs: each tells the others, when some of them allocate together, which it has
-//!   dropped. A part whose number this unit is telling stays until that is over, so that the number does not become
-//!   that of another segment before the last member has heard of it;
+//! A unit that drops a segment cannot know who is still at its part. So the part stays, offered as
+//! before, until
+//! * all members have dropped theirs: each tells the others, when some of them allocate together,
+//!   which it has dropped. A part whose number this unit is telling stays until that is over, so
+//!   that the number does not become that of another segment before the last member has heard of
+//!   it;
 //! * or the end of this unit's [`crate::Pgas`], which comes after that of all others.
 //!
 //! [`crate::Segment::free`] meets the others, and needs neither.
@@ -15,7 +17,8 @@ use samite_fabric::PeerId;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// This unit's part of a segment whose other parts may be used by others. Dropped it is left behind.
+/// This unit's part of a segment whose other parts may be used by others. Dropped it is left
+/// behind.
 #[derive(Debug)]
 pub(crate) struct Kept {
     own: Option<Own>,
@@ -96,9 +99,10 @@ impl LeftBehind {
         }
     }
 
-    /// Tells the members of a team what this unit has left, hears the same of them, and lets go of the parts that all
-    /// their members have left. `exchange` tells the numbers of the parts, as bits of so many words, and returns what it
-    /// hears; `has_left(heard, peer, number)`: whether a peer has left a part.
+    /// Tells the members of a team what this unit has left, hears the same of them, and lets go of
+    /// the parts that all their members have left. `exchange` tells the numbers of the parts, as
+    /// bits of so many words, and returns what it hears; `has_left(heard, peer, number)`: whether a
+    /// peer has left a part.
     pub(super) fn exchange(
         &self,
         words: usize,
@@ -155,8 +159,8 @@ mod tests {
     use samite_fabric::{Config, Fabric, Identity};
     use samite_testkit::{Outcome, check};
 
-    /// Two threads tell of a part at the same time, and one of them hears that all have left it. The other one is still
-    /// telling its number.
+    /// Two threads tell of a part at the same time, and one of them hears that all have left it.
+    /// The other one is still telling its number.
     #[test]
     fn a_number_is_not_used_again_while_it_is_told() -> Outcome {
         let fabric = Fabric::alone(Identity::by_hand("leave"), Config::default())?;

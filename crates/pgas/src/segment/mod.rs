@@ -30,7 +30,8 @@ pub use signal::{Signal, SignalOp, Wanted};
 pub use strided::Strided;
 pub use unturned::Unturned;
 
-/// A collective allocation: elements of `T` at each member of a team, in a phase ([`phase`](crate::Shared)).
+/// A collective allocation: elements of `T` at each member of a team, in a phase
+/// ([`phase`](crate::Shared)).
 #[derive(Debug)]
 pub struct Segment<T, P: Phase = Shared> {
     parts: Parts,
@@ -52,14 +53,14 @@ pub struct Parts {
 }
 
 impl Team {
-    /// Allocates `count` zeroed elements at every member. Collective, with the same `count`; every member
-    /// can then compute a pointer to every element. Each part begins at a multiple of 128 bytes, is touched
-    /// first by its owner, lies on huge pages where it is large and the kernel has them, and counts
-    /// against the budget.
+    /// Allocates `count` zeroed elements at every member. Collective, with the same `count`; every
+    /// member can then compute a pointer to every element. Each part begins at a multiple of 128
+    /// bytes, is touched first by its owner, lies on huge pages where it is large and the kernel
+    /// has them, and counts against the budget.
     ///
     /// # Errors
-    /// The budget of a member, at all members. [`Error::Mismatch`] when the counts, or the sizes of an element,
-    /// differ.
+    /// The budget of a member, at all members. [`Error::Mismatch`] when the counts, or the sizes of
+    /// an element, differ.
     pub fn allocate<T: Elem>(&self, count: u64) -> Result<Segment<T>> {
         let _turn = self.0.long_turn()?;
         let bytes = crate::bytes_for::<T>(count).map(padded);
@@ -82,9 +83,9 @@ impl Team {
         }
     }
 
-    /// Makes the members' own memory a segment. Collective; the lengths may differ. The elements stay where
-    /// they are and as they are, but for a vector of small elements that has to grow by a few bytes to whole
-    /// words; they come back with [`Segment::read_local`].
+    /// Makes the members' own memory a segment. Collective; the lengths may differ. The elements
+    /// stay where they are and as they are, but for a vector of small elements that has to grow by
+    /// a few bytes to whole words; they come back with [`Segment::read_local`].
     pub fn register<T: Elem>(&self, elements: Vec<T>) -> Result<Segment<T>> {
         let _turn = self.0.long_turn()?;
         let count = elements.len() as u64;
@@ -101,7 +102,8 @@ impl Team {
         segment.ok_or(Error::NoSegment)
     }
 
-    /// Agrees on numbers until all members could `take` the one that they have agreed on. Collective.
+    /// Agrees on numbers until all members could `take` the one that they have agreed on.
+    /// Collective.
     fn until_free<R>(&self, mut take: impl FnMut(u32) -> Result<Option<R>>) -> Result<R> {
         let mut attempt = 0;
         loop {
@@ -113,9 +115,9 @@ impl Team {
         }
     }
 
-    /// A number of a segment that is free at all members. On this occasion they let go of what all of them have
-    /// left. Threads of a unit may agree on one number in several teams: one of them finds it in use, and its team
-    /// agrees once more.
+    /// A number of a segment that is free at all members. On this occasion they let go of what all
+    /// of them have left. Threads of a unit may agree on one number in several teams: one of them
+    /// finds it in use, and its team agrees once more.
     fn agree_on_number(&self, attempt: u64) -> Result<u32> {
         let free = self.fabric().free_segments();
         let words = free.len();
@@ -150,8 +152,8 @@ impl Team {
         Ok(word as u32 * 64 + bits.trailing_zeros())
     }
 
-    /// Tells the others of this unit's part, or that it has none, and learns of theirs. `None`: at some members the
-    /// number was not free any more (there, `own` is `None`).
+    /// Tells the others of this unit's part, or that it has none, and learns of theirs. `None`: at
+    /// some members the number was not free any more (there, `own` is `None`).
     fn assemble_segment<T: Elem>(
         &self,
         own: Option<samite_fabric::Result<Own>>,
@@ -257,9 +259,9 @@ impl<T: Elem, P: Phase> Segment<T, P> {
         Ok(GlobalPtr::new(unit, key.segment as u16, flags, offset))
     }
 
-    /// Frees it. Collective: when it returns nobody uses it any more. A part that is only dropped stays for the
-    /// others until they have dropped theirs, or have ended. With an error, [`Error::TeamInUse`] included, it is only
-    /// dropped.
+    /// Frees it. Collective: when it returns nobody uses it any more. A part that is only dropped
+    /// stays for the others until they have dropped theirs, or have ended. With an error,
+    /// [`Error::TeamInUse`] included, it is only dropped.
     pub fn free(self) -> Result<()> {
         self.team().barrier()?;
         self.release();
@@ -296,8 +298,8 @@ impl Drop for Parts {
 }
 
 impl<T: Elem> Segment<T, Shared> {
-    /// The elements of a member, if they can be reached at once. An access to memory that its owner freed too
-    /// early is found in debug builds; in others it reaches what was there.
+    /// The elements of a member, if they can be reached at once. An access to memory that its owner
+    /// freed too early is found in debug builds; in others it reaches what was there.
     #[inline(always)]
     fn window(&self, rank: u32) -> Option<&SharedBytes> {
         let rank = rank as usize;

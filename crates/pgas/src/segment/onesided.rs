@@ -1,7 +1,7 @@
 //! Put and get of consecutive elements.
 //!
-//! On one node each is a bounds check and a memcpy (of 8 bytes: one store or load). Elsewhere they are messages,
-//! which the owner's progress answers.
+//! On one node each is a bounds check and a memcpy (of 8 bytes: one store or load). Elsewhere they
+//! are messages, which the owner's progress answers.
 
 use super::{Segment, Shared, out_of_range};
 use crate::check::AccessKind;
@@ -41,8 +41,8 @@ impl<T: Elem> Fetch<T> {
 }
 
 impl<T: Elem> Segment<T, Shared> {
-    /// Copies `from` to the part of `rank`, from the element `index` on. One-sided. Complete here and
-    /// there when it returns.
+    /// Copies `from` to the part of `rank`, from the element `index` on. One-sided. Complete here
+    /// and there when it returns.
     ///
     /// # Errors
     /// [`crate::Error::OutOfRange`], [`crate::Error::NoSuchRank`]; a lost unit.
@@ -104,8 +104,8 @@ impl<T: Elem> Segment<T, Shared> {
         Ok(value)
     }
 
-    /// As [`Segment::put`], without waiting. `from` is copied (or sent) before it returns, so it is locally
-    /// complete at once; the handle ends when the elements are there.
+    /// As [`Segment::put`], without waiting. `from` is copied (or sent) before it returns, so it is
+    /// locally complete at once; the handle ends when the elements are there.
     #[inline]
     #[track_caller]
     pub fn put_nb(&self, rank: u32, index: u64, from: &[T]) -> Result<Handle<u64>> {
@@ -154,8 +154,9 @@ impl<T: Elem> Segment<T, Shared> {
         Ok(Fetch(Source::Coming(handle, PhantomData)))
     }
 
-    /// As [`Segment::get`], without waiting, inside a [`Fabric::scope`](samite_fabric::Fabric::scope), which
-    /// does not end before the elements are there.
+    /// As [`Segment::get`], without waiting, inside a
+    /// [`Fabric::scope`](samite_fabric::Fabric::scope), which does not end before the elements are
+    /// there.
     #[track_caller]
     pub fn get_in<'s, 'env>(
         &self,

@@ -1,4 +1,5 @@
-//! Parts of this unit's memory as arguments of collectives: read and written in place by the members.
+//! Parts of this unit's memory as arguments of collectives: read and written in place by the
+//! members.
 
 use super::{Segment, Shared, out_of_range};
 use crate::pointer::Origin;
@@ -17,9 +18,9 @@ pub struct Part<'a, T> {
 }
 
 impl<T: Elem> Segment<T, Shared> {
-    /// Elements of this unit's own part, as an argument of a collective. Local. The members may give
-    /// different ranges, and of different segments. Of a segment of the same team, or of a larger one, the
-    /// others read and write the elements in place.
+    /// Elements of this unit's own part, as an argument of a collective. Local. The members may
+    /// give different ranges, and of different segments. Of a segment of the same team, or of a
+    /// larger one, the others read and write the elements in place.
     ///
     /// # Errors
     /// [`crate::Error::OutOfRange`].
@@ -66,8 +67,8 @@ impl<T> Part<'_, T> {
         &self.bytes
     }
 
-    /// What the members of `team` reach it by; `None` if it is not for all of them: registered memory, and
-    /// segments of a smaller team, whose phases the others do not follow.
+    /// What the members of `team` reach it by; `None` if it is not for all of them: registered
+    /// memory, and segments of a smaller team, whose phases the others do not follow.
     pub(crate) fn reach(&self, team: &Team) -> Option<GlobalPtr<u8>> {
         let collective = self.pointer.flags().origin() == Origin::Collective;
         let everybody = || {

@@ -5,15 +5,17 @@
 //!   Local      each member has its own part as `&mut [T]`; nobody reaches the others' parts
 //!   ReadOnly   everybody gets; on a node everybody has `&[T]` of every part
 //! ```
-//! A phase is changed by a collective call that consumes the segment, so the compiler sees that no access
-//! of the old phase comes after it. Below, whoever is attached to a part has a lease on it, and the part turns only
-//! when no lease is out (`samite_mem::lease`): a member that is attached in another way, or a program that
-//! breaks the rules, ends the change with an error and never with a reference to memory that others write.
+//! A phase is changed by a collective call that consumes the segment, so the compiler sees that no
+//! access of the old phase comes after it. Below, whoever is attached to a part has a lease on it,
+//! and the part turns only when no lease is out (`samite_mem::lease`): a member that is attached in
+//! another way, or a program that breaks the rules, ends the change with an error and never with a
+//! reference to memory that others write.
 //!
 //! The order of a change:
-//! 1. All agree to begin: what was started in the old phase is complete. Until here the segment is as it was.
-//! 2. All detach. Each owner withdraws its part, waits until nobody uses it ([`Job::wait_alone`]: units that
-//!    followed a pointer let go when they make progress), turns it and offers it again.
+//! 1. All agree to begin: what was started in the old phase is complete. Until here the segment is
+//!    as it was.
+//! 2. All detach. Each owner withdraws its part, waits until nobody uses it ([`Job::wait_alone`]:
+//!    units that followed a pointer let go when they make progress), turns it and offers it again.
 //! 3. All agree that all parts have turned, and attach anew; or else they turn back.
 //!
 //! It also orders memory: what was written in one phase is there in the next, at all members.
@@ -53,8 +55,8 @@ pub(super) mod sealed {
         /// Detaches from all parts; this unit's own. `None` of registered memory.
         fn detach(parts: &Parts, state: Self::State) -> Option<Part>;
 
-        /// Attaches to all parts, which have elements of `size` bytes and are in this phase; with `anyway` also
-        /// where some cannot be reached. Collective without that.
+        /// Attaches to all parts, which have elements of `size` bytes and are in this phase; with
+        /// `anyway` also where some cannot be reached. Collective without that.
         fn attach(
             parts: &Parts,
             part: Part,
@@ -244,8 +246,9 @@ pub struct Open {
     pub(crate) bytes: SharedBytes,
     /// By rank.
     pub(crate) remotes: Vec<Remote>,
-    /// By rank: the elements, where they are mapped here and the checking mode does not look. The memory
-    /// stays as long as somebody has them, so an access is a check of its range and nothing else.
+    /// By rank: the elements, where they are mapped here and the checking mode does not look. The
+    /// memory stays as long as somebody has them, so an access is a check of its range and nothing
+    /// else.
     pub(super) windows: Vec<SharedBytes>,
     /// Dropped last, when this unit itself is not inside any more.
     pub(crate) own: Kept,
@@ -286,8 +289,8 @@ impl Parts {
         }
     }
 
-    /// Attaches to all parts. Collective, unless it is done `anyway`: then operations on those that cannot be
-    /// reached say why.
+    /// Attaches to all parts. Collective, unless it is done `anyway`: then operations on those that
+    /// cannot be reached say why.
     fn attach(&self, anyway: bool) -> Result<Vec<Remote>, Failure> {
         let fabric = self.team.fabric();
         if anyway {
@@ -344,14 +347,14 @@ impl Open {
 }
 
 impl<T: Elem, P: Phase> Segment<T, P> {
-    /// The segment in another phase. Collective; what was written or put before is there at all members. Units that are
-    /// no members and have followed a pointer to a part let go of it when they make progress; each member waits for
-    /// that, for half of the fabric's deadline.
+    /// The segment in another phase. Collective; what was written or put before is there at all
+    /// members. Units that are no members and have followed a pointer to a part let go of it when
+    /// they make progress; each member waits for that, for half of the fabric's deadline.
     ///
     /// # Errors
-    /// [`Error::AlwaysShared`] for registered memory; [`samite_fabric::Error::InUse`] by units that do not let
-    /// go, [`Error::NoPhase`] at the other members; a lost member. The segment comes back in its old phase,
-    /// with what was in it: see [`Unturned`].
+    /// [`Error::AlwaysShared`] for registered memory; [`samite_fabric::Error::InUse`] by units that
+    /// do not let go, [`Error::NoPhase`] at the other members; a lost member. The segment comes
+    /// back in its old phase, with what was in it: see [`Unturned`].
     pub fn turn<Q: Phase>(self) -> Result<Segment<T, Q>, Unturned<Self>> {
         if P::is_registered(&self.state) {
             return Err(Unturned::new(Some(self), Error::AlwaysShared));
@@ -394,12 +397,13 @@ impl<T: Elem, P: Phase> Segment<T, P> {
         }
     }
 
-    /// In its old phase, after a change that has failed. `None`: others have gone on, and use this unit's part, or the part
-    /// is gone.
+    /// In its old phase, after a change that has failed. `None`: others have gone on, and use this
+    /// unit's part, or the part is gone.
     fn turn_back(parts: Parts, part: Option<Part>, failure: &Failure) -> Option<Self> {
         let turned = part.map(|part| part.turn(P::MODE, &parts.team.0.job));
         if matches!(failure, Failure::Refused(_)) {
-            // All parts are offered again, if all go well. A member that has none is one of those who meet, too.
+            // All parts are offered again, if all go well. A member that has none is one of those
+            // who meet, too.
             let _ = parts.agree(Ok(()));
         }
         let (part, error) = match turned? {

@@ -1,8 +1,8 @@
 //! Data with a signal, and waiting for one.
 //!
-//! Source: put-with-signal and wait-until of OpenSHMEM 1.5. The data are visible to whoever has seen the
-//! signal. On mapped memory: a copy, one atomic instruction, and a look at whether the other sleeps; over
-//! messages two messages that arrive in order.
+//! Source: put-with-signal and wait-until of OpenSHMEM 1.5. The data are visible to whoever has
+//! seen the signal. On mapped memory: a copy, one atomic instruction, and a look at whether the
+//! other sleeps; over messages two messages that arrive in order.
 
 use super::{Segment, Shared};
 use crate::check::AccessKind;
@@ -81,8 +81,8 @@ impl<T: Elem> Segment<T, Shared> {
 }
 
 impl Segment<u64, Shared> {
-    /// Changes a word of a member that it may be waiting for ([`Segment::wait_until`]). One-sided; everything
-    /// that this unit put to the member before is visible to whoever sees the change.
+    /// Changes a word of a member that it may be waiting for ([`Segment::wait_until`]). One-sided;
+    /// everything that this unit put to the member before is visible to whoever sees the change.
     #[track_caller]
     pub fn signal(&self, rank: u32, signal: Signal) -> Result<()> {
         let Signal { index, op, value } = signal;
@@ -112,8 +112,8 @@ impl Segment<u64, Shared> {
         Ok(())
     }
 
-    /// Waits until a word of this unit's own part is as wanted; the word. What came with the signal is
-    /// visible then. Any member may send it: the wait ends early when one of them is lost.
+    /// Waits until a word of this unit's own part is as wanted; the word. What came with the signal
+    /// is visible then. Any member may send it: the wait ends early when one of them is lost.
     ///
     /// # Errors
     /// [`crate::Error::OutOfRange`]; a lost member; the deadline.

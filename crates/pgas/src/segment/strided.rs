@@ -1,7 +1,7 @@
 //! Elements that do not follow each other: blocks at a constant distance, and elements by a list.
 //!
-//! On mapped memory a loop over blocks. Elsewhere one message per block, all of them on their way before
-//! the first answer is waited for; the fabric bounds how many a peer may have unanswered.
+//! On mapped memory a loop over blocks. Elsewhere one message per block, all of them on their way
+//! before the first answer is waited for; the fabric bounds how many a peer may have unanswered.
 
 use super::{Segment, Shared};
 use crate::check::AccessKind;
@@ -9,8 +9,8 @@ use crate::{Elem, Error, Result};
 use samite_mem::Blocks;
 use std::panic::Location;
 
-/// Where blocks of elements lie: `count` blocks of `block` elements, each `stride` elements after the one
-/// before, the first at `first`.
+/// Where blocks of elements lie: `count` blocks of `block` elements, each `stride` elements after
+/// the one before, the first at `first`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Strided {
     /// Index of the first element.
@@ -31,8 +31,8 @@ impl Strided {
 }
 
 impl<T: Elem> Segment<T, Shared> {
-    /// Copies `from`, which lies together, to blocks of the part of `rank`. One-sided; complete here and
-    /// there when it returns.
+    /// Copies `from`, which lies together, to blocks of the part of `rank`. One-sided; complete
+    /// here and there when it returns.
     ///
     /// # Errors
     /// [`Error::WrongLength`], [`Error::OutOfRange`] (before anything is written); a lost unit.
@@ -79,8 +79,8 @@ impl<T: Elem> Segment<T, Shared> {
         )
     }
 
-    /// Copies `from[i]` to the element `indices[i]` of the part of `rank`. One-sided; complete when it
-    /// returns. An index that occurs twice gets one of its values.
+    /// Copies `from[i]` to the element `indices[i]` of the part of `rank`. One-sided; complete when
+    /// it returns. An index that occurs twice gets one of its values.
     #[track_caller]
     pub fn put_indexed(&self, rank: u32, indices: &[u64], from: &[T]) -> Result<()> {
         same_length(indices.len(), from.len())?;

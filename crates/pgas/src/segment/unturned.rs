@@ -2,8 +2,8 @@
 
 use crate::Error;
 
-/// A change of phase that has failed, at all members, with what was to change. By `?` it becomes its [`Error`], and
-/// what was to change is dropped.
+/// A change of phase that has failed, at all members, with what was to change. By `?` it becomes
+/// its [`Error`], and what was to change is dropped.
 #[derive(Debug)]
 pub struct Unturned<S>(Box<(Option<S>, Error)>);
 
@@ -17,10 +17,12 @@ impl<S> Unturned<S> {
         &self.0.1
     }
 
-    /// What was to change, in its old phase and with its elements, and why it did not. `None` where other members have
-    /// gone on before one was lost, and use this unit's part in the new phase: then it is left to them.
+    /// What was to change, in its old phase and with its elements, and why it did not. `None` where
+    /// other members have gone on before one was lost, and use this unit's part in the new phase:
+    /// then it is left to them.
     ///
-    /// After the loss of a member, operations on its part end with an error that names it, as all collectives do.
+    /// After the loss of a member, operations on its part end with an error that names it, as all
+    /// collectives do.
     pub fn into_parts(self) -> (Option<S>, Error) {
         *self.0
     }

@@ -1,5 +1,5 @@
-//! Accesses as the checking mode sees them ([`crate::check`]). Where it is switched off an access pays one
-//! predictable branch, on a byte of the segment itself.
+//! Accesses as the checking mode sees them ([`crate::check`]). Where it is switched off an access
+//! pays one predictable branch, on a byte of the segment itself.
 
 use super::{Segment, Shared};
 use crate::check::{AccessKind, Memory};
@@ -9,7 +9,8 @@ use std::ops::Range;
 use std::panic::Location;
 
 impl<T: Elem> Segment<T, Shared> {
-    /// As [`Segment::get`], where a race is meant, and recognised afterwards: the checking mode does not look.
+    /// As [`Segment::get`], where a race is meant, and recognised afterwards: the checking mode
+    /// does not look.
     pub(crate) fn get_racing(&self, rank: u32, index: u64, into: &mut [T]) -> Result<()> {
         let remote = self.part_of(rank, index, into.len())?;
         let count = into.len();
@@ -31,7 +32,8 @@ impl<T: Elem> Segment<T, Shared> {
         Ok((remote, self.offset(index)))
     }
 
-    /// Goes on with what others wait for, before this unit waits for a member whose memory is not mapped.
+    /// Goes on with what others wait for, before this unit waits for a member whose memory is not
+    /// mapped.
     #[cold]
     pub(super) fn finish_for_others(&self) {
         let job = &self.team().0.job;

@@ -21,8 +21,8 @@ impl Team {
         Ok(team)
     }
 
-    /// Gives the team a board, if all its members map each other's memory. `words`: what they have said of their
-    /// blocks. Collective over `parent`.
+    /// Gives the team a board, if all its members map each other's memory. `words`: what they have
+    /// said of their blocks. Collective over `parent`.
     fn share(&self, block: Block, words: &[[u64; 2]], parent: &Team) -> Result<()> {
         let blocks = block.map(&self.0.job, words);
         let mut mapped = vec![0; parent.size() as usize];
@@ -63,9 +63,9 @@ impl Team {
         Team(inner)
     }
 
-    /// A team of the units in `group`. Collective over this team, also for those that are not in `group`
-    /// (they get `None`). Members may call with different groups, as long as those are disjoint and each
-    /// is called by exactly its members.
+    /// A team of the units in `group`. Collective over this team, also for those that are not in
+    /// `group` (they get `None`). Members may call with different groups, as long as those are
+    /// disjoint and each is called by exactly its members.
     ///
     /// # Errors
     /// [`Error::NotAMember`]: a unit of `group` is not in this team. A lost member.
@@ -122,8 +122,9 @@ impl Team {
         team.ok_or(Error::NotAMember(self.0.job.me))
     }
 
-    /// Ends the team. Collective: when it returns nobody uses it any more. Dropping the last clone frees
-    /// what it has here without asking the others, and so does an error, [`Error::TeamInUse`] included.
+    /// Ends the team. Collective: when it returns nobody uses it any more. Dropping the last clone
+    /// frees what it has here without asking the others, and so does an error, [`Error::TeamInUse`]
+    /// included.
     pub fn destroy(self) -> Result<()> {
         self.barrier()?;
         self.0.locks.lock().end();

@@ -14,16 +14,17 @@ use std::sync::atomic::{AtomicU32, AtomicU64};
 use std::sync::{Arc, OnceLock, Weak};
 pub(crate) use turn::stepping;
 
-/// Names a team: the unit that led its creation and how many it had led before. Never used again, and the
-/// same at all members.
+/// Names a team: the unit that led its creation and how many it had led before. Never used again,
+/// and the same at all members.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TeamId(pub u64);
 
-/// A team, as one of its members sees it. Ranks ascend with units. Cheap to clone; a clone is the same team
-/// ([`Team::duplicate`] makes another one of the same members).
+/// A team, as one of its members sees it. Ranks ascend with units. Cheap to clone; a clone is the
+/// same team ([`Team::duplicate`] makes another one of the same members).
 ///
-/// One thread of a unit at a time calls collectives of a team. A second one gets [`Error::TeamInUse`] and takes no
-/// part. Threads that are to do so at the same time have a team each.
+/// One thread of a unit at a time calls collectives of a team. A second one gets
+/// [`Error::TeamInUse`] and takes no part. Threads that are to do so at the same time have a team
+/// each.
 #[derive(Clone, Debug)]
 pub struct Team(pub(crate) Arc<Inner>);
 
@@ -47,7 +48,8 @@ pub(crate) struct Inner {
     pub(crate) peers: Arc<[PeerId]>,
     /// Held by the thread that calls a collective.
     turns: Biased<()>,
-    /// Collectives that were called: their messages are told apart by it. Changed by whoever has the turn.
+    /// Collectives that were called: their messages are told apart by it. Changed by whoever has
+    /// the turn.
     pub(crate) calls: AtomicU64,
     /// What its members share in memory, if they map each other's.
     pub(crate) board: OnceLock<Arc<Board>>,

@@ -1,8 +1,8 @@
 //! Which thread of this unit calls a collective of a team.
 //!
-//! The members call the collectives of a team in one order. Two threads of a unit that call them at the same time
-//! have none, so the second one is turned away before it has called. An operator of a collective is inside of a call,
-//! and is turned away like another thread.
+//! The members call the collectives of a team in one order. Two threads of a unit that call them at
+//! the same time have none, so the second one is turned away before it has called. An operator of a
+//! collective is inside of a call, and is turned away like another thread.
 
 use super::Inner;
 use crate::{Error, Result};
@@ -31,7 +31,8 @@ impl Inner {
     /// The turn, for one collective.
     ///
     /// # Errors
-    /// [`Error::TeamInUse`]: another thread has it, or an operator of a collective that is being called wants it.
+    /// [`Error::TeamInUse`]: another thread has it, or an operator of a collective that is being
+    ///                       called wants it.
     #[inline(always)]
     pub(crate) fn turn(&self) -> Result<Turn<'_>> {
         match self.turns.try_lock() {
@@ -108,7 +109,8 @@ mod tests {
         });
     }
 
-    /// A lock that is freed by a call that is turned away is counted all the same: the pages end alike at all members.
+    /// A lock that is freed by a call that is turned away is counted all the same: the pages end
+    /// alike at all members.
     #[test]
     fn a_lock_is_counted_also_without_the_turn() {
         let name = "team::turn::tests::a_lock_is_counted_also_without_the_turn";

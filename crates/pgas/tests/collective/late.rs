@@ -2,13 +2,14 @@
 
 use samite_fabric::{Error as Below, Fabric, PeerId};
 use samite_pgas::{Error, Op, Pgas, Sum, Team, Unit};
-use samite_testkit::{Cast, MESSAGES_ONLY, Outcome, Who, check, pause, point, units};
+use samite_testkit::{Cluster, MESSAGES_ONLY, Outcome, Who, check, pause, point, units};
 use std::cell::Cell;
 use std::time::Duration;
 
 const COUNT: usize = 60_000;
 
-/// A team of all units but unit 1, which gets one of its own. Everything that the first reduction of a team makes is there.
+/// A team of all units but unit 1, which gets one of its own. Everything that the first reduction
+/// of a team makes is there.
 fn without_unit_1(pgas: &Pgas) -> Outcome<Team> {
     let world = pgas.world();
     let few = world.split_by(u64::from(pgas.me() == Unit(1)))?;
@@ -39,8 +40,8 @@ fn reduce_two(pgas: &Pgas, few: &Team) -> Outcome {
     Ok(())
 }
 
-/// Units 0 and 2 wait for unit 1 in a reduction of all units and give it up. While they are in a reduction of their
-/// own, unit 1 comes to the old one.
+/// Units 0 and 2 wait for unit 1 in a reduction of all units and give it up. While they are in a
+/// reduction of their own, unit 1 comes to the old one.
 fn late(fabric: &Fabric, _: &[PeerId]) -> Outcome {
     let pgas = Pgas::new(fabric)?;
     let (world, me) = (pgas.world(), pgas.me());
@@ -73,22 +74,22 @@ fn late(fabric: &Fabric, _: &[PeerId]) -> Outcome {
     Ok(())
 }
 
-fn conduct(cast: &mut Cast) {
-    cast.wait_point(Who::Unit(1), "late");
-    cast.wait_point(Who::Unit(0), "in the middle");
+fn orchestrate(cluster: &mut Cluster) {
+    cluster.wait_point(Who::Unit(1), "late");
+    cluster.wait_point(Who::Unit(0), "in the middle");
     // Unit 2 has done what it can do without unit 0: it waits for it, or has its result.
-    cast.wait_asleep(Who::Unit(2));
-    cast.release(Who::Unit(1));
-    cast.wait_point(Who::Unit(1), "answered");
-    cast.release(Who::Unit(0));
+    cluster.wait_asleep(Who::Unit(2));
+    cluster.release(Who::Unit(1));
+    cluster.wait_point(Who::Unit(1), "answered");
+    cluster.release(Who::Unit(0));
     for unit in [0, 2] {
-        cast.wait_point(Who::Unit(unit), "right");
-        cast.release(Who::Unit(unit));
+        cluster.wait_point(Who::Unit(unit), "right");
+        cluster.release(Who::Unit(unit));
     }
 }
 
-/// Unit 1 is stopped in the middle of a reduction of all units, until the others have given it up and are in a reduction
-/// of their own: what it still writes goes to memory that nobody uses.
+/// Unit 1 is stopped in the middle of a reduction of all units, until the others have given it up
+/// and are in a reduction of their own: what it still writes goes to memory that nobody uses.
 fn stopped(fabric: &Fabric, _: &[PeerId]) -> Outcome {
     let pgas = Pgas::new(fabric)?;
     let (world, me) = (pgas.world(), pgas.me());
@@ -116,24 +117,24 @@ fn stopped(fabric: &Fabric, _: &[PeerId]) -> Outcome {
 
 #[test]
 fn one_is_stopped_in_the_middle() {
-    units(3).conduct("late::one_is_stopped_in_the_middle", stopped, |cast| {
-        cast.wait_point(Who::Unit(1), "stopped");
-        cast.wait_point(Who::Unit(0), "in the middle");
-        cast.wait_asleep(Who::Unit(2));
-        cast.release(Who::Unit(1));
-        cast.wait_point(Who::Unit(1), "answered");
-        cast.release(Who::Unit(0));
+    units(3).orchestrate("late::one_is_stopped_in_the_middle", stopped, |cluster| {
+        cluster.wait_point(Who::Unit(1), "stopped");
+        cluster.wait_point(Who::Unit(0), "in the middle");
+        cluster.wait_asleep(Who::Unit(2));
+        cluster.release(Who::Unit(1));
+        cluster.wait_point(Who::Unit(1), "answered");
+        cluster.release(Who::Unit(0));
     });
 }
 
 #[test]
 fn one_comes_when_all_have_given_up() {
-    units(3).conduct("late::one_comes_when_all_have_given_up", late, conduct);
+    units(3).orchestrate("late::one_comes_when_all_have_given_up", late, orchestrate);
 }
 
 #[test]
 fn one_comes_when_all_have_given_up_by_messages() {
     let units = units(3).mask(MESSAGES_ONLY);
     let name = "late::one_comes_when_all_have_given_up_by_messages";
-    units.conduct(name, late, conduct);
+    units.orchestrate(name, late, orchestrate);
 }

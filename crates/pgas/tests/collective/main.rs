@@ -1,10 +1,10 @@
 //! Collectives in real processes, with and without shared memory, and on the simulated network.
 //!
-//! Files: `results` (every collective against a loop) · `pending` (non-blocking ones) · `teams` (several
-//! at once, many over time) · `bad_days` (other arguments, deaths) · `late`, `mismatch`,
+//! Files: `results` (every collective against a loop) · `pending` (non-blocking ones) · `teams`
+//! (several at once, many over time) · `faults` (other arguments, deaths) · `late`, `mismatch`,
 //! `panics`
 
-mod bad_days;
+mod faults;
 mod late;
 mod mismatch;
 mod panics;

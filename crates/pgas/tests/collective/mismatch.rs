@@ -1,5 +1,5 @@
-//! Counts that only some members know, and that differ: an error at all members, and no byte outside of the
-//! target.
+//! Counts that only some members know, and that differ: an error at all members, and no byte
+//! outside of the target.
 
 use samite_fabric::Fabric;
 use samite_pgas::{Error, Pgas, Segment, Source, Team};

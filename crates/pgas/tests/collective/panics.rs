@@ -1,4 +1,5 @@
-//! Operators that panic, in programs that catch it: the others are told, and nothing wrong is taken for right.
+//! Operators that panic, in programs that catch it: the others are told, and nothing wrong is taken
+//! for right.
 
 use samite_pgas::{Error, Op, Pgas, Sum, Unit};
 use samite_testkit::{Outcome, check, everywhere, maps_all, same};
@@ -19,8 +20,8 @@ fn panics(pgas: &Pgas) -> Op<impl Fn(u64, u64) -> u64 + 'static> {
     })
 }
 
-/// The call was refused: by unit 1, or by another one that had been refused before this one looked. Whoever panicked refuses it
-/// itself.
+/// The call was refused: by unit 1, or by another one that had been refused before this one looked.
+/// Whoever panicked refuses it itself.
 fn told(me: Unit, answer: Result<(), Error>) -> Outcome {
     let is_refused = match answer {
         Err(Error::Refused(by)) => by != me || me == Unit(1),

@@ -1,4 +1,5 @@
-//! Non-blocking collectives: results, order of waiting, and what becomes of those that nobody waits for.
+//! Non-blocking collectives: results, order of waiting, and what becomes of those that nobody waits
+//! for.
 
 use crate::results::{Sample, compose};
 use samite_fabric::Fabric;
@@ -122,8 +123,8 @@ everywhere!(of_two, 2, |fabric, _| all_results(fabric));
 everywhere!(of_three, 3, |fabric, _| all_results(fabric));
 everywhere!(of_five, 5, |fabric, _| all_results(fabric));
 
-// What is in flight moves on while its member waits in something else: each waits first for what the
-// other one waits for last.
+// What is in flight moves on while its member waits in something else: each waits first for what
+// the other one waits for last.
 everywhere!(waits_move_others_on, 3, |fabric, _| {
     let pgas = Pgas::new(fabric)?;
     let (world, me) = (pgas.world(), pgas.me().0);

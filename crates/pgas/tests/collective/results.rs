@@ -314,7 +314,8 @@ everywhere!(of_three, 3, |fabric, _| all_results(fabric));
 everywhere!(of_four, 4, |fabric, _| all_results(fabric));
 everywhere!(of_five, 5, |fabric, _| all_results(fabric));
 
-/// Units that map each other's memory while the kernel does not copy: slices go through staging memory.
+/// Units that map each other's memory while the kernel does not copy: slices go through staging
+/// memory.
 #[test]
 fn without_the_kernel() {
     let mask = Mask {
@@ -484,7 +485,7 @@ fn beyond_two_gigabytes() {
         check!(got.iter().all(|byte| *byte == 1), "broadcast");
         Ok(world.barrier()?)
     };
-    let patience = std::time::Duration::from_secs(300);
-    let units = units(2).budget(5 << 30).patience(patience);
+    let timeout = std::time::Duration::from_secs(300);
+    let units = units(2).budget(5 << 30).timeout(timeout);
     units.run("results::beyond_two_gigabytes", body);
 }

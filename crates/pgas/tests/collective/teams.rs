@@ -71,7 +71,8 @@ fn a_hundred_thousand() {
 
 everywhere!(many_over_time, 3, |fabric, _| many_teams(fabric, 500));
 
-// A member drops its team at once; the memory is used again while others may still be on their way out.
+// A member drops its team at once; the memory is used again while others may still be on their way
+// out.
 everywhere!(dropped_without_a_word, 3, |fabric, _| {
     let pgas = Pgas::new(fabric)?;
     let world = pgas.world();

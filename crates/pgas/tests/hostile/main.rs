@@ -1,5 +1,5 @@
-//! A unit that says other things than it means to its team, and pointers that point nowhere. The others get errors of a
-//! type, or values of the liar; never a panic.
+//! A unit that says other things than it means to its team, and pointers that point nowhere. The
+//! others get errors of a type, or values of the liar; never a panic.
 //!
 //! `SAMITE_FUZZ_SEED=N` repeats a seed; `SAMITE_FUZZ_MINUTES=N` runs others for so long.
 
@@ -9,14 +9,14 @@ use samite_pgas::array::Map;
 use samite_pgas::{GlobalPtr, Pgas, Result, Strided, Sum, Update};
 use samite_testkit::fuzz::{self, Rng, word};
 use samite_testkit::hostile::{Liar, Reach, Scribbler};
-use samite_testkit::{Cast, Outcome, Unit, Who, check, units};
+use samite_testkit::{Cluster, Outcome, Unit, Who, check, units};
 use std::time::Duration;
 
 /// The last unit: the first one has the roots of most things.
 const LIAR: PeerId = PeerId::new(2, 0);
 
-/// A bit of everything that units do together. Whoever gets an error goes on with the next thing: so members are at
-/// different places of the program, too.
+/// A bit of everything that units do together. Whoever gets an error goes on with the next thing:
+/// so members are at different places of the program, too.
 fn program(fabric: &Fabric, random: &mut Rng) -> Result<()> {
     let pgas = Pgas::new(fabric)?;
     let world = pgas.world();
@@ -91,8 +91,8 @@ fn a_member_that_lies() {
 
 const MEMBERS: u32 = 3;
 
-/// The members of a job, and one who is none of them and writes into all memory that they offer: boards, locks, maps,
-/// segments.
+/// The members of a job, and one who is none of them and writes into all memory that they offer:
+/// boards, locks, maps, segments.
 fn scribbled(unit: &Unit, seed: u64) -> Outcome {
     if unit.rank < MEMBERS {
         let identity = Identity {
@@ -136,14 +136,14 @@ fn scribbled(unit: &Unit, seed: u64) -> Outcome {
 fn memory_that_somebody_else_writes() {
     let name = "memory_that_somebody_else_writes";
     fuzz::rounds(name, 3, |seed, _| {
-        let conductor = |cast: &mut Cast| {
-            cast.wait_all("joined");
+        let orchestrator = |cluster: &mut Cluster| {
+            cluster.wait_all("joined");
             for rank in 0..=MEMBERS {
-                cast.release(Who::Unit(rank));
+                cluster.release(Who::Unit(rank));
             }
         };
         let processes = units(MEMBERS + 1).seed(seed);
-        processes.conduct_bare(name, |unit| scribbled(unit, seed), conductor);
+        processes.orchestrate_bare(name, |unit| scribbled(unit, seed), orchestrator);
     });
 }
 

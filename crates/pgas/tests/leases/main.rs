@@ -1,5 +1,6 @@
-//! Memory that is used by others is not used for anything else, whatever a safe program does: clones that outlive what
-//! they were made of, processes that die or leave, pointers of units that are no members (`pointers`).
+//! Memory that is used by others is not used for anything else, whatever a safe program does:
+//! clones that outlive what they were made of, processes that die or leave, pointers of units that
+//! are no members (`pointers`).
 
 #![forbid(unsafe_code)]
 
@@ -119,10 +120,10 @@ fn bytes_that_are_read_outlive_their_owner() {
         eventually(&fabric, "the memory comes back", || Ok(dying(unit)? == 0))
     };
     let name = "bytes_that_are_read_outlive_their_owner";
-    units(2).conduct_bare(name, body, |cast| {
-        cast.wait_point(Who::Unit(0), "lent");
-        cast.wait_point(Who::Unit(1), "reading");
-        cast.kill(Who::Unit(0));
+    units(2).orchestrate_bare(name, body, |cluster| {
+        cluster.wait_point(Who::Unit(0), "lent");
+        cluster.wait_point(Who::Unit(1), "reading");
+        cluster.kill(Who::Unit(0));
     });
 }
 
@@ -166,19 +167,19 @@ fn what_is_borrowed_outlives_the_fabric() {
         );
         eventually(&fabric, "its number comes back", || Ok(dying(unit)? == 0))
     };
-    units(2).conduct_bare("what_is_borrowed_outlives_the_fabric", body, |cast| {
-        cast.wait_point(Who::Unit(1), "left");
-        cast.wait_point(Who::Unit(0), "waiting");
-        cast.release(Who::Unit(1));
-        cast.wait_point(Who::Unit(1), "done");
-        cast.release(Who::Unit(0));
-        cast.wait_gone(Who::Unit(0));
-        cast.release(Who::Unit(1));
+    units(2).orchestrate_bare("what_is_borrowed_outlives_the_fabric", body, |cluster| {
+        cluster.wait_point(Who::Unit(1), "left");
+        cluster.wait_point(Who::Unit(0), "waiting");
+        cluster.release(Who::Unit(1));
+        cluster.wait_point(Who::Unit(1), "done");
+        cluster.release(Who::Unit(0));
+        cluster.wait_gone(Who::Unit(0));
+        cluster.release(Who::Unit(1));
     });
 }
 
-/// A process is killed while it has a lease of each kind; the owner has the memory for itself again when all have seen
-/// the death, and not before.
+/// A process is killed while it has a lease of each kind; the owner has the memory for itself again
+/// when all have seen the death, and not before.
 #[test]
 fn who_dies_with_a_lease_keeps_nothing() {
     const KINDS: [&str; 4] = ["mapped", "read", "borrowed", "private"];
@@ -257,17 +258,17 @@ fn who_dies_with_a_lease_keeps_nothing() {
         }
         Ok(fabric.send(members[1], 2, &[])?)
     };
-    units(6).conduct_bare("who_dies_with_a_lease_keeps_nothing", body, |cast| {
-        cast.wait_point(Who::Unit(0), "lent");
-        cast.wait_point(Who::Unit(1), "witness");
+    units(6).orchestrate_bare("who_dies_with_a_lease_keeps_nothing", body, |cluster| {
+        cluster.wait_point(Who::Unit(0), "lent");
+        cluster.wait_point(Who::Unit(1), "witness");
         for unit in 2..6 {
-            cast.wait_point(Who::Unit(unit), "inside");
-            cast.kill(Who::Unit(unit));
-            cast.wait_gone(Who::Unit(unit));
+            cluster.wait_point(Who::Unit(unit), "inside");
+            cluster.kill(Who::Unit(unit));
+            cluster.wait_gone(Who::Unit(unit));
         }
-        cast.release(Who::Unit(0));
-        cast.wait_point(Who::Unit(0), "refused");
-        cast.release(Who::Unit(1));
-        cast.release(Who::Unit(0));
+        cluster.release(Who::Unit(0));
+        cluster.wait_point(Who::Unit(0), "refused");
+        cluster.release(Who::Unit(1));
+        cluster.release(Who::Unit(0));
     });
 }

@@ -1,4 +1,5 @@
-//! Units that reach memory by a pointer: ones that are not members of its team, and ones whose access comes too late.
+//! Units that reach memory by a pointer: ones that are not members of its team, and ones whose
+//! access comes too late.
 
 use super::{alone, are_unchanged, eventually, private};
 use samite_fabric::{Error as Below, Fabric, PeerId};
@@ -135,8 +136,8 @@ fn pointers(world: &Team, segment: Option<&Segment<u64>>) -> Outcome<Vec<GlobalP
     Ok(all.chunks(2).map(pointer).collect())
 }
 
-/// A unit that is no member reads by a pointer, and then only waits in collectives: the members change phases, and
-/// what they drop comes back.
+/// A unit that is no member reads by a pointer, and then only waits in collectives: the members
+/// change phases, and what they drop comes back.
 fn strangers(fabric: &Fabric, _: &[PeerId]) -> Outcome {
     let pgas = Pgas::new(fabric)?;
     let world = pgas.world();
@@ -211,8 +212,8 @@ fn strangers_let_go_by_messages() {
     units.run("pointers::strangers_let_go_by_messages", strangers);
 }
 
-/// A unit that is no member is attached and does not let go: the change of phase fails at all members, each has its segment
-/// as it was, and changes it later.
+/// A unit that is no member is attached and does not let go: the change of phase fails at all
+/// members, each has its segment as it was, and changes it later.
 #[test]
 fn a_change_that_fails_gives_the_segment_back() {
     let body = |fabric: &Fabric, members: &[PeerId]| -> Outcome {

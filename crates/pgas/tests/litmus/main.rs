@@ -1,13 +1,13 @@
-//! The memory model, clause by clause: small programs whose forbidden outcomes must not show, on memory
-//! that is shared, over messages, on a simulated network, and in the checking mode. `docs/memory-model.md`
-//! names the test of each clause.
+//! The memory model, clause by clause: small programs whose forbidden outcomes must not show, on
+//! memory that is shared, over messages, on a simulated network, and in the checking mode.
+//! `docs/memory-model.md` names the test of each clause.
 //!
-//! Each round uses elements of its own, so that nothing has to be set back, and begins at a barrier, so
-//! that the units meet.
+//! Each round uses elements of its own, so that nothing has to be set back, and begins at a
+//! barrier, so that the units meet.
 //!
 //! # Files
-//! `passing` (messages through memory) · `operations` · `atomics` · `signals` · `order` (barriers, collectives,
-//! locks, phases) · `progress` · `races`
+//! `passing` (messages through memory) · `operations` · `atomics` · `signals` · `order` (barriers,
+//! collectives, locks, phases) · `progress` · `races`
 
 mod atomics;
 mod operations;

@@ -46,18 +46,18 @@ fn shared_memory_needs_no_progress_of_its_owner() {
         }
         Ok(world.barrier()?)
     };
-    units(2).conduct(
+    units(2).orchestrate(
         "progress::shared_memory_needs_no_progress_of_its_owner",
         body,
-        |cast| {
-            cast.wait_point(Who::Unit(0), "waits for unit 1 to be outside");
-            cast.wait_point(Who::Unit(1), "outside of the library");
-            cast.wait_point(Who::Unit(0), "it is");
-            cast.stop(Who::Unit(1));
-            cast.release(Who::Unit(0));
-            cast.wait_point(Who::Unit(0), "done");
-            cast.go_on(Who::Unit(1));
-            cast.release(Who::Unit(1));
+        |cluster| {
+            cluster.wait_point(Who::Unit(0), "waits for unit 1 to be outside");
+            cluster.wait_point(Who::Unit(1), "outside of the library");
+            cluster.wait_point(Who::Unit(0), "it is");
+            cluster.stop(Who::Unit(1));
+            cluster.release(Who::Unit(0));
+            cluster.wait_point(Who::Unit(0), "done");
+            cluster.go_on(Who::Unit(1));
+            cluster.release(Who::Unit(1));
         },
     );
 }

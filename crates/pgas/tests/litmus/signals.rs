@@ -78,8 +78,8 @@ litmus!(a_signal_follows_all_earlier_puts, 2, |fabric, _| {
     Ok(world.barrier()?)
 });
 
-/// Memory of the units' own, which the kernel copies to, or messages where it must not: the signal, which is
-/// a store to mapped memory, is not faster than they.
+/// Memory of the units' own, which the kernel copies to, or messages where it must not: the signal,
+/// which is a store to mapped memory, is not faster than they.
 fn registered(fabric: &Fabric, _: &[samite_fabric::PeerId]) -> Outcome {
     let pgas = &Pgas::new(fabric)?;
     let world = pgas.world();

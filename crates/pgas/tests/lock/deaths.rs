@@ -4,7 +4,7 @@ use crate::until_queued;
 use samite_fabric::{Fabric, Mask};
 use samite_pgas::{Error, Lock, Pgas, Segment, Team, Unit};
 use samite_testkit::{
-    Cast, MESSAGES_ONLY, Outcome, Who, check, full_name, pause, point, same, units,
+    Cluster, MESSAGES_ONLY, Outcome, Who, check, full_name, pause, point, same, units,
 };
 
 /// A body with deaths. Unit 1 is the one that dies; the survivors have a team of their own.
@@ -12,7 +12,7 @@ fn with_deaths(
     name: &str,
     (count, mask): (u32, Mask),
     body: impl Fn(&Fabric, &Team, &Team) -> Outcome,
-    conductor: impl Fn(&mut Cast),
+    orchestrator: impl Fn(&mut Cluster),
 ) {
     let run = |fabric: &Fabric, _: &[samite_fabric::PeerId]| {
         let pgas = Pgas::new(fabric)?;
@@ -21,25 +21,27 @@ fn with_deaths(
         body(fabric, world, &survivors)?;
         Ok(survivors.barrier()?)
     };
-    units(count).mask(mask).conduct(name, run, &conductor);
+    units(count)
+        .mask(mask)
+        .orchestrate(name, run, &orchestrator);
 }
 
 /// The test twice, mapped and over messages.
 macro_rules! deaths {
-    ($name:ident, $units:expr, $body:expr, $conductor:expr) => {
+    ($name:ident, $units:expr, $body:expr, $orchestrator:expr) => {
         mod $name {
             use super::*;
 
             #[test]
             fn mapped() {
                 let name = full_name(module_path!(), "mapped");
-                with_deaths(&name, ($units, Mask::default()), $body, $conductor);
+                with_deaths(&name, ($units, Mask::default()), $body, $orchestrator);
             }
 
             #[test]
             fn messages() {
                 let name = full_name(module_path!(), "messages");
-                with_deaths(&name, ($units, MESSAGES_ONLY), $body, $conductor);
+                with_deaths(&name, ($units, MESSAGES_ONLY), $body, $orchestrator);
             }
         }
     };
@@ -76,11 +78,11 @@ deaths!(
         drop(lock.acquire()?);
         Ok(())
     },
-    |cast: &mut Cast| {
-        cast.wait_point(Who::Unit(0), "all wait");
-        cast.kill(Who::Unit(1));
-        cast.wait_gone(Who::Unit(1));
-        cast.release(Who::Unit(0));
+    |cluster: &mut Cluster| {
+        cluster.wait_point(Who::Unit(0), "all wait");
+        cluster.kill(Who::Unit(1));
+        cluster.wait_gone(Who::Unit(1));
+        cluster.release(Who::Unit(0));
     }
 );
 
@@ -115,11 +117,11 @@ deaths!(
         drop(lock.acquire()?);
         Ok(())
     },
-    |cast: &mut Cast| {
-        cast.wait_point(Who::Unit(0), "it waits");
-        cast.kill(Who::Unit(1));
-        cast.wait_gone(Who::Unit(1));
-        cast.release(Who::Unit(0));
+    |cluster: &mut Cluster| {
+        cluster.wait_point(Who::Unit(0), "it waits");
+        cluster.kill(Who::Unit(1));
+        cluster.wait_gone(Who::Unit(1));
+        cluster.release(Who::Unit(0));
     }
 );
 
@@ -163,10 +165,10 @@ deaths!(
         }
         Ok(())
     },
-    |cast: &mut Cast| {
-        cast.wait_point(Who::Unit(1), "all wait");
-        cast.kill(Who::Unit(1));
-        cast.wait_gone(Who::Unit(1));
+    |cluster: &mut Cluster| {
+        cluster.wait_point(Who::Unit(1), "all wait");
+        cluster.kill(Who::Unit(1));
+        cluster.wait_gone(Who::Unit(1));
     }
 );
 
@@ -208,10 +210,10 @@ deaths!(
         check!(lost(lock.recover().err()));
         Ok(())
     },
-    |cast: &mut Cast| {
-        cast.wait_point(Who::Unit(0), "it waits");
-        cast.kill(Who::Unit(1));
-        cast.wait_gone(Who::Unit(1));
+    |cluster: &mut Cluster| {
+        cluster.wait_point(Who::Unit(0), "it waits");
+        cluster.kill(Who::Unit(1));
+        cluster.wait_gone(Who::Unit(1));
     }
 );
 
@@ -253,9 +255,9 @@ deaths!(
         same!(lock.queue()?, []);
         Ok(())
     },
-    |cast: &mut Cast| {
-        cast.wait_point(Who::Unit(1), "in the crowd");
-        cast.kill(Who::Unit(1));
-        cast.wait_gone(Who::Unit(1));
+    |cluster: &mut Cluster| {
+        cluster.wait_point(Who::Unit(1), "in the crowd");
+        cluster.kill(Who::Unit(1));
+        cluster.wait_gone(Who::Unit(1));
     }
 );

@@ -3,7 +3,7 @@
 use crate::until_queued;
 use samite_fabric::{Error as Below, Fabric, PeerId, SegmentKey};
 use samite_pgas::{Error, Lock, Pgas, Segment, Signal, SignalOp, Team, Unit, Update, Wanted};
-use samite_testkit::{Cast, MESSAGES_ONLY, Outcome, Who, check, pause, point, same, units};
+use samite_testkit::{Cluster, MESSAGES_ONLY, Outcome, Who, check, pause, point, same, units};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
@@ -40,16 +40,17 @@ fn while_away(fabric: &Fabric, me: Unit, asks: impl FnOnce() -> Result<(), Error
     Ok(())
 }
 
-fn send_away(cast: &mut Cast) {
-    cast.wait_point(Who::Unit(0), "away");
-    cast.wait_point(Who::Unit(1), "ready");
-    cast.release(Who::Unit(1));
-    cast.wait_point(Who::Unit(1), "late");
-    cast.release(Who::Unit(0));
-    cast.release(Who::Unit(1));
+fn send_away(cluster: &mut Cluster) {
+    cluster.wait_point(Who::Unit(0), "away");
+    cluster.wait_point(Who::Unit(1), "ready");
+    cluster.release(Who::Unit(1));
+    cluster.wait_point(Who::Unit(1), "late");
+    cluster.release(Who::Unit(0));
+    cluster.release(Who::Unit(1));
 }
 
-/// The lock is asked for, and given back, while the home is away; then both are brought to their ends.
+/// The lock is asked for, and given back, while the home is away; then both are brought to their
+/// ends.
 fn goes_on(fabric: &Fabric, _: &[PeerId]) -> Outcome {
     let pgas = Pgas::new(fabric)?;
     let (world, me) = (pgas.world(), pgas.me());
@@ -94,9 +95,9 @@ fn drops(fabric: &Fabric, _: &[PeerId]) -> Outcome {
 fn what_was_begun_is_brought_to_its_end() {
     let name = "late::what_was_begun_is_brought_to_its_end";
     let units = units(3).mask(MESSAGES_ONLY);
-    units.conduct(name, goes_on, |cast| {
-        send_away(cast);
-        send_away(cast);
+    units.orchestrate(name, goes_on, |cluster| {
+        send_away(cluster);
+        send_away(cluster);
     });
 }
 
@@ -104,7 +105,7 @@ fn what_was_begun_is_brought_to_its_end() {
 fn a_lock_is_dropped_before_the_home_has_answered() {
     let name = "late::a_lock_is_dropped_before_the_home_has_answered";
     let units = units(3).mask(MESSAGES_ONLY);
-    units.conduct(name, drops, send_away);
+    units.orchestrate(name, drops, send_away);
 }
 
 /// Puts to a unit that is away until it can be sent nothing more.
@@ -115,8 +116,8 @@ fn use_up_the_credit(words: &Segment<u64>, rank: u32) -> Result<(), Error> {
     }
 }
 
-/// The home is away, and nothing more can be sent to it: neither an acquisition is lost, nor a release, nor that of a lock which is
-/// dropped.
+/// The home is away, and nothing more can be sent to it: neither an acquisition is lost, nor a
+/// release, nor that of a lock which is dropped.
 #[test]
 fn what_finds_no_credit_is_sent_later() {
     let body = |fabric: &Fabric, _: &[PeerId]| {
@@ -162,7 +163,9 @@ fn what_finds_no_credit_is_sent_later() {
     };
     let name = "late::what_finds_no_credit_is_sent_later";
     let units = units(3).mask(MESSAGES_ONLY);
-    units.conduct(name, body, |cast| (0..4).for_each(|_| send_away(cast)));
+    units.orchestrate(name, body, |cluster| {
+        (0..4).for_each(|_| send_away(cluster))
+    });
 }
 
 fn signal(words: &Segment<u64>, rank: u32) -> Result<(), Error> {
@@ -175,8 +178,9 @@ fn signal(words: &Segment<u64>, rank: u32) -> Result<(), Error> {
     words.signal(rank, signal)
 }
 
-/// A lock that is given back while its home is away, with and without credit, goes to unit 2, which waits for it, and is free for
-/// the others though unit 1, who has it still, only goes to a barrier.
+/// A lock that is given back while its home is away, with and without credit, goes to unit 2, which
+/// waits for it, and is free for the others though unit 1, who has it still, only goes to a
+/// barrier.
 #[test]
 fn a_release_that_is_late_needs_no_other_call_of_the_lock() {
     let body = |fabric: &Fabric, _: &[PeerId]| {
@@ -219,7 +223,9 @@ fn a_release_that_is_late_needs_no_other_call_of_the_lock() {
     };
     let name = "late::a_release_that_is_late_needs_no_other_call_of_the_lock";
     let units = units(3).mask(MESSAGES_ONLY);
-    units.conduct(name, body, |cast| (0..2).for_each(|_| send_away(cast)));
+    units.orchestrate(name, body, |cluster| {
+        (0..2).for_each(|_| send_away(cluster))
+    });
 }
 
 /// What unit 1 does in the next test.
@@ -283,7 +289,9 @@ fn a_release_that_is_late_is_sent_by_accesses() {
     };
     let name = "late::a_release_that_is_late_is_sent_by_accesses";
     let units = units(3).mask(MESSAGES_ONLY);
-    units.conduct(name, body, |cast| (0..WAYS).for_each(|_| send_away(cast)));
+    units.orchestrate(name, body, |cluster| {
+        (0..WAYS).for_each(|_| send_away(cluster))
+    });
 }
 
 /// Whoever is next is stopped, and nothing more can be sent to it: it is woken when it goes on.
@@ -305,7 +313,8 @@ fn a_wake_that_finds_no_credit_is_sent_later() {
                 let patient = fabric.deadline();
                 fabric.set_deadline(Duration::from_millis(50));
                 timed_out(use_up_the_credit(&words, 2))?;
-                // It is free, and unit 2 does not hear of it; if that one has not said yet that it waits, it need not.
+                // It is free, and unit 2 does not hear of it; if that one has not said yet that it
+                // waits, it need not.
                 guard.release().or_else(|error| timed_out(Err(error)))?;
                 fabric.set_deadline(patient);
                 point("late");
@@ -326,19 +335,19 @@ fn a_wake_that_finds_no_credit_is_sent_later() {
     };
     let name = "late::a_wake_that_finds_no_credit_is_sent_later";
     let units = units(4).mask(MESSAGES_ONLY);
-    units.conduct(name, body, |cast| {
-        cast.wait_point(Who::Unit(1), "queued");
-        cast.wait_asleep(Who::Unit(2));
-        cast.stop(Who::Unit(2));
-        cast.wait_point(Who::Unit(3), "is told");
-        cast.release(Who::Unit(3));
-        cast.wait_point(Who::Unit(1), "late");
-        cast.go_on(Who::Unit(2));
+    units.orchestrate(name, body, |cluster| {
+        cluster.wait_point(Who::Unit(1), "queued");
+        cluster.wait_asleep(Who::Unit(2));
+        cluster.stop(Who::Unit(2));
+        cluster.wait_point(Who::Unit(3), "is told");
+        cluster.release(Who::Unit(3));
+        cluster.wait_point(Who::Unit(1), "late");
+        cluster.go_on(Who::Unit(2));
     });
 }
 
-/// The lock is dropped while the home is away, and the home comes back after the deadline: whoever was behind gets it, behind
-/// a unit that held it (1) and behind one that waited (2).
+/// The lock is dropped while the home is away, and the home comes back after the deadline: whoever
+/// was behind gets it, behind a unit that held it (1) and behind one that waited (2).
 #[test]
 fn whoever_drops_a_lock_leaves_the_queue_in_the_end() {
     let body = |fabric: &Fabric, _: &[PeerId]| {
@@ -395,18 +404,19 @@ fn whoever_drops_a_lock_leaves_the_queue_in_the_end() {
     };
     let name = "late::whoever_drops_a_lock_leaves_the_queue_in_the_end";
     let units = units(4).mask(MESSAGES_ONLY);
-    units.conduct(name, body, |cast| {
+    units.orchestrate(name, body, |cluster| {
         for _ in 0..2 {
-            cast.wait_point(Who::Unit(1), "in the queue");
-            cast.wait_asleep(Who::Unit(3));
-            cast.release(Who::Unit(1));
-            send_away(cast);
+            cluster.wait_point(Who::Unit(1), "in the queue");
+            cluster.wait_asleep(Who::Unit(3));
+            cluster.release(Who::Unit(1));
+            send_away(cluster);
         }
     });
 }
 
-/// In the checking mode the home hears who holds the lock. A call that has waited for the lock, and has it, and cannot tell a
-/// home that is away, gives it back: no later call goes on with a place that is used up.
+/// In the checking mode the home hears who holds the lock. A call that has waited for the lock, and
+/// has it, and cannot tell a home that is away, gives it back: no later call goes on with a place
+/// that is used up.
 #[test]
 fn a_place_that_was_used_is_not_used_again() {
     let body = |fabric: &Fabric, _: &[PeerId]| {
@@ -445,10 +455,11 @@ fn a_place_that_was_used_is_not_used_again() {
     };
     let name = "late::a_place_that_was_used_is_not_used_again";
     let units = units(4).config(|config| config.check = true);
-    units.conduct(name, body, send_away);
+    units.orchestrate(name, body, send_away);
 }
 
-/// A lock that is at home at unit 0, who is this peer, and the segments there that have come with it. Collective.
+/// A lock that is at home at unit 0, who is this peer, and the segments there that have come with
+/// it. Collective.
 fn lock_and_pages(
     fabric: &Fabric,
     world: &Team,
@@ -522,15 +533,16 @@ impl Drop for Repairs<'_> {
     }
 }
 
-/// A broken lock whose home does not say who died: the caller has an error, and not the lock, which stays broken. So it
-/// does when the repair ends by a panic.
+/// A broken lock whose home does not say who died: the caller has an error, and not the lock, which
+/// stays broken. So it does when the repair ends by a panic.
 #[test]
 fn who_gets_an_error_has_no_lock() {
     let body = |fabric: &Fabric, peers: &[PeerId]| {
         let pgas = &Pgas::new(fabric)?;
         let world = pgas.world();
         let (lock, pages) = lock_and_pages(fabric, world, peers[0])?;
-        // Whoever it is that died, by every record: the words for waking of 64 locks, then lines of three members.
+        // Whoever it is that died, by every record: the words for waking of 64 locks, then lines of
+        // three members.
         let breaks = |tail: Option<u64>, lost: u64| -> Outcome {
             for page in &pages {
                 let remote = fabric.attach(*page)?;

@@ -1,5 +1,6 @@
-//! Locks: exclusion, order, waiting, and deaths at every place of the queue (`deaths`), homes
-//! that do not answer in time, and homes that say nonsense (`late`), panics of what runs meanwhile (`panics`).
+//! Locks: exclusion, order, waiting, and deaths at every place of the queue (`deaths`), homes that
+//! do not answer in time, and homes that say nonsense (`late`), panics of what runs meanwhile
+//! (`panics`).
 
 mod deaths;
 mod late;
@@ -136,8 +137,8 @@ everywhere!(many_locks, 3, |fabric, _| {
         drop(guards);
         let ends = locks.into_iter().map(Lock::free);
         ends.collect::<Result<Vec<_>, _>>()?;
-        // Pages that are used up are given back when everybody has left them; the rings are there since the
-        // first time.
+        // Pages that are used up are given back when everybody has left them; the rings are there
+        // since the first time.
         world.barrier()?;
         let now = fabric.shared_bytes();
         check!(now <= *before.get_or_insert(now) + (200 << 10));

@@ -33,7 +33,8 @@ fn panics(lock: &Lock) -> Outcome {
     Ok(())
 }
 
-// An operator panics while unit 1 waits for the lock: it keeps its place, and goes on with it or, the second time, leaves.
+// An operator panics while unit 1 waits for the lock: it keeps its place, and goes on with it or,
+// the second time, leaves.
 everywhere!(an_operator_while_a_lock_is_waited_for, 3, |fabric, _| {
     let pgas = Pgas::new(fabric)?;
     let (world, me) = (pgas.world(), pgas.me());
@@ -76,8 +77,8 @@ everywhere!(an_operator_while_a_lock_is_waited_for, 3, |fabric, _| {
 /// A handler of unit 1's.
 const PANICS: u16 = 7;
 
-/// A handler panics while unit 1 gives the lock back and waits for the answer of a home that is away: unit 3, behind it, gets
-/// it.
+/// A handler panics while unit 1 gives the lock back and waits for the answer of a home that is
+/// away: unit 3, behind it, gets it.
 #[test]
 fn a_handler_while_the_home_is_asked() {
     let body = |fabric: &Fabric, peers: &[PeerId]| {
@@ -114,20 +115,21 @@ fn a_handler_while_the_home_is_asked() {
     };
     let name = "panics::a_handler_while_the_home_is_asked";
     let units = units(4).mask(MESSAGES_ONLY);
-    units.conduct(name, body, |cast| {
-        cast.wait_point(Who::Unit(0), "away");
-        cast.wait_point(Who::Unit(1), "ready");
-        cast.wait_point(Who::Unit(2), "calls");
-        cast.release(Who::Unit(1));
-        cast.wait_asleep(Who::Unit(1));
-        cast.release(Who::Unit(2));
-        cast.wait_point(Who::Unit(1), "late");
-        cast.release(Who::Unit(0));
+    units.orchestrate(name, body, |cluster| {
+        cluster.wait_point(Who::Unit(0), "away");
+        cluster.wait_point(Who::Unit(1), "ready");
+        cluster.wait_point(Who::Unit(2), "calls");
+        cluster.release(Who::Unit(1));
+        cluster.wait_asleep(Who::Unit(1));
+        cluster.release(Who::Unit(2));
+        cluster.wait_point(Who::Unit(1), "late");
+        cluster.release(Who::Unit(0));
     });
 }
 
-/// Handlers panic one after the other while unit 1 gives the lock back: while it waits for what it has put, and while the
-/// lock is given back because of the first panic. The process goes on, and unit 3, behind it, gets the lock.
+/// Handlers panic one after the other while unit 1 gives the lock back: while it waits for what it
+/// has put, and while the lock is given back because of the first panic. The process goes on, and
+/// unit 3, behind it, gets the lock.
 #[test]
 fn a_handler_behind_a_handler() {
     let body = |fabric: &Fabric, peers: &[PeerId]| {
@@ -169,21 +171,21 @@ fn a_handler_behind_a_handler() {
     };
     let name = "panics::a_handler_behind_a_handler";
     let units = units(4).mask(MESSAGES_ONLY);
-    units.conduct(name, body, |cast| {
-        cast.wait_point(Who::Unit(0), "away");
-        cast.wait_point(Who::Unit(1), "ready");
-        cast.wait_point(Who::Unit(2), "calls");
-        cast.release(Who::Unit(2));
-        cast.wait_point(Who::Unit(2), "called");
-        cast.release(Who::Unit(1));
-        cast.wait_point(Who::Unit(1), "late");
-        cast.release(Who::Unit(2));
-        cast.release(Who::Unit(0));
+    units.orchestrate(name, body, |cluster| {
+        cluster.wait_point(Who::Unit(0), "away");
+        cluster.wait_point(Who::Unit(1), "ready");
+        cluster.wait_point(Who::Unit(2), "calls");
+        cluster.release(Who::Unit(2));
+        cluster.wait_point(Who::Unit(2), "called");
+        cluster.release(Who::Unit(1));
+        cluster.wait_point(Who::Unit(1), "late");
+        cluster.release(Who::Unit(2));
+        cluster.release(Who::Unit(0));
     });
 }
 
-/// Unit 1 is in the queue between two others when a panic ends its call and all of its global memory, but not its process: who
-/// is behind it gets the lock.
+/// Unit 1 is in the queue between two others when a panic ends its call and all of its global
+/// memory, but not its process: who is behind it gets the lock.
 #[test]
 fn a_panic_that_leaves_global_memory() {
     const GONE: u64 = 5;
@@ -225,9 +227,9 @@ fn a_panic_that_leaves_global_memory() {
     };
     let name = "panics::a_panic_that_leaves_global_memory";
     let units = units(3).mask(MESSAGES_ONLY);
-    units.conduct(name, body, |cast| {
-        cast.wait_point(Who::Unit(2), "behind");
-        cast.wait_point(Who::Unit(1), "late");
-        cast.release(Who::Unit(2));
+    units.orchestrate(name, body, |cluster| {
+        cluster.wait_point(Who::Unit(2), "behind");
+        cluster.wait_point(Who::Unit(1), "late");
+        cluster.release(Who::Unit(2));
     });
 }

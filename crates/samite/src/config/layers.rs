@@ -1,7 +1,7 @@
 //! Layers of settings and how they merge.
 //!
-//! Each layer remembers where its values are from, so that an error, and `config show --origin`, can
-//! name a line of a file, a variable or an option. The merge itself is figment's.
+//! Each layer remembers where its values are from, so that an error, and `config show --origin`,
+//! can name a line of a file, a variable or an option. The merge itself is figment's.
 
 use super::file::File;
 use super::names::{hint, is_known, known_names, nearest};
@@ -112,9 +112,10 @@ impl Layers {
         Ok(self)
     }
 
-    /// Adds what was said to an outer launcher, of what it has resolved for its units (`SAMITE_CONFIG`): so a launcher that is a
-    /// unit itself has the same settings. What only the user's file says is not part of it: a workflow of the inner launcher
-    /// counts more, as for any other launcher. A text that does not tell what was said says what is not the default.
+    /// Adds what was said to an outer launcher, of what it has resolved for its units
+    /// (`SAMITE_CONFIG`): so a launcher that is a unit itself has the same settings. What only the
+    /// user's file says is not part of it: a workflow of the inner launcher counts more, as for any
+    /// other launcher. A text that does not tell what was said says what is not the default.
     ///
     /// # Errors
     /// As [`Layers::file`].
@@ -150,8 +151,8 @@ impl Layers {
         Ok(layers)
     }
 
-    /// Adds what this process's environment says, as [`Layers::environment`]. What is in variables of others need not
-    /// be text.
+    /// Adds what this process's environment says, as [`Layers::environment`]. What is in variables
+    /// of others need not be text.
     ///
     /// # Errors
     /// As [`Layers::environment`]; [`ConfigError::Syntax`] if the value of a setting is not UTF-8.
@@ -361,8 +362,8 @@ pub struct Resolved {
 }
 
 impl Resolved {
-    /// As [`Config::to_toml`], for the units of a launcher: with the names of the settings that were said, which count for a
-    /// launcher among them.
+    /// As [`Config::to_toml`], for the units of a launcher: with the names of the settings that
+    /// were said, which count for a launcher among them.
     pub fn to_units(&self) -> String {
         let said = self.said.iter();
         let said = said.map(|name| toml::Value::from(name.as_str()));
@@ -371,7 +372,8 @@ impl Resolved {
         table.to_string()
     }
 
-    /// Whether the command line or the environment says this setting: then it counts more than a workflow file.
+    /// Whether the command line or the environment says this setting: then it counts more than a
+    /// workflow file.
     pub fn is_of_this_run(&self, setting: &str) -> bool {
         self.of_run.contains(setting)
     }

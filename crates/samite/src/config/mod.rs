@@ -2,15 +2,17 @@
 //!
 //! From low to high: default, user file, `[config]` of the workflow, environment, `--config`. Names
 //! map mechanically: `eager_max` in `[fabric]` is `SAMITE_FABRIC_EAGER_MAX` in the environment and
-//! `--config fabric.eager_max=…` on the command line. An unknown name is an error wherever it is. The table
-//! `[stage.NAME]`, and `--config stage.NAME.…`, have settings of `[stage]` for the stream `NAME` alone.
+//! `--config fabric.eager_max=…` on the command line. An unknown name is an error wherever it is.
+//! The table `[stage.NAME]`, and `--config stage.NAME.…`, have settings of `[stage]` for the stream
+//! `NAME` alone.
 //!
 //! # Files
-//! `layers` (where settings come from, and how they merge) · `file` (those of a file, with their lines) · `names` (which there are) ·
-//! `quantity` (sizes and times) · `stage` (those of streams)
+//! `layers` (where settings come from, and how they merge) · `file` (those of a file, with their
+//! lines) · `names` (which there are) · `quantity` (sizes and times) · `stage` (those of streams)
 //!
 //! The launcher resolves once and gives every unit the same text ([`Resolved::to_units`] in
-//! `SAMITE_CONFIG`, read back by [`Config::from_toml`]; a launcher that is a unit takes from it what was said, [`Layers::outer`]).
+//! `SAMITE_CONFIG`, read back by [`Config::from_toml`]; a launcher that is a unit takes from it
+//! what was said, [`Layers::outer`]).
 //!
 //! ```
 //! use samite::config::Layers;
@@ -54,7 +56,8 @@ pub struct Config {
     pub launch: LaunchConfig,
     /// How streams are staged.
     pub stage: StageConfig,
-    /// Who reads what of whom. No setting: the launcher puts the edges of a workflow here, for all units.
+    /// Who reads what of whom. No setting: the launcher puts the edges of a workflow here, for all
+    /// units.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub edge: Vec<Edge>,
 }
@@ -162,7 +165,8 @@ pub enum Ability {
     Rma,
 }
 
-/// Whom the kernel lets copy from and to a unit, and so debug it, where Yama restricts that to ancestors.
+/// Whom the kernel lets copy from and to a unit, and so debug it, where Yama restricts that to
+/// ancestors.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum PtracerName {

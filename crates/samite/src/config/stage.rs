@@ -14,7 +14,8 @@ use std::marker::PhantomData;
 use std::path::PathBuf;
 use std::str::FromStr;
 
-/// The settings of all streams, and those of single ones. A stream that is named as a setting has none of its own.
+/// The settings of all streams, and those of single ones. A stream that is named as a setting has
+/// none of its own.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StageConfig {
     /// What counts for a stream as far as its own table does not say it. Here everything is set.
@@ -30,13 +31,15 @@ pub struct StageTable {
     /// How steps travel from writers to readers.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub method: Option<MethodName>,
-    /// What happens when readers are slow: `block`, `drop_oldest`, `drop_newest`, `latest`, `every N`, `spill`.
+    /// What happens when readers are slow: `block`, `drop_oldest`, `drop_newest`, `latest`,
+    /// `every N`, `spill`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub policy: Option<Worded<Policy>>,
     /// Most steps that wait for readers; `auto`: 2.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub limit_steps: Option<Auto<Steps>>,
-    /// Most bytes that wait for readers; `auto`: a quarter of the memory, or no limit where one of steps is given.
+    /// Most bytes that wait for readers; `auto`: a quarter of the memory, or no limit where one of
+    /// steps is given.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub limit_bytes: Option<Auto<Bytes>>,
     /// Most bytes that a stream may have in memory; `auto`: all.
@@ -45,7 +48,8 @@ pub struct StageTable {
     /// Where new readers begin: `earliest`, `latest`, `step N`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub start: Option<Worded<Start>>,
-    /// Newest steps that are kept for readers that ask by number; `auto`: 2 with the method `local`, else none.
+    /// Newest steps that are kept for readers that ask by number; `auto`: 2 with the method
+    /// `local`, else none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub retain_steps: Option<Auto<Steps>>,
     /// Bytes of newest steps that are kept for them.
@@ -63,8 +67,8 @@ pub struct StageTable {
     /// How long steps that nobody has opened are kept after the end of their stream.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub linger: Option<Span>,
-    /// How long a reader waits for a step, and a writer for readers and its other ranks, while all that it waits for live;
-    /// `auto`: as long as they take.
+    /// How long a reader waits for a step, and a writer for readers and its other ranks, while all
+    /// that it waits for live; `auto`: as long as they take.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub timeout: Option<Auto<Span>>,
     /// On how many servers a block lies, with the method `server`.
@@ -231,7 +235,8 @@ impl<'de> Deserialize<'de> for StageConfig {
 #[derive(Deserialize)]
 struct Size(#[serde(with = "text")] Option<Bytes>);
 
-/// Takes settings of all streams and tables of single ones apart, key by key, so that an error names its key.
+/// Takes settings of all streams and tables of single ones apart, key by key, so that an error
+/// names its key.
 struct Sections;
 
 impl<'de> Visitor<'de> for Sections {

@@ -12,7 +12,7 @@ use std::error::Error;
 use std::time::Duration;
 
 /// Among honest units nothing takes so long.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 /// How long a unit waits for one that need not answer.
 const BRIEF: Duration = Duration::from_millis(3);
 
@@ -30,7 +30,7 @@ struct Honest {
 
 /// Rounds until all strangers have finished, then one in which everything has to work.
 pub(crate) fn until_finished(fabric: &Fabric, seed: u64) -> Outcome {
-    fabric.set_deadline(PATIENCE);
+    fabric.set_deadline(TIMEOUT);
     let honest = Honest::new(fabric)?;
     honest.pgas.world().barrier()?;
     samite_testkit::point("started");
@@ -42,13 +42,14 @@ pub(crate) fn until_finished(fabric: &Fabric, seed: u64) -> Outcome {
         honest.memory(round)?;
         honest.provoke();
         fabric.set_deadline(Duration::from_millis(200));
-        // The steward hears the strangers as well: their readers may stop a writer. But what comes is right.
-        // A name of its own in each round: a stream that was broken off goes on where it was, with other contents.
+        // The coordinator hears the strangers as well: their readers may stop a writer. But what
+        // comes is right. A name of its own in each round: a stream that was broken off goes on
+        // where it was, with other contents.
         match honest.stream(round - first, round)? {
             Ok(_) => streams += 1,
             Err(error) => samite_testkit::say(&error.to_string()),
         }
-        fabric.set_deadline(PATIENCE);
+        fabric.set_deadline(TIMEOUT);
         let mut finished = [u32::from(honest.are_finished())];
         honest.pgas.world().broadcast(0, &mut finished[..])?;
         if finished[0] == 1 {
@@ -64,7 +65,7 @@ pub(crate) fn until_finished(fabric: &Fabric, seed: u64) -> Outcome {
 
 /// Some rounds, whatever they come to: strangers write into the tables by which all this is done.
 pub(crate) fn some_rounds(fabric: &Fabric, seed: u64) -> Outcome {
-    fabric.set_deadline(PATIENCE);
+    fabric.set_deadline(TIMEOUT);
     let honest = Honest::new(fabric)?;
     honest.pgas.world().barrier()?;
     samite_testkit::point("started");
@@ -206,8 +207,8 @@ impl Honest {
         finished.count() >= crate::STRANGERS as usize
     }
 
-    /// Steps of a stream from all units but one to that one; how many were read, and were ours. What the stage says is not
-    /// asked; the steps are.
+    /// Steps of a stream from all units but one to that one; how many were read, and were ours.
+    /// What the stage says is not asked; the steps are.
     fn stream(&self, number: u64, round: u64) -> Outcome<Result<u64, Box<dyn Error>>> {
         let name = format!("stream-{number}");
         if self.me != READER {
@@ -242,7 +243,8 @@ impl Honest {
             let is_right = |((y, x), found): ((usize, usize), &f64)| {
                 *found == value(round, number, y + 3, x + 5)
             };
-            // A stream of that name may be the strangers', or one of another round: then nothing in it is ours.
+            // A stream of that name may be the strangers', or one of another round: then nothing in
+            // it is ours.
             let ours = part.indexed_iter().filter(|point| is_right(*point)).count();
             *is_wrong |= ours > 0 && ours < part.len();
             steps += u64::from(ours == part.len());

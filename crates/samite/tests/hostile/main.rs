@@ -1,6 +1,7 @@
-//! A hostile peer in a domain in which everything is used: honest units exchange messages, allocate, lock, run
-//! collectives and hand each other steps, through the agent as `samite agent` runs it, while strangers join and leave
-//! again, say what nobody says, and write where nobody writes.
+//! A hostile peer in a domain in which everything is used: honest units exchange messages,
+//! allocate, lock, run collectives and hand each other steps, through the agent as `samite agent`
+//! runs it, while strangers join and leave again, say what nobody says, and write where nobody
+//! writes.
 //!
 //! `SAMITE_FUZZ_SEED=N` repeats a seed; `SAMITE_FUZZ_MINUTES=N` runs others for so long.
 //!
@@ -11,10 +12,10 @@ mod honest;
 mod stranger;
 
 use samite::agent::Starter;
-use samite::stage::service::{self, BlockStore, Room};
+use samite::stage::service::{self, BlockStoreService, Room};
 use samite::{Fabric, Identity};
 use samite_testkit::hostile::Reach;
-use samite_testkit::{Cast, Outcome, Unit, fuzz, units};
+use samite_testkit::{Cluster, Outcome, Unit, fuzz, units};
 use std::time::Duration;
 
 /// Processes of a test beside the agent: eight with it.
@@ -32,12 +33,13 @@ const BLOCK_STORE: Starter = Starter {
             disk: 8 << 20,
             ..Room::of_agent(agent.budget)
         };
-        Box::new(BlockStore::beside(fabric, room))
+        Box::new(BlockStoreService::beside(fabric, room))
     },
     ..service::STARTERS[1]
 };
 
-/// The honest units are one job of two programs: all but the last one write streams, that one reads them.
+/// The honest units are one job of two programs: all but the last one write streams, that one reads
+/// them.
 fn honest_identity(unit: &Unit) -> Identity {
     let is_reader = unit.rank == READER;
     Identity {
@@ -65,23 +67,24 @@ fn domain(
         samite_testkit::pause("stranger");
         stranger::live(unit, seed, lives, reach)
     };
-    let conductor = |cast: &mut Cast| {
+    let orchestrator = |cluster: &mut Cluster| {
         for rank in 0..HONEST {
-            cast.wait_point(samite_testkit::Who::Unit(rank), "started");
+            cluster.wait_point(samite_testkit::Who::Unit(rank), "started");
         }
         for rank in HONEST..HONEST + STRANGERS {
-            cast.release(samite_testkit::Who::Unit(rank));
+            cluster.release(samite_testkit::Who::Unit(rank));
         }
     };
     let processes = units(HONEST + STRANGERS)
         .seed(seed)
         .services(vec![service::STARTERS[0], BLOCK_STORE]);
     processes
-        .patience(Duration::from_secs(120))
-        .conduct_bare(name, part, conductor);
+        .timeout(Duration::from_secs(120))
+        .orchestrate_bare(name, part, orchestrator);
 }
 
-/// Frames, requests to the agent, messages to the steward: nothing of it makes honest units fail each other.
+/// Frames, requests to the agent, messages to the coordinator: nothing of it makes honest units
+/// fail each other.
 #[test]
 fn what_strangers_say() {
     let name = "what_strangers_say";

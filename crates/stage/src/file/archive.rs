@@ -37,8 +37,8 @@ pub(crate) enum Writers {
 }
 
 impl Archive {
-    /// Opens what there is in `folder`: no rank need have ended. Where there are files of several runs, those that are complete,
-    /// else those that were written last.
+    /// Opens what there is in `folder`: no rank need have ended. Where there are files of several
+    /// runs, those that are complete, else those that were written last.
     ///
     /// # Errors
     /// No rank has begun; a file is damaged, or belongs to another stream; the system refuses.
@@ -46,8 +46,9 @@ impl Archive {
         Archive::of(folder, None)
     }
 
-    /// Opens what there is of one run, as its writers said it to [`StepFile::begin`](super::StepFile::begin): the newest life
-    /// of it. What is there of other runs is not looked at.
+    /// Opens what there is of one run, as its writers said it to
+    /// [`StepFile::begin`](super::StepFile::begin): the newest life of it. What is there of other
+    /// runs is not looked at.
     ///
     /// # Errors
     /// As [`open`](Self::open).
@@ -69,8 +70,8 @@ impl Archive {
         Ok(archive)
     }
 
-    /// Looks for steps that were written since. Once all ranks have begun, files that are begun anew are not looked at: open
-    /// the folder again.
+    /// Looks for steps that were written since. Once all ranks have begun, files that are begun
+    /// anew are not looked at: open the folder again.
     ///
     /// # Errors
     /// As [`open`](Self::open).
@@ -119,8 +120,8 @@ impl Archive {
         }
     }
 
-    /// The rank that the next step waits for, and how many it has: one that has not begun its file, else the one that has the
-    /// fewest; `None` where all have ended, or all have as many.
+    /// The rank that the next step waits for, and how many it has: one that has not begun its file,
+    /// else the one that has the fewest; `None` where all have ended, or all have as many.
     pub fn behind(&self) -> Option<(u32, Option<u64>)> {
         let mut ranks = 0..self.header.ranks;
         if let Some(rank) = ranks.find(|rank| !self.ranks.contains_key(rank)) {
@@ -157,7 +158,8 @@ impl Archive {
         Ok(found)
     }
 
-    /// Whether a step that is not there cannot come any more: a rank has written a later one, or has ended.
+    /// Whether a step that is not there cannot come any more: a rank has written a later one, or
+    /// has ended.
     pub fn is_past(&self, step: Step) -> bool {
         let passed = |scan: &Scan| {
             scan.is_finished || scan.records.last().is_some_and(|record| record.0 > step)
@@ -186,8 +188,8 @@ impl Archive {
         &self.steps
     }
 
-    /// A rank that has ended its file without a step that another one has: that step never becomes whole. Said once the steps before
-    /// it are there.
+    /// A rank that has ended its file without a step that another one has: that step never becomes
+    /// whole. Said once the steps before it are there.
     pub(crate) fn ended_early(&self) -> Option<u32> {
         let last = |scan: &Scan| scan.records.last().map(|record| record.0);
         let most = self.ranks.values().map(last).max()?;
@@ -211,7 +213,8 @@ impl Archive {
     /// A step.
     ///
     /// # Errors
-    /// It is not there at all ranks; its ranks do not agree on a variable, or their blocks overlap; a file is damaged.
+    /// It is not there at all ranks; its ranks do not agree on a variable, or their blocks overlap;
+    /// a file is damaged.
     pub fn step(&self, step: Step) -> Result<StoredStep<'_>, FileError> {
         let no_step = || FileError::NoStep {
             path: self.folder.clone(),

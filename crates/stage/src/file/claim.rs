@@ -1,8 +1,9 @@
 //! Who writes a file: one process at a time, and readers can tell whether it is there.
 //!
-//! It takes two signs. The *lock* (`flock`) ends with its holder, on whatever machine; but a fork of the writer that lives on
-//! holds it, too. The *mark* names the process that writes, in bytes of the first head that mean nothing else; but only on the
-//! same machine can somebody look whether that process lives, and one that runs another program (`exec`) is still the same.
+//! It takes two signs. The *lock* (`flock`) ends with its holder, on whatever machine; but a fork
+//! of the writer that lives on holds it, too. The *mark* names the process that writes, in bytes of
+//! the first head that mean nothing else; but only on the same machine can somebody look whether
+//! that process lives, and one that runs another program (`exec`) is still the same.
 //!
 //! | lock | mark | the file is being written |
 //! |---|---|---|
@@ -18,8 +19,8 @@
 //!        88  checksum   u64, xxh3 of the 24 bytes before
 //! ```
 //!
-//! Claims of a file are made one after another: whoever makes one holds the lock of the file beside it that a new one begins
-//! as, until its mark is written.
+//! Claims of a file are made one after another: whoever makes one holds the lock of the file beside
+//! it that a new one begins as, until its mark is written.
 
 use super::error::{FileError, io};
 use super::file_of;
@@ -38,7 +39,8 @@ use xxhash_rust::xxh3::xxh3_64;
 /// How often a writer asks for a lock, and how long it waits between: readers take it for a moment.
 const LOOKS: u32 = 20;
 const LOOK: Duration = Duration::from_millis(1);
-/// How often a file may be renamed while it is opened: once for each process that believes to be this rank.
+/// How often a file may be renamed while it is opened: once for each process that believes to be
+/// this rank.
 const CLAIMS: u32 = 16;
 
 /// The turn to claim the file of a rank.
@@ -91,8 +93,8 @@ impl Turn {
         }
     }
 
-    /// A new file, empty, that nobody else sees before it is [named](Self::name). Not the old one, cut: who reads that one may
-    /// go on.
+    /// A new file, empty, that nobody else sees before it is [named](Self::name). Not the old one,
+    /// cut: who reads that one may go on.
     pub(super) fn fresh(&self) -> Result<Claim, FileError> {
         self.fresh.cut(0)?;
         Ok(Claim {
@@ -126,7 +128,8 @@ pub(super) struct Claim {
     pub(super) frames: Frames,
     rank: u32,
     has_lock: bool,
-    /// As it is in the file, and which process put it there: a fork has a copy. `None` as long as this one only looks.
+    /// As it is in the file, and which process put it there: a fork has a copy. `None` as long as
+    /// this one only looks.
     mark: Option<(Mark, OwnerProcess)>,
 }
 
@@ -173,8 +176,9 @@ impl Claim {
         Ok(())
     }
 
-    /// Whether it was this process that began to write, and not one that it is a fork of: that one's number may be this one's by
-    /// now. The number tells where the system call forks, and not the library.
+    /// Whether it was this process that began to write, and not one that it is a fork of: that
+    /// one's number may be this one's by now. The number tells where the system call forks, and not
+    /// the library.
     fn is_own(&self) -> bool {
         let own = |(mark, owner): &(Mark, OwnerProcess)| {
             owner.is_current() && mark.process == std::process::id()
@@ -192,7 +196,8 @@ impl Drop for Claim {
     }
 }
 
-/// Whether a process writes this file now; `None` where the file system has no locks. Takes the lock for a moment.
+/// Whether a process writes this file now; `None` where the file system has no locks. Takes the
+/// lock for a moment.
 ///
 /// # Errors
 /// The system refuses.
@@ -219,8 +224,8 @@ fn is_marked_as_written(frames: &Frames, is_locked: bool) -> Result<bool, FileEr
     })
 }
 
-/// Whether this process has the lock now, of which readers take their share for moments. Not every file system has locks: there
-/// all have it.
+/// Whether this process has the lock now, of which readers take their share for moments. Not every
+/// file system has locks: there all have it.
 fn lock(frames: &Frames) -> Result<bool, FileError> {
     for _ in 0..LOOKS {
         if try_lock(frames)? {
@@ -319,7 +324,8 @@ impl Mark {
     }
 }
 
-/// What processes must have in common to know each other by their numbers; 0 where the system does not tell.
+/// What processes must have in common to know each other by their numbers; 0 where the system does
+/// not tell.
 fn machine() -> u64 {
     let boot = process::boot();
     match fs::metadata("/proc/self/ns/pid") {

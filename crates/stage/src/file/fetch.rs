@@ -1,8 +1,8 @@
 //! A box out of a block in a file, in few reads.
 //!
-//! A read costs as much as some kilobytes more do. So what lies close together is read at once, gaps and all, and the points
-//! are copied out of it; what lies far apart is read part by part. A part that is dense in the block and in the array that
-//! wants it is read straight into its place.
+//! A read costs as much as some kilobytes more do. So what lies close together is read at once,
+//! gaps and all, and the points are copied out of it; what lies far apart is read part by part. A
+//! part that is dense in the block and in the array that wants it is read straight into its place.
 
 use super::error::FileError;
 use super::frame::Frames;
@@ -80,7 +80,8 @@ impl Fetch<'_> {
             copy_box(element, &self.scratch, &read, to, &self.target)?;
             return Ok(());
         }
-        // More than one point: a single one has no gaps and is small. Cutting halves it, so this ends.
+        // More than one point: a single one has no gaps and is small. Cutting halves it, so this
+        // ends.
         let dim = (0..part.dims()).find(|&dim| part.extent(dim) > 1);
         let dim = dim.unwrap_or(part.dims() - 1);
         let middle = part.lower()[dim] + part.extent(dim) / 2;

@@ -32,8 +32,8 @@ impl Life {
     }
 }
 
-/// The files of all ranks, of whatever run. Each is opened when it is asked for: a folder may have more files than a process
-/// may have open.
+/// The files of all ranks, of whatever run. Each is opened when it is asked for: a folder may have
+/// more files than a process may have open.
 ///
 /// # Errors
 /// The folder cannot be read, or a file of it.
@@ -92,10 +92,12 @@ fn header_of(frames: &Frames, rank: u32) -> Result<Option<(Head, Header)>, FileE
     Ok(Some((head, header)))
 }
 
-/// The newest life of this run; of any run, that one which has the files of all its ranks (no two can), else the newest.
+/// The newest life of this run; of any run, that one which has the files of all its ranks (no two
+/// can), else the newest.
 ///
 /// # Errors
-/// There is none (yet); ranks that do not belong to the same stream; where any run will do, a file of it that is damaged.
+/// There is none (yet); ranks that do not belong to the same stream; where any run will do, a file
+/// of it that is damaged.
 pub(super) fn life_of(folder: &Path, run: Option<u64>) -> Result<Life, FileError> {
     let mut lives: BTreeMap<(u64, u32), Life> = BTreeMap::new();
     let mut damaged = Vec::new();

@@ -1,4 +1,5 @@
-//! The bytes of a frame: a head of [`ALIGN`] bytes, the content, and zeros to the next multiple of [`ALIGN`].
+//! The bytes of a frame: a head of [`ALIGN`] bytes, the content, and zeros to the next multiple of
+//! [`ALIGN`].
 //!
 //! ```text
 //!   byte  0  "samite\r\n"        magic: a transfer that changes line ends shows
@@ -32,8 +33,8 @@ pub(super) const ALIGN: u64 = crate::protocol::ALIGN;
 /// Bytes that are used of a head.
 pub(super) const HEAD: usize = 64;
 const MAGIC: [u8; 8] = *b"samite\r\n";
-/// The most that one read or write takes: it is in the second cache meanwhile, so that its checksum costs less. (The kernel
-/// takes 0x7ffff000 at most.)
+/// The most that one read or write takes: it is in the second cache meanwhile, so that its checksum
+/// costs less. (The kernel takes 0x7ffff000 at most.)
 const PIECE: usize = 256 << 10;
 /// No content but data is larger: what a damaged head promises is not allocated.
 const MOST_CONTENT: u64 = 1 << 30;
@@ -155,7 +156,8 @@ impl Frames {
         }
     }
 
-    /// Where the next intact frame of this kind and id is, from `at` on; what lies between is not looked at.
+    /// Where the next intact frame of this kind and id is, from `at` on; what lies between is not
+    /// looked at.
     pub(super) fn find(&self, kind: Kind, id: u64, mut at: u64) -> Result<Option<Head>, FileError> {
         let length = self.length()?;
         let mut bytes = vec![0; PIECE];
@@ -254,8 +256,9 @@ impl Frames {
         self.put(head.at, &head.bytes())
     }
 
-    /// Finds room on the disk for a frame at once: cheaper than piece by piece, and a disk that is too full shows before
-    /// anything is written. The file does not grow by it: what is not written is not there.
+    /// Finds room on the disk for a frame at once: cheaper than piece by piece, and a disk that is
+    /// too full shows before anything is written. The file does not grow by it: what is not written
+    /// is not there.
     fn reserve(&self, head: &Head) -> Result<(), FileError> {
         if head.length < PIECE as u64 {
             return Ok(());
@@ -330,8 +333,8 @@ impl Frames {
     }
 }
 
-/// The pieces of `length` bytes that begin at `at` in a file. They end at multiples of their length there: a piece that ends
-/// inside a page of the page cache costs microseconds more.
+/// The pieces of `length` bytes that begin at `at` in a file. They end at multiples of their length
+/// there: a piece that ends inside a page of the page cache costs microseconds more.
 fn pieces(at: u64, length: usize) -> impl Iterator<Item = Range<usize>> {
     let mut start = 0;
     let first = PIECE - (at % PIECE as u64) as usize;

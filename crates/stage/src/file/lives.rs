@@ -1,4 +1,5 @@
-//! What a writer has to know of the other files in its folder: which life of the stream they are of, and what older runs have left.
+//! What a writer has to know of the other files in its folder: which life of the stream they are
+//! of, and what older runs have left.
 
 use super::claim::{Claim, Turn};
 use super::error::FileError;
@@ -7,10 +8,12 @@ use super::frame::{ALIGN, Frames, Kind};
 use std::fs;
 use std::path::Path;
 
-/// Which life of the stream this is in its run: as its other ranks say; behind that which `rank` had before.
+/// Which life of the stream this is in its run: as its other ranks say; behind that which `rank`
+/// had before.
 ///
 /// # Errors
-/// The system refuses a look at a file: nobody knows then. One that is damaged says nothing, and is of an older run.
+/// The system refuses a look at a file: nobody knows then. One that is damaged says nothing, and is
+/// of an older run.
 pub(super) fn life(folder: &Path, run: u64, rank: Option<u32>) -> Result<u32, FileError> {
     let mut life = 0;
     for file in files_of(folder)? {
@@ -53,7 +56,8 @@ pub(super) fn remove_beyond(folder: &Path, run: u64, ranks: u32) {
     }
 }
 
-/// Removes this file of a rank, if nobody writes it, and not one that another process has put in its place.
+/// Removes this file of a rank, if nobody writes it, and not one that another process has put in
+/// its place.
 fn remove(folder: &Path, frames: &Frames, rank: u32) -> Result<(), FileError> {
     let _turn = Turn::take(folder, rank)?;
     let claim = Claim::of(frames.clone(), rank)?;

@@ -1,8 +1,9 @@
 //! Steps in files: the baseline of the methods, and what a stream spills to.
 //!
-//! A stream is a folder; each writer rank has a file `rank-R.samite` in it, so that ranks write without a word to
-//! each other. A step is there when it is there in the files of all ranks. Everything that a reader needs is in the files: names,
-//! types, shapes, attributes, which box each block is.
+//! A stream is a folder; each writer rank has a file `rank-R.samite` in it, so that ranks write
+//! without a word to each other. A step is there when it is there in the files of all ranks.
+//! Everything that a reader needs is in the files: names, types, shapes, attributes, which box each
+//! block is.
 //!
 //! ```text
 //!   HEADER   stream, rank, ranks, run, life
@@ -15,43 +16,53 @@
 //!   END      where the index is: the last 256 bytes of the file
 //! ```
 //!
-//! All of them are *frames* (`frame`): a head of 128 bytes that says kind, step, length and checksum, then the
-//! content. A reader goes from head to head, or straight to the index.
+//! All of them are *frames* (`frame`): a head of 128 bytes that says kind, step, length and
+//! checksum, then the content. A reader goes from head to head, or straight to the index.
 //!
 //! # Runs
-//! A folder is used again and again, and its ranks begin one after another. So a header says to which *run* its file belongs:
-//! a number that all ranks of a job have in common, and no other job has; and which *life* of the stream in that run it is,
-//! since a run may write a stream to its end and begin it again. Steps are made of the files of one life of one run only.
+//! A folder is used again and again, and its ranks begin one after another. So a header says to
+//! which *run* its file belongs: a number that all ranks of a job have in common, and no other job
+//! has; and which *life* of the stream in that run it is, since a run may write a stream to its end
+//! and begin it again. Steps are made of the files of one life of one run only.
 //!
 //! # Objects
-//! * [`StepFile`]: one rank's file, from its begin or after a crash. * [`Archive`]: the folder; [`StoredStep`] reads any box.
+//! * [`StepFile`]: one rank's file, from its begin or after a crash. * [`Archive`]: the folder;
+//!   [`StoredStep`] reads any box.
 //! * `zarr` (with the feature of that name): the same steps in a format that others read.
 //!
 //! # Files
-//! `frame` (bytes of a head) · `claim` (who writes a file) · `writer` · `lives` (what older runs and lives have left) · `folder` (whose files
-//! there are) · `scan` (which steps a file has) · `archive` · `fetch` (a box out of a block, in few reads) · `error` · `zarr`
+//! `frame` (bytes of a head) · `claim` (who writes a file) · `writer` · `lives` (what older runs
+//! and lives have left) · `folder` (whose files there are) · `scan` (which steps a file has) ·
+//! `archive` · `fetch` (a box out of a block, in few reads) · `error` · `zarr`
 //!
 //! # Invariants
-//! * W1: a file only ever grows, but for its mark, and except that [`StepFile::resume`] cuts off what follows the last complete
-//!   step, and a writer what it could not write.
-//! * W2: a record is written after everything that it speaks of. So whoever sees an intact record, in whatever process, sees
-//!   its step; after a crash of the writer the file ends with at most one step that has none.
+//! * W1: a file only ever grows, but for its mark, and except that [`StepFile::resume`] cuts off
+//!   what follows the last complete step, and a writer what it could not write.
+//! * W2: a record is written after everything that it speaks of. So whoever sees an intact record,
+//!   in whatever process, sees its step; after a crash of the writer the file ends with at most one
+//!   step that has none.
 //! * W3: steps of a file rise.
-//! * W4: one process at a time writes a file, and no fork of it: it holds its lock (`flock`), and its mark is in the file
-//!   (`claim`). What is begun anew is another file of that name, so who reads the old one may go on.
-//! * W5: an end is written after everything before it is on the disk, where the disk is waited for; so is a record with
-//!   [`Durability::Step`]. What the disk refuses is never told as an orderly end, and no step is taken back that was seen.
-//! * R1: every length and offset that was read is checked against the file before it is used; nonsense is
-//!   [`FileError::Corrupt`], at its byte.
-//! * R2: what the system refuses is never taken for the end of a file, and nor is damage with intact frames behind it.
+//! * W4: one process at a time writes a file, and no fork of it: it holds its lock (`flock`), and
+//!   its mark is in the file (`claim`). What is begun anew is another file of that name, so who
+//!   reads the old one may go on.
+//! * W5: an end is written after everything before it is on the disk, where the disk is waited for;
+//!   so is a record with [`Durability::Step`]. What the disk refuses is never told as an orderly
+//!   end, and no step is taken back that was seen.
+//! * R1: every length and offset that was read is checked against the file before it is used;
+//!   nonsense is [`FileError::Corrupt`], at its byte.
+//! * R2: what the system refuses is never taken for the end of a file, and nor is damage with
+//!   intact frames behind it.
 //!
 //! # What it does not guarantee
-//! * A crash of the *machine* may lose steps that were not synced: by default those of files that were not ended, by choice
-//!   all or none ([`Durability`]). Records that reached the disk before their data then show as wrong checksums.
-//! * A read checks the checksum of a block only when it takes the whole block; [`StoredStep::check`] checks all of them. A
-//!   writer may leave them out ([`StepFile::without_checksums`]); those of heads, layouts and records are always there.
+//! * A crash of the *machine* may lose steps that were not synced: by default those of files that
+//!   were not ended, by choice all or none ([`Durability`]). Records that reached the disk before
+//!   their data then show as wrong checksums.
+//! * A read checks the checksum of a block only when it takes the whole block;
+//!   [`StoredStep::check`] checks all of them. A writer may leave them out
+//!   ([`StepFile::without_checksums`]); those of heads, layouts and records are always there.
 //!
-//! All numbers are little-endian. Contents are in the format of postcard 1; the version is in every head.
+//! All numbers are little-endian. Contents are in the format of postcard 1; the version is in every
+//! head.
 
 mod archive;
 mod claim;
@@ -101,8 +112,8 @@ impl Header {
 /// Most ranks that a stream may have: a word of nonsense must not cost all memory.
 const MOST_RANKS: u32 = 1 << 20;
 
-/// Content of a frame `RECORD`. The blocks of the layout lie in the frame `DATA`, in order, each at the next multiple of
-/// [`frame::ALIGN`].
+/// Content of a frame `RECORD`. The blocks of the layout lie in the frame `DATA`, in order, each at
+/// the next multiple of [`frame::ALIGN`].
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 struct Record {
     /// Where the frame `LAYOUT` begins.

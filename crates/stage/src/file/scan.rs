@@ -1,5 +1,5 @@
-//! Which steps a file has: from its index where it ended in order, else from head to head, up to the first frame that is
-//! not there or not intact.
+//! Which steps a file has: from its index where it ended in order, else from head to head, up to
+//! the first frame that is not there or not intact.
 
 use super::error::FileError;
 use super::frame::{ALIGN, Frames, Head, Kind};
@@ -104,8 +104,8 @@ impl Scan {
         place.is_ok()
     }
 
-    /// Whether a record was written to its end. One that was not is the last thing in its file: with more behind it, it is
-    /// damaged.
+    /// Whether a record was written to its end. One that was not is the last thing in its file:
+    /// with more behind it, it is damaged.
     fn is_whole(&self, record: &Head, next: u64) -> Result<bool, FileError> {
         let read = || self.frames.content::<Record>(record).map(|_| true);
         match read() {
@@ -121,7 +121,8 @@ impl Scan {
         }
     }
 
-    /// Whoever goes on with a file cuts off what follows its last step: half a step, and no whole one behind damage.
+    /// Whoever goes on with a file cuts off what follows its last step: half a step, and no whole
+    /// one behind damage.
     ///
     /// # Errors
     /// [`FileError::Corrupt`]: there is a whole step.

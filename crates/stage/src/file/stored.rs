@@ -126,8 +126,8 @@ impl<'a> StoredStep<'a> {
     /// Reads a box of a variable as a dense, row-major array.
     ///
     /// # Errors
-    /// No such variable, or of another type; a box outside of the array, or with points that nobody wrote; a block whose
-    /// checksum differs; the system refuses.
+    /// No such variable, or of another type; a box outside of the array, or with points that nobody
+    /// wrote; a block whose checksum differs; the system refuses.
     pub fn read<T: Element>(&self, name: &str, region: &Region) -> Result<Vec<T>, FileError> {
         let variable = self.variable(name)?;
         if variable.dtype != T::DTYPE {

@@ -16,14 +16,15 @@ use std::path::Path;
 pub struct Content<'a> {
     /// Variables and boxes; its slots are of no meaning here.
     pub layout: &'a Layout,
-    /// The bytes of each block, dense and row-major, in the order of the layout: variable by variable.
+    /// The bytes of each block, dense and row-major, in the order of the layout: variable by
+    /// variable.
     pub blocks: &'a [&'a [u8]],
     /// Facts of this step.
     pub attributes: &'a [(String, Attribute)],
 }
 
-/// When steps are on the disk, and not in the memory of the system only: what a crash of the *machine* may take. A crash of the
-/// process takes nothing that was written.
+/// When steps are on the disk, and not in the memory of the system only: what a crash of the
+/// *machine* may take. A crash of the process takes nothing that was written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Durability {
     /// Whenever the system wants; a crash of the machine may take steps of a file that was closed.
@@ -31,12 +32,14 @@ pub enum Durability {
     /// When the file is ended: [`StepFile::finish`] returns when file and folder are on the disk.
     #[default]
     Close,
-    /// When they are written: [`StepFile::append`] returns when the step is on the disk, which costs two waits for it.
+    /// When they are written: [`StepFile::append`] returns when the step is on the disk, which
+    /// costs two waits for it.
     Step,
 }
 
-/// Writes the steps of one rank into its file. Blocking; dropping it without [`finish`](Self::finish) leaves a file without an
-/// index, which is read as well, but not taken for complete.
+/// Writes the steps of one rank into its file. Blocking; dropping it without
+/// [`finish`](Self::finish) leaves a file without an index, which is read as well, but not taken
+/// for complete.
 #[derive(Debug)]
 pub struct StepFile {
     frames: Frames,
@@ -58,7 +61,8 @@ pub struct StepFile {
 }
 
 impl StepFile {
-    /// Begins the file of `rank` of `ranks` anew in `folder`, which is made where it is missing; of a run that has no number.
+    /// Begins the file of `rank` of `ranks` anew in `folder`, which is made where it is missing; of
+    /// a run that has no number.
     ///
     /// # Errors
     /// [`FileError::InUse`]: somebody is writing it. A rank that cannot be. The system refuses.
@@ -69,10 +73,12 @@ impl StepFile {
         Self::create_in(folder, stream, 0, (rank, ranks), turn)
     }
 
-    /// Goes on with the file of `rank`, after its last complete step, whatever run it is of; begins it where there is none.
+    /// Goes on with the file of `rank`, after its last complete step, whatever run it is of; begins
+    /// it where there is none.
     ///
     /// # Errors
-    /// As [`create`](Self::create). The file is damaged before its end, or belongs to another stream or number of ranks.
+    /// As [`create`](Self::create). The file is damaged before its end, or belongs to another
+    /// stream or number of ranks.
     pub fn resume(folder: &Path, stream: &str, rank: u32, ranks: u32) -> Result<Self, FileError> {
         check_rank(stream, rank, ranks)?;
         let turn = Turn::take(folder, rank)?;
@@ -88,8 +94,9 @@ impl StepFile {
         Self::go_on(old)
     }
 
-    /// Goes on with the file of `rank` where it is of this run and was not ended in order (its writer died); else begins it
-    /// anew. `run` is the same for all ranks of a job, and for no other job.
+    /// Goes on with the file of `rank` where it is of this run and was not ended in order (its
+    /// writer died); else begins it anew. `run` is the same for all ranks of a job, and for no
+    /// other job.
     ///
     /// # Errors
     /// As [`resume`](Self::resume).
@@ -183,8 +190,8 @@ impl StepFile {
         }
     }
 
-    /// Leaves out the checksums of blocks from now on. They cost a seventh of the time of a write that goes into memory (of the
-    /// page cache), and nothing of one that waits for a disk.
+    /// Leaves out the checksums of blocks from now on. They cost a seventh of the time of a write
+    /// that goes into memory (of the page cache), and nothing of one that waits for a disk.
     #[must_use]
     pub fn without_checksums(self) -> Self {
         StepFile {
@@ -204,14 +211,16 @@ impl StepFile {
         self.records.last().map(|record| record.0)
     }
 
-    /// Writes a step. When it returns every process sees it; when it is on the disk is said by [`Durability`].
+    /// Writes a step. When it returns every process sees it; when it is on the disk is said by
+    /// [`Durability`].
     ///
     /// # Errors
-    /// A step that does not follow the last one; more or fewer blocks, or bytes, than the layout names; blocks that overlap or
-    /// lie outside of their array; a fork of the process that began the file; the system refuses (a full disk). Then the file has
-    /// the steps before, and this one can be tried again. With [`Durability::Step`] a disk may fail when only the word that the
-    /// step is there was left to be synced: then it is there ([`last`](Self::last)), since readers may have seen it, and a crash
-    /// of the machine may take it.
+    /// A step that does not follow the last one; more or fewer blocks, or bytes, than the layout
+    /// names; blocks that overlap or lie outside of their array; a fork of the process that began
+    /// the file; the system refuses (a full disk). Then the file has the steps before, and this one
+    /// can be tried again. With [`Durability::Step`] a disk may fail when only the word that the
+    /// step is there was left to be synced: then it is there ([`last`](Self::last)), since readers
+    /// may have seen it, and a crash of the machine may take it.
     pub fn append(&mut self, step: Step, content: Content<'_>) -> Result<(), FileError> {
         self.claim.check()?;
         if let Some(last) = self.last().filter(|last| *last >= step) {
@@ -229,7 +238,8 @@ impl StepFile {
         let end = self.end;
         let written = self.write_step(step, content, offsets);
         if written.is_err() && self.last() != Some(step) {
-            // Half a step is of no use, and its room is wanted; nor is one that the disk does not have. Nobody has seen it.
+            // Half a step is of no use, and its room is wanted; nor is one that the disk does not
+            // have. Nobody has seen it.
             self.layout.take_if(|layout| layout.1 >= end);
             self.end = end;
             let _ = self.frames.cut(end);
@@ -286,7 +296,8 @@ impl StepFile {
         }
     }
 
-    /// Where the frame of this layout is, written now unless it is the last one; and where the next frame begins.
+    /// Where the frame of this layout is, written now unless it is the last one; and where the next
+    /// frame begins.
     fn layout_frame(&self, step: Step, layout: &Layout) -> Result<(u64, u64), FileError> {
         match &self.layout {
             Some((known, at)) if known == layout => Ok((*at, self.end)),
@@ -329,13 +340,13 @@ impl StepFile {
         self.disk = Some(disk);
     }
 
-    /// Ends the file with its index: it opens faster, and readers know that nothing follows. Unless it was told otherwise
-    /// ([`Durability`]) it returns when all is on the disk; what the system could not write before shows here, and readers are
-    /// told of no end.
+    /// Ends the file with its index: it opens faster, and readers know that nothing follows. Unless
+    /// it was told otherwise ([`Durability`]) it returns when all is on the disk; what the system
+    /// could not write before shows here, and readers are told of no end.
     ///
     /// # Errors
-    /// The system refuses; a fork of the process that began the file. Then steps may be lost that were written since the last
-    /// [`sync`](Self::sync), and the file has no end.
+    /// The system refuses; a fork of the process that began the file. Then steps may be lost that
+    /// were written since the last [`sync`](Self::sync), and the file has no end.
     pub fn finish(mut self) -> Result<(), FileError> {
         self.claim.check()?;
         // First: an end says that all before it is there.

@@ -1,4 +1,5 @@
-//! Steps as Zarr (version 3), which other programs read and write: Python's `zarr` and `xarray`, Julia, C++.
+//! Steps as Zarr (version 3), which other programs read and write: Python's `zarr` and `xarray`,
+//! Julia, C++.
 //!
 //! ```text
 //!   FOLDER/              group; attribute `samite_stream`: the name of the stream
@@ -8,14 +9,16 @@
 //!     step-1/
 //! ```
 //!
-//! A step is there when the metadata of its group are: they are written last. A chunk is as large as the variable's first
-//! block, so that blocks of a regular decomposition are one chunk each and nothing is read to be written again. Dimensions are
-//! named by their place and extent, `d0_256`: `xarray` wants names, and takes those of the variables of a step for the same
-//! dimension where they are equal. Nothing is compressed. What is read may be any array of a Zarr store, compressed or not (zstd, gzip, sharding), of a type that
-//! [`Dtype`] has.
+//! A step is there when the metadata of its group are: they are written last. A chunk is as large
+//! as the variable's first block, so that blocks of a regular decomposition are one chunk each and
+//! nothing is read to be written again. Dimensions are named by their place and extent, `d0_256`:
+//! `xarray` wants names, and takes those of the variables of a step for the same dimension where
+//! they are equal. Nothing is compressed. What is read may be any array of a Zarr store, compressed
+//! or not (zstd, gzip, sharding), of a type that [`Dtype`] has.
 //!
-//! Not guaranteed: points that nobody wrote are read as the array's fill value (0 in ours), without an error; an array of no
-//! dimensions cannot be read; one process writes a step, with the parts of all ranks.
+//! Not guaranteed: points that nobody wrote are read as the array's fill value (0 in ours), without
+//! an error; an array of no dimensions cannot be read; one process writes a step, with the parts of
+//! all ranks.
 
 use super::error::{FileError, io};
 use super::writer::{Content, check};
@@ -67,7 +70,8 @@ impl Zarr {
         self.group("/", stream.into_iter().collect())
     }
 
-    /// Writes a step, given by the parts of all ranks. An older one of that number is removed first: nothing of it stays.
+    /// Writes a step, given by the parts of all ranks. An older one of that number is removed
+    /// first: nothing of it stays.
     ///
     /// # Errors
     /// Blocks that are not as their layout says; ranks that do not agree; the system refuses.
@@ -177,7 +181,8 @@ impl Zarr {
     /// Any array of the store, by its path within it.
     ///
     /// # Errors
-    /// There is none, or one of another type than [`Dtype`] has, or of no dimensions, or of more bytes than 64 bits count.
+    /// There is none, or one of another type than [`Dtype`] has, or of no dimensions, or of more
+    /// bytes than 64 bits count.
     pub fn array(&self, path: &str) -> Result<ZarrArray, FileError> {
         let path = format!("/{}", path.trim_matches('/'));
         let place = self.folder.join(path.trim_start_matches('/'));
@@ -295,7 +300,8 @@ impl ZarrArray {
     /// Reads a box as a dense, row-major array.
     ///
     /// # Errors
-    /// Another type; a box outside of the array, or larger than memory; what the store says of damaged chunks.
+    /// Another type; a box outside of the array, or larger than memory; what the store says of
+    /// damaged chunks.
     pub fn read<T: Element>(&self, region: &Region) -> Result<Vec<T>, FileError> {
         if self.dtype != T::DTYPE {
             return Err(FileError::Type {

@@ -19,7 +19,8 @@ struct Axis {
 }
 
 impl Axis {
-    /// The intervals of the blocks in dimension `dim`; `None` when two of them overlap, or one is empty.
+    /// The intervals of the blocks in dimension `dim`; `None` when two of them overlap, or one is
+    /// empty.
     fn of(blocks: &[Region], dim: usize) -> Option<Self> {
         let sides = blocks.iter().map(|b| (b.lower()[dim], b.upper()[dim]));
         let mut sides: Vec<(u64, u64)> = sides.collect();

@@ -1,16 +1,20 @@
 //! Which blocks of a variable touch a box.
 //!
-//! An index is built once from the blocks of all writer ranks (and kept as long as the layout does not change), and
-//! answers with block numbers and what they have of the box. Its size follows the number of blocks and nothing else: an
-//! array 64 times as large, cut into the same blocks, has an index of the same bytes.
+//! An index is built once from the blocks of all writer ranks (and kept as long as the layout does
+//! not change), and answers with block numbers and what they have of the box. Its size follows the
+//! number of blocks and nothing else: an array 64 times as large, cut into the same blocks, has an
+//! index of the same bytes.
 //!
-//! * Blocks that form a grid (every combination of some intervals per dimension, as a decomposition gives them) are a
-//!   vector of intervals per dimension: O(sum of divisions) for blocks in row-major order, 4 bytes per block more in any other
-//!   order. A query is arithmetic. [`Index`] finds out by itself.
-//! * Others are an R-tree, bulk-loaded by sort-tile-recursive (Leutenegger et al., 1997) and stored flat: only the corners of
-//!   the dimensions there are, 16 children per node, no pointers. About 55 bytes per block in three dimensions.
+//! * Blocks that form a grid (every combination of some intervals per dimension, as a decomposition
+//!   gives them) are a vector of intervals per dimension: O(sum of divisions) for blocks in
+//!   row-major order, 4 bytes per block more in any other order. A query is arithmetic. [`Index`]
+//!   finds out by itself.
+//! * Others are an R-tree, bulk-loaded by sort-tile-recursive (Leutenegger et al., 1997) and stored
+//!   flat: only the corners of the dimensions there are, 16 children per node, no pointers. About
+//!   55 bytes per block in three dimensions.
 //!
-//! It does not say whether the blocks overlap, nor whether they cover the box: [`crate::space`] does.
+//! It does not say whether the blocks overlap, nor whether they cover the box: [`crate::space`]
+//! does.
 
 mod grid;
 mod tree;
@@ -39,12 +43,12 @@ enum Kind {
 }
 
 impl Index {
-    /// The index of these blocks; a block's number is its place in the slice. Empty blocks are never found. No blocks are an
-    /// index that finds nothing.
+    /// The index of these blocks; a block's number is its place in the slice. Empty blocks are
+    /// never found. No blocks are an index that finds nothing.
     ///
     /// # Errors
-    /// Blocks of different numbers of dimensions. More than 2^32 blocks are an error of the same kind as a box that is too
-    /// large to count.
+    /// Blocks of different numbers of dimensions. More than 2^32 blocks are an error of the same
+    /// kind as a box that is too large to count.
     pub fn new(blocks: &[Region]) -> Result<Self, SpaceError> {
         let dims = blocks.first().map_or(1, Region::dims);
         if let Some(other) = blocks.iter().find(|block| block.dims() != dims) {
@@ -65,8 +69,8 @@ impl Index {
         }))
     }
 
-    /// The blocks that share points with `asked`, and which points; each block once, in no promised order. A box of another
-    /// number of dimensions meets none.
+    /// The blocks that share points with `asked`, and which points; each block once, in no promised
+    /// order. A box of another number of dimensions meets none.
     pub fn query(&self, asked: &Region) -> Box<dyn Iterator<Item = (u32, Region)> + '_> {
         match &self.0 {
             Kind::Grid(grid) => Box::new(grid.query(asked)),
@@ -144,7 +148,8 @@ mod tests {
         }
     }
 
-    /// `count` blocks of a grid in `dims` dimensions, one every `spread` points; jittered, so that they are no grid.
+    /// `count` blocks of a grid in `dims` dimensions, one every `spread` points; jittered, so that
+    /// they are no grid.
     fn scattered(count: u64, dims: usize, spread: u64) -> Vec<Region> {
         let edge = (count as f64).powf(1.0 / dims as f64).ceil() as u64;
         let mut random = fastrand::Rng::with_seed(count);

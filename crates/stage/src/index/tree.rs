@@ -5,7 +5,8 @@ use crate::Region;
 /// Children of a node.
 const FAN: usize = 16;
 
-/// The blocks in tiled order, and the boxes around each [`FAN`] of them, around each [`FAN`] of those, and so on.
+/// The blocks in tiled order, and the boxes around each [`FAN`] of them, around each [`FAN`] of
+/// those, and so on.
 #[derive(Clone, Debug)]
 pub(super) struct Tree {
     dims: usize,
@@ -87,7 +88,8 @@ fn meets(lower: &[u64], upper: &[u64], asked: &Region) -> bool {
     sides.all(|((&lower, &upper), (&from, &to))| lower.max(from) < upper.min(to))
 }
 
-/// The smallest box around boxes. Empty blocks count too: a box that is a little too large is still right.
+/// The smallest box around boxes. Empty blocks count too: a box that is a little too large is still
+/// right.
 fn around(boxes: &[u64], dims: usize) -> Vec<u64> {
     let mut around = boxes[..2 * dims].to_vec();
     for corners in boxes.chunks_exact(2 * dims) {
@@ -99,8 +101,8 @@ fn around(boxes: &[u64], dims: usize) -> Vec<u64> {
     around
 }
 
-/// Orders the blocks so that each [`FAN`] in a row are close to one another: slabs along one dimension, slabs of those along the
-/// next, and so on; each slab is a whole number of nodes.
+/// Orders the blocks so that each [`FAN`] in a row are close to one another: slabs along one
+/// dimension, slabs of those along the next, and so on; each slab is a whole number of nodes.
 fn tile(numbers: &mut [u32], blocks: &[Region], dim: usize, dims: usize) {
     let middle = |&number: &u32| {
         let block = &blocks[number as usize];

@@ -1,13 +1,14 @@
 //! The method `file`: the same program writes its steps to files and reads them from there.
 //!
-//! A stream is a folder of [`crate::file`] below [`super::Settings::folder`]. Nobody is asked for anything: a writer does not
-//! wait for its readers, and readers look at the files again and again until there is a step.
+//! A stream is a folder of [`crate::file`] below [`super::Settings::folder`]. Nobody is asked for
+//! anything: a writer does not wait for its readers, and readers look at the files again and again
+//! until there is a step.
 
 use super::Settings;
 use super::run::run_of;
+use crate::client::Client;
 use crate::clock::Clock;
 use crate::contents::{BlockAt, Contents, Indexed, Variable};
-use crate::desk::Desk;
 use crate::file::{Archive, Content, Durability, FileError, StepFile, StoredStep, Told, Writers};
 use crate::protocol::{
     Attribute, EndOfStream, Failure, Fault, Interest, Layout, LayoutHash, Policy,
@@ -27,11 +28,13 @@ const LOOK_FOR_WRITERS: Duration = Duration::from_millis(40);
 
 /// The folder of a stream: its name, with what no name of a folder should have replaced.
 fn folder_of(folder: &Path, stream: &str) -> PathBuf {
-    let plain = |letter: char| letter.is_alphanumeric() || "-_.+".contains(letter);
+    let plain = |envelope: char| envelope.is_alphanumeric() || "-_.+".contains(envelope);
     let mut name = String::new();
-    for letter in stream.chars() {
-        match letter {
-            letter if plain(letter) && !(letter == '.' && name.is_empty()) => name.push(letter),
+    for envelope in stream.chars() {
+        match envelope {
+            envelope if plain(envelope) && !(envelope == '.' && name.is_empty()) => {
+                name.push(envelope)
+            }
             other => name += &format!("%{:x}", u32::from(other)),
         }
     }
@@ -60,8 +63,8 @@ fn check_rank(program: &str, rank: u32, size: u32) -> Result<()> {
     }
 }
 
-/// One rank's file, being written. Only [`close`](Self::close) ends it: without it readers must not take what is there for the
-/// whole.
+/// One rank's file, being written. Only [`close`](Self::close) ends it: without it readers must not
+/// take what is there for the whole.
 pub(crate) struct FileWriting {
     pub(crate) stream: String,
     file: StepFile,
@@ -69,16 +72,17 @@ pub(crate) struct FileWriting {
 }
 
 impl FileWriting {
-    /// Goes on after the last whole step of a file of this run that was not ended in order, else begins anew.
+    /// Goes on after the last whole step of a file of this run that was not ended in order, else
+    /// begins anew.
     pub(crate) fn open(
-        desk: &Desk,
+        client: &Client,
         (folder, durability): (&Path, Durability),
         stream: &str,
         (program, (rank, ranks)): (&str, (u32, u32)),
     ) -> Result<Self> {
         check_rank(program, rank, ranks)?;
         let folder = folder_of(folder, stream);
-        let run = run_of(&desk.fabric, desk.steward);
+        let run = run_of(&client.fabric, client.coordinator);
         let file = StepFile::begin(&folder, stream, run, rank, ranks).map_err(wrong(stream))?;
         let file = file.with_durability(durability);
         Ok(FileWriting {
@@ -116,7 +120,7 @@ impl FileWriting {
 
 /// The files of a stream, being read.
 pub(crate) struct FileReading {
-    desk: Arc<Desk>,
+    client: Arc<Client>,
     stream: String,
     archive: Arc<RwLock<Archive>>,
     policy: Policy,
@@ -142,20 +146,21 @@ pub(crate) struct StoredBytes {
 }
 
 impl FileReading {
-    /// Waits for the files to appear. Whoever is not alone in its job may have started together with the writers, so it takes
-    /// the files of its own run only; who is alone takes others, too, where there are none of its own.
+    /// Waits for the files to appear. Whoever is not alone in its job may have started together
+    /// with the writers, so it takes the files of its own run only; who is alone takes others, too,
+    /// where there are none of its own.
     pub(crate) fn open(
-        desk: Arc<Desk>,
+        client: Arc<Client>,
         settings: &Settings,
         stream: &str,
         options: &Options,
     ) -> Result<Self> {
         check_rank(&options.group, options.rank, options.size)?;
         let folder = folder_of(&settings.folder, stream);
-        let run = run_of(&desk.fabric, desk.steward);
-        let is_alone = desk.fabric.identity().units <= options.size;
-        let deadline = desk.fabric.deadline();
-        let archive = look(&desk, |waited| {
+        let run = run_of(&client.fabric, client.coordinator);
+        let is_alone = client.fabric.identity().units <= options.size;
+        let deadline = client.fabric.deadline();
+        let archive = look(&client, |waited| {
             let own = there(Archive::open_run(&folder, run), stream)?;
             let found = match own {
                 None if is_alone => there(Archive::open(&folder), stream)?,
@@ -176,7 +181,7 @@ impl FileReading {
             Start::Step(step) => step,
         };
         Ok(FileReading {
-            desk,
+            client,
             stream: stream.to_owned(),
             archive: Arc::new(RwLock::new(archive)),
             policy: options.policy,
@@ -187,8 +192,8 @@ impl FileReading {
         })
     }
 
-    /// The next step by the policy: files drop nothing, so all policies but `Latest` and `Every` take every step that has
-    /// something of the box that is wanted.
+    /// The next step by the policy: files drop nothing, so all policies but `Latest` and `Every`
+    /// take every step that has something of the box that is wanted.
     pub(crate) fn next_step(&mut self) -> Result<Taken> {
         loop {
             let (next, policy) = (self.next, self.policy);
@@ -231,12 +236,13 @@ impl FileReading {
         })
     }
 
-    /// Looks until `choose` finds a step, or there will be no more. Ranks that have their files open may take as long as they
-    /// want; one that is gone has its lease to come back, and where nobody knows the deadline holds.
+    /// Looks until `choose` finds a step, or there will be no more. Ranks that have their files
+    /// open may take as long as they want; one that is gone has its lease to come back, and where
+    /// nobody knows the deadline holds.
     fn wait(&self, choose: impl Fn(&[Step]) -> Option<Step>) -> Result<Taken> {
         let mut next_look = LOOK_FOR_WRITERS;
         let mut gone: Option<(u32, Duration)> = None;
-        let found = look(&self.desk, |waited| {
+        let found = look(&self.client, |waited| {
             let mut archive = written(&self.archive);
             let known = choose(archive.steps());
             if known.is_none() || self.policy == Policy::Latest {
@@ -269,7 +275,7 @@ impl FileReading {
                 }
                 (Writers::Gone(rank), _) => gone = Some((rank, waited)),
                 (Writers::Alive, _) => gone = None,
-                (Writers::Unknown, _) if waited >= self.desk.fabric.deadline() => {
+                (Writers::Unknown, _) if waited >= self.client.fabric.deadline() => {
                     return Err(self.late());
                 }
                 (Writers::Unknown, _) => {}
@@ -381,14 +387,14 @@ fn written(archive: &RwLock<Archive>) -> RwLockWriteGuard<'_, Archive> {
 }
 
 /// Asks, and says how long it has waited, until there is an answer. What comes meanwhile is served.
-fn look<T>(desk: &Desk, mut ask: impl FnMut(Duration) -> Result<Option<T>>) -> Result<T> {
-    let mut clock = Clock::new(desk.fabric.now());
+fn look<T>(client: &Client, mut ask: impl FnMut(Duration) -> Result<Option<T>>) -> Result<T> {
+    let mut clock = Clock::new(client.fabric.now());
     let mut pause = LOOK.0;
     loop {
-        if let Some(answer) = ask(clock.look(desk.fabric.now()))? {
+        if let Some(answer) = ask(clock.look(client.fabric.now()))? {
             return Ok(answer);
         }
-        desk.fabric.progress();
+        client.fabric.progress();
         std::thread::sleep(pause);
         pause = (pause * 2).min(LOOK.1);
     }
@@ -442,7 +448,8 @@ mod tests {
         assert!(is_ended());
     }
 
-    /// What the records of all ranks say is read when the step is taken, and not for each box of it.
+    /// What the records of all ranks say is read when the step is taken, and not for each box of
+    /// it.
     #[test]
     fn boxes_are_read_without_a_look_at_the_records() {
         let folder = tempfile::tempdir().unwrap();

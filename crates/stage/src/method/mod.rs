@@ -1,19 +1,22 @@
-//! How the steps of a stream get from those who write to those who read: chosen by settings, never by the program.
+//! How the steps of a stream get from those who write to those who read: chosen by settings, never
+//! by the program.
 //!
 //! | [`Method`] | where a block lies | kept for `at` when all have read it | dies with |
 //! |---|---|---|---|
-//! | `Stream` (the default) | with the keeper of its writer's node (its agent) | nothing | the agent |
+//! | `Stream` (the default) | with the block store of its writer's node (its agent) | nothing | the agent |
 //! | `Local` | the same | the two newest steps | the agent |
 //! | `Server` | split, and spread over all staging servers, as often as [`Settings::replicas`] says | nothing | its servers |
 //! | `Graph` | as `Stream`; edges of a workflow say who reads what ([`graph`]) | nothing | the agent |
 //! | `File` | a file for each writer rank ([`crate::file`]) | everything | the disk |
 //!
-//! The names are those of the systems that showed what each is good for: `Stream` is what Flexpath does, `Local` DIMES, `Server`
-//! DataSpaces, `Graph` Decaf. In all of them readers fetch exactly the boxes that they ask for.
+//! The names are those of the systems that showed what each is good for: `Stream` is what Flexpath
+//! does, `Local` DIMES, `Server` DataSpaces, `Graph` Decaf. In all of them readers fetch exactly
+//! the boxes that they ask for.
 //!
 //! # Files
-//! `mod` (the settings) · `spread` (which server gets which piece) · `files` (writing and reading by
-//! files) · `run` (which files are of this run) · `words` (settings as people write them) · `graph/`
+//! `mod` (the settings) · `spread` (which server gets which piece) · `files` (writing and reading
+//! by files) · `run` (which files are of this run) · `words` (settings as people write them) ·
+//! `graph/`
 
 mod files;
 pub mod graph;
@@ -58,8 +61,8 @@ pub struct Settings {
     pub policy: Policy,
     /// Most steps that may wait for a reader group; `None`: 2.
     pub steps: Option<u64>,
-    /// Most bytes that may wait for a reader group; `None`: a quarter of the memory of all keepers where no steps are given
-    /// either, else as many as there is memory.
+    /// Most bytes that may wait for a reader group; `None`: a quarter of the memory of all block
+    /// stores where no steps are given either, else as many as there is memory.
     pub bytes: Option<u64>,
     /// Most bytes that the stream may have in memory; `None`: all.
     pub memory: Option<u64>,
@@ -73,11 +76,12 @@ pub struct Settings {
     pub unread: Unread,
     /// How long a rank that died may take to come back.
     pub lease: Duration,
-    /// How long whoever has not come yet may take: the other ranks of a program after its first one, and after the end of the
-    /// stream the readers of steps that nobody has opened.
+    /// How long whoever has not come yet may take: the other ranks of a program after its first
+    /// one, and after the end of the stream the readers of steps that nobody has opened.
     pub linger: Duration,
-    /// How long a reader waits for a step, and a writer for readers and its other ranks, while all that it waits for live;
-    /// `None`: as long as they take. Who is gone, or does not answer, is waited for up to the deadline of the fabric.
+    /// How long a reader waits for a step, and a writer for readers and its other ranks, while all
+    /// that it waits for live; `None`: as long as they take. Who is gone, or does not answer, is
+    /// waited for up to the deadline of the fabric.
     pub timeout: Option<Duration>,
     /// On how many servers a block lies, with the method `Server`; 1 or more.
     pub replicas: u32,
@@ -107,8 +111,9 @@ impl Configuration {
         }
     }
 
-    /// From now on what [`Stage::join`](crate::Stage::join) takes in this process. Said once, before the first stage: by
-    /// whoever resolves the settings of the process (`samite::init`). Later calls change nothing.
+    /// From now on what [`Stage::join`](crate::Stage::join) takes in this process. Said once,
+    /// before the first stage: by whoever resolves the settings of the process (`samite::init`).
+    /// Later calls change nothing.
     pub fn make_default(self) {
         let _ = OF_PROCESS.set(self);
     }
@@ -171,7 +176,7 @@ impl Settings {
         limits(self.steps, self.bytes)
     }
 
-    /// What the steward is told of the stream.
+    /// What the coordinator is told of the stream.
     pub(crate) fn stream_config(&self) -> StreamConfig {
         StreamConfig {
             limits: self.limits(),

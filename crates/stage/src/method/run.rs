@@ -1,10 +1,11 @@
 //! Which run of its job a process belongs to: what files of streams are told apart by.
 //!
-//! The processes of a run share the agent of their domain, and nothing else that is not the same the next time: a job keeps its
-//! name, and numbers of processes come again. So a run is the life of that agent: its process, when it began, since which boot.
-//! A rank that died and comes back finds the same agent, and is of the same run; so are programs that somebody starts one after
-//! another in the domain of one `samite agent`. Without an agent the name of the job is all there is (`SAMITE_JOB`; a process
-//! that was not given one is a job, and so a run, of its own).
+//! The processes of a run share the agent of their domain, and nothing else that is not the same
+//! the next time: a job keeps its name, and numbers of processes come again. So a run is the life
+//! of that agent: its process, when it began, since which boot. A rank that died and comes back
+//! finds the same agent, and is of the same run; so are programs that somebody starts one after
+//! another in the domain of one `samite agent`. Without an agent the name of the job is all there
+//! is (`SAMITE_JOB`; a process that was not given one is a job, and so a run, of its own).
 
 use crate::process;
 use crate::protocol::Peer;

@@ -1,7 +1,7 @@
 //! Which staging server gets which piece of a block.
 
 use crate::placement::{Share, assign_group, pieces};
-use crate::protocol::{KeeperInfo, Peer, Slot};
+use crate::protocol::{BlockStoreInfo, Peer, Slot};
 use crate::{Region, Result};
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -23,8 +23,8 @@ pub(crate) struct Spread {
 /// Where the pieces of blocks were placed: the sizes of the pieces, and their servers.
 type Placed = (Vec<u64>, Arc<[Vec<u32>]>);
 
-/// What was computed lately, by variable and number of the block. A program may give its variables new names in every step, so what
-/// was not asked for among the last [`LATELY`] is forgotten.
+/// What was computed lately, by variable and number of the block. A program may give its variables
+/// new names in every step, so what was not asked for among the last [`LATELY`] is forgotten.
 #[derive(Clone, Debug, Default)]
 struct Known {
     young: HashMap<(String, u64), Placed>,
@@ -55,12 +55,12 @@ impl Known {
 impl Spread {
     /// Over these servers, for rank `rank` of `ranks`. `None` without any.
     pub(crate) fn over(
-        servers: &[KeeperInfo],
+        servers: &[BlockStoreInfo],
         replicas: u32,
         (rank, ranks): (u32, u32),
     ) -> Option<Spread> {
-        let share = |server: &KeeperInfo| Share {
-            keeper: server.peer.id().0,
+        let share = |server: &BlockStoreInfo| Share {
+            block_store: server.peer.id().0,
             weight: server.capacity.max(1),
         };
         let mut servers = servers.to_vec();
@@ -90,8 +90,9 @@ impl Spread {
         places
     }
 
-    /// The pieces of block number `number` of a variable, each with its servers in ascending order. The same block has the same
-    /// pieces in every step, so that the layout of a steady step is known already.
+    /// The pieces of block number `number` of a variable, each with its servers in ascending order.
+    /// The same block has the same pieces in every step, so that the layout of a steady step is
+    /// known already.
     ///
     /// # Errors
     /// A block whose bytes 64 bits do not count.
@@ -126,8 +127,8 @@ mod tests {
     use super::*;
     use std::collections::BTreeMap;
 
-    fn servers(count: u32) -> Vec<KeeperInfo> {
-        let server = |peer| KeeperInfo {
+    fn servers(count: u32) -> Vec<BlockStoreInfo> {
+        let server = |peer| BlockStoreInfo {
             peer: Peer::new(peer, 1),
             capacity: 1 << 30,
         };
@@ -177,7 +178,8 @@ mod tests {
         }
     }
 
-    /// Variables that never come again are forgotten; those of every step are not, however many others there are.
+    /// Variables that never come again are forgotten; those of every step are not, however many
+    /// others there are.
     #[test]
     fn places_of_what_is_not_written_any_more_are_forgotten() {
         let mut spread = Spread::over(&servers(3), 1, (0, 1)).unwrap();

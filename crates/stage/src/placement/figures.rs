@@ -13,7 +13,8 @@ use std::rc::Rc;
 pub struct Figures {
     /// Pieces of the array.
     pub pieces: u64,
-    /// Bytes at the most loaded server over the mean of all; for servers of equal weight, 1 is even.
+    /// Bytes at the most loaded server over the mean of all; for servers of equal weight, 1 is
+    /// even.
     pub max_over_mean: f64,
     /// Bytes of the index of the writers' blocks, which each reader has.
     pub index_bytes: u64,
@@ -30,8 +31,9 @@ pub struct Figures {
 /// Ranks, and the servers of their pieces.
 type Group = (Range<u64>, Vec<Vec<u32>>);
 
-/// The figures of one variable with `element` bytes per element, written by the ranks of one grid over its shape, read by those of
-/// the other, kept by `shares`, with `replicas`. Computed by the same code that places the blocks of a run.
+/// The figures of one variable with `element` bytes per element, written by the ranks of one grid
+/// over its shape, read by those of the other, kept by `shares`, with `replicas`. Computed by the
+/// same code that places the blocks of a run.
 ///
 /// # Errors
 /// An array that 64 bits do not count.
@@ -153,7 +155,10 @@ mod tests {
     #[test]
     fn eight_thousand_writers_four_thousand_readers_a_thousand_servers() {
         let servers: Vec<Share> = (0..1024)
-            .map(|keeper| Share { keeper, weight: 1 })
+            .map(|block_store| Share {
+                block_store,
+                weight: 1,
+            })
             .collect();
         for shape in [[5, 8192, 512_000], [5, 512, 8_192_000]] {
             let cut = if shape[1] == 512 { 2 } else { 1 };

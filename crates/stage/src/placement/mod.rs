@@ -1,30 +1,32 @@
-//! Which keeper has which block.
+//! Which block store has which block.
 //!
-//! The place of a block never follows the geometry of the array: where it does, readers and writers that go through the
-//! array in the same order all meet at the same server at the same time (N-to-1). Here a block goes where a hash says:
-//! *rendezvous* hashing (highest random weight; Thaler and Ravishankar, 1998), so that a keeper that comes or goes moves
-//! little else, with *bounded loads* (Mirrokni, Thorup and Zadimoghaddam, 2018), because the blocks of a step are few and a
-//! plain hash of few things is uneven.
+//! The place of a block never follows the geometry of the array: where it does, readers and writers
+//! that go through the array in the same order all meet at the same server at the same time
+//! (N-to-1). Here a block goes where a hash says: *rendezvous* hashing (highest random weight;
+//! Thaler and Ravishankar, 1998), so that a block store that comes or goes moves little else, with
+//! *bounded loads* (Mirrokni, Thorup and Zadimoghaddam, 2018), because the blocks of a step are few
+//! and a plain hash of few things is uneven.
 //!
 //! * [`pieces`] splits what is large, so that the loads can be even.
-//! * [`assign`] gives every piece its keepers. A pure function of integers: whoever knows the same pieces and keepers computes
-//!   the same places, on every machine.
-//! * [`assign_group`] is what a rank does that knows only its own blocks: it takes the others to have the same, and places
-//!   theirs with its own. Alone, the few pieces of a rank would not be even, and nor would the sum of many such ranks.
+//! * [`assign`] gives every piece its block stores. A pure function of integers: whoever knows the
+//!   same pieces and block stores computes the same places, on every machine.
+//! * [`assign_group`] is what a rank does that knows only its own blocks: it takes the others to
+//!   have the same, and places theirs with its own. Alone, the few pieces of a rank would not be
+//!   even, and nor would the sum of many such ranks.
 //! * [`figures`] says how even a layout comes out, before anything runs.
 //!
-//! It does not know what is free at a keeper: the governor does.
+//! It does not know what is free at a block store: admission control does.
 
 pub mod figures;
 
 use crate::{Region, SpaceError};
 use std::ops::Range;
 
-/// A keeper, and how much of the data it should have compared with the others.
+/// A block store, and how much of the data it should have compared with the others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Share {
     /// Its number: what the hash knows it by.
-    pub keeper: u32,
+    pub block_store: u32,
     /// Its weight, 1 or more (its capacity in bytes, say).
     pub weight: u64,
 }
@@ -38,29 +40,32 @@ pub struct Piece {
     pub bytes: u64,
 }
 
-/// Blocks are not split below this: a request would cost more than its bytes. Steps so small that loads stay uneven because of
-/// it do not load anybody.
+/// Blocks are not split below this: a request would cost more than its bytes. Steps so small that
+/// loads stay uneven because of it do not load anybody.
 pub const SMALLEST: u64 = 64 << 10;
 
 /// Blocks are split above this, however large the step: a piece is one request.
 pub const LARGEST: u64 = 16 << 20;
 
-/// A keeper gets at most its share and this part of it more, where the pieces allow it: [`pieces`] makes them so.
+/// A block store gets at most its share and this part of it more, where the pieces allow it:
+/// [`pieces`] makes them so.
 const SLACK: u64 = 16;
 
-/// The key of piece number `piece` of `variable`. Another `salt` gives other places: 0 for places that stay from step to step, so
-/// that layouts do; the step for places that wander.
+/// The key of piece number `piece` of `variable`. Another `salt` gives other places: 0 for places
+/// that stay from step to step, so that layouts do; the step for places that wander.
 pub fn key(variable: &str, piece: u64, salt: u64) -> u64 {
     let name = xxhash_rust::xxh3::xxh3_64_with_seed(variable.as_bytes(), salt);
     mix(name ^ mix(piece))
 }
 
-/// Splits blocks so that `keepers` keepers can have even loads: into boxes of at most a sixteenth of a keeper's mean load and at
-/// most [`LARGEST`] bytes, but not below [`SMALLEST`].
+/// Splits blocks so that `block_stores` block stores can have even loads: into boxes of at most a
+/// sixteenth of a block store's mean load and at most [`LARGEST`] bytes, but not below
+/// [`SMALLEST`].
 ///
-/// `total` are the bytes of the step, of all ranks where that is known. A block is cut along its slowest dimension that is longer
-/// than one, so a piece is contiguous in the writer's array, and along the next one where single rows are still too large. Pieces
-/// of a block come in row-major order.
+/// `total` are the bytes of the step, of all ranks where that is known. A block is cut along its
+/// slowest dimension that is longer than one, so a piece is contiguous in the writer's array, and
+/// along the next one where single rows are still too large. Pieces of a block come in row-major
+/// order.
 ///
 /// # Errors
 /// A block whose bytes 64 bits do not count.
@@ -68,11 +73,11 @@ pub fn pieces(
     block: &Region,
     element: u64,
     total: u64,
-    keepers: u64,
+    block_stores: u64,
 ) -> Result<Vec<Region>, SpaceError> {
     block.bytes(element)?;
-    let even = total / keepers.max(1) / SLACK;
-    let most = if keepers <= 1 {
+    let even = total / block_stores.max(1) / SLACK;
+    let most = if block_stores <= 1 {
         LARGEST
     } else {
         even.clamp(SMALLEST, LARGEST)
@@ -104,14 +109,15 @@ fn split(block: Region, element: u64, most: u64, into: &mut Vec<Region>) -> Resu
     Ok(())
 }
 
-/// For every piece the keepers that have it, as indices into `shares`: `replicas` different ones (all, where there are fewer), the
-/// first being the one to ask first.
+/// For every piece the block stores that have it, as indices into `shares`: `replicas` different
+/// ones (all, where there are fewer), the first being the one to ask first.
 ///
-/// Larger pieces choose first. Each goes to the keepers with the highest hashes that have room below their bound, a
-/// sixteenth above their share of the bytes; where none has, to the least loaded.
+/// Larger pieces choose first. Each goes to the block stores with the highest hashes that have room
+/// below their bound, a sixteenth above their share of the bytes; where none has, to the least
+/// loaded.
 ///
 /// # Panics
-/// When there is no keeper, or a weight is 0: bugs of the caller.
+/// When there is no block store, or a weight is 0: bugs of the caller.
 pub fn assign(pieces: &[Piece], shares: &[Share], replicas: usize) -> Vec<Vec<u32>> {
     assert!(
         !shares.is_empty() && replicas > 0,
@@ -128,18 +134,19 @@ pub fn assign(pieces: &[Piece], shares: &[Share], replicas: usize) -> Vec<Vec<u3
     let mut places = vec![Vec::new(); pieces.len()];
     for at in order {
         for _ in 0..replicas {
-            let keeper = loads.choose(pieces[at], &places[at]);
-            loads.used[keeper as usize] += u128::from(pieces[at].bytes);
-            places[at].push(keeper);
+            let block_store = loads.choose(pieces[at], &places[at]);
+            loads.used[block_store as usize] += u128::from(pieces[at].bytes);
+            places[at].push(block_store);
         }
     }
     places
 }
 
-/// The place of one block of `variable`, the `number`th of its rank, in pieces of `sizes` bytes: those of the ranks whose
-/// pieces together are enough for even loads, when each of `ranks` ranks has the same ones. `rank` is among those ranks.
+/// The place of one block of `variable`, the `number`th of its rank, in pieces of `sizes` bytes:
+/// those of the ranks whose pieces together are enough for even loads, when each of `ranks` ranks
+/// has the same ones. `rank` is among those ranks.
 ///
-/// Which ranks, and the keepers of their pieces, rank by rank.
+/// Which ranks, and the block stores of their pieces, rank by rank.
 pub fn assign_group(
     (variable, number): (&str, u64),
     sizes: &[u64],
@@ -164,12 +171,13 @@ pub fn assign_group(
     (range, places)
 }
 
-/// How much each keeper has got, and may get.
+/// How much each block store has got, and may get.
 struct Loads {
     used: Vec<u128>,
     bound: Vec<u128>,
     weight: Vec<u64>,
-    /// Hashes of each keeper; the highest counts. As many as its weight says, in sixteenths of the largest weight.
+    /// Hashes of each block store; the highest counts. As many as its weight says, in sixteenths of
+    /// the largest weight.
     names: Vec<Vec<u64>>,
 }
 
@@ -190,7 +198,7 @@ impl Loads {
             let names = if even { 1 } else { (sixteenths as u64).max(1) };
             let names = 0..names;
             names
-                .map(|name| mix(u64::from(share.keeper) << 8 | name))
+                .map(|name| mix(u64::from(share.block_store) << 8 | name))
                 .collect()
         });
         Loads {
@@ -219,7 +227,7 @@ impl Loads {
                 left.cmp(&right).then(rank(other).cmp(&rank(one)))
             })
         });
-        chosen.expect("there are as many keepers as replicas") as u32
+        chosen.expect("there are as many block stores as replicas") as u32
     }
 }
 
@@ -236,21 +244,21 @@ mod tests {
     use super::*;
     use crate::space::{Grid, first_hole, first_overlap};
 
-    fn equal(keepers: u32) -> Vec<Share> {
-        let keepers = 0..keepers;
-        keepers
-            .map(|keeper| Share {
-                keeper: keeper * 3 + 1,
+    fn equal(block_stores: u32) -> Vec<Share> {
+        let block_stores = 0..block_stores;
+        block_stores
+            .map(|block_store| Share {
+                block_store: block_store * 3 + 1,
                 weight: 1 << 30,
             })
             .collect()
     }
 
-    fn loads(pieces: &[Piece], places: &[Vec<u32>], keepers: usize) -> Vec<u64> {
-        let mut loads = vec![0; keepers];
+    fn loads(pieces: &[Piece], places: &[Vec<u32>], block_stores: usize) -> Vec<u64> {
+        let mut loads = vec![0; block_stores];
         for (piece, place) in pieces.iter().zip(places) {
-            for &keeper in place {
-                loads[keeper as usize] += piece.bytes;
+            for &block_store in place {
+                loads[block_store as usize] += piece.bytes;
             }
         }
         loads
@@ -274,17 +282,20 @@ mod tests {
             (vec![1, 1, 9_000_000], 1 << 33),
             (vec![3], 24),
         ] {
-            for keepers in [1, 2, 7, 16] {
+            for block_stores in [1, 2, 7, 16] {
                 let lower = vec![7; shape.len()];
                 let block = Region::at(&lower, &shape).unwrap();
-                let parts = pieces(&block, 8, total, keepers).unwrap();
+                let parts = pieces(&block, 8, total, block_stores).unwrap();
                 assert_eq!(first_hole(&block, &parts), None);
                 assert_eq!(first_overlap(&parts), None);
                 assert!(parts.is_sorted_by_key(|part| part.lower().to_vec()));
                 for part in &parts {
-                    let most = (total / keepers / SLACK).clamp(SMALLEST, LARGEST);
+                    let most = (total / block_stores / SLACK).clamp(SMALLEST, LARGEST);
                     let bytes = part.bytes(8).unwrap();
-                    assert!(bytes <= most || keepers == 1 && bytes <= LARGEST, "{part}");
+                    assert!(
+                        bytes <= most || block_stores == 1 && bytes <= LARGEST,
+                        "{part}"
+                    );
                 }
             }
         }
@@ -300,20 +311,20 @@ mod tests {
     }
 
     #[test]
-    fn replicas_lie_on_different_keepers() {
+    fn replicas_lie_on_different_block_stores() {
         let pieces = some(500, |piece| 1000 + piece);
-        for keepers in 1..6 {
+        for block_stores in 1..6 {
             for replicas in 1..4 {
-                let shares = equal(keepers);
+                let shares = equal(block_stores);
                 let places = assign(&pieces, &shares, replicas);
                 for place in &places {
                     let mut distinct = place.clone();
                     distinct.sort_unstable();
                     distinct.dedup();
-                    assert_eq!(distinct.len(), replicas.min(keepers as usize));
+                    assert_eq!(distinct.len(), replicas.min(block_stores as usize));
                     assert_eq!(distinct.len(), place.len());
                 }
-                let loads = loads(&pieces, &places, keepers as usize);
+                let loads = loads(&pieces, &places, block_stores as usize);
                 let mean = loads.iter().sum::<u64>() as f64 / loads.len() as f64;
                 let most = *loads.iter().max().unwrap() as f64;
                 assert!(most / mean <= 1.10, "{loads:?}");
@@ -322,12 +333,12 @@ mod tests {
     }
 
     #[test]
-    fn keepers_get_what_they_weigh() {
+    fn block_stores_get_what_they_weigh() {
         let shares: Vec<Share> = [1, 2, 5, 8]
             .into_iter()
             .enumerate()
             .map(|(at, weight)| Share {
-                keeper: at as u32,
+                block_store: at as u32,
                 weight: weight << 30,
             })
             .collect();
@@ -359,19 +370,19 @@ mod tests {
     }
 
     #[test]
-    fn a_keeper_that_leaves_moves_little_else() {
+    fn a_block_store_that_leaves_moves_little_else() {
         let pieces = some(4000, |_| 1 << 20);
         let before = assign(&pieces, &equal(8), 1);
         let after = assign(&pieces, &equal(7), 1);
         let moved = before.iter().zip(&after).filter(|(a, b)| a != b).count();
-        // 500 were on the keeper that left.
+        // 500 were on the block store that left.
         assert!((500..1000).contains(&moved), "{moved} of 4000 moved");
     }
 
     #[test]
     fn ranks_are_in_one_group_each() {
-        for (ranks, pieces, keepers) in [(1, 1, 9), (8, 3, 1), (64, 10, 4), (1000, 7, 5)] {
-            let (shares, sizes) = (equal(keepers), vec![100; pieces]);
+        for (ranks, pieces, block_stores) in [(1, 1, 9), (8, 3, 1), (64, 10, 4), (1000, 7, 5)] {
+            let (shares, sizes) = (equal(block_stores), vec![100; pieces]);
             let mut next = 0;
             for rank in 0..ranks {
                 let (group, places) = assign_group(("u", 2), &sizes, (rank, ranks), &shares, 1);
@@ -380,7 +391,7 @@ mod tests {
                 next = group.end;
                 let count = (group.end - group.start) as usize;
                 assert_eq!(places.len(), count * pieces);
-                let all = ranks as usize * pieces < 16 * keepers as usize;
+                let all = ranks as usize * pieces < 16 * block_stores as usize;
                 assert!(!all || group == (0..ranks), "{group:?} of {ranks}");
             }
             assert_eq!(next, ranks);

@@ -1,6 +1,7 @@
-//! What is known at a deadline of those who wait, across all streams: who waits for memory that comes, and who for whom in a circle.
+//! What is known at a deadline of those who wait, across all streams: who waits for memory that
+//! comes, and who for whom in a circle.
 
-use super::steward::Steward;
+use super::coordinator::Coordinator;
 use super::stream::{self, Keeping, Member, Stream, Stuck};
 use super::{Peer, StreamId};
 use std::collections::{BTreeMap, BTreeSet};
@@ -9,8 +10,9 @@ use std::sync::Arc;
 /// Most waits that an error names.
 const LONGEST_CIRCLE: usize = 16;
 
-impl Steward {
-    /// Time has passed: ends the waits whose deadline is over, or lets them go on, as those live for whom they wait.
+impl Coordinator {
+    /// Time has passed: ends the waits whose deadline is over, or lets them go on, as those live
+    /// for whom they wait.
     pub(super) fn tick(&mut self) {
         let waiting: BTreeSet<Peer> = self.streams.values().flat_map(Stream::waiting).collect();
         let moving = self.whose_memory_moves(&waiting);
@@ -38,8 +40,8 @@ impl Steward {
         }
     }
 
-    /// The processes that have less here when living readers, or ranks that have still to commit, get on, in whichever stream. Only
-    /// looked for where one waits for that.
+    /// The processes that have less here when living readers, or ranks that have still to commit,
+    /// get on, in whichever stream. Only looked for where one waits for that.
     fn eased(&self) -> BTreeSet<Peer> {
         let streams = || self.streams.iter();
         let mut over = streams().flat_map(|(_, stream)| stream.over_memory());
@@ -52,8 +54,9 @@ impl Steward {
             .collect()
     }
 
-    /// The streams that wait for memory of processes which live and wait for nobody themselves: these will let go of it, however long
-    /// they compute. Of the streams whose deadline may be over; each stream is looked at once for all of them.
+    /// The streams that wait for memory of processes which live and wait for nobody themselves:
+    /// these will let go of it, however long they compute. Of the streams whose deadline may be
+    /// over; each stream is looked at once for all of them.
     fn whose_memory_moves(&self, waiting: &BTreeSet<Peer>) -> BTreeSet<StreamId> {
         let due = self.streams.iter().filter(|(_, stream)| {
             let is_due = stream.wake_at().is_some_and(|wake| wake <= self.now);
@@ -66,7 +69,7 @@ impl Steward {
         let streams = self.streams.iter();
         let stuck = streams.filter(|(_, stream)| !stream.moves(false, waiting));
         let stuck: BTreeSet<StreamId> = stuck.map(|(&id, _)| id).collect();
-        let half = self.governor.half_granted();
+        let half = self.admission.half_granted();
         let only = |set: &BTreeSet<StreamId>, id| set.iter().all(|other| *other == id);
         let moves = |&(&id, stream): &(&StreamId, &Stream)| {
             only(&half, id) && only(&stuck, id) && stream.moves(true, waiting)
@@ -74,8 +77,8 @@ impl Steward {
         due.filter(moves).map(|(&id, _)| id).collect()
     }
 
-    /// The `waiting` that wait for each other, each with who waits for whom from it on; see [`stream`]'s `circles`. Only looked for
-    /// where a deadline may be over.
+    /// The `waiting` that wait for each other, each with who waits for whom from it on; see
+    /// [`stream`]'s `circles`. Only looked for where a deadline may be over.
     fn circles(&self, waiting: &BTreeSet<Peer>) -> BTreeMap<Peer, Arc<[String]>> {
         let is_due = |stream: &Stream| stream.wake_at().is_some_and(|wake| wake <= self.now);
         if waiting.is_empty() || !self.streams.values().any(is_due) {
@@ -122,8 +125,9 @@ impl Steward {
         blocked.iter().map(from).collect()
     }
 
-    /// For each process in whose way is what it has at the coordinator, and with `None` for all of them together: a reader of the
-    /// `blocked` that keeps it, unless somebody else does, who may let go.
+    /// For each process in whose way is what it has at the coordinator, and with `None` for all of
+    /// them together: a reader of the `blocked` that keeps it, unless somebody else does, who may
+    /// let go.
     fn kept_over(&self, blocked: &BTreeSet<Peer>) -> BTreeMap<Option<Peer>, Keeping> {
         let over = self.streams.values().flat_map(Stream::over_memory);
         let whose = over.map(|(peer, more)| match self.ledger.check_own(peer, more) {

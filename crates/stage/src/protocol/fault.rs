@@ -1,11 +1,11 @@
-//! Every error that the steward can answer, as a sentence for a person.
+//! Every error that the coordinator can answer, as a sentence for a person.
 
 use super::{EndOfStream, Failure, Interest, Peer, Step};
 use crate::{Dtype, Region};
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 
-/// Why a question to the steward failed.
+/// Why a question to the coordinator failed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 #[non_exhaustive]
 #[allow(
@@ -45,15 +45,19 @@ pub enum Fault {
         at: String,
     },
     #[error(
-        "no number of a segment for one more buffer in time: {used} of the {limit} that {keeper} has for buffers are in use, one for each, whatever its length; let readers go faster, retain fewer steps, or write fewer, larger blocks"
+        "no number of a segment for one more buffer in time: {used} of the {limit} that {block_store} has for buffers are in use, one for each, whatever its length; let readers go faster, retain fewer steps, or write fewer, larger blocks"
     )]
-    NoBuffer { used: u64, limit: u64, keeper: Peer },
-    #[error("{keeper} has not given the memory for {bytes} bytes in time")]
-    KeeperSilent { keeper: Peer, bytes: u64 },
+    NoBuffer {
+        used: u64,
+        limit: u64,
+        block_store: Peer,
+    },
+    #[error("{block_store} has not given the memory for {bytes} bytes in time")]
+    BlockStoreSilent { block_store: Peer, bytes: u64 },
     #[error(
-        "{keeper} has no room for {bytes} bytes: buffers of ended streams or of steps that are over are still in use; let their processes drop those steps"
+        "{block_store} has no room for {bytes} bytes: buffers of ended streams or of steps that are over are still in use; let their processes drop those steps"
     )]
-    StillInUse { keeper: Peer, bytes: u64 },
+    StillInUse { block_store: Peer, bytes: u64 },
     #[error(
         "no step of the stream {stream} came in time; {committed} are committed, and this rank waits for {whom}"
     )]
@@ -84,28 +88,30 @@ pub enum Fault {
         at: String,
     },
     #[error(
-        "one step of the stream {stream} needs {buffers} buffers at {keeper}, which has {most} numbers of segments for them, one for each, whatever its length: write fewer, larger blocks, or use more servers"
+        "one step of the stream {stream} needs {buffers} buffers at {block_store}, which has {most} numbers of segments for them, one for each, whatever its length: write fewer, larger blocks, or use more servers"
     )]
     TooManyBuffers {
         stream: String,
         buffers: u64,
         most: u64,
-        keeper: Peer,
+        block_store: Peer,
     },
-    #[error("{keeper} keeps no blocks (any more): ask for the keepers again by opening the stream")]
-    NoKeeper { keeper: Peer },
     #[error(
-        "{keeper} died while step {step} was written into it: abort the step and write it again"
+        "{block_store} keeps no blocks (any more): ask for the block stores again by opening the stream"
     )]
-    KeeperLost { keeper: Peer, step: Step },
+    NoBlockStore { block_store: Peer },
     #[error(
-        "{keeper} gets no more memory of its node, although its budget has room: let it keep less (retained and unread steps), or see what else the node's memory is used for"
+        "{block_store} died while step {step} was written into it: abort the step and write it again"
     )]
-    KeeperFull { keeper: Peer },
+    BlockStoreLost { block_store: Peer, step: Step },
     #[error(
-        "all {numbers} numbers of segments of {keeper} are used up, one for each buffer, whatever its length, although its memory has room: write fewer, larger blocks, retain fewer steps, or use more servers"
+        "{block_store} gets no more memory of its node, although its budget has room: let it keep less (retained and unread steps), or see what else the node's memory is used for"
     )]
-    NumbersUsedUp { keeper: Peer, numbers: u64 },
+    BlockStoreFull { block_store: Peer },
+    #[error(
+        "all {numbers} numbers of segments of {block_store} are used up, one for each buffer, whatever its length, although its memory has room: write fewer, larger blocks, retain fewer steps, or use more servers"
+    )]
+    NumbersUsedUp { block_store: Peer, numbers: u64 },
 
     // Opening
     #[error(
@@ -315,15 +321,15 @@ pub enum Fault {
     },
     #[error(
         "step {step} lost blocks with {}, which died, and there is no other copy of them: keep two replicas",
-        all_of(keepers)
+        all_of(block_stores)
     )]
-    Damaged { step: Step, keepers: Vec<Peer> },
+    Damaged { step: Step, block_stores: Vec<Peer> },
 }
 
 samite_mem::error_codes!(Fault, "stream", {
     NobodyReads = 400, ReadersBehind = 401, WriterBehind = 402, NoMemory = 403, NoBuffer = 404,
-    KeeperSilent = 405, StillInUse = 406, NoStep = 407, Circle = 408, NoStream = 409,
-    TooLarge = 410, TooManyBuffers = 411, NoKeeper = 412, KeeperLost = 413, KeeperFull = 414,
+    BlockStoreSilent = 405, StillInUse = 406, NoStep = 407, Circle = 408, NoStream = 409,
+    TooLarge = 410, TooManyBuffers = 411, NoBlockStore = 412, BlockStoreLost = 413, BlockStoreFull = 414,
     NumbersUsedUp = 415, TwoWriters = 416, RankTaken = 417, SizeDiffers = 418, RankBeyond = 419,
     Over = 420, TooManyRanks = 421, TooMuchOpen = 422, NameTooLong = 423, ZeroLimit = 424,
     NotOpen = 425, Busy = 426, WrongStep = 427, NotBegun = 428, RankClosed = 429, ClosesEarly = 430,
@@ -334,8 +340,8 @@ samite_mem::error_codes!(Fault, "stream", {
     AnswerTooLong = 449, Gone = 450, Damaged = 451,
 });
 
-fn all_of(keepers: &[Peer]) -> String {
-    let names: Vec<String> = keepers.iter().map(Peer::to_string).collect();
+fn all_of(block_stores: &[Peer]) -> String {
+    let names: Vec<String> = block_stores.iter().map(Peer::to_string).collect();
     names.join(" and ")
 }
 
@@ -346,7 +352,8 @@ fn there_is(oldest: &Option<Step>) -> String {
     }
 }
 
-/// What gives more memory to whom the governor names: a stream's own limit is another setting than a keeper's budget.
+/// What gives more memory to whom admission control names: a stream's own limit is another setting
+/// than a block store's budget.
 fn raise(at: &str) -> &'static str {
     match at.starts_with("peer ") {
         true => "give it more memory: memory.budget on its node, or --memory of a staging server",

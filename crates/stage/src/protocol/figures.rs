@@ -1,19 +1,20 @@
-//! How everything stands at the steward, for a person: streams, queues, memory, who waits for whom.
+//! How everything stands at the coordinator, for a person: streams, queues, memory, who waits for
+//! whom.
 
 use super::{EndOfStream, Limits, Peer, Policy, StreamId};
 use serde::{Deserialize, Serialize};
 
-/// All that the steward knows.
+/// All that the coordinator knows.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Figures {
     /// The streams, by the order of their opening.
     pub streams: Vec<StreamFigures>,
-    /// The keepers, by number.
-    pub keepers: Vec<KeeperFigures>,
+    /// The block stores, by number.
+    pub block_stores: Vec<BlockStoreFigures>,
     /// Who waits to open a stream.
     pub opening: Vec<Wait>,
-    /// How many streams, reader groups and waits are not in it, because there are too many; those of a stream that is not in it are
-    /// not counted.
+    /// How many streams, reader groups and waits are not in it, because there are too many; those
+    /// of a stream that is not in it are not counted.
     pub more: u64,
 }
 
@@ -68,7 +69,7 @@ pub struct StreamFigures {
     pub committed_bytes: u64,
     /// Number of steps that are still there.
     pub stored: u64,
-    /// Bytes in memory; filled by [`Steward::figures`](super::Steward::figures).
+    /// Bytes in memory; filled by [`Coordinator::figures`](super::Coordinator::figures).
     pub bytes: u64,
     /// Why there will be no more steps.
     pub end: Option<EndOfStream>,
@@ -109,9 +110,9 @@ pub struct GroupFigures {
     pub size: u32,
 }
 
-/// How the memory of a keeper stands.
+/// How the memory of a block store stands.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct KeeperFigures {
+pub struct BlockStoreFigures {
     /// Who it is.
     pub peer: Peer,
     /// Bytes of memory that it may have in use.

@@ -1,8 +1,9 @@
 //! What a writer rank's part of a step is made of, its name, and where its blocks lie.
 //!
-//! A layout travels once, then its hash does: a steady step says a few words per rank, however many blocks it has. For
-//! that the place of a block must follow from the layout: the *packing rule* puts the blocks of a slot one after
-//! another, in the order of the layout, each at a multiple of [`ALIGN`] bytes.
+//! A layout travels once, then its hash does: a steady step says a few words per rank, however many
+//! blocks it has. For that the place of a block must follow from the layout: the *packing rule*
+//! puts the blocks of a slot one after another, in the order of the layout, each at a multiple of
+//! [`ALIGN`] bytes.
 
 use super::Fault;
 use crate::space::{Dims, MAX_DIMS};
@@ -139,8 +140,8 @@ impl Layout {
     /// Whether it can be part of a step, as rank `rank` says it.
     ///
     /// # Errors
-    /// A variable that comes twice, or has more than [`MAX_DIMS`] dimensions; a block with another number of dimensions than its
-    /// array, or outside of it; too many bytes.
+    /// A variable that comes twice, or has more than [`MAX_DIMS`] dimensions; a block with another
+    /// number of dimensions than its array, or outside of it; too many bytes.
     pub fn check(&self, rank: u32) -> Result<(), Fault> {
         let mut names = HashSet::new();
         for variable in &self.variables {

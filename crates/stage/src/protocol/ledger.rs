@@ -1,21 +1,25 @@
 //! What everybody takes of the coordinator's own memory, as sums that are always up to date.
 //!
-//! Whatever a peer has opened, asked or committed and that stays here has a [`Charge`], which counts for that peer as long as it
-//! exists. So whether somebody may have more is one look-up, however much there is, and nothing that is dropped stays counted.
+//! Whatever a peer has opened, asked or committed and that stays here has a [`Charge`], which
+//! counts for that peer as long as it exists. So whether somebody may have more is one look-up,
+//! however much there is, and nothing that is dropped stays counted.
 //!
-//! What is answered does not stay, but the answers of one event are all there before the first is sent. So these are counted as well
-//! ([`Ledger::say`]), over all streams: who could be answered when there are no more left is answered in the next event.
+//! What is answered does not stay, but the answers of one event are all there before the first is
+//! sent. So these are counted as well ([`Ledger::say`]), over all streams: who could be answered
+//! when there are no more left is answered in the next event.
 
 use super::{Fault, Peer, StreamId};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Most that one process may cost, and all of them together, in bytes. What they were let begin may come to twice as much.
+/// Most that one process may cost, and all of them together, in bytes. What they were let begin may
+/// come to twice as much.
 const MOST_OF_ONE: u64 = 64 << 20;
 const MOST_OF_ALL: u64 = 1 << 30;
 
-/// Most bytes of the answers of one event, but for the last one; and what each counts for at least: it may have some names in it.
+/// Most bytes of the answers of one event, but for the last one; and what each counts for at least:
+/// it may have some names in it.
 const MOST_SAID: u64 = 16 << 20;
 const LEAST_SAID: u64 = 16 << 10;
 
@@ -28,7 +32,8 @@ struct Sums {
     /// Of those who have something.
     peers: BTreeMap<Peer, Own>,
     all: u64,
-    /// The streams in which somebody waits for less, and whether there was less since they were asked for.
+    /// The streams in which somebody waits for less, and whether there was less since they were
+    /// asked for.
     waiting: BTreeSet<StreamId>,
     is_less: bool,
     /// In answers of this event.
@@ -48,12 +53,14 @@ impl Ledger {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Counts so many bytes for that peer, until the charge is dropped. Whether it may have them was found out before.
+    /// Counts so many bytes for that peer, until the charge is dropped. Whether it may have them
+    /// was found out before.
     pub(super) fn charge(&self, peer: Peer, bytes: u64) -> Charge {
         self.charge_as(peer, bytes, None)
     }
 
-    /// The same for its part of a step of that stream, which comes free when nobody needs the step any more.
+    /// The same for its part of a step of that stream, which comes free when nobody needs the step
+    /// any more.
     pub(super) fn charge_step(&self, peer: Peer, stream: StreamId, bytes: u64) -> Charge {
         self.charge_as(peer, bytes, Some(stream))
     }
@@ -128,7 +135,8 @@ impl Ledger {
         self.sums().waiting.insert(stream);
     }
 
-    /// The streams in which somebody has waited, if there is less than when it was asked last: these look again.
+    /// The streams in which somebody has waited, if there is less than when it was asked last:
+    /// these look again.
     pub(super) fn who_may_look_again(&self) -> BTreeSet<StreamId> {
         let mut sums = self.sums();
         match std::mem::take(&mut sums.is_less) {
@@ -157,14 +165,16 @@ impl Ledger {
         within("the domain", self.sums().all(more), MOST_OF_ALL)
     }
 
-    /// As [`Ledger::check`], for what a peer was let begin and comes to more than was expected: there is as much again for that.
+    /// As [`Ledger::check`], for what a peer was let begin and comes to more than was expected:
+    /// there is as much again for that.
     pub(super) fn check_begun(&self, peer: Peer, more: u64) -> Result<(), Fault> {
         let sums = self.sums();
         within("this process", sums.own(peer, more), 2 * MOST_OF_ONE)?;
         within("the domain", sums.all(more), 2 * MOST_OF_ALL)
     }
 
-    /// As [`Ledger::check`], but who has too much here because of steps that go when they are read may have as much again.
+    /// As [`Ledger::check`], but who has too much here because of steps that go when they are read
+    /// may have as much again.
     pub(super) fn check_beside_steps(&self, peer: Peer, more: u64) -> Result<(), Fault> {
         let checked = self.check(peer, more);
         match self.may_have(peer, more) {

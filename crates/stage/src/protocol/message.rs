@@ -1,7 +1,7 @@
 //! What is said, and by whom.
 //!
-//! [`Request`] goes from writers, readers and keepers to the steward; [`Notice`] from the steward to them: an
-//! [`Answer`] to a ticket, or an [`Order`] to a keeper.
+//! [`Request`] goes from writers, readers and block stores to the coordinator; [`Notice`] from the
+//! coordinator to them: an [`Answer`] to a ticket, or an [`Order`] to a block store.
 
 use super::{
     Attribute, Fault, Figures, Interest, Layout, LayoutHash, News, Reader, Start, Step,
@@ -12,8 +12,8 @@ use serde::{Deserialize, Serialize};
 use smallvec::SmallVec;
 use std::{fmt, sync::Arc};
 
-/// A process: its number in the fabric, in the lower half, and which life of the number it is. The process that gets
-/// the number after it is another peer.
+/// A process: its number in the fabric, in the lower half, and which life of the number it is. The
+/// process that gets the number after it is another peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Peer(pub u64);
 
@@ -40,11 +40,12 @@ impl fmt::Display for Peer {
     }
 }
 
-/// A stream at its steward; numbers are never used again.
+/// A stream at its coordinator; numbers are never used again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct StreamId(pub u64);
 
-/// A buffer that a keeper has for a step. Named by the steward; names are never used again.
+/// A buffer that a block store has for a step. Named by the coordinator; names are never used
+/// again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct BufferId {
     /// The stream that it belongs to.
@@ -77,22 +78,23 @@ pub struct ReaderId {
     pub rank: u32,
 }
 
-/// Which segment of the keeper a buffer is. Opaque here: the keeper says it, and who maps the segment uses it.
+/// Which segment of the block store a buffer is. Opaque here: the block store says it, and who maps
+/// the segment uses it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Handle {
     /// Number of the segment.
     pub segment: u32,
-    /// Which life of the keeper.
+    /// Which life of the block store.
     pub incarnation: u32,
     /// Which use of the number.
     pub generation: u32,
 }
 
-/// Bytes that a writer wants of a keeper.
+/// Bytes that a writer wants of a block store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Want {
     /// Whose memory.
-    pub keeper: Peer,
+    pub block_store: Peer,
     /// How many.
     pub bytes: u64,
 }
@@ -103,16 +105,16 @@ pub struct BufferAt {
     /// Its name.
     pub buffer: BufferId,
     /// Who has it.
-    pub keeper: Peer,
-    /// Which segment of the keeper it is.
+    pub block_store: Peer,
+    /// Which segment of the block store it is.
     pub handle: Handle,
     /// Its length.
     pub bytes: u64,
-    /// It was spilled: its bytes come from the keeper by messages, it cannot be mapped.
+    /// It was spilled: its bytes come from the block store by messages, it cannot be mapped.
     pub on_disk: bool,
 }
 
-/// The copies of the same bytes on different keepers: one, or as many as there are replicas.
+/// The copies of the same bytes on different block stores: one, or as many as there are replicas.
 pub type Slot<T> = SmallVec<[T; 2]>;
 
 /// A layout, or the word that it is the last one again.
@@ -129,7 +131,8 @@ pub enum Told {
 pub enum Places {
     /// As [`Layout::packing`] says: nothing has to be told.
     Packed,
-    /// Offset of each block in its slot's buffer, blocks in the order of the layout (variable by variable).
+    /// Offset of each block in its slot's buffer, blocks in the order of the layout (variable by
+    /// variable).
     Listed(Arc<[u64]>),
 }
 
@@ -146,15 +149,15 @@ pub struct Part {
     pub places: Places,
     /// Facts of this step (its time, its number in the simulation).
     pub attributes: Vec<(String, Attribute)>,
-    /// Of the content, by a rule that the writers agree on; only compared: a part that is committed again after a restart is
-    /// the same when its layout and its checksum are.
+    /// Of the content, by a rule that the writers agree on; only compared: a part that is committed
+    /// again after a restart is the same when its layout and its checksum are.
     pub checksum: u64,
 }
 
 /// The part of one writer rank, as a reader gets it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct PartRecord {
-    /// The buffers that its blocks lie in; a copy whose keeper died is left out.
+    /// The buffers that its blocks lie in; a copy whose block store died is left out.
     pub slots: Vec<Slot<BufferAt>>,
     /// Where in them.
     pub places: Places,
@@ -187,31 +190,33 @@ pub struct StepRecord {
     pub parts: Arc<[PartRecord]>,
 }
 
-/// A keeper, as writers need to know it.
+/// A block store, as writers need to know it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct KeeperInfo {
+pub struct BlockStoreInfo {
     /// Who it is.
     pub peer: Peer,
     /// Bytes of memory that it may have in use: its weight.
     pub capacity: u64,
 }
 
-/// What a peer tells or asks the steward.
+/// What a peer tells or asks the coordinator.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[allow(missing_docs, reason = "fields are described at the variants")]
 pub enum Request {
-    /// Keeper: here I am, with that many bytes of memory, in so many buffers at most, and bytes of disk. Not answered.
+    /// Block store: here I am, with that many bytes of memory, in so many buffers at most, and
+    /// bytes of disk. Not answered.
     Keep {
         memory: u64,
         buffers: u64,
         disk: u64,
     },
-    /// Keeper: about an order. Not answered.
+    /// Block store: about an order. Not answered.
     Report(Report),
-    /// Who keeps blocks now. -> [`Answer::Keepers`]
-    Keepers { ticket: Ticket },
-    /// Writer rank `rank` of `size` of a program opens a stream, new or its own after a crash; waits
-    /// while its rank, or the name, is still taken. `gives_up`: its waits end after a time-out of its own. -> [`Answer::Writing`]
+    /// Who keeps blocks now. -> [`Answer::BlockStores`]
+    BlockStores { ticket: Ticket },
+    /// Writer rank `rank` of `size` of a program opens a stream, new or its own after a crash;
+    /// waits while its rank, or the name, is still taken. `gives_up`: its waits end after a
+    /// time-out of its own. -> [`Answer::Writing`]
     OpenWriter {
         ticket: Ticket,
         stream: String,
@@ -219,27 +224,28 @@ pub enum Request {
         rank: u32,
         size: u32,
         config: Box<StreamConfig>,
-        patience: u64,
+        timeout: u64,
         gives_up: bool,
     },
-    /// Begins a step, with the buffers it is known to need (none is fine). `patience` in ms. -> [`Answer::Begun`]
+    /// Begins a step, with the buffers it is known to need (none is fine). `timeout` in ms. ->
+    /// [`Answer::Begun`]
     Begin {
         ticket: Ticket,
         writer: WriterId,
         step: Step,
         wants: Vec<Want>,
-        patience: u64,
+        timeout: u64,
     },
     /// More buffers for the step that was begun. -> [`Answer::Begun`] with these buffers.
     Reserve {
         ticket: Ticket,
         writer: WriterId,
         wants: Vec<Want>,
-        patience: u64,
+        timeout: u64,
     },
-    /// All of this rank's blocks are in their buffers. `keep`: the rank holds the step, until its next commit is taken or it is
-    /// gone. The buffers can be read once the step is committed by all ranks: when the next one has begun.
-    /// -> [`Answer::Committed`]
+    /// All of this rank's blocks are in their buffers. `keep`: the rank holds the step, until its
+    /// next commit is taken or it is gone. The buffers can be read once the step is committed by
+    /// all ranks: when the next one has begun. -> [`Answer::Committed`]
     Commit {
         ticket: Ticket,
         writer: WriterId,
@@ -248,52 +254,56 @@ pub enum Request {
     },
     /// Gives the buffers of the step back that was begun; it can be begun again. Not answered.
     Abort { writer: WriterId },
-    /// This rank has written all that it wanted to write: the only way in which a stream ends well. Refused, and nothing has happened,
-    /// when another rank has committed more steps. -> [`Answer::Closed`]
+    /// This rank has written all that it wanted to write: the only way in which a stream ends well.
+    /// Refused, and nothing has happened, when another rank has committed more steps. ->
+    /// [`Answer::Closed`]
     CloseWriter { ticket: Ticket, writer: WriterId },
-    /// This rank gives up without closing: from now on it counts as a rank whose process has died. Not answered.
+    /// This rank gives up without closing: from now on it counts as a rank whose process has died.
+    /// Not answered.
     LeaveWriter { writer: WriterId },
-    /// A reader rank opens a stream; waits for it to appear. `gives_up`: its waits end after a time-out of its own.
-    /// -> [`Answer::Reading`]
+    /// A reader rank opens a stream; waits for it to appear. `gives_up`: its waits end after a
+    /// time-out of its own. -> [`Answer::Reading`]
     OpenReader {
         ticket: Ticket,
         stream: String,
         reader: Box<Reader>,
-        patience: u64,
+        timeout: u64,
         gives_up: bool,
     },
-    /// The step that the group takes next. -> [`Answer::Step`], held under this ticket, or [`Answer::End`]
+    /// The step that the group takes next. -> [`Answer::Step`], held under this ticket, or
+    /// [`Answer::End`]
     Next {
         ticket: Ticket,
         reader: ReaderId,
-        patience: u64,
+        timeout: u64,
     },
-    /// That step; waits for a future one. -> [`Answer::Step`], held under this ticket, or [`Answer::End`]
+    /// That step; waits for a future one. -> [`Answer::Step`], held under this ticket, or
+    /// [`Answer::End`]
     At {
         ticket: Ticket,
         reader: ReaderId,
         step: Step,
-        patience: u64,
+        timeout: u64,
     },
     /// Ends what the rank holds under the ticket of its `Next` or `At`. Not answered.
     Release { reader: ReaderId, hold: Ticket },
     /// This rank reads no more; its holds end. Not answered.
     CloseReader { reader: ReaderId },
-    /// Wants to know when a box is written, from `start` on; of the news at most `most` wait. Waits for the stream to
-    /// appear. -> [`Answer::Watching`]
+    /// Wants to know when a box is written, from `start` on; of the news at most `most` wait. Waits
+    /// for the stream to appear. -> [`Answer::Watching`]
     OpenWatch {
         ticket: Ticket,
         stream: String,
         interest: Box<Interest>,
         start: Start,
         most: u32,
-        patience: u64,
+        timeout: u64,
     },
     /// What comes next. -> [`Answer::News`], or [`Answer::End`]
     Watch {
         ticket: Ticket,
         watch: WatchId,
-        patience: u64,
+        timeout: u64,
     },
     /// Wants to know no more. Not answered.
     CloseWatch { watch: WatchId },
@@ -305,7 +315,7 @@ impl Request {
     /// What its answer is given under; `None` for what is not answered.
     pub fn ticket(&self) -> Option<Ticket> {
         match self {
-            Request::Keepers { ticket }
+            Request::BlockStores { ticket }
             | Request::OpenWriter { ticket, .. }
             | Request::Begin { ticket, .. }
             | Request::Reserve { ticket, .. }
@@ -328,7 +338,7 @@ impl Request {
     }
 }
 
-/// What a keeper has not for a buffer that its budget has room for.
+/// What a block store has not for a buffer that its budget has room for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Lack {
     /// The machine gives no more.
@@ -337,7 +347,7 @@ pub enum Lack {
     Numbers(u64),
 }
 
-/// What a keeper reports to the steward.
+/// What a block store reports to the coordinator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[allow(missing_docs, reason = "fields are described at the variants")]
 pub enum Report {
@@ -351,23 +361,24 @@ pub enum Report {
     Spilled { buffer: BufferId },
     /// The disk did not take the bytes; they lie in memory as before.
     SpillFailed { buffer: BufferId },
-    /// The buffer waits: memory that was freed is still in use, by the process that `had_by` says if that is known. Another report
-    /// follows.
+    /// The buffer waits: memory that was freed is still in use, by the process that `had_by` says
+    /// if that is known. Another report follows.
     Full {
         buffer: BufferId,
         had_by: Option<Peer>,
     },
-    /// The keeper gets on with the buffer, of which so many parts are done, one more than it has said before: parts of its memory,
-    /// while it is allocated, or of its way to disk. Another report follows.
+    /// The block store gets on with the buffer, of which so many parts are done, one more than it
+    /// has said before: parts of its memory, while it is allocated, or of its way to disk. Another
+    /// report follows.
     Working { buffer: BufferId, parts: u64 },
 }
 
-/// What the steward orders a keeper to do.
+/// What the coordinator orders a block store to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[allow(missing_docs, reason = "fields are described at the variants")]
 pub enum Order {
-    /// Have a buffer that `writer` alone may write. -> [`Report::Held`] or [`Report::Refused`], maybe after a
-    /// [`Report::Full`] and some [`Report::Working`]
+    /// Have a buffer that `writer` alone may write. -> [`Report::Held`] or [`Report::Refused`],
+    /// maybe after a [`Report::Full`] and some [`Report::Working`]
     Allocate {
         buffer: BufferId,
         bytes: u64,
@@ -375,15 +386,16 @@ pub enum Order {
     },
     /// From now on it is read, not written. -> [`Report::Sealed`]
     Seal { buffer: BufferId },
-    /// Move the bytes of a sealed buffer to disk. -> [`Report::Spilled`] or [`Report::SpillFailed`], maybe after some
-    /// [`Report::Working`]
+    /// Move the bytes of a sealed buffer to disk. -> [`Report::Spilled`] or
+    /// [`Report::SpillFailed`], maybe after some [`Report::Working`]
     Spill { buffer: BufferId },
-    /// Nobody needs it any more, in memory or on disk. No reader holds it; a writer may not know yet, when the stream has ended under
-    /// it. Not answered; what was ordered before is answered all the same, or not.
+    /// Nobody needs it any more, in memory or on disk. No reader holds it; a writer may not know
+    /// yet, when the stream has ended under it. Not answered; what was ordered before is answered
+    /// all the same, or not.
     Free { buffer: BufferId },
 }
 
-/// What the steward says to a peer.
+/// What the coordinator says to a peer.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[allow(missing_docs, reason = "fields are described at the variants")]
 #[allow(
@@ -393,7 +405,7 @@ pub enum Order {
 pub enum Notice {
     /// To a question.
     Answer { ticket: Ticket, answer: Answer },
-    /// To a keeper.
+    /// To a block store.
     Order(Order),
 }
 
@@ -402,7 +414,8 @@ pub enum Notice {
 pub enum EndOfStream {
     /// Every writer rank has closed it.
     Closed,
-    /// A writer rank has not closed it; every committed step was delivered before this, and more may be missing.
+    /// A writer rank has not closed it; every committed step was delivered before this, and more
+    /// may be missing.
     WriterFailed {
         /// Which one.
         rank: u32,
@@ -432,10 +445,12 @@ pub enum Failure {
     NeverCame,
     /// Its process died, and no other one came back as this rank while its lease ran.
     Died,
-    /// Its writer was dropped without `close`, by an error or a panic, and did not come back while its lease ran. With the method
-    /// `file`, where nobody knows more: its process may have died as well.
+    /// Its writer was dropped without `close`, by an error or a panic, and did not come back while
+    /// its lease ran. With the method `file`, where nobody knows more: its process may have died as
+    /// well.
     GaveUp,
-    /// With the method `file`: it has ended its file with fewer steps than another rank, which nobody could tell it.
+    /// With the method `file`: it has ended its file with fewer steps than another rank, which
+    /// nobody could tell it.
     ClosedEarly,
 }
 
@@ -454,20 +469,21 @@ impl fmt::Display for Failure {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[allow(missing_docs, reason = "fields are described at the variants")]
 pub enum Answer {
-    /// The stream is open for writing. `committed` is the number of whole steps, where a restarted program goes on; `next` is the
-    /// first step that this rank has not committed (the same, or one more). `keepers` are those there are now, by number.
+    /// The stream is open for writing. `committed` is the number of whole steps, where a restarted
+    /// program goes on; `next` is the first step that this rank has not committed (the same, or one
+    /// more). `block_stores` are those there are now, by number.
     Writing {
         writer: WriterId,
         committed: Step,
         next: Step,
-        keepers: Vec<KeeperInfo>,
+        block_stores: Vec<BlockStoreInfo>,
     },
     /// Those who keep blocks now, by number.
-    Keepers { keepers: Vec<KeeperInfo> },
+    BlockStores { block_stores: Vec<BlockStoreInfo> },
     /// The step is begun, or there are more buffers: one for each want, in order.
     Begun { buffers: Vec<BufferAt> },
-    /// This rank has committed that step already, before it was restarted: nothing is to be written. `next` is the first step
-    /// that it has not.
+    /// This rank has committed that step already, before it was restarted: nothing is to be
+    /// written. `next` is the first step that it has not.
     Already { next: Step },
     /// The part is taken; it will be there when the process is not.
     Committed,
@@ -485,8 +501,8 @@ pub enum Answer {
     Step(StepRecord),
     /// There are no more.
     End(EndOfStream),
-    /// Not within `patience`, and everybody that it waits for lives: ask again. The fault is for an asker that does not want to
-    /// wait longer.
+    /// Not within `timeout`, and everybody that it waits for lives: ask again. The fault is for an
+    /// asker that does not want to wait longer.
     Waiting(Fault),
     /// It cannot be.
     Failed(Fault),

@@ -1,9 +1,10 @@
-//! What writers, readers, keepers and the steward say to each other, and the pure machines that decide.
+//! What writers, readers, block stores and the coordinator say to each other, and the pure machines
+//! that decide.
 //!
 //! ```text
-//!   writer rank                    steward                     keeper                    reader rank
+//!   writer rank                    coordinator                     block store                    reader rank
 //!     OpenWriter ---------------->
-//!     <----- Answer::Writing {writer, next, keepers}                                       OpenReader
+//!     <----- Answer::Writing {writer, next, block stores}                                       OpenReader
 //!                                  Answer::Reading {reader} ----------------------------------->
 //!     Begin {step, wants} ------->   (back-pressure, budget)                                Next, At
 //!                                  Order::Allocate ----------->
@@ -22,58 +23,67 @@
 //! ```
 //!
 //! # For who runs the machines
-//! * [`Steward`] is everything: feed it [`Event`]s, carry out its [`Action`]s in order, and call it with [`Event::Tick`] no
-//!   later than [`Steward::wake_at`]. Times are milliseconds of any clock that never goes back.
-//! * Messages between one pair of peers arrive in the order in which they were sent (FIFO per pair), except that a long one, whose
-//!   bytes the receiver fetches, may come after short ones that were sent later. So whoever sends a long one (a commit with its
-//!   layout) says nothing more about its step before it is answered. After a time-out that is given up, it is refused or ignored by
-//!   the names in it, of buffers that are freed by then. Between pairs there is no order.
-//! * A [`Peer`] is one process, and never another one: [`Event::Lost`] comes after the last message of it.
-//! * Every request with a [`Ticket`] is answered exactly once, at its deadline at the latest (`patience`, counted from when the
-//!   steward hears of it), unless the asker dies. Answers to one asker may come in another order than its questions.
-//! * A deadline ends a wait for somebody who does not answer, died or never came. At the deadline of a question for a step
-//!   (`Begin`, `Next`, `At`), or for memory (`Begin`, `Reserve`), that waits for living writers or readers alone the answer is
-//!   [`Answer::Waiting`]. So it is for a keeper that has got on with one of its buffers since the question came
-//!   ([`Report::Working`]): one that makes large memory, or writes it to disk, takes its time. The buffers that it is
-//!   making stay for the same question when it comes again.
-//! * A keeper obeys its orders in the order in which they come. After `Free` it forgets the buffer; if readers still have it
-//!   mapped it may wait for them, but the steward frees only what nobody holds.
+//! * [`Coordinator`] is everything: feed it [`Event`]s, carry out its [`Action`]s in order, and
+//!   call it with [`Event::Tick`] no later than [`Coordinator::wake_at`]. Times are milliseconds of
+//!   any clock that never goes back.
+//! * Messages between one pair of peers arrive in the order in which they were sent (FIFO per
+//!   pair), except that a long one, whose bytes the receiver fetches, may come after short ones
+//!   that were sent later. So whoever sends a long one (a commit with its layout) says nothing more
+//!   about its step before it is answered. After a time-out that is given up, it is refused or
+//!   ignored by the names in it, of buffers that are freed by then. Between pairs there is no
+//!   order.
+//! * A [`Peer`] is one process, and never another one: [`Event::Lost`] comes after the last message
+//!   of it.
+//! * Every request with a [`Ticket`] is answered exactly once, at its deadline at the latest
+//!   (`timeout`, counted from when the coordinator hears of it), unless the asker dies. Answers to
+//!   one asker may come in another order than its questions.
+//! * A deadline ends a wait for somebody who does not answer, died or never came. At the deadline
+//!   of a question for a step (`Begin`, `Next`, `At`), or for memory (`Begin`, `Reserve`), that
+//!   waits for living writers or readers alone the answer is [`Answer::Waiting`]. So it is for a
+//!   block store that has got on with one of its buffers since the question came
+//!   ([`Report::Working`]): one that makes large memory, or writes it to disk, takes its time. The
+//!   buffers that it is making stay for the same question when it comes again.
+//! * A block store obeys its orders in the order in which they come. After `Free` it forgets the
+//!   buffer; if readers still have it mapped it may wait for them, but the coordinator frees only
+//!   what nobody holds.
 //!
 //! # Files
-//! * `message`: [`Request`], [`Answer`], [`Order`], [`Report`] and what is in them. `settings`: [`StreamConfig`], [`Reader`].
+//! * `message`: [`Request`], [`Answer`], [`Order`], [`Report`] and what is in them. `settings`:
+//!   [`StreamConfig`], [`Reader`].
 //! * `layout`: [`Layout`] of a rank's part, its name, and the packing rule.
-//! * `fault`: [`Fault`], every error that the steward can answer.
-//! * `queue`: which steps a reader group gets. `governor`: who gets memory. `ledger`: who takes how much of the
-//!   steward's own. `watch`: subscriptions. `stream/`: one stream. `steward`: all of them; `opening`: who waits to open one;
-//!   `deadlines`: what is known of all who wait.
+//! * `fault`: [`Fault`], every error that the coordinator can answer.
+//! * `queue`: which steps a reader group gets. `admission`: who gets memory. `ledger`: who takes
+//!   how much of the coordinator's own. `watch`: subscriptions. `stream/`: one stream.
+//!   `coordinator`: all of them; `opening`: who waits to open one; `deadlines`: what is known of
+//!   all who wait.
 //! * `figures`: how everything stands, for a person.
 
+pub mod admission;
+mod coordinator;
 mod deadlines;
 mod fault;
 mod figures;
-pub mod governor;
 mod layout;
 mod ledger;
 mod message;
 mod opening;
 pub mod queue;
 mod settings;
-mod steward;
 pub mod stream;
 mod watch;
 
+pub use coordinator::{Action, Coordinator, Event};
 pub use fault::Fault;
-pub use figures::{Figures, GroupFigures, KeeperFigures, StreamFigures, Wait};
+pub use figures::{BlockStoreFigures, Figures, GroupFigures, StreamFigures, Wait};
 pub use layout::{ALIGN, Attribute, Block, Layout, LayoutHash, Packing, Variable};
 pub use message::{
-    Answer, BufferAt, BufferId, EndOfStream, Failure, Handle, KeeperInfo, Lack, Layouts, Notice,
-    Order, Part, PartRecord, Peer, Places, ReaderId, Report, Request, Slot, StepRecord, StreamId,
-    Ticket, Told, Want, WriterId,
+    Answer, BlockStoreInfo, BufferAt, BufferId, EndOfStream, Failure, Handle, Lack, Layouts,
+    Notice, Order, Part, PartRecord, Peer, Places, ReaderId, Report, Request, Slot, StepRecord,
+    StreamId, Ticket, Told, Want, WriterId,
 };
 pub use settings::{
     Expected, LONGEST_LEASE, Limits, Policy, Reader, Retain, Start, StreamConfig, Unread,
 };
-pub use steward::{Action, Event, Steward};
 pub use watch::{Interest, MOST_NEWS, News, WatchId, Written};
 
 /// Number of a step of a stream, from 0.

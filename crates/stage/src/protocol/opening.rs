@@ -1,9 +1,9 @@
-//! Opening streams at the steward: who waits for a name to be there, for its rank to be free, or for the stream before to be
-//! over.
+//! Opening streams at the coordinator: who waits for a name to be there, for its rank to be free,
+//! or for the stream before to be over.
 
+use super::coordinator::Coordinator;
 use super::ledger::Charge;
 use super::queue::Queue;
-use super::steward::Steward;
 use super::stream::Stream;
 use super::{
     Answer, Fault, Interest, MOST_NEWS, Peer, Reader, Start, StreamConfig, StreamId, Ticket,
@@ -37,7 +37,8 @@ impl Opening {
         }
     }
 
-    /// What the coordinator will have of it once it is open, in bytes; too much rather than too little.
+    /// What the coordinator will have of it once it is open, in bytes; too much rather than too
+    /// little.
     fn cost(&self) -> u64 {
         let text = |text: &str| text.len() as u64;
         let ranks = |size: u32| RANK * u64::from(size.min(MOST_RANKS));
@@ -119,7 +120,8 @@ pub(super) struct Pending {
     pub(super) since: u64,
     pub(super) name: String,
     pub(super) opening: Opening,
-    /// The coordinator has no room for it as long as steps are here that readers have still to take.
+    /// The coordinator has no room for it as long as steps are here that readers have still to
+    /// take.
     is_over: bool,
     /// What it will take once it is open.
     cost: u64,
@@ -143,22 +145,23 @@ impl Pending {
     }
 }
 
-impl Steward {
-    /// Somebody wants to open a stream; it is let in, or turned away, in [`Steward::open_pending`].
+impl Coordinator {
+    /// Somebody wants to open a stream; it is let in, or turned away, in
+    /// [`Coordinator::open_pending`].
     pub(super) fn open(
         &mut self,
         from: Peer,
         ticket: Ticket,
         name: String,
         opening: Opening,
-        patience: u64,
+        timeout: u64,
     ) {
         let cost = opening.cost() + name.len() as u64;
         let is_over = match self.may_open(from, &name, &opening, cost + WAITS) {
             Ok(is_over) => is_over,
             Err(fault) => return self.answer(from, ticket, Answer::Failed(fault)),
         };
-        let until = self.now.saturating_add(patience);
+        let until = self.now.saturating_add(timeout);
         self.pending.push(Pending {
             from,
             ticket,
@@ -185,7 +188,8 @@ impl Steward {
         Ok(self.ledger.check(from, cost).is_err())
     }
 
-    /// Lets those in who wait to open a stream and can, turns those away who cannot; says whether there were any.
+    /// Lets those in who wait to open a stream and can, turns those away who cannot; says whether
+    /// there were any.
     pub(super) fn open_pending(&mut self) -> bool {
         let mut news = false;
         for pending in std::mem::take(&mut self.pending) {
@@ -251,9 +255,9 @@ impl Steward {
                     Some(&id) => id,
                     None => self.new_stream(pending, program, *size, config),
                 };
-                let keepers = self.keepers();
+                let block_stores = self.block_stores();
                 let stream = self.streams.get_mut(&id).ok_or(Fault::NotOpen)?;
-                stream.open_writer(pending.from, program, *rank, *size, keepers, *gives_up)
+                stream.open_writer(pending.from, program, *rank, *size, block_stores, *gives_up)
             }
         }
     }
@@ -268,7 +272,7 @@ impl Steward {
         let name = &pending.name;
         let id = StreamId(self.next_stream);
         self.next_stream += 1;
-        self.governor
+        self.admission
             .stream(id, name, config.memory.unwrap_or(u64::MAX));
         let stream = Stream::new(
             self.now,
@@ -277,7 +281,7 @@ impl Steward {
             program,
             size,
             config.clone(),
-            self.governor.memory(),
+            self.admission.memory(),
         );
         let stream = stream.opened_by(pending.from, pending.cost, &self.ledger, &self.slow);
         self.streams.insert(id, stream);
@@ -292,11 +296,11 @@ const MOST_RANKS: u32 = 1 << 12;
 /// Most bytes of a name.
 const MOST_NAME: usize = 4 << 10;
 
-/// What a rank costs, of writers or of readers, and one thing that waits for a subscriber; and a stream, a group or a subscription
-/// beside these.
+/// What a rank costs, of writers or of readers, and one thing that waits for a subscriber; and a
+/// stream, a group or a subscription beside these.
 const RANK: u64 = 512;
 const THING: u64 = 2048;
 
-/// Every event looks at everybody who waits to open something; this is what each of them counts beside what it opens, so that few
-/// can wait.
+/// Every event looks at everybody who waits to open something; this is what each of them counts
+/// beside what it opens, so that few can wait.
 const WAITS: u64 = 256 << 10;

@@ -9,24 +9,28 @@
 //! | `Latest` | is the only one that is queued | no | an increasing subset; always the newest in the end |
 //! | `Spill` | lies on disk | when the disk is full | every step |
 //!
-//! "At the limit" means that the steps in the queue and the bytes in it would be more than [`Limits`]; a queue that is empty
-//! takes any step, so a step larger than the limit still gets through, alone. For those that make the writer wait, the steps that
-//! the group has taken and not yet released count too: together they are the memory that the group keeps in use.
+//! "At the limit" means that the steps in the queue and the bytes in it would be more than
+//! [`Limits`]; a queue that is empty takes any step, so a step larger than the limit still gets
+//! through, alone. For those that make the writer wait, the steps that the group has taken and not
+//! yet released count too: together they are the memory that the group keeps in use.
 //!
-//! The ranks of a group take its steps in the same order, each when it likes. Under the policies that do not make the writer wait,
-//! the first rank waits for the last one instead when the steps between them are at the limit, and what it would take next may be
-//! dropped meanwhile.
+//! The ranks of a group take its steps in the same order, each when it likes. Under the policies
+//! that do not make the writer wait, the first rank waits for the last one instead when the steps
+//! between them are at the limit, and what it would take next may be dropped meanwhile.
 //!
-//! No group has more than `MOST_QUEUED` steps that somebody has still to take, whatever its limit says and wherever they lie: what
-//! the queue of a group takes of the coordinator is counted when the group is opened.
+//! No group has more than `MOST_QUEUED` steps that somebody has still to take, whatever its limit
+//! says and wherever they lie: what the queue of a group takes of the coordinator is counted when
+//! the group is opened.
 //!
-//! When the *memory* is short (which other groups and streams share), the dropping policies give more away than their own
-//! limit says ([`Queue::yield_one`]), but never the newest committed step of all: what is written next may never be committed.
+//! When the *memory* is short (which other groups and streams share), the dropping policies give
+//! more away than their own limit says ([`Queue::yield_one`]), but never the newest committed step
+//! of all: what is written next may never be committed.
 
 use super::{Limits, Policy, Step};
 use std::collections::BTreeMap;
 
-/// Most steps that a group may have in use or in its queue, and what each takes of the coordinator, in bytes.
+/// Most steps that a group may have in use or in its queue, and what each takes of the coordinator,
+/// in bytes.
 const MOST_QUEUED: u64 = 1 << 16;
 const QUEUED: u64 = 64;
 
@@ -69,7 +73,8 @@ impl Queue {
         self.limits
     }
 
-    /// A step was committed: queues it, or not. Returns the steps that the group will not get because of it.
+    /// A step was committed: queues it, or not. Returns the steps that the group will not get
+    /// because of it.
     pub fn offer(&mut self, step: Step, bytes: u64) -> Vec<Step> {
         if !self.wants(step) {
             return vec![step];
@@ -132,8 +137,9 @@ impl Queue {
         self.bytes
     }
 
-    /// Whether the writer may begin step `step`, of about `bytes` bytes, while the group has taken `held_steps` steps of
-    /// `held_bytes` and not released them. `disk` says whether steps can be spilled.
+    /// Whether the writer may begin step `step`, of about `bytes` bytes, while the group has taken
+    /// `held_steps` steps of `held_bytes` and not released them. `disk` says whether steps can be
+    /// spilled.
     pub fn admits(
         &self,
         step: Step,
@@ -151,7 +157,8 @@ impl Queue {
         }
     }
 
-    /// When memory is short: gives one step away, if the policy drops. `newest` is the newest committed step, which stays.
+    /// When memory is short: gives one step away, if the policy drops. `newest` is the newest
+    /// committed step, which stays.
     pub fn yield_one(&mut self, newest: Step) -> Option<Step> {
         let step = match self.policy {
             Policy::DropOldest | Policy::Latest => self.first(),
@@ -167,7 +174,8 @@ impl Queue {
         Some(step)
     }
 
-    /// The steps that a spilling group has beyond its limits, the newest first: those it needs last. None for other policies.
+    /// The steps that a spilling group has beyond its limits, the newest first: those it needs
+    /// last. None for other policies.
     pub fn beyond(&self) -> Vec<Step> {
         if self.policy != Policy::Spill {
             return Vec::new();

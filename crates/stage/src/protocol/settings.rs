@@ -3,7 +3,8 @@
 use super::{Interest, Step};
 use serde::{Deserialize, Serialize};
 
-/// Most that may lie in a queue: steps and bytes. The step that would pass one of them is over the limit.
+/// Most that may lie in a queue: steps and bytes. The step that would pass one of them is over the
+/// limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Limits {
     /// Steps; 1 or more.
@@ -12,7 +13,8 @@ pub struct Limits {
     pub bytes: u64,
 }
 
-/// What happens when a reader group is slower than the writer. Says which committed steps the group gets.
+/// What happens when a reader group is slower than the writer. Says which committed steps the group
+/// gets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Policy {
     /// All of them; the writer waits at the limit.
@@ -42,12 +44,14 @@ pub enum Start {
     Step(Step),
 }
 
-/// What is kept of a stream for [`Request::At`](super::Request::At) although every group has had it.
+/// What is kept of a stream for [`Request::At`](super::Request::At) although every group has had
+/// it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Retain {
     /// The newest committed steps, as many as this ...
     pub steps: u64,
-    /// ... or as many as have these bytes; whichever keeps more. They yield when a writer needs the memory.
+    /// ... or as many as have these bytes; whichever keeps more. They yield when a writer needs the
+    /// memory.
     pub bytes: u64,
 }
 
@@ -61,28 +65,33 @@ pub enum Unread {
     Discard,
 }
 
-/// Longest [`StreamConfig::lease`], [`StreamConfig::linger`] and [`Reader::lease`], in ms: a day. Who says more gets this.
+/// Longest [`StreamConfig::lease`], [`StreamConfig::linger`] and [`Reader::lease`], in ms: a day.
+/// Who says more gets this.
 pub const LONGEST_LEASE: u64 = 24 * 60 * 60 * 1000;
 
 /// What a writer program decides for its stream. The rank that opens first is heard.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StreamConfig {
-    /// Default limits of reader groups, and of a stream that nobody has opened. `None`: two steps, a quarter of the memory.
+    /// Default limits of reader groups, and of a stream that nobody has opened. `None`: two steps,
+    /// a quarter of the memory.
     pub limits: Option<Limits>,
     /// Most bytes that the stream may have in memory; `None`: all.
     pub memory: Option<u64>,
     /// What is kept although it was read.
     pub retain: Retain,
-    /// The first step is kept as long as the stream lives; on disk, when the memory is needed and there is a disk.
+    /// The first step is kept as long as the stream lives; on disk, when the memory is needed and
+    /// there is a disk.
     pub precious_first: bool,
     /// Before the first reader.
     pub unread: Unread,
     /// How long a writer rank may take to come back when it died, in ms.
     pub lease: u64,
-    /// How long whoever has not come yet may take, in ms, if that is longer than its lease: a rank, writer or reader, after the
-    /// first one of its program; after the end of the stream, readers of steps that nobody has opened.
+    /// How long whoever has not come yet may take, in ms, if that is longer than its lease: a rank,
+    /// writer or reader, after the first one of its program; after the end of the stream, readers
+    /// of steps that nobody has opened.
     pub linger: u64,
-    /// Reader groups that will come: steps wait for each of them. Where there are some, `unread` says nothing.
+    /// Reader groups that will come: steps wait for each of them. Where there are some, `unread`
+    /// says nothing.
     pub expected: Vec<Expected>,
 }
 
@@ -112,7 +121,8 @@ impl Default for StreamConfig {
     }
 }
 
-/// How a reader rank opens a stream. All ranks of a group say the same; the first is heard on policy, limits and lease.
+/// How a reader rank opens a stream. All ranks of a group say the same; the first is heard on
+/// policy, limits and lease.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Reader {
     /// Name of the group: the reader program's, so that it can come back after a crash.

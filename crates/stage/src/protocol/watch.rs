@@ -1,13 +1,13 @@
 //! Subscriptions to boxes of variables: who is told that a box was written, pure.
 //!
-//! A *watch* is told, it holds nothing: no writer waits for it, and a step that it is told of may be gone when it looks. Who
-//! must see the bytes opens the stream as a reader that takes only the steps in which its box was written
-//! ([`Reader::only`](super::Reader::only)). The contract is that of a watch in etcd; the box comes from the subscriptions of
-//! DataSpaces.
+//! A *watch* is told, it holds nothing: no writer waits for it, and a step that it is told of may
+//! be gone when it looks. Who must see the bytes opens the stream as a reader that takes only the
+//! steps in which its box was written ([`Reader::only`](super::Reader::only)). The contract is that
+//! of a watch in etcd; the box comes from the subscriptions of DataSpaces.
 //!
 //! # Messages
 //! ```text
-//!   subscriber                       steward
+//!   subscriber                       coordinator
 //!     OpenWatch {interest, start} ->
 //!     <------ Answer::Watching {watch}       the stream is there
 //!     Watch {ticket} ------------->
@@ -17,12 +17,14 @@
 //!
 //! # Invariants
 //! * W1 Ordered, each once: a watch is told of steps in increasing order, and of no step twice.
-//! * W2 Nothing is left out in silence: of every committed step from `start` on whose blocks touch the box there is a
-//!   [`Written`], or the step is in the range of a [`News::Missed`].
-//! * W3 Bounded: at most as many news wait as the watch asked for ([`MOST_NEWS`] at most). The oldest give way, as one range.
-//! * W4 A writer never waits for a watch: nothing here is asked before a step begins, is kept, or is freed.
-//! * W5 The state of a watch ends with its subscriber's process. After the stream is over, what was not told yet stays until
-//!   then; a new stream of that name does not wait for it.
+//! * W2 Nothing is left out in silence: of every committed step from `start` on whose blocks touch
+//!   the box there is a [`Written`], or the step is in the range of a [`News::Missed`].
+//! * W3 Bounded: at most as many news wait as the watch asked for ([`MOST_NEWS`] at most). The
+//!   oldest give way, as one range.
+//! * W4 A writer never waits for a watch: nothing here is asked before a step begins, is kept, or
+//!   is freed.
+//! * W5 The state of a watch ends with its subscriber's process. After the stream is over, what was
+//!   not told yet stays until then; a new stream of that name does not wait for it.
 //!
 //! # Not guaranteed
 //! * That the bytes are still there when the news are.
@@ -91,8 +93,8 @@ pub struct Written {
 pub enum News {
     /// The box was written.
     Written(Written),
-    /// Of the steps from `first` to `last` (both included) nothing more is told: they were gone when the subscription
-    /// began, or more news waited than the subscription keeps.
+    /// Of the steps from `first` to `last` (both included) nothing more is told: they were gone
+    /// when the subscription began, or more news waited than the subscription keeps.
     Missed {
         /// The first of them.
         first: Step,
@@ -102,7 +104,8 @@ pub enum News {
 }
 
 impl News {
-    /// The step from which on nothing has been told when this has been: where a later subscription goes on.
+    /// The step from which on nothing has been told when this has been: where a later subscription
+    /// goes on.
     pub fn next_step(&self) -> Step {
         match self {
             News::Written(written) => written.step + 1,
@@ -141,7 +144,8 @@ pub(crate) struct Watch {
     /// What it was not told yet; a fault where the box does not fit the variable.
     queue: VecDeque<(Step, Result<Written, Fault>)>,
     pub(crate) waiting: VecDeque<Waiting>,
-    /// What was found of its box in the layout of that name: most steps have the layout of the one before.
+    /// What was found of its box in the layout of that name: most steps have the layout of the one
+    /// before.
     found: Option<(LayoutHash, Found)>,
 }
 
@@ -273,7 +277,8 @@ impl Watches {
         self.watches.retain(|_, watch| watch.peer != peer);
     }
 
-    /// Answers the questions whose deadline is over with what `late` says, `most` of them; when the next one is.
+    /// Answers the questions whose deadline is over with what `late` says, `most` of them; when the
+    /// next one is.
     pub(crate) fn tick(
         &mut self,
         now: u64,

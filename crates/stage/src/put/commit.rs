@@ -18,7 +18,7 @@ impl StepWriter<'_> {
         let (edges, ranks) = &self.writer.promised;
         check_part(edges, self.number, &self.layout, *ranks)?;
         self.send_staged(keep)?;
-        // It is not read any more when the steward hears of the commit.
+        // It is not read any more when the coordinator hears of the commit.
         self.last = None;
         let attributes = std::mem::take(&mut self.attributes);
         let layout = std::mem::take(&mut self.layout);
@@ -35,7 +35,7 @@ impl StepWriter<'_> {
             })
         };
         match (&mut self.writer.to, self.slots.take()) {
-            (Target::Keepers(keepers), Some(slots)) => {
+            (Target::BlockStores(block_stores), Some(slots)) => {
                 let used = slots.used();
                 let layout = without_empty(layout, &used);
                 let Finished {
@@ -43,7 +43,7 @@ impl StepWriter<'_> {
                     names,
                     memory,
                 } = slots.finish()?;
-                keepers.remember(needs);
+                block_stores.remember(needs);
                 let packed = layout.packing()?.offsets == self.offsets.concat();
                 let part = Part {
                     step: self.number,
@@ -56,19 +56,19 @@ impl StepWriter<'_> {
                     checksum: checksum(&attributes),
                     attributes,
                 };
-                let kept = match keepers.place {
+                let kept = match block_stores.place {
                     Place::Near(_) => {
                         for block in &mut allocated {
                             block.slot = before(&used, block.slot as u32) as usize;
                         }
-                        kept(&keepers.stream, allocated, memory)
+                        kept(&block_stores.stream, allocated, memory)
                     }
                     Place::Servers { .. } => {
-                        kept(&keepers.stream, allocated, own_slots(&mut self.staged))
+                        kept(&block_stores.stream, allocated, own_slots(&mut self.staged))
                     }
                 };
                 let hold = kept.as_ref().is_some_and(KeptStep::needs_hold);
-                keepers.commit(part, layout, hold)?;
+                block_stores.commit(part, layout, hold)?;
                 self.writer.kept = kept.map(Arc::new);
             }
             (Target::Files(files), _) => {
@@ -79,7 +79,7 @@ impl StepWriter<'_> {
                 let kept = kept(&files.stream, allocated, own_slots(&mut self.staged));
                 self.writer.kept = kept.map(Arc::new);
             }
-            (Target::Keepers(_), None) => return Err(Error::Nonsense("a step twice".into())),
+            (Target::BlockStores(_), None) => return Err(Error::Nonsense("a step twice".into())),
         }
         self.done = true;
         Ok(())
@@ -121,8 +121,9 @@ fn before(used: &[bool], slot: u32) -> u32 {
     used[..slot as usize].iter().filter(|used| **used).count() as u32
 }
 
-/// Of the facts of a step. A step that is committed again after a restart is taken for the same when its layout and this are
-/// the same: a hash of the bytes of the blocks would read all of the step once more.
+/// Of the facts of a step. A step that is committed again after a restart is taken for the same
+/// when its layout and this are the same: a hash of the bytes of the blocks would read all of the
+/// step once more.
 fn checksum(attributes: &[(String, Attribute)]) -> u64 {
     xxhash_rust::xxh3::xxh3_64(&encode(&attributes))
 }

@@ -2,7 +2,7 @@
 //!
 //! | the writer's target | `put` | `alloc` |
 //! |---|---|---|
-//! | one keeper | into its buffer | the buffer itself |
+//! | one block store | into its buffer | the buffer itself |
 //! | staging servers | in pieces, into their buffers | memory of this process, in pieces into their buffers at the commit |
 //! | files | memory of this process, written at the commit | the same |
 
@@ -18,7 +18,8 @@ use crate::{Element, Error, Region, Result};
 use ndarray::{ArrayView, ArrayViewD, ArrayViewMut, ArrayViewMutD, Dimension, IxDyn};
 use std::sync::Arc;
 
-/// A step that is being written. Dropping it without [`StepWriter::commit`] gives it up; it can be begun again.
+/// A step that is being written. Dropping it without [`StepWriter::commit`] gives it up; it can be
+/// begun again.
 pub struct StepWriter<'w> {
     writer: &'w mut Writer,
     number: Step,
@@ -30,7 +31,8 @@ pub struct StepWriter<'w> {
     slots: Option<Slots>,
     /// Blocks that go out with the commit.
     staged: Vec<Staged>,
-    /// Blocks that were allocated: their slots are those of `slots`, else those that `staged` names.
+    /// Blocks that were allocated: their slots are those of `slots`, else those that `staged`
+    /// names.
     allocated: Vec<KeptBlock>,
     /// What this rank kept of the step before.
     last: Option<LastStep>,
@@ -66,7 +68,9 @@ impl<'w> StepWriter<'w> {
     /// Reaches the step before, which this rank kept.
     pub(crate) fn reach_last(&mut self, kept: Arc<KeptStep>) -> Result<()> {
         self.last = Some(match &self.writer.to {
-            Target::Keepers(keepers) => LastStep::reach(&keepers.desk.fabric, kept)?,
+            Target::BlockStores(block_stores) => {
+                LastStep::reach(&block_stores.client.fabric, kept)?
+            }
             Target::Files(_) => LastStep::of_own(kept),
         });
         Ok(())
@@ -77,13 +81,14 @@ impl<'w> StepWriter<'w> {
         self.number
     }
 
-    /// Puts a block of the array `name`, whose global shape is `shape`, beginning at `start`. `array` may be any view:
-    /// strided, with ghost cells cut off, transposed. Copied once, before it returns. Local.
+    /// Puts a block of the array `name`, whose global shape is `shape`, beginning at `start`.
+    /// `array` may be any view: strided, with ghost cells cut off, transposed. Copied once, before
+    /// it returns. Local.
     ///
     /// # Errors
-    /// A block that does not fit the array, a type or shape that differs from an earlier block; no memory in time; a lost
-    /// server of which there is no replica. Where the block was partly put, nothing more can be done with the step than to
-    /// drop it ([`Error::Spoiled`]).
+    /// A block that does not fit the array, a type or shape that differs from an earlier block; no
+    /// memory in time; a lost server of which there is no replica. Where the block was partly put,
+    /// nothing more can be done with the step than to drop it ([`Error::Spoiled`]).
     pub fn put<T: Element, D: Dimension>(
         &mut self,
         name: &str,
@@ -109,8 +114,9 @@ impl<'w> StepWriter<'w> {
         array: ArrayView<'_, T, D>,
     ) -> Result<()> {
         match self.near() {
-            Some(keepers) => {
-                let (slot, offset) = self.place(variable, region, &keepers, T::DTYPE.bytes())?;
+            Some(block_stores) => {
+                let (slot, offset) =
+                    self.place(variable, region, &block_stores, T::DTYPE.bytes())?;
                 self.slots()?.write(slot, offset, &array)
             }
             None if self.slots.is_some() => {
@@ -128,8 +134,8 @@ impl<'w> StepWriter<'w> {
         }
     }
 
-    /// A block that lies in the memory of the step itself, to be filled: nothing is copied later, where that memory is
-    /// mapped here. It begins with whatever the memory held. Local.
+    /// A block that lies in the memory of the step itself, to be filled: nothing is copied later,
+    /// where that memory is mapped here. It begins with whatever the memory held. Local.
     ///
     /// # Errors
     /// As [`StepWriter::put`].
@@ -144,8 +150,9 @@ impl<'w> StepWriter<'w> {
     }
 
     /// As [`StepWriter::alloc`], and beside it the step that this rank kept when it committed it
-    /// ([`StepWriter::commit_and_keep`]): the new state is computed from the old one without a copy and without an array of
-    /// the program's own. `None` where nothing was kept: at the first step, and after a restart.
+    /// ([`StepWriter::commit_and_keep`]): the new state is computed from the old one without a copy
+    /// and without an array of the program's own. `None` where nothing was kept: at the first step,
+    /// and after a restart.
     ///
     /// # Errors
     /// As [`StepWriter::put`].
@@ -164,9 +171,9 @@ impl<'w> StepWriter<'w> {
         let near = self.near();
         let place = match &near {
             _ if bytes == 0 => None,
-            Some(keepers) => {
+            Some(block_stores) => {
                 let before = self.blocks();
-                let placed = self.place(variable, region.clone(), keepers, element);
+                let placed = self.place(variable, region.clone(), block_stores, element);
                 Some(placed.inspect_err(|error| self.failed(before, error))?)
             }
             None => {
@@ -217,20 +224,23 @@ impl<'w> StepWriter<'w> {
         self.attributes.push((name.to_owned(), value));
     }
 
-    /// Makes the blocks part of the step. When it returns, they are there even if this process dies.
+    /// Makes the blocks part of the step. When it returns, they are there even if this process
+    /// dies.
     ///
     /// # Errors
-    /// A step that does not fit to those of the other ranks: another shape or type, blocks that overlap; one that is not what
-    /// an edge promises; a lost server of which there is no replica: then the step can be begun again. One of which a block
-    /// was not put ([`Error::Spoiled`]). After a deadline it is not known whether the step is committed:
-    /// [`Writer::step`] finds out, and begins the one after it if it is; see [`StepWriter::number`].
+    /// A step that does not fit to those of the other ranks: another shape or type, blocks that
+    /// overlap; one that is not what an edge promises; a lost server of which there is no replica:
+    /// then the step can be begun again. One of which a block was not put ([`Error::Spoiled`]).
+    /// After a deadline it is not known whether the step is committed: [`Writer::step`] finds out,
+    /// and begins the one after it if it is; see [`StepWriter::number`].
     pub fn commit(self) -> Result<()> {
         self.finish(false)
     }
 
     /// As [`StepWriter::commit`], and this rank goes on reading what it allocated in the step, as
-    /// [`StepWriter::last`] of the next one: in place, where its memory is mapped here. The step stays in memory until the
-    /// next commit of this rank, whatever its readers do, so there must be room for one step more; it stands in nobody's queue.
+    /// [`StepWriter::last`] of the next one: in place, where its memory is mapped here. The step
+    /// stays in memory until the next commit of this rank, whatever its readers do, so there must
+    /// be room for one step more; it stands in nobody's queue.
     ///
     /// # Errors
     /// As [`StepWriter::commit`]. Then the step before is still kept.
@@ -243,8 +253,9 @@ impl<'w> StepWriter<'w> {
         self.offsets.iter().map(Vec::len).sum()
     }
 
-    /// A block was not put, of a step that had so many before. Without a place for it, and with an answer of the steward,
-    /// nothing has happened; a question that was not answered may yet be.
+    /// A block was not put, of a step that had so many before. Without a place for it, and with an
+    /// answer of the coordinator, nothing has happened; a question that was not answered may yet
+    /// be.
     fn failed(&mut self, before: usize, error: &Error) {
         self.spoiled |= self.blocks() > before || matches!(error, Error::Fabric(_));
     }
@@ -256,13 +267,13 @@ impl<'w> StepWriter<'w> {
         }
     }
 
-    /// The keeper that gets whole blocks, if one does.
+    /// The block store that gets whole blocks, if one does.
     fn near(&self) -> Option<Slot<Peer>> {
         match &self.writer.to {
-            Target::Keepers(Kept {
-                place: Place::Near(keepers),
+            Target::BlockStores(Kept {
+                place: Place::Near(block_stores),
                 ..
-            }) => Some(keepers.clone()),
+            }) => Some(block_stores.clone()),
             _ => None,
         }
     }
@@ -318,16 +329,16 @@ impl<'w> StepWriter<'w> {
         self.numbers[variable] - 1
     }
 
-    /// Finds room for a block with these keepers, and notes it: slot and offset.
+    /// Finds room for a block with these block stores, and notes it: slot and offset.
     fn place(
         &mut self,
         variable: usize,
         region: Region,
-        keepers: &Slot<Peer>,
+        block_stores: &Slot<Peer>,
         element: u64,
     ) -> Result<(usize, u64)> {
         let bytes = region.bytes(element)?;
-        let (slot, offset) = self.slots()?.place(keepers, bytes)?;
+        let (slot, offset) = self.slots()?.place(block_stores, bytes)?;
         self.layout.variables[variable].blocks.push(Block {
             region,
             slot: slot as u32,
@@ -365,7 +376,8 @@ impl<'w> StepWriter<'w> {
         Ok(self.staged.last_mut().map_or(&mut [], Staged::bytes_mut))
     }
 
-    /// Cuts a block into pieces and puts each with its servers. `array` may have a dimension more than the block.
+    /// Cuts a block into pieces and puts each with its servers. `array` may have a dimension more
+    /// than the block.
     fn scatter<T: Element>(
         &mut self,
         variable: usize,
@@ -374,15 +386,16 @@ impl<'w> StepWriter<'w> {
         array: ArrayViewD<'_, T>,
     ) -> Result<()> {
         let element = self.layout.variables[variable].dtype.bytes();
-        for (piece, keepers) in self.reserve(variable, number, region, element)? {
+        for (piece, block_stores) in self.reserve(variable, number, region, element)? {
             let part = cut(array.view(), region.lower(), &piece);
-            let (slot, offset) = self.place(variable, piece, &keepers, element)?;
+            let (slot, offset) = self.place(variable, piece, &block_stores, element)?;
             self.slots()?.write(slot, offset, &part)?;
         }
         Ok(())
     }
 
-    /// The pieces of a block and their servers, for which there is room. A server that is lost meanwhile is left out.
+    /// The pieces of a block and their servers, for which there is room. A server that is lost
+    /// meanwhile is left out.
     fn reserve(
         &mut self,
         variable: usize,
@@ -391,7 +404,7 @@ impl<'w> StepWriter<'w> {
         element: u64,
     ) -> Result<Vec<(Region, Slot<Peer>)>> {
         loop {
-            let (Target::Keepers(kept), Some(slots)) = (&mut self.writer.to, &mut self.slots)
+            let (Target::BlockStores(kept), Some(slots)) = (&mut self.writer.to, &mut self.slots)
             else {
                 return Err(Error::Nonsense("pieces without servers".into()));
             };
@@ -408,8 +421,8 @@ impl<'w> StepWriter<'w> {
             let pieces = spread.cut(name, number, region, element)?;
             let lengths: Result<Vec<u64>, _> =
                 pieces.iter().map(|piece| piece.0.bytes(element)).collect();
-            let keepers = pieces.iter().map(|piece| &piece.1);
-            match slots.reserve(keepers.zip(lengths?)) {
+            let block_stores = pieces.iter().map(|piece| &piece.1);
+            match slots.reserve(block_stores.zip(lengths?)) {
                 Ok(()) => return Ok(pieces),
                 Err(error) => kept.forget(&error)?.then_some(()).ok_or(error)?,
             }
@@ -420,7 +433,7 @@ impl<'w> StepWriter<'w> {
 impl Drop for StepWriter<'_> {
     fn drop(&mut self) {
         self.slots = None;
-        if let (false, Target::Keepers(kept)) = (self.done, &self.writer.to) {
+        if let (false, Target::BlockStores(kept)) = (self.done, &self.writer.to) {
             kept.abort();
         }
     }

@@ -1,6 +1,6 @@
 //! The processes that talk to one service: what they have said, and what they have not taken yet.
 
-use super::letter::Packed;
+use super::envelope::Packed;
 use super::unsent::Unsent;
 use super::{SOON, life};
 use crate::protocol::{self, Peer};
@@ -139,12 +139,12 @@ impl Clients {
     }
 
     /// Whether that message is done with: on its way, or for nobody.
-    fn delivered(&self, to: Peer, packed: &Packed, patience: Duration) -> bool {
+    fn delivered(&self, to: Peer, packed: &Packed, timeout: Duration) -> bool {
         if !self.lives(to) {
             return true;
         }
-        let patience = patience.min(self.fabric.deadline());
-        match packed.send(&self.fabric, &self.server, to, patience) {
+        let timeout = timeout.min(self.fabric.deadline());
+        match packed.send(&self.fabric, &self.server, to, timeout) {
             Ok(()) => true,
             Err(crate::Error::Fabric(samite_fabric::Error::Timeout { .. })) => false,
             Err(error) => {

@@ -1,10 +1,10 @@
-//! The service that decides about the streams of a domain: [`Steward`], on the fabric.
+//! The service that decides about the streams of a domain: [`Coordinator`], on the fabric.
 
 use super::SOON;
 use super::clients::{Clients, Heard};
-use super::letter::Packed;
+use super::envelope::Packed;
 use crate::clock::Clock;
-use crate::protocol::{Action, Event, Notice, Peer, Request, Steward, StreamFigures};
+use crate::protocol::{Action, Coordinator, Event, Notice, Peer, Request, StreamFigures};
 use samite_fabric::Fabric;
 use samite_fabric::agent::{self, Lost, Owned, Turn};
 use samite_fabric::rpc::Service as Number;
@@ -12,28 +12,28 @@ use std::time::Duration;
 
 /// Coordinates all streams of a domain. It owns their state; when a process is lost, its part in
 /// them ends.
-pub struct Coordinator {
+pub struct CoordinatorService {
     pub(super) clients: Clients,
-    pub(super) steward: Steward,
+    pub(super) coordinator: Coordinator,
     clock: Clock,
 }
 
-impl Coordinator {
+impl CoordinatorService {
     /// What people call it.
     pub(super) const NAME: &str = "coordinator of streams";
 
     /// Coordinates from now on. There is one in a domain.
-    pub fn new(fabric: &Fabric) -> Coordinator {
-        Coordinator {
+    pub fn new(fabric: &Fabric) -> CoordinatorService {
+        CoordinatorService {
             clients: Clients::new(fabric, Number::COORDINATOR),
-            steward: Steward::new(),
+            coordinator: Coordinator::new(),
             clock: Clock::new(fabric.now()),
         }
     }
 
     /// How the streams stand.
     pub fn figures(&self) -> Vec<StreamFigures> {
-        self.steward.figures()
+        self.coordinator.figures()
     }
 
     fn hear(&mut self, heard: Heard<Request>) {
@@ -59,7 +59,7 @@ impl Coordinator {
 
     fn carry_out(&mut self, event: Event) {
         let now = self.now();
-        for Action::Send(to, notice) in self.steward.on_event(now, event) {
+        for Action::Send(to, notice) in self.coordinator.on_event(now, event) {
             let packed = match notice {
                 Notice::Order(order) => Packed::order(order),
                 Notice::Answer { ticket, answer } => Packed::answer(ticket, &answer),
@@ -90,7 +90,7 @@ impl Coordinator {
     /// When it has something to do if nobody says anything.
     fn next(&mut self) -> Duration {
         let now = self.now();
-        let due = self.steward.wake_at();
+        let due = self.coordinator.wake_at();
         let due = due.map(|due| Duration::from_millis(due.saturating_sub(now).max(1)));
         let longest = if self.clients.are_late() {
             SOON
@@ -101,13 +101,16 @@ impl Coordinator {
     }
 }
 
-impl agent::Service for Coordinator {
+impl agent::Service for CoordinatorService {
     fn name(&self) -> &'static str {
-        Coordinator::NAME
+        CoordinatorService::NAME
     }
 
     fn owns(&self) -> Vec<Owned> {
-        vec![Owned::count("streams", self.steward.figures().len() as u64)]
+        vec![Owned::count(
+            "streams",
+            self.coordinator.figures().len() as u64,
+        )]
     }
 
     fn poll(&mut self) -> Turn {
@@ -120,7 +123,7 @@ impl agent::Service for Coordinator {
         }
         self.send_again();
         let now = self.now();
-        if self.steward.wake_at().is_some_and(|due| due <= now) {
+        if self.coordinator.wake_at().is_some_and(|due| due <= now) {
             self.happened(Event::Tick);
         }
         for peer in self.clients.given_up() {

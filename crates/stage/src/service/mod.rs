@@ -1,28 +1,28 @@
 //! The machines of [`protocol`](crate::protocol) on the fabric: two services, which the agent of a
 //! domain [hosts](samite_fabric::agent::host).
 //!
-//! The [`Coordinator`] decides about streams, the [`BlockStore`] owns their memory. The agent hosts
-//! both ([`STARTERS`]); a dedicated staging unit (method `server`) hosts one more block store; a
-//! domain of one process has both in the process itself, polled by whoever waits ([`Staging`]).
-//! Wherever they are, they talk to each other by messages.
+//! The [`CoordinatorService`] decides about streams, the [`BlockStoreService`] owns their memory.
+//! The agent hosts both ([`STARTERS`]); a dedicated staging unit (method `server`) hosts one more
+//! block store; a domain of one process has both in the process itself, polled by whoever waits
+//! ([`Staging`]). Wherever they are, they talk to each other by messages.
 //!
 //! ```text
 //!   frames ──> the server's inbox ([`samite_fabric::rpc`])
-//!   poll of the coordinator:  requests, reports, losses and time ──> Steward::on_event
+//!   poll of the coordinator:  requests, reports, losses and time ──> Coordinator::on_event
 //!                             ──> answers to clients, orders to block stores
-//!   poll of a block store:    orders, asks, what the disk has done ──> Keeper
+//!   poll of a block store:    orders, asks, what the disk has done ──> Block store
 //!                             ──> answers to clients, reports to the coordinator
 //! ```
 //!
 //! # Files
-//! `coordinator`, `store` (the services) · `clients` (whom a service has to do with) · `keeper`
-//! (buffers, and what is spilled of them) · `letter` (what is said) · `units` (whether a job still
-//! needs its servers) · `unsent` (what peers have not taken yet)
+//! `coordinator`, `store` (the services) · `clients` (whom a service has to do with) ·
+//! `block_store` (buffers, and what is spilled of them) · `envelope` (what is said) · `units`
+//! (whether a job still needs its servers) · `unsent` (what peers have not taken yet)
 
+mod block_store;
 mod clients;
 mod coordinator;
-mod keeper;
-mod letter;
+mod envelope;
 mod store;
 mod units;
 mod unsent;
@@ -33,22 +33,27 @@ use samite_fabric::Fabric;
 use samite_fabric::agent::{self, Host, Starter};
 use std::time::Duration;
 
-pub use coordinator::Coordinator;
-pub use keeper::{Kept, Room};
-pub(crate) use keeper::{LOAD, segment_key};
-pub(crate) use letter::{KeeperAnswer, KeeperAsk, ToStore, life, own};
-pub use store::BlockStore;
+pub use block_store::{Kept, Room};
+pub(crate) use block_store::{LOAD, segment_key};
+pub use coordinator::CoordinatorService;
+pub(crate) use envelope::{BlockStoreAnswer, BlockStoreRequest, ToStore, life, own};
+pub use store::BlockStoreService;
 
 /// How an agent starts the services of streams, in this order: the block store tells the
 /// coordinator what it has.
 pub const STARTERS: [Starter; 2] = [
     Starter {
-        name: Coordinator::NAME,
-        start: |fabric, _| Box::new(Coordinator::new(fabric)),
+        name: CoordinatorService::NAME,
+        start: |fabric, _| Box::new(CoordinatorService::new(fabric)),
     },
     Starter {
-        name: BlockStore::NAME,
-        start: |fabric, agent| Box::new(BlockStore::beside(fabric, Room::of_agent(agent.budget))),
+        name: BlockStoreService::NAME,
+        start: |fabric, agent| {
+            Box::new(BlockStoreService::beside(
+                fabric,
+                Room::of_agent(agent.budget),
+            ))
+        },
     },
 ];
 
@@ -56,7 +61,7 @@ pub const STARTERS: [Starter; 2] = [
 const SOON: Duration = Duration::from_millis(5);
 
 /// The coordinator of a domain, which its agent hosts, if it is there.
-pub(crate) fn find_steward(fabric: &Fabric) -> Option<Peer> {
+pub(crate) fn find_coordinator(fabric: &Fabric) -> Option<Peer> {
     agent::find_host(fabric).map(|host| Peer::new(host.peer.0, host.incarnation))
 }
 
@@ -64,8 +69,8 @@ pub(crate) fn find_steward(fabric: &Fabric) -> Option<Peer> {
 pub struct Staging {
     fabric: Fabric,
     host: Host,
-    pub(crate) coordinator: Coordinator,
-    pub(crate) store: BlockStore,
+    pub(crate) coordinator: CoordinatorService,
+    pub(crate) store: BlockStoreService,
 }
 
 impl Staging {
@@ -74,8 +79,8 @@ impl Staging {
         Staging {
             fabric: fabric.clone(),
             host: Host::default(),
-            coordinator: Coordinator::new(fabric),
-            store: BlockStore::beside(fabric, room),
+            coordinator: CoordinatorService::new(fabric),
+            store: BlockStoreService::beside(fabric, room),
         }
     }
 

@@ -1,8 +1,8 @@
-//! The service that owns the memory of streams: a [`Keeper`], on the fabric.
+//! The service that owns the memory of streams: a [`BlockStore`], on the fabric.
 
+use super::block_store::{BlockStore, Room};
 use super::clients::{Clients, Heard};
-use super::keeper::{Keeper, Room};
-use super::letter::{Packed, ToStore};
+use super::envelope::{Packed, ToStore};
 use super::units::Units;
 use super::{SOON, own};
 use crate::Result;
@@ -14,22 +14,22 @@ use std::time::Duration;
 
 /// Keeps blocks for the coordinator of a domain. It owns their memory, and what is spilled of them.
 /// When a process is lost it stops to read for it; the memory of its buffers the coordinator frees.
-pub struct BlockStore {
+pub struct BlockStoreService {
     fabric: Fabric,
     clients: Clients,
-    pub(super) keeper: Keeper,
+    pub(super) block_store: BlockStore,
     /// Whose orders it carries out.
     coordinator: Peer,
 }
 
-impl BlockStore {
+impl BlockStoreService {
     /// What people call it.
     pub(super) const NAME: &str = "block store";
 
     /// Keeps blocks in `room` for a coordinator that serves in this process already, as in an
     /// agent.
-    pub fn beside(fabric: &Fabric, room: Room) -> BlockStore {
-        BlockStore::new(fabric, own(fabric), room)
+    pub fn beside(fabric: &Fabric, room: Room) -> BlockStoreService {
+        BlockStoreService::new(fabric, own(fabric), room)
     }
 
     /// Keeps blocks in `room` for the coordinator of the domain, as a staging server does (method
@@ -37,19 +37,19 @@ impl BlockStore {
     ///
     /// # Errors
     /// A domain without a coordinator.
-    pub fn join(fabric: &Fabric, room: Room) -> Result<BlockStore> {
-        let coordinator = crate::desk::await_steward(fabric)?;
-        Ok(BlockStore::new(fabric, coordinator, room))
+    pub fn join(fabric: &Fabric, room: Room) -> Result<BlockStoreService> {
+        let coordinator = crate::client::await_coordinator(fabric)?;
+        Ok(BlockStoreService::new(fabric, coordinator, room))
     }
 
-    fn new(fabric: &Fabric, coordinator: Peer, room: Room) -> BlockStore {
-        let mut store = BlockStore {
+    fn new(fabric: &Fabric, coordinator: Peer, room: Room) -> BlockStoreService {
+        let mut store = BlockStoreService {
             fabric: fabric.clone(),
             clients: Clients::new(fabric, Number::BLOCK_STORE),
-            keeper: Keeper::new(fabric, room),
+            block_store: BlockStore::new(fabric, room),
             coordinator,
         };
-        let introduction = store.keeper.introduction();
+        let introduction = store.block_store.introduction();
         store.tell(&introduction);
         store
     }
@@ -87,11 +87,11 @@ impl BlockStore {
         let Heard { from, id, message } = heard;
         match (message, id) {
             (ToStore::Order(order), None) if from == self.coordinator => {
-                let report = self.keeper.obey(order);
+                let report = self.block_store.obey(order);
                 report.into_iter().for_each(|report| self.report(report));
             }
             (ToStore::Ask(ask), Some(id)) => {
-                if let Some(answer) = self.keeper.answer(from, id, ask) {
+                if let Some(answer) = self.block_store.answer(from, id, ask) {
                     self.clients.send(from, Packed::kept(id, &answer));
                 }
             }
@@ -110,29 +110,29 @@ impl BlockStore {
 
     /// A peer is gone, or as good as gone.
     fn forget(&mut self, peer: Peer) {
-        self.keeper.forget(peer);
+        self.block_store.forget(peer);
         self.clients.forget(peer);
     }
 
     /// When it has something to do if nobody says anything.
     fn next(&self) -> Duration {
-        if self.keeper.is_busy() {
+        if self.block_store.is_busy() {
             return Duration::ZERO;
         }
-        match self.keeper.is_waiting() || self.clients.are_late() {
+        match self.block_store.is_waiting() || self.clients.are_late() {
             true => SOON,
             false => Duration::MAX,
         }
     }
 }
 
-impl agent::Service for BlockStore {
+impl agent::Service for BlockStoreService {
     fn name(&self) -> &'static str {
-        BlockStore::NAME
+        BlockStoreService::NAME
     }
 
     fn owns(&self) -> Vec<Owned> {
-        let kept = self.keeper.figures();
+        let kept = self.block_store.figures();
         vec![
             Owned::count("buffers", kept.buffers),
             Owned::bytes("shared memory", kept.used),
@@ -153,22 +153,22 @@ impl agent::Service for BlockStore {
         for peer in self.clients.given_up() {
             self.forget(peer);
         }
-        let mut worked = messages > 0 || self.keeper.is_busy();
-        for report in self.keeper.work() {
+        let mut worked = messages > 0 || self.block_store.is_busy();
+        for report in self.block_store.work() {
             worked = true;
             self.report(report);
         }
-        for (from, id, answer) in self.keeper.answers() {
+        for (from, id, answer) in self.block_store.answers() {
             worked = true;
             self.clients.send(from, Packed::kept(id, &answer));
         }
-        self.keeper.tidy();
+        self.block_store.tidy();
         let next = self.next();
         Turn { worked, next }
     }
 
     fn has_news(&self) -> bool {
-        self.clients.waiting() > 0 || self.keeper.has_news()
+        self.clients.waiting() > 0 || self.block_store.has_news()
     }
 
     /// What they have asked for nobody waits for any more.

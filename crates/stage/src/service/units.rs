@@ -3,7 +3,8 @@
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
-/// How long a staging server waits for units of its job that it has never seen, when all others have left.
+/// How long a staging server waits for units of its job that it has never seen, when all others
+/// have left.
 const MISSING: Duration = Duration::from_secs(10);
 
 /// The units of a job that are no servers, as a server sees them.
@@ -25,8 +26,9 @@ impl Units {
         }
     }
 
-    /// Whether any is there or may still come. `there` says which are joined, `awaited` whether the agent still expects one; who came
-    /// and went between two looks, or ended before it could come, only the agent knows.
+    /// Whether any is there or may still come. `there` says which are joined, `awaited` whether the
+    /// agent still expects one; who came and went between two looks, or ended before it could come,
+    /// only the agent knows.
     pub(super) fn need_servers(
         &mut self,
         mut there: impl FnMut() -> Vec<u32>,

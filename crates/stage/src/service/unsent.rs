@@ -1,19 +1,20 @@
 //! What living peers have not taken yet, in bytes.
 
-use super::letter::Packed;
+use super::envelope::Packed;
 use crate::protocol::Peer;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-/// As many bytes may wait for a peer, behind the first letter of any length, before its questions are not heard any more.
+/// As many bytes may wait for a peer, behind the first message of any length, before its questions
+/// are not heard any more.
 const MOST: usize = 16 << 20;
 
 /// With as many bytes that wait for it a peer is slow: it is given no more steps.
 const SLOW: usize = 1 << 20;
 
-/// What a letter costs beside its bytes.
+/// What a message costs beside its bytes.
 const EACH: usize = 64;
 
-/// The letters that wait, by peer.
+/// The messages that wait, by peer.
 #[derive(Default)]
 pub(super) struct Unsent {
     peers: BTreeMap<Peer, Waiting>,
@@ -24,14 +25,14 @@ pub(super) struct Unsent {
 
 #[derive(Default)]
 struct Waiting {
-    letters: VecDeque<Packed>,
+    envelopes: VecDeque<Packed>,
     bytes: usize,
 }
 
 impl Waiting {
-    /// Whether there is too much of it, beside the one letter that anybody may be late with.
+    /// Whether there is too much of it, beside the one message that anybody may be late with.
     fn is_full(&self) -> bool {
-        let first = self.letters.front().map_or(0, Packed::len);
+        let first = self.envelopes.front().map_or(0, Packed::len);
         self.bytes > MOST + first
     }
 }
@@ -41,7 +42,7 @@ impl Unsent {
         self.peers.is_empty()
     }
 
-    /// Whether something waits for a peer, so that the next letter has to wait, too.
+    /// Whether something waits for a peer, so that the next message has to wait, too.
     pub(super) fn waits_for(&self, peer: Peer) -> bool {
         self.peers.contains_key(&peer)
     }
@@ -56,15 +57,16 @@ impl Unsent {
         std::mem::take(&mut self.has_news).then(|| self.slow.clone())
     }
 
-    /// Keeps a letter that a peer has not taken; `false`, and nothing is kept, for one that has too much to take already.
+    /// Keeps a message that a peer has not taken; `false`, and nothing is kept, for one that has
+    /// too much to take already.
     #[must_use]
-    pub(super) fn push(&mut self, to: Peer, letter: Packed) -> bool {
+    pub(super) fn push(&mut self, to: Peer, envelope: Packed) -> bool {
         if self.is_full(to) {
             return false;
         }
         let waiting = self.peers.entry(to).or_default();
-        waiting.bytes += letter.len() + EACH;
-        waiting.letters.push_back(letter);
+        waiting.bytes += envelope.len() + EACH;
+        waiting.envelopes.push_back(envelope);
         if waiting.bytes > SLOW {
             self.has_news |= self.slow.insert(to);
         }
@@ -77,15 +79,16 @@ impl Unsent {
         self.has_news |= self.slow.remove(&peer);
     }
 
-    /// Tries to deliver what waits, in order, up to the first letter of each peer that is not taken.
+    /// Tries to deliver what waits, in order, up to the first message of each peer that is not
+    /// taken.
     pub(super) fn try_again(&mut self, mut is_taken: impl FnMut(Peer, &Packed) -> bool) {
         self.peers.retain(|&to, waiting| {
-            while let Some(letter) = waiting.letters.front() {
-                if !is_taken(to, letter) {
+            while let Some(envelope) = waiting.envelopes.front() {
+                if !is_taken(to, envelope) {
                     return true;
                 }
-                waiting.bytes -= letter.len() + EACH;
-                waiting.letters.pop_front();
+                waiting.bytes -= envelope.len() + EACH;
+                waiting.envelopes.pop_front();
             }
             false
         });
@@ -105,9 +108,9 @@ mod tests {
     fn a_peer_that_takes_nothing_is_full_and_one_that_takes_again_is_not() {
         let (deaf, other) = (Peer(1), Peer(2));
         let mut unsent = Unsent::default();
-        let letter = |number: u8| Packed::of_bytes(vec![number; 1 << 20]);
+        let envelope = |number: u8| Packed::of_bytes(vec![number; 1 << 20]);
         let mut pushed = 0;
-        while unsent.push(deaf, letter(pushed)) {
+        while unsent.push(deaf, envelope(pushed)) {
             pushed += 1;
         }
         assert!((17..=18).contains(&pushed), "{pushed}");
@@ -127,8 +130,8 @@ mod tests {
         assert!(small <= MOST / EACH + 1, "{small}");
         unsent.forget(other);
         let mut taken = Vec::new();
-        unsent.try_again(|_, letter| {
-            taken.push(letter.bytes()[0]);
+        unsent.try_again(|_, envelope| {
+            taken.push(envelope.bytes()[0]);
             taken.len() < 5
         });
         assert_eq!(taken, [0, 1, 2, 3, 4], "the fifth was not taken");
@@ -137,7 +140,8 @@ mod tests {
         assert!(unsent.is_empty());
     }
 
-    /// Whoever is only stopped gets more than one long letter when it goes on, and is slow until it has taken them.
+    /// Whoever is only stopped gets more than one long message when it goes on, and is slow until
+    /// it has taken them.
     #[test]
     fn long_letters_make_a_peer_slow_before_it_has_too_much() {
         let (stopped, other) = (Peer(1), Peer(2));
@@ -151,7 +155,7 @@ mod tests {
         assert_eq!(unsent.who_is_slow(), None, "nothing new");
         assert!(unsent.is_full(stopped));
         assert!(!unsent.push(stopped, Packed::of_bytes(vec![3; 1])));
-        unsent.try_again(|_, letter| letter.bytes()[0] == 1);
+        unsent.try_again(|_, envelope| envelope.bytes()[0] == 1);
         assert_eq!(unsent.who_is_slow(), None);
         unsent.try_again(|_, _| true);
         assert_eq!(unsent.who_is_slow(), Some(BTreeSet::new()));

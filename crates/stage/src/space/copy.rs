@@ -1,9 +1,10 @@
 //! The N-d copy: the points that two arrays share, from one to the other.
 //!
-//! Runs are made as long as they can be: dimensions that lie one after another in both arrays are merged, so a block that
-//! is whole in its fast dimensions is one `memcpy`. What remains is a nest of loops over *units* (a run, down to one
-//! element) with an inner kernel for each short length of a unit. Where the two arrays have different fastest
-//! dimensions (a transposed view), the two are walked in square tiles, so that both use whole cache lines.
+//! Runs are made as long as they can be: dimensions that lie one after another in both arrays are
+//! merged, so a block that is whole in its fast dimensions is one `memcpy`. What remains is a nest
+//! of loops over *units* (a run, down to one element) with an inner kernel for each short length of
+//! a unit. Where the two arrays have different fastest dimensions (a transposed view), the two are
+//! walked in square tiles, so that both use whole cache lines.
 
 use super::{Dims, Region, SpaceError};
 use smallvec::SmallVec;
@@ -30,8 +31,9 @@ impl Strided {
         })
     }
 
-    /// An array over `region` with any strides (in elements, one per dimension; 0 repeats), whose first point lies `offset`
-    /// elements into the bytes: a view into a larger array, one with ghost cells, a transposed one.
+    /// An array over `region` with any strides (in elements, one per dimension; 0 repeats), whose
+    /// first point lies `offset` elements into the bytes: a view into a larger array, one with
+    /// ghost cells, a transposed one.
     ///
     /// # Errors
     /// Another number of strides than dimensions.
@@ -94,9 +96,11 @@ impl Strided {
     }
 }
 
-/// Copies the points that both boxes have, from `from` to `to`; returns how many bytes that were (0 when they share none).
+/// Copies the points that both boxes have, from `from` to `to`; returns how many bytes that were (0
+/// when they share none).
 ///
-/// `element` is the size of an element in bytes: 1, 2, 4, 8 or 16. Nothing but these points is written.
+/// `element` is the size of an element in bytes: 1, 2, 4, 8 or 16. Nothing but these points is
+/// written.
 ///
 /// ```
 /// use samite_stage::{Region, space::{Strided, copy_box}};
@@ -109,7 +113,8 @@ impl Strided {
 /// ```
 ///
 /// # Errors
-/// Other numbers of dimensions, a slice too short for its box, an element of another size. Then nothing was copied.
+/// Other numbers of dimensions, a slice too short for its box, an element of another size. Then
+/// nothing was copied.
 pub fn copy_box(
     element: u64,
     from: &[u8],
@@ -147,14 +152,16 @@ struct Loop {
     to: usize,
 }
 
-/// The loops of a copy, the outermost first, over units of `unit` bytes that are contiguous on both sides.
+/// The loops of a copy, the outermost first, over units of `unit` bytes that are contiguous on both
+/// sides.
 #[derive(Debug, PartialEq, Eq)]
 struct Nest {
     loops: SmallVec<[Loop; 4]>,
     unit: usize,
 }
 
-/// Units along each edge of a tile: 64 cache lines on either side are well inside any first-level cache.
+/// Units along each edge of a tile: 64 cache lines on either side are well inside any first-level
+/// cache.
 const TILE: usize = 64;
 
 impl Nest {

@@ -4,10 +4,12 @@ use super::Region;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-/// Two blocks that share a point, as indices into `blocks`, the smaller first; `None` when there are none.
+/// Two blocks that share a point, as indices into `blocks`, the smaller first; `None` when there
+/// are none.
 ///
-/// A sweep along the dimension that tells the blocks apart best (most distinct beginnings). In the worst case every pair is
-/// looked at; blocks of a decomposition take O(n log n) and the blocks beside one another in the sweep.
+/// A sweep along the dimension that tells the blocks apart best (most distinct beginnings). In the
+/// worst case every pair is looked at; blocks of a decomposition take O(n log n) and the blocks
+/// beside one another in the sweep.
 pub fn first_overlap(blocks: &[Region]) -> Option<(usize, usize)> {
     let dims = blocks.first()?.dims();
     let sweep = (0..dims).max_by_key(|&dim| {
@@ -31,8 +33,9 @@ pub fn first_overlap(blocks: &[Region]) -> Option<(usize, usize)> {
     None
 }
 
-/// The blocks that the sweep is inside of, ordered by their beginning in a second dimension. They do not overlap each other, as
-/// far as the sweep has come; in two dimensions that makes their ranges in `second` disjoint.
+/// The blocks that the sweep is inside of, ordered by their beginning in a second dimension. They
+/// do not overlap each other, as far as the sweep has come; in two dimensions that makes their
+/// ranges in `second` disjoint.
 struct Active {
     sweep: usize,
     second: Option<usize>,
@@ -91,10 +94,11 @@ impl Active {
     }
 }
 
-/// A part of `whole` that no block covers; `None` when the blocks cover all of it. Overlaps do not matter.
+/// A part of `whole` that no block covers; `None` when the blocks cover all of it. Overlaps do not
+/// matter.
 ///
-/// Cuts `whole` at the blocks' faces until a part is inside a block or outside of all. Memory and time follow the blocks that
-/// touch `whole` times the cuts that each makes.
+/// Cuts `whole` at the blocks' faces until a part is inside a block or outside of all. Memory and
+/// time follow the blocks that touch `whole` times the cuts that each makes.
 pub fn first_hole(whole: &Region, blocks: &[Region]) -> Option<Region> {
     let touching: Vec<&Region> = blocks.iter().filter(|b| b.intersects(whole)).collect();
     hole(whole.clone(), &touching)
@@ -112,7 +116,8 @@ fn hole(rest: Region, blocks: &[&Region]) -> Option<Region> {
     else {
         return Some(rest);
     };
-    // A middle block first: halves instead of a comb, so the depth of the recursion stays small for many blocks.
+    // A middle block first: halves instead of a comb, so the depth of the recursion stays small for
+    // many blocks.
     let cut = if blocks.len() > 8 {
         middle(&rest, blocks).unwrap_or(cut)
     } else {

@@ -2,8 +2,8 @@
 
 use super::{Dims, Region, SpaceError};
 
-/// A decomposition: dimension `d` of the array is cut into `parts[d]` pieces whose lengths differ by at most one, the longer
-/// ones first. Part `rank` counts them row-major.
+/// A decomposition: dimension `d` of the array is cut into `parts[d]` pieces whose lengths differ
+/// by at most one, the longer ones first. Part `rank` counts them row-major.
 ///
 /// Pieces are empty where a dimension has fewer points than parts.
 ///
@@ -44,8 +44,8 @@ impl Grid {
         })
     }
 
-    /// `ranks` parts, as cubic as their number and the shape allow: each prime factor of it, the largest first, cuts the
-    /// dimension whose pieces are longest (the slowest of several).
+    /// `ranks` parts, as cubic as their number and the shape allow: each prime factor of it, the
+    /// largest first, cuts the dimension whose pieces are longest (the slowest of several).
     ///
     /// # Errors
     /// No ranks, or a shape that no box has.

@@ -11,10 +11,12 @@ pub const MAX_DIMS: usize = 16;
 /// One number per dimension, the slowest first.
 pub type Dims = SmallVec<[u64; 4]>;
 
-/// A half-open box, `lower[d] <= x[d] < upper[d]` in every dimension `d`; the last dimension is contiguous in memory.
+/// A half-open box, `lower[d] <= x[d] < upper[d]` in every dimension `d`; the last dimension is
+/// contiguous in memory.
 ///
-/// Made by checked constructors only: it has 1 to [`MAX_DIMS`] dimensions, and no upper corner lies below its lower one. An
-/// empty box (some `lower[d] == upper[d]`) is a box; its volume is 0. Decoding checks the same.
+/// Made by checked constructors only: it has 1 to [`MAX_DIMS`] dimensions, and no upper corner lies
+/// below its lower one. An empty box (some `lower[d] == upper[d]`) is a box; its volume is 0.
+/// Decoding checks the same.
 ///
 /// ```
 /// use samite_stage::Region;
@@ -56,7 +58,8 @@ impl Region {
     /// The box from `lower` (inside) to `upper` (outside).
     ///
     /// # Errors
-    /// Other numbers of dimensions, none or more than [`MAX_DIMS`], an upper corner below the lower one.
+    /// Other numbers of dimensions, none or more than [`MAX_DIMS`], an upper corner below the lower
+    /// one.
     pub fn new(lower: &[u64], upper: &[u64]) -> Result<Self, SpaceError> {
         if lower.len() != upper.len() {
             return Err(SpaceError::Dimensions {
@@ -157,7 +160,8 @@ impl Region {
             })
     }
 
-    /// The points in both; `None` when there are none, or the boxes have other numbers of dimensions.
+    /// The points in both; `None` when there are none, or the boxes have other numbers of
+    /// dimensions.
     pub fn intersection(&self, other: &Region) -> Option<Region> {
         if self.dims() != other.dims() {
             return None;
@@ -208,8 +212,8 @@ impl Region {
         Ok(moved)
     }
 
-    /// Elements from one index to the next, in each dimension, of a dense row-major array over the box. The slowest come
-    /// first; the last is 1.
+    /// Elements from one index to the next, in each dimension, of a dense row-major array over the
+    /// box. The slowest come first; the last is 1.
     ///
     /// # Errors
     /// When 64 bits do not hold the product.
@@ -217,7 +221,8 @@ impl Region {
         self.bytes(1)?;
         let mut strides: Dims = self.lower.iter().map(|_| 1).collect();
         for dim in (0..self.dims() - 1).rev() {
-            // The extents of an empty box may multiply beyond 64 bits; its strides are never followed.
+            // The extents of an empty box may multiply beyond 64 bits; its strides are never
+            // followed.
             strides[dim] = strides[dim + 1].saturating_mul(self.extent(dim + 1));
         }
         Ok(strides)

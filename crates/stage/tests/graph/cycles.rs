@@ -10,7 +10,8 @@ fn cycle_edges(tokens: u64) -> Vec<Edge> {
     vec![Edge::new("asker", "question", "echo"), back]
 }
 
-/// Asks with what was answered before: 0, then what `echo` makes of it, which is 3 times as much and 1.
+/// Asks with what was answered before: 0, then what `echo` makes of it, which is 3 times as much
+/// and 1.
 fn asker(stage: &Stage, steps: u64, tokens: u64) -> Outcome<Vec<f64>> {
     let mut answers = stage.read("answer").as_rank("asker", 0, 1).open()?;
     let mut questions = stage.write("question").as_rank("asker", 0, 1).open()?;
@@ -47,7 +48,8 @@ fn asker(stage: &Stage, steps: u64, tokens: u64) -> Outcome<Vec<f64>> {
 }
 
 fn echo(stage: &Stage, dies: bool) -> Outcome {
-    // Both programs open what they read before what they write: only the token lets the cycle begin.
+    // Both programs open what they read before what they write: only the token lets the cycle
+    // begin.
     let questions = stage.read("question").as_rank("echo", 0, 1).open()?;
     let mut answers = stage.write("answer").as_rank("echo", 0, 1).open()?;
     for question in questions {
@@ -78,7 +80,7 @@ fn a_cycle_with(name: &str, tokens: u64) {
         same!(asked, expected);
         Ok(())
     };
-    Play::of(2, Mask::default()).run(name, body, |cast| cast.all_end());
+    Play::of(2, Mask::default()).run(name, body, |cluster| cluster.all_end());
 }
 
 #[test]
@@ -126,11 +128,11 @@ fn a_death_in_a_cycle_is_told() {
         check!(is_it, "{end:?}");
         Ok(questions.close()?)
     };
-    play.run("cycles::a_death_in_a_cycle_is_told", body, |cast| {
-        cast.wait_point(play.actor(1), "die");
-        cast.kill(play.actor(1));
-        cast.wait_gone(play.actor(1));
-        cast.all_end();
+    play.run("cycles::a_death_in_a_cycle_is_told", body, |cluster| {
+        cluster.wait_point(play.actor(1), "die");
+        cluster.kill(play.actor(1));
+        cluster.wait_gone(play.actor(1));
+        cluster.all_end();
     });
 }
 
@@ -139,7 +141,8 @@ fn two_tokens() -> Vec<Edge> {
     vec![Edge { tokens: 2, ..edge }]
 }
 
-/// Actor 0 writes four steps; actor 1 is killed when it has taken the tokens and one of them; the one after it goes on there.
+/// Actor 0 writes four steps; actor 1 is killed when it has taken the tokens and one of them; the
+/// one after it goes on there.
 fn solver_and_viewers(stage: &Stage, me: u32) -> Outcome {
     if me == 0 {
         let mut field = stage.write("field").as_rank("solver", 0, 1).open()?;
@@ -176,13 +179,13 @@ fn tokens_are_given_once() {
         let stage = linked(fabric, two_tokens())?;
         solver_and_viewers(&stage, me)
     };
-    play.run("cycles::tokens_are_given_once", body, |cast| {
-        cast.wait_point(play.actor(1), "die");
-        cast.kill(play.actor(1));
-        cast.wait_gone(play.actor(1));
-        cast.wait_point(play.actor(2), "begin");
-        cast.release(play.actor(2));
-        cast.all_end();
+    play.run("cycles::tokens_are_given_once", body, |cluster| {
+        cluster.wait_point(play.actor(1), "die");
+        cluster.kill(play.actor(1));
+        cluster.wait_gone(play.actor(1));
+        cluster.wait_point(play.actor(2), "begin");
+        cluster.release(play.actor(2));
+        cluster.all_end();
     });
 }
 
@@ -197,9 +200,9 @@ fn a_reader_with_tokens_waits_for_its_rank() {
         let stage = linked(fabric, two_tokens())?;
         if me == 3 {
             let begin = std::time::Instant::now();
-            let patience = Duration::from_secs(20);
-            while stage.overview(patience)?.figures.opening.is_empty() {
-                check!(begin.elapsed() < 3 * patience, "nobody waits to be let in");
+            let timeout = Duration::from_secs(20);
+            while stage.overview(timeout)?.figures.opening.is_empty() {
+                check!(begin.elapsed() < 3 * timeout, "nobody waits to be let in");
             }
             point("it waits");
             return Ok(());
@@ -207,15 +210,15 @@ fn a_reader_with_tokens_waits_for_its_rank() {
         solver_and_viewers(&stage, me)
     };
     let name = "cycles::a_reader_with_tokens_waits_for_its_rank";
-    play.run(name, body, |cast| {
-        cast.wait_point(play.actor(1), "die");
+    play.run(name, body, |cluster| {
+        cluster.wait_point(play.actor(1), "die");
         for who in [play.actor(2), play.actor(3)] {
-            cast.wait_point(who, "begin");
-            cast.release(who);
+            cluster.wait_point(who, "begin");
+            cluster.release(who);
         }
-        cast.wait_point(play.actor(3), "it waits");
-        cast.kill(play.actor(1));
-        cast.wait_gone(play.actor(1));
-        cast.all_end();
+        cluster.wait_point(play.actor(3), "it waits");
+        cluster.kill(play.actor(1));
+        cluster.wait_gone(play.actor(1));
+        cluster.all_end();
     });
 }

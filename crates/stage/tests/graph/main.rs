@@ -152,11 +152,11 @@ fn coarse(stage: &Stage, rank: u32) -> Outcome {
 
 fn fan_out_with(name: &str, mask: Mask) {
     let play = Play::of(10, mask);
-    play.run(name, fan_out, |cast| {
-        cast.wait_point(play.actor(0), "two steps");
-        cast.wait_point(play.actor(4), "second");
-        cast.release(play.actor(4));
-        cast.all_end();
+    play.run(name, fan_out, |cluster| {
+        cluster.wait_point(play.actor(0), "two steps");
+        cluster.wait_point(play.actor(4), "second");
+        cluster.release(play.actor(4));
+        cluster.all_end();
     });
 }
 
@@ -170,7 +170,8 @@ fn one_writes_and_three_read_by_messages() {
     fan_out_with("one_writes_and_three_read_by_messages", MESSAGES_ONLY);
 }
 
-/// Of two variables one is made coarse, and only one becomes integers; a third passes as it is, and can be seen in place.
+/// Of two variables one is made coarse, and only one becomes integers; a third passes as it is, and
+/// can be seen in place.
 #[test]
 fn an_operator_is_for_the_variables_that_it_names() {
     let named = |apply: &str, names: &[&str]| Applied {
@@ -226,7 +227,7 @@ fn an_operator_is_for_the_variables_that_it_names() {
         Ok(())
     };
     let name = "an_operator_is_for_the_variables_that_it_names";
-    Play::of(2, Mask::default()).run(name, body, |cast| cast.all_end());
+    Play::of(2, Mask::default()).run(name, body, |cluster| cluster.all_end());
 }
 
 /// Two programs call their streams alike; a third one reads both under names of its own.
@@ -265,5 +266,5 @@ fn two_write_and_one_reads() {
         check!(left.next_step()?.is_none() && right.next_step()?.is_none());
         Ok(())
     };
-    Play::of(3, Mask::default()).run("two_write_and_one_reads", body, |cast| cast.all_end());
+    Play::of(3, Mask::default()).run("two_write_and_one_reads", body, |cluster| cluster.all_end());
 }

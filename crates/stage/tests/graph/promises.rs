@@ -86,7 +86,7 @@ fn a_broken_promise_is_told_to_the_reader() {
         Ok(())
     };
     let name = "promises::a_broken_promise_is_told_to_the_reader";
-    Play::of(3, Mask::default()).run(name, body, |cast| cast.all_end());
+    Play::of(3, Mask::default()).run(name, body, |cluster| cluster.all_end());
 }
 
 #[test]

@@ -1,26 +1,33 @@
-//! What one process can make the coordinator say, and hold for it: many answers of one event, long ones, steps under many tickets.
+//! What one process can make the coordinator say, and hold for it: many answers of one event, long
+//! ones, steps under many tickets.
 
 use crate::growth::{HONEST, LIAR, MOST, reader, said, writer};
 use samite_stage::protocol::{
-    Action, Answer, Attribute, Event, Fault, Interest, Layout, Notice, Part, Peer, Places, Reader,
-    ReaderId, Request, Retain, Start, Steward, StreamConfig, Ticket, Told, Unread, WriterId,
+    Action, Answer, Attribute, Coordinator, Event, Fault, Interest, Layout, Notice, Part, Peer,
+    Places, Reader, ReaderId, Request, Retain, Start, StreamConfig, Ticket, Told, Unread, WriterId,
     encode,
 };
 use std::sync::Arc;
 
-/// Begins and commits a step that has nothing in it but one attribute of so many bytes; what follows from the commit.
-fn commit_text(steward: &mut Steward, writer: WriterId, step: u64, bytes: usize) -> Vec<Action> {
+/// Begins and commits a step that has nothing in it but one attribute of so many bytes; what
+/// follows from the commit.
+fn commit_text(
+    coordinator: &mut Coordinator,
+    writer: WriterId,
+    step: u64,
+    bytes: usize,
+) -> Vec<Action> {
     let ticket = Ticket(2);
     let begin = Request::Begin {
         ticket,
         writer,
         step,
         wants: Vec::new(),
-        patience: 0,
+        timeout: 0,
     };
-    let begun = said(steward, LIAR, begin);
+    let begun = said(coordinator, LIAR, begin);
     assert!(matches!(begun, Some(Answer::Begun { .. })), "{begun:?}");
-    steward.on_event(0, Event::Said(LIAR, commit(writer, step, bytes)))
+    coordinator.on_event(0, Event::Said(LIAR, commit(writer, step, bytes)))
 }
 
 fn commit(writer: WriterId, step: u64, bytes: usize) -> Request {
@@ -51,14 +58,14 @@ fn steps_in(actions: &[Action]) -> usize {
     actions.iter().filter(is_step).count()
 }
 
-/// One process is many ranks of a group, all of which wait for a step: what that says is there once, and not as often as it is told,
-/// and no event gives more than some of the answers.
+/// One process is many ranks of a group, all of which wait for a step: what that says is there
+/// once, and not as often as it is told, and no event gives more than some of the answers.
 #[test]
 fn one_step_for_many_ranks_of_one_process() {
     const RANKS: u32 = 1500;
     let _alone = crate::alone();
-    let mut steward = Steward::new();
-    let opened = said(&mut steward, LIAR, writer("s".into(), 1));
+    let mut coordinator = Coordinator::new();
+    let opened = said(&mut coordinator, LIAR, writer("s".into(), 1));
     let Some(Answer::Writing { writer, .. }) = opened else {
         panic!("{opened:?}");
     };
@@ -70,41 +77,43 @@ fn one_step_for_many_ranks_of_one_process() {
                 rank,
                 ..reader("g".into(), RANKS)
             }),
-            patience: 0,
+            timeout: 0,
             gives_up: false,
         };
-        let opened = said(&mut steward, LIAR, request);
+        let opened = said(&mut coordinator, LIAR, request);
         let Some(Answer::Reading { reader, .. }) = opened else {
             panic!("{opened:?}");
         };
-        let (ticket, patience) = (Ticket(3), u64::MAX);
+        let (ticket, timeout) = (Ticket(3), u64::MAX);
         let next = Request::Next {
             ticket,
             reader,
-            patience,
+            timeout,
         };
-        assert_eq!(said(&mut steward, LIAR, next), None);
+        assert_eq!(said(&mut coordinator, LIAR, next), None);
     }
     let mut actions = Vec::new();
-    let allocated = crate::allocated(|| actions = commit_text(&mut steward, writer, 0, 1 << 20));
+    let allocated =
+        crate::allocated(|| actions = commit_text(&mut coordinator, writer, 0, 1 << 20));
     assert!(allocated < 8 << 20, "{allocated} bytes in one event");
     let mut given = steps_in(&actions);
     assert!((1..=1100).contains(&given), "{given} in one event");
     while given < RANKS as usize {
-        assert_eq!(steward.wake_at(), Some(0), "after {given}");
-        let more = steps_in(&steward.on_event(0, Event::Tick));
+        assert_eq!(coordinator.wake_at(), Some(0), "after {given}");
+        let more = steps_in(&coordinator.on_event(0, Event::Tick));
         assert!((1..=1100).contains(&more), "{more} in one event");
         given += more;
     }
     assert_eq!(given, RANKS as usize);
 }
 
-/// A step that no message can carry is refused whom it becomes too long by, before anybody can be given it; and what is let in is
-/// no longer than a message, as it is told to who knows nothing of it.
+/// A step that no message can carry is refused whom it becomes too long by, before anybody can be
+/// given it; and what is let in is no longer than a message, as it is told to who knows nothing of
+/// it.
 #[test]
 fn a_step_that_no_message_can_carry_is_not_committed() {
     let _alone = crate::alone();
-    let mut steward = Steward::new();
+    let mut coordinator = Coordinator::new();
     let mut writers = Vec::new();
     for rank in 0..2 {
         let open = Request::OpenWriter {
@@ -114,10 +123,10 @@ fn a_step_that_no_message_can_carry_is_not_committed() {
             rank,
             size: 2,
             config: Box::default(),
-            patience: 0,
+            timeout: 0,
             gives_up: false,
         };
-        match said(&mut steward, LIAR, open) {
+        match said(&mut coordinator, LIAR, open) {
             Some(Answer::Writing { writer, .. }) => writers.push(writer),
             other => panic!("{other:?}"),
         }
@@ -126,17 +135,17 @@ fn a_step_that_no_message_can_carry_is_not_committed() {
         ticket: Ticket(1),
         stream: "s".into(),
         reader: Box::new(reader("g".into(), 1)),
-        patience: 0,
+        timeout: 0,
         gives_up: false,
     };
-    let Some(Answer::Reading { reader, .. }) = said(&mut steward, HONEST, open) else {
+    let Some(Answer::Reading { reader, .. }) = said(&mut coordinator, HONEST, open) else {
         panic!("the stream is there");
     };
     let half = 33 << 20;
     for (step, second) in [(0, 30 << 20), (1, 100)] {
-        let committed = commit_text(&mut steward, writers[0], step, half);
+        let committed = commit_text(&mut coordinator, writers[0], step, half);
         assert_eq!(committed, [answer(LIAR, 2, Answer::Committed)]);
-        let refused = commit_text(&mut steward, writers[1], step, half);
+        let refused = commit_text(&mut coordinator, writers[1], step, half);
         let [Action::Send(LIAR, Notice::Answer { answer, .. })] = &refused[..] else {
             panic!("{refused:?}");
         };
@@ -145,20 +154,20 @@ fn a_step_that_no_message_can_carry_is_not_committed() {
         };
         assert!((*bytes, *most) > (66 << 20, 64 << 20), "{fault}");
         // It has begun it, and may commit less.
-        steward.on_event(0, Event::Said(LIAR, commit(writers[1], step, second)));
+        coordinator.on_event(0, Event::Said(LIAR, commit(writers[1], step, second)));
         let next = Request::Next {
             ticket: Ticket(10 + step),
             reader,
-            patience: 0,
+            timeout: 0,
         };
-        let taken = said(&mut steward, HONEST, next);
+        let taken = said(&mut coordinator, HONEST, next);
         assert!(matches!(taken, Some(Answer::Step(_))), "{step}");
         assert!(encode(&taken).len() + 64 < 64 << 20);
         let release = Request::Release {
             reader,
             hold: Ticket(10 + step),
         };
-        steward.on_event(0, Event::Said(HONEST, release));
+        coordinator.on_event(0, Event::Said(HONEST, release));
     }
 }
 
@@ -167,33 +176,34 @@ fn answer(to: Peer, ticket: u64, answer: Answer) -> Action {
     Action::Send(to, Notice::Answer { ticket, answer })
 }
 
-/// What is told at deadlines comes in parts, too, however many of them are over in one moment, in however many streams.
+/// What is told at deadlines comes in parts, too, however many of them are over in one moment, in
+/// however many streams.
 #[test]
 fn deadlines_of_many_ranks_of_one_process() {
     const STREAMS: usize = 20;
     const RANKS: u32 = 50;
     const EACH: u64 = 4;
     let _alone = crate::alone();
-    let mut steward = Steward::new();
+    let mut coordinator = Coordinator::new();
     let mut readers = Vec::new();
     for stream in 0..STREAMS {
         let name = format!("{stream:-<4096}");
-        readers.extend(many_ranks(&mut steward, &name, RANKS));
+        readers.extend(many_ranks(&mut coordinator, &name, RANKS));
     }
     for (ticket, &reader) in (0..EACH).flat_map(|at| readers.iter().map(move |reader| (at, reader)))
     {
         let next = Request::Next {
             ticket: Ticket(3 + ticket),
             reader,
-            patience: 10,
+            timeout: 10,
         };
-        assert_eq!(said(&mut steward, LIAR, next), None);
+        assert_eq!(said(&mut coordinator, LIAR, next), None);
     }
     let mut told = 0;
     while told < readers.len() * EACH as usize {
-        assert_eq!(steward.wake_at(), Some(10), "after {told}");
+        assert_eq!(coordinator.wake_at(), Some(10), "after {told}");
         let mut actions = Vec::new();
-        let allocated = crate::allocated(|| actions = steward.on_event(10, Event::Tick));
+        let allocated = crate::allocated(|| actions = coordinator.on_event(10, Event::Tick));
         assert!(allocated < 16 << 20, "{allocated} bytes in one event");
         assert!((1..=1100).contains(&actions.len()), "{}", actions.len());
         told += actions.len();
@@ -202,8 +212,8 @@ fn deadlines_of_many_ranks_of_one_process() {
 }
 
 /// A stream, and a group of so many ranks, all of one process.
-fn many_ranks(steward: &mut Steward, name: &str, ranks: u32) -> Vec<ReaderId> {
-    let opened = said(steward, LIAR, writer(name.into(), 1));
+fn many_ranks(coordinator: &mut Coordinator, name: &str, ranks: u32) -> Vec<ReaderId> {
+    let opened = said(coordinator, LIAR, writer(name.into(), 1));
     assert!(matches!(opened, Some(Answer::Writing { .. })), "{opened:?}");
     let mut open = |rank| {
         let request = Request::OpenReader {
@@ -213,10 +223,10 @@ fn many_ranks(steward: &mut Steward, name: &str, ranks: u32) -> Vec<ReaderId> {
                 rank,
                 ..reader("g".repeat(4096), ranks)
             }),
-            patience: 0,
+            timeout: 0,
             gives_up: false,
         };
-        match said(steward, LIAR, request) {
+        match said(coordinator, LIAR, request) {
             Some(Answer::Reading { reader, .. }) => reader,
             other => panic!("{other:?}"),
         }
@@ -231,11 +241,11 @@ fn deadlines_of_many_subscriptions_of_one_process() {
     const WATCHES: usize = 8;
     const EACH: usize = 16;
     let _alone = crate::alone();
-    let mut steward = Steward::new();
+    let mut coordinator = Coordinator::new();
     let mut due = 0;
     for stream in 0..STREAMS {
         let name = format!("{stream:-<4096}");
-        many_ranks(&mut steward, &name, 1);
+        many_ranks(&mut coordinator, &name, 1);
         for _ in 0..WATCHES {
             let open = Request::OpenWatch {
                 ticket: Ticket(1),
@@ -246,25 +256,25 @@ fn deadlines_of_many_subscriptions_of_one_process() {
                 }),
                 start: Start::Earliest,
                 most: 1,
-                patience: 0,
+                timeout: 0,
             };
-            let Some(Answer::Watching { watch, .. }) = said(&mut steward, LIAR, open) else {
+            let Some(Answer::Watching { watch, .. }) = said(&mut coordinator, LIAR, open) else {
                 panic!("it is open");
             };
             for ticket in 0..EACH as u64 {
                 let ask = Request::Watch {
                     ticket: Ticket(ticket),
                     watch,
-                    patience: 10,
+                    timeout: 10,
                 };
-                assert_eq!(said(&mut steward, LIAR, ask), None);
+                assert_eq!(said(&mut coordinator, LIAR, ask), None);
                 due += 1;
             }
         }
     }
     while due > 0 {
-        assert_eq!(steward.wake_at(), Some(10), "{due} are due");
-        let actions = steward.on_event(10, Event::Tick);
+        assert_eq!(coordinator.wake_at(), Some(10), "{due} are due");
+        let actions = coordinator.on_event(10, Event::Tick);
         assert!((1..=1100).contains(&actions.len()), "{}", actions.len());
         due -= actions.len();
     }
@@ -274,21 +284,21 @@ fn deadlines_of_many_subscriptions_of_one_process() {
 #[test]
 fn a_stream_of_many_answers_holds_no_other_up() {
     let _alone = crate::alone();
-    let mut steward = Steward::new();
-    let many = many_ranks(&mut steward, "many", 1500);
-    let few = many_ranks(&mut steward, "few", 1);
+    let mut coordinator = Coordinator::new();
+    let many = many_ranks(&mut coordinator, "many", 1500);
+    let few = many_ranks(&mut coordinator, "few", 1);
     let next = |ticket, reader| Request::Next {
         ticket: Ticket(ticket),
         reader,
-        patience: 0,
+        timeout: 0,
     };
-    assert_eq!(said(&mut steward, LIAR, next(7, few[0])), None);
+    assert_eq!(said(&mut coordinator, LIAR, next(7, few[0])), None);
     // The liar asks again whenever it was answered.
     for round in 0..10 {
         for &reader in &many {
-            said(&mut steward, LIAR, next(3, reader));
+            said(&mut coordinator, LIAR, next(3, reader));
         }
-        let actions = steward.on_event(0, Event::Tick);
+        let actions = coordinator.on_event(0, Event::Tick);
         let is_it = |action: &Action| {
             let ticket = Ticket(7);
             matches!(action, Action::Send(_, Notice::Answer { ticket: of, .. }) if *of == ticket)
@@ -306,22 +316,26 @@ fn a_stream_of_many_answers_holds_no_other_up() {
 fn figures_of_many_that_wait() {
     const RANKS: u32 = 4000;
     let _alone = crate::alone();
-    let mut steward = Steward::new();
+    let mut coordinator = Coordinator::new();
     let mut waiting = 0u32;
     for stream in 0..5 {
-        for reader in many_ranks(&mut steward, &format!("{stream:-<4096}"), RANKS) {
+        for reader in many_ranks(&mut coordinator, &format!("{stream:-<4096}"), RANKS) {
             let next = Request::Next {
                 ticket: Ticket(3),
                 reader,
-                patience: u64::MAX,
+                timeout: u64::MAX,
             };
-            assert_eq!(said(&mut steward, LIAR, next), None);
+            assert_eq!(said(&mut coordinator, LIAR, next), None);
             waiting += 1;
         }
     }
     let mut figures = None;
     let allocated = crate::allocated(|| {
-        figures = said(&mut steward, HONEST, Request::Figures { ticket: Ticket(1) });
+        figures = said(
+            &mut coordinator,
+            HONEST,
+            Request::Figures { ticket: Ticket(1) },
+        );
     });
     assert!(allocated < 64 << 20, "{allocated} bytes in one event");
     let Some(Answer::Figures(figures)) = figures else {
@@ -339,25 +353,25 @@ fn figures_of_many_that_wait() {
 fn a_long_step_for_many() {
     const RANKS: u32 = 64;
     let _alone = crate::alone();
-    let mut steward = Steward::new();
-    let readers = many_ranks(&mut steward, "s", RANKS);
+    let mut coordinator = Coordinator::new();
+    let readers = many_ranks(&mut coordinator, "s", RANKS);
     for &reader in &readers {
         let next = Request::Next {
             ticket: Ticket(3),
             reader,
-            patience: u64::MAX,
+            timeout: u64::MAX,
         };
-        assert_eq!(said(&mut steward, LIAR, next), None);
+        assert_eq!(said(&mut coordinator, LIAR, next), None);
     }
     let writer = WriterId {
         stream: readers[0].stream,
         rank: 0,
     };
-    let mut given = steps_in(&commit_text(&mut steward, writer, 0, 1 << 20));
+    let mut given = steps_in(&commit_text(&mut coordinator, writer, 0, 1 << 20));
     assert!((1..=17).contains(&given), "{given} in one event");
     while given < RANKS as usize {
-        assert_eq!(steward.wake_at(), Some(0), "after {given}");
-        let more = steps_in(&steward.on_event(0, Event::Tick));
+        assert_eq!(coordinator.wake_at(), Some(0), "after {given}");
+        let more = steps_in(&coordinator.on_event(0, Event::Tick));
         assert!((1..=17).contains(&more), "{more} in one event");
         given += more;
     }
@@ -368,7 +382,7 @@ fn a_long_step_for_many() {
 fn holds_of_many_ranks() {
     const RANKS: u32 = 40;
     let _alone = crate::alone();
-    let mut steward = Steward::new();
+    let mut coordinator = Coordinator::new();
     let request = Request::OpenWriter {
         ticket: Ticket(1),
         stream: "s".into(),
@@ -380,13 +394,13 @@ fn holds_of_many_ranks() {
             retain: Retain { steps: 1, bytes: 0 },
             ..StreamConfig::default()
         }),
-        patience: 0,
+        timeout: 0,
         gives_up: false,
     };
-    let Some(Answer::Writing { writer, .. }) = said(&mut steward, LIAR, request) else {
+    let Some(Answer::Writing { writer, .. }) = said(&mut coordinator, LIAR, request) else {
         panic!("it is open");
     };
-    commit_text(&mut steward, writer, 0, 10);
+    commit_text(&mut coordinator, writer, 0, 10);
     let mut readers = Vec::new();
     for rank in 0..RANKS {
         let request = Request::OpenReader {
@@ -396,10 +410,10 @@ fn holds_of_many_ranks() {
                 rank,
                 ..reader("g".into(), RANKS)
             }),
-            patience: 0,
+            timeout: 0,
             gives_up: false,
         };
-        match said(&mut steward, LIAR, request) {
+        match said(&mut coordinator, LIAR, request) {
             Some(Answer::Reading { reader, .. }) => readers.push(reader),
             other => panic!("{other:?}"),
         }
@@ -412,9 +426,9 @@ fn holds_of_many_ranks() {
                     ticket: Ticket(ticket),
                     reader,
                     step: 0,
-                    patience: 0,
+                    timeout: 0,
                 };
-                match said(&mut steward, LIAR, at) {
+                match said(&mut coordinator, LIAR, at) {
                     Some(Answer::Step(_)) => {}
                     Some(Answer::Failed(Fault::TooMuchOpen { .. })) => refused += 1,
                     other => panic!("{other:?}"),
@@ -424,7 +438,7 @@ fn holds_of_many_ranks() {
     });
     assert!(refused > 100_000, "{refused}");
     assert!(kept < MOST, "{kept} bytes");
-    steward.on_event(0, Event::Lost(LIAR));
-    let opened = said(&mut steward, HONEST, self::writer("t".into(), 1));
+    coordinator.on_event(0, Event::Lost(LIAR));
+    let opened = said(&mut coordinator, HONEST, self::writer("t".into(), 1));
     assert!(matches!(opened, Some(Answer::Writing { .. })), "{opened:?}");
 }

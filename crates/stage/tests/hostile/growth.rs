@@ -1,9 +1,10 @@
-//! What one process can make the coordinator keep: each kind of thing that it can ask for, again and again, and taking nothing back.
+//! What one process can make the coordinator keep: each kind of thing that it can ask for, again
+//! and again, and taking nothing back.
 
 use samite_stage::Dtype;
 use samite_stage::protocol::{
-    Action, Answer, Attribute, Event, Fault, Interest, LONGEST_LEASE, Layout, Limits, MOST_NEWS,
-    Notice, Part, Peer, Places, Policy, Reader, Request, Retain, Start, Steward, StreamConfig,
+    Action, Answer, Attribute, Coordinator, Event, Fault, Interest, LONGEST_LEASE, Layout, Limits,
+    MOST_NEWS, Notice, Part, Peer, Places, Policy, Reader, Request, Retain, Start, StreamConfig,
     Ticket, Told, Unread, Variable, Want,
 };
 use samite_stage::space::{Dims, MAX_DIMS};
@@ -15,8 +16,10 @@ pub(crate) const HONEST: Peer = Peer(10);
 /// What one process may cost, and the coordinator's own tables.
 pub(crate) const MOST: usize = 80 << 20;
 
-pub(crate) fn said(steward: &mut Steward, from: Peer, request: Request) -> Option<Answer> {
-    let actions = steward.on_event(0, Event::Said(from, request)).into_iter();
+pub(crate) fn said(coordinator: &mut Coordinator, from: Peer, request: Request) -> Option<Answer> {
+    let actions = coordinator
+        .on_event(0, Event::Said(from, request))
+        .into_iter();
     let mut answers = actions.filter_map(|Action::Send(_, notice)| match notice {
         Notice::Answer { answer, .. } => Some(answer),
         Notice::Order(_) => None,
@@ -50,7 +53,7 @@ pub(crate) fn writer(stream: String, size: u32) -> Request {
             linger: u64::MAX,
             ..StreamConfig::default()
         }),
-        patience: 0,
+        timeout: 0,
         gives_up: false,
     }
 }
@@ -58,13 +61,13 @@ pub(crate) fn writer(stream: String, size: u32) -> Request {
 /// Says it so often; from some time on it is refused for what it costs. Returns what was refused.
 fn again_and_again(times: u64, request: impl Fn(u64) -> Request) -> u64 {
     let _alone = crate::alone();
-    let mut steward = Steward::new();
-    let opened = said(&mut steward, HONEST, writer("s".into(), 1));
+    let mut coordinator = Coordinator::new();
+    let opened = said(&mut coordinator, HONEST, writer("s".into(), 1));
     assert!(matches!(opened, Some(Answer::Writing { .. })), "{opened:?}");
     let mut refused = 0;
     let kept = crate::retained(|| {
         for number in 0..times {
-            match said(&mut steward, LIAR, request(number)) {
+            match said(&mut coordinator, LIAR, request(number)) {
                 Some(Answer::Failed(Fault::TooMuchOpen { bytes, most, .. })) => {
                     assert!(bytes > most, "{bytes} of {most}");
                     refused += 1;
@@ -76,10 +79,10 @@ fn again_and_again(times: u64, request: impl Fn(u64) -> Request) -> u64 {
     });
     assert!(kept < MOST, "{kept} bytes");
     // Others are not in its way.
-    let opened = said(&mut steward, HONEST, writer("t".into(), 1));
+    let opened = said(&mut coordinator, HONEST, writer("t".into(), 1));
     assert!(matches!(opened, Some(Answer::Writing { .. })), "{opened:?}");
     // With its process goes what it waited for.
-    steward.on_event(0, Event::Lost(LIAR));
+    coordinator.on_event(0, Event::Lost(LIAR));
     refused
 }
 
@@ -89,7 +92,7 @@ fn who_waits_for_streams_that_never_come() {
         ticket: Ticket(number),
         stream: "never".into(),
         reader: Box::new(reader("g".into(), 1)),
-        patience: u64::MAX,
+        timeout: u64::MAX,
         gives_up: false,
     });
     assert!(refused > 4000, "{refused}");
@@ -107,7 +110,7 @@ fn groups_of_many_ranks() {
         ticket: Ticket(number),
         stream: "s".into(),
         reader: Box::new(reader(format!("g{number}"), 4096)),
-        patience: 0,
+        timeout: 0,
         gives_up: false,
     });
     assert!(refused > 1900, "{refused}");
@@ -124,7 +127,7 @@ fn subscriptions_of_many_news() {
         }),
         start: Start::Earliest,
         most: MOST_NEWS,
-        patience: 0,
+        timeout: 0,
     });
     assert!(refused > 1900, "{refused}");
 }
@@ -133,16 +136,16 @@ fn subscriptions_of_many_news() {
 #[test]
 fn questions_that_wait() {
     let _alone = crate::alone();
-    let mut steward = Steward::new();
-    said(&mut steward, HONEST, writer("s".into(), 1));
+    let mut coordinator = Coordinator::new();
+    said(&mut coordinator, HONEST, writer("s".into(), 1));
     let opened = said(
-        &mut steward,
+        &mut coordinator,
         LIAR,
         Request::OpenReader {
             ticket: Ticket(1),
             stream: "s".into(),
             reader: Box::new(reader("g".into(), 1)),
-            patience: 0,
+            timeout: 0,
             gives_up: false,
         },
     );
@@ -150,7 +153,7 @@ fn questions_that_wait() {
         panic!("{opened:?}");
     };
     let opened = said(
-        &mut steward,
+        &mut coordinator,
         LIAR,
         Request::OpenWatch {
             ticket: Ticket(1),
@@ -161,7 +164,7 @@ fn questions_that_wait() {
             }),
             start: Start::Earliest,
             most: 1,
-            patience: 0,
+            timeout: 0,
         },
     );
     let Some(Answer::Watching { watch }) = opened else {
@@ -170,19 +173,19 @@ fn questions_that_wait() {
     let mut busy = 0;
     let kept = crate::retained(|| {
         for number in 0..50_000 {
-            let (ticket, patience) = (Ticket(2 + number), u64::MAX);
+            let (ticket, timeout) = (Ticket(2 + number), u64::MAX);
             let next = Request::Next {
                 ticket,
                 reader,
-                patience,
+                timeout,
             };
             let news = Request::Watch {
                 ticket,
                 watch,
-                patience,
+                timeout,
             };
             for request in [next, news] {
-                match said(&mut steward, LIAR, request) {
+                match said(&mut coordinator, LIAR, request) {
                     None => {}
                     Some(Answer::Failed(Fault::Busy)) => busy += 1,
                     other => panic!("{other:?}"),
@@ -194,10 +197,11 @@ fn questions_that_wait() {
     assert!(kept < 1 << 20, "{kept} bytes");
 }
 
-/// One stream of one rank, whose config is that, and commits that have nothing in them but attributes; how many have waited for room.
+/// One stream of one rank, whose config is that, and commits that have nothing in them but
+/// attributes; how many have waited for room.
 fn steps_of_attributes(times: u64, config: StreamConfig) -> u64 {
     let _alone = crate::alone();
-    let mut steward = Steward::new();
+    let mut coordinator = Coordinator::new();
     let request = Request::OpenWriter {
         ticket: Ticket(1),
         stream: "s".into(),
@@ -205,10 +209,10 @@ fn steps_of_attributes(times: u64, config: StreamConfig) -> u64 {
         rank: 0,
         size: 1,
         config: Box::new(config),
-        patience: 0,
+        timeout: 0,
         gives_up: false,
     };
-    let Some(Answer::Writing { writer, .. }) = said(&mut steward, LIAR, request) else {
+    let Some(Answer::Writing { writer, .. }) = said(&mut coordinator, LIAR, request) else {
         panic!("it is open");
     };
     let mut late = 0;
@@ -221,7 +225,7 @@ fn steps_of_attributes(times: u64, config: StreamConfig) -> u64 {
                 writer,
                 step,
                 wants: Vec::new(),
-                patience: 0,
+                timeout: 0,
             };
             let commit = Request::Commit {
                 ticket,
@@ -236,16 +240,16 @@ fn steps_of_attributes(times: u64, config: StreamConfig) -> u64 {
                 },
                 keep: false,
             };
-            let begun = said(&mut steward, LIAR, begin);
+            let begun = said(&mut coordinator, LIAR, begin);
             let answers = match begun {
-                Some(Answer::Begun { .. }) => said(&mut steward, LIAR, commit),
+                Some(Answer::Begun { .. }) => said(&mut coordinator, LIAR, commit),
                 other => other,
             };
             match answers {
                 Some(Answer::Committed) => step += 1,
                 // It waits until somebody takes what there is.
                 None => {
-                    said(&mut steward, LIAR, Request::Abort { writer });
+                    said(&mut coordinator, LIAR, Request::Abort { writer });
                     late += 1;
                 }
                 other => panic!("{other:?}"),
@@ -288,9 +292,9 @@ fn steps_of_attributes_that_nobody_takes() {
 /// What comes back in every answer is short.
 #[test]
 fn names_and_shapes_are_short() {
-    let mut steward = Steward::new();
+    let mut coordinator = Coordinator::new();
     let long = || "x".repeat(5000);
-    let refused = said(&mut steward, LIAR, writer(long(), 1));
+    let refused = said(&mut coordinator, LIAR, writer(long(), 1));
     let too_long = |answer: &Option<Answer>| {
         matches!(
             answer,
@@ -298,17 +302,17 @@ fn names_and_shapes_are_short() {
         )
     };
     assert!(too_long(&refused), "{refused:?}");
-    let open = |steward: &mut Steward, reader| {
+    let open = |coordinator: &mut Coordinator, reader| {
         let opening = Request::OpenReader {
             ticket: Ticket(1),
             stream: "s".into(),
             reader: Box::new(reader),
-            patience: 0,
+            timeout: 0,
             gives_up: false,
         };
-        said(steward, LIAR, opening)
+        said(coordinator, LIAR, opening)
     };
-    let refused = open(&mut steward, reader(long(), 1));
+    let refused = open(&mut coordinator, reader(long(), 1));
     assert!(too_long(&refused), "{refused:?}");
     let only = Interest {
         variable: long(),
@@ -318,7 +322,7 @@ fn names_and_shapes_are_short() {
         only: Some(only),
         ..reader("g".into(), 1)
     };
-    let refused = open(&mut steward, only);
+    let refused = open(&mut coordinator, only);
     assert!(too_long(&refused), "{refused:?}");
     let shaped = |dims: usize| Layout {
         variables: vec![Variable {
@@ -339,20 +343,20 @@ fn names_and_shapes_are_short() {
 #[test]
 fn buffers_without_number() {
     let _alone = crate::alone();
-    let mut steward = Steward::new();
+    let mut coordinator = Coordinator::new();
     let keep = Request::Keep {
         memory: u64::MAX,
         buffers: u64::MAX,
         disk: 0,
     };
-    said(&mut steward, LIAR, keep);
-    let opened = said(&mut steward, LIAR, writer("s".into(), 1));
+    said(&mut coordinator, LIAR, keep);
+    let opened = said(&mut coordinator, LIAR, writer("s".into(), 1));
     let Some(Answer::Writing { writer, .. }) = opened else {
         panic!("{opened:?}");
     };
     let mut begin = |wants: usize| {
         let want = Want {
-            keeper: LIAR,
+            block_store: LIAR,
             bytes: 1,
         };
         let request = Request::Begin {
@@ -360,9 +364,9 @@ fn buffers_without_number() {
             writer,
             step: 0,
             wants: vec![want; wants],
-            patience: 0,
+            timeout: 0,
         };
-        said(&mut steward, LIAR, request)
+        said(&mut coordinator, LIAR, request)
     };
     let many = begin(100_000);
     assert!(
@@ -380,21 +384,21 @@ fn buffers_without_number() {
 #[test]
 fn streams_of_the_dead_end_some_day() {
     let _alone = crate::alone();
-    let mut steward = Steward::new();
-    said(&mut steward, LIAR, writer("s".into(), 1));
-    steward.on_event(0, Event::Lost(LIAR));
-    steward.on_event(LONGEST_LEASE - 1, Event::Tick);
-    assert_eq!(steward.figures().len(), 1);
-    steward.on_event(LONGEST_LEASE, Event::Tick);
-    assert_eq!(steward.figures(), []);
+    let mut coordinator = Coordinator::new();
+    said(&mut coordinator, LIAR, writer("s".into(), 1));
+    coordinator.on_event(0, Event::Lost(LIAR));
+    coordinator.on_event(LONGEST_LEASE - 1, Event::Tick);
+    assert_eq!(coordinator.figures().len(), 1);
+    coordinator.on_event(LONGEST_LEASE, Event::Tick);
+    assert_eq!(coordinator.figures(), []);
 }
 
 /// Groups without a limit, each of which has every step in its queue.
 #[test]
 fn queues_of_many_steps() {
     let _alone = crate::alone();
-    let mut steward = Steward::new();
-    let opened = said(&mut steward, LIAR, writer("s".into(), 1));
+    let mut coordinator = Coordinator::new();
+    let opened = said(&mut coordinator, LIAR, writer("s".into(), 1));
     let Some(Answer::Writing { writer, .. }) = opened else {
         panic!("{opened:?}");
     };
@@ -412,10 +416,10 @@ fn queues_of_many_steps() {
                 ticket: Ticket(number),
                 stream: "s".into(),
                 reader: Box::new(reader),
-                patience: 0,
+                timeout: 0,
                 gives_up: false,
             };
-            match said(&mut steward, LIAR, open) {
+            match said(&mut coordinator, LIAR, open) {
                 Some(Answer::Reading { .. }) => {}
                 Some(Answer::Failed(Fault::TooMuchOpen { .. })) => refused += 1,
                 other => panic!("{other:?}"),
@@ -427,9 +431,9 @@ fn queues_of_many_steps() {
                 writer,
                 step,
                 wants: Vec::new(),
-                patience: 0,
+                timeout: 0,
             };
-            if said(&mut steward, LIAR, begin) != Some(Answer::Begun { buffers: vec![] }) {
+            if said(&mut coordinator, LIAR, begin) != Some(Answer::Begun { buffers: vec![] }) {
                 break;
             }
             let commit = Request::Commit {
@@ -445,7 +449,7 @@ fn queues_of_many_steps() {
                 },
                 keep: false,
             };
-            said(&mut steward, LIAR, commit);
+            said(&mut coordinator, LIAR, commit);
         }
     });
     assert!(refused > 1900, "{refused}");

@@ -1,5 +1,6 @@
-//! What a hostile peer or a damaged disk says to the staging layer: messages to the steward, files, Zarr stores. Anything may be
-//! refused; nothing panics, and nothing takes memory that only a number promised.
+//! What a hostile peer or a damaged disk says to the staging layer: messages to the coordinator,
+//! files, Zarr stores. Anything may be refused; nothing panics, and nothing takes memory that only
+//! a number promised.
 //!
 //! `SAMITE_FUZZ_SEED=N` repeats a seed; `SAMITE_FUZZ_MINUTES=N` runs others for so long.
 
@@ -36,11 +37,11 @@ fn alone() -> std::sync::MutexGuard<'static, ()> {
 }
 
 mod answers;
+mod coordinator;
 mod files;
 mod growth;
 mod products;
 mod schemer;
-mod steward;
 mod words;
 #[cfg(feature = "zarr")]
 mod zarr;

@@ -1,13 +1,15 @@
-//! How long one event takes of a coordinator that has much of two things: as long as the sum of both, and not as their product.
+//! How long one event takes of a coordinator that has much of two things: as long as the sum of
+//! both, and not as their product.
 //!
-//! What is measured is the time of the processor that the thread has had, so a loaded machine changes nothing. Of four times as much,
-//! a sum takes four times as long, and a product sixteen times.
+//! What is measured is the time of the processor that the thread has had, so a loaded machine
+//! changes nothing. Of four times as much, a sum takes four times as long, and a product sixteen
+//! times.
 
 use rustix::time::{ClockId, clock_gettime};
 use samite_stage::protocol::{
-    Action, Answer, Attribute, Block, Event, Fault, Handle, Interest, Layout, Limits, Notice,
-    Order, Part, Peer, Places, Policy, Reader, ReaderId, Report, Request, Retain, Slot, Start,
-    Steward, StreamConfig, Ticket, Told, Unread, Variable, Want, WriterId,
+    Action, Answer, Attribute, Block, Coordinator, Event, Fault, Handle, Interest, Layout, Limits,
+    Notice, Order, Part, Peer, Places, Policy, Reader, ReaderId, Report, Request, Retain, Slot,
+    Start, StreamConfig, Ticket, Told, Unread, Variable, Want, WriterId,
 };
 use samite_stage::space::Dims;
 use samite_stage::{Dtype, Region};
@@ -31,8 +33,10 @@ fn growth(few: u64, event: impl Fn(u64) -> u64) -> f64 {
     least(4 * few) as f64 / least(few) as f64
 }
 
-fn say(steward: &mut Steward, request: Request) -> Option<Answer> {
-    let actions = steward.on_event(0, Event::Said(LIAR, request)).into_iter();
+fn say(coordinator: &mut Coordinator, request: Request) -> Option<Answer> {
+    let actions = coordinator
+        .on_event(0, Event::Said(LIAR, request))
+        .into_iter();
     let mut answers = actions.filter_map(|Action::Send(_, notice)| match notice {
         Notice::Answer { answer, .. } => Some(answer),
         Notice::Order(_) => None,
@@ -41,8 +45,8 @@ fn say(steward: &mut Steward, request: Request) -> Option<Answer> {
 }
 
 /// A stream of one rank that keeps its steps.
-fn stream(steward: &mut Steward, name: &str) -> WriterId {
-    match say(steward, open(name, 0, 1)) {
+fn stream(coordinator: &mut Coordinator, name: &str) -> WriterId {
+    match say(coordinator, open(name, 0, 1)) {
         Some(Answer::Writing { writer, .. }) => writer,
         other => panic!("{other:?}"),
     }
@@ -63,7 +67,7 @@ fn open(name: &str, rank: u32, size: u32) -> Request {
             },
             ..StreamConfig::default()
         }),
-        patience: 0,
+        timeout: 0,
         gives_up: false,
     }
 }
@@ -86,14 +90,14 @@ fn open_reader(name: &str, rank: u32, size: u32) -> Request {
                 region: None,
             }),
         }),
-        patience: 0,
+        timeout: 0,
         gives_up: false,
     }
 }
 
-fn begin(steward: &mut Steward, writer: WriterId, step: u64, wants: u64) -> Option<Answer> {
+fn begin(coordinator: &mut Coordinator, writer: WriterId, step: u64, wants: u64) -> Option<Answer> {
     let want = Want {
-        keeper: LIAR,
+        block_store: LIAR,
         bytes: 1,
     };
     let begin = Request::Begin {
@@ -101,16 +105,19 @@ fn begin(steward: &mut Steward, writer: WriterId, step: u64, wants: u64) -> Opti
         writer,
         step,
         wants: vec![want; wants as usize],
-        patience: 0,
+        timeout: 0,
     };
-    say(steward, begin)
+    say(coordinator, begin)
 }
 
 /// A step of nothing, of the one rank.
-fn write(steward: &mut Steward, writer: WriterId, step: u64) {
-    let begun = begin(steward, writer, step, 0);
+fn write(coordinator: &mut Coordinator, writer: WriterId, step: u64) {
+    let begun = begin(coordinator, writer, step, 0);
     assert!(matches!(begun, Some(Answer::Begun { .. })), "{begun:?}");
-    assert_eq!(say(steward, text(writer, step, 0)), Some(Answer::Committed));
+    assert_eq!(
+        say(coordinator, text(writer, step, 0)),
+        Some(Answer::Committed)
+    );
 }
 
 /// A part that is nothing but a text of so many bytes.
@@ -135,7 +142,7 @@ fn text(writer: WriterId, step: u64, bytes: u64) -> Request {
 }
 
 /// A subscription for which as many news may wait.
-fn watch(steward: &mut Steward, most: u64) {
+fn watch(coordinator: &mut Coordinator, most: u64) {
     let watch = Request::OpenWatch {
         ticket: Ticket(2),
         stream: "s".into(),
@@ -145,9 +152,9 @@ fn watch(steward: &mut Steward, most: u64) {
         }),
         start: Start::Latest,
         most: most as u32,
-        patience: 0,
+        timeout: 0,
     };
-    let opened = say(steward, watch);
+    let opened = say(coordinator, watch);
     assert!(
         matches!(opened, Some(Answer::Watching { .. })),
         "{opened:?}"
@@ -155,8 +162,8 @@ fn watch(steward: &mut Steward, most: u64) {
 }
 
 /// What a buffer costs that is asked for.
-fn cost_of_want(steward: &mut Steward, probe: WriterId) -> u64 {
-    let mut of = |wants| match begin(steward, probe, 0, wants) {
+fn cost_of_want(coordinator: &mut Coordinator, probe: WriterId) -> u64 {
+    let mut of = |wants| match begin(coordinator, probe, 0, wants) {
         Some(Answer::Failed(Fault::TooMuchOpen { bytes, .. })) => bytes,
         other => panic!("{other:?}"),
     };
@@ -164,66 +171,67 @@ fn cost_of_want(steward: &mut Steward, probe: WriterId) -> u64 {
 }
 
 /// What the liar costs, as it is told when it asks for too much.
-fn cost(steward: &mut Steward, probe: WriterId, want: u64) -> u64 {
+fn cost(coordinator: &mut Coordinator, probe: WriterId, want: u64) -> u64 {
     let wants = MOST / want + 1; // It never fits, so nobody waits for room for it.
-    match begin(steward, probe, 0, wants) {
+    match begin(coordinator, probe, 0, wants) {
         Some(Answer::Failed(Fault::TooMuchOpen { bytes, .. })) => bytes - wants * want,
         other => panic!("{other:?}"),
     }
 }
 
-/// Every retained step gave way to a step of many buffers, and for each of them all streams were added up.
+/// Every retained step gave way to a step of many buffers, and for each of them all streams were
+/// added up.
 #[test]
 fn steps_give_way_beside_many_streams() {
     let growth = growth(400, |much| {
-        let mut steward = Steward::new();
-        let probe = stream(&mut steward, "probe");
-        let writer = stream(&mut steward, "s");
-        let want = cost_of_want(&mut steward, probe);
-        write(&mut steward, writer, 0);
-        let before = cost(&mut steward, probe, want);
+        let mut coordinator = Coordinator::new();
+        let probe = stream(&mut coordinator, "probe");
+        let writer = stream(&mut coordinator, "s");
+        let want = cost_of_want(&mut coordinator, probe);
+        write(&mut coordinator, writer, 0);
+        let before = cost(&mut coordinator, probe, want);
         for step in 1..much {
-            write(&mut steward, writer, step);
+            write(&mut coordinator, writer, step);
         }
-        let steps = cost(&mut steward, probe, want) - before;
+        let steps = cost(&mut coordinator, probe, want) - before;
         for number in 0..much {
-            stream(&mut steward, &number.to_string());
+            stream(&mut coordinator, &number.to_string());
         }
         // Most of the rest is taken, so that what gives way is not for a great many buffers.
-        while let free @ 1_000_000.. = MOST - cost(&mut steward, probe, want) {
-            watch(&mut steward, (free - 500_000) / 600);
+        while let free @ 1_000_000.. = MOST - cost(&mut coordinator, probe, want) {
+            watch(&mut coordinator, (free - 500_000) / 600);
         }
-        let rest = cost(&mut steward, probe, want) - steps;
+        let rest = cost(&mut coordinator, probe, want) - steps;
         // It fits when all but a few steps are gone.
         let wants = (MOST - rest) / want - 10;
         let from = ran();
-        let begun = begin(&mut steward, writer, much, wants);
+        let begun = begin(&mut coordinator, writer, much, wants);
         let took = ran() - from;
-        // There is no such keeper.
+        // There is no such block store.
         assert_eq!(
             begun,
-            Some(Answer::Failed(Fault::NoKeeper { keeper: LIAR }))
+            Some(Answer::Failed(Fault::NoBlockStore { block_store: LIAR }))
         );
-        let stored = steward.figures()[1].stored;
+        let stored = coordinator.figures()[1].stored;
         assert!(stored < much / 4, "{stored} steps are left");
         took
     });
     assert!(growth < 8.0, "{growth} times as long");
 }
 
-fn keeps(steward: &mut Steward, memory: u64) {
+fn keeps(coordinator: &mut Coordinator, memory: u64) {
     let (buffers, disk) = (u64::MAX, 0);
     let keep = Request::Keep {
         memory,
         buffers,
         disk,
     };
-    assert_eq!(say(steward, keep), None);
+    assert_eq!(say(coordinator, keep), None);
 }
 
-fn begin_at_once(writer: WriterId, step: u64, bytes: u64, patience: u64) -> Event {
+fn begin_at_once(writer: WriterId, step: u64, bytes: u64, timeout: u64) -> Event {
     let want = Want {
-        keeper: LIAR,
+        block_store: LIAR,
         bytes,
     };
     let begin = Request::Begin {
@@ -231,7 +239,7 @@ fn begin_at_once(writer: WriterId, step: u64, bytes: u64, patience: u64) -> Even
         writer,
         step,
         wants: vec![want],
-        patience,
+        timeout,
     };
     Event::Said(LIAR, begin)
 }
@@ -240,32 +248,32 @@ fn begin_at_once(writer: WriterId, step: u64, bytes: u64, patience: u64) -> Even
 #[test]
 fn a_deadline_beside_many_streams_that_wait_for_memory() {
     let growth = growth(200, |streams| {
-        let mut steward = Steward::new();
-        keeps(&mut steward, 1000);
-        let first = stream(&mut steward, "first");
-        steward.on_event(0, begin_at_once(first, 0, 600, 0));
+        let mut coordinator = Coordinator::new();
+        keeps(&mut coordinator, 1000);
+        let first = stream(&mut coordinator, "first");
+        coordinator.on_event(0, begin_at_once(first, 0, 600, 0));
         for number in 0..streams {
-            let writer = stream(&mut steward, &number.to_string());
-            let patience = if number == 0 { 10 } else { u64::MAX };
-            steward.on_event(0, begin_at_once(writer, 0, 600, patience));
+            let writer = stream(&mut coordinator, &number.to_string());
+            let timeout = if number == 0 { 10 } else { u64::MAX };
+            coordinator.on_event(0, begin_at_once(writer, 0, 600, timeout));
         }
         let from = ran();
-        steward.on_event(10, Event::Tick);
+        coordinator.on_event(10, Event::Tick);
         ran() - from
     });
     // What does not fit into a cache takes longer, too.
     assert!(growth < 12.0, "{growth} times as long");
 }
 
-/// A step of one byte, of a keeper that does what it is told.
-fn write_a_byte(steward: &mut Steward, writer: WriterId, step: u64) {
-    let ordered = steward.on_event(0, begin_at_once(writer, step, 1, 0));
+/// A step of one byte, of a block store that does what it is told.
+fn write_a_byte(coordinator: &mut Coordinator, writer: WriterId, step: u64) {
+    let ordered = coordinator.on_event(0, begin_at_once(writer, step, 1, 0));
     let [Action::Send(_, Notice::Order(Order::Allocate { buffer, .. }))] = ordered[..] else {
         panic!("{ordered:?}");
     };
     let handle = Handle::default();
     let held = Request::Report(Report::Held { buffer, handle });
-    assert!(matches!(say(steward, held), Some(Answer::Begun { .. })));
+    assert!(matches!(say(coordinator, held), Some(Answer::Begun { .. })));
     let block = Block {
         region: Region::at(&[0], &[1]).expect("a box"),
         slot: 0,
@@ -293,38 +301,39 @@ fn write_a_byte(steward: &mut Steward, writer: WriterId, step: u64) {
         },
         keep: false,
     };
-    assert_eq!(say(steward, commit), Some(Answer::Committed));
+    assert_eq!(say(coordinator, commit), Some(Answer::Committed));
     let sealed = Request::Report(Report::Sealed { buffer });
-    assert_eq!(say(steward, sealed), None);
+    assert_eq!(say(coordinator, sealed), None);
 }
 
 /// For each retained step that gave way to one which needs all memory all buffers were added up.
 #[test]
 fn steps_give_way_beside_many_buffers() {
     let growth = growth(1000, |steps| {
-        let mut steward = Steward::new();
-        keeps(&mut steward, 1 << 40);
-        let writer = stream(&mut steward, "s");
+        let mut coordinator = Coordinator::new();
+        keeps(&mut coordinator, 1 << 40);
+        let writer = stream(&mut coordinator, "s");
         for step in 0..steps {
-            write_a_byte(&mut steward, writer, step);
+            write_a_byte(&mut coordinator, writer, step);
         }
-        assert_eq!(steward.figures()[0].stored, steps);
+        assert_eq!(coordinator.figures()[0].stored, steps);
         let from = ran();
-        steward.on_event(0, begin_at_once(writer, steps, 1 << 40, 0));
+        coordinator.on_event(0, begin_at_once(writer, steps, 1 << 40, 0));
         let took = ran() - from;
-        assert_eq!(steward.figures()[0].stored, 0);
+        assert_eq!(coordinator.figures()[0].stored, 0);
         took
     });
     // What does not fit into a cache takes longer, too.
     assert!(growth < 12.0, "{growth} times as long");
 }
 
-/// Where somebody was late, the steps that each rank of a group had still to take were gathered rank by rank.
+/// Where somebody was late, the steps that each rank of a group had still to take were gathered
+/// rank by rank.
 #[test]
 fn a_deadline_beside_many_readers_that_are_behind() {
     let growth = growth(500, |much| {
-        let mut steward = Steward::new();
-        let writer = stream(&mut steward, "s");
+        let mut coordinator = Coordinator::new();
+        let writer = stream(&mut coordinator, "s");
         let open = |rank| Request::OpenReader {
             ticket: Ticket(2),
             stream: "s".into(),
@@ -341,25 +350,25 @@ fn a_deadline_beside_many_readers_that_are_behind() {
                 lease: 1000,
                 only: None,
             }),
-            patience: 0,
+            timeout: 0,
             gives_up: false,
         };
         let mut first = None;
         for rank in 0..much as u32 {
-            match say(&mut steward, open(rank)) {
+            match say(&mut coordinator, open(rank)) {
                 Some(Answer::Reading { reader, .. }) => first = first.or(Some(reader)),
                 other => panic!("{other:?}"),
             }
         }
         let reader = first.expect("there are ranks");
         for step in 0..much {
-            write(&mut steward, writer, step);
+            write(&mut coordinator, writer, step);
             let next = Request::Next {
                 ticket: Ticket(step),
                 reader,
-                patience: 0,
+                timeout: 0,
             };
-            assert!(matches!(say(&mut steward, next), Some(Answer::Step(_))));
+            assert!(matches!(say(&mut coordinator, next), Some(Answer::Step(_))));
         }
         // The group is full: what its first rank has taken the others have not.
         let late = Request::Begin {
@@ -367,11 +376,11 @@ fn a_deadline_beside_many_readers_that_are_behind() {
             writer,
             step: much,
             wants: Vec::new(),
-            patience: 10,
+            timeout: 10,
         };
-        assert_eq!(say(&mut steward, late), None);
+        assert_eq!(say(&mut coordinator, late), None);
         let from = ran();
-        let answers = steward.on_event(10, Event::Tick);
+        let answers = coordinator.on_event(10, Event::Tick);
         let took = ran() - from;
         assert_eq!(answers.len(), 1, "{answers:?}");
         took
@@ -381,8 +390,8 @@ fn a_deadline_beside_many_readers_that_are_behind() {
 }
 
 /// A stream and a group of as many ranks each, which may be so many steps behind.
-fn many(steward: &mut Steward, ranks: u32, steps: u64) -> (Vec<WriterId>, Vec<ReaderId>) {
-    let write = |rank| match say(steward, open("s", rank, ranks)) {
+fn many(coordinator: &mut Coordinator, ranks: u32, steps: u64) -> (Vec<WriterId>, Vec<ReaderId>) {
+    let write = |rank| match say(coordinator, open("s", rank, ranks)) {
         Some(Answer::Writing { writer, .. }) => writer,
         other => panic!("{other:?}"),
     };
@@ -395,7 +404,7 @@ fn many(steward: &mut Steward, ranks: u32, steps: u64) -> (Vec<WriterId>, Vec<Re
                 bytes: u64::MAX,
             });
         });
-        match say(steward, open) {
+        match say(coordinator, open) {
             Some(Answer::Reading { reader, .. }) => reader,
             other => panic!("{other:?}"),
         }
@@ -404,49 +413,54 @@ fn many(steward: &mut Steward, ranks: u32, steps: u64) -> (Vec<WriterId>, Vec<Re
 }
 
 /// Each of them holds step 0 so often.
-fn hold(steward: &mut Steward, readers: &[ReaderId], times: u64) {
+fn hold(coordinator: &mut Coordinator, readers: &[ReaderId], times: u64) {
     for ticket in 0..times {
         for &reader in readers {
             let at = Request::At {
                 ticket: Ticket(10 + ticket),
                 reader,
                 step: 0,
-                patience: 0,
+                timeout: 0,
             };
-            assert!(matches!(say(steward, at), Some(Answer::Step(_))));
+            assert!(matches!(say(coordinator, at), Some(Answer::Step(_))));
         }
     }
 }
 
-/// Where many ranks of one process waited for less to be in use, each walked all that readers hold, in every event of anybody.
+/// Where many ranks of one process waited for less to be in use, each walked all that readers hold,
+/// in every event of anybody.
 #[test]
 fn many_ranks_that_wait_beside_many_holds() {
     const TEXT: u64 = 16 << 10;
     let growth = growth(100, |much| {
         let ranks = much as u32;
-        let mut steward = Steward::new();
-        let probe = stream(&mut steward, "probe");
-        let (writers, readers) = many(&mut steward, ranks, 10);
+        let mut coordinator = Coordinator::new();
+        let probe = stream(&mut coordinator, "probe");
+        let (writers, readers) = many(&mut coordinator, ranks, 10);
         for &writer in &writers {
-            begin(&mut steward, writer, 0, 0);
-            let committed = say(&mut steward, text(writer, 0, TEXT));
+            begin(&mut coordinator, writer, 0, 0);
+            let committed = say(&mut coordinator, text(writer, 0, TEXT));
             assert_eq!(committed, Some(Answer::Committed));
         }
-        hold(&mut steward, &readers, 200);
+        hold(&mut coordinator, &readers, 200);
         // All that is left but for half a part.
-        let filler = stream(&mut steward, "filler");
-        begin(&mut steward, filler, 0, 0);
-        let want = cost_of_want(&mut steward, probe);
-        let rest = MOST - cost(&mut steward, probe, want);
-        let committed = say(&mut steward, text(filler, 0, rest - TEXT / 2));
+        let filler = stream(&mut coordinator, "filler");
+        begin(&mut coordinator, filler, 0, 0);
+        let want = cost_of_want(&mut coordinator, probe);
+        let rest = MOST - cost(&mut coordinator, probe, want);
+        let committed = say(&mut coordinator, text(filler, 0, rest - TEXT / 2));
         assert_eq!(committed, Some(Answer::Committed));
         for &writer in &writers {
-            assert_eq!(begin(&mut steward, writer, 1, 0), None, "there is no room");
+            assert_eq!(
+                begin(&mut coordinator, writer, 1, 0),
+                None,
+                "there is no room"
+            );
         }
         // Somebody else asks for something, and gives it back.
         let nothing = open_reader("none", 0, 1);
         let from = ran();
-        let answers = steward.on_event(0, Event::Said(Peer(1), nothing));
+        let answers = coordinator.on_event(0, Event::Said(Peer(1), nothing));
         let took = ran() - from;
         assert_eq!(answers.len(), 1);
         took
@@ -459,23 +473,23 @@ fn many_ranks_that_wait_beside_many_holds() {
 fn many_ranks_that_wait_for_a_full_group() {
     let growth = growth(100, |much| {
         let ranks = much as u32;
-        let mut steward = Steward::new();
-        let (writers, readers) = many(&mut steward, ranks, 1);
+        let mut coordinator = Coordinator::new();
+        let (writers, readers) = many(&mut coordinator, ranks, 1);
         for &writer in &writers {
-            begin(&mut steward, writer, 0, 0);
-            let committed = say(&mut steward, text(writer, 0, 0));
+            begin(&mut coordinator, writer, 0, 0);
+            let committed = say(&mut coordinator, text(writer, 0, 0));
             assert_eq!(committed, Some(Answer::Committed));
         }
-        hold(&mut steward, &readers, 200);
-        let mut ask = |writer| begin(&mut steward, writer, 1, 0);
+        hold(&mut coordinator, &readers, 200);
+        let mut ask = |writer| begin(&mut coordinator, writer, 1, 0);
         assert!(
             writers.iter().all(|&writer| ask(writer).is_none()),
             "it is full"
         );
         let from = ran();
         let writer = writers[0];
-        steward.on_event(0, Event::Said(LIAR, Request::Abort { writer }));
-        assert_eq!(steward.on_event(0, Event::Tick).len() as u64, much - 1);
+        coordinator.on_event(0, Event::Said(LIAR, Request::Abort { writer }));
+        assert_eq!(coordinator.on_event(0, Event::Tick).len() as u64, much - 1);
         ran() - from
     });
     assert!(growth < 12.0, "{growth} times as long");
@@ -485,8 +499,8 @@ fn many_ranks_that_wait_for_a_full_group() {
 #[test]
 fn many_ranks_that_wait_for_the_last_one() {
     let growth = growth(200, |much| {
-        let mut steward = Steward::new();
-        let writer = stream(&mut steward, "s");
+        let mut coordinator = Coordinator::new();
+        let writer = stream(&mut coordinator, "s");
         let ranks = much as u32;
         let open = |rank| {
             with(open_reader("s", rank, ranks), |reader| {
@@ -498,37 +512,39 @@ fn many_ranks_that_wait_for_the_last_one() {
                 });
             })
         };
-        let read = |steward: &mut Steward, rank| match say(steward, open(rank)) {
+        let read = |coordinator: &mut Coordinator, rank| match say(coordinator, open(rank)) {
             Some(Answer::Reading { reader, .. }) => reader,
             other => panic!("{other:?}"),
         };
-        let mut readers: Vec<ReaderId> = (0..ranks).map(|rank| read(&mut steward, rank)).collect();
+        let mut readers: Vec<ReaderId> = (0..ranks)
+            .map(|rank| read(&mut coordinator, rank))
+            .collect();
         let next = |ticket, reader| Request::Next {
             ticket: Ticket(ticket),
             reader,
-            patience: u64::MAX,
+            timeout: u64::MAX,
         };
         for step in 0..much {
-            write(&mut steward, writer, step);
-            let taken = say(&mut steward, next(step, readers[0]));
+            write(&mut coordinator, writer, step);
+            let taken = say(&mut coordinator, next(step, readers[0]));
             assert!(matches!(taken, Some(Answer::Step(_))));
         }
         // But for two, all come again, and are where the first one is.
         for rank in 2..ranks {
             let reader = readers[rank as usize];
-            steward.on_event(0, Event::Said(LIAR, Request::CloseReader { reader }));
-            readers[rank as usize] = read(&mut steward, rank);
+            coordinator.on_event(0, Event::Said(LIAR, Request::CloseReader { reader }));
+            readers[rank as usize] = read(&mut coordinator, rank);
         }
-        write(&mut steward, writer, much);
+        write(&mut coordinator, writer, much);
         for &reader in &readers[2..] {
             assert_eq!(
-                say(&mut steward, next(much, reader)),
+                say(&mut coordinator, next(much, reader)),
                 None,
                 "it waits for the last one"
             );
         }
         let from = ran();
-        write(&mut steward, writer, much + 1);
+        write(&mut coordinator, writer, much + 1);
         ran() - from
     });
     assert!(growth < 12.0, "{growth} times as long");

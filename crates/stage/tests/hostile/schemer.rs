@@ -1,10 +1,11 @@
-//! A process that says nothing but well-formed words, in every role at once: it keeps, writes, reads and watches its own streams and
-//! those of others, with numbers at every border, tickets that it has used before, and reports of orders that it may never have got.
+//! A process that says nothing but well-formed words, in every role at once: it keeps, writes,
+//! reads and watches its own streams and those of others, with numbers at every border, tickets
+//! that it has used before, and reports of orders that it may never have got.
 
 use samite_stage::protocol::{
-    Action, Answer, Block, BufferId, Event, Handle, Interest, Lack, Layout, Limits, Notice, Order,
-    Part, Peer, Places, Policy, Reader, ReaderId, Report, Request, Retain, Slot, Start, Steward,
-    StreamConfig, Ticket, Told, Unread, Variable, Want, WatchId, WriterId,
+    Action, Answer, Block, BufferId, Coordinator, Event, Handle, Interest, Lack, Layout, Limits,
+    Notice, Order, Part, Peer, Places, Policy, Reader, ReaderId, Report, Request, Retain, Slot,
+    Start, StreamConfig, Ticket, Told, Unread, Variable, Want, WatchId, WriterId,
 };
 use samite_stage::space::Dims;
 use samite_stage::{Dtype, Region};
@@ -17,7 +18,7 @@ const LONG: u64 = 1 << 40;
 
 /// What the schemers were told, and say again.
 struct World {
-    steward: Steward,
+    coordinator: Coordinator,
     now: u64,
     random: Rng,
     /// Each with who it is.
@@ -31,7 +32,7 @@ struct World {
 impl World {
     fn new(seed: u64) -> World {
         World {
-            steward: Steward::new(),
+            coordinator: Coordinator::new(),
             now: 0,
             random: Rng::with_seed(seed),
             writers: Vec::new(),
@@ -43,7 +44,7 @@ impl World {
     }
 
     fn happen(&mut self, event: Event) {
-        for Action::Send(to, notice) in self.steward.on_event(self.now, event) {
+        for Action::Send(to, notice) in self.coordinator.on_event(self.now, event) {
             match notice {
                 Notice::Order(order) => self.orders.push((to, order)),
                 Notice::Answer { answer, .. } => self.hear(to, answer),
@@ -78,7 +79,7 @@ impl World {
     }
 
     /// Of a question, or a lease. It ends.
-    fn patience(&mut self) -> u64 {
+    fn timeout(&mut self) -> u64 {
         match self.random.bool() {
             true => self.random.u64(..40),
             false => self.number().min(LONG),
@@ -88,7 +89,7 @@ impl World {
     fn wants(&mut self) -> Vec<Want> {
         let count = self.random.usize(..4);
         let want = |world: &mut World| Want {
-            keeper: world.peer(),
+            block_store: world.peer(),
             bytes: match world.random.u32(..3) {
                 0 => u64::MAX,
                 1 => world.number(),
@@ -136,8 +137,8 @@ impl World {
                 true => Unread::Block,
                 false => Unread::Discard,
             },
-            lease: self.patience(),
-            linger: self.patience(),
+            lease: self.timeout(),
+            linger: self.timeout(),
             expected: Vec::new(),
         }
     }
@@ -146,7 +147,7 @@ impl World {
     fn request(&mut self, from: Peer) -> Option<Request> {
         let ticket = self.ticket();
         let stream = STREAMS[self.random.usize(..STREAMS.len())].to_owned();
-        let patience = self.patience();
+        let timeout = self.timeout();
         let own = |peer: &Peer| *peer == from;
         let mut writers = self.writers.iter().rev();
         let writer = writers.find(|(peer, ..)| own(peer)).copied();
@@ -167,7 +168,7 @@ impl World {
                 rank: self.random.u32(..2),
                 size: self.random.u32(1..3),
                 config: Box::new(self.config()),
-                patience,
+                timeout,
                 gives_up: self.random.bool(),
             },
             3 | 4 => Request::OpenReader {
@@ -180,10 +181,10 @@ impl World {
                     start: self.start(),
                     policy: self.policy(),
                     limits: self.limits(),
-                    lease: self.patience(),
+                    lease: self.timeout(),
                     only: None,
                 }),
-                patience,
+                timeout,
                 gives_up: self.random.bool(),
             },
             5..=7 => Request::Begin {
@@ -191,13 +192,13 @@ impl World {
                 writer: writer?.1,
                 step: writer?.2,
                 wants: self.wants(),
-                patience,
+                timeout,
             },
             8 => Request::Reserve {
                 ticket,
                 writer: writer?.1,
                 wants: self.wants(),
-                patience,
+                timeout,
             },
             9..=11 => Request::Commit {
                 ticket,
@@ -214,13 +215,13 @@ impl World {
             15..=17 => Request::Next {
                 ticket,
                 reader: reader?,
-                patience,
+                timeout,
             },
             18 => Request::At {
                 ticket,
                 reader: reader?,
                 step: self.random.u64(..3),
-                patience,
+                timeout,
             },
             19 => match self.random.u32(..3) {
                 0 => Request::CloseReader { reader: reader? },
@@ -238,7 +239,7 @@ impl World {
                 }),
                 start: self.start(),
                 most: self.random.u32(..3),
-                patience,
+                timeout,
             },
             _ => match self.random.u32(..3) {
                 0 => Request::Figures { ticket },
@@ -246,7 +247,7 @@ impl World {
                 _ => Request::Watch {
                     ticket,
                     watch: watch?,
-                    patience,
+                    timeout,
                 },
             },
         })
@@ -291,7 +292,7 @@ impl World {
             return;
         }
         let at = self.random.usize(..self.orders.len());
-        let (keeper, order) = match self.random.u32(..8) {
+        let (block_store, order) = match self.random.u32(..8) {
             0 => self.orders[at],
             _ => self.orders.swap_remove(at),
         };
@@ -309,7 +310,7 @@ impl World {
             3 => Report::SpillFailed { buffer },
             4 => Report::Full {
                 buffer,
-                had_by: Some(keeper),
+                had_by: Some(block_store),
             },
             5 => Report::Working {
                 buffer,
@@ -333,7 +334,7 @@ impl World {
             0 => lie,
             _ => truth,
         };
-        self.happen(Event::Said(keeper, Request::Report(report)));
+        self.happen(Event::Said(block_store, Request::Report(report)));
     }
 
     fn run(&mut self) {
@@ -373,9 +374,9 @@ impl World {
             self.now += 2 * LONG;
             self.happen(Event::Tick);
         }
-        assert_eq!(self.steward.figures(), [], "streams are left");
-        assert_eq!(self.steward.subscriptions(), 0);
-        let used = PEERS.map(|peer| self.steward.governor().used_at(peer));
+        assert_eq!(self.coordinator.figures(), [], "streams are left");
+        assert_eq!(self.coordinator.subscriptions(), 0);
+        let used = PEERS.map(|peer| self.coordinator.admission().used_at(peer));
         assert_eq!(used, [0; PEERS.len()]);
     }
 }

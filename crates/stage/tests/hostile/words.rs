@@ -1,16 +1,18 @@
 //! Words that broke the books of the coordinator, one by one.
 
 use samite_stage::protocol::{
-    Action, Answer, Block, Event, Fault, Handle, Layout, Notice, Order, Part, Peer, Places, Policy,
-    Reader, ReaderId, Report, Request, Slot, Start, Steward, StreamConfig, Ticket, Told, Unread,
-    Variable, Want, WriterId,
+    Action, Answer, Block, Coordinator, Event, Fault, Handle, Layout, Notice, Order, Part, Peer,
+    Places, Policy, Reader, ReaderId, Report, Request, Slot, Start, StreamConfig, Ticket, Told,
+    Unread, Variable, Want, WriterId,
 };
 use samite_stage::space::Dims;
 use samite_stage::{Dtype, Region};
 
 /// Says something, and returns what is answered.
-fn said(steward: &mut Steward, from: Peer, request: Request) -> Vec<Notice> {
-    let actions = steward.on_event(0, Event::Said(from, request)).into_iter();
+fn said(coordinator: &mut Coordinator, from: Peer, request: Request) -> Vec<Notice> {
+    let actions = coordinator
+        .on_event(0, Event::Said(from, request))
+        .into_iter();
     actions.map(|Action::Send(_, notice)| notice).collect()
 }
 
@@ -23,9 +25,9 @@ fn answered(notices: Vec<Notice>) -> Answer {
 }
 
 /// A stream of one rank, which needs no reader, and a reader of it.
-fn own_stream(steward: &mut Steward, liar: Peer) -> (WriterId, ReaderId) {
+fn own_stream(coordinator: &mut Coordinator, liar: Peer) -> (WriterId, ReaderId) {
     let ticket = Ticket(1);
-    let (stream, patience) = ("s".to_owned(), 0);
+    let (stream, timeout) = ("s".to_owned(), 0);
     let opened = Request::OpenWriter {
         ticket,
         stream: stream.clone(),
@@ -36,10 +38,10 @@ fn own_stream(steward: &mut Steward, liar: Peer) -> (WriterId, ReaderId) {
             unread: Unread::Discard,
             ..StreamConfig::default()
         }),
-        patience,
+        timeout,
         gives_up: false,
     };
-    let Answer::Writing { writer, .. } = answered(said(steward, liar, opened)) else {
+    let Answer::Writing { writer, .. } = answered(said(coordinator, liar, opened)) else {
         panic!("the name is free");
     };
     let reader = Reader {
@@ -56,10 +58,10 @@ fn own_stream(steward: &mut Steward, liar: Peer) -> (WriterId, ReaderId) {
         ticket,
         stream,
         reader: Box::new(reader),
-        patience,
+        timeout,
         gives_up: false,
     };
-    let Answer::Reading { reader, .. } = answered(said(steward, liar, opened)) else {
+    let Answer::Reading { reader, .. } = answered(said(coordinator, liar, opened)) else {
         panic!("the stream is there");
     };
     (writer, reader)
@@ -69,17 +71,17 @@ fn own_stream(steward: &mut Steward, liar: Peer) -> (WriterId, ReaderId) {
 #[test]
 fn a_step_of_more_than_64_bits_is_refused() {
     let _alone = crate::alone();
-    let (mut steward, liar) = (Steward::new(), Peer(9));
+    let (mut coordinator, liar) = (Coordinator::new(), Peer(9));
     let (memory, buffers, disk) = (u64::MAX, 9, 0);
     let keep = Request::Keep {
         memory,
         buffers,
         disk,
     };
-    said(&mut steward, liar, keep);
-    let (writer, _) = own_stream(&mut steward, liar);
+    said(&mut coordinator, liar, keep);
+    let (writer, _) = own_stream(&mut coordinator, liar);
     let want = Want {
-        keeper: liar,
+        block_store: liar,
         bytes: u64::MAX,
     };
     let begin = Request::Begin {
@@ -87,36 +89,40 @@ fn a_step_of_more_than_64_bits_is_refused() {
         writer,
         step: 0,
         wants: vec![want, want],
-        patience: 10,
+        timeout: 10,
     };
-    let refused = answered(said(&mut steward, liar, begin));
+    let refused = answered(said(&mut coordinator, liar, begin));
     assert!(
         matches!(refused, Answer::Failed(Fault::TooLarge { .. })),
         "{refused:?}"
     );
-    said(&mut steward, liar, Request::Abort { writer });
+    said(&mut coordinator, liar, Request::Abort { writer });
     let ticket = Ticket(3);
-    let closed = said(&mut steward, liar, Request::CloseWriter { ticket, writer });
+    let closed = said(
+        &mut coordinator,
+        liar,
+        Request::CloseWriter { ticket, writer },
+    );
     assert_eq!(answered(closed), Answer::Closed);
-    assert_eq!(steward.governor().used_at(liar), 0);
+    assert_eq!(coordinator.admission().used_at(liar), 0);
 }
 
 /// Two steps that are held under one ticket would be released once.
 #[test]
 fn a_ticket_is_of_one_question() {
     let _alone = crate::alone();
-    let (mut steward, liar) = (Steward::new(), Peer(9));
+    let (mut coordinator, liar) = (Coordinator::new(), Peer(9));
     let (memory, buffers, disk) = (1 << 20, 9, 0);
     let keep = Request::Keep {
         memory,
         buffers,
         disk,
     };
-    said(&mut steward, liar, keep);
-    let (writer, reader) = own_stream(&mut steward, liar);
+    said(&mut coordinator, liar, keep);
+    let (writer, reader) = own_stream(&mut coordinator, liar);
     for step in 0..2 {
         let want = Want {
-            keeper: liar,
+            block_store: liar,
             bytes: 128,
         };
         let begin = Request::Begin {
@@ -124,15 +130,15 @@ fn a_ticket_is_of_one_question() {
             writer,
             step,
             wants: vec![want],
-            patience: 10,
+            timeout: 10,
         };
-        let ordered = said(&mut steward, liar, begin);
+        let ordered = said(&mut coordinator, liar, begin);
         let [Notice::Order(Order::Allocate { buffer, .. })] = ordered[..] else {
             panic!("{ordered:?}");
         };
         let handle = Handle::default();
         let held = Request::Report(Report::Held { buffer, handle });
-        said(&mut steward, liar, held);
+        said(&mut coordinator, liar, held);
         let block = Block {
             region: Region::at(&[0], &[8]).expect("a box"),
             slot: 0,
@@ -162,23 +168,27 @@ fn a_ticket_is_of_one_question() {
             part,
             keep,
         };
-        said(&mut steward, liar, commit);
+        said(&mut coordinator, liar, commit);
         let sealed = Request::Report(Report::Sealed { buffer });
-        said(&mut steward, liar, sealed);
+        said(&mut coordinator, liar, sealed);
     }
     let next = || Request::Next {
         ticket: Ticket(4),
         reader,
-        patience: 10,
+        timeout: 10,
     };
-    let first = answered(said(&mut steward, liar, next()));
+    let first = answered(said(&mut coordinator, liar, next()));
     assert!(matches!(first, Answer::Step(_)), "{first:?}");
-    let second = answered(said(&mut steward, liar, next()));
+    let second = answered(said(&mut coordinator, liar, next()));
     assert_eq!(second, Answer::Failed(Fault::Busy));
     let ticket = Ticket(5);
-    let closed = said(&mut steward, liar, Request::CloseWriter { ticket, writer });
+    let closed = said(
+        &mut coordinator,
+        liar,
+        Request::CloseWriter { ticket, writer },
+    );
     assert_eq!(answered(closed), Answer::Closed);
-    said(&mut steward, liar, Request::CloseReader { reader });
-    assert_eq!(steward.governor().used_at(liar), 0);
-    assert_eq!(steward.figures(), []);
+    said(&mut coordinator, liar, Request::CloseReader { reader });
+    assert_eq!(coordinator.admission().used_at(liar), 0);
+    assert_eq!(coordinator.figures(), []);
 }

@@ -1,12 +1,15 @@
-//! Random runs of the protocol: writers, readers and keepers of all kinds against one steward, with deaths at any moment.
+//! Random runs of the protocol: writers, readers and block stores of all kinds against one
+//! coordinator, with deaths at any moment.
 //!
-//! A seed is a run, event by event. `SAMITE_SIM_SEED=N` repeats one; `SAMITE_SIM_SEEDS=N` makes it N instead of 1,000.
+//! A seed is a run, event by event. `SAMITE_SIM_SEED=N` repeats one; `SAMITE_SIM_SEEDS=N` makes it
+//! N instead of 1,000.
 //!
-//! What is checked in every run: no answer comes after its deadline; every byte of every step that a reader holds is right, from when
-//! it gets the step until it lets it go; every group gets the steps that its policy promises, all ranks the same ones; every
-//! subscriber is told of every step that touches its box, once and in order, or that it missed it; every step of which all
-//! ranks were told that it is committed is; no keeper
-//! has more than its budget; every buffer is freed once and never under a reader; nothing is left at the end.
+//! What is checked in every run: no answer comes after its deadline; every byte of every step that
+//! a reader holds is right, from when it gets the step until it lets it go; every group gets the
+//! steps that its policy promises, all ranks the same ones; every subscriber is told of every step
+//! that touches its box, once and in order, or that it missed it; every step of which all ranks
+//! were told that it is committed is; no block store has more than its budget; every buffer is
+//! freed once and never under a reader; nothing is left at the end.
 
 mod plan;
 mod reader;
@@ -29,12 +32,12 @@ fn name_of(fault: &Fault) -> &'static str {
         Fault::WriterBehind { .. } => "writer behind",
         Fault::NoMemory { .. } => "no memory",
         Fault::NoBuffer { .. } => "no buffer",
-        Fault::KeeperFull { .. } => "keeper full",
+        Fault::BlockStoreFull { .. } => "block store full",
         Fault::NumbersUsedUp { .. } => "numbers used up",
         Fault::TooLarge { .. } => "too large",
         Fault::TooManyBuffers { .. } => "too many buffers",
-        Fault::NoKeeper { .. } => "no keeper",
-        Fault::KeeperLost { .. } => "keeper lost",
+        Fault::NoBlockStore { .. } => "no block store",
+        Fault::BlockStoreLost { .. } => "block store lost",
         Fault::RankClosed { .. } => "rank closed",
         Fault::ClosesEarly { .. } => "closes early",
         Fault::WriterFailed { .. } => "writer failed",
@@ -118,7 +121,7 @@ fn everything_happened(seen: &Seen) {
         "reader came back",
         "killed writer",
         "killed reader",
-        "killed keeper",
+        "killed block store",
         "end of stream",
         "wrote all",
         "nobody reads",
@@ -126,9 +129,9 @@ fn everything_happened(seen: &Seen) {
         "writer behind",
         "no memory",
         "no buffer",
-        "keeper full",
-        "keeper lost",
-        "silent keeper",
+        "block store full",
+        "block store lost",
+        "silent block store",
         "writer failed",
         "told to wait on",
         "closed well",

@@ -18,8 +18,8 @@ pub(crate) enum Victim {
     Reader(usize, u32, bool),
     /// A subscriber; whether it is started again.
     Watcher(usize, bool),
-    /// Keeper number ...; the first is never killed, as it lives with the steward.
-    Keeper(usize),
+    /// Block store number ...; the first is never killed, as it lives with the coordinator.
+    BlockStore(usize),
 }
 
 /// A reader program.
@@ -52,9 +52,9 @@ pub(crate) struct Plan {
     pub(crate) seed: u64,
     pub(crate) writers: u32,
     pub(crate) steps: Step,
-    pub(crate) keepers: usize,
+    pub(crate) block_stores: usize,
     pub(crate) memory: u64,
-    /// Most buffers in a keeper's memory.
+    /// Most buffers in a block store's memory.
     pub(crate) buffers: u64,
     pub(crate) disk: u64,
     pub(crate) replicas: usize,
@@ -63,11 +63,11 @@ pub(crate) struct Plan {
     pub(crate) watches: Vec<Subscription>,
     /// Longest way of a message.
     pub(crate) delay: u64,
-    pub(crate) patience: u64,
+    pub(crate) timeout: u64,
     pub(crate) kills: Vec<(u64, Victim)>,
-    /// How often (of 256) a keeper has no memory, or a spill fails.
+    /// How often (of 256) a block store has no memory, or a spill fails.
     pub(crate) mishaps: u8,
-    /// How long a keeper says nothing, now and then, when it has sealed a buffer.
+    /// How long a block store says nothing, now and then, when it has sealed a buffer.
     pub(crate) silence: u64,
     /// How often (of 256) a writer keeps what it commits.
     pub(crate) keeps: u8,
@@ -88,7 +88,7 @@ impl Plan {
             seed,
             writers,
             steps: rng.u64(3..16),
-            keepers: rng.usize(1..4),
+            block_stores: rng.usize(1..4),
             memory: 0,
             buffers: u64::MAX,
             disk: 0,
@@ -113,7 +113,7 @@ impl Plan {
             programs: Vec::new(),
             watches: Vec::new(),
             delay: rng.u64(1..20),
-            patience: if rng.bool() {
+            timeout: if rng.bool() {
                 60_000
             } else {
                 rng.u64(30..3000)
@@ -147,16 +147,18 @@ impl Plan {
             plan.silence = rng.u64(100..6000);
         }
         if rng.u8(..) < 40 {
-            // A rank has two buffers at most at one keeper, and as many of a step that it keeps. They are what is short then, not
-            // bytes.
+            // A rank has two buffers at most at one block store, and as many of a step that it
+            // keeps. They are what is short then, not bytes.
             plan.buffers = 2 * u64::from(plan.writers) * rng.u64(1..3);
             plan.memory *= 10;
         }
         let mut victims = plan.kills.iter();
-        // A stream that is begun anew after its lease waits for readers that have read the old one to its end.
+        // A stream that is begun anew after its lease waits for readers that have read the old one
+        // to its end.
         let anew = victims.any(|(_, victim)| matches!(victim, Victim::Writer(..)));
         if !anew && rng.bool() {
-            // Who dies before it has come, or does not find its first step, is waited for as long as writers have patience.
+            // Who dies before it has come, or does not find its first step, is waited for as long
+            // as writers have timeout.
             let dies = |group: usize| {
                 let mut victims = plan.kills.iter();
                 victims.any(|(_, victim)| matches!(victim, Victim::Reader(of, ..) if *of == group))
@@ -256,7 +258,7 @@ impl Plan {
                     let group = rng.usize(..self.programs.len());
                     Victim::Reader(group, rng.u32(..self.programs[group].reader.size), again)
                 }
-                _ if self.keepers > 1 => Victim::Keeper(rng.usize(1..self.keepers)),
+                _ if self.block_stores > 1 => Victim::BlockStore(rng.usize(1..self.block_stores)),
                 _ => continue,
             };
             self.kills.push((when, victim));
@@ -304,7 +306,8 @@ impl Plan {
             .sum()
     }
 
-    /// The bytes of a block: every byte follows from the variable, the step and the place in the whole array.
+    /// The bytes of a block: every byte follows from the variable, the step and the place in the
+    /// whole array.
     pub(crate) fn content(&self, variable: &Variable, step: Step, region: &Region) -> Vec<u8> {
         let name = u64::from(variable.name.as_bytes()[0]);
         let element = variable.dtype.bytes();

@@ -1,4 +1,5 @@
-//! A rank of a reader group of the simulator: takes steps, and compares every byte, when it gets them and before it lets them go.
+//! A rank of a reader group of the simulator: takes steps, and compares every byte, when it gets
+//! them and before it lets them go.
 
 use crate::sequence::Life;
 use crate::world::World;
@@ -68,7 +69,7 @@ impl ReaderRank {
             ticket: self.ticket(),
             stream: "field".into(),
             reader: Box::new(reader),
-            patience: 500,
+            timeout: 500,
             gives_up: false,
         };
         world.say(self.peer, request);
@@ -77,7 +78,7 @@ impl ReaderRank {
     fn ask(&mut self, world: &mut World) {
         let reader = self.id.expect("it is open");
         let ticket = self.ticket();
-        let patience = world.plan.patience;
+        let timeout = world.plan.timeout;
         let by_number = world.plan.programs[self.group].by_number && world.rng.u8(0..4) == 0;
         self.stage = Stage::Asking(by_number);
         let request = if by_number {
@@ -86,13 +87,13 @@ impl ReaderRank {
                 ticket,
                 reader,
                 step,
-                patience,
+                timeout,
             }
         } else {
             Request::Next {
                 ticket,
                 reader,
-                patience,
+                timeout,
             }
         };
         world.say(self.peer, request);
@@ -177,8 +178,12 @@ impl ReaderRank {
                 Fault::NoStream { .. } | Fault::Gone { .. } | Fault::RankTaken { .. },
                 Stage::Opening,
             ) => self.stage = Stage::Done,
-            (Fault::Damaged { step, keepers }, Stage::Asking(by_number)) => {
-                assert!(keepers.iter().all(|&keeper| !world.keeper_lives(keeper)));
+            (Fault::Damaged { step, block_stores }, Stage::Asking(by_number)) => {
+                assert!(
+                    block_stores
+                        .iter()
+                        .all(|&block_store| !world.block_store_lives(block_store))
+                );
                 if !by_number {
                     self.life_of(world).steps.push(step);
                     self.last = Some(step);

@@ -1,4 +1,5 @@
-//! A subscriber of the simulator: what it is told is compared, step by step, with what the plan says is written.
+//! A subscriber of the simulator: what it is told is compared, step by step, with what the plan
+//! says is written.
 
 use crate::plan::Plan;
 use crate::world::World;
@@ -21,12 +22,14 @@ pub(crate) struct Watcher {
     stage: Stage,
     id: Option<WatchId>,
     tickets: u64,
-    /// The first step of which it was not told; `None` before the first news of one that begins where it can.
+    /// The first step of which it was not told; `None` before the first news of one that begins
+    /// where it can.
     pub(crate) next: Option<Step>,
     failures: u32,
 }
 
-/// What the plan says of a box in a step: nothing, what is to be told, or that there is no such box.
+/// What the plan says of a box in a step: nothing, what is to be told, or that there is no such
+/// box.
 fn planned(plan: &Plan, step: Step, interest: &Interest) -> Option<Result<(Region, u64), ()>> {
     let layouts: Vec<_> = (0..plan.writers)
         .map(|rank| plan.layout(step, rank))
@@ -104,7 +107,7 @@ impl Watcher {
             interest: Box::new(plan.interest),
             start: self.next.map_or(plan.start, Start::Step),
             most: plan.most,
-            patience: 500,
+            timeout: 500,
         };
         world.say(self.peer, request);
     }
@@ -123,7 +126,7 @@ impl Watcher {
                 let request = Request::Watch {
                     ticket: self.ticket(),
                     watch,
-                    patience: world.plan.patience,
+                    timeout: world.plan.timeout,
                 };
                 world.say(self.peer, request);
             }
@@ -203,7 +206,8 @@ impl Watcher {
         assert_eq!(Some((written.dtype, written.shape.clone())), expected);
     }
 
-    /// It was told of these steps, or that they are missed: of all between it and the last ones there is nothing to tell.
+    /// It was told of these steps, or that they are missed: of all between it and the last ones
+    /// there is nothing to tell.
     fn told(&mut self, world: &World, first: Step, last: Step) {
         assert!(self.next.is_none_or(|next| first >= next), "told twice");
         self.nothing_between(world, first);

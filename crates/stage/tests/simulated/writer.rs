@@ -1,8 +1,9 @@
-//! A writer rank of the simulator: writes its part of every step, and goes on where it was when it is started again.
+//! A writer rank of the simulator: writes its part of every step, and goes on where it was when it
+//! is started again.
 
 use crate::world::World;
 use samite_stage::protocol::{
-    Answer, BufferAt, Fault, KeeperInfo, LayoutHash, Part, Peer, Places, Request, Slot, Step,
+    Answer, BlockStoreInfo, BufferAt, Fault, LayoutHash, Part, Peer, Places, Request, Slot, Step,
     Ticket, Told, Want, WriterId,
 };
 use std::sync::Arc;
@@ -28,7 +29,7 @@ pub(crate) struct WriterRank {
     id: Option<WriterId>,
     step: Step,
     tickets: u64,
-    keepers: Vec<KeeperInfo>,
+    block_stores: Vec<BlockStoreInfo>,
     buffers: Vec<BufferAt>,
     told: Option<LayoutHash>,
     failures: u32,
@@ -47,7 +48,7 @@ impl WriterRank {
             id: None,
             step: 0,
             tickets: 0,
-            keepers: Vec::new(),
+            block_stores: Vec::new(),
             buffers: Vec::new(),
             told: None,
             failures: 0,
@@ -61,7 +62,7 @@ impl WriterRank {
             rank,
             size: world.plan.writers,
             config: Box::new(world.plan.config.clone()),
-            patience: 4000,
+            timeout: 4000,
             gives_up: false,
         };
         world.say(peer, request);
@@ -81,16 +82,18 @@ impl WriterRank {
         self.id.expect("it is open")
     }
 
-    /// The buffers that the step needs: every slot on `replicas` keepers, which wander with the step.
+    /// The buffers that the step needs: every slot on `replicas` block stores, which wander with
+    /// the step.
     fn wants(&self, world: &World) -> Vec<Want> {
         let packing = world.plan.layout(self.step, self.rank).packing().unwrap();
-        let keepers = self.keepers.len().max(1);
-        let copies = world.plan.replicas.min(keepers);
+        let block_stores = self.block_stores.len().max(1);
+        let copies = world.plan.replicas.min(block_stores);
         let mut wants = Vec::new();
         for (slot, &bytes) in packing.slots.iter().enumerate() {
             for copy in 0..copies {
-                let keeper = self.keepers[(slot + copy + self.step as usize) % keepers].peer;
-                wants.push(Want { keeper, bytes });
+                let block_store =
+                    self.block_stores[(slot + copy + self.step as usize) % block_stores].peer;
+                wants.push(Want { block_store, bytes });
             }
         }
         wants
@@ -124,7 +127,7 @@ impl WriterRank {
                     writer: self.id(),
                     step: self.step,
                     wants,
-                    patience: world.plan.patience,
+                    timeout: world.plan.timeout,
                 };
                 world.say(self.peer, request);
             }
@@ -164,7 +167,7 @@ impl WriterRank {
 
     fn commit(&mut self, world: &mut World) {
         let layout = Arc::new(world.plan.layout(self.step, self.rank));
-        let copies = world.plan.replicas.min(self.keepers.len());
+        let copies = world.plan.replicas.min(self.block_stores.len());
         let slots = self.buffers.chunks(copies);
         let slots: Vec<Slot<_>> = slots
             .map(|copies| copies.iter().map(|at| at.buffer).collect())
@@ -211,7 +214,7 @@ impl WriterRank {
     fn fill(&mut self, world: &mut World) {
         let layout = world.plan.layout(self.step, self.rank);
         let packing = layout.packing().unwrap();
-        let copies = world.plan.replicas.min(self.keepers.len());
+        let copies = world.plan.replicas.min(self.block_stores.len());
         let mut offsets = packing.offsets.iter();
         for variable in &layout.variables {
             for (block, &offset) in variable.blocks.iter().zip(&mut offsets) {
@@ -245,9 +248,10 @@ impl WriterRank {
         }
     }
 
-    /// The steward has taken the commit: what was kept before is not any more, this step is if it was to be.
+    /// The coordinator has taken the commit: what was kept before is not any more, this step is if
+    /// it was to be.
     fn committed(&mut self, world: &mut World) {
-        let copies = world.plan.replicas.min(self.keepers.len()).max(1);
+        let copies = world.plan.replicas.min(self.block_stores.len()).max(1);
         let slots = std::mem::take(&mut self.buffers);
         self.kept = self.keeps.then(|| {
             let slots = slots.chunks(copies).map(Slot::from_slice);
@@ -271,13 +275,13 @@ impl WriterRank {
                     writer,
                     committed,
                     next,
-                    keepers,
+                    block_stores,
                 },
                 Stage::Opening,
             ) => {
                 assert!(next == committed || next == committed + 1);
                 self.id = Some(writer);
-                self.keepers = keepers;
+                self.block_stores = block_stores;
                 // From a checkpoint of its own, which may be older than what is committed.
                 self.step = committed.saturating_sub(world.rng.u64(0..3));
                 if next > 0 {
@@ -293,7 +297,7 @@ impl WriterRank {
                     ticket: self.ticket(),
                     writer: self.id(),
                     wants,
-                    patience: world.plan.patience,
+                    timeout: world.plan.timeout,
                 };
                 world.say(self.peer, request);
             }
@@ -342,9 +346,9 @@ impl WriterRank {
             self.claim(world);
         }
         match fault {
-            Fault::NoKeeper { keeper } | Fault::KeeperLost { keeper, .. } => {
-                assert!(!world.keeper_lives(keeper), "{keeper} lives");
-                self.keepers.retain(|known| known.peer != keeper);
+            Fault::NoBlockStore { block_store } | Fault::BlockStoreLost { block_store, .. } => {
+                assert!(!world.block_store_lives(block_store), "{block_store} lives");
+                self.block_stores.retain(|known| known.peer != block_store);
                 self.told = None;
                 self.again(world);
             }
@@ -353,11 +357,12 @@ impl WriterRank {
             | Fault::WriterBehind { .. }
             | Fault::NoMemory { .. }
             | Fault::NoBuffer { .. }
-            | Fault::KeeperSilent { .. }
-            | Fault::KeeperFull { .. }
+            | Fault::BlockStoreSilent { .. }
+            | Fault::BlockStoreFull { .. }
             | Fault::NumbersUsedUp { .. } => {
-                // A precious step may leave too little memory for ever; then one rank waits for memory, the others for it.
-                let patient = world.plan.patience >= 60_000 && !world.plan.config.precious_first;
+                // A precious step may leave too little memory for ever; then one rank waits for
+                // memory, the others for it.
+                let patient = world.plan.timeout >= 60_000 && !world.plan.config.precious_first;
                 let never = matches!(
                     fault,
                     Fault::ReadersBehind { .. } | Fault::WriterBehind { .. }

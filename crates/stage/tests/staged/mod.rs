@@ -1,13 +1,13 @@
 //! What the tests of processes share: who is who, and values that say where they belong.
 //!
-//! Unit 0 is the steward, and keeps blocks as the agent of a node does; the next ones may be staging servers; the others run
-//! the body of the test.
+//! Unit 0 is the coordinator, and keeps blocks as the agent of a node does; the next ones may be
+//! staging servers; the others run the body of the test.
 
 use ndarray::{Array2, ArrayView2};
 use samite_fabric::{Fabric, Mask};
-use samite_stage::service::{BlockStore, Room, Staging};
+use samite_stage::service::{BlockStoreService, Room, Staging};
 use samite_stage::{Configuration, Reader, Stage, StepReader};
-use samite_testkit::{Cast, Outcome, Unit, Units, check, units};
+use samite_testkit::{Cluster, Outcome, Unit, Units, check, units};
 
 pub(crate) const MEMORY: u64 = 64 << 20;
 
@@ -17,7 +17,7 @@ pub(crate) struct Play {
     pub(crate) servers: u32,
     pub(crate) actors: u32,
     pub(crate) mask: Mask,
-    /// Bytes that each keeper may use.
+    /// Bytes that each block store may use.
     pub(crate) memory: u64,
     pub(crate) disk: u64,
 }
@@ -54,10 +54,10 @@ impl Play {
         self,
         name: &str,
         body: impl Fn(&Fabric, u32) -> Outcome,
-        conductor: impl FnOnce(&mut Cast),
+        orchestrator: impl FnOnce(&mut Cluster),
     ) {
         let joined = |unit: &Unit, me| body(&unit.join()?, me);
-        self.run_units(self.units(), name, joined, conductor);
+        self.run_units(self.units(), name, joined, orchestrator);
     }
 
     /// As `run`, for actors that join by themselves, and with other units than usual.
@@ -66,40 +66,41 @@ impl Play {
         units: Units,
         name: &str,
         body: impl Fn(&Unit, u32) -> Outcome,
-        conductor: impl FnOnce(&mut Cast),
+        orchestrator: impl FnOnce(&mut Cluster),
     ) {
         let part = |unit: &Unit| match unit.rank.checked_sub(1) {
-            None => self.be_steward(unit),
+            None => self.be_coordinator(unit),
             Some(number) if number < self.servers => {
                 let mut identity = unit.identity();
                 identity.program = "servers".into();
                 (identity.rank, identity.size) = (number, self.servers);
                 let fabric = Fabric::join(&unit.domain, identity, unit.config.clone())?;
-                let mut service = BlockStore::join(&fabric, self.room())?;
+                let mut service = BlockStoreService::join(&fabric, self.room())?;
                 let mut seen = false;
                 Ok(service
                     .run(|fabric| are_there(fabric, self.servers + self.actors, &mut seen))?)
             }
             Some(number) => body(unit, number - self.servers),
         };
-        units.conduct_bare(name, part, conductor);
+        units.orchestrate_bare(name, part, orchestrator);
     }
 
-    fn be_steward(&self, unit: &Unit) -> Outcome {
+    fn be_coordinator(&self, unit: &Unit) -> Outcome {
         let fabric = Fabric::join(
             &unit.domain,
             samite_fabric::agent::identity(),
             unit.config.clone(),
         )?;
         let mut service = Staging::new(&fabric, self.room());
-        samite_testkit::point("steward");
+        samite_testkit::point("coordinator");
         let mut seen = false;
         service.run(|fabric| are_there(fabric, self.servers + self.actors, &mut seen))?;
         Ok(())
     }
 }
 
-/// Whether actors are there, or the last of them has not come yet: it comes in every test, whoever else is killed.
+/// Whether actors are there, or the last of them has not come yet: it comes in every test, whoever
+/// else is killed.
 fn are_there(fabric: &Fabric, last: u32, seen: &mut bool) -> bool {
     let peers = fabric.peers();
     let mut actors = peers

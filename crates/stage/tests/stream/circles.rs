@@ -3,9 +3,10 @@
 use super::*;
 use samite_testkit::fuzz::{self, Rng};
 
-const PATIENCE: u64 = 1000;
+const TIMEOUT: u64 = 1000;
 
-/// Who writes a stream, a process each rank, and who reads it: groups of processes, each with its limit of steps.
+/// Who writes a stream, a process each rank, and who reads it: groups of processes, each with its
+/// limit of steps.
 #[derive(Clone, Debug)]
 struct Sketch {
     name: String,
@@ -30,9 +31,9 @@ struct Process {
     gives_up: bool,
 }
 
-/// A steward, processes that write steps of nothing and read them, and what they were answered.
+/// A coordinator, processes that write steps of nothing and read them, and what they were answered.
 struct World {
-    steward: Steward,
+    coordinator: Coordinator,
     processes: Vec<Process>,
     tickets: u64,
 }
@@ -44,7 +45,7 @@ impl World {
             ..Process::default()
         };
         let mut world = World {
-            steward: Steward::new(),
+            coordinator: Coordinator::new(),
             processes: (0..processes).map(process).collect(),
             tickets: 0,
         };
@@ -63,7 +64,7 @@ impl World {
                 rank,
                 size: sketch.writers.len() as u32,
                 config: Box::new(config()),
-                patience: 0,
+                timeout: 0,
                 gives_up: self.processes[writer as usize].gives_up,
             };
             match self.said(writer, request) {
@@ -88,7 +89,7 @@ impl World {
                             Policy::Block,
                         )
                     }),
-                    patience: 0,
+                    timeout: 0,
                     gives_up: self.processes[reader as usize].gives_up,
                 };
                 match self.said(reader, request) {
@@ -111,7 +112,7 @@ impl World {
         let ticket = request.ticket();
         let event = Event::Said(Peer(from.into()), request);
         let mut own = None;
-        for (to, of, answer) in answers(self.steward.on_event(0, event)) {
+        for (to, of, answer) in answers(self.coordinator.on_event(0, event)) {
             match Some(of) == ticket {
                 true => own = Some(answer),
                 false => self.answered(to, of, answer),
@@ -133,13 +134,13 @@ impl World {
                     writer,
                     step: *step,
                     wants: Vec::new(),
-                    patience: PATIENCE,
+                    timeout: TIMEOUT,
                 }
             }
             Act::Read(reader) => Request::Next {
                 ticket,
                 reader,
-                patience: PATIENCE,
+                timeout: TIMEOUT,
             },
             Act::Release(reader, hold) => {
                 self.processes[at]
@@ -213,7 +214,7 @@ impl World {
 
     /// What everybody who waits is told when all deadlines are over.
     fn late(mut self) -> BTreeMap<u32, Fault> {
-        let answers = answers(self.steward.on_event(PATIENCE, Event::Tick));
+        let answers = answers(self.coordinator.on_event(TIMEOUT, Event::Tick));
         let fault = |answer| match answer {
             Answer::Failed(fault @ Fault::Circle { .. }) | Answer::Waiting(fault) => fault,
             other => panic!("{other:?}"),
@@ -273,7 +274,8 @@ fn is_circle(told: &BTreeMap<u32, Fault>, process: u32) -> bool {
     matches!(told.get(&process), Some(Fault::Circle { .. }))
 }
 
-/// Two streams, a step each: one waits for room in the first before it writes the second, for which the other one waits first.
+/// Two streams, a step each: one waits for room in the first before it writes the second, for which
+/// the other one waits first.
 fn two_streams(gives_up: &[u32]) -> World {
     let field = sketch("field", &[0], &[&[1]]);
     let control = sketch("control", &[0], &[&[1]]);
@@ -354,7 +356,8 @@ fn circles_are_told_apart_from_chains() {
     }
 }
 
-/// A rank of a group that waits does not keep a writer, as long as others let enough go; nor one that is away.
+/// A rank of a group that waits does not keep a writer, as long as others let enough go; nor one
+/// that is away.
 #[test]
 fn room_that_others_can_make_is_waited_for() {
     // Rank 0 has taken the step and waits for another stream; rank 1 has it still to take.
@@ -390,8 +393,9 @@ fn room_that_others_can_make_is_waited_for() {
     assert!(is_circle(&told, 0) && is_circle(&told, 2), "{told:?}");
 }
 
-/// A rank that is ahead waits for the last one of its group, since the step that comes next is too large beside what that has still to
-/// take. As long as the writer computes a smaller one may come in its place; not if the writer waits, too, or is not waited for.
+/// A rank that is ahead waits for the last one of its group, since the step that comes next is too
+/// large beside what that has still to take. As long as the writer computes a smaller one may come
+/// in its place; not if the writer waits, too, or is not waited for.
 #[test]
 fn a_step_that_a_smaller_one_may_replace_keeps_nobody() {
     for (policy, writer_waits, in_circle) in [
@@ -429,7 +433,7 @@ fn a_step_that_a_smaller_one_may_replace_keeps_nobody() {
                 rank: 0,
                 size: 1,
                 config: Box::new(config()),
-                patience: 0,
+                timeout: 0,
                 gives_up: false,
             });
             assert!(matches!(stage.answer(ticket), Answer::Writing { .. }));
@@ -437,7 +441,7 @@ fn a_step_that_a_smaller_one_may_replace_keeps_nobody() {
                 ticket,
                 stream: name.into(),
                 reader: Box::new(group("readers", Policy::Block)),
-                patience: 0,
+                timeout: 0,
                 gives_up: false,
             });
             match stage.answer(ticket) {
@@ -487,7 +491,8 @@ fn any_streams(random: &mut Rng, processes: u32) -> Vec<Sketch> {
     (0..number).map(|number| stream(number, random)).collect()
 }
 
-/// By chance: whoever is said to wait in a circle is never answered, whatever the others do; and where all wait, all are told.
+/// By chance: whoever is said to wait in a circle is never answered, whatever the others do; and
+/// where all wait, all are told.
 #[test]
 fn who_is_in_a_circle_is_never_answered() {
     let (mut some, mut all, mut ran) = (0, 0, 0);

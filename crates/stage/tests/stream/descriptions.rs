@@ -1,5 +1,5 @@
-//! What steps say of themselves lies in the coordinator's own memory, which has a limit for each process: who waits there, and for
-//! whom.
+//! What steps say of themselves lies in the coordinator's own memory, which has a limit for each
+//! process: who waits there, and for whom.
 
 use super::*;
 
@@ -31,7 +31,7 @@ impl Stage {
             ticket,
             stream: name.into(),
             reader,
-            patience: 0,
+            timeout: 0,
             gives_up: false,
         });
         match self.answer(ticket) {
@@ -67,7 +67,8 @@ impl Stage {
     }
 }
 
-/// What steps say beside their bytes has a limit, too: a writer waits there for readers that live, and drops what groups may lose.
+/// What steps say beside their bytes has a limit, too: a writer waits there for readers that live,
+/// and drops what groups may lose.
 #[test]
 fn steps_with_much_to_say_wait_for_readers_that_live() {
     for policy in [Policy::Block, Policy::DropOldest] {
@@ -142,8 +143,8 @@ fn steps_with_much_to_say_wait_for_readers_that_live() {
     }
 }
 
-/// A writer of one stream is let in when readers of another one let go of what its process has there; and what it has begun it may
-/// finish.
+/// A writer of one stream is let in when readers of another one let go of what its process has
+/// there; and what it has begun it may finish.
 #[test]
 fn steps_of_another_stream_are_waited_for() {
     let mut stage = Stage::new(1 << 20);
@@ -166,7 +167,8 @@ fn steps_of_another_stream_are_waited_for() {
     stage.pass(1000);
     let fault = stage.still_waits(ticket);
     assert!(matches!(fault, Fault::TooMuchOpen { .. }), "{fault}");
-    // Nor does it matter that its writer has closed the stream of which something is; and a new one is opened when there is room.
+    // Nor does it matter that its writer has closed the stream of which something is; and a new one
+    // is opened when there is room.
     stage.close(trace);
     let ticket = stage.begin_at(field, 1, Vec::new());
     stage.pass(1000);
@@ -177,7 +179,7 @@ fn steps_of_another_stream_are_waited_for() {
         ticket,
         stream: "more".into(),
         reader: Box::new(group("late", Policy::Block)),
-        patience: 1000,
+        timeout: 1000,
         gives_up: false,
     });
     assert!(stage.waits(opened));
@@ -186,7 +188,7 @@ fn steps_of_another_stream_are_waited_for() {
     assert_eq!(stage.buffers(ticket), [], "there is room");
     stage.commit_text(0, field, 1, 63 << 20);
     let wants = vec![Want {
-        keeper: KEEPER,
+        block_store: BLOCK_STORE,
         bytes: 128,
     }];
     // What was begun gets what it needs, over that.
@@ -194,12 +196,13 @@ fn steps_of_another_stream_are_waited_for() {
         ticket,
         writer: more,
         wants,
-        patience: 1000,
+        timeout: 1000,
     });
     assert_eq!(stage.buffers(ticket).len(), 1);
 }
 
-/// A simulation waits for a filter, which waits for a viewer, which computes: that is a chain and no circle.
+/// A simulation waits for a filter, which waits for a viewer, which computes: that is a chain and
+/// no circle.
 #[test]
 fn a_chain_of_living_processes_is_waited_for() {
     let mut stage = Stage::new(1 << 20);
@@ -252,8 +255,8 @@ fn a_circle_over_what_steps_say() {
     assert!(matches!(other, Fault::Circle { .. }), "{other}");
 }
 
-/// What a process has too much of may go by a commit of another rank, too: its part of a step that is not whole, or steps that the
-/// next one takes the place of.
+/// What a process has too much of may go by a commit of another rank, too: its part of a step that
+/// is not whole, or steps that the next one takes the place of.
 #[test]
 fn a_commit_of_another_rank_makes_room() {
     for policy in [Policy::Block, Policy::Latest] {
@@ -287,7 +290,7 @@ fn a_commit_of_another_rank_makes_room() {
     }
 }
 
-/// One that was let in waits for a keeper, whatever else its process has.
+/// One that was let in waits for a block store, whatever else its process has.
 #[test]
 fn who_was_let_in_waits_for_no_reader() {
     let mut stage = Stage::new(1 << 20);
@@ -297,7 +300,7 @@ fn who_was_let_in_waits_for_no_reader() {
     }
     let holds = [(); 6].map(|()| stage.next(10, reader));
     let want = Want {
-        keeper: KEEPER,
+        block_store: BLOCK_STORE,
         bytes: 1,
     };
     stage.obeys = false;
@@ -308,7 +311,10 @@ fn who_was_let_in_waits_for_no_reader() {
     let (more, _) = stage.stream(0, "more", 10);
     stage.write_text(0, more, 0, PART);
     let (buffer, had_by) = (stage.asked, Some(Peer(7)));
-    stage.say(KEEPER, Request::Report(Report::Full { buffer, had_by }));
+    stage.say(
+        BLOCK_STORE,
+        Request::Report(Report::Full { buffer, had_by }),
+    );
     stage.pass(1000);
     let fault = stage.still_waits(ticket);
     assert!(matches!(fault, Fault::StillInUse { .. }), "{fault}");
@@ -316,7 +322,10 @@ fn who_was_let_in_waits_for_no_reader() {
     stage.release(10, reader, holds[1]);
     ticket = stage.begin_at(own, 6, vec![want]);
     let (buffer, handle) = (stage.asked, Handle::default());
-    stage.say(KEEPER, Request::Report(Report::Held { buffer, handle }));
+    stage.say(
+        BLOCK_STORE,
+        Request::Report(Report::Held { buffer, handle }),
+    );
     assert_eq!(stage.buffers(ticket).len(), 1);
 }
 
@@ -341,7 +350,8 @@ fn who_has_too_much_unread_may_read() {
     }
 }
 
-/// A rank that computes makes no room where another one, which waits, has not committed the step either.
+/// A rank that computes makes no room where another one, which waits, has not committed the step
+/// either.
 #[test]
 fn a_rank_that_computes_beside_a_circle() {
     let mut stage = Stage::new(1 << 20);
@@ -385,7 +395,7 @@ fn a_group_without_a_limit_is_opened() {
             }),
             ..group("viewer", Policy::Block)
         }),
-        patience: 0,
+        timeout: 0,
         gives_up: false,
     });
     assert!(matches!(stage.answer(ticket), Answer::Reading { .. }));

@@ -2,7 +2,8 @@
 
 use super::*;
 
-/// Rank 0 was told that step 0 is there "even if it dies": the stream cannot end well without it, whoever closes last.
+/// Rank 0 was told that step 0 is there "even if it dies": the stream cannot end well without it,
+/// whoever closes last.
 #[test]
 fn a_rank_cannot_close_before_another_one() {
     let mut stage = Stage::new(1 << 20);
@@ -52,7 +53,7 @@ fn the_end_comes_after_the_last_step() {
     let beyond = stage.at(10, reader, 2);
     assert_eq!(stage.answer(beyond), Answer::End(EndOfStream::Closed));
     stage.say(Peer(10), Request::CloseReader { reader });
-    assert!(stage.steward.figures().is_empty() && stage.buffers.is_empty());
+    assert!(stage.coordinator.figures().is_empty() && stage.buffers.is_empty());
 }
 
 /// A writer that goes away without a word is no writer that has closed.
@@ -119,7 +120,7 @@ fn an_unread_stream_lingers_and_gives_its_name_away() {
     stage.pass(99);
     assert_eq!(stage.buffers.len(), 1);
     stage.pass(1);
-    assert!(stage.buffers.is_empty() && stage.steward.figures().is_empty());
+    assert!(stage.buffers.is_empty() && stage.coordinator.figures().is_empty());
     let writer = stage.writer(0, 1, &config());
     stage.write(writer, 0);
     stage.close(writer);

@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// A steward with that much memory, whose writers keep what they commit.
+/// A coordinator with that much memory, whose writers keep what they commit.
 fn keeping(memory: u64) -> Stage {
     let mut stage = Stage::new(memory);
     stage.keeps = true;

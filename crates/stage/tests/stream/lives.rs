@@ -1,4 +1,4 @@
-//! Ranks, keepers and streams that come, go and die.
+//! Ranks, block stores and streams that come, go and die.
 
 use super::*;
 
@@ -9,7 +9,7 @@ fn a_reader_waits_for_the_stream_and_then_for_its_rank() {
         ticket,
         stream: "field".into(),
         reader: Box::new(group("viewer", Policy::Block)),
-        patience: 1000,
+        timeout: 1000,
         gives_up: false,
     };
     let first = stage.ask(Peer(10), open);
@@ -87,7 +87,7 @@ fn a_dead_writer_loses_only_what_it_had_not_committed() {
             writer,
             step,
             wants: vec![],
-            patience: 0,
+            timeout: 0,
         }
     };
     let ticket = stage.ask(Peer(1), begin(0));
@@ -123,7 +123,7 @@ fn a_dead_writer_loses_only_what_it_had_not_committed() {
     let ticket = stage.open_writer(2, "solver", 0, 1, &config());
     assert!(matches!(stage.fault(ticket), Fault::Over { .. }));
     stage.say(Peer(10), Request::CloseReader { reader });
-    assert_eq!(stage.steward.figures(), []);
+    assert_eq!(stage.coordinator.figures(), []);
     stage.writer(0, 1, &config());
 }
 
@@ -140,11 +140,11 @@ fn a_part_of_a_dead_rank_stays_in_the_open_step() {
     let buffers = stage.buffers(ticket);
     let ticket = stage.commit(one, 0, line(&[(8, 16)]), &buffers);
     assert_eq!(stage.answer(ticket), Answer::Committed);
-    assert_eq!(stage.steward.figures()[0].committed, 1);
+    assert_eq!(stage.coordinator.figures()[0].committed, 1);
     let ahead = stage.begin(one, 1, 128);
     stage.buffers(ahead);
     stage.pass(500);
-    assert_eq!(stage.steward.figures()[0].end, Some(failed(0)));
+    assert_eq!(stage.coordinator.figures()[0].end, Some(failed(0)));
     let ticket = stage.begin(one, 1, 128);
     assert!(matches!(
         stage.fault(ticket),
@@ -240,7 +240,7 @@ fn all_ranks_of_a_group_see_the_same_steps() {
 }
 
 #[test]
-fn a_replica_survives_its_keeper_and_a_lone_copy_does_not() {
+fn a_replica_survives_its_block_store_and_a_lone_copy_does_not() {
     let mut stage = Stage::new(1 << 20);
     stage.say(
         SECOND,
@@ -252,10 +252,13 @@ fn a_replica_survives_its_keeper_and_a_lone_copy_does_not() {
     );
     let writer = stage.writer(0, 1, &config());
     let reader = stage.reader(10, group("viewer", Policy::Block));
-    for (step, keepers) in [(0, vec![KEEPER, SECOND]), (1, vec![SECOND])] {
-        let wants = keepers
+    for (step, block_stores) in [(0, vec![BLOCK_STORE, SECOND]), (1, vec![SECOND])] {
+        let wants = block_stores
             .iter()
-            .map(|&keeper| Want { keeper, bytes: 128 })
+            .map(|&block_store| Want {
+                block_store,
+                bytes: 128,
+            })
             .collect();
         let ticket = stage.begin_at(writer, step, wants);
         let slot: Slot<_> = stage.buffers(ticket).iter().map(|at| at.buffer).collect();
@@ -269,15 +272,17 @@ fn a_replica_survives_its_keeper_and_a_lone_copy_does_not() {
         assert_eq!(stage.answer(ticket), Answer::Committed);
     }
     stage.feed(Event::Lost(SECOND));
-    stage.buffers.retain(|(keeper, _)| *keeper == KEEPER);
+    stage
+        .buffers
+        .retain(|(block_store, _)| *block_store == BLOCK_STORE);
     let hold = stage.next(10, reader);
     let record = stage.record(hold);
     assert_eq!(
         record.parts[0].slots[0]
             .iter()
-            .map(|at| at.keeper)
+            .map(|at| at.block_store)
             .collect::<Vec<_>>(),
-        [KEEPER]
+        [BLOCK_STORE]
     );
     stage.release(10, reader, hold);
     let lost = stage.next(10, reader);
@@ -285,7 +290,7 @@ fn a_replica_survives_its_keeper_and_a_lone_copy_does_not() {
         stage.fault(lost),
         Fault::Damaged {
             step: 1,
-            keepers: vec![SECOND]
+            block_stores: vec![SECOND]
         }
     );
     stage.write(writer, 2);
@@ -293,7 +298,7 @@ fn a_replica_survives_its_keeper_and_a_lone_copy_does_not() {
 }
 
 #[test]
-fn a_keeper_that_dies_under_a_writer() {
+fn a_block_store_that_dies_under_a_writer() {
     let mut stage = Stage::new(1 << 20);
     stage.say(
         SECOND,
@@ -308,7 +313,7 @@ fn a_keeper_that_dies_under_a_writer() {
         writer,
         0,
         vec![Want {
-            keeper: SECOND,
+            block_store: SECOND,
             bytes: 128,
         }],
     );
@@ -317,8 +322,8 @@ fn a_keeper_that_dies_under_a_writer() {
     let ticket = stage.commit(writer, 0, line(&[(0, 16)]), &buffers);
     assert_eq!(
         stage.fault(ticket),
-        Fault::KeeperLost {
-            keeper: SECOND,
+        Fault::BlockStoreLost {
+            block_store: SECOND,
             step: 0
         }
     );
@@ -340,13 +345,13 @@ fn no_step_in_time() {
     let reader = stage.reader(10, group("viewer", Policy::Block));
     let ticket = stage.next(10, reader);
     assert_eq!(
-        stage.steward.wake_at(),
+        stage.coordinator.wake_at(),
         Some(stage.now + 500),
         "early: a lease that is no longer needed"
     );
     stage.pass(999);
     assert!(stage.waits(ticket));
-    assert_eq!(stage.steward.wake_at(), Some(1000));
+    assert_eq!(stage.coordinator.wake_at(), Some(1000));
     stage.pass(1);
     assert!(matches!(
         stage.still_waits(ticket),
@@ -355,7 +360,7 @@ fn no_step_in_time() {
 }
 
 #[test]
-fn a_step_that_everybody_committed_outlives_a_lease_while_its_keeper_is_silent() {
+fn a_step_that_everybody_committed_outlives_a_lease_while_its_block_store_is_silent() {
     let mut stage = Stage::new(1 << 20);
     let writers = [0, 1].map(|rank| stage.writer(rank, 2, &config()));
     let reader = stage.reader(10, group("viewer", Policy::Block));
@@ -371,7 +376,7 @@ fn a_step_that_everybody_committed_outlives_a_lease_while_its_keeper_is_silent()
     stage.obeys = true;
     let next = stage.next(10, reader);
     let buffer = buffers[0].buffer;
-    stage.say(KEEPER, Request::Report(Report::Sealed { buffer }));
+    stage.say(BLOCK_STORE, Request::Report(Report::Sealed { buffer }));
     assert_eq!(stage.record(next).step, 0);
     stage.release(10, reader, next);
     // The lease was over long ago.

@@ -1,4 +1,5 @@
-//! Every policy and every error of a stream, one by one, said to a steward and answered without a network between.
+//! Every policy and every error of a stream, one by one, said to a coordinator and answered without
+//! a network between.
 
 mod circles;
 mod descriptions;
@@ -11,9 +12,9 @@ mod waits;
 mod watching;
 
 use samite_stage::protocol::{
-    Action, Answer, Attribute, Block, BufferAt, BufferId, EndOfStream, Event, Failure, Fault,
-    Handle, Layout, Layouts, Limits, Notice, Order, Part, Peer, Places, Policy, Reader, ReaderId,
-    Report, Request, Retain, Slot, Start, Step, StepRecord, Steward, StreamConfig, StreamId,
+    Action, Answer, Attribute, Block, BufferAt, BufferId, Coordinator, EndOfStream, Event, Failure,
+    Fault, Handle, Layout, Layouts, Limits, Notice, Order, Part, Peer, Places, Policy, Reader,
+    ReaderId, Report, Request, Retain, Slot, Start, Step, StepRecord, StreamConfig, StreamId,
     Ticket, Told, Unread, Variable, Want, WriterId,
 };
 use samite_stage::space::Dims;
@@ -21,12 +22,12 @@ use samite_stage::{Dtype, Region};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-const KEEPER: Peer = Peer(100);
+const BLOCK_STORE: Peer = Peer(100);
 const SECOND: Peer = Peer(101);
 
-/// A steward, keepers that obey at once, and what was answered.
+/// A coordinator, block stores that obey at once, and what was answered.
 struct Stage {
-    steward: Steward,
+    coordinator: Coordinator,
     now: u64,
     tickets: u64,
     answers: BTreeMap<Ticket, Answer>,
@@ -34,10 +35,10 @@ struct Stage {
     /// Orders that were not about allocating, sealing and freeing.
     spilled: Vec<u64>,
     obeys: bool,
-    /// Keepers do not say that something is on disk, but what they would say is here.
+    /// Block stores do not say that something is on disk, but what they would say is here.
     holds_spills: bool,
     held_spills: Vec<Report>,
-    /// The last buffer that a keeper was to allocate.
+    /// The last buffer that a block store was to allocate.
     asked: BufferId,
     /// Writers keep what they commit.
     keeps: bool,
@@ -46,7 +47,7 @@ struct Stage {
 impl Stage {
     fn new(memory: u64) -> Self {
         let mut stage = Stage {
-            steward: Steward::new(),
+            coordinator: Coordinator::new(),
             now: 0,
             tickets: 0,
             answers: BTreeMap::new(),
@@ -67,7 +68,7 @@ impl Stage {
             buffers,
             disk,
         };
-        stage.say(KEEPER, keep);
+        stage.say(BLOCK_STORE, keep);
         stage
     }
 
@@ -78,7 +79,7 @@ impl Stage {
     fn feed(&mut self, event: Event) {
         let mut events = vec![event];
         while let Some(event) = events.pop() {
-            for Action::Send(to, notice) in self.steward.on_event(self.now, event) {
+            for Action::Send(to, notice) in self.coordinator.on_event(self.now, event) {
                 match notice {
                     Notice::Answer { ticket, answer } => {
                         assert!(self.answers.insert(ticket, answer).is_none(), "two answers");
@@ -100,10 +101,10 @@ impl Stage {
         }
     }
 
-    fn obey(&mut self, keeper: Peer, order: Order) -> Option<Report> {
+    fn obey(&mut self, block_store: Peer, order: Order) -> Option<Report> {
         match order {
             Order::Allocate { buffer, .. } => {
-                assert!(self.buffers.insert((keeper, buffer)));
+                assert!(self.buffers.insert((block_store, buffer)));
                 Some(Report::Held {
                     buffer,
                     handle: Handle::default(),
@@ -115,7 +116,7 @@ impl Stage {
                 Some(Report::Spilled { buffer })
             }
             Order::Free { buffer } => {
-                assert!(self.buffers.remove(&(keeper, buffer)), "freed twice");
+                assert!(self.buffers.remove(&(block_store, buffer)), "freed twice");
                 None
             }
         }
@@ -172,7 +173,7 @@ impl Stage {
             rank,
             size,
             config: Box::new(config),
-            patience: 0,
+            timeout: 0,
             gives_up: false,
         })
     }
@@ -190,7 +191,7 @@ impl Stage {
             rank,
             size,
             config: Box::new(config()),
-            patience: 0,
+            timeout: 0,
             gives_up: false,
         });
         match self.answer(ticket) {
@@ -219,7 +220,7 @@ impl Stage {
             ticket,
             stream: "field".into(),
             reader: Box::new(reader),
-            patience: 0,
+            timeout: 0,
             gives_up: false,
         })
     }
@@ -237,7 +238,7 @@ impl Stage {
             writer,
             step,
             vec![Want {
-                keeper: KEEPER,
+                block_store: BLOCK_STORE,
                 bytes,
             }],
         )
@@ -253,7 +254,7 @@ impl Stage {
             writer,
             step,
             wants,
-            patience: 1000,
+            timeout: 1000,
         })
     }
 
@@ -315,7 +316,7 @@ impl Stage {
         self.ask(Peer(peer.into()), |ticket| Request::Next {
             ticket,
             reader,
-            patience: 1000,
+            timeout: 1000,
         })
     }
 
@@ -324,7 +325,7 @@ impl Stage {
             ticket,
             reader,
             step,
-            patience: 1000,
+            timeout: 1000,
         })
     }
 

@@ -38,7 +38,8 @@ fn layouts_travel_once() {
     assert_eq!(stage.fault(ticket), Fault::UnknownLayout { rank: 0 });
 }
 
-/// Two ranks begin step 0 with a buffer each; rank 1 commits `layout` after rank 0 has committed the first half.
+/// Two ranks begin step 0 with a buffer each; rank 1 commits `layout` after rank 0 has committed
+/// the first half.
 fn two_ranks(layout: Layout) -> Result<(), Box<Fault>> {
     let mut stage = Stage::new(1 << 20);
     let (zero, one) = (stage.writer(0, 2, &config()), stage.writer(1, 2, &config()));
@@ -57,7 +58,7 @@ fn two_ranks(layout: Layout) -> Result<(), Box<Fault>> {
         let ticket = stage.commit(one, 0, line(&[(8, 16)]), &second);
         assert_eq!(stage.answer(ticket), Answer::Committed);
     }
-    assert_eq!(stage.steward.figures()[0].committed, 1);
+    assert_eq!(stage.coordinator.figures()[0].committed, 1);
     outcome
 }
 
@@ -117,7 +118,7 @@ fn the_order_of_a_rank_is_checked() {
         ticket,
         writer,
         wants: vec![],
-        patience: 0,
+        timeout: 0,
     });
     assert_eq!(stage.fault(ticket), Fault::NotBegun { step: 0 });
     let ticket = stage.begin(writer, 0, 128);
@@ -134,7 +135,7 @@ fn the_order_of_a_rank_is_checked() {
         writer,
         step: 0,
         wants: vec![],
-        patience: 0,
+        timeout: 0,
     });
     assert_eq!(stage.fault(stranger), Fault::NotOpen);
 }

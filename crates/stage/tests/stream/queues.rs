@@ -180,7 +180,7 @@ fn spill_keeps_everything_in_little_memory() {
     let reader = stage.reader(10, group("viewer", Policy::Spill));
     for step in 0..8 {
         stage.write(writer, step);
-        assert!(stage.steward.governor().used_at(KEEPER) <= 3 * 128);
+        assert!(stage.coordinator.admission().used_at(BLOCK_STORE) <= 3 * 128);
     }
     assert_eq!(stage.spilled.len(), 6, "two stay in memory");
     let hold = stage.next(10, reader);
@@ -302,7 +302,7 @@ fn steps_without_bytes_are_freed_too() {
         let ticket = stage.commit(writer, step, nothing, &[]);
         assert_eq!(stage.answer(ticket), Answer::Committed);
     }
-    assert_eq!(stage.steward.figures()[0].stored, 0);
+    assert_eq!(stage.coordinator.figures()[0].stored, 0);
 }
 
 #[test]
@@ -361,7 +361,7 @@ fn a_disk_that_another_stream_had_filled_is_used_again() {
         rank: 0,
         size: 1,
         config: Box::new(config()),
-        patience: 0,
+        timeout: 0,
         gives_up: false,
     });
     let Answer::Writing { writer: other, .. } = stage.answer(other) else {
@@ -371,7 +371,7 @@ fn a_disk_that_another_stream_had_filled_is_used_again() {
         ticket,
         stream: "other".into(),
         reader: Box::new(group("viewer", Policy::Spill)),
-        patience: 0,
+        timeout: 0,
         gives_up: false,
     });
     stage.answer(ticket);
@@ -384,10 +384,10 @@ fn a_disk_that_another_stream_had_filled_is_used_again() {
             writer: other,
             step,
             wants: vec![Want {
-                keeper: KEEPER,
+                block_store: BLOCK_STORE,
                 bytes: 128,
             }],
-            patience: 1000,
+            timeout: 1000,
         });
         let Some(Answer::Begun { buffers }) = stage.answers.remove(&begin) else {
             return Some(begin);

@@ -45,14 +45,20 @@ fn memory_that_does_not_come() {
         writer,
         3,
         vec![Want {
-            keeper: Peer(55),
+            block_store: Peer(55),
             bytes: 1,
         }],
     );
-    assert_eq!(stage.fault(ticket), Fault::NoKeeper { keeper: Peer(55) });
+    assert_eq!(
+        stage.fault(ticket),
+        Fault::NoBlockStore {
+            block_store: Peer(55)
+        }
+    );
 }
 
-/// Two writers wait for the memory that one reader of both streams has, which computes: it lives, and they hold up nobody.
+/// Two writers wait for the memory that one reader of both streams has, which computes: it lives,
+/// and they hold up nobody.
 #[test]
 fn two_writers_wait_for_a_reader_that_lives() {
     let mut stage = Stage::new(4 * 128);
@@ -70,7 +76,7 @@ fn two_writers_wait_for_a_reader_that_lives() {
         ticket,
         stream: "other".into(),
         reader: Box::new(wide()),
-        patience: 0,
+        timeout: 0,
         gives_up: false,
     });
     assert!(matches!(stage.answer(ticket), Answer::Reading { .. }));
@@ -78,7 +84,7 @@ fn two_writers_wait_for_a_reader_that_lives() {
         stage.write(first, step);
     }
     let want = Want {
-        keeper: KEEPER,
+        block_store: BLOCK_STORE,
         bytes: 128,
     };
     let waits = [
@@ -93,7 +99,7 @@ fn two_writers_wait_for_a_reader_that_lives() {
 }
 
 #[test]
-fn a_silent_keeper_has_a_deadline_too() {
+fn a_silent_block_store_has_a_deadline_too() {
     let mut stage = Stage::new(1024);
     let writer = stage.writer(0, 1, &config());
     stage.obeys = false;
@@ -101,16 +107,17 @@ fn a_silent_keeper_has_a_deadline_too() {
     stage.pass(1000);
     assert_eq!(
         stage.fault(ticket),
-        Fault::KeeperSilent {
-            keeper: KEEPER,
+        Fault::BlockStoreSilent {
+            block_store: BLOCK_STORE,
             bytes: 100
         }
     );
-    assert_eq!(stage.steward.governor().used_at(KEEPER), 0);
+    assert_eq!(stage.coordinator.admission().used_at(BLOCK_STORE), 0);
 }
 
-/// What was freed is still had by the writer of a stream that has failed: its keeper says so, and the next one waits for as long as
-/// that writer computes. It is not waited for when it waits itself.
+/// What was freed is still had by the writer of a stream that has failed: its block store says so,
+/// and the next one waits for as long as that writer computes. It is not waited for when it waits
+/// itself.
 #[test]
 fn freed_memory_that_is_in_use_is_waited_for() {
     let mut stage = Stage::new(1024);
@@ -119,24 +126,28 @@ fn freed_memory_that_is_in_use_is_waited_for() {
     for (had_by, waits) in [(Some(Peer(7)), true), (None, true), (Some(Peer(0)), false)] {
         let ticket = stage.begin(writer, 0, 100);
         let buffer = stage.asked;
-        stage.say(KEEPER, Request::Report(Report::Full { buffer, had_by }));
+        stage.say(
+            BLOCK_STORE,
+            Request::Report(Report::Full { buffer, had_by }),
+        );
         stage.pass(1000);
         let fault = match waits {
             true => stage.still_waits(ticket),
             false => stage.fault(ticket),
         };
         let expected = Fault::StillInUse {
-            keeper: KEEPER,
+            block_store: BLOCK_STORE,
             bytes: 100,
         };
         assert_eq!(fault, expected);
     }
-    assert_eq!(stage.steward.governor().used_at(KEEPER), 0);
+    assert_eq!(stage.coordinator.admission().used_at(BLOCK_STORE), 0);
 }
 
-/// A keeper that does not say that a step is on its disk is waited for up to the deadline, and beyond it as long as it spills others.
+/// A block store that does not say that a step is on its disk is waited for up to the deadline, and
+/// beyond it as long as it spills others.
 #[test]
-fn a_keeper_that_does_not_spill_has_a_deadline() {
+fn a_block_store_that_does_not_spill_has_a_deadline() {
     let mut stage = Stage::new(1 << 20);
     let writer = stage.writer(0, 1, &config());
     let reader = stage.reader(10, group("viewer", Policy::Spill));
@@ -145,14 +156,14 @@ fn a_keeper_that_does_not_spill_has_a_deadline() {
         stage.write(writer, step);
     }
     assert_eq!(stage.held_spills.len(), 2, "two stay in memory");
-    let ticket = stage.at(10, reader, stage.steward.figures()[0].committed - 1);
+    let ticket = stage.at(10, reader, stage.coordinator.figures()[0].committed - 1);
     stage.pass(500);
     let report = stage.held_spills.remove(0);
-    stage.say(KEEPER, Request::Report(report));
+    stage.say(BLOCK_STORE, Request::Report(report));
     stage.pass(500);
     let fault = stage.still_waits(ticket);
     assert!(fault.to_string().contains("to be on disk at"), "{fault}");
-    let ticket = stage.at(10, reader, stage.steward.figures()[0].committed - 1);
+    let ticket = stage.at(10, reader, stage.coordinator.figures()[0].committed - 1);
     stage.pass(1000);
     let Fault::NoStep { whom, .. } = stage.fault(ticket) else {
         panic!("no step");
@@ -160,18 +171,22 @@ fn a_keeper_that_does_not_spill_has_a_deadline() {
     assert_eq!(whom, "step 3 to be on disk at peer 100");
 }
 
-/// A keeper that makes the memory of a buffer part by part, or writes it to its disk so, is waited for as long as one part comes in
-/// each deadline: within that of every question, whichever buffer it is about.
+/// A block store that makes the memory of a buffer part by part, or writes it to its disk so, is
+/// waited for as long as one part comes in each deadline: within that of every question, whichever
+/// buffer it is about.
 #[test]
-fn a_keeper_that_gets_on_is_waited_for() {
+fn a_block_store_that_gets_on_is_waited_for() {
     let mut stage = Stage::new(1024);
     let (zero, one) = (stage.writer(0, 2, &config()), stage.writer(1, 2, &config()));
     stage.obeys = false;
     let working = |stage: &mut Stage, buffer, parts| {
-        stage.say(KEEPER, Request::Report(Report::Working { buffer, parts }));
+        stage.say(
+            BLOCK_STORE,
+            Request::Report(Report::Working { buffer, parts }),
+        );
     };
-    let silent = Fault::KeeperSilent {
-        keeper: KEEPER,
+    let silent = Fault::BlockStoreSilent {
+        block_store: BLOCK_STORE,
         bytes: 100,
     };
     let mut ticket = stage.begin(zero, 0, 100);
@@ -205,17 +220,17 @@ fn a_keeper_that_gets_on_is_waited_for() {
     assert_eq!(stage.still_waits(behind), silent);
 }
 
-/// Two buffers that do not fit beside each other, and each take longer than a deadline to make: the second waits for the first,
-/// however often both ask, and comes when the first is gone.
+/// Two buffers that do not fit beside each other, and each take longer than a deadline to make: the
+/// second waits for the first, however often both ask, and comes when the first is gone.
 #[test]
 fn a_buffer_is_made_across_deadlines() {
     let mut stage = Stage::new(1024);
     let (zero, one) = (stage.writer(0, 1, &config()), stage.writer_of(1, "other"));
     stage.obeys = false;
-    let report = |stage: &mut Stage, report| stage.say(KEEPER, Request::Report(report));
+    let report = |stage: &mut Stage, report| stage.say(BLOCK_STORE, Request::Report(report));
     let want = |bytes| {
-        let keeper = KEEPER;
-        vec![Want { keeper, bytes }]
+        let block_store = BLOCK_STORE;
+        vec![Want { block_store, bytes }]
     };
     let mut first = stage.begin_at(zero, 0, want(600));
     let buffer = stage.asked;
@@ -250,7 +265,7 @@ fn a_buffer_is_made_across_deadlines() {
     let buffer = stage.asked;
     report(&mut stage, Report::Held { buffer, handle });
     assert_eq!(stage.buffers(second)[0].buffer, buffer);
-    assert_eq!(stage.steward.governor().used_at(KEEPER), 500);
+    assert_eq!(stage.coordinator.admission().used_at(BLOCK_STORE), 500);
 }
 
 /// A process that has been granted memory, and waits elsewhere, does not get on with it.
@@ -263,7 +278,7 @@ fn memory_of_a_process_that_waits_elsewhere_does_not_come() {
         ticket,
         stream: "second".into(),
         reader: Box::new(group("viewer", Policy::Block)),
-        patience: 0,
+        timeout: 0,
         gives_up: false,
     });
     let Answer::Reading { reader, .. } = stage.answer(reader) else {
@@ -273,14 +288,14 @@ fn memory_of_a_process_that_waits_elsewhere_does_not_come() {
     let ticket = stage.begin(first, 0, 600);
     let buffer = stage.asked;
     stage.say(
-        KEEPER,
+        BLOCK_STORE,
         Request::Report(Report::Working { buffer, parts: 1 }),
     );
     stage.pass(1000);
     stage.still_waits(ticket);
     let next = stage.next(0, reader);
     let want = Want {
-        keeper: KEEPER,
+        block_store: BLOCK_STORE,
         bytes: 600,
     };
     let ticket = stage.begin_as(1, second, 0, vec![want]);
@@ -290,7 +305,7 @@ fn memory_of_a_process_that_waits_elsewhere_does_not_come() {
     assert!(matches!(stage.still_waits(next), Fault::NoStep { .. }));
 }
 
-/// What keepers have made for a question that is not asked again is freed.
+/// What block stores have made for a question that is not asked again is freed.
 #[test]
 fn what_was_made_for_nobody_is_freed() {
     for end in 0..4 {
@@ -300,12 +315,12 @@ fn what_was_made_for_nobody_is_freed() {
         let ticket = stage.begin(writer, 0, 600);
         let buffer = stage.asked;
         stage.say(
-            KEEPER,
+            BLOCK_STORE,
             Request::Report(Report::Working { buffer, parts: 1 }),
         );
         stage.pass(1000);
         stage.still_waits(ticket);
-        assert_eq!(stage.steward.governor().used_at(KEEPER), 600);
+        assert_eq!(stage.coordinator.admission().used_at(BLOCK_STORE), 600);
         match end {
             0 => {
                 stage.begin(writer, 0, 500);
@@ -316,13 +331,13 @@ fn what_was_made_for_nobody_is_freed() {
             _ => stage.feed(Event::Lost(Peer(0))),
         }
         let used = if end == 0 { 500 } else { 0 };
-        assert_eq!(stage.steward.governor().used_at(KEEPER), used);
+        assert_eq!(stage.coordinator.admission().used_at(BLOCK_STORE), used);
     }
 }
 
 /// The same of a step that is on its way to disk: parts of its buffer count as whole buffers do.
 #[test]
-fn a_keeper_that_spills_part_by_part_is_waited_for() {
+fn a_block_store_that_spills_part_by_part_is_waited_for() {
     let mut stage = Stage::new(1 << 20);
     let writer = stage.writer(0, 1, &config());
     let reader = stage.reader(10, group("viewer", Policy::Spill));
@@ -336,7 +351,10 @@ fn a_keeper_that_spills_part_by_part_is_waited_for() {
     for parts in 1..3 {
         let ticket = stage.at(10, reader, 2);
         stage.pass(500);
-        stage.say(KEEPER, Request::Report(Report::Working { buffer, parts }));
+        stage.say(
+            BLOCK_STORE,
+            Request::Report(Report::Working { buffer, parts }),
+        );
         stage.pass(500);
         assert!(matches!(stage.still_waits(ticket), Fault::NoStep { .. }));
     }
@@ -345,7 +363,8 @@ fn a_keeper_that_spills_part_by_part_is_waited_for() {
     assert!(matches!(stage.fault(ticket), Fault::NoStep { .. }));
 }
 
-/// A reader that waits for the disk waits for nobody who waits: memory that it has, or that is on its way to disk, comes.
+/// A reader that waits for the disk waits for nobody who waits: memory that it has, or that is on
+/// its way to disk, comes.
 #[test]
 fn a_reader_that_waits_for_the_disk_holds_nobody_up() {
     let mut stage = Stage::new(3 * 128);
@@ -362,7 +381,7 @@ fn a_reader_that_waits_for_the_disk_holds_nobody_up() {
         panic!("{:?}", stage.held_spills);
     };
     let working = Report::Working { buffer, parts: 1 };
-    stage.say(KEEPER, Request::Report(working));
+    stage.say(BLOCK_STORE, Request::Report(working));
     stage.pass(500);
     assert!(matches!(stage.still_waits(asked), Fault::NoStep { .. }));
     stage.at(10, reader, 2);
@@ -370,7 +389,8 @@ fn a_reader_that_waits_for_the_disk_holds_nobody_up() {
     assert!(matches!(stage.still_waits(ticket), Fault::NoMemory { .. }));
 }
 
-/// A process that does not take what it is sent is given no steps meanwhile, holds nobody up, and has them when it does.
+/// A process that does not take what it is sent is given no steps meanwhile, holds nobody up, and
+/// has them when it does.
 #[test]
 fn who_takes_no_messages_is_given_no_steps() {
     let mut stage = Stage::new(1 << 20);

@@ -18,7 +18,7 @@ impl Stage {
             interest: Box::new(interest),
             start,
             most,
-            patience: 0,
+            timeout: 0,
         })
     }
 
@@ -34,7 +34,7 @@ impl Stage {
         self.ask(Peer(peer.into()), |ticket| Request::Watch {
             ticket,
             watch,
-            patience: 1000,
+            timeout: 1000,
         })
     }
 
@@ -194,7 +194,7 @@ fn a_deadline_names_whom_the_step_waits_for() {
     assert!(matches!(stage.answer(ticket), Answer::News(_)));
     let ticket = stage.news(10, watch);
     stage.feed(Event::Lost(Peer(1)));
-    let figures = stage.steward.figures();
+    let figures = stage.coordinator.figures();
     let waits = &figures[0].waits[0];
     assert_eq!(
         (waits.who.as_str(), waits.peer),
@@ -218,21 +218,21 @@ fn a_stream_that_is_over_is_told_to_its_end_and_leaves_its_name_free() {
     assert_eq!(stage.fault(stranger), Fault::NotOpen);
     stage.write(writer, 0);
     stage.close(writer);
-    assert_eq!(stage.steward.figures(), [], "the stream is over");
+    assert_eq!(stage.coordinator.figures(), [], "the stream is over");
     let again = stage.writer(0, 1, &unread());
     stage.write(again, 0);
     for told in ["w0 0..16 16", "Closed"] {
         assert_eq!(stage.told(10, watch), told);
     }
-    assert_eq!(stage.steward.subscriptions(), 1);
+    assert_eq!(stage.coordinator.subscriptions(), 1);
     stage.say(Peer(11), Request::CloseWatch { watch });
     assert_eq!(
-        stage.steward.subscriptions(),
+        stage.coordinator.subscriptions(),
         1,
         "only its own process ends it"
     );
     stage.say(Peer(10), Request::CloseWatch { watch });
-    assert_eq!(stage.steward.subscriptions(), 0);
+    assert_eq!(stage.coordinator.subscriptions(), 0);
 }
 
 #[test]
@@ -243,11 +243,11 @@ fn the_state_of_a_dead_subscriber_is_gone() {
     stage.watch(11, of("u", None), Start::Earliest, 9);
     stage.news(10, watch);
     stage.feed(Event::Lost(Peer(10)));
-    assert_eq!(stage.steward.subscriptions(), 1);
+    assert_eq!(stage.coordinator.subscriptions(), 1);
     stage.write(writer, 0);
     stage.close(writer);
     stage.feed(Event::Lost(Peer(11)));
-    assert_eq!(stage.steward.subscriptions(), 0);
+    assert_eq!(stage.coordinator.subscriptions(), 0);
 }
 
 #[test]

@@ -1,4 +1,5 @@
-//! "Out of sockets": 32 processes with 64 descriptors each, all of which have streams open, write and read.
+//! "Out of sockets": 32 processes with 64 descriptors each, all of which have streams open, write
+//! and read.
 
 use crate::staged::{Play, is_right, next, rows, stage};
 use ndarray::Array2;
@@ -8,7 +9,7 @@ use samite_stage::{Method, Settings};
 use samite_testkit::{MESSAGES_ONLY, Outcome, Unit, Who, check, full_name, say};
 use std::fs;
 
-/// With the steward they are 32.
+/// With the coordinator they are 32.
 const SERVERS: u32 = 2;
 const WRITERS: u32 = 14;
 const READERS: u32 = 15;

@@ -1,11 +1,12 @@
-//! "Out of main memory", where nothing is mapped: what a block takes beside its bytes, at the keeper, its writer and its
-//! readers together. Beside the arrays that users have themselves there is the block once, and a twentieth of it.
+//! "Out of main memory", where nothing is mapped: what a block takes beside its bytes, at the block
+//! store, its writer and its readers together. Beside the arrays that users have themselves there
+//! is the block once, and a twentieth of it.
 
 use crate::staged::{Play, next, stage};
 use ndarray::{Array1, ArrayView1};
 use samite_fabric::Fabric;
 use samite_stage::{Region, Settings};
-use samite_testkit::{Cast, MESSAGES_ONLY, Outcome, Unit, Who, check, full_name, pause};
+use samite_testkit::{Cluster, MESSAGES_ONLY, Outcome, Unit, Who, check, full_name, pause};
 use std::fs;
 use std::time::Duration;
 
@@ -71,33 +72,33 @@ fn status(pid: i32, which: &str) -> u64 {
     kib.expect("Linux says so") << 10
 }
 
-/// The most that each process had at any time since all were empty, over what it had then: no page of the block is counted
-/// twice, since nobody but its keeper maps it.
-fn grown(cast: &mut Cast, everybody: &[Who], actors: &[Who]) -> Vec<u64> {
+/// The most that each process had at any time since all were empty, over what it had then: no page
+/// of the block is counted twice, since nobody but its block store maps it.
+fn grown(cluster: &mut Cluster, everybody: &[Who], actors: &[Who]) -> Vec<u64> {
     for &who in actors {
-        cast.wait_point(who, "empty");
+        cluster.wait_point(who, "empty");
     }
-    let pids: Vec<i32> = everybody.iter().map(|who| cast.pid(*who)).collect();
+    let pids: Vec<i32> = everybody.iter().map(|who| cluster.pid(*who)).collect();
     let before = pids.iter().map(|&pid| {
         fs::write(format!("/proc/{pid}/clear_refs"), "5").expect("the peak can be forgotten");
         status(pid, "VmRSS:")
     });
     let before: Vec<u64> = before.collect();
     for (rank, &who) in actors.iter().enumerate() {
-        cast.release(who);
+        cluster.release(who);
         if rank == 0 {
-            cast.wait_point(who, "written");
+            cluster.wait_point(who, "written");
         }
     }
     for &who in &actors[1..] {
-        cast.wait_point(who, "read");
+        cluster.wait_point(who, "read");
     }
     let peaks = pids.iter().map(|&pid| status(pid, "VmHWM:"));
     let grown = peaks
         .zip(before)
         .map(|(peak, before)| peak.saturating_sub(before));
     let grown = grown.collect();
-    actors.iter().for_each(|&who| cast.release(who));
+    actors.iter().for_each(|&who| cluster.release(who));
     grown
 }
 
@@ -111,9 +112,9 @@ fn by_messages(name: &str, sizes: Sizes, budget: u64) {
     let everybody = [&[Who::Agent, Who::Unit(0)], &actors[..]].concat();
     let body = |unit: &Unit, me: u32| take_part(&unit.join()?, me, sizes);
     let units = play.units().budget(budget);
-    let units = units.patience(Duration::from_secs(400));
-    play.run_units(units, name, body, |cast| {
-        let grown = grown(cast, &everybody, &actors);
+    let units = units.timeout(Duration::from_secs(400));
+    play.run_units(units, name, body, |cluster| {
+        let grown = grown(cluster, &everybody, &actors);
         let all: u64 = grown.iter().sum();
         let most = sizes.of_users() + block + block / 20;
         let mebibytes: Vec<u64> = grown.iter().map(|bytes| bytes >> 20).collect();

@@ -1,6 +1,7 @@
-//! "Out of RDMA memory", "out of main memory": the budget is reached. Whoever asks waits until readers have gone on, or gets
-//! an error that says how much is in use where; what can never be is refused at once; with the policy `spill` the disk takes
-//! over (`what_is_beyond_the_limit_lies_on_disk` in `tests/bad_days`).
+//! "Out of RDMA memory", "out of main memory": the budget is reached. Whoever asks waits until
+//! readers have gone on, or gets an error that says how much is in use where; what can never be is
+//! refused at once; with the policy `spill` the disk takes over
+//! (`what_is_beyond_the_limit_lies_on_disk` in `tests/faults`).
 
 use crate::staged::{Play, is_right, next, rows, stage};
 use ndarray::{Array1, Array2};
@@ -53,7 +54,8 @@ fn memory_is_short() {
     play.run(&full_name(module_path!(), "memory_is_short"), body, |_| ());
 }
 
-/// Each buffer is a segment of its keeper, whatever its length: what is missing is said, and what to do.
+/// Each buffer is a segment of its block store, whatever its length: what is missing is said, and
+/// what to do.
 #[test]
 fn numbers_of_segments_are_used_up() {
     const RANKS: u32 = 64;
@@ -154,11 +156,11 @@ fn through_little_memory(name: &str, method: Method, policy: Policy, disk: u64) 
         0 => write_all(fabric, settings()),
         _ => read_all(fabric, settings()),
     };
-    play.run(&full_name(module_path!(), name), body, |cast| {
+    play.run(&full_name(module_path!(), name), body, |cluster| {
         // The writer has come as far as memory allows when the reader begins.
-        cast.wait_point(play.actor(1), "open");
-        cast.wait_asleep(play.actor(0));
-        cast.release(play.actor(1));
+        cluster.wait_point(play.actor(1), "open");
+        cluster.wait_asleep(play.actor(0));
+        cluster.release(play.actor(1));
     });
 }
 
@@ -174,7 +176,8 @@ fn a_writer_waits_for_memory_of_servers() {
     through_little_memory(name, Method::Server, Policy::Block, 0);
 }
 
-/// A server has less memory than its part of a step: it is refused with the name of the stream and what there is.
+/// A server has less memory than its part of a step: it is refused with the name of the stream and
+/// what there is.
 #[test]
 fn more_than_servers_have() {
     let play = Play {

@@ -44,8 +44,8 @@ pub fn a_finished_receive_cannot_be_cancelled(fabric: &Fabric, members: &[PeerId
     Ok(fabric.barrier(members)?)
 }
 
-/// A receive that is cancelled under way ends once, either way, and so does its send, which hears of it if it had not
-/// ended before; what follows is not disturbed.
+/// A receive that is cancelled under way ends once, either way, and so does its send, which hears
+/// of it if it had not ended before; what follows is not disturbed.
 pub fn a_receive_is_cancelled_while_it_is_filled(fabric: &Fabric, members: &[PeerId]) -> Outcome {
     const SIZE: usize = 4 << 20;
     let me = index(fabric, members)?;
@@ -118,8 +118,8 @@ pub fn a_send_is_cancelled(fabric: &Fabric, members: &[PeerId]) -> Outcome {
     Ok(fabric.barrier(members)?)
 }
 
-/// A handle of an operation that had ended when it was made can be cancelled like any other, without any harm
-/// to those that are made afterwards.
+/// A handle of an operation that had ended when it was made can be cancelled like any other,
+/// without any harm to those that are made afterwards.
 pub fn what_has_ended_can_be_cancelled(fabric: &Fabric, members: &[PeerId]) -> Outcome {
     let me = index(fabric, members)?;
     let (next, last) = (
@@ -147,8 +147,8 @@ pub fn what_has_ended_can_be_cancelled(fabric: &Fabric, members: &[PeerId]) -> O
     Ok(fabric.barrier(members)?)
 }
 
-/// A scope returns the first error of what was started in it and that nobody has waited for; what was waited
-/// for, or cancelled, is not among it.
+/// A scope returns the first error of what was started in it and that nobody has waited for; what
+/// was waited for, or cancelled, is not among it.
 pub fn a_scope_says_what_went_wrong(fabric: &Fabric, members: &[PeerId]) -> Outcome {
     let me = index(fabric, members)?;
     let (next, last) = (

@@ -1,4 +1,4 @@
-//! A member that is gone. Here it leaves; `bad_days` kills it.
+//! A member that is gone. Here it leaves; `faults` kills it.
 
 use super::index;
 use super::onesided::exchange;
@@ -69,8 +69,8 @@ pub fn last_words_arrive(fabric: &Fabric, members: &[PeerId]) -> Outcome {
     Ok(fabric.barrier(rest)?)
 }
 
-/// As [`last_words_arrive`], for a receiver that takes one message at a time and hears of the loss while it
-/// works on one: nothing that was said before the loss is lost with the speaker.
+/// As [`last_words_arrive`], for a receiver that takes one message at a time and hears of the loss
+/// while it works on one: nothing that was said before the loss is lost with the speaker.
 pub fn last_words_are_taken_one_by_one(fabric: &Fabric, members: &[PeerId]) -> Outcome {
     const WORDS: u64 = 50;
     let (leaver, rest) = (members[members.len() - 1], &members[..members.len() - 1]);

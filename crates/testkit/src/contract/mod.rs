@@ -6,10 +6,10 @@
 //! ```
 //!
 //! # Files
-//! `order` (order, tags, probe, truncation) · `cancel` · `sizes` (every size class, every kind of buffer,
-//! full rings) · `active` (active messages, credits) · `rpc` (services) ·
-//! `onesided` (put, get, atomics, refusals) · `rma` (order of puts, withdrawal, loss) ·
-//! `waiting` (deadlines, signals, handles, claims of `Caps`) · `loss` (a member that leaves)
+//! `order` (order, tags, probe, truncation) · `cancel` · `sizes` (every size class, every kind of
+//! buffer, full rings) · `active` (active messages, credits) · `rpc` (services) · `onesided` (put,
+//! get, atomics, refusals) · `rma` (order of puts, withdrawal, loss) · `waiting` (deadlines,
+//! signals, handles, claims of `Caps`) · `loss` (a member that leaves)
 
 pub mod active;
 pub mod cancel;

@@ -112,7 +112,8 @@ fn model(op: Atomic, old: u64, a: u64, b: u64, mask: u64) -> u64 {
     }
 }
 
-/// Every operation, both widths, blocking and not, against a model. Neighbouring bytes are untouched.
+/// Every operation, both widths, blocking and not, against a model. Neighbouring bytes are
+/// untouched.
 pub fn atomics_do_what_they_say(fabric: &Fabric, members: &[PeerId]) -> Outcome {
     let me = index(fabric, members)?;
     let segment = fabric.allocate(64 * members.len() as u64)?;
@@ -407,8 +408,8 @@ pub fn a_fresh_segment_is_zero(fabric: &Fabric, members: &[PeerId]) -> Outcome {
     Ok(fabric.barrier(members)?)
 }
 
-/// Elements that are larger than any frame come together like small ones, and what is asked for behind them is
-/// answered, too.
+/// Elements that are larger than any frame come together like small ones, and what is asked for
+/// behind them is answered, too.
 pub fn elements_larger_than_a_frame(fabric: &Fabric, members: &[PeerId]) -> Outcome {
     const SIZE: u64 = 300_003;
     const COUNT: u64 = 4;

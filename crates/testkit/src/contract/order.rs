@@ -257,8 +257,9 @@ pub fn large_messages_do_not_block_small_ones(fabric: &Fabric, members: &[PeerId
     Ok(fabric.barrier(members)?)
 }
 
-/// Everybody sends as fast as it can to one that works on each message: all get their turn, their requests,
-/// too. (What they send is without end, so one that never gets its turn is one that times out.)
+/// Everybody sends as fast as it can to one that works on each message: all get their turn, their
+/// requests, too. (What they send is without end, so one that never gets its turn is one that times
+/// out.)
 pub fn a_slow_receiver_serves_everybody(fabric: &Fabric, members: &[PeerId]) -> Outcome {
     const EACH: u64 = 600;
     const ECHO: u16 = 1;

@@ -9,15 +9,16 @@ use samite_fabric::{Atomic, Error, Fabric, Match, PeerId, Remote, Width, wait_al
 
 const PART: usize = 150_000;
 
-/// The key of a remote segment is here when two answers are: operations go by RMA from now on, where there is one.
+/// The key of a remote segment is here when two answers are: operations go by RMA from now on,
+/// where there is one.
 fn warm_up(remote: &Remote) -> Outcome {
     remote.get(0, &mut [0; 8])?;
     remote.get(0, &mut [0; 8])?;
     Ok(())
 }
 
-/// Puts that nobody has waited for are there when a message, a signal, an active message or an atomic of the same unit
-/// is.
+/// Puts that nobody has waited for are there when a message, a signal, an active message or an
+/// atomic of the same unit is.
 pub fn what_is_sent_after_a_put_is_seen_after_it(fabric: &Fabric, members: &[PeerId]) -> Outcome {
     const ROUNDS: u64 = 20;
     let me = index(fabric, members)?;
@@ -73,8 +74,8 @@ pub fn what_is_sent_after_a_put_is_seen_after_it(fabric: &Fabric, members: &[Pee
     Ok(())
 }
 
-/// A barrier comes after the puts to its root that its members started before it. It promises nothing of puts elsewhere:
-/// the root is all that a member tells that it has come.
+/// A barrier comes after the puts to its root that its members started before it. It promises
+/// nothing of puts elsewhere: the root is all that a member tells that it has come.
 pub fn a_barrier_follows_the_puts_to_its_root(fabric: &Fabric, members: &[PeerId]) -> Outcome {
     const EACH: usize = 3000;
     let me = index(fabric, members)?;
@@ -98,8 +99,8 @@ pub fn a_barrier_follows_the_puts_to_its_root(fabric: &Fabric, members: &[PeerId
     Ok(())
 }
 
-/// More than may be in flight at a time, in both directions at once, and each byte is where it should be. Where the
-/// transport can do it the owner's messages are not asked for it.
+/// More than may be in flight at a time, in both directions at once, and each byte is where it
+/// should be. Where the transport can do it the owner's messages are not asked for it.
 pub fn large_puts_and_gets_meet(fabric: &Fabric, members: &[PeerId]) -> Outcome {
     const BYTES: usize = 5 << 20;
     let me = index(fabric, members)?;
@@ -174,8 +175,8 @@ pub fn what_is_in_flight_to_a_lost_owner_ends(fabric: &Fabric, members: &[PeerId
     Ok(fabric.barrier(rest)?)
 }
 
-/// A segment that its owner shuts and opens again is another range for RMA: who is attached anew reaches it, and what
-/// the owner has for itself meanwhile nobody writes.
+/// A segment that its owner shuts and opens again is another range for RMA: who is attached anew
+/// reaches it, and what the owner has for itself meanwhile nobody writes.
 pub fn nobody_writes_what_the_owner_has_for_itself(fabric: &Fabric, members: &[PeerId]) -> Outcome {
     const BYTES: u64 = 64 << 10;
     let me = index(fabric, members)?;

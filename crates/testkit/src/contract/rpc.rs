@@ -58,8 +58,8 @@ pub fn requests_are_answered_later(fabric: &Fabric, members: &[PeerId]) -> Outco
     Ok(fabric.barrier(members)?)
 }
 
-/// The first member does not serve yet when it is asked, and then has room for one request at a time: each is taken
-/// once, and nobody notices.
+/// The first member does not serve yet when it is asked, and then has room for one request at a
+/// time: each is taken once, and nobody notices.
 pub fn a_request_that_is_refused_is_sent_again(fabric: &Fabric, members: &[PeerId]) -> Outcome {
     if index(fabric, members)? != 0 {
         let to = life(fabric, members[0])?;

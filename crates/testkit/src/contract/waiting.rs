@@ -186,8 +186,8 @@ pub fn who_waits_sleeps(fabric: &Fabric, members: &[PeerId]) -> Outcome {
     Ok(fabric.barrier(members)?)
 }
 
-/// A transport that says that it maps makes stores of one unit visible to loads of another, while the
-/// owner does nothing; one that says it does not never hands out a mapping.
+/// A transport that says that it maps makes stores of one unit visible to loads of another, while
+/// the owner does nothing; one that says it does not never hands out a mapping.
 pub fn mapped_means_mapped(fabric: &Fabric, members: &[PeerId]) -> Outcome {
     let me = index(fabric, members)?;
     let segment = fabric.allocate(4096)?;

@@ -21,10 +21,11 @@ const REQUESTS: [&str; 10] = [
 const JOIN: &str = REQUESTS[0];
 const CONFIRM: &str = REQUESTS[1];
 
-/// Talks to the agent of `domain`: with requests that are none, or untrue, or come at the wrong time; and may not wait for
-/// the answers. Whether the agent was there.
+/// Talks to the agent of `domain`: with requests that are none, or untrue, or come at the wrong
+/// time; and may not wait for the answers. Whether the agent was there.
 ///
-/// A seat that it gets is given up again at once: a member that never looks at a death would keep the memory of all dead.
+/// A seat that it gets is given up again at once: a member that never looks at a death would keep
+/// the memory of all dead.
 pub fn knock(domain: &str, random: &mut Rng) -> bool {
     let Ok(socket) = connect(domain) else {
         return false;

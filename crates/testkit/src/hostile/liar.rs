@@ -14,7 +14,8 @@ const BODY_MAX: usize = 1 << 20;
 /// Kinds of frames that exist, and a few that do not.
 const KINDS: u8 = 22;
 
-/// Changes what a process sends. Clones are the same liar: one is in the transport, one talks to it.
+/// Changes what a process sends. Clones are the same liar: one is in the transport, one talks to
+/// it.
 #[derive(Clone, Debug)]
 pub struct Liar(Arc<Mutex<Mind>>);
 

@@ -9,10 +9,12 @@ use samite_mem::sync::Ordering;
 /// Which tables are written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reach {
-    /// What the scribbler itself would write if it were honest: its rings, its directory, its segments, its own words, and the
-    /// doorbells of all. The others do not get a wrong byte of each other.
+    /// What the scribbler itself would write if it were honest: its rings, its directory, its
+    /// segments, its own words, and the doorbells of all. The others do not get a wrong byte of
+    /// each other.
     Own,
-    /// What others have in memory that they offer: segments, boards of collectives, locks, tables, steps.
+    /// What others have in memory that they offer: segments, boards of collectives, locks, tables,
+    /// steps.
     Segments,
     /// All tables: a reader may get an error, or other bytes than were written.
     All,
@@ -30,7 +32,8 @@ pub struct Scribbler {
 }
 
 impl Scribbler {
-    /// One that writes what `reach` says, as far as the first `peers` slots of the domain of `fabric` use it.
+    /// One that writes what `reach` says, as far as the first `peers` slots of the domain of
+    /// `fabric` use it.
     pub fn new(seed: u64, fabric: &Fabric, peers: u32, reach: Reach) -> Scribbler {
         let random = Rng::with_seed(seed);
         let mut tables = tables(fabric, peers);
@@ -76,7 +79,8 @@ impl Scribbler {
         }
     }
 
-    /// A word of a table. Every kind of table is as likely as any other: there are few of those that say most.
+    /// A word of a table. Every kind of table is as likely as any other: there are few of those
+    /// that say most.
     fn place(&mut self) -> Option<u64> {
         let name = *self.random.choice(&self.names)?;
         let tables = self.tables.iter().filter(|table| table.name == name);

@@ -18,8 +18,8 @@ use crate::spread::Blocks;
 /// Each word of a published sequence is exclusive-or-ed into the place that its low bits name. The
 /// updates are atomic, so none may be lost; HPC Challenge would accept one in a hundred.
 ///
-/// HPC Challenge lets a process know 1024 updates before they are done. On memory that is mapped here the
-/// aggregated way looks ahead less than that; by messages it collects more.
+/// HPC Challenge lets a process know 1024 updates before they are done. On memory that is mapped
+/// here the aggregated way looks ahead less than that; by messages it collects more.
 #[derive(Clone, Debug, Parser)]
 #[command(name = "gups")]
 pub struct Args {
@@ -160,9 +160,9 @@ impl<'p> Table<'p> {
     }
 }
 
-/// Does all updates once more, alone, and those of a block at its words: each of them must then be its place
-/// again. How many are not. The block begins at place `first` of the table; which unit has which place is
-/// not asked of what the updates were done by.
+/// Does all updates once more, alone, and those of a block at its words: each of them must then be
+/// its place again. How many are not. The block begins at place `first` of the table; which unit
+/// has which place is not asked of what the updates were done by.
 fn differing(mut block: Vec<u64>, first: u64, words: u64, updates: u64) -> u64 {
     for number in Sequence::from(0).take(updates as usize) {
         let place = (number % words).checked_sub(first);
@@ -200,7 +200,8 @@ mod tests {
             of(&table(499), parts[0]) + of(&table(499), parts[1]) + of(&table(499), parts[2]),
             1
         );
-        // Two words that lie in each other's places: as if each update had been done elsewhere, too.
+        // Two words that lie in each other's places: as if each update had been done elsewhere,
+        // too.
         let mut swapped = whole.clone();
         swapped.swap(3, 45);
         assert_eq!((of(&swapped, parts[0]), of(&swapped, parts[2])), (1, 1));

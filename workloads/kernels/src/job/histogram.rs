@@ -11,8 +11,8 @@ use super::{Way, judge, rate, timed, total};
 use crate::spread::Blocks;
 use crate::{Error, random_places};
 
-/// Counts random places in a table over all units: one atomic addition each, as the histogram of the
-/// bale kernels does.
+/// Counts random places in a table over all units: one atomic addition each, as the histogram of
+/// the bale kernels does.
 #[derive(Clone, Debug, Parser)]
 #[command(name = "histogram")]
 pub struct Args {
@@ -88,8 +88,9 @@ fn wrong_counters(segment: &Segment<u64>, args: &Args) -> Result<u64, Error> {
     Ok(differing(&found, team.rank(), team.size(), args.updates))
 }
 
-/// Repeats the additions of all units sequentially; returns how many of this unit's counters differ. Every unit has
-/// the same number of counters, in the order of ranks: computed here, not by the code that did the additions.
+/// Repeats the additions of all units sequentially; returns how many of this unit's counters
+/// differ. Every unit has the same number of counters, in the order of ranks: computed here, not by
+/// the code that did the additions.
 fn differing(found: &[u64], rank: u32, units: u32, updates: u64) -> u64 {
     let counters = found.len() as u64;
     let (first, mut expected) = (u64::from(rank) * counters, vec![0; found.len()]);

@@ -30,8 +30,8 @@ pub struct Args {
 ///
 /// # Errors
 ///
-/// [`Error::Wrong`] when an element is not what the table has; what the fabric says of lost units and
-/// of memory.
+/// [`Error::Wrong`] when an element is not what the table has; what the fabric says of lost units
+/// and of memory.
 pub fn run(fabric: &Fabric, args: &Args, out: &mut dyn Write) -> Result<(), Error> {
     let pgas = Pgas::new(fabric)?;
     let (me, units) = (pgas.me().0, pgas.units());

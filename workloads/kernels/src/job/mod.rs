@@ -1,5 +1,5 @@
-//! The programs: each runs one unit, collectively over its job, and prints its result at unit 0. The
-//! verification decides how the program ends.
+//! The programs: each runs one unit, collectively over its job, and prints its result at unit 0.
+//! The verification decides how the program ends.
 
 pub mod gups;
 pub mod histogram;

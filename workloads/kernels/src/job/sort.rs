@@ -14,9 +14,9 @@ use crate::sort::{Contents, Kind, Lines, Part, Records, Words};
 
 /// Sorts a file over all units.
 ///
-/// Every unit reads a part of the file; the records travel once, to the unit that writes them. Input and
-/// result are read once more, record by record and not by the code that sorts: the result is in order, and
-/// has as many records and bytes as the input, and the same ones.
+/// Every unit reads a part of the file; the records travel once, to the unit that writes them.
+/// Input and result are read once more, record by record and not by the code that sorts: the result
+/// is in order, and has as many records and bytes as the input, and the same ones.
 #[derive(Clone, Debug, Parser)]
 #[command(name = "file-sort")]
 pub struct Args {
@@ -34,8 +34,8 @@ pub struct Args {
 ///
 /// # Errors
 ///
-/// [`Error::File`]; [`Error::Wrong`] when the result is not what it should be; what the fabric says of
-/// lost units and of memory.
+/// [`Error::File`]; [`Error::Wrong`] when the result is not what it should be; what the fabric says
+/// of lost units and of memory.
 pub fn run(fabric: &Fabric, args: &Args, out: &mut dyn Write) -> Result<(), Error> {
     match args.records {
         Kind::Lines => sort::<Lines>(fabric, args, out),
@@ -57,9 +57,9 @@ fn sort<R: Records>(fabric: &Fabric, args: &Args, out: &mut dyn Write) -> Result
     drop(part);
 
     let after = Contents::of(&pgas, &args.output, args.records)?;
-    let verdict = after.is_sorted_from(&before);
+    let decision = after.is_sorted_from(&before);
     let records = after.records.records;
-    let detail = match &verdict {
+    let detail = match &decision {
         Ok(()) => format!("{records} records, in order, those of the input"),
         Err(error) => error.to_string(),
     };
@@ -75,8 +75,8 @@ fn sort<R: Records>(fabric: &Fabric, args: &Args, out: &mut dyn Write) -> Result
             .row("writing", seconds(writing))
             .row("all", format_args!("{}, {speed:.1} MB/s", seconds(all)))
             .row("result", args.output.display())
-            .verification(verdict.is_ok(), detail);
+            .verification(decision.is_ok(), detail);
         write!(out, "{summary}")?;
     }
-    verdict
+    decision
 }

@@ -2,8 +2,8 @@
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 
-/// What is left of records when their order is forgotten: how many there are, the sum of their hashes
-/// and the sum of the squares. Sums of parts are that of the whole.
+/// What is left of records when their order is forgotten: how many there are, the sum of their
+/// hashes and the sum of the squares. Sums of parts are that of the whole.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Checksum {
     /// Records.

@@ -146,7 +146,8 @@ impl Kind {
         }
     }
 
-    /// The next record, as bytes that order as it does; how many bytes of the file it takes, 0 at the end.
+    /// The next record, as bytes that order as it does; how many bytes of the file it takes, 0 at
+    /// the end.
     fn read(self, file: &mut BufReader<File>, record: &mut Vec<u8>) -> io::Result<u64> {
         record.clear();
         match self {

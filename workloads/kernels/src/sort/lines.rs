@@ -1,7 +1,7 @@
 //! The lines of a text, and their order.
 //!
-//! Lines are byte strings, compared byte by byte as `LC_ALL=C sort` does. The first eight bytes of a
-//! line are kept beside its place as a number, so that most comparisons look at no text.
+//! Lines are byte strings, compared byte by byte as `LC_ALL=C sort` does. The first eight bytes of
+//! a line are kept beside its place as a number, so that most comparisons look at no text.
 
 use std::cmp::Ordering;
 use std::fs::File;
@@ -13,8 +13,8 @@ use samite::pgas::{self, Pgas};
 use super::file;
 use super::part::Records;
 
-/// How many bytes of a line a [`Cut`] keeps. Longer lines that are equal so far are cut in one place,
-/// which costs balance, not order.
+/// How many bytes of a line a [`Cut`] keeps. Longer lines that are equal so far are cut in one
+/// place, which costs balance, not order.
 const CUT_BYTES: usize = 64;
 
 /// Lines of a text that this unit has.
@@ -34,7 +34,8 @@ struct Line {
 }
 
 impl Lines {
-    /// The lines of a text, in its order. Every line ends with a newline; at the end it may be missing.
+    /// The lines of a text, in its order. Every line ends with a newline; at the end it may be
+    /// missing.
     pub fn of(mut text: Vec<u8>) -> Lines {
         if text.last().is_some_and(|last| *last != b'\n') {
             text.push(b'\n');
@@ -146,9 +147,9 @@ impl Records for Lines {
         self.text()
     }
 
-    /// By samples: every unit sorts its lines and shows some of them; cuts between those are where the
-    /// lines of a unit end and those of the next one begin. All lines then travel once, in runs that are
-    /// in order and are merged.
+    /// By samples: every unit sorts its lines and shows some of them; cuts between those are where
+    /// the lines of a unit end and those of the next one begin. All lines then travel once, in runs
+    /// that are in order and are merged.
     fn sort(&mut self, pgas: &Pgas) -> pgas::Result<()> {
         self.sort();
         let (team, me) = (pgas.world(), pgas.me().0);
@@ -195,8 +196,8 @@ fn first_bytes(line: &[u8]) -> u64 {
     u64::from_be_bytes(bytes)
 }
 
-/// A place among the lines of all units. Equal lines are told apart by their unit and by their place
-/// there, so that a text with one line a million times is divided as well as any other.
+/// A place among the lines of all units. Equal lines are told apart by their unit and by their
+/// place there, so that a text with one line a million times is divided as well as any other.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Cut {
     text: Vec<u8>,

@@ -24,8 +24,8 @@ pub trait Records: Default {
     /// The reverse.
     fn bytes(&self) -> Vec<u8>;
 
-    /// Sorts the records of all units: afterwards those of each unit are in order and follow those of
-    /// the units below. Collective.
+    /// Sorts the records of all units: afterwards those of each unit are in order and follow those
+    /// of the units below. Collective.
     fn sort(&mut self, pgas: &Pgas) -> pgas::Result<()>;
 }
 
@@ -66,7 +66,8 @@ impl<R: Records> Part<R> {
         Ok(self.records.sort(pgas)?)
     }
 
-    /// Writes all parts, by rank, to a new file. Collective; an error of one unit is an error at all.
+    /// Writes all parts, by rank, to a new file. Collective; an error of one unit is an error at
+    /// all.
     pub fn write(&self, pgas: &Pgas, path: &Path) -> Result<(), Error> {
         let bytes = self.records.bytes();
         let mut begin = [0];

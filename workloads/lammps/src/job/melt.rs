@@ -20,10 +20,11 @@ const RUNS: u32 = 11;
 /// Name of `compute msd` in the simulation.
 const MOVED: &str = "moved";
 
-/// Runs the Lennard-Jones melt of LAMMPS' benchmarks with the real LAMMPS, and writes its atoms to a stream.
+/// Runs the Lennard-Jones melt of LAMMPS' benchmarks with the real LAMMPS, and writes its atoms to
+/// a stream.
 ///
-/// Each unit has a simulation of its own, in a box of its own. Positions go from LAMMPS' memory into that of the step:
-/// one copy.
+/// Each unit has a simulation of its own, in a box of its own. Positions go from LAMMPS' memory
+/// into that of the step: one copy.
 #[derive(Clone, Debug, Parser)]
 #[command(name = "lammps-melt")]
 pub struct Args {
@@ -42,7 +43,8 @@ pub struct Args {
     /// Steps from one output to the next
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
     pub every: u32,
-    /// Run so many steps eleven times with output and, between them, without; say how much slower the former are
+    /// Run so many steps eleven times with output and, between them, without; say how much slower
+    /// the former are
     #[arg(long, action = ArgAction::Set, num_args = 0..=1, default_value_t = false, default_missing_value = "true")]
     pub measure: bool,
 }
@@ -51,8 +53,9 @@ pub struct Args {
 ///
 /// # Errors
 ///
-/// [`Error::Lammps`] when LAMMPS is missing (it says what to install), [`Error::Stage`] when the stream cannot be
-/// written: nobody reads it, the analysis takes longer than stage.timeout, memory is short.
+/// [`Error::Lammps`] when LAMMPS is missing (it says what to install), [`Error::Stage`] when the
+/// stream cannot be written: nobody reads it, the analysis takes longer than stage.timeout, memory
+/// is short.
 pub fn run(fabric: &Fabric, args: &Args, out: &mut dyn Write) -> Result<(), Error> {
     let mut lammps = Lammps::open(&[])?;
     let rank = fabric.identity().rank;
@@ -78,8 +81,9 @@ pub fn run(fabric: &Fabric, args: &Args, out: &mut dyn Write) -> Result<(), Erro
     if args.measure {
         without.push(timed(&mut lammps, args, None, &mut reporter)?);
     }
-    // Displacements count from here: from the first step that is written. A run begins by bringing atoms that left the
-    // box back into it, which changes the last bits of where they are; that must come before, not after.
+    // Displacements count from here: from the first step that is written. A run begins by bringing
+    // atoms that left the box back into it, which changes the last bits of where they are; that
+    // must come before, not after.
     lammps.command("run 0")?;
     lammps.command(&format!("compute {MOVED} all msd"))?;
     let mut with = vec![timed(&mut lammps, args, Some(&mut output), &mut reporter)?];
@@ -180,7 +184,8 @@ fn summary(atoms: u64, args: &Args, without: &[Duration], with: &[Duration]) -> 
         let times = times.iter().map(|time| time.as_secs_f64() * 1e3);
         median(times.collect())
     };
-    // Each is compared with the mean of its neighbours, so that a drift of the simulation's speed cancels out.
+    // Each is compared with the mean of its neighbours, so that a drift of the simulation's speed
+    // cancels out.
     let slower = with.iter().zip(without.windows(2)).map(|(with, without)| {
         let without = (without[0] + without[1]).as_secs_f64() / 2.0;
         100.0 * (with.as_secs_f64() / without - 1.0)

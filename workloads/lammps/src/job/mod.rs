@@ -1,5 +1,5 @@
-//! The study's second workflow: LAMMPS' melt and the mean square displacement of its atoms ("MSD"), with a stream
-//! between them.
+//! The study's second workflow: LAMMPS' melt and the mean square displacement of its atoms ("MSD"),
+//! with a stream between them.
 //!
 //! ```text
 //!   melt units                          stream "melt"                        analysis units
@@ -7,13 +7,15 @@
 //!   positions where LAMMPS has them     and what compute msd says            place; unit 0 merges and compares
 //! ```
 //!
-//! A step has the variables `x` (f64, atoms x 3, as LAMMPS has them: wrapped), `id` and `image` (i32, atoms). The
-//! block of each melt unit begins where that of the unit before ends; they need not have the same length, and the order
-//! of the atoms in them changes. Attributes are in `said`.
+//! A step has the variables `x` (f64, atoms x 3, as LAMMPS has them: wrapped), `id` and `image`
+//! (i32, atoms). The block of each melt unit begins where that of the unit before ends; they need
+//! not have the same length, and the order of the atoms in them changes. Attributes are in `said`.
 //!
 //! # Promises
-//! * Displacements are those of LAMMPS' own `compute msd`, to [`msd::TOLERANCE`]; a step that differs is an error.
-//! * Atoms are copied once, from LAMMPS' memory to the step; a share that lies in one block is read where it lies.
+//! * Displacements are those of LAMMPS' own `compute msd`, to [`msd::TOLERANCE`]; a step that
+//!   differs is an error.
+//! * Atoms are copied once, from LAMMPS' memory to the step; a share that lies in one block is read
+//!   where it lies.
 //!
 //! # Files
 //! [`melt`] (the simulation; how much output slows it down) · [`msd`] (the analysis)
@@ -34,8 +36,8 @@ mod said {
         format!("box {rank}")
     }
 
-    /// What `compute msd` of a rank says: four reals, in each direction and in all; not at every step if slowdown is
-    /// measured.
+    /// What `compute msd` of a rank says: four reals, in each direction and in all; not at every
+    /// step if slowdown is measured.
     pub(super) fn moved(rank: u32) -> String {
         format!("msd {rank}")
     }

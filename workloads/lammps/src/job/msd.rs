@@ -25,10 +25,11 @@ pub const TOLERANCE: f64 = 1e-10;
 /// Steps in the table.
 const TABLE_STEPS: usize = 14;
 
-/// Reads every step of the stream of the melt, and computes the mean square displacement of its atoms.
+/// Reads every step of the stream of the melt, and computes the mean square displacement of its
+/// atoms.
 ///
-/// The units share the atoms of a step by their place in it. Atoms are matched by their number and unwrapped; each
-/// result is compared with LAMMPS' own.
+/// The units share the atoms of a step by their place in it. Atoms are matched by their number and
+/// unwrapped; each result is compared with LAMMPS' own.
 #[derive(Clone, Debug, Parser)]
 #[command(name = "lammps-msd")]
 pub struct Args {
@@ -52,8 +53,9 @@ type Part = (Vec<Found>, [u64; 2], f64);
 ///
 /// # Errors
 ///
-/// [`Error::Wrong`] when a displacement is not LAMMPS' own, and [`Error::Unchecked`] when none could be compared (after
-/// the table was shown); [`Error::Stage`] when the stream or a part of it is lost, [`Error::Empty`] when it had no step.
+/// [`Error::Wrong`] when a displacement is not LAMMPS' own, and [`Error::Unchecked`] when none
+/// could be compared (after the table was shown); [`Error::Stage`] when the stream or a part of it
+/// is lost, [`Error::Empty`] when it had no step.
 pub fn run(fabric: &Fabric, args: &Args, out: &mut dyn Write) -> Result<(), Error> {
     let own = fabric.identity();
     let units = Units::meet(fabric)?;
@@ -82,7 +84,7 @@ pub fn run(fabric: &Fabric, args: &Args, out: &mut dyn Write) -> Result<(), Erro
     judge(&found)
 }
 
-/// The verdict of the summary and of the program.
+/// The decision of the summary and of the program.
 fn judge(found: &[Found]) -> Result<(), Error> {
     let mut is_compared = false;
     for step in found {
@@ -230,7 +232,8 @@ impl Analysis {
     }
 }
 
-/// The melt units' blocks of atoms that are not empty, by rank. Servers have them in pieces; these are put together.
+/// The melt units' blocks of atoms that are not empty, by rank. Servers have them in pieces; these
+/// are put together.
 fn blocks(step: &StepReader) -> Result<Vec<(u32, Region)>, Error> {
     let pieces = step.blocks("id")?;
     let pieces = pieces.map(|(rank, piece)| (rank, [piece.lower()[0], piece.upper()[0]]));
@@ -252,7 +255,8 @@ fn joined(pieces: impl Iterator<Item = (u32, [u64; 2])>) -> BTreeMap<u32, [u64; 
     blocks
 }
 
-/// The steps that both units have, with the atoms of both: they need not have taken the same ones where the policy drops.
+/// The steps that both units have, with the atoms of both: they need not have taken the same ones
+/// where the policy drops.
 fn merge(found: Vec<Found>, others: Vec<Found>) -> Vec<Found> {
     let mut others: BTreeMap<u64, Found> =
         others.into_iter().map(|step| (step.step, step)).collect();
@@ -310,7 +314,8 @@ impl Found {
         sum.map(|sum| sum / self.all().atoms.max(1) as f64)
     }
 
-    /// The largest relative difference of the four numbers of a box to LAMMPS' own; none if LAMMPS was not asked.
+    /// The largest relative difference of the four numbers of a box to LAMMPS' own; none if LAMMPS
+    /// was not asked.
     fn difference(&self) -> Option<f64> {
         let of = |(moved, theirs): &(Displacement, Option<[f64; 4]>)| {
             let MeanSquare { along, total } = moved.mean();

@@ -29,9 +29,10 @@ const PICTURE: usize = 1024;
 
 /// Reads every step of the Laplace solver out of the stream, and computes its moments.
 ///
-/// The units share the rows of the rectangle, whatever the solver's parts are. No step is lost: an analysis that is slower
-/// than the solver makes the solver wait, as long as it lives or the setting stage.timeout says. At the end the last step is
-/// compared with a sequential run, bit by bit, and the moments of the others with those of the sequential run.
+/// The units share the rows of the rectangle, whatever the solver's parts are. No step is lost: an
+/// analysis that is slower than the solver makes the solver wait, as long as it lives or the
+/// setting stage.timeout says. At the end the last step is compared with a sequential run, bit by
+/// bit, and the moments of the others with those of the sequential run.
 #[derive(Clone, Debug, Parser)]
 #[command(name = "laplace-analysis")]
 pub struct Args {
@@ -45,7 +46,8 @@ pub struct Args {
     /// The highest order of the moments
     #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u8).range(2..=16))]
     pub order: u8,
-    /// The study's variant: four orders of each unit's block on its own, in pairs of values, nothing merged
+    /// The study's variant: four orders of each unit's block on its own, in pairs of values,
+    /// nothing merged
     #[arg(long, action = ArgAction::Set, num_args = 0..=1, default_value_t = false, default_missing_value = "true")]
     pub study: bool,
     /// Do not compare with a sequential run, which takes as long as one unit alone
@@ -56,12 +58,13 @@ pub struct Args {
     pub delay: Duration,
 }
 
-/// Runs one unit. Collective over the program; returns when the last step was read and checked, and the report is written.
+/// Runs one unit. Collective over the program; returns when the last step was read and checked, and
+/// the report is written.
 ///
 /// # Errors
 ///
-/// [`Error::Stage`] when the stream or a part of it is lost, [`Error::Wrong`] (after the report was written) and
-/// [`Error::Figures`] when the result is not that of the sequential solver.
+/// [`Error::Stage`] when the stream or a part of it is lost, [`Error::Wrong`] (after the report was
+/// written) and [`Error::Figures`] when the result is not that of the sequential solver.
 pub fn run(fabric: &Fabric, args: &Args, out: &mut dyn Write) -> Result<(), Error> {
     let units = Units::meet(fabric).doing(|| "looking for the units of the analysis".into())?;
     let mut analysis = Analysis::new(fabric, args);
@@ -301,7 +304,8 @@ fn change(step: &StepReader) -> Option<f64> {
     all?.into_iter().reduce(f64::max)
 }
 
-/// Seconds of computing, of exchanging borders and of waiting: the longest of each that a solver unit has told.
+/// Seconds of computing, of exchanging borders and of waiting: the longest of each that a solver
+/// unit has told.
 fn times(last: &StepReader) -> [f64; 3] {
     let mut longest = [0.0f64; 3];
     for rank in 0..last.writers() {

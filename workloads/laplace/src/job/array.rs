@@ -1,8 +1,9 @@
 //! The program `laplace-array`: the same problem on a distributed array.
 //!
-//! The rectangle is a two-dimensional array that is cut into blocks in both dimensions, each with one ring
-//! of ghost cells in the same memory. A step relaxes red cells, exchanges ghost cells, relaxes black cells
-//! and exchanges again. Ghost cells at the sides of the rectangle have no neighbour and hold the boundary.
+//! The rectangle is a two-dimensional array that is cut into blocks in both dimensions, each with
+//! one ring of ghost cells in the same memory. A step relaxes red cells, exchanges ghost cells,
+//! relaxes black cells and exchanges again. Ghost cells at the sides of the rectangle have no
+//! neighbour and hold the boundary.
 //!
 //! The field is relaxed in place, so nobody can watch it: for that there is [`super::solver`].
 
@@ -22,8 +23,8 @@ use crate::{Comparison, Error, Problem, Progress, Sequential};
 
 /// Solves the Laplace problem by red-black over-relaxation on a distributed array.
 ///
-/// The units share the rectangle by blocks in both dimensions. The result is compared with that of a
-/// sequential run, bit by bit.
+/// The units share the rectangle by blocks in both dimensions. The result is compared with that of
+/// a sequential run, bit by bit.
 #[derive(Clone, Debug, Parser)]
 #[command(name = "laplace-array")]
 pub struct Args {
@@ -45,8 +46,8 @@ pub struct Args {
 ///
 /// # Errors
 ///
-/// [`Error::Wrong`] when a bit differs from the sequential run; [`Error::Pgas`] when a unit is lost or
-/// memory is short.
+/// [`Error::Wrong`] when a bit differs from the sequential run; [`Error::Pgas`] when a unit is lost
+/// or memory is short.
 pub fn run(fabric: &Fabric, args: &Args, out: &mut dyn Write) -> Result<(), Error> {
     let pgas = Pgas::new(fabric)?;
     let problem = Problem::new(args.rows, args.cols)?;

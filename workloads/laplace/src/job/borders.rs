@@ -28,7 +28,8 @@ struct Side {
 
 /// The neighbours of one unit.
 ///
-/// Rows are put into shared memory and sent from there: a neighbour that maps it copies each once, straight into its own.
+/// Rows are put into shared memory and sent from there: a neighbour that maps it copies each once,
+/// straight into its own.
 #[derive(Debug)]
 pub(crate) struct Borders {
     fabric: Fabric,
@@ -40,7 +41,8 @@ pub(crate) struct Borders {
 }
 
 impl Borders {
-    /// Waits for the other units of this program. Collective: none of them leaves before all have found it.
+    /// Waits for the other units of this program. Collective: none of them leaves before all have
+    /// found it.
     pub(crate) fn new(fabric: &Fabric, problem: &Problem, part: Part) -> Result<Self, Error> {
         let solvers = fabric
             .program(&fabric.identity().program)

@@ -11,11 +11,12 @@ use super::analysis::problem;
 use super::figures::{Found, Kind};
 use crate::{Comparison, Error, Sequential};
 
-/// Computes all again as the textbook has it: figures of the steps up to rounding, the last step bit by bit, also when it is
-/// not among those that all units have.
+/// Computes all again as the textbook has it: figures of the steps up to rounding, the last step
+/// bit by bit, also when it is not among those that all units have.
 ///
 /// # Errors
-/// [`Error::Figures`] of the first step that has other figures, and when there is no step to compare.
+/// [`Error::Figures`] of the first step that has other figures, and when there is no step to
+/// compare.
 pub(super) fn check(
     last: &StepReader,
     found: &[Found],

@@ -6,8 +6,8 @@
 //! | orders | [`Orders`] up to any order, general formulas | yes | the steps of the table |
 //! | study | beside the moments [`study::moments`] of each unit's block | no | the steps of the table |
 //!
-//! They are held against those of the sequential run by their definition ([`Plain`]), up to the rounding of
-//! these very values: no formula is checked by itself.
+//! They are held against those of the sequential run by their definition ([`Plain`]), up to the
+//! rounding of these very values: no formula is checked by itself.
 
 use comfy_table::presets::UTF8_HORIZONTAL_ONLY;
 use comfy_table::{CellAlignment, LineStyle, Table};
@@ -117,7 +117,8 @@ pub(super) struct Expected {
 }
 
 impl Figures {
-    /// Adds rows, of which the first is row `first` of the rectangle. For the study they are a block.
+    /// Adds rows, of which the first is row `first` of the rectangle. For the study they are a
+    /// block.
     pub(super) fn add(&mut self, first: usize, rows: ArrayView2<'_, f64>, samples: &Samples) {
         for (at, row) in (first..).zip(rows.rows()) {
             let row = row.as_slice().unwrap_or_default();
@@ -386,7 +387,8 @@ mod tests {
         // What is no number is equal to nothing.
         let nothing = Moments::of(&[f64::NAN; 63]);
         assert!(checked(with(nothing), Kind::Moments).is_err());
-        // The highest order alone: values of which only that one is wrong are the general formulas' alone.
+        // The highest order alone: values of which only that one is wrong are the general formulas'
+        // alone.
         let mut orders = Orders::empty(16);
         (0..9).for_each(|row| {
             sequential

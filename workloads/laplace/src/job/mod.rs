@@ -1,5 +1,6 @@
-//! The programs of the job: [`solver`] and [`analysis`], any number of units each, with a stream of steps between them; and
-//! [`mod@array`], the same problem on a distributed array, with nobody who watches.
+//! The programs of the job: [`solver`] and [`analysis`], any number of units each, with a stream of
+//! steps between them; and [`mod@array`], the same problem on a distributed array, with nobody who
+//! watches.
 //!
 //! ```text
 //!   solver units                       stream "laplace"                       analysis units
@@ -7,26 +8,29 @@
 //!   leave after the last commit                                          share what they found; unit 0 checks
 //! ```
 //!
-//! It is the study's first workflow: a solver and its n-th moment analysis ("MTA"). The solver computes each
-//! step out of the last one, which it keeps in place: it has no field beside the steps, and nothing is copied. The analysis
-//! reads the solver's blocks where they lie. Neither side knows the other's number.
+//! It is the study's first workflow: a solver and its n-th moment analysis ("MTA"). The solver
+//! computes each step out of the last one, which it keeps in place: it has no field beside the
+//! steps, and nothing is copied. The analysis reads the solver's blocks where they lie. Neither
+//! side knows the other's number.
 //!
-//! A step has the variable `u` (f64, the interior cells of the whole rectangle) and, by rank of the solver, the
-//! attributes of `said`.
+//! A step has the variable `u` (f64, the interior cells of the whole rectangle) and, by rank of the
+//! solver, the attributes of `said`.
 //!
 //! # Promises
-//! * **No step is lost, none is torn.** The stream gives every step, in order, and nobody writes to a committed one.
-//! * The last step is compared with a sequential run, bit by bit; the figures of the others with those of the
-//!   sequential run (`figures` says which).
-//! * **A slow analysis slows the solver down.** The solver waits in `step()` for as long as the analysis lives, or until
-//!   `stage.timeout` is over: then it ends with an error that names the readers and how far they are behind.
-//! * **Whoever is lost is named.** When a solver unit is lost the other ones end; the analysis reads what was committed, and
-//!   then says who was lost.
+//! * **No step is lost, none is torn.** The stream gives every step, in order, and nobody writes to
+//!   a committed one.
+//! * The last step is compared with a sequential run, bit by bit; the figures of the others with
+//!   those of the sequential run (`figures` says which).
+//! * **A slow analysis slows the solver down.** The solver waits in `step()` for as long as the
+//!   analysis lives, or until `stage.timeout` is over: then it ends with an error that names the
+//!   readers and how far they are behind.
+//! * **Whoever is lost is named.** When a solver unit is lost the other ones end; the analysis
+//!   reads what was committed, and then says who was lost.
 //!
 //! # Files
-//! `solver` · `borders` (a [`crate::Halo`] over messages) · `analysis` · `figures` (what is computed of a step, merged, shown
-//! and checked) · `check` (the sequential run) · `outcome` (the run as a table and as a report) · `steering/` (another
-//! job: a solver that is told how to go on)
+//! `solver` · `borders` (a [`crate::Halo`] over messages) · `analysis` · `figures` (what is
+//! computed of a step, merged, shown and checked) · `check` (the sequential run) · `outcome` (the
+//! run as a table and as a report) · `steering/` (another job: a solver that is told how to go on)
 
 pub mod analysis;
 pub mod array;
@@ -53,8 +57,8 @@ mod said {
         format!("change {rank}")
     }
 
-    /// What a rank spent its time with, at the last step: reals, seconds of computing (straight into the
-    /// step), of exchanging borders, of waiting for the step to begin.
+    /// What a rank spent its time with, at the last step: reals, seconds of computing (straight
+    /// into the step), of exchanging borders, of waiting for the step to begin.
     pub(super) fn times(rank: u32) -> String {
         format!("times {rank}")
     }

@@ -1,8 +1,8 @@
-//! Moments by their definition, for the check: two passes over all values, and nothing of the formulas that
-//! the analysis merges by.
+//! Moments by their definition, for the check: two passes over all values, and nothing of the
+//! formulas that the analysis merges by.
 
-/// How far moments of the same values, summed in another order, may be from each other, over the scale of
-/// their rounding.
+/// How far moments of the same values, summed in another order, may be from each other, over the
+/// scale of their rounding.
 const ROUNDING: f64 = 1e-12;
 
 /// Count, mean and central moments of some values.
@@ -31,7 +31,8 @@ impl Close {
 }
 
 impl Plain {
-    /// Of values row by row, up to an order. Sums of rows are summed: that rounds less than one long sum.
+    /// Of values row by row, up to an order. Sums of rows are summed: that rounds less than one
+    /// long sum.
     pub(super) fn of<'a>(rows: impl Iterator<Item = &'a [f64]> + Clone, order: usize) -> Plain {
         let sum = |of: &dyn Fn(f64) -> f64| -> f64 {
             rows.clone()
@@ -42,8 +43,8 @@ impl Plain {
         let (count, divisor) = (values().count() as u64, values().count().max(1) as f64);
         let mean = sum(&|value| value) / divisor;
         let size = values().fold(0.0f64, |size, value| size.max(value.abs()));
-        // An error e of the mean moves the central moment p by about p e times the mean of |distance|^(p - 1), and by
-        // e^p where all values are equal.
+        // An error e of the mean moves the central moment p by about p e times the mean of
+        // |distance|^(p - 1), and by e^p where all values are equal.
         let mut before = 1.0;
         let central = (1..=order as i32).map(|power| {
             let value = sum(&|value| (value - mean).powi(power)) / divisor;
@@ -82,7 +83,8 @@ mod tests {
 
     #[test]
     fn slack_is_that_of_rounding() {
-        // Few values far away from many: the moments of high orders are small beside the power of the spread.
+        // Few values far away from many: the moments of high orders are small beside the power of
+        // the spread.
         let row: Vec<f64> = (0..1000)
             .map(|at| {
                 if at < 2 {

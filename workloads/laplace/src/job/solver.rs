@@ -17,8 +17,8 @@ use crate::{Change, Error, Problem, Progress, Rows, RowsMut, Solver};
 
 /// Solves the Laplace problem by red-black over-relaxation, and writes every step to a stream.
 ///
-/// The units share the rectangle by bands of rows. Any number of programs may read the stream; one that is slower
-/// makes the solver wait, as long as it lives or the setting stage.timeout says.
+/// The units share the rectangle by bands of rows. Any number of programs may read the stream; one
+/// that is slower makes the solver wait, as long as it lives or the setting stage.timeout says.
 #[derive(Clone, Debug, Parser)]
 #[command(name = "laplace-solver")]
 pub struct Args {
@@ -30,12 +30,13 @@ pub struct Args {
     pub steps: u64,
 }
 
-/// Runs one unit. Collective over the program; returns when the last step is committed, read or not.
+/// Runs one unit. Collective over the program; returns when the last step is committed, read or
+/// not.
 ///
 /// # Errors
 ///
-/// [`Error::Fabric`] when a neighbour is lost, [`Error::Stage`] when the stream cannot be written: nobody reads it,
-/// a reader takes longer than stage.timeout, memory is short.
+/// [`Error::Fabric`] when a neighbour is lost, [`Error::Stage`] when the stream cannot be written:
+/// nobody reads it, a reader takes longer than stage.timeout, memory is short.
 pub fn run(fabric: &Fabric, args: &Args, out: &mut dyn Write) -> Result<(), Error> {
     let own = fabric.identity();
     let problem = Problem::stacked(args.size, own.size as usize)?;

@@ -12,8 +12,8 @@
 //!   scan the numbers of keys               ranks among all keys
 //! ```
 //!
-//! Between the first and the second reading of a key it is written once, into the memory of the unit
-//! that ranks it.
+//! Between the first and the second reading of a key it is written once, into the memory of the
+//! unit that ranks it.
 
 use std::ops::Range;
 
@@ -34,7 +34,8 @@ pub struct Ranking<'p> {
     part: Range<u64>,
     keys: Vec<u32>,
     partition: Partition,
-    /// Where chunks arrive, from other units and from this one; as many as the passes needed so far.
+    /// Where chunks arrive, from other units and from this one; as many as the passes needed so
+    /// far.
     arrived: Segment<u16, Local>,
     /// How many chunks are taken of it.
     taken: Segment<u64>,
@@ -63,8 +64,8 @@ impl<'p> Ranking<'p> {
         })
     }
 
-    /// Sets the two keys of a pass and ranks all keys; also gives how many of the followed keys that
-    /// are ranked here have their published rank. Collective.
+    /// Sets the two keys of a pass and ranks all keys; also gives how many of the followed keys
+    /// that are ranked here have their published rank. Collective.
     ///
     /// # Errors
     ///
@@ -139,8 +140,9 @@ impl<'p> Ranking<'p> {
         Ok((split, std::array::from_fn(|at| followed[at] as u32)))
     }
 
-    /// Puts the keys that were ranked here in the order of their ranks; whether all keys of all units
-    /// are then in order, none is missing and none is new. Collective; the same answer at all units.
+    /// Puts the keys that were ranked here in the order of their ranks; whether all keys of all
+    /// units are then in order, none is missing and none is new. Collective; the same answer at all
+    /// units.
     ///
     /// # Errors
     ///
@@ -277,7 +279,7 @@ mod tests {
             matches_or_fail!(refused, Err(Error::Pgas(_)));
             Ok(())
         };
-        units(2).conduct(&name, body, |cast| {
+        units(2).orchestrate(&name, body, |cast| {
             cast.all_end();
             let mut lines = (0..2).flat_map(|rank| cast.lines(Who::Unit(rank)));
             assert!(lines.any(|line| line == "@say no room"));

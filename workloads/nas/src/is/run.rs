@@ -1,4 +1,5 @@
-//! The benchmark as it is published: one pass to touch all memory, the timed ones, the verification.
+//! The benchmark as it is published: one pass to touch all memory, the timed ones, the
+//! verification.
 
 use std::time::{Duration, Instant};
 
@@ -24,7 +25,8 @@ impl Outcome {
     }
 }
 
-/// Runs all passes; `after` is told after each timed one, with the time so far. Collective over the job.
+/// Runs all passes; `after` is told after each timed one, with the time so far. Collective over the
+/// job.
 ///
 /// # Errors
 ///

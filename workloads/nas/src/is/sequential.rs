@@ -65,8 +65,8 @@ impl Sequential {
         sorted
     }
 
-    /// One pass that is not counted and the timed ones; whether all followed keys had their published
-    /// ranks, and whether the order is right.
+    /// One pass that is not counted and the timed ones; whether all followed keys had their
+    /// published ranks, and whether the order is right.
     pub fn verify(&mut self) -> (u64, bool) {
         self.rank(1);
         let mut right = 0;

@@ -25,8 +25,8 @@ impl Problem {
         }
     }
 
-    /// The published rank of a followed key (by its place among them) after a timed pass: the number
-    /// of keys that are smaller.
+    /// The published rank of a followed key (by its place among them) after a timed pass: the
+    /// number of keys that are smaller.
     pub fn expected_rank(&self, followed: usize, pass: u64) -> u64 {
         let (ranks, rising, shift): ([i64; FOLLOWED], _, i64) = match self.class {
             Class::S => ([0, 18, 346, 64917, 65463], [0, 1, 2].as_slice(), 0),

@@ -12,10 +12,11 @@ use super::judge;
 use crate::cg::{EPSILON, Estimate, Members, Problem, Solver};
 use crate::{Class, Error};
 
-/// Estimates an eigenvalue by conjugate gradients as the NAS benchmark CG does, with its verification.
+/// Estimates an eigenvalue by conjugate gradients as the NAS benchmark CG does, with its
+/// verification.
 ///
-/// The units of the program share the rows of the matrix. All outer iterations are timed, as published;
-/// the rate refers to the published number of operations.
+/// The units of the program share the rows of the matrix. All outer iterations are timed, as
+/// published; the rate refers to the published number of operations.
 #[derive(Clone, Debug, Parser)]
 #[command(name = "nas-cg")]
 pub struct Args {

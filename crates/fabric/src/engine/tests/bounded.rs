@@ -277,7 +277,8 @@ fn no_budget_is_more_than_can_be_counted() {
     }
 }
 
-/// A peer that reads as fast as this process sends gets a part of a large get in one flush, not all of it.
+/// A peer that reads as fast as this process sends gets a part of a large get in one flush, not all
+/// of it.
 #[cfg(feature = "testing")]
 #[test]
 fn one_flush_sends_a_bounded_part() {
@@ -323,7 +324,8 @@ fn one_flush_sends_a_bounded_part() {
     assert!(sent.iter().all(|frames| *frames <= most), "{sent:?}");
 }
 
-/// Processes come, say much, and go, and each time another one gets the number: what nobody receives is bounded.
+/// Processes come, say much, and go, and each time another one gets the number: what nobody
+/// receives is bounded.
 #[test]
 fn last_words_of_many_lives_are_bounded() {
     const LIVES: u64 = 200;

@@ -1,5 +1,5 @@
-//! What a peer says, field by field: nothing that it can say is a panic, and what makes no sense ends the
-//! connection with it only.
+//! What a peer says, field by field: nothing that it can say is a panic, and what makes no sense
+//! ends the connection with it only.
 
 mod bounded;
 mod pieces;
@@ -325,8 +325,8 @@ fn no_word_of_any_frame_is_a_panic() {
 }
 
 impl World {
-    /// A message of two pieces that is being copied, with the word that divides them; `helped`: the sender was told
-    /// where the buffer is.
+    /// A message of two pieces that is being copied, with the word that divides them; `helped`: the
+    /// sender was told where the buffer is.
     fn pull(&mut self, buf: WriteBuf, helped: bool) -> (u32, Key) {
         let (from, len) = (self.peer(1), buf.len());
         let incarnation = self.infos[1].incarnation;
@@ -369,7 +369,8 @@ fn at_a_barrier(step: u64, list: u64, attempt: u64) -> u64 {
     crate::barrier::KEYS | step << 61 | list << 32 | attempt
 }
 
-/// Barriers of ever new lists end the connection instead of filling memory; so do steps that there are not.
+/// Barriers of ever new lists end the connection instead of filling memory; so do steps that there
+/// are not.
 #[test]
 fn barriers_are_bounded() {
     let mut world = World::new();

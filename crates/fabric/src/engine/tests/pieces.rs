@@ -2,8 +2,9 @@
 
 use super::*;
 
-/// The sender has taken a piece and says nothing more (it was killed inside the copy), and the kernel refuses
-/// this side: the engine goes on with everything else, and the message with the first sign of life.
+/// The sender has taken a piece and says nothing more (it was killed inside the copy), and the
+/// kernel refuses this side: the engine goes on with everything else, and the message with the
+/// first sign of life.
 #[test]
 fn a_sender_inside_its_piece_holds_up_nobody() {
     let mut world = World::new();
@@ -55,7 +56,8 @@ fn a_sender_that_nobody_asked_holds_no_buffer() {
     }
 }
 
-/// A receive is given up after its match: the send does not end as if the message had been received.
+/// A receive is given up after its match: the send does not end as if the message had been
+/// received.
 #[test]
 fn a_message_that_was_not_received_is_not_sent() {
     let mut world = World::new();
@@ -114,7 +116,8 @@ fn is_mapped(address: u64) -> bool {
     })
 }
 
-/// A process leaves while a helper is in the middle of a piece: the helper does not write into freed memory.
+/// A process leaves while a helper is in the middle of a piece: the helper does not write into
+/// freed memory.
 #[test]
 fn leaving_frees_no_buffer_that_a_peer_writes_into() {
     // So large that the allocator maps each for itself.
@@ -147,8 +150,8 @@ fn leaving_frees_no_buffer_that_a_peer_writes_into() {
     assert!(world.engine.end_all());
 }
 
-/// A process leaves with a message that was offered: a receiver that copies it does not take what the freed
-/// buffer holds by then for the message.
+/// A process leaves with a message that was offered: a receiver that copies it does not take what
+/// the freed buffer holds by then for the message.
 #[test]
 fn leaving_revokes_what_was_offered() {
     let mut world = World::new();

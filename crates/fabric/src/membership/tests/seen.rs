@@ -19,7 +19,8 @@ pub(super) struct Seen {
     last_units: BTreeMap<PeerId, u32>,
 }
 
-/// What a unit says of itself; long enough that a node with all slots taken tells of them in pieces.
+/// What a unit says of itself; long enough that a node with all slots taken tells of them in
+/// pieces.
 pub(super) fn identity_of(incarnation: u32) -> Vec<u8> {
     incarnation.to_le_bytes().repeat(16)
 }

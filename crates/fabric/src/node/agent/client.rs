@@ -1,5 +1,5 @@
-//! How a process asks the agent: a connection for each request, again if this process was too slow to say it. How it
-//! asks for memory is in `extents`.
+//! How a process asks the agent: a connection for each request, again if this process was too slow
+//! to say it. How it asks for memory is in `extents`.
 
 use super::control::{
     Answer, DomainFacts, Request, address, check_credentials, has_come, receive, send, set_timeout,
@@ -20,7 +20,8 @@ pub(super) const AGAIN: Duration = Duration::from_millis(1);
 pub(super) const TOO_SLOW: &str =
     "this process was stopped or starved each time that it wanted to say its request";
 
-/// One request to the agent of `domain`, again if this process was too slow to say it (stopped, or starved).
+/// One request to the agent of `domain`, again if this process was too slow to say it (stopped, or
+/// starved).
 pub(super) fn ask(
     domain: &str,
     request: &Request,
@@ -90,7 +91,8 @@ fn refused(domain: &str, answer: Answer) -> Error {
     })
 }
 
-/// A place among the peers of a domain. Whoever drops it leaves, unless it is a fork of the process that joined.
+/// A place among the peers of a domain. Whoever drops it leaves, unless it is a fork of the process
+/// that joined.
 #[derive(Debug)]
 pub(crate) struct Seat {
     pub(crate) domain: String,
@@ -117,8 +119,8 @@ impl Drop for Seat {
     }
 }
 
-/// Asks for a seat; `map` makes of the descriptors of arena and table what the process will need. It is a member when
-/// this returns.
+/// Asks for a seat; `map` makes of the descriptors of arena and table what the process will need.
+/// It is a member when this returns.
 pub(crate) fn join<T>(
     domain: &str,
     identity: &Identity,
@@ -195,7 +197,8 @@ pub(crate) fn evict(
     }
 }
 
-/// Asks for the state of a domain. With many peers it comes in parts, between which some may join or leave.
+/// Asks for the state of a domain. With many peers it comes in parts, between which some may join
+/// or leave.
 pub fn facts(domain: &str, deadline: Duration) -> Result<DomainFacts, Error> {
     let mut peers: Vec<PeerInfo> = Vec::new();
     loop {
@@ -224,9 +227,9 @@ pub fn join_retrying(domain: &str, deadline: Duration) -> Result<DomainFacts, Er
     }
 }
 
-/// Tells the agent of `domain` that the process of a unit has ended: if it never joined, those that wait for it
-/// hear at once that it will not. `name` is what people call the unit, `how` how it ended ("ended with exit code 3").
-/// For whoever starts units.
+/// Tells the agent of `domain` that the process of a unit has ended: if it never joined, those that
+/// wait for it hear at once that it will not. `name` is what people call the unit, `how` how it
+/// ended ("ended with exit code 3"). For whoever starts units.
 ///
 /// # Errors
 /// The agent does not answer within `deadline`.

@@ -1,11 +1,11 @@
-//! What processes and the agent say to each other: one request, one answer, over a sequenced-packet Unix socket. How a
-//! process asks is in `client`, how the agent hears it in `server`.
+//! What processes and the agent say to each other: one request, one answer, over a sequenced-packet
+//! Unix socket. How a process asks is in `client`, how the agent hears it in `server`.
 //!
 //! The socket lives in the abstract namespace (`samite/<uid>/<domain>`): it has no file, so that
 //! nothing is left behind after `kill -9`. Both sides ask the kernel who the other one is
-//! (`SO_PEERCRED`) before the first byte and turn away other users, and what a member asks is done only for the
-//! process that joined. A connection lasts for one request (for two while a process joins): 32 units then cost
-//! the agent 32 pidfds and no sockets.
+//! (`SO_PEERCRED`) before the first byte and turn away other users, and what a member asks is done
+//! only for the process that joined. A connection lasts for one request (for two while a process
+//! joins): 32 units then cost the agent 32 pidfds and no sockets.
 
 use super::jobs::{Roster, Wanted};
 use crate::node::{Cpus, Slot};
@@ -26,8 +26,9 @@ use std::time::Duration;
 /// What a process asks.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum Request {
-    /// To become a peer. Answered by `Joined` and the descriptors of the arena and of the table of peers; then the
-    /// process says `Confirm` on the same connection, and is a member when `Done` comes back.
+    /// To become a peer. Answered by `Joined` and the descriptors of the arena and of the table of
+    /// peers; then the process says `Confirm` on the same connection, and is a member when `Done`
+    /// comes back.
     Join { identity: Identity, cpus: Cpus },
     /// The answer to `Join` was heard, and the arena is mapped.
     Confirm,
@@ -46,8 +47,9 @@ pub(crate) enum Request {
     },
     /// Leaves in order; from now on it counts as gone.
     Leave { peer: Slot, incarnation: u32 },
-    /// A member took a piece of a message that it helps to copy, and has not ended that long after the receiver gave
-    /// the message up: nobody but the end of its process frees the receiver's buffer. It is ended, and is lost to all.
+    /// A member took a piece of a message that it helps to copy, and has not ended that long after
+    /// the receiver gave the message up: nobody but the end of its process frees the receiver's
+    /// buffer. It is ended, and is lost to all.
     Evict {
         peer: Slot,
         incarnation: u32,
@@ -115,7 +117,8 @@ pub struct DomainFacts {
 
 /// A request or answer is never longer; what is longer is refused.
 const PACKET_MAX: usize = 256 << 10;
-/// Peers in one answer: with the longest names they take a quarter of that, which every socket takes at once.
+/// Peers in one answer: with the longest names they take a quarter of that, which every socket
+/// takes at once.
 pub(super) const PEERS_OF_ANSWER: usize = 64;
 
 /// Nor has one more descriptors.
@@ -153,7 +156,8 @@ pub(crate) fn socket() -> rustix::io::Result<OwnedFd> {
     )
 }
 
-/// A socket on which the agent of a domain is called, and that keeps so many callers until they are accepted.
+/// A socket on which the agent of a domain is called, and that keeps so many callers until they are
+/// accepted.
 pub(crate) fn bind(domain: &str, backlog: i32) -> Result<OwnedFd, Error> {
     let fail = |errno: Errno| Error::Join {
         domain: domain.to_owned(),
@@ -188,8 +192,9 @@ pub(crate) fn send<T: Serialize>(
         .map_err(|e| e.to_string())
 }
 
-/// Says a last word to somebody whose connection is closed next. What they say meanwhile is dropped, and what they say
-/// later they cannot send: a connection that is closed with something unread loses the last word, too.
+/// Says a last word to somebody whose connection is closed next. What they say meanwhile is
+/// dropped, and what they say later they cannot send: a connection that is closed with something
+/// unread loses the last word, too.
 pub(super) fn turn_away(socket: BorrowedFd<'_>, word: &Answer) {
     let _ = send(socket, word, &[]);
     let _ = rustix::net::shutdown(socket, Shutdown::Read);

@@ -1,5 +1,5 @@
-//! How a process asks the agent for memory, and gives it back: at once where that takes no time, and else in
-//! passing, since others may be waiting for this process.
+//! How a process asks the agent for memory, and gives it back: at once where that takes no time,
+//! and else in passing, since others may be waiting for this process.
 
 use super::client::{AGAIN, TOO_SLOW, ask, connect, failed};
 use super::control::{Answer, Request, has_come, receive, send};
@@ -10,10 +10,12 @@ use samite_mem::{ExtentSource, Span};
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-/// How long a process that has others to answer waits for the agent, which takes a tenth of that if nothing is wrong.
+/// How long a process that has others to answer waits for the agent, which takes a tenth of that if
+/// nothing is wrong.
 const SOON: Duration = Duration::from_millis(5);
 
-/// After it could not be reached, a process that has others to answer does not try again for so long.
+/// After it could not be reached, a process that has others to answer does not try again for so
+/// long.
 const PAUSE: Duration = Duration::from_millis(50);
 /// So many answers are waited for at the same time: each takes a descriptor.
 const RETURNING_MAX: usize = 16;
@@ -62,8 +64,8 @@ impl AgentExtents {
         }
     }
 
-    /// Sends a request to the agent, unless it could not be reached just now; where its answer will be. `at_most` is
-    /// how long to wait for a place among its callers.
+    /// Sends a request to the agent, unless it could not be reached just now; where its answer will
+    /// be. `at_most` is how long to wait for a place among its callers.
     fn send(&mut self, request: &Request, at_most: Duration) -> Result<OwnedFd, Error> {
         if let Some((at, error)) = &self.unreached
             && at.elapsed() < PAUSE
@@ -73,8 +75,8 @@ impl AgentExtents {
         self.send_by(connect(&self.domain, at_most), request)
     }
 
-    /// Sends a request by a connection, if there is one. It fails also where the agent is there, but has not waited for
-    /// this process to speak.
+    /// Sends a request by a connection, if there is one. It fails also where the agent is there,
+    /// but has not waited for this process to speak.
     fn send_by(
         &mut self,
         socket: Result<OwnedFd, Error>,
@@ -110,7 +112,8 @@ impl AgentExtents {
             match self.send(&request, at_most()) {
                 Ok(answer) => self.returning.push_back((span, answer)),
                 Err(error) => {
-                    // At the next opportunity. The agent takes everything back when this process ends.
+                    // At the next opportunity. The agent takes everything back when this process
+                    // ends.
                     return tracing::debug!(%error, "an extent could not be given back");
                 }
             }
@@ -118,8 +121,8 @@ impl AgentExtents {
         }
     }
 
-    /// Returns all that is to be returned, for as long as there is time `left`: waits for a place among the callers of
-    /// the agent, and says again what it did not look at.
+    /// Returns all that is to be returned, for as long as there is time `left`: waits for a place
+    /// among the callers of the agent, and says again what it did not look at.
     fn return_all(&mut self, left: &dyn Fn() -> Duration) {
         loop {
             let is_done = self.to_return.is_empty() && self.returning.is_empty();
@@ -138,8 +141,8 @@ impl AgentExtents {
         }
     }
 
-    /// Waits at most so long until the agent has taken back what it was asked to. What it did not look at is to be
-    /// returned again.
+    /// Waits at most so long until the agent has taken back what it was asked to. What it did not
+    /// look at is to be returned again.
     fn collect_answers(&mut self, at_most: Duration) {
         let start = Instant::now();
         while let Some((span, answer)) = self.returning.front() {
@@ -156,7 +159,8 @@ impl AgentExtents {
         }
     }
 
-    /// Waits at most so long for the answer to what was asked for in passing; a later call goes on waiting for it.
+    /// Waits at most so long for the answer to what was asked for in passing; a later call goes on
+    /// waiting for it.
     fn answer(&mut self, asked: Asked, at_most: Duration) -> Result<Span, samite_mem::Error> {
         if !has_come(asked.answer.as_fd(), at_most) {
             self.asked = Some(asked);
@@ -268,15 +272,16 @@ mod tests {
 
     const LONG: Duration = Duration::from_secs(10);
 
-    /// An agent that the test plays, with place for so many callers that it has not accepted, and who asks it.
+    /// An agent that the test plays, with place for so many callers that it has not accepted, and
+    /// who asks it.
     fn ends(name: &str, backlog: i32) -> (OwnedFd, AgentExtents) {
         let domain = format!("{name}-{}", std::process::id());
         let listener = bind(&domain, backlog).unwrap();
         (listener, AgentExtents::new(&domain, (Slot(3), 1), LONG))
     }
 
-    /// The agent is stopped, for longer than anybody who has others to answer can wait. What was asked for in passing,
-    /// and what was given back, is not lost, and nothing is asked for twice.
+    /// The agent is stopped, for longer than anybody who has others to answer can wait. What was
+    /// asked for in passing, and what was given back, is not lost, and nothing is asked for twice.
     #[test]
     fn nobody_who_has_others_to_answer_waits_for_the_agent() {
         let (listener, mut extents) = ends("stopped", 8);
@@ -353,7 +358,8 @@ mod tests {
         assert!(matches!(request, Request::GiveBack { .. }), "{request:?}");
     }
 
-    /// What the agent could not be told, because it had no place for another caller, it is told later.
+    /// What the agent could not be told, because it had no place for another caller, it is told
+    /// later.
     #[test]
     fn what_could_not_be_sent_is_sent_later() {
         let (listener, mut extents) = ends("full", 1);
@@ -379,8 +385,8 @@ mod tests {
         }
     }
 
-    /// The agent is there, and did not wait for a process that was stopped between connecting and speaking: that process
-    /// may try again at once.
+    /// The agent is there, and did not wait for a process that was stopped between connecting and
+    /// speaking: that process may try again at once.
     #[test]
     fn who_was_too_slow_to_speak_speaks_again() {
         let (listener, mut extents) = ends("too-slow", 8);
@@ -400,8 +406,8 @@ mod tests {
         assert!(has_come(listener.as_fd(), LONG));
     }
 
-    /// `grant` returns every extent before it asks for more, also those for which the agent had no place, and those that
-    /// it answered `Late`.
+    /// `grant` returns every extent before it asks for more, also those for which the agent had no
+    /// place, and those that it answered `Late`.
     #[test]
     fn what_is_given_back_is_back_before_more_is_asked_for() {
         let (listener, mut extents) = ends("before", 1);

@@ -1,17 +1,18 @@
 //! The agent: the one Samite process per node and domain.
 //!
-//! It owns the arena (so that the bytes of a dead process outlive it), admits processes, grants extents
-//! against the budget, and watches every process by its pidfd: a death is in the table of peers, and
-//! every sleeper is awake, as soon as the kernel says so. No timer takes part in that.
+//! It owns the arena (so that the bytes of a dead process outlive it), admits processes, grants
+//! extents against the budget, and watches every process by its pidfd: a death is in the table of
+//! peers, and every sleeper is awake, as soon as the kernel says so. No timer takes part in that.
 //!
 //! Its death is the single point of its node: running units keep their memory and their messages,
 //! but nobody joins, no extent is granted and no death is noticed any more. Units notice that
 //! ([`crate::Error::AgentLost`]) and `samite run` ends the job.
 //!
 //! # Files
-//! `control` (requests, answers, socket) · `client` (how a process asks) · `extents` (how it asks for memory) ·
-//! `book` (extents and budget, pure) · `jobs` (which units have joined, pure) · `slots` (who has which number, pure) ·
-//! `node` (what the agent keeps of all) · `server` (the loop) · `service` (what it hosts beside it)
+//! `control` (requests, answers, socket) · `client` (how a process asks) · `extents` (how it asks
+//! for memory) · `book` (extents and budget, pure) · `jobs` (which units have joined, pure) ·
+//! `slots` (who has which number, pure) · `node` (what the agent keeps of all) · `server` (the
+//! loop) · `service` (what it hosts beside it)
 
 mod book;
 pub(crate) mod client;

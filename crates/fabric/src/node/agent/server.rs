@@ -1,5 +1,5 @@
-//! The agent's loop: one thread, one `poll`. It waits for nobody in particular: a connection on which nothing is
-//! said lies beside the others until its time is over.
+//! The agent's loop: one thread, one `poll`. It waits for nobody in particular: a connection on
+//! which nothing is said lies beside the others until its time is over.
 
 use super::control::{self, Answer, Request};
 use super::node::{Member, Node};
@@ -31,7 +31,8 @@ struct Caller {
     seat: Option<Member>,
 }
 
-/// So many may be between the answer to `Join` and their `Confirm`: each has one descriptor more than a member.
+/// So many may be between the answer to `Join` and their `Confirm`: each has one descriptor more
+/// than a member.
 const CANDIDATES_MAX: usize = 8;
 /// How long a candidate may take: one that was stopped asks again.
 const CANDIDATE_TIME: Duration = Duration::from_secs(5);
@@ -39,7 +40,8 @@ const CANDIDATE_TIME: Duration = Duration::from_secs(5);
 const SILENT_MAX: usize = 8;
 /// How long one may be silent.
 const SILENT_TIME: Duration = Duration::from_millis(500);
-/// After a connection could not be taken (no descriptors are left) no other one is tried for so long.
+/// After a connection could not be taken (no descriptors are left) no other one is tried for so
+/// long.
 const PAUSE: Duration = Duration::from_millis(50);
 
 /// The agent of a domain.
@@ -52,8 +54,8 @@ struct Server {
     pause_until: Option<Instant>,
 }
 
-/// Runs the agent of a domain until it is told to stop (SIGTERM) or `samite run` ends. Calls `ready`
-/// once it can be reached.
+/// Runs the agent of a domain until it is told to stop (SIGTERM) or `samite run` ends. Calls
+/// `ready` once it can be reached.
 pub fn run(config: &AgentConfig, ready: impl FnOnce()) -> Result<(), Error> {
     let fail = |why: String| Error::Join {
         domain: config.domain.clone(),
@@ -98,8 +100,8 @@ impl Server {
                 watched.push(index);
             }
         }
-        // Two things alone happen by time: reclamation is tried again (survivors tell through memory that they have
-        // seen), and callers that say nothing are sent away.
+        // Two things alone happen by time: reclamation is tried again (survivors tell through
+        // memory that they have seen), and callers that say nothing are sent away.
         let retry = rustix::event::Timespec {
             tv_sec: 0,
             tv_nsec: 20_000_000,
@@ -190,7 +192,8 @@ impl Server {
             let answer = pid.map_or_else(Answer::Refused, |_| Answer::Late);
             return control::turn_away(socket.as_fd(), &answer);
         }
-        // Read also where the caller is turned away: a connection that closes with something unread loses the answer.
+        // Read also where the caller is turned away: a connection that closes with something unread
+        // loses the answer.
         let request = control::receive::<Request>(socket.as_fd());
         let (request, pid) = match (request, pid) {
             (Ok((request, _)), Ok(pid)) => (request, pid),
@@ -216,7 +219,8 @@ impl Server {
         }
     }
 
-    /// Grants an extent. If nobody hears of it, it is free again: whoever asked does not know that it has it.
+    /// Grants an extent. If nobody hears of it, it is free again: whoever asked does not know that
+    /// it has it.
     fn grant(&mut self, request: Request, life: super::Life, socket: &OwnedFd, pid: i32) {
         let answer = self.node.answer(&self.domain, request, pid);
         let answer = answer.unwrap_or_else(Answer::Refused);
@@ -248,7 +252,8 @@ impl Server {
         });
     }
 
-    /// A candidate that says `Confirm` becomes a member; one that closed its connection, or is too late, does not.
+    /// A candidate that says `Confirm` becomes a member; one that closed its connection, or is too
+    /// late, does not.
     fn confirm(&mut self, member: Member, socket: &OwnedFd, spoke: bool) {
         let confirmed = spoke
             && matches!(
@@ -304,8 +309,8 @@ mod tests {
         assert!(matches!(answer, Ok((Answer::Facts(..), _))), "{answer:?}");
     }
 
-    /// One that is turned away is told so, also if its request comes at that moment, and what it says later it cannot
-    /// send.
+    /// One that is turned away is told so, also if its request comes at that moment, and what it
+    /// says later it cannot send.
     #[test]
     fn who_is_turned_away_hears_it() {
         let (theirs, ours) = pair();

@@ -1,4 +1,5 @@
-//! The agent's own account of the slots: who has which number, and how many lives each has had. Pure: no IO.
+//! The agent's own account of the slots: who has which number, and how many lives each has had.
+//! Pure: no IO.
 //!
 //! What the table in shared memory says of it is published from here and never read back.
 
@@ -53,9 +54,9 @@ impl Slots {
         self.slots.len() as u32
     }
 
-    /// Promises a number to a new process, preferably none of `avoided`: the one that has not been used for longest,
-    /// so that what is still under way in the name of its last life has time to arrive. A number whose lives cannot
-    /// be counted any more is never used again.
+    /// Promises a number to a new process, preferably none of `avoided`: the one that has not been
+    /// used for longest, so that what is still under way in the name of its last life has time to
+    /// arrive. A number whose lives cannot be counted any more is never used again.
     pub(crate) fn promise(&mut self, avoided: &BTreeSet<Slot>) -> Option<Life> {
         let last = *self.incarnations.end();
         let is_free = |slot: &Account| slot.stage == Stage::Free && slot.incarnation < last;
@@ -65,7 +66,8 @@ impl Slots {
             .map(|(index, _)| index)
             .collect();
         free.sort_by_key(|index| self.slots[*index].freed);
-        // All processes look at all numbers that were ever used: there are no more of them than are needed.
+        // All processes look at all numbers that were ever used: there are no more of them than are
+        // needed.
         if self.slots.len() < PEERS_MAX {
             free.push(self.slots.len());
         }

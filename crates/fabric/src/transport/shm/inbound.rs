@@ -29,14 +29,15 @@ const IDLE_MAX: u32 = 4096;
 const ALWAYS: usize = 4;
 /// Polls between two looks at the news bits.
 const LOOK: u32 = 16;
-/// Polls between two looks at the clock while nothing arrives: one takes as long as some polls, and what arrives
-/// meanwhile waits for it. After a sleep it is looked at in any case.
+/// Polls between two looks at the clock while nothing arrives: one takes as long as some polls, and
+/// what arrives meanwhile waits for it. After a sleep it is looked at in any case.
 const LOOK_IDLE: u32 = 16 * LOOK;
 /// Polls between two looks at the clock while frames arrive.
 const LOOK_BUSY: u32 = 64 * LOOK;
 
 impl Shm {
-    /// Serves the rings by turns. However early a poll ends, the next one begins with the next ring (T6).
+    /// Serves the rings by turns. However early a poll ends, the next one begins with the next ring
+    /// (T6).
     #[inline]
     pub(super) fn poll_rings<S: Sink>(&mut self, sink: &mut S) -> usize {
         let mut arrived = 0;
@@ -68,8 +69,8 @@ impl Shm {
         arrived
     }
 
-    /// Looks for peers that have begun to send. If nothing arrives, and now and then if something does, also for what
-    /// no news bit tells.
+    /// Looks for peers that have begun to send. If nothing arrives, and now and then if something
+    /// does, also for what no news bit tells.
     #[inline(never)]
     fn look<S: Sink>(&mut self, is_busy: bool, sink: &mut S) -> usize {
         let arrived = self.look_for_news(sink);
@@ -80,7 +81,8 @@ impl Shm {
         }
     }
 
-    /// Delivers what a peer has in its ring, until its turn is over or the sink has what it waited for.
+    /// Delivers what a peer has in its ring, until its turn is over or the sink has what it waited
+    /// for.
     #[inline]
     fn drain<S: Sink>(&mut self, from: Slot, sink: &mut S) -> usize {
         let Some(Some(inbound)) = self.inbound.get_mut(from.index()) else {
@@ -126,8 +128,9 @@ impl Shm {
         taken as usize
     }
 
-    /// Delivers everything that a lost peer had in its ring, whatever the sink waits for: this is the last
-    /// look at it (T4). A ring never holds more frames than cells, and nobody fills it any more.
+    /// Delivers everything that a lost peer had in its ring, whatever the sink waits for: this is
+    /// the last look at it (T4). A ring never holds more frames than cells, and nobody fills it any
+    /// more.
     pub(super) fn last_words<S: Sink>(&mut self, from: Slot, sink: &mut S) {
         // Once more for the bulk area.
         for _ in 0..=CELLS {
@@ -181,7 +184,8 @@ impl Shm {
                 if is_known && !self.look_for_ring(peer) && !self.dismiss(peer) {
                     continue;
                 }
-                // Also of a number that nobody has: whoever joins with it is looked for anew (`membership`).
+                // Also of a number that nobody has: whoever joins with it is looked for anew
+                // (`membership`).
                 self.news_seen[word] |= 1 << (peer.index() % 64);
                 if is_known {
                     self.poll_from_now(peer);
@@ -192,9 +196,9 @@ impl Shm {
         arrived
     }
 
-    /// A news bit of a peer that has no ring: anybody can set one, and whoever was turned away does. It is cleared,
-    /// because only a bit that it finds clear is set by the first frame of a ring to come. Returns whether that ring
-    /// has come meanwhile (D2).
+    /// A news bit of a peer that has no ring: anybody can set one, and whoever was turned away
+    /// does. It is cleared, because only a bit that it finds clear is set by the first frame of a
+    /// ring to come. Returns whether that ring has come meanwhile (D2).
     #[cold]
     fn dismiss(&mut self, peer: Slot) -> bool {
         self.bell.forget(peer.index());
@@ -211,7 +215,8 @@ impl Shm {
         }
     }
 
-    /// Begins to poll the rings that have something although no news bit says so: others can clear these bits, too.
+    /// Begins to poll the rings that have something although no news bit says so: others can clear
+    /// these bits, too.
     pub(super) fn look_at_all_rings(&mut self) {
         for peer in (0..self.known.len() as u32).map(Slot) {
             if self.known[peer.index()].is_none()
@@ -313,8 +318,9 @@ impl<'a> Bulk<'a> {
 }
 
 impl Inbound {
-    /// Views the bulk area, which was published before the frame that has the first body; whether there is such a
-    /// frame. Called whenever the ring runs empty: where the area is, is asked only if it is needed.
+    /// Views the bulk area, which was published before the frame that has the first body; whether
+    /// there is such a frame. Called whenever the ring runs empty: where the area is, is asked only
+    /// if it is needed.
     #[cold]
     fn attach_bulk<'a>(&mut self, bulk: impl FnOnce() -> Bulk<'a>) -> Result<bool, Corrupt> {
         if self.consumer.bulk_bytes() > 0 || self.consumer.next_has_body() != Some(true) {

@@ -12,11 +12,12 @@
 //! # Invariants
 //! H1 A ring belongs to one pair of incarnations. The agent does not reuse what a dead peer had
 //!    before every survivor has drained and dropped its rings (`Layout::set_seen_epoch`).
-//! H2 A ring that breaks its rules is dropped and its peer reported as corrupt, once; the others go on.
+//! H2 A ring that breaks its rules is dropped and its peer reported as corrupt, once; the others go
+//!    on.
 //! H3 The news bit of a ring is cleared only after it was idle, and the ring is looked at once more
 //!    afterwards (D2 of `samite_mem`'s doorbell).
-//! H4 A fork of the process uses no ring, bell or table: it has copies of their ends and none of their memory (A5 of
-//!    `samite_mem`'s arena), so each operation says that this is a fork.
+//! H4 A fork of the process uses no ring, bell or table: it has copies of their ends and none of
+//!    their memory (A5 of `samite_mem`'s arena), so each operation says that this is a fork.
 //!
 //! # Files
 //! `mod` (the transport) · `inbound` (rings that others write) · `outbound` (rings that we write)
@@ -54,7 +55,7 @@ const CAPS: Caps = Caps {
 /// How often a process looks for what it is not told of.
 const LOOK_AROUND: Duration = Duration::from_millis(50);
 /// A sleeper does so this often; everything else wakes it at once.
-pub(super) const NAP: Duration = Duration::from_millis(100);
+pub(super) const LONGEST_SLEEP: Duration = Duration::from_millis(100);
 
 /// The transport; see the module's text.
 #[derive(Debug)]
@@ -76,7 +77,7 @@ pub struct Shm {
     refused: Option<Instant>,
     known: Vec<Option<u32>>,
     epoch_seen: u64,
-    crowded: bool,
+    oversubscribed: bool,
     start: Instant,
     /// When it last looked around.
     looked: Duration,
@@ -108,7 +109,7 @@ impl Shm {
             refused: None,
             known: Vec::new(),
             epoch_seen: 0,
-            crowded: false,
+            oversubscribed: false,
             start: Instant::now(),
             looked: Duration::ZERO,
             agent,
@@ -137,8 +138,8 @@ impl Shm {
             if (state == State::Alive || had_its_say) && self.known[peer.index()].is_none() {
                 let info = self.layout.peers.info(peer);
                 if self.layout.peers.state(peer) != (state, incarnation) {
-                    // Another life has the number by now. What was seen of the two is not mixed: the next poll looks
-                    // again.
+                    // Another life has the number by now. What was seen of the two is not mixed:
+                    // the next poll looks again.
                     if let Some(slot) = self.inbound.get_mut(peer.index()) {
                         *slot = None;
                     }
@@ -159,7 +160,7 @@ impl Shm {
             }
         }
         if changes > 0 {
-            self.crowded = self.count_crowd();
+            self.oversubscribed = self.count_crowd();
         }
         if !is_whole {
             return changes;
@@ -186,8 +187,9 @@ impl Shm {
         demand > count(&ours)
     }
 
-    /// Delivers the last frames of a dead peer, then reports its loss (T4). It is known until that has been said: after
-    /// a handler that panicked in one of these frames the next look goes on with the others.
+    /// Delivers the last frames of a dead peer, then reports its loss (T4). It is known until that
+    /// has been said: after a handler that panicked in one of these frames the next look goes on
+    /// with the others.
     fn lose<S: Sink>(&mut self, peer: Slot, sink: &mut S) {
         let Some(incarnation) = self.known[peer.index()] else {
             return;
@@ -206,8 +208,8 @@ impl Shm {
         });
     }
 
-    /// What nobody rings for, now and then: whether the agent lives, and whether rings have something of which no
-    /// news bit tells. Bits are words that every process can write.
+    /// What nobody rings for, now and then: whether the agent lives, and whether rings have
+    /// something of which no news bit tells. Bits are words that every process can write.
     fn look_around<S: Sink>(&mut self, sink: &mut S) -> usize {
         let now = self.start.elapsed();
         if now - self.looked < LOOK_AROUND {
@@ -292,7 +294,7 @@ impl Transport for Shm {
         std::thread::yield_now();
     }
 
-    fn crowded(&self) -> bool {
-        self.crowded
+    fn oversubscribed(&self) -> bool {
+        self.oversubscribed
     }
 }

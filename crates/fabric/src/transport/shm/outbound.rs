@@ -97,8 +97,9 @@ impl Outbound {
         }
     }
 
-    /// Takes the lines that a next body of this size will be written to, now that this one is on its
-    /// way: the receiver has them from the last lap, and getting them back costs a trip per line.
+    /// Takes the lines that a next body of this size will be written to, now that this one is on
+    /// its way: the receiver has them from the last lap, and getting them back costs a trip per
+    /// line.
     #[inline]
     fn warm(&self, bytes: u64) {
         if bytes == 0 || bytes > WARM_MAX {

@@ -169,8 +169,9 @@ fn a_quiet_ring_is_counted_without_end() {
     assert_eq!(ends.read().bodies, [9]);
 }
 
-/// A news bit is a word that anybody can write: one that is set before there is a ring, or before there is a peer,
-/// hides nothing, and one that is cleared hides a frame only until the next look around.
+/// A news bit is a word that anybody can write: one that is set before there is a ring, or before
+/// there is a peer, hides nothing, and one that is cleared hides a frame only until the next look
+/// around.
 #[test]
 fn a_news_bit_that_others_write_hides_no_ring() {
     let mut ends = Ends::new();
@@ -193,8 +194,8 @@ fn a_news_bit_that_others_write_hides_no_ring() {
     assert_eq!(heard.bodies, [9], "cleared after the frame was there");
 }
 
-/// One peer has something in its ring whenever it is looked at, and each receive takes one message: another one that
-/// begins to speak is heard soon.
+/// One peer has something in its ring whenever it is looked at, and each receive takes one message:
+/// another one that begins to speak is heard soon.
 #[test]
 fn a_full_ring_does_not_hide_a_newcomer() {
     let mut ends = Ends::new();
@@ -216,8 +217,9 @@ fn a_full_ring_does_not_hide_a_newcomer() {
     panic!("not heard in 100 polls that each brought a message");
 }
 
-/// A table of peers that says that the first life of a number is dead, and says of the second one that it lives when
-/// the loss of the first one is heard: as if the reader had been stopped there for as long as all that takes.
+/// A table of peers that says that the first life of a number is dead, and says of the second one
+/// that it lives when the loss of the first one is heard: as if the reader had been stopped there
+/// for as long as all that takes.
 struct Replaced<'a, F: FnMut()> {
     heard: Heard,
     joined: Vec<u32>,
@@ -369,8 +371,8 @@ impl Sink for Panicky {
     }
 }
 
-/// A peer dies, and a handler panics in its last words: the others are delivered, its loss is said once, and it does
-/// not join again.
+/// A peer dies, and a handler panics in its last words: the others are delivered, its loss is said
+/// once, and it does not join again.
 #[test]
 fn a_panic_in_last_words_loses_none_of_the_others() {
     const FRAMES: u64 = 40;
@@ -395,8 +397,8 @@ fn a_panic_in_last_words_loses_none_of_the_others() {
     assert_eq!(program.bodies, all);
 }
 
-/// The agent dies, and with it a peer that lives in its process, in whose last words a handler panics: both deaths are
-/// heard of.
+/// The agent dies, and with it a peer that lives in its process, in whose last words a handler
+/// panics: both deaths are heard of.
 #[test]
 fn a_panic_in_last_words_does_not_hide_the_death_of_the_agent() {
     let mut ends = Ends::new();
@@ -437,8 +439,9 @@ impl ExtentSource for Counted {
     }
 }
 
-/// Memory of a process that leaves is free when everybody has seen that it is gone, which the agent says, and not when
-/// the process drops its rings: the agent may never hear that it leaves, and others read them until then.
+/// Memory of a process that leaves is free when everybody has seen that it is gone, which the agent
+/// says, and not when the process drops its rings: the agent may never hear that it leaves, and
+/// others read them until then.
 #[test]
 fn who_leaves_gives_no_ring_back() {
     let table = Table::new(1);

@@ -149,9 +149,9 @@ impl State {
         }
     }
 
-    /// Tells an agent what has become of its own slots. That one is free is told a beat after the end
-    /// of its unit: what that has sent may be on its way to nodes that have not heard of it. A beat
-    /// after all of its units have left, the node leaves.
+    /// Tells an agent what has become of its own slots. That one is free is told a beat after the
+    /// end of its unit: what that has sent may be on its way to nodes that have not heard of it. A
+    /// beat after all of its units have left, the node leaves.
     fn tell_slots(&mut self, host: usize, is_beat: bool, scenario: &Scenario) {
         let mut units = self.units.iter().filter(|unit| unit.host == Some(host));
         // A thread of one that has died uses its memory until it ends.

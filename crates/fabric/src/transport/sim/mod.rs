@@ -1,9 +1,9 @@
 //! A network in one process: seeded, deterministic, in virtual time.
 //!
 //! Every unit is a thread, but only one of them runs at a time: a unit that has nothing to do hands
-//! the baton back, and the network picks the next one by its seed. Time is a number that moves to the
-//! next event when nobody can run. The same seed gives the same run, message by message; the fabric
-//! above is the one that runs in production.
+//! the baton back, and the network picks the next one by its seed. Time is a number that moves to
+//! the next event when nobody can run. The same seed gives the same run, message by message; the
+//! fabric above is the one that runs in production.
 //!
 //! What it simulates: latency with jitter, bandwidth, full queues, reordering between pairs (within
 //! one only if the scenario says so), RMA between nodes (`sim/rma`), death of a unit at a chosen
@@ -185,7 +185,7 @@ impl Transport for Sim {
         self.network.idle(self.unit, YIELD);
     }
 
-    fn crowded(&self) -> bool {
+    fn oversubscribed(&self) -> bool {
         true
     }
 

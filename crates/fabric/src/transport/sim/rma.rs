@@ -1,9 +1,10 @@
 //! RMA of the simulated network.
 //!
-//! An operation reaches its target after a time of its own, at random: it may overtake others, and frames. With bypass
-//! the network then does it; else the target, when it polls. A put with bypass completes when the target's memory has
-//! taken it, and its bytes become visible there some time later: only a flush waits for that, as with a network
-//! adapter. Atomics are done by the target's processor, so there are none with bypass.
+//! An operation reaches its target after a time of its own, at random: it may overtake others, and
+//! frames. With bypass the network then does it; else the target, when it polls. A put with bypass
+//! completes when the target's memory has taken it, and its bytes become visible there some time
+//! later: only a flush waits for that, as with a network adapter. Atomics are done by the target's
+//! processor, so there are none with bypass.
 
 use super::network::{Event, Network, State, UnitEvent};
 use crate::transport::{

@@ -134,7 +134,8 @@ fn both_kinds(seeds: u64, unit: impl Fn(&mut End<'_>, bool, Rma) -> u64 + Sync) 
     runs.map(run).collect()
 }
 
-/// T7: puts overtake each other and frames; what a flush has ended is visible, and so is what was put before it.
+/// T7: puts overtake each other and frames; what a flush has ended is visible, and so is what was
+/// put before it.
 #[test]
 fn a_flush_is_the_only_order() {
     let found = both_kinds(30, |end, is_target, _| {
@@ -180,8 +181,8 @@ fn a_flush_is_the_only_order() {
     }
 }
 
-/// T12: with bypass a put is visible, and a get answered, while the target does nothing; else only when it polls. Then
-/// there are atomics, and their old value is here when they end (T8).
+/// T12: with bypass a put is visible, and a get answered, while the target does nothing; else only
+/// when it polls. Then there are atomics, and their old value is here when they end (T8).
 #[test]
 fn what_bypasses_needs_nothing_of_its_target() {
     both_kinds(5, |end, is_target, rma| {
@@ -252,7 +253,8 @@ fn a_refused_start_has_no_effect() {
     });
 }
 
-/// T10: what is started towards a unit that is lost ends once, and before its loss is told, up to the last moment.
+/// T10: what is started towards a unit that is lost ends once, and before its loss is told, up to
+/// the last moment.
 #[test]
 fn operations_end_before_the_loss() {
     let ended = both_kinds(10, |end, is_target, _| {
@@ -284,7 +286,8 @@ fn operations_end_before_the_loss() {
     );
 }
 
-/// T11: after the end of a registration nothing writes the range, however late it comes; it is refused.
+/// T11: after the end of a registration nothing writes the range, however late it comes; it is
+/// refused.
 #[test]
 fn nothing_reaches_what_is_deregistered() {
     let refused = both_kinds(20, |end, is_target, _| {

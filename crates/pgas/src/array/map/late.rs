@@ -1,5 +1,6 @@
-//! Changes of a word over messages that its owner does not answer in time, or that a panic of what runs meanwhile leaves: the
-//! caller has no slot, and what was taken all the same is given back later ([`crate::unfinished`]).
+//! Changes of a word over messages that its owner does not answer in time, or that a panic of what
+//! runs meanwhile leaves: the caller has no slot, and what was taken all the same is given back
+//! later ([`crate::unfinished`]).
 
 use super::Map;
 use super::slot::State;
@@ -53,7 +54,8 @@ impl<K: Elem, V: Elem> Map<K, V> {
         Ok(found)
     }
 
-    /// Adds to a word that this unit has taken. An error of the checking mode is told when that is done.
+    /// Adds to a word that this unit has taken. An error of the checking mode is told when that is
+    /// done.
     #[cold]
     pub(super) fn give_back_far(&self, (rank, place): (u32, u64), change: u64) -> Result<()> {
         let job = &self.team().0.job;

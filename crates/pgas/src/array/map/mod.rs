@@ -1,28 +1,31 @@
 //! A hash table over a team.
 //!
-//! Every member keeps the same number of *slots*; the hash of a key says which member has it and at which
-//! of its slots, its *home*, the search begins. Slots are tried one after the other (linear probing) up to
-//! an empty one, which ends the *chain*. Whoever asks does all the work, by atomics on the words of the
-//! slots and by puts and gets of the entries; the owner does nothing (over messages: its progress does).
+//! Every member keeps the same number of *slots*; the hash of a key says which member has it and at
+//! which of its slots, its *home*, the search begins. Slots are tried one after the other (linear
+//! probing) up to an empty one, which ends the *chain*. Whoever asks does all the work, by atomics
+//! on the words of the slots and by puts and gets of the entries; the owner does nothing (over
+//! messages: its progress does).
 //!
 //! # Protocol
-//! * The entry of a busy slot belongs to the unit that made it busy. Taking a free slot, or a full one to
-//!   change it, is one compare-and-swap; giving it back is one addition.
-//! * A reader looks at the word, gets the entry, looks at the word again: unchanged and full means that
-//!   what it got was whole (a sequence lock; Boehm, Can Seqlocks Get Along With Programming Language Memory
-//!   Models?, MSPC 2012).
-//! * A key is added only by the unit that holds the chain of its home, after it has searched the whole
-//!   chain: a key is never there twice, although slots of removed entries are used again. Holding is a bit of the
-//!   word of the home slot, so in the common case (the home is empty) taking the slot takes the chain too.
+//! * The entry of a busy slot belongs to the unit that made it busy. Taking a free slot, or a full
+//!   one to change it, is one compare-and-swap; giving it back is one addition.
+//! * A reader looks at the word, gets the entry, looks at the word again: unchanged and full means
+//!   that what it got was whole (a sequence lock; Boehm, Can Seqlocks Get Along With Programming
+//!   Language Memory Models?, MSPC 2012).
+//! * A key is added only by the unit that holds the chain of its home, after it has searched the
+//!   whole chain: a key is never there twice, although slots of removed entries are used again.
+//!   Holding is a bit of the word of the home slot, so in the common case (the home is empty)
+//!   taking the slot takes the chain too.
 //! * A slot never becomes empty again, so a search does not end before a key that is there.
 //!
 //! # What it does not guarantee
 //! * A unit that dies while a slot is busy leaves it so: whoever needs the slot gets a timeout.
-//! * A unit whose call ends at its deadline, or by a panic of what runs while it waits, gives the slot back once, behind
-//!   what it has sent, in the order in which the owner takes both; what it could not send, or has no answer to yet
-//!   (`late`), when it makes progress. A key that was to be added is not there then, unless only the last answer was
-//!   missing. A value that was to be changed is the old one or the new one; if it is longer than one message, half of it
-//!   may have arrived, and the key is gone.
+//! * A unit whose call ends at its deadline, or by a panic of what runs while it waits, gives the
+//!   slot back once, behind what it has sent, in the order in which the owner takes both; what it
+//!   could not send, or has no answer to yet (`late`), when it makes progress. A key that was to be
+//!   added is not there then, unless only the last answer was missing. A value that was to be
+//!   changed is the old one or the new one; if it is longer than one message, half of it may have
+//!   arrived, and the key is gone.
 //! * Slots of removed entries make searches for absent keys longer until they are used again.
 
 mod late;
@@ -42,9 +45,9 @@ use std::marker::PhantomData;
 use std::sync::atomic::{Ordering, fence};
 use xxhash_rust::xxh3::xxh3_128;
 
-/// Keys and values, distributed over a team by the hash of the key. Two keys are the same if their bytes
-/// are (0.0 and -0.0 are two). All operations but those that say so are one-sided and atomic: of two units
-/// that change an entry at the same time one is first.
+/// Keys and values, distributed over a team by the hash of the key. Two keys are the same if their
+/// bytes are (0.0 and -0.0 are two). All operations but those that say so are one-sided and atomic:
+/// of two units that change an entry at the same time one is first.
 #[derive(Debug)]
 pub struct Map<K, V> {
     /// Per slot: the word, the key, the value, each in whole words.
@@ -69,8 +72,8 @@ struct Found {
 }
 
 impl<K: Elem, V: Elem> Map<K, V> {
-    /// A map with `slots` slots at every member, which is all that it will ever have. Searches are short as
-    /// long as two thirds are taken at most. Collective, with the same number.
+    /// A map with `slots` slots at every member, which is all that it will ever have. Searches are
+    /// short as long as two thirds are taken at most. Collective, with the same number.
     ///
     /// # Errors
     /// The budget; [`Error::Mismatch`].
@@ -118,7 +121,7 @@ impl<K: Elem, V: Elem> Map<K, V> {
     /// The value of a key.
     pub fn get(&self, key: &K) -> Result<Option<V>> {
         let search = self.search(key);
-        let found = self.find(&search, &mut Patience::default())?;
+        let found = self.find(&search, &mut Timeout::default())?;
         Ok(found.map(|found| Self::value(&found.entry)))
     }
 
@@ -130,9 +133,9 @@ impl<K: Elem, V: Elem> Map<K, V> {
         self.alter(&key, |_| value)
     }
 
-    /// Replaces the value of a key, if it has one, by `of(value)`, otherwise adds `of(None)`; the new value.
-    /// Nobody else changes the entry in between. `of` is called once and must not use the map. If it panics the
-    /// entry stays as it was.
+    /// Replaces the value of a key, if it has one, by `of(value)`, otherwise adds `of(None)`; the
+    /// new value. Nobody else changes the entry in between. `of` is called once and must not use
+    /// the map. If it panics the entry stays as it was.
     ///
     /// # Errors
     /// As [`Map::insert`].
@@ -148,32 +151,32 @@ impl<K: Elem, V: Elem> Map<K, V> {
     /// Removes a key; the value that it had.
     pub fn remove(&self, key: &K) -> Result<Option<V>> {
         let search = self.search(key);
-        let mut patience = Patience::default();
+        let mut timeout = Timeout::default();
         loop {
-            let Some(found) = self.find(&search, &mut patience)? else {
+            let Some(found) = self.find(&search, &mut timeout)? else {
                 return Ok(None);
             };
             if self.change(&search, &found, |_| None)? {
                 return Ok(Some(Self::value(&found.entry)));
             }
-            patience.rest(self)?;
+            timeout.rest(self)?;
         }
     }
 
-    /// Calls `see` for the entries that this unit keeps. Local. Others may use the map meanwhile: an entry that
-    /// is there all the time is seen once, with one of its values.
+    /// Calls `see` for the entries that this unit keeps. Local. Others may use the map meanwhile:
+    /// an entry that is there all the time is seen once, with one of its values.
     pub fn for_each_local(&self, mut see: impl FnMut(K, V)) -> Result<()> {
         let rank = self.team().rank();
         for slot in 0..self.slots {
-            let mut patience = Patience::default();
+            let mut timeout = Timeout::default();
             loop {
                 let state = self.state(rank, slot)?;
                 match state.kind() {
                     Kind::Empty | Kind::Gone => break,
-                    Kind::Busy => patience.rest(self)?,
+                    Kind::Busy => timeout.rest(self)?,
                     Kind::Full => {
                         let Some(entry) = self.read(rank, slot, state)? else {
-                            patience.rest(self)?;
+                            timeout.rest(self)?;
                             continue;
                         };
                         see(from_words(&entry[..Self::KEY]), Self::value(&entry));
@@ -228,21 +231,21 @@ impl<K: Elem, V: Elem> Map<K, V> {
     /// Adds a key, or changes its value; the old one. `of` is called once.
     fn alter(&self, key: &K, mut of: impl FnMut(Option<V>) -> V) -> Result<Option<V>> {
         let search = self.search(key);
-        let mut patience = Patience::default();
+        let mut timeout = Timeout::default();
         loop {
-            if let Some(found) = self.find(&search, &mut patience)? {
+            if let Some(found) = self.find(&search, &mut timeout)? {
                 if self.change(&search, &found, |old| Some(of(Some(old))))? {
                     return Ok(Some(Self::value(&found.entry)));
                 }
-                patience.rest(self)?;
-            } else if self.add(&search, || of(None), &mut patience)? {
+                timeout.rest(self)?;
+            } else if self.add(&search, || of(None), &mut timeout)? {
                 return Ok(None);
             }
         }
     }
 
     /// Searches a key.
-    fn find(&self, search: &Search, patience: &mut Patience) -> Result<Option<Found>> {
+    fn find(&self, search: &Search, timeout: &mut Timeout) -> Result<Option<Found>> {
         for slot in self.chain(search) {
             loop {
                 let state = self.state(search.rank, slot)?;
@@ -250,10 +253,10 @@ impl<K: Elem, V: Elem> Map<K, V> {
                     Kind::Empty => return Ok(None),
                     Kind::Gone => break,
                     _ if !state.has_tag(search.tag) => break,
-                    Kind::Busy => patience.rest(self)?,
+                    Kind::Busy => timeout.rest(self)?,
                     Kind::Full => {
                         let Some(entry) = self.read(search.rank, slot, state)? else {
-                            patience.rest(self)?;
+                            timeout.rest(self)?;
                             continue;
                         };
                         if entry[..Self::KEY] == search.key[..] {
@@ -267,7 +270,8 @@ impl<K: Elem, V: Elem> Map<K, V> {
         Ok(None)
     }
 
-    /// Changes an entry that was found, unless it changed since; whether that worked. `of` is called if so.
+    /// Changes an entry that was found, unless it changed since; whether that worked. `of` is
+    /// called if so.
     fn change(
         &self,
         search: &Search,
@@ -294,21 +298,16 @@ impl<K: Elem, V: Elem> Map<K, V> {
         busy.give_back().map(|()| true)
     }
 
-    /// Adds a key that was not found, unless somebody is adding to its chain or did; whether it is settled.
-    /// `of` is called if so.
-    fn add(
-        &self,
-        search: &Search,
-        of: impl FnOnce() -> V,
-        patience: &mut Patience,
-    ) -> Result<bool> {
+    /// Adds a key that was not found, unless somebody is adding to its chain or did; whether it is
+    /// settled. `of` is called if so.
+    fn add(&self, search: &Search, of: impl FnOnce() -> V, timeout: &mut Timeout) -> Result<bool> {
         let rank = search.rank;
         if self.slots == 0 {
             return Err(self.full(rank));
         }
         let home = self.state(rank, search.home)?;
         if home.is_held() {
-            patience.rest(self)?;
+            timeout.rest(self)?;
             return Ok(false);
         }
         // Nothing is behind an empty home.
@@ -321,16 +320,16 @@ impl<K: Elem, V: Elem> Map<K, V> {
             false => (home.held(), RELEASE),
         };
         let Some(home) = self.take((rank, search.home), home, wanted, undo)? else {
-            patience.rest(self)?;
+            timeout.rest(self)?;
             return Ok(false);
         };
         let (mut busy, chain) = if is_first {
             (home, None)
         } else {
-            if self.find(search, patience)?.is_some() {
+            if self.find(search, timeout)?.is_some() {
                 return home.give_back().map(|()| false);
             }
-            let free = self.take_free(search, patience)?;
+            let free = self.take_free(search, timeout)?;
             (free.ok_or_else(|| self.full(rank))?, Some(home))
         };
         let mut entry = search.key.clone();
@@ -346,11 +345,7 @@ impl<K: Elem, V: Elem> Map<K, V> {
     }
 
     /// Takes the first free slot of a chain that is held.
-    fn take_free(
-        &self,
-        search: &Search,
-        patience: &mut Patience,
-    ) -> Result<Option<Held<'_, K, V>>> {
+    fn take_free(&self, search: &Search, timeout: &mut Timeout) -> Result<Option<Held<'_, K, V>>> {
         for slot in self.chain(search) {
             let mut state = self.state(search.rank, slot)?;
             while matches!(state.kind(), Kind::Empty | Kind::Gone) {
@@ -359,7 +354,7 @@ impl<K: Elem, V: Elem> Map<K, V> {
                 if taken.is_some() {
                     return Ok(taken);
                 }
-                patience.rest(self)?;
+                timeout.rest(self)?;
                 state = self.state(search.rank, slot)?;
             }
         }
@@ -385,15 +380,16 @@ impl<K: Elem, V: Elem> Map<K, V> {
         let mut entry: Words = smallvec![0; Self::ENTRY];
         self.words
             .get_racing(rank, self.place(slot) + 1, &mut entry)?;
-        // ORDERING: Acquire: the second look comes after the copy. Pairs with the Release in `take`: bytes
-        // of a later writer are seen together with its busy word.
+        // ORDERING: Acquire: the second look comes after the copy. Pairs with the Release in
+        // `take`: bytes of a later writer are seen together with its busy word.
         fence(Ordering::Acquire);
         let later = self.state(rank, slot)?;
         Ok(state.is_unchanged(later).then_some(entry))
     }
 
-    /// Changes the word of a slot, if it is still `from`: then this unit has the slot, or its chain. `undo`: what gives it
-    /// back unless all that it was taken for is done, also where the answer comes after an error or a panic.
+    /// Changes the word of a slot, if it is still `from`: then this unit has the slot, or its
+    /// chain. `undo`: what gives it back unless all that it was taken for is done, also where the
+    /// answer comes after an error or a panic.
     fn take(
         &self,
         (rank, slot): (u32, u64),
@@ -406,8 +402,8 @@ impl<K: Elem, V: Elem> Map<K, V> {
             true => self.words.compare_swap(rank, place, from.0, to.0)?,
             false => self.take_far((rank, place), from, to, undo)?,
         };
-        // ORDERING: Release: the busy word is visible before the bytes that follow. Pairs with the Acquire
-        // in `read`.
+        // ORDERING: Release: the busy word is visible before the bytes that follow. Pairs with the
+        // Acquire in `read`.
         fence(Ordering::Release);
         Ok((found == from.0).then(|| Held {
             map: self,
@@ -417,8 +413,8 @@ impl<K: Elem, V: Elem> Map<K, V> {
         }))
     }
 
-    /// Adds to the word of a slot: its end is visible after what was put to the entry, because the update
-    /// releases and the put is complete.
+    /// Adds to the word of a slot: its end is visible after what was put to the entry, because the
+    /// update releases and the put is complete.
     fn give_back(&self, rank: u32, slot: u64, change: u64) -> Result<()> {
         let place = self.place(slot);
         match self.words.is_near(rank) {
@@ -454,8 +450,8 @@ impl<K: Elem, V: Elem> Map<K, V> {
     }
 }
 
-/// A slot, or a chain, that this unit has. It is given back once, whatever comes in between: by `give_back`, or when this is
-/// dropped, by an error or a panic.
+/// A slot, or a chain, that this unit has. It is given back once, whatever comes in between: by
+/// `give_back`, or when this is dropped, by an error or a panic.
 struct Held<'m, K: Elem, V: Elem> {
     map: &'m Map<K, V>,
     rank: u32,
@@ -467,7 +463,8 @@ struct Held<'m, K: Elem, V: Elem> {
 impl<K: Elem, V: Elem> Held<'_, K, V> {
     fn give_back(self) -> Result<()> {
         let (map, rank, slot, change) = (self.map, self.rank, self.slot, self.change);
-        // From here on it is the business of what is called: if that is ended before the change is sent, it sends it later.
+        // From here on it is the business of what is called: if that is ended before the change is
+        // sent, it sends it later.
         std::mem::forget(self);
         map.give_back(rank, slot, change)
     }
@@ -488,14 +485,15 @@ impl<K: Elem, V: Elem> Drop for Held<'_, K, V> {
     }
 }
 
-/// Waits for a slot that somebody else has, or changes all the time: a few operations long, as a rule.
+/// Waits for a slot that somebody else has, or changes all the time: a few operations long, as a
+/// rule.
 #[derive(Default)]
-struct Patience {
+struct Timeout {
     turns: u32,
     waited: Waited,
 }
 
-impl Patience {
+impl Timeout {
     /// Lets others get on. Errors: the fabric's deadline, counted from the first rest.
     #[cold]
     fn rest<K: Elem, V: Elem>(&mut self, map: &Map<K, V>) -> Result<()> {

@@ -5,9 +5,10 @@
 //!   version       tag         chain  kind
 //! ```
 //! *kind*: empty (never used), busy (one unit reads or writes the entry), full, gone (was removed).
-//! *tag*: bits of the hash of the key, so that most other keys are passed over without reading them.
-//! *version*: counts the ends of busy times, so that a reader notices that an entry changed meanwhile.
-//! *chain*: somebody adds a key whose search begins at this slot; belongs to the place, not to the entry.
+//! *tag*: bits of the hash of the key, so that most other keys are passed over without reading
+//! them. *version*: counts the ends of busy times, so that a reader notices that an entry changed
+//! meanwhile. *chain*: somebody adds a key whose search begins at this slot; belongs to the place,
+//! not to the entry.
 
 /// What a slot holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,7 +29,8 @@ const TAG_SHIFT: u32 = 3;
 const TAG: u64 = 0xffff_ffff << TAG_SHIFT;
 const VERSION: u64 = 1 << 35;
 
-/// Add it to the word of a busy slot to make it full. The other bits of the word may change meanwhile.
+/// Add it to the word of a busy slot to make it full. The other bits of the word may change
+/// meanwhile.
 pub(super) const FILL: u64 = VERSION + 1;
 /// Add it to the word of a busy slot to make it one whose entry was removed.
 pub(super) const EMPTY_OUT: u64 = VERSION + 2;

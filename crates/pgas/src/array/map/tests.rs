@@ -15,8 +15,8 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-/// The entry of the key comes and is busy after the search for it, and before the search under the held chain: which is
-/// an error of that one, and no chain that stays held.
+/// The entry of the key comes and is busy after the search for it, and before the search under the
+/// held chain: which is an error of that one, and no chain that stays held.
 #[test]
 fn a_search_that_fails_leaves_no_chain_held() {
     let fabric = Fabric::alone(Identity::by_hand("map"), Config::default()).expect("a fabric");
@@ -26,7 +26,7 @@ fn a_search_that_fails_leaves_no_chain_held() {
     map.insert(7, 1).expect("there is room");
     let search = map.search(&7);
     let updated = map.update(7, |_| {
-        let added = map.add(&search, || 3, &mut Patience::default());
+        let added = map.add(&search, || 3, &mut Timeout::default());
         assert!(
             matches!(added, Err(Error::Fabric(Below::Timeout { .. }))),
             "{added:?}"
@@ -58,8 +58,8 @@ fn neighbours(map: &Map<u64, u64>) -> [u64; 2] {
     [first, keys.find(is_other).unwrap_or(0)]
 }
 
-/// An exchange of unit 0 reaches the owner when its caller has been told that it is too late: nobody finds the slot, or the
-/// chain, taken afterwards.
+/// An exchange of unit 0 reaches the owner when its caller has been told that it is too late:
+/// nobody finds the slot, or the chain, taken afterwards.
 #[test]
 fn an_exchange_that_is_late_takes_nothing() {
     let name = "array::map::tests::an_exchange_that_is_late_takes_nothing";
@@ -72,7 +72,8 @@ fn an_exchange_that_is_late_takes_nothing() {
         if world.rank() == 0 {
             delay_an_exchange(fabric, armed);
         }
-        // An entry that is not there, then the same once more, as it is; one behind it in its chain; a removal.
+        // An entry that is not there, then the same once more, as it is; one behind it in its
+        // chain; a removal.
         for turn in 0..4 {
             let late = || match turn {
                 0 => map.insert(first, 1),
@@ -148,7 +149,8 @@ fn disturb(fabric: &Fabric, whom: PeerId, state: &AtomicU64, wanted: u64) -> Out
     Ok(())
 }
 
-/// A handler panics while unit 0 waits for the answer of what gives a slot back: it is given back once.
+/// A handler panics while unit 0 waits for the answer of what gives a slot back: it is given back
+/// once.
 #[test]
 fn a_panic_behind_the_end_of_a_change_changes_nothing() {
     let name = "array::map::tests::a_panic_behind_the_end_of_a_change_changes_nothing";
@@ -190,8 +192,9 @@ fn a_panic_behind_the_end_of_a_change_changes_nothing() {
     });
 }
 
-/// The checking mode has no answer, behind the exchange that takes a slot, and before the slot is given back, where the wait
-/// ends at its deadline or by a panic: nobody finds the slot busy, and it was given back once.
+/// The checking mode has no answer, behind the exchange that takes a slot, and before the slot is
+/// given back, where the wait ends at its deadline or by a panic: nobody finds the slot busy, and
+/// it was given back once.
 #[test]
 fn a_question_without_an_answer_leaves_no_slot_busy() {
     let lost = &Arc::new(AtomicU64::new(0));
@@ -242,7 +245,8 @@ fn a_question_without_an_answer_leaves_no_slot_busy() {
     });
 }
 
-/// A handler panics between two frames of a value: nobody takes half of the new one, and half of the old one, for a whole.
+/// A handler panics between two frames of a value: nobody takes half of the new one, and half of
+/// the old one, for a whole.
 #[test]
 fn a_panic_in_the_middle_of_a_value_leaves_none() {
     type Value = [u64; 1024];
@@ -325,7 +329,8 @@ impl Finish for Counts {
     }
 }
 
-/// What others wait for is gone on with before a slot is taken by messages, and while the answer is waited for.
+/// What others wait for is gone on with before a slot is taken by messages, and while the answer is
+/// waited for.
 #[test]
 fn taking_a_slot_goes_on_with_what_was_left() {
     let name = "array::map::tests::taking_a_slot_goes_on_with_what_was_left";
@@ -374,7 +379,8 @@ fn every_slot_is_waited_for() {
     assert_eq!(map.local_len(), Ok(0));
 }
 
-/// The owner says at each look that the word of a slot has changed: whoever asks has an error in the end.
+/// The owner says at each look that the word of a slot has changed: whoever asks has an error in
+/// the end.
 #[test]
 fn words_that_change_all_the_time() {
     let name = "array::map::tests::words_that_change_all_the_time";

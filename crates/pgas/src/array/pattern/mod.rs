@@ -6,9 +6,10 @@
 //!                                                        │ tile after tile, row-major, ghost cells around
 //!                                                        └──> offset in the rank's memory
 //! ```
-//! Local coordinates ascend with the index in every distribution, so what a box and a rank have in common
-//! is a box of local coordinates as well. The elements of a rank lie without holes: a tile at the upper
-//! edge is shorter, and the offset of a tile follows from the tiles before it without a table.
+//! Local coordinates ascend with the index in every distribution, so what a box and a rank have in
+//! common is a box of local coordinates as well. The elements of a rank lie without holes: a tile
+//! at the upper edge is shorter, and the offset of a tile follows from the tiles before it without
+//! a table.
 //!
 //! Source: patterns of DASH (Fürlinger et al., HPCC 2016, section III-C).
 
@@ -89,12 +90,12 @@ impl<const D: usize> Pattern<D> {
         Pattern::balanced(extents, [Dist::Block; D], ranks)
     }
 
-    /// With ghost cells around the block of every rank. They lie in the same memory, so that a stencil runs
-    /// over one array.
+    /// With ghost cells around the block of every rank. They lie in the same memory, so that a
+    /// stencil runs over one array.
     ///
     /// # Errors
-    /// Ghost cells along a dimension that is dealt out in several blocks per rank; a width above the
-    /// shortest block, whose neighbour's neighbour would be needed.
+    /// Ghost cells along a dimension that is dealt out in several blocks per rank; a width above
+    /// the shortest block, whose neighbour's neighbour would be needed.
     pub fn with_halo(mut self, halo: Halo<D>) -> Result<Pattern<D>, ArrayError> {
         self.halo = halo;
         for (d, axis) in self.axes.iter_mut().enumerate() {
@@ -184,8 +185,8 @@ impl<const D: usize> Pattern<D> {
         self.local_extents(rank).iter().product()
     }
 
-    /// Elements of memory that a rank uses along each dimension, with ghost cells: the shape of its local
-    /// memory (row-major, if no dimension is tiled).
+    /// Elements of memory that a rank uses along each dimension, with ghost cells: the shape of its
+    /// local memory (row-major, if no dimension is tiled).
     pub fn stored_extents(&self, rank: u32) -> [u64; D] {
         let at = self.grid.coordinates(rank);
         let stored: [u64; D] = std::array::from_fn(|d| self.axes[d].stored(at[d]));
@@ -198,7 +199,8 @@ impl<const D: usize> Pattern<D> {
         self.stored_extents(rank).iter().product()
     }
 
-    /// Elements of memory that every rank needs in a symmetric allocation: those of rank 0, which has most.
+    /// Elements of memory that every rank needs in a symmetric allocation: those of rank 0, which
+    /// has most.
     pub fn capacity(&self) -> u64 {
         self.stored_len(0)
     }
@@ -217,8 +219,8 @@ impl<const D: usize> Pattern<D> {
         }
     }
 
-    /// Which element lies at an offset of a rank's memory; `None` for a ghost cell and beyond the end. The
-    /// reverse of [`Pattern::locate`].
+    /// Which element lies at an offset of a rank's memory; `None` for a ghost cell and beyond the
+    /// end. The reverse of [`Pattern::locate`].
     pub fn index(&self, place: Place) -> Option<[u64; D]> {
         let at = self.grid.coordinates(place.rank);
         let layout = self.layout(at);
@@ -245,8 +247,8 @@ impl<const D: usize> Pattern<D> {
         }
     }
 
-    /// Where a box begins whose elements all follow each other in the memory of one rank; `None` where it is
-    /// not plain that they do.
+    /// Where a box begins whose elements all follow each other in the memory of one rank; `None`
+    /// where it is not plain that they do.
     #[inline]
     pub(crate) fn in_one_run(&self, bounds: Bounds<D>) -> Option<Place> {
         let last = D.checked_sub(1)?;
@@ -260,8 +262,9 @@ impl<const D: usize> Pattern<D> {
         (len <= run).then(|| self.locate(bounds.lo))
     }
 
-    /// The rank that has the elements one step away along every dimension where `step` is not 0, for a rank
-    /// and dimensions in blocks. `None` beyond the ends, and for a rank without elements.
+    /// The rank that has the elements one step away along every dimension where `step` is not 0,
+    /// for a rank and dimensions in blocks. `None` beyond the ends, and for a rank without
+    /// elements.
     pub(crate) fn neighbour(&self, rank: u32, step: [i8; D]) -> Option<u32> {
         if self.local_len(rank) == 0 {
             return None;

@@ -7,9 +7,9 @@
 //! | reduce-scatter | pairwise: each gets its block of all and combines them by rank | the same |
 //! | scan, exscan | doubling distances, log P rounds (Hillis, Steele 1986) | the same |
 //!
-//! The order of the ranks is kept everywhere but in the tree of an operator that commutes, whose root may
-//! be any rank. Where two members compute the same thing they do it in the same order, so that all of
-//! them get the same bits.
+//! The order of the ranks is kept everywhere but in the tree of an operator that commutes, whose
+//! root may be any rank. Where two members compute the same thing they do it in the same order, so
+//! that all of them get the same bits.
 
 use super::{Builder, INPUT, Memory, OUTPUT, Term, shares, span};
 use crate::collective::shape::{Combine, Elements};
@@ -84,8 +84,8 @@ impl Builder {
         self.fence();
     }
 
-    /// Recursive doubling. Of the first ranks, as many as a power of two is exceeded by, each second one
-    /// gives what it has to its neighbour and gets the result in the end.
+    /// Recursive doubling. Of the first ranks, as many as a power of two is exceeded by, each
+    /// second one gives what it has to its neighbour and gets the result in the end.
     fn double(&mut self, bytes: u64) {
         let (sum, more) = (span(OUTPUT, 0, bytes), self.scratch(bytes));
         let more = span(more, 0, bytes);
@@ -130,8 +130,8 @@ impl Builder {
         }
     }
 
-    /// Each member gets its block of everybody and combines them by rank, into the memory and offset
-    /// `into`.
+    /// Each member gets its block of everybody and combines them by rank, into the memory and
+    /// offset `into`.
     fn reduce_scatter(&mut self, block: &impl Fn(u32) -> (u64, u64), into: (Memory, u64)) {
         let (at, len) = block(self.rank);
         let blocks = self.scratch(u64::from(self.size) * len);

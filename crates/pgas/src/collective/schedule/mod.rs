@@ -1,4 +1,5 @@
-//! What one member does in a collective: lists of steps that name memory, made without looking at a byte.
+//! What one member does in a collective: lists of steps that name memory, made without looking at a
+//! byte.
 //!
 //! ```text
 //!   messages:  Recv Send | Combine Send Recv | Copy
@@ -6,20 +7,21 @@
 //!   flags:     Copy | Copy Copy | Combine |
 //!                   ^ Meet      ^ Meet    ^ Meet: all members have come so far
 //! ```
-//! In the spirit of LibNBC (Hoefler et al., 2007): a schedule is data, so that one executor ([`super::run`])
-//! runs blocking and non-blocking calls on both links, and the simulator beside this file runs all members of
-//! a team in one loop, for any size, root and place of the buffers, and looks for what is missing, left over or
-//! touched while it is in flight.
+//! In the spirit of LibNBC (Hoefler et al., 2007): a schedule is data, so that one executor
+//! ([`super::run`]) runs blocking and non-blocking calls on both links, and the simulator beside
+//! this file runs all members of a team in one loop, for any size, root and place of the buffers,
+//! and looks for what is missing, left over or touched while it is in flight.
 //!
 //! # Files
-//! `mod` (steps) · `moves` (messages: broadcast, scatter, gather, all-gather, all-to-all, barrier) · `combines`
-//! (messages: reductions and scans) · `plan` (flags: all of them) · `simulate` (tests)
+//! `mod` (steps) · `moves` (messages: broadcast, scatter, gather, all-gather, all-to-all, barrier)
+//! · `combines` (messages: reductions and scans) · `plan` (flags: all of them) · `simulate` (tests)
 //!
 //! # Rules
-//! * Messages of a pair are matched in order: the k-th send of a member to another is its k-th receive.
+//! * Messages of a pair are matched in order: the k-th send of a member to another is its k-th
+//!   receive.
 //! * Empty blocks are sent as well: a member with other counts is then found out.
-//! * Between its start and the next fence nobody else touches what a receive writes, and nobody writes
-//!   what a send reads.
+//! * Between its start and the next fence nobody else touches what a receive writes, and nobody
+//!   writes what a send reads.
 //! * Between two meetings no two members touch the same byte, unless both read it.
 
 mod combines;
@@ -41,7 +43,8 @@ pub(crate) enum Memory {
     Output,
     /// Its own besides, by number. On flags number 0 is its staging memory.
     Scratch(u8),
-    /// Where the member with this rank can be read: its input, if it lies in place, else its staging memory.
+    /// Where the member with this rank can be read: its input, if it lies in place, else its
+    /// staging memory.
     From(u32),
     /// Where it can be written: its output, or its staging memory.
     Into(u32),

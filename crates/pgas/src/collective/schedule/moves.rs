@@ -8,9 +8,9 @@
 //! | all-gather | Bruck, log P rounds | ring |
 //! | all-to-all | Bruck (Bruck et al. 1997) | pairwise, P - 1 rounds |
 //!
-//! The choices are those of Thakur, Rabenseifner and Gropp (2005). Where only two members know the length of
-//! what goes from the one to the other, a barrier comes last: if they do not agree, nobody has ended by then,
-//! and all members hear of it.
+//! The choices are those of Thakur, Rabenseifner and Gropp (2005). Where only two members know the
+//! length of what goes from the one to the other, a barrier comes last: if they do not agree,
+//! nobody has ended by then, and all members hear of it.
 
 use super::{Builder, INPUT, OUTPUT, Span, Step, span};
 use crate::collective::shape::{Blocks, Shape};
@@ -237,8 +237,8 @@ impl Builder {
         }
     }
 
-    /// Block `i` of the scratch is for the member `i` places further on. In round `k` all blocks whose
-    /// number has bit `k` travel `2^k` places.
+    /// Block `i` of the scratch is for the member `i` places further on. In round `k` all blocks
+    /// whose number has bit `k` travel `2^k` places.
     fn all_to_all_bruck(&mut self, bytes: u64) {
         let total = u64::from(self.size) * bytes;
         let (all, out, back) = (

@@ -4,39 +4,41 @@
 //!   stage the first piece | Meet: what everybody has, and where ([`Told`]) | steps, a Meet per piece | Meet
 //! ```
 //! # Bytes that move
-//! A block is copied once where one of its ends is in symmetric memory: by the taker, out of where it
-//! lies; else by the giver, to where it belongs. Where both ends are, whoever has less to do copies it (a
-//! broadcast is shared with the root, what is gathered is put by its givers). Between two slices it
-//! goes through the staging memory of the giver, twice copied, by both at the same time; of two members
-//! that are alone the kernel copies it once for the taker, where it may and that is fastest
-//! ([`samite_fabric::CostModel`]). In a reduce-scatter everybody takes its block of everybody and combines them.
+//! A block is copied once where one of its ends is in symmetric memory: by the taker, out of where
+//! it lies; else by the giver, to where it belongs. Where both ends are, whoever has less to do
+//! copies it (a broadcast is shared with the root, what is gathered is put by its givers). Between
+//! two slices it goes through the staging memory of the giver, twice copied, by both at the same
+//! time; of two members that are alone the kernel copies it once for the taker, where it may and
+//! that is fastest ([`samite_fabric::CostModel`]). In a reduce-scatter everybody takes its block of
+//! everybody and combines them.
 //!
 //! ```text
 //!   giver   fill half 0 | meet | (take) | fill half 1 | meet | (take) | fill half 0 | meet ...
 //!   taker               | meet | take 0 |             | meet | take 1 |
 //! ```
-//! With a giver and a taker on a core each, one fills a piece while the other one takes the piece before. Before
-//! a half is filled for the second time its member has met everybody, who met after reading.
+//! With a giver and a taker on a core each, one fills a piece while the other one takes the piece
+//! before. Before a half is filled for the second time its member has met everybody, who met after
+//! reading.
 //!
 //! # Vectors that are combined
-//! Everybody combines its share of the vector for all who get a result, reading from where the vectors lie and
-//! writing to where the results belong, or through the staging memory.
+//! Everybody combines its share of the vector for all who get a result, reading from where the
+//! vectors lie and writing to where the results belong, or through the staging memory.
 //!
 //! ```text
 //!            rank 0  rank 1  rank 2          staging memory: two halves in, two halves out
 //!   input    ======  ======  ======
 //!   share of rank 1:  |##|  reads all three, writes all three results
 //! ```
-//! Each vector is read once by one member in all, and each result written once: with P members on P cores
-//! each moves 2 vectors, whatever P is. A piece needs one meeting: while the results of a piece are still
-//! being made, everybody fetches those of the piece before.
+//! Each vector is read once by one member in all, and each result written once: with P members on P
+//! cores each moves 2 vectors, whatever P is. A piece needs one meeting: while the results of a
+//! piece are still being made, everybody fetches those of the piece before.
 
 use super::{Builder, INPUT, Memory, OUTPUT, STAGING, Schedule, Span, Term, shares, span};
 use crate::collective::call::Failure;
 use crate::collective::shape::{Combine, Elements, Shape};
 
-/// Bytes of the staging memory, unless elements are larger: it stays in the second-level cache. In tests a few
-/// bytes have many pieces.
+/// Bytes of the staging memory, unless elements are larger: it stays in the second-level cache. In
+/// tests a few bytes have many pieces.
 pub(crate) const STAGING_BYTES: u64 = if cfg!(test) { 8 << 10 } else { 1 << 20 };
 
 /// What a member tells another one in the first meeting.
@@ -77,7 +79,8 @@ impl Told {
         self.flags & flag != 0
     }
 
-    /// Whether it takes slices from staging memory: it reaches them in no other way, nor is it reached.
+    /// Whether it takes slices from staging memory: it reaches them in no other way, nor is it
+    /// reached.
     fn wants_pieces(&self) -> bool {
         self.has(TAKES) && !self.has(OUTPUT_IN_PLACE) && !self.has(READS)
     }
@@ -240,8 +243,9 @@ impl Plan {
         }
     }
 
-    /// What everybody has told, by rank. An error before anything is written anywhere if this member and another one
-    /// do not agree on what goes from the one to the other. Only the two know it.
+    /// What everybody has told, by rank. An error before anything is written anywhere if this
+    /// member and another one do not agree on what goes from the one to the other. Only the two
+    /// know it.
     pub(crate) fn learn(&mut self, told: Vec<Told>) -> Result<(), Failure> {
         self.told = told;
         if let Some((combine, elements)) = self.columns() {
@@ -358,7 +362,8 @@ impl Plan {
         }
     }
 
-    /// Puts this member's part of the blocks whose targets it reaches: all, where nobody reads them here.
+    /// Puts this member's part of the blocks whose targets it reaches: all, where nobody reads them
+    /// here.
     fn put(&mut self) {
         for to in self.others() {
             let (told, (offset, len)) =
@@ -375,8 +380,8 @@ impl Plan {
         }
     }
 
-    /// Takes what lies in place, or in private memory, and what is one's own last; or, after all have staged
-    /// it, a piece of what is staged.
+    /// Takes what lies in place, or in private memory, and what is one's own last; or, after all
+    /// have staged it, a piece of what is staged.
     fn take(&mut self, staged: bool) {
         let me = self.own.rank;
         for from in self.others().chain([me]) {
@@ -547,7 +552,8 @@ impl Plan {
     }
 }
 
-/// A half of the staging memory for `lanes` blocks at a time, in multiples of `grain` bytes, and a piece of a block.
+/// A half of the staging memory for `lanes` blocks at a time, in multiples of `grain` bytes, and a
+/// piece of a block.
 fn pieces(lanes: u32, grain: u64) -> (u64, u64) {
     let lanes = u64::from(lanes);
     let half = (STAGING_BYTES / 2).max(lanes * grain);

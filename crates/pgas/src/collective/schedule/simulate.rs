@@ -1,6 +1,6 @@
-//! All members of a team in one loop: schedules are data, so a model can run them for any size, root, place of the
-//! buffers and order of execution, on both links, and look for what is missing, left over or touched by two at the
-//! same time.
+//! All members of a team in one loop: schedules are data, so a model can run them for any size,
+//! root, place of the buffers and order of execution, on both links, and look for what is missing,
+//! left over or touched by two at the same time.
 
 use super::plan::{Own, Plan, Told};
 use super::{INPUT, Memory, Schedule, Span, Step, Term, messages};
@@ -558,8 +558,8 @@ fn a_barrier_is_one() {
     }
 }
 
-/// What is sent, received and copied stays inside of its memory, and both sides of a message agree on its
-/// length, also where no memory would hold it.
+/// What is sent, received and copied stays inside of its memory, and both sides of a message agree
+/// on its length, also where no memory would hold it.
 fn check_lengths(schedules: &[Schedule], memories: impl Fn(u32) -> (u64, u64)) {
     let mut sent: HashMap<(u32, u32), VecDeque<u64>> = HashMap::new();
     let inside = |rank: u32, schedule: &Schedule, span: Span| {

@@ -6,42 +6,45 @@
 //!                       then a word: somebody gave up | gone[from], a word each: `from` gave up
 //! ```
 //! The one operation is a *meeting*: everybody writes its slot at everybody else, the sequence last
-//! ([`Board::post`]), and looks until all slots of its own block have the sequence ([`Board::look`]). All
-//! collectives on shared memory are meetings with copies between them. One call after another meets: a
-//! non-blocking one begins when those before it have ended at this member.
+//! ([`Board::post`]), and looks until all slots of its own block have the sequence
+//! ([`Board::look`]). All collectives on shared memory are meetings with copies between them. One
+//! call after another meets: a non-blocking one begins when those before it have ended at this
+//! member.
 //!
 //! # Why two parities are enough
-//! A member writes for meeting `n + 2` into the place of meeting `n`. It has left meeting `n + 1` by
-//! then, so it has seen everybody's sequence `n + 1`, and everybody wrote that after it had left meeting
-//! `n` and read what it wanted of it.
+//! A member writes for meeting `n + 2` into the place of meeting `n`. It has left meeting `n + 1`
+//! by then, so it has seen everybody's sequence `n + 1`, and everybody wrote that after it had left
+//! meeting `n` and read what it wanted of it.
 //!
 //! # Why a block can be freed at once
-//! When a member leaves a meeting everybody has written into its slots, and nobody writes there again
-//! before the next one. So it can drop the team without asking. But somebody who is still in the meeting
-//! may give it up, and say so there: the block is used again for boards only, and what is said bears the
-//! mark of its team. (A board that was given up is not used again at all.)
+//! When a member leaves a meeting everybody has written into its slots, and nobody writes there
+//! again before the next one. So it can drop the team without asking. But somebody who is still in
+//! the meeting may give it up, and say so there: the block is used again for boards only, and what
+//! is said bears the mark of its team. (A board that was given up is not used again at all.)
 //!
 //! # Who is lost, and who is late
-//! A member waits for those whose sequence is missing, and for no others: who left in order, after the
-//! last meeting, is not missed. It gives a meeting up when one of those is lost, at the deadline, or when
-//! somebody else has given up; the board is broken from then on. Whoever gives up says so to everybody.
+//! A member waits for those whose sequence is missing, and for no others: who left in order, after
+//! the last meeting, is not missed. It gives a meeting up when one of those is lost, at the
+//! deadline, or when somebody else has given up; the board is broken from then on. Whoever gives up
+//! says so to everybody.
 //!
-//! After some meetings members *touch* each other's memory, until the next one. So a member that gives up must
-//! know who is at its memory, or may come to it:
-//! * Who comes later finds that it gave up, and gives up too. Of the one that gives up (it says so, then looks
-//!   who has come) and the one that comes (it writes its slot, then looks whether somebody gave up) one sees the
-//!   other: a fence on both sides.
-//! * Who had come may have gone on: it is waited for until it comes to the next meeting, or has given up. So is
-//!   who has not come yet from the meeting before.
-//! * Who does not do so within the deadline is stopped in the middle, and may go on at any time: the staging
-//!   memory is then not used again ([`super::Staging`]), nor the heap after this life.
+//! After some meetings members *touch* each other's memory, until the next one. So a member that
+//! gives up must know who is at its memory, or may come to it:
+//! * Who comes later finds that it gave up, and gives up too. Of the one that gives up (it says so,
+//!   then looks who has come) and the one that comes (it writes its slot, then looks whether
+//!   somebody gave up) one sees the other: a fence on both sides.
+//! * Who had come may have gone on: it is waited for until it comes to the next meeting, or has
+//!   given up. So is who has not come yet from the meeting before.
+//! * Who does not do so within the deadline is stopped in the middle, and may go on at any time:
+//!   the staging memory is then not used again ([`super::Staging`]), nor the heap after this life.
 //!
 //! # What it costs
-//! Two members: each writes one line and reads one line that the other one has just written. That is one
-//! line exchange; 0.17 us were measured where a bare exchange takes 0.14 us. `n` members on `k` cores:
-//! every member writes and reads `n - 1` lines, and each runs once per meeting, so there are `n / k`
-//! switches per core, which is the least; 6 us with 8 members on 2 cores, where a switch takes 1.2 us.
-//! A dissemination has fewer lines but `log n` rounds, each of which costs all switches anew.
+//! Two members: each writes one line and reads one line that the other one has just written. That
+//! is one line exchange; 0.17 us were measured where a bare exchange takes 0.14 us. `n` members on
+//! `k` cores: every member writes and reads `n - 1` lines, and each runs once per meeting, so there
+//! are `n / k` switches per core, which is the least; 6 us with 8 members on 2 cores, where a
+//! switch takes 1.2 us. A dissemination has fewer lines but `log n` rounds, each of which costs all
+//! switches anew.
 
 use super::memory::Pool;
 use crate::GlobalPtr;
@@ -65,7 +68,8 @@ const SEQUENCE: u64 = 0;
 const CALL: u64 = 8;
 const DATA: u64 = 32;
 
-/// The longest payload of a meeting, in bytes, of the largest teams; others have more ([`Board::payload`]).
+/// The longest payload of a meeting, in bytes, of the largest teams; others have more
+/// ([`Board::payload`]).
 pub(super) const PAYLOAD_MIN: usize = (LINES - DATA) as usize;
 
 /// Teams beyond this size use messages: the blocks of all members together grow with the square.
@@ -108,14 +112,15 @@ pub(crate) struct Board {
     ended: AtomicU64,
     /// Of the last meeting. This and what follows is changed by the call that has its turn.
     sequence: AtomicU64,
-    /// How often this member looks at a slot before it asks the fabric to wait: not at all where it would keep
-    /// whom it waits for from running.
+    /// How often this member looks at a slot before it asks the fabric to wait: not at all where it
+    /// would keep whom it waits for from running.
     looks: AtomicU32,
     /// Whether members touch each other's memory since the meeting before, and after the last one.
     touching: AtomicBool,
     will_touch: AtomicBool,
     broken: OnceLock<Failure>,
-    /// Members were stopped in the middle of a call: what memory they may still touch is not used again.
+    /// Members were stopped in the middle of a call: what memory they may still touch is not used
+    /// again.
     left_late: AtomicBool,
 }
 
@@ -249,14 +254,16 @@ impl Board {
 
     /// The place in line of a call. The caller has the turn of the team.
     pub(super) fn come(&self) -> u64 {
-        // ORDERING: Relaxed, as all that belongs to the turn: its lock orders one thread after another.
+        // ORDERING: Relaxed, as all that belongs to the turn: its lock orders one thread after
+        // another.
         self.come.fetch_add(1, Ordering::Relaxed)
     }
 
     /// Whether the calls before this one in line have ended.
     #[inline]
     pub(super) fn has_turn(&self, place: u64) -> bool {
-        // ORDERING: Acquire pairs with the Release of `end`: the call before may have run in another thread.
+        // ORDERING: Acquire pairs with the Release of `end`: the call before may have run in
+        // another thread.
         self.ended.load(Ordering::Acquire) == place
     }
 
@@ -265,8 +272,8 @@ impl Board {
         self.ended.store(place + 1, Ordering::Release);
     }
 
-    /// Comes to the next meeting. `give`: the payload for a rank. `touching`: after it members touch each
-    /// other's memory. A failure is that of the board, which has been given up.
+    /// Comes to the next meeting. `give`: the payload for a rank. `touching`: after it members
+    /// touch each other's memory. A failure is that of the board, which has been given up.
     #[inline]
     pub(super) fn post<'d>(
         &self,
@@ -286,8 +293,8 @@ impl Board {
             self.write(to, sequence, call, give(to));
         }
         if touching {
-            // ORDERING: SeqCst, with the fence of `give_up`: the slots above are seen there, or `look`
-            // sees that somebody gave up.
+            // ORDERING: SeqCst, with the fence of `give_up`: the slots above are seen there, or
+            // `look` sees that somebody gave up.
             fence(Ordering::SeqCst);
         }
         Ok(Meeting {
@@ -305,8 +312,8 @@ impl Board {
         all_here() || (0..looks).any(|_| all_here())
     }
 
-    /// Whether all members have come to the meeting. A failure to meet breaks the board; any other one is of the
-    /// call: all members see it in the same meeting.
+    /// Whether all members have come to the meeting. A failure to meet breaks the board; any other
+    /// one is of the call: all members see it in the same meeting.
     #[inline]
     pub(super) fn look(
         &self,
@@ -341,7 +348,11 @@ impl Board {
         meeting: &mut Meeting,
     ) -> Result<(), Failure> {
         // Asked here, where it costs nothing that anybody waits for.
-        let looks = if job.fabric.is_crowded() { 0 } else { LOOKS };
+        let looks = if job.fabric.is_oversubscribed() {
+            0
+        } else {
+            LOOKS
+        };
         self.looks.store(looks, Ordering::Relaxed);
         let (known, what) = (*meeting, call.kind.name());
         let step = || {
@@ -399,8 +410,8 @@ impl Board {
             // ORDERING: Relaxed; ordered by the sequence.
             there.u64(slot + at).store(word, Ordering::Relaxed);
         }
-        // ORDERING: Release pairs with the Acquire of `arrived`: the rest of the slot, and what this
-        // member wrote before the meeting, is visible to whoever sees the sequence.
+        // ORDERING: Release pairs with the Acquire of `arrived`: the rest of the slot, and what
+        // this member wrote before the meeting, is visible to whoever sees the sequence.
         there
             .u64(slot + SEQUENCE)
             .store(sequence, Ordering::Release);
@@ -464,7 +475,8 @@ impl Board {
     /// What a member said when it gave up, if it did: whom it lost, perhaps.
     fn gave_up(&self, rank: u32) -> Option<u32> {
         let at = WORD * (1 + u64::from(rank));
-        // ORDERING: Acquire pairs with the Release of `give_up`: what it did to memory of this member is done.
+        // ORDERING: Acquire pairs with the Release of `give_up`: what it did to memory of this
+        // member is done.
         let said = self.given_up.u64(at).load(Ordering::Acquire);
         (said & !RANK == self.mark).then_some((said & RANK) as u32)
     }
@@ -482,8 +494,8 @@ impl Board {
         })
     }
 
-    /// This member leaves the meeting that it is in, and the board, before everybody has come. When it returns
-    /// nobody is at its memory, or what they are at is not used again.
+    /// This member leaves the meeting that it is in, and the board, before everybody has come. When
+    /// it returns nobody is at its memory, or what they are at is not used again.
     #[cold]
     pub(super) fn give_up(&self, job: &Job, failure: Failure) -> Failure {
         // It is not set twice: a member whose board is broken meets nobody.

@@ -117,8 +117,8 @@ impl Flags {
         Ok(Some(schedule))
     }
 
-    /// The process out of whose private memory this member should read so many bytes. Of several members, which
-    /// read the same pages at the same time, the kernel lets one in after the other.
+    /// The process out of whose private memory this member should read so many bytes. Of several
+    /// members, which read the same pages at the same time, the kernel lets one in after the other.
     fn reads(&self, job: &Job, bytes: u64) -> Option<i32> {
         let other = *self.board.peers.get(1 - self.board.rank as usize % 2)?;
         let alone = self.board.size() == 2 && bytes >= PRIVATE_MIN;
@@ -265,7 +265,8 @@ impl Flags {
         Some((*pid, addresses[rank as usize]))
     }
 
-    /// Tells the others, in the next meeting, that this member cannot go on. An error if there is none.
+    /// Tells the others, in the next meeting, that this member cannot go on. An error if there is
+    /// none.
     pub(crate) fn refuse(&mut self, call: &Call, failure: Failure) -> Result<(), Failure> {
         if let Phase::Over = self.phase {
             return Err(failure);
@@ -276,8 +277,8 @@ impl Flags {
         Ok(())
     }
 
-    /// Ends as a wait that was too long. Before its turn it stays in line, to refuse the call then, and this
-    /// returns `false`.
+    /// Ends as a wait that was too long. Before its turn it stays in line, to refuse the call then,
+    /// and this returns `false`.
     pub(crate) fn give_up(&mut self, job: &Job, failure: Failure) -> bool {
         match self.meeting {
             None => self.phase = Phase::Refusing(failure),

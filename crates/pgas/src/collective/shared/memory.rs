@@ -1,5 +1,5 @@
-//! Memory of collectives that outlives a call. Blocks of dropped boards are used again for boards only: a member of
-//! the old board may still write into them.
+//! Memory of collectives that outlives a call. Blocks of dropped boards are used again for boards
+//! only: a member of the old board may still write into them.
 
 use crate::job::Job;
 use crate::{GlobalPtr, Result};
@@ -17,8 +17,8 @@ pub(crate) struct Pool {
     left_behind: AtomicBool,
 }
 
-/// Memory that slices go through, piece by piece. One call uses it at a time, and a call ends when nobody is at it
-/// any more.
+/// Memory that slices go through, piece by piece. One call uses it at a time, and a call ends when
+/// nobody is at it any more.
 #[derive(Debug)]
 pub(super) struct Staging {
     pub(super) pointer: GlobalPtr<u8>,
@@ -61,7 +61,8 @@ impl Pool {
 
     /// A collective was given up: others may still write into memory of this job.
     pub(super) fn leave_behind(&self) {
-        // ORDERING: Relaxed, here and below: it is asked when the job is dropped, after all that its threads did.
+        // ORDERING: Relaxed, here and below: it is asked when the job is dropped, after all that
+        // its threads did.
         self.left_behind.store(true, Ordering::Relaxed);
     }
 }
@@ -77,7 +78,8 @@ impl Drop for Job {
         // Calls that have not ended leave their memory behind.
         self.collectives.in_flight.get_mut().clear();
         if self.collectives.pool.left_behind.load(Ordering::Relaxed) {
-            // Others may still write into a board of this unit: its memory is not used for anything else.
+            // Others may still write into a board of this unit: its memory is not used for anything
+            // else.
             std::mem::forget(std::mem::take(self.heap.get_mut()));
         }
     }

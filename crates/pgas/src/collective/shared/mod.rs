@@ -7,15 +7,16 @@
 //! | more, to be combined | the same: everybody combines its share for all |
 //! | more, between slices | piece by piece through staging memory, a meeting per piece |
 //!
-//! In bytes, per member of a team of P, for a vector or block of n bytes: an all-reduce in place reads n and
-//! writes n; an all-to-all in place reads and writes P n; slices are copied once more on each side. Measured
-//! with two members on two cores that copy 30 GB/s each (the best MPI library beside them): all-reduce of
-//! 1 MiB 55 us (180), broadcast 13 us (59), all-to-all of 64 KiB 3.7 us (6.4). An all-to-all of 1 MiB takes
-//! 140 us (150): with 4 MiB per core the second-level cache is left, and a plain memcpy is no faster.
+//! In bytes, per member of a team of P, for a vector or block of n bytes: an all-reduce in place
+//! reads n and writes n; an all-to-all in place reads and writes P n; slices are copied once more
+//! on each side. Measured with two members on two cores that copy 30 GB/s each (the best MPI
+//! library beside them): all-reduce of 1 MiB 55 us (180), broadcast 13 us (59), all-to-all of 64
+//! KiB 3.7 us (6.4). An all-to-all of 1 MiB takes 140 us (150): with 4 MiB per core the
+//! second-level cache is left, and a plain memcpy is no faster.
 //!
 //! # Files
-//! `board` (meetings) · `memory` (what outlives a call) · `few` (bytes in slots) · `flags` (a call in its meetings; its
-//! steps are in [`super::schedule`])
+//! `board` (meetings) · `memory` (what outlives a call) · `few` (bytes in slots) · `flags` (a call
+//! in its meetings; its steps are in [`super::schedule`])
 
 mod board;
 mod few;
@@ -32,7 +33,8 @@ use super::shape::Shape;
 use super::{Input, Output};
 use crate::job::Job;
 
-/// A blocking call of few bytes, if it is one: nothing is allocated for it. No other one is in line.
+/// A blocking call of few bytes, if it is one: nothing is allocated for it. No other one is in
+/// line.
 #[inline(always)]
 pub(super) fn at_once<C: Combiner + ?Sized>(
     (job, board): (&Job, &Board),

@@ -1,5 +1,5 @@
-//! The way to the end of what a call of a lock has left in the middle, without that lock: out of the queue, when it is
-//! dropped, and of a release.
+//! The way to the end of what a call of a lock has left in the middle, without that lock: out of
+//! the queue, when it is dropped, and of a release.
 
 use super::{Below, Place, Walk};
 use crate::lock::Lock;
@@ -11,7 +11,8 @@ use samite_fabric::Handle;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
-/// What is left to do for a lock that this unit has given back, or for a place in its queue that it has given up.
+/// What is left to do for a lock that this unit has given back, or for a place in its queue that it
+/// has given up.
 #[derive(Debug)]
 pub(in crate::lock) struct Leaver {
     lock: Lock,
@@ -58,7 +59,8 @@ impl Leaver {
         }
     }
 
-    /// Goes on to the end, or until something is not answered in time. Another error is an end, too.
+    /// Goes on to the end, or until something is not answered in time. Another error is an end,
+    /// too.
     pub(super) fn settle(&mut self) -> Result<()> {
         let done = self.walk_out();
         if done.as_ref().is_err_and(|error| !is_late(error)) {

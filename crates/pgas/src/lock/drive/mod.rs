@@ -1,7 +1,8 @@
-//! Executes the steps of the state machines: directly on mapped memory, otherwise by messages to the home. A call whose
-//! deadline passes, or that is ended by a panic of what runs while it waits, leaves its state here ([`Left`]), and the next
-//! call continues from it. A release is gone on with ([`Leaver`]) when this unit makes progress, too; so is the way out of
-//! the queue if the lock is dropped.
+//! Executes the steps of the state machines: directly on mapped memory, otherwise by messages to
+//! the home. A call whose deadline passes, or that is ended by a panic of what runs while it waits,
+//! leaves its state here ([`Left`]), and the next call continues from it. A release is gone on with
+//! ([`Leaver`]) when this unit makes progress, too; so is the way out of the queue if the lock is
+//! dropped.
 
 mod leaver;
 mod place;
@@ -68,7 +69,8 @@ impl Lock {
         Ok(())
     }
 
-    /// The lock is held, if this is how the queue ended. With an error it is not: it has been given back.
+    /// The lock is held, if this is how the queue ended. With an error it is not: it has been given
+    /// back.
     #[inline(always)]
     fn hold(&self, end: End) -> Result<End> {
         if let End::Held { broken } = end {
@@ -127,7 +129,8 @@ impl Lock {
         }
     }
 
-    /// One step that is no wait; its answer. `None`: somebody has to be asked for it ([`Lock::ask_home`]).
+    /// One step that is no wait; its answer. `None`: somebody has to be asked for it
+    /// ([`Lock::ask_home`]).
     #[inline(always)]
     fn carry_out(&self, step: Step) -> Result<Option<u64>> {
         match step {
@@ -155,8 +158,9 @@ impl Lock {
         self.waiting(machine, step, None).answer()
     }
 
-    /// Waits for the answer of a home that is not mapped here, which is asked unless it was before. With an error what is in
-    /// `asked` may still be answered; if there is nothing the step has not begun.
+    /// Waits for the answer of a home that is not mapped here, which is asked unless it was before.
+    /// With an error what is in `asked` may still be answered; if there is nothing the step has not
+    /// begun.
     fn ask_home(&self, step: Step, asked: &mut Option<Handle<u64>>) -> Result<u64> {
         let fabric = self.team.fabric();
         if let Step::Wake { member, word, .. } = step {
@@ -293,8 +297,9 @@ impl Lock {
         }
     }
 
-    /// Brings what a call has left in the middle to its end, without the lock, and without a place in the queue that somebody
-    /// waits behind. What the home does not answer in time is gone on with when this unit makes progress.
+    /// Brings what a call has left in the middle to its end, without the lock, and without a place
+    /// in the queue that somebody waits behind. What the home does not answer in time is gone on
+    /// with when this unit makes progress.
     pub(super) fn leave_queue(&self) {
         let Some(left) = self.left.lock().take() else {
             return;
@@ -341,7 +346,8 @@ impl Lock {
         }
     }
 
-    /// Gives the lock back; `broken`: to somebody who must know that a holder died; `inside`: of a call that has the place.
+    /// Gives the lock back; `broken`: to somebody who must know that a holder died; `inside`: of a
+    /// call that has the place.
     #[inline(always)]
     pub(super) fn give(&self, broken: bool, inside: bool) -> Result<()> {
         let _call = (!inside).then(|| self.begin_giving());
@@ -374,7 +380,8 @@ impl Lock {
         self.team.unit(word.saturating_sub(1) as u32)
     }
 
-    /// Whether a predecessor is not there any more. One that has broken the rules may hold the lock.
+    /// Whether a predecessor is not there any more. One that has broken the rules may hold the
+    /// lock.
     fn has_died(&self, peer: PeerId) -> bool {
         matches!(self.team.fabric().lost(peer), Some(Below::PeerLost { .. }))
     }
@@ -410,7 +417,8 @@ impl Lock {
     }
 }
 
-/// Steps in a queue whose words somebody may be changing all the time, or that goes in circles: of those there is no end.
+/// Steps in a queue whose words somebody may be changing all the time, or that goes in circles: of
+/// those there is no end.
 #[derive(Default)]
 struct Walk {
     steps: u32,

@@ -6,8 +6,8 @@
 //!                   v
 //!   Left --call--> Leaving --call ends--> Left         Leaving --goes on with it--> Busy
 //! ```
-//! In `Busy`, `Leaving` and `Held` the place belongs to one thread (of a guard: to whoever has that), and only that one
-//! changes the state, the ticket and what is left.
+//! In `Busy`, `Leaving` and `Held` the place belongs to one thread (of a guard: to whoever has
+//! that), and only that one changes the state, the ticket and what is left.
 
 use crate::lock::Lock;
 use crate::{Error, Result};
@@ -50,7 +50,8 @@ impl Place {
     /// The caller has the place.
     #[inline(always)]
     pub(super) fn set(&self, state: State) {
-        // ORDERING: Release pairs with the Acquire in `Lock::begin`: the next thread finds ticket and rest as they are.
+        // ORDERING: Release pairs with the Acquire in `Lock::begin`: the next thread finds ticket
+        // and rest as they are.
         self.0.store(state as u8, Ordering::Release);
     }
 }

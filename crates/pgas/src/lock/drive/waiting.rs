@@ -29,9 +29,9 @@ pub(super) enum Machine {
     Release(Release),
 }
 
-/// A machine whose next step is waited for. The lock keeps it if its step may still be done: with the deadline, with any
-/// error in a wait for a predecessor, which can begin anew, and with a panic of an operator or a handler that runs
-/// meanwhile.
+/// A machine whose next step is waited for. The lock keeps it if its step may still be done: with
+/// the deadline, with any error in a wait for a predecessor, which can begin anew, and with a panic
+/// of an operator or a handler that runs meanwhile.
 pub(super) struct Waiting<'l> {
     lock: &'l Lock,
     machine: Machine,

@@ -1,5 +1,5 @@
-//! Out of the queue without the lock, for good: of a waiter ([`Leave`]), and of a lock that is dropped when a call has left a
-//! machine in the middle ([`Settle`]).
+//! Out of the queue without the lock, for good: of a waiter ([`Leave`]), and of a lock that is
+//! dropped when a call has left a machine in the middle ([`Settle`]).
 
 use super::words::{FAR, LEFT, MEMBER};
 use super::{Acquire, End, Release, Step, Ticket, Wish, Word};
@@ -57,8 +57,8 @@ impl Leave {
     }
 }
 
-/// Brings a machine to its end that was left in the middle, for a unit that does not want the lock any more and never
-/// comes again. Afterwards it has neither the lock nor a place in the queue.
+/// Brings a machine to its end that was left in the middle, for a unit that does not want the lock
+/// any more and never comes again. Afterwards it has neither the lock nor a place in the queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(in crate::lock) enum Settle {
     Acquire(Acquire),

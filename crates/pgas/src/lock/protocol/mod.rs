@@ -1,6 +1,6 @@
-//! The queue of a lock, as two state machines: no memory, no clock, no IO. Each step is one operation on
-//! one word, or a wait; whoever drives the machine carries it out and comes back with the answer. The same
-//! machines run here, over messages, and in the model checker (`model`).
+//! The queue of a lock, as two state machines: no memory, no clock, no IO. Each step is one
+//! operation on one word, or a wait; whoever drives the machine carries it out and comes back with
+//! the answer. The same machines run here, over messages, and in the model checker (`model`).
 //!
 //! # Words, all of them in the memory of the lock's home
 //! ```text
@@ -8,31 +8,36 @@
 //!   previous[m]  0: m holds the lock (or is not in the queue)   else the ticket that m waits behind
 //!   link[m]      released:42 | left:1 | broken:1 | far:1 | announced:19
 //! ```
-//! A *ticket* names one stay of a member in the queue: its number and a count. `link[m]` says which of m's
-//! tickets are released, and who comes after the one that is not. A member takes a new ticket only when
-//! somebody came after the old one, so an uncontended lock costs one exchange to take and one to give back.
+//! A *ticket* names one stay of a member in the queue: its number and a count. `link[m]` says which
+//! of m's tickets are released, and who comes after the one that is not. A member takes a new
+//! ticket only when somebody came after the old one, so an uncontended lock costs one exchange to
+//! take and one to give back.
 //!
 //! # Invariants
-//! L1 `previous[m]` is written before the ticket of m gets into the queue, by the exchange of the tail that
-//!    expects just that predecessor. So the queue can be walked from the tail at any time, whoever dies.
-//! L2 A link changes by exchange or swap only. An announcement expects the ticket to be unreleased: either
-//!    it comes first and the release finds it, or the release comes first and the announcer sees that.
-//! L3 A member that was waiting writes `previous[m] = 0` before it touches what the lock guards. Hence a
-//!    dead one with 0 may have left it half changed, and a dead one with a ticket has not.
-//! L4 Who finds its predecessor dead waits behind the predecessor of that one. A late write of the dead
-//!    changes its own `previous`, or is an exchange that finds nothing it expects.
-//! L5 A waiter that leaves the queue says so in its own link, for good: it never comes to this lock again. To
-//!    whoever is behind it, it is as if it had died waiting (L3, L4). If its predecessor gives the lock to it
-//!    all the same, whoever comes next finds that in the link of the predecessor.
-//! L6 A machine that has begun comes to its end, whatever its caller is told meanwhile: a step takes place once, or is still
-//!    to be asked for, and the next one follows its answer. Only then does the unit begin another one; one that has
-//!    dropped the lock is out of the queue at the end ([`Settle`]). Only the loss of the home, and words that no home
-//!    says, end a machine before.
+//! L1 `previous[m]` is written before the ticket of m gets into the queue, by the exchange of the
+//!    tail that expects just that predecessor. So the queue can be walked from the tail at any
+//!    time, whoever dies.
+//! L2 A link changes by exchange or swap only. An announcement expects the ticket to be unreleased:
+//!    either it comes first and the release finds it, or the release comes first and the announcer
+//!    sees that.
+//! L3 A member that was waiting writes `previous[m] = 0` before it touches what the lock guards.
+//!    Hence a dead one with 0 may have left it half changed, and a dead one with a ticket has not.
+//! L4 Who finds its predecessor dead waits behind the predecessor of that one. A late write of the
+//!    dead changes its own `previous`, or is an exchange that finds nothing it expects.
+//! L5 A waiter that leaves the queue says so in its own link, for good: it never comes to this lock
+//!    again. To whoever is behind it, it is as if it had died waiting (L3, L4). If its predecessor
+//!    gives the lock to it all the same, whoever comes next finds that in the link of the
+//!    predecessor.
+//! L6 A machine that has begun comes to its end, whatever its caller is told meanwhile: a step
+//!    takes place once, or is still to be asked for, and the next one follows its answer. Only then
+//!    does the unit begin another one; one that has dropped the lock is out of the queue at the end
+//!    ([`Settle`]). Only the loss of the home, and words that no home says, end a machine before.
 //!
-//! Source: the queue lock of Mellor-Crummey and Scott (TOCS 1991), with the words of the waiters at the home
-//! instead of in their own memory, so that the queue outlives them (in the manner of recoverable mutual
-//! exclusion, Golab and Ramaraju, PODC 2016). The swap of the tail is a compare-exchange here: that is L1.
-//! The order of the queue is that in which the exchanges succeed.
+//! Source: the queue lock of Mellor-Crummey and Scott (TOCS 1991), with the words of the waiters at
+//! the home instead of in their own memory, so that the queue outlives them (in the manner of
+//! recoverable mutual exclusion, Golab and Ramaraju, PODC 2016). The swap of the tail is a
+//! compare-exchange here: that is L1. The order of the queue is that in which the exchanges
+//! succeed.
 
 mod leaving;
 mod words;
@@ -42,8 +47,8 @@ pub(super) use words::{MEMBERS_MAX, Ticket, Wait, Word, has_left, ticket};
 
 use words::{FAR, FREE_BROKEN, MEMBER};
 
-/// What is to be done next. The answer is the value loaded, or the value found by an exchange or swap; it is
-/// ignored after a store and a wake.
+/// What is to be done next. The answer is the value loaded, or the value found by an exchange or
+/// swap; it is ignored after a store and a wake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Step {
     Load(Word),
@@ -54,7 +59,8 @@ pub(super) enum Step {
         new: u64,
     },
     Swap(Word, u64),
-    /// Wait until the ticket is released, or its member is lost or has left; the answer is that of [`Wait`].
+    /// Wait until the ticket is released, or its member is lost or has left; the answer is that of
+    /// [`Wait`].
     Await(Ticket),
     /// The answer is 1 if the member is known to be lost, or has left the queue.
     AskLost(u32),

@@ -2,7 +2,8 @@
 
 use super::*;
 
-/// A file of which the system takes everything, and says at the end that it cannot keep it: as a disk does that fails.
+/// A file of which the system takes everything, and says at the end that it cannot keep it: as a
+/// disk does that fails.
 fn onto(device: &str, durability: Durability) -> (TempDir, StepFile) {
     let folder = TempDir::new().unwrap();
     let mut writer = StepFile::create(folder.path(), "field", 0, 1)
@@ -154,7 +155,8 @@ fn a_file_whose_folder_cannot_be_synced_is_not_on_the_disk() {
 /// A file that cannot be looked at could have any number; only the system knows.
 #[test]
 fn a_file_that_cannot_be_read_is_not_taken_for_none() {
-    // Opening it fails, as it does where a process has too many files; or reading it, as on a disk that fails.
+    // Opening it fails, as it does where a process has too many files; or reading it, as on a disk
+    // that fails.
     let loops = |path: &Path| std::os::unix::fs::symlink(path, path).unwrap();
     let is_a_folder = |path: &Path| fs::create_dir(path).unwrap();
     for spoil in [&loops as &dyn Fn(&Path), &is_a_folder] {

@@ -186,7 +186,8 @@ fn a_reader_follows_the_writers() {
     assert_eq!(archive.steps(), [0, 1]);
 }
 
-/// After a crash anywhere the file has the steps whose records it has whole, and the writer goes on behind them.
+/// After a crash anywhere the file has the steps whose records it has whole, and the writer goes on
+/// behind them.
 #[test]
 fn a_file_that_ends_anywhere_has_its_complete_steps() {
     let folder = TempDir::new().unwrap();
@@ -229,7 +230,8 @@ fn a_file_that_ends_anywhere_has_its_complete_steps() {
     }
 }
 
-/// No damage goes unseen: every byte of the file, changed, gives the same values or an error or fewer steps.
+/// No damage goes unseen: every byte of the file, changed, gives the same values or an error or
+/// fewer steps.
 #[test]
 fn damage_is_seen() {
     let folder = TempDir::new().unwrap();
@@ -379,7 +381,8 @@ fn the_format_is_what_it_was() {
         b"\x05field\x01\x02\0\0",
         "postcard: length, text, rank, ranks, run, life"
     );
-    // Without the mark of who wrote it, and what is random: id and, with it, the checksum of each head.
+    // Without the mark of who wrote it, and what is random: id and, with it, the checksum of each
+    // head.
     bytes[64..96].fill(0);
     for head in bytes
         .chunks_exact_mut(128)
@@ -393,7 +396,8 @@ fn the_format_is_what_it_was() {
 
 const GOLDEN: u64 = 30_978_975_233_339_568;
 
-/// Large enough for every way of [`fetch`](super::fetch): rows straight into their places, gaps read and left out, cuts.
+/// Large enough for every way of [`fetch`](super::fetch): rows straight into their places, gaps
+/// read and left out, cuts.
 #[test]
 fn boxes_of_large_blocks_come_back() {
     let shape = [4, 10, 30_000];

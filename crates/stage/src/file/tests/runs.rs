@@ -1,4 +1,5 @@
-//! Folders that are used again: runs, lives, locks; files that are damaged in the middle, or made up.
+//! Folders that are used again: runs, lives, locks; files that are damaged in the middle, or made
+//! up.
 
 use super::*;
 use crate::file::claim::Turn;
@@ -73,7 +74,8 @@ fn a_run_with_fewer_ranks_removes_the_others() {
     is_right(&Archive::open(folder).unwrap(), 0);
 }
 
-/// A rank of another job that begins its file anew at the same moment has the turn: its file is not removed.
+/// A rank of another job that begins its file anew at the same moment has the turn: its file is not
+/// removed.
 #[test]
 fn a_file_that_another_job_begins_is_not_removed() {
     let folder = TempDir::new().unwrap();

@@ -10,8 +10,8 @@ use num_traits::AsPrimitive;
 /// The same numbers as another type.
 pub(super) struct As(pub(super) Dtype);
 
-/// Times one number, plus another one. One of the two does nothing: `x * 1.0` and `x + 0.0` are what `x` was, but for the sign
-/// of a zero, and so this is one operator.
+/// Times one number, plus another one. One of the two does nothing: `x * 1.0` and `x + 0.0` are
+/// what `x` was, but for the sign of a zero, and so this is one operator.
 pub(super) struct Linear {
     pub(super) scale: f64,
     pub(super) offset: f64,
@@ -161,7 +161,8 @@ impl Operator for Mean {
 }
 
 impl Mean {
-    /// The means along one dimension, which together are the means of blocks: all of a block's lines are equally long.
+    /// The means along one dimension, which together are the means of blocks: all of a block's
+    /// lines are equally long.
     fn along(&self, numbers: &ArrayD<f64>, axis: Axis) -> ArrayD<f64> {
         let length = numbers.len_of(axis);
         let block = usize::try_from(self.0).unwrap_or(usize::MAX).min(length);

@@ -1,7 +1,7 @@
 //! The operators of an edge, one after another, as they are applied to a variable.
 //!
-//! A box of the last result is computed slab by slab, so that what lies between the operators stays in the cache, however large
-//! the box is.
+//! A box of the last result is computed slab by slab, so that what lies between the operators stays
+//! in the cache, however large the box is.
 
 use super::error::GraphError;
 use super::numbers::{Input, Kind, Tile};
@@ -68,7 +68,8 @@ impl Chain {
         }
     }
 
-    /// Computes a box of the last result, dense and row-major, into `into`; `fetch` gets boxes of the writer's array.
+    /// Computes a box of the last result, dense and row-major, into `into`; `fetch` gets boxes of
+    /// the writer's array.
     pub(crate) fn read<'a>(
         &self,
         asked: &Region,

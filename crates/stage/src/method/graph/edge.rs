@@ -52,7 +52,8 @@ pub struct Edge {
     pub variables: Vec<Promise>,
 }
 
-/// Who of the readers gets what of an array, when each asks for its own ([`crate::StepReader::mine`]).
+/// Who of the readers gets what of an array, when each asks for its own
+/// ([`crate::StepReader::mine`]).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Redistribution {
@@ -149,7 +150,8 @@ impl Edge {
         )
     }
 
-    /// What it says that only the method `graph` does, by the key of the workflow file; `None`: nothing.
+    /// What it says that only the method `graph` does, by the key of the workflow file; `None`:
+    /// nothing.
     pub fn needs_graph(&self) -> Option<&'static str> {
         if self.name != self.stream {
             Some("as")
@@ -197,8 +199,8 @@ impl fmt::Display for Edge {
 }
 
 impl Promise {
-    /// Shape of the whole array, where it follows from what is promised: it is promised itself, or each of `units` units puts
-    /// a block and all lie along one dimension.
+    /// Shape of the whole array, where it follows from what is promised: it is promised itself, or
+    /// each of `units` units puts a block and all lie along one dimension.
     pub fn shape(&self, units: u32) -> Option<Dims> {
         let along = |block: &Dims, dim: usize| {
             let mut shape = block.clone();

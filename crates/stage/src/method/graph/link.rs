@@ -93,7 +93,8 @@ impl Link {
         }
     }
 
-    /// What the operators make of a step; `None` where there are none. `last`: what they made of the last one.
+    /// What the operators make of a step; `None` where there are none. `last`: what they made of
+    /// the last one.
     pub(crate) fn pass(
         &self,
         contents: &Contents,

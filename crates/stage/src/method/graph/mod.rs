@@ -1,8 +1,8 @@
 //! The method `graph`: programs are tasks, and edges say who reads what of whom.
 //!
-//! What Decaf does (a dataflow of tasks with links that redistribute), over the core of this crate. The program text is that of
-//! the other methods: a writer writes a stream, a reader reads one. The workflow says in [`Edge`]s which stream of which program
-//! that is, and what happens on the way:
+//! What Decaf does (a dataflow of tasks with links that redistribute), over the core of this crate.
+//! The program text is that of the other methods: a writer writes a stream, a reader reads one. The
+//! workflow says in [`Edge`]s which stream of which program that is, and what happens on the way:
 //!
 //! ```text
 //!   solver                    edge                                     analysis
@@ -11,35 +11,43 @@
 //! ```
 //!
 //! # Objects
-//! * [`Edge`]: two programs, what each calls the stream, and what is agreed. [`Promise`]: an array that the writer promises.
+//! * [`Edge`]: two programs, what each calls the stream, and what is agreed. [`Promise`]: an array
+//!   that the writer promises.
 //! * [`check_cycles`], [`check_operators`]: what can be known before any unit starts.
-//! * [`Redistribution`]: which part of an array is a reader's own ([`crate::StepReader::mine`]): `count`, `round`, `block`.
+//! * [`Redistribution`]: which part of an array is a reader's own ([`crate::StepReader::mine`]):
+//!   `count`, `round`, `block`.
 //! * [`Operator`]: what is done to an array on its way, lazily.
 //!
 //! # Rules
-//! * G1 A stream belongs to the program that writes it: two programs may call theirs alike. In the domain it is called
-//!   `program/stream`, and the group of readers at the end of an edge `program/name`.
-//! * G2 Blocks lie where the method `stream` puts them, and are not copied for an edge: operators and redistribution are pulled by
-//!   the reader, box by box. So a fan-out costs no memory, and a reader that asks for less moves less.
-//! * G3 The writer tells the steward which groups will come. Steps wait for each of them from step 0 on, whichever program starts
-//!   first. What the reading program says about rate and limits comes before what the edge says, and that before the settings.
-//! * G4 The first `tokens` steps of a reader are empty, and come at once; then comes step 0. In a cycle one edge has tokens: its
-//!   reader can write its own first step before it has read one. A rank that comes back after a crash gets no tokens, if it
-//!   had taken a step.
-//! * G5 What is promised is checked at the writer before the commit (its own part), and at the reader when it takes a step (the
-//!   whole): a broken promise is an error that names the edge, both programs, what was promised and what came.
+//! * G1 A stream belongs to the program that writes it: two programs may call theirs alike. In the
+//!   domain it is called `program/stream`, and the group of readers at the end of an edge
+//!   `program/name`.
+//! * G2 Blocks lie where the method `stream` puts them, and are not copied for an edge: operators
+//!   and redistribution are pulled by the reader, box by box. So a fan-out costs no memory, and a
+//!   reader that asks for less moves less.
+//! * G3 The writer tells the coordinator which groups will come. Steps wait for each of them from
+//!   step 0 on, whichever program starts first. What the reading program says about rate and limits
+//!   comes before what the edge says, and that before the settings.
+//! * G4 The first `tokens` steps of a reader are empty, and come at once; then comes step 0. In a
+//!   cycle one edge has tokens: its reader can write its own first step before it has read one. A
+//!   rank that comes back after a crash gets no tokens, if it had taken a step.
+//! * G5 What is promised is checked at the writer before the commit (its own part), and at the
+//!   reader when it takes a step (the whole): a broken promise is an error that names the edge,
+//!   both programs, what was promised and what came.
 //!
-//! With the other methods edges describe the graph: rate and limits count, promises are not checked, and what only a graph does
-//! ([`Edge::needs_graph`]) is refused by whoever starts the programs.
+//! With the other methods edges describe the graph: rate and limits count, promises are not
+//! checked, and what only a graph does ([`Edge::needs_graph`]) is refused by whoever starts the
+//! programs.
 //!
 //! # Not guaranteed
-//! * A program that opens its streams in an order that its edges do not allow (it reads before it writes, and has no token)
-//!   waits until its deadline, and is told whom it waits for.
+//! * A program that opens its streams in an order that its edges do not allow (it reads before it
+//!   writes, and has no token) waits until its deadline, and is told whom it waits for.
 //! * A cycle is as fast as its slowest program: with n tokens at most n + 1 steps are under way.
 //!
 //! # Files
-//! `edge` (the types) · `plan` (cycles, who is linked) · `share` (redistribution) · `operator`, `builtin`, `numbers`, `chain` (operators) ·
-//! `promise` (what is checked) · `link` (a reader's end of an edge) · `error`
+//! `edge` (the types) · `plan` (cycles, who is linked) · `share` (redistribution) · `operator`,
+//! `builtin`, `numbers`, `chain` (operators) · `promise` (what is checked) · `link` (a reader's end
+//! of an edge) · `error`
 
 mod builtin;
 mod chain;

@@ -1,4 +1,5 @@
-//! Boxes of numbers whose type is known when they come: what goes into an operator, and what comes out.
+//! Boxes of numbers whose type is known when they come: what goes into an operator, and what comes
+//! out.
 
 use crate::array::{cut, lengths};
 use crate::space::Dims;

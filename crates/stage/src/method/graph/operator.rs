@@ -1,7 +1,8 @@
 //! What can be done to an array on its way along an edge.
 //!
-//! An operator is lazy: somebody asks for a box of its result, it says which box of its input that takes, gets that one, and
-//! computes the box that was asked for and nothing else. Type and shape of the result are known before.
+//! An operator is lazy: somebody asks for a box of its result, it says which box of its input that
+//! takes, gets that one, and computes the box that was asked for and nothing else. Type and shape
+//! of the result are known before.
 //!
 //! | written | result |
 //! |---|---|
@@ -12,8 +13,8 @@
 //! | `mean N` | the mean of each block of N elements in each dimension (of what there is of it at the end); integers become `f64` |
 //! | `mine:NAME` | an operator of the reading program: see [`Operator`] |
 //!
-//! `f32` stays `f32`, computed as `f64`. The means are added in one fixed order: a result does not depend on how the array was
-//! cut, by whomever.
+//! `f32` stays `f32`, computed as `f64`. The means are added in one fixed order: a result does not
+//! depend on how the array was cut, by whomever.
 
 use super::builtin::{As, Linear, Mean, Stride};
 use super::edge::{Edge, dtype};
@@ -23,7 +24,8 @@ use crate::Region;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// What is done to an array. A closure `Fn(f64) -> f64` is one: each number becomes another, an `f64`.
+/// What is done to an array. A closure `Fn(f64) -> f64` is one: each number becomes another, an
+/// `f64`.
 ///
 /// ```
 /// use samite_stage::method::graph::{Input, Kind, Operator, Tile};
@@ -61,13 +63,15 @@ pub trait Operator: Send + Sync {
     /// Why it cannot be applied, in a sentence.
     fn result(&self, input: &Kind) -> Result<Kind, String>;
 
-    /// The box of the input from which `asked`, a box of the result that is not empty, is computed. It lies in the input.
+    /// The box of the input from which `asked`, a box of the result that is not empty, is computed.
+    /// It lies in the input.
     ///
     /// # Errors
     /// As [`Operator::result`].
     fn needs(&self, input: &Kind, asked: &Region) -> Result<Region, String>;
 
-    /// Computes the numbers of `into`, which is a box of the result, from the box that it [needs](Operator::needs).
+    /// Computes the numbers of `into`, which is a box of the result, from the box that it
+    /// [needs](Operator::needs).
     ///
     /// # Errors
     /// As [`Operator::result`].
@@ -92,8 +96,8 @@ pub(crate) enum Does {
     Mine(String),
 }
 
-/// Checks the operators of an edge: their words, and, where the edge promises variables, that those which they are for are among
-/// them.
+/// Checks the operators of an edge: their words, and, where the edge promises variables, that those
+/// which they are for are among them.
 ///
 /// # Errors
 /// The number of the first that is wrong, and what is wrong with it.

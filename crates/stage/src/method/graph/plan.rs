@@ -4,7 +4,8 @@ use super::edge::Edge;
 use super::error::GraphError;
 use std::collections::BTreeSet;
 
-/// Looks for programs that would wait for each other for ever: a cycle of edges none of which has tokens.
+/// Looks for programs that would wait for each other for ever: a cycle of edges none of which has
+/// tokens.
 ///
 /// # Errors
 /// Such a cycle, and the number of the edge that closes it.
@@ -16,8 +17,8 @@ pub fn check_cycles(edges: &[Edge]) -> Result<(), (usize, GraphError)> {
     Ok(())
 }
 
-/// Follows the edges without tokens from `program`; `path` are the programs that led to it, `done` those that no cycle goes
-/// through.
+/// Follows the edges without tokens from `program`; `path` are the programs that led to it, `done`
+/// those that no cycle goes through.
 fn visit<'e>(
     program: &'e str,
     edges: &'e [Edge],
@@ -146,7 +147,8 @@ mod tests {
     }
 
     proptest! {
-        /// Programs can be put in an order in which no edge without tokens leads back, if and only if there is no such cycle.
+        /// Programs can be put in an order in which no edge without tokens leads back, if and only
+        /// if there is no such cycle.
         #[test]
         fn cycles_are_what_sorting_says(pairs in proptest::collection::vec((0u8..6, 0u8..6, 0u64..2), 0..12)) {
             let edges: Vec<Edge> = pairs

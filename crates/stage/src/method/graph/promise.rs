@@ -1,7 +1,8 @@
 //! Whether a step is what its writer promised.
 //!
-//! A writer's own part is checked before it is committed: type, shape, and the block that each unit puts. Whether a variable
-//! that nobody need put alone is there at all is only known when all parts are, so readers check the whole step once more.
+//! A writer's own part is checked before it is committed: type, shape, and the block that each unit
+//! puts. Whether a variable that nobody need put alone is there at all is only known when all parts
+//! are, so readers check the whole step once more.
 
 use super::edge::{Edge, Extent, Promise};
 use super::error::GraphError;
@@ -115,7 +116,8 @@ fn differs(promise: &Promise, ranks: u32, came: &Came<'_>) -> Option<String> {
         .find_map(|blocks| other_block(name, block, blocks))
 }
 
-/// What a rank has put, where it is not that block. A block that was put in parts is one if it has as many elements.
+/// What a rank has put, where it is not that block. A block that was put in parts is one if it has
+/// as many elements.
 fn other_block(name: &str, block: &Dims, blocks: &[&Region]) -> Option<String> {
     if let [one] = blocks {
         let shape = one.shape();

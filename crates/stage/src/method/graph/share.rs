@@ -1,8 +1,8 @@
 //! Redistribution: which part of an array is a reader's own.
 //!
-//! Pulled by the reader: it works out its boxes from the shape, its rank and its size, without a word to the others, and then
-//! asks for them as for any other box. So the writers' cut does not matter, and parts may be uneven or empty (more readers than
-//! rows).
+//! Pulled by the reader: it works out its boxes from the shape, its rank and its size, without a
+//! word to the others, and then asks for them as for any other box. So the writers' cut does not
+//! matter, and parts may be uneven or empty (more readers than rows).
 
 use super::edge::Redistribution;
 use crate::space::Grid;
@@ -14,11 +14,13 @@ use ndarray::{Array, Dimension};
 pub struct Share<T, D: Dimension> {
     /// Its numbers: the regions one after another, along the slowest dimension.
     pub array: Array<T, D>,
-    /// Where they belong in the whole; one region with `count` and `block`, one for each item with `round`. None is empty.
+    /// Where they belong in the whole; one region with `count` and `block`, one for each item with
+    /// `round`. None is empty.
     pub regions: Vec<Region>,
 }
 
-/// The boxes that are reader `rank`'s of `size`; all readers together have every element once. `None`: nothing is anybody's own.
+/// The boxes that are reader `rank`'s of `size`; all readers together have every element once.
+/// `None`: nothing is anybody's own.
 ///
 /// # Errors
 /// A shape that no box has.

@@ -1,4 +1,4 @@
-//! The buffers of a stream: ordered, reported, freed once, or lost with their keeper.
+//! The buffers of a stream: ordered, reported, freed once, or lost with their block store.
 
 use super::costs;
 use super::{Action, Stream};
@@ -19,7 +19,7 @@ pub(super) enum State {
 
 #[derive(Debug)]
 pub(super) struct Buffer {
-    pub(super) keeper: Peer,
+    pub(super) block_store: Peer,
     pub(super) bytes: u64,
     pub(super) handle: Handle,
     pub(super) state: State,
@@ -27,7 +27,7 @@ pub(super) struct Buffer {
     pub(super) step: Step,
     /// What it costs whoever has asked for it.
     _charge: Charge,
-    /// Its keeper waits for freed memory that is still in use, by that process if it knows it.
+    /// Its block store waits for freed memory that is still in use, by that process if it knows it.
     pub(super) is_full: bool,
     pub(super) had_by: Option<Peer>,
     /// So many parts of its memory are there, or of what is spilled are on disk.
@@ -43,11 +43,11 @@ impl Stream {
     }
 
     /// Orders a buffer for a writer; its memory was granted.
-    pub(super) fn allocate(&mut self, keeper: Peer, bytes: u64, writer: Peer) -> u64 {
+    pub(super) fn allocate(&mut self, block_store: Peer, bytes: u64, writer: Peer) -> u64 {
         let number = self.store.next_buffer;
         self.store.next_buffer += 1;
         let buffer = Buffer {
-            keeper,
+            block_store,
             bytes,
             handle: Handle::default(),
             state: State::Asked,
@@ -60,7 +60,7 @@ impl Stream {
         self.store.buffers.insert(number, buffer);
         let buffer = self.buffer_id(number);
         self.order(
-            keeper,
+            block_store,
             Order::Allocate {
                 buffer,
                 bytes,
@@ -70,17 +70,18 @@ impl Stream {
         number
     }
 
-    /// The only place where a buffer ends: orders its keeper to free it, and says what is free.
+    /// The only place where a buffer ends: orders its block store to free it, and says what is
+    /// free.
     pub(super) fn free_buffer(&mut self, number: u64) {
         let Some(buffer) = self.store.buffers.remove(&number) else {
             return; // a refused one
         };
         let id = self.buffer_id(number);
-        let (keeper, bytes) = (buffer.keeper, buffer.bytes);
+        let (block_store, bytes) = (buffer.block_store, buffer.bytes);
         if buffer.state == State::Lost {
             return;
         }
-        self.order(keeper, Order::Free { buffer: id });
+        self.order(block_store, Order::Free { buffer: id });
         if matches!(buffer.state, State::Spilling | State::OnDisk) {
             self.out.push(Action::FreedDisk(id));
             self.out.push(Action::RoomOnDisk);
@@ -89,13 +90,13 @@ impl Stream {
             self.store.spilling_bytes -= bytes;
         }
         if buffer.state != State::OnDisk {
-            // Of any number of lives of keepers; it is a difference that counts.
+            // Of any number of lives of block stores; it is a difference that counts.
             self.store.freed_bytes = self.store.freed_bytes.wrapping_add(bytes);
-            self.out.push(Action::Freed(id, keeper, bytes));
+            self.out.push(Action::Freed(id, block_store, bytes));
         }
     }
 
-    /// A keeper reports.
+    /// A block store reports.
     pub fn report(&mut self, from: Peer, report: Report) {
         let (Report::Held { buffer, .. }
         | Report::Refused { buffer, .. }
@@ -108,7 +109,7 @@ impl Stream {
         let Some(known) = self.store.buffers.get_mut(&number) else {
             return; // freed meanwhile
         };
-        if known.keeper != from {
+        if known.block_store != from {
             return; // nonsense: somebody else's buffer
         }
         match (report, known.state) {
@@ -120,7 +121,7 @@ impl Stream {
             (Report::Full { had_by, .. }, State::Asked) => {
                 (known.is_full, known.had_by) = (true, had_by);
             }
-            // No part counts twice: a keeper that says no more than that it works is silent.
+            // No part counts twice: a block store that says no more than that it works is silent.
             (Report::Working { parts, .. }, State::Asked | State::Spilling)
                 if known.parts < parts && parts <= known.bytes =>
             {
@@ -138,14 +139,14 @@ impl Stream {
         self.settle();
     }
 
-    /// A keeper is gone: its buffers are.
-    pub(super) fn keeper_lost(&mut self, keeper: Peer) {
+    /// A block store is gone: its buffers are.
+    pub(super) fn block_store_lost(&mut self, block_store: Peer) {
         let mut asked = Vec::new();
         for stored in self.store.steps.values_mut() {
             stored.told = None;
         }
         for (&number, buffer) in &mut self.store.buffers {
-            if buffer.keeper != keeper || buffer.state == State::Lost {
+            if buffer.block_store != block_store || buffer.state == State::Lost {
                 continue;
             }
             match buffer.state {
@@ -163,7 +164,7 @@ impl Stream {
         }
         asked.sort_unstable(); // a map has no order, a run must have one
         for number in asked {
-            self.asked_buffer_lost(number, keeper);
+            self.asked_buffer_lost(number, block_store);
         }
     }
 
@@ -174,7 +175,8 @@ impl Stream {
         self.live_bytes(self.writers.buffers().chain(committed))
     }
 
-    /// Memory of the committed step that a writer rank keeps: of all of it, since a step is freed as one.
+    /// Memory of the committed step that a writer rank keeps: of all of it, since a step is freed
+    /// as one.
     pub(super) fn kept_bytes(&self, rank: usize) -> Vec<Want> {
         let kept = self.writers.ranks[rank].kept.as_ref();
         let stored = kept.and_then(|step| self.store.steps.get(step));
@@ -186,7 +188,7 @@ impl Stream {
         let live = numbers.filter_map(|number| self.store.buffers.get(&number));
         let live = live.filter(|buffer| buffer.state != State::Lost);
         let want = |buffer: &Buffer| Want {
-            keeper: buffer.keeper,
+            block_store: buffer.block_store,
             bytes: buffer.bytes,
         };
         live.map(want).collect()

@@ -1,7 +1,8 @@
-//! Do the parts of the ranks fit together: one type and shape per variable, no two blocks on the same points.
+//! Do the parts of the ranks fit together: one type and shape per variable, no two blocks on the
+//! same points.
 //!
-//! What was checked once is not checked again: while every rank commits the layout of the last whole step, a commit costs a
-//! comparison of hashes.
+//! What was checked once is not checked again: while every rank commits the layout of the last
+//! whole step, a commit costs a comparison of hashes.
 
 use super::store::Part;
 use crate::protocol::{Fault, Layout, LayoutHash};
@@ -55,7 +56,8 @@ impl Checker {
         fits
     }
 
-    /// All parts are there: whether blocks overlap. On success the layouts are the valid ones from now on.
+    /// All parts are there: whether blocks overlap. On success the layouts are the valid ones from
+    /// now on.
     pub(super) fn whole(&mut self, parts: &[(LayoutHash, &Layout)]) -> Result<(), Fault> {
         let hashes = || parts.iter().map(|(hash, _)| *hash);
         if self.schema.is_none() && hashes().eq(self.valid.iter().copied()) {

@@ -1,13 +1,16 @@
-//! Whether those for whom somebody waits wait themselves, so that nobody ever goes on: processes in a circle.
+//! Whether those for whom somebody waits wait themselves, so that nobody ever goes on: processes in
+//! a circle.
 //!
-//! A process that waits does nothing else until it is answered. So a question is *stuck*, for a set of processes that wait, when no
-//! answer to it is possible as long as none of them does anything, whatever all others do. [`Steward`](crate::protocol::Steward)
-//! begins with all processes that wait, and takes those out of the set that have a question which is not stuck, until none of those
-//! is left: the others wait for each other.
+//! A process that waits does nothing else until it is answered. So a question is *stuck*, for a set
+//! of processes that wait, when no answer to it is possible as long as none of them does anything,
+//! whatever all others do. [`Coordinator`](crate::protocol::Coordinator) begins with all processes
+//! that wait, and takes those out of the set that have a question which is not stuck, until none of
+//! those is left: the others wait for each other.
 //!
-//! Not counted as stuck are waits that end by themselves: for memory and for keepers, which have deadlines; for ranks that are away,
-//! which have leases; and those of processes that give up after a time-out of their own, and may go on with something else. Nor those
-//! that only steps of another size could end, where the writer computes: what it writes next may be smaller.
+//! Not counted as stuck are waits that end by themselves: for memory and for block stores, which
+//! have deadlines; for ranks that are away, which have leases; and those of processes that give up
+//! after a time-out of their own, and may go on with something else. Nor those that only steps of
+//! another size could end, where the writer computes: what it writes next may be smaller.
 
 use super::Stream;
 use super::groups::{Group, Place as ReaderPlace, Rank};
@@ -38,8 +41,9 @@ pub(in crate::protocol) struct Stuck {
 }
 
 impl Stream {
-    /// Every question that waits, with the process that asks; and whether it is stuck as long as all of the `blocked` wait. `over`:
-    /// who keeps what a process has too much of at the coordinator, or what all of them have.
+    /// Every question that waits, with the process that asks; and whether it is stuck as long as
+    /// all of the `blocked` wait. `over`: who keeps what a process has too much of at the
+    /// coordinator, or what all of them have.
     pub(in crate::protocol) fn questions(
         &self,
         blocked: &BTreeSet<Peer>,
@@ -130,8 +134,9 @@ impl Stream {
         })
     }
 
-    /// For each rank that has steps still to take, or to let go of: who it is, if it is one of the `blocked`. The others may go on.
-    /// The same of a rank without which the open step never becomes whole, where that would make room.
+    /// For each rank that has steps still to take, or to let go of: who it is, if it is one of the
+    /// `blocked`. The others may go on. The same of a rank without which the open step never
+    /// becomes whole, where that would make room.
     pub(in crate::protocol) fn who_keeps(
         &self,
         blocked: &BTreeSet<Peer>,
@@ -164,7 +169,8 @@ impl Stream {
         expected.chain(ranks).chain(commit)
     }
 
-    /// A writer rank of the `blocked` without which the open step never becomes whole. None where one is away: its lease ends the wait.
+    /// A writer rank of the `blocked` without which the open step never becomes whole. None where
+    /// one is away: its lease ends the wait.
     fn kept_from_commit(&self, blocked: &BTreeSet<Peer>) -> Option<Member> {
         if self.end.is_some() {
             return None;
@@ -183,8 +189,8 @@ impl Stream {
         first.map(Member::Writer)
     }
 
-    /// Whether there is less at the coordinator when the open step is whole: of parts that are there already, or of steps that it
-    /// takes the place of.
+    /// Whether there is less at the coordinator when the open step is whole: of parts that are
+    /// there already, or of steps that it takes the place of.
     fn commit_makes_room(&self) -> bool {
         let drops = |group: &Group| {
             let policy = group.queue.policy();
@@ -205,8 +211,8 @@ impl Stream {
         })
     }
 
-    /// The last reader rank of a group, if it is one of the `blocked` and keeps the others from the first step of the queue.
-    /// `stays`: no other step is committed meanwhile.
+    /// The last reader rank of a group, if it is one of the `blocked` and keeps the others from the
+    /// first step of the queue. `stays`: no other step is committed meanwhile.
     fn kept_from_next(
         &self,
         (number, group): (u64, &Group),
@@ -214,7 +220,8 @@ impl Stream {
         blocked: &BTreeSet<Peer>,
         stays: bool,
     ) -> Option<Member> {
-        // A step that gives way to another one may be followed by a smaller one. The newest never gives way to memory.
+        // A step that gives way to another one may be followed by a smaller one. The newest never
+        // gives way to memory.
         let is_newest = step + 1 == self.store.committed;
         let stays = group.queue.policy() == Policy::Spill || stays && is_newest;
         let is_drawn_out = group.is_drawn_out(&self.store, stays.then_some(step));
@@ -238,8 +245,9 @@ impl Stream {
 }
 
 impl Group {
-    /// A rank of the `blocked` that keeps the group too full for step `step` of about `bytes` bytes, whatever the other ranks read:
-    /// what it has still to take, or holds, stays. None where a rank is away: its lease ends that.
+    /// A rank of the `blocked` that keeps the group too full for step `step` of about `bytes`
+    /// bytes, whatever the other ranks read: what it has still to take, or holds, stays. None where
+    /// a rank is away: its lease ends that.
     fn kept_full_by(
         &self,
         store: &super::store::Store,
@@ -278,7 +286,8 @@ impl Group {
         self.ranks.iter().position(keeps)
     }
 
-    /// A rank of the `blocked` that has taken the least of all, so that the first ranks wait for it; none where one is away.
+    /// A rank of the `blocked` that has taken the least of all, so that the first ranks wait for
+    /// it; none where one is away.
     fn last_of(&self, blocked: &BTreeSet<Peer>) -> Option<usize> {
         let mut last = None;
         for (number, rank) in self.ranks.iter().enumerate() {

@@ -12,7 +12,8 @@ use crate::protocol::{
 use std::collections::HashSet;
 
 impl Stream {
-    /// What a step costs the coordinator that a rank begins with so many buffers, and that has as much in it as the last one.
+    /// What a step costs the coordinator that a rank begins with so many buffers, and that has as
+    /// much in it as the last one.
     pub(super) fn cost_to_begin(&self, rank: usize, wants: usize) -> u64 {
         let part = self
             .writers
@@ -22,7 +23,8 @@ impl Stream {
         part + costs::of_wants(wants) + costs::BUFFER * wants as u64
     }
 
-    /// Whether a peer may cost so much more. Steps that are only retained, and those that groups may lose, give way to it.
+    /// Whether a peer may cost so much more. Steps that are only retained, and those that groups
+    /// may lose, give way to it.
     pub(super) fn afford(&mut self, from: Peer, cost: u64) -> Result<(), Fault> {
         loop {
             let Err(fault) = self.store.costs.ledger.check(from, cost) else {
@@ -34,7 +36,8 @@ impl Stream {
         }
     }
 
-    /// The same for a part that was let begin: what it has to say may be more than the last one had. What it costs beside its layout.
+    /// The same for a part that was let begin: what it has to say may be more than the last one
+    /// had. What it costs beside its layout.
     fn afford_part(&mut self, from: Peer, part: &Part) -> Result<u64, Fault> {
         let layout = match &part.layout {
             Told::New(layout) => costs::of_layout(layout),
@@ -160,9 +163,9 @@ impl Stream {
             };
             if buffer.state != State::Lost {
                 buffer.state = State::Sealing;
-                let keeper = buffer.keeper;
+                let block_store = buffer.block_store;
                 self.store.open.sealing += 1;
-                self.order(keeper, Order::Seal { buffer: id });
+                self.order(block_store, Order::Seal { buffer: id });
             }
         }
     }
@@ -184,7 +187,8 @@ impl Stream {
         Ok(())
     }
 
-    /// What a message that tells readers of the open step has at most, with so many bytes of a rank's part.
+    /// What a message that tells readers of the open step has at most, with so many bytes of a
+    /// rank's part.
     ///
     /// # Errors
     /// No message can carry it: nobody could be given the step.
@@ -222,7 +226,8 @@ impl Stream {
         }
     }
 
-    /// The buffers that a part names: the rank's own, each once, and of each slot at least one that is alive.
+    /// The buffers that a part names: the rank's own, each once, and of each slot at least one that
+    /// is alive.
     fn slots(
         &self,
         rank: u32,
@@ -244,13 +249,13 @@ impl Stream {
                     return Err(Fault::ForeignBuffer { rank });
                 }
                 match &self.store.buffers[&copy.number] {
-                    buffer if buffer.state == State::Lost => lost = Some(buffer.keeper),
+                    buffer if buffer.state == State::Lost => lost = Some(buffer.block_store),
                     _ => slot.push(copy.number),
                 }
             }
             if slot.is_empty() {
-                let keeper = lost.ok_or(Fault::ForeignBuffer { rank })?;
-                return Err(Fault::KeeperLost { keeper, step });
+                let block_store = lost.ok_or(Fault::ForeignBuffer { rank })?;
+                return Err(Fault::BlockStoreLost { block_store, step });
             }
             slots.push(slot);
         }

@@ -1,7 +1,9 @@
-//! What the steps and the buffers of a stream take of the coordinator's own memory, by who has committed or asked for them.
+//! What the steps and the buffers of a stream take of the coordinator's own memory, by who has
+//! committed or asked for them.
 //!
-//! Steps without bytes fit into every limit and every budget, but their layouts and attributes lie on the coordinator's heap. Each
-//! is counted for the peer from which it came, until it is let go. A layout that steps share is counted once.
+//! Steps without bytes fit into every limit and every budget, but their layouts and attributes lie
+//! on the coordinator's heap. Each is counted for the peer from which it came, until it is let go.
+//! A layout that steps share is counted once.
 
 use crate::protocol::ledger::{Charge, Ledger};
 use crate::protocol::{Attribute, Layout, Part, Peer, Places, encoded_bytes};
@@ -9,14 +11,16 @@ use std::collections::HashMap;
 use std::mem::size_of;
 use std::sync::Arc;
 
-/// A buffer in the tables of its stream and of its writer rank, and one that is wanted in those of whoever waits for it.
+/// A buffer in the tables of its stream and of its writer rank, and one that is wanted in those of
+/// whoever waits for it.
 pub(super) const BUFFER: u64 = 256;
 const WANT: u64 = 64;
 
 /// A part of a step beside what it lists.
 const PART: u64 = 512;
 
-/// Most bytes of a message in what readers are told of a step: beside its parts, of a part beside what it lists, and of a buffer.
+/// Most bytes of a message in what readers are told of a step: beside its parts, of a part beside
+/// what it lists, and of a buffer.
 pub(super) const TOLD: u64 = 128;
 const TOLD_PART: u64 = 16;
 const TOLD_SLOT: u64 = 16;

@@ -5,7 +5,8 @@ use super::writers::{Known, Place};
 use crate::protocol::{Answer, EndOfStream, Failure, Fault, Peer, Ticket};
 
 impl Stream {
-    /// Why a rank cannot close (S10): another one was told that a step is committed which this one has not.
+    /// Why a rank cannot close (S10): another one was told that a step is committed which this one
+    /// has not.
     fn closes_early(&self, rank: usize) -> Option<Fault> {
         let step = self.writers.ranks[rank].next;
         let mut others = self.writers.ranks.iter();
@@ -18,7 +19,8 @@ impl Stream {
         })
     }
 
-    /// A rank has written all that it wanted to. It learns it when the stream has failed meanwhile, or cannot end well with it.
+    /// A rank has written all that it wanted to. It learns it when the stream has failed meanwhile,
+    /// or cannot end well with it.
     pub fn close_writer(&mut self, from: Peer, rank: u32, ticket: Ticket) {
         if !self.writer_is(rank, from) {
             return self.fail(from, ticket, Fault::NotOpen);
@@ -64,7 +66,8 @@ impl Stream {
         }
     }
 
-    /// Every rank was told that the open step is committed, and it is as soon as its keepers say so.
+    /// Every rank was told that the open step is committed, and it is as soon as its block stores
+    /// say so.
     pub(super) fn is_sealing(&self) -> bool {
         let open = &self.store.open;
         open.missing == 0 && open.sealing > 0
@@ -107,7 +110,8 @@ impl Stream {
         }
     }
 
-    /// A rank is gone without having closed: what it had not committed is lost. It may come back while its lease runs.
+    /// A rank is gone without having closed: what it had not committed is lost. It may come back
+    /// while its lease runs.
     pub(super) fn rank_failed(&mut self, rank: usize, how: Failure) {
         self.stop_asking(rank);
         self.drop_uncommitted(rank);

@@ -1,13 +1,13 @@
-//! Memory for a step: what a rank asks of the governor, and the buffers that it gets.
+//! Memory for a step: what a rank asks of admission control, and the buffers that it gets.
 
 use super::buffers::State;
 use super::writers::{Asking, Granted, Rank, Stage};
 use super::{Action, Stream};
-use crate::protocol::governor::{Ask, AskId, Shortage, Verdict};
+use crate::protocol::admission::{Ask, AskId, Decision, Shortage};
 use crate::protocol::{Answer, BufferAt, Fault, Lack, Peer, Step, Ticket, Want};
 
 impl Stream {
-    /// Asks the governor for what a rank wants; nothing is granted at once.
+    /// Asks admission control for what a rank wants; nothing is granted at once.
     pub(super) fn ask(&mut self, rank: usize) {
         let (has, keeps) = (self.open_bytes(), self.kept_bytes(rank));
         let number = self.writers.next_ask;
@@ -34,17 +34,17 @@ impl Stream {
         }));
     }
 
-    /// The governor has decided.
-    pub fn verdict(&mut self, verdict: Verdict) {
-        match verdict {
-            Verdict::Granted(ask) => self.granted(ask),
-            Verdict::Wait(ask, short) => self.short(ask, short),
-            Verdict::Spill(ask, short) => {
+    /// Admission control has decided.
+    pub fn decision(&mut self, decision: Decision) {
+        match decision {
+            Decision::Granted(ask) => self.granted(ask),
+            Decision::Wait(ask, short) => self.short(ask, short),
+            Decision::Spill(ask, short) => {
                 let missing = short.missing;
                 self.short(ask, short);
                 self.make_room(missing);
             }
-            Verdict::Refused(ask, fault) => {
+            Decision::Refused(ask, fault) => {
                 if let Some(rank) = self.rank_of(ask)
                     && let Some(asking) = self.take_asking(rank)
                 {
@@ -73,7 +73,7 @@ impl Stream {
 
     fn granted(&mut self, ask: AskId) {
         let rank = self.rank_of(ask);
-        // A withdrawn ask is out of the governor's books before it can be granted.
+        // A withdrawn ask is out of admission control's books before it can be granted.
         let rank = rank.expect("a grant belongs to an ask");
         let Some(asking) = &self.writers.ranks[rank].asking else {
             return;
@@ -81,7 +81,7 @@ impl Stream {
         let (peer, wants) = (asking.peer, asking.wants.clone());
         let buffers = wants
             .iter()
-            .map(|want| self.allocate(want.keeper, want.bytes, peer));
+            .map(|want| self.allocate(want.block_store, want.bytes, peer));
         let buffers: Vec<u64> = buffers.collect();
         if let Some(asking) = &mut self.writers.ranks[rank].asking {
             asking.stage = Stage::Allocating(buffers, wants.len() as u32);
@@ -104,12 +104,12 @@ impl Stream {
         })
     }
 
-    pub(super) fn buffer_held(&mut self, number: u64, keeper: Peer) {
+    pub(super) fn buffer_held(&mut self, number: u64, block_store: Peer) {
         if let Some(rank) = self.rank_granted(number) {
             if let Some(granted) = &mut self.writers.ranks[rank].granted {
                 granted.missing -= 1;
             }
-            return self.out.push(Action::HasWorked(keeper));
+            return self.out.push(Action::HasWorked(block_store));
         }
         let Some(rank) = self.rank_allocating(number) else {
             return;
@@ -124,7 +124,7 @@ impl Stream {
         };
         // Memory that was there at once is no work that others have waited behind.
         if *since < self.now {
-            self.out.push(Action::HasWorked(keeper));
+            self.out.push(Action::HasWorked(block_store));
         }
         *missing -= 1;
         if *missing == 0 {
@@ -145,7 +145,7 @@ impl Stream {
             let buffer = &self.store.buffers[&number];
             BufferAt {
                 buffer: self.buffer_id(number),
-                keeper: buffer.keeper,
+                block_store: buffer.block_store,
                 handle: buffer.handle,
                 bytes: buffer.bytes,
                 on_disk: false,
@@ -161,19 +161,22 @@ impl Stream {
         };
         self.out.push(Action::Freed(
             self.buffer_id(number),
-            buffer.keeper,
+            buffer.block_store,
             buffer.bytes,
         ));
-        let keeper = buffer.keeper;
+        let block_store = buffer.block_store;
         let fault = match lack {
-            Lack::Memory => Fault::KeeperFull { keeper },
-            Lack::Numbers(numbers) => Fault::NumbersUsedUp { keeper, numbers },
+            Lack::Memory => Fault::BlockStoreFull { block_store },
+            Lack::Numbers(numbers) => Fault::NumbersUsedUp {
+                block_store,
+                numbers,
+            },
         };
         self.allocation_failed(number, fault);
     }
 
-    pub(super) fn asked_buffer_lost(&mut self, number: u64, keeper: Peer) {
-        self.allocation_failed(number, Fault::NoKeeper { keeper });
+    pub(super) fn asked_buffer_lost(&mut self, number: u64, block_store: Peer) {
+        self.allocation_failed(number, Fault::NoBlockStore { block_store });
     }
 
     fn allocation_failed(&mut self, number: u64, fault: Fault) {
@@ -193,7 +196,8 @@ impl Stream {
         self.writers.ranks[rank].asking.take()
     }
 
-    /// A rank will ask again for buffers that its keepers are making: these stay. Whom to answer.
+    /// A rank will ask again for buffers that its block stores are making: these stay. Whom to
+    /// answer.
     pub(super) fn set_aside(&mut self, rank: usize) -> Option<(Peer, Ticket)> {
         let asking = self.take_asking(rank)?;
         let answered = (asking.peer, asking.ticket);
@@ -201,7 +205,8 @@ impl Stream {
         Some(answered)
     }
 
-    /// What a rank was granted, if it asks for just that again. It is freed if it asks for something else, or cannot have it any more.
+    /// What a rank was granted, if it asks for just that again. It is freed if it asks for
+    /// something else, or cannot have it any more.
     pub(super) fn take_granted(
         &mut self,
         rank: usize,

@@ -66,7 +66,8 @@ impl Rank {
 /// The first of the taken steps, how many there are, and the one that comes next.
 type Asked = (u64, usize, Option<Step>);
 
-/// A reader program, or one that stands for a program that will come: for that of its name, or for the first.
+/// A reader program, or one that stands for a program that will come: for that of its name, or for
+/// the first.
 #[derive(Debug)]
 pub(super) struct Group {
     pub(super) name: Option<String>,
@@ -79,7 +80,8 @@ pub(super) struct Group {
     /// What the group has taken and not all ranks have; the first is number `base` of the sequence.
     pub(super) taken: VecDeque<Step>,
     pub(super) base: u64,
-    /// What [`Group::is_drawn_out`] found last, of which steps: each of many ranks asks for the same.
+    /// What [`Group::is_drawn_out`] found last, of which steps: each of many ranks asks for the
+    /// same.
     pub(super) drawn_out: Mutex<Option<(Asked, bool)>>,
     pub(super) ranks: Vec<Rank>,
     /// When one that has not come is forgotten: some time after the end.
@@ -99,8 +101,9 @@ impl Group {
         self.taken.iter().copied().chain(held).collect()
     }
 
-    /// Whether its first rank waits for its last one before it takes `step`, or whichever comes next: what one has taken and another
-    /// has not is memory, which the writer waits for only under the other policies.
+    /// Whether its first rank waits for its last one before it takes `step`, or whichever comes
+    /// next: what one has taken and another has not is memory, which the writer waits for only
+    /// under the other policies.
     pub(super) fn is_drawn_out(&self, store: &Store, step: Option<Step>) -> bool {
         if self.taken.is_empty() || matches!(self.queue.policy(), Policy::Block | Policy::Every(_))
         {
@@ -170,8 +173,8 @@ impl Group {
         rank.counts() && to_take || !rank.holds.is_empty()
     }
 
-    /// Whether it lets go of the steps that it has, all by itself: those ranks live that have one, or have one still to take, and are
-    /// none of the `waiting`.
+    /// Whether it lets go of the steps that it has, all by itself: those ranks live that have one,
+    /// or have one still to take, and are none of the `waiting`.
     pub(super) fn moves(&self, waiting: &BTreeSet<Peer>) -> bool {
         let lives =
             |rank: &Rank| matches!(rank.place, Place::Here(peer) if !waiting.contains(&peer));
@@ -252,7 +255,8 @@ impl Groups {
             .map(|group| group.queue.steps())
     }
 
-    /// The groups that do not let step `step` of about `bytes` bytes begin, and how many steps each is behind.
+    /// The groups that do not let step `step` of about `bytes` bytes begin, and how many steps each
+    /// is behind.
     fn full<'g>(
         &'g self,
         store: &'g Store,
@@ -273,7 +277,8 @@ impl Groups {
         })
     }
 
-    /// The first group that does not let step `step` of about `bytes` bytes begin: its name and how many steps it is behind.
+    /// The first group that does not let step `step` of about `bytes` bytes begin: its name and how
+    /// many steps it is behind.
     pub(super) fn who_is_full(
         &self,
         store: &Store,

@@ -1,9 +1,10 @@
-//! The deadlines and leases of writer ranks: whether those live for whom a question waits, and what it has waited for.
+//! The deadlines and leases of writer ranks: whether those live for whom a question waits, and what
+//! it has waited for.
 
 use super::buffers::{Buffer, State};
 use super::writers::{Asking, Place, Stage};
 use super::{Others, Stream};
-use crate::protocol::governor::Shortage;
+use crate::protocol::admission::Shortage;
 use crate::protocol::{EndOfStream, Fault, Peer};
 use std::cell::OnceCell;
 
@@ -23,9 +24,11 @@ impl Stream {
         }
     }
 
-    /// Ends the questions of writer ranks whose deadline is over, or has them asked again; and the stream when a lease is.
+    /// Ends the questions of writer ranks whose deadline is over, or has them asked again; and the
+    /// stream when a lease is.
     pub(super) fn writers_tick(&mut self, others: &Others<'_>) {
-        // Found out once for all ranks: it is the same for each, and takes a look at all that readers hold.
+        // Found out once for all ranks: it is the same for each, and takes a look at all that
+        // readers hold.
         let full = OnceCell::new();
         for rank in 0..self.writers.ranks.len() {
             let state = &self.writers.ranks[rank];
@@ -61,8 +64,8 @@ impl Stream {
         }
     }
 
-    /// Whether the question of a rank waits for living writers or readers alone. Memory is waited for beyond the deadline only where
-    /// it moves: who has it may wait for this rank.
+    /// Whether the question of a rank waits for living writers or readers alone. Memory is waited
+    /// for beyond the deadline only where it moves: who has it may wait for this rank.
     fn waits_for_living<'f>(
         &self,
         rank: usize,
@@ -82,15 +85,15 @@ impl Stream {
                 let waits = |peer| others.waiting.contains(&peer);
                 let goes_on = |buffer: &Buffer| match buffer.is_full {
                     true => !buffer.had_by.is_some_and(waits),
-                    false => others.has_worked(buffer.keeper, asking.since),
+                    false => others.has_worked(buffer.block_store, asking.since),
                 };
                 self.unallocated(buffers).all(goes_on)
             }
         }
     }
 
-    /// Whether those live who have steps of its process still to take or to let go of, or steps of all processes: whichever it has
-    /// too many of.
+    /// Whether those live who have steps of its process still to take or to let go of, or steps of
+    /// all processes: whichever it has too many of.
     fn is_eased(&self, rank: usize, asking: &Asking, others: &Others<'_>) -> bool {
         let ledger = &self.store.costs.ledger;
         let cost = self.cost_to_begin(rank, asking.wants.len());
@@ -99,7 +102,8 @@ impl Stream {
         (own || others.eased.contains(&asking.peer)) && (all || !others.eased.is_empty())
     }
 
-    /// The processes and the costs of the steps that wait for less to be in use of the coordinator's memory.
+    /// The processes and the costs of the steps that wait for less to be in use of the
+    /// coordinator's memory.
     pub(in crate::protocol) fn over_memory(&self) -> impl Iterator<Item = (Peer, u64)> {
         let ranks = self.writers.ranks.iter().enumerate();
         let over = ranks.filter_map(|(rank, state)| Some((rank, state.asking.as_ref()?)));
@@ -107,15 +111,16 @@ impl Stream {
             .map(|(rank, asking)| (asking.peer, self.cost_to_begin(rank, asking.wants.len())))
     }
 
-    /// Whether steps are there that nobody but living readers has still to take, or holds; or a part of one without which living
-    /// ranks have not committed it yet.
+    /// Whether steps are there that nobody but living readers has still to take, or holds; or a
+    /// part of one without which living ranks have not committed it yet.
     pub(in crate::protocol) fn eases(&self) -> bool {
         let is_read = self.groups.has_unread() && self.groups.unread_are_alive();
         let is_begun = self.store.open.parts.iter().any(Option::is_some);
         is_read || is_begun && self.end.is_none() && self.next_is_alive()
     }
 
-    /// Why a step that could begin has to wait for what others have still to take, if that is what it waits for.
+    /// Why a step that could begin has to wait for what others have still to take, if that is what
+    /// it waits for.
     pub(super) fn too_much(&self, rank: usize) -> Option<Fault> {
         let asking = self.writers.ranks[rank].asking.as_ref();
         let waits = |asking: &&Asking| {
@@ -127,7 +132,7 @@ impl Stream {
         self.store.costs.ledger.check(asking.peer, cost).err()
     }
 
-    /// Those of the buffers that their keepers have not given yet.
+    /// Those of the buffers that their block stores have not given yet.
     pub(super) fn unallocated<'a>(
         &'a self,
         buffers: &'a [u64],
@@ -136,7 +141,8 @@ impl Stream {
         buffers.filter(|buffer| buffer.state == State::Asked)
     }
 
-    /// Whether their keepers make those that are not there yet, and none has to wait for memory that is in use.
+    /// Whether their block stores make those that are not there yet, and none has to wait for
+    /// memory that is in use.
     pub(super) fn grow(&self, buffers: &[u64]) -> bool {
         self.unallocated(buffers).all(|buffer| !buffer.is_full)
     }
@@ -157,10 +163,10 @@ impl Stream {
                 // One that says nothing is the worse news.
                 let first = self.unallocated(buffers).find(|buffer| !buffer.is_full);
                 let first = first.or_else(|| waits.next());
-                let keeper = first.map_or(Peer(0), |buffer| buffer.keeper);
+                let block_store = first.map_or(Peer(0), |buffer| buffer.block_store);
                 match first.is_some_and(|buffer| buffer.is_full) {
-                    true => Fault::StillInUse { keeper, bytes },
-                    false => Fault::KeeperSilent { keeper, bytes },
+                    true => Fault::StillInUse { block_store, bytes },
+                    false => Fault::BlockStoreSilent { block_store, bytes },
                 }
             }
             Stage::Asked(_, short) => {
@@ -171,7 +177,7 @@ impl Stream {
                     missing: bytes,
                     used: 0,
                     limit: 0,
-                    keeper: None,
+                    block_store: None,
                     counts_buffers: false,
                 };
                 Stream::no_memory(short.as_ref().unwrap_or(&none), &self.name)
@@ -186,8 +192,8 @@ impl Stream {
                             rank: rank as u32,
                             step,
                         },
-                        None => Fault::KeeperSilent {
-                            keeper: self.unsealed(),
+                        None => Fault::BlockStoreSilent {
+                            block_store: self.unsealed(),
                             bytes: self.store.last_bytes,
                         },
                     };
@@ -212,13 +218,16 @@ impl Stream {
         }
     }
 
-    /// A keeper that has a buffer of the open step still to seal.
+    /// A block store that has a buffer of the open step still to seal.
     pub(super) fn unsealed(&self) -> Peer {
         let sealing = self
             .store
             .buffers
             .values()
             .filter(|buffer| buffer.state == State::Sealing);
-        sealing.map(|buffer| buffer.keeper).min().unwrap_or(Peer(0))
+        sealing
+            .map(|buffer| buffer.block_store)
+            .min()
+            .unwrap_or(Peer(0))
     }
 }

@@ -1,7 +1,7 @@
 //! What a committed step has of a box: found by the index of its blocks, once per layout.
 //!
-//! Layouts change rarely, and subscriptions to the same variable share its index: in a steady stream a commit costs a
-//! comparison of hashes per subscription.
+//! Layouts change rarely, and subscriptions to the same variable share its index: in a steady
+//! stream a commit costs a comparison of hashes per subscription.
 
 use super::Stream;
 use crate::index::Index;
@@ -77,7 +77,8 @@ impl Indexed {
             }
         }
         let (dtype, shape) = known?;
-        // Blocks of committed parts have the dimensions of their array, so an index of them can be made.
+        // Blocks of committed parts have the dimensions of their array, so an index of them can be
+        // made.
         let index = Index::new(&regions).ok()?;
         Some(Indexed {
             dtype,
@@ -146,8 +147,8 @@ impl Stream {
         Some((of, self.matcher.find(of, layouts, interest)))
     }
 
-    /// Whether a step that is there belongs to a group with that interest: the box was written, or does not fit the variable,
-    /// which the reader is to see.
+    /// Whether a step that is there belongs to a group with that interest: the box was written, or
+    /// does not fit the variable, which the reader is to see.
     pub(super) fn touches(&mut self, step: Step, only: Option<&Interest>) -> bool {
         only.is_none_or(|only| {
             let found = self.find(step, only);
@@ -215,7 +216,8 @@ mod tests {
     }
 
     proptest! {
-        /// Boxes of a grid whose cells are dealt to nobody or to one of two ranks: compared cell by cell.
+        /// Boxes of a grid whose cells are dealt to nobody or to one of two ranks: compared cell by
+        /// cell.
         #[test]
         fn the_part_of_a_box_is_what_the_cells_say(
             dealt in proptest::collection::vec(0u8..3, 16),

@@ -1,52 +1,64 @@
-//! One stream: a pure machine that turns what its writers, readers and keepers say into answers and orders.
+//! One stream: a pure machine that turns what its writers, readers and block stores say into
+//! answers and orders.
 //!
 //! # States
 //! ```text
 //!   step:    (open) ranks begin, reserve, commit --all parts--> (sealing) --all buffers sealed--> (committed)
 //!            (committed) queued by groups, taken, held, retained --nobody can get it--> (freed)
 //!                        in memory <--> being spilled --> on disk
-//!   buffer:  asked of the keeper -> written -> sealing -> read -> spilling -> on disk; freed once; or lost with its keeper
+//!   buffer:  asked of the block store -> written -> sealing -> read -> spilling -> on disk; freed once; or lost with its block store
 //!   writer rank:  away (not come yet, for as long as `linger`; or failed, for its lease) <-> here -> closed
 //!   reader rank:  away (the same) <-> here -> closed; or gone (its lease is over)
 //!   stream:  running -> ended (well: every rank has closed it; failed: one is away beyond its lease) -> over (no group is left)
 //! ```
 //!
 //! # Rules
-//! * S1 One step is open at a time: a rank begins step k + 1 when step k is committed, by all ranks. So half-written steps never
-//!   hold more than one step's memory, and no two of them can wait for each other.
-//! * S2 A step is committed when every rank's part is there and every buffer of it is sealed. Then it is one record, which
-//!   no death of a writer changes. When all parts are there no lease ends the stream before the buffers are sealed or lost.
-//! * S3 A rank that gives up without closing is as one that died. What a failed rank had committed to the open step stays; what
-//!   it had not is freed at once. A part that is committed again is ignored when it is the same, and refused when it is not.
-//! * S4 All ranks of a group take the same steps in the same order: the first rank to ask decides the next one. Where the writer does
-//!   not wait for the group, that rank waits for the last one when the steps between them are at the group's limit.
-//! * S5 A step is freed when no group has it in its queue, no rank of a group has still to take it, nobody holds it, and it is
-//!   neither retained nor the precious first. Then each of its buffers is freed, once.
-//! * S6 A dead reader rank's holds end at once. What it had not taken is kept for it until its lease ends; if it comes back
-//!   later, it goes on with the step that the group takes next. A group none of whose ranks is left is forgotten.
-//! * S7 Before the first group, a nameless one stands for it: it has what the first one will find, under the default limits. Where
-//!   the writer says which groups will come, one stands for each until it has come.
-//! * S8 After the last committed step readers get the end of the stream, and why. Writers get an error. A stream ends well only
-//!   because every rank has closed it.
-//! * S9 A writer rank may hold the step that it committed last, until its next commit is taken, or it closes, dies, or the stream
-//!   ends. Its hold is as a reader's: the step is neither freed nor spilled. It is no part of any queue, so it makes no
-//!   writer wait at a limit; the governor refuses its rank at once what can never fit beside it. By S1 it is the newest step:
-//!   there is at most one step more than those that the queues have and the open one.
-//! * S10 A rank that has closed has committed as many steps as any other ever will: a rank that is behind another one cannot close, and
-//!   no rank commits a step that one which has closed has not. So nobody was told that a step is there which never becomes whole.
+//! * S1 One step is open at a time: a rank begins step k + 1 when step k is committed, by all
+//!   ranks. So half-written steps never hold more than one step's memory, and no two of them can
+//!   wait for each other.
+//! * S2 A step is committed when every rank's part is there and every buffer of it is sealed. Then
+//!   it is one record, which no death of a writer changes. When all parts are there no lease ends
+//!   the stream before the buffers are sealed or lost.
+//! * S3 A rank that gives up without closing is as one that died. What a failed rank had committed
+//!   to the open step stays; what it had not is freed at once. A part that is committed again is
+//!   ignored when it is the same, and refused when it is not.
+//! * S4 All ranks of a group take the same steps in the same order: the first rank to ask decides
+//!   the next one. Where the writer does not wait for the group, that rank waits for the last one
+//!   when the steps between them are at the group's limit.
+//! * S5 A step is freed when no group has it in its queue, no rank of a group has still to take it,
+//!   nobody holds it, and it is neither retained nor the precious first. Then each of its buffers
+//!   is freed, once.
+//! * S6 A dead reader rank's holds end at once. What it had not taken is kept for it until its
+//!   lease ends; if it comes back later, it goes on with the step that the group takes next. A
+//!   group none of whose ranks is left is forgotten.
+//! * S7 Before the first group, a nameless one stands for it: it has what the first one will find,
+//!   under the default limits. Where the writer says which groups will come, one stands for each
+//!   until it has come.
+//! * S8 After the last committed step readers get the end of the stream, and why. Writers get an
+//!   error. A stream ends well only because every rank has closed it.
+//! * S9 A writer rank may hold the step that it committed last, until its next commit is taken, or
+//!   it closes, dies, or the stream ends. Its hold is as a reader's: the step is neither freed nor
+//!   spilled. It is no part of any queue, so it makes no writer wait at a limit; admission control
+//!   refuses its rank at once what can never fit beside it. By S1 it is the newest step: there is
+//!   at most one step more than those that the queues have and the open one.
+//! * S10 A rank that has closed has committed as many steps as any other ever will: a rank that is
+//!   behind another one cannot close, and no rank commits a step that one which has closed has not.
+//!   So nobody was told that a step is there which never becomes whole.
 //!
 //! # Not guaranteed
-//! * A reader that died while it held a step does not get the step again: whoever must not miss one copies what it needs before the
-//!   release, and starts again from its own copy.
-//! * Steps that only a dead keeper had are damaged: readers get an error that names the keeper, and go on.
+//! * A reader that died while it held a step does not get the step again: whoever must not miss one
+//!   copies what it needs before the release, and starts again from its own copy.
+//! * Steps that only a dead block store had are damaged: readers get an error that names the block
+//!   store, and go on.
 //! * A reader that holds steps for ever makes `Block` writers wait until their deadlines.
 //!
 //! # Files
-//! `mod` (the machine's entrances, and what follows every event) · `writers` · `grants` (what they ask for) · `commit` (their
-//! parts) · `late` (what they wait for at a deadline) · `ending` (of writers and the stream) · `groups` (of readers) · `readers` ·
-//! `taking` (their steps) · `store` (committed steps) · `buffers` · `spill` · `check` (do the parts of the ranks fit together) ·
-//! `costs` (what they take of the coordinator) · `matching` (what a step has of a box) · `watching` (subscriptions) · `waits` (who
-//! waits for whom) · `circles` (whether they wait for each other)
+//! `mod` (the machine's entrances, and what follows every event) · `writers` · `grants` (what they
+//! ask for) · `commit` (their parts) · `late` (what they wait for at a deadline) · `ending` (of
+//! writers and the stream) · `groups` (of readers) · `readers` · `taking` (their steps) · `store`
+//! (committed steps) · `buffers` · `spill` · `check` (do the parts of the ranks fit together) ·
+//! `costs` (what they take of the coordinator) · `matching` (what a step has of a box) · `watching`
+//! (subscriptions) · `waits` (who waits for whom) · `circles` (whether they wait for each other)
 
 mod buffers;
 mod check;
@@ -66,7 +78,7 @@ mod waits;
 mod watching;
 mod writers;
 
-use super::governor::{Ask, AskId, Shortage};
+use super::admission::{Ask, AskId, Shortage};
 use super::ledger::{Charge, Ledger};
 use super::watch::Watches;
 use super::{
@@ -89,41 +101,48 @@ use writers::Writers;
 pub enum Action {
     /// Say this.
     Send(Peer, Notice),
-    /// Ask the governor.
+    /// Ask admission control.
     Ask(Ask),
     /// Do not want that any more.
     Withdraw(AskId),
-    /// A buffer's memory at a keeper is free (its order to free or the report of the spill came before).
+    /// A buffer's memory at a block store is free (its order to free or the report of the spill
+    /// came before).
     Freed(BufferId, Peer, u64),
-    /// A keeper should spill a buffer of that length: reserve the disk, then order it; or report that it failed.
+    /// A block store should spill a buffer of that length: reserve the disk, then order it; or
+    /// report that it failed.
     Spill(BufferId, Peer, u64),
-    /// A buffer's place on a keeper's disk is free, if it got one.
+    /// A buffer's place on a block store's disk is free, if it got one.
     FreedDisk(BufferId),
     /// A spilled buffer was freed: all streams may spill again.
     RoomOnDisk,
-    /// A keeper has made memory for a buffer, or written it to its disk, all of it or a part: it gets on.
+    /// A block store has made memory for a buffer, or written it to its disk, all of it or a part:
+    /// it gets on.
     HasWorked(Peer),
 }
 
 /// What a stream has to know of everything else to tell who waits for somebody that lives.
 #[derive(Debug)]
 pub struct Others<'a> {
-    /// Whether the memory that it waits for, if it does, is that of processes which live and wait for nobody.
+    /// Whether the memory that it waits for, if it does, is that of processes which live and wait
+    /// for nobody.
     pub memory_moves: bool,
     /// The processes that wait for an answer.
     pub waiting: &'a BTreeSet<Peer>,
-    /// The processes that wait for each other, so that none of them is ever answered: each with who waits for whom from it on.
+    /// The processes that wait for each other, so that none of them is ever answered: each with who
+    /// waits for whom from it on.
     pub circles: &'a BTreeMap<Peer, Arc<[String]>>,
-    /// The processes that have parts of steps at the coordinator which nobody but living readers has still to take, or holds.
+    /// The processes that have parts of steps at the coordinator which nobody but living readers
+    /// has still to take, or holds.
     pub eased: &'a BTreeSet<Peer>,
-    /// When each keeper has got on with a buffer last.
+    /// When each block store has got on with a buffer last.
     pub worked: &'a BTreeMap<Peer, u64>,
 }
 
 impl Others<'_> {
-    /// Whether a keeper has got on with some buffer since then: whoever waits for one of its buffers waits for its turn.
-    fn has_worked(&self, keeper: Peer, since: u64) -> bool {
-        self.worked.get(&keeper).is_some_and(|at| *at >= since)
+    /// Whether a block store has got on with some buffer since then: whoever waits for one of its
+    /// buffers waits for its turn.
+    fn has_worked(&self, block_store: Peer, since: u64) -> bool {
+        self.worked.get(&block_store).is_some_and(|at| *at >= since)
     }
 }
 
@@ -133,7 +152,7 @@ pub struct Stream {
     id: StreamId,
     name: String,
     config: StreamConfig,
-    /// Memory of all keepers: what default limits are a quarter of.
+    /// Memory of all block stores: what default limits are a quarter of.
     budget: u64,
     writers: Writers,
     groups: Groups,
@@ -154,7 +173,8 @@ pub struct Stream {
 }
 
 impl Stream {
-    /// A stream of which no rank has come yet, at time `now`; `budget` is the memory of all keepers.
+    /// A stream of which no rank has come yet, at time `now`; `budget` is the memory of all block
+    /// stores.
     pub fn new(
         now: u64,
         id: StreamId,
@@ -190,8 +210,8 @@ impl Stream {
         stream
     }
 
-    /// Counts there what it has, and for that peer, who has opened it first, what it costs itself. `slow`: who takes no more steps
-    /// now.
+    /// Counts there what it has, and for that peer, who has opened it first, what it costs itself.
+    /// `slow`: who takes no more steps now.
     pub(super) fn opened_by(
         mut self,
         peer: Peer,
@@ -260,9 +280,9 @@ impl Stream {
         self.settle();
     }
 
-    /// A process is gone: as a writer, as a reader, as a keeper.
+    /// A process is gone: as a writer, as a reader, as a block store.
     pub fn lost(&mut self, peer: Peer) {
-        self.keeper_lost(peer);
+        self.block_store_lost(peer);
         self.writer_lost(peer);
         self.reader_lost(peer);
         self.watches.lost(peer);
@@ -280,7 +300,7 @@ impl Stream {
         self.now = now;
     }
 
-    /// The memory of all keepers is another.
+    /// The memory of all block stores is another.
     pub fn set_budget(&mut self, budget: u64) {
         self.budget = budget;
     }
@@ -297,7 +317,8 @@ impl Stream {
         self.settle();
     }
 
-    /// What follows from any event: a step may be whole, readers may be served, steps freed or spilled, writers let in.
+    /// What follows from any event: a step may be whole, readers may be served, steps freed or
+    /// spilled, writers let in.
     pub(super) fn settle(&mut self) {
         self.complete();
         self.close_if_all_have();
@@ -356,8 +377,9 @@ impl Stream {
         self.answer(to, ticket, answer);
     }
 
-    fn order(&mut self, keeper: Peer, order: Order) {
-        self.out.push(Action::Send(keeper, Notice::Order(order)));
+    fn order(&mut self, block_store: Peer, order: Order) {
+        self.out
+            .push(Action::Send(block_store, Notice::Order(order)));
     }
 
     /// Something may be over at `at`.
@@ -371,19 +393,19 @@ impl Stream {
     }
 
     fn no_memory(short: &Shortage, stream: &str) -> Fault {
-        if let (true, Some(keeper)) = (short.counts_buffers, short.keeper) {
+        if let (true, Some(block_store)) = (short.counts_buffers, short.block_store) {
             return Fault::NoBuffer {
                 used: short.used,
                 limit: short.limit,
-                keeper,
+                block_store,
             };
         }
         Fault::NoMemory {
             bytes: short.missing,
             used: short.used,
             limit: short.limit,
-            at: match short.keeper {
-                Some(keeper) => keeper.to_string(),
+            at: match short.block_store {
+                Some(block_store) => block_store.to_string(),
                 None => format!("the stream {stream}"),
             },
         }

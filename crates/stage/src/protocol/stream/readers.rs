@@ -1,4 +1,5 @@
-//! The reader ranks: opening, closing, dying, and their deadlines. How they take steps is in `taking`.
+//! The reader ranks: opening, closing, dying, and their deadlines. How they take steps is in
+//! `taking`.
 
 use super::groups::{Group, Place, Rank, Waiting};
 use super::{Others, Stream};
@@ -11,7 +12,8 @@ impl Stream {
     /// A reader rank opens the stream, or comes back to it.
     ///
     /// # Errors
-    /// Another size, a rank beyond it or taken, limits of zero, a step to start at that is gone. Taken may pass.
+    /// Another size, a rank beyond it or taken, limits of zero, a step to start at that is gone.
+    /// Taken may pass.
     pub fn open_reader(
         &mut self,
         from: Peer,
@@ -178,7 +180,8 @@ impl Stream {
         self.settle();
     }
 
-    /// A rank is not here any more: its holds end; what it would still have to take is kept for it while it counts.
+    /// A rank is not here any more: its holds end; what it would still have to take is kept for it
+    /// while it counts.
     fn leave(&mut self, number: u64, rank: usize, place: Place) {
         let Some(group) = self.groups.groups.get_mut(&number) else {
             return;
@@ -273,7 +276,7 @@ impl Stream {
         }
         for (peer, group, rank, (ticket, step, since)) in late {
             let group = &self.groups.groups[&group];
-            let spills = |keeper| others.has_worked(keeper, since);
+            let spills = |block_store| others.has_worked(block_store, since);
             let (whom, is_alive) = self.whom_reader_waits_for(group, rank, step, spills);
             let fault = Fault::NoStep {
                 stream: self.name.clone(),

@@ -6,7 +6,7 @@ use crate::protocol::{BufferId, Peer, Policy, Step};
 use std::collections::BTreeSet;
 
 impl Stream {
-    /// There is no room on the keeper's disk.
+    /// There is no room on the block store's disk.
     pub fn spill_refused(&mut self, buffer: BufferId) {
         let known = self.store.buffers.get(&buffer.number);
         if known.is_some_and(|known| known.state == State::Spilling) {
@@ -27,7 +27,7 @@ impl Stream {
             return;
         };
         buffer.state = if done { State::OnDisk } else { State::Read };
-        let (keeper, bytes, step) = (buffer.keeper, buffer.bytes, buffer.step);
+        let (block_store, bytes, step) = (buffer.block_store, buffer.bytes, buffer.step);
         self.store.spilling_bytes -= bytes;
         if let Some(stored) = self.store.steps.get_mut(&step) {
             stored.spilling -= 1;
@@ -35,8 +35,8 @@ impl Stream {
         }
         let id = self.buffer_id(number);
         if done {
-            self.out.push(Action::Freed(id, keeper, bytes));
-            self.out.push(Action::HasWorked(keeper));
+            self.out.push(Action::Freed(id, block_store, bytes));
+            self.out.push(Action::HasWorked(block_store));
         } else {
             self.store.disk_full = true;
             self.out.push(Action::FreedDisk(id));
@@ -50,7 +50,8 @@ impl Stream {
         }
     }
 
-    /// Sends a step to disk, if it lies in memory and nobody holds it; returns the bytes that will be free.
+    /// Sends a step to disk, if it lies in memory and nobody holds it; returns the bytes that will
+    /// be free.
     fn spill(&mut self, step: Step) -> u64 {
         if self.store.disk_full {
             return 0;
@@ -80,7 +81,7 @@ impl Stream {
             (buffer.state, buffer.parts) = (State::Spilling, 0);
             bytes += buffer.bytes;
             self.out
-                .push(Action::Spill(id, buffer.keeper, buffer.bytes));
+                .push(Action::Spill(id, buffer.block_store, buffer.bytes));
             if let Some(stored) = self.store.steps.get_mut(&step) {
                 stored.spilling += 1;
             }
@@ -89,14 +90,14 @@ impl Stream {
         bytes
     }
 
-    /// The keepers that have something of a step still to write to their disks.
+    /// The block stores that have something of a step still to write to their disks.
     pub(super) fn spilling(&self, step: Step) -> BTreeSet<Peer> {
         let stored = self.store.steps.get(&step).into_iter();
         let parts = stored.flat_map(|stored| &stored.parts);
         let buffers = parts.flat_map(|part| &part.slots).flatten();
         let buffers = buffers.filter_map(|number| self.store.buffers.get(number));
         let spilling = buffers.filter(|buffer| buffer.state == State::Spilling);
-        spilling.map(|buffer| buffer.keeper).collect()
+        spilling.map(|buffer| buffer.block_store).collect()
     }
 
     /// Memory is short by that many bytes: drops and spills what may be, the least needed first.

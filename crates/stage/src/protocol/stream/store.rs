@@ -1,5 +1,5 @@
-//! The steps of a stream: the open one, and those that are committed, until they are freed. Their buffers are in `buffers`; what
-//! makes room is in `spill`.
+//! The steps of a stream: the open one, and those that are committed, until they are freed. Their
+//! buffers are in `buffers`; what makes room is in `spill`.
 
 use super::Stream;
 use super::buffers::{Buffer, State};
@@ -92,7 +92,8 @@ pub(super) struct Store {
     pub(super) spilling_bytes: u64,
     /// Bytes in memory of all buffers that were freed so far.
     pub(super) freed_bytes: u64,
-    /// A spill failed; until a spilled step of any stream is freed, or a keeper comes, there is no use in another.
+    /// A spill failed; until a spilled step of any stream is freed, or a block store comes, there
+    /// is no use in another.
     pub(super) disk_full: bool,
     pub(super) costs: Costs,
 }
@@ -165,7 +166,7 @@ impl Store {
             .is_some_and(|stored| stored.spilling == 0)
     }
 
-    /// The keepers whose death took the only copy of something in the step.
+    /// The block stores whose death took the only copy of something in the step.
     pub(super) fn damage(&self, step: Step) -> Vec<Peer> {
         let slots = self
             .steps
@@ -175,8 +176,10 @@ impl Store {
         let slots = slots.flat_map(|part| &part.slots);
         let lost = |&number: &u64| self.buffers[&number].state == State::Lost;
         let dead = slots.filter(|copies| copies.iter().all(lost)).flatten();
-        let keepers: BTreeSet<Peer> = dead.map(|number| self.buffers[number].keeper).collect();
-        keepers.into_iter().collect()
+        let block_stores: BTreeSet<Peer> = dead
+            .map(|number| self.buffers[number].block_store)
+            .collect();
+        block_stores.into_iter().collect()
     }
 
     /// The layouts of all ranks in a step that is there, and what names them.
@@ -188,8 +191,9 @@ impl Store {
         Some((stored.hash, stored.parts.iter().map(|part| &*part.layout)))
     }
 
-    /// The record of a step of `stream` that is there, for somebody who knows the layouts named `told`. It shares what it says with
-    /// all others of the step: of a long answer to many readers there is one copy.
+    /// The record of a step of `stream` that is there, for somebody who knows the layouts named
+    /// `told`. It shares what it says with all others of the step: of a long answer to many readers
+    /// there is one copy.
     pub(super) fn record(
         &mut self,
         stream: StreamId,
@@ -203,7 +207,7 @@ impl Store {
             let alive = buffer.state != State::Lost;
             alive.then_some(BufferAt {
                 buffer: BufferId { stream, number },
-                keeper: buffer.keeper,
+                block_store: buffer.block_store,
                 handle: buffer.handle,
                 bytes: buffer.bytes,
                 on_disk: buffer.state == State::OnDisk,
@@ -279,7 +283,8 @@ impl Stream {
         for &number in parts.iter().flat_map(|part| &part.slots).flatten() {
             if let Some(buffer) = self.store.buffers.get_mut(&number) {
                 buffer.step = step;
-                // Those of lost keepers count too, and of keepers there may have been any number.
+                // Those of lost block stores count too, and of block stores there may have been any
+                // number.
                 bytes = bytes.saturating_add(buffer.bytes);
             }
         }
@@ -315,7 +320,8 @@ impl Stream {
         self.wake_for_leases();
     }
 
-    /// Lets the oldest steps out of the retained window, as long as neither of its limits wants them.
+    /// Lets the oldest steps out of the retained window, as long as neither of its limits wants
+    /// them.
     fn shrink_window(&mut self) {
         let retain = self.config.retain;
         while self.store.retained_from < self.store.committed {
@@ -370,7 +376,8 @@ impl Stream {
         }
     }
 
-    /// Lets go of the oldest step that is only retained, or of one that each dropping group may lose; whether there was one.
+    /// Lets go of the oldest step that is only retained, or of one that each dropping group may
+    /// lose; whether there was one.
     pub(super) fn yield_step(&mut self) -> bool {
         let newest = self.store.committed.saturating_sub(1);
         if self.store.retained_from < self.store.committed {

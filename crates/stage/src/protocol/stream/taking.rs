@@ -7,8 +7,8 @@ use crate::protocol::{Answer, Fault, Peer, ReaderId, Step, Ticket};
 /// Most questions that a rank may have open, of which an honest one has one or two.
 const MOST_WAITING: usize = 64;
 
-/// Most steps that a rank may hold at a time, or hold one so many times; and what each of them, and each question that waits, costs,
-/// in bytes. Some are paid with the rank.
+/// Most steps that a rank may hold at a time, or hold one so many times; and what each of them, and
+/// each question that waits, costs, in bytes. Some are paid with the rank.
 const MOST_HOLDS: usize = 1 << 14;
 const HOLD: u64 = 128;
 const PAID: usize = 4;
@@ -21,9 +21,9 @@ impl Stream {
         reader: ReaderId,
         ticket: Ticket,
         at: Option<Step>,
-        patience: u64,
+        timeout: u64,
     ) {
-        let (since, until) = (self.now, self.after(patience));
+        let (since, until) = (self.now, self.after(timeout));
         let Some(rank) = self.reader(reader, from) else {
             return self.fail(from, ticket, Fault::NotOpen);
         };
@@ -160,7 +160,8 @@ impl Stream {
         Some(answer)
     }
 
-    /// Whether a rank can be given a step that is there: that is not on its way to disk, and the rank's process takes it.
+    /// Whether a rank can be given a step that is there: that is not on its way to disk, and the
+    /// rank's process takes it.
     fn can_give(&self, number: u64, rank: usize, step: Step) -> bool {
         let place = self.groups.groups[&number].ranks[rank].place;
         self.store.ready(step) && !self.is_slow(place)
@@ -180,9 +181,9 @@ impl Stream {
         step: Step,
         in_sequence: bool,
     ) -> Answer {
-        let keepers = self.store.damage(step);
-        if !keepers.is_empty() {
-            return Answer::Failed(Fault::Damaged { step, keepers });
+        let block_stores = self.store.damage(step);
+        if !block_stores.is_empty() {
+            return Answer::Failed(Fault::Damaged { step, block_stores });
         }
         let told = self.groups.groups[&number].ranks[rank].told;
         let Some((record, hash)) = self.store.record(self.id, step, told) else {

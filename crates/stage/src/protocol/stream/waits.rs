@@ -91,8 +91,8 @@ impl Stream {
         waits
     }
 
-    /// For whom a rank of a group waits that wants the next step, or step `at`; and whether these all live. `spills`: whether a keeper
-    /// gets on with what it spills.
+    /// For whom a rank of a group waits that wants the next step, or step `at`; and whether these
+    /// all live. `spills`: whether a block store gets on with what it spills.
     pub(super) fn whom_reader_waits_for(
         &self,
         group: &Group,
@@ -129,11 +129,13 @@ impl Stream {
                 ("itself to take what it was sent before".to_owned(), true)
             }
             true => {
-                let keepers = self.spilling(wanted);
-                let slow = keepers.iter().find(|keeper| !spills(**keeper));
+                let block_stores = self.spilling(wanted);
+                let slow = block_stores
+                    .iter()
+                    .find(|block_store| !spills(**block_store));
                 let whom = slow
-                    .or(keepers.first())
-                    .map(|keeper| format!(" at {keeper}"));
+                    .or(block_stores.first())
+                    .map(|block_store| format!(" at {block_store}"));
                 let whom = whom.unwrap_or_default();
                 (format!("step {wanted} to be on disk{whom}"), slow.is_none())
             }
@@ -142,8 +144,8 @@ impl Stream {
         }
     }
 
-    /// Whether the next step waits for living writer ranks alone, and not for one that is gone, or for a keeper. One that has closed
-    /// is waited for by nobody (S10).
+    /// Whether the next step waits for living writer ranks alone, and not for one that is gone, or
+    /// for a block store. One that has closed is waited for by nobody (S10).
     pub(super) fn next_is_alive(&self) -> bool {
         let step = self.store.committed;
         let ranks = self.writers.ranks.iter();
@@ -162,8 +164,8 @@ impl Stream {
         asking.any(|asking| matches!(asking.stage, Stage::Asked(..)))
     }
 
-    /// The processes that wait for an answer, as writers or as readers; not those that wait for a keeper to make memory, for a
-    /// disk, or for themselves alone, which wait for nobody.
+    /// The processes that wait for an answer, as writers or as readers; not those that wait for a
+    /// block store to make memory, for a disk, or for themselves alone, which wait for nobody.
     pub(in crate::protocol) fn waiting(&self) -> impl Iterator<Item = Peer> + '_ {
         let writers = self.writers.ranks.iter();
         let writers = writers.filter_map(|rank| rank.asking.as_ref());
@@ -187,7 +189,8 @@ impl Stream {
         writers.chain(readers)
     }
 
-    /// Whether a rank of a group that wants the next step, or step `at`, waits for it to be on disk, or to be able to take it.
+    /// Whether a rank of a group that wants the next step, or step `at`, waits for it to be on
+    /// disk, or to be able to take it.
     fn waits_for_nobody(&self, group: &Group, rank: usize, at: Option<Step>) -> bool {
         group
             .wanted(rank, at)
@@ -195,8 +198,9 @@ impl Stream {
             .is_some_and(|step| !self.store.ready(step) || self.is_slow(group.ranks[rank].place))
     }
 
-    /// Whether the memory that this stream has comes free without help of anybody who waits: whoever has it lives, and is none of
-    /// the `waiting`. `wants`: it is the one that waits for memory, with its open step.
+    /// Whether the memory that this stream has comes free without help of anybody who waits:
+    /// whoever has it lives, and is none of the `waiting`. `wants`: it is the one that waits for
+    /// memory, with its open step.
     pub(in crate::protocol) fn moves(&self, wants: bool, waiting: &BTreeSet<Peer>) -> bool {
         let store = &self.store;
         let never = store.precious && store.steps.contains_key(&0);
@@ -237,8 +241,8 @@ impl Stream {
                 .unwrap_or_else(|| self.whom_to_commit()),
             Stage::Asked(_, None) => "memory".to_owned(),
             Stage::Asked(_, Some(short)) => {
-                let at = match short.keeper {
-                    Some(keeper) => format!("the keeper {keeper}"),
+                let at = match short.block_store {
+                    Some(block_store) => format!("the block store {block_store}"),
                     None => format!("the stream {}", self.name),
                 };
                 let (missing, used, limit) = (short.missing, short.used, short.limit);
@@ -251,11 +255,11 @@ impl Stream {
             Stage::Allocating(buffers, _) => match self.unallocated(buffers).next() {
                 Some(buffer) if buffer.is_full => {
                     format!(
-                        "freed memory of the keeper {} that is in use",
-                        buffer.keeper
+                        "freed memory of the block store {} that is in use",
+                        buffer.block_store
                     )
                 }
-                Some(buffer) => format!("the keeper {} to allocate", buffer.keeper),
+                Some(buffer) => format!("the block store {} to allocate", buffer.block_store),
                 None => "its buffers".to_owned(),
             },
         }
@@ -287,7 +291,7 @@ impl Stream {
         let (step, program) = (self.store.committed, self.writers.program());
         let behind = |rank: &super::writers::Rank| rank.next == step && rank.place != Place::Closed;
         let Some(rank) = self.writers.ranks.iter().position(behind) else {
-            return format!("the keeper {} to seal step {step}", self.unsealed());
+            return format!("the block store {} to seal step {step}", self.unsealed());
         };
         let others = self.writers.ranks[rank + 1..].iter();
         let others = match others.filter(|rank| behind(rank)).count() {

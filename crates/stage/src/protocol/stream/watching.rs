@@ -1,4 +1,5 @@
-//! The subscriptions of a stream: opening (what is still there is told), committed steps, deadlines.
+//! The subscriptions of a stream: opening (what is still there is told), committed steps,
+//! deadlines.
 
 use super::{Action, Stream};
 use crate::protocol::watch::Watches;
@@ -7,7 +8,8 @@ use crate::protocol::{
 };
 
 impl Stream {
-    /// A process watches a box from `start` on. What is there of it is told at once, what is gone is missed.
+    /// A process watches a box from `start` on. What is there of it is told at once, what is gone
+    /// is missed.
     ///
     /// # Errors
     /// An empty box.
@@ -53,8 +55,8 @@ impl Stream {
     }
 
     /// A subscriber asks for what comes next.
-    pub fn ask_watch(&mut self, from: Peer, number: u64, ticket: Ticket, patience: u64) {
-        let until = self.after(patience);
+    pub fn ask_watch(&mut self, from: Peer, number: u64, ticket: Ticket, timeout: u64) {
+        let until = self.after(timeout);
         if self.watches.ask(from, number, ticket, (self.now, until)) {
             self.wake_by(until);
         } else {

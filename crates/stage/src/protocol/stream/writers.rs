@@ -1,11 +1,11 @@
-//! The writer ranks: opening, beginning (back-pressure). What they ask for is in `grants`, what they commit in `commit`, how
-//! they end in `ending`.
+//! The writer ranks: opening, beginning (back-pressure). What they ask for is in `grants`, what
+//! they commit in `commit`, how they end in `ending`.
 
 use super::{Stream, costs};
-use crate::protocol::governor::{AskId, Shortage};
+use crate::protocol::admission::{AskId, Shortage};
 use crate::protocol::ledger::Charge;
 use crate::protocol::{
-    Answer, Failure, Fault, KeeperInfo, Layout, LayoutHash, Peer, Step, Ticket, Want, WriterId,
+    Answer, BlockStoreInfo, Failure, Fault, Layout, LayoutHash, Peer, Step, Ticket, Want, WriterId,
 };
 use std::sync::Arc;
 
@@ -22,9 +22,9 @@ pub(super) enum Place {
 pub(super) enum Stage {
     /// Its step cannot begin yet.
     Queued,
-    /// At the governor; why it waits there, if it does.
+    /// At admission control; why it waits there, if it does.
     Asked(AskId, Option<Shortage>),
-    /// At the keepers; so many have not answered.
+    /// At the block stores; so many have not answered.
     Allocating(Vec<u64>, u32),
 }
 
@@ -38,14 +38,16 @@ pub(super) struct Asking {
     /// The step to begin, or `None` for more buffers of the open one.
     pub(super) begin: Option<Step>,
     pub(super) wants: Vec<Want>,
-    /// Its process, or all of them, have too much here for one step more, of which readers have still to take some.
+    /// Its process, or all of them, have too much here for one step more, of which readers have
+    /// still to take some.
     pub(super) is_over: bool,
     pub(super) stage: Stage,
     /// What it costs while it waits.
     _charge: Charge,
 }
 
-/// Buffers that keepers were still making at the deadline of the question for them: the next one for the same goes on with them.
+/// Buffers that block stores were still making at the deadline of the question for them: the next
+/// one for the same goes on with them.
 #[derive(Debug)]
 pub(super) struct Granted {
     begin: Option<Step>,
@@ -165,17 +167,18 @@ impl Writers {
 }
 
 impl Stream {
-    /// A writer rank opens the stream. `keepers` are those there are.
+    /// A writer rank opens the stream. `block_stores` are those there are.
     ///
     /// # Errors
-    /// Another program's stream, another size, a rank beyond it or taken, a stream that is over. Taken and over may pass.
+    /// Another program's stream, another size, a rank beyond it or taken, a stream that is over.
+    /// Taken and over may pass.
     pub fn open_writer(
         &mut self,
         from: Peer,
         program: &str,
         rank: u32,
         size: u32,
-        keepers: Vec<KeeperInfo>,
+        block_stores: Vec<BlockStoreInfo>,
         gives_up: bool,
     ) -> Result<Answer, Fault> {
         let writers = &mut self.writers;
@@ -226,7 +229,7 @@ impl Stream {
             },
             committed: self.store.committed,
             next,
-            keepers,
+            block_stores,
         })
     }
 
@@ -245,7 +248,7 @@ impl Stream {
         ticket: Ticket,
         begin: Option<Step>,
         wants: Vec<Want>,
-        patience: u64,
+        timeout: u64,
     ) {
         let answer = match self.may_ask(from, rank, begin) {
             Err(fault) => Some(Answer::Failed(fault)),
@@ -267,7 +270,7 @@ impl Stream {
             Err(_) if begin.is_some() && self.store.costs.ledger.may_have(from, cost) => true,
             Err(fault) => return self.fail(from, ticket, fault),
         };
-        let until = self.after(patience);
+        let until = self.after(timeout);
         let charge = (self.store.costs.ledger).charge(from, costs::of_wants(wants.len()));
         self.writers.ranks[rank as usize].asking = Some(Asking {
             peer: from,
@@ -317,7 +320,8 @@ impl Stream {
     pub(super) fn admit(&mut self) {
         // The same for all ranks.
         let mut is_open = None;
-        // What the coordinator had no room for in this event: of one process, in many ranks perhaps.
+        // What the coordinator had no room for in this event: of one process, in many ranks
+        // perhaps.
         let mut no_room: Option<(Peer, u64)> = None;
         for rank in 0..self.writers.ranks.len() {
             let Some(asking) = &self.writers.ranks[rank].asking else {

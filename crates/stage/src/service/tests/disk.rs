@@ -2,8 +2,8 @@
 
 use super::alone;
 use crate::protocol::{self, Answer, Order, Request, Ticket};
-use crate::service::keeper::tests::{buffer, commit, pattern, room, stall};
-use crate::service::{KeeperAnswer, KeeperAsk, Staging, ToStore, life, own};
+use crate::service::block_store::tests::{buffer, commit, pattern, room, stall};
+use crate::service::{BlockStoreAnswer, BlockStoreRequest, Staging, ToStore, life, own};
 use samite_fabric::agent::Service;
 use samite_fabric::rpc::{Call, Service as Number};
 
@@ -21,23 +21,23 @@ fn a_disk_that_stands_still_delays_no_other_answer() {
         let call = fabric.call(service, life(own(&fabric)), fabric.deadline(), encode);
         call.expect("it serves")
     };
-    let ask_store = |ask: KeeperAsk| {
+    let ask_store = |ask: BlockStoreRequest| {
         let encode = |_| protocol::encode(&ToStore::Ask(ask.clone()));
         call(Number::BLOCK_STORE, &encode)
     };
-    commit(&fabric, &mut service.store.keeper, 1, BYTES);
-    let go_on = stall(&mut service.store.keeper);
+    commit(&fabric, &mut service.store.block_store, 1, BYTES);
+    let go_on = stall(&mut service.store.block_store);
     assert_eq!(
         service
             .store
-            .keeper
+            .block_store
             .obey(Order::Spill { buffer: buffer(1) }),
         None
     );
     let streams = call(Number::COORDINATOR, &|id| {
         protocol::encode(&Request::Figures { ticket: Ticket(id) })
     });
-    let blocks = ask_store(KeeperAsk::Figures);
+    let blocks = ask_store(BlockStoreRequest::Figures);
     let answers = [streams, blocks].map(|mut call: Call| {
         for _ in 0..100 {
             fabric.progress();
@@ -50,7 +50,7 @@ fn a_disk_that_stands_still_delays_no_other_answer() {
     });
     let streams = protocol::decode::<Answer>(&answers[0]);
     assert!(matches!(streams, Some(Answer::Figures(_))), "{streams:?}");
-    let blocks = protocol::decode::<KeeperAnswer>(&answers[1]);
+    let blocks = protocol::decode::<BlockStoreAnswer>(&answers[1]);
     assert!(matches!(blocks, Some(Ok(_))), "{blocks:?}");
     assert_eq!(service.store.owns()[2].amount, 0, "nothing is spilled yet");
     go_on.send(()).expect("it was stuck until now");
@@ -59,7 +59,7 @@ fn a_disk_that_stands_still_delays_no_other_answer() {
         service.turn();
     }
     // One that sleeps is woken by the disk.
-    let mut call = ask_store(KeeperAsk::Load(buffer(1), 7, 1000));
+    let mut call = ask_store(BlockStoreRequest::Load(buffer(1), 7, 1000));
     let mut answer = None;
     let ran = service.run(|_| {
         answer = call.take();
@@ -67,6 +67,6 @@ fn a_disk_that_stands_still_delays_no_other_answer() {
     });
     ran.expect("nobody is lost");
     let answer = answer.map(|answer| answer.expect("it serves"));
-    let answer = answer.and_then(|bytes| protocol::decode::<KeeperAnswer>(&bytes));
+    let answer = answer.and_then(|bytes| protocol::decode::<BlockStoreAnswer>(&bytes));
     assert_eq!(answer, Some(Ok(pattern(1, BYTES)[7..1007].to_vec())));
 }

@@ -4,10 +4,10 @@ mod stopped;
 use super::clients::Clients;
 use super::*;
 use crate::protocol::{
-    self, Action, Answer, Event, Fault, KeeperInfo, LONGEST, Layout, Notice, Part, Places, Policy,
-    Reader, ReaderId, Request, Start, StepRecord, StreamConfig, Ticket, Told, WriterId,
+    self, Action, Answer, BlockStoreInfo, Event, Fault, LONGEST, Layout, Notice, Part, Places,
+    Policy, Reader, ReaderId, Request, Start, StepRecord, StreamConfig, Ticket, Told, WriterId,
 };
-use letter::Packed;
+use envelope::Packed;
 use samite_fabric::rpc::Service as Number;
 use samite_fabric::{Config, Identity};
 use std::sync::Arc;
@@ -27,7 +27,7 @@ fn open_writer(ticket: u64, stream: &str, config: StreamConfig) -> Request {
         rank: 0,
         size: 1,
         config: Box::new(config),
-        patience: LONG,
+        timeout: LONG,
         gives_up: false,
     }
 }
@@ -47,7 +47,7 @@ fn open_reader(ticket: u64, stream: &str, (rank, size): (u32, u32)) -> Request {
         ticket: Ticket(ticket),
         stream: stream.into(),
         reader: Box::new(reader),
-        patience: LONG,
+        timeout: LONG,
         gives_up: false,
     }
 }
@@ -56,13 +56,15 @@ fn next(ticket: u64, reader: ReaderId) -> Request {
     Request::Next {
         ticket: Ticket(ticket),
         reader,
-        patience: LONG,
+        timeout: LONG,
     }
 }
 
 /// What a coordinator answers at once to somebody, who is not told.
-fn asked(coordinator: &mut Coordinator, from: Peer, request: Request) -> Option<Answer> {
-    let actions = coordinator.steward.on_event(0, Event::Said(from, request));
+fn asked(coordinator: &mut CoordinatorService, from: Peer, request: Request) -> Option<Answer> {
+    let actions = coordinator
+        .coordinator
+        .on_event(0, Event::Said(from, request));
     actions
         .into_iter()
         .find_map(|Action::Send(to, notice)| match notice {
@@ -73,7 +75,7 @@ fn asked(coordinator: &mut Coordinator, from: Peer, request: Request) -> Option<
 
 /// A stream, its writer, and a reader whose question for the first step waits.
 struct Waited {
-    coordinator: Coordinator,
+    coordinator: CoordinatorService,
     writer: (Peer, WriterId),
     reader: Peer,
 }
@@ -81,7 +83,7 @@ struct Waited {
 impl Waited {
     fn new(fabric: &Fabric, reader: Peer) -> Waited {
         let solver = Peer::new(5, 1);
-        let mut coordinator = Coordinator::new(fabric);
+        let mut coordinator = CoordinatorService::new(fabric);
         let opened = open_writer(1, "field", StreamConfig::default());
         let Some(Answer::Writing { writer, .. }) = asked(&mut coordinator, solver, opened) else {
             panic!("the name is free");
@@ -112,7 +114,7 @@ impl Waited {
             writer,
             step: 0,
             wants: Vec::new(),
-            patience: LONG,
+            timeout: LONG,
         };
         self.coordinator.happened(Event::Said(solver, begin));
         let part = Part {
@@ -141,7 +143,8 @@ impl Waited {
     }
 }
 
-/// The coordinator hears who is slow before anything else, and who is so no more without any other event.
+/// The coordinator hears who is slow before anything else, and who is so no more without any other
+/// event.
 #[test]
 fn whoever_is_slow_is_given_a_step_when_it_is_so_no_more() {
     let fabric = alone();
@@ -178,22 +181,22 @@ fn a_dead_process_that_was_slow_has_taken_nothing() {
     assert!(first.as_ref().is_some_and(is_first), "{first:?}");
 }
 
-/// An answer that no message can carry is an error for whoever has asked, who would wait for it for ever. Its state machine makes
-/// none: this is about the service.
+/// An answer that no message can carry is an error for whoever has asked, who would wait for it for
+/// ever. Its state machine makes none: this is about the service.
 #[test]
 fn an_answer_that_no_message_can_carry_is_an_error() {
-    const KEEPERS: usize = 4 << 20;
+    const BLOCK_STORES: usize = 4 << 20;
     let fabric = alone();
     let mut clients = Clients::new(&fabric, Number::COORDINATOR);
     let (me, deadline) = (own(&fabric), Duration::from_secs(30));
     let asked = fabric.call(Number::COORDINATOR, life(me), deadline, |_| vec![0]);
     let mut asked = asked.expect("the service is there");
-    let keeper = KeeperInfo {
+    let block_store = BlockStoreInfo {
         peer: Peer(u64::MAX),
         capacity: u64::MAX,
     };
-    let keepers = vec![keeper; KEEPERS];
-    let answer = Packed::answer(Ticket(asked.id()), &Answer::Keepers { keepers });
+    let block_stores = vec![block_store; BLOCK_STORES];
+    let answer = Packed::answer(Ticket(asked.id()), &Answer::BlockStores { block_stores });
     clients.send(me, answer);
     let answer = asked.wait(deadline, "an answer").expect("it comes");
     let answer = protocol::decode(&answer);

@@ -1,7 +1,7 @@
 //! A process that does not take what is for it, and lives.
 
 use super::{next, open_reader};
-use crate::desk::Desk;
+use crate::client::Client;
 use crate::protocol::{Answer, Attribute, Request, Ticket};
 use crate::service::{Room, Staging};
 use crate::{Configuration, Settings, Stage};
@@ -14,8 +14,8 @@ const RANKS: u32 = 2;
 
 /// Ten MiB, of each step other ones.
 fn fact(step: u64) -> Attribute {
-    let letters = (0..10 << 20).map(|at: u64| (b'a' + ((at * 7 + step * 5) % 26) as u8) as char);
-    Attribute::Text(letters.collect())
+    let envelopes = (0..10 << 20).map(|at: u64| (b'a' + ((at * 7 + step * 5) % 26) as u8) as char);
+    Attribute::Text(envelopes.collect())
 }
 
 /// Serves until the others have come and have left again.
@@ -54,11 +54,11 @@ fn write(unit: &Unit) -> Outcome {
 /// Asks for all steps as two ranks at a time, is stopped, and takes the answers when it goes on.
 fn read(unit: &Unit) -> Outcome {
     let fabric = unit.join()?;
-    let desk = Desk::new(&fabric)?;
+    let client = Client::new(&fabric)?;
     let mut ranks = Vec::new();
     for rank in 0..RANKS {
         let question = |ticket: Ticket| open_reader(ticket.0, "field", (rank, RANKS));
-        let opened = desk.ask("a reader", question)?;
+        let opened = client.ask("a reader", question)?;
         check!(matches!(opened, Answer::Reading { .. }), "{opened:?}");
         if let Answer::Reading { reader, .. } = opened {
             ranks.push(reader);
@@ -67,17 +67,17 @@ fn read(unit: &Unit) -> Outcome {
     let mut asked = Vec::new();
     for &reader in &ranks {
         for step in 0..STEPS {
-            let call = desk.ask_later(|ticket| next(ticket.0, reader))?;
+            let call = client.ask_later(|ticket| next(ticket.0, reader))?;
             asked.push((step, call));
         }
     }
     // By steps, of all ranks.
     asked.sort_by_key(|(step, _)| *step);
     // When this is answered, the questions before it have been heard.
-    desk.ask("figures", |ticket| Request::Figures { ticket })?;
+    client.ask("figures", |ticket| Request::Figures { ticket })?;
     pause("asked");
     for (step, call) in &mut asked {
-        let given = desk.answer("a step", call)?;
+        let given = client.answer("a step", call)?;
         let Answer::Step(record) = given else {
             check!(false, "{given:?}");
             return Ok(());
@@ -90,13 +90,13 @@ fn read(unit: &Unit) -> Outcome {
         );
     }
     for reader in ranks {
-        desk.tell(Request::CloseReader { reader })?;
+        client.tell(Request::CloseReader { reader })?;
     }
     Ok(())
 }
 
-/// A process that is stopped is given no more steps than it can take, however many it has asked for: it is not given up, and when it goes
-/// on it gets them all.
+/// A process that is stopped is given no more steps than it can take, however many it has asked
+/// for: it is not given up, and when it goes on it gets them all.
 #[test]
 fn a_reader_that_is_stopped_under_long_steps_gets_them_all() {
     let name = full_name(
@@ -109,15 +109,15 @@ fn a_reader_that_is_stopped_under_long_steps_gets_them_all() {
         _ => read(unit),
     };
     let (writer, reader) = (Who::Unit(1), Who::Unit(2));
-    units(3).conduct_bare(&name, body, |cast| {
-        cast.wait_point(writer, "open");
-        cast.wait_point(reader, "asked");
-        cast.stop(reader);
-        cast.release(writer);
-        cast.wait_point(writer, "written");
-        cast.go_on(reader);
-        cast.release(reader);
-        cast.release(writer);
-        cast.all_end();
+    units(3).orchestrate_bare(&name, body, |cluster| {
+        cluster.wait_point(writer, "open");
+        cluster.wait_point(reader, "asked");
+        cluster.stop(reader);
+        cluster.release(writer);
+        cluster.wait_point(writer, "written");
+        cluster.go_on(reader);
+        cluster.release(reader);
+        cluster.release(writer);
+        cluster.all_end();
     });
 }

@@ -1,16 +1,17 @@
-//! The world of a run: time, the network, the keepers, the steward, and what must hold at every moment.
+//! The world of a run: time, the network, the block stores, the coordinator, and what must hold at
+//! every moment.
 
-mod keepers;
+mod block_stores;
 mod run;
 
 use crate::plan::{Plan, Victim};
 use crate::sequence::Log;
+use block_stores::BlockStore;
 use fastrand::Rng;
-use keepers::Keeper;
 pub(crate) use run::run;
 use samite_stage::protocol::{
-    Action, Answer, BufferId, EndOfStream, Event, Failure, Fault, Notice, Peer, ReaderId, Request,
-    Step, Steward, StreamId, Ticket, WriterId, encode,
+    Action, Answer, BufferId, Coordinator, EndOfStream, Event, Failure, Fault, Notice, Peer,
+    ReaderId, Request, Step, StreamId, Ticket, WriterId, encode,
 };
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, HashMap, HashSet};
@@ -18,7 +19,7 @@ use std::collections::{BTreeMap, BinaryHeap, HashMap, HashSet};
 /// What may happen at a time.
 #[derive(Debug)]
 enum Happening {
-    ToSteward(Peer, Vec<u8>),
+    ToCoordinator(Peer, Vec<u8>),
     ToPeer(Peer, Vec<u8>),
     LostHeard(Peer),
     Timer(Peer),
@@ -29,7 +30,8 @@ enum Happening {
     StartWatcher(usize, Option<Step>),
 }
 
-/// What happened how often, over all runs: a simulator that never gets somewhere proves nothing about it.
+/// What happened how often, over all runs: a simulator that never gets somewhere proves nothing
+/// about it.
 #[derive(Debug, Default, Clone)]
 pub(crate) struct Seen(pub BTreeMap<&'static str, u64>);
 
@@ -55,7 +57,8 @@ pub(crate) struct World {
     pub(crate) logs: BTreeMap<(StreamId, u64), Log>,
     /// What readers hold: a buffer may not be freed meanwhile.
     pub(crate) held: HashMap<(Peer, Ticket), Vec<BufferId>>,
-    /// What writers keep of the step that they committed last, from the answer to it until they send the next commit.
+    /// What writers keep of the step that they committed last, from the answer to it until they
+    /// send the next commit.
     pub(crate) kept: HashMap<Peer, Vec<BufferId>>,
     /// Committed steps of each stream.
     pub(crate) committed: BTreeMap<StreamId, Step>,
@@ -67,7 +70,8 @@ pub(crate) struct World {
     closing: HashMap<(Peer, Ticket), WriterId>,
     /// Streams that have ended well.
     well: HashSet<StreamId>,
-    /// Streams that were forgotten as soon as they had ended: nobody read them, and how many steps they had is not known.
+    /// Streams that were forgotten as soon as they had ended: nobody read them, and how many steps
+    /// they had is not known.
     unread: HashSet<StreamId>,
     events: BinaryHeap<Reverse<(u64, u64)>>,
     happenings: HashMap<u64, Happening>,
@@ -75,13 +79,14 @@ pub(crate) struct World {
     next_peer: u32,
     /// When the last message of a pair arrives: the next one not before.
     arrival: HashMap<(Peer, bool), u64>,
-    keepers: BTreeMap<Peer, Keeper>,
+    block_stores: BTreeMap<Peer, BlockStore>,
     questions: HashMap<(Peer, Ticket), (u64, String)>,
-    steward: Steward,
+    coordinator: Coordinator,
     tick_at: Option<u64>,
 }
 
-/// Longest time that passes between a deadline and its news, beside the ways of question and answer.
+/// Longest time that passes between a deadline and its news, beside the ways of question and
+/// answer.
 const SLACK: u64 = 2;
 
 impl World {
@@ -104,9 +109,9 @@ impl World {
             next: 0,
             next_peer: 0,
             arrival: HashMap::new(),
-            keepers: BTreeMap::new(),
+            block_stores: BTreeMap::new(),
             questions: HashMap::new(),
-            steward: Steward::new(),
+            coordinator: Coordinator::new(),
             tick_at: None,
             plan,
         }
@@ -125,9 +130,9 @@ impl World {
     }
 
     /// When a message that leaves now arrives.
-    fn way(&mut self, peer: Peer, to_steward: bool) -> u64 {
+    fn way(&mut self, peer: Peer, to_coordinator: bool) -> u64 {
         let time = self.now + self.rng.u64(0..=self.plan.delay);
-        let last = self.arrival.entry((peer, to_steward)).or_default();
+        let last = self.arrival.entry((peer, to_coordinator)).or_default();
         *last = time.max(*last);
         *last
     }
@@ -148,7 +153,8 @@ impl World {
         }
     }
 
-    /// A stream that has ended well was closed by every rank; one that has failed was not closed by the rank that it names.
+    /// A stream that has ended well was closed by every rank; one that has failed was not closed by
+    /// the rank that it names.
     pub(crate) fn is_end(&mut self, stream: StreamId, end: EndOfStream) {
         let closed = self.closed.entry(stream).or_default();
         match end {
@@ -173,10 +179,10 @@ impl World {
         }
     }
 
-    /// A peer speaks to the steward. A question must be answered in time.
+    /// A peer speaks to the coordinator. A question must be answered in time.
     pub(crate) fn say(&mut self, from: Peer, request: Request) {
-        if let Some((ticket, patience)) = question(&request) {
-            let until = self.now + patience + 2 * self.plan.delay + SLACK;
+        if let Some((ticket, timeout)) = question(&request) {
+            let until = self.now + timeout + 2 * self.plan.delay + SLACK;
             let text = format!("{request:?}");
             assert!(
                 self.questions
@@ -186,7 +192,7 @@ impl World {
             );
         }
         let time = self.way(from, true);
-        self.at(time, Happening::ToSteward(from, encode(&request)));
+        self.at(time, Happening::ToCoordinator(from, encode(&request)));
     }
 
     pub(crate) fn timer(&mut self, peer: Peer, after: u64) {
@@ -206,70 +212,71 @@ impl World {
     }
 
     fn feed(&mut self, event: Event) {
-        let running = self.steward.figures().into_iter();
+        let running = self.coordinator.figures().into_iter();
         let running = running.filter(|stream| stream.end.is_none());
         let running: Vec<StreamId> = running.map(|stream| stream.id).collect();
-        for Action::Send(to, notice) in self.steward.on_event(self.now, event) {
+        for Action::Send(to, notice) in self.coordinator.on_event(self.now, event) {
             if let Notice::Answer { ticket, answer } = &notice {
                 self.is_answered(to, *ticket, answer);
             }
             let time = self.way(to, false);
             self.at(time, Happening::ToPeer(to, encode(&notice)));
         }
-        for figures in self.steward.figures() {
+        for figures in self.coordinator.figures() {
             self.committed.insert(figures.id, figures.committed);
         }
-        let there: HashSet<StreamId> = self.steward.figures().iter().map(|at| at.id).collect();
+        let there: HashSet<StreamId> = self.coordinator.figures().iter().map(|at| at.id).collect();
         let ended = running.into_iter().filter(|id| !there.contains(id));
         self.unread.extend(ended);
-        if let Some(wake) = self.steward.wake_at() {
+        if let Some(wake) = self.coordinator.wake_at() {
             let time = wake.max(self.now);
             if self.tick_at.is_none_or(|at| at > time) {
                 self.tick_at = Some(time);
                 self.at(time, Happening::Tick);
             }
         }
-        for &keeper in self.keepers.keys() {
+        for &block_store in self.block_stores.keys() {
             assert!(
-                self.steward.governor().used_at(keeper) <= self.plan.memory,
+                self.coordinator.admission().used_at(block_store) <= self.plan.memory,
                 "G1"
             );
         }
     }
 }
 
-/// Whether a stream has not ended. When it has, because a rank was lost, another rank may not know it yet.
-fn figures_run(steward: &Steward, stream: StreamId) -> bool {
-    let mut figures = steward.figures().into_iter();
+/// Whether a stream has not ended. When it has, because a rank was lost, another rank may not know
+/// it yet.
+fn figures_run(coordinator: &Coordinator, stream: StreamId) -> bool {
+    let mut figures = coordinator.figures().into_iter();
     figures.any(|figures| figures.id == stream && figures.end.is_none())
 }
 
 fn question(request: &Request) -> Option<(Ticket, u64)> {
     match *request {
         Request::OpenWriter {
-            ticket, patience, ..
+            ticket, timeout, ..
         }
         | Request::Begin {
-            ticket, patience, ..
+            ticket, timeout, ..
         }
         | Request::Reserve {
-            ticket, patience, ..
+            ticket, timeout, ..
         }
         | Request::OpenReader {
-            ticket, patience, ..
+            ticket, timeout, ..
         }
         | Request::Next {
-            ticket, patience, ..
+            ticket, timeout, ..
         }
         | Request::At {
-            ticket, patience, ..
+            ticket, timeout, ..
         }
         | Request::OpenWatch {
-            ticket, patience, ..
+            ticket, timeout, ..
         }
         | Request::Watch {
-            ticket, patience, ..
-        } => Some((ticket, patience)),
+            ticket, timeout, ..
+        } => Some((ticket, timeout)),
         Request::Commit { ticket, .. } | Request::CloseWriter { ticket, .. } => Some((ticket, 0)),
         _ => None,
     }

@@ -21,7 +21,7 @@ enum Actor {
 struct Run {
     world: World,
     actors: HashMap<Peer, Actor>,
-    keepers: Vec<Peer>,
+    block_stores: Vec<Peer>,
 }
 
 /// Runs a plan to its end and checks it; returns what was seen.
@@ -29,7 +29,7 @@ pub(crate) fn run(plan: Plan) -> Seen {
     let mut run = Run {
         world: World::new(plan),
         actors: HashMap::new(),
-        keepers: Vec::new(),
+        block_stores: Vec::new(),
     };
     run.start();
     let mut events = 0u64;
@@ -54,9 +54,9 @@ pub(crate) fn run(plan: Plan) -> Seen {
 
 impl Run {
     fn start(&mut self) {
-        for _ in 0..self.world.plan.keepers {
-            let keeper = self.world.start_keeper();
-            self.keepers.push(keeper);
+        for _ in 0..self.world.plan.block_stores {
+            let block_store = self.world.start_block_store();
+            self.block_stores.push(block_store);
         }
         let plan = self.world.plan.clone();
         for rank in 0..plan.writers {
@@ -81,7 +81,7 @@ impl Run {
     fn happen(&mut self, happening: Happening) {
         let world = &mut self.world;
         match happening {
-            Happening::ToSteward(from, bytes) => {
+            Happening::ToCoordinator(from, bytes) => {
                 let request = decode(&bytes).expect("what was encoded");
                 world.feed(Event::Said(from, request));
             }
@@ -163,9 +163,8 @@ impl Run {
             _ => false,
         };
         let peer = match victim {
-            Victim::Keeper(number) => {
-                Some(self.keepers[number]).filter(|keeper| self.world.keepers.contains_key(keeper))
-            }
+            Victim::BlockStore(number) => Some(self.block_stores[number])
+                .filter(|block_store| self.world.block_stores.contains_key(block_store)),
             _ => self
                 .actors
                 .iter()
@@ -182,7 +181,7 @@ impl Run {
             Some(Actor::Watcher(watcher)) => watcher.is_done(),
             None => false,
         };
-        self.world.keepers.remove(&peer);
+        self.world.block_stores.remove(&peer);
         self.world.questions.retain(|(from, _), _| *from != peer);
         self.world.held.retain(|(from, _), _| *from != peer);
         self.world.kept.remove(&peer);
@@ -207,7 +206,7 @@ impl Run {
         self.world.seen.add(match victim {
             Victim::Writer(..) => "killed writer",
             Victim::Reader(..) => "killed reader",
-            Victim::Keeper(_) => "killed keeper",
+            Victim::BlockStore(_) => "killed block store",
             Victim::Watcher(..) => "killed subscriber",
         });
     }
@@ -222,19 +221,24 @@ impl Run {
         );
         assert!(world.held.is_empty(), "still held: {:?}", world.held);
         assert!(world.kept.is_empty(), "still kept: {:?}", world.kept);
-        assert_eq!(world.steward.figures(), [], "streams are left");
-        assert_eq!(world.steward.subscriptions(), 0, "subscriptions are left");
-        for (&peer, keeper) in &world.keepers {
+        assert_eq!(world.coordinator.figures(), [], "streams are left");
+        assert_eq!(
+            world.coordinator.subscriptions(),
+            0,
+            "subscriptions are left"
+        );
+        for (&peer, block_store) in &world.block_stores {
             assert!(
-                keeper.buffers.is_empty(),
+                block_store.buffers.is_empty(),
                 "{peer} still has {:?}",
-                keeper.buffers.keys()
+                block_store.buffers.keys()
             );
-            assert_eq!((keeper.used, keeper.disk), (0, 0));
-            assert_eq!(world.steward.governor().used_at(peer), 0);
+            assert_eq!((block_store.used, block_store.disk), (0, 0));
+            assert_eq!(world.coordinator.admission().used_at(peer), 0);
         }
         for (&(stream, step), ranks) in &world.told {
-            // Who was told that its part is committed has not been told wrong by a stream that ends well.
+            // Who was told that its part is committed has not been told wrong by a stream that ends
+            // well.
             let is_known = world.well.contains(&stream) && !world.unread.contains(&stream);
             if let Some(&committed) = world.committed.get(&stream).filter(|_| is_known) {
                 assert!(

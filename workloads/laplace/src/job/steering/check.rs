@@ -17,7 +17,8 @@ use crate::problem::INITIAL;
 use crate::residual::larger;
 use crate::{Comparison, Error, Problem, Sequential};
 
-/// Reads the solver's last field, and compares it with that of a sequential run which is steered by the same rule.
+/// Reads the solver's last field, and compares it with that of a sequential run which is steered by
+/// the same rule.
 #[derive(Clone, Debug, Parser)]
 #[command(name = "laplace-steered-check")]
 pub struct Args {
@@ -32,8 +33,9 @@ pub struct Args {
 /// Runs the only unit; returns when the solver has stopped and its field was compared.
 ///
 /// # Errors
-/// [`Error::Stage`] when the stream is lost, or is not linked, [`Error::Ended`] when it had no steps or was not ended in order,
-/// [`Error::Wrong`] and [`Error::Figures`] when the result is not that of the sequential run.
+/// [`Error::Stage`] when the stream is lost, or is not linked, [`Error::Ended`] when it had no
+/// steps or was not ended in order, [`Error::Wrong`] and [`Error::Figures`] when the result is not
+/// that of the sequential run.
 pub fn run(fabric: &Fabric, args: &Args, out: &mut dyn Write) -> Result<(), Error> {
     let stage = Stage::join(fabric)?;
     let mut reader = stage.reader(STREAM)?;

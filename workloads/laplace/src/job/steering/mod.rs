@@ -1,5 +1,5 @@
-//! A cycle of programs: a solver whose relaxation factor another program chooses while it runs, and a third one that checks
-//! both; with the method `graph`, by the edges of a workflow.
+//! A cycle of programs: a solver whose relaxation factor another program chooses while it runs, and
+//! a third one that checks both; with the method `graph`, by the edges of a workflow.
 //!
 //! ```text
 //!               field --[ mean 4 ]--[ block ]--> coarse
@@ -9,14 +9,15 @@
 //!      +------- field --[ latest ]--> field               [check]
 //! ```
 //!
-//! A *round* is some sweeps of the solver, a look of the monitor, and its orders for the next round: the factor, and whether
-//! to stop. The first round has no orders but a token, and begins with the factor of LAPLACE_MPI. The monitor's units each see a
-//! block of the field's means, and agree on the largest change of one (`Steering` says what follows from it).
+//! A *round* is some sweeps of the solver, a look of the monitor, and its orders for the next
+//! round: the factor, and whether to stop. The first round has no orders but a token, and begins
+//! with the factor of LAPLACE_MPI. The monitor's units each see a block of the field's means, and
+//! agree on the largest change of one (`Steering` says what follows from it).
 //!
 //! # Promises
 //! * The monitor sees every round, the check some of them and always the last.
-//! * The check repeats the run alone, with the same rule, and compares factors and cells bit by bit, whatever the number of units
-//!   of the others.
+//! * The check repeats the run alone, with the same rule, and compares factors and cells bit by
+//!   bit, whatever the number of units of the others.
 
 pub mod check;
 pub mod monitor;
@@ -53,9 +54,10 @@ pub struct Rule {
 
 /// Chooses the relaxation factor from how fast the field comes to rest.
 ///
-/// Young's relation between the rate `r` of convergence per sweep with the factor `w`, and the spectral radius `m` of Jacobi's
-/// method, `(r + w - 1)^2 = r w^2 m^2`, gives `m` from what is seen, and the best factor `2 / (1 + sqrt(1 - m^2))` from `m`
-/// (Hageman and Young, *Applied Iterative Methods*, 1981, chapter 9). The factor only grows; after it has, the next round is
+/// Young's relation between the rate `r` of convergence per sweep with the factor `w`, and the
+/// spectral radius `m` of Jacobi's method, `(r + w - 1)^2 = r w^2 m^2`, gives `m` from what is
+/// seen, and the best factor `2 / (1 + sqrt(1 - m^2))` from `m` (Hageman and Young, *Applied
+/// Iterative Methods*, 1981, chapter 9). The factor only grows; after it has, the next round is
 /// only looked at.
 #[derive(Debug)]
 pub(crate) struct Steering {
@@ -159,7 +161,8 @@ mod tests {
         );
     }
 
-    /// Young's relation, there and back: a run that converges as theory says gets the best factor of theory.
+    /// Young's relation, there and back: a run that converges as theory says gets the best factor
+    /// of theory.
     #[test]
     fn the_factor_is_that_of_theory() {
         let jacobi = (std::f64::consts::PI / 65.0).cos();

@@ -15,7 +15,8 @@ use crate::job::FIELD;
 use crate::problem::INITIAL;
 use crate::residual::larger;
 
-/// Looks at what an edge brings of the solver's field, each unit at its own part, and tells the solver how to go on.
+/// Looks at what an edge brings of the solver's field, each unit at its own part, and tells the
+/// solver how to go on.
 #[derive(Clone, Debug, Parser)]
 #[command(name = "laplace-monitor")]
 pub struct Args {
@@ -27,7 +28,8 @@ pub struct Args {
 /// Runs one unit. Collective over the program; returns when it has told the solver to stop.
 ///
 /// # Errors
-/// [`Error::Stage`] when a stream is lost, or is not linked, [`Error::Ended`] when the field ends before that.
+/// [`Error::Stage`] when a stream is lost, or is not linked, [`Error::Ended`] when the field ends
+/// before that.
 pub fn run(fabric: &Fabric, args: &Args, _: &mut dyn Write) -> Result<(), Error> {
     let units = Units::meet(fabric).doing(|| "looking for the units of the monitor".into())?;
     let stage = Stage::join(fabric)?;
@@ -68,7 +70,8 @@ pub fn run(fabric: &Fabric, args: &Args, _: &mut dyn Write) -> Result<(), Error>
     Err(Error::Ended(what.to_owned()))
 }
 
-/// Of a mean, since the last look; before the first one all cells were alike. A unit that has no part sees none.
+/// Of a mean, since the last look; before the first one all cells were alike. A unit that has no
+/// part sees none.
 ///
 /// # Errors
 /// [`Error::Figures`] when the field has another shape than before.

@@ -13,7 +13,8 @@ use crate::job::FIELD;
 use crate::job::borders::Borders;
 use crate::{Error, Problem, Rows, Solver, VecRows};
 
-/// Solves the Laplace problem in rounds; the stream of orders says with which factor each is relaxed, and which is the last.
+/// Solves the Laplace problem in rounds; the stream of orders says with which factor each is
+/// relaxed, and which is the last.
 #[derive(Clone, Debug, Parser)]
 #[command(name = "laplace-steered")]
 pub struct Args {
@@ -28,8 +29,8 @@ pub struct Args {
 /// Runs one unit. Collective over the program; returns when it is told to stop.
 ///
 /// # Errors
-/// [`Error::Fabric`] when a neighbour is lost, [`Error::Stage`] when a stream is, or is not linked, [`Error::Ended`] when the
-/// orders end without the word to stop.
+/// [`Error::Fabric`] when a neighbour is lost, [`Error::Stage`] when a stream is, or is not linked,
+/// [`Error::Ended`] when the orders end without the word to stop.
 pub fn run(fabric: &Fabric, args: &Args, _: &mut dyn Write) -> Result<(), Error> {
     let own = fabric.identity();
     let problem = Problem::stacked(args.size, own.size as usize)?;

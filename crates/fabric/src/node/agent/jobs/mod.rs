@@ -1,12 +1,12 @@
 //! Which units of each job have joined, whatever became of them since. Pure: no IO.
 //!
-//! Starting is a collective act: a unit that has joined counts for all units of its job, also when it has left
-//! or died before the others looked. So the agent remembers, per job and unit, which peer it became and in which
-//! incarnation, for as long as the job lives: until all of its units have joined, or are known never to join,
-//! and none of them is a member any more.
+//! Starting is a collective act: a unit that has joined counts for all units of its job, also when
+//! it has left or died before the others looked. So the agent remembers, per job and unit, which
+//! peer it became and in which incarnation, for as long as the job lives: until all of its units
+//! have joined, or are known never to join, and none of them is a member any more.
 //!
-//! Any process of the user can ask the agent anything. So who tells of the end of a unit has to be an ancestor of those
-//! that joined, and what is remembered is bounded.
+//! Any process of the user can ask the agent anything. So who tells of the end of a unit has to be
+//! an ancestor of those that joined, and what is remembered is bounded.
 
 use crate::{Identity, PeerId};
 use serde::{Deserialize, Serialize};
@@ -37,7 +37,8 @@ struct Job {
     /// Units of the whole job, as those that joined said; the most there can be until one has.
     wanted: u32,
     number: u64,
-    /// The ancestors of the first unit that joined: one of them started the job. None: nobody has joined.
+    /// The ancestors of the first unit that joined: one of them started the job. None: nobody has
+    /// joined.
     starters: Option<Vec<i32>>,
     /// Who told of the end of a unit.
     told_by: Option<i32>,
@@ -61,7 +62,8 @@ enum Unit {
 pub(crate) enum Wanted {
     /// All units of a job.
     Job,
-    /// The units of a program of the job, or, if the complete job has no such program, of another job.
+    /// The units of a program of the job, or, if the complete job has no such program, of another
+    /// job.
     Program(String),
     /// Those units of the job that have neither joined nor ended: complete when there is none.
     Coming,
@@ -88,7 +90,8 @@ impl Jobs {
             units,
             ..
         } = *identity;
-        // A unit that was started by hand may know its rank and not its number: a program has as many units as it says.
+        // A unit that was started by hand may know its rank and not its number: a program has as
+        // many units as it says.
         if units > UNITS_MAX || unit >= units || rank >= size {
             return Err(format!(
                 "unit {unit} of {units}, rank {rank} of {size}: a unit is one of its job, of at most {UNITS_MAX}, \
@@ -110,8 +113,8 @@ impl Jobs {
         ))
     }
 
-    /// A unit has joined, a process with these ancestors. Returns whether that made its program, and so perhaps its
-    /// job, complete.
+    /// A unit has joined, a process with these ancestors. Returns whether that made its program,
+    /// and so perhaps its job, complete.
     pub(crate) fn joined(
         &mut self,
         identity: &Identity,
@@ -124,8 +127,8 @@ impl Jobs {
         let is_stranger = |told_by: i32| !ancestors.contains(&told_by);
         let is_of_another = job.told_by.is_some_and(is_stranger);
         if (came_before || is_of_another) && !job.lives() {
-            // Nobody is left of the run that had this name; or nobody of it ever joined, and who told of its units did
-            // not start this one.
+            // Nobody is left of the run that had this name; or nobody of it ever joined, and who
+            // told of its units did not start this one.
             *job = Job::new(job.number);
         }
         job.starters.get_or_insert_with(|| ancestors.to_vec());
@@ -163,7 +166,8 @@ impl Jobs {
         self.prune();
     }
 
-    /// The process of a unit has ended, says process `by`, who started it. Returns whether the unit had not joined.
+    /// The process of a unit has ended, says process `by`, who started it. Returns whether the unit
+    /// had not joined.
     ///
     /// # Errors
     /// `by` did not start the job; there is no such unit.
@@ -215,7 +219,8 @@ impl Jobs {
         }
     }
 
-    /// The numbers that units of living jobs have or had: whoever is told a job's units means those by them.
+    /// The numbers that units of living jobs have or had: whoever is told a job's units means those
+    /// by them.
     pub(crate) fn numbers(&self) -> BTreeSet<PeerId> {
         let living = self.jobs.values().filter(|job| job.lives());
         let units = living.flat_map(|job| job.units.values());
@@ -284,8 +289,8 @@ impl Job {
         }
     }
 
-    /// Whether a process is believed when it tells of the end of a unit: it is an ancestor of the first unit that
-    /// joined. As long as none has, the first one that tells of any.
+    /// Whether a process is believed when it tells of the end of a unit: it is an ancestor of the
+    /// first unit that joined. As long as none has, the first one that tells of any.
     fn is_told_by(&self, process: i32) -> bool {
         match (&self.starters, self.told_by) {
             (Some(starters), _) => starters.contains(&process),
@@ -366,7 +371,8 @@ impl Job {
         Roster::Missing(missing.map(|unit| self.name(unit)).collect())
     }
 
-    /// What a person calls a unit that nobody heard of: its program has others, or only its number is known.
+    /// What a person calls a unit that nobody heard of: its program has others, or only its number
+    /// is known.
     fn name(&self, unit: u32) -> String {
         let of_program = |known: &Unit| {
             let Unit::Joined { identity, .. } = known else {

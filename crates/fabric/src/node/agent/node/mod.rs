@@ -1,9 +1,9 @@
-//! What the agent keeps of one node of a domain: members, extents, jobs, the dead. It acts on what it is told;
-//! the loop that hears it is in `server`.
+//! What the agent keeps of one node of a domain: members, extents, jobs, the dead. It acts on what
+//! it is told; the loop that hears it is in `server`.
 //!
-//! Who lives, and in which life, is published from this account in memory that others can only read. What processes say
-//! of themselves in the arena (which deaths they have seen, whether they have leases) decides when memory of the arena
-//! comes back, and nothing else.
+//! Who lives, and in which life, is published from this account in memory that others can only
+//! read. What processes say of themselves in the arena (which deaths they have seen, whether they
+//! have leases) decides when memory of the arena comes back, and nothing else.
 
 use crate::PeerId;
 use crate::membership::NodeLife;
@@ -167,7 +167,8 @@ impl Node {
         cpus: &Cpus,
         identity: &Identity,
     ) -> Result<Member, Error> {
-        // None of those by which the units of a living job know each other, as long as there are others.
+        // None of those by which the units of a living job know each other, as long as there are
+        // others.
         let Some((peer, incarnation)) = self.slots.promise(&self.known_slots()) else {
             return Err(Error::Memory(format!(
                 "the domain is full: {PEERS_MAX} processes"
@@ -267,9 +268,10 @@ impl Node {
         self.reclaim();
     }
 
-    /// Ends the leases of the dead, once every survivor has seen the death: until then one of them may still be
-    /// copying through the dead process into memory that it had a lease on. And gives back what the dead had
-    /// themselves, once nobody has a lease on it. What a process that left still uses keeps its number.
+    /// Ends the leases of the dead, once every survivor has seen the death: until then one of them
+    /// may still be copying through the dead process into memory that it had a lease on. And gives
+    /// back what the dead had themselves, once nobody has a lease on it. What a process that left
+    /// still uses keeps its number.
     pub(crate) fn reclaim(&mut self) {
         let used = self.slots.used();
         // Who says that it has seen what has not happened yet was led astray; it will look again.
@@ -320,7 +322,8 @@ impl Node {
         known
     }
 
-    /// The state of the domain, with some of the peers whose numbers are higher; and whether there are more.
+    /// The state of the domain, with some of the peers whose numbers are higher; and whether there
+    /// are more.
     fn facts(&self, domain: &str, after: Option<PeerId>) -> (DomainFacts, bool) {
         let is_wanted =
             |member: &&Member| after.is_none_or(|after| member.peer.of(self.number) > after);
@@ -360,8 +363,8 @@ impl Node {
         Ok(index)
     }
 
-    /// Ends the process of a member that does not let go of another one's buffer, as a word of its own says. Any
-    /// process of this user could end it, too; the agent knows which one it is.
+    /// Ends the process of a member that does not let go of another one's buffer, as a word of its
+    /// own says. Any process of this user could end it, too; the agent knows which one it is.
     fn evict(&mut self, holder: Life, claim: u64) -> Result<(), String> {
         let Some(index) = self.member(holder) else {
             return Ok(()); // It is gone.

@@ -71,7 +71,8 @@ fn the_table_is_published_and_never_believed() {
         granted.push((life, node.grant(life, 1).map(|span| span.offset).ok()));
         scribble(&node, State::Free, u32::MAX);
         if round % 4 == 3 {
-            // One that lived between others: only what it had comes back, and its number has another life.
+            // One that lived between others: only what it had comes back, and its number has
+            // another life.
             let member = node.member(life).unwrap();
             node.lose(member);
             living.remove(&life.0);
@@ -97,7 +98,8 @@ fn the_table_is_published_and_never_believed() {
     }
 }
 
-/// Who says that it has seen deaths that have not happened yet does not set free what they will leave.
+/// Who says that it has seen deaths that have not happened yet does not set free what they will
+/// leave.
 #[test]
 fn a_death_is_not_seen_before_it_happens() {
     let mut node = Node::create(NodeLife::HEAD, 16 << 20).unwrap();

@@ -19,7 +19,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
 /// How long a host sleeps when nothing is due: it looks whether it is to stop.
-const NAP: Duration = Duration::from_millis(500);
+const LONGEST_SLEEP: Duration = Duration::from_millis(500);
 
 /// Most bytes of questions for the host itself that wait of one peer.
 const INBOX: u64 = 1 << 10;
@@ -217,7 +217,7 @@ impl Host {
         }
         let mut all = Turn {
             worked: false,
-            next: NAP,
+            next: LONGEST_SLEEP,
         };
         for service in &mut *services {
             self.running = service.name();

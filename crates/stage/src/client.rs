@@ -1,0 +1,269 @@
+//! One process that writes or reads: its questions, and the answers to them.
+
+use crate::protocol::{self, Answer, BlockStoreInfo, Peer, Request, Ticket};
+use crate::service::{self, BlockStoreAnswer, BlockStoreRequest, Room, Staging, ToStore, life};
+use crate::{Error, Result};
+use samite_fabric::rpc::{Call, Service as Number};
+use samite_fabric::{Fabric, Identity, Layer};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// What the coordinator may need beyond the timeout that it was given.
+const GRACE: Duration = Duration::from_secs(2);
+
+/// How long a domain may be there before its coordinator is, and one staging server before the
+/// others.
+const BEGINNING: Duration = Duration::from_secs(5);
+
+/// Between two questions for servers that are not there yet.
+const PAUSE: Duration = Duration::from_millis(2);
+
+/// How long a wait gives its processor away before it rests as the fabric does.
+const GIVING_WAY: Duration = Duration::from_micros(200);
+
+/// What stages are called among the layers of a fabric.
+const LAYER: &str = "stage";
+
+/// What a process that begins waits for.
+const COORDINATOR: &str = "the coordinator of streams";
+
+/// Where this process asks, and waits for answers. Streams share it.
+pub(crate) struct Client {
+    pub(crate) fabric: Fabric,
+    pub(crate) coordinator: Peer,
+    /// In a domain of one process: the service, turned by whoever waits, and the right to be the
+    /// only one.
+    service: Option<Mutex<(Staging, Layer)>>,
+}
+
+impl Client {
+    pub(crate) fn new(fabric: &Fabric) -> Result<Client> {
+        // In a domain of one process nobody else can be it; a simulated one has no name.
+        let service = match (fabric.domain(), service::find_coordinator(fabric)) {
+            (None, None) => {
+                let only = fabric.layer(LAYER).ok_or(Error::SecondStage)?;
+                let service = Staging::new(fabric, Room::of_memory(u64::MAX));
+                Some(Mutex::new((service, only)))
+            }
+            _ => None,
+        };
+        let coordinator = match service {
+            Some(_) => service::own(fabric),
+            None => await_coordinator(fabric)?,
+        };
+        Ok(Client {
+            fabric: fabric.clone(),
+            coordinator,
+            service,
+        })
+    }
+
+    /// How long a question may wait at the coordinator.
+    pub(crate) fn timeout(&self) -> u64 {
+        self.fabric.deadline().as_millis() as u64
+    }
+
+    /// The same, for who does not want to wait longer than `left`.
+    pub(crate) fn timeout_of(&self, left: Option<Duration>) -> u64 {
+        let left = left.map_or(u64::MAX, |left| left.as_millis() as u64);
+        self.timeout().min(left)
+    }
+
+    /// Tells the coordinator; no answer comes.
+    pub(crate) fn tell(&self, request: Request) -> Result<()> {
+        let bytes = protocol::encode(&request);
+        let deadline = self.fabric.deadline();
+        self.fabric.note(
+            Number::COORDINATOR,
+            life(self.coordinator),
+            deadline,
+            &bytes,
+        )?;
+        self.serve();
+        Ok(())
+    }
+
+    /// Asks the coordinator a question whose answer is waited for by [`Client::answer`], perhaps
+    /// more than once. One that is dropped is forgotten.
+    pub(crate) fn ask_later(&self, question: impl FnOnce(Ticket) -> Request) -> Result<Call> {
+        let encode = |id| protocol::encode(&question(Ticket(id)));
+        self.call(Number::COORDINATOR, self.coordinator, encode)
+    }
+
+    fn call(
+        &self,
+        service: Number,
+        whom: Peer,
+        encode: impl FnOnce(u64) -> Vec<u8>,
+    ) -> Result<Call> {
+        let deadline = self.fabric.deadline();
+        let call = self.fabric.call(service, life(whom), deadline, encode)?;
+        self.serve();
+        Ok(call)
+    }
+
+    /// Asks the coordinator, and waits for the answer. A fault is an error.
+    pub(crate) fn ask(
+        &self,
+        what: &'static str,
+        question: impl FnOnce(Ticket) -> Request,
+    ) -> Result<Answer> {
+        self.ask_within(self.fabric.deadline(), what, question)
+    }
+
+    /// As [`Client::ask`], for a question with another deadline than the fabric's.
+    pub(crate) fn ask_within(
+        &self,
+        deadline: Duration,
+        what: &'static str,
+        question: impl FnOnce(Ticket) -> Request,
+    ) -> Result<Answer> {
+        let mut call = self.ask_later(question)?;
+        self.answer_within(deadline, what, &mut call)
+    }
+
+    /// Waits for the answer to a question that was asked before: after a time-out, and only then,
+    /// it can be waited for again. A fault is an error.
+    pub(crate) fn answer(&self, what: &'static str, call: &mut Call) -> Result<Answer> {
+        self.answer_within(self.fabric.deadline(), what, call)
+    }
+
+    /// As [`Client::answer`], with another deadline than the fabric's.
+    pub(crate) fn answer_within(
+        &self,
+        deadline: Duration,
+        what: &'static str,
+        call: &mut Call,
+    ) -> Result<Answer> {
+        match decoded(&self.wait(deadline, what, call)?)? {
+            Answer::Failed(fault) => Err(fault.into()),
+            answer => Ok(answer),
+        }
+    }
+
+    /// Asks a block store, and waits for the bytes. The slot of a block store that died may be that
+    /// of another process by now, which knows nothing of the buffer.
+    pub(crate) fn ask_block_store(
+        &self,
+        deadline: Duration,
+        block_store: Peer,
+        ask: BlockStoreRequest,
+    ) -> Result<Vec<u8>> {
+        let encode = |_| protocol::encode(&ToStore::Ask(ask));
+        let mut call = self.call(Number::BLOCK_STORE, block_store, encode)?;
+        let answer = self.wait(deadline, "a block store", &mut call)?;
+        decoded::<BlockStoreAnswer>(&answer)?.map_err(Error::BlockStore)
+    }
+
+    /// The staging servers of the domain: all ranks of a program of which one is there.
+    ///
+    /// # Errors
+    /// None comes in time.
+    pub(crate) fn await_servers(&self, stream: &str) -> Result<Vec<BlockStoreInfo>> {
+        let begin = Instant::now();
+        let deadline = self.fabric.deadline();
+        loop {
+            let answer = self.ask("the staging servers", |ticket| Request::BlockStores {
+                ticket,
+            })?;
+            let Answer::BlockStores { mut block_stores } = answer else {
+                return Err(Error::Nonsense(format!("{answer:?}")));
+            };
+            // The agent is no server.
+            block_stores.retain(|block_store| block_store.peer != self.coordinator);
+            let waited = begin.elapsed();
+            if self.are_all(&block_stores)
+                || !block_stores.is_empty() && waited >= deadline.min(BEGINNING)
+            {
+                return Ok(block_stores);
+            }
+            if waited >= deadline {
+                return Err(Error::NoServers {
+                    stream: stream.to_owned(),
+                });
+            }
+            std::thread::sleep(PAUSE);
+        }
+    }
+
+    /// Whether every rank of every program is there of which one rank is.
+    fn are_all(&self, servers: &[BlockStoreInfo]) -> bool {
+        let peers = self.fabric.peers();
+        let identity = |server: &BlockStoreInfo| {
+            let mut peers = peers.iter();
+            let info = peers.find(|info| info.peer == server.peer.id())?;
+            Some(&info.identity)
+        };
+        let known: Vec<&Identity> = servers.iter().filter_map(identity).collect();
+        let same = |one: &Identity, other: &Identity| {
+            (&one.job, &one.program) == (&other.job, &other.program)
+        };
+        let is_whole = |one: &&Identity| {
+            let there = known.iter().filter(|other| same(one, other)).count();
+            there >= one.size as usize
+        };
+        !known.is_empty() && known.len() == servers.len() && known.iter().all(is_whole)
+    }
+
+    fn wait(&self, deadline: Duration, what: &'static str, call: &mut Call) -> Result<Vec<u8>> {
+        let deadline = deadline.saturating_add(GRACE);
+        if self.service.is_some() {
+            return Ok(call.wait_stepping(deadline, what, || self.serve())?);
+        }
+        match self.give_way(call) {
+            Some(answer) => Ok(answer?),
+            None => Ok(call.wait(deadline, what)?),
+        }
+    }
+
+    /// Looks for an answer without spinning: the coordinator has no processor of its own, and where
+    /// the units of a job fill the machine, one that spins keeps it from answering.
+    fn give_way(&self, call: &mut Call) -> Option<samite_fabric::Result<Vec<u8>>> {
+        let begin = Instant::now();
+        loop {
+            self.fabric.progress();
+            match call.take() {
+                None if begin.elapsed() < GIVING_WAY => std::thread::yield_now(),
+                found => return found,
+            }
+        }
+    }
+
+    /// Turns the service of this process, if there is one.
+    fn serve(&self) {
+        if let Some(service) = &self.service {
+            let (service, _) = &mut *service.lock().unwrap_or_else(PoisonError::into_inner);
+            self.fabric.progress();
+            while service.turn() {
+                self.fabric.progress();
+            }
+        }
+    }
+}
+
+/// What an answer says.
+fn decoded<'a, T: serde::Deserialize<'a>>(bytes: &'a [u8]) -> Result<T> {
+    let nonsense = || Error::Nonsense(format!("an answer of {} bytes", bytes.len()));
+    protocol::decode(bytes).ok_or_else(nonsense)
+}
+
+/// The coordinator of a domain, which may be about to begin. One that is there has as long to
+/// answer as every peer.
+pub(crate) fn await_coordinator(fabric: &Fabric) -> Result<Peer> {
+    use samite_fabric::Error::{NoHandler, Timeout};
+    let deadline = fabric.deadline();
+    let find = || service::find_coordinator(fabric);
+    let within = deadline.min(BEGINNING);
+    let coordinator = match fabric.wait_stepping_within(within, COORDINATOR, &[], find, || false) {
+        Err(Timeout { .. }) => return Err(Error::NoCoordinator),
+        found => found?,
+    };
+    // An empty request is answered as soon as there is a service.
+    let mut hello = fabric.call(Number::COORDINATOR, life(coordinator), deadline, |_| {
+        Vec::new()
+    })?;
+    match hello.wait(deadline, COORDINATOR) {
+        Err(NoHandler { .. }) => Err(Error::NoCoordinator),
+        answered => Ok(answered.map(|_| coordinator)?),
+    }
+}

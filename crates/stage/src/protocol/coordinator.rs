@@ -1,0 +1,509 @@
+//! The coordinator of all streams of a domain, pure: streams by name, one admission control, who
+//! waits for a name to be there.
+//!
+//! [`Coordinator::on_event`] takes what happened and when, and returns what is to be said, in
+//! order. Nothing else goes in or out. It lives in one process of the domain (the agent, beside its
+//! block store); when that dies, the streams die with it.
+
+use super::admission::{Admission, Decision};
+use super::figures::Lines;
+use super::ledger::Ledger;
+use super::opening::{Opening, Pending};
+use super::stream::{self, Stream};
+use super::watch::Watches;
+use super::{
+    Answer, BlockStoreInfo, BufferId, Fault, Figures, Notice, Order, Peer, Report, Request,
+    StreamFigures, StreamId, Ticket, Wait,
+};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
+
+/// What happens to the coordinator.
+#[derive(Clone, Debug, PartialEq)]
+#[allow(
+    clippy::large_enum_variant,
+    reason = "one at a time, and taken as soon as it is made"
+)]
+pub enum Event {
+    /// A peer says something.
+    Said(Peer, Request),
+    /// A peer is gone; nothing comes from that life of it after this.
+    Lost(Peer),
+    /// These live and have not taken what they were sent: they are given no more steps until they
+    /// have.
+    Slow(BTreeSet<Peer>),
+    /// Time has passed.
+    Tick,
+}
+
+/// What the coordinator wants done.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Action {
+    /// Say this to that peer.
+    Send(Peer, Notice),
+}
+
+/// All streams of a domain.
+#[derive(Debug, Default)]
+pub struct Coordinator {
+    pub(super) now: u64,
+    pub(super) streams: BTreeMap<StreamId, Stream>,
+    /// Subscriptions of streams that are over: what they were not told yet.
+    pub(super) left: BTreeMap<StreamId, Watches>,
+    pub(super) names: HashMap<String, StreamId>,
+    pub(super) next_stream: u64,
+    pub(super) admission: Admission,
+    pub(super) pending: Vec<Pending>,
+    pub(super) ledger: Ledger,
+    /// When each block store has got on with a buffer last: made memory for it, or written it to
+    /// its disk.
+    pub(super) worked: BTreeMap<Peer, u64>,
+    /// The stream with which the next [`Event::Tick`] begins, where there were no answers left for
+    /// it in the last one.
+    pub(super) first_due: Option<StreamId>,
+    /// Who takes no more steps now.
+    pub(super) slow: Arc<BTreeSet<Peer>>,
+    out: Vec<Action>,
+}
+
+impl Coordinator {
+    /// No streams, no block stores.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Something happens at `now` (ms, never less than before).
+    pub fn on_event(&mut self, now: u64, event: Event) -> Vec<Action> {
+        assert!(now >= self.now, "time went back from {} to {now}", self.now);
+        self.now = now;
+        self.ledger.begin_event();
+        for stream in self.streams.values_mut() {
+            stream.set_now(now);
+        }
+        match event {
+            Event::Said(from, request) => self.said(from, request),
+            Event::Lost(peer) => self.lost(peer),
+            Event::Slow(peers) => self.slow(peers),
+            Event::Tick => self.tick(),
+        }
+        self.settle();
+        std::mem::take(&mut self.out)
+    }
+
+    /// When [`Event::Tick`] is due at the latest; it may be early. `None`: nothing waits.
+    pub fn wake_at(&self) -> Option<u64> {
+        let streams = self.streams.values().filter_map(Stream::wake_at);
+        let pending = self.pending.iter().map(|pending| pending.until);
+        streams.chain(pending).min()
+    }
+
+    /// How every stream stands, by the order of their opening, as far as there is room.
+    pub fn figures(&self) -> Vec<StreamFigures> {
+        self.streams_listed(&mut Lines::new())
+    }
+
+    fn streams_listed(&self, lines: &mut Lines) -> Vec<StreamFigures> {
+        let mut listed = Vec::new();
+        for (&id, stream) in &self.streams {
+            if lines.take() {
+                listed.push(StreamFigures {
+                    bytes: self.admission.used_by(id),
+                    ..stream.figures(lines)
+                });
+            }
+        }
+        listed
+    }
+
+    /// Who has how much memory.
+    pub fn admission(&self) -> &Admission {
+        &self.admission
+    }
+
+    /// Number of subscriptions, of streams that are over, too.
+    pub fn subscriptions(&self) -> usize {
+        let there = self.streams.values().map(Stream::watches);
+        let left = self.left.values();
+        there.chain(left).map(|watches| watches.watches.len()).sum()
+    }
+
+    /// What can be said of how things stand.
+    fn all_figures(&self) -> Figures {
+        let mut lines = Lines::new();
+        let streams = self.streams_listed(&mut lines);
+        let opening = self.pending.iter().filter(|_| lines.take());
+        let opening = opening.map(|pending| Wait {
+            who: pending.opening.who(),
+            peer: pending.from,
+            whom: format!("the stream {}", pending.name),
+            ms: self.now - pending.since,
+        });
+        let opening = opening.collect();
+        Figures {
+            streams,
+            block_stores: self.admission.figures(),
+            opening,
+            more: lines.more,
+        }
+    }
+
+    fn said(&mut self, from: Peer, request: Request) {
+        match request {
+            Request::Keep {
+                memory,
+                buffers,
+                disk,
+            } => {
+                self.admission.block_store(from, memory, buffers, disk);
+                self.budget_changed();
+                self.streams.values_mut().for_each(Stream::room_on_disk);
+            }
+            Request::Report(report) => {
+                let (Report::Held { buffer, .. }
+                | Report::Refused { buffer, .. }
+                | Report::Sealed { buffer }
+                | Report::Spilled { buffer }
+                | Report::SpillFailed { buffer }
+                | Report::Full { buffer, .. }
+                | Report::Working { buffer, .. }) = report;
+                if let Some(stream) = self.streams.get_mut(&buffer.stream) {
+                    stream.report(from, report);
+                }
+            }
+            Request::BlockStores { ticket } => {
+                let block_stores = self.block_stores();
+                self.answer(from, ticket, Answer::BlockStores { block_stores });
+            }
+            Request::OpenWriter {
+                ticket,
+                stream,
+                program,
+                rank,
+                size,
+                config,
+                timeout,
+                gives_up,
+            } => {
+                let opening = Opening::Writer {
+                    program,
+                    rank,
+                    size,
+                    config,
+                    gives_up,
+                };
+                self.open(from, ticket, stream, opening, timeout);
+            }
+            Request::OpenReader {
+                ticket,
+                stream,
+                reader,
+                timeout,
+                gives_up,
+            } => {
+                let opening = Opening::Reader(reader, gives_up);
+                self.open(from, ticket, stream, opening, timeout);
+            }
+            Request::Begin {
+                ticket,
+                writer,
+                step,
+                wants,
+                timeout,
+            } => self.ask(from, ticket, writer.stream, |stream| {
+                stream.begin(from, writer.rank, ticket, Some(step), wants, timeout);
+            }),
+            Request::Reserve {
+                ticket,
+                writer,
+                wants,
+                timeout,
+            } => self.ask(from, ticket, writer.stream, |stream| {
+                stream.begin(from, writer.rank, ticket, None, wants, timeout);
+            }),
+            Request::Commit {
+                ticket,
+                writer,
+                part,
+                keep,
+            } => {
+                self.ask(from, ticket, writer.stream, |stream| {
+                    stream.commit(from, writer.rank, ticket, part, keep)
+                });
+            }
+            Request::Next {
+                ticket,
+                reader,
+                timeout,
+            } => {
+                self.ask(from, ticket, reader.stream, |stream| {
+                    stream.take(from, reader, ticket, None, timeout)
+                });
+            }
+            Request::At {
+                ticket,
+                reader,
+                step,
+                timeout,
+            } => {
+                self.ask(from, ticket, reader.stream, |stream| {
+                    stream.take(from, reader, ticket, Some(step), timeout)
+                });
+            }
+            Request::Abort { writer } => {
+                self.tell(writer.stream, |stream| stream.abort(from, writer.rank))
+            }
+            Request::CloseWriter { ticket, writer } => {
+                self.ask(from, ticket, writer.stream, |stream| {
+                    stream.close_writer(from, writer.rank, ticket)
+                });
+            }
+            Request::LeaveWriter { writer } => {
+                self.tell(writer.stream, |stream| {
+                    stream.leave_writer(from, writer.rank)
+                });
+            }
+            Request::Release { reader, hold } => {
+                self.tell(reader.stream, |stream| stream.release(from, reader, hold));
+            }
+            Request::CloseReader { reader } => {
+                self.tell(reader.stream, |stream| stream.close_reader(from, reader));
+            }
+            Request::OpenWatch {
+                ticket,
+                stream,
+                interest,
+                start,
+                most,
+                timeout,
+            } => {
+                let opening = Opening::Watch {
+                    interest: *interest,
+                    start,
+                    most,
+                };
+                self.open(from, ticket, stream, opening, timeout);
+            }
+            Request::Watch {
+                ticket,
+                watch,
+                timeout,
+            } => {
+                let left = self.left.get_mut(&watch.stream);
+                let at = (self.now, self.now);
+                if left.is_some_and(|left| left.ask(from, watch.number, ticket, at)) {
+                    return self.tell_left(watch.stream);
+                }
+                self.ask(from, ticket, watch.stream, |stream| {
+                    stream.ask_watch(from, watch.number, ticket, timeout);
+                });
+            }
+            Request::CloseWatch { watch } => {
+                if let Some(left) = self.left.get_mut(&watch.stream) {
+                    left.close(from, watch.number);
+                    self.tell_left(watch.stream);
+                }
+                self.tell(watch.stream, |stream| {
+                    stream.close_watch(from, watch.number)
+                });
+            }
+            Request::Figures { ticket } => {
+                let figures = self.all_figures();
+                self.answer(from, ticket, Answer::Figures(figures));
+            }
+        }
+    }
+
+    /// Says what subscriptions of a stream that is over are told, and forgets them when none is
+    /// left.
+    fn tell_left(&mut self, stream: StreamId) {
+        let Some(left) = self.left.get_mut(&stream) else {
+            return;
+        };
+        let told = std::mem::take(&mut left.out);
+        if left.is_empty() {
+            self.left.remove(&stream);
+        }
+        for (to, ticket, answer) in told {
+            self.answer(to, ticket, answer);
+        }
+    }
+
+    fn tell(&mut self, stream: StreamId, what: impl FnOnce(&mut Stream)) {
+        if let Some(stream) = self.streams.get_mut(&stream) {
+            what(stream);
+        }
+    }
+
+    fn ask(
+        &mut self,
+        from: Peer,
+        ticket: Ticket,
+        stream: StreamId,
+        what: impl FnOnce(&mut Stream),
+    ) {
+        match self.streams.get_mut(&stream) {
+            Some(stream) => what(stream),
+            None => self.answer(from, ticket, Answer::Failed(Fault::NotOpen)),
+        }
+    }
+
+    pub(super) fn answer(&mut self, to: Peer, ticket: Ticket, answer: Answer) {
+        self.out
+            .push(Action::Send(to, Notice::Answer { ticket, answer }));
+    }
+
+    pub(super) fn block_stores(&self) -> Vec<BlockStoreInfo> {
+        let block_stores = self.admission.block_stores();
+        block_stores
+            .map(|(peer, capacity)| BlockStoreInfo { peer, capacity })
+            .collect()
+    }
+
+    fn lost(&mut self, peer: Peer) {
+        self.pending.retain(|pending| pending.from != peer);
+        self.worked.remove(&peer);
+        let refused = self.admission.block_store_lost(peer);
+        for stream in self.streams.values_mut() {
+            stream.lost(peer);
+        }
+        self.left.retain(|_, left| {
+            left.lost(peer);
+            !left.is_empty()
+        });
+        for decision in refused {
+            self.decision(decision);
+        }
+        self.budget_changed();
+    }
+
+    fn slow(&mut self, peers: BTreeSet<Peer>) {
+        self.slow = Arc::new(peers);
+        for stream in self.streams.values_mut() {
+            stream.set_slow(&self.slow);
+        }
+    }
+
+    fn budget_changed(&mut self) {
+        let memory = self.admission.memory();
+        for stream in self.streams.values_mut() {
+            stream.set_budget(memory);
+        }
+    }
+
+    /// What follows from any event, until nothing follows.
+    fn settle(&mut self) {
+        loop {
+            let mut news = self.carry_out();
+            news |= self.admission.has_changed();
+            if news {
+                for decision in self.admission.pump() {
+                    self.decision(decision);
+                }
+            }
+            news |= self.forget_over();
+            news |= self.look_again();
+            news |= self.open_pending();
+            if !news && !self.admission.has_changed() {
+                return;
+            }
+        }
+    }
+
+    /// Streams in which somebody waits for the coordinator's memory look whether there is some;
+    /// says whether there were any.
+    fn look_again(&mut self) -> bool {
+        let streams = self.ledger.who_may_look_again();
+        for id in &streams {
+            self.tell(*id, Stream::settle);
+        }
+        !streams.is_empty()
+    }
+
+    fn decision(&mut self, decision: Decision) {
+        let (Decision::Granted(ask)
+        | Decision::Wait(ask, _)
+        | Decision::Spill(ask, _)
+        | Decision::Refused(ask, _)) = &decision;
+        if let Some(stream) = self.streams.get_mut(&ask.stream) {
+            stream.decision(decision);
+        }
+    }
+
+    /// Does what the streams want; says whether there was anything.
+    pub(super) fn carry_out(&mut self) -> bool {
+        let mut news = false;
+        let ids: Vec<StreamId> = self.streams.keys().copied().collect();
+        for id in ids {
+            let actions = self
+                .streams
+                .get_mut(&id)
+                .map(Stream::take_actions)
+                .unwrap_or_default();
+            news |= !actions.is_empty();
+            for action in actions {
+                self.carry(action);
+            }
+        }
+        news
+    }
+
+    fn carry(&mut self, action: stream::Action) {
+        match action {
+            stream::Action::Send(to, notice) => self.out.push(Action::Send(to, notice)),
+            stream::Action::Ask(ask) => {
+                if let Some(refused) = self.admission.ask(ask) {
+                    self.decision(refused);
+                }
+            }
+            stream::Action::Withdraw(ask) => self.admission.withdraw(ask),
+            stream::Action::Freed(buffer, block_store, bytes) => {
+                self.admission.freed(buffer, block_store, bytes)
+            }
+            stream::Action::FreedDisk(buffer) => self.admission.free_disk(buffer),
+            stream::Action::RoomOnDisk => self.streams.values_mut().for_each(Stream::room_on_disk),
+            stream::Action::HasWorked(block_store) => {
+                self.worked.insert(block_store, self.now);
+            }
+            stream::Action::Spill(buffer, block_store, bytes) => {
+                self.spill(buffer, block_store, bytes)
+            }
+        }
+    }
+
+    fn spill(&mut self, buffer: BufferId, block_store: Peer, bytes: u64) {
+        if self.admission.take_disk(buffer, block_store, bytes) {
+            let order = Notice::Order(Order::Spill { buffer });
+            self.out.push(Action::Send(block_store, order));
+        } else {
+            self.tell(buffer.stream, |stream| stream.spill_refused(buffer));
+        }
+    }
+
+    /// Forgets the streams that are over; says whether there were any.
+    pub(super) fn forget_over(&mut self) -> bool {
+        let over: Vec<StreamId> = self
+            .streams
+            .iter()
+            .filter(|(_, stream)| stream.is_over())
+            .map(|(&id, _)| id)
+            .collect();
+        for &id in &over {
+            let actions = self
+                .streams
+                .get_mut(&id)
+                .map(Stream::take_actions)
+                .unwrap_or_default();
+            actions.into_iter().for_each(|action| self.carry(action));
+            if let Some(mut stream) = self.streams.remove(&id) {
+                let left = stream.take_watches();
+                if !left.is_empty() {
+                    self.left.insert(id, left);
+                }
+                self.names
+                    .retain(|name, named| *named != id || name != stream.name());
+            }
+            self.admission.stream_over(id);
+        }
+        !over.is_empty()
+    }
+}

@@ -1,0 +1,110 @@
+//! Memory of freed buffers: used again for buffers of the same length, or given back to the
+//! machine.
+
+use super::BlockStore;
+use crate::protocol::Peer;
+use samite_fabric::{Fabric, Gated, Owned};
+use std::time::{Duration, Instant};
+
+/// How long freed memory waits for a buffer of its length: longer than most steps take to compute,
+/// so that its pages are not given back and taken again between them.
+const IDLE: Duration = Duration::from_secs(5);
+
+/// Memory of a freed buffer.
+#[derive(Debug)]
+pub(super) struct Freed {
+    pub(super) gated: Gated,
+    since: Instant,
+    /// Whom it was lent to when it was freed.
+    pub(super) lent: Option<Peer>,
+}
+
+impl BlockStore {
+    /// From now on nobody needs it; `lent`: to whom it was lent.
+    pub(super) fn set_free(&mut self, gated: Gated, lent: Option<Peer>) {
+        let since = Instant::now();
+        self.free.push_back(Freed { gated, since, lent });
+    }
+
+    /// Freed memory of the same length that nobody reads any more.
+    pub(super) fn reuse(&mut self, bytes: u64) -> Option<Gated> {
+        for _ in 0..self.free.len() {
+            let freed = self.free.pop_front()?;
+            if freed.gated.key().bytes != bytes {
+                self.free.push_back(freed);
+                continue;
+            }
+            let Freed { gated, since, lent } = freed;
+            gated.shut();
+            match gated.own().map(Owned::renew) {
+                Ok(Ok(gated)) => return Some(gated),
+                Ok(Err(error)) => {
+                    tracing::warn!(%error, "freed memory cannot be used again");
+                    self.used -= bytes;
+                }
+                // Somebody still uses it.
+                Err(refused) => {
+                    let gated = refused.0;
+                    self.free.push_back(Freed { gated, since, lent });
+                }
+            }
+        }
+        None
+    }
+
+    /// Gives freed memory back until so many bytes more fit.
+    pub(super) fn make_room(&mut self, bytes: u64) {
+        let memory = self.room.memory;
+        self.give_back(|used, _| used.saturating_add(bytes) > memory);
+    }
+
+    /// Gives back all freed memory; whether there was any.
+    pub(super) fn give_idle_back(&mut self) -> bool {
+        let before = self.free.len();
+        self.give_back(|_, _| true);
+        self.free.len() < before
+    }
+
+    /// Gives back what nobody had a use for.
+    pub(in crate::service) fn tidy(&mut self) {
+        self.give_back(|_, since| since.elapsed() >= IDLE);
+    }
+
+    /// Gives back the freed memory of which `is_due` says so, told how much is used and since when
+    /// it is free.
+    fn give_back(&mut self, is_due: impl Fn(u64, Instant) -> bool) {
+        for _ in 0..self.free.len() {
+            let Some(freed) = self.free.pop_front() else {
+                return;
+            };
+            if !is_due(self.used, freed.since) {
+                self.free.push_back(freed);
+                continue;
+            }
+            let Freed { gated, lent, .. } = freed;
+            let bytes = gated.key().bytes;
+            gated.shut();
+            match gated.own() {
+                Ok(owned) => {
+                    drop(owned);
+                    self.used -= bytes;
+                }
+                // Somebody still uses it, or died and not all have seen that: it is looked at again
+                // later.
+                Err(refused) => self.set_free(refused.0, lent),
+            }
+        }
+    }
+
+    /// Bytes that no buffer uses now.
+    pub(super) fn free_bytes(&self) -> u64 {
+        self.free.iter().map(|freed| freed.gated.key().bytes).sum()
+    }
+}
+
+/// A number of a segment that is free.
+pub(super) fn free_number(fabric: &Fabric) -> Option<u32> {
+    let words = fabric.free_segments();
+    let word = words.iter().position(|word| *word != 0)?;
+    Some(word as u32 * 64 + words[word].trailing_zeros())
+}

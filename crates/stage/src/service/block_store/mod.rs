@@ -1,0 +1,316 @@
+//! Keeps the buffers of steps: memory that outlives who wrote it.
+//!
+//! A buffer is a segment of the block store's process. It is lent to its writer, which has it as
+//! `&mut [u8]` where it maps it; a writer that does not asks for it to be opened, and puts by
+//! messages. When the step is committed its mode turns to reading, and readers on the node have
+//! `&[u8]`. The memory of freed buffers is used again for buffers of the same length, under a new
+//! generation: its pages are there, and warm. What nobody had a use for in a few seconds is given
+//! back to the machine, and so is all that is idle when memory or a number of a segment is missing.
+//! Memory that a process had when it died is free when all others have seen its death, and what was
+//! freed while somebody has it when that one lets go; both count as [`Kept::used`] until then, and
+//! a buffer for which they leave no room waits for them: no more than [`Room::memory`] is used.
+//!
+//! What takes long is done part by part ([`BlockStore::work`]), so that a coordinator in the same
+//! process answers meanwhile; the disk is written and read by a thread of its own. After each part
+//! but the last the coordinator is told ([`Report::Working`]): whoever waits for the buffer waits
+//! for a process that gets on.
+//!
+//! # Files
+//! `mod` (orders and answers) · `growing` (memory to come) · `freed` (memory that was) · `spill`
+//! (buffers on their way to disk and back) · `disk` (where they lie in the file, and what its
+//! thread is asked for) · `io` (the thread)
+
+mod disk;
+mod freed;
+mod growing;
+mod io;
+mod spill;
+
+use self::disk::{Disk, Place};
+use self::freed::Freed;
+use self::growing::Unborn;
+use self::spill::{Load, Loads, Spilling, not_spilled};
+use super::envelope::{BlockStoreAnswer, BlockStoreRequest};
+use crate::protocol::{self, BufferId, Order, Peer, Report, Request};
+use samite_fabric::{Fabric, Gated, SegmentKey};
+use serde::{Deserialize, Serialize};
+use std::collections::{HashMap, VecDeque};
+use std::path::PathBuf;
+
+/// Most bytes of a spilled buffer that one message may ask for.
+pub(crate) const LOAD: u64 = 4 << 20;
+
+/// What a block store may use.
+#[derive(Clone, Debug)]
+pub struct Room {
+    /// Bytes of shared memory.
+    pub memory: u64,
+    /// Bytes of disk, for what is spilled.
+    pub disk: u64,
+    /// Where the disk is.
+    pub folder: PathBuf,
+}
+
+impl Room {
+    /// Bytes of disk that streams may spill to at an agent.
+    pub const SPILL: u64 = 8 << 30;
+
+    /// Of the agent of a domain with this budget of shared memory: three quarters of it, and a part
+    /// of the disk.
+    pub fn of_agent(budget: u64) -> Room {
+        Room {
+            disk: Room::SPILL,
+            ..Room::of_memory(Room::part_of(budget))
+        }
+    }
+
+    /// What blocks of streams may have of a domain's budget, in bytes; the rest is for what units
+    /// share beside them.
+    pub fn part_of(budget: u64) -> u64 {
+        budget / 4 * 3
+    }
+
+    /// Memory only.
+    pub fn of_memory(bytes: u64) -> Room {
+        Room {
+            memory: bytes,
+            disk: 0,
+            folder: std::env::temp_dir(),
+        }
+    }
+}
+
+/// What a block store has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Kept {
+    /// Bytes of shared memory that it may have.
+    pub memory: u64,
+    /// Bytes of shared memory that it has.
+    pub used: u64,
+    /// Bytes of these that no buffer uses now: ready for the next one, or still being read, or had
+    /// by a process whose death not all have seen.
+    pub free: u64,
+    /// Number of buffers.
+    pub buffers: u64,
+    /// Number of these that lie on disk.
+    pub files: u64,
+}
+
+#[derive(Debug)]
+enum Held {
+    /// Its writer has it, or may borrow it.
+    Lent(Gated, Peer),
+    /// Its writer puts by messages.
+    Open(Gated),
+    Reading(Gated),
+    OnDisk(Place),
+}
+
+pub(super) struct BlockStore {
+    fabric: Fabric,
+    room: Room,
+    buffers: HashMap<BufferId, Held>,
+    /// The first of them grows.
+    growing: VecDeque<Unborn>,
+    /// The first of them cannot begin: freed memory that somebody still has leaves no room for it.
+    is_full: bool,
+    /// The first of them is written.
+    spilling: VecDeque<Spilling>,
+    /// Committed buffers that their writers still have.
+    unsealed: Vec<BufferId>,
+    disk: Disk,
+    loads: Loads,
+    /// Memory of freed buffers that somebody may still read, or that is ready to be used again.
+    free: VecDeque<Freed>,
+    /// Bytes in memory, of buffers, of those that grow, and of `free`.
+    used: u64,
+}
+
+impl BlockStore {
+    pub(super) fn new(fabric: &Fabric, room: Room) -> BlockStore {
+        BlockStore {
+            fabric: fabric.clone(),
+            disk: Disk::new(room.folder.clone(), fabric.bell(fabric.me())),
+            loads: Loads::default(),
+            room,
+            buffers: HashMap::new(),
+            growing: VecDeque::new(),
+            is_full: false,
+            spilling: VecDeque::new(),
+            unsealed: Vec::new(),
+            free: VecDeque::new(),
+            used: 0,
+        }
+    }
+
+    /// What it says to the coordinator first.
+    pub(super) fn introduction(&self) -> Request {
+        let numbers = self.fabric.free_segments();
+        let numbers: u64 = numbers
+            .iter()
+            .map(|word| u64::from(word.count_ones()))
+            .sum();
+        Request::Keep {
+            memory: self.room.memory,
+            // Some are left for what else this process has, and for memory of freed buffers that is
+            // still being read.
+            buffers: numbers - numbers / 8,
+            disk: self.room.disk,
+        }
+    }
+
+    /// Carries an order out, or begins to; what it reports.
+    pub(super) fn obey(&mut self, order: Order) -> Option<Report> {
+        match order {
+            Order::Allocate {
+                buffer,
+                bytes,
+                writer,
+            } => self.allocate(buffer, bytes, writer),
+            Order::Seal { buffer } => self.seal(buffer),
+            Order::Spill { buffer } => match self.begin_spill(buffer) {
+                Ok(()) => self.spill(),
+                Err(error) => Some(not_spilled(buffer, &error)),
+            },
+            Order::Free { buffer } => {
+                self.free_buffer(buffer);
+                None
+            }
+        }
+    }
+
+    fn free_buffer(&mut self, buffer: BufferId) {
+        self.stop_growing(buffer);
+        self.stop_spilling(buffer);
+        self.unsealed.retain(|unsealed| *unsealed != buffer);
+        match self.buffers.remove(&buffer) {
+            Some(Held::Lent(gated, writer)) => self.set_free(gated, Some(writer)),
+            Some(Held::Open(gated) | Held::Reading(gated)) => self.set_free(gated, None),
+            Some(Held::OnDisk(place)) => self.disk.free(place),
+            None => {}
+        }
+    }
+
+    /// Whether there is something that [`BlockStore::work`] does.
+    pub(super) fn is_busy(&self) -> bool {
+        !self.growing.is_empty() && !self.is_full || self.has_news()
+    }
+
+    /// Whether the disk has done something.
+    pub(super) fn has_news(&self) -> bool {
+        self.disk.has_news()
+    }
+
+    /// Whether it waits for others to let go: writers of what they have committed, or anybody of
+    /// what was freed.
+    pub(super) fn is_waiting(&self) -> bool {
+        !self.unsealed.is_empty() || !self.growing.is_empty() && self.is_full
+    }
+
+    /// Does the next part of what takes long; what is to be reported.
+    pub(super) fn work(&mut self) -> Vec<Report> {
+        let mut reports = self.take_done();
+        reports.extend(self.grow());
+        reports.extend(self.spill());
+        reports.extend(std::iter::from_fn(|| self.tell_full()));
+        for buffer in std::mem::take(&mut self.unsealed) {
+            reports.extend(self.seal(buffer));
+        }
+        reports
+    }
+
+    /// From writing to reading; nothing is reported for a buffer that is not written, or that its
+    /// writer still has: then it is tried again.
+    fn seal(&mut self, buffer: BufferId) -> Option<Report> {
+        let held = self.buffers.get_mut(&buffer)?;
+        let (Held::Lent(gated, _) | Held::Open(gated)) = held else {
+            return None;
+        };
+        gated.shut();
+        if let Err(error) = gated.turn(true) {
+            tracing::debug!(%error, "a buffer was committed that its writer still has");
+            self.unsealed.push(buffer);
+            return None;
+        }
+        if let Some(Held::Lent(gated, _) | Held::Open(gated)) = self.buffers.remove(&buffer) {
+            self.buffers.insert(buffer, Held::Reading(gated));
+        }
+        Some(Report::Sealed { buffer })
+    }
+
+    /// Answers the request `id` of one who does not map the memory; what is read from the disk,
+    /// [later](Block store::answers).
+    pub(super) fn answer(
+        &mut self,
+        from: Peer,
+        id: u64,
+        ask: BlockStoreRequest,
+    ) -> Option<BlockStoreAnswer> {
+        match ask {
+            BlockStoreRequest::Open(buffer) => Some(self.open(from, buffer).map(|()| Vec::new())),
+            BlockStoreRequest::Load(buffer, offset, len) => {
+                let load = Load {
+                    from,
+                    id,
+                    buffer,
+                    offset,
+                    len,
+                };
+                Some(Err(self.load(load).err()?))
+            }
+            BlockStoreRequest::Figures => Some(Ok(protocol::encode(&self.figures()))),
+        }
+    }
+
+    pub(super) fn figures(&self) -> Kept {
+        let on_disk = |held: &&Held| matches!(held, Held::OnDisk(_));
+        let files = self.buffers.values().filter(on_disk).count();
+        Kept {
+            memory: self.room.memory,
+            used: self.used,
+            free: self.free_bytes(),
+            buffers: self.buffers.len() as u64,
+            files: files as u64,
+        }
+    }
+
+    fn open(&mut self, from: Peer, buffer: BufferId) -> Result<(), String> {
+        let is_its_own = |held: &&mut Held| matches!(held, Held::Lent(_, to) if *to == from);
+        if self.buffers.get_mut(&buffer).filter(is_its_own).is_none() {
+            return Err("the buffer is not lent to this process".into());
+        }
+        let Some(Held::Lent(gated, writer)) = self.buffers.remove(&buffer) else {
+            return Ok(());
+        };
+        let bytes = gated.key().bytes;
+        gated.shut();
+        let opened = match gated.own() {
+            Ok(owned) => owned.give(false),
+            Err(refused) => {
+                let (gated, error) = *refused;
+                self.buffers.insert(buffer, Held::Lent(gated, writer));
+                return Err(error.to_string());
+            }
+        };
+        let opened = opened.map_err(|error| {
+            self.used -= bytes;
+            error.to_string()
+        })?;
+        self.buffers.insert(buffer, Held::Open(opened));
+        Ok(())
+    }
+}
+
+/// What names a buffer of `bytes` at a block store to the fabric.
+pub(crate) fn segment_key(at: &crate::protocol::BufferAt) -> SegmentKey {
+    SegmentKey {
+        peer: at.block_store.id(),
+        segment: at.handle.segment,
+        incarnation: at.handle.incarnation,
+        generation: at.handle.generation,
+        bytes: at.bytes,
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests;

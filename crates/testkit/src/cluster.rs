@@ -1,0 +1,414 @@
+//! The processes of a running test: what they say, how they end, who is killed when.
+
+use crate::leftovers;
+use crate::units::{NAME, ROLE, Units};
+use rustix::process::{Pid, Signal, kill_process};
+use std::collections::HashSet;
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::time::Instant;
+
+/// A process of a test.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Who {
+    /// The agent of the domain.
+    Agent,
+    /// A unit, by rank.
+    Unit(u32),
+}
+
+impl std::fmt::Display for Who {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Who::Agent => f.write_str("agent"),
+            Who::Unit(rank) => write!(f, "unit {rank}"),
+        }
+    }
+}
+
+#[derive(Debug)]
+struct Process {
+    who: Who,
+    child: Child,
+    lines: Vec<String>,
+    /// Points that were announced and not waited for yet.
+    points: Vec<String>,
+    closed: bool,
+    ended: Option<ExitStatus>,
+}
+
+/// See the module's text.
+#[derive(Debug)]
+pub struct Cluster {
+    name: String,
+    domain: String,
+    processes: Vec<Process>,
+    killed: HashSet<Who>,
+    lines: Receiver<(usize, Option<String>)>,
+    send: Sender<(usize, Option<String>)>,
+    bound: Instant,
+}
+
+static RUNS: AtomicU32 = AtomicU32::new(0);
+
+impl Cluster {
+    pub(crate) fn start(name: &str, units: &Units) -> Cluster {
+        let run = RUNS.fetch_add(1, Ordering::Relaxed);
+        let domain = format!("test-{}-{run}", std::process::id());
+        let (send, lines) = channel();
+        let bound = Instant::now() + units.timeout;
+        let (name, processes, killed) = (name.to_owned(), Vec::new(), HashSet::new());
+        let mut cluster = Cluster {
+            name,
+            domain,
+            processes,
+            killed,
+            lines,
+            send,
+            bound,
+        };
+        cluster.spawn(Who::Agent, units.count, units.seed);
+        cluster.wait_point(Who::Agent, "ready");
+        for rank in 0..units.count {
+            cluster.spawn(Who::Unit(rank), units.count, units.seed);
+        }
+        cluster
+    }
+
+    /// Starts the test binary again, with the environment that `samite run` gives to a unit.
+    fn spawn(&mut self, who: Who, units: u32, seed: Option<u64>) {
+        let binary = std::env::current_exe().expect("a test binary has a path");
+        let mut command = Command::new(binary);
+        command
+            .args([
+                "--exact",
+                &self.name,
+                "--nocapture",
+                "--include-ignored",
+                "--test-threads=1",
+            ])
+            .env(NAME, &self.name)
+            .env("SAMITE_DOMAIN", &self.domain)
+            .env("RUST_BACKTRACE", "0")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped());
+        if let Some(seed) = seed {
+            command.env(crate::fuzz::SEED, seed.to_string());
+        }
+        match who {
+            Who::Agent => command.env(ROLE, "agent"),
+            Who::Unit(rank) => command
+                .env(ROLE, "unit")
+                .env("SAMITE_JOB", &self.domain)
+                .env("SAMITE_PROGRAM", "unit")
+                .env("SAMITE_RANK", rank.to_string())
+                .env("SAMITE_SIZE", units.to_string())
+                .env("SAMITE_UNIT", rank.to_string())
+                .env("SAMITE_UNITS", units.to_string()),
+        };
+        let mut child = command.spawn().expect("a test binary can be started again");
+        let output = child.stderr.take().expect("it was piped");
+        let (index, send) = (self.processes.len(), self.send.clone());
+        std::thread::spawn(move || {
+            // To the end of the output, also if a line is not UTF-8: the end means that the process
+            // ends, and it is waited for without a watchdog.
+            for line in BufReader::new(output).split(b'\n').map_while(Result::ok) {
+                let line = String::from_utf8_lossy(&line).into_owned();
+                let _ = send.send((index, Some(line)));
+            }
+            let _ = send.send((index, None));
+        });
+        let (lines, points) = (Vec::new(), Vec::new());
+        self.processes.push(Process {
+            who,
+            child,
+            lines,
+            points,
+            closed: false,
+            ended: None,
+        });
+    }
+
+    /// The domain of the test.
+    pub fn domain(&self) -> &str {
+        &self.domain
+    }
+
+    fn index(&self, who: Who) -> usize {
+        let found = self.processes.iter().position(|process| process.who == who);
+        found.unwrap_or_else(|| panic!("there is no {who} in this test"))
+    }
+
+    /// Process id.
+    pub fn pid(&self, who: Who) -> i32 {
+        self.processes[self.index(who)].child.id() as i32
+    }
+
+    /// What a process has said so far.
+    pub fn lines(&self, who: Who) -> &[String] {
+        &self.processes[self.index(who)].lines
+    }
+
+    /// Waits until a process says that it is at this point. Each announcement is found once.
+    pub fn wait_point(&mut self, who: Who, name: &str) {
+        let index = self.index(who);
+        loop {
+            if let Some(at) = self.processes[index]
+                .points
+                .iter()
+                .position(|point| point == name)
+            {
+                self.processes[index].points.remove(at);
+                return;
+            }
+            if self.processes[index].closed {
+                self.give_up(&format!("{who} ended before it was at \"{name}\""));
+            }
+            self.listen(&format!("{who} to be at \"{name}\""));
+        }
+    }
+
+    /// Waits until all units say that they are at this point.
+    pub fn wait_all(&mut self, name: &str) {
+        let asked = |who: &Who| *who != Who::Agent && !self.killed.contains(who);
+        let all: Vec<Who> = self
+            .processes
+            .iter()
+            .map(|process| process.who)
+            .filter(asked)
+            .collect();
+        for who in all {
+            self.wait_point(who, name);
+        }
+    }
+
+    /// Lets a unit go on that is in [`crate::pause`].
+    pub fn release(&mut self, who: Who) {
+        self.release_as(who, "");
+    }
+
+    /// As [`Cluster::release`], with a line that the unit gets from [`crate::pause`]: which part it
+    /// plays from here on.
+    pub fn release_as(&mut self, who: Who, part: &str) {
+        let index = self.index(who);
+        if let Some(stdin) = self.processes[index].child.stdin.as_mut() {
+            let line = format!("{part}\n");
+            let _ = stdin
+                .write_all(line.as_bytes())
+                .and_then(|()| stdin.flush());
+        }
+    }
+
+    fn signal(&mut self, who: Who, signal: Signal) {
+        let pid = Pid::from_raw(self.pid(who)).expect("a process has an id");
+        kill_process(pid, signal)
+            .unwrap_or_else(|error| panic!("{who} could not be signalled: {error}"));
+    }
+
+    /// `kill -9`.
+    pub fn kill(&mut self, who: Who) {
+        self.killed.insert(who);
+        self.signal(who, Signal::KILL);
+    }
+
+    /// Does not ask a unit how it ended: it dies by itself.
+    pub fn let_die(&mut self, who: Who) {
+        self.killed.insert(who);
+    }
+
+    /// `kill -STOP`; returns when it is stopped.
+    pub fn stop(&mut self, who: Who) {
+        self.signal(who, Signal::STOP);
+        while !all_are(self.pid(who), "stopped") {
+            if Instant::now() > self.bound {
+                self.give_up(&format!("{who} does not stop"));
+            }
+            std::thread::yield_now();
+        }
+    }
+
+    /// Waits until a process sleeps in the kernel, as one does that waits long enough.
+    pub fn wait_asleep(&mut self, who: Who) {
+        while !all_are(self.pid(who), "sleeping") {
+            if Instant::now() > self.bound {
+                self.give_up(&format!("{who} does not sleep"));
+            }
+            std::thread::yield_now();
+        }
+    }
+
+    /// Waits until a process has ended.
+    pub fn wait_gone(&mut self, who: Who) {
+        let index = self.index(who);
+        while !self.processes[index].closed {
+            self.listen(&format!("{who} to end"));
+        }
+    }
+
+    /// Waits until the agent counts so many members and has given back what the others had.
+    pub fn wait_members(&mut self, count: usize) {
+        let members = || {
+            let facts =
+                samite_fabric::agent::facts(&self.domain, std::time::Duration::from_secs(5));
+            facts.map(|facts| (facts.peers.len(), facts.reclaiming))
+        };
+        while members().ok() != Some((count, 0)) {
+            if Instant::now() > self.bound {
+                self.give_up(&format!("the agent does not come to count {count} members"));
+            }
+            std::thread::yield_now();
+        }
+    }
+
+    /// `kill -CONT`.
+    pub fn go_on(&mut self, who: Who) {
+        self.signal(who, Signal::CONT);
+    }
+
+    /// Takes one line of somebody; the watchdog is here.
+    fn listen(&mut self, wanted: &str) {
+        let left = self.bound.saturating_duration_since(Instant::now());
+        let heard = self.lines.recv_timeout(left);
+        let Ok((index, line)) = heard else {
+            self.give_up(&format!(
+                "nothing happened for too long; the test waits for {wanted}"
+            ));
+        };
+        let process = &mut self.processes[index];
+        let Some(line) = line else {
+            process.closed = true;
+            process.ended = process.child.wait().ok();
+            return;
+        };
+        if let Some(point) = line.strip_prefix("@point ") {
+            process.points.push(point.to_owned());
+        } else if let Some(text) = line.strip_prefix("@say ") {
+            println!("{}: {}: {text}", self.name, process.who);
+        }
+        if !line.is_empty() {
+            process.lines.push(line);
+        }
+    }
+
+    /// Waits until every unit has ended; those that were not killed must have succeeded. What the
+    /// agent thinks of it is asked at the end.
+    pub fn all_end(&mut self) {
+        while self
+            .processes
+            .iter()
+            .any(|p| p.who != Who::Agent && !p.closed)
+        {
+            self.listen("all units to end");
+        }
+        let failed = self
+            .processes
+            .iter()
+            .find(|p| p.who != Who::Agent && !self.well(p));
+        if let Some(who) = failed.map(|process| process.who) {
+            self.give_up(&format!("{who} failed"));
+        }
+    }
+
+    fn well(&self, process: &Process) -> bool {
+        // An exit status of 0 is not enough: a misspelt name runs no test at all, successfully.
+        let done = process.lines.iter().any(|line| line.starts_with("@done"));
+        self.killed.contains(&process.who)
+            || (done && process.ended.is_some_and(|status| status.success()))
+    }
+
+    /// Ends the agent and looks for leftovers.
+    pub(crate) fn close(&mut self) {
+        let agent = self.index(Who::Agent);
+        if self.processes[agent].closed && !self.killed.contains(&Who::Agent) {
+            self.give_up("the agent ended before the test");
+        }
+        if !self.processes[agent].closed {
+            let _ = self.processes[agent].child.kill();
+            while !self.processes[agent].closed {
+                self.listen("the agent to end");
+            }
+        }
+        let left = leftovers::of(&self.domain);
+        assert!(left.is_empty(), "{}: left behind: {left:?}", self.name);
+    }
+
+    /// Says what everybody is doing, ends them all and fails the test.
+    fn give_up(&mut self, why: &str) -> ! {
+        while let Ok((index, line)) = self.lines.try_recv() {
+            self.processes[index]
+                .lines
+                .extend(line.filter(|line| !line.is_empty()));
+        }
+        let mut report = format!("{}: {why}\n", self.name);
+        for process in &mut self.processes {
+            report += &describe(process);
+        }
+        for process in &mut self.processes {
+            let _ = process.child.kill();
+            let _ = process.child.wait();
+        }
+        panic!("{report}");
+    }
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        for process in &mut self.processes {
+            if process.ended.is_none() {
+                let _ = process.child.kill();
+                let _ = process.child.wait();
+            }
+        }
+    }
+}
+
+/// What each thread of a process does: its state, and where in the kernel it waits.
+fn threads(pid: i32) -> Vec<(String, String)> {
+    let tasks = std::fs::read_dir(format!("/proc/{pid}/task"))
+        .into_iter()
+        .flatten()
+        .flatten();
+    tasks
+        .map(|task| {
+            let read = |file| std::fs::read_to_string(task.path().join(file)).unwrap_or_default();
+            let status = read("status");
+            let line = status.lines().find_map(|line| line.strip_prefix("State:"));
+            (line.unwrap_or("gone").trim().to_owned(), read("wchan"))
+        })
+        .collect()
+}
+
+fn all_are(pid: i32, state: &str) -> bool {
+    let threads = threads(pid);
+    !threads.is_empty() && threads.iter().all(|(is, _)| is.contains(state))
+}
+
+fn describe(process: &mut Process) -> String {
+    const LAST: usize = 12;
+    let pid = process.child.id() as i32;
+    let ended = process
+        .ended
+        .or_else(|| process.child.try_wait().ok().flatten());
+    let now = match ended {
+        Some(status) => status.to_string(),
+        None => {
+            let threads: Vec<String> = threads(pid)
+                .into_iter()
+                .map(|(state, place)| format!("{state} in {place}"))
+                .collect();
+            format!("alive, threads: {}", threads.join(", "))
+        }
+    };
+    let mut text = format!("  {} (pid {pid}): {now}\n", process.who);
+    for line in process
+        .lines
+        .iter()
+        .skip(process.lines.len().saturating_sub(LAST))
+    {
+        text += &format!("    | {line}\n");
+    }
+    text
+}
