@@ -453,7 +453,7 @@ impl Shared {
     ///
     /// # Errors
     /// [`Error::Forked`]: this is a fork of the process that joined, and another thread had the
-    ///                    engine when it forked.
+    /// engine when it forked.
     #[inline(always)]
     pub(crate) fn lock(&self) -> Result<Guard<'_, Core>> {
         self.core.lock_unless_left().ok_or(Error::Forked)

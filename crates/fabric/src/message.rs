@@ -52,7 +52,7 @@ impl Fabric {
     /// Receives a message into `buffer`. Completion: the bytes are there. Errors:
     /// [`Error::Truncated`] (the message is consumed), [`Error::PeerLost`] for a directed receive,
     /// [`Error::Timeout`]: a message that was being copied by then is consumed, too, and its send
-    ///                     ends with
+    /// ends with
     /// [`Error::NotReceived`], unless all of it had left.
     #[inline]
     pub fn recv(&self, wants: Match, buffer: &mut [u8]) -> Result<Status> {

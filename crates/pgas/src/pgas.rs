@@ -38,8 +38,7 @@ impl Pgas {
     ///
     /// # Errors
     /// [`Error::AlreadyBegun`]: a fabric has one at a time. A unit that does not come within the
-    ///                          fabric's
-    /// deadline, or is lost.
+    /// fabric's deadline, or is lost.
     pub fn new(fabric: &Fabric) -> Result<Pgas> {
         let job = Arc::new(Job::new(fabric)?);
         let ended = Ended::listen(&job);

@@ -10,8 +10,7 @@
 //! * Of a waiter: those behind it go on as if it had never been there.
 //! * Of the holder: whoever asks for the lock, and whoever waits for it, gets
 //!   [`Error::HolderLost`]: what the lock guards may be half changed. [`Lock::recover`] takes the
-//!                          lock all
-//!   the same; its guard repairs, and gives back a lock like any other.
+//!   lock all the same; its guard repairs, and gives back a lock like any other.
 //! * Of the home: [`Error::UnitLost`] for everybody, for good.
 //!
 //! A panic is not a death: guards that it drops give their locks back. What a [`Lock`] guards may

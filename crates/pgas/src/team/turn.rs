@@ -32,7 +32,7 @@ impl Inner {
     ///
     /// # Errors
     /// [`Error::TeamInUse`]: another thread has it, or an operator of a collective that is being
-    ///                       called wants it.
+    /// called wants it.
     #[inline(always)]
     pub(crate) fn turn(&self) -> Result<Turn<'_>> {
         match self.turns.try_lock() {
