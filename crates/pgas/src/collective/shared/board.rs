@@ -84,8 +84,9 @@ const RANK: u64 = 0xffff_ffff;
 /// What a member waits for that gives up.
 const LETTING_GO: &str = "the end of a collective that was given up";
 
-/// Looks at a slot before the fabric is asked to wait: some hundred nanoseconds.
-const LOOKS: u32 = 100;
+/// Looks at a slot before the fabric is asked to wait: about a microsecond, as long as a meeting of
+/// members that come together takes on distant processors. A wait looks less often than that.
+const LOOKS: u32 = 600;
 
 /// What a team has of it; see the module's text.
 #[derive(Debug)]
