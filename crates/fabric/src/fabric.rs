@@ -161,6 +161,12 @@ impl Core {
     }
 }
 
+/// Out of the way of those that are no fork.
+#[cold]
+fn forked() -> Error {
+    Error::Forked
+}
+
 /// How long a process that leaves tries to get rid of what it still had to send, and waits for
 /// peers that copy.
 const LINGER: Duration = Duration::from_secs(1);
@@ -456,7 +462,10 @@ impl Shared {
     /// engine when it forked.
     #[inline(always)]
     pub(crate) fn lock(&self) -> Result<Guard<'_, Core>> {
-        self.core.lock_unless_left().ok_or(Error::Forked)
+        match self.core.lock_unless_left() {
+            Some(core) => Ok(core),
+            None => Err(forked()),
+        }
     }
 
     /// Does something with the engine, or nothing where it cannot be had ([`Shared::lock`]):

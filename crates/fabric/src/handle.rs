@@ -113,8 +113,9 @@ impl<T, F: AsRef<Fabric>> Handle<T, F> {
     }
 
     /// `None` also in a fork that cannot have it: the operation is its parent's.
+    #[inline(always)]
     fn core(&self) -> Option<Guard<'_, Core>> {
-        self.fabric.as_ref()?.as_ref().0.lock().ok()
+        self.fabric.as_ref()?.as_ref().0.core.lock_unless_left()
     }
 }
 
