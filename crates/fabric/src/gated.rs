@@ -430,11 +430,13 @@ mod tests {
                     gated.shut();
                     gated = gated.own().unwrap().renew().unwrap();
                 }
+                gated // Not dropped before the others have stopped asking for a number.
             });
             while !renews.is_finished() {
                 let other = fabric.allocate(4096).unwrap();
                 assert_ne!(other.key().segment, 0);
             }
+            drop(renews.join());
         });
     }
 
